@@ -43,13 +43,8 @@ fn main() {
             params.kv_unified = planned.kv_unified;
             params.flash_attn_type = raw::LLAMA_FLASH_ATTN_TYPE_DISABLED;
         });
-        let Paired {
-            rounds,
-            first,
-            second,
-            speed_ratio,
-            ..
-        } = paired(&mut plain, |_| ours(&model, &engine), generate);
+        let Paired { rounds, first, second, speed_ratio, .. } =
+            paired(&mut plain, |_| ours(&model, &engine), generate);
         println!(
             "{SEQUENCES} texts, {threads} thread(s), {rounds} rounds of up to {TOKENS} tokens each: engine {first:.2} us/token, \
              plain llama.cpp {second:.2} us/token; throughput ratio {speed_ratio:.4} (median of pairs)"
@@ -61,11 +56,8 @@ fn ours(model: &Model, engine: &Engine) -> Run {
     let started = Instant::now();
     let answers: Vec<_> = (0..SEQUENCES)
         .map(|sequence| {
-            let generate = model
-                .generate(PROMPT)
-                .cache_prompt(false)
-                .seed(SEED + sequence)
-                .max_tokens(TOKENS);
+            let generate =
+                model.generate(PROMPT).cache_prompt(false).seed(SEED + sequence).max_tokens(TOKENS);
             engine.submit(generate).expect("the prompt fits")
         })
         .collect();

@@ -16,10 +16,8 @@ use autoplace::plan::GpuLayers;
 use autoplace::{Model, load};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 
-const DEMO_MODEL: &str = concat!(
-    env!("CARGO_MANIFEST_DIR"),
-    "/../examples/model/autoplace-demo-q8_0.gguf"
-);
+const DEMO_MODEL: &str =
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
 /// Tokens of one generation, at a depth that stays the same over the whole curve.
 const TOKENS: usize = 64;
 
@@ -32,13 +30,7 @@ fn layer_split(c: &mut Criterion) {
     let layers = measure(c, "host", &path, &host_alone, 0..=0);
     for gpu in &machine.gpus {
         let name = gpu.device.as_deref().unwrap_or(&gpu.name);
-        measure(
-            c,
-            name,
-            &path,
-            &host_alone.clone().with_gpu(gpu.clone()),
-            1..=layers,
-        );
+        measure(c, name, &path, &host_alone.clone().with_gpu(gpu.clone()), 1..=layers);
     }
 }
 
@@ -79,14 +71,9 @@ fn generate(model: &Model, tokens: u64) -> Duration {
     let mut time = Duration::ZERO;
     while done < tokens {
         // Another seed each time: a text that happens to end early must not end the measurement.
-        let generate = model
-            .generate("And it came to pass")
-            .max_tokens(TOKENS)
-            .seed(done as u32);
-        let (_, stats) = generate
-            .stream()
-            .and_then(TokenStream::into_text)
-            .expect("the model generates");
+        let generate = model.generate("And it came to pass").max_tokens(TOKENS).seed(done as u32);
+        let (_, stats) =
+            generate.stream().and_then(TokenStream::into_text).expect("the model generates");
         done += stats.generated_tokens.saturating_sub(1) as u64;
         time += stats.generation_time;
     }

@@ -23,28 +23,17 @@ fn main() {
     let written = native_support::tiny_llama().write_sparse(&smallest);
     written.expect("the folder takes a file");
     let smallest = smallest.to_str().expect("a plain path");
-    for (name, path, threads) in [
-        ("demo", &*model_path(), 1),
-        ("demo", &*model_path(), 2),
-        ("smallest", smallest, 1),
-    ] {
-        let model = Model::builder(path)
-            .n_threads(threads)
-            .load()
-            .expect("the model loads");
+    for (name, path, threads) in
+        [("demo", &*model_path(), 1), ("demo", &*model_path(), 2), ("smallest", smallest, 1)]
+    {
+        let model = Model::builder(path).n_threads(threads).load().expect("the model loads");
         let placement = model.placement();
         let mut plain = Plain::load(path, placement.n_gpu_layers, threads, |params| {
             params.n_ctx = placement.context.n_ctx;
             params.n_outputs_max = 1;
         });
-        let Paired {
-            rounds,
-            first,
-            second,
-            difference,
-            speed_ratio,
-            quickest_difference,
-        } = paired(&mut plain, |_| ours(&model), generate);
+        let Paired { rounds, first, second, difference, speed_ratio, quickest_difference } =
+            paired(&mut plain, |_| ours(&model), generate);
         println!(
             "{name} model, {threads} thread(s), {rounds} rounds of up to {TOKENS} tokens: ours {first:.2} us/token, plain \
              llama.cpp {second:.2} us/token; {difference:+.2} us, speed ratio {speed_ratio:.4} (medians of pairs); quickest rounds \
@@ -54,17 +43,9 @@ fn main() {
 }
 
 fn ours(model: &Model) -> Run {
-    let mut stream = model
-        .generate(PROMPT)
-        .seed(SEED)
-        .max_tokens(TOKENS)
-        .stream()
-        .expect("the prompt fits");
-    let mut bytes = stream
-        .next()
-        .expect("a first token")
-        .expect("it is computed")
-        .len();
+    let mut stream =
+        model.generate(PROMPT).seed(SEED).max_tokens(TOKENS).stream().expect("the prompt fits");
+    let mut bytes = stream.next().expect("a first token").expect("it is computed").len();
     let already = stream.statistics().generated_tokens;
     let started = Instant::now();
     for piece in &mut stream {

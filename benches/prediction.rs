@@ -60,17 +60,9 @@ struct Shape {
 fn main() {
     let is_measured = std::env::args().any(|argument| argument == "--bench");
     let shape = if is_measured {
-        Shape {
-            depths: &[64, 1024, 4096],
-            prompt: 512,
-            rounds: ROUNDS,
-        }
+        Shape { depths: &[64, 1024, 4096], prompt: 512, rounds: ROUNDS }
     } else {
-        Shape {
-            depths: &[8, 16],
-            prompt: 32,
-            rounds: 1,
-        }
+        Shape { depths: &[8, 16], prompt: 32, rounds: 1 }
     };
     Backend::init().expect("llama.cpp starts");
     let folder = tempfile::tempdir().expect("a folder for the models");
@@ -89,10 +81,7 @@ fn main() {
 /// Keys for each head, keys for four, and experts.
 fn sketches(is_measured: bool) -> [Sketch; 3] {
     let width = |dims: Dims| match is_measured {
-        true => Dims {
-            n_layer: BLOCKS,
-            ..dims
-        },
+        true => Dims { n_layer: BLOCKS, ..dims },
         false => Dims {
             n_layer: 2,
             n_embd: 512,
@@ -108,11 +97,7 @@ fn sketches(is_measured: bool) -> [Sketch; 3] {
     mixture.mixture(experts.n, experts.used, experts.ff);
     finish(&mut mixture, |block| Block {
         qk_norms: QkNorms::PerHead,
-        feed: Feed::Experts {
-            n: experts.n,
-            ff: experts.ff,
-            ty: T::Q4_K,
-        },
+        feed: Feed::Experts { n: experts.n, ff: experts.ff, ty: T::Q4_K },
         ..block
     });
     let dense = |name, dims| {
@@ -130,10 +115,7 @@ fn sketches(is_measured: bool) -> [Sketch; 3] {
 /// As `llama-quantize` makes `Q4_K_M`.
 fn finish(sketch: &mut Sketch, change: impl FnOnce(Block) -> Block) {
     sketch.ends(T::Q4_K, Some(T::Q6_K));
-    sketch.stack(&change(Block {
-        better: Better::Half,
-        ..Block::new(T::Q4_K, T::Q6_K)
-    }));
+    sketch.stack(&change(Block { better: Better::Half, ..Block::new(T::Q4_K, T::Q6_K) }));
 }
 
 /// Prints a line per depth, and one of a prompt.
@@ -204,11 +186,7 @@ impl Plain {
             (native.type_k, native.type_v) = (ty as _, ty as _);
             let context = raw::llama_init_from_model(model, native);
             assert!(!context.is_null());
-            Self {
-                model,
-                context,
-                tokens: 0,
-            }
+            Self { model, context, tokens: 0 }
         }
     }
 
@@ -239,9 +217,8 @@ impl Plain {
 
     /// Seconds to compute so many further tokens.
     fn decode(&mut self, n_tokens: u32) -> f64 {
-        let mut tokens: Vec<i32> = (0..n_tokens)
-            .map(|n| ((self.tokens + n) * 31 % 500) as i32)
-            .collect();
+        let mut tokens: Vec<i32> =
+            (0..n_tokens).map(|n| ((self.tokens + n) * 31 % 500) as i32).collect();
         let begin = Instant::now();
         // SAFETY: the context lives and has room; the tokens are of its vocabulary, and live through the call.
         unsafe {

@@ -117,9 +117,5 @@ fn answer(
     running(None);
     writeln!(out)?;
     // What was stopped stays in the history as far as it came.
-    if stopped.load(Relaxed) {
-        Ok(())
-    } else {
-        outcome
-    }
+    if stopped.load(Relaxed) { Ok(()) } else { outcome }
 }

@@ -96,10 +96,6 @@ fn print_ranked(
     let scores = if rerank {
         embedder.rerank(query, texts)?
     } else {
-        ensure!(
-            embedder.pooling()? != Pooling::None,
-            "the model names no pooling: choose one with --pooling"
-        );
         let query = embedder.embed(&[query])?.remove(0);
         let vectors = embedder.embed(texts)?;
         let cosine = |vector| cosine_similarity(&query, vector);

@@ -88,19 +88,12 @@ fn run(args: Args, interrupted: &Arc<AtomicBool>) -> anyhow::Result<()> {
             !flag.load(Relaxed)
         });
     if let Some(file) = args.plan {
-        let replay = if args.replan {
-            Replay::Replan
-        } else {
-            Replay::Refuse
-        };
+        let replay = if args.replan { Replay::Replan } else { Replay::Refuse };
         builder = builder.plan_file(file).replay(replay);
     }
     let model = builder.load()?;
 
-    let mut generate = model
-        .generate(&args.prompt)
-        .max_tokens(args.n)
-        .temp(args.temp);
+    let mut generate = model.generate(&args.prompt).max_tokens(args.n).temp(args.temp);
     if let Some(seed) = args.seed {
         generate = generate.seed(seed);
     }
@@ -128,11 +121,8 @@ fn run(args: Args, interrupted: &Arc<AtomicBool>) -> anyhow::Result<()> {
 
 /// Shows itself on a terminal only, and leaves no trace.
 fn progress_bar() -> ProgressBar {
-    let bar = if std::io::stderr().is_terminal() {
-        ProgressBar::new(100)
-    } else {
-        ProgressBar::hidden()
-    };
+    let bar =
+        if std::io::stderr().is_terminal() { ProgressBar::new(100) } else { ProgressBar::hidden() };
     bar.with_style(
         ProgressStyle::with_template("loading {bar:40} {pos}%").expect("a valid template"),
     )

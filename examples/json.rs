@@ -48,11 +48,7 @@ struct Args {
     #[arg(short, long, value_name = "FILE", default_value = DEMO_MODEL, hide_default_value = true)]
     model: PathBuf,
     /// What stands before the answer
-    #[arg(
-        short,
-        long,
-        default_value = "A recipe for unleavened bread, as JSON:\n"
-    )]
+    #[arg(short, long, default_value = "A recipe for unleavened bread, as JSON:\n")]
     prompt: String,
     /// Tokens to generate at most
     #[arg(short, default_value_t = 400)]
@@ -74,11 +70,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     }
     let recipe: Recipe = generate.parse()?;
     println!("{}", serde_json::to_string_pretty(&recipe)?);
-    let total: u32 = recipe
-        .ingredients
-        .iter()
-        .map(|it| u32::from(it.grams))
-        .sum();
+    let total: u32 = recipe.ingredients.iter().map(|it| u32::from(it.grams)).sum();
     println!("{} g in all, for {}", total, recipe.servings);
     Ok(())
 }

@@ -8,10 +8,7 @@ use autoplace::chat::{ChatTemplate, FAMILIES};
 use clap::Parser;
 
 /// The small model that the repository ships.
-pub const DEMO_MODEL: &str = concat!(
-    env!("CARGO_MANIFEST_DIR"),
-    "/model/autoplace-demo-q8_0.gguf"
-);
+pub const DEMO_MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/model/autoplace-demo-q8_0.gguf");
 
 /// Reads the arguments and runs `program` with them. What is wrong is one line on stderr, and the exit code 2 for an
 /// argument or 1 for anything else.

@@ -76,9 +76,7 @@ fn run(mut args: Args, interrupted: &Arc<AtomicBool>) -> anyhow::Result<()> {
     };
     ctrlc::set_handler(on_signal).context("cannot listen for Ctrl-C")?;
 
-    let request = Request::new()
-        .n_seq_max(args.at_once)
-        .n_ctx(args.ctx * args.at_once);
+    let request = Request::new().n_seq_max(args.at_once).n_ctx(args.ctx * args.at_once);
     let model = Model::builder(&args.model).request(request).load()?;
     let engine = Engine::new(&model)?;
     let engine = running.get_or_init(|| engine);
@@ -103,15 +101,10 @@ fn run(mut args: Args, interrupted: &Arc<AtomicBool>) -> anyhow::Result<()> {
             readers.push(scope.spawn(move || read(prompt, answer, &bar)));
         }
         let join = |reader: thread::ScopedJoinHandle<'_, _>| {
-            let outcome = reader
-                .join()
-                .map_err(|_| anyhow::anyhow!("a reader panicked"));
+            let outcome = reader.join().map_err(|_| anyhow::anyhow!("a reader panicked"));
             outcome?
         };
-        readers
-            .into_iter()
-            .map(join)
-            .collect::<anyhow::Result<Vec<_>>>()
+        readers.into_iter().map(join).collect::<anyhow::Result<Vec<_>>>()
     })?;
     bars.clear()?;
     for (prompt, (text, statistics)) in args.prompts.iter().zip(outcomes) {

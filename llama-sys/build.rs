@@ -92,10 +92,7 @@ fn main() {
     let built = compile::run(&source, &options);
     shim::compile(&source);
     link::libraries(&target, &built);
-    isa::report(
-        &isa::compiled_for(&target, &options.flags),
-        &options.backends,
-    );
+    isa::report(&isa::compiled_for(&target, &options.flags), &options.backends);
     #[cfg(feature = "bindgen")]
     bindings::generate(&source);
 }

@@ -15,7 +15,7 @@ pub mod watch;
 pub mod worker;
 
 /// Compiles the README's examples.
-#[cfg(doctest)]
+#[cfg(all(doctest, feature = "schemars"))]
 #[doc = include_str!("../README.md")]
 struct Readme;
 

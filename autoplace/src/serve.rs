@@ -71,9 +71,7 @@ enum Request {
 fn serve(receiver: Receiver, sender: &Sender) -> Result<(), worker::Error> {
     // Fails if the application has installed one before: its lines then go where it wants them.
     let _ = tracing::subscriber::set_global_default(LogLines::as_asked());
-    let hello = Hello {
-        build: build_name(),
-    };
+    let hello = Hello { build: build_name() };
     if !hello.say(sender)? {
         return Ok(());
     }
@@ -281,11 +279,7 @@ impl Control {
 
     fn allow(&self, id: u64, tokens: usize) {
         let mut state = self.state();
-        if state
-            .running
-            .as_ref()
-            .is_some_and(|running| running.0 == id)
-        {
+        if state.running.as_ref().is_some_and(|running| running.0 == id) {
             state.allowed = state.allowed.saturating_add(tokens);
             self.changed.notify_one();
         }
@@ -339,14 +333,9 @@ impl Control {
             };
             state.allowed <= generated && !state.is_closed && !is_unwanted
         };
-        let state = self
-            .changed
-            .wait_while(state, is_waiting)
-            .unwrap_or_else(PoisonError::into_inner);
-        let is_aborted = state
-            .running
-            .as_ref()
-            .is_none_or(|(id, _)| state.aborted == *id);
+        let state =
+            self.changed.wait_while(state, is_waiting).unwrap_or_else(PoisonError::into_inner);
+        let is_aborted = state.running.as_ref().is_none_or(|(id, _)| state.aborted == *id);
         !state.is_closed && !is_aborted
     }
 }

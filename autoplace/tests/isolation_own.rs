@@ -52,10 +52,7 @@ fn main() {
         ("adapters_travel_to_the_worker", adapters),
         ("without_the_guard_nothing_is_started_twice", without_guard),
         ("an_abort_at_any_computation_loses_no_token", aborts),
-        (
-            "an_abort_during_the_load_is_an_error_or_goes_unnoticed",
-            loading,
-        ),
+        ("an_abort_during_the_load_is_an_error_or_goes_unnoticed", loading),
         ("an_abort_is_an_error_with_the_last_lines", last_lines),
     ];
     let tests = tests.map(|(name, test)| Trial::test(name, test)).into();
@@ -169,10 +166,7 @@ fn adapters() -> Result<(), Failed> {
     assert_ne!(plain, styled);
     let unknown = describe(&there).lora([("other", 1.0)]).text();
     let unknown = unknown.expect_err("there is none").to_string();
-    assert!(
-        unknown.contains("without an adapter called other"),
-        "{unknown}"
-    );
+    assert!(unknown.contains("without an adapter called other"), "{unknown}");
     Ok(())
 }
 

@@ -2,10 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-const DEMO_MODEL: &str = concat!(
-    env!("CARGO_MANIFEST_DIR"),
-    "/../examples/model/autoplace-demo-q8_0.gguf"
-);
+const DEMO_MODEL: &str =
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
 pub(crate) const PROMPT: &str = "And it came to pass";
 pub(crate) const TOKENS: usize = 200;
 pub(crate) const SEED: u32 = 42;
@@ -43,17 +41,10 @@ pub(crate) fn paired<T>(
     second: impl Fn(&mut T) -> Run,
 ) -> Paired {
     // `cargo test` runs benches too, without this argument: one round shows that it works.
-    let (least, most, longest) = if std::env::args().any(|arg| arg == "--bench") {
-        ROUNDS
-    } else {
-        (1, 1, Duration::ZERO)
-    };
+    let (least, most, longest) =
+        if std::env::args().any(|arg| arg == "--bench") { ROUNDS } else { (1, 1, Duration::ZERO) };
     // Both caches and both code paths warm.
-    assert_eq!(
-        first(of).1,
-        second(of).1,
-        "both generate the same number of tokens"
-    );
+    assert_eq!(first(of).1, second(of).1, "both generate the same number of tokens");
     let mut pairs = Vec::new();
     let began = Instant::now();
     for round in 0..most {

@@ -25,9 +25,8 @@ fn final_text(messages: &mut [Value]) -> Option<&mut String> {
 
 /// Marks the end of the last message.
 pub(super) fn mark(messages: &mut [Value]) -> Result<(), Error> {
-    let text = final_text(messages).ok_or(Error::Continue {
-        reason: "there is none with a text",
-    })?;
+    let text =
+        final_text(messages).ok_or(Error::Continue { reason: "there is none with a text" })?;
     text.push_str(TAG);
     Ok(())
 }
@@ -38,9 +37,7 @@ pub(super) fn end(prompt: &str, messages: &[Value]) -> Result<usize, Error> {
     let text = final_text(&mut messages).map(|text| text.trim().to_owned());
     let tag = prompt.rfind(TAG.trim_end());
     let (Some(tag), true) = (tag, text.is_some_and(|text| prompt.contains(&text))) else {
-        return Err(Error::Continue {
-            reason: "the template does not show it as it is",
-        });
+        return Err(Error::Continue { reason: "the template does not show it as it is" });
     };
     if prompt[tag..].starts_with(TAG) {
         return Ok(tag);

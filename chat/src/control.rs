@@ -27,11 +27,8 @@ const LAST_STAND_IN: u32 = 0x10_fffd;
 
 impl FromIterator<String> for ControlTokens {
     fn from_iter<T: IntoIterator<Item = String>>(texts: T) -> Self {
-        let texts: HashSet<Box<str>> = texts
-            .into_iter()
-            .filter(|text| !text.is_empty())
-            .map(String::into_boxed_str)
-            .collect();
+        let texts: HashSet<Box<str>> =
+            texts.into_iter().filter(|text| !text.is_empty()).map(String::into_boxed_str).collect();
         let lengths: BTreeSet<usize> = texts.iter().map(|text| text.len()).collect();
         Self {
             lengths: lengths.into_iter().rev().collect(),
@@ -44,10 +41,8 @@ impl FromIterator<String> for ControlTokens {
 impl ControlTokens {
     /// The length of the longest control token that a text begins with.
     fn at(&self, text: &str) -> Option<usize> {
-        let is_token = |length: &usize| {
-            text.get(..*length)
-                .is_some_and(|start| self.texts.contains(start))
-        };
+        let is_token =
+            |length: &usize| text.get(..*length).is_some_and(|start| self.texts.contains(start));
         self.lengths.iter().copied().find(is_token)
     }
 
@@ -98,10 +93,7 @@ impl ControlTokens {
     pub(super) fn protect(&self, value: &Value, stand_ins: &StandIns) -> Value {
         match value {
             Value::String(text) => self.protect_text(text, stand_ins).into(),
-            Value::Array(items) => items
-                .iter()
-                .map(|item| self.protect(item, stand_ins))
-                .collect(),
+            Value::Array(items) => items.iter().map(|item| self.protect(item, stand_ins)).collect(),
             Value::Object(map) => map
                 .iter()
                 .map(|(key, value)| {

@@ -30,10 +30,7 @@ impl Conversation {
     /// These messages, for the model to answer.
     pub fn new(messages: &[Message]) -> Self {
         let messages = messages.iter().map(message).collect();
-        Self {
-            typed: true,
-            ..Self::from_json(messages)
-        }
+        Self { typed: true, ..Self::from_json(messages) }
     }
 
     /// Messages as transformers takes them, for what [`Message`] has no field for: objects with `role`, `content` (a

@@ -115,11 +115,7 @@ pub struct Tool {
 impl Tool {
     /// A tool; `parameters` is a JSON schema of an object.
     pub fn new(name: impl Into<String>, description: impl Into<String>, parameters: Value) -> Self {
-        Self {
-            name: name.into(),
-            description: description.into(),
-            parameters,
-        }
+        Self { name: name.into(), description: description.into(), parameters }
     }
 }
 
@@ -137,10 +133,6 @@ pub struct ToolCall {
 
 impl ToolCall {
     pub(crate) fn of(name: impl Into<String>, arguments: Value) -> Self {
-        Self {
-            id: None,
-            name: name.into(),
-            arguments,
-        }
+        Self { id: None, name: name.into(), arguments }
     }
 }

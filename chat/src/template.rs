@@ -126,12 +126,7 @@ impl ChatTemplate {
         for (name, source) in sources {
             let template = Template::parse(&source, &limits)?;
             let wants_parts = wants_parts(&template, &special, limits);
-            let variant = Variant {
-                source,
-                template,
-                wants_parts,
-                shows_tools: OnceLock::new(),
-            };
+            let variant = Variant { source, template, wants_parts, shows_tools: OnceLock::new() };
             variants.insert(name, variant);
         }
         Ok(Self {
@@ -164,10 +159,7 @@ impl ChatTemplate {
 
     fn no_variant(&self, name: &str) -> Error {
         let known: Vec<&str> = self.variants().collect();
-        Error::NoVariant {
-            name: name.to_owned(),
-            known: known.join(", "),
-        }
+        Error::NoVariant { name: name.to_owned(), known: known.join(", ") }
     }
 
     /// Takes these texts for control tokens: a vocabulary's, where it is at hand.
@@ -203,8 +195,7 @@ impl ChatTemplate {
 
     /// Whether the model is shown the tools that it may call. None of the [`FAMILIES`](super::FAMILIES) shows any.
     pub fn supports_tools(&self) -> bool {
-        self.pick(true)
-            .is_ok_and(|variant| self.shows_tools(variant))
+        self.pick(true).is_ok_and(|variant| self.shows_tools(variant))
     }
 
     fn shows_tools(&self, variant: &Variant) -> bool {
@@ -234,9 +225,7 @@ impl ChatTemplate {
         let in_parts = (conversation.typed && variant.wants_parts).then(|| conversation.in_parts());
         let conversation = in_parts.as_ref().unwrap_or(conversation);
         if conversation.continue_final_message && !variant.source.contains("content") {
-            return Err(Error::Continue {
-                reason: "the template shows no content",
-            });
+            return Err(Error::Continue { reason: "the template shows no content" });
         }
         let mut variables = variables(&self.special, conversation)?;
         // The special tokens are the template's own, unless the application has set them anew.
@@ -271,22 +260,14 @@ fn variables(
     if conversation.continue_final_message {
         continuing::mark(&mut messages)?;
     }
-    let special = special
-        .iter()
-        .map(|(name, text)| (name.as_str(), text.as_str().into()));
+    let special = special.iter().map(|(name, text)| (name.as_str(), text.as_str().into()));
     let given = [
         ("messages", messages.into()),
         ("tools", conversation.tools.clone().into()),
         ("documents", conversation.documents.clone().into()),
-        (
-            "add_generation_prompt",
-            conversation.add_generation_prompt.into(),
-        ),
+        ("add_generation_prompt", conversation.add_generation_prompt.into()),
     ];
-    let others = conversation
-        .variables
-        .iter()
-        .map(|(name, value)| (name.as_str(), value.clone()));
+    let others = conversation.variables.iter().map(|(name, value)| (name.as_str(), value.clone()));
     let all = special.chain(given).chain(others);
     Ok(all.map(|(name, value)| (name.to_owned(), value)).collect())
 }
@@ -347,11 +328,7 @@ fn shows_tools(variant: &Variant, special: &SpecialTokens, limits: Limits) -> bo
         json!({"type": "object", "properties": {"x": {"type": "string", "description": "x"}}});
     let function = json!({"name": NEEDLE, "description": "x", "parameters": parameters});
     let tools = vec![json!({"type": "function", "function": function})];
-    let shown = [
-        vec![message("user")],
-        vec![message("system"), message("user")],
-    ]
-    .map(|messages| {
+    let shown = [vec![message("user")], vec![message("system"), message("user")]].map(|messages| {
         let conversation = Conversation::from_json(messages).tools_json(tools.clone());
         shows_needle(&variant.template, &conversation, special, limits)
     });
@@ -369,10 +346,7 @@ fn shows_needle(
     limits: Limits,
 ) -> Option<bool> {
     // Enough steps for any template that means to show one message.
-    let limits = Limits {
-        steps: limits.steps.min(100_000),
-        ..limits
-    };
+    let limits = Limits { steps: limits.steps.min(100_000), ..limits };
     let variables = variables(special, conversation).ok()?;
     let text = run(template, &variables, None, limits).ok()?;
     Some(text.contains(NEEDLE))

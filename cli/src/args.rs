@@ -146,11 +146,7 @@ pub(crate) struct PlanArgs {
     pub(crate) ngl: Option<u32>,
     /// A simulated GPU instead of the machine's own: `RTX 4090`, `RTX 4090=24GiB,free=22.6GiB`; several
     /// times for several
-    #[arg(
-        long,
-        value_name = "NAME[=TOTAL][,free=SIZE]",
-        allow_hyphen_values = true
-    )]
+    #[arg(long, value_name = "NAME[=TOTAL][,free=SIZE]", allow_hyphen_values = true)]
     pub(crate) gpu: Vec<SimulatedGpu>,
     /// The machine in a file that `devices --write` wrote, instead of this one
     #[arg(long, value_name = "FILE", conflicts_with = "gpu")]
@@ -361,9 +357,7 @@ fn context(text: &str) -> Result<Context, String> {
         // One token of context has no room for an answer.
         Ok(tokens) if (2..=MAX_TOKENS).contains(&tokens) && more => Ok(Context::AtLeast(tokens)),
         Ok(tokens) if (2..=MAX_TOKENS).contains(&tokens) => Ok(Context::Tokens(tokens)),
-        _ => Err(format!(
-            "tokens are 2 to {MAX_TOKENS}, with a `+` at least so many, or `auto`"
-        )),
+        _ => Err(format!("tokens are 2 to {MAX_TOKENS}, with a `+` at least so many, or `auto`")),
     }
 }
 

@@ -22,11 +22,7 @@ pub(crate) fn run(args: &DevicesArgs) -> Result<String, Box<dyn Error>> {
     if let Some(file) = &args.write {
         machine.write(file)?;
     }
-    Ok(if args.json {
-        machine.to_json()?
-    } else {
-        words(&machine)
-    })
+    Ok(if args.json { machine.to_json()? } else { words(&machine) })
 }
 
 /// This machine, with the speed of its memory, measured where that has not been done, and with what was measured of its
@@ -168,9 +164,7 @@ mod tests {
             GpuProcess::new(7).bytes(mib(90)),
             GpuProcess::new(9).name("Xorg"),
         ]);
-        let mut host = Host::new(gib(64))
-            .physical_cores(16)
-            .bandwidth(61_000_000_000);
+        let mut host = Host::new(gib(64)).physical_cores(16).bandwidth(61_000_000_000);
         host.cpu = Some("AMD Ryzen 9 7950X".to_owned());
         host.usable_cores = Some(8);
         let mut machine = Machine::new(host).with_gpu(card);
@@ -217,10 +211,7 @@ host:";
     #[test]
     fn nothing_is_said_of_what_is_not_known() {
         let machine = Machine::new(Host::new(gib(8)));
-        assert_eq!(
-            words(&machine),
-            "no GPU that can be used\nhost: 8.0 GiB free of 8.0 GiB"
-        );
+        assert_eq!(words(&machine), "no GPU that can be used\nhost: 8.0 GiB free of 8.0 GiB");
     }
 
     #[test]

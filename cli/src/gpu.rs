@@ -55,9 +55,7 @@ impl FromStr for SimulatedGpu {
                 let free = size(free)?;
                 if free > gpu.total {
                     let total = gpu.total;
-                    return Err(format!(
-                        "free is {free} bytes, more than the total of {total}"
-                    ));
+                    return Err(format!("free is {free} bytes, more than the total of {total}"));
                 }
                 gpu.free = free;
             }
@@ -108,7 +106,7 @@ pub(crate) fn simulated(
         if machine.gpus.len() > MAX_CARDS {
             let count = machine.gpus.len();
             return Err(
-                format!("there are {count} GPUs: llama.cpp takes at most {MAX_CARDS}").into(),
+                format!("there are {count} GPUs: llama.cpp takes at most {MAX_CARDS}").into()
             );
         }
         for gpu in &mut machine.gpus {
@@ -153,14 +151,8 @@ mod tests {
             let SimulatedGpu(gpu) = text.parse()?;
             Ok::<_, String>((gpu.name, gpu.total, gpu.free))
         };
-        assert_eq!(
-            parse("RTX 4090=24GiB"),
-            Ok(gpu("RTX 4090", gib(24), gib(24)))
-        );
-        assert_eq!(
-            parse("RTX 4090=24GiB,free=22GiB"),
-            Ok(gpu("RTX 4090", gib(24), gib(22)))
-        );
+        assert_eq!(parse("RTX 4090=24GiB"), Ok(gpu("RTX 4090", gib(24), gib(24))));
+        assert_eq!(parse("RTX 4090=24GiB,free=22GiB"), Ok(gpu("RTX 4090", gib(24), gib(22))));
         assert_eq!(parse(" X = 1G , free=0 "), Ok(gpu("X", gib(1), 0)));
         assert_eq!(parse("X#1=1G"), Ok(gpu("X #1", gib(1), gib(1))));
     }

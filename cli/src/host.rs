@@ -38,10 +38,7 @@ impl FromStr for Ram {
         };
         match size(bytes)? {
             0 => Err("a host has more than 0 bytes".to_owned()),
-            bytes => Ok(Self {
-                bytes,
-                rate: per_second,
-            }),
+            bytes => Ok(Self { bytes, rate: per_second }),
         }
     }
 }
@@ -118,18 +115,10 @@ mod tests {
             };
             args.apply(&mut own).unwrap();
             let rate = own.host.bandwidth.map(|rate| rate.bytes_per_second);
-            (
-                own.host.total,
-                own.host.available,
-                own.host.physical_cores,
-                rate,
-            )
+            (own.host.total, own.host.available, own.host.physical_cores, rate)
         };
         assert_eq!(described(None, None), (gib(8), gib(6), None, Some(1)));
-        assert_eq!(
-            described(Some("64GiB"), None),
-            (gib(64), gib(64), None, None)
-        );
+        assert_eq!(described(Some("64GiB"), None), (gib(64), gib(64), None, None));
         assert_eq!(
             described(Some("64GiB:60GB/s"), Some("7950X")),
             (gib(64), gib(64), Some(16), Some(60_000_000_000))

@@ -152,11 +152,7 @@ impl<'a> Document<'a> {
             full_offload: plan.full_offload,
             devices: devices.iter().map(Device::of).collect(),
             tensor_split: &plan.tensor_split,
-            overrides: plan
-                .overrides
-                .iter()
-                .map(|rule| override_tensor(rule, plan))
-                .collect(),
+            overrides: plan.overrides.iter().map(|rule| override_tensor(rule, plan)).collect(),
             estimate: answer.estimate.as_ref().map(|estimate| {
                 let bytes = estimate.gpus.iter().chain([&estimate.host]);
                 devices.iter().zip(bytes).map(Bytes::of).collect()
@@ -198,12 +194,7 @@ impl<'a> Device<'a> {
 
 impl<'a> Bytes<'a> {
     fn of((placement, bytes): (&'a Placement, &Footprint)) -> Self {
-        Self {
-            name: &placement.name,
-            weights: bytes.weights,
-            kv: bytes.kv,
-            compute: bytes.compute,
-        }
+        Self { name: &placement.name, weights: bytes.weights, kv: bytes.kv, compute: bytes.compute }
     }
 }
 

@@ -76,10 +76,7 @@ fn with_real_names(plan: &Plan, machine: &Machine, described: Option<&Machine>) 
         if placement.device.is_none() {
             continue;
         }
-        let index = machine
-            .gpus
-            .iter()
-            .position(|gpu| gpu.device == placement.device);
+        let index = machine.gpus.iter().position(|gpu| gpu.device == placement.device);
         let real = index.and_then(|index| described.gpus.get(index));
         placement.device = real.and_then(|gpu| gpu.device.clone());
     }

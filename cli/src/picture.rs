@@ -72,11 +72,7 @@ fn draw(plan: &Plan, svg: &mut String, height: u32, bars: u32, speed: Option<&Sp
     root.fill(&WHITE)?;
     let (top, bottom) = root.split_vertically(bars);
     draw_head(plan, &top)?;
-    for (placement, y) in plan
-        .placements
-        .iter()
-        .zip((HEAD..).step_by(DEVICE as usize))
-    {
+    for (placement, y) in plan.placements.iter().zip((HEAD..).step_by(DEVICE as usize)) {
         draw_device(plan, &top, placement, y)?;
     }
     if let Some(speed) = speed {
@@ -118,10 +114,7 @@ fn draw_device(plan: &Plan, area: &Area<'_>, placement: &Placement, y: i32) -> D
     let taken = placement.total.saturating_sub(placement.free);
     let footprint = &placement.footprint;
     let headroom = placement.headroom.total();
-    let rest = placement
-        .free
-        .saturating_sub(footprint.total())
-        .saturating_sub(headroom);
+    let rest = placement.free.saturating_sub(footprint.total()).saturating_sub(headroom);
     let parts = [
         ("weights", footprint.weights, WEIGHTS),
         ("KV", footprint.kv, KV),
@@ -145,15 +138,12 @@ fn draw_device(plan: &Plan, area: &Area<'_>, placement: &Placement, y: i32) -> D
             fill(area, left, y + 24, right - left, BAR, color)?;
         }
     }
-    let frame = Rectangle::new(
-        [(MARGIN, y + 24), (MARGIN + whole, y + 24 + BAR)],
-        INK.stroke_width(1),
-    );
+    let frame =
+        Rectangle::new([(MARGIN, y + 24), (MARGIN + whole, y + 24 + BAR)], INK.stroke_width(1));
     area.draw(&frame)?;
     let numbers = parts.iter().filter(|(_, bytes, _)| *bytes > 0);
-    let numbers: Vec<String> = numbers
-        .map(|(name, bytes, _)| format!("{name} {}", Bytes(*bytes)))
-        .collect();
+    let numbers: Vec<String> =
+        numbers.map(|(name, bytes, _)| format!("{name} {}", Bytes(*bytes))).collect();
     write(area, &numbers.join(" · "), (MARGIN, y + 56), 15, HPos::Left)
 }
 
@@ -193,17 +183,10 @@ fn draw_curve(plan: &Plan, area: &Area<'_>, speed: &Speed) -> Drawn {
         1 => ", 1 block in part on the host".to_owned(),
         blocks => format!(", {blocks} blocks in part on the host"),
     };
-    let label = format!(
-        "{} of {layers} layers{parted}: {} tok/s",
-        chosen.0,
-        number(chosen.1)
-    );
+    let label = format!("{} of {layers} layers{parted}: {} tok/s", chosen.0, number(chosen.1));
     // Above the point and before it, where the curve is lower; behind it where there is no room before.
-    let (side, at) = if chosen.0 > layers / 3 {
-        (HPos::Right, (-10, -8))
-    } else {
-        (HPos::Left, (4, -24))
-    };
+    let (side, at) =
+        if chosen.0 > layers / 3 { (HPos::Right, (-10, -8)) } else { (HPos::Left, (4, -24)) };
     let style = style(16, side, VPos::Bottom).color(&INK);
     let label = Text::new(label, at, style);
     plot.draw(&(plotters::element::EmptyElement::at(chosen) + label))
@@ -221,11 +204,7 @@ fn can_be_drawn(speed: &Speed) -> bool {
 
 /// With as many digits as say something.
 fn number(speed: f64) -> String {
-    if speed < 10.0 {
-        format!("{speed:.1}")
-    } else {
-        format!("{speed:.0}")
-    }
+    if speed < 10.0 { format!("{speed:.1}") } else { format!("{speed:.0}") }
 }
 
 fn fill(area: &Area<'_>, x: i32, y: i32, width: i32, height: i32, color: RGBColor) -> Drawn {
@@ -246,10 +225,7 @@ fn style(size: u32, side: HPos, vertical: VPos) -> TextStyle<'static> {
 /// A text that XML 1.0 can hold. The backend escapes what has a meaning in XML; control characters have
 /// no escape there.
 fn printable(text: &str) -> String {
-    text.replace(
-        |c: char| c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}'),
-        "\u{fffd}",
-    )
+    text.replace(|c: char| c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}'), "\u{fffd}")
 }
 
 #[cfg(test)]
@@ -267,25 +243,14 @@ mod tests {
         let document = roxmltree::Document::parse(&picture).unwrap();
         let root = document.root_element();
         assert_eq!(root.tag_name().name(), "svg");
-        assert_eq!(
-            root.tag_name().namespace(),
-            Some("http://www.w3.org/2000/svg")
-        );
-        let texts = document
-            .descendants()
-            .filter(|node| node.has_tag_name("text"));
-        texts
-            .filter_map(|node| node.text())
-            .map(|text| text.trim().to_owned())
-            .collect()
+        assert_eq!(root.tag_name().namespace(), Some("http://www.w3.org/2000/svg"));
+        let texts = document.descendants().filter(|node| node.has_tag_name("text"));
+        texts.filter_map(|node| node.text()).map(|text| text.trim().to_owned()).collect()
     }
 
     #[track_caller]
     fn has(texts: &[String], wanted: &str) {
-        assert!(
-            texts.iter().any(|text| text == wanted),
-            "no {wanted:?} in {texts:#?}"
-        );
+        assert!(texts.iter().any(|text| text == wanted), "no {wanted:?} in {texts:#?}");
     }
 
     #[test]
@@ -306,10 +271,7 @@ mod tests {
     fn the_chosen_point_is_on_the_curve_and_named() {
         has(&texts(&plan()), "20 of 33 layers: 10 tok/s");
         let svg = svg(&plan()).unwrap();
-        assert!(
-            svg.contains("<circle") && svg.contains("<polyline"),
-            "{svg}"
-        );
+        assert!(svg.contains("<circle") && svg.contains("<polyline"), "{svg}");
     }
 
     #[test]
@@ -320,10 +282,7 @@ mod tests {
         if let Some(speed) = &mut plan.speed {
             speed.tokens_per_second = 14.0;
         }
-        has(
-            &texts(&plan),
-            "33 of 33 layers, 12 blocks in part on the host: 14 tok/s",
-        );
+        has(&texts(&plan), "33 of 33 layers, 12 blocks in part on the host: 14 tok/s");
     }
 
     #[test]

@@ -68,20 +68,12 @@ fn curve(plan: &Plan) -> String {
     let Some(speed) = plan.speed.as_ref().filter(|speed| !speed.curve.is_empty()) else {
         return "\n\nno curve: there is no GPU in the plan".to_owned();
     };
-    let most = speed
-        .curve
-        .iter()
-        .copied()
-        .fold(f64::MIN_POSITIVE, f64::max);
+    let most = speed.curve.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
     let mut text = "\n\n  layers  tok/s".to_owned();
     for (n, tokens) in speed.curve.iter().enumerate() {
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // 0 to WIDTH
         let bar = "#".repeat((tokens / most * WIDTH).round() as usize);
-        let here = if n == plan.n_gpu_layers as usize {
-            "  <- this plan"
-        } else {
-            ""
-        };
+        let here = if n == plan.n_gpu_layers as usize { "  <- this plan" } else { "" };
         text.push_str(&format!("\n  {n:>6}  {tokens:>5.1}  {bar}{here}"));
     }
     text
@@ -130,15 +122,10 @@ fn answer(args: &PlanArgs, begin: Instant) -> Result<Answer, Box<dyn Error>> {
     } else {
         (planner.plan().map_err(advised)?, None)
     };
-    let estimate = planner
-        .unknown()
-        .is_none()
-        .then(|| estimate(&profile, &machine, &plan))
-        .transpose()?;
+    let estimate =
+        planner.unknown().is_none().then(|| estimate(&profile, &machine, &plan)).transpose()?;
     let planning_took = planning.elapsed();
-    let emitted = args
-        .outputs
-        .give(&plan, &request, &header, &machine, described.as_ref())?;
+    let emitted = args.outputs.give(&plan, &request, &header, &machine, described.as_ref())?;
     // Advice is about the model alone.
     let in_words = !args.json && emitted.is_none() && args.with.is_empty();
     let advice = in_words.then(|| Advice::on(&planner, &plan));
@@ -179,9 +166,7 @@ fn companion(
     let header = Header::open(&beside.path)?;
     let companion = match beside.role {
         Role::Draft => Companion::draft(&header).map_err(in_file)?,
-        _ => Companion::mmproj(&header)
-            .map_err(in_file)?
-            .max_image_tokens(image_max_tokens),
+        _ => Companion::mmproj(&header).map_err(in_file)?.max_image_tokens(image_max_tokens),
     };
     companion.compatible_with(main).map_err(in_file)?;
     Ok(companion)
@@ -195,12 +180,7 @@ fn estimate(
 ) -> Result<Footprints, plan::Error> {
     let is = |gpu: &Gpu, placement: &Placement| {
         (&gpu.name, &gpu.device, gpu.total, gpu.free)
-            == (
-                &placement.name,
-                &placement.device,
-                placement.total,
-                placement.free,
-            )
+            == (&placement.name, &placement.device, placement.total, placement.free)
     };
     let gpus: Vec<&Gpu> = plan
         .gpus()
@@ -244,10 +224,7 @@ impl Timed {
         if !args.control_vector.is_empty() {
             probe = probe.control_vector();
         }
-        Ok(Self {
-            probe,
-            spent: Cell::new(begin.elapsed()),
-        })
+        Ok(Self { probe, spent: Cell::new(begin.elapsed()) })
     }
 }
 

@@ -35,10 +35,7 @@ pub(crate) fn describe(text: &mut String, rates: &MeasuredRates) {
         Some(threads) => format!(", {threads} threads"),
         None => String::new(),
     };
-    line(
-        text,
-        format_args!("    measured  on {}{threads}", rates.date),
-    );
+    line(text, format_args!("    measured  on {}{threads}", rates.date));
     let mut say = |what: &str, values: &[String]| {
         let row: String = values.iter().map(|value| format!("{value:>9}")).collect();
         line(text, format_args!("      {what:<24}{row}"));
@@ -76,10 +73,7 @@ pub(crate) fn describe(text: &mut String, rates: &MeasuredRates) {
         for rate in &rates.prompt_attention {
             let (ty, size, n_gqa) = (rate.kv_type, rate.head_size, rate.n_gqa);
             let what = format!("{ty}, head {size}, GQA {n_gqa}");
-            say(
-                &what,
-                &[String::new(), tera(rate.flops), heading(rate.n_tokens)],
-            );
+            say(&what, &[String::new(), tera(rate.flops), heading(rate.n_tokens)]);
         }
     }
     let micro = |ns: u64| format!("{:.1} us", ns as f64 / 1e3);

@@ -101,16 +101,9 @@ mod tests {
 
     #[test]
     fn letters_alone_and_with_ib_count_by_1024_and_with_b_by_1000() {
-        for text in [
-            "24GiB",
-            "24gib",
-            "24G",
-            "24 GiB",
-            "24.0g",
-            "24576M",
-            "25769803776",
-            "25769803776B",
-        ] {
+        for text in
+            ["24GiB", "24gib", "24G", "24 GiB", "24.0g", "24576M", "25769803776", "25769803776B"]
+        {
             assert_eq!(size(text), Ok(gib(24)), "{text}");
         }
         assert_eq!(size("24GB"), Ok(24_000_000_000));
@@ -157,19 +150,9 @@ mod tests {
         assert_eq!(headroom("10%"), Ok(Headroom::Percent(10.0)));
         assert_eq!(headroom("7.5 %"), Ok(Headroom::Percent(7.5)));
         assert_eq!(headroom("100%"), Ok(Headroom::Percent(100.0)));
-        for text in [
-            "200%",
-            "-1",
-            "-1%",
-            "100.1%",
-            "%",
-            "nan%",
-            "inf%",
-            "1e1%",
-            "+5%",
-            "..%",
-            "10 percent",
-        ] {
+        for text in
+            ["200%", "-1", "-1%", "100.1%", "%", "nan%", "inf%", "1e1%", "+5%", "..%", "10 percent"]
+        {
             assert!(headroom(text).is_err(), "{text}");
         }
     }

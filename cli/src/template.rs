@@ -16,9 +16,7 @@ use crate::args::TemplateArgs;
 pub(crate) fn run(args: &TemplateArgs) -> Result<String, Box<dyn Error>> {
     let mut template = args.model.as_deref().map(open).transpose()?;
     if let Some(name) = &args.name {
-        template = template
-            .map(|of_model| of_model.variant(name))
-            .transpose()?;
+        template = template.map(|of_model| of_model.variant(name)).transpose()?;
     }
     if args.batch {
         batch(template.as_ref())?;
@@ -46,10 +44,7 @@ pub(crate) fn run(args: &TemplateArgs) -> Result<String, Box<dyn Error>> {
 
 /// The template that a model ships, or that a text file is.
 fn open(path: &Path) -> Result<ChatTemplate, Box<dyn Error>> {
-    if path
-        .extension()
-        .is_some_and(|extension| extension == "gguf")
-    {
+    if path.extension().is_some_and(|extension| extension == "gguf") {
         return Ok(ChatTemplate::from_header(&Header::open(path)?)?);
     }
     let source = text(path)?;

@@ -9,18 +9,11 @@ use autoplace::generate::{Constraint, Engine};
 pub fn run(path: &Path) -> Result<()> {
     let model = Model::builder(path).parallel(4, 256).load()?;
     let engine = Engine::new(&model)?;
-    let reviews = [
-        "What a day!",
-        "Never again.",
-        "It was fine.",
-        "My best meal yet.",
-        "Cold soup.",
-    ];
+    let reviews =
+        ["What a day!", "Never again.", "It was fine.", "My best meal yet.", "Cold soup."];
     let asked = reviews.map(|review| {
         let prompt = format!("Review: {review}\nThe writer is ");
-        let request = model
-            .generate(prompt)
-            .constraint(Constraint::choices(["happy", "unhappy"]));
+        let request = model.generate(prompt).constraint(Constraint::choices(["happy", "unhappy"]));
         engine.submit(request.temp(0.0)) // waits while the queue is full
     });
     for (review, answer) in reviews.iter().zip(asked) {

@@ -14,20 +14,8 @@ use autoplace::{Isolation, Model, OnDeath, WorkerProcess};
 pub fn run(path: &Path) -> Result<()> {
     let resume = OnDeath::Resume { attempts: 2 };
     let worker = WorkerProcess::own_executable().on_death(resume);
-    let model = Model::builder(path)
-        .isolation(Isolation::Process(worker))
-        .load()?;
-    println!(
-        "in process {:?}, not in {}",
-        model.worker_id(),
-        std::process::id()
-    );
-    println!(
-        "{}",
-        model
-            .generate("And it came to pass")
-            .max_tokens(12)
-            .text()?
-    );
+    let model = Model::builder(path).isolation(Isolation::Process(worker)).load()?;
+    println!("in process {:?}, not in {}", model.worker_id(), std::process::id());
+    println!("{}", model.generate("And it came to pass").max_tokens(12).text()?);
     Ok(())
 }

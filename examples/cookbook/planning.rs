@@ -12,11 +12,9 @@ use autoplace::profile::ModelProfile;
 
 pub fn run(path: &Path) -> Result<()> {
     let profile = ModelProfile::from_header(&Header::open(path)?)?;
-    for card in ["RTX 3060", "RTX 4090"] {
+    for card in ["RTX 3060 12GB", "RTX 4090"] {
         let machine = Machine::new(Host::new(gib(64))).with_gpu(Gpu::named(card)?);
-        let plan = Planner::new(&profile, &machine)
-            .request(Request::new().n_ctx(8192))
-            .plan()?;
+        let plan = Planner::new(&profile, &machine).request(Request::new().n_ctx(8192)).plan()?;
         let speed = plan.speed.as_ref().map(|speed| speed.tokens_per_second);
         println!("{card}: {} layers, {speed:?} tok/s", plan.n_gpu_layers);
         println!("{plan}");

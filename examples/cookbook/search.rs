@@ -9,16 +9,9 @@ use autoplace::memory::Pooling;
 
 pub fn run(path: &Path) -> Result<()> {
     // `Pooling::Model` for a model that was made to embed: its header says how.
-    let model = Model::builder(path)
-        .embeddings(Pooling::Mean)
-        .n_ctx(256)
-        .load()?;
+    let model = Model::builder(path).embeddings(Pooling::Mean).n_ctx(256).load()?;
     let mut embedder = model.embedder()?;
-    let documents = [
-        "The sea is his.",
-        "He made the dry land.",
-        "Bread and wine.",
-    ];
+    let documents = ["The sea is his.", "He made the dry land.", "Bread and wine."];
     let vectors = embedder.embed(&documents)?;
     let asked = &embedder.embed(&["Who made the earth?"])?[0];
     let mut found = Vec::new();

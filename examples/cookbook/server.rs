@@ -16,9 +16,7 @@ pub fn run(path: &Path) -> Result<()> {
         for n in 0..12 {
             let (engine, model) = (&engine, &model);
             clients.spawn(move || -> Result<()> {
-                let request = model
-                    .generate(format!("{n}. And the king said"))
-                    .max_tokens(12);
+                let request = model.generate(format!("{n}. And the king said")).max_tokens(12);
                 // `submit_async` for a task; `try_submit` refuses instead of waiting. Dropping an answer ends it.
                 let (text, statistics) = engine.submit(request)?.into_text()?;
                 println!("{n}: {text:?}, {statistics}");

@@ -19,11 +19,7 @@ pub fn run(path: &Path) -> Result<()> {
     if let Err(error) = model.restore_cache(&file) {
         eprintln!("{error}");
     }
-    let mut stream = model
-        .generate(&history)
-        .cache_prompt(true)
-        .max_tokens(8)
-        .stream()?;
+    let mut stream = model.generate(&history).cache_prompt(true).max_tokens(8).stream()?;
     let text = stream.by_ref().collect::<Result<String, _>>()?;
     let statistics = stream.statistics();
     println!(

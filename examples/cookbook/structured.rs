@@ -26,9 +26,6 @@ pub fn run(path: &Path) -> Result<()> {
     println!("{recipe:?}");
     // ... or after a text.
     let recipe: Recipe = model.generate_as("A recipe for unleavened bread, as JSON: ")?;
-    println!(
-        "{} for {}, vegetarian: {}",
-        recipe.name, recipe.servings, recipe.vegetarian
-    );
+    println!("{} for {}, vegetarian: {}", recipe.name, recipe.servings, recipe.vegetarian);
     Ok(())
 }

@@ -19,10 +19,8 @@ pub fn run(path: &Path) -> Result<()> {
     // `model.chat()?` takes the model's own template; this model ships none.
     let template = ChatTemplate::new(TEMPLATE, SpecialTokens::new())?;
     assert!(template.supports_tools());
-    let mut chat = model
-        .chat_with(template)
-        .tools([weather])
-        .with(|generate| generate.max_tokens(24));
+    let mut chat =
+        model.chat_with(template).tools([weather]).with(|generate| generate.max_tokens(24));
     let (mut reply, _) = chat.say("Is it raining in Paris?")?.finish()?;
     while !reply.tool_calls.is_empty() {
         for call in &reply.tool_calls {

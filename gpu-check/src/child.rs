@@ -54,18 +54,13 @@ pub(crate) fn drive(job: &Job, cache: &Path) -> Result<Outcome> {
     let (stages, died) = converse(DRIVE, job, cache)?;
     let end = match (died, stages.last()) {
         (Some(died), _) => died,
-        (
-            None,
-            Some(Stage::Failed {
-                error,
-                out_of_memory,
-                refused,
-            }),
-        ) => match (refused, out_of_memory) {
-            (true, _) => End::Refused(error.clone()),
-            (_, true) => End::OutOfMemory(error.clone()),
-            _ => End::Failed(error.clone()),
-        },
+        (None, Some(Stage::Failed { error, out_of_memory, refused })) => {
+            match (refused, out_of_memory) {
+                (true, _) => End::Refused(error.clone()),
+                (_, true) => End::OutOfMemory(error.clone()),
+                _ => End::Failed(error.clone()),
+            }
+        }
         (None, _) => End::Completed,
     };
     Ok(Outcome { stages, end })
@@ -140,10 +135,7 @@ impl Ballast {
             let _ = child.kill();
             let status = child.wait()?;
             let said = stderr.join().unwrap_or_default();
-            bail!(
-                "ballast that leaves {leave} bytes: {status}: {}",
-                said.trim()
-            );
+            bail!("ballast that leaves {leave} bytes: {status}: {}", said.trim());
         }
         Ok(Self { child })
     }
@@ -192,9 +184,6 @@ mod tests {
             matches!(died("signal: 6", cuda), End::OutOfMemory(reason) if reason.contains("current device"))
         );
         let other = died("signal: 11", "");
-        assert_eq!(
-            other,
-            End::Failed("the process ended with signal: 11: ".to_owned())
-        );
+        assert_eq!(other, End::Failed("the process ended with signal: 11: ".to_owned()));
     }
 }

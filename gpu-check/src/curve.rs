@@ -84,10 +84,8 @@ fn draw(
         .iter()
         .filter_map(|point| Some((point.n_gpu_layers, point.generation.filter(drawable)?)))
         .collect();
-    let line: Vec<(u32, f64)> = (0..)
-        .zip(predicted.iter().copied())
-        .filter(|(_, speed)| drawable(speed))
-        .collect();
+    let line: Vec<(u32, f64)> =
+        (0..).zip(predicted.iter().copied()).filter(|(_, speed)| drawable(speed)).collect();
     let both = || measured.iter().chain(&line);
     let layers = both().map(|(layers, _)| *layers).max().unwrap_or(0).max(1);
     let highest = both().map(|(_, speed)| *speed).fold(1.0, f64::max);
@@ -118,11 +116,7 @@ fn draw(
         .axis_style(INK)
         .draw()?;
     chart.draw_series(LineSeries::new(line, PREDICTED.stroke_width(2)))?;
-    chart.draw_series(
-        measured
-            .iter()
-            .map(|&point| Circle::new(point, 5, MEASURED.filled())),
-    )?;
+    chart.draw_series(measured.iter().map(|&point| Circle::new(point, 5, MEASURED.filled())))?;
     root.present()?;
     Ok(())
 }
@@ -159,11 +153,7 @@ mod tests {
 
     #[test]
     fn each_measured_point_is_a_circle_and_the_prediction_a_line() {
-        let picture = svg(
-            "a <model>",
-            &[point(0, 10.0), point(2, 90.0)],
-            &[8.0, 20.0, 80.0],
-        );
+        let picture = svg("a <model>", &[point(0, 10.0), point(2, 90.0)], &[8.0, 20.0, 80.0]);
         let picture = picture.unwrap();
         assert_eq!(picture.matches("<circle").count(), 2);
         assert!(picture.contains("<polyline") && picture.contains("a &lt;model&gt;"));

@@ -38,9 +38,8 @@ struct Results {
 pub(crate) fn document(root: &Path) -> Result<String> {
     let entries =
         std::fs::read_dir(root).with_context(|| format!("cannot list {}", root.display()))?;
-    let mut folders: Vec<PathBuf> = entries
-        .map(|entry| Ok(entry?.path()))
-        .collect::<Result<_>>()?;
+    let mut folders: Vec<PathBuf> =
+        entries.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
     folders.retain(|folder| folder.join("machine.json").is_file());
     // Their names begin with the day.
     folders.sort();
@@ -196,10 +195,6 @@ fn rows<T: DeserializeOwned>(path: &Path) -> Result<Vec<T>> {
     if !path.is_file() {
         return Ok(Vec::new());
     }
-    serde_json::from_value(json(path)?["rows"].take()).with_context(|| {
-        format!(
-            "{} holds other rows than this program writes",
-            path.display()
-        )
-    })
+    serde_json::from_value(json(path)?["rows"].take())
+        .with_context(|| format!("{} holds other rows than this program writes", path.display()))
 }

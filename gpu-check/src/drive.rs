@@ -31,10 +31,7 @@ fn carry_out(job: &Job) -> Result<()> {
     let rig = job.rig.open()?;
     say(&Stage::Opened { free: rig.free()? })?;
     let model = builder(job, &rig)?.load()?;
-    say(&Stage::Loaded {
-        report: (*model.report()).clone(),
-        free: rig.free()?,
-    })?;
+    say(&Stage::Loaded { report: (*model.report()).clone(), free: rig.free()? })?;
     let mut driver = Driver::new(&model, job)?;
     for step in &job.steps {
         let done = driver.take(step).with_context(|| format!("{step:?}"))?;
@@ -51,11 +48,7 @@ fn carry_out(job: &Job) -> Result<()> {
 }
 
 fn builder(job: &Job, rig: &Opened) -> Result<ModelBuilder> {
-    let verify = if job.warm_up {
-        Verify::default()
-    } else {
-        Verify::Off
-    };
+    let verify = if job.warm_up { Verify::default() } else { Verify::Off };
     let mut builder = Model::builder(&job.model)
         .request(job.request.clone())
         .machine(rig.machine()?)
@@ -94,14 +87,7 @@ impl<'a> Driver<'a> {
         let vocab = native.vocab();
         let all = 0..i32::try_from(vocab.n_tokens())?;
         let (ends, words) = all.partition(|&token| vocab.is_eog(token));
-        Ok(Self {
-            job,
-            model,
-            session: model.session()?,
-            words,
-            ends,
-            depth: 0,
-        })
+        Ok(Self { job, model, session: model.session()?, words, ends, depth: 0 })
     }
 
     fn take(&mut self, step: &Step) -> Result<Done> {
@@ -121,11 +107,7 @@ impl<'a> Driver<'a> {
                     bail!("the text ended with {:?} at {}", text.reason, self.depth);
                 }
             }
-            Step::Speed {
-                prompt,
-                generated,
-                rounds,
-            } => {
+            Step::Speed { prompt, generated, rounds } => {
                 for round in 0..=rounds {
                     let text = self.run(self.prompt(prompt), generated)?;
                     let statistics = text.statistics;
@@ -137,11 +119,7 @@ impl<'a> Driver<'a> {
                     }
                 }
             }
-            Step::Beside {
-                prompt,
-                generated,
-                rounds,
-            } => {
+            Step::Beside { prompt, generated, rounds } => {
                 let mut plain = self.plain()?;
                 for round in 0..=rounds {
                     // Each of them goes first as often as the other.
@@ -170,17 +148,8 @@ impl<'a> Driver<'a> {
     fn plain(&self) -> Result<Plain> {
         let plan = self.model.placement();
         let devices: Vec<String> = plan.gpus().filter_map(|gpu| gpu.device.clone()).collect();
-        let threads = self
-            .job
-            .threads
-            .context("only with stated threads both have as many")?;
-        Plain::load(
-            &self.job.model,
-            &devices,
-            &plan.split(),
-            &plan.context,
-            threads,
-        )
+        let threads = self.job.threads.context("only with stated threads both have as many")?;
+        Plain::load(&self.job.model, &devices, &plan.split(), &plan.context, threads)
     }
 
     /// A prompt and a generation, each into an empty context, in tokens per second. Only the likeliest

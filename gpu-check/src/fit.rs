@@ -80,10 +80,7 @@ impl Asked<'_> {
         };
         match status {
             0 => {}
-            1 => bail!(
-                "llama.cpp's fit finds no split that leaves {:?} bytes free",
-                self.margins
-            ),
+            1 => bail!("llama.cpp's fit finds no split that leaves {:?} bytes free", self.margins),
             _ => bail!("llama.cpp's fit fails ({status})"),
         }
         ensure!(
@@ -97,12 +94,7 @@ impl Asked<'_> {
         } else {
             tensor_split.truncate(self.devices.len());
         }
-        Ok(Answer {
-            devices,
-            n_gpu_layers: model.n_gpu_layers,
-            tensor_split,
-            overrides,
-        })
+        Ok(Answer { devices, n_gpu_layers: model.n_gpu_layers, tensor_split, overrides })
     }
 
     /// Reads an answer.
@@ -118,15 +110,10 @@ impl Asked<'_> {
             .map(|one| {
                 // SAFETY: not null, and of common_fit_params, whose patterns are static strings.
                 let pattern = unsafe { CStr::from_ptr(one.pattern) };
-                Ok(TensorOverride::new(
-                    pattern.to_str()?,
-                    place_of(one.buft, &answer.devices)?,
-                ))
+                Ok(TensorOverride::new(pattern.to_str()?, place_of(one.buft, &answer.devices)?))
             })
             .collect::<Result<Vec<_>>>()?;
-        Ok(Split::layers(layers)
-            .tensor_split(answer.tensor_split)
-            .overrides(overrides))
+        Ok(Split::layers(layers).tensor_split(answer.tensor_split).overrides(overrides))
     }
 }
 
@@ -143,7 +130,7 @@ fn place_of(
         // SAFETY: a device that is found lives until the process ends, and has a buffer type.
         !device.is_null() && buft == unsafe { raw::ggml_backend_dev_buffer_type(device) }
     });
-    Ok(Place::Gpu(found.context(
-        "llama.cpp's fit puts weights into memory of no device that it was given",
-    )?))
+    Ok(Place::Gpu(
+        found.context("llama.cpp's fit puts weights into memory of no device that it was given")?,
+    ))
 }

@@ -40,18 +40,10 @@ pub(crate) enum Step {
     /// A prompt that fills the context but for a few tokens, and those.
     ToTheEnd,
     /// A prompt of so many tokens, then so many generated, so many times: how fast. Once before, unmeasured.
-    Speed {
-        prompt: usize,
-        generated: usize,
-        rounds: usize,
-    },
+    Speed { prompt: usize, generated: usize, rounds: usize },
     /// The same beside llama.cpp's own loop on the same split, in turns: a prompt into an empty context, then a
     /// generation into an empty one. The weights are loaded a second time for it.
-    Beside {
-        prompt: usize,
-        generated: usize,
-        rounds: usize,
-    },
+    Beside { prompt: usize, generated: usize, rounds: usize },
     /// The likeliest text after these words, of so many tokens.
     Greedy { prompt: String, tokens: usize },
 }

@@ -109,22 +109,14 @@ fn run(args: &Args) -> Result<bool> {
         return Ok(true);
     }
     let model = args.model.as_ref().context("--model is missing")?;
-    ensure!(
-        model.is_file(),
-        "--model: there is no file {}",
-        model.display()
-    );
+    ensure!(model.is_file(), "--model: there is no file {}", model.display());
     std::fs::create_dir_all(&args.out)
         .with_context(|| format!("--out: cannot make the folder {}", args.out.display()))?;
     let scratch = tempfile::tempdir_in(&args.scratch)
         .with_context(|| format!("--scratch: cannot write into {}", args.scratch.display()))?;
     let mut setting = Setting {
         simulated: args.cpu,
-        size: if args.cpu || args.small {
-            Size::Small
-        } else {
-            Size::Real
-        },
+        size: if args.cpu || args.small { Size::Small } else { Size::Real },
         demo: model.clone(),
         out: args.out.clone(),
         scratch: scratch.path().to_owned(),
@@ -147,10 +139,8 @@ fn run(args: &Args) -> Result<bool> {
         eprintln!("{}: {}", check.name, check.what);
         let verdict =
             (check.run)(&setting).with_context(|| format!("the check `{}`", check.name))?;
-        setting.keep(
-            &format!("{}.json", check.name),
-            &serde_json::to_vec_pretty(&verdict.json)?,
-        )?;
+        setting
+            .keep(&format!("{}.json", check.name), &serde_json::to_vec_pretty(&verdict.json)?)?;
         summary.add(check.name, &verdict, begin.elapsed());
         setting.keep("summary.md", summary.table().as_bytes())?;
     }

@@ -37,9 +37,7 @@ pub(crate) fn model(setting: &Setting, copies: u64) -> Result<Written> {
         let blank = Written::blank(sketch, &setting.scratch)?;
         let needed = blank.bytes * copies + BESIDE;
         if let Some(free) = room.filter(|&room| needed > room) {
-            why.push(format!(
-                "{name}: {needed} bytes needed on a card, {free} free"
-            ));
+            why.push(format!("{name}: {needed} bytes needed on a card, {free} free"));
             continue;
         }
         match blank.filled() {
@@ -68,10 +66,7 @@ pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
 
 /// The medians of pairs.
 pub(crate) fn medians(pairs: &[(f64, f64)]) -> Option<(f64, f64)> {
-    Some((
-        median(pairs.iter().map(|pair| pair.0))?,
-        median(pairs.iter().map(|pair| pair.1))?,
-    ))
+    Some((median(pairs.iter().map(|pair| pair.0))?, median(pairs.iter().map(|pair| pair.1))?))
 }
 
 #[cfg(test)]
@@ -87,10 +82,7 @@ mod tests {
 
     #[test]
     fn each_of_a_pair_has_a_median_of_its_own() {
-        assert_eq!(
-            medians(&[(1.0, 30.0), (2.0, 10.0), (3.0, 20.0)]),
-            Some((2.0, 20.0))
-        );
+        assert_eq!(medians(&[(1.0, 30.0), (2.0, 10.0), (3.0, 20.0)]), Some((2.0, 20.0)));
         assert_eq!(medians(&[]), None);
     }
 }

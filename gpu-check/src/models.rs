@@ -25,13 +25,7 @@ const TINY: Dims = Dims {
 };
 
 /// Llama 3.2.
-const LLAMA_3B: Dims = Dims {
-    n_layer: 28,
-    n_embd: 3072,
-    n_ff: 8192,
-    n_head: 24,
-    ..dims::LLAMA_8B
-};
+const LLAMA_3B: Dims = Dims { n_layer: 28, n_embd: 3072, n_ff: 8192, n_head: 24, ..dims::LLAMA_8B };
 
 /// From 0.1 to 60 GB, dense and of experts, the smallest first.
 fn of_real_size() -> Vec<Sketch> {
@@ -49,17 +43,8 @@ fn of_real_size() -> Vec<Sketch> {
 
 /// 128 experts as wide as gpt-oss-120b's in 34 blocks of Llama's attention: 60 GB in 4.5 bits.
 const LARGE: Mixture = Mixture {
-    dims: Dims {
-        n_layer: 34,
-        n_embd: 2816,
-        n_ff: 2816,
-        ..dims::LLAMA_8B
-    },
-    experts: dims::Experts {
-        n: 128,
-        used: 4,
-        ff: 2816,
-    },
+    dims: Dims { n_layer: 34, n_embd: 2816, n_ff: 2816, ..dims::LLAMA_8B },
+    experts: dims::Experts { n: 128, used: 4, ff: 2816 },
 };
 
 /// Those of a size.
@@ -73,22 +58,11 @@ pub(crate) fn of(size: Size) -> Vec<Sketch> {
 /// The same kinds in some megabytes, for a machine without a card.
 fn small() -> Vec<Sketch> {
     let dims = Dims { n_layer: 8, ..DIMS };
-    let experts = dims::Experts {
-        n: 8,
-        used: 2,
-        ff: 256,
-    };
+    let experts = dims::Experts { n: 8, used: 2, ff: 256 };
     vec![
         dense("small Q4_K", dims, T::Q4_K),
         dense("small F16", dims, T::F16),
-        dense(
-            "small Q8_0",
-            Dims {
-                n_layer: 12,
-                ..dims
-            },
-            T::Q8_0,
-        ),
+        dense("small Q8_0", Dims { n_layer: 12, ..dims }, T::Q8_0),
         mixture("small of experts Q4_K", Mixture { dims, experts }, T::Q4_K),
     ]
 }
@@ -96,10 +70,7 @@ fn small() -> Vec<Sketch> {
 /// As `llama-quantize` makes it: of 4 bits some matrices are kept in 6.
 fn block(ty: T) -> Block {
     let fine = if ty == T::Q4_K { T::Q6_K } else { ty };
-    Block {
-        better: Better::Half,
-        ..Block::new(ty, fine)
-    }
+    Block { better: Better::Half, ..Block::new(ty, fine) }
 }
 
 fn dense(name: &'static str, dims: Dims, ty: T) -> Sketch {
@@ -119,11 +90,7 @@ fn mixture(name: &'static str, mixture: Mixture, ty: T) -> Sketch {
     sketch.ends(ty, Some(T::Q6_K));
     sketch.stack(&Block {
         qk_norms: QkNorms::PerHead,
-        feed: Feed::Experts {
-            n: experts.n,
-            ff: experts.ff,
-            ty,
-        },
+        feed: Feed::Experts { n: experts.n, ff: experts.ff, ty },
         ..block(ty)
     });
     sketch
@@ -151,12 +118,7 @@ impl Written {
             .with_context(|| format!("cannot make a folder in {}", folder.display()))?;
         let path = sketch.write(own.path());
         let bytes = Header::open(&path)?.tensors().map(Tensor::bytes).sum();
-        Ok(Self {
-            name: sketch.name.to_owned(),
-            path,
-            bytes,
-            _folder: own,
-        })
+        Ok(Self { name: sketch.name.to_owned(), path, bytes, _folder: own })
     }
 
     /// With random weights.

@@ -92,9 +92,7 @@ pub(crate) fn main() -> Result<()> {
     let question: Question =
         serde_json::from_reader(std::io::stdin().lock()).context("no question on stdin")?;
     if let Err(error) = answer(&question) {
-        say(&Stage::Failed {
-            error: format!("{error:#}"),
-        })?;
+        say(&Stage::Failed { error: format!("{error:#}") })?;
     }
     Ok(())
 }
@@ -128,19 +126,11 @@ fn answer(question: &Question) -> Result<()> {
     plain.prompt(work.prompt)?;
     plain.generation(1)?;
     let speeds = (0..work.rounds)
-        .map(|_| {
-            Ok((
-                plain.prompt(work.prompt)?,
-                plain.generation(work.generated)?,
-            ))
-        })
+        .map(|_| Ok((plain.prompt(work.prompt)?, plain.generation(work.generated)?)))
         .collect::<Result<_>>()?;
     say(&Stage::Measured { speeds })?;
     let depth = plain.fill()?;
-    say(&Stage::Full {
-        free: rig.free()?,
-        depth,
-    })
+    say(&Stage::Full { free: rig.free()?, depth })
 }
 
 /// What was chosen, and what it was chosen for.

@@ -97,11 +97,7 @@ impl Plain {
             context,
             n_ctx: n_ctx as usize,
             n_batch: n_batch as usize,
-            dice: Dice {
-                state: 1,
-                n_vocab: u64::try_from(n_vocab)?.max(1),
-                first,
-            },
+            dice: Dice { state: 1, n_vocab: u64::try_from(n_vocab)?.max(1), first },
         })
     }
 
@@ -149,10 +145,7 @@ impl Plain {
             let batch = raw::llama_batch_get_one(tokens.as_mut_ptr(), count);
             raw::llama_decode(self.context.as_ptr(), batch)
         };
-        ensure!(
-            status == 0,
-            "llama_decode answers {status} to {count} tokens"
-        );
+        ensure!(status == 0, "llama_decode answers {status} to {count} tokens");
         Ok(())
     }
 
@@ -196,10 +189,7 @@ impl Dice {
 
 /// The end of a list of overrides.
 pub(crate) const NO_OVERRIDE: raw::llama_model_tensor_buft_override =
-    raw::llama_model_tensor_buft_override {
-        pattern: ptr::null(),
-        buft: ptr::null_mut(),
-    };
+    raw::llama_model_tensor_buft_override { pattern: ptr::null(), buft: ptr::null_mut() };
 
 /// The devices of these names, and the null that ends the list: with none of them everything is on the host.
 pub(crate) fn handles(devices: &[String]) -> Result<Vec<raw::ggml_backend_dev_t>> {
@@ -268,11 +258,7 @@ mod tests {
 
     #[test]
     fn a_text_begins_as_its_vocabulary_says_and_goes_on_by_chance() {
-        let mut dice = Dice {
-            state: 1,
-            n_vocab: 50,
-            first: Some(49),
-        };
+        let mut dice = Dice { state: 1, n_vocab: 50, first: Some(49) };
         assert_eq!(dice.roll(true), 49);
         let rolls: Vec<i32> = (0..200).map(|_| dice.roll(false)).collect();
         assert!(rolls.iter().all(|token| (0..50).contains(token)));

@@ -85,10 +85,7 @@ impl Rig {
             !devices.is_empty(),
             "no backend of this program drives a GPU: libggml-cuda.so must lie beside it, and find a driver and a card (`--cpu` does without)"
         );
-        Ok(Opened {
-            devices,
-            _cards: cards,
-        })
+        Ok(Opened { devices, _cards: cards })
     }
 }
 

@@ -13,10 +13,7 @@ pub(crate) struct Summary {
 
 impl Summary {
     pub(crate) const fn new() -> Self {
-        Self {
-            rows: Vec::new(),
-            passed: true,
-        }
+        Self { rows: Vec::new(), passed: true }
     }
 
     pub(crate) fn add(&mut self, name: &str, verdict: &Verdict, took: Duration) {
@@ -36,9 +33,6 @@ impl Summary {
 
     /// In Markdown.
     pub(crate) fn table(&self) -> String {
-        format!(
-            "| check | | found | took |\n|---|---|---|--:|\n{}",
-            self.rows.concat()
-        )
+        format!("| check | | found | took |\n|---|---|---|--:|\n{}", self.rows.concat())
     }
 }

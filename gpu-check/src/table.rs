@@ -75,9 +75,7 @@ pub(crate) fn main() -> Result<bool> {
     print_ratios(&rows);
     print_speeds(&rows);
     print_times(&rows);
-    Ok(rows
-        .iter()
-        .all(|(_, _, cells)| cells.iter().all(|cell| !cell.is_behind())))
+    Ok(rows.iter().all(|(_, _, cells)| cells.iter().all(|cell| !cell.is_behind())))
 }
 
 type Row = (&'static str, u32, Vec<Cell>);
@@ -233,8 +231,7 @@ impl Model {
                 let mut placements = plan.iter().flat_map(|plan| plan.gpus());
                 let same = placements.find(|placement| placement.device == gpu.device);
                 let unused = || Request::new().headroom.of_gpu(gpu, &workload, 0, false);
-                same.map_or_else(unused, |placement| placement.headroom)
-                    .total()
+                same.map_or_else(unused, |placement| placement.headroom).total()
             })
             .collect();
         if let Some(plan) = plan {
@@ -270,11 +267,7 @@ impl Model {
             .assignment(split.n_gpu_layers);
         let model = SpeedModel::new(profile, params, Rates::of(gpus, &machine.host))
             .overrides(profile, &split.overrides)?;
-        let patterns: Vec<&str> = split
-            .overrides
-            .iter()
-            .map(|one| one.pattern.as_str())
-            .collect();
+        let patterns: Vec<&str> = split.overrides.iter().map(|one| one.pattern.as_str()).collect();
         Ok(Score {
             seconds: model.seconds(&assignment, &workload),
             generation: model.tokens_per_second(&assignment, workload.depth()),

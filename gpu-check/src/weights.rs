@@ -27,11 +27,8 @@ struct Slot<'a> {
 /// Gives every tensor of a model's files, whose data is a hole, random values that stay finite through its blocks.
 pub(crate) fn fill(first: &Path) -> Result<()> {
     let header = Header::open(first)?;
-    let shards: Vec<PathBuf> = header
-        .shards()
-        .iter()
-        .map(|shard| shard.path().to_owned())
-        .collect();
+    let shards: Vec<PathBuf> =
+        header.shards().iter().map(|shard| shard.path().to_owned()).collect();
     let slots: Vec<Slot> = header
         .tensors()
         .map(|tensor| Slot {
@@ -50,9 +47,7 @@ pub(crate) fn fill(first: &Path) -> Result<()> {
         }
     }
     let next = AtomicUsize::new(0);
-    let threads = std::thread::available_parallelism()
-        .map_or(1, usize::from)
-        .min(8);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(8);
     std::thread::scope(|scope| {
         let writers: Vec<_> = (0..threads)
             .map(|_| {
@@ -69,9 +64,7 @@ pub(crate) fn fill(first: &Path) -> Result<()> {
             })
             .collect();
         writers.into_iter().try_for_each(|writer| {
-            writer
-                .join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            writer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })
     })
 }
@@ -116,16 +109,9 @@ mod tests {
         let file = std::fs::read(&path).unwrap();
         for tensor in header.tensors() {
             let end = usize::try_from(tensor.offset() + tensor.bytes()).unwrap();
-            assert!(
-                file[end - 16..end].iter().any(|&byte| byte != 0),
-                "{}",
-                tensor.name()
-            );
+            assert!(file[end - 16..end].iter().any(|&byte| byte != 0), "{}", tensor.name());
         }
-        let last = header
-            .tensors()
-            .map(|tensor| tensor.offset() + tensor.bytes())
-            .max();
+        let last = header.tensors().map(|tensor| tensor.offset() + tensor.bytes()).max();
         assert_eq!(file.len() as u64, last.unwrap().next_multiple_of(32));
     }
 }

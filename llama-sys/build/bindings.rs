@@ -33,10 +33,7 @@ pub(crate) fn generate(source: &Path) {
         PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets it")).join("bindings.rs");
     std::fs::write(&out, portable_enums(&text))
         .unwrap_or_else(|e| panic!("cannot write {}: {e}", out.display()));
-    println!(
-        "cargo:rustc-env=LLAMA_SYS_GENERATED_BINDINGS={}",
-        out.display()
-    );
+    println!("cargo:rustc-env=LLAMA_SYS_GENERATED_BINDINGS={}", out.display());
 }
 
 /// C enums without negative values are unsigned for gcc and clang, signed for MSVC. bindgen writes what the machine it runs

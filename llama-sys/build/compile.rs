@@ -44,10 +44,7 @@ pub(crate) fn run(source: &Path, options: &Options) -> Built {
     }
     let build = cmake.build().join("build");
     println!("cargo:root={}", build.display());
-    Built {
-        dir: build,
-        dynamic: options.dynamic,
-    }
+    Built { dir: build, dynamic: options.dynamic }
 }
 
 /// One folder per source, options and target: nothing else changes what cmake produces here.
@@ -68,10 +65,7 @@ fn key(source: &Path, options: &Options) -> String {
         "VULKAN_SDK",
         "SDKROOT",
     ] {
-        for name in [
-            name.to_owned(),
-            format!("{name}_{}", target.replace('-', "_")),
-        ] {
+        for name in [name.to_owned(), format!("{name}_{}", target.replace('-', "_"))] {
             println!("cargo:rerun-if-env-changed={name}");
             std::env::var_os(name).hash(&mut hash);
         }

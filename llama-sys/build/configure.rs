@@ -17,16 +17,10 @@ pub(crate) struct Options {
 /// Reads the cargo features.
 pub(crate) fn options(target: &Target) -> Options {
     let dynamic = feature("dynamic-backends");
-    let mut options = Options {
-        defines: Vec::new(),
-        flags: Vec::new(),
-        backends: vec!["CPU"],
-        dynamic,
-    };
+    let mut options =
+        Options { defines: Vec::new(), flags: Vec::new(), backends: vec!["CPU"], dynamic };
     let mut set = |name, on: bool| {
-        options
-            .defines
-            .push((name, if on { "ON" } else { "OFF" }.into()));
+        options.defines.push((name, if on { "ON" } else { "OFF" }.into()));
     };
 
     // The library alone: `common`, tools, tests and examples are somebody else's program.
@@ -79,9 +73,7 @@ pub(crate) fn options(target: &Target) -> Options {
         }
     }
     if feature("metal") && target.is_apple() {
-        options
-            .defines
-            .push(("GGML_METAL_EMBED_LIBRARY", "ON".into()));
+        options.defines.push(("GGML_METAL_EMBED_LIBRARY", "ON".into()));
     }
     if feature("cuda") {
         println!("cargo:rerun-if-env-changed=CMAKE_CUDA_ARCHITECTURES");

@@ -107,15 +107,9 @@ fn native(flag: &str, flags: &[&str], macros: &[(&str, &'static str)]) -> Vec<&'
         String::from_utf8_lossy(&output.stderr)
     );
     let text = String::from_utf8_lossy(&output.stdout);
-    let defined: std::collections::HashSet<&str> = text
-        .lines()
-        .filter_map(|line| line.split_whitespace().nth(1))
-        .collect();
-    macros
-        .iter()
-        .filter(|(name, _)| defined.contains(name))
-        .map(|&(_, feature)| feature)
-        .collect()
+    let defined: std::collections::HashSet<&str> =
+        text.lines().filter_map(|line| line.split_whitespace().nth(1)).collect();
+    macros.iter().filter(|(name, _)| defined.contains(name)).map(|&(_, feature)| feature).collect()
 }
 
 /// Only reached for cl.exe, whose builds are made on the CPU they are made for.
@@ -137,9 +131,6 @@ fn host_has(_name: &str) -> bool {
 
 /// Hands the list to the crate (`llama_sys::build_info`).
 pub(crate) fn report(set: &InstructionSet, backends: &[&str]) {
-    println!(
-        "cargo:rustc-env=LLAMA_SYS_INSTRUCTION_SET={}",
-        set.0.join(",")
-    );
+    println!("cargo:rustc-env=LLAMA_SYS_INSTRUCTION_SET={}", set.0.join(","));
     println!("cargo:rustc-env=LLAMA_SYS_BACKENDS={}", backends.join(","));
 }

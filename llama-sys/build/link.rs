@@ -13,17 +13,10 @@ pub(crate) fn libraries(target: &Target, built: &Built) {
     let mut found = BTreeSet::new();
     walk(&built.dir, &mut |path| {
         if let Some(name) = library_name(path, target, built.dynamic) {
-            found.insert((
-                name,
-                path.parent().expect("a file lies in a folder").to_owned(),
-            ));
+            found.insert((name, path.parent().expect("a file lies in a folder").to_owned()));
         }
     });
-    for dir in found
-        .iter()
-        .map(|(_, dir)| dir)
-        .collect::<BTreeSet<&PathBuf>>()
-    {
+    for dir in found.iter().map(|(_, dir)| dir).collect::<BTreeSet<&PathBuf>>() {
         println!("cargo:rustc-link-search=native={}", dir.display());
     }
     // Dependents first: llama uses ggml, ggml (the registry) uses the backends, everything uses ggml-base.
@@ -52,17 +45,11 @@ pub(crate) fn libraries(target: &Target, built: &Built) {
         link_files(&built.dir.join("bin"), &out);
         println!("cargo:rustc-link-search=native={}", out.display());
         // Loadable backends lie here; programs look beside themselves first (see `Backend::init`).
-        println!(
-            "cargo:rustc-env=LLAMA_SYS_BACKEND_DIR={}",
-            built.dir.join("bin").display()
-        );
+        println!("cargo:rustc-env=LLAMA_SYS_BACKEND_DIR={}", built.dir.join("bin").display());
         println!("cargo:lib_dir={}", built.dir.join("bin").display());
     }
     let openmp = OpenMp::read(&built.dir);
-    println!(
-        "cargo:rustc-env=LLAMA_SYS_OPENMP={}",
-        u8::from(openmp.is_some())
-    );
+    println!("cargo:rustc-env=LLAMA_SYS_OPENMP={}", u8::from(openmp.is_some()));
     if !built.dynamic {
         system_libraries(target);
         if let Some(openmp) = openmp {
@@ -136,11 +123,7 @@ fn system_libraries(target: &Target) {
             let lib = if target.os == "windows" { "Lib" } else { "lib" };
             search(&Path::new(&sdk).join(lib));
         }
-        link(&[if target.os == "windows" {
-            "vulkan-1"
-        } else {
-            "vulkan"
-        }]);
+        link(&[if target.os == "windows" { "vulkan-1" } else { "vulkan" }]);
     }
     if feature("cuda") {
         cuda(target);
@@ -165,13 +148,7 @@ fn cuda(target: &Target) {
     if target.os == "windows" {
         search(&root.join("lib/x64"));
     } else {
-        for dir in [
-            "lib64",
-            "lib64/stubs",
-            "lib",
-            "lib/stubs",
-            "targets/x86_64-linux/lib",
-        ] {
+        for dir in ["lib64", "lib64/stubs", "lib", "lib/stubs", "targets/x86_64-linux/lib"] {
             search(&root.join(dir));
         }
     }

@@ -26,9 +26,7 @@ pub(crate) fn tools(target: &Target) {
     let generator_is_chosen = std::env::var_os("CMAKE_GENERATOR").is_some();
     if !target.is_msvc()
         && !generator_is_chosen
-        && !["make", "gmake", "ninja"]
-            .iter()
-            .any(|tool| starts(tool.as_ref(), "--version"))
+        && !["make", "gmake", "ninja"].iter().any(|tool| starts(tool.as_ref(), "--version"))
     {
         missing.push("make (or ninja)");
     }

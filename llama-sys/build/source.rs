@@ -29,18 +29,12 @@ pub(crate) fn find() -> PathBuf {
     }
     let packaged = here.join("llama.cpp");
     if is_llama_cpp(&packaged) {
-        println!(
-            "cargo:rerun-if-changed={}",
-            packaged.join("include/llama.h").display()
-        );
+        println!("cargo:rerun-if-changed={}", packaged.join("include/llama.h").display());
         return packaged;
     }
     let manifest = here.join("../vendor/Cargo.toml");
     println!("cargo:rerun-if-changed={}", manifest.display());
-    println!(
-        "cargo:rerun-if-changed={}",
-        manifest.with_file_name("Cargo.lock").display()
-    );
+    println!("cargo:rerun-if-changed={}", manifest.with_file_name("Cargo.lock").display());
     pinned(&manifest)
 }
 
@@ -52,21 +46,10 @@ fn is_llama_cpp(dir: &Path) -> bool {
 fn pinned(manifest: &Path) -> PathBuf {
     let cargo = std::env::var_os("CARGO").expect("cargo sets it");
     let output = Command::new(cargo)
-        .args([
-            "metadata",
-            "--locked",
-            "--format-version",
-            "1",
-            "--manifest-path",
-        ])
+        .args(["metadata", "--locked", "--format-version", "1", "--manifest-path"])
         .arg(manifest)
         .output()
-        .unwrap_or_else(|e| {
-            panic!(
-                "cannot run `cargo metadata` for {}: {e}",
-                manifest.display()
-            )
-        });
+        .unwrap_or_else(|e| panic!("cannot run `cargo metadata` for {}: {e}", manifest.display()));
     assert!(
         output.status.success(),
         "cargo could not fetch the package that {} pins:\n{}",

@@ -73,13 +73,7 @@ impl LoraAdapter {
             failure: Box::new(failure),
         })?;
         let raw = NonNull::new(adapter).expect("accepted above");
-        Ok(Self {
-            inner: Arc::new(Inner {
-                raw,
-                path: path.to_owned(),
-                model: model.clone(),
-            }),
-        })
+        Ok(Self { inner: Arc::new(Inner { raw, path: path.to_owned(), model: model.clone() }) })
     }
 
     /// The file it was loaded from.
@@ -138,9 +132,7 @@ impl Eq for LoraAdapter {}
 
 impl fmt::Debug for LoraAdapter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LoraAdapter")
-            .field("path", &self.inner.path)
-            .finish_non_exhaustive()
+        f.debug_struct("LoraAdapter").field("path", &self.inner.path).finish_non_exhaustive()
     }
 }
 
@@ -202,10 +194,7 @@ impl Context {
             Err(failure) => {
                 self.lora.extend(before);
                 self.poison(&failure);
-                Err(Error::Call {
-                    what: "setting LoRA adapters",
-                    failure,
-                })
+                Err(Error::Call { what: "setting LoRA adapters", failure })
             }
         }
     }
@@ -263,11 +252,7 @@ impl Context {
             whole = data.to_vec();
             whole.resize(most.saturating_mul(n_embd), 0.0);
         }
-        let native = if whole.is_empty() {
-            ptr::null()
-        } else {
-            whole.as_ptr()
-        };
+        let native = if whole.is_empty() { ptr::null() } else { whole.as_ptr() };
         let signed = |n: u32| i32::try_from(n).unwrap_or(i32::MAX);
         let _unchanged = crate::sim::registry::reading();
         let _listed = model.adapters();
@@ -291,10 +276,7 @@ impl Context {
         set.map(drop).map_err(|failure| {
             // Half made, it must not be set again (`llama_adapter_cvec::init` in llama-adapter.cpp asserts it).
             self.poison(&failure);
-            Error::Call {
-                what: "setting a control vector",
-                failure,
-            }
+            Error::Call { what: "setting a control vector", failure }
         })
     }
 
@@ -316,17 +298,9 @@ impl Context {
                 })
             }
         })
-        .map_err(|failure| Error::Call {
-            what: "reading the memory of adapters",
-            failure,
-        })?;
+        .map_err(|failure| Error::Call { what: "reading the memory of adapters", failure })?;
         let row = |row: &raw::shim_buffer_bytes| {
-            BufferUse::of_adapters(
-                row.buft,
-                Device::from_raw(row.device),
-                row.is_host,
-                row.bytes,
-            )
+            BufferUse::of_adapters(row.buft, Device::from_raw(row.device), row.is_host, row.bytes)
         };
         Ok(rows.iter().map(row).collect())
     }

@@ -44,10 +44,7 @@ impl Backend {
                 raw::shim_install_abort_guard();
                 raw::shim_init(error)
             })
-            .map_err(|failure| Error::Call {
-                what: "starting the backends",
-                failure,
-            })?;
+            .map_err(|failure| Error::Call { what: "starting the backends", failure })?;
             load_dynamic_backends();
             Ok(Self(()))
         })
@@ -96,10 +93,7 @@ impl Backend {
             |error| unsafe { raw::shim_backend_load(text.as_ptr(), error) },
             |reg| !reg.is_null(),
         )
-        .map_err(|failure| Error::Call {
-            what: "loading a backend",
-            failure,
-        })?;
+        .map_err(|failure| Error::Call { what: "loading a backend", failure })?;
         Ok(devices_of(reg))
     }
 
@@ -123,10 +117,7 @@ impl Backend {
             |error| unsafe { raw::shim_rpc_add_server(text.as_ptr(), error) },
             |reg| !reg.is_null(),
         )
-        .map_err(|failure| Error::Call {
-            what: "adding an rpc-server",
-            failure,
-        })?;
+        .map_err(|failure| Error::Call { what: "adding an rpc-server", failure })?;
         Ok(devices_of(reg))
     }
 }
@@ -146,9 +137,8 @@ fn devices_of(reg: raw::ggml_backend_reg_t) -> Vec<Device> {
 /// Refuses an address where nothing listens.
 fn reachable(endpoint: &str) -> Result<(), Error> {
     let refuse = |reason: String| Error::parameter("endpoint", endpoint, reason);
-    let addresses = endpoint
-        .to_socket_addrs()
-        .map_err(|e| refuse(format!("host:port is wanted: {e}")))?;
+    let addresses =
+        endpoint.to_socket_addrs().map_err(|e| refuse(format!("host:port is wanted: {e}")))?;
     let mut last = "no address of that name".to_owned();
     for address in addresses {
         match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
@@ -164,14 +154,8 @@ fn load_dynamic_backends() {
     let Some(built) = option_env!("LLAMA_SYS_BACKEND_DIR") else {
         return;
     };
-    let beside = std::env::current_exe()
-        .ok()
-        .and_then(|exe| exe.parent().map(Path::to_owned));
-    for dir in beside
-        .iter()
-        .map(std::path::PathBuf::as_path)
-        .chain([Path::new(built)])
-    {
+    let beside = std::env::current_exe().ok().and_then(|exe| exe.parent().map(Path::to_owned));
+    for dir in beside.iter().map(std::path::PathBuf::as_path).chain([Path::new(built)]) {
         // SAFETY: the registry is initialised; a CPU device is looked for by its type.
         let cpu = unsafe { raw::ggml_backend_dev_by_type(raw::GGML_BACKEND_DEVICE_TYPE_CPU) };
         if !cpu.is_null() || !dir.is_dir() {
@@ -197,10 +181,8 @@ pub(crate) fn path_to_c(path: &Path) -> Result<CString, Error> {
     #[cfg(not(unix))]
     let bytes = path.to_str().map(|text| text.as_bytes().to_vec());
 
-    bytes
-        .and_then(|bytes| CString::new(bytes).ok())
-        .ok_or_else(|| Error::Unreadable {
-            path: path.to_owned(),
-            reason: "the path holds a NUL byte or is no Unicode".into(),
-        })
+    bytes.and_then(|bytes| CString::new(bytes).ok()).ok_or_else(|| Error::Unreadable {
+        path: path.to_owned(),
+        reason: "the path holds a NUL byte or is no Unicode".into(),
+    })
 }

@@ -37,8 +37,7 @@ impl Batch {
         self.tokens.push(token);
         self.positions.push(position);
         self.seqs.extend_from_slice(seqs);
-        self.seq_counts
-            .push(seqs.len().try_into().unwrap_or(i32::MAX));
+        self.seq_counts.push(seqs.len().try_into().unwrap_or(i32::MAX));
         self.outputs.push(output.into());
     }
 

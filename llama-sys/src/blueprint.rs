@@ -70,10 +70,7 @@ impl Model {
             },
             |model| !model.is_null(),
         );
-        let model = made.map_err(|failure| Error::ModelLoad {
-            path: path.to_owned(),
-            failure,
-        })?;
+        let model = made.map_err(|failure| Error::ModelLoad { path: path.to_owned(), failure })?;
         let raw = NonNull::new(model).expect("accepted above");
         Ok(Self::adopt(raw, path, &params, storage))
     }
@@ -107,10 +104,7 @@ impl Model {
             |error| unsafe { raw::shim_model_save(self.as_ptr(), path.as_ptr(), error) },
             |&saved| saved,
         );
-        saved.map(drop).map_err(|failure| Error::Call {
-            what: "writing the model",
-            failure,
-        })
+        saved.map(drop).map_err(|failure| Error::Call { what: "writing the model", failure })
     }
 
     /// The tensors of the model, in no particular order. One that several devices hold is there once.

@@ -29,10 +29,7 @@ pub fn build_info() -> BuildInfo {
     BuildInfo {
         llama_cpp: version.to_string_lossy().into_owned(),
         instruction_set: isa::required().collect(),
-        backends: env!("LLAMA_SYS_BACKENDS")
-            .split(',')
-            .filter(|name| !name.is_empty())
-            .collect(),
+        backends: env!("LLAMA_SYS_BACKENDS").split(',').filter(|name| !name.is_empty()).collect(),
         openmp: env!("LLAMA_SYS_OPENMP") == "1",
         dynamic_backends: cfg!(feature = "dynamic-backends"),
     }
@@ -40,20 +37,11 @@ pub fn build_info() -> BuildInfo {
 
 impl fmt::Display for BuildInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "llama.cpp {} ({}",
-            self.llama_cpp,
-            self.backends.join(", ")
-        )?;
+        write!(f, "llama.cpp {} ({}", self.llama_cpp, self.backends.join(", "))?;
         if self.dynamic_backends {
             f.write_str("; loadable backends")?;
         }
-        f.write_str(if self.openmp {
-            "; OpenMP"
-        } else {
-            "; ggml threads"
-        })?;
+        f.write_str(if self.openmp { "; OpenMP" } else { "; ggml threads" })?;
         if !self.instruction_set.is_empty() {
             write!(f, "; {}", self.instruction_set.join(" "))?;
         }

@@ -98,10 +98,7 @@ impl Context {
             |error| unsafe { raw::shim_context_init(model.as_ptr(), &raw const native, error) },
             |context| !context.is_null(),
         )
-        .map_err(|failure| Error::ContextInit {
-            n_ctx: params.n_ctx,
-            failure,
-        })?;
+        .map_err(|failure| Error::ContextInit { n_ctx: params.n_ctx, failure })?;
         let raw = NonNull::new(context).expect("accepted above");
         // SAFETY: the context lives.
         let (n_ctx, n_batch, n_ubatch, n_seq_max) = unsafe {
@@ -204,9 +201,7 @@ impl Context {
     /// (llama-context.cpp, the constructor).
     pub fn copies(&self) -> u32 {
         // SAFETY: the context lives, and has a scheduler from its creation on.
-        unsafe { raw::shim_context_copies(self.as_ptr()) }
-            .try_into()
-            .unwrap_or(1)
+        unsafe { raw::shim_context_copies(self.as_ptr()) }.try_into().unwrap_or(1)
     }
 
     /// Tokens that a recurrent state can be taken back; 0 where llama.cpp cannot, or the memory is another.
@@ -289,8 +284,7 @@ impl Context {
         self.seq_pointers.clear();
         let mut start = 0;
         for &count in &batch.seq_counts {
-            self.seq_pointers
-                .push(batch.seqs[start..].as_ptr().cast_mut());
+            self.seq_pointers.push(batch.seqs[start..].as_ptr().cast_mut());
             start += count as usize;
         }
         let native = raw::llama_batch {
@@ -324,10 +318,7 @@ impl Context {
                 }
                 Ok(())
             }
-            Ok(1) => Err(Error::NoKvSlot {
-                n_tokens: batch.len(),
-                n_ctx: self.n_ctx,
-            }),
+            Ok(1) => Err(Error::NoKvSlot { n_tokens: batch.len(), n_ctx: self.n_ctx }),
             Ok(2) => {
                 self.abort.store(false, Ordering::Relaxed);
                 Err(Error::Aborted)
@@ -341,17 +332,11 @@ impl Context {
                 if code != -1 {
                     self.poison(&failure);
                 }
-                Err(Error::Decode {
-                    n_tokens: batch.len(),
-                    failure,
-                })
+                Err(Error::Decode { n_tokens: batch.len(), failure })
             }
             Err(failure) => {
                 self.poison(&failure);
-                Err(Error::Decode {
-                    n_tokens: batch.len(),
-                    failure,
-                })
+                Err(Error::Decode { n_tokens: batch.len(), failure })
             }
         }
     }
@@ -396,10 +381,7 @@ impl Context {
         .map(drop)
         .map_err(|failure| {
             self.poison(&failure);
-            Error::Call {
-                what: "reserving compute buffers",
-                failure,
-            }
+            Error::Call { what: "reserving compute buffers", failure }
         })
     }
 
@@ -413,16 +395,9 @@ impl Context {
         // SAFETY: `index` is an output of the last batch; the row has one number per token of the vocabulary and stays
         // until the next decode, which the mutable borrow rules out.
         let row = shim::quick(|error| unsafe { raw::shim_logits(self.as_ptr(), index, error) })
-            .map_err(|failure| Error::Call {
-                what: "reading logits",
-                failure,
-            })?;
+            .map_err(|failure| Error::Call { what: "reading logits", failure })?;
         if row.is_null() {
-            return Err(Error::parameter(
-                "index",
-                index,
-                "the last batch has no such logits",
-            ));
+            return Err(Error::parameter("index", index, "the last batch has no such logits"));
         }
         let length = self.vocab.n_tokens() as usize;
         // SAFETY: as above.
@@ -433,10 +408,7 @@ impl Context {
     pub fn threads(&self) -> (u32, u32) {
         // SAFETY: the context lives.
         let (one, several) = unsafe {
-            (
-                raw::llama_n_threads(self.as_ptr()),
-                raw::llama_n_threads_batch(self.as_ptr()),
-            )
+            (raw::llama_n_threads(self.as_ptr()), raw::llama_n_threads_batch(self.as_ptr()))
         };
         (one.unsigned_abs(), several.unsigned_abs())
     }
@@ -472,10 +444,7 @@ impl Context {
             .map(drop)
             .map_err(|failure| {
                 self.poison(&failure);
-                Error::Call {
-                    what: "waiting for the devices",
-                    failure,
-                }
+                Error::Call { what: "waiting for the devices", failure }
             })
     }
 
@@ -518,9 +487,7 @@ impl Context {
     pub(crate) fn check_usable(&self) -> Result<(), Error> {
         match &self.poisoned {
             None => Ok(()),
-            Some(reason) => Err(Error::Poisoned {
-                reason: reason.clone(),
-            }),
+            Some(reason) => Err(Error::Poisoned { reason: reason.clone() }),
         }
     }
 
@@ -539,11 +506,7 @@ impl Context {
         }
         let n_tokens = batch.len();
         if n_tokens == 0 {
-            return Err(Error::parameter(
-                "n_tokens",
-                0,
-                "a batch holds at least one token",
-            ));
+            return Err(Error::parameter("n_tokens", 0, "a batch holds at least one token"));
         }
         if n_tokens > self.n_batch as usize {
             return Err(Error::parameter(
@@ -572,11 +535,7 @@ impl Context {
                 ),
             ));
         }
-        let n_outputs = if self.embeddings || encodes {
-            n_tokens
-        } else {
-            batch.n_outputs()
-        };
+        let n_outputs = if self.embeddings || encodes { n_tokens } else { batch.n_outputs() };
         if n_outputs > self.n_outputs_max as usize {
             return Err(Error::parameter(
                 "n_outputs",
@@ -598,11 +557,7 @@ impl Context {
             return Err(Error::parameter("pos", position, format!("0 to {last}")));
         }
         if batch.seq_counts.contains(&0) {
-            return Err(Error::parameter(
-                "n_seq_id",
-                0,
-                "every token belongs to a sequence",
-            ));
+            return Err(Error::parameter("n_seq_id", 0, "every token belongs to a sequence"));
         }
         self.check_embedded(batch)?;
         let mut start = 0;

@@ -144,23 +144,11 @@ impl ContextParams {
         // llama-cself.h, LLAMA_MAX_SEQ.
         const MAX_SEQ: u32 = 256;
         if self.n_ctx > MAX_CTX {
-            return Err(Error::parameter(
-                "n_ctx",
-                self.n_ctx,
-                format!("at most {MAX_CTX} tokens"),
-            ));
+            return Err(Error::parameter("n_ctx", self.n_ctx, format!("at most {MAX_CTX} tokens")));
         }
-        let n_ctx = if self.n_ctx == 0 {
-            model.n_ctx_train()
-        } else {
-            self.n_ctx
-        };
+        let n_ctx = if self.n_ctx == 0 { model.n_ctx_train() } else { self.n_ctx };
         if n_ctx == 0 {
-            return Err(Error::parameter(
-                "n_ctx",
-                0,
-                "the model names no context length either",
-            ));
+            return Err(Error::parameter("n_ctx", 0, "the model names no context length either"));
         }
         if self.n_seq_max == 0 || self.n_seq_max > MAX_SEQ {
             return Err(Error::parameter(
@@ -185,16 +173,8 @@ impl ContextParams {
         }
         // llama-context.cpp reserves graphs with n_seq_max sequences in n_tokens tokens and asserts that they fit.
         let shape = model.shape();
-        let n_batch = if shape.causal {
-            self.n_batch.min(n_ctx)
-        } else {
-            self.n_batch
-        };
-        let n_ubatch = if self.n_ubatch == 0 {
-            n_batch
-        } else {
-            self.n_ubatch.min(n_batch)
-        };
+        let n_batch = if shape.causal { self.n_batch.min(n_ctx) } else { self.n_batch };
+        let n_ubatch = if self.n_ubatch == 0 { n_batch } else { self.n_ubatch.min(n_batch) };
         if self.n_seq_max > n_batch || self.n_seq_max > n_ubatch {
             return Err(Error::parameter(
                 "n_seq_max",
@@ -217,16 +197,12 @@ impl ContextParams {
             return Err(Error::parameter(
                 "n_outputs_max",
                 self.n_outputs_max,
-                format!(
-                    "at least n_seq_max ({}), one output per sequence",
-                    self.n_seq_max
-                ),
+                format!("at least n_seq_max ({}), one output per sequence", self.n_seq_max),
             ));
         }
-        for (name, threads) in [
-            ("n_threads", self.n_threads),
-            ("n_threads_batch", self.n_threads_batch),
-        ] {
+        for (name, threads) in
+            [("n_threads", self.n_threads), ("n_threads_batch", self.n_threads_batch)]
+        {
             if let Some(threads) = threads {
                 check_threads(name, threads)?;
             }
@@ -234,10 +210,9 @@ impl ContextParams {
         self.rope.check()?;
         // With flash attention llama.cpp checks the row itself; without, it asserts later
         // (llama-kv-cache.cpp, `cpy_k`).
-        for (name, kv, head) in [
-            ("type_k", self.type_k, shape.head_k),
-            ("type_v", self.type_v, shape.head_v),
-        ] {
+        for (name, kv, head) in
+            [("type_k", self.type_k, shape.head_k), ("type_v", self.type_v, shape.head_v)]
+        {
             if head % kv.block_size() != 0 {
                 return Err(Error::parameter(
                     name,

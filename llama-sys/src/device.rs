@@ -70,9 +70,7 @@ impl Device {
     pub fn backend(&self) -> String {
         // SAFETY: every device belongs to a registry entry with a name.
         unsafe {
-            owned(raw::ggml_backend_reg_name(
-                raw::ggml_backend_dev_backend_reg(self.as_ptr()),
-            ))
+            owned(raw::ggml_backend_reg_name(raw::ggml_backend_dev_backend_reg(self.as_ptr())))
         }
     }
 
@@ -104,14 +102,8 @@ impl Device {
             // SAFETY: the device is registered and every pointer is valid.
             unsafe { raw::shim_device_memory(self.as_ptr(), &raw mut free, &raw mut total, error) }
         })
-        .map_err(|failure| Error::Call {
-            what: "asking a device for its memory",
-            failure,
-        })?;
-        Ok(DeviceMemory {
-            free: free as u64,
-            total: total as u64,
-        })
+        .map_err(|failure| Error::Call { what: "asking a device for its memory", failure })?;
+        Ok(DeviceMemory { free: free as u64, total: total as u64 })
     }
 
     /// Whether a model of which this device holds layers is memory-mapped under
@@ -144,9 +136,7 @@ impl Device {
     pub fn pci_id(&self) -> Option<String> {
         let id = self.props()?.device_id;
         // SAFETY: NULL, or a string that lives as long as the device (ggml-backend.h, device_id).
-        (!id.is_null())
-            .then(|| unsafe { owned(id) })
-            .filter(|id| !id.is_empty())
+        (!id.is_null()).then(|| unsafe { owned(id) }).filter(|id| !id.is_empty())
     }
 }
 
@@ -167,7 +157,5 @@ pub(crate) unsafe fn owned(text: *const c_char) -> String {
         return String::new();
     }
     // SAFETY: the caller's promise.
-    unsafe { CStr::from_ptr(text) }
-        .to_string_lossy()
-        .into_owned()
+    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }

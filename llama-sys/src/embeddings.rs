@@ -178,10 +178,7 @@ impl Context {
     pub fn longest_text(&self) -> u32 {
         let positions = self.model().embedding_shape().n_positions;
         let graph = self.n_ubatch().min(self.n_batch());
-        graph
-            .min(self.n_ctx_seq())
-            .min(positions.unwrap_or(u32::MAX))
-            .max(1)
+        graph.min(self.n_ctx_seq()).min(positions.unwrap_or(u32::MAX)).max(1)
     }
 
     /// Refuses a batch of which llama.cpp would pool parts, or mask some sequences wrongly.
@@ -265,9 +262,6 @@ impl Context {
 
     fn failed_to_embed(&mut self, failure: crate::error::Failure) -> Error {
         self.poison(&failure);
-        Error::Call {
-            what: "reading embeddings",
-            failure,
-        }
+        Error::Call { what: "reading embeddings", failure }
     }
 }

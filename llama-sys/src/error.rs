@@ -156,11 +156,7 @@ impl Error {
         value: impl fmt::Display,
         reason: impl Into<String>,
     ) -> Self {
-        Self::InvalidParameter {
-            name,
-            value: value.to_string(),
-            reason: reason.into(),
-        }
+        Self::InvalidParameter { name, value: value.to_string(), reason: reason.into() }
     }
 }
 
@@ -224,17 +220,8 @@ impl Failure {
             message
         };
         // llama.cpp's own handlers catch it before the shim can.
-        let cause = if reason.ends_with("std::bad_alloc") {
-            Cause::HostMemory
-        } else {
-            cause
-        };
-        Self {
-            cause,
-            reason,
-            log: said.lines,
-            out_of_memory,
-        }
+        let cause = if reason.ends_with("std::bad_alloc") { Cause::HostMemory } else { cause };
+        Self { cause, reason, log: said.lines, out_of_memory }
     }
 }
 
@@ -257,10 +244,7 @@ fn failed_allocation(line: &str) -> Option<OutOfMemory> {
     let (_, rest) = line.split_once("failed to allocate ")?;
     let (buffer_type, rest) = rest.split_once(" buffer of size ")?;
     let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
-    Some(OutOfMemory {
-        buffer_type: buffer_type.to_owned(),
-        bytes: digits.parse().ok()?,
-    })
+    Some(OutOfMemory { buffer_type: buffer_type.to_owned(), bytes: digits.parse().ok()? })
 }
 
 #[cfg(test)]
@@ -280,15 +264,9 @@ mod tests {
         let failure = Failure::new(Cause::Refused, String::new(), said(Some(line), &[line]));
         assert_eq!(
             failure.out_of_memory,
-            Some(OutOfMemory {
-                buffer_type: "CUDA0".into(),
-                bytes: 123_456
-            })
+            Some(OutOfMemory { buffer_type: "CUDA0".into(), bytes: 123_456 })
         );
-        assert_eq!(
-            failure.to_string(),
-            "out of memory: CUDA0 has no 123456 bytes free"
-        );
+        assert_eq!(failure.to_string(), "out of memory: CUDA0 has no 123456 bytes free");
     }
 
     #[test]

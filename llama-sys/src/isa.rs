@@ -2,9 +2,7 @@
 
 /// What the build script recorded: names as `std::arch::is_*_feature_detected!` knows them.
 pub(crate) fn required() -> impl Iterator<Item = &'static str> {
-    env!("LLAMA_SYS_INSTRUCTION_SET")
-        .split(',')
-        .filter(|name| !name.is_empty())
+    env!("LLAMA_SYS_INSTRUCTION_SET").split(',').filter(|name| !name.is_empty())
 }
 
 /// The required features that `has` denies.
@@ -12,10 +10,7 @@ pub(crate) fn missing<'a>(
     required: impl Iterator<Item = &'a str>,
     has: impl Fn(&str) -> bool,
 ) -> Vec<String> {
-    required
-        .filter(|name| !has(name))
-        .map(str::to_owned)
-        .collect()
+    required.filter(|name| !has(name)).map(str::to_owned).collect()
 }
 
 /// Asks the CPU. Unknown names count as present: refusing to run on a guess would be worse.
@@ -68,10 +63,7 @@ pub(crate) fn cpu_has(name: &str) -> bool {
 }
 
 #[cfg(target_arch = "x86_64")]
-#[allow(
-    unused_unsafe,
-    reason = "__cpuid is a safe function in newer compilers"
-)]
+#[allow(unused_unsafe, reason = "__cpuid is a safe function in newer compilers")]
 fn cpuid_7_edx() -> u32 {
     // SAFETY: every x86-64 CPU has CPUID; leaf 7 is read only when it exists.
     unsafe {
@@ -114,10 +106,7 @@ mod tests {
     #[test]
     fn a_cpu_without_avx512_is_told_what_it_lacks() {
         let compiled = ["avx2", "fma", "avx512f"].into_iter();
-        assert_eq!(
-            missing(compiled, |name| !name.starts_with("avx512")),
-            ["avx512f"]
-        );
+        assert_eq!(missing(compiled, |name| !name.starts_with("avx512")), ["avx512f"]);
     }
 
     #[cfg(all(target_arch = "x86_64", feature = "native"))]

@@ -61,11 +61,7 @@ impl Context {
             ));
         }
         // `seq_cp` in llama-kv-cache.cpp takes the bounds -1 for "everything".
-        let (start, end) = if whole {
-            (-1, -1)
-        } else {
-            (range.start, range.end)
-        };
+        let (start, end) = if whole { (-1, -1) } else { (range.start, range.end) };
         // SAFETY: both sequences exist; a part is copied only within one stream (llama-kv-cache.cpp, `seq_cp`).
         self.memory_call("copying a sequence", |ctx, error| unsafe {
             raw::shim_memory_seq_cp(ctx, source, target, start, end, error)
@@ -189,11 +185,7 @@ impl Context {
         // SAFETY: the context lives and the sequence exists; an empty one answers -1.
         let last = unsafe {
             let memory = raw::llama_get_memory(self.as_ptr());
-            if memory.is_null() {
-                -1
-            } else {
-                raw::llama_memory_seq_pos_max(memory, seq)
-            }
+            if memory.is_null() { -1 } else { raw::llama_memory_seq_pos_max(memory, seq) }
         };
         Ok((last >= 0).then(|| last.saturating_add(1)))
     }
@@ -210,11 +202,7 @@ impl Context {
         // SAFETY: the context lives and the sequence exists; an empty one answers -1.
         let first = unsafe {
             let memory = raw::llama_get_memory(self.as_ptr());
-            if memory.is_null() {
-                -1
-            } else {
-                raw::llama_memory_seq_pos_min(memory, seq)
-            }
+            if memory.is_null() { -1 } else { raw::llama_memory_seq_pos_min(memory, seq) }
         };
         Ok((first >= 0).then_some(first))
     }

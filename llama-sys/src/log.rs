@@ -136,9 +136,8 @@ impl ThreadLog {
     fn append(&mut self, level: Option<Level>, text: &str) -> Vec<(Level, String)> {
         let mut finished = Vec::new();
         for piece in text.split_inclusive('\n') {
-            let (line_level, line) = self
-                .partial
-                .get_or_insert_with(|| (level.unwrap_or(Level::Info), String::new()));
+            let (line_level, line) =
+                self.partial.get_or_insert_with(|| (level.unwrap_or(Level::Info), String::new()));
             line.push_str(piece.trim_end_matches(['\n', '\r']));
             if piece.ends_with('\n') {
                 let line_level = *line_level;
@@ -229,11 +228,7 @@ mod tests {
 
     #[test]
     fn progress_dots_are_no_lines() {
-        assert!(
-            ThreadLog::default()
-                .append(Some(Level::Info), "......\n")
-                .is_empty()
-        );
+        assert!(ThreadLog::default().append(Some(Level::Info), "......\n").is_empty());
     }
 
     #[test]

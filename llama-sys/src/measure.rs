@@ -23,21 +23,9 @@ unsafe impl Send for Bench {}
 #[allow(missing_docs, reason = "the names are llama.cpp's")]
 pub enum Operation {
     /// Tokens through a matrix (`MUL_MAT`). The type is ggml's number.
-    Matrix {
-        type_id: u32,
-        n_in: u32,
-        n_out: u32,
-        n_tokens: u32,
-    },
+    Matrix { type_id: u32, n_in: u32, n_out: u32, n_tokens: u32 },
     /// Tokens through the experts that they use (`MUL_MAT_ID`), each of which is such a matrix.
-    Experts {
-        type_id: u32,
-        n_in: u32,
-        n_out: u32,
-        n_expert: u32,
-        n_used: u32,
-        n_tokens: u32,
-    },
+    Experts { type_id: u32, n_in: u32, n_out: u32, n_expert: u32, n_used: u32, n_tokens: u32 },
     /// Fused attention (`FLASH_ATTN_EXT`) of tokens that see all `n_kv` cells.
     Attention {
         type_id: u32,
@@ -59,12 +47,7 @@ pub enum Operation {
         n_tokens: u32,
     },
     /// What a block computes to choose experts and to add up their results.
-    Routing {
-        n_embd: u32,
-        n_expert: u32,
-        n_used: u32,
-        n_tokens: u32,
-    },
+    Routing { n_embd: u32, n_expert: u32, n_used: u32, n_tokens: u32 },
 }
 
 /// How long a graph took, and what it read.
@@ -111,10 +94,7 @@ impl Bench {
             // SAFETY: the device is registered, and the error slot is valid.
             unsafe { raw::shim_bench_new(device.as_ptr(), n_threads, repack, error) }
         })
-        .map_err(|failure| Error::Call {
-            what: "opening a device to measure it",
-            failure,
-        })?;
+        .map_err(|failure| Error::Call { what: "opening a device to measure it", failure })?;
         // The shim returns NULL with an error alone.
         let raw = NonNull::new(bench).expect("a bench or an error");
         Ok(Self { raw })
@@ -133,10 +113,7 @@ impl Bench {
         budget: Duration,
     ) -> Result<Option<Timing>, Error> {
         let native = operation.to_native(n_repeat)?;
-        let mut timing = raw::shim_timing {
-            graph_ns: 0,
-            bytes: 0,
-        };
+        let mut timing = raw::shim_timing { graph_ns: 0, bytes: 0 };
         let budget = nanoseconds(budget);
         let done = shim::checked(|error| {
             // SAFETY: the bench is open, and every pointer is valid. `to_native` has checked what ggml asserts: whole
@@ -146,14 +123,9 @@ impl Bench {
                 raw::shim_bench_time(self.raw.as_ptr(), native, budget, timing, error)
             }
         })
-        .map_err(|failure| Error::Call {
-            what: "measuring an operation",
-            failure,
-        })?;
-        Ok((done == raw::SHIM_MEASURED_DONE).then(|| Timing {
-            graph: Duration::from_nanos(timing.graph_ns),
-            bytes: timing.bytes,
-        }))
+        .map_err(|failure| Error::Call { what: "measuring an operation", failure })?;
+        Ok((done == raw::SHIM_MEASURED_DONE)
+            .then(|| Timing { graph: Duration::from_nanos(timing.graph_ns), bytes: timing.bytes }))
     }
 
     /// Copies so many bytes to the device and back, and hands `width` activations over, for that long in all. `None`
@@ -172,11 +144,7 @@ impl Bench {
             let given = format!("{bytes} bytes, {width} activations");
             return Err(Error::parameter("link", given, "something is carried"));
         }
-        let mut link = raw::shim_link {
-            upload_ns: 0,
-            download_ns: 0,
-            crossing_ns: 0,
-        };
+        let mut link = raw::shim_link { upload_ns: 0, download_ns: 0, crossing_ns: 0 };
         let (bytes, width, budget) = (bytes as usize, width as usize, nanoseconds(budget));
         let done = shim::checked(|error| {
             // SAFETY: the bench is open, and every pointer is valid.
@@ -185,10 +153,7 @@ impl Bench {
                 raw::shim_bench_link(self.raw.as_ptr(), bytes, width, budget, link, error)
             }
         })
-        .map_err(|failure| Error::Call {
-            what: "measuring a link",
-            failure,
-        })?;
+        .map_err(|failure| Error::Call { what: "measuring a link", failure })?;
         Ok((done == raw::SHIM_MEASURED_DONE).then(|| LinkTiming {
             upload: Duration::from_nanos(link.upload_ns),
             download: Duration::from_nanos(link.download_ns),
@@ -222,25 +187,13 @@ impl Operation {
         };
         // The type, and what rows of it have to be made of.
         let (type_id, row) = match self {
-            Self::Matrix {
-                type_id,
-                n_in,
-                n_out,
-                n_tokens,
-            } => {
+            Self::Matrix { type_id, n_in, n_out, n_tokens } => {
                 native.n_in = n_in.into();
                 native.n_out = n_out.into();
                 native.n_tokens = n_tokens.into();
                 (type_id, n_in)
             }
-            Self::Experts {
-                type_id,
-                n_in,
-                n_out,
-                n_expert,
-                n_used,
-                n_tokens,
-            } => {
+            Self::Experts { type_id, n_in, n_out, n_expert, n_used, n_tokens } => {
                 native.kind = raw::SHIM_OPERATION_EXPERTS;
                 native.n_in = n_in.into();
                 native.n_out = n_out.into();
@@ -249,14 +202,7 @@ impl Operation {
                 native.n_tokens = n_tokens.into();
                 (type_id, n_in)
             }
-            Self::Attention {
-                type_id,
-                head_size,
-                n_head,
-                n_head_kv,
-                n_kv,
-                n_tokens,
-            } => {
+            Self::Attention { type_id, head_size, n_head, n_head_kv, n_kv, n_tokens } => {
                 native.kind = raw::SHIM_OPERATION_ATTENTION;
                 native.head_size = head_size.into();
                 native.n_head = n_head.into();
@@ -265,15 +211,7 @@ impl Operation {
                 native.n_tokens = n_tokens.into();
                 (type_id, head_size)
             }
-            Self::Block {
-                type_id,
-                n_embd,
-                n_ff,
-                head_size,
-                n_head,
-                n_head_kv,
-                n_tokens,
-            } => {
+            Self::Block { type_id, n_embd, n_ff, head_size, n_head, n_head_kv, n_tokens } => {
                 native.kind = raw::SHIM_OPERATION_BLOCK;
                 native.n_in = n_embd.into();
                 native.n_out = n_ff.into();
@@ -283,12 +221,7 @@ impl Operation {
                 native.n_tokens = n_tokens.into();
                 (type_id, head_size)
             }
-            Self::Routing {
-                n_embd,
-                n_expert,
-                n_used,
-                n_tokens,
-            } => {
+            Self::Routing { n_embd, n_expert, n_used, n_tokens } => {
                 native.kind = raw::SHIM_OPERATION_ROUTING;
                 native.n_in = n_embd.into();
                 native.n_expert = n_expert.into();
@@ -313,17 +246,11 @@ impl Operation {
             native.n_tokens,
             native.n_repeat,
         ];
-        if !sizes
-            .iter()
-            .all(|size| (1..=i64::from(MAX_SIZE)).contains(size))
-        {
+        if !sizes.iter().all(|size| (1..=i64::from(MAX_SIZE)).contains(size)) {
             return wrong("every size is 1 to 1048576");
         }
         let known = crate::tensor_types();
-        let Some(info) = known
-            .get(type_id as usize)
-            .filter(|info| info.type_size > 0)
-        else {
+        let Some(info) = known.get(type_id as usize).filter(|info| info.type_size > 0) else {
             return wrong("ggml has no such type");
         };
         if !u64::from(row).is_multiple_of(info.block_size) {

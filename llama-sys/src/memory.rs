@@ -54,10 +54,7 @@ impl BufferUse {
             compute: 0,
             output: 0,
         };
-        Self {
-            adapters: bytes,
-            ..read(&row, device)
-        }
+        Self { adapters: bytes, ..read(&row, device) }
     }
 }
 
@@ -71,9 +68,7 @@ pub struct MemoryBreakdown {
 impl MemoryBreakdown {
     /// The rows in the memory of `device`.
     pub fn on(&self, device: &Device) -> impl Iterator<Item = &BufferUse> {
-        self.rows
-            .iter()
-            .filter(move |row| !row.on_host && row.device.as_ref() == Some(device))
+        self.rows.iter().filter(move |row| !row.on_host && row.device.as_ref() == Some(device))
     }
 
     /// The rows in host memory.
@@ -92,11 +87,7 @@ impl MemoryBreakdown {
                 known.compute += row.compute;
                 known.output += row.output;
             } else {
-                self.rows.push(BufferUse {
-                    model: 0,
-                    adapters: 0,
-                    ..row.clone()
-                });
+                self.rows.push(BufferUse { model: 0, adapters: 0, ..row.clone() });
             }
         }
         let by_name = |a: &BufferUse, b: &BufferUse| a.buffer_type.cmp(&b.buffer_type);
@@ -123,10 +114,7 @@ impl Context {
                 })
             }
         })
-        .map_err(|failure| Error::Call {
-            what: "reading the memory breakdown",
-            failure,
-        })?;
+        .map_err(|failure| Error::Call { what: "reading the memory breakdown", failure })?;
         let read = |row: &raw::shim_memory_row| read(row, Device::from_raw(row.device));
         let mut rows: Vec<BufferUse> = rows.iter().map(read).collect();
         for row in self.adapter_rows()? {
@@ -143,10 +131,8 @@ impl Context {
 
 fn read(row: &raw::shim_memory_row, device: Option<Device>) -> BufferUse {
     // CPU_REPACK calls itself no host buffer but lies in host memory: llama.cpp's own fit forgets it.
-    let on_host = row.is_host
-        || device
-            .as_ref()
-            .is_none_or(|device| device.kind() == DeviceKind::Cpu);
+    let on_host =
+        row.is_host || device.as_ref().is_none_or(|device| device.kind() == DeviceKind::Cpu);
     BufferUse {
         // SAFETY: a registered buffer type with a NUL-terminated name.
         buffer_type: unsafe { owned(raw::ggml_backend_buft_name(row.buft)) },

@@ -136,15 +136,11 @@ impl Model {
                 panic::resume_unwind(payload);
             }
             if progress.cancelled && loaded.is_err() {
-                return Err(Error::LoadCancelled {
-                    path: path.to_owned(),
-                });
+                return Err(Error::LoadCancelled { path: path.to_owned() });
             }
         }
-        let model = loaded.map_err(|failure| Error::ModelLoad {
-            path: path.to_owned(),
-            failure,
-        })?;
+        let model =
+            loaded.map_err(|failure| Error::ModelLoad { path: path.to_owned(), failure })?;
         let raw = NonNull::new(model).expect("accepted above");
         Ok(Self::adopt(raw, path, &params, storage))
     }
@@ -204,9 +200,7 @@ impl Model {
     }
 
     pub(crate) fn downgrade(&self) -> WeakModel {
-        WeakModel {
-            inner: Arc::downgrade(&self.inner),
-        }
+        WeakModel { inner: Arc::downgrade(&self.inner) }
     }
 
     /// The file it was loaded from.
@@ -249,9 +243,7 @@ impl Model {
     /// Context length in tokens that the model was trained with.
     pub fn n_ctx_train(&self) -> u32 {
         // SAFETY: the model is loaded.
-        unsafe { raw::llama_model_n_ctx_train(self.as_ptr()) }
-            .try_into()
-            .unwrap_or(0)
+        unsafe { raw::llama_model_n_ctx_train(self.as_ptr()) }.try_into().unwrap_or(0)
     }
 
     /// Blocks that predict further tokens and are loaded ([`ModelParams::load_mtp`]).
@@ -260,25 +252,19 @@ impl Model {
             return 0;
         }
         // SAFETY: the model is loaded.
-        unsafe { raw::llama_model_n_layer_nextn(self.as_ptr()) }
-            .try_into()
-            .unwrap_or(0)
+        unsafe { raw::llama_model_n_layer_nextn(self.as_ptr()) }.try_into().unwrap_or(0)
     }
 
     /// Blocks, without those that only predict further tokens: llama.cpp's `n_layer`.
     pub fn n_layer(&self) -> u32 {
         // SAFETY: the model is loaded.
-        unsafe { raw::llama_model_n_layer(self.as_ptr()) }
-            .try_into()
-            .unwrap_or(0)
+        unsafe { raw::llama_model_n_layer(self.as_ptr()) }.try_into().unwrap_or(0)
     }
 
     /// Width of the embedding.
     pub fn n_embd(&self) -> u32 {
         // SAFETY: the model is loaded.
-        unsafe { raw::llama_model_n_embd(self.as_ptr()) }
-            .try_into()
-            .unwrap_or(0)
+        unsafe { raw::llama_model_n_embd(self.as_ptr()) }.try_into().unwrap_or(0)
     }
 
     /// Number of weights.
@@ -332,9 +318,7 @@ impl Model {
     /// Tokens of the sliding window, in the layers that have one; 0 without.
     pub fn n_swa(&self) -> u32 {
         // SAFETY: the model is loaded.
-        unsafe { raw::llama_model_n_swa(self.as_ptr()) }
-            .try_into()
-            .unwrap_or(0)
+        unsafe { raw::llama_model_n_swa(self.as_ptr()) }.try_into().unwrap_or(0)
     }
 
     /// True for Mamba, RWKV and their kin, whose state is no list of positions.
@@ -370,10 +354,7 @@ impl fmt::Debug for Model {
 
 /// A missing file is the commonest error there is and deserves better than a log line.
 pub(crate) fn readable(path: &Path) -> Result<(), Error> {
-    let unreadable = |reason: String| Error::Unreadable {
-        path: path.to_owned(),
-        reason,
-    };
+    let unreadable = |reason: String| Error::Unreadable { path: path.to_owned(), reason };
     let file = std::fs::File::open(path).map_err(|e| unreadable(e.to_string()))?;
     let metadata = file.metadata().map_err(|e| unreadable(e.to_string()))?;
     if metadata.is_dir() {

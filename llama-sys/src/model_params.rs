@@ -105,18 +105,13 @@ impl ModelParams {
         const MAX_BACKENDS: usize = 16;
         let all = backend.devices();
         let helpers = all.iter().filter(|device| !device.is_gpu()).count().max(1);
-        let used = self
-            .devices
-            .as_ref()
-            .map_or_else(|| all.len() - helpers.min(all.len()), Vec::len);
+        let used =
+            self.devices.as_ref().map_or_else(|| all.len() - helpers.min(all.len()), Vec::len);
         if used + helpers > MAX_BACKENDS {
             return Err(Error::parameter(
                 "devices",
                 format!("{used} devices"),
-                format!(
-                    "llama.cpp schedules at most {} besides the CPU",
-                    MAX_BACKENDS - helpers
-                ),
+                format!("llama.cpp schedules at most {} besides the CPU", MAX_BACKENDS - helpers),
             ));
         }
         if let Some(devices) = &self.devices {
@@ -148,11 +143,7 @@ impl ModelParams {
                 format!("llama.cpp reads at most {max_devices}"),
             ));
         }
-        if let Some(bad) = self
-            .tensor_split
-            .iter()
-            .find(|part| !part.is_finite() || **part < 0.0)
-        {
+        if let Some(bad) = self.tensor_split.iter().find(|part| !part.is_finite() || **part < 0.0) {
             return Err(Error::parameter(
                 "tensor_split",
                 bad,
@@ -165,11 +156,7 @@ impl ModelParams {
                 .as_ref()
                 .is_some_and(|list| !list.is_empty() && self.main_gpu >= list.len() as i32)
         {
-            return Err(Error::parameter(
-                "main_gpu",
-                self.main_gpu,
-                "an index into `devices`",
-            ));
+            return Err(Error::parameter("main_gpu", self.main_gpu, "an index into `devices`"));
         }
         // `load_tensors` in llama-model.cpp asserts that a no_alloc load maps nothing.
         if self.no_alloc && self.load_mode != LoadMode::None {
@@ -194,12 +181,10 @@ pub(crate) struct Storage {
 impl Storage {
     pub(crate) fn new(params: &ModelParams) -> Result<Self, Error> {
         // NULL-terminated lists; all `llama_max_devices` proportions are copied (llama-model.cpp, the constructor).
-        let devices = params.devices.as_ref().map(|list| {
-            list.iter()
-                .map(Device::as_ptr)
-                .chain([ptr::null_mut()])
-                .collect()
-        });
+        let devices = params
+            .devices
+            .as_ref()
+            .map(|list| list.iter().map(Device::as_ptr).chain([ptr::null_mut()]).collect());
         let mut tensor_split = params.tensor_split.clone();
         // SAFETY: a constant.
         tensor_split.resize(unsafe { raw::llama_max_devices() }, 0.0);
@@ -229,12 +214,7 @@ impl Storage {
                 buft: ptr::null_mut(),
             }])
             .collect();
-        Ok(Self {
-            devices,
-            tensor_split,
-            _patterns: patterns,
-            overrides,
-        })
+        Ok(Self { devices, tensor_split, _patterns: patterns, overrides })
     }
 
     /// llama.cpp's own struct, pointing into this storage; the progress callback is the caller's.
@@ -242,25 +222,17 @@ impl Storage {
         // SAFETY: returns a plain struct.
         let mut native = unsafe { raw::llama_model_default_params() };
         native.n_gpu_layers = params.n_gpu_layers;
-        native.devices = self
-            .devices
-            .as_ref()
-            .map_or(ptr::null_mut(), |list| list.as_ptr().cast_mut());
-        native.tensor_buft_overrides = if params.overrides.is_empty() {
-            ptr::null()
-        } else {
-            self.overrides.as_ptr()
-        };
+        native.devices =
+            self.devices.as_ref().map_or(ptr::null_mut(), |list| list.as_ptr().cast_mut());
+        native.tensor_buft_overrides =
+            if params.overrides.is_empty() { ptr::null() } else { self.overrides.as_ptr() };
         native.split_mode = match params.split_mode {
             SplitMode::None => raw::LLAMA_SPLIT_MODE_NONE,
             SplitMode::Layer => raw::LLAMA_SPLIT_MODE_LAYER,
         };
         native.main_gpu = params.main_gpu;
-        native.tensor_split = if params.tensor_split.is_empty() {
-            ptr::null()
-        } else {
-            self.tensor_split.as_ptr()
-        };
+        native.tensor_split =
+            if params.tensor_split.is_empty() { ptr::null() } else { self.tensor_split.as_ptr() };
         native.load_mode = match params.load_mode {
             LoadMode::Auto => raw::LLAMA_LOAD_MODE_AUTO,
             LoadMode::None => raw::LLAMA_LOAD_MODE_NONE,

@@ -35,10 +35,7 @@ impl Context {
             |reserved| *reserved,
         );
         drop(listed);
-        reserved.map(drop).map_err(|failure| Error::ContextInit {
-            n_ctx: self.n_ctx(),
-            failure,
-        })
+        reserved.map(drop).map_err(|failure| Error::ContextInit { n_ctx: self.n_ctx(), failure })
     }
 
     /// The same as [`decode`](Self::decode) for a context of [`Mtp::Heads`]: with each token goes the hidden state of
@@ -90,22 +87,14 @@ impl Context {
             Mtp::Trunk => usize::try_from(index).is_ok_and(|index| index < self.last_tokens()),
             Mtp::Heads => index >= 0 && self.is_output(index),
         };
-        let missing = || {
-            Error::parameter(
-                "index",
-                index,
-                "the last batch has no hidden state of this index",
-            )
-        };
+        let missing =
+            || Error::parameter("index", index, "the last batch has no hidden state of this index");
         if !is_there {
             return Err(missing());
         }
         // SAFETY: the context lives, and gives out a state of this token.
         let row = shim::quick(|error| unsafe { raw::shim_hidden(self.as_ptr(), index, error) })
-            .map_err(|failure| Error::Call {
-                what: "reading a hidden state",
-                failure,
-            })?;
+            .map_err(|failure| Error::Call { what: "reading a hidden state", failure })?;
         if row.is_null() {
             return Err(missing());
         }

@@ -79,11 +79,7 @@ impl Context {
         data.try_reserve_exact(usize::try_from(bytes).unwrap_or(usize::MAX))
             .map_err(|error| refused(format!("{bytes} bytes of the host: {error}")))?;
         self.write_part(seq, Part::Partial, &mut data)?;
-        Ok(PartialState {
-            data,
-            end,
-            fingerprint: self.fingerprint(),
-        })
+        Ok(PartialState { data, end, fingerprint: self.fingerprint() })
     }
 
     /// Goes back to where a partial state was saved: restores it into a sequence, and forgets what that holds behind
@@ -122,10 +118,7 @@ impl Context {
         if end == state.end {
             return Ok(());
         }
-        refused(format!(
-            "the sequence ends at {end} then, and not at {}",
-            state.end
-        ))
+        refused(format!("the sequence ends at {end} then, and not at {}", state.end))
     }
 
     fn check_partial(&self) -> Result<(), Error> {

@@ -53,11 +53,7 @@ impl Rope {
             let Some(number) = number else { continue };
             let holds = number >= 0.0 && (number > 0.0 || !above_zero);
             if !(holds && number.is_finite()) {
-                let wanted = if above_zero {
-                    "a number above 0"
-                } else {
-                    "a number of 0 or more"
-                };
+                let wanted = if above_zero { "a number above 0" } else { "a number of 0 or more" };
                 return Err(Error::parameter(name, number, wanted));
             }
         }
@@ -105,41 +101,11 @@ mod tests {
         };
         assert!(ok.check().is_ok());
         for (bad, name) in [
-            (
-                Rope {
-                    freq_base: Some(0.0),
-                    ..ok
-                },
-                "rope_freq_base",
-            ),
-            (
-                Rope {
-                    freq_scale: Some(f32::INFINITY),
-                    ..ok
-                },
-                "rope_freq_scale",
-            ),
-            (
-                Rope {
-                    yarn_beta_fast: Some(-1.0),
-                    ..ok
-                },
-                "yarn_beta_fast",
-            ),
-            (
-                Rope {
-                    yarn_attn_factor: Some(f32::NAN),
-                    ..ok
-                },
-                "yarn_attn_factor",
-            ),
-            (
-                Rope {
-                    yarn_orig_ctx: Some(0),
-                    ..ok
-                },
-                "yarn_orig_ctx",
-            ),
+            (Rope { freq_base: Some(0.0), ..ok }, "rope_freq_base"),
+            (Rope { freq_scale: Some(f32::INFINITY), ..ok }, "rope_freq_scale"),
+            (Rope { yarn_beta_fast: Some(-1.0), ..ok }, "yarn_beta_fast"),
+            (Rope { yarn_attn_factor: Some(f32::NAN), ..ok }, "yarn_attn_factor"),
+            (Rope { yarn_orig_ctx: Some(0), ..ok }, "yarn_orig_ctx"),
         ] {
             let error = bad.check().unwrap_err().to_string();
             assert!(error.contains(name), "{error}");

@@ -9,10 +9,7 @@ use crate::raw;
 
 /// An empty error slot for the shim to fill.
 fn slot() -> raw::shim_error {
-    raw::shim_error {
-        status: raw::SHIM_STATUS_OK,
-        message: [0; 2048],
-    }
+    raw::shim_error { status: raw::SHIM_STATUS_OK, message: [0; 2048] }
 }
 
 /// Runs `call`. `Err` when the shim reported an exception or an assertion; the value is not looked at.
@@ -52,11 +49,7 @@ pub(crate) fn quick<T>(call: impl FnOnce(*mut raw::shim_error) -> T) -> Result<T
         Some(cause) => {
             // SAFETY: a status other than OK comes with a NUL-terminated message within the array.
             let text = unsafe { CStr::from_ptr((&raw const (*error.as_ptr()).message).cast()) };
-            Err(Failure::new(
-                cause,
-                text.to_string_lossy().into_owned(),
-                Captured::default(),
-            ))
+            Err(Failure::new(cause, text.to_string_lossy().into_owned(), Captured::default()))
         }
     }
 }

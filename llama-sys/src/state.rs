@@ -57,10 +57,7 @@ impl State {
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, Error> {
         let refuse = |reason: String| Err(Error::State { reason });
         if bytes.len() < HEADER {
-            return refuse(format!(
-                "{} bytes are too few for a header of {HEADER}",
-                bytes.len()
-            ));
+            return refuse(format!("{} bytes are too few for a header of {HEADER}", bytes.len()));
         }
         let (header, data) = bytes.split_at(HEADER);
         let u32_at =
@@ -71,10 +68,7 @@ impl State {
             return refuse("it does not begin with `llmstate`".into());
         }
         if u32_at(8) != VERSION {
-            return refuse(format!(
-                "its version is {}, and this is version {VERSION}",
-                u32_at(8)
-            ));
+            return refuse(format!("its version is {}, and this is version {VERSION}", u32_at(8)));
         }
         if u64_at(24) != data.len() as u64 {
             return refuse(format!(
@@ -86,11 +80,7 @@ impl State {
         if u64_at(32) != fnv1a(data) {
             return refuse("its checksum does not match: it was altered".into());
         }
-        Ok(Self {
-            data: data.to_vec(),
-            whole: u32_at(12) != 0,
-            fingerprint: u64_at(16),
-        })
+        Ok(Self { data: data.to_vec(), whole: u32_at(12) != 0, fingerprint: u64_at(16) })
     }
 }
 
@@ -112,10 +102,7 @@ impl Context {
     pub fn save_state(&mut self, seq: Option<SeqId>) -> Result<State, Error> {
         self.check_usable()?;
         let id = self.state_seq(seq)?;
-        let failed = |failure| Error::Call {
-            what: "saving the state",
-            failure,
-        };
+        let failed = |failure| Error::Call { what: "saving the state", failure };
         let ctx = self.as_ptr();
         let size =
             // SAFETY: the context lives and is borrowed mutably; the sequence exists or is -1.
@@ -128,11 +115,7 @@ impl Context {
         )
         .map_err(failed)?;
         data.truncate(written);
-        Ok(State {
-            data,
-            whole: seq.is_none(),
-            fingerprint: self.fingerprint(),
-        })
+        Ok(State { data, whole: seq.is_none(), fingerprint: self.fingerprint() })
     }
 
     /// Restores a state: of one sequence into sequence `seq`, or with `None` everything.
@@ -155,9 +138,7 @@ impl Context {
             });
         }
         if state.fingerprint != self.fingerprint() {
-            return Err(Error::State {
-                reason: "it was taken from another model".into(),
-            });
+            return Err(Error::State { reason: "it was taken from another model".into() });
         }
         let ctx = self.as_ptr();
         shim::accepted(
@@ -173,9 +154,7 @@ impl Context {
             // Half a state may be in the cache. If even that cannot be forgotten, the call below says
             // so of the context.
             let _ = self.kv_clear();
-            Error::State {
-                reason: failure.to_string(),
-            }
+            Error::State { reason: failure.to_string() }
         })
     }
 
@@ -194,10 +173,7 @@ impl Context {
         // SAFETY: the context lives, has a memory and is borrowed mutably; the sequence exists.
         shim::checked(|error| unsafe { raw::shim_state_stream_size(ctx, seq, partial, error) })
             .map(|bytes| bytes as u64)
-            .map_err(|failure| Error::Call {
-                what: "measuring the state",
-                failure,
-            })
+            .map_err(|failure| Error::Call { what: "measuring the state", failure })
     }
 
     /// Writes the state of one sequence, a megabyte at a time. Returns the bytes.
@@ -224,14 +200,9 @@ impl Context {
             raw::shim_state_write(ctx, seq, partial, Some(put), user, error)
         });
         match (written, stream.said) {
-            (_, Some(said)) => Err(Error::State {
-                reason: said.to_string(),
-            }),
+            (_, Some(said)) => Err(Error::State { reason: said.to_string() }),
             (Ok(bytes), None) => Ok(bytes as u64),
-            (Err(failure), None) => Err(Error::Call {
-                what: "saving the state",
-                failure,
-            }),
+            (Err(failure), None) => Err(Error::Call { what: "saving the state", failure }),
         }
     }
 
@@ -256,10 +227,7 @@ impl Context {
         self.check_streamed(seq)?;
         let (ctx, partial) = (self.as_ptr(), part == Part::Partial);
         let size = usize::try_from(bytes).unwrap_or(usize::MAX);
-        let mut stream = Stream {
-            of: from,
-            said: None,
-        };
+        let mut stream = Stream { of: from, said: None };
         let user = (&raw mut stream).cast();
         // SAFETY: as above. Every length that llama.cpp reads is held against what is left
         // (native/shim.cpp, stream_reader).

@@ -113,17 +113,16 @@ impl FromStr for KvType {
 
     /// Reads ggml's name, in any case.
     fn from_str(text: &str) -> Result<Self, Error> {
-        Self::ALL
-            .into_iter()
-            .find(|kv| kv.to_string().eq_ignore_ascii_case(text))
-            .ok_or_else(|| {
+        Self::ALL.into_iter().find(|kv| kv.to_string().eq_ignore_ascii_case(text)).ok_or_else(
+            || {
                 let names: Vec<String> = Self::ALL.iter().map(ToString::to_string).collect();
                 Error::parameter(
                     "type_k/type_v",
                     text,
                     format!("a KV cache can be {}", names.join(", ")),
                 )
-            })
+            },
+        )
     }
 }
 

@@ -72,9 +72,7 @@ impl Vocab {
         if depth <= SHALLOW {
             return tokenize();
         }
-        let stack = depth
-            .saturating_mul(STACK_PER_CHARACTER)
-            .saturating_add(STACK);
+        let stack = depth.saturating_mul(STACK_PER_CHARACTER).saturating_add(STACK);
         with_stack(stack, tokenize).map_err(|error| Error::NoStack {
             text: text.len(),
             stack,
@@ -174,10 +172,7 @@ impl Vocab {
                     )
                 }
             })
-            .map_err(|failure| Error::Call {
-                what: "tokenising",
-                failure,
-            })?;
+            .map_err(|failure| Error::Call { what: "tokenising", failure })?;
             if let Ok(count) = usize::try_from(count) {
                 tokens.truncate(count);
                 return Ok(tokens);
@@ -202,11 +197,7 @@ fn longest_match(text: &str) -> usize {
     let (mut longest_line, mut longest_space) = (0, 0);
     for character in text.chars() {
         line = if character == '\n' { 0 } else { line + 1 };
-        space = if character.is_whitespace() {
-            space + 1
-        } else {
-            0
-        };
+        space = if character.is_whitespace() { space + 1 } else { 0 };
         longest_line = longest_line.max(line);
         longest_space = longest_space.max(space);
     }
@@ -233,16 +224,11 @@ mod tests {
     use super::*;
     use crate::{Model, ModelParams};
 
-    const DEMO: &str = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../examples/model/autoplace-demo-q8_0.gguf"
-    );
+    const DEMO: &str =
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
 
     fn vocab() -> Vocab {
-        let params = ModelParams {
-            devices: Some(Vec::new()),
-            ..ModelParams::default()
-        };
+        let params = ModelParams { devices: Some(Vec::new()), ..ModelParams::default() };
         Model::load(DEMO, params).unwrap().vocab()
     }
 

@@ -69,9 +69,7 @@ impl Vocab {
 
     /// A handle that does not keep the model loaded, and is not among its [holders](Model::holders).
     pub fn downgrade(&self) -> WeakVocab {
-        WeakVocab {
-            model: self.model.downgrade(),
-        }
+        WeakVocab { model: self.model.downgrade() }
     }
 
     /// Number of tokens.
@@ -121,10 +119,7 @@ impl Vocab {
             })
             .map_err(|failure| {
                 bytes.truncate(start);
-                Error::Call {
-                    what: "reading a token's text",
-                    failure,
-                }
+                Error::Call { what: "reading a token's text", failure }
             })?;
             if let Ok(written) = usize::try_from(written) {
                 bytes.truncate(start + written);
@@ -195,10 +190,6 @@ impl Vocab {
 pub(crate) fn check_token(token: Token, n_tokens: u32) -> Result<(), Error> {
     match u32::try_from(token) {
         Ok(token) if token < n_tokens => Ok(()),
-        _ => Err(Error::parameter(
-            "token",
-            token,
-            format!("the vocabulary has {n_tokens} tokens"),
-        )),
+        _ => Err(Error::parameter("token", token, format!("the vocabulary has {n_tokens} tokens"))),
     }
 }

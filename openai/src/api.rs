@@ -66,9 +66,7 @@ impl Api {
         let template = self.template.as_ref().map_err(|error| &**error);
         let request = ChatRequest::read(body, &self.model, template)?;
         let choices = vec![(request.generate.clone(), String::new())];
-        self.submit(Endpoint::Chat, &request.options, choices, || {
-            request.reading()
-        })
+        self.submit(Endpoint::Chat, &request.options, choices, || request.reading())
     }
 
     /// Answers `POST /v1/completions`.
@@ -78,12 +76,7 @@ impl Api {
     /// As [`chat`](Self::chat).
     pub fn complete(&self, body: &[u8]) -> Result<Completion, ApiError> {
         let request = TextRequest::read(body, &self.model)?;
-        self.submit(
-            Endpoint::Completions,
-            &request.options,
-            request.texts,
-            || Reading::Text,
-        )
+        self.submit(Endpoint::Completions, &request.options, request.texts, || Reading::Text)
     }
 
     /// Queues each text `n` times, all or none.
@@ -119,15 +112,9 @@ impl Api {
                 choices.push((choice, echo.clone()));
             }
         }
-        let stream = options
-            .stream
-            .then_some(options.stream_options.include_usage);
-        let frame = Frame {
-            endpoint,
-            id: self.id(endpoint),
-            created: now(),
-            model: self.name.clone(),
-        };
+        let stream = options.stream.then_some(options.stream_options.include_usage);
+        let frame =
+            Frame { endpoint, id: self.id(endpoint), created: now(), model: self.name.clone() };
         Ok(Completion::new(frame, choices, stream))
     }
 

@@ -59,13 +59,8 @@ impl ChatRequest {
         template: Result<&ChatTemplate, &chat::Error>,
     ) -> Result<Self, ApiError> {
         let body = reading::object(body)?;
-        const REFUSED: [&str; 5] = [
-            "audio",
-            "functions",
-            "function_call",
-            "prediction",
-            "web_search_options",
-        ];
+        const REFUSED: [&str; 5] =
+            ["audio", "functions", "function_call", "prediction", "web_search_options"];
         reading::refuse(&body, &REFUSED)?;
         let options = Options::read(&body)?;
         let chat: ChatBody = reading::part(&body)?;
@@ -127,12 +122,8 @@ impl ChatRequest {
 
     /// How an answer is read.
     pub(super) fn reading(&self) -> Reading {
-        let parser = ReplyParser::new(&self.format)
-            .after_prompt(&self.rendered)
-            .with_tools(&self.tools);
-        Reading::Chat {
-            parser: Box::new(parser),
-            one_call: self.one_call,
-        }
+        let parser =
+            ReplyParser::new(&self.format).after_prompt(&self.rendered).with_tools(&self.tools);
+        Reading::Chat { parser: Box::new(parser), one_call: self.one_call }
     }
 }

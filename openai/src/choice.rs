@@ -144,10 +144,7 @@ mod tests {
         let format = ReplyFormat::plain().with_tool_calls(ToolCallFormat::Hermes);
         Choice {
             answer: None,
-            reading: Reading::Chat {
-                parser: Box::new(ReplyParser::new(&format)),
-                one_call,
-            },
+            reading: Reading::Chat { parser: Box::new(ReplyParser::new(&format)), one_call },
             prompt: 0,
             statistics: Statistics::default(),
             tokens: None,
@@ -166,21 +163,14 @@ mod tests {
         let step = choice.take("", Some(FinishReason::EndOfGeneration));
         assert_eq!(step.finish, Some("tool_calls"));
         let step = choice.take("", Some(FinishReason::MaxTokens));
-        assert_eq!(
-            step.finish,
-            Some("length"),
-            "it may not be all that it would have called"
-        );
+        assert_eq!(step.finish, Some("length"), "it may not be all that it would have called");
     }
 
     #[test]
     fn where_one_call_is_wanted_there_is_no_second() {
         let mut choice = choice(true);
         let step = choice.take(&format!("Hm. {CALL}{CALL}"), None);
-        let calls = step
-            .parts
-            .iter()
-            .filter(|part| matches!(part, ReplyPart::ToolCall(_)));
+        let calls = step.parts.iter().filter(|part| matches!(part, ReplyPart::ToolCall(_)));
         assert_eq!(calls.count(), 1);
         assert_eq!(step.finish, Some("tool_calls"));
     }

@@ -46,11 +46,7 @@ impl EmbeddingRequest {
     /// Of status 400 for what the request has wrong, 404 for another model.
     pub fn read(body: &[u8], name: &str) -> Result<Self, ApiError> {
         let object = reading::object(body)?;
-        let Body {
-            model,
-            encoding_format,
-            dimensions,
-        } = reading::part(&object)?;
+        let Body { model, encoding_format, dimensions } = reading::part(&object)?;
         check_name(model.as_deref(), name)?;
         let missing = || ApiError::invalid("input", "`input` is missing or empty");
         let texts: Vec<String> = match object.get("input") {
@@ -68,10 +64,7 @@ impl EmbeddingRequest {
             return Err(missing());
         }
         if texts.len() > MOST_TEXTS {
-            let message = format!(
-                "`input` has {} texts: {MOST_TEXTS} are the most",
-                texts.len()
-            );
+            let message = format!("`input` has {} texts: {MOST_TEXTS} are the most", texts.len());
             return Err(ApiError::invalid("input", message));
         }
         Ok(Self {

@@ -23,29 +23,18 @@ pub struct ApiError {
 impl ApiError {
     /// An error of this status.
     pub fn new(status: u16, message: impl Into<String>) -> Self {
-        Self {
-            status,
-            message: message.into(),
-            param: None,
-            code: None,
-        }
+        Self { status, message: message.into(), param: None, code: None }
     }
 
     /// With a name for programs.
     #[must_use]
     pub fn with_code(self, code: &'static str) -> Self {
-        Self {
-            code: Some(code),
-            ..self
-        }
+        Self { code: Some(code), ..self }
     }
 
     /// A parameter is wrong.
     pub(super) fn invalid(param: impl Into<String>, message: impl Into<String>) -> Self {
-        Self {
-            param: Some(param.into()),
-            ..Self::new(400, message)
-        }
+        Self { param: Some(param.into()), ..Self::new(400, message) }
     }
 
     /// A parameter asks for what there is not.
@@ -144,13 +133,8 @@ mod tests {
 
     #[test]
     fn an_error_names_its_parameter_and_a_code() {
-        let error = ApiError::of_generation(
-            &Error::PromptTooLong {
-                tokens: 9,
-                context: 8,
-            },
-            "messages",
-        );
+        let error =
+            ApiError::of_generation(&Error::PromptTooLong { tokens: 9, context: 8 }, "messages");
         assert_eq!(error.status, 400);
         let body = error.to_json();
         assert_eq!(body["error"]["type"], "invalid_request_error");

@@ -16,10 +16,7 @@ pub(super) struct TokenTable {
 impl TokenTable {
     pub(super) fn new(vocab: &Vocab) -> Self {
         let n_tokens = vocab.n_tokens();
-        let mut table = Self {
-            bytes: Vec::new(),
-            ends: Vec::with_capacity(n_tokens as usize),
-        };
+        let mut table = Self { bytes: Vec::new(), ends: Vec::with_capacity(n_tokens as usize) };
         for token in 0..n_tokens {
             // A token that has no text has none here.
             let _ = vocab.append_piece(token as Token, true, &mut table.bytes);
@@ -53,9 +50,7 @@ impl TokenInfo {
         Self {
             bytes: bytes(told.token),
             logprob: told.logprob,
-            top: top
-                .map(|(token, logprob)| (bytes(*token), *logprob))
-                .collect(),
+            top: top.map(|(token, logprob)| (bytes(*token), *logprob)).collect(),
         }
     }
 }
@@ -111,10 +106,7 @@ mod tests {
 
     #[test]
     fn the_table_has_nothing_for_what_is_no_token() {
-        let table = TokenTable {
-            bytes: b"abc".to_vec(),
-            ends: vec![1, 1, 3],
-        };
+        let table = TokenTable { bytes: b"abc".to_vec(), ends: vec![1, 1, 3] };
         let all: Vec<&[u8]> = (-1..5).map(|token| table.bytes(token)).collect();
         assert_eq!(all, [b"" as &[u8], b"a", b"", b"bc", b"", b""]);
     }

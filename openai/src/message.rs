@@ -121,10 +121,7 @@ fn content(content: Option<Value>, place: &str) -> Result<String, ApiError> {
             None => None,
         };
         let Some(text) = text.and_then(Value::as_str) else {
-            let message = format!(
-                "{}: expected {{\"type\": \"text\", \"text\": ...}}",
-                place()
-            );
+            let message = format!("{}: expected {{\"type\": \"text\", \"text\": ...}}", place());
             return Err(ApiError::invalid(place(), message));
         };
         texts.push(text);
@@ -144,11 +141,7 @@ impl CallBody {
             })?,
             arguments => arguments,
         };
-        Ok(ToolCall {
-            id: self.id,
-            name: self.function.name,
-            arguments,
-        })
+        Ok(ToolCall { id: self.id, name: self.function.name, arguments })
     }
 }
 
@@ -233,10 +226,7 @@ mod tests {
         refused(&json!("Hello"), "messages");
         refused(&json!([{"content": "a"}]), "messages[0]");
         refused(&json!([{"role": 3}]), "messages[0].role");
-        refused(
-            &json!([{"role": "user", "content": 3}]),
-            "messages[0].content",
-        );
+        refused(&json!([{"role": "user", "content": 3}]), "messages[0].content");
         let image = json!([{"role": "user", "content": [{"type": "text", "text": ""}, {"type": "image_url"}]}]);
         let error = refused(&image, "messages[0].content[1]");
         assert!(error.message.contains("image_url"), "{error}");
@@ -244,10 +234,7 @@ mod tests {
         refused(&textless, "messages[0].content[0]");
         let broken = json!([{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}]);
         refused(&broken, "messages[0].tool_calls[0].function.arguments");
-        assert_eq!(
-            messages(None, true).unwrap_err().param.as_deref(),
-            Some("messages")
-        );
+        assert_eq!(messages(None, true).unwrap_err().param.as_deref(), Some("messages"));
     }
 
     #[test]
@@ -262,10 +249,7 @@ mod tests {
         assert_eq!(typed[0].name, "f");
         assert!(read(json!("none")).unwrap().1.is_empty());
         assert_eq!(read(json!("auto")).unwrap().1.len(), 1);
-        for forced in [
-            json!("required"),
-            json!({"type": "function", "function": {"name": "f"}}),
-        ] {
+        for forced in [json!("required"), json!({"type": "function", "function": {"name": "f"}})] {
             let error = read(forced).unwrap_err();
             assert_eq!(error.param.as_deref(), Some("tool_choice"));
         }

@@ -88,10 +88,7 @@ impl Options {
             Some(stops) => reading::value(stops, "stop")?,
         };
         if stops.len() > MOST_STOPS {
-            let message = format!(
-                "`stop` has {} texts: {MOST_STOPS} are the most",
-                stops.len()
-            );
+            let message = format!("`stop` has {} texts: {MOST_STOPS} are the most", stops.len());
             return Err(ApiError::invalid("stop", message));
         }
         Ok(stops)
@@ -112,10 +109,7 @@ pub(super) fn sampling(own: &Sampling, body: &Map<String, Value>) -> Result<Samp
     // Integers of any size, and a map: see `Options`.
     const READ_ELSEWHERE: [&str; 2] = ["seed", "logit_bias"];
     let Ok(Value::Object(mut merged)) = serde_json::to_value(own) else {
-        return Err(ApiError::new(
-            500,
-            "the model's sampling parameters are no JSON",
-        ));
+        return Err(ApiError::new(500, "the model's sampling parameters are no JSON"));
     };
     for (name, value) in &mut merged {
         match body.get(name) {
@@ -129,10 +123,7 @@ pub(super) fn sampling(own: &Sampling, body: &Map<String, Value>) -> Result<Samp
     // Each entry costs its part of every token, or of the vocabulary.
     for (name, entries) in [
         ("samplers", sampling.samplers.len()),
-        (
-            "dry_sequence_breakers",
-            sampling.dry_sequence_breakers.len(),
-        ),
+        ("dry_sequence_breakers", sampling.dry_sequence_breakers.len()),
         ("logit_bias_text", sampling.logit_bias_text.len()),
     ] {
         if entries > MOST_ENTRIES {
@@ -181,10 +172,7 @@ mod tests {
         assert_eq!(error.param.as_deref(), Some("stop[1]"));
         assert!(stops(json!(vec!["a"; 33])).is_err());
         for n in [json!(0), json!(129), json!(-1), json!(1.5)] {
-            assert_eq!(
-                read(json!({"n": n})).unwrap_err().param.as_deref(),
-                Some("n")
-            );
+            assert_eq!(read(json!({"n": n})).unwrap_err().param.as_deref(), Some("n"));
         }
         assert_eq!(read(json!({"n": null})).unwrap().n, 1);
     }

@@ -23,10 +23,7 @@ pub(super) fn part<'de, T: Deserialize<'de>>(
 ) -> Result<T, ApiError> {
     let given = object.iter().filter(|(_, value)| !value.is_null());
     let given = given.map(|(name, value)| (name.as_str(), value));
-    told(
-        serde_path_to_error::deserialize(MapDeserializer::new(given)),
-        "",
-    )
+    told(serde_path_to_error::deserialize(MapDeserializer::new(given)), "")
 }
 
 /// A value that is in the request at `place`.
@@ -61,15 +58,10 @@ fn told<T>(
 /// Refuses what would change the meaning of a request and is not done here.
 pub(super) fn refuse(object: &Map<String, Value>, names: &[&str]) -> Result<(), ApiError> {
     let is_asked_for = |name: &str| {
-        object
-            .get(name)
-            .is_some_and(|value| !matches!(value, Value::Null | Value::Bool(false)))
+        object.get(name).is_some_and(|value| !matches!(value, Value::Null | Value::Bool(false)))
     };
     match names.iter().find(|name| is_asked_for(name)) {
-        Some(name) => Err(ApiError::unsupported(
-            *name,
-            format!("`{name}` is not supported"),
-        )),
+        Some(name) => Err(ApiError::unsupported(*name, format!("`{name}` is not supported"))),
         None => Ok(()),
     }
 }

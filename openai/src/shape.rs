@@ -105,23 +105,15 @@ pub(super) struct Chunks {
 
 impl Chunks {
     pub(super) fn new(frame: &Frame, index: usize) -> Self {
-        Self {
-            endpoint: frame.endpoint,
-            name: frame.name_of(index),
-            index,
-            calls: 0,
-            offset: 0,
-        }
+        Self { endpoint: frame.endpoint, name: frame.name_of(index), index, calls: 0, offset: 0 }
     }
 
     /// What comes before all: who speaks, or the prompt that is to be written again.
     pub(super) fn first(&mut self, echo: &str) -> Option<Value> {
         match self.endpoint {
-            Endpoint::Chat => Some(self.chunk(
-                json!({"role": "assistant", "content": ""}),
-                Value::Null,
-                None,
-            )),
+            Endpoint::Chat => {
+                Some(self.chunk(json!({"role": "assistant", "content": ""}), Value::Null, None))
+            }
             Endpoint::Completions if echo.is_empty() => None,
             Endpoint::Completions => {
                 self.offset = echo.chars().count();
@@ -176,10 +168,7 @@ pub(super) struct Whole {
 
 impl Whole {
     pub(super) fn new(echo: String) -> Self {
-        Self {
-            echo,
-            step: Step::default(),
-        }
+        Self { echo, step: Step::default() }
     }
 
     pub(super) fn add(&mut self, step: Step) {
@@ -233,20 +222,11 @@ mod tests {
     use super::*;
 
     fn frame(endpoint: Endpoint) -> Frame {
-        Frame {
-            endpoint,
-            id: "chatcmpl-5-7".into(),
-            created: 0,
-            model: String::new(),
-        }
+        Frame { endpoint, id: "chatcmpl-5-7".into(), created: 0, model: String::new() }
     }
 
     fn step(parts: Vec<ReplyPart>, finish: Option<&'static str>) -> Step {
-        Step {
-            parts,
-            finish,
-            ..Step::default()
-        }
+        Step { parts, finish, ..Step::default() }
     }
 
     fn parts() -> Vec<ReplyPart> {
@@ -257,11 +237,7 @@ mod tests {
                 arguments: json!({"a": 1}),
             })
         };
-        vec![
-            ReplyPart::Reasoning("hm".into()),
-            called(Some("x")),
-            called(None),
-        ]
+        vec![ReplyPart::Reasoning("hm".into()), called(Some("x")), called(None)]
     }
 
     #[test]
@@ -274,14 +250,8 @@ mod tests {
         assert_eq!(message["reasoning_content"], "hm");
         assert_eq!(message["tool_calls"][0]["id"], "x");
         assert_eq!(message["tool_calls"][1]["id"], "call_5-7_2_1");
-        assert_eq!(
-            message["tool_calls"][0]["function"]["arguments"],
-            "{\"a\":1}"
-        );
-        assert_eq!(
-            (&choice["index"], &choice["finish_reason"]),
-            (&json!(2), &json!("tool_calls"))
-        );
+        assert_eq!(message["tool_calls"][0]["function"]["arguments"], "{\"a\":1}");
+        assert_eq!((&choice["index"], &choice["finish_reason"]), (&json!(2), &json!("tool_calls")));
 
         let mut chunks = Chunks::new(&frame(Endpoint::Chat), 2);
         let first = chunks.first("").unwrap();

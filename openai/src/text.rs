@@ -94,8 +94,7 @@ fn prompts(body: &Map<String, Value>) -> Result<Vec<PromptBody>, ApiError> {
             Some(Value::Number(_)) => Ok(vec![one(prompt, "prompt")?]),
             Some(_) => {
                 let list = list.iter().enumerate();
-                list.map(|(index, prompt)| one(prompt, &format!("prompt[{index}]")))
-                    .collect()
+                list.map(|(index, prompt)| one(prompt, &format!("prompt[{index}]"))).collect()
             }
         },
         prompt => Ok(vec![one(prompt, "prompt")?]),

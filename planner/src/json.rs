@@ -8,11 +8,7 @@ pub(crate) fn parse<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, String> 
     let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
         let path = error.path().to_string();
         let problem = error.into_inner();
-        if path == "." {
-            problem.to_string()
-        } else {
-            format!("{path}: {problem}")
-        }
+        if path == "." { problem.to_string() } else { format!("{path}: {problem}") }
     })?;
     deserializer.end().map_err(|error| error.to_string())?;
     Ok(value)

@@ -20,17 +20,8 @@ pub(crate) fn check(workspace: &Workspace) -> Result<()> {
         println!("{COMMITTED} is up to date ({} lines)", committed.len());
         return Ok(());
     }
-    let at = fresh
-        .iter()
-        .zip(&committed)
-        .take_while(|(a, b)| a == b)
-        .count();
-    let show = |lines: &[String]| {
-        lines
-            .get(at)
-            .cloned()
-            .unwrap_or_else(|| "(end of file)".into())
-    };
+    let at = fresh.iter().zip(&committed).take_while(|(a, b)| a == b).count();
+    let show = |lines: &[String]| lines.get(at).cloned().unwrap_or_else(|| "(end of file)".into());
     bail!(
         "{COMMITTED} is not what bindgen generates; `cargo xtask bindings --write` replaces it. First difference, line {}:\n  \
          committed: {}\n  generated: {}",

@@ -45,17 +45,8 @@ fn table(workspace: &Workspace) -> Result<String> {
     // No `--package`: cargo then resolves features as it does for `cargo test --workspace`, and both
     // share all they build.
     let mut command = workspace.cargo(&["test", "--workspace"]);
-    command.args([
-        "--test=load",
-        "--",
-        "--ignored",
-        "--nocapture",
-        "conformance::",
-    ]);
-    let output = command
-        .stderr(Stdio::inherit())
-        .output()
-        .context("cannot start cargo")?;
+    command.args(["--test=load", "--", "--ignored", "--nocapture", "conformance::"]);
+    let output = command.stderr(Stdio::inherit()).output().context("cannot start cargo")?;
     let printed = String::from_utf8_lossy(&output.stdout);
     if !output.status.success() {
         print!("{printed}");

@@ -59,10 +59,7 @@ pub(crate) fn cuda_check(workspace: &Workspace, all: bool) -> Result<()> {
     let python = python::environment(workspace, REQUIREMENTS)?;
     let toolkit = toolkit(&python)?;
     let architectures = env::var(ARCHITECTURES).unwrap_or_else(|_| ARCHITECTURE.into());
-    let build = workspace
-        .target
-        .join("cuda-check")
-        .join(architectures.replace(';', "+"));
+    let build = workspace.target.join("cuda-check").join(architectures.replace(';', "+"));
 
     let cmake = env::var_os("CMAKE").unwrap_or_else(|| "cmake".into());
     let define = |name: &str, value: &Path| format!("-D{name}={}", value.display());
@@ -116,10 +113,9 @@ pub(crate) fn cuda_check(workspace: &Workspace, all: bool) -> Result<()> {
 
 /// The folder of the toolkit in Python's environment, completed to what cmake and nvcc look for.
 fn toolkit(python: &Path) -> Result<PathBuf> {
-    let libraries = output(Command::new(python).args([
-        "-c",
-        "import sysconfig; print(sysconfig.get_path('purelib'))",
-    ]))?;
+    let libraries = output(
+        Command::new(python).args(["-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]),
+    )?;
     // The packages of CUDA 13 share this one folder, laid out as a toolkit is.
     let toolkit = Path::new(libraries.trim()).join("nvidia/cu13");
     complete(&toolkit)?;
@@ -130,9 +126,7 @@ fn toolkit(python: &Path) -> Result<PathBuf> {
 /// What an installed toolkit has and the packages lack: programs that may be run (not every installer of packages keeps
 /// that), the folder `lib64`, and libraries by the names that linkers search.
 fn complete(toolkit: &Path) -> Result<()> {
-    run(Command::new("chmod")
-        .args(["-R", "a+x", "bin", "nvvm/bin"])
-        .current_dir(toolkit))?;
+    run(Command::new("chmod").args(["-R", "a+x", "bin", "nvvm/bin"]).current_dir(toolkit))?;
     link("lib", &toolkit.join("lib64"))?;
     for library in ["cudart", "cublas"] {
         let name = format!("lib{library}.so");
@@ -186,10 +180,7 @@ fn stub(header: &str) -> String {
         .split(|c: char| c != '_' && !c.is_ascii_alphanumeric())
         .filter(is_function)
         .collect();
-    names
-        .into_iter()
-        .map(|name| format!("int {name}(void) {{ return 34; }}\n"))
-        .collect()
+    names.into_iter().map(|name| format!("int {name}(void) {{ return 34; }}\n")).collect()
 }
 
 /// The library is put beside programs of another build: it must ask for the driver, the toolkit and ggml-base by the
@@ -197,12 +188,7 @@ fn stub(header: &str) -> String {
 fn check_library(folder: &Path) -> Result<()> {
     let library = folder.join("libggml-cuda.so");
     let dynamic = output(Command::new("readelf").arg("-dW").arg(&library))?;
-    for needed in [
-        "libggml-base.so.",
-        "libcuda.so.1",
-        "libcudart.so.",
-        "libcublas.so.",
-    ] {
+    for needed in ["libggml-base.so.", "libcuda.so.1", "libcudart.so.", "libcublas.so."] {
         ensure!(
             dynamic.contains(&format!("Shared library: [{needed}")),
             "{} does not link to {needed}:\n{dynamic}",
@@ -238,10 +224,7 @@ fn names_of_cpp<'a>(lacking: &'a str, defined: &'a str) -> Vec<&'a str> {
             .filter(|name| name.starts_with("_Z"))
             .collect()
     };
-    names(lacking)
-        .intersection(&names(defined))
-        .copied()
-        .collect()
+    names(lacking).intersection(&names(defined)).copied().collect()
 }
 
 /// Objects below a folder, and how many of them were written since.

@@ -6,14 +6,8 @@ use crate::setup;
 use crate::workspace::{Workspace, run};
 
 /// A prompt that the demo model continues well; the seed makes the text the same every time on one machine.
-const ARGUMENTS: [&str; 6] = [
-    "-p",
-    "And the king said unto his servants,",
-    "-n",
-    "120",
-    "--seed",
-    "1",
-];
+const ARGUMENTS: [&str; 6] =
+    ["-p", "And the king said unto his servants,", "-n", "120", "--seed", "1"];
 
 /// Sets up, builds and runs `examples/generate.rs`.
 pub(crate) fn demo(workspace: &Workspace, arguments: &[String]) -> Result<()> {
@@ -24,9 +18,7 @@ pub(crate) fn demo(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     // No `--package`: cargo then resolves features as it does for `cargo test --workspace`, and both
     // share all they build.
     let mut command = workspace.cargo(&["run", "--example", "generate", "--"]);
-    let arguments = arguments
-        .strip_prefix(&["--".to_owned()])
-        .unwrap_or(arguments);
+    let arguments = arguments.strip_prefix(&["--".to_owned()]).unwrap_or(arguments);
     if arguments.is_empty() {
         command.args(ARGUMENTS);
     } else {

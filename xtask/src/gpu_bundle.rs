@@ -90,10 +90,7 @@ fn build(workspace: &Workspace, toolchain: &Toolchain) -> Result<Built> {
     let messages = output(&mut command)?;
     let mut programs = Vec::new();
     let mut libraries = None;
-    for message in messages
-        .lines()
-        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
-    {
+    for message in messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
         let name = message["target"]["name"].as_str().unwrap_or_default();
         if let Some(program) = message["executable"].as_str()
             && PROGRAMS.contains(&name)
@@ -111,10 +108,7 @@ fn build(workspace: &Workspace, toolchain: &Toolchain) -> Result<Built> {
         "cargo has built {programs:?}, and {PROGRAMS:?} are wanted"
     );
     let libraries = libraries.context("llama-sys's build script names no folder of backends")?;
-    Ok(Built {
-        programs,
-        libraries,
-    })
+    Ok(Built { programs, libraries })
 }
 
 /// The folder that the archive holds, below the target folder.
@@ -127,18 +121,12 @@ fn lay_out(workspace: &Workspace, toolchain: &Toolchain, built: &Built) -> Resul
     let root = &workspace.root;
     tree::mirror(&root.join("gpu-check/bundle"), &folder, &|_| true)?;
     // Once more, as a program.
-    copy(
-        &root.join("gpu-check/bundle/run.sh"),
-        &folder.join("run.sh"),
-    )?;
+    copy(&root.join("gpu-check/bundle/run.sh"), &folder.join("run.sh"))?;
     source::mirror(&source::find(workspace)?, &folder.join("llama.cpp"))?;
     for licence in ["LICENSE-APACHE", "LICENSE-MIT"] {
         copy(&root.join(licence), &folder.join(licence))?;
     }
-    copy(
-        &root.join("examples/model").join(MODEL),
-        &folder.join("model").join(MODEL),
-    )?;
+    copy(&root.join("examples/model").join(MODEL), &folder.join("model").join(MODEL))?;
     for program in &built.programs {
         let name = program.file_name().context("a program has a name")?;
         copy(program, &folder.join("bin").join(name))?;
@@ -206,11 +194,7 @@ fn pack(workspace: &Workspace, folder: &Path) -> Result<PathBuf> {
         .arg(folder.parent().context("the folder lies in another")?)
         .arg(name))?;
     let bytes = fs::metadata(&archive)?.len();
-    ensure!(
-        bytes <= LIMIT,
-        "{} is {bytes} bytes, {LIMIT} at most are wanted",
-        archive.display()
-    );
+    ensure!(bytes <= LIMIT, "{} is {bytes} bytes, {LIMIT} at most are wanted", archive.display());
     println!("gpu-bundle: {}, {bytes} bytes", archive.display());
     Ok(archive)
 }
@@ -225,14 +209,9 @@ fn unpack_and_run(archive: &Path) -> Result<()> {
     let folder = elsewhere.join(stem.trim_end_matches(".tar.gz"));
     let mut command = Command::new(folder.join("run.sh"));
     // Without OpenMP ggml's threads spin for each other, which takes many times as long where others compute too.
-    command
-        .args(["--cpu", "--small", "--threads", "1"])
-        .env_remove("LD_LIBRARY_PATH");
+    command.args(["--cpu", "--small", "--threads", "1"]).env_remove("LD_LIBRARY_PATH");
     run(&mut command).with_context(|| {
-        format!(
-            "the bundle fails where it is unpacked; it is left in {}",
-            folder.display()
-        )
+        format!("the bundle fails where it is unpacked; it is left in {}", folder.display())
     })?;
     fs::remove_dir_all(&elsewhere)?;
     Ok(())

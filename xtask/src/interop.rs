@@ -35,13 +35,8 @@ pub(crate) fn interop(workspace: &Workspace) -> Result<()> {
     run(&mut cargo("test", &[]))?;
     let printed = output(&mut cargo("run", &["--", MODEL, PROMPT, "-n", "120"]))?;
     print!("{printed}");
-    let (_, text) = printed
-        .split_once(PROMPT)
-        .context("the program printed no text")?;
+    let (_, text) = printed.split_once(PROMPT).context("the program printed no text")?;
     let words = text.split_whitespace().count();
-    ensure!(
-        words >= WORDS && text.contains("tok/s"),
-        "the program generated {words} words"
-    );
+    ensure!(words >= WORDS && text.contains("tok/s"), "the program generated {words} words");
     Ok(())
 }

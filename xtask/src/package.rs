@@ -92,10 +92,7 @@ pub(crate) fn package_by_shared_build(workspace: &Workspace) -> Result<()> {
             file.display()
         );
     }
-    println!(
-        "llama.cpp: all {} files that the native build reads",
-        read.len()
-    );
+    println!("llama.cpp: all {} files that the native build reads", read.len());
     run(cargo(workspace, "check", &unpacked)?.env("LLAMA_CPP_DIR", source))
 }
 
@@ -133,10 +130,7 @@ fn stage(workspace: &Workspace) -> Result<PathBuf> {
                 && path != Path::new("fuzz")
         })?;
     }
-    source::mirror(
-        &source::find(workspace)?,
-        &stage.join("llama-sys/llama.cpp"),
-    )?;
+    source::mirror(&source::find(workspace)?, &stage.join("llama-sys/llama.cpp"))?;
     Ok(stage)
 }
 
@@ -152,12 +146,9 @@ fn pack(workspace: &Workspace, stage: &Path) -> Result<Vec<PathBuf>> {
     let version = env!("CARGO_PKG_VERSION");
     let mut paths = Vec::new();
     for published in &PUBLISHED {
-        let path = workspace
-            .target
-            .join(format!("package/{}-{version}.crate", published.name));
-        let bytes = fs::metadata(&path)
-            .with_context(|| format!("cargo made no {}", path.display()))?
-            .len();
+        let path = workspace.target.join(format!("package/{}-{version}.crate", published.name));
+        let bytes =
+            fs::metadata(&path).with_context(|| format!("cargo made no {}", path.display()))?.len();
         ensure!(
             bytes <= LIMIT,
             "{} is {bytes} bytes; crates.io takes {LIMIT}: see what xtask/src/source.rs lets in",

@@ -24,9 +24,7 @@ pub(crate) fn environment(workspace: &Workspace, requirements: &str) -> Result<P
     if fs::read(&stamp).ok() != Some(fs::read(&pinned)?) {
         let python = setup::python()?;
         // What an earlier list has brought must not stay.
-        run(Command::new(python)
-            .args(["-m", "venv", "--clear"])
-            .arg(&folder))?;
+        run(Command::new(python).args(["-m", "venv", "--clear"]).arg(&folder))?;
         run(Command::new(&program)
             .args(["-m", "pip", "install", "--quiet", "--requirement"])
             .arg(&pinned))?;

@@ -17,21 +17,12 @@ use crate::workspace::{Workspace, output, run};
 /// Packages, what is built of their tests, and which of those are run: all, where none is named.
 const RUNS: &[(&str, &[&str], &[&str])] = &[
     // Simulated GPUs, refusals, threads, and a short generation of the demo model.
-    (
-        "--package=autoplace-llama-sys",
-        &["--no-default-features", "--tests"],
-        &[],
-    ),
+    ("--package=autoplace-llama-sys", &["--no-default-features", "--tests"], &[]),
     // The probe beside real loads, and hundreds of it, good and bad; loads and generation on simulated GPUs.
     (
         "--package=autoplace",
         &["--no-default-features", "--test=load", "--test=generate"],
-        &[
-            "real_loads::",
-            "probe_leaves_nothing::",
-            "simulated_gpu::",
-            "generate::",
-        ],
+        &["real_loads::", "probe_leaves_nothing::", "simulated_gpu::", "generate::"],
     ),
 ];
 

@@ -21,14 +21,10 @@ const COMPILERS: [&str; 3] = ["c++", "g++", "clang++"];
 /// that there is one.
 pub(crate) fn cxx() -> Result<String> {
     let found = || {
-        let name = COMPILERS
-            .into_iter()
-            .find(|name| succeeds(name, &["--version"]));
+        let name = COMPILERS.into_iter().find(|name| succeeds(name, &["--version"]));
         name.map(str::to_owned)
     };
-    chosen("CXX")
-        .or_else(found)
-        .context("there is no C++ compiler")
+    chosen("CXX").or_else(found).context("there is no C++ compiler")
 }
 
 /// cmake, a C++ compiler, and make or ninja: what `llama-sys/build/require.rs` asks for.
@@ -45,24 +41,15 @@ pub(crate) fn native() -> Result<()> {
     }
     let mut missing = Vec::new();
     if chosen("CMAKE").is_none() && !succeeds("cmake", &["--version"]) {
-        missing.push(Missing {
-            what: "cmake",
-            package: "cmake",
-        });
+        missing.push(Missing { what: "cmake", package: "cmake" });
     }
     // On Windows the cc crate finds Visual Studio's compiler, which is not in PATH: the build script checks it.
     if cfg!(unix) {
         if chosen("CXX").is_none() && !any_starts(&COMPILERS) {
-            missing.push(Missing {
-                what: "a C++ compiler",
-                package: "g++",
-            });
+            missing.push(Missing { what: "a C++ compiler", package: "g++" });
         }
         if chosen("CMAKE_GENERATOR").is_none() && !any_starts(&["make", "gmake", "ninja"]) {
-            missing.push(Missing {
-                what: "make (or ninja)",
-                package: "make",
-            });
+            missing.push(Missing { what: "make (or ninja)", package: "make" });
         }
     }
     install(
@@ -79,10 +66,7 @@ pub(crate) fn libclang() -> Result<()> {
     let missing = if has_libclang() {
         Vec::new()
     } else {
-        vec![Missing {
-            what: "libclang",
-            package: "libclang-dev",
-        }]
+        vec![Missing { what: "libclang", package: "libclang-dev" }]
     };
     install(
         &missing,
@@ -100,10 +84,7 @@ pub(crate) fn python() -> Result<&'static str> {
     if let Some(python) = programs.into_iter().find(is_whole) {
         return Ok(python);
     }
-    let missing = Missing {
-        what: "Python 3.10 or newer with venv",
-        package: "python3-venv",
-    };
+    let missing = Missing { what: "Python 3.10 or newer with venv", package: "python3-venv" };
     install(
         &[missing],
         "Install it: `apt install python3-venv` (Debian, Ubuntu), `dnf install python3` (Fedora), `pacman -S python` (Arch), `brew install \
@@ -130,15 +111,11 @@ pub(crate) fn rust_components(workspace: &Workspace) -> Result<()> {
 }
 
 fn chosen(variable: &str) -> Option<String> {
-    std::env::var(variable)
-        .ok()
-        .filter(|value| !value.is_empty())
+    std::env::var(variable).ok().filter(|value| !value.is_empty())
 }
 
 fn any_starts(programs: &[&str]) -> bool {
-    programs
-        .iter()
-        .any(|program| succeeds(program, &["--version"]))
+    programs.iter().any(|program| succeeds(program, &["--version"]))
 }
 
 fn install(missing: &[Missing], otherwise: &str) -> Result<()> {
@@ -151,17 +128,11 @@ fn install(missing: &[Missing], otherwise: &str) -> Result<()> {
     let Some(mut become_root) = apt() else {
         bail!("this machine lacks {names}. {otherwise}");
     };
-    println!(
-        "setup: this machine lacks {names}; `apt-get install {}`",
-        packages.join(" ")
-    );
+    println!("setup: this machine lacks {names}; `apt-get install {}`", packages.join(" "));
     become_root.extend(["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq"]);
     let apt_get = |arguments: &[&str]| {
         let mut command = Command::new(become_root[0]);
-        command
-            .args(&become_root[1..])
-            .args(arguments)
-            .stdin(std::process::Stdio::null());
+        command.args(&become_root[1..]).args(arguments).stdin(std::process::Stdio::null());
         run(&mut command)
     };
     // A source that does not answer is no reason to stop: the others may have what we need.
@@ -192,25 +163,16 @@ fn has_libclang() -> bool {
     if !cfg!(target_os = "linux") || chosen("LIBCLANG_PATH").is_some() {
         return true;
     }
-    let mut dirs: Vec<PathBuf> = [
-        "/usr/lib",
-        "/usr/lib64",
-        "/usr/local/lib",
-        "/usr/local/lib64",
-    ]
-    .map(PathBuf::from)
-    .to_vec();
+    let mut dirs: Vec<PathBuf> = ["/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/local/lib64"]
+        .map(PathBuf::from)
+        .to_vec();
     for parent in ["/usr/lib", "/usr/lib/llvm"] {
         for dir in children(Path::new(parent)) {
             dirs.extend([dir.join("lib"), dir.join("lib64"), dir]);
         }
     }
     let is_library = |path: &PathBuf| {
-        let name = path
-            .file_name()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         name.starts_with("libclang.so")
             || (name.starts_with("libclang-")
                 && !name.starts_with("libclang-cpp")
@@ -227,10 +189,5 @@ fn has_libclang() -> bool {
 }
 
 fn children(dir: &Path) -> Vec<PathBuf> {
-    std::fs::read_dir(dir)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .map(|entry| entry.path())
-        .collect()
+    std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
 }

@@ -11,13 +11,13 @@ use crate::workspace::Workspace;
 /// Folders, the lines that they should have, and the lines beyond which this fails: a tenth more, or while there are
 /// more than that, what there are now.
 const BUDGETS: [(&str, &[&str], usize, usize); 7] = [
-    ("planner", &["planner/src"], 17_000, 26_200),
-    ("autoplace", &["autoplace/src"], 20_000, 27_700),
-    ("chat", &["chat/src"], 4_500, 5_200),
+    ("planner", &["planner/src"], 17_000, 24_250),
+    ("autoplace", &["autoplace/src"], 20_000, 25_720),
+    ("chat", &["chat/src"], 4_500, 4_970),
     ("openai", &["openai/src"], 3_500, 3_850),
     ("cli", &["cli/src"], 4_500, 4_950),
     ("llama-sys", &["llama-sys/src"], 12_000, 13_200),
-    ("tests", &TESTS, 25_000, 44_000),
+    ("tests", &TESTS, 25_000, 33_820),
 ];
 
 /// Columns of a comment; rustfmt sees to code.
@@ -53,11 +53,7 @@ pub(crate) fn size(workspace: &Workspace) -> Result<()> {
                 let wide = text.lines().position(is_wide);
                 over.extend(wide.map(|line| {
                     let file = Path::new(folder).join(&file);
-                    format!(
-                        "{}:{}: a comment over {WIDEST} columns",
-                        file.display(),
-                        line + 1
-                    )
+                    format!("{}:{}: a comment over {WIDEST} columns", file.display(), line + 1)
                 }));
             }
         }

@@ -57,9 +57,7 @@ pub(crate) fn find(workspace: &Workspace) -> Result<PathBuf> {
     ]))?;
     let metadata: serde_json::Value =
         serde_json::from_str(&metadata).context("cargo metadata prints JSON")?;
-    let packages = metadata["packages"]
-        .as_array()
-        .context("cargo metadata lists packages")?;
+    let packages = metadata["packages"].as_array().context("cargo metadata lists packages")?;
     let manifest = packages
         .iter()
         .find(|package| package["name"] == "llama-cpp-sys-2")
@@ -74,10 +72,8 @@ pub(crate) fn read_by(workspace: &Workspace, source: &Path) -> Result<BTreeSet<P
     let mut read = BTreeSet::new();
     for build in workspace.native_builds() {
         let build = build.join("build");
-        let mut lists = vec![
-            build.join("CMakeFiles/Makefile.cmake"),
-            build.join("compile_commands.json"),
-        ];
+        let mut lists =
+            vec![build.join("CMakeFiles/Makefile.cmake"), build.join("compile_commands.json")];
         let objects = tree::files(&build)?.into_iter();
         let objects = objects.filter(|file| file.to_string_lossy().ends_with(".o.d"));
         lists.extend(objects.map(|file| build.join(file)));
@@ -110,9 +106,8 @@ pub(crate) fn mirror(from: &Path, to: &Path) -> Result<()> {
         );
     }
     tree::mirror(from, to, &|path| {
-        let needed = NEEDED
-            .iter()
-            .any(|one| path.starts_with(one) || Path::new(one).starts_with(path));
+        let needed =
+            NEEDED.iter().any(|one| path.starts_with(one) || Path::new(one).starts_with(path));
         needed && !UNUSED.iter().any(|one| path.starts_with(one))
     })
 }

@@ -45,21 +45,13 @@ fn compare(workspace: &Workspace, folder: &Path) -> Result<()> {
     let program = format!("autoplace{}", std::env::consts::EXE_SUFFIX);
     let program = workspace.target.join("debug").join(program);
     let ours = |requests: &[&Value]| {
-        answers(
-            Command::new(&program).args(["template", "--batch"]),
-            requests,
-        )
+        answers(Command::new(&program).args(["template", "--batch"]), requests)
     };
     let mut answered = ours(&requests)?;
     // Where a template shows no tools, transformers leaves them out and says nothing.
-    let is_told = |answer: &Value| {
-        answer["error"]
-            .as_str()
-            .is_some_and(|it| it.contains("shows no tools"))
-    };
-    let told: Vec<usize> = (0..answered.len())
-        .filter(|&it| is_told(&answered[it]))
-        .collect();
+    let is_told =
+        |answer: &Value| answer["error"].as_str().is_some_and(|it| it.contains("shows no tools"));
+    let told: Vec<usize> = (0..answered.len()).filter(|&it| is_told(&answered[it])).collect();
     let without: Vec<Value> = told
         .iter()
         .map(|&index| {
@@ -76,10 +68,7 @@ fn compare(workspace: &Workspace, folder: &Path) -> Result<()> {
 
     let mut differences = Vec::new();
     let mut all_lenient = 0;
-    println!(
-        "{:<60} equal  both refuse  rendered here, refused there  differs",
-        "template"
-    );
+    println!("{:<60} equal  both refuse  rendered here, refused there  differs", "template");
     let mut all = cases.iter().zip(theirs.iter().zip(&ours)).peekable();
     while let Some((first, _)) = all.peek() {
         let name = first.template.as_str();
@@ -122,17 +111,9 @@ fn difference(case: &Case, theirs: &Value, ours: &Value) -> String {
         (None, error) => format!("(refused) {}", error.unwrap_or_default()),
     };
     let (theirs, ours) = (said(theirs), said(ours));
-    let same = theirs
-        .chars()
-        .zip(ours.chars())
-        .take_while(|(a, b)| a == b)
-        .count();
-    let excerpt = |text: &str| -> String {
-        text.chars()
-            .skip(same.saturating_sub(30))
-            .take(90)
-            .collect()
-    };
+    let same = theirs.chars().zip(ours.chars()).take_while(|(a, b)| a == b).count();
+    let excerpt =
+        |text: &str| -> String { text.chars().skip(same.saturating_sub(30)).take(90).collect() };
     format!(
         "{} with `{}`, at character {same}:\n  transformers {:?}\n  autoplace    {:?}",
         case.template,
@@ -153,9 +134,7 @@ fn fixtures(workspace: &Workspace) -> Result<()> {
             if let Some(error) = answer.get_mut("error") {
                 *error = true.into();
             }
-            let of_template = expected
-                .entry(case.template.clone())
-                .or_insert_with(|| json!({}));
+            let of_template = expected.entry(case.template.clone()).or_insert_with(|| json!({}));
             of_template[&case.history] = answer;
         }
         let text = serde_json::to_string_pretty(&expected)? + "\n";
@@ -177,10 +156,7 @@ fn cases(workspace: &Workspace, folder: &Path) -> Result<Vec<Case>> {
         .with_context(|| folder.display().to_string())?
         .map(|entry| Ok(entry?.path()))
         .collect::<Result<_>>()?;
-    files.retain(|path| {
-        path.extension()
-            .is_some_and(|extension| extension == "jinja")
-    });
+    files.retain(|path| path.extension().is_some_and(|extension| extension == "jinja"));
     files.sort();
     ensure!(!files.is_empty(), "{} has no *.jinja", folder.display());
     let mut cases = Vec::new();

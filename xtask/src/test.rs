@@ -24,16 +24,8 @@ pub(crate) const STEPS: &[Step] = &[
         what: "rustfmt has nothing to change",
         run: |workspace| run(&mut workspace.cargo(&["fmt", "--all", "--check"])),
     },
-    Step {
-        name: "size",
-        what: "no crate has more lines than it may have",
-        run: size::size,
-    },
-    Step {
-        name: "pure",
-        what: "the planner alone depends on no native code",
-        run: pure,
-    },
+    Step { name: "size", what: "no crate has more lines than it may have", run: size::size },
+    Step { name: "pure", what: "the planner alone depends on no native code", run: pure },
     Step {
         name: "lint",
         what: "clippy over everything, warnings denied (compiles llama.cpp, if nothing has before)",
@@ -109,23 +101,14 @@ pub(crate) fn test(workspace: &Workspace, names: &[String]) -> Result<()> {
     let begin = Instant::now();
     let builds = workspace.native_builds();
     for (index, step) in steps.iter().enumerate() {
-        println!(
-            "\n== {}/{} {}: {}",
-            index + 1,
-            steps.len(),
-            step.name,
-            step.what
-        );
+        println!("\n== {}/{} {}: {}", index + 1, steps.len(), step.name, step.what);
         let begin = Instant::now();
         (step.run)(workspace).with_context(|| format!("step `{}`", step.name))?;
         println!("== {} took {}", step.name, seconds(begin));
     }
     once(&builds, &workspace.native_builds())?;
-    let number = if steps.len() == 1 {
-        "1 step".to_owned()
-    } else {
-        format!("All {} steps", steps.len())
-    };
+    let number =
+        if steps.len() == 1 { "1 step".to_owned() } else { format!("All {} steps", steps.len()) };
     println!("\n{number} passed in {}.", seconds(begin));
     Ok(())
 }
@@ -164,10 +147,8 @@ fn pure(workspace: &Workspace) -> Result<()> {
         "--prefix=none",
         "--format={p}",
     ]))?;
-    let packages: BTreeSet<&str> = tree
-        .lines()
-        .filter_map(|line| line.split_whitespace().next())
-        .collect();
+    let packages: BTreeSet<&str> =
+        tree.lines().filter_map(|line| line.split_whitespace().next()).collect();
     for native in ["autoplace-llama-sys", "bindgen", "cc", "cmake"] {
         if packages.contains(native) {
             bail!("the planner depends on `{native}`");

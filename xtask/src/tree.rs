@@ -20,11 +20,7 @@ pub(crate) fn mirror(from: &Path, to: &Path, wanted: &dyn Fn(&Path) -> bool) -> 
 
 /// Unpacks an archive of tar and gzip into a folder that is there.
 pub(crate) fn unpack(archive: &Path, folder: &Path) -> Result<()> {
-    run(Command::new("tar")
-        .arg("-xzf")
-        .arg(archive)
-        .arg("-C")
-        .arg(folder))
+    run(Command::new("tar").arg("-xzf").arg(archive).arg("-C").arg(folder))
 }
 
 /// All files below a folder, relative to it, sorted.
@@ -96,9 +92,7 @@ fn walk(dir: &Path, below: &Path, visit: &mut dyn FnMut(&Path) -> Result<()>) ->
 
 fn names(dir: &Path) -> Result<Vec<std::ffi::OsString>> {
     let entries = fs::read_dir(dir).with_context(|| format!("cannot list {}", dir.display()))?;
-    let mut names = entries
-        .map(|entry| Ok(entry?.file_name()))
-        .collect::<Result<Vec<_>>>()?;
+    let mut names = entries.map(|entry| Ok(entry?.file_name())).collect::<Result<Vec<_>>>()?;
     names.sort();
     Ok(names)
 }
@@ -124,10 +118,7 @@ mod tests {
         }
         write(&to.join("a/stale"), b"4").unwrap();
         mirror(&from, &to, &|path| path != Path::new("a/unwanted")).unwrap();
-        assert_eq!(
-            files(&to).unwrap(),
-            BTreeSet::from(["a/kept".into(), "b".into()])
-        );
+        assert_eq!(files(&to).unwrap(), BTreeSet::from(["a/kept".into(), "b".into()]));
         fs::remove_dir_all(dir).unwrap();
     }
 
@@ -140,10 +131,7 @@ mod tests {
         let before = fs::metadata(to.join("same")).unwrap().modified().unwrap();
         std::thread::sleep(std::time::Duration::from_millis(20));
         mirror(&from, &to, &|_| true).unwrap();
-        assert_eq!(
-            fs::metadata(to.join("same")).unwrap().modified().unwrap(),
-            before
-        );
+        assert_eq!(fs::metadata(to.join("same")).unwrap().modified().unwrap(), before);
         fs::remove_dir_all(dir).unwrap();
     }
 }

@@ -19,10 +19,7 @@ impl Workspace {
     pub(crate) fn find() -> Result<Self> {
         let here = std::env::var_os("CARGO_MANIFEST_DIR")
             .unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
-        let root = Path::new(&here)
-            .parent()
-            .context("xtask lies in the workspace")?
-            .to_owned();
+        let root = Path::new(&here).parent().context("xtask lies in the workspace")?.to_owned();
         let target = match std::env::var_os("CARGO_TARGET_DIR") {
             Some(dir) => std::path::absolute(dir)?,
             None => root.join("target"),
@@ -44,18 +41,13 @@ impl Workspace {
             return BTreeSet::new();
         };
         let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
-        entries
-            .map(|entry| entry.path())
-            .filter(|path| path.is_dir())
-            .collect()
+        entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
     }
 }
 
 /// Runs to the end with our own output; a failure names the command.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
-    let status = command
-        .status()
-        .with_context(|| format!("cannot start `{}`", line(command)))?;
+    let status = command.status().with_context(|| format!("cannot start `{}`", line(command)))?;
     if !status.success() {
         bail!("`{}` failed ({status})", line(command));
     }
@@ -84,9 +76,7 @@ pub(crate) fn succeeds(program: &str, arguments: &[&str]) -> bool {
 
 /// The command as one would type it.
 fn line(command: &Command) -> String {
-    let program = Path::new(command.get_program())
-        .file_stem()
-        .unwrap_or_default();
+    let program = Path::new(command.get_program()).file_stem().unwrap_or_default();
     let mut line = program.to_string_lossy().into_owned();
     for argument in command.get_args() {
         line.push(' ');

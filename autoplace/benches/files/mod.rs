@@ -27,28 +27,19 @@ pub(crate) const LLAMA_8B: Model = Model {
     name: "Llama-3.1-8B",
     arch: "llama",
     dims: dims::LLAMA_8B,
-    vocabulary: Vocabulary::Bpe {
-        pre: "llama-bpe",
-        merges: 280_147,
-    },
+    vocabulary: Vocabulary::Bpe { pre: "llama-bpe", merges: 280_147 },
     experts: None,
 };
 
 /// The bar of [`planning`](super): 70B with a vocabulary of 128k.
-pub(crate) const LLAMA_70B: Model = Model {
-    name: "Llama-3.3-70B",
-    dims: dims::LLAMA_70B,
-    ..LLAMA_8B
-};
+pub(crate) const LLAMA_70B: Model =
+    Model { name: "Llama-3.3-70B", dims: dims::LLAMA_70B, ..LLAMA_8B };
 
 pub(crate) const QWEN3_30B_A3B: Model = Model {
     name: "Qwen3-30B-A3B",
     arch: "qwen3moe",
     dims: dims::QWEN3_30B_A3B.dims,
-    vocabulary: Vocabulary::Bpe {
-        pre: "qwen2",
-        merges: 151_387,
-    },
+    vocabulary: Vocabulary::Bpe { pre: "qwen2", merges: 151_387 },
     experts: Some(dims::QWEN3_30B_A3B.experts),
 };
 
@@ -67,9 +58,7 @@ impl Model {
     /// Writes the file into this folder.
     pub(crate) fn write(&self, folder: &Path) -> PathBuf {
         let path = folder.join(format!("{}-Q4_K_M.gguf", self.name));
-        self.builder()
-            .write_sparse(&path)
-            .expect("a folder that can be written to");
+        self.builder().write_sparse(&path).expect("a folder that can be written to");
         path
     }
 
@@ -80,13 +69,9 @@ impl Model {
 
     /// The file, in memory.
     pub(crate) fn builder(&self) -> Builder {
-        let builder = self
-            .vocabulary
-            .put(self.keys(Builder::new(self.arch)), self.n_vocab());
+        let builder = self.vocabulary.put(self.keys(Builder::new(self.arch)), self.n_vocab());
         let tensors = self.tensors().into_iter();
-        tensors.fold(builder, |builder, (name, ty, shape)| {
-            builder.tensor(&name, ty, &shape)
-        })
+        tensors.fold(builder, |builder, (name, ty, shape)| builder.tensor(&name, ty, &shape))
     }
 
     fn keys(&self, builder: Builder) -> Builder {
@@ -113,10 +98,7 @@ impl Model {
         let builder = builder
             .str("general.name", self.name)
             .u32("general.file_type", 15)
-            .f32(
-                &format!("{}.attention.layer_norm_rms_epsilon", self.arch),
-                1e-6,
-            );
+            .f32(&format!("{}.attention.layer_norm_rms_epsilon", self.arch), 1e-6);
         let all = keys.into_iter().chain(experts).chain(window);
         all.fold(builder, |builder, (key, value)| {
             builder.u32(&format!("{}.{key}", self.arch), small(value))
@@ -125,20 +107,10 @@ impl Model {
 
     fn tensors(&self) -> Vec<(String, T, Vec<u64>)> {
         let tied = self.arch == "gemma3";
-        let Dims {
-            n_layer,
-            n_embd,
-            head_dim,
-            n_vocab,
-            ..
-        } = self.dims;
+        let Dims { n_layer, n_embd, head_dim, n_vocab, .. } = self.dims;
         let vocabulary = vec![n_embd, n_vocab];
         let embedding = if tied { T::Q6_K } else { T::Q4_K };
-        let mut all = vec![(
-            "token_embd.weight".to_owned(),
-            embedding,
-            vocabulary.clone(),
-        )];
+        let mut all = vec![("token_embd.weight".to_owned(), embedding, vocabulary.clone())];
         if self.arch == "llama" {
             all.push(("rope_freqs.weight".to_owned(), T::F32, vec![head_dim / 2]));
         }
@@ -156,13 +128,7 @@ impl Model {
     }
 
     fn block(&self, il: u64) -> Vec<(&'static str, T, Vec<u64>)> {
-        let Dims {
-            n_layer,
-            n_embd,
-            n_ff,
-            head_dim,
-            ..
-        } = self.dims;
+        let Dims { n_layer, n_embd, n_ff, head_dim, .. } = self.dims;
         let (q, kv) = (self.dims.q(), self.dims.kv());
         // llama-quant.cpp, use_more_bits: the first and last eighth, and every third block between.
         let eighth = n_layer / 8;

@@ -123,9 +123,7 @@ impl Embedder {
     pub fn labels(&self) -> Result<Vec<String>, Error> {
         let model = self.context()?.model();
         let count = model.embedding_shape().n_cls_out.unwrap_or(0);
-        Ok((0..count)
-            .map_while(|index| model.cls_label(index))
-            .collect())
+        Ok((0..count).map_while(|index| model.cls_label(index)).collect())
     }
 
     /// Elements of a vector; with [`Pooling::Rank`], scores.
@@ -176,10 +174,7 @@ impl Embedder {
     fn limit(&self) -> Result<Limit, Error> {
         let planned = self.model.placement().context.n_ctx;
         let tokens = self.context()?.longest_text().min(planned) as usize;
-        Ok(Limit {
-            tokens,
-            truncate: self.truncate,
-        })
+        Ok(Limit { tokens, truncate: self.truncate })
     }
 
     fn compute(&mut self, texts: &[Text]) -> Result<Vec<Embedding>, Error> {
@@ -187,10 +182,7 @@ impl Embedder {
             return Err(load::Error::NotLoaded.into());
         };
         let room = Room {
-            tokens: context
-                .n_ubatch()
-                .min(context.n_batch())
-                .min(context.n_ctx()) as usize,
+            tokens: context.n_ubatch().min(context.n_batch()).min(context.n_ctx()) as usize,
             texts: context.n_seq_max() as usize,
         };
         let lengths: Vec<usize> = texts.iter().map(Text::len).collect();
@@ -198,11 +190,8 @@ impl Embedder {
         for range in batches(&lengths, room) {
             let began = Instant::now();
             let texts = &texts[range];
-            let mut turn = Turn {
-                context,
-                batch: &mut self.batch,
-                normalization: self.normalization,
-            };
+            let mut turn =
+                Turn { context, batch: &mut self.batch, normalization: self.normalization };
             turn.run(texts, &mut embeddings)?;
             self.statistics.texts += texts.len();
             self.statistics.tokens += self.batch.len();
@@ -290,12 +279,7 @@ impl Turn<'_> {
                 self.normalization.apply(&mut values);
             }
         }
-        Ok(Embedding {
-            values,
-            width,
-            tokens: text.len(),
-            truncated: text.truncated,
-        })
+        Ok(Embedding { values, width, tokens: text.len(), truncated: text.truncated })
     }
 }
 
@@ -333,10 +317,7 @@ mod tests {
 
     #[test]
     fn texts_share_a_computation_until_tokens_or_sequences_run_out() {
-        let room = Room {
-            tokens: 10,
-            texts: 3,
-        };
+        let room = Room { tokens: 10, texts: 3 };
         assert!(batches(&[], room).is_empty());
         assert_eq!(batches(&[10, 10], room), [0..1, 1..2]);
         assert_eq!(batches(&[4, 6, 1], room), [0..2, 2..3]);

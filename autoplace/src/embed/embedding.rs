@@ -100,11 +100,7 @@ pub struct Statistics {
 impl Statistics {
     /// Tokens per second; 0.0 before the first batch.
     pub fn tokens_per_second(&self) -> f64 {
-        if self.time.is_zero() {
-            0.0
-        } else {
-            self.tokens as f64 / self.time.as_secs_f64()
-        }
+        if self.time.is_zero() { 0.0 } else { self.tokens as f64 / self.time.as_secs_f64() }
     }
 }
 
@@ -160,10 +156,7 @@ impl Normalization {
             Self::P(2) => return Self::Euclidean.apply(vector),
             Self::P(p) => p_norm(vector, p.max(1)),
         };
-        #[allow(
-            clippy::cast_possible_truncation,
-            reason = "llama.cpp's factor is a float"
-        )]
+        #[allow(clippy::cast_possible_truncation, reason = "llama.cpp's factor is a float")]
         let factor = if size > 0.0 { (1.0 / size) as f32 } else { 0.0 };
         for x in vector {
             *x *= factor;
@@ -172,10 +165,7 @@ impl Normalization {
 }
 
 fn p_norm(vector: &[f32], p: u16) -> f64 {
-    let sum: f64 = vector
-        .iter()
-        .map(|x| f64::from(x.abs()).powf(f64::from(p)))
-        .sum();
+    let sum: f64 = vector.iter().map(|x| f64::from(x.abs()).powf(f64::from(p))).sum();
     sum.powf(1.0 / f64::from(p))
 }
 
@@ -196,20 +186,13 @@ mod tests {
         assert_eq!(cosine([0.0; 2], [0.0; 2]), 1.0);
         assert_eq!(cosine([0.0; 2], [1.0; 2]), 0.0);
         let error = cosine_similarity([1.0, 0.0], [1.0, 0.0, 0.5]).unwrap_err();
-        assert!(
-            matches!(error, Error::Lengths { one: 2, other: 3 }),
-            "{error}"
-        );
+        assert!(matches!(error, Error::Lengths { one: 2, other: 3 }), "{error}");
     }
 
     #[test]
     fn an_unpooled_text_has_a_vector_for_each_token() {
-        let embedding = Embedding {
-            values: vec![1.0, 2.0, 3.0, 4.0],
-            width: 2,
-            tokens: 2,
-            truncated: false,
-        };
+        let embedding =
+            Embedding { values: vec![1.0, 2.0, 3.0, 4.0], width: 2, tokens: 2, truncated: false };
         let vectors: Vec<_> = embedding.vectors().collect();
         assert_eq!(vectors, [[1.0, 2.0], [3.0, 4.0]]);
     }
@@ -220,10 +203,7 @@ mod tests {
         assert_eq!(statistics.tokens_per_second(), 0.0);
         (statistics.texts, statistics.tokens, statistics.batches) = (3, 50, 2);
         statistics.time = Duration::from_millis(500);
-        assert_eq!(
-            statistics.to_string(),
-            "3 texts of 50 tokens in 2 batches, 100.0 tok/s"
-        );
+        assert_eq!(statistics.to_string(), "3 texts of 50 tokens in 2 batches, 100.0 tok/s");
     }
 
     fn scaled(normalization: N, vector: &[f32]) -> Vec<f32> {

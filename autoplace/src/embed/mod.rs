@@ -65,11 +65,7 @@ pub enum Error {
     #[error(
         "text {index} is {tokens} tokens long, and the longest that can be embedded is {limit}: load with a longer context, cut it, or ask for `truncate`"
     )]
-    TooLong {
-        index: usize,
-        tokens: usize,
-        limit: usize,
-    },
+    TooLong { index: usize, tokens: usize, limit: usize },
     /// A text has no tokens, and the model adds none.
     #[error("text {index} is empty, and the model has no token that begins a text")]
     Empty { index: usize },

@@ -28,10 +28,7 @@ type Tokens = (Vec<Token>, bool);
 
 impl<'a> Format<'a> {
     pub(super) fn of(vocab: &'a Vocab) -> Self {
-        Self {
-            vocab,
-            template: vocab.model().metadata(TEMPLATE),
-        }
+        Self { vocab, template: vocab.model().metadata(TEMPLATE) }
     }
 
     /// The query and the document of this number. Control tokens written in either are text.
@@ -125,10 +122,7 @@ impl<'a> Format<'a> {
 
 /// One text of these parts, its documents cut to so many tokens.
 fn joined(parts: Vec<Tokens>, most: usize) -> Text {
-    let mut text = Text {
-        tokens: Vec::new(),
-        truncated: false,
-    };
+    let mut text = Text { tokens: Vec::new(), truncated: false };
     for (mut tokens, is_document) in parts {
         if is_document && tokens.len() > most {
             tokens.truncate(most);
@@ -210,11 +204,7 @@ impl Text {
 
 impl Error {
     pub(super) fn too_long(index: usize, tokens: usize, limit: Limit) -> Self {
-        Self::TooLong {
-            index,
-            tokens,
-            limit: limit.tokens,
-        }
+        Self::TooLong { index, tokens, limit: limit.tokens }
     }
 }
 
@@ -230,29 +220,16 @@ mod tests {
         assert_eq!(parts("{query}{document}"), [Query, Document]);
         assert_eq!(
             parts("Q: {query}\nD: {document} {other}"),
-            [
-                Literal("Q: "),
-                Query,
-                Literal("\nD: "),
-                Document,
-                Literal(" {other}")
-            ]
+            [Literal("Q: "), Query, Literal("\nD: "), Document, Literal(" {other}")]
         );
         assert_eq!(parts("{document}{query"), [Document, Literal("{query")]);
     }
 
     #[test]
     fn only_documents_are_cut() {
-        let parts = vec![
-            (vec![1, 2, 3], false),
-            (vec![4, 5, 6], true),
-            (vec![7], false),
-        ];
+        let parts = vec![(vec![1, 2, 3], false), (vec![4, 5, 6], true), (vec![7], false)];
         let text = joined(parts.clone(), 2);
-        assert_eq!(
-            (&text.tokens[..], text.truncated),
-            (&[1, 2, 3, 4, 5, 7][..], true)
-        );
+        assert_eq!((&text.tokens[..], text.truncated), (&[1, 2, 3, 4, 5, 7][..], true));
         let text = joined(parts, 3);
         assert_eq!((text.len(), text.truncated), (7, false));
     }

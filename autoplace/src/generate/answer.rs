@@ -35,12 +35,7 @@ impl Answer {
         progress: Progress,
         writer: impl Writer + 'static,
     ) -> Self {
-        Self {
-            receiver,
-            progress,
-            writer: Box::new(writer),
-            is_cancelled: false,
-        }
+        Self { receiver, progress, writer: Box::new(writer), is_cancelled: false }
     }
 
     /// Counts and times so far, as of the last piece that was read.

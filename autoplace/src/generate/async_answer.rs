@@ -90,10 +90,7 @@ impl TokenStream {
             drop(sender);
         };
         let spawned = thread::Builder::new().name(THREAD.into()).spawn(work);
-        spawned.map_err(|error| Error::Thread {
-            name: THREAD,
-            reason: error.to_string(),
-        })?;
+        spawned.map_err(|error| Error::Thread { name: THREAD, reason: error.to_string() })?;
         Ok(answer.into_async())
     }
 }
@@ -108,10 +105,7 @@ impl Writer for AbortHandle {
     }
 
     fn lost(&self) -> Error {
-        Error::Thread {
-            name: THREAD,
-            reason: "it has panicked".into(),
-        }
+        Error::Thread { name: THREAD, reason: "it has panicked".into() }
     }
 }
 

@@ -36,12 +36,7 @@ pub(super) struct Place {
 
 impl Place {
     fn of_its_own(seq: SeqId, cached: usize) -> Self {
-        Self {
-            seq,
-            cached,
-            shares: None,
-            stops: Stops::default(),
-        }
+        Self { seq, cached, shares: None, stops: Stops::default() }
     }
 }
 
@@ -62,11 +57,7 @@ impl Cache {
             Contents::Unknown => (Vec::new(), Vec::new(), true),
             Contents::Idle(idle, kept) => (idle, kept, false),
         };
-        Self {
-            idle,
-            checkpoints: Checkpoints::new(checkpoints, kept),
-            stale,
-        }
+        Self { idle, checkpoints: Checkpoints::new(checkpoints, kept), stale }
     }
 
     pub(super) fn into_contents(self) -> Contents {
@@ -101,11 +92,7 @@ impl Cache {
     ) {
         tokens.truncate(computed);
         if !tokens.is_empty() {
-            let remembered = Remembered {
-                seq,
-                scales,
-                tokens,
-            };
+            let remembered = Remembered { seq, scales, tokens };
             self.idle.push(remembered);
         }
     }
@@ -342,8 +329,7 @@ impl Cache {
             running.iter().any(|(_, held)| held.starts_with(known))
                 || idle.iter().any(|it| it.tokens.starts_with(known))
         };
-        self.checkpoints
-            .take(context, seq, (tokens, scales), is_held);
+        self.checkpoints.take(context, seq, (tokens, scales), is_held);
     }
 
     /// Forgets what idle sequences hold, the least recently used first, until they hold `tokens` at most.

@@ -11,11 +11,7 @@ use std::thread::{self, Thread};
 /// may write all the same.
 pub(super) fn channel<T>(ahead: usize, writer: Waker) -> (Sender<T>, Receiver<T>) {
     let shared = Arc::new(Shared {
-        queue: Mutex::new(Queue {
-            items: VecDeque::new(),
-            reader: None,
-            is_written: true,
-        }),
+        queue: Mutex::new(Queue { items: VecDeque::new(), reader: None, is_written: true }),
         is_wanted: AtomicBool::new(true),
         ahead: ahead.max(1),
         writer,

@@ -202,23 +202,12 @@ impl Chat {
         T: serde::de::DeserializeOwned + schemars::JsonSchema,
     {
         let before = self.messages.len();
-        let mut asked = Self {
-            format: Some(ReplyFormat::plain()),
-            ..self.clone()
-        };
-        asked
-            .variables
-            .entry("enable_thinking")
-            .or_insert(false.into());
-        asked.generate = asked
-            .generate
-            .special(false)
-            .constraint(Constraint::of_type::<T>());
+        let mut asked = Self { format: Some(ReplyFormat::plain()), ..self.clone() };
+        asked.variables.entry("enable_thinking").or_insert(false.into());
+        asked.generate = asked.generate.special(false).constraint(Constraint::of_type::<T>());
         let (reply, _) = asked.say(content)?.finish()?;
-        let value = serde_json::from_str(&reply.raw).map_err(|error| Error::NotOfType {
-            reason: error.to_string(),
-            text: reply.raw,
-        })?;
+        let value = serde_json::from_str(&reply.raw)
+            .map_err(|error| Error::NotOfType { reason: error.to_string(), text: reply.raw })?;
         self.messages.extend(asked.messages.drain(before..));
         self.window = asked.window;
         self.known = asked.known;
@@ -278,10 +267,7 @@ impl Chat {
         Ok(Begun {
             stream: stream?,
             parser: asked.parser,
-            prompt: asked.tokens.map(|tokens| Known {
-                text: asked.text,
-                tokens,
-            }),
+            prompt: asked.tokens.map(|tokens| Known { text: asked.text, tokens }),
         })
     }
 
@@ -291,16 +277,10 @@ impl Chat {
             Some(format) => format.clone(),
             None => self.template_format(),
         };
-        let parser = ReplyParser::new(&format)
-            .after_prompt(rendered.as_str())
-            .with_tools(&self.tools);
+        let parser =
+            ReplyParser::new(&format).after_prompt(rendered.as_str()).with_tools(&self.tools);
         let (prompt, tokens) = self.prompt(&rendered)?;
-        Ok(Asked {
-            text: rendered.into_string(),
-            prompt,
-            tokens,
-            parser,
-        })
+        Ok(Asked { text: rendered.into_string(), prompt, tokens, parser })
     }
 
     /// Tokens that the context holds of one conversation.
@@ -309,11 +289,7 @@ impl Chat {
         let all = sizes.map_or(usize::MAX, |sizes| sizes.cells as usize);
         // A quarter is for the answer, or what it may have.
         let answer = self.generate.max_answer().min(all / 4);
-        Room {
-            all,
-            prompt: all - answer,
-            half: all / 2,
-        }
+        Room { all, prompt: all - answer, half: all / 2 }
     }
 
     /// The prompt that the next answer is asked for with, as the template renders it.
@@ -341,10 +317,7 @@ impl Chat {
     /// What the context is to begin with: the tokens that are known, and the rest as it is written. With the tokens of
     /// all of it, where the vocabulary is in this process.
     fn prompt(&self, rendered: &Rendered) -> Result<(Prompt, Option<Vec<Token>>), Error> {
-        let known = self
-            .known
-            .as_ref()
-            .filter(|known| rendered.as_str().starts_with(&known.text));
+        let known = self.known.as_ref().filter(|known| rendered.as_str().starts_with(&known.text));
         let (mut skip, mut prompt) = match known {
             Some(known) => (known.text.len(), Prompt::tokens(&*known.tokens)),
             None => (0, Prompt::markup("")),
@@ -535,10 +508,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_matched_to_its_tokens_leaves_what_was_known_before() {
-        let known = || Known {
-            text: "a".into(),
-            tokens: vec![1],
-        };
+        let known = || Known { text: "a".into(), tokens: vec![1] };
         let said = |text| {
             known().and_then_said(text, &[2, 3], |token, bytes| {
                 bytes.extend(if token == 2 { "b" } else { "c " }.bytes());

@@ -35,9 +35,7 @@ impl Window {
     /// Messages at the beginning that always stay.
     fn kept(&self, messages: &[Message]) -> usize {
         let keeps = self.when_full != ChatFull::DropOldest { keep_system: false };
-        let is_system = messages
-            .first()
-            .is_some_and(|first| first.role == Role::SYSTEM);
+        let is_system = messages.first().is_some_and(|first| first.role == Role::SYSTEM);
         usize::from(keeps && is_system)
     }
 
@@ -84,20 +82,14 @@ mod tests {
     }
 
     fn contents(messages: &[Message]) -> String {
-        messages
-            .iter()
-            .map(|message| message.content.as_str())
-            .collect()
+        messages.iter().map(|message| message.content.as_str()).collect()
     }
 
     #[test]
     fn whole_turns_go_oldest_first_and_the_last_one_stays() {
         let history = history();
         for (keep_system, expected) in [(true, ["s2tb3", "s3"]), (false, ["1a2tb3", "2tb3"])] {
-            let mut window = Window {
-                when_full: ChatFull::DropOldest { keep_system },
-                from: 0,
-            };
+            let mut window = Window { when_full: ChatFull::DropOldest { keep_system }, from: 0 };
             assert_eq!(contents(&window.shown(&history)), "s1a2tb3");
             for shown in expected {
                 assert!(window.narrow(&history));

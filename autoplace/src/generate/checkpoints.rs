@@ -64,11 +64,7 @@ impl Checkpoints {
     }
 
     pub(super) fn usage(&self) -> CheckpointUse {
-        CheckpointUse {
-            checkpoints: self.kept.len(),
-            bytes: self.bytes(),
-            limit: self.limit,
-        }
+        CheckpointUse { checkpoints: self.kept.len(), bytes: self.bytes(), limit: self.limit }
     }
 
     pub(super) fn are_taken(&self, context: &Context) -> bool {
@@ -78,8 +74,7 @@ impl Checkpoints {
     /// The tokens before the last checkpoint that lies among the first of these, which were computed with these
     /// adapters.
     pub(super) fn last_among(&self, tokens: &[Token], scales: &Scales) -> Option<usize> {
-        self.find(tokens, scales)
-            .map(|at| self.kept[at].tokens.len())
+        self.find(tokens, scales).map(|at| self.kept[at].tokens.len())
     }
 
     /// The first such.
@@ -211,11 +206,7 @@ impl Stops {
         let end = tokens.saturating_sub(BEFORE_END);
         let common = (common >= cached + WORTH_ONE && common + WORTH_ONE <= end).then_some(common);
         let end = (tokens >= MIN_PROMPT && end > cached).then_some(end);
-        Self {
-            are_on: true,
-            at: common.into_iter().chain(end).collect(),
-            last: cached,
-        }
+        Self { are_on: true, at: common.into_iter().chain(end).collect(), last: cached }
     }
 
     /// The tokens after which the next is taken, where so many are computed.

@@ -163,10 +163,7 @@ const MOST_LOGPROBS: usize = 128;
 
 fn check_logprobs(n: usize) -> Result<(), Error> {
     if n > MOST_LOGPROBS {
-        return Err(Error::TooManyLogprobs {
-            asked: n,
-            most: MOST_LOGPROBS,
-        });
+        return Err(Error::TooManyLogprobs { asked: n, most: MOST_LOGPROBS });
     }
     Ok(())
 }
@@ -181,11 +178,7 @@ fn logprobs_of(logits: &[f32], token: Token, n: usize) -> TokenLogprobs {
     for (_, logit) in &mut top {
         *logit = logprob(*logit);
     }
-    TokenLogprobs {
-        token,
-        logprob: chosen.map_or(f32::MIN, |logit| logprob(*logit)),
-        top,
-    }
+    TokenLogprobs { token, logprob: chosen.map_or(f32::MIN, |logit| logprob(*logit)), top }
 }
 
 /// The highest logits and their tokens, the highest first; of equal ones the lower token.
@@ -209,15 +202,8 @@ fn highest(logits: &[f32], n: usize) -> Vec<(Token, f32)> {
 /// Natural logarithm of the sum over all tokens of e to the power of their logit.
 fn log_sum(logits: &[f32]) -> f64 {
     // Finite, so that infinities make no difference of each other.
-    let highest = logits
-        .iter()
-        .copied()
-        .fold(f32::MIN, f32::max)
-        .min(f32::MAX);
-    let sum: f64 = logits
-        .iter()
-        .map(|logit| f64::from((logit - highest).exp()))
-        .sum();
+    let highest = logits.iter().copied().fold(f32::MIN, f32::max).min(f32::MAX);
+    let sum: f64 = logits.iter().map(|logit| f64::from((logit - highest).exp())).sum();
     f64::from(highest) + sum.ln()
 }
 
@@ -229,17 +215,12 @@ mod tests {
     use super::*;
     use crate::generate::Mirostat;
 
-    const DEMO: &str = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../examples/model/autoplace-demo-q8_0.gguf"
-    );
+    const DEMO: &str =
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
 
     /// A context that has computed a token.
     fn context() -> Context {
-        let params = ModelParams {
-            devices: Some(Vec::new()),
-            ..ModelParams::default()
-        };
+        let params = ModelParams { devices: Some(Vec::new()), ..ModelParams::default() };
         let model = Model::load(DEMO, params).unwrap();
         let params = ContextParams {
             n_threads: Some(1),
@@ -338,10 +319,7 @@ mod tests {
         assert_eq!(top(9).top[4], (2, f32::MIN));
         assert!(matches!(
             check_logprobs(MOST_LOGPROBS + 1),
-            Err(Error::TooManyLogprobs {
-                most: MOST_LOGPROBS,
-                ..
-            })
+            Err(Error::TooManyLogprobs { most: MOST_LOGPROBS, .. })
         ));
     }
 

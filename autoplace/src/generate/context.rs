@@ -27,16 +27,8 @@ impl Room {
     /// llama.cpp rounds a context up to a multiple of 256 per sequence; what was asked for, and planned, is what holds.
     pub(super) fn of(params: &ContextParams) -> Self {
         let (all, sequences) = (params.n_ctx as usize, params.n_seq_max.max(1) as usize);
-        let each = if params.kv_unified {
-            all
-        } else {
-            all / sequences
-        };
-        Self {
-            each,
-            all,
-            sequences,
-        }
+        let each = if params.kv_unified { all } else { all / sequences };
+        Self { each, all, sequences }
     }
 }
 
@@ -62,11 +54,7 @@ mod tests {
     fn sequences_share_the_context_out_unless_it_is_unified() {
         let mut params = ContextParams::default();
         (params.n_ctx, params.n_seq_max) = (1000, 3);
-        let room = |each| Room {
-            each,
-            all: 1000,
-            sequences: 3,
-        };
+        let room = |each| Room { each, all: 1000, sequences: 3 };
         assert_eq!(Room::of(&params), room(333));
         params.kv_unified = true;
         assert_eq!(Room::of(&params), room(1000));

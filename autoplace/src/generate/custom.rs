@@ -27,12 +27,7 @@ impl<F: ?Sized> Custom<F> {
 
 impl<F: Copied + ?Sized> Clone for Custom<F> {
     fn clone(&self) -> Self {
-        Self::new(
-            self.0
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .copied(),
-        )
+        Self::new(self.0.lock().unwrap_or_else(PoisonError::into_inner).copied())
     }
 }
 

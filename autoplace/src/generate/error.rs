@@ -31,8 +31,8 @@ pub enum Error {
     /// The new plan's context has fewer sequences than texts run.
     #[error("{running} texts are running, and the new plan's context has {n_seq_max} sequences")]
     TooFewSequences { running: usize, n_seq_max: usize },
-    /// The memory of the model would not become free, so it cannot be re-placed: clones of it, and contexts, vocabularies
-    /// and samplers made of it, are held that are not the session's.
+    /// The memory of the model would not become free, so it cannot be re-placed: clones of it, and contexts,
+    /// vocabularies and samplers made of it, are held that are not the session's.
     #[error(
         "the model underneath is held {holders} times elsewhere: drop what `Model::native` gave, and what was made of it, first"
     )]
@@ -59,11 +59,7 @@ pub enum Error {
     /// A text cannot be rolled back so far.
     #[error("{tokens} tokens cannot be rolled back, and {possible} can: {reason}")]
     #[serde(skip)]
-    CannotRollBack {
-        tokens: usize,
-        possible: usize,
-        reason: Word,
-    },
+    CannotRollBack { tokens: usize, possible: usize, reason: Word },
     /// A sampler would have to be where earlier choices have left it, and that depends on logits that are gone
     /// (mirostat, adaptive-p, XTC).
     #[error(
@@ -97,18 +93,15 @@ pub enum Error {
     Constraint { constraint: String, reason: String },
     /// In the middle of a text no token of the vocabulary goes on with it as the constraint has it.
     #[error("after {tokens} tokens the {constraint} allows no token: {reason}")]
-    NoTokenAllowed {
-        constraint: String,
-        tokens: usize,
-        reason: String,
-    },
+    NoTokenAllowed { constraint: String, tokens: usize, reason: String },
     /// A text ended before it was what its constraint has it be; `text` is as far as it came.
     #[error("{} ended the text before its constraint was met, after {} bytes", limit_of(*limit), text.len())]
     Incomplete { limit: FinishReason, text: String },
     /// A text that is what its schema has it be is no value of the type.
     #[error("the text is no value of its type: {reason}")]
     NotOfType { reason: String, text: String },
-    /// As many texts as an engine takes are running and waiting ([`EngineBuilder::queue`](super::EngineBuilder::queue)).
+    /// As many texts as an engine takes are running and waiting
+    /// ([`EngineBuilder::queue`](super::EngineBuilder::queue)).
     #[error("the engine's queue is full: {queue} texts are waiting")]
     QueueFull { queue: usize },
     /// The engine was shut down or dropped, or its thread has panicked.
@@ -150,9 +143,7 @@ impl Error {
     /// Of a text that has taken this.
     pub(super) fn full(statistics: &Statistics) -> Self {
         Self::ContextFull {
-            tokens: statistics
-                .prompt_tokens
-                .saturating_add(statistics.generated_tokens),
+            tokens: statistics.prompt_tokens.saturating_add(statistics.generated_tokens),
         }
     }
 
@@ -199,67 +190,34 @@ pub enum SavedCacheError {
     Nothing { path: PathBuf },
     /// The file cannot be written or read. A file that was there before is unchanged.
     #[error("cannot {doing} {}: {error}", .path.display())]
-    Io {
-        path: PathBuf,
-        doing: &'static str,
-        error: Arc<std::io::Error>,
-    },
+    Io { path: PathBuf, doing: &'static str, error: Arc<std::io::Error> },
     /// The file is something else.
     #[error("{} is no saved cache: it does not begin with `autoplKV`", .path.display())]
     NotSaved { path: PathBuf },
     /// Another version of autoplace wrote it.
     #[error("{}: version {found} of the format at byte 8, and this is version {needed}", .path.display())]
-    Version {
-        path: PathBuf,
-        needed: u32,
-        found: u32,
-    },
+    Version { path: PathBuf, needed: u32, found: u32 },
     /// The file is shorter or longer than it says at byte 16.
     #[error("{} says that it is {needed} bytes long, and has {found}", .path.display())]
-    Length {
-        path: PathBuf,
-        needed: u64,
-        found: u64,
-    },
+    Length { path: PathBuf, needed: u64, found: u64 },
     /// Something in the file is not as it was written.
     #[error("{} was altered: the checksum of bytes 0 to {end} is not the one behind them", .path.display())]
     Altered { path: PathBuf, end: u64 },
     /// The checksum is right, and what it is of makes no sense.
     #[error("{}, {field} at byte {offset}: {reason}", .path.display())]
-    Malformed {
-        path: PathBuf,
-        field: &'static str,
-        offset: u64,
-        reason: String,
-    },
+    Malformed { path: PathBuf, field: &'static str, offset: u64, reason: String },
     /// It is of another model.
     #[error("{} is of {found}, and this is {needed}", .path.display())]
-    OtherModel {
-        path: PathBuf,
-        needed: Box<ModelIdentity>,
-        found: Box<ModelIdentity>,
-    },
+    OtherModel { path: PathBuf, needed: Box<ModelIdentity>, found: Box<ModelIdentity> },
     /// It is of a model with the same header and other weights: a fine-tune of the same size, say.
     #[error("{} is of a model like {model}, but with other weights", .path.display())]
-    OtherWeights {
-        path: PathBuf,
-        model: Box<ModelIdentity>,
-    },
+    OtherWeights { path: PathBuf, model: Box<ModelIdentity> },
     /// It is of a cache that lies in memory otherwise: in this field, by llama.cpp's name.
     #[error("{} is of a cache with {field} {found}, and this one has {needed}", .path.display())]
-    OtherCache {
-        path: PathBuf,
-        field: &'static str,
-        needed: String,
-        found: String,
-    },
+    OtherCache { path: PathBuf, field: &'static str, needed: String, found: String },
     /// The context has no place for it beside the texts that run.
     #[error("{} holds {tokens} tokens, and the context has places for {context}", .path.display())]
-    TooLong {
-        path: PathBuf,
-        tokens: usize,
-        context: usize,
-    },
+    TooLong { path: PathBuf, tokens: usize, context: usize },
     /// llama.cpp did not take it.
     #[error("{}: {reason}", .path.display())]
     Refused { path: PathBuf, reason: String },

@@ -41,10 +41,7 @@ impl Fork {
 
     /// Goes on from the end of the text's prompt: another answer to it.
     pub fn from_prompt() -> Self {
-        Self {
-            from_prompt: true,
-            ..Self::default()
-        }
+        Self { from_prompt: true, ..Self::default() }
     }
 
     /// Other sampling parameters, from the next token on. Without a seed one is drawn.
@@ -92,9 +89,7 @@ impl Session {
         let lent = self.lent.as_mut().ok_or_else(Error::not_loaded)?;
         let Room { sequences, all, .. } = lent.room;
         if self.sequences.len() >= sequences {
-            return Err(Error::SequencesBusy {
-                n_seq_max: sequences,
-            });
+            return Err(Error::SequencesBusy { n_seq_max: sequences });
         }
         let source = &self.sequences[at];
         let mut forked = source.forked(id, fork, lent.context.model())?;
@@ -105,17 +100,12 @@ impl Session {
         let kept = self.cache.reach(&lent.context, seq, known.0, known.1)?;
         let own = forked.needs() - kept;
         if lent.context.kv_unified() && used + own > all {
-            return Err(Error::ContextTooSmall {
-                tokens: used + own,
-                context: all,
-            });
+            return Err(Error::ContextTooSmall { tokens: used + own, context: all });
         }
         let running = held(&self.sequences);
         let context = &mut lent.context;
         let place = self.cache.fork(context, lent.room, &running, seq, known)?;
-        let place = place.ok_or(Error::SequencesBusy {
-            n_seq_max: sequences,
-        })?;
+        let place = place.ok_or(Error::SequencesBusy { n_seq_max: sequences })?;
         forked.held.seq = place.seq;
         if place.cached < forked.held.computed {
             forked.computed_to(place.cached);
@@ -143,11 +133,8 @@ impl Sequence {
         let mut choosing = self.choices.choosing.clone();
         choosing.sampling = fork.sampling.unwrap_or(choosing.sampling);
         choosing.sampling.seed = fork.seed.or(choosing.sampling.seed);
-        let (tokens, choices) = if fork.from_prompt {
-            (self.prompt, 0)
-        } else {
-            (self.len(), generated)
-        };
+        let (tokens, choices) =
+            if fork.from_prompt { (self.prompt, 0) } else { (self.len(), generated) };
         let mut chooser = self.chooser_after(&mut choosing, tokens, choices, model)?;
         if !fork.from_prompt {
             chooser.take_custom(&self.choices.chooser);

@@ -153,9 +153,7 @@ impl Generate {
         T: serde::de::DeserializeOwned + schemars::JsonSchema,
     {
         let text = self.constraint(Constraint::of_type::<T>()).text()?;
-        serde_json::from_str(&text).map_err(|error| Error::NotOfType {
-            reason: error.to_string(),
-            text,
-        })
+        serde_json::from_str(&text)
+            .map_err(|error| Error::NotOfType { reason: error.to_string(), text })
     }
 }

@@ -139,16 +139,9 @@ mod tests {
         texts: &[&str],
         reason: FinishReason,
     ) -> Option<Error> {
-        let statistics = Statistics {
-            prompt_tokens: 3,
-            generated_tokens: 4,
-            ..Statistics::default()
-        };
-        let end = End {
-            reason,
-            meets_constraint: !is_constrained,
-            statistics,
-        };
+        let statistics =
+            Statistics { prompt_tokens: 3, generated_tokens: 4, ..Statistics::default() };
+        let end = End { reason, meets_constraint: !is_constrained, statistics };
         let mut progress = Progress::new(full_is_error, is_constrained, Statistics::default());
         for (at, text) in (1..).zip(texts) {
             assert!(progress.take_error().is_none());

@@ -34,10 +34,7 @@ enum Part {
 
 impl Prompt {
     fn of(part: Part, add_special: bool) -> Self {
-        Self {
-            parts: vec![part],
-            add_special,
-        }
+        Self { parts: vec![part], add_special }
     }
 
     /// Plain text: control tokens written in it are not read as such. The vocabulary's BOS token is put before it,
@@ -128,12 +125,10 @@ impl From<&str> for Prompt {
 /// What users wrote in a conversation is never read as control tokens.
 impl From<&Rendered> for Prompt {
     fn from(rendered: &Rendered) -> Self {
-        rendered
-            .parts()
-            .fold(Self::markup(""), |prompt, part| match part {
-                chat::Part::Markup(text) => prompt.then_markup(text),
-                chat::Part::Text(text) => prompt.then_text(text),
-            })
+        rendered.parts().fold(Self::markup(""), |prompt, part| match part {
+            chat::Part::Markup(text) => prompt.then_markup(text),
+            chat::Part::Text(text) => prompt.then_text(text),
+        })
     }
 }
 

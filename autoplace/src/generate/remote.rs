@@ -137,10 +137,7 @@ impl RemoteText {
             requested: AtomicBool::new(false),
             target: Mutex::new(Some((worker.sender(), id))),
         });
-        let statistics = Statistics {
-            seed,
-            ..Statistics::default()
-        };
+        let statistics = Statistics { seed, ..Statistics::default() };
         let text = Self {
             model,
             worker: Some(worker),
@@ -274,11 +271,7 @@ fn begin(
     spec: &Spec,
     so_far: &[Token],
 ) -> Result<Result<Option<u32>, Error>, worker::Error> {
-    let generation = Generation {
-        id,
-        spec: spec.clone(),
-        so_far: so_far.to_owned(),
-    };
+    let generation = Generation { id, spec: spec.clone(), so_far: so_far.to_owned() };
     worker.send(&Request::Generate(Box::new(generation)), DOING)?;
     match worker.receive(DOING)? {
         Reply::Accepted { seed } => Ok(Ok(seed)),

@@ -217,10 +217,6 @@ impl Session {
         }
         // What an earlier re-placement left to be computed again still is.
         again |= self.sequences.iter().any(Sequence::is_computed_again);
-        Ok(if again {
-            Resumed::Recomputed
-        } else {
-            Resumed::Restored
-        })
+        Ok(if again { Resumed::Recomputed } else { Resumed::Restored })
     }
 }

@@ -65,10 +65,7 @@ impl Spec {
             custom: None,
             constraint: None,
             stops: Vec::new(),
-            limits: Limits {
-                max_tokens: usize::MAX,
-                special: false,
-            },
+            limits: Limits { max_tokens: usize::MAX, special: false },
             speculation: Speculation::Off,
             drafter: None,
             when_full: WhenFull::Stop,

@@ -54,11 +54,7 @@ impl Session {
             });
         }
         if sequence.choices_lost(tokens) {
-            return Err(Error::CannotRollBack {
-                tokens,
-                possible: 0,
-                reason: SAMPLER,
-            });
+            return Err(Error::CannotRollBack { tokens, possible: 0, reason: SAMPLER });
         }
         let rolled_back = sequence.roll_back(lent, &mut self.cache, tokens)?;
         let left = sequence.held.computed;
@@ -107,11 +103,7 @@ impl Sequence {
 
     fn can_roll_back(&self, lent: &Lent, cache: &Cache) -> Result<usize, Error> {
         let possible = self.can_go_back(lent, cache)?;
-        Ok(if self.choices_lost(possible) {
-            0
-        } else {
-            possible
-        })
+        Ok(if self.choices_lost(possible) { 0 } else { possible })
     }
 
     /// As far as the memory goes.
@@ -181,11 +173,7 @@ impl Sequence {
         if self.held.computed > keep {
             let context = &mut lent.context;
             let by_itself = can_go_back(context, self.held.seq, keep)?;
-            let known = if by_itself {
-                keep
-            } else {
-                keep.min(self.held.unshifted)
-            };
+            let known = if by_itself { keep } else { keep.min(self.held.unshifted) };
             let known = &self.tokens[..known];
             let held = cache.go_back(context, self.held.seq, known, &self.scales)?;
             if by_itself {
@@ -208,14 +196,8 @@ impl Sequence {
         statistics.cached_tokens = statistics.cached_tokens.min(self.held.computed);
         // The last one is computed alone, as it was.
         let again = left - self.held.computed;
-        self.held.in_batches = self
-            .held
-            .in_batches
-            .min(if again > 1 { left } else { left - 1 });
-        Ok(RolledBack {
-            tokens,
-            text: before - after,
-        })
+        self.held.in_batches = self.held.in_batches.min(if again > 1 { left } else { left - 1 });
+        Ok(RolledBack { tokens, text: before - after })
     }
 
     /// What the text is held to after its first `tokens`.

@@ -56,11 +56,7 @@ pub(super) struct Asking {
 
 impl Asking {
     pub(super) fn new(wanted: usize, favoured: u64) -> Self {
-        Self {
-            wanted,
-            given: 0,
-            favoured,
-        }
+        Self { wanted, given: 0, favoured }
     }
 }
 

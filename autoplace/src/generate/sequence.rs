@@ -94,25 +94,16 @@ impl Sequence {
         let in_place = prompt + if shifts { 0 } else { so_far.len() };
         // The last token of an answer needs no place.
         if in_place >= capacity + usize::from(!so_far.is_empty()) {
-            return Err(Error::PromptTooLong {
-                tokens: in_place,
-                context: capacity,
-            });
+            return Err(Error::PromptTooLong { tokens: in_place, context: capacity });
         }
         let shifting = Shifting::of(&spec.when_full, &tokens, capacity, vocab)?;
         let text = TextAssembler::new(spec.stops);
         tokens.reserve(spec.limits.max_tokens.min(capacity.saturating_sub(prompt)));
-        let mut choosing = Choosing {
-            sampling: spec.sampling,
-            logprobs: spec.logprobs,
-            custom: spec.custom,
-        };
+        let mut choosing =
+            Choosing { sampling: spec.sampling, logprobs: spec.logprobs, custom: spec.custom };
         let mut chooser = choosing.begin(vocab.model())?;
         tokens.iter().try_for_each(|it| chooser.accept(*it))?;
-        let statistics = Statistics {
-            seed: chooser.seed(),
-            ..Statistics::default()
-        };
+        let statistics = Statistics { seed: chooser.seed(), ..Statistics::default() };
         let mut sequence = Self {
             id,
             tokens,
@@ -120,18 +111,10 @@ impl Sequence {
             scales,
             limits: spec.limits,
             shifting,
-            before: Before {
-                text: text.clone(),
-                matcher: matcher.clone(),
-                forgotten: Vec::new(),
-            },
+            before: Before { text: text.clone(), matcher: matcher.clone(), forgotten: Vec::new() },
             text,
             matcher,
-            choices: Choices {
-                choosing,
-                chooser,
-                known: prompt,
-            },
+            choices: Choices { choosing, chooser, known: prompt },
             held: Held::nothing_of(prompt),
             batch: InBatch::default(),
             turn: Turn::default(),
@@ -172,9 +155,7 @@ impl Sequence {
             self.choices.known = self.tokens.len();
         } else if self.statistics.discarded_tokens > 0 {
             // To be made again, they would need what was forgotten.
-            return Err(Error::ChoicesLost {
-                choices: so_far.len(),
-            });
+            return Err(Error::ChoicesLost { choices: so_far.len() });
         }
         Ok(())
     }
@@ -194,11 +175,7 @@ impl Sequence {
             before: self.before.clone(),
             text: self.text.clone(),
             matcher: self.matcher.clone(),
-            choices: Choices {
-                choosing,
-                chooser,
-                known: self.choices.known,
-            },
+            choices: Choices { choosing, chooser, known: self.choices.known },
             held: Held {
                 seq: self.held.seq,
                 computed: self.held.computed,
@@ -207,10 +184,7 @@ impl Sequence {
                 ..Held::nothing_of(self.prompt)
             },
             batch: InBatch::default(),
-            turn: Turn {
-                is_paused: false,
-                ..self.turn
-            },
+            turn: Turn { is_paused: false, ..self.turn },
             speculator: self.speculator.clone(),
             statistics: self.statistics,
         }
@@ -244,11 +218,8 @@ impl Sequence {
     }
 
     pub(super) fn count_turn(&mut self, scales: &Scales) {
-        self.turn.turns_waited = if self.scales == *scales {
-            0
-        } else {
-            self.turn.turns_waited.saturating_add(1)
-        };
+        self.turn.turns_waited =
+            if self.scales == *scales { 0 } else { self.turn.turns_waited.saturating_add(1) };
     }
 
     /// Tokens that it has places for or needs them: those computed, and those to be.

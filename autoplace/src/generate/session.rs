@@ -57,9 +57,8 @@ pub struct Session {
 
 impl Session {
     pub(super) fn open(model: &Model) -> Result<Self, Error> {
-        let not_generative = || Error::NotGenerative {
-            architecture: model.placement().model.architecture.clone(),
-        };
+        let not_generative =
+            || Error::NotGenerative { architecture: model.placement().model.architecture.clone() };
         let native = model.native()?;
         // Encoders (BERT), encoder-decoders (T5) and diffusion models (LLaDA) have no next token.
         let causal = native.has_decoder() && !native.has_encoder() && native.shape().causal;
@@ -125,9 +124,7 @@ impl Session {
         let lent = self.lent.as_mut().ok_or_else(Error::not_loaded)?;
         let room = lent.room;
         if self.sequences.len() >= room.sequences {
-            return Err(Error::SequencesBusy {
-                n_seq_max: room.sequences,
-            });
+            return Err(Error::SequencesBusy { n_seq_max: room.sequences });
         }
         let capacity = room.each.min(room.all.saturating_sub(used));
         let id = SequenceId(self.begun);
@@ -170,9 +167,7 @@ impl Session {
     /// Where every sequence has a cache of its own, llama.cpp computes those together whose numbers follow each other
     /// in the batch, and the others in graphs of their own (llama-batch.cpp, split_equal).
     pub(super) fn insert(&mut self, sequence: Sequence) {
-        let at = self
-            .sequences
-            .partition_point(|it| it.held.seq < sequence.held.seq);
+        let at = self.sequences.partition_point(|it| it.held.seq < sequence.held.seq);
         self.sequences.insert(at, sequence);
     }
 
@@ -189,18 +184,10 @@ impl Session {
         sequence.take_up(&lent.vocab);
         // Behind those that wait for a token already.
         sequence.turn.favoured = self.work.number;
-        let running: Vec<_> = self
-            .sequences
-            .iter()
-            .map(|it| it.held(&sequence.scales))
-            .collect();
+        let running: Vec<_> = self.sequences.iter().map(|it| it.held(&sequence.scales)).collect();
         let wanted = (&*sequence.tokens, &sequence.scales);
-        let place = self
-            .cache
-            .place(&mut lent.context, lent.room, &running, wanted, reuse)?;
-        let place = place.ok_or(Error::SequencesBusy {
-            n_seq_max: lent.room.sequences,
-        })?;
+        let place = self.cache.place(&mut lent.context, lent.room, &running, wanted, reuse)?;
+        let place = place.ok_or(Error::SequencesBusy { n_seq_max: lent.room.sequences })?;
         let mut sequences = self.sequences.iter();
         let of = sequences.find(|it| Some(it.held.seq) == place.shares);
         sequence.held.shares = of.map(|of| (of.id, place.cached));

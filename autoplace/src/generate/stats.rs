@@ -58,10 +58,7 @@ pub struct Statistics {
 impl Statistics {
     /// Prompt processing, in tokens per second; 0.0 before the prompt is done.
     pub fn prompt_tokens_per_second(&self) -> f64 {
-        per_second(
-            self.prompt_tokens.saturating_sub(self.cached_tokens),
-            self.prompt_time,
-        )
+        per_second(self.prompt_tokens.saturating_sub(self.cached_tokens), self.prompt_time)
     }
 
     /// The share of the draft tokens that were chosen; 0.0 before the first draft.
@@ -75,10 +72,7 @@ impl Statistics {
     /// Text generation, in tokens per second; 0.0 before the second token, since the first one's logits come
     /// with the prompt.
     pub fn tokens_per_second(&self) -> f64 {
-        per_second(
-            self.generated_tokens.saturating_sub(1),
-            self.generation_time,
-        )
+        per_second(self.generated_tokens.saturating_sub(1), self.generation_time)
     }
 }
 
@@ -97,11 +91,7 @@ impl fmt::Display for Statistics {
             self.tokens_per_second()
         )?;
         if let Some(latency) = self.first_token_latency {
-            write!(
-                f,
-                "; first token after {:.0} ms",
-                latency.as_secs_f64() * 1e3
-            )?;
+            write!(f, "; first token after {:.0} ms", latency.as_secs_f64() * 1e3)?;
         }
         if self.drafted_tokens > 0 {
             write!(
@@ -115,11 +105,7 @@ impl fmt::Display for Statistics {
 }
 
 fn per_second(tokens: usize, time: Duration) -> f64 {
-    if time.is_zero() {
-        0.0
-    } else {
-        tokens as f64 / time.as_secs_f64()
-    }
+    if time.is_zero() { 0.0 } else { tokens as f64 / time.as_secs_f64() }
 }
 
 /// Why no tokens are drafted though that was asked for.

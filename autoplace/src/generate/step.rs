@@ -85,10 +85,7 @@ impl Step<'_> {
             return Ok(());
         }
         let begun = Instant::now();
-        let Computed {
-            is_steady,
-            generated,
-        } = self.compute()?;
+        let Computed { is_steady, generated } = self.compute()?;
         let computed = begun.elapsed();
         let alone = self.alone();
         self.choose(begun, computed)?;
@@ -111,11 +108,7 @@ impl Step<'_> {
     fn alone(&self) -> Option<(usize, Duration)> {
         match &**self.sequences {
             [only] if self.work.batch.len() == 1 => {
-                let Statistics {
-                    first_token_latency,
-                    generation_time,
-                    ..
-                } = only.statistics;
+                let Statistics { first_token_latency, generation_time, .. } = only.statistics;
                 first_token_latency.map(|_| (only.len(), generation_time))
             }
             _ => None,
@@ -125,14 +118,7 @@ impl Step<'_> {
     /// Puts the next tokens of every text whose adapters' turn it is into the batch: one of each that is being
     /// generated, and what there is room for of prompts.
     fn fill(&mut self) -> Result<(), Error> {
-        let Work {
-            batch,
-            asking,
-            turns,
-            prompt_chunk,
-            number,
-            ..
-        } = &mut *self.work;
+        let Work { batch, asking, turns, prompt_chunk, number, .. } = &mut *self.work;
         let scales = turns.next(self.sequences);
         self.model.slot().adapt(&mut self.lent.context, scales)?;
         batch.clear();
@@ -172,12 +158,7 @@ impl Step<'_> {
             return Ok(Computed::default());
         }
         let queued = self.work.batch.len();
-        let is_steady = draft(
-            self.lent,
-            self.drafters,
-            self.sequences,
-            &mut self.work.batch,
-        )?;
+        let is_steady = draft(self.lent, self.drafters, self.sequences, &mut self.work.batch)?;
         let generates = self.sequences.iter().all(Sequence::is_steady);
         self.set_threads(generates)?;
         let context = &mut self.lent.context;
@@ -270,8 +251,7 @@ impl Step<'_> {
         let tokens = &sequence.tokens[..sequence.held.computed];
         let of = (tokens, &sequence.scales);
         let context = &mut self.lent.context;
-        self.cache
-            .checkpoint(context, sequence.held.seq, of, &running);
+        self.cache.checkpoint(context, sequence.held.seq, of, &running);
     }
 
     fn choose_of(
@@ -374,16 +354,8 @@ fn draft(
     sequences: &mut [Sequence],
     batch: &mut Batch,
 ) -> Result<bool, Error> {
-    let Lent {
-        context,
-        vocab,
-        room,
-        ..
-    } = lent;
-    if sequences
-        .iter()
-        .all(|sequence| sequence.speculator.is_none())
-    {
+    let Lent { context, vocab, room, .. } = lent;
+    if sequences.iter().all(|sequence| sequence.speculator.is_none()) {
         return Ok(false);
     }
     let is_steady = sequences.iter().all(Sequence::is_steady);
@@ -397,20 +369,13 @@ fn draft(
         0 => usize::MAX,
         tokens => tokens as usize,
     };
-    let mut left = of_graph
-        .saturating_sub(batch.len())
-        .min(outputs)
-        .min(room.all.saturating_sub(used));
-    let mut sharing = sequences
-        .iter()
-        .filter(|it| it.speculator.is_some())
-        .count();
+    let mut left =
+        of_graph.saturating_sub(batch.len()).min(outputs).min(room.all.saturating_sub(used));
+    let mut sharing = sequences.iter().filter(|it| it.speculator.is_some()).count();
     for sequence in sequences.iter_mut().filter(|it| it.speculator.is_some()) {
         let share = if is_steady { left / sharing } else { 0 };
         sharing -= 1;
-        let most = share
-            .min(back)
-            .min(room.each.saturating_sub(sequence.len()));
+        let most = share.min(back).min(room.each.saturating_sub(sequence.len()));
         left -= sequence.queue_draft(batch, most, off, vocab.n_tokens(), drafters)?;
     }
     Ok(is_steady)

@@ -24,11 +24,7 @@ pub(super) enum Released {
 impl TextAssembler {
     /// `stops` must hold no empty string.
     pub(super) fn new(stops: Vec<String>) -> Self {
-        Self {
-            bytes: Vec::with_capacity(64),
-            held: String::with_capacity(64),
-            stops,
-        }
+        Self { bytes: Vec::with_capacity(64), held: String::with_capacity(64), stops }
     }
 
     /// The buffer to append a token's bytes to, before [`release`](Self::release).
@@ -88,12 +84,7 @@ impl TextAssembler {
     }
 
     fn take(&mut self) -> Released {
-        if let Some(at) = self
-            .stops
-            .iter()
-            .filter_map(|stop| self.held.find(stop))
-            .min()
-        {
+        if let Some(at) = self.stops.iter().filter_map(|stop| self.held.find(stop)).min() {
             self.held.truncate(at);
             self.bytes.clear();
             return Released::Stopped(std::mem::take(&mut self.held));
@@ -118,9 +109,7 @@ impl TextAssembler {
             .iter()
             .flat_map(|stop| {
                 let longest = held.len().min(stop.len() - 1);
-                (1..=longest)
-                    .rev()
-                    .find(|&n| held.ends_with(&stop.as_bytes()[..n]))
+                (1..=longest).rev().find(|&n| held.ends_with(&stop.as_bytes()[..n]))
             })
             .max()
             .unwrap_or(0)

@@ -44,10 +44,7 @@ pub enum WhenFull {
 impl WhenFull {
     /// Forgets half of what is not kept, whenever the context is full.
     pub fn shift(keep: Keep) -> Self {
-        Self::Shift {
-            keep,
-            discard: None,
-        }
+        Self::Shift { keep, discard: None }
     }
 }
 
@@ -91,11 +88,7 @@ impl Shifting {
             Keep::Tokens(tokens) => *tokens,
             Keep::Beginning(beginning) => {
                 let beginning = beginning.tokenize(vocab)?;
-                beginning
-                    .iter()
-                    .zip(prompt)
-                    .take_while(|(a, b)| a == b)
-                    .count()
+                beginning.iter().zip(prompt).take_while(|(a, b)| a == b).count()
             }
             Keep::Prompt => prompt.len(),
         };
@@ -104,10 +97,7 @@ impl Shifting {
         if *discard == Some(0) || keep.saturating_add(2) > context {
             return Err(Error::NothingToShift { keep, context });
         }
-        Ok(Some(Self {
-            keep,
-            discard: *discard,
-        }))
+        Ok(Some(Self { keep, discard: *discard }))
     }
 
     /// How many of `tokens` that are computed are forgotten: 0 where too few are left. The first `shared` lie in cells
@@ -133,11 +123,7 @@ fn turns_in_place(lent: &Lent) -> bool {
     let plain = matches!(lent.type_k, KvType::F16 | KvType::F32);
     // By how much each cell moves, in 4 bytes, has its place where the mask of a batch had one: 2 bytes per cell of one
     // cache and token.
-    let caches = if context.kv_unified() {
-        1
-    } else {
-        context.n_seq_max()
-    };
+    let caches = if context.kv_unified() { 1 } else { context.n_seq_max() };
     let has_place = context.n_ubatch() / 4 >= caches;
     plain && has_place && context.kv_can_shift() && context.rope_only_rotates()
 }
@@ -234,10 +220,7 @@ mod tests {
 
     #[test]
     fn half_of_what_is_not_kept_is_forgotten() {
-        let half = Shifting {
-            keep: 10,
-            discard: None,
-        };
+        let half = Shifting { keep: 10, discard: None };
         assert_eq!(half.discard(110, 0), 50);
         assert_eq!(half.discard(12, 0), 1);
         assert_eq!([11, 10, 3].map(|tokens| half.discard(tokens, 0)), [0; 3]);
@@ -245,20 +228,14 @@ mod tests {
 
     #[test]
     fn one_token_after_the_kept_ones_always_stays() {
-        let many = Shifting {
-            keep: 4,
-            discard: Some(100),
-        };
+        let many = Shifting { keep: 4, discard: Some(100) };
         assert_eq!(many.discard(50, 0), 45);
         assert_eq!(many.discard(200, 0), 100);
     }
 
     #[test]
     fn what_others_hold_too_goes_besides() {
-        let half = Shifting {
-            keep: 10,
-            discard: None,
-        };
+        let half = Shifting { keep: 10, discard: None };
         assert_eq!(half.discard(110, 5), 50);
         assert_eq!(half.discard(110, 60), 50 + 25);
         assert_eq!(half.discard(110, 109), 0);

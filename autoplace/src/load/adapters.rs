@@ -36,10 +36,7 @@ pub(crate) struct AdapterFiles {
 impl AdapterFiles {
     /// Adds an adapter, which without a name is called as its file is.
     pub(super) fn push(&mut self, name: Option<String>, path: &Path, scale: f32) {
-        let stem = || {
-            path.file_stem()
-                .map(|stem| stem.to_string_lossy().into_owned())
-        };
+        let stem = || path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
         self.lora.push(Adapter {
             name: name.or_else(stem).unwrap_or_default(),
             path: path.to_owned(),
@@ -60,13 +57,8 @@ impl AdapterFiles {
                     scale: adapter.scale,
                 });
             }
-            if self.lora[..index]
-                .iter()
-                .any(|other| other.name == adapter.name)
-            {
-                return Err(AdapterError::Twice {
-                    name: adapter.name.clone(),
-                });
+            if self.lora[..index].iter().any(|other| other.name == adapter.name) {
+                return Err(AdapterError::Twice { name: adapter.name.clone() });
             }
             let lora = Lora::from_header(&open(&adapter.path)?)?;
             profile = profile.with_lora(&lora)?;
@@ -74,10 +66,7 @@ impl AdapterFiles {
         for (path, scale) in &self.control_vectors {
             let name = || path.display().to_string();
             if !scale.is_finite() {
-                return Err(AdapterError::Scale {
-                    name: name(),
-                    scale: *scale,
-                });
+                return Err(AdapterError::Scale { name: name(), scale: *scale });
             }
             ControlVector::from_header(&open(path)?, &profile)?;
             profile = profile.with_control_vector();
@@ -169,10 +158,7 @@ impl AdapterFiles {
                 });
             };
             if !scale.is_finite() {
-                return Err(AdapterError::Scale {
-                    name: name.clone(),
-                    scale: *scale,
-                });
+                return Err(AdapterError::Scale { name: name.clone(), scale: *scale });
             }
             scales[index] = *scale;
         }
@@ -197,9 +183,7 @@ pub(crate) struct Attached {
 impl Attached {
     pub(super) fn at(&self, scales: &Scales) -> Vec<(LoraAdapter, f32)> {
         let adapters = self.lora.iter().zip(scales.0.iter());
-        adapters
-            .map(|((one, _), &scale)| (one.clone(), scale))
-            .collect()
+        adapters.map(|((one, _), &scale)| (one.clone(), scale)).collect()
     }
 
     /// How many adapters hold the model.

@@ -42,10 +42,7 @@ pub(crate) struct Unreadable {
 
 impl Unreadable {
     pub(crate) fn new(path: &Path, error: io::Error) -> Self {
-        Self {
-            path: path.to_owned(),
-            error,
-        }
+        Self { path: path.to_owned(), error }
     }
 }
 
@@ -60,9 +57,7 @@ impl Added {
             let name = path.file_stem().unwrap_or_default().to_string_lossy();
             AddedFile::read(name.into_owned(), path, *scale)
         });
-        let control_layers = files
-            .control_layers
-            .filter(|_| !files.control_vectors.is_empty());
+        let control_layers = files.control_layers.filter(|_| !files.control_vectors.is_empty());
         Ok(Self {
             lora: lora.collect::<Result<_, _>>()?,
             control_vectors: control_vectors.collect::<Result<_, _>>()?,
@@ -74,11 +69,8 @@ impl Added {
     pub(super) fn scales(&self, files: &AdapterFiles) -> Result<Option<Scales>, Unreadable> {
         let mut scales = vec![0.0; files.lora.len()];
         if !self.lora.is_empty() {
-            let present: Vec<String> = files
-                .lora
-                .iter()
-                .map(|one| hash(&one.path))
-                .collect::<Result<_, _>>()?;
+            let present: Vec<String> =
+                files.lora.iter().map(|one| hash(&one.path)).collect::<Result<_, _>>()?;
             for one in &self.lora {
                 let mut places = present.iter().zip(&mut scales);
                 // The same file may be there by two names.
@@ -94,22 +86,14 @@ impl Added {
         let same = |(a, b): (&AddedFile, &AddedFile)| a.hash == b.hash && a.scale == b.scale;
         let is_same = always.control_layers == self.control_layers
             && always.control_vectors.len() == self.control_vectors.len()
-            && always
-                .control_vectors
-                .iter()
-                .zip(&self.control_vectors)
-                .all(same);
+            && always.control_vectors.iter().zip(&self.control_vectors).all(same);
         Ok(is_same.then(|| Scales::from(scales)))
     }
 }
 
 impl AddedFile {
     fn read(name: String, path: &Path, scale: f32) -> Result<Self, Unreadable> {
-        Ok(Self {
-            name,
-            scale,
-            hash: hash(path)?,
-        })
+        Ok(Self { name, scale, hash: hash(path)? })
     }
 }
 

@@ -53,8 +53,8 @@ impl ModelBuilder {
         }
     }
 
-    /// Everything that a plan can be asked for, at once. It comes first: after one of the other methods, whose setting it
-    /// would replace, the load is [`Error::Conflict`].
+    /// Everything that a plan can be asked for, at once. It comes first: after one of the other methods, whose setting
+    /// it would replace, the load is [`Error::Conflict`].
     pub fn request(mut self, request: Request) -> Self {
         if self.recipe.request != Request::new() {
             self.conflict = Some("request");
@@ -208,8 +208,8 @@ impl ModelBuilder {
         self
     }
 
-    /// Tokens that are computed at once, with [`n_batch`](Self::n_batch) at least as large. Default: 512, and more where
-    /// prompts gain.
+    /// Tokens that are computed at once, with [`n_batch`](Self::n_batch) at least as large. Default: 512, and more
+    /// where prompts gain.
     pub fn n_ubatch(mut self, tokens: u32) -> Self {
         let n_batch = self.recipe.request.params.n_batch.max(tokens);
         self.recipe.request = self.recipe.request.n_ubatch(tokens).n_batch(n_batch);
@@ -378,8 +378,8 @@ impl ModelBuilder {
         self
     }
 
-    /// Follows a saved plan exactly, instead of making one. Beside what a plan is asked for (context, layers, headroom) it
-    /// is [`Error::Conflict`].
+    /// Follows a saved plan exactly, instead of making one. Beside what a plan is asked for (context, layers, headroom)
+    /// it is [`Error::Conflict`].
     ///
     /// Before the load it is held against the model, against the machine as it is, and against what llama.cpp
     /// says that it takes.
@@ -438,9 +438,7 @@ impl ModelBuilder {
             return Ok((recipe, First::Fresh));
         };
         if recipe.request != Request::new() {
-            return Err(Error::Conflict {
-                late: "plan_file".to_owned(),
-            });
+            return Err(Error::Conflict { late: "plan_file".to_owned() });
         }
         let saved = saved.read()?;
         recipe.request = saved.request.clone();
@@ -484,9 +482,7 @@ impl Progress {
     /// One for a load of llama.cpp's.
     pub(super) fn callback(&self) -> Option<Callback> {
         let shared = Arc::clone(self.0.as_ref()?);
-        Some(Box::new(move |done| {
-            (shared.lock().unwrap_or_else(PoisonError::into_inner))(done)
-        }))
+        Some(Box::new(move |done| (shared.lock().unwrap_or_else(PoisonError::into_inner))(done)))
     }
 
     pub(super) const fn is_some(&self) -> bool {

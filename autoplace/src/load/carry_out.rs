@@ -107,12 +107,8 @@ impl Recipe {
         // Before the context, whose graphs leave room for the nodes of all adapters.
         let attached =
             (self.adapters.load(&model, profile)).map_err(Unmade::at(Stage::Weights, devices))?;
-        let threads = Threads::before(
-            (self.threads, self.threads_batch),
-            &machine.host,
-            plan,
-            verify,
-        );
+        let threads =
+            Threads::before((self.threads, self.threads_batch), &machine.host, plan, verify);
         let mut params = llama_sys::ContextParams {
             n_threads: Some(threads.generation),
             n_threads_batch: Some(threads.prompt),
@@ -136,11 +132,7 @@ impl Recipe {
         params.n_threads = Some(threads.generation);
         let placed = Placed::new(prepared, &readings, &run, threads, &self.terms);
         Ok(Loaded {
-            native: Native {
-                model,
-                params,
-                attached,
-            },
+            native: Native { model, params, attached },
             context,
             drafts: Drafts { model: None, heads },
             placed,
@@ -151,11 +143,7 @@ impl Recipe {
 impl Unmade {
     /// An error at this stage, with what is free on these devices at the moment.
     pub(super) fn at<E: Into<Error>>(stage: Stage, devices: &[Device]) -> impl FnOnce(E) -> Self {
-        move |error| Self {
-            stage,
-            error: Box::new(error.into()),
-            free: free(devices),
-        }
+        move |error| Self { stage, error: Box::new(error.into()), free: free(devices) }
     }
 
     /// The failure, once all of the load has been freed.
@@ -170,22 +158,13 @@ impl Unmade {
 impl Failure {
     /// One that has nothing to do with memory.
     pub(super) fn other(stage: Stage, error: Error) -> Box<Self> {
-        Box::new(Self {
-            stage,
-            error,
-            lacks_memory: false,
-            refused: None,
-            free: Vec::new(),
-        })
+        Box::new(Self { stage, error, lacks_memory: false, refused: None, free: Vec::new() })
     }
 
     /// One of a lack of memory that llama.cpp did not say.
     pub(super) fn lacking(stage: Stage, error: Error) -> Box<Self> {
         let other = Self::other(stage, error);
-        Box::new(Self {
-            lacks_memory: true,
-            ..*other
-        })
+        Box::new(Self { lacks_memory: true, ..*other })
     }
 
     /// One of llama.cpp's, all of whose load has been freed. `free` was before that.
@@ -196,9 +175,8 @@ impl Failure {
         plan: &Plan,
         devices: &[Device],
     ) -> Box<Self> {
-        let refused = error
-            .out_of_memory()
-            .map(|failed| (failed.buffer_type.clone(), failed.bytes));
+        let refused =
+            error.out_of_memory().map(|failed| (failed.buffer_type.clone(), failed.bytes));
         if !lacks_memory(stage, &error, devices) {
             return Self::other(stage, error.into());
         }
@@ -233,10 +211,7 @@ fn lacks_memory(stage: Stage, error: &llama_sys::Error, devices: &[Device]) -> b
 ///
 /// A device that does not tell its memory is left to the load.
 fn check(plan: &Plan, devices: &[Device]) -> Result<(), Error> {
-    let mut lacking = plan
-        .gpus()
-        .zip(devices)
-        .filter_map(|(gpu, device)| lack(gpu, device));
+    let mut lacking = plan.gpus().zip(devices).filter_map(|(gpu, device)| lack(gpu, device));
     lacking.next().map_or(Ok(()), Err)
 }
 

@@ -49,13 +49,15 @@ impl<'a> Contract<'a> {
     pub(super) fn new(recipe: &'a Recipe, first: First, progress: Progress) -> Result<Self, Error> {
         let header = Header::open(&recipe.path)?;
         let profile = recipe.profile(&header)?;
+        let by_model = recipe.request.params.embeddings == Some(Pooling::Model);
+        if by_model && profile.hparams.pooling.is_none() {
+            return Err(Error::NoPooling { model: profile.name });
+        }
         let ranks = recipe.request.params.embeddings == Some(Pooling::Rank);
         // llama-arch.cpp: the head's matrices, of which a model has the last at least.
         let head = ["cls.weight", "cls.output.weight"];
         if ranks && !head.iter().any(|name| header.tensor(name).is_some()) {
-            return Err(Error::NoRankHead {
-                architecture: profile.architecture,
-            });
+            return Err(Error::NoRankHead { architecture: profile.architecture });
         }
         Ok(Self {
             recipe,
@@ -78,9 +80,7 @@ impl<'a> Contract<'a> {
                 Ok(prepared) => prepared,
                 Err(error) => return Err(self.no_plan(error)),
             };
-            let carried_out = self
-                .recipe
-                .carry_out(&prepared, &self.profile, &self.progress);
+            let carried_out = self.recipe.carry_out(&prepared, &self.profile, &self.progress);
             let judged = carried_out.and_then(|loaded| self.judged(loaded, &prepared));
             match judged.and_then(|loaded| self.beside(loaded, &prepared)) {
                 Ok(loaded) => return Ok(self.told(loaded)),
@@ -172,10 +172,8 @@ impl<'a> Contract<'a> {
         let gpus: Vec<&Gpu> = gpus.iter().collect();
         let probe = self.recipe.adapters.probe(&self.header)?;
         let probed = probe.footprints(&gpus, &plan.context, &plan.split());
-        Ok(probed.map_err(|source| plan::Error::Probe {
-            n_gpu_layers: plan.n_gpu_layers,
-            source,
-        })?)
+        Ok(probed
+            .map_err(|source| plan::Error::Probe { n_gpu_layers: plan.n_gpu_layers, source })?)
     }
 
     /// Holds what was taken against what was left for it.
@@ -221,10 +219,7 @@ impl<'a> Contract<'a> {
     fn beside(&mut self, loaded: Loaded, prepared: &Prepared) -> Result<Loaded, Box<Failure>> {
         let added = self.recipe.add_draft(loaded, prepared, &self.progress);
         added.inspect_err(|failure| {
-            if let Error::Difference {
-                device, difference, ..
-            } = &failure.error
-            {
+            if let Error::Difference { device, difference, .. } = &failure.error {
                 (self.taught).took_more(&prepared.plan, device, *difference);
             }
         })
@@ -232,13 +227,7 @@ impl<'a> Contract<'a> {
 
     /// Notes a failure down, and what it taught. An error where it ends the load.
     fn back_off(&mut self, prepared: &Prepared, failure: Failure) -> Result<(), Error> {
-        let Failure {
-            stage,
-            error,
-            lacks_memory,
-            refused,
-            free,
-        } = failure;
+        let Failure { stage, error, lacks_memory, refused, free } = failure;
         if !lacks_memory {
             return Err(error);
         }
@@ -248,10 +237,7 @@ impl<'a> Contract<'a> {
             (_, Some((buffer_type, _))) => Some(buffer_type.clone()),
             _ => None,
         };
-        self.tried.push(Attempt::of(
-            &prepared.plan,
-            Some(failed(prepared, stage, &error, device)),
-        ));
+        self.tried.push(Attempt::of(&prepared.plan, Some(failed(prepared, stage, &error, device))));
         self.plans.push(prepared.plan.clone());
         let may_plan = !matches!(self.first, First::Saved(_, Replay::Refuse));
         let attempts = usize::try_from(self.recipe.terms.attempts.get()).unwrap_or(usize::MAX);
@@ -284,10 +270,7 @@ impl<'a> Contract<'a> {
         if self.tried.len() < 2 {
             return error;
         }
-        Error::AllAttempts {
-            attempts: std::mem::take(&mut self.tried),
-            source: Box::new(error),
-        }
+        Error::AllAttempts { attempts: std::mem::take(&mut self.tried), source: Box::new(error) }
     }
 
     /// A load that worked, with all that was tried before.
@@ -304,14 +287,9 @@ impl<'a> Contract<'a> {
 fn say(plan: &Plan) {
     let (name, n, layers) = (&plan.model.name, plan.n_gpu_layers, plan.layers());
     let speed = plan.speed.as_ref().map(|speed| speed.tokens_per_second);
-    let speed = speed.map_or_else(
-        || "no predicted speed".to_owned(),
-        |it| format!("about {it:.1} tok/s"),
-    );
-    tracing::info!(
-        "{name}: {n} of {layers} layers on GPUs, {speed}; {}",
-        plan.notes.join("; ")
-    );
+    let speed =
+        speed.map_or_else(|| "no predicted speed".to_owned(), |it| format!("about {it:.1} tok/s"));
+    tracing::info!("{name}: {n} of {layers} layers on GPUs, {speed}; {}", plan.notes.join("; "));
     if let Some(trained) = plan.trained_on_fewer() {
         let n_ctx = plan.context.n_ctx;
         tracing::warn!(
@@ -358,10 +336,9 @@ fn place(
     let gpus = || prepared.plan.gpus();
     let device = match refused {
         Some((name, _)) => gpus().find(|gpu| gpu.device.as_ref() == Some(name)),
-        None => gpus()
-            .zip(free)
-            .min_by_key(|(_, free)| free.unwrap_or(u64::MAX))
-            .map(|(gpu, _)| gpu),
+        None => {
+            gpus().zip(free).min_by_key(|(_, free)| free.unwrap_or(u64::MAX)).map(|(gpu, _)| gpu)
+        }
     };
     match (device.and_then(|gpu| gpu.device.clone()), refused) {
         (Some(device), _) => Some(Place::Gpu(device)),
@@ -377,22 +354,13 @@ fn failed(
     error: &Error,
     device: Option<String>,
 ) -> AttemptFailure {
-    let needed = prepared
-        .plan
-        .gpus()
-        .find(|gpu| gpu.device == device)
-        .map(|gpu| gpu.footprint.total());
+    let needed =
+        prepared.plan.gpus().find(|gpu| gpu.device == device).map(|gpu| gpu.footprint.total());
     let free = match error {
         Error::OutOfMemory { free, .. } => Some(*free),
         _ => device.as_deref().and_then(free_now),
     };
-    AttemptFailure {
-        stage,
-        device,
-        needed,
-        free,
-        message: error.to_string(),
-    }
+    AttemptFailure { stage, device, needed, free, message: error.to_string() }
 }
 
 fn free_now(device: &str) -> Option<u64> {

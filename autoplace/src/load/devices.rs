@@ -17,10 +17,7 @@ use crate::plan::Plan;
 pub fn detect() -> Result<Machine, Error> {
     let backend = Backend::init()?;
     let devices: Vec<GgmlDevice> = backend.devices().iter().map(describe).collect();
-    Ok(Detector::new()
-        .backends(backend.names())
-        .for_build(build_name())
-        .detect_with(&devices))
+    Ok(Detector::new().backends(backend.names()).for_build(build_name()).detect_with(&devices))
 }
 
 /// This build in words, as far as what a GPU takes depends on it: for
@@ -90,10 +87,7 @@ pub(super) fn by_name<'a>(
 }
 
 pub(super) fn of_plan(plan: &Plan) -> Result<Vec<Device>, Error> {
-    by_name(
-        plan.gpus()
-            .map(|gpu| (gpu.device.as_deref(), gpu.name.as_str())),
-    )
+    by_name(plan.gpus().map(|gpu| (gpu.device.as_deref(), gpu.name.as_str())))
 }
 
 /// What a device tells of its memory. A total of 0 is how ggml says "unknown".

@@ -99,15 +99,8 @@ impl Recipe {
         let mut made =
             Context::new(&native, params.clone()).map_err(Unmade::at(Stage::Context, gpus))?;
         let verify = self.terms.verify;
-        let run = warm_up(
-            &mut made,
-            None,
-            &devices,
-            context.op_offload,
-            verify,
-            progress,
-        )
-        .map_err(Unmade::at(Stage::WarmUp, gpus))?;
+        let run = warm_up(&mut made, None, &devices, context.op_offload, verify, progress)
+            .map_err(Unmade::at(Stage::WarmUp, gpus))?;
         let taken = taken(&run, &before, verify);
         Ok((Draft::new(made, params), companion, taken))
     }
@@ -214,22 +207,14 @@ impl Heads {
     fn of(context: Context, params: ContextParams) -> Self {
         let sequences = context.n_seq_max() as usize;
         let followed = std::iter::repeat_with(Followed::default);
-        Self {
-            context,
-            followed: followed.take(sequences).collect(),
-            params,
-        }
+        Self { context, followed: followed.take(sequences).collect(), params }
     }
 }
 
 impl Draft {
     pub(super) fn new(context: Context, params: ContextParams) -> Self {
         let sequences = context.n_seq_max() as usize;
-        Self {
-            context,
-            held: vec![Vec::new(); sequences],
-            params,
-        }
+        Self { context, held: vec![Vec::new(); sequences], params }
     }
 }
 

@@ -49,24 +49,16 @@ pub enum Error {
         "the plan uses the device {device}, which this process does not have: {}",
         list(present)
     )]
-    DeviceGone {
-        device: String,
-        present: Vec<String>,
-    },
-    /// Another process took memory that the plan counted on, between plan and load. A new plan will be smaller. In bytes:
-    /// what the plan takes of the device, headroom not counted, and what is free on it now.
+    DeviceGone { device: String, present: Vec<String> },
+    /// Another process took memory that the plan counted on, between plan and load. A new plan will be smaller. In
+    /// bytes: what the plan takes of the device, headroom not counted, and what is free on it now.
     #[error(
         "{name} ({device}) has {} free, and the plan takes {} of it: its memory was taken since the plan was made",
         Bytes(*.free), Bytes(*.needed)
     )]
-    OutOfMemory {
-        device: String,
-        name: String,
-        needed: u64,
-        free: u64,
-    },
-    /// The load took more of a GPU than its plan left for it, and nothing smaller was to be tried. In bytes; `difference`
-    /// is what was taken beyond footprint and headroom.
+    OutOfMemory { device: String, name: String, needed: u64, free: u64 },
+    /// The load took more of a GPU than its plan left for it, and nothing smaller was to be tried. In bytes;
+    /// `difference` is what was taken beyond footprint and headroom.
     #[error(
         "the load took {} of {name} ({device}), where its plan takes {} and leaves {} free: {} more than both",
         Bytes(*.taken), Bytes(*.planned), Bytes(*.headroom), Bytes(*.difference)
@@ -81,10 +73,7 @@ pub enum Error {
     },
     /// Memory was lacking in every attempt, each with a smaller plan than the one before. The source is the
     /// last one's error.
-    #[error(
-        "no attempt to load the model found enough memory: {}",
-        attempt_list(attempts)
-    )]
+    #[error("no attempt to load the model found enough memory: {}", attempt_list(attempts))]
     AllAttempts {
         attempts: Vec<Attempt>,
         #[serde(with = "worker::crossing::held")]
@@ -98,6 +87,12 @@ pub enum Error {
         "the model was loaded to embed (`ModelBuilder::embeddings`): load it without that to generate"
     )]
     Embeds,
+    /// The model's own pooling was asked for, and it has none: each token would get a vector of its own.
+    #[error(
+        "{model} does not say how the vectors of a text's tokens become one (`pooling_type`): choose `Pooling::Mean`, \
+         `Cls` or `Last` as its makers do, or `Pooling::None` for a vector of each token"
+    )]
+    NoPooling { model: String },
     /// A reranker was asked for, and the file holds no classification head, whose scores it would give.
     #[error("{architecture}: the model has no classification head, so it cannot rerank")]
     NoRankHead { architecture: String },
@@ -265,9 +260,7 @@ impl fmt::Display for Attempt {
 
 fn attempt_list(attempts: &[Attempt]) -> String {
     let all = (1..).zip(attempts);
-    let all: Vec<String> = all
-        .map(|(number, attempt)| format!("{number}: {attempt}"))
-        .collect();
+    let all: Vec<String> = all.map(|(number, attempt)| format!("{number}: {attempt}")).collect();
     all.join("; ")
 }
 
@@ -297,10 +290,7 @@ mod tests {
                 needed: u64::MAX,
                 free: 7,
             },
-            Error::DeviceGone {
-                device: "CUDA9".into(),
-                present: vec!["CUDA0".into()],
-            },
+            Error::DeviceGone { device: "CUDA9".into(), present: vec!["CUDA0".into()] },
             Error::Difference {
                 device: "CUDA0".into(),
                 name: "RTX 4090".into(),
@@ -325,9 +315,7 @@ mod tests {
             }),
             Error::Plan(plan::Error::NoGpu { n_gpu_layers: 2 }),
             Error::Native(llama_sys::Error::Aborted),
-            Error::Native(llama_sys::Error::LoadCancelled {
-                path: "model.gguf".into(),
-            }),
+            Error::Native(llama_sys::Error::LoadCancelled { path: "model.gguf".into() }),
             Error::Native(llama_sys::Error::InvalidParameter {
                 name: "top_p",
                 value: "2".into(),
@@ -342,15 +330,10 @@ mod tests {
 
     #[test]
     fn an_error_without_a_type_arrives_with_its_kind_and_words() {
-        let error = Error::from(gguf::Error::NotAFile {
-            path: "model.gguf".into(),
-        });
+        let error = Error::from(gguf::Error::NotAFile { path: "model.gguf".into() });
         let message = error.to_string();
         match sent(&error) {
-            Error::Worker(worker::Error::Answered {
-                kind,
-                message: said,
-            }) => {
+            Error::Worker(worker::Error::Answered { kind, message: said }) => {
                 assert_eq!((kind.as_str(), said), ("Gguf", message));
             }
             other => panic!("{other:?}"),
@@ -365,10 +348,7 @@ mod tests {
         });
         let decode = serde_json::json!({"Decode": {"n_tokens": 3, "failure": failure}});
         let error = Error::Native(serde_json::from_value(decode).unwrap());
-        let error = Error::AllAttempts {
-            attempts: Vec::new(),
-            source: Box::new(error),
-        };
+        let error = Error::AllAttempts { attempts: Vec::new(), source: Box::new(error) };
         assert_eq!(format!("{:?}", sent(&error)), format!("{error:?}"));
     }
 
@@ -376,9 +356,7 @@ mod tests {
     fn attempts_arrive_even_if_the_last_ones_error_cannot() {
         let error = Error::AllAttempts {
             attempts: vec![Attempt::unplanned(Error::Busy.to_string())],
-            source: Box::new(Error::from(gguf::Error::NotAFile {
-                path: "model.gguf".into(),
-            })),
+            source: Box::new(Error::from(gguf::Error::NotAFile { path: "model.gguf".into() })),
         };
         let Error::AllAttempts { attempts, source } = sent(&error) else {
             panic!("{error}");

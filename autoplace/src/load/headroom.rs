@@ -32,50 +32,39 @@ pub(super) fn judge(
     learn: &Learn,
 ) -> Vec<Judged> {
     let has_nvidia = machine.gpus.iter().any(|gpu| gpu.nvml.is_some());
-    let cards = if has_nvidia {
-        nvidia::detect().gpus
-    } else {
-        Vec::new()
-    };
+    let cards = if has_nvidia { nvidia::detect().gpus } else { Vec::new() };
     let count = readings.devices.len();
-    let judged = plan
-        .gpus()
-        .take(count)
-        .enumerate()
-        .map(|(index, placement)| {
-            let device = placement.device.clone().unwrap_or_default();
-            let has_name = |gpu: &&Gpu| gpu.device.as_ref() == Some(&device);
-            let gpu = machine.gpus.iter().find(has_name);
-            let doubt = gpu.and_then(|gpu| {
-                let card = cards.iter().find(|card| card.pci_id == gpu.pci_id);
-                doubt(gpu, card.and_then(|card| card.processes.as_deref()))
-            });
-            let seen = seen(index, readings, run);
-            // The last GPU has the output layer (llama-model.cpp, load_tensors).
-            let work = if index + 1 == count {
-                &readings.work.with_output
-            } else {
-                &readings.work.blocks
-            };
-            let learned = match (doubt, gpu) {
-                (Some(doubt), _) => Err(doubt),
-                (None, _) if run.warm_up.verify == Verify::Off => Err(Doubt::NotComputed),
-                (None, _) if run.warm_up.skipped.is_some() => Err(Doubt::NotGenerative),
-                (None, _) if readings.is_first.get(index) != Some(&true) => Err(Doubt::NotFirst),
-                (None, _) if placement.layers < 2 => Err(Doubt::OneLayer),
-                (None, None) => Err(Doubt::NotTold),
-                (None, Some(gpu)) => {
-                    let mut unknown = gpu.clone();
-                    unknown.learned = None;
-                    let table = Headroom::Tight.of_gpu(&unknown, work, 0, machine.wsl);
-                    seen.learned(work, table.driver.saturating_add(table.growth))
-                }
-            };
-            if let (Some(gpu), Ok(learned)) = (gpu, learned) {
-                keep(gpu, learned, learn, is_simulated(&device));
-            }
-            Judged { doubt, learned }
+    let judged = plan.gpus().take(count).enumerate().map(|(index, placement)| {
+        let device = placement.device.clone().unwrap_or_default();
+        let has_name = |gpu: &&Gpu| gpu.device.as_ref() == Some(&device);
+        let gpu = machine.gpus.iter().find(has_name);
+        let doubt = gpu.and_then(|gpu| {
+            let card = cards.iter().find(|card| card.pci_id == gpu.pci_id);
+            doubt(gpu, card.and_then(|card| card.processes.as_deref()))
         });
+        let seen = seen(index, readings, run);
+        // The last GPU has the output layer (llama-model.cpp, load_tensors).
+        let work =
+            if index + 1 == count { &readings.work.with_output } else { &readings.work.blocks };
+        let learned = match (doubt, gpu) {
+            (Some(doubt), _) => Err(doubt),
+            (None, _) if run.warm_up.verify == Verify::Off => Err(Doubt::NotComputed),
+            (None, _) if run.warm_up.skipped.is_some() => Err(Doubt::NotGenerative),
+            (None, _) if readings.is_first.get(index) != Some(&true) => Err(Doubt::NotFirst),
+            (None, _) if placement.layers < 2 => Err(Doubt::OneLayer),
+            (None, None) => Err(Doubt::NotTold),
+            (None, Some(gpu)) => {
+                let mut unknown = gpu.clone();
+                unknown.learned = None;
+                let table = Headroom::Tight.of_gpu(&unknown, work, 0, machine.wsl);
+                seen.learned(work, table.driver.saturating_add(table.growth))
+            }
+        };
+        if let (Some(gpu), Ok(learned)) = (gpu, learned) {
+            keep(gpu, learned, learn, is_simulated(&device));
+        }
+        Judged { doubt, learned }
+    });
     judged.collect()
 }
 
@@ -177,11 +166,7 @@ impl LoadReadings {
 fn is_first(device: &Device) -> bool {
     static USED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     let name = device.name();
-    is_simulated(&name)
-        || USED
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(name)
+    is_simulated(&name) || USED.lock().unwrap_or_else(PoisonError::into_inner).insert(name)
 }
 
 /// Why nothing can be learned of this GPU, whatever its readings are. `programs` are those on it now.

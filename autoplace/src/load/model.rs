@@ -70,12 +70,7 @@ impl Model {
     }
 
     fn here(recipe: Recipe, loaded: Loaded) -> Self {
-        let Loaded {
-            native,
-            context,
-            drafts,
-            placed,
-        } = loaded;
+        let Loaded { native, context, drafts, placed } = loaded;
         let slot = ContextSlot::new(native, context, drafts);
         let threads = placed.report.threads.clone();
         let model = Self::new(recipe, slot, None, placed);
@@ -212,13 +207,8 @@ impl Model {
         let plan = self.placement();
         let shared = plan.gpus().filter(|it| it.kind == PlacementKind::SharedGpu);
         let shared: u64 = shared.map(|it| it.footprint.total()).sum();
-        let left = plan
-            .host()
-            .map_or(0, |host| host.budget.saturating_sub(host.footprint.total()));
-        self.inner
-            .recipe
-            .checkpoints
-            .min(left.saturating_sub(shared))
+        let left = plan.host().map_or(0, |host| host.budget.saturating_sub(host.footprint.total()));
+        self.inner.recipe.checkpoints.min(left.saturating_sub(shared))
     }
 
     /// The one context, lent to whoever generates.
@@ -251,9 +241,7 @@ impl Model {
     }
 
     pub(crate) fn downgrade(&self) -> WeakModel {
-        WeakModel {
-            inner: Arc::downgrade(&self.inner),
-        }
+        WeakModel { inner: Arc::downgrade(&self.inner) }
     }
 }
 
@@ -295,11 +283,6 @@ impl ModelBuilder {
             tell_progress: self.progress.is_some(),
         };
         let (remote, placed) = Remote::start(load, process, &self.progress)?;
-        Ok(Model::new(
-            self.recipe,
-            ContextSlot::empty(),
-            Some(remote),
-            placed,
-        ))
+        Ok(Model::new(self.recipe, ContextSlot::empty(), Some(remote), placed))
     }
 }

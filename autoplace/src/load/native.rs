@@ -28,11 +28,7 @@ pub(crate) fn context(params: &ContextParams) -> llama_sys::ContextParams {
         kv_unified: params.kv_unified,
         embeddings: params.embeddings.is_some(),
         pooling: pooling(params.embeddings.unwrap_or_default()),
-        mtp: if params.mtp {
-            llama_sys::Mtp::Trunk
-        } else {
-            llama_sys::Mtp::Off
-        },
+        mtp: if params.mtp { llama_sys::Mtp::Trunk } else { llama_sys::Mtp::Off },
         n_rs_seq: params.n_rs_seq,
         rope: rope(&params.rope),
         ..llama_sys::ContextParams::default()
@@ -91,10 +87,7 @@ pub(crate) fn overrides(
             value: format!("{} on {:?}", rule.pattern, rule.place),
             reason: format!("there are {} GPUs", devices.len()),
         })?;
-        Ok(llama_sys::TensorOverride {
-            pattern: rule.pattern.clone(),
-            device: device.clone(),
-        })
+        Ok(llama_sys::TensorOverride { pattern: rule.pattern.clone(), device: device.clone() })
     };
     split.overrides.iter().map(native).collect()
 }
@@ -161,10 +154,7 @@ mod tests {
     #[test]
     fn kv_types_keep_their_names_on_the_way_to_llama_cpp() {
         for kv in KvType::ALL {
-            assert_eq!(
-                kv.to_string().to_lowercase(),
-                kv_type(kv).to_string().to_lowercase()
-            );
+            assert_eq!(kv.to_string().to_lowercase(), kv_type(kv).to_string().to_lowercase());
         }
     }
 }

@@ -36,13 +36,7 @@ impl Prepared {
         // A plan has sizes that llama.cpp takes.
         let sizes = plan.context.sizes().ok();
         let work = sizes.map(|sizes| Work::of(profile, &sizes));
-        Self {
-            plan,
-            machine,
-            probed,
-            withheld: BTreeMap::new(),
-            work: work.unwrap_or_default(),
-        }
+        Self { plan, machine, probed, withheld: BTreeMap::new(), work: work.unwrap_or_default() }
     }
 }
 
@@ -112,10 +106,7 @@ fn report(
                 .unwrap_or(0),
             probed: prepared.probed.gpus.get(index).copied().unwrap_or_default(),
             allocated,
-            grown: allocated
-                .unwrap_or_default()
-                .total()
-                .saturating_sub(at_first.unwrap_or(0)),
+            grown: allocated.unwrap_or_default().total().saturating_sub(at_first.unwrap_or(0)),
             before,
             loaded: at(&run.loaded, index),
             used,
@@ -151,9 +142,7 @@ fn notes(gpu: &GpuReport) -> Vec<String> {
     let beyond_probe = gpu.unplanned().saturating_sub(gpu.grown);
     if beyond_probe > 0 {
         let beyond = Bytes(beyond_probe);
-        notes.push(format!(
-            "{device}: llama.cpp allocated {beyond} more than was planned"
-        ));
+        notes.push(format!("{device}: llama.cpp allocated {beyond} more than was planned"));
     }
     notes
 }

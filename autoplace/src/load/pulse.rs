@@ -73,8 +73,5 @@ impl Pulse {
 
 /// For a single writer: a seventh of the time of an atomic addition.
 fn add(total: &AtomicU64, n: u64) {
-    total.store(
-        total.load(Ordering::Relaxed).wrapping_add(n),
-        Ordering::Relaxed,
-    );
+    total.store(total.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
 }

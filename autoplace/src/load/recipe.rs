@@ -95,8 +95,7 @@ impl Recipe {
 
     /// Threads for what the CPU of this machine computes of a draft.
     pub(super) fn threads_on(&self, machine: &Machine) -> u32 {
-        self.threads
-            .unwrap_or_else(|| threads::cores(&machine.host))
+        self.threads.unwrap_or_else(|| threads::cores(&machine.host))
     }
 
     /// What is to be loaded beside the model, if anything is: checked to have the vocabulary of the main one.
@@ -129,8 +128,8 @@ impl Source {
 }
 
 /// Follows a saved plan: held against the model, the machine as it is, and what llama.cpp says now, it is followed,
-/// refused, or made anew. Returns the plan to load by, the machine that it is for, and the lease on what it takes there.
-/// `machine` is the one to believe instead of what is detected.
+/// refused, or made anew. Returns the plan to load by, the machine that it is for, and the lease on what it takes
+/// there. `machine` is the one to believe instead of what is detected.
 pub(super) fn follow(
     saved: &SavedPlan,
     replay: Replay,
@@ -175,13 +174,10 @@ pub(super) fn follow(
         }
         .into());
     }
-    let mut plan = Planner::new(profile, &machine)
-        .request(saved.request.clone())
-        .plan_probed(probe)?;
+    let mut plan =
+        Planner::new(profile, &machine).request(saved.request.clone()).plan_probed(probe)?;
     let changes = MachineChange::list(&changes);
-    plan.notes.push(format!(
-        "planned anew, as the saved plan cannot be followed: {changes}"
-    ));
+    plan.notes.push(format!("planned anew, as the saved plan cannot be followed: {changes}"));
     let lease = section.hold(&plan, &machine);
     Ok((plan, machine, lease))
 }
@@ -214,10 +210,7 @@ fn changes(
     }
     let footprints = probe
         .footprints(&gpus, &plan.context, &plan.split())
-        .map_err(|source| plan::Error::Probe {
-            n_gpu_layers: plan.n_gpu_layers,
-            source,
-        })?;
+        .map_err(|source| plan::Error::Probe { n_gpu_layers: plan.n_gpu_layers, source })?;
     Ok(saved.changes_by(machine, &footprints))
 }
 

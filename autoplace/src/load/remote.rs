@@ -101,11 +101,7 @@ impl Remote {
                 result => break result?,
             }
         };
-        let remote = Self {
-            load,
-            process,
-            state: Mutex::new(State::Ready(worker)),
-        };
+        let remote = Self { load, process, state: Mutex::new(State::Ready(worker)) };
         Ok((remote, told.placed()))
     }
 

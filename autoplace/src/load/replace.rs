@@ -80,15 +80,8 @@ impl Model {
         let (plan, allocated) = (self.placement(), self.allocated());
         let draft = self.draft_bytes(&plan);
         for (placement, held) in plan.gpus().zip(&allocated.gpus) {
-            let beside = if placement.companions > 0 {
-                draft.gpu.total()
-            } else {
-                0
-            };
-            let gpu = machine
-                .gpus
-                .iter_mut()
-                .find(|gpu| gpu.device == placement.device);
+            let beside = if placement.companions > 0 { draft.gpu.total() } else { 0 };
+            let gpu = machine.gpus.iter_mut().find(|gpu| gpu.device == placement.device);
             if let Some(gpu) = gpu {
                 let held = held.total().saturating_add(beside);
                 gpu.free = with(gpu.free, held, gpu.total);
@@ -112,10 +105,7 @@ impl Model {
     /// What the draft takes that is loaded beside this model, by its plan.
     fn draft_bytes(&self, plan: &Plan) -> CompanionBytes {
         let is_loaded = self.recipe().draft.is_some();
-        let drafts = plan
-            .companions
-            .iter()
-            .filter(|one| is_loaded && one.role == Role::Draft);
+        let drafts = plan.companions.iter().filter(|one| is_loaded && one.role == Role::Draft);
         drafts.map(|draft| draft.bytes).next().unwrap_or_default()
     }
 
@@ -171,12 +161,7 @@ impl Model {
             None => First::Again,
         };
         let contract = Contract::new(self.recipe(), first, Progress::default())?;
-        let Loaded {
-            native,
-            context,
-            drafts,
-            placed,
-        } = contract.load()?;
+        let Loaded { native, context, drafts, placed } = contract.load()?;
         slot.refill(native, drafts);
         self.pulse().paced_by(&placed.report.threads);
         self.set_placed(placed);

@@ -193,12 +193,7 @@ impl fmt::Display for LoadReport {
         for gpu in &self.gpus {
             write!(f, "\n  {gpu}")?;
         }
-        let Self {
-            host,
-            warm_up,
-            threads,
-            ..
-        } = self;
+        let Self { host, warm_up, threads, .. } = self;
         write!(f, "\n  {host}\n  {warm_up}\n  {threads}")?;
         for (number, attempt) in (1..).zip(&self.attempts) {
             if attempt.failure.is_some() {
@@ -221,10 +216,7 @@ impl fmt::Display for GpuReport {
         match (self.beyond(), self.used) {
             (Some(beyond), Some(free)) => {
                 let (beyond, free) = (Bytes(beyond), Bytes(free));
-                write!(
-                    f,
-                    "; {beyond} taken beside that, where {left} were left; {free} free"
-                )?;
+                write!(f, "; {beyond} taken beside that, where {left} were left; {free} free")?;
             }
             _ => write!(f, "; it does not tell what is free")?,
         }
@@ -316,10 +308,7 @@ mod tests {
 
     #[test]
     fn only_more_than_footprint_and_headroom_is_a_difference() {
-        let used = |free| GpuReport {
-            used: Some(mib(free)),
-            ..report()
-        };
+        let used = |free| GpuReport { used: Some(mib(free)), ..report() };
         assert_eq!(used(100).difference(), 0);
         assert_eq!(used(99).difference(), mib(1));
         assert_eq!(used(0).difference(), mib(100));
@@ -337,11 +326,7 @@ mod tests {
         report.allocated = Some(Footprint::new(mib(710), 0, 0));
         assert_eq!(report.difference(), mib(10));
         // Where a device tells nothing, nothing is measured.
-        let untold = GpuReport {
-            before: None,
-            used: None,
-            ..self::report()
-        };
+        let untold = GpuReport { before: None, used: None, ..self::report() };
         assert_eq!((untold.taken(), untold.difference()), (None, 0));
     }
 }

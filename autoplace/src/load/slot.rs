@@ -103,10 +103,7 @@ impl ContextSlot {
     }
 
     pub(super) fn native(&self) -> Option<Model> {
-        self.held()
-            .native
-            .as_ref()
-            .map(|native| native.model.clone())
+        self.held().native.as_ref().map(|native| native.model.clone())
     }
 
     /// How many of those that hold the model are the slot, its adapters, and what drafts and is not lent.

@@ -33,16 +33,12 @@ impl Taught {
     /// `place` failed with this plan although there was room. `lacked` is what it is known to have lacked.
     pub(super) fn failed(&mut self, plan: &Plan, place: Place, lacked: u64) {
         let placement = match &place {
-            Place::Gpu(device) => plan
-                .gpus()
-                .find(|gpu| gpu.device.as_deref() == Some(device)),
+            Place::Gpu(device) => plan.gpus().find(|gpu| gpu.device.as_deref() == Some(device)),
             Place::Host => plan.host(),
         };
         let Some(placement) = placement else { return };
         let needed = placement.footprint.total();
-        let step = lacked
-            .clamp(needed / 16, (needed / 2).max(needed / 16))
-            .max(SMALLEST_STEP);
+        let step = lacked.clamp(needed / 16, (needed / 2).max(needed / 16)).max(SMALLEST_STEP);
         // A device that fails again lacks more than was thought.
         let step = match &self.last {
             Some((last, earlier)) if *last == place => step.max(earlier.saturating_mul(2)),
@@ -56,9 +52,7 @@ impl Taught {
 
     /// This plan took more of a GPU than it left free there.
     pub(super) fn took_more(&mut self, plan: &Plan, device: &str, difference: u64) {
-        let placement = plan
-            .gpus()
-            .find(|gpu| gpu.device.as_deref() == Some(device));
+        let placement = plan.gpus().find(|gpu| gpu.device.as_deref() == Some(device));
         if let Some(placement) = placement {
             let most = placement.free.saturating_sub(difference);
             self.lower(&Place::Gpu(device.to_owned()), most);

@@ -52,12 +52,7 @@ struct Trial<'a> {
 
 impl<'a> Trial<'a> {
     fn new(context: &'a mut Context) -> Self {
-        Self {
-            context,
-            batch: Batch::with_capacity(1),
-            begun: Instant::now(),
-            position: 0,
-        }
+        Self { context, batch: Batch::with_capacity(1), begun: Instant::now(), position: 0 }
     }
 
     /// What each number up to `most` was measured at, the most first.
@@ -66,10 +61,7 @@ impl<'a> Trial<'a> {
         // of later tokens.
         self.tokens(1, 1)?;
         self.tokens(most, 1)?;
-        let runs = |threads| Runs {
-            threads,
-            seconds: Vec::new(),
-        };
+        let runs = |threads| Runs { threads, seconds: Vec::new() };
         let mut all: Vec<Runs> = ladder(most).into_iter().map(runs).collect();
         for round in 0..ROUNDS {
             let fastest = all.iter().map(Runs::fastest).fold(f64::INFINITY, f64::min);
@@ -145,10 +137,7 @@ impl Runs {
 
     fn tried(&self) -> Option<TriedThreads> {
         let seconds = self.median()?;
-        Some(TriedThreads {
-            threads: self.threads,
-            tokens_per_second: 1.0 / seconds,
-        })
+        Some(TriedThreads { threads: self.threads, tokens_per_second: 1.0 / seconds })
     }
 }
 
@@ -156,9 +145,7 @@ impl Runs {
 fn choose(tried: &[TriedThreads]) -> Option<u32> {
     let speeds = || tried.iter().map(|it| it.tokens_per_second);
     let fastest = speeds().fold(0.0, f64::max);
-    let good = tried
-        .iter()
-        .filter(|it| it.tokens_per_second * TOLERANCE >= fastest);
+    let good = tried.iter().filter(|it| it.tokens_per_second * TOLERANCE >= fastest);
     good.map(|it| it.threads).max()
 }
 
@@ -169,10 +156,7 @@ mod tests {
     use super::*;
 
     fn chosen(speeds: &[(u32, f64)]) -> Option<u32> {
-        let tried = |&(threads, tokens_per_second)| TriedThreads {
-            threads,
-            tokens_per_second,
-        };
+        let tried = |&(threads, tokens_per_second)| TriedThreads { threads, tokens_per_second };
         choose(&speeds.iter().map(tried).collect::<Vec<_>>())
     }
 
@@ -182,19 +166,13 @@ mod tests {
         assert_eq!(chosen(&[(2, 1000.0), (1, 1090.0)]), Some(2));
         assert_eq!(chosen(&[(2, 1000.0), (1, 1110.0)]), Some(1));
         assert_eq!(chosen(&[(2, 33.0), (1, 1065.0)]), Some(1));
-        assert_eq!(
-            chosen(&[(8, 90.0), (7, 100.0), (4, 99.0), (1, 30.0)]),
-            Some(7)
-        );
+        assert_eq!(chosen(&[(8, 90.0), (7, 100.0), (4, 99.0), (1, 30.0)]), Some(7));
         assert_eq!(chosen(&[]), None);
     }
 
     #[test]
     fn one_slow_run_among_several_does_not_count() {
-        let runs = Runs {
-            threads: 2,
-            seconds: vec![0.5, 30.0, 0.4],
-        };
+        let runs = Runs { threads: 2, seconds: vec![0.5, 30.0, 0.4] };
         assert_eq!(runs.median(), Some(0.5));
     }
 

@@ -63,13 +63,7 @@ pub(super) fn warm_up(
     }
     let reserved = allocated(context, heads.as_deref(), devices);
     let loaded = free(devices);
-    let mut run = Run {
-        context,
-        progress,
-        batch: Batch::default(),
-        tokens: 0,
-        last_position: 0,
-    };
+    let mut run = Run { context, progress, batch: Batch::default(), tokens: 0, last_position: 0 };
     if skipped.is_none() {
         match verify {
             // A text that is embedded is one batch.
@@ -134,9 +128,7 @@ fn allocated(context: &Context, heads: Option<&Context>, devices: &[Device]) -> 
         }
         Ok::<_, Error>(breakdown)
     };
-    both()
-        .map(|breakdown| footprints(&breakdown, devices))
-        .unwrap_or_default()
+    both().map(|breakdown| footprints(&breakdown, devices)).unwrap_or_default()
 }
 
 /// Computes with the blocks that predict further tokens as they are computed with later: as many tokens of a text as
@@ -253,8 +245,7 @@ impl Run<'_> {
             // Tokens that differ, so that a router of experts has something to choose.
             let token = signed(number.wrapping_mul(31) % n_vocab);
             let is_output = number >= first_output;
-            self.batch
-                .add(token, signed(position), signed(sequence), is_output);
+            self.batch.add(token, signed(position), signed(sequence), is_output);
             self.last_position = self.last_position.max(position);
         }
         self.context.decode(&self.batch)?;

@@ -45,24 +45,15 @@ impl DepthCost {
         if rates.gpus.iter().any(is_guess) || is_guess(&rates.host) {
             return None;
         }
-        let points = if rates.gpus.len() > 1 {
-            split_points(&plan.tensor_split).ok()?
-        } else {
-            vec![1.0]
-        };
-        let n_gpu_layers = if rates.gpus.is_empty() {
-            0
-        } else {
-            plan.n_gpu_layers
-        };
+        let points =
+            if rates.gpus.len() > 1 { split_points(&plan.tensor_split).ok()? } else { vec![1.0] };
+        let n_gpu_layers = if rates.gpus.is_empty() { 0 } else { plan.n_gpu_layers };
         let assignment = Assignment::new(profile.n_layer(), n_gpu_layers, &points);
         let model = SpeedModel::new(profile, &plan.context, rates);
         let model = model.overrides(profile, &plan.overrides).ok()?;
         let n_ctx = plan.context.n_ctx;
         let depths = (0..=DEPTHS).map(|step| n_ctx / DEPTHS * step);
-        Some(Self::new(depths.map(|depth| {
-            (depth, model.token_seconds(&assignment, depth))
-        })))
+        Some(Self::new(depths.map(|depth| (depth, model.token_seconds(&assignment, depth)))))
     }
 
     /// Whether anything is known.
@@ -72,13 +63,9 @@ impl DepthCost {
 
     /// The cost of a token with so many before it; 1 where nothing is known.
     pub fn at(&self, depth: f64) -> f64 {
-        let after = self
-            .points
-            .partition_point(|point| f64::from(point.0) <= depth);
+        let after = self.points.partition_point(|point| f64::from(point.0) <= depth);
         match (
-            after
-                .checked_sub(1)
-                .and_then(|before| self.points.get(before)),
+            after.checked_sub(1).and_then(|before| self.points.get(before)),
             self.points.get(after),
         ) {
             (Some(&(from, low)), Some(&(to, high))) => {
@@ -102,13 +89,9 @@ mod tests {
     #[test]
     fn it_is_linear_between_what_is_known_and_flat_beyond() {
         let cost = DepthCost::new([(1000, 3.0), (0, 1.0), (2000, 4.0)]);
-        for (depth, expected) in [
-            (0.0, 1.0),
-            (500.0, 2.0),
-            (1000.0, 3.0),
-            (1500.0, 3.5),
-            (9999.0, 4.0),
-        ] {
+        for (depth, expected) in
+            [(0.0, 1.0), (500.0, 2.0), (1000.0, 3.0), (1500.0, 3.5), (9999.0, 4.0)]
+        {
             assert!(close(cost.at(depth), expected), "{depth}");
         }
     }

@@ -12,59 +12,31 @@ use crate::machine::{Bytes, ThrottleReason};
 pub enum Event {
     /// A GPU has less free than the model may still need of it.
     #[error("{device} has {} free, and the model may still need {} of it", Bytes(*.free), Bytes(*.needed))]
-    MemoryPressure {
-        device: String,
-        free: u64,
-        needed: u64,
-    },
+    MemoryPressure { device: String, free: u64, needed: u64 },
     /// The end of [`MemoryPressure`](Self::MemoryPressure).
     #[error("{device} has {} free, which is enough", Bytes(*.free))]
     MemoryRelieved { device: String, free: u64 },
     /// A GPU has so much more free than at first that a plan of now would put more on it.
     #[error("{device} has {} free, and had {} at first: more of the model may fit", Bytes(*.free), Bytes(*.before))]
-    RoomGained {
-        device: String,
-        free: u64,
-        before: u64,
-    },
+    RoomGained { device: String, free: u64, before: u64 },
     /// The end of [`RoomGained`](Self::RoomGained).
     #[error("{device} has {} free, as at first", Bytes(*.free))]
     RoomLost { device: String, free: u64 },
     /// A GPU's clocks are held down by a fault: heat, or the power supply.
     #[error("{device} runs below its clocks: {}{}", list(.reasons), celsius(*.temperature))]
-    Throttled {
-        device: String,
-        reasons: Vec<ThrottleReason>,
-        temperature: Option<u32>,
-    },
+    Throttled { device: String, reasons: Vec<ThrottleReason>, temperature: Option<u32> },
     /// The end of [`Throttled`](Self::Throttled).
     #[error("{device} runs at its clocks again")]
-    Unthrottled {
-        device: String,
-        temperature: Option<u32>,
-    },
+    Unthrottled { device: String, temperature: Option<u32> },
     /// Another program came to a GPU, or took more of it.
     #[error("{} holds {} of {device}", program(.name.as_deref(), *.pid), Bytes(*.bytes))]
-    OtherProcess {
-        name: Option<String>,
-        pid: u32,
-        bytes: u64,
-        device: String,
-    },
+    OtherProcess { name: Option<String>, pid: u32, bytes: u64, device: String },
     /// The end of [`OtherProcess`](Self::OtherProcess): it went, or gave back what it took.
     #[error("{} gave {device} back", program(.name.as_deref(), *.pid))]
-    OtherProcessGone {
-        name: Option<String>,
-        pid: u32,
-        device: String,
-    },
+    OtherProcessGone { name: Option<String>, pid: u32, device: String },
     /// The model generates slower than it did.
     #[error("{observed:.1} tokens per second instead of {expected:.1}: {likely_cause}")]
-    Slowdown {
-        expected: f64,
-        observed: f64,
-        likely_cause: Cause,
-    },
+    Slowdown { expected: f64, observed: f64, likely_cause: Cause },
     /// The end of [`Slowdown`](Self::Slowdown).
     #[error("{observed:.1} tokens per second again")]
     SpeedRecovered { expected: f64, observed: f64 },
@@ -72,12 +44,7 @@ pub enum Event {
     #[error(
         "{threads} of {usual} threads generate, since others hold them up: {observed:.1} tokens per second instead of {before:.1}"
     )]
-    FewerThreads {
-        threads: u32,
-        usual: u32,
-        before: f64,
-        observed: f64,
-    },
+    FewerThreads { threads: u32, usual: u32, before: f64, observed: f64 },
     /// The end of [`FewerThreads`](Self::FewerThreads).
     #[error("{threads} threads generate, as usual")]
     ThreadsRestored { threads: u32 },
@@ -91,20 +58,13 @@ pub enum Event {
 pub enum Cause {
     /// A GPU's clocks are held down.
     #[error("{device} runs below its clocks: {}", list(.reasons))]
-    Throttled {
-        device: String,
-        reasons: Vec<ThrottleReason>,
-    },
+    Throttled { device: String, reasons: Vec<ThrottleReason> },
     /// A GPU is full, and its driver moves memory to the host.
     #[error("{device} is full, and its driver uses the host's memory")]
     Spill { device: String },
     /// Another program uses a GPU.
     #[error("{} uses {device}", program(.name.as_deref(), *.pid))]
-    OtherProcess {
-        name: Option<String>,
-        pid: u32,
-        device: String,
-    },
+    OtherProcess { name: Option<String>, pid: u32, device: String },
     /// Threads wait for the processor's cores.
     #[error("the processor is busy, threads wait for it {pressure:.0} % of the time")]
     HostBusy { pressure: f32 },
@@ -147,10 +107,7 @@ impl Event {
     pub const fn advises(&self) -> Option<Resize> {
         match self {
             Self::MemoryPressure { .. }
-            | Self::Slowdown {
-                likely_cause: Cause::Spill { .. },
-                ..
-            } => Some(Resize::Smaller),
+            | Self::Slowdown { likely_cause: Cause::Spill { .. }, .. } => Some(Resize::Smaller),
             Self::RoomGained { .. } => Some(Resize::Larger),
             _ => None,
         }
@@ -191,18 +148,11 @@ mod tests {
     fn an_event_is_one_line_with_what_there_is_and_what_is_needed() {
         let device = || "CUDA0".to_owned();
         let reasons = vec![ThrottleReason::Heat, ThrottleReason::Hardware];
-        let pressure = Event::MemoryPressure {
-            device: device(),
-            free: mib(12),
-            needed: mib(88),
-        };
+        let pressure = Event::MemoryPressure { device: device(), free: mib(12), needed: mib(88) };
         let slow = Event::Slowdown {
             expected: 80.0,
             observed: 31.25,
-            likely_cause: Cause::Throttled {
-                device: device(),
-                reasons,
-            },
+            likely_cause: Cause::Throttled { device: device(), reasons },
         };
         let other = Event::OtherProcess {
             name: Some("ollama".to_owned()),
@@ -222,11 +172,7 @@ mod tests {
     #[test]
     fn a_full_gpu_asks_for_less_on_it_and_an_emptier_one_for_more() {
         let device = "CUDA0".to_owned();
-        let room = Event::RoomGained {
-            device: device.clone(),
-            free: 2,
-            before: 1,
-        };
+        let room = Event::RoomGained { device: device.clone(), free: 2, before: 1 };
         assert_eq!(room.advises(), Some(Resize::Larger));
         let relieved = Event::MemoryRelieved { device, free: 2 };
         assert_eq!((relieved.advises(), relieved.is_end()), (None, true));

@@ -25,10 +25,7 @@ enum State {
 
 impl<E> Default for Condition<E> {
     fn default() -> Self {
-        Self {
-            state: State::Off,
-            end: None,
-        }
+        Self { state: State::Off, end: None }
     }
 }
 

@@ -92,11 +92,7 @@ impl ModelSource {
             });
         }
         #[cfg(windows)]
-        if let Some(video) = source
-            .video
-            .as_ref()
-            .and_then(llama_sys::VideoMemory::usage)
-        {
+        if let Some(video) = source.video.as_ref().and_then(llama_sys::VideoMemory::usage) {
             // What others hold is in the budget already.
             let left = video.budget.saturating_sub(video.used);
             sample.free = Some(sample.free.map_or(left, |free| free.min(left)));
@@ -129,10 +125,7 @@ impl Source for ModelSource {
             gpus.find(|gpu| placement.device.is_some() && gpu.device == placement.device)
         };
         let source = |name: Option<&str>, gpu: Option<&Gpu>, is_spare: bool| DeviceSource {
-            ggml: ggml
-                .iter()
-                .find(|device| name == Some(&device.name()))
-                .cloned(),
+            ggml: ggml.iter().find(|device| name == Some(&device.name())).cloned(),
             #[cfg(windows)]
             video: gpu
                 .filter(|gpu| gpu.kind != GpuKind::Remote)
@@ -147,17 +140,13 @@ impl Source for ModelSource {
         let used = plan
             .gpus()
             .map(|placement| source(placement.device.as_deref(), gpu_of(placement), false));
-        let unused = spare
-            .iter()
-            .map(|gpu| source(gpu.device.as_deref(), Some(gpu), true));
+        let unused = spare.iter().map(|gpu| source(gpu.device.as_deref(), Some(gpu), true));
         self.devices = used.chain(unused).collect();
         let has_nvidia = self.devices.iter().any(|device| device.nvidia.is_some());
         if has_nvidia && self.driver.is_none() {
             self.driver = Driver::open();
         }
-        let used = plan
-            .gpus()
-            .map(|placement| watched(placement, &plan, &machine));
+        let used = plan.gpus().map(|placement| watched(placement, &plan, &machine));
         let devices = used.chain(spare.iter().map(|gpu| watched_for_room(gpu, &plan)));
         Some(Watched {
             devices: devices.collect(),
@@ -221,16 +210,14 @@ fn wants_room(plan: &Plan) -> bool {
 fn spare<'m>(plan: &Plan, machine: &'m Machine) -> Vec<&'m Gpu> {
     let is_used = |gpu: &Gpu| plan.gpus().any(|placement| placement.device == gpu.device);
     let gpus = machine.gpus.iter();
-    gpus.filter(|gpu| wants_room(plan) && gpu.device.is_some() && !is_used(gpu))
-        .collect()
+    gpus.filter(|gpu| wants_room(plan) && gpu.device.is_some() && !is_used(gpu)).collect()
 }
 
 /// A GPU that the model is not on: only room for a layer of the host's is worth a word.
 fn watched_for_room(gpu: &Gpu, plan: &Plan) -> WatchedDevice {
     let name = gpu.device.as_deref().unwrap_or(&gpu.name);
-    let layer = plan.host().map_or(0, |host| {
-        host.footprint.total() / u64::from(host.layers.max(1))
-    });
+    let layer =
+        plan.host().map_or(0, |host| host.footprint.total() / u64::from(host.layers.max(1)));
     WatchedDevice {
         device: name.to_owned(),
         needed: 0,
@@ -247,19 +234,14 @@ fn depth_cost(plan: &Plan, machine: &Machine) -> DepthCost {
         let header = Header::open(path).ok()?;
         ModelProfile::from_header(&header).ok()
     });
-    profile.map_or_else(DepthCost::default, |profile| {
-        DepthCost::of(&profile, plan, machine)
-    })
+    profile.map_or_else(DepthCost::default, |profile| DepthCost::of(&profile, plan, machine))
 }
 
 /// Whether the host is busy or short of memory, by the kernel's pressure stall information in this folder (Linux 4.20
 /// and later, where it is switched on).
 fn host_sample(folder: &Path) -> HostSample {
     let share = |file| some_avg10(&fs::read_to_string(folder.join(file)).ok()?);
-    HostSample {
-        cpu_pressure: share("cpu"),
-        memory_pressure: share("memory"),
-    }
+    HostSample { cpu_pressure: share("cpu"), memory_pressure: share("memory") }
 }
 
 /// The share of the last ten seconds in which some task waited, in percent: `some avg10=1.53 ...`

@@ -110,11 +110,7 @@ impl Rules {
     /// Takes a sample. `at`: its moment, never before that of the last one.
     pub(super) fn step(&mut self, at: Duration, sample: &Sample, events: &mut Vec<Event>) {
         let settings = &self.settings;
-        let mut now = Now {
-            at,
-            settings,
-            events,
-        };
+        let mut now = Now { at, settings, events };
         let seen = sample.threads;
         let usual = seen.map_or(self.usual_threads, |seen| seen.usual);
         self.usual_threads = usual;
@@ -138,9 +134,8 @@ impl Rules {
             device.step(&mut now, sample.devices.get(n).unwrap_or(&silent));
         }
         let devices = &self.devices;
-        self.speed.step(sample.generated, &mut now, |depth| {
-            likely_cause(devices, &sample.host, depth)
-        });
+        self.speed
+            .step(sample.generated, &mut now, |depth| likely_cause(devices, &sample.host, depth));
     }
 
     /// Whether to look for other programs sooner than usual: they may be why something is about to be told.
@@ -239,40 +234,26 @@ impl DeviceRules {
         // A quarter more than what it takes to begin is what it takes to end.
         let more = if self.pressure.is_on() { needed / 4 } else { 0 };
         let enough = needed.saturating_add(more);
-        let pressure = || Event::MemoryPressure {
-            device: device(),
-            free,
-            needed,
-        };
+        let pressure = || Event::MemoryPressure { device: device(), free, needed };
         now.step(
             &mut self.pressure,
             seen.free.map(|free| free < enough),
             // An allocation may fail at any moment.
             Duration::ZERO,
             || Some(pressure()),
-            Event::MemoryRelieved {
-                device: device(),
-                free,
-            },
+            Event::MemoryRelieved { device: device(), free },
         );
         let Some((more, before)) = watched.room.zip(self.first_free) else {
             return;
         };
         let more = if self.room.is_on() { more / 2 } else { more };
-        let gained = || Event::RoomGained {
-            device: device(),
-            free,
-            before,
-        };
+        let gained = || Event::RoomGained { device: device(), free, before };
         now.step(
             &mut self.room,
             (seen.free).map(|free| free > before && free - before >= more),
             now.settings.patience,
             || Some(gained()),
-            Event::RoomLost {
-                device: device(),
-                free,
-            },
+            Event::RoomLost { device: device(), free },
         );
     }
 
@@ -282,21 +263,12 @@ impl DeviceRules {
         let faults = self.reasons.iter().copied();
         let faults: Vec<_> = faults.filter(|it| it.is_fault()).collect();
         let (device, temperature) = (self.watched.device.clone(), seen.temperature);
-        let end = Event::Unthrottled {
-            device: device.clone(),
-            temperature,
-        };
+        let end = Event::Unthrottled { device: device.clone(), temperature };
         now.step(
             &mut self.throttle,
             seen.throttle.as_ref().map(|_| !faults.is_empty()),
             now.settings.patience,
-            || {
-                Some(Event::Throttled {
-                    device,
-                    reasons: faults,
-                    temperature,
-                })
-            },
+            || Some(Event::Throttled { device, reasons: faults, temperature }),
             end,
         );
     }
@@ -335,11 +307,7 @@ impl DeviceRules {
                 // Looked for seldom enough.
                 Duration::ZERO,
                 || Some(came()),
-                Event::OtherProcessGone {
-                    name: name.clone(),
-                    pid,
-                    device: device(),
-                },
+                Event::OtherProcessGone { name: name.clone(), pid, device: device() },
             );
             took.is_on()
         });
@@ -349,28 +317,21 @@ impl DeviceRules {
     fn throttled(&self, counts: fn(&ThrottleReason) -> bool) -> Option<Cause> {
         let reasons = self.reasons.iter().copied().filter(counts);
         let reasons: Vec<ThrottleReason> = reasons.collect();
-        (!reasons.is_empty()).then(|| Cause::Throttled {
-            device: self.watched.device.clone(),
-            reasons,
-        })
+        (!reasons.is_empty())
+            .then(|| Cause::Throttled { device: self.watched.device.clone(), reasons })
     }
 
     /// That its driver has moved memory to the host, or is about to.
     fn spill(&self) -> Option<Cause> {
         let (first, now) = self.on_host.unwrap_or_default();
         let moved = now.saturating_sub(first) >= self.watched.notable;
-        (self.watched.spills && (self.pressure.is_on() || moved)).then(|| Cause::Spill {
-            device: self.watched.device.clone(),
-        })
+        (self.watched.spills && (self.pressure.is_on() || moved))
+            .then(|| Cause::Spill { device: self.watched.device.clone() })
     }
 
     /// That another program came or took more.
     fn other_process(&self) -> Option<Cause> {
         let (&pid, (name, _)) = self.takers.first_key_value()?;
-        Some(Cause::OtherProcess {
-            name: name.clone(),
-            pid,
-            device: self.watched.device.clone(),
-        })
+        Some(Cause::OtherProcess { name: name.clone(), pid, device: self.watched.device.clone() })
     }
 }

@@ -82,10 +82,7 @@ pub struct DeviceSample {
 impl DeviceSample {
     /// A GPU that tells its free bytes and nothing else.
     pub fn new(free: u64) -> Self {
-        Self {
-            free: Some(free),
-            ..Self::default()
-        }
+        Self { free: Some(free), ..Self::default() }
     }
 
     /// Sets what holds its clocks down, and its temperature in degrees Celsius.

@@ -101,9 +101,7 @@ impl Drop for Sentinel {
 
 impl fmt::Debug for Sentinel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sentinel")
-            .field("is_watching", &self.is_watching())
-            .finish_non_exhaustive()
+        f.debug_struct("Sentinel").field("is_watching", &self.is_watching()).finish_non_exhaustive()
     }
 }
 
@@ -154,11 +152,7 @@ impl SentinelBuilder {
 
     /// The part of its own speed below which a model is slow, between 0 and 1. Default: 0.7.
     pub fn slower_than(mut self, part: f64) -> Self {
-        self.settings.slow = if part.is_nan() {
-            0.0
-        } else {
-            part.clamp(0.0, 1.0)
-        };
+        self.settings.slow = if part.is_nan() { 0.0 } else { part.clamp(0.0, 1.0) };
         self
     }
 
@@ -229,11 +223,7 @@ impl SentinelBuilder {
         let thread = thread::Builder::new()
             .name("autoplace-watch".to_owned())
             .spawn(move || watch.run(&stopped))?;
-        Ok(Sentinel {
-            events,
-            stop: Some(stop),
-            thread: Some(thread),
-        })
+        Ok(Sentinel { events, stop: Some(stop), thread: Some(thread) })
     }
 }
 
@@ -253,9 +243,7 @@ fn follow(event: &Event, model: &WeakModel, min_gain: f64) {
 
 impl fmt::Debug for SentinelBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SentinelBuilder")
-            .field("settings", &self.settings)
-            .finish_non_exhaustive()
+        f.debug_struct("SentinelBuilder").field("settings", &self.settings).finish_non_exhaustive()
     }
 }
 

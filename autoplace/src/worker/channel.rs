@@ -40,10 +40,7 @@ struct Outgoing {
 
 impl Receiver {
     fn new(reader: impl Read + Send + 'static) -> Self {
-        Self {
-            reader: BufReader::with_capacity(BUFFERED, Box::new(reader)),
-            buffer: Vec::new(),
-        }
+        Self { reader: BufReader::with_capacity(BUFFERED, Box::new(reader)), buffer: Vec::new() }
     }
 
     /// The next message; waits for it.
@@ -60,13 +57,8 @@ impl Receiver {
 
 impl Sender {
     fn new(writer: impl Write + Send + 'static) -> Self {
-        let outgoing = Outgoing {
-            writer: Box::new(writer),
-            buffer: Vec::new(),
-        };
-        Self {
-            inner: Arc::new(Mutex::new(Some(outgoing))),
-        }
+        let outgoing = Outgoing { writer: Box::new(writer), buffer: Vec::new() };
+        Self { inner: Arc::new(Mutex::new(Some(outgoing))) }
     }
 
     /// Sends a message, whole. `false`: the other side is gone.
@@ -100,9 +92,7 @@ impl Sender {
 
     /// Sends bytes that are no message.
     pub(super) fn bytes(&self, bytes: &[u8]) -> bool {
-        self.inner()
-            .as_mut()
-            .is_some_and(|outgoing| outgoing.writer.write_all(bytes).is_ok())
+        self.inner().as_mut().is_some_and(|outgoing| outgoing.writer.write_all(bytes).is_ok())
     }
 
     /// Ends the connection, whoever else holds this.
@@ -168,10 +158,7 @@ pub(crate) fn inherited() -> io::Result<(Receiver, Sender)> {
 
     let reader = io::stdin().as_handle().try_clone_to_owned()?;
     let writer = io::stdout().as_handle().try_clone_to_owned()?;
-    Ok((
-        Receiver::new(std::fs::File::from(reader)),
-        Sender::new(std::fs::File::from(writer)),
-    ))
+    Ok((Receiver::new(std::fs::File::from(reader)), Sender::new(std::fs::File::from(writer))))
 }
 
 /// Set in the environment of a worker.
@@ -236,10 +223,7 @@ fn write_message(buffer: &mut Vec<u8>, message: &impl Serialize) -> Result<(), E
     });
     let bytes = buffer.len() - start - 4;
     let length = u32::try_from(bytes).ok().filter(|_| bytes <= LONGEST);
-    let length = length.ok_or(Error::TooLong {
-        bytes,
-        limit: LONGEST,
-    });
+    let length = length.ok_or(Error::TooLong { bytes, limit: LONGEST });
     match written.and(length) {
         Ok(length) => {
             buffer[start..start + 4].copy_from_slice(&length.to_le_bytes());
@@ -271,9 +255,7 @@ fn read_message<T: DeserializeOwned>(
     buffer: &mut Vec<u8>,
 ) -> Result<T, Failed> {
     let mut length = [0; 4];
-    reader
-        .read_exact(&mut length)
-        .map_err(|error| gone(&error))?;
+    reader.read_exact(&mut length).map_err(|error| gone(&error))?;
     let length = u32::from_le_bytes(length);
     let fits = usize::try_from(length).is_ok_and(|length| length <= LONGEST);
     if !fits {

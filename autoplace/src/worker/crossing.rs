@@ -20,10 +20,7 @@ where
     let crossing: Crossing = serde_json::to_value(error).map_err(|_| {
         let name = format!("{error:?}");
         let end = name.find(|c: char| !c.is_alphanumeric());
-        (
-            name[..end.unwrap_or(name.len())].to_owned(),
-            error.to_string(),
-        )
+        (name[..end.unwrap_or(name.len())].to_owned(), error.to_string())
     });
     crossing.serialize(to)
 }

@@ -28,27 +28,15 @@ pub enum Error {
         .program.display(), how(status.as_ref()), last(log)
     )]
     #[serde(skip)]
-    NotAWorker {
-        program: PathBuf,
-        status: Option<ExitStatus>,
-        log: Vec<String>,
-    },
+    NotAWorker { program: PathBuf, status: Option<ExitStatus>, log: Vec<String> },
     /// The worker was built with another autoplace or llama.cpp.
     #[error("the worker {} is of another build: {theirs}, and this is {ours}", .program.display())]
-    OtherBuild {
-        program: PathBuf,
-        ours: String,
-        theirs: String,
-    },
+    OtherBuild { program: PathBuf, ours: String, theirs: String },
     /// The worker died: llama.cpp ended it, or something from outside did. `status` is its code or signal, `None` where
     /// the operating system does not tell; `log` has the last lines that were written in it, at most 64, oldest first.
     #[error("the worker died while {doing}: {}{}", how(status.as_ref()), last(log))]
     #[serde(skip)]
-    Died {
-        doing: Word,
-        status: Option<ExitStatus>,
-        log: Vec<String>,
-    },
+    Died { doing: Word, status: Option<ExitStatus>, log: Vec<String> },
     /// The worker said something that makes no sense, and was ended.
     #[error("the worker made no sense while {doing}: {reason}")]
     #[serde(skip)]
@@ -74,15 +62,10 @@ impl Error {
 }
 
 fn how(status: Option<&ExitStatus>) -> String {
-    status.map_or_else(
-        || "had to be ended".to_owned(),
-        |status| format!("ended ({status})"),
-    )
+    status.map_or_else(|| "had to be ended".to_owned(), |status| format!("ended ({status})"))
 }
 
 /// The line that says most: the last one.
 fn last(log: &[String]) -> String {
-    log.last()
-        .map(|line| format!("; its last line: {line}"))
-        .unwrap_or_default()
+    log.last().map(|line| format!("; its last line: {line}")).unwrap_or_default()
 }

@@ -32,20 +32,18 @@ impl Tail {
         let lines = Arc::new(Mutex::new(VecDeque::new()));
         let kept = Arc::clone(&lines);
         let (alive, end) = mpsc::channel();
-        thread::Builder::new()
-            .name("autoplace-worker-log".into())
-            .spawn(move || {
-                let _alive: mpsc::Sender<()> = alive;
-                let mut pipe = BufReader::new(pipe);
-                while let Some(line) = next_line(&mut pipe) {
-                    let line = pass_on(&line);
-                    let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-                    if kept.len() == KEPT {
-                        kept.pop_front();
-                    }
-                    kept.push_back(line);
+        thread::Builder::new().name("autoplace-worker-log".into()).spawn(move || {
+            let _alive: mpsc::Sender<()> = alive;
+            let mut pipe = BufReader::new(pipe);
+            while let Some(line) = next_line(&mut pipe) {
+                let line = pass_on(&line);
+                let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+                if kept.len() == KEPT {
+                    kept.pop_front();
                 }
-            })?;
+                kept.push_back(line);
+            }
+        })?;
         Ok(Self { lines, end })
     }
 
@@ -110,9 +108,7 @@ impl LogLines {
     pub(crate) fn as_asked() -> Self {
         let level = std::env::var(LEVEL).ok();
         let most = level.and_then(|level| level.parse().ok());
-        Self {
-            most: most.unwrap_or(LevelFilter::WARN).max(LevelFilter::WARN),
-        }
+        Self { most: most.unwrap_or(LevelFilter::WARN).max(LevelFilter::WARN) }
     }
 }
 
@@ -187,13 +183,7 @@ mod tests {
 
     #[test]
     fn a_level_is_no_part_of_a_line() {
-        assert_eq!(
-            pass_on("ERROR ggml::cuda: out of memory"),
-            "ggml::cuda: out of memory"
-        );
-        assert_eq!(
-            pass_on("ggml.c:12: GGML_ASSERT(x) failed"),
-            "ggml.c:12: GGML_ASSERT(x) failed"
-        );
+        assert_eq!(pass_on("ERROR ggml::cuda: out of memory"), "ggml::cuda: out of memory");
+        assert_eq!(pass_on("ggml.c:12: GGML_ASSERT(x) failed"), "ggml.c:12: GGML_ASSERT(x) failed");
     }
 }

@@ -84,12 +84,7 @@ impl WorkerProcess {
     }
 
     fn new(program: Option<PathBuf>) -> Self {
-        Self {
-            program,
-            environment: Vec::new(),
-            patience: PATIENCE,
-            on_death: OnDeath::Fail,
-        }
+        Self { program, environment: Vec::new(), patience: PATIENCE, on_death: OnDeath::Fail }
     }
 
     /// What to do when it has died. Default: [`OnDeath::Fail`].
@@ -126,10 +121,6 @@ impl WorkerProcess {
         let own = std::env::current_exe()?;
         // Where an update has put another file in its place, Linux still has the one that runs.
         let running = Path::new("/proc/self/exe");
-        Ok(if !own.exists() && running.exists() {
-            running.to_owned()
-        } else {
-            own
-        })
+        Ok(if !own.exists() && running.exists() { running.to_owned() } else { own })
     }
 }

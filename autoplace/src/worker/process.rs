@@ -56,26 +56,15 @@ impl Worker {
             Ok(hello) if hello.build == ours => Ok(worker),
             Ok(hello) => {
                 worker.end();
-                Err(Error::OtherBuild {
-                    program,
-                    ours: ours.to_owned(),
-                    theirs: hello.build,
-                })
+                Err(Error::OtherBuild { program, ours: ours.to_owned(), theirs: hello.build })
             }
             Err(Failed::Gone) => {
                 let (status, log) = worker.last_words();
-                Err(Error::NotAWorker {
-                    program,
-                    status,
-                    log,
-                })
+                Err(Error::NotAWorker { program, status, log })
             }
             Err(Failed::Senseless(reason)) => {
                 worker.end();
-                Err(Error::Protocol {
-                    doing: "starting",
-                    reason,
-                })
+                Err(Error::Protocol { doing: "starting", reason })
             }
         }
     }
@@ -95,11 +84,7 @@ impl Worker {
         message: &impl Serialize,
         doing: &'static str,
     ) -> Result<(), Error> {
-        if self.sender.send(message)? {
-            Ok(())
-        } else {
-            Err(self.died(doing))
-        }
+        if self.sender.send(message)? { Ok(()) } else { Err(self.died(doing)) }
     }
 
     pub(crate) fn receive<T: DeserializeOwned>(&mut self, doing: &'static str) -> Result<T, Error> {
@@ -153,15 +138,13 @@ impl Worker {
     fn hello(&mut self, patience: Duration) -> Result<Hello, Failed> {
         let (heard, waiting) = mpsc::channel::<()>();
         let child = Arc::clone(&self.child);
-        let watch = thread::Builder::new()
-            .name("autoplace-worker-hello".into())
-            .spawn(move || {
-                let is_silent = waiting.recv_timeout(patience) == Err(RecvTimeoutError::Timeout);
-                if is_silent {
-                    kill(&child);
-                }
-                is_silent
-            });
+        let watch = thread::Builder::new().name("autoplace-worker-hello".into()).spawn(move || {
+            let is_silent = waiting.recv_timeout(patience) == Err(RecvTimeoutError::Timeout);
+            if is_silent {
+                kill(&child);
+            }
+            is_silent
+        });
         let receiver = self.receiver.as_mut();
         let hello = receiver.map_or(Err(Failed::Gone), Hello::hear);
         drop(heard);
@@ -174,9 +157,7 @@ impl Worker {
 
 impl fmt::Debug for Worker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Worker")
-            .field("id", &self.id)
-            .finish_non_exhaustive()
+        f.debug_struct("Worker").field("id", &self.id).finish_non_exhaustive()
     }
 }
 
@@ -184,10 +165,7 @@ impl Drop for Worker {
     fn drop(&mut self) {
         self.close();
         if ended(&self.child, ENDING).is_none() {
-            tracing::warn!(
-                "the worker {} did not end by itself, and is killed",
-                self.id
-            );
+            tracing::warn!("the worker {} did not end by itself, and is killed", self.id);
             kill(&self.child);
         }
         self.tail.wait(LAST_LINES);
@@ -203,12 +181,7 @@ fn spawn(process: &WorkerProcess, program: &std::path::Path) -> std::io::Result<
         command.stdout(theirs.try_clone()?);
     }
     command.stderr(theirs);
-    command.envs(
-        process
-            .environment
-            .iter()
-            .map(|(name, value)| (name, value)),
-    );
+    command.envs(process.environment.iter().map(|(name, value)| (name, value)));
     command.env(VARIABLE, VALUE);
     command.env(LEVEL, LevelFilter::current().to_string());
     apart(&mut command);
@@ -220,14 +193,7 @@ fn spawn(process: &WorkerProcess, program: &std::path::Path) -> std::io::Result<
     let child = Arc::new(Mutex::new(child));
     let connected = connected.and_then(|ends| Ok((ends, Tail::follow(pipe)?)));
     let ((receiver, sender), tail) = connected.inspect_err(|_| kill(&child))?;
-    Ok(Worker {
-        child,
-        receiver: Some(receiver),
-        sender,
-        tail,
-        id,
-        is_killed: false,
-    })
+    Ok(Worker { child, receiver: Some(receiver), sender, tail, id, is_killed: false })
 }
 
 /// Out of the reach of Ctrl-C, which the application decides on: it may want the end of the sentence.

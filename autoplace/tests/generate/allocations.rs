@@ -1,5 +1,5 @@
-//! A token costs the piece of text that is returned, and no other allocation: in a stream, with guesses by prompt lookup,
-//! in a session, in an engine; choosing one costs none.
+//! A token costs the piece of text that is returned, and no other allocation: in a stream, with guesses by prompt
+//! lookup, in a session, in an engine; choosing one costs none.
 
 use std::thread;
 
@@ -17,17 +17,10 @@ fn of_stream(generate: Generate, first: usize, pieces: usize) {
         stream.next().unwrap().unwrap();
     }
     let before = allocations();
-    let read = stream
-        .by_ref()
-        .take(pieces)
-        .map(|it| drop(it.unwrap()))
-        .count();
+    let read = stream.by_ref().take(pieces).map(|it| drop(it.unwrap())).count();
     let allocations = allocations() - before;
     assert!(read >= 16, "the demo model ended after {read} pieces");
-    assert!(
-        allocations <= read,
-        "{allocations} for {read} pieces: {stream:?}"
-    );
+    assert!(allocations <= read, "{allocations} for {read} pieces: {stream:?}");
 }
 
 #[test]
@@ -93,11 +86,7 @@ fn a_token_costs_one_allocation_at_most_beside_others_too() {
     let (from, before) = reach(1100);
     let (to, after) = reach(1100 + PIECES as u64);
     let allocated = (after - before) as u64;
-    assert!(
-        allocated <= most(to - from),
-        "{allocated} for {} tokens",
-        to - from
-    );
+    assert!(allocated <= most(to - from), "{allocated} for {} tokens", to - from);
     // Reading costs nothing.
     let before = allocations();
     for answer in &mut answers {
@@ -107,10 +96,7 @@ fn a_token_costs_one_allocation_at_most_beside_others_too() {
     }
     let (now, after) = (generated(), allocations());
     let allocated = (after - before) as u64;
-    assert!(
-        allocated <= most(now - to),
-        "{allocated} while 300 pieces were read"
-    );
+    assert!(allocated <= most(now - to), "{allocated} while 300 pieces were read");
 }
 
 #[test]
@@ -139,11 +125,7 @@ fn masks_candidates_and_log_probabilities_are_made_in_place() {
     };
     choose(&masks[0]);
     let before = allocations();
-    masks
-        .iter()
-        .cycle()
-        .take(TOKENS)
-        .for_each(|mask| choose(mask));
+    masks.iter().cycle().take(TOKENS).for_each(|mask| choose(mask));
     assert_eq!(allocations() - before, 0);
 
     let mut session = model.session().unwrap();
@@ -151,8 +133,5 @@ fn masks_candidates_and_log_probabilities_are_made_in_place() {
     session.begin(generate.logprobs(5)).unwrap();
     let (pieces, allocations) = steps(&mut session, 8, TOKENS);
     // The text, and the likeliest tokens.
-    assert!(
-        pieces >= 16 && allocations <= 2 * pieces,
-        "{allocations} for {pieces}"
-    );
+    assert!(pieces >= 16 && allocations <= 2 * pieces, "{allocations} for {pieces}");
 }

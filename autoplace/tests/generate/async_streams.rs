@@ -1,5 +1,5 @@
-//! Generations as `Stream`s, in an executor of a few lines, with `futures` and in tokio: what is theirs beside the texts of
-//! `front_ends.rs`. On the demo model.
+//! Generations as `Stream`s, in an executor of a few lines, with `futures` and in tokio: what is theirs beside the
+//! texts of `front_ends.rs`. On the demo model.
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -126,9 +126,7 @@ fn answers_of_an_engine_are_read_by_tasks_of_tokio() {
         })
     };
     let tasks: Vec<_> = generates.into_iter().map(spawn).collect();
-    let read = tasks
-        .into_iter()
-        .map(|it| runtime.block_on(it).unwrap().unwrap());
+    let read = tasks.into_iter().map(|it| runtime.block_on(it).unwrap().unwrap());
     let texts: Vec<_> = read.collect();
     assert_eq!(texts, expected);
 }

@@ -16,9 +16,7 @@ fn template() -> ChatTemplate {
 }
 
 fn chat(model: &Model) -> Chat {
-    model
-        .chat_with(template())
-        .with(|generate| generate.temp(0.0).max_tokens(12))
+    model.chat_with(template()).with(|generate| generate.temp(0.0).max_tokens(12))
 }
 
 /// The text of an answer, and how many tokens of its prompt were computed.
@@ -132,11 +130,7 @@ fn reasoning_and_calls_arrive_as_their_own_kind() {
     assert_eq!(stream.finish_reason(), Some(FinishReason::EndOfGeneration));
     assert_eq!(stream.reply().unwrap().raw, said);
     drop(stream);
-    let call = ToolCall {
-        id: None,
-        name: "walk".to_owned(),
-        arguments: json!({"days": 3}),
-    };
+    let call = ToolCall { id: None, name: "walk".to_owned(), arguments: json!({"days": 3}) };
     assert_eq!(thoughts.trim(), "It is far.");
     assert_eq!(calls, std::slice::from_ref(&call));
     chat.tool_result(&call, "three days' journey");

@@ -71,11 +71,7 @@ fn a_role_that_a_template_does_not_know_is_written_or_is_its_own_refusal() {
     let (_, statistics) = chatml.say("Go on.").unwrap().finish().unwrap();
     assert!(statistics.generated_tokens > 0);
     let rendered = chatml.rendered().unwrap();
-    assert!(
-        rendered
-            .as_str()
-            .contains("<|im_start|>narrator\nMeanwhile")
-    );
+    assert!(rendered.as_str().contains("<|im_start|>narrator\nMeanwhile"));
     // One that knows two.
     let strict = "{% for message in messages %}{% if message.role not in ['user', 'assistant'] %}\
         {{ raise_exception('only user and assistant are known') }}{% endif %}[{{ message.role }}] {{ message.content }}\n\
@@ -94,12 +90,8 @@ fn a_role_that_a_template_does_not_know_is_written_or_is_its_own_refusal() {
 }
 
 const SYSTEM: &str = "In the days of Noah, of Abraham and of Isaac:";
-const QUESTIONS: [&str; 4] = [
-    "Who art thou?",
-    "Whither goest thou?",
-    "And wherefore?",
-    "And then?",
-];
+const QUESTIONS: [&str; 4] =
+    ["Who art thou?", "Whither goest thou?", "And wherefore?", "And then?"];
 
 fn ask(chat: &mut Chat, questions: &[&str]) -> Vec<String> {
     let answer = |question: &&str| chat.say(*question).unwrap().finish().unwrap().0.raw;

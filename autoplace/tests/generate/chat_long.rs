@@ -20,24 +20,14 @@ fn five_hundred_turns_end_no_chat_of_512_tokens() {
         let (_, statistics) = chat.say(format!("And {turn}?")).unwrap().finish().unwrap();
         computed += statistics.prompt_tokens - statistics.cached_tokens;
         assert!(statistics.prompt_tokens < 512);
-        assert_eq!(
-            chat.messages().len(),
-            2 * turn + 3,
-            "all that was said is kept"
-        );
+        assert_eq!(chat.messages().len(), 2 * turn + 3, "all that was said is kept");
     }
     let forgotten = chat.forgotten();
     assert!(forgotten.len() > 900, "{}", forgotten.len());
     assert_eq!(forgotten[0].content, "And 0?");
     let prompt = chat.rendered().unwrap().into_string();
-    assert!(
-        prompt.starts_with("<|im_start|>system\nSpeak as the king"),
-        "{prompt}"
-    );
-    assert!(
-        prompt.contains("And 499?") && !prompt.contains("And 0?"),
-        "{prompt}"
-    );
+    assert!(prompt.starts_with("<|im_start|>system\nSpeak as the king"), "{prompt}");
+    assert!(prompt.contains("And 499?") && !prompt.contains("And 0?"), "{prompt}");
     // Dropping a turn each time would compute the whole prompt each time, some 400 tokens.
     assert!(computed < 500 * 100, "{computed}");
 }
@@ -61,15 +51,11 @@ fn a_message_that_has_no_room_by_itself_is_taken_back() {
 fn a_full_context_is_an_error_where_that_was_asked_for() {
     let mut chat = chat(256).when_full(ChatFull::Error);
     let error = (0..100).find_map(|_| {
-        let ended = chat
-            .say("Go up unto the mountain.")
-            .and_then(autoplace::generate::ChatStream::finish);
+        let ended =
+            chat.say("Go up unto the mountain.").and_then(autoplace::generate::ChatStream::finish);
         ended.err()
     });
-    assert!(
-        matches!(error, Some(Error::PromptTooLong { .. })),
-        "{error:?}"
-    );
+    assert!(matches!(error, Some(Error::PromptTooLong { .. })), "{error:?}");
     assert!(chat.forgotten().is_empty());
 }
 
@@ -78,11 +64,7 @@ fn a_message_that_the_template_refuses_is_taken_back() {
     let refuses = "{% for m in messages %}{% if m.content == 'no' %}{{ raise_exception('no') }}{% endif %}{{ m.content }}{% endfor %}";
     let template = ChatTemplate::new(refuses, Default::default()).unwrap();
     let model = Model::builder(demo_path()).n_ctx(256).n_threads(1);
-    let mut chat = model
-        .load()
-        .unwrap()
-        .chat_with(template)
-        .with(|it| it.max_tokens(2));
+    let mut chat = model.load().unwrap().chat_with(template).with(|it| it.max_tokens(2));
     chat.push(Message::user("yes"));
     assert!(chat.say("no").is_err());
     assert_eq!(chat.messages().len(), 1);
@@ -108,10 +90,7 @@ fn an_answer_can_be_a_value() {
     let mut chat = chat(512).with(|generate| generate.max_tokens(60));
     let verdict: Verdict = chat.say_as("Did he slay him?").unwrap();
     let said = format!("{{\"guilty\": {}}}", verdict.guilty).replace(' ', "");
-    assert_eq!(
-        chat.messages()[1].content.replace(char::is_whitespace, ""),
-        said
-    );
+    assert_eq!(chat.messages()[1].content.replace(char::is_whitespace, ""), said);
     assert_eq!(chat.messages()[1].role, Role::ASSISTANT);
     // An answer that is cut short is none, and the question is taken back.
     let mut short = chat.clone().with(|generate| generate.max_tokens(2));

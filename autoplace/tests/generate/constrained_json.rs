@@ -13,12 +13,7 @@ use serde_json::{Map, Value, json};
 const SEEDS: u32 = 3;
 
 fn generate(model: &Model, constraint: Constraint, seed: u32) -> Result<String, Error> {
-    model
-        .generate(PROMPT)
-        .constraint(constraint)
-        .seed(seed)
-        .max_tokens(400)
-        .text()
+    model.generate(PROMPT).constraint(constraint).seed(seed).max_tokens(400).text()
 }
 
 /// Why the text is not what the schema allows, formats included.
@@ -254,11 +249,8 @@ fn any_schema() -> impl Strategy<Value = Value> {
 #[test]
 fn whatever_a_schema_allows() {
     let model = load_demo();
-    let mut runner = TestRunner::new(Config {
-        cases: 48,
-        failure_persistence: None,
-        ..Config::default()
-    });
+    let mut runner =
+        TestRunner::new(Config { cases: 48, failure_persistence: None, ..Config::default() });
     runner
         .run(&(any_schema(), 0_u32..1000), |(schema, seed)| {
             let text = generate(&model, Constraint::json_schema(schema.clone()), seed);

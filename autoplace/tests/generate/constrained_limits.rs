@@ -23,31 +23,13 @@ fn a_keyword_that_cannot_be_enforced_is_named() {
         (json!({"type": "array", "uniqueItems": true}), "uniqueItems"),
         (json!({"not": {"type": "string"}}), "not"),
         (json!({"if": {}, "then": {}}), "if"),
-        (
-            json!({"type": "array", "contains": {"type": "null"}}),
-            "contains",
-        ),
-        (
-            json!({"type": "object", "propertyNames": {"maxLength": 3}}),
-            "propertyNames",
-        ),
-        (
-            json!({"type": "object", "minProperties": 2}),
-            "minProperties",
-        ),
+        (json!({"type": "array", "contains": {"type": "null"}}), "contains"),
+        (json!({"type": "object", "propertyNames": {"maxLength": 3}}), "propertyNames"),
+        (json!({"type": "object", "minProperties": 2}), "minProperties"),
         (json!({"type": "string", "format": "no-such"}), "no-such"),
-        (
-            json!({"oneOf": [{"type": "integer"}, {"type": "number"}]}),
-            "oneOf",
-        ),
-        (
-            json!({"properties": {"a": {"dependentRequired": {"b": ["c"]}}}}),
-            "dependentRequired",
-        ),
-        (
-            json!({"$ref": "https://example.com/schema"}),
-            "https://example.com/schema",
-        ),
+        (json!({"oneOf": [{"type": "integer"}, {"type": "number"}]}), "oneOf"),
+        (json!({"properties": {"a": {"dependentRequired": {"b": ["c"]}}}}), "dependentRequired"),
+        (json!({"$ref": "https://example.com/schema"}), "https://example.com/schema"),
         (json!({"$ref": "#/nowhere"}), "nowhere"),
         (json!({"type": "elephant"}), "elephant"),
         (json!({"const": 1e300}), "1e+300"),
@@ -90,10 +72,7 @@ fn what_no_text_can_meet_is_refused() {
         Constraint::gbnf(""),
     ] {
         let said = refusal(&model, constraint.clone());
-        assert!(
-            said.len() < 500 && !said.contains('\n'),
-            "{constraint:?}: {said}"
-        );
+        assert!(said.len() < 500 && !said.contains('\n'), "{constraint:?}: {said}");
     }
 }
 
@@ -106,10 +85,7 @@ fn hostile() -> Vec<Constraint> {
     let chain: Value = (0..1900)
         .map(|i| {
             let next = format!("#/$defs/d{}", (i + 1) % 1900);
-            (
-                format!("d{i}"),
-                json!({"type": "object", "properties": {"x": {"$ref": next}}}),
-            )
+            (format!("d{i}"), json!({"type": "object", "properties": {"x": {"$ref": next}}}))
         })
         .collect::<serde_json::Map<_, _>>()
         .into();

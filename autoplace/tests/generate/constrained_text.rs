@@ -7,12 +7,7 @@ use autoplace::generate::{Constraint, Error};
 use autoplace::llama_sys::{ContextParams, Sampler, Token};
 
 fn generate(model: &Model, constraint: &Constraint, seed: u32) -> Result<String, Error> {
-    model
-        .generate(PROMPT)
-        .constraint(constraint.clone())
-        .seed(seed)
-        .max_tokens(1500)
-        .text()
+    model.generate(PROMPT).constraint(constraint.clone()).seed(seed).max_tokens(1500).text()
 }
 
 /// A grammar in the manner of llama.cpp's own for JSON.
@@ -89,10 +84,7 @@ fn a_lark_grammar_is_followed() {
 fn by_llama_cpp(model: &Model, grammar: &str, most: usize) -> Vec<Token> {
     let native = &model.native().unwrap();
     let chain = Sampler::chain(native).unwrap().grammar(grammar, "root");
-    let params = ContextParams {
-        n_threads: Some(1),
-        ..ContextParams::default()
-    };
+    let params = ContextParams { n_threads: Some(1), ..ContextParams::default() };
     let raw = Raw::with(native, params).by(chain.unwrap().greedy().unwrap(), &[]);
     raw.go_on(&tokens_of(model, PROMPT), most)
 }
@@ -162,26 +154,20 @@ fn no_token_of_a_held_text_is_a_control_token() {
     let model = load_demo();
     let native = model.native().unwrap();
     let vocab = native.vocab();
-    let control: Vec<_> = (0..vocab.n_tokens() as i32)
-        .filter(|token| vocab.is_control(*token))
-        .collect();
+    let control: Vec<_> =
+        (0..vocab.n_tokens() as i32).filter(|token| vocab.is_control(*token)).collect();
     assert!(!control.is_empty());
     let any_token = Constraint::lark(format!("start: (<[0-{}]>){{1,40}}", vocab.n_tokens() - 1));
-    for constraint in [
-        any_token,
-        Constraint::regex("(?s:.){40}"),
-        Constraint::gbnf("root ::= [^\\x00]{40}"),
-    ] {
+    for constraint in
+        [any_token, Constraint::regex("(?s:.){40}"), Constraint::gbnf("root ::= [^\\x00]{40}")]
+    {
         for seed in 0..4 {
             let held = model.generate(PROMPT).special(true).seed(seed);
             let held = held.constraint(constraint.clone()).temp(3.0);
             let mut stream = held.max_tokens(100).stream().unwrap();
             for piece in stream.pieces().map(Result::unwrap) {
                 let token = piece.token.unwrap();
-                assert!(
-                    piece.end.is_some() || !control.contains(&token),
-                    "{constraint:?}"
-                );
+                assert!(piece.end.is_some() || !control.contains(&token), "{constraint:?}");
             }
         }
     }

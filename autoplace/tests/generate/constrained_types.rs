@@ -67,12 +67,7 @@ enum Either {
 fn all_parse<T: DeserializeOwned + JsonSchema>(model: &Model) {
     let mut parsed = 0;
     for seed in 0..4 {
-        match model
-            .generate(PROMPT)
-            .seed(seed)
-            .max_tokens(600)
-            .parse::<T>()
-        {
+        match model.generate(PROMPT).seed(seed).max_tokens(600).parse::<T>() {
             Ok(_) => parsed += 1,
             Err(Error::Incomplete { limit, .. }) => assert_ne!(limit, FinishReason::StopString),
             Err(error) => panic!("{}: {error}: {error:?}", T::schema_name()),
@@ -142,16 +137,11 @@ fn the_constraint_of_a_type_allows_no_other_properties() {
     let model = load_demo();
     for seed in 0..4 {
         let held = model.generate(PROMPT).seed(seed);
-        let text = held
-            .constraint(Constraint::of_type::<Option<Tree>>())
-            .text();
+        let text = held.constraint(Constraint::of_type::<Option<Tree>>()).text();
         let Ok(text) = text else { continue };
         let value: serde_json::Value = serde_json::from_str(&text).unwrap();
         let members = value.as_object().into_iter().flatten();
         let names: Vec<_> = members.map(|(name, _)| &**name).collect();
-        assert!(
-            names.iter().all(|it| ["value", "child"].contains(it)),
-            "{text}"
-        );
+        assert!(names.iter().all(|it| ["value", "child"].contains(it)), "{text}");
     }
 }

@@ -33,11 +33,7 @@ fn ranking(sketch: &Sketch) -> Ranking {
     let folder = tempfile::tempdir().unwrap();
     let path = crate::random_weights::write(sketch, folder.path());
     let embedder = load(&path, Pooling::Rank).unwrap().embedder().unwrap();
-    Ranking {
-        _folder: folder,
-        path,
-        embedder,
-    }
+    Ranking { _folder: folder, path, embedder }
 }
 
 fn with_template(template: &str) -> Sketch {
@@ -120,12 +116,7 @@ fn a_document_that_is_too_long_is_an_error_or_cut_but_never_the_query() {
         let longest = LONGEST as usize;
         let long = text(0, longest);
         let refused = embedder.rerank(QUERY, &["the sea", &long]);
-        let Err(Error::TooLong {
-            index,
-            tokens,
-            limit,
-        }) = refused
-        else {
+        let Err(Error::TooLong { index, tokens, limit }) = refused else {
             panic!("{refused:?}");
         };
         assert_eq!((index, tokens, limit), (1, longest + others, longest));

@@ -43,9 +43,7 @@ fn generate(model: &Model, prompt: &[Token]) -> Generate {
 
 /// Prompts shorter and longer than the windows, and than a graph of 32 tokens. Two begin alike.
 fn prompts() -> Vec<Vec<Token>> {
-    [(7, 40), (8, 150), (9, 290), (9, 330), (10, 3)]
-        .map(|(seed, n)| words(seed, n))
-        .into()
+    [(7, 40), (8, 150), (9, 290), (9, 330), (10, 3)].map(|(seed, n)| words(seed, n)).into()
 }
 
 #[test]

@@ -27,15 +27,10 @@ fn texts_go_on_where_the_model_is_placed_anew() {
     let _card = card(mib(64));
     let plans = [0, 7, 3].map(|layers| plan(&path, &shared(), layers));
     let model = load(&path, &shared(), 7);
-    let expected: Vec<String> = all(&model)
-        .into_iter()
-        .map(|it| it.text().unwrap())
-        .collect();
+    let expected: Vec<String> = all(&model).into_iter().map(|it| it.text().unwrap()).collect();
     let engine = Engine::new(&model).unwrap();
-    let mut answers: Vec<Answer> = all(&model)
-        .into_iter()
-        .map(|it| engine.submit(it).unwrap())
-        .collect();
+    let mut answers: Vec<Answer> =
+        all(&model).into_iter().map(|it| engine.submit(it).unwrap()).collect();
     let mut texts = vec![String::new(); answers.len()];
     for plan in plans {
         let layers = plan.n_gpu_layers;
@@ -89,10 +84,8 @@ fn a_computation_that_fails_ends_the_texts_that_run_and_no_others() {
     let model = load(&path, &shared(), 7);
     let expected = all(&model).remove(1).text().unwrap();
     let engine = Engine::new(&model).unwrap();
-    let mut running: Vec<Answer> = all(&model)
-        .into_iter()
-        .map(|it| engine.submit(it.max_tokens(400)).unwrap())
-        .collect();
+    let mut running: Vec<Answer> =
+        all(&model).into_iter().map(|it| engine.submit(it.max_tokens(400)).unwrap()).collect();
     for answer in &mut running {
         answer.next().unwrap().unwrap();
     }
@@ -102,9 +95,7 @@ fn a_computation_that_fails_ends_the_texts_that_run_and_no_others() {
         let failed = answer.into_text().map(drop);
         assert_is!(
             failed,
-            Err(Error::Native(
-                llama_sys::Error::Decode { .. } | llama_sys::Error::Call { .. }
-            ))
+            Err(Error::Native(llama_sys::Error::Decode { .. } | llama_sys::Error::Call { .. }))
         );
     }
     assert_eq!(waiting.into_text().unwrap().0, expected);
@@ -147,13 +138,9 @@ fn what_is_asked_for_while_nothing_is_loaded_is_told_as_well() {
     let engine = Engine::new(&model).unwrap();
     card.set_taken(mib(64));
     model.request_replace(Replacement::By(Box::new(onto_card)));
-    wait("fails", || {
-        engine.last_replaced().is_some_and(|it| it.is_err())
-    });
+    wait("fails", || engine.last_replaced().is_some_and(|it| it.is_err()));
     model.request_replace(Replacement::By(Box::new(onto_host)));
-    wait("is placed", || {
-        engine.last_replaced().is_some_and(|it| it.is_ok())
-    });
+    wait("is placed", || engine.last_replaced().is_some_and(|it| it.is_ok()));
     let answer = engine.submit(all(&model).remove(0).max_tokens(4)).unwrap();
     assert_eq!(answer.into_text().unwrap().1.generated_tokens, 4);
 }

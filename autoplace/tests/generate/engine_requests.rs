@@ -72,9 +72,8 @@ fn those_who_wait_for_a_place_get_it_in_their_order() {
     let model = demo(2048, 1, false);
     let engine = Engine::builder(&model).queue(0).ahead(4).start().unwrap();
     let running = engine.submit(greedy(&model, PROMPTS[0], LONG)).unwrap();
-    let mut waiting: Vec<_> = (0..3)
-        .map(|_| engine.submit_async(greedy(&model, PROMPTS[1], LONG)))
-        .collect();
+    let mut waiting: Vec<_> =
+        (0..3).map(|_| engine.submit_async(greedy(&model, PROMPTS[1], LONG))).collect();
     assert!(waiting.iter_mut().all(|it| poll(it).is_pending()));
     drop(running);
     until(&engine, |it| it.running == 0);
@@ -111,11 +110,7 @@ fn a_text_that_is_dropped_ends_and_leaves_what_was_computed() {
     answer.pieces().next().unwrap().unwrap();
     drop(answer);
     until(&engine, |it| it.running == 0);
-    assert!(
-        engine.metrics().generated_tokens <= 6,
-        "{:?}",
-        engine.metrics()
-    );
+    assert!(engine.metrics().generated_tokens <= 6, "{:?}", engine.metrics());
     let again = engine.submit(greedy(&model, &prompt, 10)).unwrap();
     let (text, statistics) = again.into_text().unwrap();
     assert_eq!(statistics.cached_tokens, statistics.prompt_tokens - 1);
@@ -224,17 +219,12 @@ fn a_panic_on_the_engines_thread_is_an_error_for_everyone() {
     let model = demo(4096, 2, false);
     let expected = alone(&model, PROMPTS[3], 20);
     let engine = Engine::new(&model).unwrap();
-    let others: Vec<_> = (0..4)
-        .map(|_| engine.submit(greedy(&model, PROMPTS[1], 100)).unwrap())
-        .collect();
+    let others: Vec<_> =
+        (0..4).map(|_| engine.submit(greedy(&model, PROMPTS[1], 100)).unwrap()).collect();
     let mut answer = engine.submit(greedy(&model, PROMPTS[0], LONG)).unwrap();
     let waker = Waker::from(Arc::new(Panics));
     // It waits behind the others.
-    assert!(
-        answer
-            .poll_piece(&mut Context::from_waker(&waker))
-            .is_pending()
-    );
+    assert!(answer.poll_piece(&mut Context::from_waker(&waker)).is_pending());
     // The panic comes with its first piece.
     until(&engine, |it| it.running + it.queued == 0);
     for other in others {

@@ -100,9 +100,7 @@ fn a_request_joins_at_the_next_token() {
     let long = engine.submit(gate.generate(&model, PROMPTS[0])).unwrap();
     gate.leave(3);
     gate.stands_before(4);
-    let quick = engine
-        .submit(greedy(&model, PROMPTS[1]).max_tokens(1))
-        .unwrap();
+    let quick = engine.submit(greedy(&model, PROMPTS[1]).max_tokens(1)).unwrap();
     // The token that is chosen just then, and the one beside which the prompt is computed.
     gate.leave(2);
     until(&engine, |it| it.running == 1 && it.queued == 0);

@@ -46,24 +46,15 @@ fn every_request_has_statistics_of_its_own() {
     for (at, (answer, (prompt, tokens))) in answers.into_iter().zip(asked).enumerate() {
         let (_, it) = answer.into_text().unwrap();
         let of_prompt = tokens_of(&model, PROMPTS[prompt]).len();
-        assert_eq!(
-            (it.prompt_tokens, it.generated_tokens),
-            (of_prompt, tokens),
-            "{at}"
-        );
+        assert_eq!((it.prompt_tokens, it.generated_tokens), (of_prompt, tokens), "{at}");
         assert_eq!(it.seed, Some(prompt as u32), "{at}");
         assert!(it.cached_tokens < of_prompt, "{at}: {it}");
-        assert!(
-            it.first_token_latency.unwrap() >= it.prompt_time,
-            "{at}: {it}"
-        );
+        assert!(it.first_token_latency.unwrap() >= it.prompt_time, "{at}: {it}");
         assert_eq!(it.generation_time.is_zero(), tokens == 1, "{at}: {it}");
         // Two run, and the others wait for them.
         assert!(at < 2 || !it.queue_time.is_zero(), "{at}: {it:?}");
         let counts = [it.prompt_tokens, it.cached_tokens, it.generated_tokens];
-        sums.iter_mut()
-            .zip(counts)
-            .for_each(|(sum, n)| *sum += n as u64);
+        sums.iter_mut().zip(counts).for_each(|(sum, n)| *sum += n as u64);
     }
     let all = engine.metrics();
     let counted = [all.prompt_tokens, all.cached_tokens, all.generated_tokens];
@@ -108,21 +99,14 @@ fn a_text_whose_token_cannot_be_chosen_ends_and_no_other() {
     let mut left = 6;
     let failing = greedy(&model, PROMPTS[1]).sampler(move |candidates, so_far| {
         left -= 1;
-        if left == 0 {
-            -1
-        } else {
-            likeliest(candidates, so_far)
-        }
+        if left == 0 { -1 } else { likeliest(candidates, so_far) }
     });
     let mut failing = engine.submit(failing).unwrap();
     let pieces: Vec<_> = failing.pieces().collect();
     assert_eq!(pieces.len(), 6);
     let failed = pieces.into_iter().next_back().unwrap();
     let native = failed.unwrap_err();
-    assert_is!(
-        native,
-        Error::Native(llama_sys::Error::InvalidParameter { name: "token", .. })
-    );
+    assert_is!(native, Error::Native(llama_sys::Error::InvalidParameter { name: "token", .. }));
     assert_eq!(failing.finish_reason(), Some(FinishReason::Error));
     assert_eq!(other.into_text().unwrap().0, expected);
     drop(failing);
@@ -136,19 +120,12 @@ fn a_constraint_holds_of_its_text_and_of_no_other() {
     let model = demo(1024, 3, false);
     let free = text(greedy(&model, PROMPTS[0]));
     let engine = Engine::new(&model).unwrap();
-    let held = |prompt, constraint| {
-        greedy(&model, prompt)
-            .max_tokens(200)
-            .constraint(constraint)
-    };
+    let held = |prompt, constraint| greedy(&model, prompt).max_tokens(200).constraint(constraint);
     let digits = held(PROMPTS[1], Constraint::regex("[0-9]{12}"));
     let chosen = held(PROMPTS[2], Constraint::choices(["yes", "no"]));
     let answers = [digits, chosen, greedy(&model, PROMPTS[0])].map(|it| engine.submit(it).unwrap());
     let [digits, chosen, beside] = answers.map(|answer| answer.into_text().unwrap().0);
-    assert!(
-        digits.len() == 12 && digits.parse::<u64>().is_ok(),
-        "{digits}"
-    );
+    assert!(digits.len() == 12 && digits.parse::<u64>().is_ok(), "{digits}");
     assert!(chosen == "yes" || chosen == "no", "{chosen}");
     assert_eq!(beside, free);
 }

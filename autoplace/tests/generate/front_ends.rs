@@ -1,5 +1,5 @@
-//! A text is the same, and ends the same, whoever runs it: a stream, a session, an engine, a worker, and the two that tasks
-//! await. On the demo model.
+//! A text is the same, and ends the same, whoever runs it: a stream, a session, an engine, a worker, and the two that
+//! tasks await. On the demo model.
 
 use crate::native_support::demo_path;
 use crate::text_support::{
@@ -60,10 +60,7 @@ impl Outcome {
     ) -> Self {
         let (mut text, mut error) = (String::new(), None);
         for piece in pieces {
-            assert!(
-                error.is_none(),
-                "an error is the last of a text: {error:?}, {piece:?}"
-            );
+            assert!(error.is_none(), "an error is the last of a text: {error:?}, {piece:?}");
             match piece {
                 Ok(piece) => text.push_str(&piece),
                 Err(failed) => error = Some(format!("{failed:?}")),
@@ -77,12 +74,7 @@ impl Outcome {
             it.shifted_tokens,
             it.recomputed_tokens,
         ];
-        Self {
-            text,
-            error,
-            reason,
-            counts,
-        }
+        Self { text, error, reason, counts }
     }
 }
 
@@ -98,10 +90,7 @@ fn run(front: FrontEnd, model: &Model, generate: &Generate) -> Result<(Outcome, 
             let told = to_the_end(&mut session).remove(0);
             let it = told.end.unwrap();
             let text = [Ok(told.text.clone())];
-            Ok((
-                Outcome::new(text, end(Some(it.reason), it.statistics)),
-                told,
-            ))
+            Ok((Outcome::new(text, end(Some(it.reason), it.statistics)), told))
         }
         FrontEnd::Stream | FrontEnd::Worker => {
             let mut stream = generate.stream()?;
@@ -173,11 +162,7 @@ struct Case {
 
 fn case(name: &'static str, ends: Ends, describe: impl Fn(Generate) -> Generate + 'static) -> Case {
     let generate = move |model: &Model| describe(model.generate(PROMPT).temp(0.0));
-    Case {
-        name,
-        generate: Box::new(generate),
-        ends,
-    }
+    Case { name, generate: Box::new(generate), ends }
 }
 
 /// A case of a prompt of so many tokens.
@@ -187,11 +172,7 @@ fn of_tokens(name: &'static str, n: usize, ends: Ends, full: WhenFull) -> Case {
         let generate = model.generate(Prompt::tokens(prompt)).temp(0.0);
         generate.when_full(full.clone())
     };
-    Case {
-        name,
-        generate: Box::new(generate),
-        ends,
-    }
+    Case { name, generate: Box::new(generate), ends }
 }
 
 fn shift(keep: Keep, discard: Option<usize>) -> WhenFull {
@@ -203,84 +184,34 @@ fn cases(stop: String) -> Vec<Case> {
         |it| matches!(it, Error::Native(llama_sys::Error::InvalidParameter { .. }));
     let is_full: Check = |it| matches!(it, Error::ContextFull { tokens: 65 });
     let no_shift: Check = |it| matches!(it, Error::NothingToShift { context: 64, .. });
-    let too_long: Check = |it| {
-        matches!(
-            it,
-            Error::PromptTooLong {
-                tokens: 64,
-                context: 64
-            }
-        )
-    };
+    let too_long: Check = |it| matches!(it, Error::PromptTooLong { tokens: 64, context: 64 });
     let by_chance = |it: Generate| it.seed(3).temp(0.8).repeat_penalty(1.3);
     vec![
         case("so many tokens", By(MaxTokens), |it| it.max_tokens(20)),
         case("no token", By(MaxTokens), |it| it.max_tokens(0)),
-        case("by chance", By(MaxTokens), move |it| {
-            by_chance(it).max_tokens(20)
-        }),
+        case("by chance", By(MaxTokens), move |it| by_chance(it).max_tokens(20)),
         case("to a stop string", By(StopString), move |it| it.stop(&stop)),
         case("to the end of the context", By(ContextFull), |it| it),
-        case("which is an error", With(ContextFull, is_full), |it| {
-            it.when_full(WhenFull::Error)
-        }),
+        case("which is an error", With(ContextFull, is_full), |it| it.when_full(WhenFull::Error)),
         case("beyond the context", By(MaxTokens), |it| {
             it.max_tokens(150).when_full(shift(Keep::Prompt, None))
         }),
         case("a shift of nothing", Refused(no_shift), |it| {
             it.when_full(shift(Keep::Nothing, Some(0)))
         }),
-        of_tokens(
-            "a shift that keeps all",
-            63,
-            Refused(no_shift),
-            shift(Keep::Prompt, None),
-        ),
-        of_tokens(
-            "a prompt of all but one",
-            63,
-            By(ContextFull),
-            WhenFull::Stop,
-        ),
+        of_tokens("a shift that keeps all", 63, Refused(no_shift), shift(Keep::Prompt, None)),
+        of_tokens("a prompt of all but one", 63, By(ContextFull), WhenFull::Stop),
         of_tokens("a prompt of all", 64, Refused(too_long), WhenFull::Stop),
-        case(
-            "no stop string",
-            Refused(|it| matches!(it, Error::EmptyStop)),
-            |it| it.stop(""),
-        ),
+        case("no stop string", Refused(|it| matches!(it, Error::EmptyStop)), |it| it.stop("")),
         case("out of range", Refused(is_range), |it| it.top_p(7.0)),
     ]
 }
 
 #[cfg(feature = "constraints")]
 fn constrained(stop: String) -> Vec<Case> {
-    let cut: Check = |it| {
-        matches!(
-            it,
-            Error::Incomplete {
-                limit: MaxTokens,
-                ..
-            }
-        )
-    };
-    let stopped: Check = |it| {
-        matches!(
-            it,
-            Error::Incomplete {
-                limit: StopString,
-                ..
-            }
-        )
-    };
-    let full: Check = |it| {
-        matches!(
-            it,
-            Error::Incomplete {
-                limit: ContextFull,
-                ..
-            }
-        )
-    };
+    let cut: Check = |it| matches!(it, Error::Incomplete { limit: MaxTokens, .. });
+    let stopped: Check = |it| matches!(it, Error::Incomplete { limit: StopString, .. });
+    let full: Check = |it| matches!(it, Error::Incomplete { limit: ContextFull, .. });
     let person = Constraint::json_schema(json!({
         "type": "object",
         "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer", "minimum": 1, "maximum": 150}},
@@ -290,15 +221,9 @@ fn constrained(stop: String) -> Vec<Case> {
     let letters = |it: Generate| it.constraint(Constraint::regex("[a-z]{30}"));
     vec![
         case("letters", By(EndOfGeneration), letters),
-        case("letters cut short", With(MaxTokens, cut), move |it| {
-            letters(it).max_tokens(3)
-        }),
-        case("no letters", With(MaxTokens, cut), move |it| {
-            letters(it).max_tokens(0)
-        }),
-        case("letters to a stop", With(StopString, stopped), move |it| {
-            letters(it).stop(&stop)
-        }),
+        case("letters cut short", With(MaxTokens, cut), move |it| letters(it).max_tokens(3)),
+        case("no letters", With(MaxTokens, cut), move |it| letters(it).max_tokens(0)),
+        case("letters to a stop", With(StopString, stopped), move |it| letters(it).stop(&stop)),
         case("too many letters", With(ContextFull, full), |it| {
             it.constraint(Constraint::regex("[a-z]{500}"))
         }),
@@ -306,17 +231,13 @@ fn constrained(stop: String) -> Vec<Case> {
         case("cut where it may end", By(MaxTokens), |it| {
             it.constraint(Constraint::regex("[a-z ]+")).max_tokens(5)
         }),
-        case("a schema", By(EndOfGeneration), move |it| {
-            it.constraint(person.clone())
-        }),
+        case("a schema", By(EndOfGeneration), move |it| it.constraint(person.clone())),
         case("a grammar", By(EndOfGeneration), |it| {
             it.constraint(Constraint::gbnf("root ::= [a-z]{9}"))
         }),
-        case(
-            "no expression",
-            Refused(|it| matches!(it, Error::Constraint { .. })),
-            |it| it.constraint(Constraint::regex("(")),
-        ),
+        case("no expression", Refused(|it| matches!(it, Error::Constraint { .. })), |it| {
+            it.constraint(Constraint::regex("("))
+        }),
     ]
 }
 
@@ -335,12 +256,7 @@ fn a_text_is_the_same_and_ends_the_same_whoever_runs_it() {
     let letter = "e".to_owned();
     let mut cases = cases(stop.clone());
     cases.extend(constrained(letter));
-    for Case {
-        name,
-        generate,
-        ends,
-    } in cases
-    {
+    for Case { name, generate, ends } in cases {
         let mut expected: Option<(Outcome, Told)> = None;
         for &front in FRONT_ENDS {
             let case = format!("{name}, by {front:?}");
@@ -360,10 +276,7 @@ fn a_text_is_the_same_and_ends_the_same_whoever_runs_it() {
                 (ran, _) => panic!("{case}: {ran:?}"),
             };
             let is_met = by_tokens.end.unwrap().meets_constraint;
-            let is_cut = outcome
-                .error
-                .as_ref()
-                .is_some_and(|it| it.starts_with("Incomplete"));
+            let is_cut = outcome.error.as_ref().is_some_and(|it| it.starts_with("Incomplete"));
             assert!(is_met != is_cut || front == FrontEnd::Session, "{case}");
             let Some((expected, by_stream)) = &expected else {
                 // As it should be by a stream, and by all others as by that.
@@ -399,10 +312,7 @@ fn a_text_is_the_same_and_ends_the_same_whoever_runs_it() {
                         assert_eq!(outcome.text, whole);
                     }
                     "beyond the context" => {
-                        assert!(
-                            outcome.counts[1] == 150 && outcome.counts[2] > 0,
-                            "{outcome:?}"
-                        );
+                        assert!(outcome.counts[1] == 150 && outcome.counts[2] > 0, "{outcome:?}");
                     }
                     _ => {}
                 }

@@ -11,16 +11,10 @@ use autoplace::plan::Request;
 #[test]
 fn greedy_text_of_a_model_loaded_by_default_equals_a_plain_llama_cpp_loops() {
     let model = load_demo();
-    let params = ContextParams {
-        n_threads: Some(1),
-        ..ContextParams::default()
-    };
+    let params = ContextParams { n_threads: Some(1), ..ContextParams::default() };
     let raw = Raw::with(&model.native().unwrap(), params);
     let raw = raw.go_on(&tokens_of(&model, PROMPT), 40);
-    assert_eq!(
-        told(greedy(&model, PROMPT).max_tokens(40), &model).tokens,
-        raw
-    );
+    assert_eq!(told(greedy(&model, PROMPT).max_tokens(40), &model).tokens, raw);
 }
 
 #[test]
@@ -82,10 +76,7 @@ fn the_context_is_lent_to_one_session_stream_or_engine_of_its_own_model() {
     assert_is!(model.session().map(drop), Err(Error::Busy));
     assert_is!(model.generate(PROMPT).stream(), Err(Error::Busy));
     assert_is!(Engine::new(&model).map(drop), Err(Error::Busy));
-    assert_is!(
-        session.begin(other.generate(PROMPT)),
-        Err(Error::OtherModel)
-    );
+    assert_is!(session.begin(other.generate(PROMPT)), Err(Error::OtherModel));
     assert!(session.step().unwrap().next().is_none());
     drop(session);
     let mut stream = model.generate(PROMPT).stream().unwrap();
@@ -106,9 +97,7 @@ fn texts_run_side_by_side_and_each_ends_by_itself() {
     let mut session = model.session().unwrap();
     assert_eq!(session.n_seq_max(), 3);
     for tokens in [4, 0, 12] {
-        session
-            .begin(greedy(&model, PROMPT).max_tokens(tokens))
-            .unwrap();
+        session.begin(greedy(&model, PROMPT).max_tokens(tokens)).unwrap();
     }
     let full = session.begin(greedy(&model, PROMPT));
     assert_is!(full, Err(Error::SequencesBusy { n_seq_max: 3 }));

@@ -84,9 +84,7 @@ fn engines() -> usize {
     };
     let names = threads.filter_map(name);
     // The kernel keeps 15 characters of a name.
-    names
-        .filter(|name| name.starts_with("autoplace-engin"))
-        .count()
+    names.filter(|name| name.starts_with("autoplace-engin")).count()
 }
 
 #[test]
@@ -103,9 +101,7 @@ fn a_thousand_answers_opened_and_dropped_leave_sequences_threads_and_texts_as_th
     assert_eq!(engines(), usize::from(cfg!(target_os = "linux")));
     in_threads(|number, index| {
         let prompt = PROMPTS[(index + number) % PROMPTS.len()];
-        let mut answer = engine
-            .submit(greedy(&model, prompt).max_tokens(60))
-            .unwrap();
+        let mut answer = engine.submit(greedy(&model, prompt).max_tokens(60)).unwrap();
         for _ in 0..index % 3 {
             answer.next().unwrap().unwrap();
         }

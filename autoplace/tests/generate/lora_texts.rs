@@ -29,9 +29,7 @@ struct Files {
 
 impl Files {
     fn new() -> Self {
-        let files = Self {
-            folder: tempfile::tempdir().unwrap(),
-        };
+        let files = Self { folder: tempfile::tempdir().unwrap() };
         let header = Header::open(demo_path()).unwrap();
         for (seed, name, part, most) in [(1, "one", "attn_q", 0.8), (2, "two", "attn_v", 1.2)] {
             let takes = |weight: &str| weight.contains(part);
@@ -83,10 +81,7 @@ impl Files {
     fn raw(&self, model: &Model, set: Set) -> Vec<Token> {
         let native = model.native().unwrap();
         let load = |name: &str| LoraAdapter::load(&native, self.path(name)).unwrap();
-        let adapters: Vec<_> = set
-            .iter()
-            .map(|(name, scale)| (load(name), *scale))
-            .collect();
+        let adapters: Vec<_> = set.iter().map(|(name, scale)| (load(name), *scale)).collect();
         let mut raw = Raw::new(&native, 512, false);
         raw.context().set_lora(&adapters).unwrap();
         raw.go_on(&tokens_of(model, PROMPT), 20)
@@ -98,9 +93,7 @@ fn an_adapter_changes_the_text_by_its_scale_and_at_zero_not_at_all() {
     let files = Files::new();
     let plain = text(greedy(&demo().load().unwrap()));
     let model = demo().lora(files.path("one"), 1.0).load().unwrap();
-    let [adapter] = model.adapters() else {
-        panic!("{:?}", model.adapters())
-    };
+    let [adapter] = model.adapters() else { panic!("{:?}", model.adapters()) };
     assert_eq!((adapter.name.as_str(), adapter.scale), ("one", 1.0));
     let changed = text(greedy(&model));
     assert_ne!(changed, plain);
@@ -131,10 +124,7 @@ fn an_adapter_that_is_not_there_or_is_there_twice_is_refused_by_name() {
     let twice = twice.lora(files.path("one"), 0.5).load();
     assert_is!(refused(twice), AdapterError::Twice { .. });
     let named = demo().lora(files.path("one"), 1.0);
-    let named = named
-        .lora_named("again", files.path("one"), 0.5)
-        .load()
-        .unwrap();
+    let named = named.lora_named("again", files.path("one"), 0.5).load().unwrap();
     assert_eq!(named.adapters()[1].name, "again");
     let scaled = demo().lora(files.path("one"), f32::INFINITY).load();
     assert_is!(refused(scaled), AdapterError::Scale { .. });
@@ -143,13 +133,8 @@ fn an_adapter_that_is_not_there_or_is_there_twice_is_refused_by_name() {
 #[test]
 fn each_text_is_that_of_its_own_adapters_and_scales() {
     let files = Files::new();
-    let sets: [Set; 5] = [
-        &[("one", 1.0)],
-        &[],
-        &[("one", 0.8), ("two", 1.0)],
-        &[("two", 1.0)],
-        &[("two", -0.5)],
-    ];
+    let sets: [Set; 5] =
+        [&[("one", 1.0)], &[], &[("one", 0.8), ("two", 1.0)], &[("two", 1.0)], &[("two", -0.5)]];
     for sequences in [1, 5] {
         let model = demo()
             .request(request(512 * sequences, sequences, false))
@@ -281,9 +266,7 @@ fn a_control_vector_of_zeros_changes_nothing_and_another_one_does() {
     assert_eq!(with(halves.control_vector(&vector, 0.5)), changed);
     let some = demo().control_vector(&vector, 1.0);
     assert_ne!(with(some.control_vector_layers(2..=3)), changed);
-    let none = demo()
-        .control_vector(&vector, 1.0)
-        .control_vector_layers(0..=3);
+    let none = demo().control_vector(&vector, 1.0).control_vector_layers(0..=3);
     let none = refused(none.load());
     assert_is!(none, AdapterError::Layers { first: 0, last: 3 });
     let wrong = demo().control_vector(files.path("one"), 1.0).load();
@@ -351,11 +334,7 @@ fn whatever_is_free_a_model_with_adapters_fits_and_one_layer_more_would_not() {
         for set in [&[("one", 1.0)][..], &[], &[("one", 1.0), ("two", 1.0)]] {
             text(greedy(&model).max_tokens(3).lora(set.iter().copied()));
         }
-        assert!(
-            gpu.peak() <= total,
-            "{n} layers took {} of {total}",
-            gpu.peak()
-        );
+        assert!(gpu.peak() <= total, "{n} layers took {} of {total}", gpu.peak());
         drop(model);
         if total > 0 && n < 7 {
             let more = builder().n_gpu_layers(GpuLayers::Exactly(n + 1)).plan();
@@ -383,9 +362,7 @@ fn a_change_that_finds_its_memory_taken_is_an_error_and_the_next_text_goes_on() 
     gpu.set_taken(mib(64));
     assert_eq!(text(greedy(&model)), first);
     let error = greedy(&model).lora::<&str>([]).text().unwrap_err();
-    let Error::Native(native) = &error else {
-        panic!("{error:?}")
-    };
+    let Error::Native(native) = &error else { panic!("{error:?}") };
     assert!(native.out_of_memory().is_some(), "{error}");
     gpu.set_taken(0);
     assert_eq!(text(greedy(&model)), first);
@@ -397,18 +374,14 @@ fn a_saved_plan_is_followed_with_the_adapters_that_it_was_made_with() {
     own_process!();
     let files = Files::new();
     let gpu = card(mib(64));
-    let with = || {
-        demo()
-            .headroom(Headroom::Bytes(0))
-            .lora(files.path("one"), 1.0)
-    };
+    let with = || demo().lora(files.path("one"), 1.0);
     let saved = |builder: &ModelBuilder| {
         let header = Header::open(demo_path()).unwrap();
         let request = Request::new().headroom(Headroom::Bytes(0));
         let plan = builder.plan().unwrap();
         SavedPlan::new(plan, request, &header, &load::detect().unwrap()).unwrap()
     };
-    let plan = saved(&with());
+    let plan = saved(&with().headroom(Headroom::Bytes(0)));
     let model = with().follow(plan).load().unwrap();
     assert!(gpu.peak() <= model.placement().gpus().next().unwrap().footprint.total());
     assert_ne!(text(greedy(&model)), text(greedy(&model).lora::<&str>([])));
@@ -418,10 +391,7 @@ fn a_saved_plan_is_followed_with_the_adapters_that_it_was_made_with() {
     let needed = plan.plan.gpus().next().unwrap().footprint.total();
     gpu.set_taken(mib(64) - needed);
     let refused = with().follow(plan).load();
-    assert_is!(
-        refused,
-        Err(load::Error::SavedPlan(SavedPlanError::Changed { .. }))
-    );
+    assert_is!(refused, Err(load::Error::SavedPlan(SavedPlanError::Changed { .. })));
 }
 
 /// A small model of 32-bit floats.
@@ -461,10 +431,7 @@ fn merge(model: &Path, adapter: &Path, scale: f32, into: &Path) {
                 *weight += scale * product.sum::<f32>();
             }
         }
-        let bytes: Vec<u8> = weight
-            .iter()
-            .flat_map(|number| number.to_le_bytes())
-            .collect();
+        let bytes: Vec<u8> = weight.iter().flat_map(|number| number.to_le_bytes()).collect();
         file.seek(SeekFrom::Start(tensor.offset())).unwrap();
         file.write_all(&bytes).unwrap();
     }
@@ -472,10 +439,7 @@ fn merge(model: &Path, adapter: &Path, scale: f32, into: &Path) {
 
 /// The logits after some tokens.
 fn logits(model: &Path, adapter: Option<(&Path, f32)>) -> Vec<f32> {
-    let params = ModelParams {
-        devices: Some(Vec::new()),
-        ..ModelParams::default()
-    };
+    let params = ModelParams { devices: Some(Vec::new()), ..ModelParams::default() };
     let model = llama_sys::Model::load(model, params).unwrap();
     let lora = adapter.map(|(path, scale)| (LoraAdapter::load(&model, path).unwrap(), scale));
     let params = ContextParams {
@@ -485,9 +449,7 @@ fn logits(model: &Path, adapter: Option<(&Path, f32)>) -> Vec<f32> {
         ..ContextParams::default()
     };
     let mut context = Context::new(&model, params).unwrap();
-    context
-        .set_lora(&lora.into_iter().collect::<Vec<_>>())
-        .unwrap();
+    context.set_lora(&lora.into_iter().collect::<Vec<_>>()).unwrap();
     let mut batch = Batch::default();
     for position in 0..9 {
         batch.add(3 + 11 * position, position, 0, position == 8);
@@ -518,10 +480,7 @@ fn an_adapter_computes_what_the_model_with_its_product_in_the_weights_does() {
     let of_merged = logits(&merged, None);
     let with_adapter = logits(&model, Some((&adapter, scale)));
     let without = logits(&model, None);
-    let (off, moved) = (
-        furthest(&of_merged, &with_adapter),
-        furthest(&of_merged, &without),
-    );
+    let (off, moved) = (furthest(&of_merged, &with_adapter), furthest(&of_merged, &without));
     assert!(off < 1e-4, "{off} beside {moved}");
     assert!(moved > 1e-2, "{moved}");
 }
@@ -556,12 +515,8 @@ fn a_saved_text_goes_on_with_the_adapters_that_it_was_computed_with_and_no_other
     let again = model.generate(PROMPT).temp(0.0).max_tokens(8);
     let again = again.lora([("one", 0.5)]).cache_prompt(true);
     assert_eq!(again.text().unwrap(), expected);
-    let others: [&[(&str, f32)]; 4] = [
-        &[("one", 1.0)],
-        &[],
-        &[("two", 0.5)],
-        &[("one", 0.5), ("two", 1.0)],
-    ];
+    let others: [&[(&str, f32)]; 4] =
+        [&[("one", 1.0)], &[], &[("two", 0.5)], &[("one", 0.5), ("two", 1.0)]];
     for lora in others {
         assert_eq!(cached(&model, lora), 0, "{lora:?}");
     }
@@ -571,9 +526,7 @@ fn a_saved_text_goes_on_with_the_adapters_that_it_was_computed_with_and_no_other
     let said = "adapters one × 0.5, and this one has two × 1";
     assert!(refused.to_string().contains(said), "{refused}");
     let control = files.control_vector("control", 0.3);
-    let model = demo()
-        .lora(files.path("one"), 1.0)
-        .control_vector(control, 1.0);
+    let model = demo().lora(files.path("one"), 1.0).control_vector(control, 1.0);
     let refused = model.load().unwrap().restore_cache(&saved);
     let refused = refused.map(drop).unwrap_err();
     let said = "control vector control × 1";

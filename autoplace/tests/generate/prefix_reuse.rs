@@ -13,17 +13,8 @@ fn what_the_context_holds_of_a_prompt_is_not_computed_again() {
     let raw = |prompt: &[Token]| Raw::text(&model, prompt, 24);
     let whole = tokens_of(&model, &PROMPTS.concat());
     let third = whole[..whole.len() / 3].to_vec();
-    let parted = [
-        &whole[..whole.len() / 2],
-        &tokens_of(&model, "wine and oil"),
-    ]
-    .concat();
-    let turn = [
-        &parted[..],
-        &raw(&parted),
-        &tokens_of(&model, "And he said,"),
-    ]
-    .concat();
+    let parted = [&whole[..whole.len() / 2], &tokens_of(&model, "wine and oil")].concat();
+    let turn = [&parted[..], &raw(&parted), &tokens_of(&model, "And he said,")].concat();
     let dropped = tokens_of(&model, SYSTEM);
     let (parts, answer) = (whole.len() / 2, parted.len() + 24 - 1);
     for (case, prompt, held) in [
@@ -34,11 +25,7 @@ fn what_the_context_holds_of_a_prompt_is_not_computed_again() {
         ("the whole", &whole, third.len()),
         ("one that parts from it in the middle", &parted, parts),
         ("the answer to that and more", &turn, answer),
-        (
-            "that of a stream that was dropped",
-            &dropped,
-            dropped.len() - 1,
-        ),
+        ("that of a stream that was dropped", &dropped, dropped.len() - 1),
         ("one that is not to be looked for", &dropped, 0),
     ] {
         if case.ends_with("was dropped") {
@@ -47,23 +34,13 @@ fn what_the_context_holds_of_a_prompt_is_not_computed_again() {
         }
         let generate = greedy(&model, &prompt[..]);
         // By default it is not.
-        let generate = if case.ends_with("looked for") {
-            generate
-        } else {
-            generate.cache_prompt(true)
-        };
+        let generate =
+            if case.ends_with("looked for") { generate } else { generate.cache_prompt(true) };
         let told = told(generate, &model);
         assert_eq!(told.tokens, raw(prompt), "{case}");
         let it = told.statistics();
-        assert!(
-            it.cached_tokens >= held && it.cached_tokens < prompt.len(),
-            "{case}: {it:?}"
-        );
-        assert_eq!(
-            (it.cached_tokens == 0, it.prompt_tokens),
-            (held == 0, prompt.len()),
-            "{case}"
-        );
+        assert!(it.cached_tokens >= held && it.cached_tokens < prompt.len(), "{case}: {it:?}");
+        assert_eq!((it.cached_tokens == 0, it.prompt_tokens), (held == 0, prompt.len()), "{case}");
     }
 }
 
@@ -74,9 +51,7 @@ fn texts_of_one_session_share_what_they_begin_with() {
         let model = demo(2048, 4, unified);
         let prompts = ["bread", "wine", "oil", "water"].map(|end| format!("{long}{end}"));
         let generate = |prompt: &String| greedy(&model, &**prompt).cache_prompt(true);
-        let alone = prompts
-            .each_ref()
-            .map(|it| told(greedy(&model, &**it), &model).text);
+        let alone = prompts.each_ref().map(|it| told(greedy(&model, &**it), &model).text);
         let mut session = model.session().unwrap();
         session.begin(generate(&prompts[0])).unwrap();
         // Its prompt is computed when the others begin.
@@ -98,11 +73,8 @@ fn texts_of_one_session_share_what_they_begin_with() {
 fn conversations_keep_their_own_caches_while_there_are_sequences() {
     let model = demo(1024, 2, false);
     let mut session = model.session().unwrap();
-    let mut texts = [
-        "The first song of David, when he",
-        "A psalm of the sons of Korah, for",
-    ]
-    .map(String::from);
+    let mut texts =
+        ["The first song of David, when he", "A psalm of the sons of Korah, for"].map(String::from);
     for turn in 0..4 {
         for text in &mut texts {
             let generate = greedy(&model, text.as_str()).cache_prompt(true);
@@ -146,8 +118,6 @@ fn control_tokens_in_a_text_are_text_and_in_markup_are_tokens() {
     let count = |prompt: Prompt| text_and_statistics(greedy(&model, prompt)).1.prompt_tokens;
     assert_eq!(count(Prompt::markup(written.clone())), 1);
     assert!(count(Prompt::text(written.clone()).add_special(false)) > 1);
-    let parts = Prompt::markup(written.clone())
-        .then_text(written)
-        .then_tokens([bos]);
+    let parts = Prompt::markup(written.clone()).then_text(written).then_tokens([bos]);
     assert!(count(parts) > 3);
 }

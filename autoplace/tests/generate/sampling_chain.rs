@@ -146,9 +146,7 @@ fn parameters_out_of_range_are_refused_even_where_they_have_no_effect() {
 fn a_generation_begins_with_what_the_models_makers_want() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.gguf");
-    let file = tiny_llama()
-        .f32("general.sampling.temp", 0.0)
-        .i32("general.sampling.top_k", 7);
+    let file = tiny_llama().f32("general.sampling.temp", 0.0).i32("general.sampling.top_k", 7);
     file.write_sparse(&path).unwrap();
     let model = Model::builder(&path).n_threads(1).load().unwrap();
     let mut expected = Sampling::default();

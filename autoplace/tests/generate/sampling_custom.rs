@@ -21,10 +21,7 @@ fn log_probabilities_are_a_softmax_over_all_logits() {
     let told = pieces(generate.clone().logprobs(4)).unwrap();
     assert_eq!(tokens(&told), tokens(&pieces(generate).unwrap()));
 
-    let params = ContextParams {
-        n_threads: Some(1),
-        ..ContextParams::default()
-    };
+    let params = ContextParams { n_threads: Some(1), ..ContextParams::default() };
     let mut raw = Raw::with(&model.native().unwrap(), params);
     raw.compute(&tokens_of(&model, PROMPT));
     for piece in &told {
@@ -60,30 +57,16 @@ fn log_probabilities_are_told_if_asked_for_and_not_without_end() {
     let is_alone = |it: &Piece| it.logprobs.as_ref().is_some_and(|it| it.top.is_empty());
     assert!(chosen.iter().all(is_alone));
     let many = pieces(generate.logprobs(129));
-    assert_is!(
-        many,
-        Err(Error::TooManyLogprobs {
-            asked: 129,
-            most: 128
-        })
-    );
+    assert_is!(many, Err(Error::TooManyLogprobs { asked: 129, most: 128 }));
 }
 
 #[test]
 fn a_closure_that_takes_the_likeliest_or_what_is_selected_changes_nothing() {
     let model = load_demo();
     let greedy = model.generate(PROMPT).temp(0.0).max_tokens(20);
-    let own = model
-        .generate(PROMPT)
-        .samplers([])
-        .seed(1)
-        .sampler(likeliest);
+    let own = model.generate(PROMPT).samplers([]).seed(1).sampler(likeliest);
     assert_eq!(text(own.max_tokens(20)), text(greedy));
-    let seeded = model
-        .generate(PROMPT)
-        .seed(6)
-        .repeat_penalty(1.3)
-        .max_tokens(20);
+    let seeded = model.generate(PROMPT).seed(6).repeat_penalty(1.3).max_tokens(20);
     let own = seeded.clone().sampler(|candidates, _| {
         assert!(candidates.len() <= 40);
         candidates.selected().unwrap().token()
@@ -97,15 +80,12 @@ fn a_closure_sees_the_tokens_so_far_and_each_text_has_its_own() {
     let prompt = tokens_of(&model, PROMPT);
     let mut calls = 0;
     let forced: Vec<Token> = (10..20).collect();
-    let generate = model
-        .generate(PROMPT)
-        .max_tokens(5)
-        .sampler(move |_, so_far| {
-            assert_eq!(so_far[..prompt.len()], prompt);
-            assert_eq!(so_far.len(), prompt.len() + calls);
-            calls += 1;
-            forced[calls]
-        });
+    let generate = model.generate(PROMPT).max_tokens(5).sampler(move |_, so_far| {
+        assert_eq!(so_far[..prompt.len()], prompt);
+        assert_eq!(so_far.len(), prompt.len() + calls);
+        calls += 1;
+        forced[calls]
+    });
     for _ in 0..2 {
         let pieces = pieces(generate.clone()).unwrap();
         assert_eq!(tokens(&pieces), [11, 12, 13, 14, 15]);
@@ -119,10 +99,7 @@ fn a_token_outside_the_vocabulary_ends_the_text_with_an_error() {
         let ended = pieces(model.generate(PROMPT).sampler(move |_, _| bad));
         assert_is!(
             ended,
-            Err(Error::Native(llama_sys::Error::InvalidParameter {
-                name: "token",
-                ..
-            }))
+            Err(Error::Native(llama_sys::Error::InvalidParameter { name: "token", .. }))
         );
     }
     // Nothing is left behind.

@@ -11,10 +11,7 @@ use proptest::prelude::*;
 fn model() -> Model {
     static MODEL: OnceLock<Model> = OnceLock::new();
     let load = || {
-        let params = ModelParams {
-            devices: Some(Vec::new()),
-            ..ModelParams::default()
-        };
+        let params = ModelParams { devices: Some(Vec::new()), ..ModelParams::default() };
         Model::load(demo_path(), params).unwrap()
     };
     MODEL.get_or_init(load).clone()
@@ -22,11 +19,8 @@ fn model() -> Model {
 
 /// A context that has computed a token.
 fn context() -> Context {
-    let params = ContextParams {
-        n_threads: Some(1),
-        n_threads_batch: Some(1),
-        ..ContextParams::default()
-    };
+    let params =
+        ContextParams { n_threads: Some(1), n_threads_batch: Some(1), ..ContextParams::default() };
     let mut context = Context::new(&model(), params).unwrap();
     let mut batch = Batch::default();
     batch.add(9, 0, 0, true);

@@ -9,8 +9,8 @@ use autoplace::llama_sys::{self, Sampler, Token};
 const TOKENS: usize = 40;
 const SEEDS: std::ops::Range<u32> = 1..4;
 
-/// llama.cpp's chain, in the order of `common_params_sampling::samplers`. That the defaults are llama.cpp's is read in its
-/// source (`llama_source`).
+/// llama.cpp's chain, in the order of `common_params_sampling::samplers`. That the defaults are llama.cpp's is read in
+/// its source (`llama_source`).
 fn chain(model: &Model, it: &Sampling, seed: u32) -> Result<Sampler, llama_sys::Error> {
     let mut chain = Sampler::chain(&model.native().unwrap())?;
     if !it.logit_bias.is_empty() {
@@ -19,14 +19,10 @@ fn chain(model: &Model, it: &Sampling, seed: u32) -> Result<Sampler, llama_sys::
     let (tau, eta) = (it.mirostat_tau, it.mirostat_eta);
     match it.mirostat {
         Mirostat::V1 => {
-            return chain
-                .temperature(it.temperature)?
-                .mirostat(tau, eta, 100, seed);
+            return chain.temperature(it.temperature)?.mirostat(tau, eta, 100, seed);
         }
         Mirostat::V2 => {
-            return chain
-                .temperature(it.temperature)?
-                .mirostat_v2(tau, eta, seed);
+            return chain.temperature(it.temperature)?.mirostat_v2(tau, eta, seed);
         }
         _ => {}
     }
@@ -129,11 +125,7 @@ fn every_parameter_gives_the_text_of_llama_cpps_chain_with_it() {
             .map(|seed| {
                 let expected = raw(&model, chain(&model, sampling, seed).unwrap());
                 let generate = ours.clone().seed(seed).max_tokens(TOKENS);
-                assert_eq!(
-                    told(generate, &model).tokens,
-                    expected,
-                    "{seed}: {sampling:?}"
-                );
+                assert_eq!(told(generate, &model).tokens, expected, "{seed}: {sampling:?}");
                 expected
             })
             .collect::<Vec<_>>()
@@ -141,9 +133,7 @@ fn every_parameter_gives_the_text_of_llama_cpps_chain_with_it() {
     let default = Sampling::default();
     let plain = texts(model.generate(REPEATED), &default);
     let fields = FIELDS.iter().map(|change| (None, *change));
-    let methods = METHODS
-        .iter()
-        .map(|(method, change)| (Some(*method), *change));
+    let methods = METHODS.iter().map(|(method, change)| (Some(*method), *change));
     for (method, change) in fields.chain(methods) {
         let mut sampling = default.clone();
         change(&mut sampling);
@@ -152,11 +142,7 @@ fn every_parameter_gives_the_text_of_llama_cpps_chain_with_it() {
             Some(method) => method(ours),
             None => ours.sampling(sampling.clone()),
         };
-        assert_ne!(
-            texts(ours, &sampling),
-            plain,
-            "it does nothing: {sampling:?}"
-        );
+        assert_ne!(texts(ours, &sampling), plain, "it does nothing: {sampling:?}");
     }
 }
 

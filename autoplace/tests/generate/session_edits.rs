@@ -26,27 +26,18 @@ fn kinds(model: &Model) -> Vec<(&'static str, Generate)> {
     // Across the ends of words, and so of tokens.
     let stop: String = whole.chars().skip(20).take(15).collect();
     let penalties = model.generate(SYSTEM).seed(11).repeat_penalty(1.4);
-    #[cfg_attr(
-        not(feature = "constraints"),
-        expect(unused_mut, reason = "there is no more")
-    )]
+    #[cfg_attr(not(feature = "constraints"), expect(unused_mut, reason = "there is no more"))]
     let mut kinds = vec![
         ("greedy", greedy(model, SYSTEM)),
         ("penalties, by chance", penalties.max_tokens(24)),
         ("a sampler of the tokens so far", by_length),
-        (
-            "a stop string",
-            greedy(model, SYSTEM).max_tokens(60).stop(stop),
-        ),
+        ("a stop string", greedy(model, SYSTEM).max_tokens(60).stop(stop)),
         ("a sampler that counts", by_calls),
     ];
     #[cfg(feature = "constraints")]
     {
         let held = autoplace::generate::Constraint::regex("([a-z]{3} [0-9]{2} ){4}x");
-        kinds.push((
-            "a constraint",
-            model.generate(SYSTEM).seed(3).constraint(held),
-        ));
+        kinds.push(("a constraint", model.generate(SYSTEM).seed(3).constraint(held)));
     }
     kinds
 }
@@ -55,10 +46,7 @@ fn kinds(model: &Model) -> Vec<(&'static str, Generate)> {
 fn steps(kind: &str, length: usize) -> Vec<usize> {
     match kind {
         "a stop string" => (1..length).collect(),
-        _ => [1, 6, 12, 20, length - 1]
-            .into_iter()
-            .filter(|it| *it < length)
-            .collect(),
+        _ => [1, 6, 12, 20, length - 1].into_iter().filter(|it| *it < length).collect(),
     }
 }
 
@@ -82,11 +70,7 @@ fn a_fork_goes_on_as_its_text_does_or_begins_as_it_began() {
                 texts.steps(&mut session, steps);
                 let late = session.fork(first, Fork::new()).unwrap();
                 assert_eq!(session.tokens(late), session.tokens(first), "{case}");
-                assert_eq!(
-                    session.statistics(late),
-                    session.statistics(first),
-                    "{case}"
-                );
+                assert_eq!(session.statistics(late), session.statistics(first), "{case}");
                 let anew = session.fork(first, Fork::from_prompt()).unwrap();
                 let said = texts.of(first).text.clone();
                 // The fork needs its text no more.
@@ -94,16 +78,10 @@ fn a_fork_goes_on_as_its_text_does_or_begins_as_it_began() {
                     session.end(first).unwrap();
                 }
                 texts.run(&mut session);
-                let whole = [early, anew]
-                    .into_iter()
-                    .chain((steps % 2 == 1).then_some(first));
+                let whole = [early, anew].into_iter().chain((steps % 2 == 1).then_some(first));
                 for sequence in whole {
                     let told = texts.of(sequence);
-                    assert_eq!(
-                        (&told.tokens, &told.text),
-                        (&alone.tokens, &alone.text),
-                        "{case}"
-                    );
+                    assert_eq!((&told.tokens, &told.text), (&alone.tokens, &alone.text), "{case}");
                 }
                 let told = texts.of(late);
                 assert_eq!(told.tokens, alone.tokens[steps..], "{case}");
@@ -137,15 +115,8 @@ fn several_answers_to_one_prompt_compute_it_once() {
             let told = texts.of(sequence);
             assert_eq!(told.tokens, alone, "{seed}, unified: {unified}");
             let statistics = told.statistics();
-            let cached = if seed == 1 {
-                0
-            } else {
-                statistics.prompt_tokens - 1
-            };
-            assert_eq!(
-                (statistics.cached_tokens, statistics.generated_tokens),
-                (cached, 16)
-            );
+            let cached = if seed == 1 { 0 } else { statistics.prompt_tokens - 1 };
+            assert_eq!((statistics.cached_tokens, statistics.generated_tokens), (cached, 16));
         }
     }
 }
@@ -211,9 +182,7 @@ fn a_fork_without_a_place_is_refused_and_the_text_goes_on() {
 fn a_text_rolled_back_goes_on_as_if_nothing_had_been_chosen() {
     let model = demo(1024, 1, false);
     // Of a counting sampler it is not known what it would have counted.
-    let kinds = kinds(&model)
-        .into_iter()
-        .filter(|it| it.0 != "a sampler that counts");
+    let kinds = kinds(&model).into_iter().filter(|it| it.0 != "a sampler that counts");
     for (kind, generate) in kinds {
         let whole = told(generate.clone(), &model);
         let length = whole.tokens.len();
@@ -225,11 +194,7 @@ fn a_text_rolled_back_goes_on_as_if_nothing_had_been_chosen() {
             for tokens in all {
                 let again = rolled_back(&model, generate.clone(), steps, tokens);
                 let generated = whole.statistics().generated_tokens;
-                assert_eq!(
-                    again,
-                    (whole.text.clone(), generated),
-                    "{kind}: {tokens} of {steps}"
-                );
+                assert_eq!(again, (whole.text.clone(), generated), "{kind}: {tokens} of {steps}");
             }
         }
     }
@@ -307,14 +272,7 @@ fn choices_that_went_by_their_logits_are_lost_but_not_before_the_first() {
         let refused = session.fork(first, Fork::new());
         assert_is!(refused, Err(Error::ChoicesLost { choices: 6 }));
         let refused = session.roll_back(first, 2);
-        assert_is!(
-            refused,
-            Err(Error::CannotRollBack {
-                tokens: 2,
-                possible: 0,
-                ..
-            })
-        );
+        assert_is!(refused, Err(Error::CannotRollBack { tokens: 2, possible: 0, .. }));
         let twin = session.fork(first, Fork::from_prompt()).unwrap();
         texts.run(&mut session);
         assert_eq!(texts.of(first).tokens, alone.tokens, "nothing has changed");
@@ -325,10 +283,7 @@ fn choices_that_went_by_their_logits_are_lost_but_not_before_the_first() {
     // A sampler that does not can take over from one that does, and not the other way round.
     let mut session = model.session().unwrap();
     let plain = Sampling::default();
-    for (of, into, can) in [
-        (mirostat.clone(), plain.clone(), true),
-        (plain, mirostat, false),
-    ] {
+    for (of, into, can) in [(mirostat.clone(), plain.clone(), true), (plain, mirostat, false)] {
         let first = session.begin(model.generate(PROMPT).sampling(of)).unwrap();
         Texts::default().steps(&mut session, 3);
         let forked = session.fork(first, Fork::new().sampling(into));
@@ -344,9 +299,7 @@ fn another_answer_to_a_prompt_is_held_to_the_same_constraint() {
     let model = demo(1024, 2, true);
     let held = autoplace::generate::Constraint::regex("([a-z]{3} [0-9]{2} ){4}x");
     let mut session = model.session().unwrap();
-    let first = session
-        .begin(model.generate(SYSTEM).seed(3).constraint(held))
-        .unwrap();
+    let first = session.begin(model.generate(SYSTEM).seed(3).constraint(held)).unwrap();
     Texts::default().steps(&mut session, 6);
     session.fork(first, Fork::from_prompt().seed(9)).unwrap();
     session.end(first).unwrap();

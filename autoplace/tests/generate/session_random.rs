@@ -84,11 +84,7 @@ fn carry_out(model: &Model, deeds: &[Deed]) -> Result<(), TestCaseError> {
                 let Some(sequence) = pick(which) else {
                     continue;
                 };
-                let fork = if from_prompt {
-                    Fork::from_prompt()
-                } else {
-                    Fork::new()
-                };
+                let fork = if from_prompt { Fork::from_prompt() } else { Fork::new() };
                 match session.fork(sequence, fork) {
                     Ok(sequence) => running.push(sequence),
                     Err(error) => is_no_place(&error)?,
@@ -101,10 +97,7 @@ fn carry_out(model: &Model, deeds: &[Deed]) -> Result<(), TestCaseError> {
                 let tokens = tokens.min(session.can_roll_back(sequence).unwrap());
                 session.roll_back(sequence, tokens).unwrap();
             }
-            Deed::Save {
-                which,
-                file: number,
-            } => {
+            Deed::Save { which, file: number } => {
                 let Some(sequence) = pick(which) else {
                     continue;
                 };
@@ -144,10 +137,8 @@ fn step(
     session: &mut Session,
     running: &mut Vec<SequenceId>,
 ) -> Result<(), TestCaseError> {
-    let before: HashMap<_, _> = running
-        .iter()
-        .map(|&it| (it, session.tokens(it).unwrap().to_vec()))
-        .collect();
+    let before: HashMap<_, _> =
+        running.iter().map(|&it| (it, session.tokens(it).unwrap().to_vec())).collect();
     let pieces: Vec<_> = session.step().unwrap().collect();
     for piece in pieces {
         if let Some(token) = piece.token {

@@ -35,11 +35,7 @@ impl Saved {
         assert_eq!(saved.bytes, fs::metadata(&path).unwrap().len());
         let names: Vec<_> = fs::read_dir(folder.path()).unwrap().collect();
         assert_eq!(names.len(), 1, "nothing is left beside it: {names:?}");
-        Self {
-            _folder: folder,
-            path,
-            prompt: format!("{SYSTEM}{answer} And he said,"),
-        }
+        Self { _folder: folder, path, prompt: format!("{SYSTEM}{answer} And he said,") }
     }
 
     /// Another file, of the same bytes but for a change.
@@ -101,10 +97,7 @@ fn a_running_text_is_saved_and_goes_on_there_and_here() {
 #[test]
 fn texts_of_several_sequences_come_back_side_by_side() {
     let folder = tempfile::tempdir().unwrap();
-    let prompts = [
-        "The first song of David, when he",
-        "A psalm of the sons of Korah",
-    ];
+    let prompts = ["The first song of David, when he", "A psalm of the sons of Korah"];
     let paths = [0, 1].map(|number| folder.path().join(format!("{number}.kv")));
     for unified in [false, true] {
         let model = demo(512, 3, unified);
@@ -158,10 +151,7 @@ fn it_is_restored_on_another_placement() {
         let request = request(512, 1, false).headroom(Headroom::Bytes(0));
         let builder = Model::builder(demo_path()).request(request).n_threads(1);
         let builder = builder.n_gpu_layers(GpuLayers::Exactly(layers));
-        builder
-            .machine(autoplace::load::detect().unwrap())
-            .load()
-            .unwrap()
+        builder.machine(autoplace::load::detect().unwrap()).load().unwrap()
     };
     let raw = {
         let model = on(99);
@@ -184,16 +174,9 @@ fn another_model_other_weights_and_another_cache_are_foreign() {
     let saved = Saved::new();
     let folder = tempfile::tempdir().unwrap();
     let tiny = folder.path().join("tiny.gguf");
-    fs::write(
-        &tiny,
-        crate::native_support::tiny_llama().to_bytes().unwrap(),
-    )
-    .unwrap();
+    fs::write(&tiny, crate::native_support::tiny_llama().to_bytes().unwrap()).unwrap();
     let tiny = load(&tiny, request(512, 1, false));
-    assert_is!(
-        refused(&tiny, &saved.path),
-        SavedCacheError::OtherModel { .. }
-    );
+    assert_is!(refused(&tiny, &saved.path), SavedCacheError::OtherModel { .. });
     type Change = fn(&mut Request);
     let fields: [(&str, Change); 4] = [
         ("type_k", |it| it.params.type_k = KvType::F32),
@@ -221,10 +204,7 @@ fn another_model_other_weights_and_another_cache_are_foreign() {
     bytes[(tensor.offset() + tensor.bytes() / 2) as usize] ^= 1;
     fs::write(&tuned, &bytes).unwrap();
     let model = load(&tuned, request(512, 1, false));
-    assert_is!(
-        refused(&model, &saved.path),
-        SavedCacheError::OtherWeights { .. }
-    );
+    assert_is!(refused(&model, &saved.path), SavedCacheError::OtherWeights { .. });
 }
 
 #[test]
@@ -233,9 +213,7 @@ fn every_altered_byte_and_every_missing_one_is_noticed() {
     let model = load_demo();
     let length = fs::metadata(&saved.path).unwrap().len() as usize;
     // All of what comes before the state, and a sample of the rest.
-    let offsets = (0..700)
-        .chain((700..length).step_by(length / 60))
-        .chain(length - 40..length);
+    let offsets = (0..700).chain((700..length).step_by(length / 60)).chain(length - 40..length);
     for offset in offsets {
         let path = saved.changed(|bytes| bytes[offset] ^= 1 << (offset % 8));
         let error = refused(&model, &path);
@@ -279,10 +257,7 @@ fn a_file_that_cannot_be_written_or_read_is_named_and_the_old_one_stays() {
     let error = model.restore_cache(&nowhere).unwrap_err();
     assert!(error.to_string().contains("cannot read"), "{error}");
     let error = refused(&model, saved.path.parent().unwrap());
-    assert_is!(
-        error,
-        SavedCacheError::NotSaved { .. } | SavedCacheError::Io { .. }
-    );
+    assert_is!(error, SavedCacheError::NotSaved { .. } | SavedCacheError::Io { .. });
 }
 
 /// The file with the checksum that its bytes have now.

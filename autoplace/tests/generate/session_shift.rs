@@ -24,8 +24,8 @@ fn shifting(model: &Model, n: usize, keep: Keep) -> Generate {
     generate.when_full(WhenFull::shift(keep))
 }
 
-/// The text of so many tokens after a prompt, by llama.cpp's own loop in a context of 256 tokens: whenever that is full,
-/// half of what comes after the first `keep` tokens goes.
+/// The text of so many tokens after a prompt, by llama.cpp's own loop in a context of 256 tokens: whenever that is
+/// full, half of what comes after the first `keep` tokens goes.
 fn shifted(model: &Model, prompt: &[Token], n: usize, keep: usize) -> Vec<Token> {
     let native = &model.native().unwrap();
     let mut raw = Raw::new(native, CONTEXT, true);
@@ -57,29 +57,15 @@ fn a_text_without_end_is_that_of_llama_cpps_own_shift() {
     for (keep, tokens) in [
         (Keep::Nothing, 1),
         (Keep::Tokens(9), 9),
-        (
-            Keep::Beginning(Prompt::text(beginning)),
-            tokens_of(&model, beginning).len(),
-        ),
+        (Keep::Beginning(Prompt::text(beginning)), tokens_of(&model, beginning).len()),
         (Keep::Prompt, prompt.len()),
     ] {
         let told = told(shifting(&model, 600, keep.clone()), &model);
-        assert_eq!(
-            told.tokens,
-            shifted(&model, &prompt, 600, tokens),
-            "{keep:?}"
-        );
-        assert_eq!(
-            told.end.unwrap().reason,
-            FinishReason::MaxTokens,
-            "{keep:?}"
-        );
+        assert_eq!(told.tokens, shifted(&model, &prompt, 600, tokens), "{keep:?}");
+        assert_eq!(told.end.unwrap().reason, FinishReason::MaxTokens, "{keep:?}");
         let it = told.statistics();
         assert_eq!((it.generated_tokens, it.recomputed_tokens), (600, 0));
-        assert!(
-            it.discarded_tokens > 300 && it.shifted_tokens > 300,
-            "{it:?}"
-        );
+        assert!(it.discarded_tokens > 300 && it.shifted_tokens > 300, "{it:?}");
     }
 }
 
@@ -104,9 +90,7 @@ fn a_text_that_shares_its_cells_leaves_them_where_they_are() {
     let prompt = tokens_of(&model, SYSTEM);
     let mut session = model.session().unwrap();
     let mut texts = Texts::default();
-    let first = session
-        .begin(shifting(&model, 400, Keep::Tokens(4)))
-        .unwrap();
+    let first = session.begin(shifting(&model, 400, Keep::Tokens(4))).unwrap();
     texts.steps(&mut session, 150);
     let second = session.fork(first, Fork::new().max_tokens(200)).unwrap();
     let mut most = 0;
@@ -136,13 +120,9 @@ fn only_the_text_that_is_full_shifts() {
     let other = "A psalm of the sons of Korah, for";
     let mut session = model.session().unwrap();
     let mut texts = Texts::default();
-    let first = session
-        .begin(shifting(&model, 500, Keep::Tokens(9)))
-        .unwrap();
+    let first = session.begin(shifting(&model, 500, Keep::Tokens(9))).unwrap();
     texts.steps(&mut session, 100);
-    let second = session
-        .begin(greedy(&model, other).max_tokens(240))
-        .unwrap();
+    let second = session.begin(greedy(&model, other).max_tokens(240)).unwrap();
     texts.run(&mut session);
     let raw = shifted(&model, &tokens_of(&model, SYSTEM), 500, 9);
     assert_eq!(texts.of(first).tokens, raw);
@@ -157,16 +137,12 @@ fn what_a_shift_has_moved_is_not_taken_for_a_prompts_beginning_here_or_in_a_file
     let path = folder.path().join("shifted.kv");
     let (model, other) = (load_demo(), load_demo());
     let mut session = model.session().unwrap();
-    let first = session
-        .begin(shifting(&model, 400, Keep::Tokens(9)))
-        .unwrap();
+    let first = session.begin(shifting(&model, 400, Keep::Tokens(9))).unwrap();
     Texts::default().steps(&mut session, 300);
     let held = session.tokens(first).unwrap().to_vec();
     assert_eq!(session.save(first, &path).unwrap().tokens, 9);
     session.end(first).unwrap();
-    session
-        .begin(greedy(&model, &*held).cache_prompt(true))
-        .unwrap();
+    session.begin(greedy(&model, &*held).cache_prompt(true)).unwrap();
     let here = to_the_end(&mut session).remove(0);
     assert_eq!(other.restore_cache(&path).unwrap().tokens, 9);
     let there = told(greedy(&other, &*held).cache_prompt(true), &other);
@@ -181,9 +157,7 @@ fn a_shifted_text_is_rolled_back_to_where_it_was_shifted() {
     let model = load_demo();
     let generate = |seed| {
         let generate = model.generate(SYSTEM).seed(seed).repeat_penalty(1.1);
-        generate
-            .max_tokens(320)
-            .when_full(WhenFull::shift(Keep::Tokens(9)))
+        generate.max_tokens(320).when_full(WhenFull::shift(Keep::Tokens(9)))
     };
     // One that does not end by itself.
     let mut all = (1..50).map(|seed| (seed, told(generate(seed), &model)));

@@ -1,5 +1,5 @@
-//! What is drafted by a model or by blocks of its own changes no text and follows it wherever it goes: on small models with
-//! weights that are random, or made so that every draft comes true.
+//! What is drafted by a model or by blocks of its own changes no text and follows it wherever it goes: on small models
+//! with weights that are random, or made so that every draft comes true.
 
 use std::path::{Path, PathBuf};
 
@@ -32,18 +32,12 @@ fn seeded(model: &Model, seed: u32) -> Generate {
 
 /// However sure.
 fn mtp(draft_max: u32) -> Speculation {
-    Speculation::Mtp {
-        draft_max,
-        p_min: 0.0,
-    }
+    Speculation::Mtp { draft_max, p_min: 0.0 }
 }
 
 /// Sure of nothing, since a random model never is.
 fn draft() -> Speculation {
-    Speculation::DraftModel {
-        draft_max: 5,
-        p_min: 0.0,
-    }
+    Speculation::DraftModel { draft_max: 5, p_min: 0.0 }
 }
 
 /// A model with blocks that predict.
@@ -76,23 +70,14 @@ impl Way {
             of("itself", exact::llama, true, true, 3),
             of("steps", heads::steps, false, true, 3),
             of("random", heads::random, false, false, 3),
-            of(
-                "steps, with states",
-                heads::steps_with_states,
-                false,
-                true,
-                1,
-            ),
+            of("steps, with states", heads::steps_with_states, false, true, 1),
             of("random, with states", heads::random_states, false, false, 1),
         ]
     }
 
     fn load(&self, request: Request) -> Model {
         match self.by_itself {
-            true => builder(&self.path, request)
-                .draft(&self.path)
-                .load()
-                .unwrap(),
+            true => builder(&self.path, request).draft(&self.path).load().unwrap(),
             false => load(&self.path, request),
         }
     }
@@ -118,10 +103,7 @@ impl Way {
 #[track_caller]
 fn all_came_true(statistics: &Statistics) {
     assert!(statistics.drafted_tokens > 10, "{statistics:?}");
-    assert_eq!(
-        statistics.accepted_tokens, statistics.drafted_tokens,
-        "{statistics:?}"
-    );
+    assert_eq!(statistics.accepted_tokens, statistics.drafted_tokens, "{statistics:?}");
 }
 
 #[test]
@@ -149,12 +131,7 @@ fn drafts_change_no_text_and_come_true_where_they_are_right() {
             if way.by_itself || !way.comes_true {
                 let sure = greedy(&model).speculate(way.drafting(draft_max, 0.99));
                 let (drafted, statistics) = alone(&model, sure);
-                assert_eq!(
-                    (drafted, statistics.drafted_tokens),
-                    (plain, 0),
-                    "{}",
-                    way.name
-                );
+                assert_eq!((drafted, statistics.drafted_tokens), (plain, 0), "{}", way.name);
             }
         }
     }
@@ -176,9 +153,7 @@ fn each_text_of_a_session_is_followed_by_itself() {
             for _ in 0..2 {
                 let mut session = model.session().unwrap();
                 for generate in texts(&model) {
-                    session
-                        .begin(generate.speculate(way.drafting(3, 0.0)))
-                        .unwrap();
+                    session.begin(generate.speculate(way.drafting(3, 0.0))).unwrap();
                 }
                 let told = run(&mut session);
                 for ((drafted, statistics), expected) in told.iter().zip(&expected) {
@@ -234,23 +209,14 @@ fn without_what_it_drafts_with_nothing_is_drafted_and_that_is_said() {
         assert_eq!(statistics.drafts_off, None);
         let (drafted, statistics) = alone(&model, greedy(&model).speculate(drafting));
         assert_eq!(drafted, plain);
-        assert_eq!(
-            (statistics.drafts_off, statistics.drafted_tokens),
-            (Some(off), 0)
-        );
+        assert_eq!((statistics.drafts_off, statistics.drafted_tokens), (Some(off), 0));
     }
     // The file has none, or several sequences.
     let none = builder(&plain, request(512, 1, 3)).mtp(true).load();
     assert_is!(none, Err(Error::Mtp(MtpError::NoHeads { .. })));
     let states = heads::steps_with_states(folder.path());
     let two = builder(&states, request(512, 2, 3)).mtp(true).load();
-    assert_is!(
-        two,
-        Err(Error::Plan(plan::Error::Mtp(MtpError::Sequences {
-            n_seq_max: 2,
-            ..
-        })))
-    );
+    assert_is!(two, Err(Error::Plan(plan::Error::Mtp(MtpError::Sequences { n_seq_max: 2, .. }))));
 }
 
 #[test]
@@ -338,9 +304,8 @@ fn an_engine_has_guesses_for_all_its_texts() {
     let model = load(&path, request(1024, 4, 3));
     let (plain, _) = told(greedy(&model));
     let engine = Engine::new(&model).unwrap();
-    let answers: Vec<_> = (0..6)
-        .map(|_| engine.submit(greedy(&model).speculate(mtp(3))).unwrap())
-        .collect();
+    let answers: Vec<_> =
+        (0..6).map(|_| engine.submit(greedy(&model).speculate(mtp(3))).unwrap()).collect();
     for answer in answers {
         let (text, statistics) = answer.into_text().unwrap();
         assert_eq!(text, plain.text);

@@ -26,12 +26,7 @@ fn greedy(model: &Model) -> Generate {
 
 /// By chance, with all that a sampler remembers.
 fn seeded(model: &Model, seed: u32) -> Generate {
-    model
-        .generate(PROMPT)
-        .temp(0.9)
-        .repeat_penalty(1.1)
-        .seed(seed)
-        .max_tokens(60)
+    model.generate(PROMPT).temp(0.9).repeat_penalty(1.1).seed(seed).max_tokens(60)
 }
 
 #[test]
@@ -111,14 +106,7 @@ fn an_end_of_generation_within_a_guess_ends_the_text() {
     let vocab = model.native().unwrap().vocab();
     let prompt = tokens(&model, PROMPT);
     // Hot enough for the end to come at some time.
-    let hot = |seed| {
-        seeded(&model, seed)
-            .max_tokens(300)
-            .temp(3.0)
-            .top_k(0)
-            .top_p(1.0)
-            .min_p(0.0)
-    };
+    let hot = |seed| seeded(&model, seed).max_tokens(300).temp(3.0).top_k(0).top_p(1.0).min_p(0.0);
     let ended = |seed: &u32| {
         let (told, _) = alone(&model, hot(*seed));
         told.reason == Some(FinishReason::EndOfGeneration) && told.tokens.len() > 6

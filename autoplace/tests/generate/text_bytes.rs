@@ -34,15 +34,8 @@ fn load(n_ctx: u32, worker: bool) -> Tiny {
     let path = folder.path().join("tiny.gguf");
     fs::write(&path, tiny_llama().to_bytes().unwrap()).unwrap();
     let request = Request::new().n_ctx(n_ctx);
-    let load = if worker {
-        in_worker
-    } else {
-        text_support::load
-    };
-    Tiny {
-        model: load(&path, request),
-        _folder: folder,
-    }
+    let load = if worker { in_worker } else { text_support::load };
+    Tiny { model: load(&path, request), _folder: folder }
 }
 
 /// A text of these tokens, and of the end after them.
@@ -67,9 +60,7 @@ fn texts(pieces: impl IntoIterator<Item = Piece>) -> Vec<String> {
 fn a_character_comes_with_its_last_byte() {
     let tiny = load(256, false);
     let text = "aé日😀\u{10FFFF}\0\n";
-    let mut stream = forced(&tiny.model, bytes(text.as_bytes()))
-        .stream()
-        .unwrap();
+    let mut stream = forced(&tiny.model, bytes(text.as_bytes())).stream().unwrap();
     let pieces = texts(stream.pieces().map(Result::unwrap));
     let mut expected = Vec::new();
     for character in text.chars() {
@@ -81,9 +72,7 @@ fn a_character_comes_with_its_last_byte() {
     assert_eq!(pieces, expected);
     drop(stream);
     // Without those of nothing.
-    let mut stream = forced(&tiny.model, bytes(text.as_bytes()))
-        .stream()
-        .unwrap();
+    let mut stream = forced(&tiny.model, bytes(text.as_bytes())).stream().unwrap();
     let pieces: Vec<String> = stream.by_ref().map(Result::unwrap).collect();
     let characters: Vec<String> = text.chars().map(String::from).collect();
     assert_eq!(pieces, characters);
@@ -136,17 +125,14 @@ fn a_character_that_was_begun_is_no_stop_string_and_breaks_none() {
 fn an_answer_of_broken_bytes_is_a_message_and_the_next_one_is_asked_for() {
     let tiny = load(512, false);
     let said = b"ab\xE6\x97";
-    let mut chat = tiny
-        .model
-        .chat_with(ChatTemplate::family("chatml").unwrap())
-        .with(|generate| {
-            let mut at = 0;
-            let generate = generate.samplers([]).max_tokens(said.len());
-            generate.sampler(move |_, _| {
-                at += 1;
-                byte(said[at - 1])
-            })
-        });
+    let mut chat = tiny.model.chat_with(ChatTemplate::family("chatml").unwrap()).with(|generate| {
+        let mut at = 0;
+        let generate = generate.samplers([]).max_tokens(said.len());
+        generate.sampler(move |_, _| {
+            at += 1;
+            byte(said[at - 1])
+        })
+    });
     for turn in 0..3 {
         let (reply, statistics) = chat.say("word1").unwrap().finish().unwrap();
         assert_eq!(reply.raw, "ab\u{FFFD}");
@@ -165,10 +151,7 @@ fn a_worker_tells_of_broken_bytes_as_this_process_does() {
     for value in [0x00, b'a', 0x80, 0xC3, 0xE6, 0xFF] {
         let text = |tiny: &Tiny| -> Result<String, Error> {
             let generate = tiny.model.generate("word1").temp(0.0);
-            generate
-                .logit_bias(byte(value), 1000.0)
-                .max_tokens(5)
-                .text()
+            generate.logit_bias(byte(value), 1000.0).max_tokens(5).text()
         };
         let expected = lossy(&[value; 5]);
         assert_eq!(text(&here).unwrap(), expected, "{value:#x}");

@@ -25,9 +25,7 @@ const PROMPTS: [&str; 3] = [
 const TOKENS: usize = 32;
 
 /// Of a batch or a chunk, in tokens: small ones, and those around what graphs and kernels are made for.
-const SIZES: [u32; 18] = [
-    1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 16, 17, 31, 32, 33, 48, 63, 64,
-];
+const SIZES: [u32; 18] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 16, 17, 31, 32, 33, 48, 63, 64];
 
 /// What llama.cpp makes of all prompts.
 fn expected(model: &Model) -> Vec<Vec<Token>> {
@@ -64,10 +62,7 @@ fn prompts_in_chunks_of_sizes_from_1_to_64_side_by_side() {
     let model = load(&demo_path(), request(3 * 512, 3, 0));
     let expected = expected(&model);
     for chunk in SIZES {
-        let engine = Engine::builder(&model)
-            .prompt_chunk(chunk as usize)
-            .start()
-            .unwrap();
+        let engine = Engine::builder(&model).prompt_chunk(chunk as usize).start().unwrap();
         let submit = |prompt: &&str| {
             let generate = greedy(&model, prompt).cache_prompt(chunk % 4 == 0);
             engine.submit(generate).unwrap()
@@ -82,19 +77,13 @@ fn prompts_in_chunks_of_sizes_from_1_to_64_side_by_side() {
 /// Every way of guessing, by its name.
 fn guessing(model: &Model, prompt: &str, answer: &[Token]) -> Vec<(&'static str, Generate)> {
     let greedy = || greedy(model, prompt);
-    let drafts = Speculation::DraftModel {
-        draft_max: 5,
-        p_min: 0.0,
-    };
+    let drafts = Speculation::DraftModel { draft_max: 5, p_min: 0.0 };
     let prompt = tokens(model, prompt);
     vec![
         ("lookup", greedy().speculate(Speculation::prompt_lookup())),
         ("draft model", greedy().speculate(drafts)),
         ("all right", greedy().draft_with(oracle(&prompt, answer, 0))),
-        (
-            "some wrong",
-            greedy().draft_with(oracle(&prompt, answer, 3)),
-        ),
+        ("some wrong", greedy().draft_with(oracle(&prompt, answer, 3))),
     ]
 }
 
@@ -111,10 +100,7 @@ fn tokens_that_are_guessed_by_every_method() {
             accepted[at] += statistics.accepted_tokens;
         }
     }
-    assert!(
-        accepted.iter().all(|accepted| *accepted > 8),
-        "{accepted:?}"
-    );
+    assert!(accepted.iter().all(|accepted| *accepted > 8), "{accepted:?}");
 }
 
 #[test]
@@ -138,9 +124,6 @@ fn tokens_that_are_guessed_in_an_engine() {
                 *accepted += told.statistics().accepted_tokens;
             }
         }
-        assert!(
-            accepted.iter().all(|accepted| *accepted > 8),
-            "{accepted:?}"
-        );
+        assert!(accepted.iter().all(|accepted| *accepted > 8), "{accepted:?}");
     }
 }

@@ -108,8 +108,7 @@ impl Survey<'_> {
             Ok(profile) => profile,
             Err(refused) => {
                 if load(&[], 0).is_ok() {
-                    self.faults
-                        .push(format!("{case}: {refused}, but llama.cpp loads it"));
+                    self.faults.push(format!("{case}: {refused}, but llama.cpp loads it"));
                 }
                 return Err(refused.to_string());
             }
@@ -136,8 +135,7 @@ impl Survey<'_> {
             }
         }
         if compared == 0 {
-            self.faults
-                .push(format!("{case}: llama.cpp makes no context of it"));
+            self.faults.push(format!("{case}: llama.cpp makes no context of it"));
         }
         let exact = self.exact.entry(blueprint.arch.clone()).or_default();
         *exact = (exact.0 + 1, exact.1 + compared);
@@ -172,8 +170,7 @@ impl Survey<'_> {
                 1
             }
             (Err(refused), Ok(_)) => {
-                self.faults
-                    .push(format!("{at}: {refused}, but llama.cpp makes that context"));
+                self.faults.push(format!("{at}: {refused}, but llama.cpp makes that context"));
                 0
             }
             // Not every graph can be made of every setting.

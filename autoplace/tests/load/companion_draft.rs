@@ -20,9 +20,7 @@ fn probed(path: &std::path::Path, cards: &[&Card], params: &ContextParams) -> Fo
 }
 
 fn sketch(title: &str) -> Sketch {
-    let found = crate::synthetic::all()
-        .into_iter()
-        .find(|s| s.title() == title);
+    let found = crate::synthetic::all().into_iter().find(|s| s.title() == title);
     found.unwrap_or_else(|| panic!("no sketch is called {title}"))
 }
 
@@ -33,12 +31,7 @@ fn a_draft_takes_what_llama_cpp_says_of_it_in_a_context_as_long_as_the_main_mode
     let card = Card::new((Rules::Cuda, true));
     // Full: what is free decides nothing on one card.
     let gpu = Gpu::new("card").total(gib(24)).free(0).backend("CUDA");
-    for title in [
-        "llama gqa q4_k",
-        "llama tied f16",
-        "qwen3 qk norms",
-        "gemma3 27B",
-    ] {
+    for title in ["llama gqa q4_k", "llama tied f16", "qwen3 qk norms", "gemma3 27B"] {
         let path = sketch(title).write(folder.path());
         let header = Header::open(&path).unwrap();
         let n_vocab = u64::from(ModelProfile::from_header(&header).unwrap().hparams.n_vocab);
@@ -79,14 +72,9 @@ fn a_drafts_bytes_are_the_estimate_of_a_full_offload_and_its_cache_may_be_chosen
     let profile = ModelProfile::from_header(&header).unwrap();
     let gpu = Gpu::new("card").total(gib(24)).backend("CUDA");
     let main = ContextParams::default();
-    let draft = Companion::draft(&header)
-        .unwrap()
-        .draft_cache(KvType::Q8_0, KvType::Q4_0);
+    let draft = Companion::draft(&header).unwrap().draft_cache(KvType::Q8_0, KvType::Q4_0);
     let context = draft.draft_context(&main).unwrap().unwrap();
-    assert_eq!(
-        (context.type_k, context.type_v),
-        (KvType::Q8_0, KvType::Q4_0)
-    );
+    assert_eq!((context.type_k, context.type_v), (KvType::Q8_0, KvType::Q4_0));
     let estimate = Estimate::new(&profile, &[&gpu], &context).unwrap();
     let layers = profile.full_offload();
     let full = estimate.footprints(layers);

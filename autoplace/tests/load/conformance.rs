@@ -203,11 +203,7 @@ fn counts_per_gpu_are_what_llama_cpp_splits_by() {
                 .map(|_| {
                     let most = 3 * all as usize / n_gpus;
                     // A third of the GPUs has none.
-                    let count = if dice.below(3) == 0 {
-                        0
-                    } else {
-                        dice.below(most)
-                    };
+                    let count = if dice.below(3) == 0 { 0 } else { dice.below(most) };
                     let count = left.min(u32::try_from(count).unwrap());
                     left -= count;
                     count

@@ -76,14 +76,9 @@ fn a_probe_of_embeddings_is_the_real_load_to_the_byte() {
 }
 
 fn builder(path: &std::path::Path, machine: &Machine) -> ModelBuilder {
-    let request = Request::new()
-        .embeddings(Pooling::Model)
-        .headroom(Headroom::Bytes(0))
-        .n_ctx(LONGEST as u32);
-    Model::builder(path)
-        .request(request)
-        .machine(machine.clone())
-        .n_threads(1)
+    let request =
+        Request::new().embeddings(Pooling::Mean).headroom(Headroom::Bytes(0)).n_ctx(LONGEST as u32);
+    Model::builder(path).request(request).machine(machine.clone()).n_threads(1)
 }
 
 #[test]
@@ -118,10 +113,7 @@ fn whatever_is_free_the_load_fits_embeds_and_one_layer_more_would_not() {
             assert_eq!(gpu.used(), 0);
             if total > 0 && n < all {
                 let more = builder(&path, &machine).n_gpu_layers(GpuLayers::Exactly(n + 1));
-                assert_matches!(
-                    more.plan(),
-                    Err(load::Error::Plan(Error::DoesNotFit { .. }))
-                );
+                assert_matches!(more.plan(), Err(load::Error::Plan(Error::DoesNotFit { .. })));
             }
             seen.push(n);
         }
@@ -220,10 +212,7 @@ fn the_host_has_room_for_the_vectors_of_all_tokens() {
     let probe = NativeProbe::new(&Header::open(path).unwrap()).unwrap();
     let breakdown = probe.breakdown(&[], &plan.context, &plan.split()).unwrap();
     let (n_vocab, n_embd) = (sketch.dims.n_vocab, sketch.dims.n_embd);
-    assert_eq!(
-        breakdown.footprints.output,
-        4 * (n_vocab + n_embd) * LONGEST
-    );
+    assert_eq!(breakdown.footprints.output, 4 * (n_vocab + n_embd) * LONGEST);
 }
 
 #[test]

@@ -21,9 +21,8 @@ fn flags() -> BTreeSet<String> {
     let mut flags = BTreeSet::new();
     for option in source.split("add_opt(common_arg(").skip(1) {
         let examples = option.split("set_examples({").nth(1);
-        let examples = examples
-            .and_then(|it| it.split("})").next())
-            .unwrap_or("LLAMA_EXAMPLE_COMMON");
+        let examples =
+            examples.and_then(|it| it.split("})").next()).unwrap_or("LLAMA_EXAMPLE_COMMON");
         let is_ours = |name: &str| {
             let name = name.trim().strip_prefix("LLAMA_EXAMPLE_");
             name.is_some_and(|name| PROGRAMS.contains(&name))
@@ -34,9 +33,8 @@ fn flags() -> BTreeSet<String> {
         // The names, and in a second list those that say the opposite.
         let mut lists = option.split('}');
         let names = lists.next().unwrap();
-        let opposites = lists
-            .next()
-            .filter(|list| list.trim_start_matches([',', ' ', '\n']).starts_with('{'));
+        let opposites =
+            lists.next().filter(|list| list.trim_start_matches([',', ' ', '\n']).starts_with('{'));
         let all = quoted(names, '"').chain(quoted(opposites.unwrap_or_default(), '"'));
         flags.extend(all.map(str::to_owned));
     }
@@ -61,10 +59,7 @@ fn every_flag_is_in_the_table_once() {
     for (first, _) in rows(&table) {
         let first = format!("`-{first}");
         for flag in quoted(&first, '`') {
-            assert!(
-                left.remove(flag),
-                "{flag} is no flag, or twice in the table"
-            );
+            assert!(left.remove(flag), "{flag} is no flag, or twice in the table");
         }
     }
     assert!(left.is_empty(), "docs/flags.md says nothing of {left:?}");

@@ -38,10 +38,7 @@ fn fleets(cases: u64) {
         let outcome = run(&case, &models)
             .map_err(|fault| format!("{}\n    {fault}", case.describe(&models)))?;
         let Some((plan, grew)) = outcome else {
-            return Ok(vec![
-                "refused".to_owned(),
-                format!("refused: {}", model.title),
-            ]);
+            return Ok(vec!["refused".to_owned(), format!("refused: {}", model.title)]);
         };
         let n = plan.gpus().count();
         let (params, wanted) = (&plan.context, &case.request.params);

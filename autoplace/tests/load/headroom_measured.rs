@@ -34,9 +34,7 @@ fn machine(gpu: &SimGpu, folder: &Path) -> Machine {
         .device_id(device.pci_id().unwrap())
         .memory(memory.total, memory.free);
     let detector = Detector::new().without_nvml().cache_folder(folder);
-    detector
-        .for_build(load::build_name())
-        .detect_with(&[described])
+    detector.for_build(load::build_name()).detect_with(&[described])
 }
 
 fn builder(machine: Machine, folder: &Path) -> ModelBuilder {
@@ -173,20 +171,13 @@ fn what_is_learned_depends_on_what_was_computed_and_on_whether_others_were_at_it
             _ => load_while(&gpu, folder.path(), gib(4)),
         };
         let learned = measured(&model).learned;
-        assert_eq!(
-            learned.as_ref().map(parts).map_err(Clone::clone),
-            expected,
-            "{case}"
-        );
+        assert_eq!(learned.as_ref().map(parts).map_err(Clone::clone), expected, "{case}");
         let found = machine(&gpu, folder.path()).gpus[0].learned;
         assert_eq!(found, learned.ok(), "{case}");
         // There is room enough, so that nothing has to be done about it.
         let report = model.report();
         assert_eq!(report.tries(), 1, "{case}");
-        assert!(
-            case != "another program" || report.notes.len() == 1,
-            "{report}"
-        );
+        assert!(case != "another program" || report.notes.len() == 1, "{report}");
         let files = std::fs::read_dir(folder.path()).unwrap().count();
         assert!(case != "no warm-up" || files == 0, "{files} files");
     }

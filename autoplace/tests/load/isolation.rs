@@ -40,22 +40,14 @@ fn greedy(model: &Model, tokens: usize) -> String {
 #[test]
 fn text_pieces_end_and_counts_are_those_of_this_process() {
     let (here, there) = (load_demo(), in_worker());
-    let stop = greedy(&here, 60)
-        .split_whitespace()
-        .nth(5)
-        .unwrap()
-        .to_owned();
+    let stop = greedy(&here, 60).split_whitespace().nth(5).unwrap().to_owned();
     let cases: [(&str, &dyn Fn(Generate) -> Generate); 6] = [
         ("greedy", &|it| it.temp(0.0).max_tokens(40)),
         ("by chance", &|it| it.seed(7).max_tokens(150)),
-        ("penalised", &|it| {
-            it.seed(8).repeat_penalty(1.3).max_tokens(40)
-        }),
+        ("penalised", &|it| it.seed(8).repeat_penalty(1.3).max_tokens(40)),
         ("one token", &|it| it.temp(0.0).max_tokens(1)),
         ("stopped", &|it| it.temp(0.0).max_tokens(60).stop(&stop)),
-        ("not stopped", &|it| {
-            it.temp(0.0).max_tokens(60).stop("no such text")
-        }),
+        ("not stopped", &|it| it.temp(0.0).max_tokens(60).stop("no such text")),
     ];
     for (case, describe) in cases {
         let run = |model: &Model| {
@@ -97,11 +89,7 @@ fn the_placement_is_told_and_what_is_elsewhere_is_not_given() {
     let (here, there) = (load_demo(), in_worker());
     let of = |model: &Model| {
         let plan = model.placement();
-        (
-            plan.n_gpu_layers,
-            plan.placements.len(),
-            model.machine().host.total,
-        )
+        (plan.n_gpu_layers, plan.placements.len(), model.machine().host.total)
     };
     assert_eq!(of(&there), of(&here));
     assert_eq!(there.allocated(), here.allocated());
@@ -112,10 +100,7 @@ fn the_placement_is_told_and_what_is_elsewhere_is_not_given() {
     let native = there.native().map(drop);
     assert_matches!(native, Err(load::Error::Worker(Lost::Elsewhere { .. })));
     let session = there.session().map(drop);
-    assert_matches!(
-        session,
-        Err(generate::Error::Worker(Lost::Elsewhere { .. }))
-    );
+    assert_matches!(session, Err(generate::Error::Worker(Lost::Elsewhere { .. })));
 }
 
 #[test]
@@ -169,10 +154,7 @@ fn refusals_have_their_own_types() {
         text().dry(-1.0),
         text().logit_bias(1 << 30, 1.0),
     ] {
-        assert_matches!(
-            refused(bad),
-            Err(Error::Native(Native::InvalidParameter { .. }))
-        );
+        assert_matches!(refused(bad), Err(Error::Native(Native::InvalidParameter { .. })));
     }
     let several = refused(text().logit_bias_text("a b", 1.0));
     assert_matches!(several, Err(Error::NotOneToken { .. }));
@@ -182,14 +164,9 @@ fn refusals_have_their_own_types() {
     assert_matches!(closure, Err(Error::Worker(Lost::Elsewhere { .. })));
     text().max_tokens(2).text().unwrap();
 
-    let too_many = builder(program())
-        .n_gpu_layers(GpuLayers::Exactly(3))
-        .load();
+    let too_many = builder(program()).n_gpu_layers(GpuLayers::Exactly(3)).load();
     let no_gpu = plan::Error::NoGpu { n_gpu_layers: 3 };
-    assert_eq!(
-        too_many.unwrap_err().to_string(),
-        load::Error::Plan(no_gpu).to_string()
-    );
+    assert_eq!(too_many.unwrap_err().to_string(), load::Error::Plan(no_gpu).to_string());
     let missing = Model::builder("/nonexistent/model.gguf");
     let missing = missing.isolation(Isolation::Process(program())).load();
     assert_matches!(missing, Err(load::Error::Gguf(_)));
@@ -207,10 +184,7 @@ fn one_stream_at_a_time_and_dropping_it_cancels() {
     let expected = greedy(&load_demo(), 5);
     for pieces in [0, 1, 2, 40] {
         let mut stream = model.generate(PROMPT).stream().unwrap();
-        stream
-            .by_ref()
-            .take(pieces)
-            .for_each(|piece| drop(piece.unwrap()));
+        stream.by_ref().take(pieces).for_each(|piece| drop(piece.unwrap()));
         drop(stream);
         assert_eq!(greedy(&model, 5), expected, "after {pieces} pieces");
     }
@@ -221,10 +195,7 @@ fn an_abort_from_another_thread_is_an_error_once() {
     let model = in_worker();
     let mut stream = model.generate(PROMPT).stream().unwrap();
     stream.abort_handle().abort();
-    assert_matches!(
-        stream.next(),
-        Some(Err(generate::Error::Native(Native::Aborted)))
-    );
+    assert_matches!(stream.next(), Some(Err(generate::Error::Native(Native::Aborted))));
     assert!(stream.next().is_none());
     assert_eq!(stream.finish_reason(), Some(FinishReason::Error));
     let late = stream.abort_handle();
@@ -248,10 +219,7 @@ fn progress_is_told_and_may_cancel() {
     assert!(seen.is_sorted() && seen.last() == Some(&1.0), "{seen:?}");
     // A small model may be there before the worker hears of it.
     let cancelled = load(false, Arc::default());
-    assert_matches!(
-        cancelled,
-        Ok(_) | Err(load::Error::Native(Native::LoadCancelled { .. }))
-    );
+    assert_matches!(cancelled, Ok(_) | Err(load::Error::Native(Native::LoadCancelled { .. })));
 }
 
 #[cfg(unix)]
@@ -413,9 +381,7 @@ mod deaths {
     #[test]
     fn a_program_that_is_no_worker_is_told_apart() {
         let error = load_with(LONG, "echo out; echo something went wrong >&2; exit 3");
-        let Lost::NotAWorker { status, log, .. } = &error else {
-            panic!("{error:?}")
-        };
+        let Lost::NotAWorker { status, log, .. } = &error else { panic!("{error:?}") };
         assert_eq!(status.and_then(|status| status.code()), Some(3));
         assert_eq!(log[..], ["out", "something went wrong"]);
         assert!(error.to_string().contains("worker_main"), "{error}");
@@ -440,14 +406,8 @@ mod deaths {
         for (said, expected) in [
             ("printf 'Content-Length: 12' >&0".to_owned(), "Content-"),
             (r"printf 'autoplw\011' >&0".to_owned(), "version 9"),
-            (
-                format!(r"{greeting}; printf '\003\000\000\000abc' >&0"),
-                "expected",
-            ),
-            (
-                format!(r"{greeting}; printf '\377\377\377\377abc' >&0"),
-                "4294967295",
-            ),
+            (format!(r"{greeting}; printf '\003\000\000\000abc' >&0"), "expected"),
+            (format!(r"{greeting}; printf '\377\377\377\377abc' >&0"), "4294967295"),
         ] {
             let error = load_with(LONG, &format!("{said}; exec sleep 600"));
             assert_matches!(error, Lost::Protocol { reason, .. } if reason.contains(expected));
@@ -456,9 +416,7 @@ mod deaths {
         let error = load_with(LONG, &other);
         assert_matches!(error, Lost::OtherBuild { theirs, .. } if theirs == "autoplace 0.0.0");
         let error = load_with(LONG, &format!("{greeting}; echo last words >&2; exit 7"));
-        let Lost::Died { status, log, .. } = error else {
-            panic!("{error:?}")
-        };
+        let Lost::Died { status, log, .. } = error else { panic!("{error:?}") };
         assert_eq!(status.and_then(|status| status.code()), Some(7));
         assert_eq!(log[..], ["last words"]);
     }

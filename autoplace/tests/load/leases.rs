@@ -47,11 +47,7 @@ impl Task {
 
     fn card(&self) -> SimGpu {
         // The same card for all, so with an address.
-        card(self.total)
-            .pci_id("ffff:01:00.0")
-            .shared(&self.card)
-            .register()
-            .unwrap()
+        card(self.total).pci_id("ffff:01:00.0").shared(&self.card).register().unwrap()
     }
 
     fn builder(&self) -> ModelBuilder {
@@ -64,19 +60,13 @@ impl Task {
 
     fn load(&self) -> (Model, Outcome) {
         let model = self.builder().load().unwrap();
-        let outcome = Outcome {
-            layers: model.placement().n_gpu_layers,
-            text: text(&model),
-        };
+        let outcome = Outcome { layers: model.placement().n_gpu_layers, text: text(&model) };
         (model, outcome)
     }
 }
 
 fn card(total: u64) -> SimGpuBuilder {
-    SimGpu::builder("SIM shared card")
-        .total(total)
-        .rules(Rules::Cuda)
-        .backend("CUDA")
+    SimGpu::builder("SIM shared card").total(total).rules(Rules::Cuda).backend("CUDA")
 }
 
 /// The demo model, taking the card to the last byte if it must. With a larger context than this, more is for computing
@@ -84,9 +74,7 @@ fn card(total: u64) -> SimGpuBuilder {
 fn builder() -> ModelBuilder {
     let request = Request::new().headroom(Headroom::Bytes(0)).n_ubatch(64);
     let request = request.host_parts(HostParts::None);
-    Model::builder(demo_path())
-        .request(request.n_ctx(512))
-        .n_threads(1)
+    Model::builder(demo_path()).request(request.n_ctx(512)).n_threads(1)
 }
 
 fn text(model: &Model) -> String {
@@ -264,10 +252,7 @@ fn what_a_load_in_another_process_is_about_to_take_is_not_free_until_that_proces
     let mut task = Task::in_folder(folder.path(), "card", total);
     task.patience = Some(Duration::ZERO);
     let gpu = task.card();
-    let mut other = Other::start(&Task {
-        stops_while_loading: true,
-        ..task.clone()
-    });
+    let mut other = Other::start(&Task { stops_while_loading: true, ..task.clone() });
     other.go();
     other.said("loading:");
 

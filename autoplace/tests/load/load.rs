@@ -58,32 +58,17 @@ fn what_cannot_be_loaded_is_refused_with_the_reason() {
     let gone = host().with_gpu(gpu.clone().device("CUDA7"));
     for (case, builder, reason) in [
         ("no tokens", demo().n_ctx(0), "n_ctx"),
-        (
-            "layers for no GPU",
-            demo().machine(host()).n_gpu_layers(GpuLayers::Exactly(3)),
-            "3",
-        ),
-        (
-            "another process's GPU",
-            demo().machine(gone).leases(load::Leases::none()),
-            "CUDA7",
-        ),
+        ("layers for no GPU", demo().machine(host()).n_gpu_layers(GpuLayers::Exactly(3)), "3"),
+        ("another process's GPU", demo().machine(gone).leases(load::Leases::none()), "CUDA7"),
         // No reason to load on the host in silence.
-        (
-            "a GPU without a device",
-            demo().machine(host().with_gpu(gpu)),
-            "RTX 9999",
-        ),
+        ("a GPU without a device", demo().machine(host().with_gpu(gpu)), "RTX 9999"),
     ] {
         let error = builder.load().unwrap_err();
         assert!(error.to_string().contains(reason), "{case}: {error}");
         match case {
             "no tokens" => assert_matches!(error, load::Error::Plan(plan::Error::Memory(_))),
             "layers for no GPU" => {
-                assert_matches!(
-                    error,
-                    load::Error::Plan(plan::Error::NoGpu { n_gpu_layers: 3 })
-                );
+                assert_matches!(error, load::Error::Plan(plan::Error::NoGpu { n_gpu_layers: 3 }));
             }
             _ => {}
         }
@@ -111,10 +96,7 @@ fn progress_rises_from_0_to_1_and_may_cancel() {
     telling.load().unwrap();
     assert_eq!(highest.load(Ordering::Relaxed), 100);
     let cancelled = Model::builder(demo_path()).progress(|_| false).load();
-    assert_matches!(
-        cancelled,
-        Err(load::Error::Native(llama_sys::Error::LoadCancelled { .. }))
-    );
+    assert_matches!(cancelled, Err(load::Error::Native(llama_sys::Error::LoadCancelled { .. })));
 }
 
 #[test]

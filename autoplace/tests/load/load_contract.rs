@@ -15,10 +15,7 @@ use autoplace::{Model, ModelBuilder, llama_sys, plan};
 const TOTAL: u64 = mib(64);
 
 fn card() -> SimGpuBuilder {
-    SimGpu::builder("SIM card")
-        .total(TOTAL)
-        .rules(Rules::Cuda)
-        .backend("CUDA")
+    SimGpu::builder("SIM card").total(TOTAL).rules(Rules::Cuda).backend("CUDA")
 }
 
 fn registered() -> (Arc<SimGpu>, Machine) {
@@ -32,10 +29,7 @@ fn builder(machine: &Machine) -> ModelBuilder {
     request.host_parts = HostParts::None;
     // Repacked weights are multiplied in another order: the same text is only sure with the same order.
     request.params.repack = false;
-    Model::builder(demo_path())
-        .request(request)
-        .machine(machine.clone())
-        .n_threads(1)
+    Model::builder(demo_path()).request(request).machine(machine.clone()).n_threads(1)
 }
 
 fn text(model: &Model) -> String {
@@ -75,9 +69,7 @@ fn a_load_without_trouble_is_as_planned_as_probed_and_as_measured() {
     let report = model.report();
     assert_eq!(stages(&report), [None]);
     assert_eq!(report.plan, *model.placement());
-    let [card] = &report.gpus[..] else {
-        panic!("{report}")
-    };
+    let [card] = &report.gpus[..] else { panic!("{report}") };
     assert_eq!(card.planned, card.probed);
     assert_eq!(card.allocated, Some(card.planned));
     assert_eq!(card.taken(), Some(gpu.used()));
@@ -225,12 +217,7 @@ fn out_of_memory(error: Error) -> (String, u64, u64) {
     let text = error.to_string();
     assert!(!text.contains('\n') && text.contains("SIM card"), "{text}");
     match error {
-        Error::OutOfMemory {
-            device,
-            needed,
-            free,
-            ..
-        } => (device, needed, free),
+        Error::OutOfMemory { device, needed, free, .. } => (device, needed, free),
         other => panic!("{other:?}"),
     }
 }
@@ -267,9 +254,7 @@ fn a_load_that_is_tried_once_names_device_needed_and_free_where_another_took_the
     // A buffer that fails although there is room keeps what llama.cpp said.
     gpu.set_taken(0);
     gpu.fail_allocation(1);
-    let Error::Native(native) = once().load().unwrap_err() else {
-        panic!("another error")
-    };
+    let Error::Native(native) = once().load().unwrap_err() else { panic!("another error") };
     assert_eq!(native.out_of_memory().unwrap().buffer_type, device);
 }
 
@@ -389,9 +374,7 @@ fn when_nothing_works_the_error_lists_every_attempt() {
     let text = error.to_string();
     assert!(!text.contains('\n'), "{text}");
     assert!(text.contains("1: 7 of 7 layers"), "{text}");
-    let Error::AllAttempts { attempts, source } = error else {
-        panic!("{error:?}")
-    };
+    let Error::AllAttempts { attempts, source } = error else { panic!("{error:?}") };
     assert_eq!(attempts.len(), 2);
     assert!(attempts[1].n_gpu_layers < attempts[0].n_gpu_layers);
     for attempt in attempts {
@@ -412,9 +395,7 @@ fn layers_that_were_asked_for_are_not_silently_fewer() {
     let planned = exact().plan().unwrap();
     gpu.set_taken(TOTAL - on_gpu(&planned) + 1);
     let error = exact().load().unwrap_err();
-    let Error::AllAttempts { attempts, source } = error else {
-        panic!("{error:?}")
-    };
+    let Error::AllAttempts { attempts, source } = error else { panic!("{error:?}") };
     let stages = attempts.iter().map(|it| it.failure.as_ref().unwrap().stage);
     assert_eq!(stages.collect::<Vec<_>>(), [Stage::Check, Stage::Plan]);
     assert_matches!(*source, Error::Plan(plan::Error::DoesNotFit { .. }));
@@ -485,12 +466,7 @@ fn more_taken_than_the_plan_left_is_an_error_a_note_or_a_smaller_plan_as_was_ask
     let (gpu, machine) = lent(0);
     let fail = builder(&machine).on_difference(OnDifference::Fail);
     let error = fail.load().unwrap_err();
-    let Error::Difference {
-        difference, device, ..
-    } = &error
-    else {
-        panic!("{error:?}")
-    };
+    let Error::Difference { difference, device, .. } = &error else { panic!("{error:?}") };
     assert_eq!((*difference, device), (pools, &gpu.device().name()));
     assert_eq!(gpu.used(), 0);
     drop(gpu);

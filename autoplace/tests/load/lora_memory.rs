@@ -67,13 +67,8 @@ fn embedded(lora: Adapter, model: &Header, tied: bool, rank: u64, dice: &mut Dic
         return lora;
     }
     let factor = |name: &str, n| (format!("token_embd.weight.{name}"), [rank, n]);
-    let factors = [
-        factor("lora_a", embedding[1]),
-        factor("lora_b", embedding[0]),
-    ];
-    factors.iter().fold(lora, |lora, (name, shape)| {
-        lora.tensor(name, TensorType::F32, shape)
-    })
+    let factors = [factor("lora_a", embedding[1]), factor("lora_b", embedding[0])];
+    factors.iter().fold(lora, |lora, (name, shape)| lora.tensor(name, TensorType::F32, shape))
 }
 
 fn compare(
@@ -109,10 +104,7 @@ fn compare(
         let overrides = rolled_overrides(&mut dice, cards.len());
         let split = Split::layers(layers).overrides(overrides);
         let names: Vec<&str> = cards.iter().map(|card| card.gpu.backend.as_str()).collect();
-        let case = format!(
-            "{} turn {turn}, {names:?}, {split:?}, {params:?}",
-            sketch.title()
-        );
+        let case = format!("{} turn {turn}, {names:?}, {split:?}, {params:?}", sketch.title());
         let probed = match probe.breakdown(&gpus(&cards), &params, &split) {
             Ok(probed) => probed,
             // A card whose blocks keep no cache.
@@ -129,11 +121,7 @@ fn compare(
         theirs.host.compute -= theirs.output;
         for mut pair in pairs(&estimate, layers, &theirs) {
             // Of pinned memory Vulkan takes 32 bytes more for each buffer.
-            pair.slack = if estimate.is_exact() {
-                4 * 32
-            } else {
-                u64::MAX
-            };
+            pair.slack = if estimate.is_exact() { 4 * 32 } else { u64::MAX };
             failures.extend(pair.fault().map(|fault| format!("{case}: {fault}")));
         }
         compared += 1;

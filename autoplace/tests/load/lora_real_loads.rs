@@ -59,9 +59,7 @@ fn compare(
     let cards: Vec<Card> = placement.cards.iter().map(|&it| Card::new(it)).collect();
     let cards: Vec<&Card> = cards.iter().collect();
     let probed = probe.breakdown(&gpus(&cards), params, &placement.split);
-    let probed = probed
-        .map_err(|error| format!("probe: {error}"))?
-        .footprints;
+    let probed = probed.map_err(|error| format!("probe: {error}"))?.footprints;
     let planned: Vec<u64> = probed.gpus.iter().map(Footprint::total).collect();
     let used = || -> Vec<u64> { cards.iter().map(|card| card.sim.used()).collect() };
     if used().iter().any(|&bytes| bytes > 0) {
@@ -80,17 +78,13 @@ fn compare(
     let mut most = vec![0; cards.len()];
     let [half, whole] = [0.5, 1.0].map(|scale| [(adapter.clone(), scale)]);
     for adapters in [&[][..], &half, &[], &whole] {
-        context
-            .set_lora(adapters)
-            .map_err(|error| format!("set: {error}"))?;
+        context.set_lora(adapters).map_err(|error| format!("set: {error}"))?;
         context.kv_clear().unwrap();
         let before = used();
         decode(&mut context).map_err(|error| format!("decode: {error}"))?;
         let after = used();
         if after != before {
-            return Err(format!(
-                "{before:?} bytes before computing, {after:?} after"
-            ));
+            return Err(format!("{before:?} bytes before computing, {after:?} after"));
         }
         for (most, used) in most.iter_mut().zip(before) {
             *most = used.max(*most);

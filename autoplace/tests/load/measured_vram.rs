@@ -14,14 +14,8 @@ use autoplace::plan::{GpuLayers, Planner, Request};
 use autoplace::profile::ModelProfile;
 
 /// `-ngl`, and MiB in use.
-const SWEEP: [(u32, u64); 6] = [
-    (8, 2161),
-    (16, 3509),
-    (24, 4875),
-    (32, 6241),
-    (40, 7593),
-    (99, 9179),
-];
+const SWEEP: [(u32, u64); 6] =
+    [(8, 2161), (16, 3509), (24, 4875), (32, 6241), (40, 7593), (99, 9179)];
 
 /// Chosen once the rows had shown a constant of 133 to 139 MiB: what an RTX 4060 Ti, the same class of the generation
 /// before, has in use for CUDA's context alone (llama.cpp PR 23604). No number of the 5060 Ti itself is published.
@@ -61,9 +55,6 @@ fn what_the_card_showed_is_the_footprint_a_context_and_a_workspace_in_every_row(
         left_out.push(measured.checked_sub(footprint).unwrap());
     }
     // The same in every row, so it is a context, and no share of weights, cache or computing.
-    let (least, most) = (
-        left_out.iter().min().unwrap(),
-        left_out.iter().max().unwrap(),
-    );
+    let (least, most) = (left_out.iter().min().unwrap(), left_out.iter().max().unwrap());
     assert!(most - least <= mib(8), "{left_out:?}");
 }

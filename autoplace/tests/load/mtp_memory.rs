@@ -26,10 +26,9 @@ fn a_probe_is_the_real_load_of_both_contexts_to_the_byte() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
     let (mut failures, mut cases) = (Vec::new(), 0);
-    for (path, layers, n_rs_seq) in [
-        (heads::random(folder.path()), 4, 0),
-        (heads::random_states(folder.path()), 6, 3),
-    ] {
+    for (path, layers, n_rs_seq) in
+        [(heads::random(folder.path()), 4, 0), (heads::random_states(folder.path()), 6, 3)]
+    {
         let probe = NativeProbe::new(&Header::open(&path).unwrap()).unwrap();
         for (place, placement) in Placement::of(layers).iter().enumerate() {
             for (row, mut params) in settings().into_iter().enumerate() {
@@ -141,10 +140,7 @@ fn whatever_is_free_both_contexts_fit_and_one_layer_more_would_not() {
         assert_eq!(card.used(), 0);
         if n < plan.layers() {
             let more = small(&path, &request).n_gpu_layers(GpuLayers::Exactly(n + 1));
-            assert_matches!(
-                more.plan(),
-                Err(load::Error::Plan(plan::Error::DoesNotFit { .. }))
-            );
+            assert_matches!(more.plan(), Err(load::Error::Plan(plan::Error::DoesNotFit { .. })));
         }
         seen.push(n);
     }
@@ -253,12 +249,7 @@ fn only_a_probe_plans_it_and_it_embeds_nothing() {
     assert!(more.weights > less.weights && more.kv > less.kv && more.compute > less.compute);
     let said = plan.to_string();
     assert!(said.contains("predicts further tokens"), "{said}");
-    let embeds = Model::builder(&path)
-        .mtp(true)
-        .embeddings(Default::default());
+    let embeds = Model::builder(&path).mtp(true).embeddings(Default::default());
     let error = embeds.load().unwrap_err();
-    assert_matches!(
-        error,
-        load::Error::Plan(plan::Error::Mtp(MtpError::Embeds { .. }))
-    );
+    assert_matches!(error, load::Error::Plan(plan::Error::Mtp(MtpError::Embeds { .. })));
 }

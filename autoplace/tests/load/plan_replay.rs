@@ -18,6 +18,11 @@ fn builder() -> ModelBuilder {
     Model::builder(demo_path()).request(request()).n_threads(1)
 }
 
+/// Asks for nothing: a saved plan says all.
+fn by_plan() -> ModelBuilder {
+    Model::builder(demo_path()).n_threads(1)
+}
+
 /// A plan of the demo model on this machine as it is now.
 fn saved() -> SavedPlan {
     let plan = builder().plan().unwrap();
@@ -50,9 +55,11 @@ fn a_plan_is_loaded_from_its_file_exactly_though_a_better_one_is_possible_now() 
     let text = model.generate("And it came to pass").max_tokens(8).text();
     assert!(!text.unwrap().is_empty());
     drop(model);
-    // What else is asked for does not change it.
-    let asked = builder().n_ctx(128);
-    assert_eq!(asked.follow(saved.clone()).plan().unwrap(), saved.plan);
+    // What else is asked for would not change it, and is not dropped in silence.
+    let asked = by_plan().n_ctx(128).follow(saved).plan();
+    assert_matches!(asked, Err(load::Error::Conflict { late }) if late == "plan_file");
+    let twice = by_plan().n_ctx(128).request(request()).plan();
+    assert_matches!(twice, Err(load::Error::Conflict { late }) if late == "request");
 }
 
 #[test]
@@ -62,9 +69,9 @@ fn memory_that_was_taken_since_is_said_and_planned_around_if_asked() {
     let saved = saved();
     assert!(saved.plan.full_offload);
     gpu.set_taken(mib(56));
-    let found = changes(builder().follow(saved.clone()).plan());
+    let found = changes(by_plan().follow(saved.clone()).plan());
     assert_matches!(found[..], [MachineChange::LessFree { .. }]);
-    let anew = builder().follow(saved).replay(Replay::Replan);
+    let anew = by_plan().follow(saved).replay(Replay::Replan);
     let model = anew.load().unwrap();
     let plan = model.placement();
     assert!((1..7).contains(&plan.n_gpu_layers), "{plan}");
@@ -80,12 +87,12 @@ fn a_card_that_is_gone_is_named_and_one_of_another_size_is_another() {
     let gpu = card(mib(64));
     let saved = saved();
     drop(gpu);
-    let found = changes(builder().follow(saved.clone()).plan());
+    let found = changes(by_plan().follow(saved.clone()).plan());
     assert_matches!(found[..], [MachineChange::GpuGone { .. }]);
-    let anew = builder().follow(saved.clone()).replay(Replay::Replan);
+    let anew = by_plan().follow(saved.clone()).replay(Replay::Replan);
     assert_eq!(anew.plan().unwrap().n_gpu_layers, 0);
     let _gpu = card(mib(96));
-    let said = MachineChange::list(&changes(builder().follow(saved).plan()));
+    let said = MachineChange::list(&changes(by_plan().follow(saved).plan()));
     assert!(said.ends_with("had 64 MiB and has 96 MiB"), "{said}");
 }
 
@@ -110,14 +117,11 @@ fn room_for_companions_is_asked_for_too_and_never_given_away() {
 
     // As much as the model needs by itself.
     gpu.set_taken(gpu.total() - model_alone);
-    let found = changes(builder().follow(saved.clone()).plan());
+    let found = changes(by_plan().follow(saved.clone()).plan());
     assert_matches!(found[..], [MachineChange::LessFree { .. }]);
-    let anew = builder().follow(saved).replay(Replay::Replan).plan();
+    let anew = by_plan().follow(saved).replay(Replay::Replan).plan();
     let error = anew.unwrap_err();
-    assert_matches!(
-        error,
-        load::Error::SavedPlan(SavedPlanError::Changed { .. })
-    );
+    assert_matches!(error, load::Error::SavedPlan(SavedPlanError::Changed { .. }));
     assert!(error.to_string().contains("make it anew"), "{error}");
 }
 
@@ -131,7 +135,7 @@ fn bytes_that_were_written_into_the_file_by_hand_are_not_believed() {
         placement.footprint = Footprint::default();
     }
     assert_eq!(saved.changes(&load::detect().unwrap()), []);
-    let found = changes(builder().follow(saved).plan());
+    let found = changes(by_plan().follow(saved).plan());
     assert_matches!(found[..], [MachineChange::LessFree { .. }]);
 }
 
@@ -142,9 +146,9 @@ fn a_host_that_is_too_small_is_said() {
     assert_eq!(saved.plan.n_gpu_layers, 0);
     let mut small: Machine = load::detect().unwrap();
     small.host = small.host.available(mib(1));
-    let found = changes(builder().machine(small).follow(saved.clone()).plan());
+    let found = changes(by_plan().machine(small).follow(saved.clone()).plan());
     assert_matches!(found[..], [MachineChange::HostTooSmall { .. }]);
-    assert_eq!(builder().follow(saved.clone()).plan().unwrap(), saved.plan);
+    assert_eq!(by_plan().follow(saved.clone()).plan().unwrap(), saved.plan);
 }
 
 #[test]
@@ -155,10 +159,7 @@ fn a_plan_of_another_model_is_refused_and_both_are_named() {
     let model = tiny_llama().str("general.name", "Another model");
     model.write_sparse(&other).unwrap();
     let error = Model::builder(&other).follow(saved()).load().unwrap_err();
-    assert_matches!(
-        error,
-        load::Error::SavedPlan(SavedPlanError::OtherModel { .. })
-    );
+    assert_matches!(error, load::Error::SavedPlan(SavedPlanError::OtherModel { .. }));
     let text = error.to_string();
     let names_both = text.contains("autoplace") && text.contains("Another model");
     assert!(names_both, "{text}");
@@ -171,7 +172,7 @@ fn a_plan_changed_by_hand_is_checked_like_one_from_a_file() {
     let refused = |change: fn(&mut Plan)| {
         let mut saved = saved();
         change(&mut saved.plan);
-        builder().follow(saved).load().unwrap_err().to_string()
+        by_plan().follow(saved).load().unwrap_err().to_string()
     };
     let error = refused(|plan| plan.context.n_ctx = 0);
     assert!(error.contains("plan.context.n_ctx is 0"), "{error}");
@@ -185,7 +186,7 @@ fn several_cards_get_the_layers_that_were_planned_for_each() {
     let cards = [card(mib(8)), card(mib(8))];
     let saved = saved();
     assert_eq!(saved.plan.gpus().count(), 2, "{}", saved.plan);
-    let model = builder().follow(saved.clone()).load().unwrap();
+    let model = by_plan().follow(saved.clone()).load().unwrap();
     assert_eq!(*model.placement(), saved.plan);
     for (card, gpu) in cards.iter().zip(saved.plan.gpus()) {
         assert_eq!(card.used(), gpu.footprint.total());
@@ -199,7 +200,7 @@ fn weights_that_were_moved_to_the_host_are_moved_again() {
     let mut saved = saved();
     let whole = saved.plan.gpus().next().unwrap().footprint.weights;
     saved.plan.overrides = vec![TensorOverride::new(r"blk\.[0-2]\.ffn_", Place::Host)];
-    let model = builder().follow(saved).load().unwrap();
+    let model = by_plan().follow(saved).load().unwrap();
     let held = model.allocated().gpus[0].weights;
     assert!(held < whole, "{held} of {whole}");
     assert!(gpu.used() < mib(64));
@@ -214,9 +215,7 @@ fn numbers_that_were_changed_by_hand_end_in_an_error_or_a_plan() {
     let json: serde_json::Value = serde_json::from_str(&saved().to_json().unwrap()).unwrap();
     // JSON's own words.
     let values = r#"0 1 3 257 100000 999999999 2147483647 4294967295 false true "on" "off" "Q4_0" "F32" [1.0] [1e-30]"#;
-    let values = values
-        .split(' ')
-        .map(|it| serde_json::from_str(it).unwrap());
+    let values = values.split(' ').map(|it| serde_json::from_str(it).unwrap());
     let values: Vec<serde_json::Value> = values.collect();
     let mut outcomes = [0; 3];
     let fields = json["plan"]["context"].as_object().unwrap();
@@ -230,7 +229,7 @@ fn numbers_that_were_changed_by_hand_end_in_an_error_or_a_plan() {
                 outcomes[0] += 1;
                 continue;
             };
-            match builder().follow(saved).plan() {
+            match by_plan().follow(saved).plan() {
                 Err(_) => outcomes[1] += 1,
                 Ok(_) => outcomes[2] += 1,
             }

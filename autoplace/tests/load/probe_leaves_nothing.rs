@@ -68,9 +68,7 @@ impl Asked {
 
     /// Asks question `n`; `None` if the answer was, as it must be for the last four, an error.
     fn ask(&self, n: usize) -> Option<Breakdown> {
-        let [large, other, tiny] = &self.gpus[..] else {
-            panic!("three cards")
-        };
+        let [large, other, tiny] = &self.gpus[..] else { panic!("three cards") };
         let mut params = ContextParams::default();
         params.n_ctx = 256;
         params.n_batch = 32;
@@ -225,10 +223,7 @@ fn thousands_of_probes_leave_nothing_behind() {
     assert_eq!(HEARD.load(Ordering::Relaxed), 0);
     drop(Model::load(folder.path().join("none.gguf"), ModelParams::default()).unwrap_err());
     let path = llama().write(folder.path());
-    let params = ModelParams {
-        devices: Some(Vec::new()),
-        ..ModelParams::default()
-    };
+    let params = ModelParams { devices: Some(Vec::new()), ..ModelParams::default() };
     Model::load(path, params).unwrap();
     assert!(HEARD.load(Ordering::Relaxed) > 100);
 }

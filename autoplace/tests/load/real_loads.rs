@@ -86,12 +86,8 @@ fn a_gpu_without_room_for_state_that_is_really_allocated_is_named_and_gets_no_la
     let (path, probe) = model_of("mamba2", folder.path());
     let sim = SimGpu::builder("SIM").total(4096).register().unwrap();
     let gpu = Gpu::new("SIM").device(sim.device().name()).total(4096);
-    let error = probe
-        .breakdown(&[&gpu], &ContextParams::default(), &Split::layers(5))
-        .unwrap_err();
-    let Error::Native(native) = &error else {
-        panic!("{error:?}")
-    };
+    let error = probe.breakdown(&[&gpu], &ContextParams::default(), &Split::layers(5)).unwrap_err();
+    let Error::Native(native) = &error else { panic!("{error:?}") };
     let out = native.out_of_memory().expect("it is out of memory");
     assert_eq!(out.buffer_type, sim.device().name());
     assert_eq!(sim.used(), 0);
@@ -107,10 +103,7 @@ fn a_gpu_without_room_for_state_that_is_really_allocated_is_named_and_gets_no_la
     let request = Request::new().n_gpu_layers(GpuLayers::Exactly(5));
     let planner = Planner::new(&profile, &machine).request(request);
     let error = planner.plan_probed(&probe).unwrap_err().to_string();
-    assert_eq!(
-        error,
-        "the probe with 5 layers on the GPU failed: SIM0 has no room for 548.0 KiB"
-    );
+    assert_eq!(error, "the probe with 5 layers on the GPU failed: SIM0 has no room for 548.0 KiB");
 }
 
 #[test]

@@ -24,10 +24,8 @@ fn write(model: &Builder) -> File {
 }
 
 fn native(file: &File) -> Result<llama_sys::Model, llama_sys::Error> {
-    let params = llama_sys::ModelParams {
-        devices: Some(Vec::new()),
-        ..llama_sys::ModelParams::default()
-    };
+    let params =
+        llama_sys::ModelParams { devices: Some(Vec::new()), ..llama_sys::ModelParams::default() };
     llama_sys::Model::load(&file.path, params)
 }
 
@@ -67,33 +65,13 @@ fn what_llama_cpp_asserts_on_is_refused_by_the_name_of_its_key() {
         (blocks(513), "llama.block_count", assertion),
         (blocks(u32::MAX), "llama.block_count", assertion),
         // llama.cpp reads this key for some architectures only; the others ignore it.
-        (
-            tiny().u32("llama.nextn_predict_layers", 3),
-            "nextn_predict_layers",
-            None,
-        ),
-        (
-            tiny().u32("llama.expert_used_count", 2),
-            "llama.expert_used_count",
-            assertion,
-        ),
+        (tiny().u32("llama.nextn_predict_layers", 3), "nextn_predict_layers", None),
+        (tiny().u32("llama.expert_used_count", 2), "llama.expert_used_count", assertion),
         (experts(4, 8), "llama.expert_used_count", assertion),
-        (
-            tiny().u32("llama.expert_count", 4),
-            "llama.expert_used_count",
-            assertion,
-        ),
-        (
-            tiny().str("llama.rope.scaling.type", "bogus"),
-            "llama.rope.scaling.type",
-            assertion,
-        ),
+        (tiny().u32("llama.expert_count", 4), "llama.expert_used_count", assertion),
+        (tiny().str("llama.rope.scaling.type", "bogus"), "llama.rope.scaling.type", assertion),
         // A number of a split of another type.
-        (
-            tiny().u32("split.no", 0).u16("split.count", 2),
-            "split.no",
-            Some(Cause::Refused),
-        ),
+        (tiny().u32("split.no", 0).u16("split.count", 2), "split.no", Some(Cause::Refused)),
     ] {
         let (error, file) = load(&model);
         let error = error.unwrap_err();
@@ -151,13 +129,7 @@ fn a_model_that_continues_nothing_loads_and_refuses_to_generate() {
     batch.add(1, 0, 0, false);
     batch.add(2, 1, 0, true);
     let error = context.decode(&batch).unwrap_err();
-    assert_matches!(
-        error,
-        llama_sys::Error::InvalidParameter {
-            name: "n_outputs",
-            ..
-        }
-    );
+    assert_matches!(error, llama_sys::Error::InvalidParameter { name: "n_outputs", .. });
 }
 
 #[test]
@@ -169,26 +141,18 @@ fn a_cache_whose_blocks_do_not_divide_the_heads() {
         .u32("llama.vocab_size", TINY_VOCABULARY);
     let file = write(&model);
     let native = native(&file).unwrap();
-    for flash_attention in [
-        llama_sys::FlashAttention::Disabled,
-        llama_sys::FlashAttention::Enabled,
-    ] {
+    for flash_attention in [llama_sys::FlashAttention::Disabled, llama_sys::FlashAttention::Enabled]
+    {
         let params = llama_sys::ContextParams {
             type_k: llama_sys::KvType::Q8_0,
             flash_attention,
             ..llama_sys::ContextParams::default()
         };
         let error = llama_sys::Context::new(&native, params).unwrap_err();
-        assert_matches!(
-            error,
-            llama_sys::Error::InvalidParameter { name: "type_k", .. }
-        );
+        assert_matches!(error, llama_sys::Error::InvalidParameter { name: "type_k", .. });
     }
-    let error = Model::builder(&file.path)
-        .type_k(KvType::Q8_0)
-        .type_v(KvType::F16)
-        .load()
-        .unwrap_err();
+    let error =
+        Model::builder(&file.path).type_k(KvType::Q8_0).type_v(KvType::F16).load().unwrap_err();
     assert!(error.to_string().contains("type_k"), "{error}");
 }
 

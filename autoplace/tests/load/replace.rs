@@ -297,10 +297,7 @@ fn an_abort_handle_stays_good() {
     stream.replace(None).unwrap();
     stream.next().unwrap().unwrap();
     handle.abort();
-    assert_matches!(
-        stream.next(),
-        Some(Err(Error::Native(llama_sys::Error::Aborted)))
-    );
+    assert_matches!(stream.next(), Some(Err(Error::Native(llama_sys::Error::Aborted))));
     assert!(stream.next().is_none());
     drop(stream);
     model.generate(PROMPT).max_tokens(2).text().unwrap();

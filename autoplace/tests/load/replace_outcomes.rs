@@ -24,11 +24,7 @@ impl Text {
         let expected = generate.clone().text().unwrap();
         let stream = generate.stream().unwrap();
         let text = String::new();
-        let mut begun = Self {
-            stream,
-            text,
-            expected,
-        };
+        let mut begun = Self { stream, text, expected };
         begun.piece();
         begun
     }
@@ -147,10 +143,7 @@ fn what_cannot_be_is_refused_before_anything_is_released() {
             let refused = session.replace(Some(short.clone()));
             assert_matches!(refused, Err(Error::ContextTooSmall { context: 15, .. }));
             let refused = session.replace(Some(single.clone()));
-            let few = Error::TooFewSequences {
-                running: 2,
-                n_seq_max: 1,
-            };
+            let few = Error::TooFewSequences { running: 2, n_seq_max: 1 };
             assert_eq!(refused.unwrap_err().to_string(), few.to_string());
             let held = (model.native().unwrap(), model.native().unwrap().vocab());
             for plan in [None, Some(Plan::clone(&model.placement()))] {

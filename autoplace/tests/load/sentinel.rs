@@ -22,9 +22,7 @@ use autoplace::{Model, ModelBuilder, load};
 const DEAD: Duration = Duration::from_secs(120);
 
 fn builder() -> ModelBuilder {
-    Model::builder(demo_path())
-        .headroom(Headroom::Bytes(0))
-        .n_threads(1)
+    Model::builder(demo_path()).headroom(Headroom::Bytes(0)).n_threads(1)
 }
 
 /// A sentinel that looks as often as tests want it to.
@@ -109,10 +107,7 @@ struct ScriptedSource {
 impl Source for ScriptedSource {
     fn watched(&mut self) -> Option<Watched> {
         // How fast a simulated GPU is nobody knows.
-        Some(Watched {
-            depth_cost: DepthCost::default(),
-            ..self.model.watched()?
-        })
+        Some(Watched { depth_cost: DepthCost::default(), ..self.model.watched()? })
     }
 
     fn sample(&mut self, processes: bool) -> Option<Sample> {
@@ -142,17 +137,10 @@ fn ballast_raised_while_a_stream_runs_is_memory_pressure_and_lowered_again_is_re
     gpu.set_taken(gpu.free() - mib(7));
     let event = generate_until_event(&model, &sentinel);
     assert_eq!(event.advises(), Some(Resize::Smaller));
-    let pressure = Event::MemoryPressure {
-        device: device.clone(),
-        free: mib(7),
-        needed: mib(8),
-    };
+    let pressure = Event::MemoryPressure { device: device.clone(), free: mib(7), needed: mib(8) };
     assert_eq!(event, pressure);
     gpu.set_taken(0);
-    let relieved = Event::MemoryRelieved {
-        device,
-        free: gpu.free(),
-    };
+    let relieved = Event::MemoryRelieved { device, free: gpu.free() };
     assert_eq!(generate_until_event(&model, &sentinel), relieved);
 }
 
@@ -164,14 +152,9 @@ fn a_plan_says_what_must_stay_free() {
     let model = planned().load().unwrap();
     let headroom = model.placement().gpus().next().unwrap().headroom;
     let said = watched(&model);
-    let [device] = &said.devices[..] else {
-        panic!("{said:?}")
-    };
+    let [device] = &said.devices[..] else { panic!("{said:?}") };
     assert_eq!(device.device, gpu.device().name());
-    assert_eq!(
-        (device.needed, device.notable),
-        (headroom.growth, headroom.margin)
-    );
+    assert_eq!((device.needed, device.notable), (headroom.growth, headroom.margin));
     assert_eq!(device.room, None, "all of it is on the GPU");
     assert!(headroom.growth > 0 && !device.spills);
     // Under WSL as much as Windows moves in silence.
@@ -181,19 +164,11 @@ fn a_plan_says_what_must_stay_free() {
     assert_eq!(said.devices[0].needed, mib(512));
     assert!(said.devices[0].spills);
     // A plan that leaves nothing asks for nothing.
-    let said = watched(
-        &builder()
-            .n_gpu_layers(GpuLayers::Exactly(3))
-            .load()
-            .unwrap(),
-    );
+    let said = watched(&builder().n_gpu_layers(GpuLayers::Exactly(3)).load().unwrap());
     assert_eq!(said.devices[0].needed, 0);
     assert!(said.devices[0].room > Some(0));
     // A model on the host alone is watched too.
-    let model = builder()
-        .n_gpu_layers(GpuLayers::Exactly(0))
-        .load()
-        .unwrap();
+    let model = builder().n_gpu_layers(GpuLayers::Exactly(0)).load().unwrap();
     assert_eq!(watched(&model).devices, []);
     assert!(Sentinel::watch(&model).unwrap().is_watching());
     // One that is gone is not.
@@ -207,10 +182,7 @@ fn a_plan_says_what_must_stay_free() {
 fn room_for_a_layer_more_is_told() {
     own_process!();
     let gpu = card(mib(64));
-    let model = builder()
-        .n_gpu_layers(GpuLayers::Exactly(3))
-        .load()
-        .unwrap();
+    let model = builder().n_gpu_layers(GpuLayers::Exactly(3)).load().unwrap();
     gpu.set_taken(gpu.free());
     let scripted = Scripted::default();
     let sentinel = quick().watch_source(scripted.over(&model)).unwrap();
@@ -226,10 +198,7 @@ fn room_for_a_layer_more_is_told() {
 #[test]
 fn what_a_stream_generates_is_counted_token_by_token() {
     own_process!();
-    let model = builder()
-        .n_gpu_layers(GpuLayers::Exactly(0))
-        .load()
-        .unwrap();
+    let model = builder().n_gpu_layers(GpuLayers::Exactly(0)).load().unwrap();
     let mut source = ModelSource::new(&model);
     assert_eq!(source.sample(true).unwrap().generated, Generated::default());
     let text = model.generate("And it came to pass").temp(0.0);
@@ -239,11 +208,7 @@ fn what_a_stream_generates_is_counted_token_by_token() {
     // The first token comes with the prompt, which has another speed.
     let (prompt, tokens) = (statistics.prompt_tokens as u64, 8);
     let depths = (1..=tokens).map(|n| prompt + n).sum();
-    let expected = Generated {
-        tokens,
-        time: statistics.generation_time,
-        depths,
-    };
+    let expected = Generated { tokens, time: statistics.generation_time, depths };
     assert_eq!(source.sample(true).unwrap().generated, expected);
 }
 
@@ -269,14 +234,7 @@ fn a_stream_that_becomes_slow_is_told_with_its_likely_cause() {
     assert_matches!(event, Event::OtherProcess { pid: 7, .. });
     scripted.token_time(Duration::from_millis(30));
     let event = generate_until_event(&model, &sentinel);
-    let Event::Slowdown {
-        expected,
-        observed,
-        likely_cause,
-    } = &event
-    else {
-        panic!("{event}")
-    };
+    let Event::Slowdown { expected, observed, likely_cause } = &event else { panic!("{event}") };
     let is_near = (expected - 100.0).abs() < 1e-6 && (33.0..70.0).contains(observed);
     assert!(is_near, "{event}");
     assert_matches!(likely_cause, Cause::OtherProcess { pid: 7, .. });
@@ -310,19 +268,12 @@ fn heat_and_other_programs_are_told_through_the_callback_too() {
     assert_eq!(next(&sentinel), throttled);
     let cool = DeviceSample::new(mib(40)).throttle([], Some(60));
     scripted.device(cool.clone());
-    let unthrottled = Event::Unthrottled {
-        device: device.clone(),
-        temperature: Some(60),
-    };
+    let unthrottled = Event::Unthrottled { device: device.clone(), temperature: Some(60) };
     assert_eq!(next(&sentinel), unthrottled);
     let game = GpuProcess::new(7).name("game").bytes(mib(900));
     scripted.device(cool.processes([game]));
-    let other = Event::OtherProcess {
-        name: Some("game".to_owned()),
-        pid: 7,
-        bytes: mib(900),
-        device,
-    };
+    let other =
+        Event::OtherProcess { name: Some("game".to_owned()), pid: 7, bytes: mib(900), device };
     assert_eq!(next(&sentinel), other);
     drop(sentinel);
     assert_eq!(*told.lock().unwrap(), [throttled, unthrottled, other]);
@@ -395,9 +346,7 @@ fn three_hundred_sentinels_leave_no_thread() {
         // A thread may end in between.
         let name = |it: std::fs::DirEntry| std::fs::read_to_string(it.path().join("comm")).ok();
         let names = tasks.filter_map(|task| name(task.ok()?));
-        names
-            .filter(|name| name.trim() == "autoplace-watch")
-            .count()
+        names.filter(|name| name.trim() == "autoplace-watch").count()
     };
     for n in 0..300 {
         // Some are dropped before their first sample, some after it.

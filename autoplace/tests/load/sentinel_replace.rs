@@ -15,10 +15,7 @@ const LONG: Duration = Duration::from_secs(60);
 
 /// The demo model, wherever there is room for it.
 fn loaded() -> Model {
-    builder(&demo_path(), &request().n_ubatch(64))
-        .attempts(4)
-        .load()
-        .unwrap()
+    builder(&demo_path(), &request().n_ubatch(64)).attempts(4).load().unwrap()
 }
 
 fn sentinel(model: &Model) -> Sentinel {

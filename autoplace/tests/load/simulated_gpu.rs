@@ -35,7 +35,7 @@ fn whatever_is_free_the_load_fits_and_one_layer_more_would_not() {
         // Whole layers: with parts of them on the host, more memory may mean fewer layers and a faster plan.
         let request = Request::new().headroom(Headroom::Bytes(0));
         let request = request.host_parts(HostParts::None);
-        let whole = || builder(0).request(request.clone());
+        let whole = || Model::builder(demo_path()).request(request.clone()).n_threads(1);
         let model = whole().load().unwrap();
         let n = model.placement().n_gpu_layers;
         text(&model);
@@ -131,11 +131,8 @@ fn a_card_and_the_host_are_measured_case_by_case_and_what_is_known_is_left_out()
     machine.host.rates = None;
     let name = card.device().name();
     (machine.gpus).retain(|gpu| gpu.device.as_ref() == Some(&name));
-    let matrix = |experts, n_tokens| RateCase::Matrix {
-        tensor_type: TensorType::Q4_K,
-        experts,
-        n_tokens,
-    };
+    let matrix =
+        |experts, n_tokens| RateCase::Matrix { tensor_type: TensorType::Q4_K, experts, n_tokens };
     let attention = |n_tokens| RateCase::Attention {
         kv_type: TensorType::F16,
         head_size: 64,

@@ -11,11 +11,7 @@ fn every_type_has_the_sizes_that_ggml_has_and_none_is_missing() {
         let theirs = theirs.unwrap_or_else(|| panic!("ggml has no {ty}"));
         assert_eq!(ty.name().to_lowercase(), theirs.name.to_lowercase());
         let ours = (ty.block_size(), ty.type_size(), ty.is_quantized());
-        assert_eq!(
-            ours,
-            (theirs.block_size, theirs.type_size, theirs.quantized),
-            "{ty}"
-        );
+        assert_eq!(ours, (theirs.block_size, theirs.type_size, theirs.quantized), "{ty}");
     }
     for theirs in native.iter().filter(|theirs| theirs.type_size > 0) {
         let ours = TensorType::from_id(theirs.id);

@@ -19,9 +19,7 @@ impl LocalTime {
 
     /// A date (month and day from 1) and a time of day; `None` if there is no such date or time.
     pub fn new(year: i16, month: i8, day: i8, hour: i8, minute: i8, second: i8) -> Option<Self> {
-        jiff::civil::DateTime::new(year, month, day, hour, minute, second, 0)
-            .ok()
-            .map(Self)
+        jiff::civil::DateTime::new(year, month, day, hour, minute, second, 0).ok().map(Self)
     }
 
     /// As C's `strftime`, in its own locale.

@@ -81,8 +81,5 @@ pub(super) fn fault(error: &Error, limits: &Limits) -> Box<Fault> {
         _ if words().contains("recursion limit") => FaultKind::Limit(Limit::Calls(limits.calls)),
         _ => FaultKind::Failed(words()),
     });
-    Box::new(Fault {
-        kind,
-        line: line.unwrap_or(0),
-    })
+    Box::new(Fault { kind, line: line.unwrap_or(0) })
 }

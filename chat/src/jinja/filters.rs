@@ -19,24 +19,19 @@ pub(super) fn add(environment: &mut Environment<'_>) {
             Ok::<_, Error>(dumped)
         },
     );
-    environment.add_filter(
-        PRINTF,
-        |state: &State, text: &str, value: &Value| match value.downcast_object_ref::<Tuple>() {
+    environment.add_filter(PRINTF, |state: &State, text: &str, value: &Value| {
+        match value.downcast_object_ref::<Tuple>() {
             Some(tuple) => printf(state, text, &tuple.iter().cloned().collect::<Vec<_>>()),
             None => printf(state, text, std::slice::from_ref(value)),
-        },
-    );
-    environment.add_filter(
-        "format",
-        |state: &State, text: &str, arguments: Rest<Value>| printf(state, text, &arguments),
-    );
+        }
+    });
+    environment.add_filter("format", |state: &State, text: &str, arguments: Rest<Value>| {
+        printf(state, text, &arguments)
+    });
     environment.add_filter("indent", indent);
-    environment.add_filter(
-        "center",
-        |state: &State, value: &Value, width: Option<usize>| {
-            pad(&text_of(state, value)?, "center", width.unwrap_or(80), " ")
-        },
-    );
+    environment.add_filter("center", |state: &State, value: &Value, width: Option<usize>| {
+        pad(&text_of(state, value)?, "center", width.unwrap_or(80), " ")
+    });
     environment.add_filter("wordcount", |state: &State, value: &Value| {
         let text = text_of(state, value)?;
         let words = text.split(|c: char| !c.is_alphanumeric() && c != '_');
@@ -98,19 +93,12 @@ fn indent(
     let (first, blank) = (is_set(1, "first")?, is_set(2, "blank")?);
     named.assert_all_used()?;
     let lines = text.matches('\n').count() + 1;
-    pay(
-        state,
-        text.len().saturating_add(lines.saturating_mul(with.len())),
-    )?;
+    pay(state, text.len().saturating_add(lines.saturating_mul(with.len())))?;
     let mut out = String::new();
     // As jinja2 does, so that a last line that is empty is one.
     for (index, line) in format!("{text}\n").lines().enumerate() {
         out.push_str(if index > 0 { "\n" } else { "" });
-        let is_indented = if index == 0 {
-            first
-        } else {
-            blank || !line.is_empty()
-        };
+        let is_indented = if index == 0 { first } else { blank || !line.is_empty() };
         out.push_str(if is_indented { &with } else { "" });
         out.push_str(line);
     }

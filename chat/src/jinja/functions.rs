@@ -12,21 +12,16 @@ use super::fault::{FaultKind, error, failed};
 use super::kept::{kept, walk};
 
 pub(super) fn add(environment: &mut Environment<'_>, now: Option<LocalTime>) {
-    environment.add_function(
-        "raise_exception",
-        |message: &Value| -> Result<Value, Error> {
-            Err(error(FaultKind::Raised(message.to_string())))
-        },
-    );
+    environment.add_function("raise_exception", |message: &Value| -> Result<Value, Error> {
+        Err(error(FaultKind::Raised(message.to_string())))
+    });
     // All of a prompt is of one moment.
     let now_once = OnceLock::new();
     environment.add_function("strftime_now", move |format: &str| {
         if format.len() > 1000 {
             return Err(failed("strftime_now: a format of over 1000 bytes"));
         }
-        now_once
-            .get_or_init(|| now.unwrap_or_else(LocalTime::now))
-            .format(format)
+        now_once.get_or_init(|| now.unwrap_or_else(LocalTime::now)).format(format)
     });
     environment.add_function("joiner", joiner);
     environment.remove_global("debug");
@@ -37,26 +32,17 @@ pub(super) fn add(environment: &mut Environment<'_>, now: Option<LocalTime>) {
         }
         cycler(items.0)
     });
-    environment.add_function(
-        "dict",
-        |state: &State, value: Option<Value>, named: Kwargs| {
-            if let Some(value) = value
-                .as_ref()
-                .filter(|value| value.kind() != ValueKind::Map)
-            {
-                return Err(failed(format!("dict() of a {}", value.kind())));
-            }
-            kept(state, dict(value, named)?)
-        },
-    );
-    environment.add_function(
-        "namespace",
-        |state: &State, defaults: Option<ValueOrKwargs>| {
-            let made = namespace(defaults)?;
-            for key in made.try_iter()? {
-                walk(state, &made.get_item(&key)?, 0)?;
-            }
-            Ok::<_, Error>(made)
-        },
-    );
+    environment.add_function("dict", |state: &State, value: Option<Value>, named: Kwargs| {
+        if let Some(value) = value.as_ref().filter(|value| value.kind() != ValueKind::Map) {
+            return Err(failed(format!("dict() of a {}", value.kind())));
+        }
+        kept(state, dict(value, named)?)
+    });
+    environment.add_function("namespace", |state: &State, defaults: Option<ValueOrKwargs>| {
+        let made = namespace(defaults)?;
+        for key in made.try_iter()? {
+            walk(state, &made.get_item(&key)?, 0)?;
+        }
+        Ok::<_, Error>(made)
+    });
 }

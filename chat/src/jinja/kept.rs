@@ -18,14 +18,12 @@ const BYTES_PER_STEP: usize = 16;
 
 pub(super) fn add(environment: &mut Environment<'_>, limits: Limits) {
     environment.add_filter(KEPT, kept);
-    environment.add_filter(GENERATED, |state: &State, value: Value| {
-        match value.kind() {
-            ValueKind::Seq | ValueKind::Iterable => {
-                let items = kept(state, value)?.try_iter()?.collect();
-                Ok(Value::from_object(Generator(items)))
-            }
-            _ => Ok::<_, Error>(value),
+    environment.add_filter(GENERATED, |state: &State, value: Value| match value.kind() {
+        ValueKind::Seq | ValueKind::Iterable => {
+            let items = kept(state, value)?.try_iter()?.collect();
+            Ok(Value::from_object(Generator(items)))
         }
+        _ => Ok::<_, Error>(value),
     });
     environment.add_filter(DATA, |state: &State, value: Value| {
         if !matches!(value.kind(), ValueKind::Map | ValueKind::Plain) || is_dict(&value) {
@@ -132,10 +130,7 @@ pub(super) fn pay(state: &State, bytes: usize) -> Result<(), Error> {
 }
 
 fn no_data(value: &Value) -> Error {
-    failed(format!(
-        "lists, dicts and namespaces keep data, and no {}",
-        type_name(value)
-    ))
+    failed(format!("lists, dicts and namespaces keep data, and no {}", type_name(value)))
 }
 
 /// Whether a map is a dict: namespaces, macros and loops are maps to minijinja too.

@@ -33,23 +33,15 @@ fn text_method(
         return Ok(None);
     };
     let three = |before: &str, between: &str, after: &str| {
-        Value::from(Tuple::from(vec![
-            before.into(),
-            between.into(),
-            after.into(),
-        ]))
+        Value::from(Tuple::from(vec![before.into(), between.into(), after.into()]))
     };
     Ok(Some(match method {
         "replace" => {
             let (old, new, count): (&str, &str, Option<i64>) = from_args(arguments)?;
-            let most = count.map_or(usize::MAX, |count| {
-                usize::try_from(count).unwrap_or(usize::MAX)
-            });
+            let most =
+                count.map_or(usize::MAX, |count| usize::try_from(count).unwrap_or(usize::MAX));
             let found = text.matches(old).take(most).count();
-            pay(
-                state,
-                text.len().saturating_add(new.len().saturating_mul(found)),
-            )?;
+            pay(state, text.len().saturating_add(new.len().saturating_mul(found)))?;
             text.replacen(old, new, found).into()
         }
         "join" => {
@@ -61,18 +53,10 @@ fn text_method(
             return Ok(None);
         }
         "split" | "splitlines" => {
-            let separator = arguments
-                .first()
-                .and_then(Value::as_str)
-                .filter(|it| !it.is_empty());
-            let parts = separator.map_or_else(
-                || text.split_whitespace().count(),
-                |it| text.matches(it).count(),
-            );
-            pay(
-                state,
-                (parts + text.lines().count()).saturating_mul(size_of::<Value>()),
-            )?;
+            let separator = arguments.first().and_then(Value::as_str).filter(|it| !it.is_empty());
+            let parts = separator
+                .map_or_else(|| text.split_whitespace().count(), |it| text.matches(it).count());
+            pay(state, (parts + text.lines().count()).saturating_mul(size_of::<Value>()))?;
             return Ok(None);
         }
         "partition" => {
@@ -192,26 +176,18 @@ pub(super) fn check_format(
     if text.contains('*') || text.contains(":{") {
         return Err(failed("a format whose width is an argument"));
     }
-    let lengths = arguments
-        .iter()
-        .map(|value| value.as_str().map_or(0, str::len));
+    let lengths = arguments.iter().map(|value| value.as_str().map_or(0, str::len));
     let longest = lengths.max().unwrap_or(0);
     pay(state, text.matches(begin).count().saturating_mul(longest))?;
-    arguments
-        .iter()
-        .try_for_each(|value| walk(state, value, 0).map(drop))
+    arguments.iter().try_for_each(|value| walk(state, value, 0).map(drop))
 }
 
 pub(super) fn pad(text: &str, method: &str, width: usize, fill: &str) -> Result<String, Error> {
     if width > MOST_WIDE {
-        return Err(failed(format!(
-            "{method}: a width of {width}, over {MOST_WIDE}"
-        )));
+        return Err(failed(format!("{method}: a width of {width}, over {MOST_WIDE}")));
     }
     if fill.chars().count() != 1 {
-        return Err(failed(
-            "The fill character must be exactly one character long",
-        ));
+        return Err(failed("The fill character must be exactly one character long"));
     }
     let padding = fill.repeat(width.saturating_sub(text.chars().count()));
     Ok(match method {
@@ -227,9 +203,7 @@ pub(super) fn pad(text: &str, method: &str, width: usize, fill: &str) -> Result<
 
 /// From the right, at most so many times.
 fn rsplit(text: &str, separator: Option<&str>, most: Option<i64>) -> Vec<Value> {
-    let most = most.map_or(usize::MAX, |most| {
-        usize::try_from(most).unwrap_or(usize::MAX)
-    });
+    let most = most.map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX));
     let mut parts: Vec<&str> = match separator {
         Some(separator) => text.rsplitn(most.saturating_add(1), separator).collect(),
         None => {

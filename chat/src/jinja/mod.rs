@@ -53,10 +53,8 @@ impl Template {
         }
         // As jinja2 does, also in texts.
         let source = source.replace("\r\n", "\n").replace('\r', "\n");
-        let source = source::guarded(&source).map_err(|wrong| Fault {
-            kind: FaultKind::Syntax(wrong.reason),
-            line: wrong.line,
-        })?;
+        let source = source::guarded(&source)
+            .map_err(|wrong| Fault { kind: FaultKind::Syntax(wrong.reason), line: wrong.line })?;
         on_large_stack(|| {
             let mut environment = environment(*limits, None);
             let added = environment.add_template(NAME, &source);
@@ -82,17 +80,11 @@ impl Template {
             let mut environment = environment(limits, now);
             let added = environment.add_template(NAME, &self.source);
             added.map_err(|error| fault(&error, &limits))?;
-            let mut output = Bounded {
-                bytes: Vec::new(),
-                limit: limits.output_bytes,
-                is_full: false,
-            };
+            let mut output =
+                Bounded { bytes: Vec::new(), limit: limits.output_bytes, is_full: false };
             let template = environment.get_template(NAME);
-            let rendered = template.and_then(|template| {
-                template
-                    .render_captured_to(variables, &mut output)
-                    .map(drop)
-            });
+            let rendered = template
+                .and_then(|template| template.render_captured_to(variables, &mut output).map(drop));
             if output.is_full {
                 let limit = Limit::OutputBytes(limits.output_bytes);
                 return Err(Fault::new(FaultKind::Limit(limit)));
@@ -110,13 +102,8 @@ fn on_large_stack<T: Send>(
 ) -> Result<T, Box<Fault>> {
     let failed = |reason: String| Err(Fault::new(FaultKind::Failed(reason)));
     std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new()
-            .name("chat template".to_owned())
-            .stack_size(STACK);
-        match thread
-            .spawn_scoped(scope, run)
-            .map(std::thread::ScopedJoinHandle::join)
-        {
+        let thread = std::thread::Builder::new().name("chat template".to_owned()).stack_size(STACK);
+        match thread.spawn_scoped(scope, run).map(std::thread::ScopedJoinHandle::join) {
             Ok(Ok(outcome)) => outcome,
             Ok(Err(_)) => failed("it made the engine panic".to_owned()),
             Err(error) => failed(format!("no thread to render on: {error}")),
@@ -163,9 +150,7 @@ fn value_of(json: &serde_json::Value) -> Value {
         serde_json::Value::String(it) => Value::from(it.as_str()),
         serde_json::Value::Array(items) => items.iter().map(value_of).collect::<Vec<_>>().into(),
         serde_json::Value::Object(entries) => {
-            let entries = entries
-                .iter()
-                .map(|(key, value)| (key.as_str(), value_of(value)));
+            let entries = entries.iter().map(|(key, value)| (key.as_str(), value_of(value)));
             Value::from_pairs(entries)
         }
     }

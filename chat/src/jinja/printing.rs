@@ -47,10 +47,7 @@ fn text_filter(state: &State, value: Value) -> Result<Value, Error> {
 /// As markupsafe escapes.
 pub(super) fn escaped(state: &State, text: &str) -> Result<String, Error> {
     pay(state, text.len().saturating_mul(5))?;
-    let text = text
-        .replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;");
+    let text = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
     Ok(text.replace('\'', "&#39;").replace('"', "&#34;"))
 }
 
@@ -84,11 +81,7 @@ fn repr(value: &Value, out: &mut String) -> Result<(), Error> {
                 out.push_str(if index > 0 { ", " } else { "" });
                 repr(&item, out)?;
             }
-            out.push_str(if is_tuple && value.len() == Some(1) {
-                ","
-            } else {
-                ""
-            });
+            out.push_str(if is_tuple && value.len() == Some(1) { "," } else { "" });
             out.push(if is_tuple { ')' } else { ']' });
         }
         // Macros and loops are maps here, but say what they are.
@@ -123,11 +116,7 @@ pub(super) fn python_float(float: f64) -> String {
     let exponent: i32 = exponent.parse().unwrap_or(0);
     if (-4..16).contains(&exponent) || float == 0.0 {
         let plain = format!("{float}");
-        return if plain.contains('.') {
-            plain
-        } else {
-            format!("{plain}.0")
-        };
+        return if plain.contains('.') { plain } else { format!("{plain}.0") };
     }
     let sign = if exponent < 0 { '-' } else { '+' };
     format!("{digits}e{sign}{:02}", exponent.unsigned_abs())

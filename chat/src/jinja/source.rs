@@ -64,26 +64,19 @@ pub(super) fn guarded(source: &str) -> Result<String, Wrong> {
         let wrong = |reason: &str| {
             let at = source.len() - rest.len() + found.start();
             let line = 1 + source[..at].matches('\n').count();
-            Wrong {
-                line: line.try_into().unwrap_or(u32::MAX),
-                reason: reason.to_owned(),
-            }
+            Wrong { line: line.try_into().unwrap_or(u32::MAX), reason: reason.to_owned() }
         };
         let (before, inner) = rest.split_at(found.end());
         out.push_str(before);
         if found.as_str().starts_with("{#") {
-            let end = inner
-                .find("#}")
-                .ok_or_else(|| wrong("unexpected end of comment"))?;
+            let end = inner.find("#}").ok_or_else(|| wrong("unexpected end of comment"))?;
             rest = &inner[end + 2..];
             out.push_str(&inner[..end + 2]);
             continue;
         }
         if let Some(raw) = RAW.find(inner).filter(|_| is_block) {
             let end = END_RAW.find_at(inner, raw.end());
-            let end = end
-                .ok_or_else(|| wrong("unexpected end of raw block"))?
-                .end();
+            let end = end.ok_or_else(|| wrong("unexpected end of raw block"))?.end();
             out.push_str(&inner[..end]);
             rest = &inner[end..];
             continue;
@@ -170,10 +163,8 @@ impl<'a> Tag<'a> {
     /// A loop that remembers itself (`loop.changed(loop)`) is never freed, and `loop.cycle()` divides by zero.
     fn check_loops(&self) -> Result<(), &'static str> {
         for index in (0..self.tokens.len()).filter(|index| self.word(*index) == "loop") {
-            let is_name = matches!(
-                index.checked_sub(1).map(|before| self.word(before)),
-                Some(".")
-            ) || self.word(index + 1) == "=";
+            let is_name = matches!(index.checked_sub(1).map(|before| self.word(before)), Some("."))
+                || self.word(index + 1) == "=";
             if !is_name && !matches!(self.word(index + 1), "." | "(" | "is") {
                 return Err("`loop` is used as a value");
             }
@@ -193,12 +184,7 @@ impl<'a> Tag<'a> {
             let around = self.tokens[index].around;
             rows[around.map_or(0, |open| open + 1)].push(index);
         }
-        let place_of = |text: &str| {
-            rows[0]
-                .iter()
-                .copied()
-                .find(|index| self.word(*index) == text)
-        };
+        let place_of = |text: &str| rows[0].iter().copied().find(|index| self.word(*index) == text);
         let (equals, within) = (place_of("="), place_of("in"));
         // What is assigned to makes nothing.
         let targets = match first {
@@ -212,10 +198,7 @@ impl<'a> Tag<'a> {
             self.guard_runs(row, true, &mut guards);
         }
         if let ("set", Some(equals)) = (first, equals) {
-            let of_namespace = indices
-                .clone()
-                .take(equals)
-                .any(|index| self.word(index) == ".");
+            let of_namespace = indices.clone().take(equals).any(|index| self.word(index) == ".");
             let filter = if of_namespace { DATA } else { KEPT };
             guards.wrap(equals + 1, self.tokens.len() - 1, filter);
         }
@@ -255,9 +238,8 @@ impl<'a> Tag<'a> {
                 run.extend(index);
             } else {
                 // `*` that begins an argument unpacks it.
-                let is_unpacked = run
-                    .first()
-                    .is_some_and(|index| matches!(self.word(*index), "*" | "**"));
+                let is_unpacked =
+                    run.first().is_some_and(|index| matches!(self.word(*index), "*" | "**"));
                 let run_of = &run[usize::from(is_unpacked)..];
                 if is_sum {
                     self.guard_sum(run_of, guards);
@@ -272,11 +254,8 @@ impl<'a> Tag<'a> {
     }
 
     fn guard_sum(&self, run: &[usize], guards: &mut Guards) {
-        let plus: Vec<usize> = run
-            .iter()
-            .copied()
-            .filter(|index| self.word(*index) == "+")
-            .collect();
+        let plus: Vec<usize> =
+            run.iter().copied().filter(|index| self.word(*index) == "+").collect();
         let (Some(first), Some(last), false) = (run.first(), run.last(), plus.is_empty()) else {
             return;
         };
@@ -286,8 +265,7 @@ impl<'a> Tag<'a> {
         let is_other = |index: &usize| matches!(self.word(*index), "-" | "~");
         if run.windows(2).any(is_html) && !run.iter().any(is_other) {
             guards.before[*first].push_str(&format!("{SUM}("));
-            plus.iter()
-                .for_each(|index| guards.instead[*index] = Some(",".to_owned()));
+            plus.iter().for_each(|index| guards.instead[*index] = Some(",".to_owned()));
             guards.after[*last].push(')');
         } else {
             guards.wrap(*first, *last, KEPT);
@@ -299,10 +277,9 @@ impl<'a> Tag<'a> {
             return;
         };
         let is_text = self.word(*first).starts_with(['\'', '"']);
-        if let (true, Some(&percent)) = (
-            is_text,
-            run.get(1).filter(|index| self.word(**index) == "%"),
-        ) {
+        if let (true, Some(&percent)) =
+            (is_text, run.get(1).filter(|index| self.word(**index) == "%"))
+        {
             // What is behind it, up to what binds as strongly.
             let is_next = |index: &&usize| !matches!(self.word(**index), "*" | "/" | "//" | "%");
             if let Some(operand) = run[2..].iter().take_while(is_next).last() {

@@ -102,10 +102,9 @@ impl Body {
     ) -> Result<Vec<ToolCall>, CallError> {
         let can_be_whole = match self {
             Self::Named(_) => text.contains('{'),
-            Self::Tags(Tags {
-                call: [open, _, end],
-                ..
-            }) => !open.is_empty() && text.trim_end().ends_with(end),
+            Self::Tags(Tags { call: [open, _, end], .. }) => {
+                !open.is_empty() && text.trim_end().ends_with(end)
+            }
             _ => true,
         };
         match self.parse(text, tool, tools) {
@@ -129,12 +128,7 @@ impl Body {
             Self::Tags(tags) => tags::calls(text, tags, tools),
             Self::NestedTags => tags::nested_calls(text, tools),
             // LFM2 can be told to write JSON there.
-            Self::Python
-                if text
-                    .trim_start_matches(['[', ' '])
-                    .trim_start()
-                    .starts_with('{') =>
-            {
+            Self::Python if text.trim_start_matches(['[', ' ']).trim_start().starts_with('{') => {
                 json::calls(text)
             }
             Self::Python => literal::python(text),
@@ -235,9 +229,7 @@ fn begins_with(text: &str, mark: &str) -> Option<bool> {
 
 /// Whether a name is first, and one of `next` is next.
 fn begins_with_name(text: &str, next: &str) -> Option<bool> {
-    let name = text
-        .find(|c| !arguments::in_a_name(c))
-        .unwrap_or(text.len());
+    let name = text.find(|c| !arguments::in_a_name(c)).unwrap_or(text.len());
     let behind = text[name..].trim_start();
     if text.len() - behind.len() > LONGEST_NAME {
         return Some(false);
@@ -255,7 +247,5 @@ fn begins_as_bare(text: &str) -> Option<bool> {
         return Some(false);
     }
     let mut begins = FIRST_KEYS.iter().map(|first| begins_with(key, first));
-    begins
-        .find(|begins| *begins != Some(false))
-        .unwrap_or(Some(false))
+    begins.find(|begins| *begins != Some(false)).unwrap_or(Some(false))
 }

@@ -25,11 +25,8 @@ pub(super) enum Message {
 }
 
 /// The call that a message is: it ends with the message.
-pub(super) const CALL: CallSyntax = CallSyntax {
-    open: "",
-    end: End::Mark(&[]),
-    bodies: &[Body::Arguments],
-};
+pub(super) const CALL: CallSyntax =
+    CallSyntax { open: "", end: End::Mark(&[]), bodies: &[Body::Arguments] };
 
 /// No header is longer, in bytes: from there on, text is what the model says.
 pub(super) const LONGEST_HEADER: usize = 256;
@@ -73,9 +70,7 @@ pub(super) const FUNCTIONARY: Channels = Channels {
     ends: &[],
     message: |header| {
         let name = header.strip_prefix(">>>").unwrap_or(header);
-        let is_name = name
-            .chars()
-            .all(|c| c.is_alphanumeric() || "_-.".contains(c));
+        let is_name = name.chars().all(|c| c.is_alphanumeric() || "_-.".contains(c));
         match name {
             "all" => Some(Message::Content),
             _ => (is_name && !name.is_empty()).then(|| Message::Call(name.to_owned())),

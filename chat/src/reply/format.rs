@@ -73,8 +73,7 @@ impl ReplyFormat {
     }
 
     pub(super) fn family(&self) -> &'static Family {
-        self.tool_calls
-            .map_or(&family::NONE, ToolCallFormat::family)
+        self.tool_calls.map_or(&family::NONE, ToolCallFormat::family)
     }
 }
 
@@ -102,10 +101,7 @@ impl ReasoningMarks {
     }
 
     const fn of(open: &'static str, close: &'static str) -> Self {
-        Self {
-            open: Cow::Borrowed(open),
-            close: Cow::Borrowed(close),
-        }
+        Self { open: Cow::Borrowed(open), close: Cow::Borrowed(close) }
     }
 
     /// The opening mark. Empty, if every answer begins with reasoning.
@@ -137,11 +133,7 @@ const TEMPLATES: &[(&str, &str, &str)] = &[
     ("<|inner_prefix|>", "<|inner_prefix|>", "<|inner_suffix|>"), // Apertus
     ("<|begin|>assistant<|think|>", "<|think|>", "<|end|>"), // Solar Open: a message of its own
     // Apriel 1.5 and 1.6
-    (
-        "[BEGIN FINAL RESPONSE]",
-        "Here are my reasoning steps:",
-        "[BEGIN FINAL RESPONSE]",
-    ),
+    ("[BEGIN FINAL RESPONSE]", "Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]"),
     ("</think>", "<think>", "</think>"),
     ("</thinking>", "<thinking>", "</thinking>"),
     ("</reasoning>", "<reasoning>", "</reasoning>"),

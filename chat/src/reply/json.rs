@@ -84,10 +84,7 @@ fn call(mut object: Map<String, Value>) -> Result<ToolCall, CallError> {
         // `{"type": "function", "function": {"name": .., ..}}`
         Some(Value::Object(function)) => {
             let inner = call(function)?;
-            Ok(ToolCall {
-                id: id.or(inner.id),
-                ..inner
-            })
+            Ok(ToolCall { id: id.or(inner.id), ..inner })
         }
         _ => Err(CallError::NoName),
     }
@@ -109,10 +106,7 @@ pub(super) struct Follow {
 impl Follow {
     /// Begins at the first `{`, or with `lists` also at the first `[`.
     pub(super) fn new(lists: bool) -> Self {
-        Self {
-            lists,
-            ..Self::default()
-        }
+        Self { lists, ..Self::default() }
     }
 
     /// Takes the next byte. `true`: a value ends with it.

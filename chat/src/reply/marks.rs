@@ -23,8 +23,7 @@ impl<T: Copy> Marks<T> {
     /// Adds marks, but for empty ones. Of a mark that is there already, the first meaning stays.
     pub(super) fn add<'a>(&mut self, texts: impl IntoIterator<Item = &'a &'a str>, meaning: T) {
         let texts = texts.into_iter().filter(|text| !text.is_empty());
-        self.0
-            .extend(texts.map(|text| ((*text).to_owned(), meaning)));
+        self.0.extend(texts.map(|text| ((*text).to_owned(), meaning)));
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -110,9 +110,6 @@ pub enum CallError {
 
 impl CallError {
     fn unexpected(expected: &str, found: &str) -> Self {
-        Self::Unexpected {
-            expected: expected.to_owned(),
-            found: found.chars().take(24).collect(),
-        }
+        Self::Unexpected { expected: expected.to_owned(), found: found.chars().take(24).collect() }
     }
 }

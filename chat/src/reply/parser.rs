@@ -121,10 +121,7 @@ impl ReplyParser {
         };
         if family.channels.is_some() {
             parser.state = State::Header(0);
-        } else if format
-            .reasoning()
-            .is_some_and(|marks| marks.open().is_empty())
-        {
+        } else if format.reasoning().is_some_and(|marks| marks.open().is_empty()) {
             parser.section.begin(Kind::Reasoning, 0);
         }
         parser
@@ -136,10 +133,7 @@ impl ReplyParser {
     #[must_use]
     pub fn after_prompt(mut self, prompt: &str) -> Self {
         if let Some(channels) = self.family.channels {
-            let begin = channels
-                .starts
-                .first()
-                .and_then(|start| prompt.rfind(start));
+            let begin = channels.starts.first().and_then(|start| prompt.rfind(start));
             let header = begin.and_then(|at| prompt[at..].split_once(channels.header_end));
             if let Some(message) = header.and_then(|(header, _)| (channels.message)(header)) {
                 self.begin_message(message, 0, 0);
@@ -183,10 +177,7 @@ impl ReplyParser {
     /// The whole answer.
     pub fn finish(mut self) -> Reply {
         self.close();
-        Reply {
-            raw: self.raw,
-            ..self.section.reply
-        }
+        Reply { raw: self.raw, ..self.section.reply }
     }
 
     /// Whether all text is content.

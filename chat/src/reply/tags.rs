@@ -25,11 +25,7 @@ pub(super) struct Tags {
 macro_rules! invoke {
     ($prefix:literal) => {
         Tags {
-            call: [
-                concat!("<", $prefix, "invoke name="),
-                ">",
-                concat!("</", $prefix, "invoke>"),
-            ],
+            call: [concat!("<", $prefix, "invoke name="), ">", concat!("</", $prefix, "invoke>")],
             key: [concat!("<", $prefix, "parameter name="), ">"],
             value: ["", concat!("</", $prefix, "parameter>")],
             lines: false,
@@ -50,15 +46,9 @@ pub(super) const QWEN3_CODER: Tags = Tags {
 };
 
 /// The same behind `<function=`, where the model left out the mark before it.
-pub(super) const QWEN3_CODER_BARE: Tags = Tags {
-    call: ["", ">", "</function>"],
-    ..QWEN3_CODER
-};
+pub(super) const QWEN3_CODER_BARE: Tags = Tags { call: ["", ">", "</function>"], ..QWEN3_CODER };
 
-pub(super) const SEED_OSS: Tags = Tags {
-    lines: false,
-    ..QWEN3_CODER
-};
+pub(super) const SEED_OSS: Tags = Tags { lines: false, ..QWEN3_CODER };
 
 pub(super) const GLM: Tags = Tags {
     call: ["", "", ""],
@@ -150,9 +140,7 @@ const DEPTH: u8 = 127;
 pub(super) fn nested_calls(text: &str, tools: &[Tool]) -> Result<Vec<ToolCall>, CallError> {
     each(text, "", |reader, calls| {
         let tag = open(reader)?;
-        let name = tag
-            .strip_prefix("invoke name=\"")
-            .and_then(|name| name.strip_suffix('"'));
+        let name = tag.strip_prefix("invoke name=\"").and_then(|name| name.strip_suffix('"'));
         let name = name.ok_or_else(|| CallError::unexpected("invoke", tag))?;
         let name = arguments::tool_name(name)?;
         let value = inner(reader, arguments::schema(tools, &name), DEPTH)?;
@@ -171,10 +159,7 @@ fn inner(reader: &mut Reader<'_>, schema: Option<&Value>, depth: u8) -> Result<V
         tag.is_some_and(|tag| !tag.starts_with('/'))
     };
     if !opens(reader) {
-        let end = reader
-            .0
-            .find(TOKEN)
-            .ok_or_else(|| reader.unexpected(TOKEN))?;
+        let end = reader.0.find(TOKEN).ok_or_else(|| reader.unexpected(TOKEN))?;
         return Ok(arguments::value(reader.take(end), schema));
     }
     let mut entries = Vec::new();

@@ -9,9 +9,7 @@ use crate::chat_reply_support::{SAMPLES, arguments, tools};
 
 /// Reads an answer that comes in one piece.
 fn read(format: &ReplyFormat, prompt: &str, text: &str) -> Reply {
-    let mut parser = ReplyParser::new(format)
-        .after_prompt(prompt)
-        .with_tools(&tools());
+    let mut parser = ReplyParser::new(format).after_prompt(prompt).with_tools(&tools());
     parser.push(text);
     parser.finish()
 }
@@ -25,10 +23,7 @@ fn hermes() -> ReplyFormat {
 }
 
 fn parts(parser: &mut ReplyParser, pieces: &[&str]) -> Vec<ReplyPart> {
-    pieces
-        .iter()
-        .flat_map(|piece| parser.push(piece).collect::<Vec<_>>())
-        .collect()
+    pieces.iter().flat_map(|piece| parser.push(piece).collect::<Vec<_>>()).collect()
 }
 
 fn content(text: &str) -> ReplyPart {
@@ -41,13 +36,8 @@ fn reasoning(text: &str) -> ReplyPart {
 
 #[test]
 fn there_is_a_sample_of_every_format() {
-    let mut sampled: Vec<_> = SAMPLES
-        .iter()
-        .map(|sample| sample.name.to_owned())
-        .collect();
-    let mut formats: Vec<_> = ToolCallFormat::all()
-        .map(|format| format.to_string())
-        .collect();
+    let mut sampled: Vec<_> = SAMPLES.iter().map(|sample| sample.name.to_owned()).collect();
+    let mut formats: Vec<_> = ToolCallFormat::all().map(|format| format.to_string()).collect();
     sampled.sort();
     formats.sort();
     assert_eq!(sampled, formats);
@@ -58,13 +48,7 @@ fn an_answer_in_the_manner_of_its_template_means_what_was_written() {
     for sample in SAMPLES {
         let format = ReplyFormat::of_template(sample.template);
         let name = sample.name;
-        assert_eq!(
-            format
-                .tool_calls()
-                .map(|format| format.to_string())
-                .as_deref(),
-            Some(name)
-        );
+        assert_eq!(format.tool_calls().map(|format| format.to_string()).as_deref(), Some(name));
         let reply = read(&format, sample.prompt, sample.text);
         assert_eq!(reply.malformed, [], "{name}");
         assert_eq!(reply.reasoning.as_deref(), sample.reasoning, "{name}");
@@ -131,41 +115,26 @@ fn the_end_of_the_prompt_says_whether_reasoning_has_begun() {
     let text = "Hm.\n</think>\n\nYes.";
     for prompt in ["<|im_start|>assistant\n<think>\n", "<think>"] {
         let reply = read(&thinking(), prompt, text);
-        assert_eq!(
-            (reply.reasoning.as_deref(), reply.content.as_str()),
-            (Some("Hm."), "Yes.")
-        );
+        assert_eq!((reply.reasoning.as_deref(), reply.content.as_str()), (Some("Hm."), "Yes."));
     }
     let closed = read(&thinking(), "<think>\n\n</think>\n\n", "\nYes.");
     assert_eq!((closed.reasoning, closed.content.as_str()), (None, "Yes."));
-    let mentioned = read(
-        &thinking(),
-        "What is <think>?<|im_end|>\n<|im_start|>assistant\n",
-        "A mark.",
-    );
-    assert_eq!(
-        (mentioned.reasoning, mentioned.content.as_str()),
-        (None, "A mark.")
-    );
+    let mentioned =
+        read(&thinking(), "What is <think>?<|im_end|>\n<|im_start|>assistant\n", "A mark.");
+    assert_eq!((mentioned.reasoning, mentioned.content.as_str()), (None, "A mark."));
 }
 
 #[test]
 fn a_model_may_write_the_closing_mark_alone() {
     let format = ReplyFormat::plain().with_reasoning(ReasoningMarks::new("", "</think>"));
     let reply = read(&format, "", "Hm.\n</think>\nYes.");
-    assert_eq!(
-        (reply.reasoning.as_deref(), reply.content.as_str()),
-        (Some("Hm."), "Yes.")
-    );
+    assert_eq!((reply.reasoning.as_deref(), reply.content.as_str()), (Some("Hm."), "Yes."));
 }
 
 #[test]
 fn a_model_may_repeat_the_opening_mark_of_its_prompt() {
     let reply = read(&thinking(), "<think>\n", "<think>\nHm.\n</think>\nYes.");
-    assert_eq!(
-        (reply.reasoning.as_deref(), reply.content.as_str()),
-        (Some("Hm."), "Yes.")
-    );
+    assert_eq!((reply.reasoning.as_deref(), reply.content.as_str()), (Some("Hm."), "Yes."));
 }
 
 #[test]
@@ -187,10 +156,7 @@ fn a_closing_mark_without_reasoning_is_none() {
 #[test]
 fn an_answer_cut_off_within_reasoning_is_reasoning() {
     let reply = read(&thinking(), "", "<think>\nHm, let me");
-    assert_eq!(
-        (reply.reasoning.as_deref(), reply.content.as_str()),
-        (Some("Hm, let me"), "")
-    );
+    assert_eq!((reply.reasoning.as_deref(), reply.content.as_str()), (Some("Hm, let me"), ""));
 }
 
 #[test]
@@ -215,10 +181,7 @@ fn content_around_a_call_is_parted_by_a_blank_line() {
 fn a_closing_mark_within_a_string_closes_nothing() {
     let text = r#"<tool_call>{"name": "note", "arguments": {"text": "</tool_call> \" <tool_call>"}}</tool_call>"#;
     let reply = read(&hermes(), "", text);
-    assert_eq!(
-        reply.tool_calls[0].arguments,
-        json!({"text": "</tool_call> \" <tool_call>"})
-    );
+    assert_eq!(reply.tool_calls[0].arguments, json!({"text": "</tool_call> \" <tool_call>"}));
 }
 
 #[test]
@@ -234,11 +197,7 @@ fn a_model_may_leave_out_the_last_mark() {
         "<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n</function>",
     ] {
         let reply = read(&coder, "", text);
-        assert_eq!(
-            (reply.tool_calls.len(), reply.content.as_str()),
-            (1, ""),
-            "{text}"
-        );
+        assert_eq!((reply.tool_calls.len(), reply.content.as_str()), (1, ""), "{text}");
     }
 }
 
@@ -247,10 +206,7 @@ fn a_call_that_cannot_be_read_comes_back_as_content() {
     let text = "A <tool_call>{\"name\": f}</tool_call> B";
     let reply = read(&hermes(), "", text);
     assert_eq!(reply.content, text);
-    assert_eq!(
-        reply.malformed[0].text,
-        "<tool_call>{\"name\": f}</tool_call>"
-    );
+    assert_eq!(reply.malformed[0].text, "<tool_call>{\"name\": f}</tool_call>");
     assert!(matches!(reply.malformed[0].reason, CallError::Json(_)));
     let nameless = read(&hermes(), "", "<tool_call>{\"arguments\": {}}</tool_call>");
     assert_eq!(nameless.malformed[0].reason, CallError::NoName);
@@ -283,10 +239,7 @@ fn every_call_cut_off_comes_back_as_content() {
 fn json_is_a_call_only_if_it_names_a_tool_and_is_the_whole_answer() {
     let llama = ReplyFormat::plain().with_tool_calls(ToolCallFormat::Llama3);
     let call = r#"{"name": "get_weather", "parameters": {"city": "Bonn"}}"#;
-    assert_eq!(
-        read(&llama, "", call).tool_calls[0].arguments,
-        json!({"city": "Bonn"})
-    );
+    assert_eq!(read(&llama, "", call).tool_calls[0].arguments, json!({"city": "Bonn"}));
     for text in [
         r#"{"name": "Ada", "parameters": {}}"#.to_owned(),
         r#"{"city": "Bonn"}"#.to_owned(),
@@ -294,10 +247,7 @@ fn json_is_a_call_only_if_it_names_a_tool_and_is_the_whole_answer() {
         format!("Ask {call}"),
     ] {
         let reply = read(&llama, "", &text);
-        assert_eq!(
-            (reply.content.as_str(), reply.tool_calls.len()),
-            (text.as_str(), 0)
-        );
+        assert_eq!((reply.content.as_str(), reply.tool_calls.len()), (text.as_str(), 0));
         assert_eq!(reply.malformed, []);
     }
     let cut = read(&llama, "", &call[..call.len() - 4]);
@@ -310,27 +260,14 @@ fn json_is_a_call_only_if_it_names_a_tool_and_is_the_whole_answer() {
 #[test]
 fn llamas_own_tools_and_programs_follow_a_mark() {
     let llama = ReplyFormat::plain().with_tool_calls(ToolCallFormat::Llama3);
-    let search = read(
-        &llama,
-        "",
-        "<|python_tag|>brave_search.call(query=\"rain in \\\"Bonn\\\"\")",
-    );
+    let search =
+        read(&llama, "", "<|python_tag|>brave_search.call(query=\"rain in \\\"Bonn\\\"\")");
     assert_eq!(search.tool_calls[0].name, "brave_search");
-    assert_eq!(
-        search.tool_calls[0].arguments,
-        json!({"query": "rain in \"Bonn\""})
-    );
+    assert_eq!(search.tool_calls[0].arguments, json!({"query": "rain in \"Bonn\""}));
     let program = read(&llama, "", "<|python_tag|>import math\nprint(math.pi)");
     assert_eq!(program.tool_calls[0].name, "python");
-    assert_eq!(
-        program.tool_calls[0].arguments,
-        json!({"code": "import math\nprint(math.pi)"})
-    );
-    let json = read(
-        &llama,
-        "",
-        "<|python_tag|>{\"name\": \"f\", \"parameters\": {\"a\": 1}}",
-    );
+    assert_eq!(program.tool_calls[0].arguments, json!({"code": "import math\nprint(math.pi)"}));
+    let json = read(&llama, "", "<|python_tag|>{\"name\": \"f\", \"parameters\": {\"a\": 1}}");
     assert_eq!(json.tool_calls[0].name, "f");
 }
 
@@ -348,32 +285,20 @@ fn a_prompt_can_end_within_a_channel() {
     let final_channel = "<|start|>assistant<|channel|>final<|message|>";
     assert_eq!(read(&harmony, final_channel, "Yes.").content, "Yes.");
     let analysis = "<|start|>assistant<|channel|>analysis<|message|>";
-    let reply = read(
-        &harmony,
-        analysis,
-        "Hm.<|end|><|start|>assistant<|channel|>final<|message|>Yes.",
-    );
-    assert_eq!(
-        (reply.reasoning.as_deref(), reply.content.as_str()),
-        (Some("Hm."), "Yes.")
-    );
+    let reply =
+        read(&harmony, analysis, "Hm.<|end|><|start|>assistant<|channel|>final<|message|>Yes.");
+    assert_eq!((reply.reasoning.as_deref(), reply.content.as_str()), (Some("Hm."), "Yes."));
 }
 
 #[test]
 fn text_without_a_header_is_content() {
     let harmony = ReplyFormat::plain().with_tool_calls(ToolCallFormat::Harmony);
-    assert_eq!(
-        read(&harmony, "", "Once upon a time").content,
-        "Once upon a time"
-    );
+    assert_eq!(read(&harmony, "", "Once upon a time").content, "Once upon a time");
     let long = "<|start|>".to_owned() + &"once upon a time ".repeat(100);
     assert_eq!(read(&harmony, "", &long).content, long);
     let functionary = ReplyFormat::plain().with_tool_calls(ToolCallFormat::FunctionaryV32);
     let doctest = "all\nTry this:\n>>> print(1)\n1";
-    assert_eq!(
-        read(&functionary, ">>>", doctest).content,
-        "Try this:\n>>> print(1)\n1"
-    );
+    assert_eq!(read(&functionary, ">>>", doctest).content, "Try this:\n>>> print(1)\n1");
 }
 
 #[test]

@@ -64,11 +64,7 @@ fn arguments_are_read_as_each_format_writes_them() {
             ),
             json!({"s": "one <b>", "n": 2, "l": [1, 2], "o": {"k": "v"}}),
         ),
-        (
-            MiniMaxM3,
-            &nested("~<tool_call>~<invoke name=\"f\">~</invoke>~</tool_call>"),
-            json!({}),
-        ),
+        (MiniMaxM3, &nested("~<tool_call>~<invoke name=\"f\">~</invoke>~</tool_call>"), json!({})),
         // Python's words and quotes, of which one within a string is part of it.
         (
             Lfm2,
@@ -92,23 +88,12 @@ fn arguments_are_read_as_each_format_writes_them() {
             json!({"a": "x, \"y\"}", "l": [1, "z"], "n": 2, "o": {"k": true}, "z": null}),
         ),
         // A method named `call` is the tool.
-        (
-            Llama3,
-            r#"<|python_tag|>f.call(query="a (b)")"#,
-            json!({"query": "a (b)"}),
-        ),
+        (Llama3, r#"<|python_tag|>f.call(query="a (b)")"#, json!({"query": "a (b)"})),
         // The last bracket of a value ends it.
-        (
-            Mistral,
-            r#"[TOOL_CALLS] f {"a": ["}\"]", {}]}"#,
-            json!({"a": ["}\"]", {}]}),
-        ),
+        (Mistral, r#"[TOOL_CALLS] f {"a": ["}\"]", {}]}"#, json!({"a": ["}\"]", {}]})),
     ] {
         let read = calls(format, text, parameters.clone()).unwrap();
-        let named: Vec<_> = read
-            .iter()
-            .map(|call| (call.name.as_str(), &call.arguments))
-            .collect();
+        let named: Vec<_> = read.iter().map(|call| (call.name.as_str(), &call.arguments)).collect();
         assert_eq!(named, [("f", &arguments)], "{text}");
     }
 }
@@ -125,11 +110,7 @@ fn bare_text_is_read_as_the_schema_wants_it() {
         (json!({"type": "string"}), "12", json!("12")),
         (json!({"type": ["string", "null"]}), "12", json!("12")),
         (json!({"type": ["string", "null"]}), "null", json!(null)),
-        (
-            json!({"anyOf": [{"type": "integer"}, {"type": "null"}]}),
-            "null",
-            json!(null),
-        ),
+        (json!({"anyOf": [{"type": "integer"}, {"type": "null"}]}), "null", json!(null)),
         (json!({"enum": ["12", "13"]}), "12", json!("12")),
         (json!({"description": "anything"}), "12", json!("12")),
         // It is not what the schema wants, or there is none.
@@ -192,24 +173,12 @@ fn what_is_no_call_says_why() {
     let (json, spaces, letters) = (glm, " ".repeat(1000), "a".repeat(1000));
     for (format, text, error) in [
         (Hermes, json(r#"{"arguments": {}}"#), CallError::NoName),
-        (
-            Hermes,
-            json(r#"{"name": "f", "arguments": [1]}"#),
-            CallError::NotAnObject,
-        ),
-        (
-            Hermes,
-            json(r#"{"name": "f", "arguments": "a"}"#),
-            CallError::NotAnObject,
-        ),
+        (Hermes, json(r#"{"name": "f", "arguments": [1]}"#), CallError::NotAnObject),
+        (Hermes, json(r#"{"name": "f", "arguments": "a"}"#), CallError::NotAnObject),
         (Hermes, json("[1]"), unexpected("an object", "1")),
         (Hermes, json(" "), CallError::NotACall),
         (Glm, glm(" tags are"), CallError::NotACall),
-        (
-            Glm,
-            glm("f<arg_key>a</arg_key><arg_value>1</arg_value> g"),
-            unexpected("<arg_key>", "g"),
-        ),
+        (Glm, glm("f<arg_key>a</arg_key><arg_value>1</arg_value> g"), unexpected("<arg_key>", "g")),
         (
             Qwen3Coder,
             json("<function=f> and <parameter=a>1</parameter></function>"),
@@ -225,11 +194,7 @@ fn what_is_no_call_says_why() {
             nested("~<invoke name=\"f\">~<a>1~</b>~</invoke>"),
             unexpected("]<]minimax[>[</a>", "]<]minimax[>[</b>]<]mini"),
         ),
-        (
-            MiniMaxM3,
-            nested("~<invoke name=\"f\">"),
-            unexpected("]<]minimax[>[", ""),
-        ),
+        (MiniMaxM3, nested("~<invoke name=\"f\">"), unexpected("]<]minimax[>[", "")),
         (MiniMaxM3, nested("~<call>"), CallError::NotACall),
         (MiniMaxM3, nested("f"), CallError::NotACall),
         (Lfm2, lfm2("f(1)"), unexpected("=", "1)")),
@@ -242,22 +207,10 @@ fn what_is_no_call_says_why() {
         (Gemma4, gemma("f{}"), CallError::NotACall),
         (Gemma4, gemma("call:f{a:x}"), unexpected("a value", "x}")),
         (Gemma4, gemma("call:f{a:1"), unexpected("}", "")),
-        (
-            Gemma4,
-            gemma("call:f{a:1}}"),
-            unexpected("the end of the call", "}"),
-        ),
+        (Gemma4, gemma("call:f{a:1}}"), unexpected("the end of the call", "}")),
         (Gemma4, gemma("call:{}"), CallError::NoName),
-        (
-            Mistral,
-            format!("[TOOL_CALLS]{spaces}f[ARGS]{{}}"),
-            CallError::NotACall,
-        ),
-        (
-            Mistral,
-            format!("[TOOL_CALLS]{letters}[ARGS]{{}}"),
-            CallError::NotACall,
-        ),
+        (Mistral, format!("[TOOL_CALLS]{spaces}f[ARGS]{{}}"), CallError::NotACall),
+        (Mistral, format!("[TOOL_CALLS]{letters}[ARGS]{{}}"), CallError::NotACall),
     ] {
         assert_eq!(calls(format, &text, json!({})), Err(error), "{text}");
     }
@@ -265,10 +218,7 @@ fn what_is_no_call_says_why() {
     assert!(matches!(no_json, Err(CallError::Json(_))));
     for (format, text) in [
         (Lfm2, lfm2(&format!("f(a={})", "[".repeat(100_000)))),
-        (
-            MiniMaxM3,
-            nested(&format!("~<invoke name=\"f\">{}", "~<a>".repeat(10_000))),
-        ),
+        (MiniMaxM3, nested(&format!("~<invoke name=\"f\">{}", "~<a>".repeat(10_000)))),
     ] {
         assert!(calls(format, &text, json!({})).is_err());
     }
@@ -279,27 +229,11 @@ fn a_header_says_what_its_message_is() {
     use ToolCallFormat::*;
     for (format, header, kind) in [
         (Harmony, "<|channel|>analysis<|message|>", "reasoning"),
-        (
-            Harmony,
-            "<|start|>assistant<|channel|>final<|message|>",
-            "content",
-        ),
+        (Harmony, "<|start|>assistant<|channel|>final<|message|>", "content"),
         (Harmony, "<|channel|>commentary<|message|>", "content"),
-        (
-            Harmony,
-            "<|channel|>commentary to=functions.f <|constrain|>json<|message|>",
-            "f",
-        ),
-        (
-            Harmony,
-            " to=functions.f<|channel|>commentary json<|message|>",
-            "f",
-        ),
-        (
-            Harmony,
-            "<|channel|>analysis to=python code<|message|>",
-            "python",
-        ),
+        (Harmony, "<|channel|>commentary to=functions.f <|constrain|>json<|message|>", "f"),
+        (Harmony, " to=functions.f<|channel|>commentary json<|message|>", "f"),
+        (Harmony, "<|channel|>analysis to=python code<|message|>", "python"),
         (Atem, " to=self<|message|>", "reasoning"),
         (Atem, "<|start|>assistant to=f<|message|>", "content"),
         (FunctionaryV32, "all\n", "content"),
@@ -313,10 +247,9 @@ fn a_header_says_what_its_message_is() {
             tool => assert_eq!(reply.tool_calls[0].name, tool, "{header}"),
         }
     }
-    for (format, text) in [
-        (Harmony, "Once upon a time<|message|>"),
-        (FunctionaryV32, ">>> print(1)\n"),
-    ] {
+    for (format, text) in
+        [(Harmony, "Once upon a time<|message|>"), (FunctionaryV32, ">>> print(1)\n")]
+    {
         assert_eq!(read(format, text, json!({})).content, text);
     }
 }

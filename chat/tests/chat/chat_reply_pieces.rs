@@ -10,22 +10,14 @@ use crate::chat_reply_support::{SAMPLES, tools};
 
 fn formats() -> Vec<ReplyFormat> {
     let thinking = ReplyFormat::plain().with_reasoning(ReasoningMarks::THINK);
-    let of_samples = SAMPLES
-        .iter()
-        .map(|sample| ReplyFormat::of_template(sample.template));
+    let of_samples = SAMPLES.iter().map(|sample| ReplyFormat::of_template(sample.template));
     let of_names = ToolCallFormat::all().map(|format| thinking.clone().with_tool_calls(format));
-    [ReplyFormat::plain(), thinking.clone()]
-        .into_iter()
-        .chain(of_samples)
-        .chain(of_names)
-        .collect()
+    [ReplyFormat::plain(), thinking.clone()].into_iter().chain(of_samples).chain(of_names).collect()
 }
 
 /// What the parts say, each kind's text in one, and the whole.
 fn read(format: &ReplyFormat, prompt: &str, pieces: &[&str]) -> (Vec<ReplyPart>, Reply) {
-    let mut parser = ReplyParser::new(format)
-        .after_prompt(prompt)
-        .with_tools(&tools());
+    let mut parser = ReplyParser::new(format).after_prompt(prompt).with_tools(&tools());
     let mut parts = Vec::new();
     for piece in pieces {
         parser.push(piece).for_each(|part| join(&mut parts, part));
@@ -51,10 +43,7 @@ fn cut<'a>(text: &'a str, sizes: &[usize]) -> Vec<&'a str> {
     let mut rest = text;
     while !rest.is_empty() {
         let size = *sizes.next().unwrap_or(&1);
-        let end = rest
-            .char_indices()
-            .nth(size.max(1))
-            .map_or(rest.len(), |(at, _)| at);
+        let end = rest.char_indices().nth(size.max(1)).map_or(rest.len(), |(at, _)| at);
         let (piece, behind) = rest.split_at(end);
         pieces.push(piece);
         rest = behind;
@@ -172,12 +161,7 @@ fn every_sample_means_the_same_in_single_characters() {
     for sample in SAMPLES {
         let format = ReplyFormat::of_template(sample.template);
         let whole = read(&format, sample.prompt, &[sample.text]);
-        assert_eq!(
-            read(&format, sample.prompt, &cut(sample.text, &[1])),
-            whole,
-            "{}",
-            sample.name
-        );
+        assert_eq!(read(&format, sample.prompt, &cut(sample.text, &[1])), whole, "{}", sample.name);
     }
 }
 
@@ -188,18 +172,9 @@ const MOST_HELD_BACK: usize = 300;
 fn text_that_is_no_call_is_given_out_as_it_comes() {
     for sample in SAMPLES {
         let format = ReplyFormat::of_template(sample.template);
-        for unit in [
-            "word ",
-            "é",
-            "<",
-            "<b>",
-            "[",
-            ">>> x\n",
-            "\"{",
-            "a</think>",
-            "] ",
-            "<tool_call> ",
-        ] {
+        for unit in
+            ["word ", "é", "<", "<b>", "[", ">>> x\n", "\"{", "a</think>", "] ", "<tool_call> "]
+        {
             let mut parser = ReplyParser::new(&format);
             let mut pushed = 0;
             let mut given = 0;

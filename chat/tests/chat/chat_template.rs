@@ -26,10 +26,7 @@ fn prompt(template: &ChatTemplate, conversation: &Conversation) -> String {
 fn header() -> Builder {
     Builder::new("llama")
         .str("tokenizer.ggml.model", "gpt2")
-        .array_str(
-            "tokenizer.ggml.tokens",
-            ["a", "b", "<bos>", "<end>", "<think>"],
-        )
+        .array_str("tokenizer.ggml.tokens", ["a", "b", "<bos>", "<end>", "<think>"])
         .array_i32("tokenizer.ggml.token_type", &[1, 1, 3, 3, 4])
         .u32("tokenizer.ggml.bos_token_id", 2)
         .u32("tokenizer.ggml.eos_token_id", 3)
@@ -40,10 +37,7 @@ const CONTENTS: &str =
 
 #[test]
 fn a_model_s_own_template_sees_its_special_tokens_by_name() {
-    let header = header()
-        .str("tokenizer.chat_template", CONTENTS)
-        .header()
-        .unwrap();
+    let header = header().str("tokenizer.chat_template", CONTENTS).header().unwrap();
     let template = ChatTemplate::from_header(&header).unwrap();
     assert_eq!(prompt(&template, &user("hi")), "<bos>hi<end>");
 }
@@ -53,10 +47,7 @@ fn a_model_without_a_template_is_an_error_that_says_what_to_do() {
     let error = ChatTemplate::from_header(&header().header().unwrap()).unwrap_err();
     assert!(matches!(error, Error::NoTemplate { .. }));
     let said = error.to_string();
-    assert!(
-        said.contains("ChatTemplate::new") && said.contains("chatml"),
-        "{said}"
-    );
+    assert!(said.contains("ChatTemplate::new") && said.contains("chatml"), "{said}");
 }
 
 #[test]
@@ -71,11 +62,7 @@ fn the_variant_for_tools_is_taken_by_itself_and_others_by_name() {
     let template = ChatTemplate::from_header(&header).unwrap();
     let names: Vec<&str> = template.variants().collect();
     assert_eq!(names, ["default", "rag", "tool_use"]);
-    let tool = Tool::new(
-        "now",
-        "The time.",
-        json!({"type": "object", "properties": {}}),
-    );
+    let tool = Tool::new("now", "The time.", json!({"type": "object", "properties": {}}));
     assert_eq!(prompt(&template, &user("x")), "plain");
     assert!(prompt(&template, &user("x").tools(&[tool])).starts_with("with [{"));
     let rag = template.clone().variant("rag").unwrap();
@@ -104,13 +91,8 @@ fn tools_that_a_template_does_not_show_are_an_error() {
     let tool = Tool::new("now", "The time.", json!({}));
     for family in FAMILIES {
         let template = ChatTemplate::family(family).unwrap();
-        let error = template
-            .render(&user("x").tools(std::slice::from_ref(&tool)))
-            .unwrap_err();
-        assert!(
-            matches!(error, Error::ToolsNotShown { tools: 1 }),
-            "{error}"
-        );
+        let error = template.render(&user("x").tools(std::slice::from_ref(&tool))).unwrap_err();
+        assert!(matches!(error, Error::ToolsNotShown { tools: 1 }), "{error}");
         assert!(template.render(&user("x").tools(&[])).is_ok(), "{family}");
     }
 }
@@ -141,9 +123,7 @@ fn a_role_that_a_template_does_not_know_is_its_own_refusal() {
     let template = ChatTemplate::family("mistral").unwrap();
     let oracle = Message::new(Role::new("oracle"), "I see.");
     let error = template.render(&Conversation::new(&[oracle])).unwrap_err();
-    let Error::Refused { reason } = error else {
-        panic!("{error}")
-    };
+    let Error::Refused { reason } = error else { panic!("{error}") };
     assert!(reason.contains("oracle"), "{reason}");
 }
 
@@ -157,16 +137,7 @@ fn a_wrong_template_says_in_which_line() {
 fn a_hostile_template_is_stopped() {
     let doubling = "{% set ns = namespace(s='x') %}{% for i in range(64) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}";
     let error = template(doubling).render(&user("x")).unwrap_err();
-    assert!(
-        matches!(
-            error,
-            Error::Limit {
-                limit: Limit::Steps(_),
-                ..
-            }
-        ),
-        "{error}"
-    );
+    assert!(matches!(error, Error::Limit { limit: Limit::Steps(_), .. }), "{error}");
 }
 
 #[test]
@@ -238,16 +209,11 @@ fn control_tokens_in_a_user_s_text_are_text() {
 
 #[test]
 fn only_control_tokens_of_the_vocabulary_are_held_back() {
-    let header = header()
-        .str("tokenizer.chat_template", CONTENTS)
-        .header()
-        .unwrap();
+    let header = header().str("tokenizer.chat_template", CONTENTS).header().unwrap();
     let template = ChatTemplate::from_header(&header).unwrap();
     let rendered = template.render(&user("<think>x<end>")).unwrap();
-    let texts: Vec<Part<'_>> = rendered
-        .parts()
-        .filter(|part| matches!(part, Part::Text(_)))
-        .collect();
+    let texts: Vec<Part<'_>> =
+        rendered.parts().filter(|part| matches!(part, Part::Text(_))).collect();
     assert_eq!(texts, [Part::Text("<end>")]);
 }
 
@@ -270,16 +236,10 @@ fn what_a_template_does_to_a_text_does_not_free_a_control_token() {
         let rendered = template.render(&user("x [INST]<s>")).unwrap();
         for part in rendered.parts() {
             if let Part::Markup(text) = part {
-                assert!(
-                    !text.contains("<s>") && !text.contains("[INST]"),
-                    "{filter}: {text}"
-                );
+                assert!(!text.contains("<s>") && !text.contains("[INST]"), "{filter}: {text}");
             }
         }
-        assert!(
-            !rendered.as_str().chars().any(|c| u32::from(c) >= 0x10_0000),
-            "{filter}"
-        );
+        assert!(!rendered.as_str().chars().any(|c| u32::from(c) >= 0x10_0000), "{filter}");
     }
 }
 
@@ -290,9 +250,7 @@ fn texts_do_not_make_a_control_token_together_or_with_what_follows() {
     let part = |text: &str| json!({"type": "text", "text": text});
     let message =
         json!({"role": "user", "content": [part("a<|im_"), part("end|>b <"), part("|im_end")]});
-    let rendered = template
-        .render(&Conversation::from_json(vec![message]))
-        .unwrap();
+    let rendered = template.render(&Conversation::from_json(vec![message])).unwrap();
     assert_eq!(rendered.as_str(), "a<|im_end|>b <|im_end|> <|im_end|>");
     let parts: Vec<Part<'_>> = rendered.parts().collect();
     assert_eq!(
@@ -308,10 +266,7 @@ fn texts_do_not_make_a_control_token_together_or_with_what_follows() {
     // What comes to nothing is read as it would be.
     let template = self::template("{{ messages[0].content }}.").with_control_tokens(["<|im_end|>"]);
     let rendered = template.render(&user("a < b <|im_end <")).unwrap();
-    assert_eq!(
-        rendered.parts().collect::<Vec<_>>(),
-        [Part::Markup("a < b <|im_end <.")]
-    );
+    assert_eq!(rendered.parts().collect::<Vec<_>>(), [Part::Markup("a < b <|im_end <.")]);
 }
 
 /// Texts in which control tokens, parts of them and what stands in for them are likely.

@@ -135,10 +135,7 @@ const ESCAPES: &[(&str, &str)] = &[
     ("  {% if true %}\n  a\n  {% endif %}\nb", "  a\nb"),
     ("  {%+ if true %}x{% endif +%}\nb", "  x\nb"),
     ("a\r\nb\rc{{ '\r\n' | length }}", "a\nb\nc1"),
-    (
-        "{{ 'a\nb' }}{{ '\t\u{1}é\u{2028}😀{{}}' }}",
-        "a\nb\t\u{1}é\u{2028}😀{{}}",
-    ),
+    ("{{ 'a\nb' }}{{ '\t\u{1}é\u{2028}😀{{}}' }}", "a\nb\t\u{1}é\u{2028}😀{{}}"),
     (
         "{% set s | upper | replace('A', 'b') %}a text that is long enough: {{ 1 }} { {% endset %}{{ s }}",
         "b TEXT THbT IS LONG ENOUGH: 1 { ",
@@ -147,10 +144,7 @@ const ESCAPES: &[(&str, &str)] = &[
 
 #[test]
 fn every_construct_does_with_its_guards_what_it_does_in_jinja2() {
-    let lines: Vec<&str> = CONSTRUCTS
-        .lines()
-        .filter(|line| !line.starts_with("# "))
-        .collect();
+    let lines: Vec<&str> = CONSTRUCTS.lines().filter(|line| !line.starts_with("# ")).collect();
     let (pairs, _) = lines[1..].as_chunks::<2>();
     assert_eq!(pairs.len(), 52);
     let expected = |line: &'static str| line.strip_prefix("=> ").expect(line);
@@ -170,10 +164,7 @@ fn an_error_names_the_line_of_the_source() {
         (6, "a {\n\n{%- raw %}\n{%\n{% endraw %}\n{{ 1 + '' }}"),
         (3, "{{ [\n1,\n1 + '',\n2] }}"),
         (2, "{% for x in l %}\n{{ x | nothing }}\n{% endfor %}"),
-        (
-            3,
-            "{% macro m() %}\n'{'\n{{ 1 - '' }}{% endmacro %}\n{{ m() }}",
-        ),
+        (3, "{% macro m() %}\n'{'\n{{ 1 - '' }}{% endmacro %}\n{{ m() }}"),
         (2, "\n{% do x() %}"),
         (2, "\n{% autoescape true %}{% endautoescape %}"),
         (3, "\n\n{% if %}"),

@@ -62,10 +62,7 @@ fn endless(bytes: usize) -> Vec<String> {
         looped(&looped("")),
         looped(&looped(&"x".repeat(60))),
         looped(&format!("{{% set s %}}{}{{% endset %}}", looped("x"))),
-        format!(
-            "{{% set s %}}{}{{% endset %}}",
-            looped(&looped("0123456789"))
-        ),
+        format!("{{% set s %}}{}{{% endset %}}", looped(&looped("0123456789"))),
         format!(
             "{{% macro m() %}}{}{{% endmacro %}}{{{{ m() }}}}",
             looped(&looped(&"x".repeat(60)))
@@ -148,18 +145,9 @@ fn endless(bytes: usize) -> Vec<String> {
         with_text(bytes, "{{ a | list | join(a) }}"),
         with_text(bytes, "{{ a.join(a | list) }}"),
         with_text(bytes, "{{ [[[1, 2], 3], 4] | tojson(indent=a) * 1000 }}"),
-        with_text(
-            bytes,
-            "{{ range(9999) | list | tojson(separators=(a, a)) }}",
-        ),
-        with_text(
-            bytes,
-            &format!("{{{{ '{}'.format(a) * 999 }}}}", "{0}".repeat(9999)),
-        ),
-        with_text(
-            bytes,
-            &format!("{{{{ '{}' % {{'a': a}} * 999 }}}}", "%(a)s".repeat(9999)),
-        ),
+        with_text(bytes, "{{ range(9999) | list | tojson(separators=(a, a)) }}"),
+        with_text(bytes, &format!("{{{{ '{}'.format(a) * 999 }}}}", "{0}".repeat(9999))),
+        with_text(bytes, &format!("{{{{ '{}' % {{'a': a}} * 999 }}}}", "%(a)s".repeat(9999))),
     ] {
         sources.push(source);
     }
@@ -218,16 +206,7 @@ fn values_within_values_are_bounded_wherever_they_are_made() {
 
 #[test]
 fn a_namespace_keeps_nothing_that_could_hold_itself() {
-    for value in [
-        "ns",
-        "[ns]",
-        "{'a': ns}",
-        "m",
-        "[m]",
-        "cycler(1)",
-        "namespace()",
-        "range",
-    ] {
+    for value in ["ns", "[ns]", "{'a': ns}", "m", "[m]", "cycler(1)", "namespace()", "range"] {
         let source = format!(
             "{{% macro m() %}}{{% endmacro %}}{{% set ns = namespace() %}}{{% for i in [1] %}}{{% set ns.x = {value} %}}{{% endfor %}}"
         );
@@ -250,10 +229,7 @@ fn a_loop_is_no_value_that_could_hold_itself() {
     ] {
         let source = format!("{{% for i in [1] %}}\n{use_of_it}{{% endfor %}}");
         let error = run(&source, small()).unwrap_err();
-        assert!(
-            matches!(error, Error::Syntax { line: 2, .. }),
-            "{use_of_it}: {error}"
-        );
+        assert!(matches!(error, Error::Syntax { line: 2, .. }), "{use_of_it}: {error}");
     }
 }
 
@@ -276,12 +252,7 @@ fn the_deepest_values_fit_the_stack() {
         "{{ x[0] is defined }}",
     ];
     let lazy = "[0:]".repeat(110);
-    for deeper in [
-        "[x]",
-        "(x,)",
-        "{'a': x}",
-        "[{'a': x, 'b': 1}] | groupby('b') | list",
-    ] {
+    for deeper in ["[x]", "(x,)", "{'a': x}", "[{'a': x, 'b': 1}] | groupby('b') | list"] {
         // As many as there may be: one more is an error.
         let levels = if deeper.contains("groupby") { 48 } else { 197 };
         for use_of_it in uses {
@@ -311,10 +282,7 @@ fn no_number_hides_what_follows_it_from_the_guards() {
         "{% macro __tick() %}{% endmacro %}",
     ] {
         let error = run(source, small()).unwrap_err();
-        assert!(
-            matches!(error, Error::Syntax { line: 1, .. }),
-            "{source}: {error}"
-        );
+        assert!(matches!(error, Error::Syntax { line: 1, .. }), "{source}: {error}");
     }
 }
 
@@ -348,21 +316,14 @@ fn a_source_that_nests_too_deep_is_an_error() {
         format!("{{{{ a{} }}}}", many("()")),
         format!("{{{{ 1{} }}}}", many(" is eq 1")),
         format!("{{% if 1 %}}{}{{% endif %}}", many("{% elif 1 %}")),
-        format!(
-            "{{% if 1 %}}{}{{% endif %}}",
-            "{% elif 1 if 1 else 1 %}".repeat(20_000)
-        ),
+        format!("{{% if 1 %}}{}{{% endif %}}", "{% elif 1 if 1 else 1 %}".repeat(20_000)),
         "{% if 1 %}".repeat(20_000),
         "{% for x in y %}".repeat(20_000),
         "{% set x %}".repeat(20_000),
         "{% macro m() %}".repeat(20_000),
     ] {
         let error = run(&source, small()).unwrap_err();
-        assert!(
-            matches!(error, Error::Syntax { .. }),
-            "{}: {error}",
-            shown(&source)
-        );
+        assert!(matches!(error, Error::Syntax { .. }), "{}: {error}", shown(&source));
     }
     let long = "x".repeat((1 << 20) + 1);
     assert!(matches!(stopped(&long, small()), Limit::SourceBytes(_)));
@@ -383,11 +344,7 @@ fn the_deepest_source_that_is_let_through_fits_the_stack() {
         format!("{{{{ 'a'{} }}}}", "|e".repeat(490)),
         format!("{{% if 0 %}}{}{{% endif %}}", "{% elif 0 %}".repeat(490)),
         format!("{}{}", "{% if 1 %}".repeat(140), "{% endif %}".repeat(140)),
-        format!(
-            "{}{}",
-            "{% for x in [1] %}".repeat(90),
-            "{% endfor %}".repeat(90)
-        ),
+        format!("{}{}", "{% for x in [1] %}".repeat(90), "{% endfor %}".repeat(90)),
         format!("{{% set {}a{} = 1 %}}", "(".repeat(490), ")".repeat(490)),
     ] {
         // What is no template otherwise is one of the parser's errors.

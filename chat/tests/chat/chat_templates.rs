@@ -39,10 +39,8 @@ fn conversation(history: &Value, tools: &Value) -> Conversation {
     if history["continue_final_message"] == true {
         conversation = conversation.continue_final_message();
     }
-    let variables: Map<String, Value> = history["variables"]
-        .as_object()
-        .cloned()
-        .unwrap_or_default();
+    let variables: Map<String, Value> =
+        history["variables"].as_object().cloned().unwrap_or_default();
     for (name, value) in variables {
         conversation = conversation.variable(name, value);
     }
@@ -51,11 +49,8 @@ fn conversation(history: &Value, tools: &Value) -> Conversation {
 
 /// Renders every template of a set with every history and compares.
 fn compare(set: &str) {
-    let (histories, tools, expected) = (
-        read("histories.json"),
-        read("tools.json"),
-        read(&format!("{set}.json")),
-    );
+    let (histories, tools, expected) =
+        (read("histories.json"), read("tools.json"), read(&format!("{set}.json")));
     let special = [("bos_token", "<s>"), ("eos_token", "</s>")]
         .map(|(name, token)| (name.to_owned(), token.to_owned()));
     let mut compared = 0;

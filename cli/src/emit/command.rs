@@ -13,11 +13,7 @@ pub(super) struct Command {
 
 impl Command {
     pub(super) fn new(tool: Tool, program: &str) -> Self {
-        Self {
-            tool,
-            words: vec![program.to_owned()],
-            notes: Vec::new(),
-        }
+        Self { tool, words: vec![program.to_owned()], notes: Vec::new() }
     }
 
     /// A flag without a value.

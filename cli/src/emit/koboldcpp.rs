@@ -41,15 +41,9 @@ pub(super) fn emit(plan: &Plan) -> Result<String, EmitError> {
         )));
     }
     command.flag("--contextsize", context.n_ctx);
-    let batch = BATCHES
-        .into_iter()
-        .rev()
-        .find(|&size| size <= n_ubatch(plan));
+    let batch = BATCHES.into_iter().rev().find(|&size| size <= n_ubatch(plan));
     let batch = batch.ok_or_else(|| {
-        cannot(format!(
-            "a batch of {} tokens: 16 are its fewest",
-            n_ubatch(plan)
-        ))
+        cannot(format!("a batch of {} tokens: 16 are its fewest", n_ubatch(plan)))
     })?;
     command.flag("--batchsize", batch);
     if batch != n_ubatch(plan) {
@@ -88,22 +82,13 @@ pub(super) fn emit(plan: &Plan) -> Result<String, EmitError> {
         }
     }
     for (differs, what) in [
-        (
-            context.n_seq_max > 1,
-            "several sequences: all of the context is one's",
-        ),
+        (context.n_seq_max > 1, "several sequences: all of the context is one's"),
         (
             context.n_outputs_max != 0,
             "to make room for the logits of few tokens only: it takes more for those of a whole batch",
         ),
-        (
-            !context.op_offload,
-            "to keep large batches off the GPU (op_offload)",
-        ),
-        (
-            !context.repack,
-            "not to rearrange weights for the CPU (repack)",
-        ),
+        (!context.op_offload, "to keep large batches off the GPU (op_offload)"),
+        (!context.repack, "not to rearrange weights for the CPU (repack)"),
     ] {
         if differs {
             command.note(format!("KoboldCpp cannot be told {what}"));
@@ -114,10 +99,7 @@ pub(super) fn emit(plan: &Plan) -> Result<String, EmitError> {
 
 /// Which backend, and which of its GPUs.
 fn gpus(plan: &Plan, command: &mut Command) -> Result<(), EmitError> {
-    let cannot = |what: &str| EmitError::Inexpressible {
-        tool: TOOL,
-        what: what.to_owned(),
-    };
+    let cannot = |what: &str| EmitError::Inexpressible { tool: TOOL, what: what.to_owned() };
     let mut families = plan.gpus().map(|gpu| Family::of(&gpu.backend));
     let Some(family) = families.next() else {
         command.switch("--usecpu");
@@ -129,12 +111,7 @@ fn gpus(plan: &Plan, command: &mut Command) -> Result<(), EmitError> {
     let ids: Option<Vec<u32>> = devices(plan)
         .unwrap_or_default()
         .iter()
-        .map(|device| {
-            device
-                .trim_start_matches(|c: char| !c.is_ascii_digit())
-                .parse()
-                .ok()
-        })
+        .map(|device| device.trim_start_matches(|c: char| !c.is_ascii_digit()).parse().ok())
         .collect();
     let ids = ids.unwrap_or_default();
     if ids.is_empty() {

@@ -40,11 +40,7 @@ pub(super) fn emit(plan: &Plan) -> Result<String, EmitError> {
     // Given, so that it is not chosen by the server, which would share one cache between its four slots.
     command.flag("-np", context.n_seq_max);
     if context.n_seq_max > 1 {
-        command.switch(if context.kv_unified {
-            "--kv-unified"
-        } else {
-            "--no-kv-unified"
-        });
+        command.switch(if context.kv_unified { "--kv-unified" } else { "--no-kv-unified" });
     }
     command.flag("-ctk", kv_type(context.type_k));
     command.flag("-ctv", kv_type(context.type_v));
@@ -113,10 +109,7 @@ mod tests {
 
     #[track_caller]
     fn has(words: &[String], part: &[&str]) {
-        assert!(
-            words.windows(part.len()).any(|window| window == part),
-            "no {part:?} in {words:?}"
-        );
+        assert!(words.windows(part.len()).any(|window| window == part), "no {part:?} in {words:?}");
     }
 
     #[test]
@@ -128,12 +121,7 @@ mod tests {
         let words = words(&plan);
         has(&words, &["--embeddings"]);
         assert!(!words.iter().any(|word| word == "--pooling"));
-        for tool in [
-            Tool::Ollama,
-            Tool::LmStudio,
-            Tool::KoboldCpp,
-            Tool::LlamaCpp2,
-        ] {
+        for tool in [Tool::Ollama, Tool::LmStudio, Tool::KoboldCpp, Tool::LlamaCpp2] {
             assert!(emit(&plan, tool).is_err(), "{tool}");
         }
     }
@@ -200,11 +188,7 @@ mod tests {
         let mut plan = plan();
         plan.placements[0].device = None;
         assert!(!words(&plan).contains(&"--device".to_owned()));
-        assert!(
-            emit(&plan, Tool::LlamaCpp)
-                .unwrap()
-                .contains("# the plan's GPUs are not here")
-        );
+        assert!(emit(&plan, Tool::LlamaCpp).unwrap().contains("# the plan's GPUs are not here"));
     }
 
     #[test]
@@ -240,10 +224,7 @@ mod tests {
             TensorOverride::new(r"blk\.(1|2)\.ffn_.*_exps", Place::Host),
             TensorOverride::new("^output", Place::Gpu(0)),
         ];
-        has(
-            &words(&plan),
-            &["-ot", r"blk\.(1|2)\.ffn_.*_exps=CPU,^output=CUDA0"],
-        );
+        has(&words(&plan), &["-ot", r"blk\.(1|2)\.ffn_.*_exps=CPU,^output=CUDA0"]);
         plan.placements[0].device = None;
         assert!(emit(&plan, Tool::LlamaCpp).is_err());
     }
@@ -257,20 +238,13 @@ mod tests {
 
     #[test]
     fn a_shell_reads_any_path_back() {
-        for path in [
-            "/a b/it's.gguf",
-            "$(rm -rf ~).gguf",
-            "a\"b`c\\d!.gguf",
-            "two\nlines",
-            "-x",
-            "",
-        ] {
+        for path in
+            ["/a b/it's.gguf", "$(rm -rf ~).gguf", "a\"b`c\\d!.gguf", "two\nlines", "-x", ""]
+        {
             let mut plan = plan();
             plan.model.path = Some(PathBuf::from(path));
             let text = emit(&plan, Tool::LlamaCpp).unwrap();
-            let command = text
-                .split_inclusive('\n')
-                .skip_while(|line| line.starts_with('#'));
+            let command = text.split_inclusive('\n').skip_while(|line| line.starts_with('#'));
             let words = shlex::split(&command.collect::<String>()).unwrap();
             assert_eq!(words[2], path);
         }

@@ -51,19 +51,13 @@ pub(super) fn emit(plan: &Plan) -> Result<String, EmitError> {
         }
         Some(names) => {
             code.push_str(LOAD);
-            line(
-                &mut code,
-                format_args!("    let names: &[&str] = &{names:?};"),
-            );
+            line(&mut code, format_args!("    let names: &[&str] = &{names:?};"));
             code.push_str(FIND_DEVICES);
         }
         None => code.push_str(LOAD_ON),
     }
     code.push_str("    let params = LlamaModelParams::default()\n");
-    line(
-        &mut code,
-        format_args!("        .with_n_gpu_layers({})", plan.n_gpu_layers),
-    );
+    line(&mut code, format_args!("        .with_n_gpu_layers({})", plan.n_gpu_layers));
     if !mapped(plan) {
         code.push_str("        .with_use_mmap(false)\n");
     }
@@ -76,19 +70,12 @@ pub(super) fn emit(plan: &Plan) -> Result<String, EmitError> {
         if rule.place != Place::Host {
             return Err(refused("it moves weights to the CPU only"));
         }
-        if !rule
-            .pattern
-            .bytes()
-            .all(|byte| byte.is_ascii_graphic() || byte == b' ')
-        {
+        if !rule.pattern.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ') {
             return Err(refused("it takes printable ASCII only"));
         }
         line(
             &mut code,
-            format_args!(
-                "    params.as_mut().add_cpu_buft_override(c{:?});",
-                rule.pattern
-            ),
+            format_args!("    params.as_mut().add_cpu_buft_override(c{:?});", rule.pattern),
         );
     }
     line(
@@ -106,10 +93,7 @@ pub(super) fn emit(plan: &Plan) -> Result<String, EmitError> {
         ("n_seq_max", context.n_seq_max.to_string()),
         ("type_k", kv_type(context.type_k).to_owned()),
         ("type_v", kv_type(context.type_v).to_owned()),
-        (
-            "flash_attention_policy",
-            flash_attention(context.flash_attn).to_owned(),
-        ),
+        ("flash_attention_policy", flash_attention(context.flash_attn).to_owned()),
         ("offload_kqv", context.offload_kqv.to_string()),
         ("op_offload", context.op_offload.to_string()),
         ("swa_full", context.swa_full.to_string()),
@@ -225,10 +209,7 @@ mod tests {
     fn a_gpu_that_is_not_there_is_asked_for() {
         let mut plan = plan();
         plan.placements[0].device = None;
-        has(
-            &plan,
-            "fn load(backend: &LlamaBackend, devices: [usize; 1])",
-        );
+        has(&plan, "fn load(backend: &LlamaBackend, devices: [usize; 1])");
     }
 
     #[test]

@@ -40,10 +40,7 @@ enum Cache {
 
 pub(super) fn emit(plan: &Plan) -> Result<String, EmitError> {
     let context = &plan.context;
-    let cannot = |what: &str| EmitError::Inexpressible {
-        tool: TOOL,
-        what: what.to_owned(),
-    };
+    let cannot = |what: &str| EmitError::Inexpressible { tool: TOOL, what: what.to_owned() };
     model_path(plan, TOOL)?;
     if !plan.overrides.is_empty() {
         return Err(cannot("which tensors of a layer stay on the host"));
@@ -87,26 +84,14 @@ pub(super) fn emit(plan: &Plan) -> Result<String, EmitError> {
         );
     }
     for (differs, what) in [
-        (
-            context.n_seq_max > 1,
-            "several sequences (a setting of its own in newer versions)",
-        ),
-        (
-            context.n_batch != n_ubatch(plan),
-            "n_batch apart from n_ubatch",
-        ),
+        (context.n_seq_max > 1, "several sequences (a setting of its own in newer versions)"),
+        (context.n_batch != n_ubatch(plan), "n_batch apart from n_ubatch"),
         (
             context.n_outputs_max != 0,
             "to make room for the logits of few tokens only, which may take more",
         ),
-        (
-            !context.op_offload,
-            "to keep large batches off the GPU (op_offload)",
-        ),
-        (
-            !context.repack,
-            "not to rearrange weights for the CPU (repack)",
-        ),
+        (!context.op_offload, "to keep large batches off the GPU (op_offload)"),
+        (!context.repack, "not to rearrange weights for the CPU (repack)"),
         (
             context.swa_full,
             "to keep more than the sliding windows (swa_full), which takes less and goes back less far",
@@ -124,9 +109,7 @@ pub(super) fn emit(plan: &Plan) -> Result<String, EmitError> {
 /// The share of the layers, rounded up to four digits: by too little to become a layer more.
 fn ratio(plan: &Plan) -> f64 {
     let layers = u64::from(plan.layers().max(1));
-    let parts = (u64::from(plan.n_gpu_layers) * 10_000)
-        .div_ceil(layers)
-        .min(10_000);
+    let parts = (u64::from(plan.n_gpu_layers) * 10_000).div_ceil(layers).min(10_000);
     u32::try_from(parts).map_or(1.0, f64::from) / 10_000.0
 }
 
@@ -171,12 +154,7 @@ mod tests {
         assert_eq!(config["llamaVCacheQuantizationType"], "iq4_nl");
         assert_eq!(config["flashAttention"], false);
         plan.context.type_k = KvType::BF16;
-        assert!(
-            emit(&plan, Tool::LmStudio)
-                .unwrap_err()
-                .to_string()
-                .contains("bf16")
-        );
+        assert!(emit(&plan, Tool::LmStudio).unwrap_err().to_string().contains("bf16"));
     }
 
     #[test]
@@ -197,10 +175,7 @@ mod tests {
     #[test]
     fn what_it_cannot_place_is_refused_by_name() {
         let error = emit(&two_gpus(), Tool::LmStudio).unwrap_err().to_string();
-        assert!(
-            error.contains("lm-studio cannot be told how many layers"),
-            "{error}"
-        );
+        assert!(error.contains("lm-studio cannot be told how many layers"), "{error}");
         let mut plan = plan();
         plan.overrides = vec![TensorOverride::new("exps", Place::Host)];
         let error = emit(&plan, Tool::LmStudio).unwrap_err().to_string();

@@ -37,13 +37,8 @@ pub(crate) enum Tool {
 
 impl Tool {
     /// All of them.
-    pub(crate) const ALL: [Self; 5] = [
-        Self::LlamaCpp,
-        Self::Ollama,
-        Self::LmStudio,
-        Self::KoboldCpp,
-        Self::LlamaCpp2,
-    ];
+    pub(crate) const ALL: [Self; 5] =
+        [Self::LlamaCpp, Self::Ollama, Self::LmStudio, Self::KoboldCpp, Self::LlamaCpp2];
 
     /// Its name, as [`FromStr`] takes it.
     pub(crate) const fn name(self) -> &'static str {
@@ -85,9 +80,7 @@ impl FromStr for Tool {
     fn from_str(text: &str) -> Result<Self, ToolError> {
         let mut all = Self::ALL.into_iter();
         all.find(|tool| tool.name().eq_ignore_ascii_case(text))
-            .ok_or_else(|| ToolError {
-                text: text.to_owned(),
-            })
+            .ok_or_else(|| ToolError { text: text.to_owned() })
     }
 }
 
@@ -129,10 +122,7 @@ pub(crate) enum EmitError {
 /// [`EmitError`] where the tool cannot be told the plan: the model is of no file, or the tool has no setting for a part
 /// of the plan that decides where the model goes.
 pub(crate) fn emit(plan: &Plan, tool: Tool) -> Result<String, EmitError> {
-    let cannot = |what: &str| EmitError::Inexpressible {
-        tool,
-        what: what.to_owned(),
-    };
+    let cannot = |what: &str| EmitError::Inexpressible { tool, what: what.to_owned() };
     if plan.context.embeddings.is_some() && tool != Tool::LlamaCpp {
         return Err(cannot("a context for embeddings"));
     }
@@ -151,16 +141,9 @@ pub(crate) fn emit(plan: &Plan, tool: Tool) -> Result<String, EmitError> {
 /// The path of the model's file, which every tool takes as text.
 fn model_path(plan: &Plan, tool: Tool) -> Result<&str, EmitError> {
     let Some(path) = &plan.model.path else {
-        return Err(EmitError::NoFile {
-            tool,
-            model: plan.model.name.clone(),
-        });
+        return Err(EmitError::NoFile { tool, model: plan.model.name.clone() });
     };
-    let refused = |reason| EmitError::Path {
-        tool,
-        path: format!("{path:?}"),
-        reason,
-    };
+    let refused = |reason| EmitError::Path { tool, path: format!("{path:?}"), reason };
     match path.to_str() {
         None => Err(refused("it is not UTF-8")),
         Some(path) if path.contains('\0') => Err(refused("it holds a NUL")),
@@ -175,9 +158,7 @@ fn devices(plan: &Plan) -> Option<Vec<&str>> {
 
 /// Whether the file is mapped: as the load does it, never for Metal (`ContextParams::load_mode`).
 fn mapped(plan: &Plan) -> bool {
-    let metal = plan
-        .gpus()
-        .any(|gpu| Family::of(&gpu.backend) == Family::Metal);
+    let metal = plan.gpus().any(|gpu| Family::of(&gpu.backend) == Family::Metal);
     plan.context.mmap && !metal
 }
 
@@ -245,9 +226,7 @@ fn comment(prefix: &str, plan: &Plan, notes: &[String]) -> String {
     let first = format!("{}: {place}, as autoplace planned it", plan.model.name);
     let lines = [&first].into_iter().chain(notes);
     // Names come from files and drivers: one with a line break must not become a setting.
-    lines
-        .map(|line| format!("{prefix} {}\n", line.replace(char::is_control, " ")))
-        .collect()
+    lines.map(|line| format!("{prefix} {}\n", line.replace(char::is_control, " "))).collect()
 }
 
 #[cfg(test)]

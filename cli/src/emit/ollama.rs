@@ -21,11 +21,7 @@ pub(super) fn emit(plan: &Plan) -> Result<String, EmitError> {
     let context = &plan.context;
     let path = path(plan)?;
     // Without a sign of a path it could be the name of a model.
-    let here = if Path::new(path).is_relative() && !path.starts_with('.') {
-        "./"
-    } else {
-        ""
-    };
+    let here = if Path::new(path).is_relative() && !path.starts_with('.') { "./" } else { "" };
     let mut notes = Vec::new();
     if path.contains("-00001-of-") {
         notes.push(
@@ -114,10 +110,7 @@ fn variables(plan: &Plan) -> Result<Vec<String>, EmitError> {
         all.push(("LLAMA_ARG_TENSOR_SPLIT", proportions));
         match devices(plan) {
             Some(devices) => all.push(("LLAMA_ARG_DEVICE", devices.join(","))),
-            None => all.push((
-                "LLAMA_ARG_DEVICE",
-                "the GPUs in the plan's order".to_owned(),
-            )),
+            None => all.push(("LLAMA_ARG_DEVICE", "the GPUs in the plan's order".to_owned())),
         }
     }
     if let Some(overrides) = override_tensor(plan, TOOL)? {
@@ -178,11 +171,9 @@ mod tests {
 
     #[test]
     fn a_relative_path_is_told_from_the_name_of_a_model() {
-        for (path, from) in [
-            ("m.gguf", "./m.gguf"),
-            ("../m.gguf", "../m.gguf"),
-            ("/m.gguf", "/m.gguf"),
-        ] {
+        for (path, from) in
+            [("m.gguf", "./m.gguf"), ("../m.gguf", "../m.gguf"), ("/m.gguf", "/m.gguf")]
+        {
             let mut plan = plan();
             plan.model.path = Some(PathBuf::from(path));
             assert_eq!(settings(&plan)[0], format!("FROM {from}"));
@@ -222,22 +213,12 @@ mod tests {
             assert!(text.contains(line), "no {line:?} in {text}");
         }
         plan.context.type_v = KvType::Q8_0;
-        assert!(
-            emit(&plan, Tool::Ollama)
-                .unwrap()
-                .contains("#   OLLAMA_KV_CACHE_TYPE=q8_0\n")
-        );
+        assert!(emit(&plan, Tool::Ollama).unwrap().contains("#   OLLAMA_KV_CACHE_TYPE=q8_0\n"));
     }
 
     #[test]
     fn a_path_that_would_be_read_otherwise_is_refused() {
-        for path in [
-            "a\nPARAMETER num_gpu 99",
-            " a.gguf",
-            "a.gguf ",
-            "\"a\".gguf",
-            "",
-        ] {
+        for path in ["a\nPARAMETER num_gpu 99", " a.gguf", "a.gguf ", "\"a\".gguf", ""] {
             let mut plan = plan();
             plan.model.path = Some(PathBuf::from(path));
             assert!(emit(&plan, Tool::Ollama).is_err(), "{path:?}");

@@ -33,14 +33,8 @@ fn the_machine_is_told_in_words_and_the_json_has_the_same() {
     let words = user.says(&["devices"]);
     let json = user.json(&["devices"]);
     assert_eq!(json["version"], 1);
-    assert!(
-        words.contains("\nhost: ") || words.starts_with("host: "),
-        "{words}"
-    );
-    assert!(
-        !words.contains('\u{1b}'),
-        "a pipe gets no colours: {words:?}"
-    );
+    assert!(words.contains("\nhost: ") || words.starts_with("host: "), "{words}");
+    assert!(!words.contains('\u{1b}'), "a pipe gets no colours: {words:?}");
     let gpus = json["gpus"].as_array().unwrap();
     for gpu in gpus {
         let name = gpu["name"].as_str().unwrap();
@@ -140,19 +134,10 @@ fn what_is_written_to_a_file_is_what_json_says_and_is_read_again() {
     let file = path.to_str().unwrap();
     let printed = user.says(&["devices", "--json", "--write", file]);
     assert_eq!(fs::read_to_string(&path).unwrap(), printed);
-    assert_eq!(
-        user.says(&["devices", "--json", "--machine", file]),
-        printed
-    );
+    assert_eq!(user.says(&["devices", "--json", "--machine", file]), printed);
     // In words it is written too.
     let other = user.path("other.json");
-    let words = user.says(&[
-        "devices",
-        "--machine",
-        file,
-        "--write",
-        other.to_str().unwrap(),
-    ]);
+    let words = user.says(&["devices", "--machine", file, "--write", other.to_str().unwrap()]);
     assert!(words.contains("host: "), "{words}");
     assert_eq!(fs::read_to_string(&other).unwrap(), printed);
 }
@@ -187,10 +172,7 @@ fn what_was_learned_of_a_card_is_told_and_left_free() {
     let json = user.json(&["devices", "--machine", &file]);
     assert_eq!(json["gpus"][0]["learned"]["growth"], mib(50));
     let plan = ["plan", &demo(), "--machine", &file, "--headroom", "tight"];
-    assert_eq!(
-        user.json(&plan)["devices"][0]["headroom"],
-        mib(40 + 50 + 16)
-    );
+    assert_eq!(user.json(&plan)["devices"][0]["headroom"], mib(40 + 50 + 16));
 }
 
 #[test]
@@ -222,11 +204,7 @@ fn a_card_whose_rules_only_it_knows_is_planned_for_by_arithmetic_alone() {
     machine.gpus = vec![Gpu::named("Arc B580").unwrap()];
     let file = file(&user, &machine);
     let model = demo();
-    user.fails(
-        &["plan", &model, "--machine", &file],
-        1,
-        &["Vulkan", "Arc B580", "--no-probe"],
-    );
+    user.fails(&["plan", &model, "--machine", &file], 1, &["Vulkan", "Arc B580", "--no-probe"]);
     user.says(&["plan", &model, "--machine", &file, "--no-probe"]);
 }
 
@@ -250,10 +228,7 @@ fn a_file_that_is_no_machine_is_named_with_the_field() {
         (String::new(), "line 1"),
     ] {
         let file = text_file(&user, &text);
-        for args in [
-            &["devices", "--machine", &file][..],
-            &["plan", &demo(), "--machine", &file],
-        ] {
+        for args in [&["devices", "--machine", &file][..], &["plan", &demo(), "--machine", &file]] {
             user.fails(args, 1, &["error: ", &file, field]);
         }
     }
@@ -274,11 +249,7 @@ fn a_file_that_cannot_be_written_is_named() {
 #[test]
 fn what_excludes_each_other_is_refused() {
     let user = User::new();
-    user.fails(
-        &["devices", "--measure", "--machine", "x"],
-        2,
-        &["--measure", "--machine"],
-    );
+    user.fails(&["devices", "--measure", "--machine", "x"], 2, &["--measure", "--machine"]);
     let model = demo();
     let both = ["plan", &model, "--gpu", "RTX 4090", "--machine", "x"];
     user.fails(&both, 2, &["--gpu", "--machine"]);
@@ -292,16 +263,8 @@ fn a_gpu_by_name_has_its_size_from_the_catalogue() {
     let model = demo();
     let json = user.json(&["plan", &model, "--gpu", "RTX 3060 12GB"]);
     assert_eq!(json["devices"][0]["total"], gib(12));
-    user.fails(
-        &["plan", &model, "--gpu", "RTX 3060"],
-        2,
-        &["RTX 3060 8GB", "RTX 3060 12GB"],
-    );
-    user.fails(
-        &["plan", &model, "--gpu", "RTX 4095"],
-        2,
-        &["near it are RTX 4090"],
-    );
+    user.fails(&["plan", &model, "--gpu", "RTX 3060"], 2, &["RTX 3060 8GB", "RTX 3060 12GB"]);
+    user.fails(&["plan", &model, "--gpu", "RTX 4095"], 2, &["near it are RTX 4090"]);
 }
 
 #[test]

@@ -43,14 +43,6 @@ fn a_file_that_is_no_adapter_is_one_line() {
     let demo = demo();
     let words = ["is no LoRA adapter", "general.type"];
     fails(&["plan", &demo, "--lora", &demo], 1, &words);
-    fails(
-        &["plan", &demo, "--control-vector", &demo],
-        1,
-        &["is no direction of a layer"],
-    );
-    fails(
-        &["plan", &demo, "--lora", "/nonexistent/a.gguf"],
-        1,
-        &["/nonexistent/a.gguf"],
-    );
+    fails(&["plan", &demo, "--control-vector", &demo], 1, &["is no direction of a layer"]);
+    fails(&["plan", &demo, "--lora", "/nonexistent/a.gguf"], 1, &["/nonexistent/a.gguf"]);
 }

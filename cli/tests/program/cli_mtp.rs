@@ -25,27 +25,13 @@ fn what_the_block_takes_is_planned_and_a_note_says_how_far_it_guesses() {
     assert!(words.contains("predicts further tokens"), "{words}");
     let six = plan(&["--mtp=6"]);
     assert!(six.to_string().contains("up to 6 at once"), "{six}");
-    let emitted = [
-        "plan",
-        &model,
-        "--gpu",
-        CARD,
-        "--mtp=6",
-        "--emit",
-        "llama.cpp",
-    ];
+    let emitted = ["plan", &model, "--gpu", CARD, "--mtp=6", "--emit", "llama.cpp"];
     let command = succeeds(&emitted);
-    assert!(
-        command.contains("--spec-type draft-mtp --spec-draft-n-max 6"),
-        "{command}"
-    );
+    assert!(command.contains("--spec-type draft-mtp --spec-draft-n-max 6"), "{command}");
 }
 
 #[test]
 fn a_model_without_such_a_block_is_one_line() {
-    let words = [
-        "no blocks that predict further tokens",
-        "nextn_predict_layers",
-    ];
+    let words = ["no blocks that predict further tokens", "nextn_predict_layers"];
     fails(&["plan", &demo(), "--mtp"], 1, &words);
 }

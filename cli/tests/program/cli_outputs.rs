@@ -19,14 +19,7 @@ const CARD: [&str; 2] = ["--gpu", "RTX 3060=12GiB"];
 fn a_picture_is_drawn_beside_the_report() {
     let dir = tempfile::tempdir().unwrap();
     let svg = dir.path().join("plan.svg");
-    let report = succeeds(&[
-        "plan",
-        &demo(),
-        "--gpu",
-        "X=1GiB",
-        "--svg",
-        svg.to_str().unwrap(),
-    ]);
+    let report = succeeds(&["plan", &demo(), "--gpu", "X=1GiB", "--svg", svg.to_str().unwrap()]);
     assert!(report.contains("weights"), "{report}");
     let svg = std::fs::read_to_string(svg).unwrap();
     let document = roxmltree::Document::parse(&svg).unwrap();
@@ -37,24 +30,14 @@ fn a_picture_is_drawn_beside_the_report() {
 #[test]
 fn every_tool_is_told_the_plan_instead_of_the_report() {
     let (_dir, model) = model(&LLAMA_8B);
-    for tool in [
-        "llama.cpp",
-        "ollama",
-        "lm-studio",
-        "koboldcpp",
-        "llama-cpp-2",
-    ] {
+    for tool in ["llama.cpp", "ollama", "lm-studio", "koboldcpp", "llama-cpp-2"] {
         let args = [&["plan", &model, "--no-probe", "--emit", tool][..], &CARD].concat();
         let told = succeeds(&args);
         // Of a simulated GPU no name is told that another process would not know.
         assert!(!told.contains("SIM"), "{told}");
         assert!(told.contains("33 of 33 layers on RTX 3060"), "{told}");
     }
-    let args = [
-        &["plan", &model, "--no-probe", "--emit", "llama.cpp"][..],
-        &CARD,
-    ]
-    .concat();
+    let args = [&["plan", &model, "--no-probe", "--emit", "llama.cpp"][..], &CARD].concat();
     let told = succeeds(&args);
     let words = shlex::split(told.lines().last().unwrap()).unwrap();
     assert_eq!(words[1..3], ["-m".to_owned(), model]);
@@ -100,49 +83,21 @@ fn a_plan_for_a_machine_in_a_file_names_that_machines_gpus() {
     )
     .unwrap();
     let (machine, save) = (machine.to_str().unwrap(), file.to_str().unwrap());
-    let args = [
-        "plan",
-        &demo(),
-        "--machine",
-        machine,
-        "--emit",
-        "llama.cpp",
-        "--save",
-        save,
-    ];
+    let args = ["plan", &demo(), "--machine", machine, "--emit", "llama.cpp", "--save", save];
     let told = succeeds(&args);
     assert!(told.contains("--device CUDA3"), "{told}");
     let saved = SavedPlan::read(&file).unwrap();
-    assert_eq!(
-        saved.plan.gpus().next().unwrap().device.as_deref(),
-        Some("CUDA3")
-    );
+    assert_eq!(saved.plan.gpus().next().unwrap().device.as_deref(), Some("CUDA3"));
     assert_eq!(saved.changes(&saved.machine), []);
 }
 
 #[test]
 fn nonsense_is_refused_in_a_line() {
     let demo = demo();
-    fails(
-        &["plan", &demo, "--emit", "vllm"],
-        2,
-        &["--emit", "'vllm'", "koboldcpp"],
-    );
-    fails(
-        &["plan", &demo, "--emit", "ollama", "--json"],
-        2,
-        &["--json"],
-    );
-    fails(
-        &["plan", &demo, "--svg", "/no/such/folder/x.svg"],
-        1,
-        &["/no/such/folder/x.svg: "],
-    );
-    fails(
-        &["plan", &demo, "--save", "/no/such/folder/x.json"],
-        1,
-        &["/no/such/folder/x.json: "],
-    );
+    fails(&["plan", &demo, "--emit", "vllm"], 2, &["--emit", "'vllm'", "koboldcpp"]);
+    fails(&["plan", &demo, "--emit", "ollama", "--json"], 2, &["--json"]);
+    fails(&["plan", &demo, "--svg", "/no/such/folder/x.svg"], 1, &["/no/such/folder/x.svg: "]);
+    fails(&["plan", &demo, "--save", "/no/such/folder/x.json"], 1, &["/no/such/folder/x.json: "]);
     fails(
         &["plan", &demo, "--ctx", "100", "--emit", "koboldcpp"],
         1,

@@ -50,9 +50,7 @@ fn array<T>(value: &Value, of: impl Fn(&Value) -> T) -> Vec<T> {
 
 #[track_caller]
 fn bytes(value: &Value) -> u64 {
-    value
-        .as_u64()
-        .unwrap_or_else(|| panic!("{value} is no size"))
+    value.as_u64().unwrap_or_else(|| panic!("{value} is no size"))
 }
 
 /// What a row of `estimate` or `probe` says, but for the compute buffers.
@@ -78,10 +76,7 @@ fn has_the_documented_shape(json: &Value, probed: bool) {
     settings.sort_unstable();
     assert_eq!(keys(&json["settings"]), settings);
     assert_eq!(keys(json).join(" "), top);
-    assert_eq!(
-        keys(&json["model"]).join(" "),
-        "architecture blocks file_bytes name path"
-    );
+    assert_eq!(keys(&json["model"]).join(" "), "architecture blocks file_bytes name path");
     for text in ["path", "name", "architecture"] {
         assert!(json["model"][text].is_string(), "{text}");
     }
@@ -101,21 +96,13 @@ fn has_the_documented_shape(json: &Value, probed: bool) {
             "compute free headroom kind kv layers name of_host total weights"
         );
         assert!(device["name"].is_string());
-        for size in [
-            "total", "free", "layers", "weights", "kv", "compute", "headroom",
-        ] {
+        for size in ["total", "free", "layers", "weights", "kv", "compute", "headroom"] {
             bytes(&device[size]);
         }
         let needed = bytes(&device["weights"]) + bytes(&device["kv"]) + bytes(&device["compute"]);
-        assert!(
-            needed + bytes(&device["headroom"]) <= bytes(&device["free"]),
-            "{device}"
-        );
+        assert!(needed + bytes(&device["headroom"]) <= bytes(&device["free"]), "{device}");
     }
-    let kinds: Vec<&str> = devices
-        .iter()
-        .map(|it| it["kind"].as_str().unwrap())
-        .collect();
+    let kinds: Vec<&str> = devices.iter().map(|it| it["kind"].as_str().unwrap()).collect();
     let (last, gpus) = kinds.split_last().expect("a device");
     assert_eq!(*last, "host");
     assert!(gpus.iter().all(|kind| *kind == "gpu"), "{kinds:?}");
@@ -151,36 +138,17 @@ fn the_json_has_the_documented_keys_and_types_with_and_without_a_gpu() {
     for (args, devices) in [
         (&["--ngl", "0"][..], 1),
         (&["--gpu", "SIM 8G=8GiB"], 2),
-        (
-            &[
-                "--gpu",
-                "SIM 8G=8GiB",
-                "--ngl",
-                "3",
-                "--kv",
-                "q8_0",
-                "--seqs",
-                "2",
-            ],
-            2,
-        ),
+        (&["--gpu", "SIM 8G=8GiB", "--ngl", "3", "--kv", "q8_0", "--seqs", "2"], 2),
     ] {
         let json = plan_json(&demo(), args);
         has_the_documented_shape(&json, true);
-        assert_eq!(
-            json["devices"].as_array().unwrap().len(),
-            devices,
-            "{args:?}"
-        );
+        assert_eq!(json["devices"].as_array().unwrap().len(), devices, "{args:?}");
     }
 }
 
 #[test]
 fn a_simulated_gpu_stands_in_the_answer_as_it_was_written() {
-    let json = plan_json(
-        &demo(),
-        &["--gpu", "NVIDIA SIM 8G=8GiB,free=7.5G", "--ctx", "300"],
-    );
+    let json = plan_json(&demo(), &["--gpu", "NVIDIA SIM 8G=8GiB,free=7.5G", "--ctx", "300"]);
     let gpu = &json["devices"][0];
     assert_eq!(gpu["name"], "NVIDIA SIM 8G");
     assert_eq!(gpu["kind"], "gpu");
@@ -188,24 +156,15 @@ fn a_simulated_gpu_stands_in_the_answer_as_it_was_written() {
     assert_eq!(bytes(&gpu["free"]), gib(15) / 2);
     assert_eq!(json["model"]["path"], demo());
     assert_eq!(json["model"]["name"], "autoplace demo");
-    assert_eq!(
-        (&json["n_gpu_layers"], &json["full_offload"]),
-        (&7.into(), &true.into())
-    );
-    assert_eq!(
-        (&json["context"], &json["kv_type"]),
-        (&300.into(), &"f16".into())
-    );
+    assert_eq!((&json["n_gpu_layers"], &json["full_offload"]), (&7.into(), &true.into()));
+    assert_eq!((&json["context"], &json["kv_type"]), (&300.into(), &"f16".into()));
 }
 
 #[test]
 fn the_estimate_equals_the_probe_in_weights_and_cache_at_every_split() {
     for n in 0..=7 {
         let n = n.to_string();
-        let json = plan_json(
-            &demo(),
-            &["--gpu", "SIM 8G=8GiB", "--ngl", &n, "--ctx", "512"],
-        );
+        let json = plan_json(&demo(), &["--gpu", "SIM 8G=8GiB", "--ngl", &n, "--ctx", "512"]);
         assert_eq!(held(&json["estimate"]), held(&json["probe"]), "{n} layers");
         assert_eq!(json["n_gpu_layers"].to_string(), n);
         // The plan's own bytes are the probe's.
@@ -246,30 +205,17 @@ fn without_a_probe_the_answer_is_the_arithmetic_alone() {
 
 #[test]
 fn a_model_of_unknown_memory_is_an_error_without_a_probe() {
-    let shape = Shape {
-        arch: "no-such-arch",
-        ..TINY
-    };
+    let shape = Shape { arch: "no-such-arch", ..TINY };
     let (_dir, path) = file(&shape.builder());
-    fails(
-        &["plan", &path, "--no-probe"],
-        1,
-        &["cannot be computed", "no-such-arch"],
-    );
+    fails(&["plan", &path, "--no-probe"], 1, &["cannot be computed", "no-such-arch"]);
     // llama.cpp does not know it either.
     fails(&["plan", &path], 1, &["no-such-arch"]);
 }
 
 #[test]
 fn one_gpu_is_enough_where_more_would_take_no_more_layers() {
-    let gpus = [
-        "--gpu",
-        "small=8GiB",
-        "--gpu",
-        "large#0=24GiB",
-        "--gpu",
-        "large#1=24GiB,free=12GiB",
-    ];
+    let gpus =
+        ["--gpu", "small=8GiB", "--gpu", "large#0=24GiB", "--gpu", "large#1=24GiB,free=12GiB"];
     let words = plan(&demo(), &gpus);
     assert!(words.contains("all 7 layers on large #0"), "{words}");
     assert!(
@@ -297,10 +243,7 @@ fn experts_stay_on_the_host_unless_whole_layers_are_asked_for() {
     assert_eq!(held(&json["estimate"]), held(&json["probe"]));
     for whole in [["--policy", "most-layers"], ["--host-parts", "none"]] {
         let json = plan_json(&path, &[&gpu[..], &whole].concat());
-        assert!(
-            (15..49).contains(&json["n_gpu_layers"].as_u64().unwrap()),
-            "{whole:?}"
-        );
+        assert!((15..49).contains(&json["n_gpu_layers"].as_u64().unwrap()), "{whole:?}");
         assert_eq!(json["overrides"], serde_json::json!([]));
     }
 }
@@ -322,10 +265,7 @@ fn the_types_of_the_cache_get_smaller_where_that_is_faster() {
     let kv = |kv: &str, free: &str| {
         let gpu = format!("RTX 4090,free={free}");
         let args = ["--gpu", &gpu, "--ctx", "16384", "--kv", kv, "--no-probe"];
-        plan_json(&path, &args)["kv_type"]
-            .as_str()
-            .unwrap()
-            .to_owned()
+        plan_json(&path, &args)["kv_type"].as_str().unwrap().to_owned()
     };
     assert_eq!(kv("auto", "20GiB"), "f16");
     assert_eq!(kv("auto", "6.9GiB"), "q8_0");
@@ -348,10 +288,7 @@ fn the_curve_shows_every_number_of_layers() {
     assert!(words.contains("<- this plan"), "{words}");
     // Of a card of which nothing is known it is a guess.
     let words = plan(&demo(), &["--gpu", "X=8GiB", "--curve"]);
-    assert!(
-        words.contains("by a guess") && words.contains("<- this plan"),
-        "{words}"
-    );
+    assert!(words.contains("by a guess") && words.contains("<- this plan"), "{words}");
 }
 
 #[test]
@@ -361,14 +298,9 @@ fn several_gpus_share_the_layers_and_llama_cpp_agrees_where_each_byte_is() {
     let json = plan_json(&path, &gpus);
     assert_eq!(json["devices"].as_array().unwrap().len(), 4);
     let split: Vec<f64> = array(&json["tensor_split"], |part| part.as_f64().unwrap());
-    let layers = array(&json["devices"], |device| {
-        device["layers"].as_f64().unwrap()
-    });
+    let layers = array(&json["devices"], |device| device["layers"].as_f64().unwrap());
     assert_eq!(split, layers[..3]);
-    assert_eq!(
-        split.iter().sum::<f64>(),
-        json["n_gpu_layers"].as_f64().unwrap()
-    );
+    assert_eq!(split.iter().sum::<f64>(), json["n_gpu_layers"].as_f64().unwrap());
     let held = |of: &Value| array(of, |bytes| (bytes["weights"].clone(), bytes["kv"].clone()));
     assert_eq!(held(&json["estimate"]), held(&json["probe"]));
     for device in json["devices"].as_array().unwrap() {
@@ -381,28 +313,16 @@ fn several_gpus_share_the_layers_and_llama_cpp_agrees_where_each_byte_is() {
 #[test]
 fn words_are_the_plan_as_the_library_prints_it() {
     let words = plan(&demo(), &["--gpu", "SIM 8G=8GiB"]);
-    for part in [
-        "autoplace demo · Q8_0",
-        "weights",
-        "SIM 8G",
-        "7 of 7 layers",
-        "host",
-        "why",
-    ] {
+    for part in ["autoplace demo · Q8_0", "weights", "SIM 8G", "7 of 7 layers", "host", "why"] {
         assert!(words.contains(part), "no {part:?} in:\n{words}");
     }
-    assert!(
-        !words.contains('\u{1b}'),
-        "a pipe gets no colours: {words:?}"
-    );
+    assert!(!words.contains('\u{1b}'), "a pipe gets no colours: {words:?}");
 }
 
 #[test]
 fn a_70b_model_on_half_of_a_24_gib_card_goes_where_the_probe_says() {
     let tokens = (0..LLAMA_70B.n_vocab).map(|token| format!("token{token}"));
-    let builder = LLAMA_70B
-        .builder()
-        .array_str("tokenizer.ggml.tokens", tokens);
+    let builder = LLAMA_70B.builder().array_str("tokenizer.ggml.tokens", tokens);
     let (_dir, path) = file(&builder);
     // Whole layers, as many as are safe.
     let whole = ["--host-parts", "none", "--ubatch", "512"];
@@ -424,11 +344,7 @@ fn a_70b_model_on_half_of_a_24_gib_card_goes_where_the_probe_says() {
     // One more does not fit, and says what is missing.
     let more = (n + 1).to_string();
     let args = [&["plan", &path], &args[..], &["--ngl", &more]].concat();
-    fails(
-        &args,
-        1,
-        &["missing on RTX 4090", &format!("with {more} of 81 layers")],
-    );
+    fails(&args, 1, &["missing on RTX 4090", &format!("with {more} of 81 layers")]);
 }
 
 #[test]
@@ -480,10 +396,7 @@ fn a_parameter_out_of_its_range_is_named() {
     misused(&["--seqs", "257"], &["--seqs"]);
     misused(&["--ngl", "-1"], &["--ngl"]);
     misused(&["--kv", "iq2_xs"], &["--kv", "q8_0"]);
-    misused(
-        &["--flash-attn", "maybe"],
-        &["--flash-attn", "auto, on, off"],
-    );
+    misused(&["--flash-attn", "maybe"], &["--flash-attn", "auto, on, off"]);
 }
 
 #[test]
@@ -559,10 +472,7 @@ fn a_model_that_is_none_is_named() {
     let demo = std::fs::read(demo()).unwrap();
     std::fs::write(&cut, &demo[..demo.len() / 2]).unwrap();
     for wrong in [&garbage, &empty, &cut, "/nonexistent.gguf", "/"] {
-        for args in [
-            &["plan", wrong][..],
-            &["plan", wrong, "--no-probe", "--json"],
-        ] {
+        for args in [&["plan", wrong][..], &["plan", wrong, "--no-probe", "--json"]] {
             fails(args, 1, &[wrong]);
         }
     }
@@ -570,9 +480,7 @@ fn a_model_that_is_none_is_named() {
 
 #[test]
 fn an_error_is_one_line_whatever_the_model_is_called() {
-    let builder = TINY
-        .builder()
-        .str("general.name", "two\n\nlines \u{1b}[31m");
+    let builder = TINY.builder().str("general.name", "two\n\nlines \u{1b}[31m");
     let (_dir, path) = file(&builder);
     let args = ["plan", &path, "--ngl", "1", "--gpu", "X=1MiB", "--no-probe"];
     fails(&args, 1, &["does not fit"]);
@@ -591,10 +499,7 @@ fn embeddings_are_planned_by_llama_cpp_alone() {
     let path = demo();
     let said = plan(&path, &["--ngl", "0", "--embeddings", "--ctx", "100"]);
     // As many tokens for each of 16 texts.
-    assert!(
-        said.contains("texts of up to 112 tokens, 16 of them"),
-        "{said}"
-    );
+    assert!(said.contains("texts of up to 112 tokens, 16 of them"), "{said}");
     let emit = ["--ngl", "0", "--embeddings=last", "--emit", "llama.cpp"];
     let command = plan(&path, &emit);
     for part in ["--embeddings", "--pooling last", "-np 16"] {
@@ -608,10 +513,7 @@ fn embeddings_are_planned_by_llama_cpp_alone() {
 #[test]
 fn help_and_version_are_no_errors() {
     let help = autoplace(&["plan", "--help"]);
-    assert_eq!(
-        (help.status.code(), text(&help.stderr)),
-        (Some(0), String::new())
-    );
+    assert_eq!((help.status.code(), text(&help.stderr)), (Some(0), String::new()));
     for argument in [
         "--ctx",
         "--kv",
@@ -639,10 +541,7 @@ fn a_host_that_one_does_not_have_is_described() {
     assert!(json["speed"]["host_rate"].as_f64().unwrap() < 60e9);
     // The slower of two hosts, both by name.
     let speed = |name: &'static str| {
-        let json = plan_json(
-            &path,
-            &args(&["--ram", "64GiB", "--cpu", name, "--ngl", "10"]),
-        );
+        let json = plan_json(&path, &args(&["--ram", "64GiB", "--cpu", name, "--ngl", "10"]));
         json["speed"]["tokens_per_second"].as_f64().unwrap()
     };
     assert!(speed("DDR4-3200 x2") < speed("EPYC 9654"));
@@ -651,10 +550,7 @@ fn a_host_that_one_does_not_have_is_described() {
     let machine = dir.path().join("machine.json");
     file.write(&machine).unwrap();
     let machine = machine.to_str().unwrap();
-    let json = plan_json(
-        &path,
-        &["--machine", machine, "--no-probe", "--ram", "32GiB"],
-    );
+    let json = plan_json(&path, &["--machine", machine, "--no-probe", "--ram", "32GiB"]);
     assert_eq!(bytes(&host(&json)["total"]), gib(32));
     misused(&["--ram", "0"], &["more than 0"]);
     misused(&["--ram", "64GiB:fast"], &["rate"]);
@@ -664,18 +560,8 @@ fn a_host_that_one_does_not_have_is_described() {
 #[test]
 fn a_model_larger_than_memory_is_an_error_or_read_from_disk_again() {
     let (_dir, path) = file(&LLAMA_70B.builder());
-    let host = [
-        "--no-probe",
-        "--gpu",
-        "RTX 3060 12GB",
-        "--ram",
-        "16GiB:60GB/s",
-    ];
-    fails(
-        &[&["plan", path.as_str()], &host[..]].concat(),
-        1,
-        &["does not fit"],
-    );
+    let host = ["--no-probe", "--gpu", "RTX 3060 12GB", "--ram", "16GiB:60GB/s"];
+    fails(&[&["plan", path.as_str()], &host[..]].concat(), 1, &["does not fit"]);
     let paging = [&host[..], &["--allow-paging", "--disk", "3GB/s"]].concat();
     let said = plan(&path, &paging);
     for words in ["do not fit in memory", "3.0 GB/s as stated", "at most"] {

@@ -12,14 +12,8 @@ impl Program {
     /// cargo builds the examples of a package along with its tests.
     pub(crate) fn executable(&self) -> PathBuf {
         let test = std::env::current_exe().expect("a test has a path");
-        let profile = test
-            .parent()
-            .and_then(Path::parent)
-            .expect("target/<profile>/deps");
-        profile
-            .join("examples")
-            .join(self.0)
-            .with_extension(std::env::consts::EXE_EXTENSION)
+        let profile = test.parent().and_then(Path::parent).expect("target/<profile>/deps");
+        profile.join("examples").join(self.0).with_extension(std::env::consts::EXE_EXTENSION)
     }
 
     pub(crate) fn run(&self, args: &[&str]) -> Output {

@@ -28,16 +28,7 @@ fn chat(args: &[&str], lines: &str) -> Output {
 
 #[test]
 fn every_line_gets_an_answer_and_the_end_of_the_input_ends_it() {
-    let args = [
-        "--template",
-        "chatml",
-        "-n",
-        "12",
-        "--seed",
-        "1",
-        "-s",
-        "Speak.",
-    ];
+    let args = ["--template", "chatml", "-n", "12", "--seed", "1", "-s", "Speak."];
     let output = chat(&args, "Who art thou?\n\nAnd thy father?\n");
     assert!(output.status.success(), "{}", text(&output.stderr));
     let out = text(&output.stdout);
@@ -80,16 +71,8 @@ fn what_is_wrong_is_one_line() {
 #[test]
 fn ctrl_c_stops_the_answer_and_not_the_program() {
     // More text than a pipe holds: it waits for the signal, however late that comes.
-    let mut child = start(&[
-        "--template",
-        "chatml",
-        "-n",
-        "1000000",
-        "--ctx",
-        "65536",
-        "--seed",
-        "1",
-    ]);
+    let mut child =
+        start(&["--template", "chatml", "-n", "1000000", "--ctx", "65536", "--seed", "1"]);
     let mut input = child.stdin.take().expect("a pipe");
     let mut output = child.stdout.take().expect("a pipe");
     input.write_all(b"Tell me all.\n").expect("it reads");

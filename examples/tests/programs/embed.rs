@@ -13,22 +13,12 @@ fn texts_of_arguments_and_of_a_file_are_put_in_the_order_of_the_query() {
     let file = folder.path().join("lines.txt");
     std::fs::write(&file, format!("{NOISE}\n{LIGHT}\n")).unwrap();
     let query = "And God said, Let there be light";
-    let out = EMBED.succeeds(&[
-        "--pooling",
-        "mean",
-        "-q",
-        query,
-        "-f",
-        file.to_str().unwrap(),
-        query,
-    ]);
+    let out =
+        EMBED.succeeds(&["--pooling", "mean", "-q", query, "-f", file.to_str().unwrap(), query]);
     let lines: Vec<&str> = out.lines().collect();
     assert_eq!(lines.len(), 3, "{out}");
     assert_eq!(lines[0], format!("1.0000  {query}"));
-    assert!(
-        lines[1].ends_with(LIGHT) && lines[2].ends_with(NOISE),
-        "{out}"
-    );
+    assert!(lines[1].ends_with(LIGHT) && lines[2].ends_with(NOISE), "{out}");
 }
 
 #[test]
@@ -50,13 +40,9 @@ fn vectors_are_printed_as_json_the_querys_first() {
 fn what_does_not_work_is_one_line() {
     EMBED.fails(&[], 1, "no texts");
     EMBED.fails(&["-f", "/nowhere/lines.txt"], 1, "/nowhere/lines.txt");
-    EMBED.fails(
-        &["-m", "/nowhere/model.gguf", "a"],
-        1,
-        "/nowhere/model.gguf",
-    );
+    EMBED.fails(&["-m", "/nowhere/model.gguf", "a"], 1, "/nowhere/model.gguf");
     // The demo model generates, and names no pooling.
-    EMBED.fails(&["-q", LIGHT, NOISE], 1, "--pooling");
+    EMBED.fails(&["-q", LIGHT, NOISE], 1, "Pooling::Mean");
     EMBED.fails(&["--rerank", "-q", LIGHT, NOISE], 1, "classification head");
     EMBED.fails(&["--pooling", "mean", "--ctx", "4", LIGHT], 1, "truncate");
     EMBED.fails(&["--pooling", "median", LIGHT], 2, "median");

@@ -17,10 +17,7 @@ fn without_arguments_it_prints_the_placement_english_text_and_the_speed() {
     assert!(out.contains("host"), "{out}");
     assert!(out.contains("tok/s"), "{out}");
     let words = ["the", "and", "of", "to", "in", "that", "was", "not"];
-    let english = out
-        .split_whitespace()
-        .filter(|word| words.contains(word))
-        .count();
+    let english = out.split_whitespace().filter(|word| words.contains(word)).count();
     assert!(english >= 5, "{out}");
     assert!(!out.contains('\u{1b}'), "a pipe gets no colours: {out:?}");
 }
@@ -29,13 +26,7 @@ fn without_arguments_it_prints_the_placement_english_text_and_the_speed() {
 fn the_prompt_is_continued_and_a_seed_repeats_the_text() {
     let args = ["-p", "And Moses", "-n", "20", "--seed", "3", "--ctx", "256"];
     let without_speed = |out: String| {
-        out.split("\n\nprompt ")
-            .next()
-            .unwrap()
-            .split("\n\n")
-            .last()
-            .unwrap()
-            .to_owned()
+        out.split("\n\nprompt ").next().unwrap().split("\n\n").last().unwrap().to_owned()
     };
     let first = without_speed(GENERATE.succeeds(&args));
     assert!(first.starts_with("And Moses"), "{first}");
@@ -46,9 +37,7 @@ fn the_prompt_is_continued_and_a_seed_repeats_the_text() {
 #[test]
 fn an_empty_prompt_is_a_text_from_the_beginning() {
     assert!(
-        GENERATE
-            .succeeds(&["-p", "", "-n", "8", "--temp", "0"])
-            .contains("generated 8 tokens")
+        GENERATE.succeeds(&["-p", "", "-n", "8", "--temp", "0"]).contains("generated 8 tokens")
     );
 }
 
@@ -99,11 +88,7 @@ fn a_prompt_longer_than_the_context_names_both_lengths() {
 
 #[test]
 fn no_layers_on_a_gpu_is_always_possible() {
-    assert!(
-        GENERATE
-            .succeeds(&["--ngl", "0", "-n", "2"])
-            .contains("host")
-    );
+    assert!(GENERATE.succeeds(&["--ngl", "0", "-n", "2"]).contains("host"));
 }
 
 #[test]
@@ -124,10 +109,7 @@ fn a_reader_that_leaves_early_is_no_failure() {
 fn saved_plan(dir: &Path) -> PathBuf {
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("model/autoplace-demo-q8_0.gguf");
     let request = Request::new().n_ctx(128);
-    let plan = Model::builder(&model)
-        .request(request.clone())
-        .plan()
-        .unwrap();
+    let plan = Model::builder(&model).request(request.clone()).plan().unwrap();
     let header = Header::open(&model).unwrap();
     let machine = autoplace::load::detect().unwrap();
     let file = dir.join("plan.json");
@@ -158,10 +140,7 @@ fn a_saved_plan_that_cannot_be_followed_is_refused_and_made_anew_if_asked() {
     let file = file.to_str().unwrap();
     GENERATE.fails(&["--plan", file, "-n", "1"], 1, "the plan needs");
     let out = GENERATE.succeeds(&["--plan", file, "--replan", "-n", "1"]);
-    assert!(
-        out.contains("planned anew, as the saved plan cannot be followed"),
-        "{out}"
-    );
+    assert!(out.contains("planned anew, as the saved plan cannot be followed"), "{out}");
     GENERATE.fails(&["--plan", file, "--ctx", "100"], 2, "--ctx");
     GENERATE.fails(&["--replan"], 2, "required");
     GENERATE.fails(&["--plan", "/no/such/plan.json"], 1, "/no/such/plan.json: ");
@@ -183,10 +162,7 @@ fn ctrl_c_ends_it_cleanly_with_what_was_done() {
     // The text begins after the placement: by then the handler is in place.
     let mut seen = vec![0; 600];
     out.read_exact(&mut seen).unwrap();
-    let killed = Command::new("kill")
-        .args(["-INT", &child.id().to_string()])
-        .status()
-        .unwrap();
+    let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     assert!(killed.success());
     let mut rest = String::new();
     out.read_to_string(&mut rest).unwrap();

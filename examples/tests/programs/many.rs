@@ -18,10 +18,7 @@ fn prompts_that_wait_are_continued_as_well_in_the_order_in_which_they_were_given
     let mut args = vec!["-n", "6", "--at-once", "1", "--temp", "0"];
     args.extend(prompts);
     let out = MANY.succeeds(&args);
-    let found: Vec<_> = prompts
-        .iter()
-        .filter_map(|prompt| out.find(prompt))
-        .collect();
+    let found: Vec<_> = prompts.iter().filter_map(|prompt| out.find(prompt)).collect();
     assert!(found.len() == 3 && found.is_sorted(), "{out}");
 }
 

@@ -185,9 +185,7 @@ fn verdict(rows: &[Row], skipped: &[String]) -> Verdict {
         .collect();
     let completed = rows.iter().filter(|row| row.end == End::Completed).count();
     let also_safe: u32 = rows.iter().map(|row| row.also_safe).sum();
-    let parted = rows
-        .iter()
-        .filter(|row| row.n_gpu_layers > 0 && row.n_gpu_layers < row.layers);
+    let parted = rows.iter().filter(|row| row.n_gpu_layers > 0 && row.n_gpu_layers < row.layers);
     let first = first(&failed);
     Verdict {
         passed: events == 0 && failed.is_empty() && completed > 0,

@@ -74,10 +74,7 @@ impl Card {
     /// and at the last stage. `None` where the card does not tell.
     pub(crate) fn beyond(&self) -> Option<(u64, u64)> {
         let at = |reading: &Reading| reading.free.ggml;
-        let opened = self
-            .stages
-            .iter()
-            .position(|reading| reading.stage == OPENED)?;
+        let opened = self.stages.iter().position(|reading| reading.stage == OPENED)?;
         let stages = &self.stages[opened..];
         let first = at(&stages[0])?;
         let beyond = |reading: &Reading| {
@@ -104,10 +101,7 @@ impl Row {
             }
             let (_, beyond) = gpu.beyond()?;
             (beyond > gpu.headroom).then(|| {
-                format!(
-                    "{device}: {beyond} bytes beyond the footprint, {} were left",
-                    gpu.headroom
-                )
+                format!("{device}: {beyond} bytes beyond the footprint, {} were left", gpu.headroom)
             })
         })
     }
@@ -142,11 +136,7 @@ fn shapes(setting: &Setting, number: usize) -> Vec<Shape> {
         return all;
     }
     let count = all.len();
-    all.into_iter()
-        .cycle()
-        .skip(number % count)
-        .take(2)
-        .collect()
+    all.into_iter().cycle().skip(number % count).take(2).collect()
 }
 
 pub(crate) fn run(setting: &Setting) -> Result<Verdict> {
@@ -215,11 +205,7 @@ fn of_split(
         .request()
         .n_ctx(shape.n_ctx)
         .kv_types(shape.kv, shape.kv)
-        .flash_attention(if shape.flash {
-            FlashAttention::On
-        } else {
-            FlashAttention::Off
-        })
+        .flash_attention(if shape.flash { FlashAttention::On } else { FlashAttention::Off })
         .n_gpu_layers(layers);
     let mut steps = vec![Step::Ubatch, Step::Decode(DECODED)];
     if model.bytes.saturating_mul(u64::from(shape.n_ctx)) <= LONGEST {
@@ -276,9 +262,7 @@ fn row(model: &Written, shape: &Shape, unopened: &[Free], outcome: &Outcome) -> 
                 read(&mut row, OPENED, 0, opened);
                 read(&mut row, "loaded", 0, free);
             }
-            Stage::Done {
-                step, free, depth, ..
-            } => {
+            Stage::Done { step, free, depth, .. } => {
                 let name = match step {
                     Step::Ubatch => "prompt",
                     Step::Decode(_) => "decoded",
@@ -295,11 +279,7 @@ fn row(model: &Written, shape: &Shape, unopened: &[Free], outcome: &Outcome) -> 
 /// What each card said. The cards of a plan are those of the rig, in its order.
 fn read(row: &mut Row, stage: &str, depth: usize, free: &[Free]) {
     for (card, &free) in row.gpus.iter_mut().zip(free) {
-        card.stages.push(Reading {
-            stage: stage.to_owned(),
-            depth,
-            free,
-        });
+        card.stages.push(Reading { stage: stage.to_owned(), depth, free });
     }
 }
 
@@ -316,10 +296,7 @@ fn verdict(rows: &[Row], skipped: &[String]) -> Verdict {
         .collect();
     let loads = rows.iter().filter(|row| row.end == End::Completed).count();
     let cards = || rows.iter().flat_map(|row| &row.gpus);
-    let most = cards()
-        .filter_map(|card| Some(card.beyond()?.1))
-        .max()
-        .unwrap_or(0);
+    let most = cards().filter_map(|card| Some(card.beyond()?.1)).max().unwrap_or(0);
     let first = first(&wrong);
     Verdict {
         passed: wrong.is_empty() && loads > 0,

@@ -24,18 +24,8 @@ struct Shape {
 
 const fn shape(size: Size) -> Shape {
     match size {
-        Size::Small => Shape {
-            n_ctx: 256,
-            prompt: 64,
-            generated: 24,
-            rounds: 3,
-        },
-        Size::Real => Shape {
-            n_ctx: 4096,
-            prompt: 512,
-            generated: 32,
-            rounds: 3,
-        },
+        Size::Small => Shape { n_ctx: 256, prompt: 64, generated: 24, rounds: 3 },
+        Size::Real => Shape { n_ctx: 4096, prompt: 512, generated: 32, rounds: 3 },
     }
 }
 
@@ -46,10 +36,7 @@ pub(crate) fn run(setting: &Setting) -> Result<Verdict> {
     };
     let shape = shape(setting.size);
     let rig = setting.rig("cliff", model.bytes * 2 + mib(32));
-    let mut sweep = Sweep {
-        layers: models::layers(&model.path)?,
-        ..Sweep::default()
-    };
+    let mut sweep = Sweep { layers: models::layers(&model.path)?, ..Sweep::default() };
     match predict(setting, &model, &shape) {
         Ok(speed) => sweep.predicted = speed,
         Err(error) => sweep.unpredicted = Some(format!("{error:#}")),
@@ -78,9 +65,7 @@ fn predict(setting: &Setting, model: &Written, shape: &Shape) -> Result<Option<S
     let host = &mut machine.host;
     host.bandwidth = host.bandwidth.or_else(|| host.measure_bandwidth());
     if setting.simulated {
-        let mut card = Gpu::new("simulated card")
-            .total(model.bytes * 4)
-            .free(model.bytes * 4);
+        let mut card = Gpu::new("simulated card").total(model.bytes * 4).free(model.bytes * 4);
         card.bandwidth = machine.host.bandwidth;
         machine.gpus = vec![card];
     }
@@ -93,10 +78,7 @@ fn predict(setting: &Setting, model: &Written, shape: &Shape) -> Result<Option<S
 fn request(setting: &Setting, shape: &Shape) -> Result<Request> {
     let request = setting.request().n_ctx(shape.n_ctx);
     // What is predicted is the middle of the generation that is measured.
-    let workload = Workload::new(
-        u32::try_from(shape.prompt)?,
-        u32::try_from(shape.generated)?,
-    );
+    let workload = Workload::new(u32::try_from(shape.prompt)?, u32::try_from(shape.generated)?);
     Ok(request.workload(workload))
 }
 
@@ -136,11 +118,8 @@ impl Sweep {
         n_gpu_layers: u32,
     ) -> Result<()> {
         let request = request(setting, shape)?.n_gpu_layers(GpuLayers::Exactly(n_gpu_layers));
-        let step = Step::Speed {
-            prompt: shape.prompt,
-            generated: shape.generated,
-            rounds: shape.rounds,
-        };
+        let step =
+            Step::Speed { prompt: shape.prompt, generated: shape.generated, rounds: shape.rounds };
         let job = setting.job(rig, &model.path, request, vec![step]);
         let outcome = child::drive(&job, &setting.cache())?;
         let mut point = Point {
@@ -192,11 +171,7 @@ impl Sweep {
                 Some(format!("{} layers: {why}", point.n_gpu_layers))
             })
             .collect();
-        let completed = || {
-            self.points
-                .iter()
-                .filter(|point| point.generation.is_some())
-        };
+        let completed = || self.points.iter().filter(|point| point.generation.is_some());
         let ratios = || completed().filter_map(Point::ratio);
         let beside = match (ratios().reduce(f64::min), ratios().reduce(f64::max)) {
             (Some(least), Some(most)) => {
@@ -204,10 +179,7 @@ impl Sweep {
             }
             _ => "no speed was predicted".to_owned(),
         };
-        let drop = |fewer| {
-            self.drop_by(fewer)
-                .map_or("?".to_owned(), |by| format!("{by:.2}"))
-        };
+        let drop = |fewer| self.drop_by(fewer).map_or("?".to_owned(), |by| format!("{by:.2}"));
         let first = first(&failed);
         let (one, two, four) = (drop(1), drop(2), drop(4));
         Verdict {

@@ -74,24 +74,13 @@ fn text(setting: &Setting, n_gpu_layers: u32, flash: bool) -> Result<Text> {
     let request = setting
         .request()
         .n_ctx(CONTEXT)
-        .flash_attention(if flash {
-            FlashAttention::On
-        } else {
-            FlashAttention::Off
-        })
+        .flash_attention(if flash { FlashAttention::On } else { FlashAttention::Off })
         .n_gpu_layers(GpuLayers::Exactly(n_gpu_layers));
-    let step = Step::Greedy {
-        prompt: PROMPT.to_owned(),
-        tokens: TOKENS,
-    };
+    let step = Step::Greedy { prompt: PROMPT.to_owned(), tokens: TOKENS };
     let rig: Rig = setting.rig("identical", mib(64));
     let job = setting.job(&rig, &setting.demo, request, vec![step]);
     let outcome = child::drive(&job, &setting.cache())?;
-    let mut text = Text {
-        tokens: Vec::new(),
-        layers: 0,
-        end: outcome.end,
-    };
+    let mut text = Text { tokens: Vec::new(), layers: 0, end: outcome.end };
     for stage in outcome.stages {
         match stage {
             Stage::Loaded { report, .. } => text.layers = report.plan.layers(),
@@ -125,17 +114,13 @@ fn verdict(simulated: bool, rows: &[Row], skipped: &[String]) -> Verdict {
                 (End::Refused(why) | End::OutOfMemory(why) | End::Failed(why), _) => why.clone(),
             };
             let flash = if row.flash_attention { "on" } else { "off" };
-            Some(format!(
-                "{} layers, flash attention {flash}: {what}",
-                row.n_gpu_layers
-            ))
+            Some(format!("{} layers, flash attention {flash}: {what}", row.n_gpu_layers))
         })
         .collect();
     let of_splits = || rows.iter().filter(|row| row.n_gpu_layers > 0);
     let splits = of_splits().count();
-    let same = of_splits()
-        .filter(|row| row.end == End::Completed && row.differs_at.is_none())
-        .count();
+    let same =
+        of_splits().filter(|row| row.end == End::Completed && row.differs_at.is_none()).count();
     let soonest = of_splits().filter_map(|row| row.differs_at).min();
     let soonest = soonest.map_or(String::new(), |at| {
         format!("; the first difference after {at} tokens: rounding may differ")
@@ -169,13 +154,7 @@ mod tests {
     }
 
     fn row(n_gpu_layers: u32, flash_attention: bool, differs_at: Option<usize>) -> Row {
-        Row {
-            n_gpu_layers,
-            flash_attention,
-            end: End::Completed,
-            tokens: TOKENS,
-            differs_at,
-        }
+        Row { n_gpu_layers, flash_attention, end: End::Completed, tokens: TOKENS, differs_at }
     }
 
     #[test]

@@ -27,30 +27,14 @@ struct Shape {
 const fn shape(size: Size) -> Shape {
     match size {
         Size::Small => Shape {
-            bench: Work {
-                prompt: 64,
-                generated: 24,
-                rounds: 5,
-            },
-            fit: Work {
-                prompt: 64,
-                generated: 16,
-                rounds: 3,
-            },
+            bench: Work { prompt: 64, generated: 24, rounds: 5 },
+            fit: Work { prompt: 64, generated: 16, rounds: 3 },
             n_ctx: 512,
             n_ubatch: 64,
         },
         Size::Real => Shape {
-            bench: Work {
-                prompt: 512,
-                generated: 128,
-                rounds: 5,
-            },
-            fit: Work {
-                prompt: 512,
-                generated: 32,
-                rounds: 3,
-            },
+            bench: Work { prompt: 512, generated: 128, rounds: 5 },
+            fit: Work { prompt: 512, generated: 32, rounds: 3 },
             n_ctx: 8192,
             n_ubatch: 512,
         },
@@ -216,10 +200,7 @@ mod tests {
     use crate::child::End;
 
     fn peers(ours: End, theirs: End) -> Peers {
-        let of = |end| Found {
-            end,
-            ..Found::nothing()
-        };
+        let of = |end| Found { end, ..Found::nothing() };
         Peers {
             loops: vec![Loop {
                 model: "a model".to_owned(),

@@ -73,10 +73,7 @@ fn without_a_card_every_check_passes_from_a_folder_like_the_archive() {
     success(&output);
     let summary = fs::read_to_string(out.join("summary.md")).unwrap();
     for check in ["identical", "bytes", "ballast", "cliff", "peers"] {
-        assert!(
-            summary.contains(&format!("| {check} | passed |")),
-            "{summary}"
-        );
+        assert!(summary.contains(&format!("| {check} | passed |")), "{summary}");
         assert!(out.join(format!("{check}.json")).is_file(), "{check}");
     }
     assert_eq!(json(&out.join("machine.json"))["simulated"], true);
@@ -92,10 +89,8 @@ fn without_a_card_every_check_passes_from_a_folder_like_the_archive() {
         for card in row["gpus"].as_array().unwrap() {
             assert_eq!(card["planned"], card["allocated"]);
             let stages = card["stages"].as_array().unwrap();
-            let names: Vec<_> = stages
-                .iter()
-                .map(|stage| stage["stage"].as_str().unwrap())
-                .collect();
+            let names: Vec<_> =
+                stages.iter().map(|stage| stage["stage"].as_str().unwrap()).collect();
             assert_eq!(names, ["opened", "loaded", "prompt", "decoded", "full"]);
         }
     }
@@ -140,27 +135,15 @@ fn a_card_that_takes_more_than_was_left_free_is_found() {
 fn what_is_not_there_is_said_in_a_line() {
     let folder = tempfile::tempdir().unwrap();
     let run = |arguments: &[&str]| {
-        let output = Command::new(PROGRAM)
-            .args(arguments)
-            .current_dir(folder.path())
-            .output()
-            .unwrap();
-        (
-            output.status.code(),
-            String::from_utf8(output.stderr).unwrap(),
-        )
+        let output =
+            Command::new(PROGRAM).args(arguments).current_dir(folder.path()).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
     };
     let (code, said) = run(&["--cpu", "--model", "no-such.gguf"]);
-    assert_eq!(
-        (code, said.as_str()),
-        (Some(2), "error: --model: there is no file no-such.gguf\n")
-    );
+    assert_eq!((code, said.as_str()), (Some(2), "error: --model: there is no file no-such.gguf\n"));
     let (code, said) = run(&["speed", "--model", "x"]);
     assert_eq!(code, Some(2));
-    assert!(
-        said.contains("[possible values: identical, bytes, ballast, cliff, peers]"),
-        "{said}"
-    );
+    assert!(said.contains("[possible values: identical, bytes, ballast, cliff, peers]"), "{said}");
 }
 
 #[test]

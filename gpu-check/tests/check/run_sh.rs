@@ -101,11 +101,7 @@ impl Bundle {
 
     fn run(&self, arguments: &[&str]) -> Run {
         self.write("cards", &format!("{}\n", self.cards));
-        let path = format!(
-            "{}:{}",
-            self.path("tools").display(),
-            self.path("system").display()
-        );
+        let path = format!("{}:{}", self.path("tools").display(), self.path("system").display());
         let mut command = Command::new(found("bash"));
         command
             .arg(self.path("run.sh"))
@@ -130,19 +126,14 @@ impl Bundle {
     /// What cmake was called with, but for its version.
     fn builds(&self) -> Vec<String> {
         let calls = self.read("cmake.calls");
-        calls
-            .lines()
-            .filter(|call| *call != "--version")
-            .map(str::to_owned)
-            .collect()
+        calls.lines().filter(|call| *call != "--version").map(str::to_owned).collect()
     }
 
     /// The folders below `results`.
     fn results(&self) -> Vec<String> {
         let entries = fs::read_dir(self.path("results")).unwrap();
-        let mut names: Vec<String> = entries
-            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-            .collect();
+        let mut names: Vec<String> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         names.sort();
         names
     }
@@ -171,10 +162,7 @@ fn the_backend_is_built_for_the_card_and_put_beside_the_programs() {
                 source.display(),
                 build.display()
             ),
-            format!(
-                "--build {} --target ggml-cuda --parallel 3",
-                build.display()
-            ),
+            format!("--build {} --target ggml-cuda --parallel 3", build.display()),
         ]
     );
     assert_eq!(bundle.read("bin/libggml-cuda.so"), "a library\n");
@@ -186,10 +174,7 @@ fn different_cards_share_one_backend() {
     bundle.cards = format!("{H200}\n8.6, NVIDIA GeForce RTX 3090\n{H200}");
     assert_eq!(bundle.run(&["--build-only"]).code, 0);
     let configured = &bundle.builds()[0];
-    assert!(
-        configured.ends_with("-DCMAKE_CUDA_ARCHITECTURES=86-real;90-real"),
-        "{configured}"
-    );
+    assert!(configured.ends_with("-DCMAKE_CUDA_ARCHITECTURES=86-real;90-real"), "{configured}");
     assert!(bundle.path("build/86+90-nvcc12.4/BUILD.json").exists());
 }
 
@@ -223,16 +208,8 @@ fn a_build_that_failed_says_why_and_is_tried_again() {
     );
     let run = bundle.run(&[]);
     assert_eq!(run.code, 4);
-    assert!(
-        run.stderr.contains("unsupported GNU version"),
-        "{}",
-        run.stderr
-    );
-    assert!(
-        run.stderr.contains("build/90-nvcc12.4/build.log"),
-        "{}",
-        run.stderr
-    );
+    assert!(run.stderr.contains("unsupported GNU version"), "{}", run.stderr);
+    assert!(run.stderr.contains("build/90-nvcc12.4/build.log"), "{}", run.stderr);
     bundle.write("tools/cmake", &whole);
     assert_eq!(bundle.run(&[]).code, 0);
 }
@@ -256,10 +233,7 @@ fn make_does_where_ninja_is_not() {
 #[test]
 fn checks_options_and_the_exit_code_are_handed_on() {
     let bundle = Bundle::new();
-    bundle.program(
-        "bin/gpu-check",
-        "echo \"$*\" >\"$BUNDLE/check.arguments\"; exit 7",
-    );
+    bundle.program("bin/gpu-check", "echo \"$*\" >\"$BUNDLE/check.arguments\"; exit 7");
     let out = bundle.path("out");
     let run = bundle.run(&[
         "--small",
@@ -285,12 +259,7 @@ fn checks_options_and_the_exit_code_are_handed_on() {
 #[test]
 fn the_results_tell_of_the_build() {
     let bundle = Bundle::new();
-    assert_eq!(
-        bundle
-            .run(&["--out", bundle.path("out").to_str().unwrap()])
-            .code,
-        0
-    );
+    assert_eq!(bundle.run(&["--out", bundle.path("out").to_str().unwrap()]).code, 0);
     let record: serde_json::Value = serde_json::from_str(&bundle.read("out/build.json")).unwrap();
     assert_eq!(record["version"], "1");
     assert_eq!(record["cuda_architectures"], "90-real");
@@ -344,11 +313,7 @@ fn each_tool_that_is_missing_is_named() {
         fs::remove_file(bundle.path("tools").join(tool)).unwrap();
         let run = bundle.run(&[]);
         assert_eq!(run.code, 3, "{tool}");
-        assert!(
-            run.stderr.starts_with(&format!("error: {words}")),
-            "{}",
-            run.stderr
-        );
+        assert!(run.stderr.starts_with(&format!("error: {words}")), "{}", run.stderr);
         assert_eq!(run.stderr.matches("error:").count(), 1, "{}", run.stderr);
         assert!(bundle.builds().is_empty());
     }
@@ -360,12 +325,7 @@ fn a_driver_that_finds_no_card_is_quoted() {
     bundle.program("tools/nvidia-smi", "echo 'No devices were found'; exit 6");
     let run = bundle.run(&[]);
     assert_eq!(run.code, 3);
-    assert!(
-        run.stderr
-            .contains("nvidia-smi says \"No devices were found\""),
-        "{}",
-        run.stderr
-    );
+    assert!(run.stderr.contains("nvidia-smi says \"No devices were found\""), "{}", run.stderr);
 }
 
 #[test]
@@ -375,8 +335,7 @@ fn a_card_that_nvcc_does_not_compile_for_is_named() {
     let run = bundle.run(&[]);
     assert_eq!(run.code, 3);
     assert!(
-        run.stderr
-            .contains("compute capability 12.0, only for 75 80 86 90;"),
+        run.stderr.contains("compute capability 12.0, only for 75 80 86 90;"),
         "{}",
         run.stderr
     );
@@ -385,17 +344,12 @@ fn a_card_that_nvcc_does_not_compile_for_is_named() {
 #[test]
 fn a_driver_that_is_older_than_the_toolkit_is_noted() {
     let bundle = Bundle::new();
-    let script = bundle
-        .read("tools/nvidia-smi")
-        .replace("CUDA Version: 12.4", "CUDA Version: 11.8");
+    let script =
+        bundle.read("tools/nvidia-smi").replace("CUDA Version: 12.4", "CUDA Version: 11.8");
     bundle.write("tools/nvidia-smi", &script);
     let run = bundle.run(&["--build-only"]);
     assert_eq!(run.code, 0);
-    assert!(
-        run.stderr.contains("programs of CUDA 11.8 and older"),
-        "{}",
-        run.stderr
-    );
+    assert!(run.stderr.contains("programs of CUDA 11.8 and older"), "{}", run.stderr);
 }
 
 #[test]
@@ -404,11 +358,7 @@ fn a_cmake_that_is_too_old_is_named() {
     bundle.program("tools/cmake", "echo 'cmake version 3.9.6'");
     let run = bundle.run(&[]);
     assert_eq!(run.code, 3);
-    assert!(
-        run.stderr.contains("cmake is 3.9; install 3.18 or newer"),
-        "{}",
-        run.stderr
-    );
+    assert!(run.stderr.contains("cmake is 3.9; install 3.18 or newer"), "{}", run.stderr);
 }
 
 #[test]
@@ -418,13 +368,8 @@ fn the_toolkit_that_the_user_names_is_used_with_its_libraries() {
     fs::create_dir_all(toolkit.join("bin")).unwrap();
     fs::create_dir_all(toolkit.join("lib64")).unwrap();
     bundle.write("toolkit/lib64/libcudart.so.12", "");
-    let nvcc = bundle
-        .read("tools/nvcc")
-        .replace("release 12.4", "release 12.2");
-    bundle.program(
-        "toolkit/bin/nvcc",
-        nvcc.trim_start_matches("#!/usr/bin/env bash\n"),
-    );
+    let nvcc = bundle.read("tools/nvcc").replace("release 12.4", "release 12.2");
+    bundle.program("toolkit/bin/nvcc", nvcc.trim_start_matches("#!/usr/bin/env bash\n"));
     bundle.variables.push(("CUDA_HOME", toolkit.clone()));
     assert_eq!(bundle.run(&[]).code, 0);
     assert!(bundle.path("build/90-nvcc12.2").exists());

@@ -31,11 +31,7 @@ fn every_split_of_the_sweep_is_measured_beside_a_prediction() {
     let (out, json) = passed("cliff");
     let points = json["points"].as_array().unwrap();
     let layers = json["layers"].as_u64().unwrap();
-    assert_eq!(
-        points.len() as u64,
-        layers + 1,
-        "few layers are all measured"
-    );
+    assert_eq!(points.len() as u64, layers + 1, "few layers are all measured");
     for point in points {
         assert_eq!(point["end"], "completed");
         assert_eq!(point["rounds"].as_array().unwrap().len(), 3);
@@ -73,10 +69,7 @@ fn both_sides_fill_the_context_on_the_split_that_they_chose() {
     }
     // Where a part of the model has room, both find a split, and llama.cpp's fit one of experts too.
     let on_card = |row: &Value, side: &str| row[side]["split"]["n_gpu_layers"].as_u64().unwrap();
-    assert!(
-        fits.iter()
-            .any(|row| (1..9).contains(&on_card(row, "ours")))
-    );
+    assert!(fits.iter().any(|row| (1..9).contains(&on_card(row, "ours"))));
     assert!(fits.iter().any(|row| {
         let overrides = &row["theirs"]["split"]["overrides"];
         !overrides.as_array().unwrap().is_empty()

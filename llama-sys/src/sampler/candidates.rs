@@ -80,9 +80,7 @@ impl Candidates {
     ) -> Result<(), Error> {
         self.set(context.logits(index)?, Some(mask));
         if self.is_empty() {
-            return Err(Error::NoCandidates {
-                n_tokens: self.n_tokens,
-            });
+            return Err(Error::NoCandidates { n_tokens: self.n_tokens });
         }
         Ok(())
     }
@@ -93,11 +91,7 @@ impl Candidates {
         // Once: what a mask allows of the next token may be more than of this one.
         self.list.reserve(logits.len());
         let candidate = |token: usize| {
-            Candidate(raw::llama_token_data {
-                id: token as Token,
-                logit: logits[token],
-                p: 0.0,
-            })
+            Candidate(raw::llama_token_data { id: token as Token, logit: logits[token], p: 0.0 })
         };
         match mask {
             None => self.list.extend((0..logits.len()).map(candidate)),
@@ -180,11 +174,7 @@ impl Candidates {
         for Candidate(data) in &mut self.list[self.start..self.end] {
             let logit = change(data.id, data.logit);
             // More than this would be infinite in the softmax, and no number after it.
-            data.logit = if logit.is_nan() {
-                f32::NEG_INFINITY
-            } else {
-                logit.min(f32::MAX)
-            };
+            data.logit = if logit.is_nan() { f32::NEG_INFINITY } else { logit.min(f32::MAX) };
         }
         self.sorted = false;
         self.selected = None;
@@ -224,9 +214,8 @@ impl Candidates {
         self.start = usize::try_from(moved).unwrap_or(0).min(self.list.len());
         self.end = (self.start + array.size).min(self.list.len());
         self.sorted = array.sorted;
-        self.selected = usize::try_from(array.selected)
-            .ok()
-            .filter(|selected| *selected < self.len());
+        self.selected =
+            usize::try_from(array.selected).ok().filter(|selected| *selected < self.len());
         outcome
     }
 }

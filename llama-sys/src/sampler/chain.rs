@@ -77,10 +77,7 @@ impl SamplerChain {
             // SAFETY: the chain takes ownership of a sampler that was just made, or frees it.
             unsafe { raw::shim_sampler_add(self.chain.0.as_ptr(), sampler.as_ptr(), error) }
         })
-        .map_err(|failure| Error::Call {
-            what: "adding a sampler",
-            failure,
-        })?;
+        .map_err(|failure| Error::Call { what: "adding a sampler", failure })?;
         Ok(self)
     }
 
@@ -98,12 +95,7 @@ impl SamplerChain {
         let mut values = [0.0; 3];
         values[..N].copy_from_slice(&numbers);
         let min_keep = self.min_keep;
-        self.simple(&raw::shim_sampler_params {
-            kind,
-            min_keep,
-            values,
-            ..NOTHING
-        })
+        self.simple(&raw::shim_sampler_params { kind, min_keep, values, ..NOTHING })
     }
 
     pub(super) fn finish(self) -> Sampler {
@@ -281,11 +273,7 @@ impl SamplerChain {
     ) -> Result<Self, Error> {
         let last_n = check_last_n("penalty_last_n", last_n)?;
         if !repeat.is_finite() || repeat < MIN_TEMPERATURE {
-            return Err(Error::parameter(
-                "penalty_repeat",
-                repeat,
-                "finite and above 0; 1 is off",
-            ));
+            return Err(Error::parameter("penalty_repeat", repeat, "finite and above 0; 1 is off"));
         }
         bias("penalty_freq", frequency)?;
         bias("penalty_present", presence)?;
@@ -323,9 +311,7 @@ impl SamplerChain {
         }
         let allowed_length = int("dry_allowed_length", allowed_length)?;
         let last_n = check_last_n("dry_penalty_last_n", last_n)?;
-        let breakers = breakers
-            .iter()
-            .map(|breaker| sequence_breaker(breaker.as_ref()));
+        let breakers = breakers.iter().map(|breaker| sequence_breaker(breaker.as_ref()));
         let breakers = breakers.collect::<Result<Vec<CString>, Error>>()?;
         if !breakers.is_empty() && !self.vocab.has_tokenizer() {
             return Err(Error::NoVocabulary);
@@ -363,10 +349,8 @@ impl SamplerChain {
                 bias("logit_bias", value)?;
             }
         }
-        let list: Vec<raw::llama_logit_bias> = biases
-            .iter()
-            .map(|&(token, bias)| raw::llama_logit_bias { token, bias })
-            .collect();
+        let list: Vec<raw::llama_logit_bias> =
+            biases.iter().map(|&(token, bias)| raw::llama_logit_bias { token, bias }).collect();
         let n_vocab = self.vocab.n_tokens() as i32;
         // SAFETY: the list is copied during the call (llama-sampler.cpp, llama_sampler_init_logit_bias).
         self.add(|error| unsafe {
@@ -384,11 +368,7 @@ impl SamplerChain {
     pub fn grammar(mut self, grammar: &str, root: &str) -> Result<Self, Error> {
         if grammar.trim().is_empty() {
             // llama.cpp would silently constrain nothing (llama-sampler.cpp, llama_sampler_init_grammar_impl).
-            return Err(Error::parameter(
-                "grammar",
-                "empty",
-                "a grammar with a rule",
-            ));
+            return Err(Error::parameter("grammar", "empty", "a grammar with a rule"));
         }
         let (grammar, root) = (text("grammar", grammar)?, text("root", root)?);
         let vocab = self.vocab.as_ptr();

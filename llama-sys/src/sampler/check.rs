@@ -29,11 +29,7 @@ pub(super) fn int(name: &'static str, value: u32) -> Result<i32, Error> {
 pub(super) fn last_n(name: &'static str, last_n: u32) -> Result<i32, Error> {
     match i32::try_from(last_n) {
         Ok(tokens) if last_n <= MAX_LAST_N => Ok(tokens),
-        _ => Err(Error::parameter(
-            name,
-            last_n,
-            format!("at most {MAX_LAST_N} tokens"),
-        )),
+        _ => Err(Error::parameter(name, last_n, format!("at most {MAX_LAST_N} tokens"))),
     }
 }
 
@@ -53,28 +49,16 @@ pub(super) fn temperature(temperature: f32) -> Result<(), Error> {
     if temperature == 0.0 || (MIN_TEMPERATURE..=f32::MAX).contains(&temperature) {
         return Ok(());
     }
-    Err(Error::parameter(
-        "temp",
-        temperature,
-        "finite, and 0 or at least 0.000001",
-    ))
+    Err(Error::parameter("temp", temperature, "finite, and 0 or at least 0.000001"))
 }
 
 pub(super) fn probability(name: &'static str, p: f32) -> Result<(), Error> {
     // NaN is in no range.
-    if (0.0..=1.0).contains(&p) {
-        Ok(())
-    } else {
-        Err(Error::parameter(name, p, "0.0 to 1.0"))
-    }
+    if (0.0..=1.0).contains(&p) { Ok(()) } else { Err(Error::parameter(name, p, "0.0 to 1.0")) }
 }
 
 pub(super) fn finite(name: &'static str, value: f32) -> Result<(), Error> {
-    if value.is_finite() {
-        Ok(())
-    } else {
-        Err(Error::parameter(name, value, "a finite number"))
-    }
+    if value.is_finite() { Ok(()) } else { Err(Error::parameter(name, value, "a finite number")) }
 }
 
 pub(super) fn not_negative(name: &'static str, value: f32) -> Result<(), Error> {

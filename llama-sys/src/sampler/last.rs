@@ -13,8 +13,7 @@ impl SamplerChain {
     ///
     /// [`Error::Call`].
     pub fn greedy(self) -> Result<Sampler, Error> {
-        self.of_values(raw::SHIM_SAMPLER_KIND_GREEDY, [])
-            .map(Self::finish)
+        self.of_values(raw::SHIM_SAMPLER_KIND_GREEDY, []).map(Self::finish)
     }
 
     /// Completes the chain: a token by chance, as the probabilities say. The same seed gives the same choices.
@@ -83,11 +82,7 @@ impl SamplerChain {
     /// the seed as [`dist`](Self::dist).
     pub fn adaptive_p(self, target: f32, decay: f32, seed: u32) -> Result<Sampler, Error> {
         if !target.is_finite() || target > 1.0 {
-            return Err(Error::parameter(
-                "adaptive_target",
-                target,
-                "0.0 to 1.0; negative is off",
-            ));
+            return Err(Error::parameter("adaptive_target", target, "0.0 to 1.0; negative is off"));
         }
         if !(0.0..=0.99).contains(&decay) {
             return Err(Error::parameter("adaptive_decay", decay, "0.0 to 0.99"));
@@ -106,12 +101,7 @@ impl SamplerChain {
         values: [f32; 3],
         seed: u32,
     ) -> Result<Sampler, Error> {
-        let params = raw::shim_sampler_params {
-            kind,
-            seed,
-            values,
-            ..NOTHING
-        };
+        let params = raw::shim_sampler_params { kind, seed, values, ..NOTHING };
         let chain = self.seeded(seed)?;
         chain.simple(&params).map(Self::finish)
     }

@@ -90,10 +90,7 @@ impl Sampler {
                 raw::shim_sampler_sample(self.chain.0.as_ptr(), context.as_ptr(), index, error)
             }
         })
-        .map_err(|failure| Error::Call {
-            what: "sampling",
-            failure,
-        })
+        .map_err(|failure| Error::Call { what: "sampling", failure })
     }
 
     /// The same among the tokens that `mask` allows: bit `t % 32` of word `t / 32` is set for a token `t` that may be
@@ -109,9 +106,8 @@ impl Sampler {
         mask: &[u32],
     ) -> Result<Token, Error> {
         let mut allowed = std::mem::take(&mut self.allowed);
-        let chosen = allowed
-            .fill_masked(context, index, mask)
-            .and_then(|()| self.apply(&mut allowed));
+        let chosen =
+            allowed.fill_masked(context, index, mask).and_then(|()| self.apply(&mut allowed));
         self.allowed = allowed;
         let token = chosen?;
         self.accept(token)?;
@@ -129,9 +125,7 @@ impl Sampler {
     pub fn apply(&mut self, candidates: &mut Candidates) -> Result<Token, Error> {
         self.check_vocabulary("candidates", candidates.n_tokens())?;
         if candidates.is_empty() {
-            return Err(Error::NoCandidates {
-                n_tokens: candidates.n_tokens(),
-            });
+            return Err(Error::NoCandidates { n_tokens: candidates.n_tokens() });
         }
         let chain = self.chain.0.as_ptr();
         let applied = candidates.lend(|array| {
@@ -139,18 +133,11 @@ impl Sampler {
             // tokens of the vocabulary that the chain was made for.
             shim::quick(|error| unsafe { raw::shim_sampler_apply(chain, array, error) })
         });
-        applied
-            .map_err(|failure| Error::Call {
-                what: "sampling",
-                failure,
-            })
-            .and_then(|_| {
-                let selected = candidates.selected().map(Candidate::token);
-                // Cannot be: the last sampler selects.
-                selected.ok_or(Error::NoCandidates {
-                    n_tokens: self.n_tokens,
-                })
-            })
+        applied.map_err(|failure| Error::Call { what: "sampling", failure }).and_then(|_| {
+            let selected = candidates.selected().map(Candidate::token);
+            // Cannot be: the last sampler selects.
+            selected.ok_or(Error::NoCandidates { n_tokens: self.n_tokens })
+        })
     }
 
     /// Tells the chain of a token that it did not choose: the prompt's, for penalties.
@@ -165,10 +152,7 @@ impl Sampler {
             unsafe { raw::shim_sampler_accept(self.chain.0.as_ptr(), token, error) }
         })
         .map(drop)
-        .map_err(|failure| Error::Call {
-            what: "telling the sampler of a token",
-            failure,
-        })
+        .map_err(|failure| Error::Call { what: "telling the sampler of a token", failure })
     }
 
     /// Whether a choice leaves something behind that depends on the logits: mirostat's and adaptive-p's running means,
@@ -202,10 +186,7 @@ impl Sampler {
             unsafe { raw::shim_sampler_skip(self.chain.0.as_ptr(), n, error) }
         })
         .map(drop)
-        .map_err(|failure| Error::Call {
-            what: "skipping choices of the sampler",
-            failure,
-        })
+        .map_err(|failure| Error::Call { what: "skipping choices of the sampler", failure })
     }
 
     /// Forgets every token it was told of, and starts its random numbers again.
@@ -219,10 +200,7 @@ impl Sampler {
             unsafe { raw::shim_sampler_reset(self.chain.0.as_ptr(), error) }
         })
         .map(drop)
-        .map_err(|failure| Error::Call {
-            what: "resetting the sampler",
-            failure,
-        })
+        .map_err(|failure| Error::Call { what: "resetting the sampler", failure })
     }
 
     /// The seed in use; `None` for a chain that leaves nothing to chance.

@@ -116,9 +116,8 @@ pub(super) unsafe extern "C" fn from_host_pointer(
     guarded(ptr::null_mut(), || {
         // SAFETY: a device of ours.
         let slot = unsafe { device::slot(device) };
-        take(slot, size, || Some(Bytes::Mapped(pointer.cast()))).map_or(ptr::null_mut(), |buffer| {
-            into_raw(buffer, slot.mapped_buft())
-        })
+        take(slot, size, || Some(Bytes::Mapped(pointer.cast())))
+            .map_or(ptr::null_mut(), |buffer| into_raw(buffer, slot.mapped_buft()))
     })
 }
 
@@ -153,11 +152,7 @@ unsafe extern "C" fn memset_tensor(
     // SAFETY: ggml checked that the range lies in the tensor, whose data lies in a buffer of ours (ggml-backend.cpp,
     // `ggml_backend_tensor_memset`).
     unsafe {
-        (*tensor)
-            .data
-            .cast::<u8>()
-            .add(offset)
-            .write_bytes(value, size);
+        (*tensor).data.cast::<u8>().add(offset).write_bytes(value, size);
     }
 }
 
@@ -171,11 +166,7 @@ unsafe extern "C" fn set_tensor(
     // SAFETY: as in `memset_tensor` (ggml-backend.cpp, `ggml_backend_tensor_set`); `data` has `size` bytes. It may
     // overlap: pointers into one buffer.
     unsafe {
-        ptr::copy(
-            data.cast::<u8>(),
-            (*tensor).data.cast::<u8>().add(offset),
-            size,
-        );
+        ptr::copy(data.cast::<u8>(), (*tensor).data.cast::<u8>().add(offset), size);
     }
 }
 
@@ -188,11 +179,7 @@ unsafe extern "C" fn get_tensor(
 ) {
     // SAFETY: as in `set_tensor` (ggml-backend.cpp, `ggml_backend_tensor_get`).
     unsafe {
-        ptr::copy(
-            (*tensor).data.cast::<u8>().add(offset),
-            data.cast::<u8>(),
-            size,
-        );
+        ptr::copy((*tensor).data.cast::<u8>().add(offset), data.cast::<u8>(), size);
     }
 }
 

@@ -24,10 +24,8 @@ pub(super) const DEVICE: raw::ggml_backend_buffer_type_i = raw::ggml_backend_buf
 
 /// Files mapped into the card's memory. ggml asks it for alignments and sizes too (ggml-metal.cpp,
 /// `ggml_backend_metal_buffer_type_mapped`).
-pub(super) const MAPPED: raw::ggml_backend_buffer_type_i = raw::ggml_backend_buffer_type_i {
-    get_name: Some(mapped_name),
-    ..DEVICE
-};
+pub(super) const MAPPED: raw::ggml_backend_buffer_type_i =
+    raw::ggml_backend_buffer_type_i { get_name: Some(mapped_name), ..DEVICE };
 
 /// Pinned host memory: the CPU's, by another name.
 pub(super) const HOST: raw::ggml_backend_buffer_type_i = raw::ggml_backend_buffer_type_i {

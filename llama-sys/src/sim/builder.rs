@@ -148,11 +148,7 @@ impl SimGpuBuilder {
         // llama.cpp sorts such devices to the front and trusts their names to be endpoints (src/llama.cpp,
         // `llama_prepare_model_devices`).
         if self.backend == "RPC" {
-            return Err(Error::parameter(
-                "backend",
-                "RPC",
-                "a simulated GPU is on this machine",
-            ));
+            return Err(Error::parameter("backend", "RPC", "a simulated GPU is on this machine"));
         }
         let settings = Settings {
             description: text("name", self.name)?,

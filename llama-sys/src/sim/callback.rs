@@ -36,9 +36,6 @@ mod tests {
 
     #[test]
     fn a_panic_becomes_the_fallback() {
-        assert_eq!(
-            guarded(7, || std::hint::black_box(None::<i32>).expect("on purpose")),
-            7
-        );
+        assert_eq!(guarded(7, || std::hint::black_box(None::<i32>).expect("on purpose")), 7);
     }
 }

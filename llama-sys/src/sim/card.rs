@@ -71,9 +71,7 @@ impl Card {
     }
 
     pub(super) fn free(&self) -> u64 {
-        let held = self
-            .shared_used()
-            .unwrap_or_else(|| self.used().saturating_add(self.grown()));
+        let held = self.shared_used().unwrap_or_else(|| self.used().saturating_add(self.grown()));
         self.limit().saturating_sub(held)
     }
 
@@ -135,11 +133,9 @@ impl Card {
             return false;
         }
         let capacity = self.limit().saturating_sub(self.grown());
-        let before = self
-            .used
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |used| {
-                used.checked_add(bytes).filter(|sum| *sum <= capacity)
-            });
+        let before = self.used.fetch_update(Ordering::AcqRel, Ordering::Acquire, |used| {
+            used.checked_add(bytes).filter(|sum| *sum <= capacity)
+        });
         let Ok(before) = before else {
             self.unshare(bytes);
             return false;

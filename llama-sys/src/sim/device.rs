@@ -49,9 +49,7 @@ unsafe extern "C" fn reg_name(reg: raw::ggml_backend_reg_t) -> *const c_char {
         // SAFETY: ggml calls an entry's functions with that entry (ggml-backend.cpp, `ggml_backend_reg_*`); slots
         // are never freed.
         let slot = slot::of(unsafe { (*reg).context });
-        slot.card()
-            .map_or(c"SIM", |card| card.settings.backend)
-            .as_ptr()
+        slot.card().map_or(c"SIM", |card| card.settings.backend).as_ptr()
     })
 }
 
@@ -66,11 +64,7 @@ unsafe extern "C" fn get_device(
     guarded(ptr::null_mut(), || {
         // SAFETY: as in `reg_name`.
         let slot = slot::of(unsafe { (*reg).context });
-        if index == 0 {
-            slot.device()
-        } else {
-            ptr::null_mut()
-        }
+        if index == 0 { slot.device() } else { ptr::null_mut() }
     })
 }
 
@@ -139,11 +133,7 @@ unsafe extern "C" fn props(
         props.caps.buffer_from_host_ptr = settings.rules.maps_host_memory();
         // SAFETY: a device of ours and two fields of the struct.
         unsafe {
-            memory(
-                device,
-                &raw mut props.memory_free,
-                &raw mut props.memory_total,
-            );
+            memory(device, &raw mut props.memory_free, &raw mut props.memory_total);
         }
     });
 }
@@ -184,10 +174,7 @@ unsafe extern "C" fn supports_op(
         }
         let largest = card.settings.rules.largest_buffer();
         // SAFETY: NULL, or tensors that live as long as the result (ggml.h, ggml_tensor::src).
-        let mut sources = op
-            .src
-            .iter()
-            .filter_map(|source| unsafe { source.as_ref() });
+        let mut sources = op.src.iter().filter_map(|source| unsafe { source.as_ref() });
         let reachable = sources.all(|source| {
             let elsewhere = !source.buffer.is_null()
                 // SAFETY: a tensor's buffer lives as long as its data.

@@ -31,12 +31,7 @@ impl Memory {
         #[cfg(target_os = "linux")]
         // SAFETY: madvise(2): MADV_DONTNEED turns the pages of a private anonymous mapping into zero ones; the caller
         // promises that nobody looks.
-        if unsafe {
-            self.map
-                .unchecked_advise(memmap2::UncheckedAdvice::DontNeed)
-        }
-        .is_ok()
-        {
+        if unsafe { self.map.unchecked_advise(memmap2::UncheckedAdvice::DontNeed) }.is_ok() {
             return;
         }
         // SAFETY: the mapping is writable over its whole length.

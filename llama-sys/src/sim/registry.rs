@@ -25,11 +25,8 @@ pub(crate) struct State {
     leaving: [bool; MAX_CARDS],
 }
 
-static STATE: Mutex<State> = Mutex::new(State {
-    readings: 0,
-    listed: [false; MAX_CARDS],
-    leaving: [false; MAX_CARDS],
-});
+static STATE: Mutex<State> =
+    Mutex::new(State { readings: 0, listed: [false; MAX_CARDS], leaving: [false; MAX_CARDS] });
 static NOBODY_READS: Condvar = Condvar::new();
 
 thread_local! {
@@ -83,9 +80,7 @@ pub(crate) fn changing() -> Result<Changing, Error> {
     }
     let mut state = lock();
     while state.readings > 0 {
-        state = NOBODY_READS
-            .wait(state)
-            .unwrap_or_else(PoisonError::into_inner);
+        state = NOBODY_READS.wait(state).unwrap_or_else(PoisonError::into_inner);
     }
     state.sweep();
     Ok(Changing(state))
@@ -126,10 +121,7 @@ pub(super) fn register(card: &Arc<Card>) -> Result<&'static Slot, Error> {
 /// Takes a slot off the list: at once, or when the last reading ends. Never waits.
 pub(super) fn unregister(slot: &'static Slot) {
     let mut state = lock();
-    if let Some(index) = slot::all()
-        .iter()
-        .position(|other| std::ptr::eq(other, slot))
-    {
+    if let Some(index) = slot::all().iter().position(|other| std::ptr::eq(other, slot)) {
         state.leaving[index] = true;
     }
     if state.readings == 0 {
@@ -157,20 +149,14 @@ mod tests {
     use super::*;
 
     fn is_listed(gpu: &SimGpu) -> bool {
-        lock().listed[slot::all()
-            .iter()
-            .position(|slot| std::ptr::eq(slot, gpu.slot))
-            .unwrap()]
+        lock().listed[slot::all().iter().position(|slot| std::ptr::eq(slot, gpu.slot)).unwrap()]
     }
 
     #[test]
     fn a_card_dropped_while_somebody_reads_leaves_when_the_last_one_is_done() {
         let gpu = SimGpu::builder("SIM reader").register().unwrap();
         let slot = gpu.slot;
-        let index = slot::all()
-            .iter()
-            .position(|other| std::ptr::eq(other, slot))
-            .unwrap();
+        let index = slot::all().iter().position(|other| std::ptr::eq(other, slot)).unwrap();
         assert!(is_listed(&gpu));
         let (first, second) = (reading(), reading());
         drop(gpu);

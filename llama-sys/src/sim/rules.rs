@@ -46,15 +46,13 @@ impl Rules {
     pub(super) fn check(self) -> Result<(), Error> {
         match self {
             // ggml-alloc.c, aligned_offset: assert(alignment && !(alignment & (alignment - 1))).
-            Self::Vulkan { alignment, .. } if !alignment.is_power_of_two() => Err(
-                Error::parameter("alignment", alignment, "alignments are powers of two"),
-            ),
+            Self::Vulkan { alignment, .. } if !alignment.is_power_of_two() => {
+                Err(Error::parameter("alignment", alignment, "alignments are powers of two"))
+            }
             // Memory comes in pages.
-            Self::Vulkan { alignment, .. } if alignment > 4096 => Err(Error::parameter(
-                "alignment",
-                alignment,
-                "at most 4096 is simulated",
-            )),
+            Self::Vulkan { alignment, .. } if alignment > 4096 => {
+                Err(Error::parameter("alignment", alignment, "at most 4096 is simulated"))
+            }
             _ => Ok(()),
         }
     }
@@ -132,13 +130,7 @@ impl Rules {
 /// Queries, keys and values of a fused attention.
 unsafe fn attention(tensor: &raw::ggml_tensor) -> Option<[&raw::ggml_tensor; 3]> {
     // SAFETY: NULL, or tensors that live as long as the result (ggml.h, ggml_tensor::src).
-    unsafe {
-        Some([
-            tensor.src[0].as_ref()?,
-            tensor.src[1].as_ref()?,
-            tensor.src[2].as_ref()?,
-        ])
-    }
+    unsafe { Some([tensor.src[0].as_ref()?, tensor.src[1].as_ref()?, tensor.src[2].as_ref()?]) }
 }
 
 /// Values that are a part of the keys (MLA): fattn-common.cuh, `ggml_cuda_flash_attn_ext_get_f16_extra_data`;
@@ -206,10 +198,7 @@ mod tests {
         };
         let bytes = |tokens| 4 * 64 * 8 * tokens as usize;
         assert_eq!(attend(raw::GGML_TYPE_F16, 512), bytes(512));
-        assert_eq!(
-            attend(raw::GGML_TYPE_Q8_0, 512),
-            bytes(512) + 2 * 2 * (64 * 1024 * 2)
-        );
+        assert_eq!(attend(raw::GGML_TYPE_Q8_0, 512), bytes(512) + 2 * 2 * (64 * 1024 * 2));
         assert_eq!(attend(raw::GGML_TYPE_Q8_0, 1), bytes(1));
     }
 
@@ -223,10 +212,7 @@ mod tests {
 
     #[test]
     fn an_alignment_that_is_no_power_of_two_is_refused() {
-        let rules = |alignment| Rules::Vulkan {
-            alignment,
-            max_alloc: 1 << 30,
-        };
+        let rules = |alignment| Rules::Vulkan { alignment, max_alloc: 1 << 30 };
         assert!(rules(0).check().is_err());
         assert!(rules(48).check().is_err());
         assert!(rules(8192).check().is_err());

@@ -43,12 +43,7 @@ impl Shared {
         let joined = Self::take_place(path, &mut file);
         file.unlock()?;
         let (place, alive) = joined?;
-        Ok(Self {
-            path: path.to_owned(),
-            file: Mutex::new(file),
-            place,
-            _alive: alive,
-        })
+        Ok(Self { path: path.to_owned(), file: Mutex::new(file), place, _alive: alive })
     }
 
     fn take_place(path: &Path, file: &mut File) -> io::Result<(usize, File)> {
@@ -164,12 +159,7 @@ impl Table {
 }
 
 fn open(path: &Path, create: bool) -> io::Result<File> {
-    OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(create)
-        .truncate(false)
-        .open(path)
+    OpenOptions::new().read(true).write(true).create(create).truncate(false).open(path)
 }
 
 /// Waits for the lock of a file, on through signals.

@@ -43,18 +43,10 @@ impl Slot {
             iface: device::REG,
             context,
         });
-        let device = leak(raw::ggml_backend_device {
-            iface: device::DEVICE,
-            reg: pointer(reg),
-            context,
-        });
-        let buft = |iface| {
-            leak(raw::ggml_backend_buffer_type {
-                iface,
-                device: pointer(device),
-                context,
-            })
-        };
+        let device =
+            leak(raw::ggml_backend_device { iface: device::DEVICE, reg: pointer(reg), context });
+        let buft =
+            |iface| leak(raw::ggml_backend_buffer_type { iface, device: pointer(device), context });
         Self {
             name: name(""),
             host_name: name("_Host"),
@@ -72,10 +64,7 @@ impl Slot {
     /// take their share of a card through [`Slot::card`] alone, which waits for this.
     pub(super) fn occupy(&self, card: &Arc<Card>) -> bool {
         let mut place = self.card.write().unwrap_or_else(PoisonError::into_inner);
-        if place
-            .as_ref()
-            .is_some_and(|before| Arc::strong_count(before) > 1)
-        {
+        if place.as_ref().is_some_and(|before| Arc::strong_count(before) > 1) {
             return false;
         }
         *place = Some(Arc::clone(card));
@@ -84,10 +73,7 @@ impl Slot {
 
     /// The card that sits here, or sat here last; `None` before the first.
     pub(super) fn card(&self) -> Option<Arc<Card>> {
-        self.card
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.card.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(super) fn name(&self) -> *const c_char {
@@ -187,10 +173,7 @@ mod tests {
     fn buffer_types_know_their_slot_and_have_names_of_their_own() {
         let slots = all();
         assert!(std::ptr::eq(owner(slots[3].buft()).unwrap(), &slots[3]));
-        assert!(std::ptr::eq(
-            owner(slots[3].mapped_buft()).unwrap(),
-            &slots[3]
-        ));
+        assert!(std::ptr::eq(owner(slots[3].mapped_buft()).unwrap(), &slots[3]));
         // Pinned memory is the host's.
         assert!(owner(slots[3].host_buft()).is_none());
         let names: HashSet<&CStr> = slots

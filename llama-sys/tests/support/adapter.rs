@@ -32,14 +32,15 @@ impl Lora {
             ("adapter.type", "lora"),
         ];
         let texts = texts.map(|(key, value)| (key.to_owned(), value.to_owned()));
-        let lora = Self {
-            texts: texts.to_vec(),
-            tensors: Vec::new(),
-        };
+        let lora = Self { texts: texts.to_vec(), tensors: Vec::new() };
         (0..6).fold(lora, |lora, block| {
             let name = |part| format!("blk.{block}.{part}.weight");
-            lora.pair(&name("attn_q"), [256, 256], rank, seed + block)
-                .pair(&name("attn_v"), [256, 128], rank, seed + block)
+            lora.pair(&name("attn_q"), [256, 256], rank, seed + block).pair(
+                &name("attn_v"),
+                [256, 128],
+                rank,
+                seed + block,
+            )
         })
     }
 
@@ -59,15 +60,17 @@ impl Lora {
     /// Adds a tensor.
     pub(crate) fn tensor(mut self, name: &str, shape: &[usize], seed: u64) -> Self {
         let numbers = random(seed, shape.iter().product(), 0.3);
-        self.tensors
-            .push((name.to_owned(), shape.to_vec(), numbers));
+        self.tensors.push((name.to_owned(), shape.to_vec(), numbers));
         self
     }
 
     /// Adds the two factors of a change to a weight of this shape.
     pub(crate) fn pair(self, name: &str, [wide, high]: [usize; 2], rank: usize, seed: u64) -> Self {
-        self.tensor(&format!("{name}.lora_a"), &[wide, rank], seed)
-            .tensor(&format!("{name}.lora_b"), &[rank, high], seed + 1000)
+        self.tensor(&format!("{name}.lora_a"), &[wide, rank], seed).tensor(
+            &format!("{name}.lora_b"),
+            &[rank, high],
+            seed + 1000,
+        )
     }
 
     pub(crate) fn write(&self) -> File {

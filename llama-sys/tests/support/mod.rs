@@ -17,10 +17,7 @@ pub(crate) fn demo_path() -> PathBuf {
 
 /// No device but the CPU.
 pub(crate) fn cpu() -> ModelParams {
-    ModelParams {
-        devices: Some(Vec::new()),
-        ..ModelParams::default()
-    }
+    ModelParams { devices: Some(Vec::new()), ..ModelParams::default() }
 }
 
 /// The demo model, loaded once per test process, on the CPU.
@@ -34,11 +31,7 @@ pub(crate) fn demo_model() -> Model {
 pub(crate) fn cpu_context(params: ContextParams) -> Context {
     // One thread: ggml's threads spin while they wait for each other, so that tests running side by side
     // would mostly wait.
-    let params = ContextParams {
-        n_threads: Some(1),
-        n_threads_batch: Some(1),
-        ..params
-    };
+    let params = ContextParams { n_threads: Some(1), n_threads_batch: Some(1), ..params };
     Context::new(&demo_model(), params).expect("the demo model makes a context")
 }
 

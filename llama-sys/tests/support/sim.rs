@@ -27,10 +27,7 @@ pub(crate) fn card_by(rules: Rules, total: u64) -> SimGpu {
 }
 
 pub(crate) const fn vulkan(alignment: u64, max_alloc: u64) -> Rules {
-    Rules::Vulkan {
-        alignment,
-        max_alloc,
-    }
+    Rules::Vulkan { alignment, max_alloc }
 }
 
 pub(crate) fn params(devices: &[Device], n_gpu_layers: i32) -> ModelParams {
@@ -74,11 +71,7 @@ pub(crate) fn context(model: &Model) -> Context {
 }
 
 pub(crate) fn with_kv(model: &Model, kv: KvType) -> Context {
-    let params = ContextParams {
-        type_k: kv,
-        type_v: kv,
-        ..context_params()
-    };
+    let params = ContextParams { type_k: kv, type_v: kv, ..context_params() };
     Context::new(model, params).unwrap()
 }
 

@@ -63,18 +63,11 @@ fn two_adapters_are_each_other_s_sum_and_their_order_makes_no_difference() {
     let model = demo();
     let mut context = context(&model);
     // The same adapter in two files: half of each is one of it, but for the order of the sums.
-    let files = [
-        Lora::of_attention(3, 4).write(),
-        Lora::of_attention(3, 4).write(),
-    ];
-    let [one, two] = files
-        .each_ref()
-        .map(|file| LoraAdapter::load(&model, file.path()).unwrap());
+    let files = [Lora::of_attention(3, 4).write(), Lora::of_attention(3, 4).write()];
+    let [one, two] = files.each_ref().map(|file| LoraAdapter::load(&model, file.path()).unwrap());
     context.set_lora(&[(one.clone(), 1.0)]).unwrap();
     let whole = logits(&mut context);
-    context
-        .set_lora(&[(one.clone(), 0.5), (two.clone(), 0.5)])
-        .unwrap();
+    context.set_lora(&[(one.clone(), 0.5), (two.clone(), 0.5)]).unwrap();
     let halves = logits(&mut context);
     let distance = furthest(&whole, &halves);
     assert!(distance < 1e-2, "{distance}");
@@ -132,31 +125,16 @@ fn a_wrong_file_is_an_error_that_names_the_reason() {
     let square = [WIDTH, WIDTH];
     for (file, expected) in [
         (lora().with("general.architecture", "qwen2").write(), "arch"),
-        (
-            lora().with("adapter.type", "control").write(),
-            "adapter.type",
-        ),
-        (
-            lora().without("blk.0.attn_q.weight.lora_b").write(),
-            "blk.0.attn_q.weight",
-        ),
-        (
-            lora().pair("blk.77.attn_q.weight", square, 4, 1).write(),
-            "blk.77",
-        ),
-        (
-            lora().pair("blk.1.attn_k.weight", square, 4, 1).write(),
-            "blk.1.attn_k.weight",
-        ),
+        (lora().with("adapter.type", "control").write(), "adapter.type"),
+        (lora().without("blk.0.attn_q.weight.lora_b").write(), "blk.0.attn_q.weight"),
+        (lora().pair("blk.77.attn_q.weight", square, 4, 1).write(), "blk.77"),
+        (lora().pair("blk.1.attn_k.weight", square, 4, 1).write(), "blk.1.attn_k.weight"),
         (lora().truncated(64), "file bounds"),
         // A text where a number belongs: an assertion of ggml's.
         (lora().with("adapter.lora.alpha", "eight").write(), ""),
     ] {
         let reason = reason(&file);
-        assert!(
-            reason.contains(expected) && !reason.is_empty(),
-            "{expected}: {reason}"
-        );
+        assert!(reason.contains(expected) && !reason.is_empty(), "{expected}: {reason}");
     }
 }
 
@@ -212,9 +190,7 @@ fn a_control_vector_of_zeros_changes_nothing_and_another_one_does() {
 #[test]
 fn cards_hold_what_the_breakdown_says_with_data_and_without() {
     own_process!();
-    let file = Lora::of_attention(1, 8)
-        .pair("output.weight", [WIDTH, 1024], 8, 1)
-        .write();
+    let file = Lora::of_attention(1, 8).pair("output.weight", [WIDTH, 1024], 8, 1).write();
     for rules in [Rules::Plain, Rules::Cuda, vulkan(256, MIB), Rules::Metal] {
         let gpus = [24, 8].map(|mib| card_by(rules, mib * MIB));
         for n_gpu_layers in [0, 1, 4, 7] {

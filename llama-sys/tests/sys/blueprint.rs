@@ -4,11 +4,7 @@ use crate::support::{cpu, demo_path};
 use llama_sys::{Error, LoadMode, Model, ModelParams, architectures};
 
 fn skeleton() -> Model {
-    let params = ModelParams {
-        no_alloc: true,
-        load_mode: LoadMode::None,
-        ..cpu()
-    };
+    let params = ModelParams { no_alloc: true, load_mode: LoadMode::None, ..cpu() };
     Model::load(demo_path(), params).unwrap()
 }
 

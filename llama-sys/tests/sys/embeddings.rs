@@ -86,19 +86,13 @@ fn by_the_c_interface(pooling: Pooling, text: &str) -> Vec<f32> {
 fn a_text_has_the_embedding_that_the_c_interface_gives() {
     for text in TEXTS {
         for pooling in [Pooling::Mean, Pooling::Cls, Pooling::Last] {
-            let params = ContextParams {
-                n_seq_max: 1,
-                ..embedding(pooling)
-            };
+            let params = ContextParams { n_seq_max: 1, ..embedding(pooling) };
             let mut context = cpu_context(params);
             context.decode(&batch(&[text])).unwrap();
             let ours = context.embeddings_seq(0).unwrap();
             assert_eq!(ours, by_the_c_interface(pooling, text), "{pooling:?}");
         }
-        let mut context = cpu_context(ContextParams {
-            n_seq_max: 1,
-            ..embedding(Pooling::None)
-        });
+        let mut context = cpu_context(ContextParams { n_seq_max: 1, ..embedding(Pooling::None) });
         context.decode(&batch(&[text])).unwrap();
         let theirs = by_the_c_interface(Pooling::None, text);
         let rows = theirs.chunks_exact(context.embedding_width());
@@ -171,24 +165,15 @@ fn every_token_is_an_output_whether_it_was_asked_for_or_not() {
 #[test]
 fn what_llama_cpp_would_pool_in_parts_is_refused() {
     // More than one graph.
-    let params = ContextParams {
-        n_ubatch: 8,
-        ..embedding(Pooling::Mean)
-    };
+    let params = ContextParams { n_ubatch: 8, ..embedding(Pooling::Mean) };
     let mut context = cpu_context(params.clone());
     assert_eq!(refused(context.decode(&batch(&TEXTS[..1]))), "n_tokens");
-    let mut unpooled = cpu_context(ContextParams {
-        pooling: Pooling::None,
-        ..params
-    });
+    let mut unpooled = cpu_context(ContextParams { pooling: Pooling::None, ..params });
     unpooled.decode(&batch(&TEXTS[..1])).unwrap();
 
     // Sequences of their own caches are computed side by side, as long as the shortest of them is.
-    let mut context = cpu_context(ContextParams {
-        n_ctx: 1024,
-        kv_unified: false,
-        ..embedding(Pooling::Mean)
-    });
+    let mut context =
+        cpu_context(ContextParams { n_ctx: 1024, kv_unified: false, ..embedding(Pooling::Mean) });
     assert_eq!(refused(context.decode(&batch(&TEXTS))), "kv_unified");
     context.decode(&batch(&TEXTS[..1])).unwrap();
 
@@ -201,10 +186,7 @@ fn what_llama_cpp_would_pool_in_parts_is_refused() {
 
 #[test]
 fn sequences_that_do_not_divide_a_graph_cannot_be_averaged() {
-    let params = |pooling| ContextParams {
-        n_seq_max: 5,
-        ..embedding(pooling)
-    };
+    let params = |pooling| ContextParams { n_seq_max: 5, ..embedding(pooling) };
     let mean = Context::new(&demo_model(), params(Pooling::Mean));
     assert_eq!(refused(mean), "n_seq_max");
     let mut context = cpu_context(params(Pooling::Last));

@@ -42,12 +42,7 @@ fn parameters_of_a_load_that_cannot_be() {
     for devices in [vec![cpu_device.clone()], vec![cpu_device; 16]] {
         assert_eq!(refused(load(|p| p.devices = Some(devices))), "devices");
     }
-    for no_proportion in [
-        vec![f32::NAN],
-        vec![-1.0],
-        vec![f32::INFINITY],
-        vec![1.0; 17],
-    ] {
+    for no_proportion in [vec![f32::NAN], vec![-1.0], vec![f32::INFINITY], vec![1.0; 17]] {
         let split = load(|p| p.tensor_split = no_proportion);
         assert_eq!(refused(split), "tensor_split");
     }
@@ -88,9 +83,7 @@ fn a_file_that_fails_an_assertion_is_an_error_with_the_assertion_in_it() {
     for blocks in [0, 513] {
         let (_dir, path) = patched("llama.block_count", blocks);
         let error = Model::load(&path, cpu()).unwrap_err();
-        let Error::ModelLoad { failure, .. } = &error else {
-            panic!("{error:?}")
-        };
+        let Error::ModelLoad { failure, .. } = &error else { panic!("{error:?}") };
         assert_eq!(failure.cause, Cause::Assertion, "{failure:?}");
         assert!(failure.reason.contains("n_layer_all"), "{failure:?}");
     }
@@ -145,16 +138,10 @@ fn parameters_of_a_context_that_cannot_be() {
         // More sequences than tokens, and fewer outputs than sequences.
         (|p| (p.n_batch, p.n_seq_max) = (4, 8), "n_seq_max"),
         (|p| (p.n_seq_max, p.n_outputs_max) = (4, 2), "n_outputs_max"),
-        (
-            |p| (p.n_ctx, p.kv_unified) = (u32::MAX - 10, false),
-            "n_ctx",
-        ),
+        (|p| (p.n_ctx, p.kv_unified) = (u32::MAX - 10, false), "n_ctx"),
         (|p| (p.n_ctx, p.kv_unified) = (u32::MAX - 10, true), "n_ctx"),
         // Quantised values need flash attention.
-        (
-            |p| (p.type_v, p.flash_attention) = (KvType::Q8_0, FlashAttention::Disabled),
-            "type_v",
-        ),
+        (|p| (p.type_v, p.flash_attention) = (KvType::Q8_0, FlashAttention::Disabled), "type_v"),
         // What ggml does not have.
         (|p| p.n_threads = Some(0), "n_threads"),
         (|p| p.n_threads_batch = Some(513), "n_threads_batch"),
@@ -238,17 +225,11 @@ fn positions_that_do_not_follow_are_an_error_and_harm_nothing() {
 
 #[test]
 fn a_full_cache_is_an_error_and_harms_nothing() {
-    let mut context = cpu_context(ContextParams {
-        n_ctx: 256,
-        ..ContextParams::default()
-    });
+    let mut context = cpu_context(ContextParams { n_ctx: 256, ..ContextParams::default() });
     let full: Vec<_> = (0..256).map(|position| (5, position, 0)).collect();
     context.decode(&batch(&full)).unwrap();
     let error = context.decode(&batch(&[(5, 256, 0)])).unwrap_err();
-    let no_slot = Error::NoKvSlot {
-        n_tokens: 1,
-        n_ctx: 256,
-    };
+    let no_slot = Error::NoKvSlot { n_tokens: 1, n_ctx: 256 };
     assert_eq!(error.to_string(), no_slot.to_string());
     context.kv_clear().unwrap();
     context.decode(&batch(&[(5, 0, 0)])).unwrap();
@@ -369,10 +350,7 @@ fn tokens_outside_the_vocabulary() {
 
 #[test]
 fn sequences_and_ranges_that_cannot_be() {
-    let mut context = cpu_context(ContextParams {
-        n_seq_max: 2,
-        ..ContextParams::default()
-    });
+    let mut context = cpu_context(ContextParams { n_seq_max: 2, ..ContextParams::default() });
     for seq in [-1, 2, i32::MAX] {
         assert_eq!(refused(context.kv_seq_remove(seq, 0..1)), "seq_id");
         assert_eq!(refused(context.kv_seq_copy(0, seq, 0..1)), "seq_id");
@@ -413,15 +391,9 @@ fn states_that_were_altered_or_belong_elsewhere() {
         let cut = State::from_bytes(&good[..length]);
         assert_matches!(cut, Err(Error::State { .. }));
     }
-    assert_matches!(
-        context.restore_state(&state, None),
-        Err(Error::State { .. })
-    );
-    let mut small = cpu_context(ContextParams {
-        n_ctx: 256,
-        type_k: KvType::Q8_0,
-        ..ContextParams::default()
-    });
+    assert_matches!(context.restore_state(&state, None), Err(Error::State { .. }));
+    let mut small =
+        cpu_context(ContextParams { n_ctx: 256, type_k: KvType::Q8_0, ..ContextParams::default() });
     let other_type = small.restore_state(&state, Some(0));
     assert_matches!(other_type, Err(Error::State { .. }));
     small.kv_clear().unwrap();
@@ -436,10 +408,7 @@ fn a_context_that_predicts_of_a_model_without_blocks_for_that() {
         assert_eq!(refused(with(|params| params.mtp = mtp)), "mtp");
         let model = load(|p| p.load_mtp = true).unwrap();
         assert_eq!(model.n_layer_nextn(), 0);
-        let params = ContextParams {
-            mtp,
-            ..ContextParams::default()
-        };
+        let params = ContextParams { mtp, ..ContextParams::default() };
         assert_eq!(refused(Context::new(&model, params)), "mtp");
     }
 }

@@ -83,10 +83,7 @@ fn a_quantised_cache_gives_the_cpus_text_too() {
 fn without_fused_attention_llama_cpp_does_without() {
     own_process!();
     let unfused = |n_gpu_layers, gpus: &[&SimGpu], flash_attention| {
-        let params = ContextParams {
-            flash_attention,
-            ..context_params()
-        };
+        let params = ContextParams { flash_attention, ..context_params() };
         let model = load(gpus, n_gpu_layers);
         let mut context = Context::new(&model, params).unwrap();
         let rows = context.memory_breakdown().unwrap().rows;

@@ -200,23 +200,11 @@ fn type_id(name: &str) -> u32 {
 }
 
 fn matrix(type_id: u32, n_in: u32, n_out: u32) -> Operation {
-    Operation::Matrix {
-        type_id,
-        n_in,
-        n_out,
-        n_tokens: 1,
-    }
+    Operation::Matrix { type_id, n_in, n_out, n_tokens: 1 }
 }
 
 fn attention(type_id: u32, n_head: u32) -> Operation {
-    Operation::Attention {
-        type_id,
-        head_size: 64,
-        n_head,
-        n_head_kv: 2,
-        n_kv: 256,
-        n_tokens: 1,
-    }
+    Operation::Attention { type_id, head_size: 64, n_head, n_head_kv: 2, n_kv: 256, n_tokens: 1 }
 }
 
 /// One of each kind, small.
@@ -242,12 +230,7 @@ fn operations(name: &str) -> [Operation; 5] {
             n_head_kv: 2,
             n_tokens,
         },
-        Operation::Routing {
-            n_embd,
-            n_expert,
-            n_used,
-            n_tokens,
-        },
+        Operation::Routing { n_embd, n_expert, n_used, n_tokens },
     ]
 }
 

@@ -16,10 +16,7 @@ struct Weight {
 
 fn weights() -> Vec<Weight> {
     let path = CString::new(demo_path().to_str().unwrap()).unwrap();
-    let params = raw::gguf_init_params {
-        no_alloc: true,
-        ctx: std::ptr::null_mut(),
-    };
+    let params = raw::gguf_init_params { no_alloc: true, ctx: std::ptr::null_mut() };
     // SAFETY: a NUL-terminated path; indices below the count; freed once.
     unsafe {
         let file = raw::gguf_init_from_file(path.as_ptr(), params);
@@ -118,10 +115,7 @@ fn vulkan_aligns_as_the_device_does_and_cuts_lists_at_its_largest_allocation() {
     // The largest operand of a block just fits; the output's, a whole vocabulary wide, may not.
     let model = load(&[], 0);
     let (all, of_block) = (weights(), |it: &&Weight| it.name.starts_with("blk."));
-    let largest = all
-        .iter()
-        .filter(of_block)
-        .map(|it| largest_operand(&model, it));
+    let largest = all.iter().filter(of_block).map(|it| largest_operand(&model, it));
     let max_alloc = largest.max().unwrap();
     for alignment in [16, 64, 256, 4096] {
         let gpu = register(vulkan(alignment, max_alloc));

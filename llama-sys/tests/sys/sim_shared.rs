@@ -11,11 +11,7 @@ use llama_sys::sim::SimGpu;
 const CARD: &str = "LLAMA_SYS_TEST_CARD";
 
 fn card(file: &Path, total: u64) -> SimGpu {
-    SimGpu::builder("SIM shared card")
-        .total(total)
-        .shared(file)
-        .register()
-        .unwrap()
+    SimGpu::builder("SIM shared card").total(total).shared(file).register().unwrap()
 }
 
 /// Another process that has loaded the demo model onto the card and keeps it until it is killed.

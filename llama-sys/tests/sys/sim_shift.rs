@@ -27,10 +27,7 @@ fn shifted(context: &mut Context) {
 fn growth(of: ContextParams) -> u64 {
     let gpu = card(512 * MIB);
     let model = load(&[&gpu], 3);
-    let params = ContextParams {
-        n_outputs_max: of.n_seq_max,
-        ..of
-    };
+    let params = ContextParams { n_outputs_max: of.n_seq_max, ..of };
     let mut context = Context::new(&model, params).unwrap();
     let before = gpu.used() + taken(&context);
     shifted(&mut context);
@@ -68,11 +65,7 @@ fn plain_keys_are_turned_without_memory_from_four_tokens_for_each_cache_on() {
 #[test]
 fn quantised_keys_and_the_smallest_batches_take_memory_to_turn() {
     own_process!();
-    let quantised = ContextParams {
-        type_k: KvType::Q8_0,
-        n_ctx: 65536,
-        ..context_params()
-    };
+    let quantised = ContextParams { type_k: KvType::Q8_0, n_ctx: 65536, ..context_params() };
     assert!(growth(quantised) > 0);
     let small = ContextParams {
         n_ubatch: 1,

@@ -54,10 +54,7 @@ fn the_number_of_threads_changes_between_two_tokens_and_the_logits_do_not() {
     };
     assert_eq!(logits(2), logits(1));
     for (one, several) in [(0, 1), (1, 0), (1, 100_000)] {
-        assert_matches!(
-            context.set_threads(one, several),
-            Err(Error::InvalidParameter { .. })
-        );
+        assert_matches!(context.set_threads(one, several), Err(Error::InvalidParameter { .. }));
     }
     assert_eq!(context.threads(), (1, 1));
 }

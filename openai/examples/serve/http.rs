@@ -77,10 +77,9 @@ impl<S: Send + Sync> FromRequest<S> for Body {
                 Err(failed(StatusCode::PAYLOAD_TOO_LARGE, message))
             }
             Ok(Err(error)) => Err(failed(error.status(), error.body_text())),
-            Err(_) => Err(failed(
-                StatusCode::REQUEST_TIMEOUT,
-                "the request does not come to its end",
-            )),
+            Err(_) => {
+                Err(failed(StatusCode::REQUEST_TIMEOUT, "the request does not come to its end"))
+            }
         }
     }
 }
@@ -100,10 +99,9 @@ pub(crate) async fn blocking<T: Send + 'static>(
 ) -> Result<T, Failed> {
     match tokio::task::spawn_blocking(work).await {
         Ok(outcome) => Ok(outcome?),
-        Err(_) => Err(failed(
-            StatusCode::INTERNAL_SERVER_ERROR,
-            "the request could not be worked on",
-        )),
+        Err(_) => {
+            Err(failed(StatusCode::INTERNAL_SERVER_ERROR, "the request could not be worked on"))
+        }
     }
 }
 
@@ -145,10 +143,7 @@ pub(crate) async fn serve(
     let mut routes = routes
         .fallback(async || failed(StatusCode::NOT_FOUND, "there is nothing at this path"))
         .method_not_allowed_fallback(async || {
-            failed(
-                StatusCode::METHOD_NOT_ALLOWED,
-                "this path takes another method",
-            )
+            failed(StatusCode::METHOD_NOT_ALLOWED, "this path takes another method")
         })
         .layer(DefaultBodyLimit::max(LARGEST_BODY))
         .layer(GlobalConcurrencyLimitLayer::new(MOST_REQUESTS));

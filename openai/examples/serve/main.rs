@@ -76,9 +76,8 @@ fn main() -> ExitCode {
 async fn serve(args: Args) -> anyhow::Result<()> {
     // The smaller one first: the other takes what is left.
     let embedding = args.embed.as_deref().map(load_embedding).transpose()?;
-    let request = Request::new()
-        .n_seq_max(args.at_once)
-        .n_ctx(args.ctx.saturating_mul(args.at_once));
+    let request =
+        Request::new().n_seq_max(args.at_once).n_ctx(args.ctx.saturating_mul(args.at_once));
     let mut model = Model::builder(&args.model).request(request);
     if let Some(threads) = args.threads {
         model = model.n_threads(threads);
@@ -141,7 +140,5 @@ async fn embed(loaded: Option<Embedding>, Body(body): Body) -> Result<Json<Value
     let request = EmbeddingRequest::read(&body, &name)?;
     // In the order of their coming; who leaves meanwhile is not computed.
     let mut embedder = embedder.lock_owned().await;
-    Ok(Json(
-        http::blocking(move || request.answer(&mut embedder)).await?,
-    ))
+    Ok(Json(http::blocking(move || request.answer(&mut embedder)).await?))
 }

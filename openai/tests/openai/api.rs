@@ -58,10 +58,7 @@ fn with(mut body: Value, more: &Value) -> Value {
 
 fn said(more: &Value) -> Value {
     let messages = json!([{"role": "user", "content": "In the beginning"}]);
-    with(
-        json!({"messages": messages, "max_tokens": 12, "seed": 3}),
-        more,
-    )
+    with(json!({"messages": messages, "max_tokens": 12, "seed": 3}), more)
 }
 
 /// What the choices of a stream say together.
@@ -70,15 +67,10 @@ fn together(chunks: impl Iterator<Item = Value>, index: usize) -> String {
         Value::Array(choices) => choices,
         _ => Vec::new(),
     });
-    let texts = choices
-        .filter(|choice| choice["index"] == index)
-        .map(|choice| {
-            let content = choice["delta"]["content"].as_str();
-            content
-                .or(choice["text"].as_str())
-                .unwrap_or_default()
-                .to_owned()
-        });
+    let texts = choices.filter(|choice| choice["index"] == index).map(|choice| {
+        let content = choice["delta"]["content"].as_str();
+        content.or(choice["text"].as_str()).unwrap_or_default().to_owned()
+    });
     texts.collect()
 }
 
@@ -88,18 +80,12 @@ fn a_stream_says_what_the_whole_answer_says() {
         let asked = said(&json!({"n": n, "cache_prompt": false}));
         // The texts of one request and of the other run beside as many.
         let whole = chat(&asked).unwrap().wait().unwrap();
-        let streamed = with(
-            asked,
-            &json!({"stream": true, "stream_options": {"include_usage": true}}),
-        );
+        let streamed =
+            with(asked, &json!({"stream": true, "stream_options": {"include_usage": true}}));
         let stream = chat(&streamed).unwrap();
         assert!(stream.is_stream());
         let chunks: Vec<Value> = stream.into_iter().map(Result::unwrap).collect();
-        assert!(
-            chunks
-                .iter()
-                .all(|chunk| chunk["object"] == "chat.completion.chunk")
-        );
+        assert!(chunks.iter().all(|chunk| chunk["object"] == "chat.completion.chunk"));
         assert!(chunks.iter().all(|chunk| chunk["id"] == chunks[0]["id"]));
         for index in 0..n {
             let content = &whole["choices"][index]["message"]["content"];
@@ -125,19 +111,11 @@ fn an_answer_is_what_the_library_generates() {
         json!({"prompt": "And it came", "max_tokens": 16, "temperature": 0, "cache_prompt": false});
     let answer = complete(&asked).unwrap().wait().unwrap();
     let generate = model.generate("And it came").temp(0.0);
-    let own = engine
-        .submit(generate.max_tokens(16).cache_prompt(false))
-        .unwrap();
+    let own = engine.submit(generate.max_tokens(16).cache_prompt(false)).unwrap();
     let (text, statistics) = own.into_text().unwrap();
     assert_eq!(answer["choices"][0]["text"], text);
     assert_eq!(answer["usage"]["prompt_tokens"], statistics.prompt_tokens);
-    assert_eq!(
-        api.models(&["other", NAME])["data"]
-            .as_array()
-            .unwrap()
-            .len(),
-        2
-    );
+    assert_eq!(api.models(&["other", NAME])["data"].as_array().unwrap().len(), 2);
 }
 
 #[test]
@@ -149,16 +127,11 @@ fn prompts_come_as_texts_and_tokens_and_each_has_its_answers() {
     let texts = |prompt: Value| -> Vec<String> {
         let answer = complete(&asked(prompt)).unwrap().wait().unwrap();
         let choices = answer["choices"].as_array().unwrap().iter();
-        choices
-            .map(|it| it["text"].as_str().unwrap().to_owned())
-            .collect()
+        choices.map(|it| it["text"].as_str().unwrap().to_owned()).collect()
     };
     let one = texts(json!("And it"));
     assert_eq!(texts(json!(tokens("And it"))), one);
-    let both = with(
-        asked(json!(["And it", "In the"])),
-        &json!({"n": 2, "echo": true}),
-    );
+    let both = with(asked(json!(["And it", "In the"])), &json!({"n": 2, "echo": true}));
     let answer = complete(&both).unwrap().wait().unwrap();
     let begins: Vec<&str> = answer["choices"]
         .as_array()
@@ -167,10 +140,7 @@ fn prompts_come_as_texts_and_tokens_and_each_has_its_answers() {
         .map(|it| &it["text"].as_str().unwrap()[..6])
         .collect();
     assert_eq!(begins, ["And it", "And it", "In the", "In the"]);
-    assert_eq!(
-        answer["usage"]["prompt_tokens"],
-        tokens("And it").len() + tokens("In the").len()
-    );
+    assert_eq!(answer["usage"]["prompt_tokens"], tokens("And it").len() + tokens("In the").len());
 }
 
 #[test]
@@ -210,9 +180,7 @@ fn every_token_has_its_probability_in_a_stream_and_in_the_whole() {
         &json!({"logprobs": true, "top_logprobs": 2, "temperature": 0, "cache_prompt": false}),
     );
     let whole = chat(&asked).unwrap().wait().unwrap();
-    let told = whole["choices"][0]["logprobs"]["content"]
-        .as_array()
-        .unwrap();
+    let told = whole["choices"][0]["logprobs"]["content"].as_array().unwrap();
     assert_eq!(told.len(), 12);
     for token in told {
         assert_eq!(
@@ -222,9 +190,8 @@ fn every_token_has_its_probability_in_a_stream_and_in_the_whole() {
     }
     let streamed = chat(&with(asked, &json!({"stream": true}))).unwrap();
     let chunks: Vec<Value> = streamed.into_iter().map(Result::unwrap).collect();
-    let entries = chunks
-        .iter()
-        .filter_map(|chunk| chunk["choices"][0]["logprobs"]["content"].as_array());
+    let entries =
+        chunks.iter().filter_map(|chunk| chunk["choices"][0]["logprobs"]["content"].as_array());
     let entries: Vec<&Value> = entries.flatten().collect();
     assert_eq!(entries, told.iter().collect::<Vec<_>>());
 }
@@ -238,11 +205,7 @@ fn what_cannot_be_is_refused_before_anything_is_computed() {
     #[track_caller]
     fn refused(outcome: Result<Completion, ApiError>, param: &str) -> ApiError {
         let error = outcome.expect_err("it is refused");
-        assert_eq!(
-            (error.status, error.param.as_deref()),
-            (400, Some(param)),
-            "{error}"
-        );
+        assert_eq!((error.status, error.param.as_deref()), (400, Some(param)), "{error}");
         error
     }
     for (more, param) in [
@@ -258,20 +221,14 @@ fn what_cannot_be_is_refused_before_anything_is_computed() {
             json!({"tool_choice": "required", "tools": [{"type": "function", "function": {"name": "f"}}]}),
             "tool_choice",
         ),
-        (
-            json!({"response_format": {"type": "xml"}}),
-            "response_format.type",
-        ),
+        (json!({"response_format": {"type": "xml"}}), "response_format.type"),
         (
             json!({"response_format": {"type": "json_schema", "json_schema": {"schema": {"not": {}}}}}),
             "response_format",
         ),
         (json!({"functions": []}), "functions"),
         (json!({"audio": {"voice": "x"}}), "audio"),
-        (
-            json!({"messages": [{"role": "user", "content": "word ".repeat(2000)}]}),
-            "messages",
-        ),
+        (json!({"messages": [{"role": "user", "content": "word ".repeat(2000)}]}), "messages"),
     ] {
         refused(chat(said(&more)), param);
     }
@@ -295,16 +252,11 @@ fn a_role_that_the_template_refuses_is_the_request_s_fault() {
     let api = Api::new(model, engine, NAME).template(template);
     let body = json!({"messages": [{"role": "alien", "content": ""}]}).to_string();
     let error = api.chat(body.as_bytes()).unwrap_err();
-    assert_eq!(
-        (error.status, error.param.as_deref()),
-        (400, Some("messages"))
-    );
+    assert_eq!((error.status, error.param.as_deref()), (400, Some("messages")));
     assert!(error.message.contains("no alien"), "{error}");
 
     // The demo ships none.
-    let error = Api::new(model, engine, NAME)
-        .chat(body.as_bytes())
-        .unwrap_err();
+    let error = Api::new(model, engine, NAME).chat(body.as_bytes()).unwrap_err();
     assert_eq!((error.status, error.code), (400, Some("no_chat_template")));
 }
 
@@ -349,20 +301,12 @@ fn a_template_that_is_none_is_the_model_s_fault_and_says_where() {
     let body = json!({"messages": [{"role": "user", "content": "a"}]}).to_string();
     let error = api.chat(body.as_bytes()).unwrap_err();
     assert_eq!((error.status, error.param.as_deref()), (500, None));
-    assert!(
-        error.message.contains("wrong in line 2"),
-        "{}",
-        error.message
-    );
+    assert!(error.message.contains("wrong in line 2"), "{}", error.message);
 }
 
 #[test]
 fn vectors_come_as_numbers_and_packed() {
-    let model = Model::builder(demo_path())
-        .embeddings(Pooling::Mean)
-        .n_threads(1)
-        .load()
-        .unwrap();
+    let model = Model::builder(demo_path()).embeddings(Pooling::Mean).n_threads(1).load().unwrap();
     let mut embedder = model.embedder().unwrap();
     let mut answer = |body: Value| {
         EmbeddingRequest::read(body.to_string().as_bytes(), NAME)
@@ -375,17 +319,10 @@ fn vectors_come_as_numbers_and_packed() {
     for index in 0..2 {
         let numbers = plain["data"][index]["embedding"].as_array().unwrap();
         let text = packed["data"][index]["embedding"].as_str().unwrap();
-        assert_eq!(
-            text.len(),
-            (numbers.len() * 4).div_ceil(3) * 4,
-            "four bytes for each"
-        );
+        assert_eq!(text.len(), (numbers.len() * 4).div_ceil(3) * 4, "four bytes for each");
         assert_eq!(plain["data"][index]["index"], index);
     }
-    assert_eq!(
-        plain["usage"]["prompt_tokens"],
-        plain["usage"]["total_tokens"]
-    );
+    assert_eq!(plain["usage"]["prompt_tokens"], plain["usage"]["total_tokens"]);
     let width = plain["data"][0]["embedding"].as_array().unwrap().len();
     assert!(answer(json!({"input": "a", "dimensions": width})).is_ok());
     let error = answer(json!({"input": "a", "dimensions": 7})).unwrap_err();
@@ -397,11 +334,7 @@ fn vectors_come_as_numbers_and_packed() {
     );
     drop(embedder);
 
-    let each = Model::builder(demo_path())
-        .embeddings(Pooling::None)
-        .n_threads(1)
-        .load()
-        .unwrap();
+    let each = Model::builder(demo_path()).embeddings(Pooling::None).n_threads(1).load().unwrap();
     let request = EmbeddingRequest::read(br#"{"input": "a b"}"#, NAME).unwrap();
     let error = request.answer(&mut each.embedder().unwrap()).unwrap_err();
     assert!(error.message.contains("pooling"), "{error}");

@@ -28,37 +28,21 @@ fn endless(tokens: u32, more: &Value) -> String {
 #[test]
 fn it_answers_what_it_is_asked() {
     let server = Server::start(&["--embed", FILE, "--alias", "bible", "--ctx", "512"]);
-    assert!(
-        server.address.starts_with("127.0.0.1:"),
-        "this machine alone"
-    );
+    assert!(server.address.starts_with("127.0.0.1:"), "this machine alone");
     let (status, health) = server.get("/health");
     assert_eq!((status, &health["status"]), (200, &json!("ok")));
     let (_, models) = server.get("/v1/models");
-    let ids: Vec<&Value> = models["data"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|it| &it["id"])
-        .collect();
+    let ids: Vec<&Value> = models["data"].as_array().unwrap().iter().map(|it| &it["id"]).collect();
     assert_eq!(ids, ["bible", MODEL]);
 
     let asked = json!({"model": "bible", "max_tokens": 5, "messages": [{"role": "user", "content": "Hello!"}]});
     let (status, answer) = server.post(CHAT, &asked.to_string());
-    assert_eq!(
-        (status, &answer["object"]),
-        (200, &json!("chat.completion")),
-        "{answer}"
-    );
+    assert_eq!((status, &answer["object"]), (200, &json!("chat.completion")), "{answer}");
     assert_eq!(answer["usage"]["completion_tokens"], 5);
     let (status, answer) = server.post("/v1/embeddings", r#"{"input": ["a", "b c d"]}"#);
     assert_eq!(status, 200, "{answer}");
     let width = |index: usize| answer["data"][index]["embedding"].as_array().unwrap().len();
-    assert_eq!(
-        width(0),
-        width(1),
-        "a vector for each text, whatever the pooling"
-    );
+    assert_eq!(width(0), width(1), "a vector for each text, whatever the pooling");
 }
 
 #[test]
@@ -66,28 +50,14 @@ fn what_it_refuses_it_refuses_in_the_api_s_shape() {
     let server = Server::start(&["--ctx", "512"]);
     let error = |(status, body): (u16, Value)| {
         let error = &body["error"];
-        assert!(
-            error["message"].is_string() && error["type"].is_string(),
-            "{body}"
-        );
-        assert!(
-            error.get("param").is_some() && error.get("code").is_some(),
-            "{body}"
-        );
+        assert!(error["message"].is_string() && error["type"].is_string(), "{body}");
+        assert!(error.get("param").is_some() && error.get("code").is_some(), "{body}");
         (status, error["param"].clone(), error["code"].clone())
     };
     let plain = |status: u16| (status, Value::Null, Value::Null);
     for malformed in ["", "{", "[]", "\u{0}", &"[".repeat(1 << 16)] {
-        assert_eq!(
-            error(server.post(CHAT, malformed)),
-            plain(400),
-            "{malformed}"
-        );
-        assert_eq!(
-            error(server.post(TEXT, malformed)),
-            plain(400),
-            "{malformed}"
-        );
+        assert_eq!(error(server.post(CHAT, malformed)), plain(400), "{malformed}");
+        assert_eq!(error(server.post(TEXT, malformed)), plain(400), "{malformed}");
     }
     // A little more than 16 MiB: of what the server leaves unread a client may not get round to its answer.
     let oversized = format!("{{\"prompt\": \"{}\"}}", "a".repeat(16 << 20));
@@ -100,11 +70,7 @@ fn what_it_refuses_it_refuses_in_the_api_s_shape() {
     assert_eq!(error(server.post(TEXT, &other)), not_found);
     assert_eq!(error(server.get("/v1/nothing")), plain(404));
     assert_eq!(error(server.get(CHAT)), plain(405));
-    assert_eq!(
-        error(server.post("/v1/embeddings", "{}")),
-        plain(404),
-        "none is loaded"
-    );
+    assert_eq!(error(server.post("/v1/embeddings", "{}")), plain(404), "none is loaded");
 
     let raw = |head: &str| {
         use std::io::Write;
@@ -128,10 +94,7 @@ fn a_full_queue_is_said_at_once() {
     let waiting = server.sent(TEXT, &endless(1, &json!({})));
     server.until("the second waits", |it| it["queued"] == 1);
     let (status, body) = server.post(TEXT, r#"{"prompt": "a"}"#);
-    assert_eq!(
-        (status, &body["error"]["code"]),
-        (503, &json!("overloaded"))
-    );
+    assert_eq!((status, &body["error"]["code"]), (503, &json!("overloaded")));
     drop(running);
     assert!(rest(&waiting).contains("\"finish_reason\":\"length\""));
 }
@@ -149,10 +112,7 @@ fn a_client_that_goes_leaves_its_place() {
     server.until("it has left the queue", |it| it["queued"] == 0);
     drop(streaming);
     let after = server.until("the stream has ended", freed);
-    assert!(
-        after["generated_tokens"].as_u64().unwrap() < u64::from(TOKENS),
-        "{after}"
-    );
+    assert!(after["generated_tokens"].as_u64().unwrap() < u64::from(TOKENS), "{after}");
 
     let whole = server.sent(TEXT, &endless(TOKENS, &json!({})));
     server.until("it runs", |it| it["running"] == 1);
@@ -168,29 +128,16 @@ fn a_client_that_goes_leaves_its_place() {
 fn a_slow_reader_stalls_nobody_and_loses_nothing() {
     let server = Server::start(&["--at-once", "1", "--ctx", "2560"]);
     // So much to each token that no buffer of the system takes the whole.
-    let slow = server.sent(
-        TEXT,
-        &endless(2200, &json!({"stream": true, "logprobs": 128})),
-    );
+    let slow = server.sent(TEXT, &endless(2200, &json!({"stream": true, "logprobs": 128})));
     read_until(&slow, "data: ");
     for _ in 0..3 {
         let (status, answer) = server.post(TEXT, &endless(8, &json!({})));
-        assert_eq!(
-            (status, &answer["usage"]["completion_tokens"]),
-            (200, &json!(8))
-        );
+        assert_eq!((status, &answer["usage"]["completion_tokens"]), (200, &json!(8)));
     }
     let engine = server.until("it has made room", |it| it["suspended"].as_u64() >= Some(1));
-    assert!(
-        engine["generated_tokens"].as_u64().unwrap() < 2200,
-        "{engine}"
-    );
+    assert!(engine["generated_tokens"].as_u64().unwrap() < 2200, "{engine}");
     let read = rest(&slow);
-    assert_eq!(
-        read.matches("\"text\":").count(),
-        2200 + 1,
-        "a chunk for each token, and the end"
-    );
+    assert_eq!(read.matches("\"text\":").count(), 2200 + 1, "a chunk for each token, and the end");
     assert!(read.contains("\"finish_reason\":\"length\"") && read.contains("data: [DONE]"));
 }
 
@@ -204,10 +151,7 @@ fn what_runs_is_finished_before_it_ends() {
     let read = thread::scope(|scope| scope.spawn(|| rest(&streaming)).join()).unwrap();
     assert!(read.contains("\"finish_reason\":\"length\"") && read.contains("data: [DONE]"));
     assert_eq!(server.wait().code(), Some(0));
-    assert!(
-        std::net::TcpStream::connect(&server.address).is_err(),
-        "it listens no more"
-    );
+    assert!(std::net::TcpStream::connect(&server.address).is_err(), "it listens no more");
 }
 
 #[test]

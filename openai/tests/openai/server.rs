@@ -11,10 +11,8 @@ use serde_json::Value;
 use crate::program::Program;
 
 pub(crate) const MODEL: &str = "autoplace-demo-q8_0";
-pub(crate) const FILE: &str = concat!(
-    env!("CARGO_MANIFEST_DIR"),
-    "/../examples/model/autoplace-demo-q8_0.gguf"
-);
+pub(crate) const FILE: &str =
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
 
 /// How long a test waits for what must come: it fails after, rather than for ever.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
@@ -111,9 +109,8 @@ impl Drop for Server {
 }
 
 fn agent() -> ureq::Agent {
-    let config = ureq::Agent::config_builder()
-        .http_status_as_error(false)
-        .timeout_global(Some(PATIENCE));
+    let config =
+        ureq::Agent::config_builder().http_status_as_error(false).timeout_global(Some(PATIENCE));
     config.build().into()
 }
 

@@ -76,11 +76,7 @@ impl Builder {
 
     /// A file with nothing at all: later shards have no architecture.
     pub fn empty() -> Builder {
-        Builder {
-            version: 3,
-            metadata: Vec::new(),
-            tensors: Vec::new(),
-        }
+        Builder { version: 3, metadata: Vec::new(), tensors: Vec::new() }
     }
 
     numbers! {
@@ -158,11 +154,7 @@ impl Builder {
 
     /// Adds a tensor after the others: its name, type, and elements per dimension, the innermost first.
     pub fn tensor(mut self, name: &str, ty: TensorType, shape: &[u64]) -> Self {
-        self.tensors.push(NewTensor {
-            name: name.to_owned(),
-            ty,
-            shape: shape.to_owned(),
-        });
+        self.tensors.push(NewTensor { name: name.to_owned(), ty, shape: shape.to_owned() });
         self
     }
 
@@ -283,10 +275,7 @@ impl Builder {
 }
 
 fn unwritten(path: &Path, source: io::Error) -> Error {
-    Error::Write {
-        path: path.to_owned(),
-        source,
-    }
+    Error::Write { path: path.to_owned(), source }
 }
 
 fn push_string(out: &mut Vec<u8>, value: &[u8]) {
@@ -335,13 +324,7 @@ mod tests {
     use super::*;
 
     fn skeleton(model: &Builder) -> Header {
-        model
-            .header()
-            .unwrap()
-            .skeleton()
-            .unwrap()
-            .header()
-            .unwrap()
+        model.header().unwrap().skeleton().unwrap().header().unwrap()
     }
 
     #[test]
@@ -375,9 +358,8 @@ mod tests {
 
     #[test]
     fn a_model_without_a_vocabulary_keeps_the_size_that_it_states() {
-        let model = Builder::new("llama")
-            .str("tokenizer.ggml.model", "none")
-            .u32("llama.vocab_size", 77);
+        let model =
+            Builder::new("llama").str("tokenizer.ggml.model", "none").u32("llama.vocab_size", 77);
         let size = skeleton(&model).arch_u32("vocab_size").unwrap();
         assert_eq!(size, Some(77));
     }

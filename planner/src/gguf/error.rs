@@ -24,12 +24,7 @@ pub enum Error {
 
     /// The system failed to read bytes that should be there.
     #[error("{path}: byte {at}: cannot read {needed} bytes: {source}")]
-    Read {
-        path: PathBuf,
-        at: u64,
-        needed: u64,
-        source: io::Error,
-    },
+    Read { path: PathBuf, at: u64, needed: u64, source: io::Error },
 
     /// The system failed to write a file that is being built.
     #[error("{path}: cannot write: {source}")]
@@ -43,13 +38,7 @@ pub enum Error {
 
     /// The header goes on after the last byte.
     #[error("{path}: byte {at}: {what} needs {needed} bytes, but only {available} are left")]
-    Truncated {
-        path: PathBuf,
-        at: u64,
-        what: String,
-        needed: u64,
-        available: u64,
-    },
+    Truncated { path: PathBuf, at: u64, what: String, needed: u64, available: u64 },
 
     /// The first four bytes are not `GGUF`.
     #[error("{path}: byte 0: not a GGUF file: it begins with \"{}\", not \"GGUF\"{}", found.escape_ascii(), hint(found))]
@@ -68,32 +57,17 @@ pub enum Error {
     /// What the header says at this byte cannot be, or is more than we accept: the file is damaged or was written
     /// wrongly.
     #[error("{path}: byte {at}: {problem}")]
-    Malformed {
-        path: PathBuf,
-        at: u64,
-        problem: String,
-    },
+    Malformed { path: PathBuf, at: u64, problem: String },
 
     /// A tensor's data reaches past the end of the file: the download is incomplete.
     #[error(
         "{path}: byte {at}: the data of tensor '{tensor}' ends at byte {end}, but the file has only {file_bytes}: it is incomplete"
     )]
-    TensorOutside {
-        path: PathBuf,
-        at: u64,
-        tensor: String,
-        end: u64,
-        file_bytes: u64,
-    },
+    TensorOutside { path: PathBuf, at: u64, tensor: String, end: u64, file_bytes: u64 },
 
     /// A shard of a split model cannot be opened.
     #[error("{path}: shard {} of {count} is missing: {source}", index + 1)]
-    ShardMissing {
-        path: PathBuf,
-        index: u16,
-        count: u16,
-        source: io::Error,
-    },
+    ShardMissing { path: PathBuf, index: u16, count: u16, source: io::Error },
 
     /// The shards of a split model do not belong together, their names do not say so, or it is not the first.
     #[error("{path}: {problem}")]
@@ -105,13 +79,7 @@ pub enum Error {
 
     /// A key has a value of another type than the one wanted; llama.cpp converts none either.
     #[error("{path}: byte {at}: key '{key}' is of type {found}, not {wanted}")]
-    WrongType {
-        path: PathBuf,
-        at: u64,
-        key: String,
-        wanted: ValueType,
-        found: ValueType,
-    },
+    WrongType { path: PathBuf, at: u64, key: String, wanted: ValueType, found: ValueType },
 }
 
 /// What a file that is no GGUF probably is: each of these is a common accident.

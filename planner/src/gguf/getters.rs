@@ -92,11 +92,7 @@ impl Header {
         let Some(value) = self.get(key) else {
             return Ok(None);
         };
-        let wrong = || {
-            self.inner
-                .metadata
-                .wrong_type(key, ValueType::U64, value.ty())
-        };
+        let wrong = || self.inner.metadata.wrong_type(key, ValueType::U64, value.ty());
         let integer = value.as_integer().ok_or_else(wrong)?;
         u64::try_from(integer).map(Some).map_err(|_| {
             let problem = format_args!("key '{key}' is {integer}, which is not a number >= 0");

@@ -76,11 +76,7 @@ impl Metadata {
             }
             entries.push(Entry { key, at, value });
         }
-        Ok(Metadata {
-            source: source.clone(),
-            entries,
-            by_key,
-        })
+        Ok(Metadata { source: source.clone(), entries, by_key })
     }
 
     /// The keys and values in the file's order.
@@ -119,10 +115,8 @@ impl Metadata {
 
     /// The value of a key that has to be there.
     pub(super) fn required<'a, T: OfValue<'a>>(&'a self, key: &str) -> Result<T, Error> {
-        self.typed(key)?.ok_or_else(|| Error::MissingKey {
-            path: self.source.path_buf(),
-            key: key.to_owned(),
-        })
+        self.typed(key)?
+            .ok_or_else(|| Error::MissingKey { path: self.source.path_buf(), key: key.to_owned() })
     }
 
     fn find(&self, key: &str) -> Option<&Entry> {
@@ -193,12 +187,7 @@ fn read_string(
 ) -> Result<Stored, Error> {
     let length = cursor.string_len(what)?;
     if length > MAX_KEPT_STRING || *kept + length > MAX_KEPT {
-        let place = ArrayPlace {
-            ty: ValueType::U8,
-            count: length,
-            at: cursor.at(),
-            bytes: length,
-        };
+        let place = ArrayPlace { ty: ValueType::U8, count: length, at: cursor.at(), bytes: length };
         cursor.skip(length, what)?;
         return Ok(Stored::LongText(place));
     }
@@ -244,10 +233,5 @@ fn read_array(cursor: &mut Cursor<'_>, key: &str) -> Result<ArrayPlace, Error> {
     } else {
         cursor.skip(least, all)?;
     }
-    Ok(ArrayPlace {
-        ty,
-        count,
-        at,
-        bytes: cursor.at() - at,
-    })
+    Ok(ArrayPlace { ty, count, at, bytes: cursor.at() - at })
 }

@@ -26,10 +26,7 @@ pub struct Shard {
 
 impl Shard {
     fn of(source: &Source) -> Shard {
-        Shard {
-            path: source.path().clone(),
-            file_bytes: source.len(),
-        }
+        Shard { path: source.path().clone(), file_bytes: source.len() }
     }
 
     /// The file.
@@ -66,10 +63,7 @@ pub(super) fn assemble(
             shards.push(Shard::of(&source));
             check_total(&source, &shards, tensors.len() + own.len())?;
             let own = own.into_iter();
-            tensors.extend(own.map(|tensor| Tensor {
-                shard: index,
-                ..tensor
-            }));
+            tensors.extend(own.map(|tensor| Tensor { shard: index, ..tensor }));
         }
     }
     let by_name = by_name(&shards, &tensors)?;
@@ -80,12 +74,7 @@ pub(super) fn assemble(
             return Err(wrong(first.path(), problem));
         }
     }
-    Ok(Inner {
-        metadata,
-        shards,
-        tensors,
-        by_name,
-    })
+    Ok(Inner { metadata, shards, tensors, by_name })
 }
 
 /// Checks one file that may be any shard of a model.
@@ -102,12 +91,7 @@ pub(super) fn open_beside(first: &Path, index: u16, count: u16) -> Result<Source
         wrong(first, problem)
     })?;
     Source::open(&path).map_err(|error| match error {
-        Error::Open { path, source } => Error::ShardMissing {
-            path,
-            index,
-            count,
-            source,
-        },
+        Error::Open { path, source } => Error::ShardMissing { path, index, count, source },
         other => other,
     })
 }
@@ -124,10 +108,7 @@ fn suffix(index: u16, count: u16) -> String {
 }
 
 pub(super) fn wrong(path: &Path, problem: String) -> Error {
-    Error::Shards {
-        path: path.to_owned(),
-        problem,
-    }
+    Error::Shards { path: path.to_owned(), problem }
 }
 
 /// Reads the tensors of a shard after the first and checks that it is the one it should be.

@@ -38,15 +38,10 @@ enum Bytes {
 
 impl Source {
     pub(super) fn open(path: &Path) -> Result<Source, Error> {
-        let failed = |source| Error::Open {
-            path: path.to_owned(),
-            source,
-        };
+        let failed = |source| Error::Open { path: path.to_owned(), source };
         // Before opening: opening a pipe would wait for a writer.
         if !std::fs::metadata(path).map_err(failed)?.is_file() {
-            return Err(Error::NotAFile {
-                path: path.to_owned(),
-            });
+            return Err(Error::NotAFile { path: path.to_owned() });
         }
         let file = File::open(path).map_err(failed)?;
         let metadata = file.metadata().map_err(failed)?;
@@ -108,28 +103,17 @@ impl Source {
         let Bytes::File(file, was) = &self.bytes else {
             return Ok(());
         };
-        let is = file.metadata().map_err(|source| Error::Open {
-            path: self.path_buf(),
-            source,
-        })?;
+        let is = file.metadata().map_err(|source| Error::Open { path: self.path_buf(), source })?;
         if is.len() == was.len() && is.modified().ok() == was.modified().ok() {
             return Ok(());
         }
-        Err(Error::Changed {
-            path: self.path_buf(),
-            was: was.len(),
-            is: is.len(),
-        })
+        Err(Error::Changed { path: self.path_buf(), was: was.len(), is: is.len() })
     }
 
     /// What stands at byte `at` cannot be.
     #[cold]
     pub(super) fn malformed(&self, at: u64, problem: impl Display) -> Error {
-        Error::Malformed {
-            path: self.path_buf(),
-            at,
-            problem: problem.to_string(),
-        }
+        Error::Malformed { path: self.path_buf(), at, problem: problem.to_string() }
     }
 
     #[cold]
@@ -208,9 +192,7 @@ impl<'s> Cursor<'s> {
     /// A cursor from `at` to `end`; the caller has checked that `at <= end <= source.held()`.
     pub(super) fn over(source: &'s Source, at: u64, end: u64) -> Cursor<'s> {
         let window = (end - at).min(WINDOW) as usize;
-        Cursor {
-            reader: BufReader::with_capacity(window, Stretch { source, at, end }),
-        }
+        Cursor { reader: BufReader::with_capacity(window, Stretch { source, at, end }) }
     }
 
     pub(super) fn source(&self) -> &'s Source {
@@ -353,18 +335,12 @@ mod tests {
         cursor.u32("").unwrap();
         cursor.skip(WINDOW as u64 - 6, "").unwrap();
         let at = cursor.at() as usize;
-        assert_eq!(
-            cursor.array("").unwrap(),
-            std::array::from_fn::<_, 8, _>(|i| byte(at + i))
-        );
+        assert_eq!(cursor.array("").unwrap(), std::array::from_fn::<_, 8, _>(|i| byte(at + i)));
         cursor.skip(WINDOW as u64, "").unwrap();
         let at = cursor.at() as usize;
         let mut out = vec![7];
         cursor.bytes(WINDOW as u64 - 6, &mut out, "").unwrap();
-        assert_eq!(
-            (out.len(), cursor.at() as usize),
-            (WINDOW - 6, at + WINDOW - 6)
-        );
+        assert_eq!((out.len(), cursor.at() as usize), (WINDOW - 6, at + WINDOW - 6));
         assert!(out.iter().enumerate().all(|(i, &b)| b == byte(at + i)));
     }
 

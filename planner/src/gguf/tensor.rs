@@ -75,16 +75,7 @@ impl Tensor {
             source.malformed(shape_at, problem)
         })?;
         let offset = cursor.u64(format_args!("the offset of tensor '{name}'"))?;
-        Ok(Tensor {
-            name,
-            ty,
-            n_dims: n_dims as u8,
-            shard: 0,
-            shape,
-            offset,
-            bytes,
-            at,
-        })
+        Ok(Tensor { name, ty, n_dims: n_dims as u8, shard: 0, shape, offset, bytes, at })
     }
 
     /// The name, such as `blk.0.attn_q.weight`; at most 63 bytes.

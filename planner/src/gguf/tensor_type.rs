@@ -113,8 +113,7 @@ impl TensorType {
     /// [`checked_row_bytes`](Self::checked_row_bytes) for a number that nobody has checked.
     #[doc(alias = "ggml_row_size")]
     pub const fn row_bytes(self, ne0: u64) -> u64 {
-        ne0.div_ceil(self.block_size())
-            .saturating_mul(self.type_size())
+        ne0.div_ceil(self.block_size()).saturating_mul(self.type_size())
     }
 
     /// The bytes of a row of `ne0` elements, or `None` if that is no whole number of blocks or exceeds 64 bits.

@@ -38,9 +38,7 @@ impl ValueType {
     /// The type with this id, if there is one.
     pub fn from_id(id: u32) -> Option<ValueType> {
         use ValueType::*;
-        let all = [
-            U8, I8, U16, I16, U32, I32, F32, Bool, Str, Array, U64, I64, F64,
-        ];
+        let all = [U8, I8, U16, I16, U32, I32, F32, Bool, Str, Array, U64, I64, F64];
         all.get(id as usize).copied()
     }
 
@@ -270,12 +268,7 @@ impl<'a> Array<'a> {
         if self.place.ty != ValueType::Str {
             return Err(self.wrong_type("str"));
         }
-        Ok(Strings {
-            array: *self,
-            cursor: self.cursor()?,
-            next: 0,
-            text: Vec::new(),
-        })
+        Ok(Strings { array: *self, cursor: self.cursor()?, next: 0, text: Vec::new() })
     }
 
     /// The elements of an array of `u32`, or of `i32` none of which is negative.

@@ -43,11 +43,7 @@ impl Bandwidth {
     /// A figure from this source, without a day.
     #[must_use]
     pub const fn new(bytes_per_second: u64, source: BandwidthSource) -> Self {
-        Self {
-            bytes_per_second,
-            source,
-            date: None,
-        }
+        Self { bytes_per_second, source, date: None }
     }
 
     /// A figure that was measured on this day.
@@ -136,9 +132,6 @@ mod tests {
         assert_eq!(json, r#"{"bytes_per_second":5,"source":"catalogue"}"#);
         let json = serde_json::to_string(&measured(5)).unwrap();
         assert!(json.ends_with(r#""source":"measured","date":"2026-11-21"}"#));
-        assert_eq!(
-            serde_json::from_str::<Bandwidth>(&json).unwrap(),
-            measured(5)
-        );
+        assert_eq!(serde_json::from_str::<Bandwidth>(&json).unwrap(), measured(5));
     }
 }

@@ -218,11 +218,7 @@ impl Store {
     fn put<T: Serialize>(&self, key: String, value: T) {
         let Some(folder) = &self.folder else { return };
         let name = self.name(&key);
-        let document = Document {
-            version: VERSION,
-            key,
-            value,
-        };
+        let document = Document { version: VERSION, key, value };
         let text = serde_json::to_string_pretty(&document).map_err(io::Error::other);
         if let Err(error) = text.and_then(|text| replace(folder, &name, &text)) {
             tracing::debug!(%error, name, folder = %folder.display(), "is not kept");
@@ -273,7 +269,5 @@ fn gpu_key(gpu: &Gpu, build: &str) -> Option<String> {
     });
     let (slice, name) = (slice.unwrap_or_default(), &gpu.description);
     let (driver, backend) = (gpu.driver.as_deref().unwrap_or("?"), &gpu.backend);
-    Some(format!(
-        "{name}{slice} at {place}, driver {driver}, {backend}, {build}"
-    ))
+    Some(format!("{name}{slice} at {place}, driver {driver}, {backend}, {build}"))
 }

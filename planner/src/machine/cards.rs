@@ -70,11 +70,7 @@ impl GpuProcess {
     /// A program of which only its process id is known.
     #[must_use]
     pub const fn new(pid: u32) -> Self {
-        Self {
-            pid,
-            name: None,
-            bytes: None,
-        }
+        Self { pid, name: None, bytes: None }
     }
 
     /// Sets its name. Of a path, as drivers give it, the last part is kept.
@@ -156,8 +152,7 @@ fn with_reading(mut gpu: Gpu, reading: Option<Reading>) -> Gpu {
     let Some(memory) = reading else {
         return gpu;
     };
-    gpu.total(memory.total.saturating_sub(memory.reserved.unwrap_or(0)))
-        .free(memory.free)
+    gpu.total(memory.total.saturating_sub(memory.reserved.unwrap_or(0))).free(memory.free)
 }
 
 /// Adds what is known of a GPU beside its memory: its card's, and the catalogue's where no driver tells.
@@ -252,9 +247,6 @@ mod tests {
         let held = GpuProcess::new(4711).name("/opt/ollama").bytes(gib(5));
         assert_eq!(held.to_string(), "ollama (process 4711) holds 5.0 GiB");
         let text = GpuProcess::new(7).to_string();
-        assert_eq!(
-            text,
-            "a program (process 7) holds what the driver does not tell"
-        );
+        assert_eq!(text, "a program (process 7) holds what the driver does not tell");
     }
 }

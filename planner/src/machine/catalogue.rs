@@ -113,9 +113,7 @@ pub(super) fn named(text: &str) -> Result<Gpu, CatalogueError> {
         let size = asked.gib.ok_or(CatalogueError::NoSize { name })?;
         return Ok(card.gpu(size));
     }
-    let sizes = cards
-        .iter()
-        .flat_map(|&card| card.gib.iter().map(move |&size| (card, size)));
+    let sizes = cards.iter().flat_map(|&card| card.gib.iter().map(move |&size| (card, size)));
     let is_meant = |&(_, size): &(&Card, u64)| asked.gib.is_none_or(|asked| asked == size);
     let mut meant = sizes.clone().filter(is_meant);
     match (meant.next(), meant.next()) {
@@ -169,9 +167,7 @@ pub(super) fn bandwidth(description: &str, total: u64) -> Option<Bandwidth> {
 /// The threads that the multiprocessors of a card that was found hold at once, by its name and size as for
 /// [`bandwidth`]; of two answers the larger.
 pub(super) fn resident_threads(description: &str, total: u64) -> Option<u32> {
-    found(description, total)
-        .filter_map(|card| card.resident_threads)
-        .max()
+    found(description, total).filter_map(|card| card.resident_threads).max()
 }
 
 fn found(description: &str, total: u64) -> impl Iterator<Item = &'static Card> {
@@ -194,10 +190,7 @@ impl Card {
         };
         let threads = |field: &str| {
             let (processors, each) = field.split_once(" x ")?;
-            processors
-                .parse::<u32>()
-                .ok()?
-                .checked_mul(each.parse().ok()?)
+            processors.parse::<u32>().ok()?.checked_mul(each.parse().ok()?)
         };
         let peak = gb_per_second.checked_mul(1_000_000_000)?;
         Some(Self {

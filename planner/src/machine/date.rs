@@ -54,9 +54,7 @@ impl FromStr for Date {
         let date = text.parse().ok().map(Self);
         // ISO 8601 has other years, and other ways to write a day.
         date.filter(|date| date.0.year() > 0 && date.to_string() == text)
-            .ok_or_else(|| DateError {
-                text: text.to_owned(),
-            })
+            .ok_or_else(|| DateError { text: text.to_owned() })
     }
 }
 

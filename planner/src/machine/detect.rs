@@ -87,10 +87,7 @@ impl Detector {
     /// `CUDA_DEVICE_ORDER=PCI_BUS_ID`, instead of asking the environment.
     #[must_use]
     pub fn cuda_visible_devices(mut self, list: Option<&str>, pci_order: bool) -> Self {
-        self.cuda_visibility = Some(CudaVisibility {
-            devices: list.map(str::to_owned),
-            pci_order,
-        });
+        self.cuda_visibility = Some(CudaVisibility { devices: list.map(str::to_owned), pci_order });
         self
     }
 

@@ -40,10 +40,7 @@ pub struct MachineError {
 
 impl MachineFileError {
     fn new(problem: impl fmt::Display) -> Self {
-        Self {
-            file: None,
-            problem: problem.to_string(),
-        }
+        Self { file: None, problem: problem.to_string() }
     }
 
     fn of(mut self, file: &Path) -> Self {
@@ -65,10 +62,7 @@ impl Machine {
             #[serde(flatten)]
             machine: &'a Machine,
         }
-        let document = Document {
-            version: VERSION,
-            machine: self,
-        };
+        let document = Document { version: VERSION, machine: self };
         serde_json::to_string_pretty(&document).map_err(MachineFileError::new)
     }
 
@@ -113,8 +107,7 @@ impl Machine {
     pub fn read(file: impl AsRef<Path>) -> Result<Self, MachineFileError> {
         let file = file.as_ref();
         let read = fs::read_to_string(file).map_err(MachineFileError::new);
-        read.and_then(|text| Self::from_json(&text))
-            .map_err(|error| error.of(file))
+        read.and_then(|text| Self::from_json(&text)).map_err(|error| error.of(file))
     }
 
     /// Whether its figures can be those of a machine. A detected one's always can; a machine that was read from a file

@@ -115,11 +115,7 @@ impl Reading {
     /// A source's total and free bytes.
     #[must_use]
     pub const fn new(total: u64, free: u64) -> Self {
-        Self {
-            total,
-            free,
-            reserved: None,
-        }
+        Self { total, free, reserved: None }
     }
 
     /// The same, with the bytes that the driver keeps for itself.
@@ -187,11 +183,7 @@ impl Gpu {
     /// Sets the bytes that are free; more than its total counts as its total.
     #[must_use]
     pub const fn free(mut self, bytes: u64) -> Self {
-        self.free = if self.total > 0 && bytes > self.total {
-            self.total
-        } else {
-            bytes
-        };
+        self.free = if self.total > 0 && bytes > self.total { self.total } else { bytes };
         self
     }
 
@@ -347,14 +339,8 @@ mod tests {
         let card = || Gpu::new("RTX 4090");
         let sizes = |gpu: Gpu| (gpu.free, gpu.total);
         assert_eq!(sizes(card().total(gib(24))), (gib(24), gib(24)));
-        assert_eq!(
-            sizes(card().total(gib(24)).free(gib(22))),
-            (gib(22), gib(24))
-        );
-        assert_eq!(
-            sizes(card().free(gib(22)).total(gib(24))),
-            (gib(22), gib(24))
-        );
+        assert_eq!(sizes(card().total(gib(24)).free(gib(22))), (gib(22), gib(24)));
+        assert_eq!(sizes(card().free(gib(22)).total(gib(24))), (gib(22), gib(24)));
         assert_eq!(sizes(card().total(gib(8)).free(gib(9))), (gib(8), gib(8)));
         assert_eq!(sizes(card().free(gib(9)).total(gib(8))), (gib(8), gib(8)));
         assert!(!card().free_is_after_opening());
@@ -382,9 +368,6 @@ mod tests {
         assert_eq!(text, "RTX 4090 (CUDA0): 22.0 GiB free of 24.0 GiB");
         let shared = Gpu::new("Apple M3").kind(GpuKind::Integrated);
         let text = shared.total(gib(16)).to_string();
-        assert_eq!(
-            text,
-            "Apple M3: 16.0 GiB free of 16.0 GiB, shared with the host"
-        );
+        assert_eq!(text, "Apple M3: 16.0 GiB free of 16.0 GiB, shared with the host");
     }
 }

@@ -70,9 +70,7 @@ impl MeasuredRates {
     pub fn merge(&mut self, later: Self) {
         self.date = later.date;
         self.threads = later.threads.or(self.threads);
-        update(&mut self.weights, later.weights, |rate| {
-            (rate.tensor_type, rate.experts)
-        });
+        update(&mut self.weights, later.weights, |rate| (rate.tensor_type, rate.experts));
         update(&mut self.attention, later.attention, |rate| {
             (rate.kv_type, rate.head_size, rate.n_gqa)
         });
@@ -193,13 +191,7 @@ impl LearnedHeadroom {
     /// What was measured on this day, with no work until [`work`](Self::work) says with how much.
     #[must_use]
     pub const fn new(driver: u64, growth: u64, date: Date) -> Self {
-        Self {
-            driver,
-            growth,
-            activations: 0,
-            decoded_matrix: 0,
-            date,
-        }
+        Self { driver, growth, activations: 0, decoded_matrix: 0, date }
     }
 
     /// Sets the work that it was measured with: bytes of activations, and of the largest matrix decoded.
@@ -225,11 +217,8 @@ impl LearnedHeadroom {
     /// Two measurements as one: of both parts the larger, learned with the larger work. Where neither work is the
     /// larger it is the later one, `self`: what it was seen to take with that, it surely takes no more than.
     pub(super) fn and_earlier(self, earlier: Self) -> Self {
-        let larger = if earlier.covers(self.activations, self.decoded_matrix) {
-            earlier
-        } else {
-            self
-        };
+        let larger =
+            if earlier.covers(self.activations, self.decoded_matrix) { earlier } else { self };
         Self {
             driver: self.driver.max(earlier.driver),
             growth: self.growth.max(earlier.growth),
@@ -254,11 +243,7 @@ mod tests {
     use crate::machine::{Date, mib};
 
     fn weight(tensor_type: TensorType, bytes_per_second: u64) -> WeightRate {
-        WeightRate {
-            tensor_type,
-            experts: false,
-            bytes_per_second,
-        }
+        WeightRate { tensor_type, experts: false, bytes_per_second }
     }
 
     #[test]
@@ -276,11 +261,7 @@ mod tests {
             n_gqa: 4,
             bytes_per_second: 3,
         }];
-        later.link = Some(LinkRate {
-            upload: 1,
-            download: 2,
-            crossing_ns: 3,
-        });
+        later.link = Some(LinkRate { upload: 1, download: 2, crossing_ns: 3 });
         rates.merge(later.clone());
         let expected = [
             weight(TensorType::Q4_K, 10),
@@ -320,9 +301,6 @@ mod tests {
     #[test]
     fn it_prints_its_parts_and_its_day() {
         let text = learned(120, 88, (1, 1)).to_string();
-        assert_eq!(
-            text,
-            "driver 120 MiB, growth 88 MiB, measured on 2026-11-21"
-        );
+        assert_eq!(text, "driver 120 MiB, growth 88 MiB, measured on 2026-11-21");
     }
 }

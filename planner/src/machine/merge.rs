@@ -161,10 +161,8 @@ struct Merge<'a> {
 
 impl Merge<'_> {
     fn add(&mut self, device: &GgmlDevice, kind: GpuKind) {
-        let mut gpu = Gpu::new(&device.description)
-            .kind(kind)
-            .backend(&device.backend)
-            .device(&device.name);
+        let mut gpu =
+            Gpu::new(&device.description).kind(kind).backend(&device.backend).device(&device.name);
         gpu.pci_id = device.pci_id();
         gpu.ggml = Some(Reading::new(device.total, device.free));
         let place = self.card(device, kind);
@@ -286,9 +284,7 @@ impl Merge<'_> {
         for (card, _) in cards.filter(|(_, claimed)| !**claimed) {
             let reason = match backend {
                 Some("CUDA") if card.hidden => UnusedReason::Hidden,
-                Some(name) => UnusedReason::NotListed {
-                    backend: name.to_owned(),
-                },
+                Some(name) => UnusedReason::NotListed { backend: name.to_owned() },
                 None => UnusedReason::NoBackend,
             };
             let gpu = card_alone(card);

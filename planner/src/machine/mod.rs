@@ -89,13 +89,7 @@ impl Machine {
     /// A machine with this host and no GPU.
     #[must_use]
     pub const fn new(host: Host) -> Self {
-        Self {
-            gpus: Vec::new(),
-            host,
-            wsl: false,
-            unused_gpus: Vec::new(),
-            notes: Vec::new(),
-        }
+        Self { gpus: Vec::new(), host, wsl: false, unused_gpus: Vec::new(), notes: Vec::new() }
     }
 
     /// This computer for planning without llama.cpp: NVIDIA's cards and the host. Never fails; see
@@ -224,9 +218,6 @@ mod tests {
         let gpu = Gpu::new("NVIDIA GeForce RTX 4090").device("CUDA0");
         let reason = UnusedReason::NoBackend;
         let text = UnusedGpu { gpu, reason }.to_string();
-        assert_eq!(
-            text,
-            "RTX 4090 (CUDA0) is not used: this build has no backend for it"
-        );
+        assert_eq!(text, "RTX 4090 (CUDA0) is not used: this build has no backend for it");
     }
 }

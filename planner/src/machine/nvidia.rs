@@ -133,20 +133,12 @@ fn gpu(nvml: &Nvml, index: u32, driver: &Option<String>, notes: &mut Notes) -> O
     let about = format!("NVIDIA GPU {index}");
     let mut told =
         |what: &str, error: &dyn Display| notes.add(about.clone(), format!("{what}: {error}"));
-    let device = nvml
-        .device_by_index(index)
-        .map_err(|error| told("is skipped", &error))
-        .ok()?;
-    let name = device
-        .name()
-        .map_err(|error| told("does not tell its name", &error));
-    let pci = device
-        .pci_info()
-        .map_err(|error| told("does not tell its PCI address", &error));
+    let device = nvml.device_by_index(index).map_err(|error| told("is skipped", &error)).ok()?;
+    let name = device.name().map_err(|error| told("does not tell its name", &error));
+    let pci = device.pci_info().map_err(|error| told("does not tell its PCI address", &error));
     let pci_id = pci.ok().and_then(|pci| {
         let id = pci.bus_id.parse();
-        id.map_err(|error| told("has an odd PCI address", &error))
-            .ok()
+        id.map_err(|error| told("has an odd PCI address", &error)).ok()
     });
     let mut unified = false;
     let memory = match second_query(&device) {
@@ -190,10 +182,7 @@ fn second_query(device: &Device<'_>) -> Result<Reading, NvmlError> {
 }
 
 /// `nvmlDeviceGetMemoryInfo`, which `nvml-wrapper` loads and has no function for.
-#[allow(
-    unsafe_code,
-    reason = "the one call of NVML's that its wrapper leaves to its users"
-)]
+#[allow(unsafe_code, reason = "the one call of NVML's that its wrapper leaves to its users")]
 fn first_query(nvml: &Nvml, device: &Device<'_>) -> Result<Reading, NvmlError> {
     let query = nvml_sym(nvml.lib().nvmlDeviceGetMemoryInfo.as_ref())?;
     let mut memory = MaybeUninit::zeroed();
@@ -231,10 +220,7 @@ fn pcie(device: &Device<'_>) -> Option<PcieLink> {
         PcieRate::new(u8::try_from(generation).ok()?, u8::try_from(lanes).ok()?)
     };
     let max = rate(device.max_pcie_link_gen(), device.max_pcie_link_width())?;
-    let (generation, lanes) = (
-        device.current_pcie_link_gen(),
-        device.current_pcie_link_width(),
-    );
+    let (generation, lanes) = (device.current_pcie_link_gen(), device.current_pcie_link_width());
     let current = rate(generation, lanes);
     Some(PcieLink { max, current })
 }
@@ -285,9 +271,7 @@ fn others_and_us(nvml: &Nvml, device: &Device<'_>) -> Option<(Vec<GpuProcess>, b
 }
 
 fn answer<T>(what: &str, result: Result<T, NvmlError>) -> Option<T> {
-    result
-        .inspect_err(|error| tracing::debug!(%error, "NVML does not tell: {what}"))
-        .ok()
+    result.inspect_err(|error| tracing::debug!(%error, "NVML does not tell: {what}")).ok()
 }
 
 #[cfg(test)]

@@ -37,23 +37,13 @@ impl PciId {
     /// A card's address from its parts. `device` has five bits and `function` three; higher bits are dropped.
     #[must_use]
     pub const fn new(domain: u32, bus: u8, device: u8, function: u8) -> Self {
-        Self {
-            domain,
-            bus,
-            device: device & 0x1f,
-            function: function & 0x7,
-        }
+        Self { domain, bus, device: device & 0x1f, function: function & 0x7 }
     }
 }
 
 impl fmt::Display for PciId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            domain,
-            bus,
-            device,
-            function,
-        } = self;
+        let Self { domain, bus, device, function } = self;
         f.pad(&format!("{domain:04x}:{bus:02x}:{device:02x}.{function:x}"))
     }
 }
@@ -62,9 +52,7 @@ impl FromStr for PciId {
     type Err = PciIdError;
 
     fn from_str(text: &str) -> Result<Self, PciIdError> {
-        parse(text).ok_or_else(|| PciIdError {
-            text: text.to_owned(),
-        })
+        parse(text).ok_or_else(|| PciIdError { text: text.to_owned() })
     }
 }
 
@@ -126,10 +114,7 @@ mod tests {
     fn it_serialises_as_its_text() {
         let id = PciId::new(0, 1, 0, 0);
         assert_eq!(serde_json::to_string(&id).unwrap(), "\"0000:01:00.0\"");
-        assert_eq!(
-            serde_json::from_str::<PciId>("\"0000:01:00.0\"").unwrap(),
-            id
-        );
+        assert_eq!(serde_json::from_str::<PciId>("\"0000:01:00.0\"").unwrap(), id);
         assert!(serde_json::from_str::<PciId>("\"nonsense\"").is_err());
     }
 

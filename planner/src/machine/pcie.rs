@@ -69,13 +69,9 @@ impl PcieLink {
         };
         let least = |which| {
             let way = card.ancestors().take_while(is_device);
-            way.filter_map(|device| PcieRate::of_device(device, which))
-                .reduce(PcieRate::least)
+            way.filter_map(|device| PcieRate::of_device(device, which)).reduce(PcieRate::least)
         };
-        Some(Self {
-            max: least("max")?,
-            current: least("current"),
-        })
+        Some(Self { max: least("max")?, current: least("current") })
     }
 }
 
@@ -84,11 +80,7 @@ impl PcieRate {
     #[must_use]
     pub const fn new(generation: u8, lanes: u8) -> Option<Self> {
         let exists = generation >= 1 && generation <= 6 && lanes >= 1 && lanes <= 32;
-        if exists {
-            Some(Self { generation, lanes })
-        } else {
-            None
-        }
+        if exists { Some(Self { generation, lanes }) } else { None }
     }
 
     /// Whether there is such a rate; a file may say anything.

@@ -71,10 +71,7 @@ pub struct Note {
 impl Note {
     /// A note about a source or a device.
     pub fn new(about: impl Into<String>, text: impl Into<String>) -> Self {
-        Self {
-            about: about.into(),
-            text: text.into(),
-        }
+        Self { about: about.into(), text: text.into() }
     }
 }
 

@@ -96,11 +96,7 @@ mod tests {
         let card = |(place, name): (usize, &str)| {
             let uuid = Some(format!("GPU-{place}abc-def"));
             let name = name.to_owned();
-            NvidiaGpu {
-                name,
-                uuid,
-                ..NvidiaGpu::default()
-            }
+            NvidiaGpu { name, uuid, ..NvidiaGpu::default() }
         };
         let mut cards: Vec<NvidiaGpu> = names.split(' ').enumerate().map(card).collect();
         let mut notes = Notes::default();
@@ -128,11 +124,7 @@ mod tests {
             // A MIG slice of no known card.
             (Some("MIG-1"), false, "a b", (vec![0, 1], true)),
         ] {
-            assert_eq!(
-                shown(list, pci_order, names),
-                expected,
-                "{list:?} of {names}"
-            );
+            assert_eq!(shown(list, pci_order, names), expected, "{list:?} of {names}");
         }
     }
 }

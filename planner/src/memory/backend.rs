@@ -19,38 +19,23 @@ pub struct BackendRules {
 
 impl BackendRules {
     /// The host: `TENSOR_ALIGNMENT` (ggml-impl.h). Pinned buffers of a GPU's backend follow it too.
-    pub const HOST: Self = Self {
-        alignment: 32,
-        row_padding: None,
-    };
+    pub const HOST: Self = Self { alignment: 32, row_padding: None };
 
     /// CUDA, and the same code under ROCm and MUSA: ggml-cuda.cu, `ggml_backend_cuda_buffer_type_get_alignment`,
     /// `ggml_backend_cuda_buffer_type_get_alloc_size`, `MATRIX_ROW_PADDING` 512.
-    pub const CUDA: Self = Self {
-        alignment: 128,
-        row_padding: Some(512),
-    };
+    pub const CUDA: Self = Self { alignment: 128, row_padding: Some(512) };
 
     /// Vulkan: the device's `minStorageBufferOffsetAlignment` (ggml-vulkan.cpp,
     /// `ggml_backend_vk_buffer_type_get_alignment`), of which the standard allows up to 256. Where [`Gpu::alignment`]
     /// does not say, this is at most 255 bytes per tensor too much.
-    pub const VULKAN: Self = Self {
-        alignment: 256,
-        row_padding: None,
-    };
+    pub const VULKAN: Self = Self { alignment: 256, row_padding: None };
 
     /// Metal: ggml-metal.cpp, `ggml_backend_metal_buffer_type_shared_get_alignment`,
     /// `ggml_backend_metal_buffer_type_private_get_alignment`.
-    pub const METAL: Self = Self {
-        alignment: 32,
-        row_padding: None,
-    };
+    pub const METAL: Self = Self { alignment: 32, row_padding: None };
 
     /// A backend that we have not read: the most that any of the others takes.
-    pub const WIDEST: Self = Self {
-        alignment: 256,
-        row_padding: Some(512),
-    };
+    pub const WIDEST: Self = Self { alignment: 256, row_padding: Some(512) };
 
     /// The rules of the backend that ggml's registry calls so (`CUDA`, `ROCm`, `Vulkan`, `MTL`).
     #[must_use]
@@ -260,11 +245,8 @@ mod tests {
     fn an_unknown_backend_takes_the_most_of_all() {
         let unknown = Rules::of("SomethingNew");
         for rules in [Rules::CUDA, Rules::VULKAN, Rules::METAL] {
-            for (ty, ne0, bytes) in [
-                (T::Q4_0, 96, 54_000),
-                (T::F32, 7, 28),
-                (T::Q6_K, 4096, 3360),
-            ] {
+            for (ty, ne0, bytes) in [(T::Q4_0, 96, 54_000), (T::F32, 7, 28), (T::Q6_K, 4096, 3360)]
+            {
                 assert!(unknown.alloc(ty, ne0, bytes) >= rules.alloc(ty, ne0, bytes));
             }
         }

@@ -147,11 +147,7 @@ impl ContextParams {
     pub fn sizes(&self) -> Result<ContextSizes, Error> {
         let refuse = |parameter, value: u32, limit: String| {
             let value = u64::from(value);
-            Err(Error::Context {
-                parameter,
-                value,
-                limit,
-            })
+            Err(Error::Context { parameter, value, limit })
         };
         if !(1..=MAX_CONTEXT).contains(&self.n_ctx) {
             let limit = "a context has 1 to 2147483392 tokens (it is padded to a multiple of 256, and positions are signed)";
@@ -162,11 +158,7 @@ impl ContextParams {
             return refuse("n_seq_max", self.n_seq_max, limit.to_owned());
         }
         if self.n_batch == 0 {
-            return refuse(
-                "n_batch",
-                0,
-                "a batch of no tokens ends the process".to_owned(),
-            );
+            return refuse("n_batch", 0, "a batch of no tokens ends the process".to_owned());
         }
         if self.n_rs_seq > MOST_TAKEN_BACK {
             let limit = "at most 64 states more are kept";
@@ -228,12 +220,7 @@ impl ContextParams {
         ] {
             let block = ty.tensor_type().block_size();
             if !u64::from(head).is_multiple_of(block) {
-                return Err(Error::KvWidth {
-                    parameter,
-                    ty,
-                    block,
-                    head,
-                });
+                return Err(Error::KvWidth { parameter, ty, block, head });
             }
         }
         Ok(())
@@ -292,12 +279,9 @@ mod tests {
 
     #[test]
     fn outputs_are_one_per_sequence_at_least_and_a_batch_at_most() {
-        for (n_outputs_max, n_seq_max, outputs) in [
-            (1, 1, (1, 1)),
-            (1, 4, (4, 4)),
-            (0, 1, (512, 2048)),
-            (100_000, 1, (512, 2048)),
-        ] {
+        for (n_outputs_max, n_seq_max, outputs) in
+            [(1, 1, (1, 1)), (1, 4, (4, 4)), (0, 1, (512, 2048)), (100_000, 1, (512, 2048))]
+        {
             let sizes = with(|it| (it.n_outputs_max, it.n_seq_max) = (n_outputs_max, n_seq_max));
             let sizes = sizes.unwrap();
             assert_eq!((sizes.n_outputs, sizes.output_rows), outputs);

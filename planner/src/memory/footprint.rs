@@ -20,19 +20,13 @@ impl Footprint {
     /// A footprint of these parts, in bytes.
     #[must_use]
     pub const fn new(weights: u64, kv: u64, compute: u64) -> Self {
-        Self {
-            weights,
-            kv,
-            compute,
-        }
+        Self { weights, kv, compute }
     }
 
     /// All parts together, in bytes; saturates.
     #[must_use]
     pub const fn total(&self) -> u64 {
-        self.weights
-            .saturating_add(self.kv)
-            .saturating_add(self.compute)
+        self.weights.saturating_add(self.kv).saturating_add(self.compute)
     }
 }
 

@@ -96,9 +96,7 @@ impl FromStr for KvType {
         Self::ALL
             .into_iter()
             .find(|ty| ty.tensor_type().name().eq_ignore_ascii_case(text))
-            .ok_or_else(|| KvTypeError {
-                text: text.to_owned(),
-            })
+            .ok_or_else(|| KvTypeError { text: text.to_owned() })
     }
 }
 

@@ -26,11 +26,7 @@ impl OverrideRules {
             }),
             place => Ok((Pattern::new(&rule.pattern)?, place)),
         };
-        overrides
-            .iter()
-            .map(rule)
-            .collect::<Result<_, _>>()
-            .map(Self)
+        overrides.iter().map(rule).collect::<Result<_, _>>().map(Self)
     }
 
     /// Where the weight of this name goes, if elsewhere than its layer: the first pattern found in it decides.
@@ -51,10 +47,7 @@ impl Pattern {
     ///
     /// [`Error::Override`] where it is none, or one that C++ could read differently.
     pub(super) fn new(pattern: &str) -> Result<Self, Error> {
-        let error = |reason| Error::Override {
-            pattern: pattern.to_owned(),
-            reason,
-        };
+        let error = |reason| Error::Override { pattern: pattern.to_owned(), reason };
         Scan::new(pattern).check().map_err(error)?;
         let regex = regex_lite::Regex::new(pattern).map_err(|reason| error(reason.to_string()))?;
         Ok(Self(regex))
@@ -73,9 +66,7 @@ struct Scan<'a> {
 
 impl<'a> Scan<'a> {
     fn new(pattern: &'a str) -> Self {
-        Self {
-            rest: pattern.as_bytes(),
-        }
+        Self { rest: pattern.as_bytes() }
     }
 
     fn next(&mut self) -> Option<u8> {
@@ -223,11 +214,7 @@ mod tests {
             (r"^output\.weight$", "output.weight", true),
             (r"^output\.weight$", "attn_output.weight", false),
             (r"blk\.\d{2,}\.", "blk.7.attn_q.weight", false),
-            (
-                r"[^.]+_exps\.(?:weight|bias)",
-                "blk.1.ffn_up_exps.bias",
-                true,
-            ),
+            (r"[^.]+_exps\.(?:weight|bias)", "blk.1.ffn_up_exps.bias", true),
             (r"_norm\b", "blk.1.attn_norm.weight", true),
             ("", "anything", true),
         ] {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pooling {
-    /// As the model's header says; an error where it says nothing.
+    /// As the model's header says. Where it says nothing, a load refuses.
     #[default]
     Model,
     /// Not at all: a vector for each token.

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// How positions are scaled, for a context longer than the model was trained on; what is `None` is as the model says. The
-/// fields are those of `llama_context_params`.
+/// How positions are scaled, for a context longer than the model was trained on; what is `None` is as the model says.
+/// The fields are those of `llama_context_params`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]

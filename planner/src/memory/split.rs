@@ -32,11 +32,7 @@ impl Split {
     /// So many layers on the GPUs, shared out by their free bytes.
     #[must_use]
     pub const fn layers(n_gpu_layers: u32) -> Self {
-        Self {
-            n_gpu_layers,
-            tensor_split: Vec::new(),
-            overrides: Vec::new(),
-        }
+        Self { n_gpu_layers, tensor_split: Vec::new(), overrides: Vec::new() }
     }
 
     /// So many layers on each GPU, in the GPUs' order, the last of them ending with the output layer.
@@ -47,17 +43,11 @@ impl Split {
     /// to each GPU. One GPU needs no proportions.
     #[must_use]
     pub fn by_counts(counts: &[u32]) -> Self {
-        let all = counts
-            .iter()
-            .fold(0, |sum: u32, &count| sum.saturating_add(count));
+        let all = counts.iter().fold(0, |sum: u32, &count| sum.saturating_add(count));
         #[allow(clippy::cast_precision_loss)] // at most 513: exact
         let proportions: Vec<f32> = counts.iter().map(|&count| count as f32).collect();
         let split = Self::layers(all);
-        if proportions.len() > 1 {
-            split.tensor_split(proportions)
-        } else {
-            split
-        }
+        if proportions.len() > 1 { split.tensor_split(proportions) } else { split }
     }
 
     /// Sets the proportions of the layers per GPU.
@@ -79,10 +69,7 @@ impl TensorOverride {
     /// Weights whose name has a match of this pattern go there.
     #[must_use]
     pub fn new(pattern: impl Into<String>, place: Place) -> Self {
-        Self {
-            pattern: pattern.into(),
-            place,
-        }
+        Self { pattern: pattern.into(), place }
     }
 
     /// Whether its pattern means the same to llama.cpp as here.

@@ -147,12 +147,7 @@ impl Planner<'_> {
             return Ok(None);
         }
         machine.host.available -= taken_of_host;
-        Ok(Some(Arrangement {
-            machine,
-            placed,
-            taken,
-            taken_of_host,
-        }))
+        Ok(Some(Arrangement { machine, placed, taken, taken_of_host }))
     }
 
     /// Bytes that a companion takes of its GPU: its own, what they may be wrong by, and the pools of its backend.
@@ -190,17 +185,10 @@ impl Arrangement {
             host.free = machine.host.available;
             host.companions = self.taken_of_host;
         }
-        for PlannedCompanion {
-            role,
-            name,
-            gpu,
-            bytes,
-        } in &self.placed
-        {
+        for PlannedCompanion { role, name, gpu, bytes } in &self.placed {
             let bytes = Bytes(bytes.gpu.total().saturating_add(bytes.host.total()));
             let place = gpu.as_deref().unwrap_or("the host");
-            plan.notes
-                .push(format!("{role} {name} on {place}: {bytes}"));
+            plan.notes.push(format!("{role} {name} on {place}: {bytes}"));
         }
         plan.companions = self.placed;
         plan

@@ -64,15 +64,6 @@ pub enum Error {
         /// The other.
         n_ctx: u32,
     },
-    /// The model's own pooling was asked for, and it has none: each token would get a vector of its own.
-    #[error(
-        "{model} does not say how the vectors of a text's tokens become one (`pooling_type`): choose `Pooling::Mean`, `Cls` or `Last` as its \
-         makers do, or `Pooling::None` for a vector of each token"
-    )]
-    NoPooling {
-        /// The model's name.
-        model: String,
-    },
     /// Layers on a GPU were asked for, and there is none.
     #[error("{n_gpu_layers} layers on a GPU were asked for, but there is no usable GPU")]
     NoGpu {

@@ -156,11 +156,7 @@ impl Room<'_> {
     /// The GPUs, for people.
     pub(super) fn names(&self) -> String {
         let names: Vec<&str> = self.gpus.iter().map(|gpu| gpu.name.as_str()).collect();
-        if names.is_empty() {
-            "the host".to_owned()
-        } else {
-            names.join(" and ")
-        }
+        if names.is_empty() { "the host".to_owned() } else { names.join(" and ") }
     }
 
     /// What is missing where, for people.
@@ -173,9 +169,7 @@ impl Room<'_> {
             missing: level.missing(),
         };
         let gpus = self.gpus.iter().zip(&levels.gpus);
-        gpus.map(|(gpu, level)| of(&gpu.name, level))
-            .chain([of("host", &levels.host)])
-            .collect()
+        gpus.map(|(gpu, level)| of(&gpu.name, level)).chain([of("host", &levels.host)]).collect()
     }
 
     /// The devices of a plan, with so many layers on each GPU and on the host.

@@ -85,11 +85,7 @@ fn longest(
             footprint.compute = footprint.compute.saturating_add(more.compute);
         }
         footprints.host += beyond.host;
-        let unsure = if careful {
-            unsure
-        } else {
-            Uncertainty::default()
-        };
+        let unsure = if careful { unsure } else { Uncertainty::default() };
         let levels = chosen.room.levels(&footprints, &unsure);
         if levels.fit() {
             low = middle;

@@ -128,17 +128,13 @@ impl Plan {
 
     /// The GPUs that are used.
     pub fn gpus(&self) -> impl Iterator<Item = &Placement> {
-        self.placements
-            .iter()
-            .filter(|placement| placement.kind != PlacementKind::Host)
+        self.placements.iter().filter(|placement| placement.kind != PlacementKind::Host)
     }
 
     /// The host.
     #[must_use]
     pub fn host(&self) -> Option<&Placement> {
-        self.placements
-            .iter()
-            .find(|placement| placement.kind == PlacementKind::Host)
+        self.placements.iter().find(|placement| placement.kind == PlacementKind::Host)
     }
 
     /// What llama.cpp is told of it.

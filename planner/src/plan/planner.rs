@@ -2,7 +2,7 @@
 
 use crate::machine::Machine;
 use crate::memory;
-use crate::memory::{Companion, ContextParams, MOST_TAKEN_BACK, Pooling};
+use crate::memory::{Companion, ContextParams, MOST_TAKEN_BACK};
 use crate::profile::ModelProfile;
 
 use super::fit::Chosen;
@@ -40,12 +40,7 @@ impl<'a> Planner<'a> {
     /// A planner with the default request.
     #[must_use]
     pub fn new(profile: &'a ModelProfile, machine: &'a Machine) -> Self {
-        Self {
-            profile,
-            machine,
-            request: Request::new(),
-            companions: Vec::new(),
-        }
+        Self { profile, machine, request: Request::new(), companions: Vec::new() }
     }
 
     /// Sets what is asked for.
@@ -79,10 +74,7 @@ impl<'a> Planner<'a> {
             return self.beside_companions(by_arithmetic);
         }
         if let Some(reason) = self.unknown() {
-            return Err(Error::Unknown {
-                model: self.profile.name.clone(),
-                reason,
-            });
+            return Err(Error::Unknown { model: self.profile.name.clone(), reason });
         }
         let params = self.params();
         let mut chosen = self.chosen(self.policy(), &params, Placements::choose)?;
@@ -152,11 +144,6 @@ impl<'a> Planner<'a> {
         let sequences = request.params.n_seq_max;
         self.profile.check_predicting(sequences, request.embeds())?;
         request.asked_context()?;
-        let by_model = request.params.embeddings == Some(Pooling::Model);
-        if by_model && self.profile.hparams.pooling.is_none() {
-            let model = self.profile.name.clone();
-            return Err(Error::NoPooling { model });
-        }
         let n_ctx = request.tokens(self.profile);
         let asked = request.workload.iter().map(|it| ("workload", it.tokens()));
         let at = request.at.iter().map(|&depth| ("at", depth));
@@ -311,9 +298,7 @@ impl<'a> Planner<'a> {
         notes.extend(reasons::notes(profile, &self.request, params, confidence));
         notes.extend(reasons::unused_gpus(self.machine));
         let windows = profile.state.windows();
-        let placements = chosen
-            .room
-            .placements(&chosen.levels, &chosen.counts, layers - n);
+        let placements = chosen.room.placements(&chosen.levels, &chosen.counts, layers - n);
         Ok(Plan {
             model: ModelSummary {
                 path: profile.path.clone(),

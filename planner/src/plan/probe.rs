@@ -47,9 +47,6 @@ pub struct NoRoom {
 impl NoRoom {
     /// A device without room for a buffer of so many bytes.
     pub fn new(device: impl Into<String>, bytes: u64) -> Self {
-        Self {
-            device: device.into(),
-            bytes,
-        }
+        Self { device: device.into(), bytes }
     }
 }

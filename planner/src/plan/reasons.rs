@@ -23,11 +23,7 @@ pub(super) fn unmodelled(reason: Unmodelled<'_>) -> String {
     match reason {
         Unmodelled::State(reason) => reason.to_owned(),
         Unmodelled::Graph { architecture, does } => format!("`{architecture}` {does}"),
-        Unmodelled::Weights {
-            first,
-            count,
-            bytes,
-        } => format!(
+        Unmodelled::Weights { first, count, bytes } => format!(
             "the file holds {count} tensors ({}) of no known place, such as `{first}`",
             Bytes(bytes)
         ),
@@ -38,9 +34,9 @@ pub(super) fn unmodelled(reason: Unmodelled<'_>) -> String {
 pub(super) fn changed(profile: &ModelProfile, request: &Request) -> Option<String> {
     let layers = profile.full_offload();
     match request.gpu_layers {
-        GpuLayers::Exactly(asked) | GpuLayers::AtMost(asked) if asked > layers => Some(format!(
-            "{asked} layers were asked for, the model has {layers}"
-        )),
+        GpuLayers::Exactly(asked) | GpuLayers::AtMost(asked) if asked > layers => {
+            Some(format!("{asked} layers were asked for, the model has {layers}"))
+        }
         _ => None,
     }
 }
@@ -89,10 +85,9 @@ pub(super) fn notes(
     let mut notes = Vec::new();
     let n_ctx = params.n_ctx;
     let trained = profile.hparams.n_ctx_train;
-    if trained > 0 && n_ctx > trained {
-        notes.push(format!(
-            "{n_ctx} tokens of context, but the model was trained on {trained}"
-        ));
+    let each = if params.kv_unified { n_ctx } else { n_ctx / params.n_seq_max.max(1) };
+    if trained > 0 && each > trained {
+        notes.push(format!("{each} tokens of context, but the model was trained on {trained}"));
     }
     if request.context == Context::Default && n_ctx < trained {
         notes.push(format!(

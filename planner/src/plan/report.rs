@@ -19,12 +19,7 @@ impl fmt::Display for Plan {
         if let Some(file_type) = &model.file_type {
             write!(f, " · {file_type}")?;
         }
-        writeln!(
-            f,
-            " · {} · {} layers + output",
-            Bytes(model.file_bytes),
-            model.blocks
-        )?;
+        writeln!(f, " · {} · {} layers + output", Bytes(model.file_bytes), model.blocks)?;
         let names = self.placements.iter().map(|it| it.name.chars().count());
         let width = names.fold(16, usize::max);
         let cells: Vec<[String; 5]> = self.placements.iter().map(cells).collect();
@@ -81,18 +76,13 @@ impl Plan {
     fn speed_in_words(&self, speed: &Speed) -> String {
         let mut depths = speed.generation.iter();
         let middle = (speed.depth, speed.tokens_per_second);
-        let (depth, first) = depths
-            .next()
-            .map_or(middle, |at| (at.depth, at.tokens_per_second));
+        let (depth, first) = depths.next().map_or(middle, |at| (at.depth, at.tokens_per_second));
         let mut begin = format!("about {} tok/s after {depth} tokens", rounded(first));
         for at in depths {
             begin += &format!(", {} after {}", rounded(at.tokens_per_second), at.depth);
         }
         if speed.prompt.tokens > 0 {
-            begin += &format!(
-                "; prompts {} tok/s",
-                rounded(speed.prompt.tokens_per_second)
-            );
+            begin += &format!("; prompts {} tok/s", rounded(speed.prompt.tokens_per_second));
         }
         begin += &format!("; by {}", speed.basis);
         let Some(all) = speed.all_on_gpus else {
@@ -138,19 +128,8 @@ fn cells(placement: &Placement) -> [String; 5] {
         0 => "-".to_owned(),
         bytes => Bytes(bytes).to_string(),
     };
-    let Footprint {
-        weights,
-        kv,
-        compute,
-        ..
-    } = placement.footprint;
+    let Footprint { weights, kv, compute, .. } = placement.footprint;
     let [weights, kv, compute, headroom] =
         [weights, kv, compute, placement.headroom.total()].map(bytes);
-    [
-        weights,
-        kv,
-        compute,
-        headroom,
-        Bytes(placement.free).to_string(),
-    ]
+    [weights, kv, compute, headroom, Bytes(placement.free).to_string()]
 }

@@ -240,10 +240,7 @@ impl Request {
             at: Vec::new(),
             draft_max: 0,
             allow_paging: false,
-            params: ContextParams {
-                n_ctx: 0,
-                ..ContextParams::default()
-            },
+            params: ContextParams { n_ctx: 0, ..ContextParams::default() },
         }
     }
 
@@ -286,9 +283,10 @@ impl Request {
         /// Sets whether a model may be planned that fits nowhere, GPUs and host together (`false`: that is an error).
         ///
         /// Where it fits nothing changes. Where it does not, its file is mapped and the host's weights are not arranged
-        /// anew (`mmap` on, `repack` off): the system then drops those that it has no room for, and reads them from disk
-        /// again for every token, which [`Plan::paging`](super::Plan::paging) counts. Cache, compute buffers and adapters
-        /// must fit. A GPU whose backend lets no file be mapped (Metal, integrated GPUs) has no part in such a plan.
+        /// anew (`mmap` on, `repack` off): the system then drops those that it has no room for, and reads them from
+        /// disk again for every token, which [`Plan::paging`](super::Plan::paging) counts. Cache, compute buffers and
+        /// adapters must fit. A GPU whose backend lets no file be mapped (Metal, integrated GPUs) has no part in such a
+        /// plan.
         allow_paging(allow: bool) allow_paging = allow;
     }
 

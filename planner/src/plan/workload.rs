@@ -22,11 +22,7 @@ impl Workload {
     /// A prompt and its reply, in an empty context.
     #[must_use]
     pub const fn new(prompt: u32, reply: u32) -> Self {
-        Self {
-            before: 0,
-            prompt,
-            reply,
-        }
+        Self { before: 0, prompt, reply }
     }
 
     /// Sets the tokens before the prompt.
@@ -47,9 +43,7 @@ impl Workload {
     /// The tokens before the middle of the reply.
     #[must_use]
     pub const fn depth(&self) -> u32 {
-        self.before
-            .saturating_add(self.prompt)
-            .saturating_add(self.reply / 2)
+        self.before.saturating_add(self.prompt).saturating_add(self.reply / 2)
     }
 
     /// The tokens before the middle of the prompt.
@@ -60,9 +54,7 @@ impl Workload {
     /// All tokens.
     #[must_use]
     pub const fn tokens(&self) -> u32 {
-        self.before
-            .saturating_add(self.prompt)
-            .saturating_add(self.reply)
+        self.before.saturating_add(self.prompt).saturating_add(self.reply)
     }
 }
 

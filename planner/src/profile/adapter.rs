@@ -33,20 +33,12 @@ impl Factor {
             let problem = format!("is {ty}; an adapter's are floats or quantised");
             return Err(AdapterError::tensor(file, tensor.name(), problem));
         }
-        Ok(Self {
-            ty,
-            shape: tensor.shape(),
-            bytes: tensor.bytes(),
-        })
+        Ok(Self { ty, shape: tensor.shape(), bytes: tensor.bytes() })
     }
 
     /// A row of 32-bit floats.
     pub(crate) const fn of_floats(width: u64) -> Self {
-        Self {
-            ty: TensorType::F32,
-            shape: [width, 1, 1, 1],
-            bytes: width.saturating_mul(4),
-        }
+        Self { ty: TensorType::F32, shape: [width, 1, 1, 1], bytes: width.saturating_mul(4) }
     }
 }
 
@@ -241,10 +233,7 @@ impl ModelProfile {
         let blocks = weights.blocks.iter().enumerate();
         let layers = blocks
             .map(|(index, block)| (&block.weights, Layer::Block(index)))
-            .chain([
-                (&weights.input, Layer::Input),
-                (&weights.output, Layer::Output),
-            ]);
+            .chain([(&weights.input, Layer::Input), (&weights.output, Layer::Output)]);
         let known: HashMap<&str, (&Weight, Layer)> = layers
             .flat_map(|(weights, layer)| weights.iter().map(move |one| (&*one.name, (one, layer))))
             .collect();
@@ -302,12 +291,7 @@ pub enum AdapterError {
     Unreadable { file: String, reason: String },
     /// The file is something else.
     #[error("{file} is no LoRA adapter: `{key}` is {found} and not `{wanted}`")]
-    WrongKind {
-        file: String,
-        key: String,
-        found: String,
-        wanted: &'static str,
-    },
+    WrongKind { file: String, key: String, found: String, wanted: &'static str },
     /// An adapter that takes effect only after certain tokens (aLoRA): from the first token on it would be another one.
     #[error("{file}: an adapter that is activated by tokens (aLoRA) cannot be used here")]
     Activated { file: String },
@@ -316,26 +300,13 @@ pub enum AdapterError {
     Empty { file: String },
     /// A tensor that is no half of a pair or no direction of a layer, or that does not go with its weight.
     #[error("{file}: the tensor `{tensor}` {problem}")]
-    Tensor {
-        file: String,
-        tensor: String,
-        problem: String,
-    },
+    Tensor { file: String, tensor: String, problem: String },
     /// An adapter of another architecture.
     #[error("{file} is an adapter for `{found}`, and {model} is `{needed}`")]
-    Architecture {
-        file: String,
-        model: String,
-        found: String,
-        needed: String,
-    },
+    Architecture { file: String, model: String, found: String, needed: String },
     /// A weight that the model does not have.
     #[error("{file} changes `{weight}`, which {model} does not have")]
-    NoSuchWeight {
-        file: String,
-        model: String,
-        weight: String,
-    },
+    NoSuchWeight { file: String, model: String, weight: String },
     /// An adapter for a token embedding that is the output matrix too: llama.cpp's process ends on it.
     #[error("{file} changes the token embedding, which in {model} is the output matrix too")]
     TiedEmbedding { file: String, model: String },
@@ -346,10 +317,7 @@ pub enum AdapterError {
     #[error("two adapters are called {name}: one needs a name of its own")]
     Twice { name: String },
     /// An adapter that the model was not loaded with.
-    #[error(
-        "the model was loaded without an adapter called {name}: {}",
-        list(present)
-    )]
+    #[error("the model was loaded without an adapter called {name}: {}", list(present))]
     NoSuchAdapter { name: String, present: Vec<String> },
     /// A range of layers without any that a control vector could be added to.
     #[error(
@@ -360,18 +328,10 @@ pub enum AdapterError {
 
 impl AdapterError {
     pub(super) fn tensor(file: &str, tensor: &str, problem: impl Into<String>) -> Self {
-        Self::Tensor {
-            file: file.to_owned(),
-            tensor: tensor.to_owned(),
-            problem: problem.into(),
-        }
+        Self::Tensor { file: file.to_owned(), tensor: tensor.to_owned(), problem: problem.into() }
     }
 }
 
 fn list(present: &[String]) -> String {
-    if present.is_empty() {
-        "it has none".into()
-    } else {
-        format!("it has {}", present.join(", "))
-    }
+    if present.is_empty() { "it has none".into() } else { format!("it has {}", present.join(", ")) }
 }

@@ -165,23 +165,12 @@ pub(super) fn law(architecture: &str) -> Option<Law> {
     use Predicting::{AsOthers, Nothing, Unread};
     use Recurring::{AllButEvery, Every, WithoutKeyHeads, WithoutKeyHeadsAndForward};
     use Unstated::{Fatal, NoWindow, Refused, Tokens};
-    let window = |unstated, pattern| Window {
-        unstated,
-        fixed: None,
-        pattern,
-    };
-    let fixed = |tokens, unstated, pattern| Window {
-        fixed: Some(tokens),
-        ..window(unstated, pattern)
-    };
+    let window = |unstated, pattern| Window { unstated, fixed: None, pattern };
+    let fixed =
+        |tokens, unstated, pattern| Window { fixed: Some(tokens), ..window(unstated, pattern) };
     let windowed = |unstated, pattern| Law::Windowed(window(unstated, pattern));
     let hybrid = |mixer, recurring, attention, predicting| {
-        Law::Hybrid(Hybrid {
-            mixer,
-            recurring,
-            attention,
-            predicting,
-        })
+        Law::Hybrid(Hybrid { mixer, recurring, attention, predicting })
     };
     Some(match architecture {
         // phi3 reads a sliding window and then disables it (models/phi3.cpp, `load_arch_hparams`); phimoe, llama, qwen2

@@ -53,12 +53,7 @@ impl ControlVector {
         if directions.is_empty() {
             return Err(AdapterError::Empty { file });
         }
-        Ok(Self {
-            file,
-            header: header.clone(),
-            width,
-            directions,
-        })
+        Ok(Self { file, header: header.clone(), width, directions })
     }
 
     /// Adds the directions times `scale` to `sum`, which has `n_embd` numbers for each layer from layer 1 on and

@@ -12,12 +12,7 @@ pub enum Error {
     Header(#[from] gguf::Error),
     /// A key holds a value that llama.cpp does not take: most of them end its process.
     #[error("{file}: `{key}` is {value}, but {limit}")]
-    Value {
-        file: String,
-        key: String,
-        value: String,
-        limit: String,
-    },
+    Value { file: String, key: String, value: String, limit: String },
 }
 
 /// `LLAMA_MAX_LAYERS` (llama-hparams.h).
@@ -84,10 +79,7 @@ pub struct Experts {
 
 impl Hyperparameters {
     pub(super) fn read(keys: &Keys<'_>) -> Result<Self, Error> {
-        let Keys {
-            header,
-            architecture,
-        } = *keys;
+        let Keys { header, architecture } = *keys;
         let n_layer = keys.required("block_count")?;
         let limit = format!("llama.cpp takes 1 to 512 {LOAD}");
         let holds = (1..=MAX_LAYERS).contains(&n_layer);
@@ -188,11 +180,8 @@ impl Hyperparameters {
         let blocks = self.n_layer_trunk();
         let limit = "llama.cpp adds a layer to at most 511 (models/granite-switch.cpp, `load_arch_hparams`)";
         keys.check(blocks < MAX_LAYERS, "block_count", blocks, limit)?;
-        for (each, own) in [
-            (&mut self.n_head, 1),
-            (&mut self.n_head_kv, 1),
-            (&mut self.n_ff_of, 0),
-        ] {
+        for (each, own) in [(&mut self.n_head, 1), (&mut self.n_head_kv, 1), (&mut self.n_ff_of, 0)]
+        {
             each.truncate(blocks as usize);
             each.push(own);
         }
@@ -349,27 +338,14 @@ impl Keys<'_> {
         } else if groups > 0 && groups >= count {
             Some(("group_count", groups, there_are))
         } else if groups > 1 && count % groups != 0 {
-            Some((
-                "group_count",
-                groups,
-                format!("that does not divide the {count} experts"),
-            ))
+            Some(("group_count", groups, format!("that does not divide the {count} experts")))
         } else if groups > 1 && !(1..groups).contains(&groups_used) {
-            Some((
-                "group_used_count",
-                groups_used,
-                format!("it must be 1 to {}", groups - 1),
-            ))
+            Some(("group_used_count", groups_used, format!("it must be 1 to {}", groups - 1)))
         } else {
             None
         };
         if let Some((suffix, value, limit)) = refused {
-            self.check(
-                false,
-                &format!("expert_{suffix}"),
-                value,
-                format!("{limit} {LOAD}"),
-            )?;
+            self.check(false, &format!("expert_{suffix}"), value, format!("{limit} {LOAD}"))?;
         }
         if count == 0 {
             return Ok(None);

@@ -78,9 +78,9 @@ impl Hybrid {
         Ok(match self.recurring {
             Recurring::Every => blocks.map(|_| true).collect(),
             Recurring::WithoutKeyHeads => blocks.map(without_heads).collect(),
-            Recurring::WithoutKeyHeadsAndForward => blocks
-                .map(|il| without_heads(il) && hparams.n_ff_of[il] == 0)
-                .collect(),
+            Recurring::WithoutKeyHeadsAndForward => {
+                blocks.map(|il| without_heads(il) && hparams.n_ff_of[il] == 0).collect()
+            }
             Recurring::AllButEvery(default) => {
                 if let Some(listed) = keys.flags("attention.recurrent_layers", hparams.n_layer)? {
                     return Ok(listed);

@@ -39,9 +39,9 @@ pub(super) fn blocks(facts: Facts<'_>, indexer: Indexer) -> Result<Kept, NoLaw> 
             (0..trunk).map(|il| il >= dense).collect()
         }
         // The first three of 78, and then every fourth (models/glm-dsa.cpp, `GLM_5_2_DEFAULT_INDEXER_TYPES`).
-        Indexer::Glm(n_ctx) if hparams.n_ctx_train >= n_ctx && types.is_none() => (0..trunk)
-            .map(|il| il < 78 && (il < 2 || il % 4 == 2))
-            .collect(),
+        Indexer::Glm(n_ctx) if hparams.n_ctx_train >= n_ctx && types.is_none() => {
+            (0..trunk).map(|il| il < 78 && (il < 2 || il % 4 == 2)).collect()
+        }
         Indexer::Glm(_) => types.unwrap_or_else(|| vec![true; trunk]),
         Indexer::ListedIfChoosing => {
             let chooses = keys.or("attention.indexer.top_k", 0)? > 0;
@@ -74,11 +74,7 @@ pub(super) fn blocks(facts: Facts<'_>, indexer: Indexer) -> Result<Kept, NoLaw> 
 /// Compressed keys, some of a window; indexers beside the others (llama-kv-cache-dsa-iswa.cpp, the constructor).
 fn beside_windows(facts: Facts<'_>) -> Result<Kept, NoLaw> {
     let Facts { keys, hparams } = facts;
-    let window = Window {
-        unstated: Unstated::Refused,
-        fixed: None,
-        pattern: Pattern::Listed,
-    };
+    let window = Window { unstated: Unstated::Refused, fixed: None, pattern: Pattern::Listed };
     let Some(windows) = windows(facts, window)? else {
         return unknown("without a sliding window");
     };
@@ -101,12 +97,7 @@ fn beside_windows(facts: Facts<'_>) -> Result<Kept, NoLaw> {
                 window: windows.tokens,
             },
             (false, 0) => BlockState::Compressed { k },
-            (false, _) => BlockState::Indexed(IndexedState {
-                k,
-                v: None,
-                index_k,
-                index_v: None,
-            }),
+            (false, _) => BlockState::Indexed(IndexedState { k, v: None, index_k, index_v: None }),
         }
     });
     Ok((blocks, Some(windows)))
@@ -145,9 +136,6 @@ fn distilled(Facts { keys, hparams }: Facts<'_>) -> Result<Kept, NoLaw> {
             }),
         })
     });
-    let windows = Windows {
-        tokens,
-        blocks: vec![true; n_layer],
-    };
+    let windows = Windows { tokens, blocks: vec![true; n_layer] };
     Ok((blocks.collect(), Some(windows)))
 }

@@ -55,15 +55,11 @@ impl StateLaw {
         match kept(Facts { keys, hparams }) {
             Ok((blocks, windows)) => {
                 let windowed = windows.map(|windows| windows.blocks).unwrap_or_default();
-                Ok(Self::Known {
-                    widest_v: hparams.widest_v_of(&windowed),
-                    blocks,
-                    windowed,
-                })
+                Ok(Self::Known { widest_v: hparams.widest_v_of(&windowed), blocks, windowed })
             }
-            Err(NoLaw::Unknown(why)) => Ok(Self::Unknown {
-                reason: format!("`{}` {why}", keys.architecture),
-            }),
+            Err(NoLaw::Unknown(why)) => {
+                Ok(Self::Unknown { reason: format!("`{}` {why}", keys.architecture) })
+            }
             Err(NoLaw::Refused(error)) => Err(error),
         }
     }
@@ -140,9 +136,7 @@ fn compressible(Facts { keys, hparams }: Facts<'_>) -> Result<Vec<BlockState>, N
     match (k, v) {
         (0, 0) => Ok(hparams.every_block_in_full()),
         (0, _) | (_, 0) => unknown("with the width of only one of compressed keys and values"),
-        _ => Ok(hparams.each_block(|il| BlockState::Compressed {
-            k: hparams.state(il).k,
-        })),
+        _ => Ok(hparams.each_block(|il| BlockState::Compressed { k: hparams.state(il).k })),
     }
 }
 
@@ -167,25 +161,17 @@ fn reused(facts: Facts<'_>, window: Window, from: Option<u32>) -> Result<Kept, N
         from >= 2 && (from >= n_layer || (windows.blocks[first - 2] && !windows.blocks[first - 1]));
     if !fits {
         let (windowed, full) = (first.wrapping_sub(2), first.wrapping_sub(1));
-        return unknown(format!(
-            "that uses the caches of blocks {windowed} and {full} again"
-        ));
+        return unknown(format!("that uses the caches of blocks {windowed} and {full} again"));
     }
     let mut blocks = hparams.windowed(&windows);
-    blocks
-        .iter_mut()
-        .skip(first)
-        .for_each(|block| *block = BlockState::None);
+    blocks.iter_mut().skip(first).for_each(|block| *block = BlockState::None);
     Ok((blocks, Some(windows)))
 }
 
 /// The windows, `None` without (llama-model.cpp, `create_memory`; llama-kv-cache-iswa.cpp, the constructor).
 pub(super) fn windows(facts: Facts<'_>, window: Window) -> Result<Option<Windows>, NoLaw> {
     let keys = facts.keys;
-    if keys
-        .get(WINDOW)
-        .is_some_and(|value| value.as_uint().is_none())
-    {
+    if keys.get(WINDOW).is_some_and(|value| value.as_uint().is_none()) {
         return unknown("with a sliding window that is no number");
     }
     let tokens = match (keys.stated(WINDOW)?, window.unstated) {
@@ -248,10 +234,7 @@ impl Hyperparameters {
 
     fn of_heads(&self, il: usize, k: u32, v: u32) -> LayerState {
         let heads = self.n_head_kv[il];
-        LayerState {
-            k: heads.saturating_mul(k),
-            v: heads.saturating_mul(v),
-        }
+        LayerState { k: heads.saturating_mul(k), v: heads.saturating_mul(v) }
     }
 
     pub(super) fn full(&self, il: usize) -> BlockState {
@@ -270,10 +253,7 @@ impl Hyperparameters {
     /// What each block keeps if some of them are windowed.
     pub(super) fn windowed(&self, windows: &Windows) -> Vec<BlockState> {
         self.each_block(|il| match windows.blocks[il] {
-            true => BlockState::Windowed {
-                state: self.windowed_state(il),
-                window: windows.tokens,
-            },
+            true => BlockState::Windowed { state: self.windowed_state(il), window: windows.tokens },
             false => self.full(il),
         })
     }

@@ -80,17 +80,10 @@ pub enum Unmodelled<'a> {
     /// Its context follows no law we know, for this reason ([`StateLaw::Unknown`]).
     State(&'a str),
     /// The graph of this architecture is wired like none whose compute buffers we have read: it does this.
-    Graph {
-        architecture: &'a str,
-        does: &'static str,
-    },
+    Graph { architecture: &'a str, does: &'static str },
     /// The file holds weights that no table of ours places ([`WeightBytes::unplaced`]): the first of them, how many
     /// they are, and their bytes together.
-    Weights {
-        first: &'a str,
-        count: usize,
-        bytes: u64,
-    },
+    Weights { first: &'a str, count: usize, bytes: u64 },
 }
 
 impl ModelProfile {
@@ -102,10 +95,7 @@ impl ModelProfile {
     /// the process instead of returning an error. Each names the file, the key, the value and the limit.
     pub fn from_header(header: &Header) -> Result<Self, Error> {
         let architecture = header.architecture()?.to_owned();
-        let keys = Keys {
-            header,
-            architecture: &architecture,
-        };
+        let keys = Keys { header, architecture: &architecture };
         let hparams = Hyperparameters::read(&keys)?;
         let state = StateLaw::of(&keys, &hparams)?;
         let weights = WeightBytes::read(&keys, &hparams, &state);
@@ -151,10 +141,7 @@ impl ModelProfile {
             return Some(Unmodelled::State(reason));
         }
         if let Some(does) = arch::unmodelled_graph(&self.architecture) {
-            return Some(Unmodelled::Graph {
-                architecture: &self.architecture,
-                does,
-            });
+            return Some(Unmodelled::Graph { architecture: &self.architecture, does });
         }
         let unplaced = &self.weights.unplaced;
         unplaced.first().map(|first| Unmodelled::Weights {

@@ -16,11 +16,7 @@ pub enum MtpError {
     #[error(
         "{model}: the blocks of `{architecture}` that predict further tokens cannot be used: {reason}"
     )]
-    Architecture {
-        model: String,
-        architecture: String,
-        reason: &'static str,
-    },
+    Architecture { model: String, architecture: String, reason: &'static str },
     /// There are several, each for another token; only chains of one are computed.
     #[error("{model} has {heads} blocks that predict further tokens, and only one can be used")]
     Several { model: String, heads: u32 },
@@ -80,15 +76,10 @@ impl ModelProfile {
         };
         block.weights.extend::<Vec<_>>(head);
         // In the order of the file, as the others.
-        block
-            .weights
-            .sort_by_key(|weight| (weight.shard, weight.offset));
+        block.weights.sort_by_key(|weight| (weight.shard, weight.offset));
         let missing = |stem: &&str| {
             let prefix = format!("blk.{trunk}.{stem}.");
-            !block
-                .weights
-                .iter()
-                .any(|weight| weight.name.starts_with(&prefix))
+            !block.weights.iter().any(|weight| weight.name.starts_with(&prefix))
         };
         let mut stems = ALWAYS.split(' ').chain(needs.split_whitespace());
         if let Some(stem) = stems.find(missing) {
@@ -145,9 +136,6 @@ impl ModelProfile {
     }
 
     fn no_heads(&self, reason: String) -> MtpError {
-        MtpError::NoHeads {
-            model: self.name.clone(),
-            reason,
-        }
+        MtpError::NoHeads { model: self.name.clone(), reason }
     }
 }

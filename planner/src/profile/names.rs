@@ -147,8 +147,7 @@ pub(super) fn is_loaded(architecture: &str, name: &str) -> bool {
         return false;
     };
     not_skipped(architecture).split_whitespace().any(|stem| {
-        own.strip_prefix(stem)
-            .is_some_and(|end| end.is_empty() || end.starts_with('.'))
+        own.strip_prefix(stem).is_some_and(|end| end.is_empty() || end.starts_with('.'))
     })
 }
 

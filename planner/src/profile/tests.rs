@@ -31,9 +31,7 @@ fn profile(builder: &Builder) -> ModelProfile {
 fn refused(builder: &Builder, suffix: &str, value: &str) {
     let header = builder.header().unwrap();
     match ModelProfile::from_header(&header) {
-        Err(Error::Value {
-            key, value: found, ..
-        }) => {
+        Err(Error::Value { key, value: found, .. }) => {
             assert_eq!(key, header.arch_key(suffix).unwrap());
             assert_eq!(found, value, "{key}");
         }
@@ -111,9 +109,7 @@ fn prediction_blocks_take_a_place_but_no_bytes() {
 /// A model with a prediction block that has these weights, named without their block.
 fn predicting(architecture: &str, heads: u32, weights: &str) -> ModelProfile {
     let builder = model(architecture, &format!("nextn_predict_layers={heads}"));
-    let weights = weights
-        .split_whitespace()
-        .map(|name| format!("blk.1.{name}"));
+    let weights = weights.split_whitespace().map(|name| format!("blk.1.{name}"));
     let builder = with_matrices(builder, &["blk.0.attn_q"]);
     profile(&weights.fold(builder, |builder, name| with_matrices(builder, &[&name])))
 }
@@ -142,12 +138,7 @@ fn prediction_blocks_that_cannot_be_used_are_refused_with_the_reason() {
         ("llama", 0, HEAD, "`llama.nextn_predict_layers` is 0"),
         ("exaone4", 1, HEAD, "llama.cpp does not compute with them"),
         ("deepseek2", 1, HEAD, "where keys are not compressed"),
-        (
-            "glm4moe",
-            1,
-            "nextn.eh_proj nextn.enorm nextn.hnorm",
-            "blk.1.ffn_gate_inp",
-        ),
+        ("glm4moe", 1, "nextn.eh_proj nextn.enorm nextn.hnorm", "blk.1.ffn_gate_inp"),
         ("hy_v3", 1, "nextn.enorm", "blk.1.nextn.eh_proj"),
         ("glm4moe", 2, HEAD, "it has nothing else"),
     ] {
@@ -169,11 +160,8 @@ fn what_there_is_no_model_of_is_named() {
     let graph = streams.unmodelled();
     assert!(matches!(graph, Some(Unmodelled::Graph { .. })), "{graph:?}");
     let elsewhere = with_matrices(model("llama", ""), &["v.patch_embd", "blk.7.attn_q"]);
-    let weights = Unmodelled::Weights {
-        first: "v.patch_embd.weight",
-        count: 2,
-        bytes: 2 * 4 * 64 * 64,
-    };
+    let weights =
+        Unmodelled::Weights { first: "v.patch_embd.weight", count: 2, bytes: 2 * 4 * 64 * 64 };
     assert_eq!(profile(&elsewhere).unmodelled(), Some(weights));
 }
 
@@ -242,10 +230,7 @@ fn a_block_is_the_sum_of_its_roles() {
 fn what_nothing_uses_and_what_a_loader_forgets_to_skip() {
     let unused = with_matrices(model("t5", ""), &["dec.blk.0.cross_attn_rel_b"]);
     assert_eq!(profile(&unused).weights.skipped.len(), 1);
-    let step35 = model(
-        "step35",
-        "nextn_predict_layers=1 attention.sliding_window=8",
-    );
+    let step35 = model("step35", "nextn_predict_layers=1 attention.sliding_window=8");
     let weights = profile(&with_matrices(step35, &["blk.1.ffn_up", "blk.1.attn_q"])).weights;
     assert_eq!(weights.blocks[1].weights[0].name, "blk.1.ffn_up.weight");
     assert_eq!(weights.skipped[0].name, "blk.1.attn_q.weight");

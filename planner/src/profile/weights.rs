@@ -114,10 +114,7 @@ pub struct WeightBytes {
 
 impl WeightBytes {
     pub(super) fn read(keys: &Keys<'_>, hparams: &Hyperparameters, state: &StateLaw) -> Self {
-        let Keys {
-            header,
-            architecture,
-        } = *keys;
+        let Keys { header, architecture } = *keys;
         let trunk = hparams.n_layer_trunk();
         let mut all = Self {
             blocks: vec![Block::default(); hparams.n_layer as usize],
@@ -146,9 +143,7 @@ impl WeightBytes {
                 Slot::Block(_) | Slot::Unplaced => all.unplaced.push(weight),
             }
         }
-        let without_output = WITHOUT_OUTPUT
-            .split_whitespace()
-            .any(|one| one == architecture);
+        let without_output = WITHOUT_OUTPUT.split_whitespace().any(|one| one == architecture);
         let has_own = named(&all.output, OUTPUT).is_some();
         all.tied_output = !without_output && !has_own && all.token_embedding().is_some();
         all.tied_apart = all.tied_output && matches!(architecture, "gemma3n" | "gemma4");
@@ -171,12 +166,7 @@ impl WeightBytes {
     /// Everything that llama.cpp loads, each weight once, in no particular order.
     pub fn loaded(&self) -> impl Iterator<Item = &Weight> {
         let blocks = self.blocks.iter().flat_map(|block| &block.weights);
-        self.input
-            .iter()
-            .chain(blocks)
-            .chain(&self.output)
-            .chain(&self.rope)
-            .chain(&self.unplaced)
+        self.input.iter().chain(blocks).chain(&self.output).chain(&self.rope).chain(&self.unplaced)
     }
 }
 

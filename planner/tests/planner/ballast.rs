@@ -18,11 +18,8 @@ fn card(like: &Gpu, total: u64, ballast: u64) -> Gpu {
 fn split(profile: &ModelProfile, gpus: Vec<Gpu>, request: &Request) -> Result<Split, String> {
     let mut machine = Machine::new(Host::new(gib(64)));
     machine.gpus = gpus;
-    let plan = Planner::new(profile, &machine)
-        .request(request.clone())
-        .plan();
-    plan.map(|plan| Split::of(&plan))
-        .map_err(|error| error.to_string())
+    let plan = Planner::new(profile, &machine).request(request.clone()).plan();
+    plan.map(|plan| Split::of(&plan)).map_err(|error| error.to_string())
 }
 
 #[derive(Debug, PartialEq)]

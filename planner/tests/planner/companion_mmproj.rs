@@ -82,11 +82,7 @@ fn a_backend_that_does_not_fuse_attention_holds_all_scores() {
     let gemma = companion(mmproj::gemma3(2560));
     let compute = |backend| {
         let params = ContextParams::default();
-        gemma
-            .bytes(Some(&card(backend)), &params)
-            .unwrap()
-            .gpu
-            .compute
+        gemma.bytes(Some(&card(backend)), &params).unwrap().gpu.compute
     };
     // Heads of 72 elements are fused by all that we know.
     for backend in ["CUDA", "Vulkan", "MTL"] {
@@ -119,10 +115,7 @@ fn image_tokens_may_be_limited_where_a_projector_takes_any_number() {
     let limited = on_cuda(&qwen.clone().max_image_tokens(1024), FlashAttention::Auto);
     assert!(limited.gpu.compute < all.gpu.compute / 4);
     assert_eq!(limited.gpu.weights, all.gpu.weights);
-    assert_eq!(
-        on_cuda(&qwen.max_image_tokens(0), FlashAttention::Auto),
-        all
-    );
+    assert_eq!(on_cuda(&qwen.max_image_tokens(0), FlashAttention::Auto), all);
     // Gemma's image is of one size.
     let gemma = companion(mmproj::gemma3(2560));
     assert_eq!(gemma.encoders()[0].tokens(None), 256);
@@ -243,24 +236,13 @@ fn sizes_beyond_all_reason_saturate() {
 fn an_mmproj_of_another_width_does_not_go_with_a_model() {
     let main = |n_embd| {
         let arch = "gemma3";
-        let shape = Shape {
-            arch,
-            n_embd,
-            ..TINY
-        };
+        let shape = Shape { arch, n_embd, ..TINY };
         shape.header()
     };
     let gemma = companion(mmproj::gemma3(2560));
     gemma.compatible_with(&main(2560)).unwrap();
     let error = gemma.compatible_with(&main(3840)).unwrap_err();
-    assert!(matches!(
-        error,
-        Error::Width {
-            of_mmproj: 2560,
-            of_main: 3840,
-            ..
-        }
-    ));
+    assert!(matches!(error, Error::Width { of_mmproj: 2560, of_main: 3840, .. }));
 }
 
 #[test]
@@ -283,16 +265,8 @@ fn a_companion_says_what_it_is_and_its_bytes_are_plain_data() {
     let gemma = Companion::mmproj(&named.header().unwrap()).unwrap();
     assert_eq!(gemma.role(), Role::Mmproj);
     assert_eq!(gemma.to_string(), "Gemma 3 4B It (mmproj)");
-    assert!(
-        gemma
-            .draft_context(&ContextParams::default())
-            .unwrap()
-            .is_none()
-    );
+    assert!(gemma.draft_context(&ContextParams::default()).unwrap().is_none());
     let bytes = on_cuda(&gemma, FlashAttention::Auto);
     let text = serde_json::to_string(&bytes).unwrap();
-    assert_eq!(
-        serde_json::from_str::<CompanionBytes>(&text).unwrap(),
-        bytes
-    );
+    assert_eq!(serde_json::from_str::<CompanionBytes>(&text).unwrap(), bytes);
 }

@@ -32,11 +32,7 @@ impl<'a> Recorded<'a> {
     fn new([model, params, gpus, layers, kept, bytes]: [&'a str; 6]) -> Self {
         let number = |text: &str| text.parse().unwrap();
         let words: Vec<&str> = params.split(' ').collect();
-        let cache = if words[4] == "f16" {
-            KvType::F16
-        } else {
-            KvType::Q8_0
-        };
+        let cache = if words[4] == "f16" { KvType::F16 } else { KvType::Q8_0 };
         let mut params = ContextParams::default();
         [params.n_ctx, params.n_ubatch, params.n_outputs_max] = [0, 1, 2].map(|i| number(words[i]));
         params.n_seq_max = number(words[5]);
@@ -48,15 +44,8 @@ impl<'a> Recorded<'a> {
         (params.offload_kqv, params.op_offload) = (words[6] == "gpu", words[7] == "op");
         let backends = gpus.split(',').filter(|&backend| backend != "-");
         let gpu = |backend: &str| {
-            let gpu = Gpu::new("card")
-                .total(gib(48))
-                .free(gib(24))
-                .backend(backend);
-            if backend == "Vulkan" {
-                gpu.alignment(64)
-            } else {
-                gpu
-            }
+            let gpu = Gpu::new("card").total(gib(48)).free(gib(24)).backend(backend);
+            if backend == "Vulkan" { gpu.alignment(64) } else { gpu }
         };
         Self {
             model,
@@ -64,19 +53,14 @@ impl<'a> Recorded<'a> {
             gpus: backends.map(gpu).collect(),
             layers: number(layers),
             kept: Some(kept).filter(|&kept| kept != "-"),
-            bytes: bytes
-                .split(' ')
-                .map(|bytes| bytes.parse().unwrap())
-                .collect(),
+            bytes: bytes.split(' ').map(|bytes| bytes.parse().unwrap()).collect(),
         }
     }
 
     fn estimate(&self, profile: &ModelProfile) -> Estimate {
         let gpus: Vec<&Gpu> = self.gpus.iter().collect();
         let estimate = Estimate::new(profile, &gpus, &self.params).unwrap();
-        let kept = self
-            .kept
-            .map(|pattern| TensorOverride::new(pattern, Place::Host));
+        let kept = self.kept.map(|pattern| TensorOverride::new(pattern, Place::Host));
         estimate.overrides(kept.as_slice()).unwrap()
     }
 }
@@ -88,12 +72,7 @@ fn models(folder: &std::path::Path) -> Vec<(String, ModelProfile)> {
         let header = Header::open(sketch.write(folder)).unwrap();
         (sketch.title(), ModelProfile::from_header(&header).unwrap())
     });
-    let plain = |arch, name, shape| Shape {
-        arch,
-        name,
-        rope_freqs: false,
-        ..shape
-    };
+    let plain = |arch, name, shape| Shape { arch, name, rope_freqs: false, ..shape };
     let shapes = [
         LLAMA_8B,
         LLAMA_70B,
@@ -102,16 +81,10 @@ fn models(folder: &std::path::Path) -> Vec<(String, ModelProfile)> {
         QWEN3_8B,
         QWEN3_30B_A3B,
         plain("gemma", "gemma", LLAMA_8B),
-        Shape {
-            arch: "granite",
-            name: "granite",
-            ..LLAMA_8B
-        },
+        Shape { arch: "granite", name: "granite", ..LLAMA_8B },
         plain("smollm3", "smollm3", LLAMA_1B),
     ];
-    let shapes = shapes
-        .iter()
-        .map(|shape| (shape.name.to_owned(), shape.profile()));
+    let shapes = shapes.iter().map(|shape| (shape.name.to_owned(), shape.profile()));
     sketches.chain(shapes).collect()
 }
 
@@ -122,10 +95,7 @@ fn totals_are_near_what_llama_cpp_takes_and_never_below_it_by_more_than_is_state
     let (mut devices, mut near) = (0, 0);
     for line in rows(RECORDED) {
         let recorded = Recorded::new(line);
-        let (_, profile) = models
-            .iter()
-            .find(|(name, _)| name == recorded.model)
-            .unwrap();
+        let (_, profile) = models.iter().find(|(name, _)| name == recorded.model).unwrap();
         let estimate = recorded.estimate(profile);
         let assignment = estimate.assignment(recorded.layers);
         let footprints = estimate.footprints_of(&assignment);
@@ -134,11 +104,7 @@ fn totals_are_near_what_llama_cpp_takes_and_never_below_it_by_more_than_is_state
         let ours = footprints.gpus.iter().chain([&footprints.host]);
         for (device, ((ours, unsure), &theirs)) in ours.zip(unsure).zip(&recorded.bytes).enumerate()
         {
-            let output = if device == recorded.gpus.len() {
-                footprints.output
-            } else {
-                0
-            };
+            let output = if device == recorded.gpus.len() { footprints.output } else { 0 };
             let compute = ours.compute - output;
             assert!(
                 theirs <= compute + unsure,
@@ -150,18 +116,12 @@ fn totals_are_near_what_llama_cpp_takes_and_never_below_it_by_more_than_is_state
             near += usize::from(compute.abs_diff(theirs) <= bar);
         }
     }
-    assert!(
-        devices >= 150 && near * 100 >= devices * 95,
-        "{near} of {devices}"
-    );
+    assert!(devices >= 150 && near * 100 >= devices * 95, "{near} of {devices}");
 }
 
 #[test]
 fn more_tokens_more_context_and_more_outputs_never_take_less() {
-    let card = Gpu::new("card")
-        .total(gib(24))
-        .free(gib(24))
-        .backend("CUDA");
+    let card = Gpu::new("card").total(gib(24)).free(gib(24)).backend("CUDA");
     for shape in [LLAMA_8B, QWEN3_30B_A3B] {
         let profile = shape.profile();
         let compute = |params: &ContextParams, layers| {
@@ -176,10 +136,7 @@ fn more_tokens_more_context_and_more_outputs_never_take_less() {
                 (params.n_ctx, params.n_outputs_max) = (4096 << step, 1 << step);
                 (params.n_batch, params.n_ubatch) = (64 << step, 64 << step);
                 let bytes = compute(&params, layers);
-                assert!(
-                    bytes[0] >= least[0] && bytes[1] >= least[1],
-                    "{layers} {step}"
-                );
+                assert!(bytes[0] >= least[0] && bytes[1] >= least[1], "{layers} {step}");
                 least = bytes;
             }
         }

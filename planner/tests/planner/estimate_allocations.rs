@@ -9,9 +9,7 @@ use crate::shapes::{LLAMA_1B, LLAMA_70B, Shape};
 /// Allocations of a placement of half of the model on three GPUs, with weights elsewhere.
 fn allocations(shape: &Shape) -> usize {
     let profile = shape.profile();
-    let cards: Vec<Gpu> = [24, 12, 48]
-        .map(|size| Gpu::new("card").total(gib(size)))
-        .to_vec();
+    let cards: Vec<Gpu> = [24, 12, 48].map(|size| Gpu::new("card").total(gib(size))).to_vec();
     let gpus: Vec<&Gpu> = cards.iter().collect();
     let rules = [TensorOverride::new(r"ffn_(up|down)", Place::Host)];
     let estimate = Estimate::new(&profile, &gpus, &ContextParams::default())

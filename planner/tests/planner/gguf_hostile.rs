@@ -48,22 +48,11 @@ fn names_may_be_as_long_as_llama_cpps_and_no_longer() {
 
 #[test]
 fn any_bool_other_than_0_is_true_as_in_llama_cpp() {
-    let header = Raw::head(0, 2)
-        .key("a", BOOL)
-        .put(&[2])
-        .key("b", BOOL)
-        .put(&[0])
-        .parse()
-        .unwrap();
+    let header = Raw::head(0, 2).key("a", BOOL).put(&[2]).key("b", BOOL).put(&[0]).parse().unwrap();
     assert_eq!(header.bool("a").unwrap(), Some(true));
     assert_eq!(header.bool("b").unwrap(), Some(false));
-    let header = Raw::head(0, 1)
-        .key("c", ARRAY)
-        .u32(BOOL)
-        .u64(3)
-        .put(&[0, 1, 255])
-        .parse()
-        .unwrap();
+    let header =
+        Raw::head(0, 1).key("c", ARRAY).u32(BOOL).u64(3).put(&[0, 1, 255]).parse().unwrap();
     let bools = header.u32_per_layer("c", 3).unwrap();
     assert_eq!(bools.unwrap(), [0, 1, 1]);
 }
@@ -82,21 +71,19 @@ fn a_shape_over_which_llama_cpp_would_abort_is_refused() {
 
 #[test]
 fn the_padding_after_the_last_tensor_may_be_missing() {
-    let header = Raw::head(1, 0)
-        .tensor("t", &[5], F32, 0)
-        .data(20)
-        .parse()
-        .unwrap();
+    let header = Raw::head(1, 0).tensor("t", &[5], F32, 0).data(20).parse().unwrap();
     assert_eq!(header.tensor("t").unwrap().bytes(), 20);
 }
 
 #[test]
 fn huge_tensors_that_add_up_past_64_bits_are_outside_the_file() {
     let n = 1 << 60;
-    let raw = Raw::head(3, 0)
-        .tensor("a", &[n], F32, 0)
-        .tensor("b", &[n], F32, n * 4)
-        .tensor("c", &[n], F32, n * 8);
+    let raw = Raw::head(3, 0).tensor("a", &[n], F32, 0).tensor("b", &[n], F32, n * 4).tensor(
+        "c",
+        &[n],
+        F32,
+        n * 8,
+    );
     let error = Header::parse_shards([(raw.0.into(), u64::MAX)]).unwrap_err();
     says(&error, &["'b'", "9223372036854775807"]);
     assert!(matches!(error, Error::TensorOutside { .. }));
@@ -144,10 +131,7 @@ fn a_missing_file_a_folder_and_a_device_are_refused_by_name() {
     says(&error, &["not a regular file"]);
     assert!(matches!(error, Error::NotAFile { .. }));
     #[cfg(unix)]
-    says(
-        &Header::open("/dev/zero").unwrap_err(),
-        &["/dev/zero: not a regular file"],
-    );
+    says(&Header::open("/dev/zero").unwrap_err(), &["/dev/zero: not a regular file"]);
 }
 
 #[test]
@@ -164,14 +148,7 @@ fn an_array_of_a_file_that_has_changed_is_an_error() {
     let error = array.raw_bytes().unwrap_err();
     says(&error, &["changed", "100 bytes now"]);
     assert!(matches!(error, Error::Changed { is: 100, .. }));
-    assert!(
-        header
-            .array("tokenizer.ggml.tokens")
-            .unwrap()
-            .unwrap()
-            .strings()
-            .is_err()
-    );
+    assert!(header.array("tokenizer.ggml.tokens").unwrap().unwrap().strings().is_err());
 }
 
 #[test]
@@ -197,14 +174,8 @@ fn a_builder_refuses_what_the_reader_refuses() {
         (tensor(F32, &[1; 5]), "5 dimensions"),
         (tensor(F32, &[1 << 62, 4]), "larger than 2^63"),
         (new().tensor(&"t".repeat(64), F32, &[1]), "at most 63"),
-        (
-            new().u32("general.alignment", 48),
-            "is 48, not a power of two",
-        ),
-        (
-            tensor(F32, &[1]).u32("general.alignment", 0),
-            "is 0, not a power of two",
-        ),
+        (new().u32("general.alignment", 48), "is 48, not a power of two"),
+        (tensor(F32, &[1]).u32("general.alignment", 0), "is 0, not a power of two"),
         (new().version(1), "version 1 is not supported"),
         (new().u32("", 1), "key 1 is empty"),
         (tensor(F32, &[1]).tensor("t", F32, &[1]), "'t' again"),

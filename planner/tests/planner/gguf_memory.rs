@@ -25,10 +25,7 @@ fn the_header_of_a_70b_model_takes_less_than_2_mib() {
             }
             count
         };
-        (
-            count("tokenizer.ggml.tokens"),
-            count("tokenizer.ggml.merges"),
-        )
+        (count("tokenizer.ggml.tokens"), count("tokenizer.ggml.merges"))
     });
     println!("all strings: {bytes} bytes of heap");
     assert_eq!((tokens, merges), (TOKENS, MERGES));
@@ -36,12 +33,7 @@ fn the_header_of_a_70b_model_takes_less_than_2_mib() {
 }
 
 /// One thing that can happen to a file: some bytes, at one place, are replaced by others or by those of another place.
-type Damage = (
-    prop::sample::Index,
-    usize,
-    Vec<u8>,
-    Option<prop::sample::Index>,
-);
+type Damage = (prop::sample::Index, usize, Vec<u8>, Option<prop::sample::Index>);
 
 fn apply((at, gone, put, from): &Damage, bytes: &mut Vec<u8>) {
     if bytes.is_empty() {

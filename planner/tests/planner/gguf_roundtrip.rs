@@ -35,10 +35,7 @@ fn values_come_back_with_their_types() {
     assert_eq!(value("t.str"), Value::Str("déjà vu"));
     assert_eq!(value("t.bytes"), Value::Bytes(&[0xff, 0xfe, b'x']));
     assert_eq!(header.get("t.none"), None);
-    assert_eq!(
-        header.metadata().next().unwrap(),
-        ("general.architecture", Value::Str("llama"))
-    );
+    assert_eq!(header.metadata().next().unwrap(), ("general.architecture", Value::Str("llama")));
 }
 
 #[test]
@@ -53,10 +50,7 @@ fn arrays_come_back_with_their_elements() {
     let tokens = array("tokenizer.ggml.tokens");
     assert_eq!((tokens.element_type(), tokens.len()), (ValueType::Str, 4));
     let strings: Result<Vec<_>, _> = tokens.strings().unwrap().collect();
-    assert_eq!(
-        strings.unwrap(),
-        ["<s>".as_bytes(), b"</s>", b"", "Ġthe".as_bytes()]
-    );
+    assert_eq!(strings.unwrap(), ["<s>".as_bytes(), b"</s>", b"", "Ġthe".as_bytes()]);
 }
 
 #[test]
@@ -65,10 +59,7 @@ fn tensors_come_back_where_the_alignment_puts_them() {
     let data = header.tensors().next().unwrap().offset();
     let header_bytes = small().encoded().unwrap().0.len() as u64;
     assert_eq!(data, header_bytes.next_multiple_of(64));
-    let lines: Vec<_> = header
-        .tensors()
-        .map(|t| (t.bytes(), t.offset() - data))
-        .collect();
+    let lines: Vec<_> = header.tensors().map(|t| (t.bytes(), t.offset() - data)).collect();
     assert_eq!(lines, [(102, 0), (20, 128), (864, 192), (42, 1088)]);
     let experts = header.tensor("blk.1.exps.weight").unwrap();
     assert_eq!((experts.shape(), experts.n_dims()), ([256, 2, 3, 1], 3));
@@ -85,22 +76,14 @@ fn a_file_a_hole_and_memory_say_the_same() {
     std::fs::write(&whole, &bytes).unwrap();
     small().write_sparse(&hole).unwrap();
     assert_eq!(std::fs::read(&hole).unwrap(), bytes);
-    for header in [
-        Header::open(whole),
-        Header::open(hole),
-        Header::parse(bytes.clone()),
-    ] {
+    for header in [Header::open(whole), Header::open(hole), Header::parse(bytes.clone())] {
         assert_eq!(copy(&header.unwrap()).to_bytes().unwrap(), bytes);
     }
 }
 
 #[test]
 fn setting_a_key_again_replaces_its_value() {
-    let header = Builder::new("llama")
-        .u32("k", 1)
-        .str("k", "two")
-        .header()
-        .unwrap();
+    let header = Builder::new("llama").u32("k", 1).str("k", "two").header().unwrap();
     assert_eq!(header.get("k"), Some(Value::Str("two")));
     assert_eq!(header.metadata().len(), 2);
 }
@@ -121,10 +104,7 @@ fn a_file_without_tensors_has_no_padding() {
 
 #[test]
 fn a_string_ends_at_its_first_nul_as_in_llama_cpp() {
-    let header = Builder::new("llama\0x")
-        .str("k", [0xff, 0, b'y'])
-        .header()
-        .unwrap();
+    let header = Builder::new("llama\0x").str("k", [0xff, 0, b'y']).header().unwrap();
     assert_eq!(header.architecture().unwrap(), "llama");
     assert_eq!(header.get("k"), Some(Value::Bytes(&[0xff])));
 }
@@ -132,18 +112,12 @@ fn a_string_ends_at_its_first_nul_as_in_llama_cpp() {
 #[test]
 fn a_string_of_megabytes_stays_in_the_file_until_it_is_read() {
     let text = "x".repeat((1 << 20) + 1);
-    let header = Builder::new("llama")
-        .str("tokenizer.huggingface.json", &text)
-        .header()
-        .unwrap();
+    let header = Builder::new("llama").str("tokenizer.huggingface.json", &text).header().unwrap();
     let Some(Value::LongText(long)) = header.get("tokenizer.huggingface.json") else {
         panic!("{:?}", header.get("tokenizer.huggingface.json"));
     };
     assert_eq!(long.raw_bytes().unwrap(), text.as_bytes());
-    says(
-        &header.str("tokenizer.huggingface.json").unwrap_err(),
-        &["1048577", "1048576"],
-    );
+    says(&header.str("tokenizer.huggingface.json").unwrap_err(), &["1048577", "1048576"]);
 }
 
 #[test]
@@ -184,34 +158,20 @@ fn getters_refuse_another_type_length_or_sign_and_say_so() {
         (header.str("t.u8").err(), "'t.u8'"),
         (header.uint("t.str").err(), "'t.str'"),
         (header.str("t.bytes").err(), "byte ; 't.bytes' is not UTF-8"),
+        (header.uint("t.i8").err(), "byte ; 't.i8' is -100, which is not a number >= 0"),
         (
-            header.uint("t.i8").err(),
-            "byte ; 't.i8' is -100, which is not a number >= 0",
-        ),
-        (
-            header
-                .u32_per_layer("llama.attention.head_count_kv", 3)
-                .err(),
+            header.u32_per_layer("llama.attention.head_count_kv", 3).err(),
             "'llama.attention.head_count_kv' has 2 elements, not 3",
         ),
         (numbers.u32_per_layer("llama.i32", 2).err(), "element 1; -1"),
-        (
-            numbers.u32_per_layer("llama.u64", 2).err(),
-            "byte ; of type u64, not u32 or i32",
-        ),
-        (
-            bare.architecture().err(),
-            "'general.architecture' is missing",
-        ),
+        (numbers.u32_per_layer("llama.u64", 2).err(), "byte ; of type u64, not u32 or i32"),
+        (bare.architecture().err(), "'general.architecture' is missing"),
         (bare.arch_u32("block_count").err(), "'general.architecture'"),
     ] {
         let error = error.expect(words);
         says(&error, &words.split("; ").collect::<Vec<_>>());
         let other_type = words.contains("of type u16") || words == "'t.str'";
-        assert!(
-            !other_type || matches!(error, Error::WrongType { .. }),
-            "{error:?}"
-        );
+        assert!(!other_type || matches!(error, Error::WrongType { .. }), "{error:?}");
     }
 }
 

@@ -9,10 +9,7 @@ use autoplace_planner::gguf::{Builder, Error, Header, TensorType};
 /// The shards of a model of three tensors: two in the first file, none in the second, one in the third.
 fn shards() -> [Builder; 3] {
     let keys = |builder: Builder, no: u16| {
-        builder
-            .u16("split.no", no)
-            .u16("split.count", 3)
-            .i32("split.tensors.count", 3)
+        builder.u16("split.no", no).u16("split.count", 3).i32("split.tensors.count", 3)
     };
     [
         keys(Builder::new("llama").u32("llama.block_count", 1), 0)
@@ -41,10 +38,7 @@ fn the_first_shard_opens_all() {
     read_everything(&header);
     assert_eq!(header.shards().len(), 3);
     assert_eq!(header.path(), path(dir.path(), 0));
-    let names: Vec<_> = header
-        .tensors()
-        .map(|t| (t.name().to_owned(), t.shard()))
-        .collect();
+    let names: Vec<_> = header.tensors().map(|t| (t.name().to_owned(), t.shard())).collect();
     assert_eq!(names, [("a".into(), 0), ("b".into(), 0), ("c".into(), 2)]);
     assert_eq!(header.arch_u32("block_count").unwrap(), Some(1));
 
@@ -72,10 +66,7 @@ fn shards_in_memory_are_read_like_files() {
     let whole = Builder::new("llama").to_bytes().unwrap();
     let error = Header::parse_shards([(whole.clone().into(), 0), (whole.into(), 0)]).unwrap_err();
     says(&error, &["<memory>", "1 shards", "2 are given"]);
-    assert!(matches!(
-        Header::parse_shards([]).unwrap_err(),
-        Error::Truncated { .. }
-    ));
+    assert!(matches!(Header::parse_shards([]).unwrap_err(), Error::Truncated { .. }));
 }
 
 /// Checks what is said of a shard that is opened.
@@ -90,46 +81,28 @@ fn refused(path: &Path, words: &str) -> String {
 fn shards_that_do_not_belong_together_are_refused_by_name() {
     type Change = fn([Builder; 3]) -> [Builder; 3];
     let cases: [(&str, &str, Change); 8] = [
-        (
-            "big-00002-of-00003.gguf; 'split.no' is 2, not 1",
-            "",
-            |[a, b, c]| [a, c, b],
-        ),
-        (
-            "big-00003-of-00003.gguf; 'split.count' is 4, not 3",
-            "",
-            |[a, b, c]| [a, b, c.u16("split.count", 4)],
-        ),
-        // llama.cpp aborts.
-        (
-            "big-00002-of-00003.gguf; 'split.no'; u32; u16",
-            "WrongType",
-            |[a, b, c]| [a, b.u32("split.no", 1), c],
-        ),
-        ("'split.count'; u32; u16", "WrongType", |[a, b, c]| {
-            [a.u32("split.count", 3), b, c]
+        ("big-00002-of-00003.gguf; 'split.no' is 2, not 1", "", |[a, b, c]| [a, c, b]),
+        ("big-00003-of-00003.gguf; 'split.count' is 4, not 3", "", |[a, b, c]| {
+            [a, b, c.u16("split.count", 4)]
         }),
+        // llama.cpp aborts.
+        ("big-00002-of-00003.gguf; 'split.no'; u32; u16", "WrongType", |[a, b, c]| {
+            [a, b.u32("split.no", 1), c]
+        }),
+        ("'split.count'; u32; u16", "WrongType", |[a, b, c]| [a.u32("split.count", 3), b, c]),
         ("split.tensors.count is 4; hold 3", "", |[a, b, c]| {
             [a.i32("split.tensors.count", 4), b, c]
         }),
-        (
-            "big-00002-of-00003.gguf; 'split.no' is missing",
-            "MissingKey",
-            |[a, _, c]| [a, Builder::empty(), c],
-        ),
-        (
-            "'split.tensors.count' is missing",
-            "MissingKey",
-            |[_, b, c]| {
-                let keys = Builder::new("llama").u16("split.no", 0);
-                [keys.u16("split.count", 3), b, c]
-            },
-        ),
-        (
-            "big-00002-of-00003.gguf; 'a' again; big-00001-of-00003.gguf",
-            "",
-            |[a, b, c]| [a, b.tensor("a", TensorType::F32, &[1]), c],
-        ),
+        ("big-00002-of-00003.gguf; 'split.no' is missing", "MissingKey", |[a, _, c]| {
+            [a, Builder::empty(), c]
+        }),
+        ("'split.tensors.count' is missing", "MissingKey", |[_, b, c]| {
+            let keys = Builder::new("llama").u16("split.no", 0);
+            [keys.u16("split.count", 3), b, c]
+        }),
+        ("big-00002-of-00003.gguf; 'a' again; big-00001-of-00003.gguf", "", |[a, b, c]| {
+            [a, b.tensor("a", TensorType::F32, &[1]), c]
+        }),
     ];
     for (words, variant, change) in cases {
         let dir = tempfile::tempdir().unwrap();
@@ -164,9 +137,7 @@ fn a_shard_that_is_not_the_first_not_there_damaged_or_called_otherwise_is_named(
 fn a_split_count_of_1_is_no_split() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("one.gguf");
-    let one = Builder::new("llama")
-        .u16("split.count", 1)
-        .u16("split.no", 0);
+    let one = Builder::new("llama").u16("split.count", 1).u16("split.no", 0);
     one.write_sparse(&path).unwrap();
     assert_eq!(Header::open(&path).unwrap().shards().len(), 1);
 }

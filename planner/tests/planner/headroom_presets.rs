@@ -12,25 +12,15 @@ const PRESETS: [Headroom; 3] = [Headroom::Tight, Headroom::Default, Headroom::Ca
 
 /// Any card: of any backend and size, measured or not, open or not.
 fn gpu() -> impl Strategy<Value = Gpu> {
-    let backend = prop_oneof![
-        Just("CUDA"),
-        Just("ROCm"),
-        Just("Vulkan"),
-        Just("MTL"),
-        Just("Other")
-    ];
+    let backend =
+        prop_oneof![Just("CUDA"), Just("ROCm"), Just("Vulkan"), Just("MTL"), Just("Other")];
     let learned =
         (any::<u64>(), any::<u64>(), any::<(u64, u64)>()).prop_map(|(driver, growth, work)| {
             let date = Date::new(2026, 11, 21).unwrap();
             LearnedHeadroom::new(driver, growth, date).work(work.0, work.1)
         });
     let sizes = prop_oneof![(0..gib(200), 0..gib(200)), any::<(u64, u64)>()];
-    let known = (
-        option::of(learned),
-        any::<Option<u32>>(),
-        any::<bool>(),
-        any::<bool>(),
-    );
+    let known = (option::of(learned), any::<Option<u32>>(), any::<bool>(), any::<bool>());
     (backend, sizes, known).prop_map(
         |(backend, (total, free), (learned, threads, open, versioned))| {
             let mut gpu = Gpu::new("card").total(total).free(free).backend(backend);
@@ -146,10 +136,7 @@ fn at_1_gib_free_a_small_model_that_fits_is_on_the_gpu() {
 
 #[test]
 fn at_1_gib_free_a_card_without_a_known_name_takes_what_a_large_drivers_context_leaves() {
-    let plan = plan(
-        Gpu::new("A card").total(gib(8)).free(gib(1)),
-        Headroom::Default,
-    );
+    let plan = plan(Gpu::new("A card").total(gib(8)).free(gib(1)), Headroom::Default);
     assert!(plan.n_gpu_layers > 0 && !plan.full_offload, "{plan}");
 }
 

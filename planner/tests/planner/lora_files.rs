@@ -11,13 +11,8 @@ use autoplace_planner::profile::{AdapterError, ControlVector, Lora, ModelProfile
 const F32: TensorType = TensorType::F32;
 
 /// A model of two blocks, 64 wide.
-const MODEL: Shape = Shape {
-    n_ff: 96,
-    n_vocab: 128,
-    rope_freqs: false,
-    types: (F32, F32, F32),
-    ..TINY
-};
+const MODEL: Shape =
+    Shape { n_ff: 96, n_vocab: 128, rope_freqs: false, types: (F32, F32, F32), ..TINY };
 
 fn profile() -> ModelProfile {
     MODEL.profile()
@@ -38,13 +33,8 @@ fn refused(adapter: &Adapter) -> String {
 #[test]
 fn an_adapter_is_what_its_header_says() {
     let lora = Lora::from_header(&keys().alpha(8.0).header()).unwrap();
-    assert_eq!(
-        (lora.architecture.as_str(), lora.alpha),
-        ("llama", Some(8.0))
-    );
-    let [pair] = &lora.pairs[..] else {
-        panic!("{lora:?}")
-    };
+    assert_eq!((lora.architecture.as_str(), lora.alpha), ("llama", Some(8.0)));
+    let [pair] = &lora.pairs[..] else { panic!("{lora:?}") };
     assert_eq!(pair.weight, "blk.0.attn_k.weight");
     assert_eq!((pair.a.shape, pair.b.shape), ([64, 4, 1, 1], [4, 32, 1, 1]));
     assert_eq!(lora.bytes(), 4 * (64 * 4 + 4 * 32));
@@ -59,13 +49,10 @@ fn an_adapter_is_what_its_header_says() {
 #[test]
 fn a_file_of_another_kind_is_refused_by_the_key_that_says_so() {
     let model = Lora::from_header(&MODEL.header());
-    let Err(AdapterError::WrongKind { key, .. }) = &model else {
-        panic!("{model:?}")
-    };
+    let Err(AdapterError::WrongKind { key, .. }) = &model else { panic!("{model:?}") };
     assert_eq!(key, "general.type");
-    let other = Builder::new("llama")
-        .str("general.type", "adapter")
-        .str("adapter.type", "control_vector");
+    let other =
+        Builder::new("llama").str("general.type", "adapter").str("adapter.type", "control_vector");
     let error = Lora::from_header(&other.header().unwrap()).unwrap_err();
     assert_eq!(
         error.to_string(),
@@ -105,32 +92,25 @@ fn every_tensor_is_held_against_its_weight_and_its_other_half() {
 #[test]
 fn the_factors_of_an_embedding_change_places_and_a_tied_one_is_refused() {
     let embedding = |a: &[u64], b: &[u64]| {
-        Adapter::of("llama")
-            .tensor("token_embd.weight.lora_a", F32, a)
-            .tensor("token_embd.weight.lora_b", F32, b)
+        Adapter::of("llama").tensor("token_embd.weight.lora_a", F32, a).tensor(
+            "token_embd.weight.lora_b",
+            F32,
+            b,
+        )
     };
     let right = embedding(&[4, 128], &[4, 64]);
     let lora = Lora::from_header(&right.header()).unwrap();
     profile().with_lora(&lora).unwrap();
     assert!(refused(&embedding(&[64, 4], &[4, 128])).contains("token_embd"));
     assert!(refused(&embedding(&[8, 128], &[4, 64])).contains("is 8 x 128"));
-    let tied = Shape {
-        tied: true,
-        ..MODEL
-    };
+    let tied = Shape { tied: true, ..MODEL };
     let error = tied.profile().with_lora(&lora).unwrap_err();
-    assert!(
-        matches!(error, AdapterError::TiedEmbedding { .. }),
-        "{error}"
-    );
+    assert!(matches!(error, AdapterError::TiedEmbedding { .. }), "{error}");
 }
 
 #[test]
 fn an_adapter_lies_where_the_weights_lie_that_it_changes() {
-    let gpu = Gpu::new("card")
-        .backend("CUDA")
-        .total(gib(24))
-        .free(gib(22));
+    let gpu = Gpu::new("card").backend("CUDA").total(gib(24)).free(gib(22));
     let lora = Lora::from_header(&keys().header()).unwrap();
     let params = ContextParams::default();
     let weights = |profile: &ModelProfile, layers| {
@@ -177,10 +157,7 @@ fn a_control_vector_has_a_direction_for_layers_that_there_are() {
 fn the_numbers_of_control_vectors_add_up() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("vector.gguf");
-    Builder::new("controlvector")
-        .tensor("direction.1", F32, &[64])
-        .write_sparse(&path)
-        .unwrap();
+    Builder::new("controlvector").tensor("direction.1", F32, &[64]).write_sparse(&path).unwrap();
     crate::lora_support::fill(&path, 1, 1.0);
     let values = crate::lora_support::values(&path, "direction.1");
     let vector = ControlVector::from_header(&Header::open(&path).unwrap(), &profile()).unwrap();

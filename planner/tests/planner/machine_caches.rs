@@ -1,5 +1,5 @@
-//! What was measured of a machine - the bandwidth of its memory, the rates of its devices, the headroom of its GPUs - is
-//! kept in files, and found again by the same machine, driver and build alone.
+//! What was measured of a machine - the bandwidth of its memory, the rates of its devices, the headroom of its GPUs -
+//! is kept in files, and found again by the same machine, driver and build alone.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -133,10 +133,7 @@ fn of_another_machines_gpu_nothing_is_kept() {
     // Its driver is not known.
     let folder = tempfile::tempdir().unwrap();
     let remote = card().kind(GpuKind::Remote);
-    let (headroom, speeds) = (
-        HeadroomCache::at(folder.path()),
-        RatesCache::at(folder.path()),
-    );
+    let (headroom, speeds) = (HeadroomCache::at(folder.path()), RatesCache::at(folder.path()));
     headroom.put(&remote, BUILD, learned(20, 30));
     speeds.put_gpu(&remote, BUILD, rates(None, &[(TensorType::Q4_K, 900)]));
     assert_eq!(headroom.get(&remote, BUILD), None);
@@ -323,11 +320,7 @@ fn detection_finds_headroom_for_the_build_that_will_use_the_gpu() {
 
     let found = detected(detector().for_build(BUILD)).learned;
     assert_eq!(found, Some(learned(20, 30)));
-    for other in [
-        detector().for_build("another"),
-        detector(),
-        Detector::new().for_build(BUILD),
-    ] {
+    for other in [detector().for_build("another"), detector(), Detector::new().for_build(BUILD)] {
         assert_eq!(detected(other).learned, None);
     }
 }

@@ -6,20 +6,12 @@ use crate::folder::Fake;
 fn cores_that_the_process_may_not_run_on_are_not_usable() {
     // Four cores with two threads each, the second ones numbered from 4.
     let all: Vec<(u32, u32, u32)> = (0..8).map(|cpu| (cpu, 0, cpu % 4)).collect();
-    for (allowed, usable) in [
-        ("0-7", 4),
-        ("0-3", 4),
-        ("0,4", 1),
-        ("1-2,5", 2),
-        ("6", 1),
-        ("0-4294967295", 4),
-    ] {
+    for (allowed, usable) in
+        [("0-7", 4), ("0-3", 4), ("0,4", 1), ("1-2,5", 2), ("6", 1), ("0-4294967295", 4)]
+    {
         let host = Fake::new()
             .processors(&all)
-            .file(
-                "/proc/self/status",
-                format!("Name:\tx\nCpus_allowed_list:\t{allowed}\n"),
-            )
+            .file("/proc/self/status", format!("Name:\tx\nCpus_allowed_list:\t{allowed}\n"))
             .host();
         let cores = (host.physical_cores, host.usable_cores);
         assert_eq!(cores, (Some(4), Some(usable)), "{allowed}");
@@ -59,11 +51,7 @@ fn a_linux_inside_of_windows_says_so_in_its_kernels_release_or_version() {
             "Linux version 6.6.36.3-custom (root@x) (gcc (GCC) 11.2.0) #1 SMP Microsoft\n",
             true,
         ),
-        (
-            VERSION,
-            "Linux version 6.12.1 (gcc (Debian 14)) #1 SMP\n",
-            false,
-        ),
+        (VERSION, "Linux version 6.12.1 (gcc (Debian 14)) #1 SMP\n", false),
     ] {
         let machine = Fake::new().file(file, text).detector().detect();
         assert_eq!(machine.wsl, wsl, "{text}");

@@ -15,24 +15,16 @@ use tempfile::TempDir;
 fn detector() -> (TempDir, Detector) {
     let root = tempfile::tempdir().unwrap();
     fs::create_dir(root.path().join("proc")).unwrap();
-    let meminfo = format!(
-        "MemTotal: {} kB\nMemAvailable: {} kB\n",
-        gib(64) / 1024,
-        gib(48) / 1024
-    );
+    let meminfo = format!("MemTotal: {} kB\nMemAvailable: {} kB\n", gib(64) / 1024, gib(48) / 1024);
     fs::write(root.path().join("proc/meminfo"), meminfo).unwrap();
-    let detector = Detector::new()
-        .root(root.path())
-        .cuda_visible_devices(None, false);
+    let detector = Detector::new().root(root.path()).cuda_visible_devices(None, false);
     (root, detector)
 }
 
 /// The machine of these ggml devices and this driver script.
 fn merged(devices: &[GgmlDevice], script: &str) -> Machine {
     let (_root, detector) = detector();
-    detector
-        .nvml_library(ScriptedNvml::new(script).library())
-        .detect_with(devices)
+    detector.nvml_library(ScriptedNvml::new(script).library()).detect_with(devices)
 }
 
 fn card(name: &str, pci: &str, total: u64, free: u64, reserved: u64) -> String {
@@ -40,13 +32,7 @@ fn card(name: &str, pci: &str, total: u64, free: u64, reserved: u64) -> String {
 }
 
 fn rtx_4090() -> String {
-    card(
-        "NVIDIA GeForce RTX 4090",
-        "00000000:01:00.0",
-        gib(24),
-        gib(22),
-        mib(500),
-    )
+    card("NVIDIA GeForce RTX 4090", "00000000:01:00.0", gib(24), gib(22), mib(500))
 }
 
 fn cuda0(total: u64, free: u64) -> GgmlDevice {
@@ -67,11 +53,7 @@ fn cpu() -> GgmlDevice {
 }
 
 fn reasons(machine: &Machine) -> Vec<&UnusedReason> {
-    machine
-        .unused_gpus
-        .iter()
-        .map(|unused| &unused.reason)
-        .collect()
+    machine.unused_gpus.iter().map(|unused| &unused.reason).collect()
 }
 
 /// `Vulkan0@0000:01:00.0 gpu 24 23 RTX 4090`.
@@ -90,10 +72,7 @@ fn device(text: &str) -> GgmlDevice {
     let size = |text: &str| (text.parse::<i64>().unwrap() << 30) as u64;
     let backend = name.trim_end_matches(char::is_numeric);
     let device = GgmlDevice::new(name, backend, kind).memory(size(words[2]), size(words[3]));
-    let description = words
-        .get(4)
-        .unwrap_or(&"")
-        .replace("RTX", "NVIDIA GeForce RTX");
+    let description = words.get(4).unwrap_or(&"").replace("RTX", "NVIDIA GeForce RTX");
     match id {
         "" => device.description(description),
         id => device.description(description).device_id(id),
@@ -124,9 +103,7 @@ fn each_gpu_is_found_once_with_the_figure_that_holds() {
         }
         let nvml = match cards {
             "-" => None,
-            _ => Some(ScriptedNvml::new(
-                &parts(cards).map(card_of).collect::<String>(),
-            )),
+            _ => Some(ScriptedNvml::new(&parts(cards).map(card_of).collect::<String>())),
         };
         detector = match &nvml {
             Some(nvml) => detector.nvml_library(nvml.library()),
@@ -141,11 +118,7 @@ fn each_gpu_is_found_once_with_the_figure_that_holds() {
         let found = machine.gpus.iter().map(|gpu| {
             let (free, total) = (size(gpu.free), size(gpu.total));
             assert_eq!(gpu.shares_host_memory(), gpu.kind == GpuKind::Integrated);
-            format!(
-                "{} {free}/{total} {:?}",
-                gpu.device.as_deref().unwrap(),
-                gpu.kind
-            )
+            format!("{} {free}/{total} {:?}", gpu.device.as_deref().unwrap(), gpu.kind)
         });
         assert_eq!(found.collect::<Vec<_>>().join("; "), gpus, "{what}");
         let reasons = reasons(&machine).into_iter();
@@ -158,13 +131,7 @@ fn each_gpu_is_found_once_with_the_figure_that_holds() {
 
 /// An H100 in MIG mode: its lines, and those of its slices.
 fn h100_with(slices: &str) -> String {
-    let card = card(
-        "NVIDIA H100 80GB HBM3",
-        "00000000:01:00.0",
-        gib(80),
-        gib(70),
-        0,
-    );
+    let card = card("NVIDIA H100 80GB HBM3", "00000000:01:00.0", gib(80), gib(70), 0);
     format!("{card}memory_clock 2619\nbus_width 5120\nmig\n{slices}")
 }
 
@@ -210,63 +177,18 @@ fn of_cards_and_their_slices_everything_is_known_that_the_driver_or_a_data_sheet
     let mut text = String::new();
     for (what, script, devices, visible) in [
         ("A card that both see", rtx_4090(), seen(), None),
-        (
-            "With its clock, its link and its programs",
-            clocked,
-            seen(),
-            None,
-        ),
+        ("With its clock, its link and its programs", clocked, seen(), None),
         ("Without NVIDIA's driver", String::new(), seen(), None),
         ("One that nobody knows", String::new(), vec![unknown], None),
-        (
-            "A device is the one slice of its size",
-            h100_with(&two),
-            of_40(),
-            None,
-        ),
-        (
-            "Of two equal slices either may be it",
-            h100_with(&equal),
-            of_40(),
-            None,
-        ),
-        (
-            "Without llama.cpp the first slice",
-            h100_with(&two),
-            none(),
-            None,
-        ),
-        (
-            "Unless another is chosen",
-            h100_with(&two),
-            none(),
-            Some("MIG-33"),
-        ),
-        (
-            "A slice that is chosen hides every card",
-            both.clone(),
-            none(),
-            Some("MIG-00"),
-        ),
-        (
-            "One that is not there hides none",
-            both,
-            none(),
-            Some("MIG-99"),
-        ),
+        ("A device is the one slice of its size", h100_with(&two), of_40(), None),
+        ("Of two equal slices either may be it", h100_with(&equal), of_40(), None),
+        ("Without llama.cpp the first slice", h100_with(&two), none(), None),
+        ("Unless another is chosen", h100_with(&two), none(), Some("MIG-33")),
+        ("A slice that is chosen hides every card", both.clone(), none(), Some("MIG-00")),
+        ("One that is not there hides none", both, none(), Some("MIG-99")),
         ("A card without slices", h100_with(""), none(), None),
-        (
-            "A card that the build cannot drive",
-            rtx_4090(),
-            vec![cpu()],
-            None,
-        ),
-        (
-            "Memory that the driver will not count",
-            unified,
-            vec![gb10],
-            None,
-        ),
+        ("A card that the build cannot drive", rtx_4090(), vec![cpu()], None),
+        ("Memory that the driver will not count", unified, vec![gb10], None),
         ("Without llama.cpp", rtx_4090() + silent, none(), None),
     ] {
         let (_root, detector) = detector();
@@ -289,10 +211,7 @@ fn of_cards_and_their_slices_everything_is_known_that_the_driver_or_a_data_sheet
 fn this_very_machine_is_described_without_fail() {
     let machine = Machine::detect();
     assert!(machine.host.total > 0, "{machine}");
-    assert!(
-        machine.gpus.iter().all(|gpu| gpu.free <= gpu.total),
-        "{machine}"
-    );
+    assert!(machine.gpus.iter().all(|gpu| gpu.free <= gpu.total), "{machine}");
 }
 
 #[test]
@@ -339,14 +258,8 @@ fn ggml_device() -> impl Strategy<Value = GgmlDevice> {
 
 #[test]
 fn no_gpu_has_more_free_than_it_has_or_than_its_card() {
-    let script = rtx_4090()
-        + &card(
-            "NVIDIA GeForce RTX 3060",
-            "00000000:02:00.0",
-            gib(12),
-            gib(9),
-            0,
-        );
+    let script =
+        rtx_4090() + &card("NVIDIA GeForce RTX 3060", "00000000:02:00.0", gib(12), gib(9), 0);
     let nvml = ScriptedNvml::new(&script);
     let (_root, detector) = detector();
     let detector = detector.nvml_library(nvml.library());

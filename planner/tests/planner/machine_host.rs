@@ -42,15 +42,12 @@ fn with_files(fake: Fake, word: &str) -> Fake {
         _ => [
             ("memory.max", limit),
             ("memory.current", used),
-            (
-                "memory.stat",
-                format!("anon 5\ninactive_file {cache}\nactive_file {cache}\n"),
-            ),
+            ("memory.stat", format!("anon 5\ninactive_file {cache}\nactive_file {cache}\n")),
         ],
     };
-    files.into_iter().fold(fake, |fake, (name, text)| {
-        fake.file(&format!("{folder}/{name}"), text + "\n")
-    })
+    files
+        .into_iter()
+        .fold(fake, |fake, (name, text)| fake.file(&format!("{folder}/{name}"), text + "\n"))
 }
 
 #[test]
@@ -86,10 +83,7 @@ fn the_group_that_leaves_the_least_decides() {
 fn a_host_says_what_it_has_and_what_limits_it() {
     let host = Fake::new().host();
     assert_eq!((host.total, host.limit), (gib(64), HostLimit::System));
-    assert_eq!(
-        Fake::new().host().to_string(),
-        "host: 48.0 GiB free of 64.0 GiB"
-    );
+    assert_eq!(Fake::new().host().to_string(), "host: 48.0 GiB free of 64.0 GiB");
     let fake = Fake::new().file("/proc/self/cgroup", "0::/app.slice\n");
     let fake = fake.file("/proc/self/mountinfo", V2_MOUNT);
     let text = "host: 12.0 GiB free of 64.0 GiB (limited to 16.0 GiB by /sys/fs/cgroup/app.slice/memory.max; \
@@ -165,9 +159,7 @@ fn group() -> impl Strategy<Value = [Option<String>; 4]> {
         prop::option::of(prop::strategy::Union::new([
             (0..gib(128)).prop_map(|bytes| bytes.to_string()).boxed(),
             any::<u64>().prop_map(|bytes| bytes.to_string()).boxed(),
-            prop::sample::select(vec!["max", "", "-1", "x"])
-                .prop_map(str::to_owned)
-                .boxed(),
+            prop::sample::select(vec!["max", "", "-1", "x"]).prop_map(str::to_owned).boxed(),
         ]))
     };
     [number(), number(), number(), number()]
@@ -175,19 +167,15 @@ fn group() -> impl Strategy<Value = [Option<String>; 4]> {
 
 /// The folders of so many nested groups, outermost first.
 fn nested(groups: &[[Option<String>; 4]]) -> Fake {
-    let path: String = (0..groups.len())
-        .map(|level| format!("/g{level}"))
-        .collect();
+    let path: String = (0..groups.len()).map(|level| format!("/g{level}")).collect();
     let fake = Fake::new().file("/proc/self/cgroup", format!("0::{path}\n"));
     let mut fake = fake.file("/proc/self/mountinfo", V2_MOUNT);
     let mut folder = "/sys/fs/cgroup".to_owned();
     for (level, [max, high, current, cache]) in groups.iter().enumerate() {
         folder = format!("{folder}/g{level}");
-        for (name, value) in [
-            ("memory.max", max),
-            ("memory.high", high),
-            ("memory.current", current),
-        ] {
+        for (name, value) in
+            [("memory.max", max), ("memory.high", high), ("memory.current", current)]
+        {
             if let Some(value) = value {
                 fake = fake.file(&format!("{folder}/{name}"), value);
             }

@@ -18,12 +18,8 @@ fn behind(path: &[&str]) -> Fake {
     for device in path {
         let figures: Vec<&str> = device.split(',').collect();
         folder = format!("{folder}/{}", figures[0]);
-        let names = [
-            "current_link_speed",
-            "max_link_speed",
-            "current_link_width",
-            "max_link_width",
-        ];
+        let names =
+            ["current_link_speed", "max_link_speed", "current_link_width", "max_link_width"];
         for (name, figure) in names.iter().zip(&figures[1..]) {
             fake = fake.file(&format!("{folder}/{name}"), format!("{figure}\n"));
         }
@@ -137,9 +133,7 @@ fn a_carve_out_is_the_gpus_own_however_little_the_system_has() {
     );
     // 40 GiB of weights, where the system has 22 available.
     let plan = plan(&vulkan, &LLAMA_70B);
-    let [on_gpu, host] = &plan.placements[..] else {
-        panic!("{plan}")
-    };
+    let [on_gpu, host] = &plan.placements[..] else { panic!("{plan}") };
     assert_eq!((on_gpu.layers, on_gpu.of_host), (81, 0), "{plan}");
     assert!(host.footprint.total() < gib(2), "{plan}");
 }
@@ -148,10 +142,7 @@ fn a_carve_out_is_the_gpus_own_however_little_the_system_has() {
 fn rocm_uses_the_carve_out_or_the_shared_pool_and_never_both() {
     let carved = detected(&carved_out(), &[radeon("ROCm", gib(96))]);
     let gpu = &carved.gpus[0];
-    assert_eq!(
-        (gpu.free, gpu.shares_host_memory()),
-        (gib(96) - mib(300), false)
-    );
+    assert_eq!((gpu.free, gpu.shares_host_memory()), (gib(96) - mib(300), false));
     assert_eq!(plan(&carved, &LLAMA_70B).placements[0].of_host, 0);
 
     let shared = detected(&on_demand(), &[radeon("ROCm", gib(112))]);
@@ -237,10 +228,7 @@ fn a_laptops_integrated_gpu_never_displaces_its_card() {
         for shape in [LLAMA_8B, LLAMA_70B] {
             let profile = shape.profile();
             let planner = Planner::new(&profile, &laptop);
-            let plan = planner
-                .request(Request::new().policy(policy))
-                .plan()
-                .unwrap();
+            let plan = planner.request(Request::new().policy(policy)).plan().unwrap();
             let gpus: Vec<&str> = plan.gpus().map(|gpu| gpu.name.as_str()).collect();
             assert_eq!(gpus, ["RTX 4060 Laptop GPU"], "{policy:?}: {plan}");
         }
@@ -253,9 +241,7 @@ fn pools_are_written_and_read_with_the_machine() {
     let text = machine.to_json().unwrap();
     assert_eq!(Machine::from_json(&text), Ok(machine));
     let mut over = Machine::from_json(&text).unwrap();
-    over.gpus[0] = Gpu::new("x")
-        .total(1)
-        .pools(Pools::new(Pool::new(1, 2), Pool::default()));
+    over.gpus[0] = Gpu::new("x").total(1).pools(Pools::new(Pool::new(1, 2), Pool::default()));
     let error = over.check().unwrap_err().to_string();
     assert!(error.starts_with("gpus[0].pools.own.free is 2"), "{error}");
 }

@@ -42,16 +42,11 @@ fn a_card_tells_its_name_address_identity_and_memory() {
     let found = detect(&rtx_4090());
     assert_eq!(found.gpus[0].driver.as_deref(), Some("550.54.14"));
     assert_eq!(notes(&found), [""; 0]);
-    let [card] = &found.gpus[..] else {
-        panic!("{found:?}")
-    };
+    let [card] = &found.gpus[..] else { panic!("{found:?}") };
     assert_eq!(card.name, "NVIDIA GeForce RTX 4090");
     assert_eq!(card.uuid.as_deref(), Some("GPU-11111111-aaaa"));
     assert_eq!(card.pci_id, Some(PciId::new(0, 1, 0, 0)));
-    assert_eq!(
-        card.memory,
-        Some(Reading::new(gib(24), gib(22)).reserved(mib(500)))
-    );
+    assert_eq!(card.memory, Some(Reading::new(gib(24), gib(22)).reserved(mib(500))));
 }
 
 #[test]
@@ -85,10 +80,7 @@ fn every_answer_of_a_driver_is_a_card_or_a_note() {
 fn no_library_where_one_was_named_is_said() {
     let found = nvidia::detect_at(Path::new("/nowhere/libnvidia-ml.so.1"));
     assert_eq!(found.gpus, []);
-    assert!(
-        notes(&found)[0].starts_with("NVML: does not start: "),
-        "{found:?}"
-    );
+    assert!(notes(&found)[0].starts_with("NVML: does not start: "), "{found:?}");
 }
 
 #[test]
@@ -118,11 +110,7 @@ fn memory_clock_and_bus_width_make_the_bandwidth() {
     assert_eq!(found.gpus[0].bandwidth, Some(1_008_096_000_000));
     for missing in ["memory_clock 10501\n", "bus_width 384\n", ""] {
         let found = detect(&(rtx_4090() + missing));
-        assert_eq!(
-            (found.gpus[0].bandwidth, notes(&found)),
-            (None, vec![]),
-            "{missing}"
-        );
+        assert_eq!((found.gpus[0].bandwidth, notes(&found)), (None, vec![]), "{missing}");
     }
 }
 
@@ -194,12 +182,7 @@ fn the_slices_of_a_card_in_mig_mode_are_told_wherever_they_are() {
     let slices = found.gpus[0].mig.as_deref().unwrap();
     let told: Vec<_> = slices
         .iter()
-        .map(|slice| {
-            (
-                slice.profile.as_deref().unwrap(),
-                slice.uuid.as_deref().unwrap(),
-            )
-        })
+        .map(|slice| (slice.profile.as_deref().unwrap(), slice.uuid.as_deref().unwrap()))
         .collect();
     assert_eq!(told, [("1g.10gb", "MIG-aaaa"), ("3g.40gb", "MIG-bbbb")]);
     let memory = slices[0].memory.unwrap();

@@ -31,11 +31,7 @@ fn complete(limit: usize) -> Machine {
     slice.memory = Some(Reading::new(gib(10), gib(9)).reserved(3));
     let named = GpuProcess::new(7).name("ollama").bytes(gib(5));
     let kinds = [GpuKind::Discrete, GpuKind::Integrated, GpuKind::Remote];
-    let sources = [
-        BandwidthSource::Nvml,
-        BandwidthSource::Catalogue,
-        BandwidthSource::Stated,
-    ];
+    let sources = [BandwidthSource::Nvml, BandwidthSource::Catalogue, BandwidthSource::Stated];
     let mut machine = Machine::new(host);
     for (kind, source) in kinds.into_iter().zip(sources) {
         let mut gpu = Gpu::new("card").kind(kind).backend("CUDA").total(gib(24));
@@ -143,10 +139,7 @@ fn a_file_of_an_earlier_version_is_read() {
     assert_eq!(machine.check(), Ok(()));
     let gpu = &machine.gpus[0];
     assert_eq!((gpu.total, gpu.free), (gib(24), 24_266_565_222));
-    assert_eq!(
-        (gpu.bandwidth, gpu.pcie, &gpu.processes),
-        (None, None, &None)
-    );
+    assert_eq!((gpu.bandwidth, gpu.pcie, &gpu.processes), (None, None, &None));
     assert_eq!((machine.wsl, machine.host.bandwidth), (false, None));
     assert_eq!(machine.unused_gpus[0].reason, UnusedReason::NoBackend);
 }
@@ -158,18 +151,9 @@ fn what_is_not_known_is_not_written() {
     let keys = |value: &Value| {
         let mut keys: Vec<&String> = value.as_object().unwrap().keys().collect();
         keys.sort();
-        keys.iter()
-            .map(|key| key.as_str())
-            .collect::<Vec<_>>()
-            .join(" ")
+        keys.iter().map(|key| key.as_str()).collect::<Vec<_>>().join(" ")
     };
     assert_eq!(keys(&json), "gpus host");
-    assert_eq!(
-        keys(&json["gpus"][0]),
-        "backend description device free kind name pci_id total"
-    );
-    assert_eq!(
-        keys(&json["host"]),
-        "available limit system_available total"
-    );
+    assert_eq!(keys(&json["gpus"][0]), "backend description device free kind name pci_id total");
+    assert_eq!(keys(&json["host"]), "available limit system_available total");
 }

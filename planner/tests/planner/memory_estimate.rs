@@ -29,10 +29,7 @@ fn footprints(profile: &ModelProfile, params: &ContextParams, n_gpu_layers: u32)
 }
 
 fn host_alone(profile: &ModelProfile, params: &ContextParams) -> Footprint {
-    Estimate::new(profile, &[], params)
-        .unwrap()
-        .footprints(0)
-        .host
+    Estimate::new(profile, &[], params).unwrap().footprints(0).host
 }
 
 /// The tiny model by hand: a block is two norms of 64 floats, q and attn_output of 64 x 64 floats, k of 64 x 32, gate
@@ -54,25 +51,10 @@ fn weights_go_layer_by_layer_from_the_end() {
     };
     let output = TINY_EMBEDDING + TINY_NORM;
     // `rope_freqs`: 8 floats, one copy where a block is; 128 bytes on CUDA.
-    assert_eq!(
-        weights(0),
-        (0, TINY_EMBEDDING + 2 * TINY_BLOCK_HOST + 32 + output)
-    );
-    assert_eq!(
-        weights(1),
-        (output, TINY_EMBEDDING + 2 * TINY_BLOCK_HOST + 32)
-    );
-    assert_eq!(
-        weights(2),
-        (
-            output + TINY_BLOCK_CUDA + 128,
-            TINY_EMBEDDING + TINY_BLOCK_HOST + 32
-        )
-    );
-    assert_eq!(
-        weights(3),
-        (output + 2 * TINY_BLOCK_CUDA + 128, TINY_EMBEDDING)
-    );
+    assert_eq!(weights(0), (0, TINY_EMBEDDING + 2 * TINY_BLOCK_HOST + 32 + output));
+    assert_eq!(weights(1), (output, TINY_EMBEDDING + 2 * TINY_BLOCK_HOST + 32));
+    assert_eq!(weights(2), (output + TINY_BLOCK_CUDA + 128, TINY_EMBEDDING + TINY_BLOCK_HOST + 32));
+    assert_eq!(weights(3), (output + 2 * TINY_BLOCK_CUDA + 128, TINY_EMBEDDING));
     assert_eq!(weights(99), weights(3));
 }
 
@@ -109,16 +91,9 @@ fn a_quantised_cache_has_its_types_bytes_and_cudas_padding() {
     let kv = footprints(&LLAMA_8B.profile(), &params, 33).gpus[0].kv;
     assert_eq!(kv, 32 * 8192 * (32 * 34 + 1024 * 2));
     // 256 keys per cell are not: 256 elements more, once per tensor.
-    let narrow = Shape {
-        n_head_kv: 2,
-        ..LLAMA_8B
-    }
-    .profile();
+    let narrow = Shape { n_head_kv: 2, ..LLAMA_8B }.profile();
     let kv = footprints(&narrow, &params, 33).gpus[0].kv;
-    assert_eq!(
-        kv,
-        32 * (8192 * 8 * 34 + (8 * 34_u64).next_multiple_of(128) + 8192 * 256 * 2)
-    );
+    assert_eq!(kv, 32 * (8192 * 8 * 34 + (8 * 34_u64).next_multiple_of(128) + 8192 * 256 * 2));
 }
 
 #[test]
@@ -128,10 +103,7 @@ fn sequences_have_their_own_caches_unless_unified() {
     let split = footprints(&LLAMA_8B.profile(), &params, 33).gpus[0].kv;
     assert_eq!(split, 32 * 4096 * 2 * 2048);
     params.kv_unified = true;
-    assert_eq!(
-        footprints(&LLAMA_8B.profile(), &params, 33).gpus[0].kv,
-        split
-    );
+    assert_eq!(footprints(&LLAMA_8B.profile(), &params, 33).gpus[0].kv, split);
 }
 
 #[test]
@@ -193,11 +165,7 @@ fn the_buffer_of_logits_is_the_hosts() {
 
 #[test]
 fn a_cache_type_that_does_not_divide_a_head_is_an_error() {
-    let odd = Shape {
-        head_dim: 80,
-        ..LLAMA_8B
-    }
-    .profile();
+    let odd = Shape { head_dim: 80, ..LLAMA_8B }.profile();
     let mut params = params(512);
     params.type_k = KvType::Q8_0;
     let error = Estimate::new(&odd, &[], &params).unwrap_err();
@@ -231,10 +199,7 @@ fn two_gpus_share_layers_by_free_memory_and_each_lays_them_out_by_its_own_rules(
     // Of three layers the first is the CUDA card's: a third of the free bytes.
     let cuda = TINY_BLOCK_CUDA + 128;
     let metal = TINY_BLOCK_HOST + 32 + TINY_EMBEDDING + TINY_NORM;
-    assert_eq!(
-        weights(&estimate.footprints(3)),
-        (cuda, metal, TINY_EMBEDDING)
-    );
+    assert_eq!(weights(&estimate.footprints(3)), (cuda, metal, TINY_EMBEDDING));
     // A block that only the host has brings the frequencies of rope there too.
     let output = TINY_EMBEDDING + TINY_NORM;
     let host = TINY_EMBEDDING + TINY_BLOCK_HOST + 32;
@@ -249,10 +214,7 @@ fn proportions_take_the_place_of_free_memory_and_counts_are_proportions() {
     let by_counts = estimate.footprints_of(&Assignment::by_counts(2, &[2, 1]));
     assert_eq!(by_split.footprints(split.n_gpu_layers), by_counts);
     let cuda = 2 * TINY_BLOCK_CUDA + 128;
-    assert_eq!(
-        weights(&by_counts),
-        (cuda, TINY_EMBEDDING + TINY_NORM, TINY_EMBEDDING)
-    );
+    assert_eq!(weights(&by_counts), (cuda, TINY_EMBEDDING + TINY_NORM, TINY_EMBEDDING));
 }
 
 #[test]
@@ -269,10 +231,7 @@ fn the_first_pattern_in_a_name_decides_and_the_cache_stays_with_the_layer() {
     let (q, k) = (64 * 64 * 4, 64 * 32 * 4);
     let (first, second, host) = weights(&plain);
     // Block 0 is the first card's, block 1 the second's.
-    assert_eq!(
-        weights(&moved),
-        (first - q - k, second + q - q - k, host + k + q + k)
-    );
+    assert_eq!(weights(&moved), (first - q - k, second + q - q - k, host + k + q + k));
     let kv = |footprints: &Footprints| footprints.gpus.iter().map(|gpu| gpu.kv).sum::<u64>();
     assert_eq!(kv(&moved), kv(&plain));
 }
@@ -287,10 +246,7 @@ fn a_tied_embedding_that_is_sent_to_a_gpu_is_there_once() {
     };
     let (first, second, host) = weights(&two(&profile, &params(512)).footprints(3));
     // Its copy was with the output layer, on the second card.
-    assert_eq!(
-        sent(Place::Gpu(0)),
-        (first + TINY_EMBEDDING, second - TINY_EMBEDDING, 0)
-    );
+    assert_eq!(sent(Place::Gpu(0)), (first + TINY_EMBEDDING, second - TINY_EMBEDDING, 0));
     assert_eq!(sent(Place::Gpu(1)), (first, second, 0));
     assert_eq!(sent(Place::Host), (first, second - TINY_EMBEDDING, host));
 }

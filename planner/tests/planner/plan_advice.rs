@@ -55,9 +55,7 @@ fn make(
                 request.min_ubatch = None;
                 request = request.n_ubatch(*tokens);
             }
-            ChangeKind::CloseProcess {
-                pid, gpu, bytes, ..
-            } => {
+            ChangeKind::CloseProcess { pid, gpu, bytes, .. } => {
                 let gpu = &mut machine.gpus[*gpu];
                 let processes = gpu.processes.as_mut().unwrap();
                 let held = processes.iter().find(|held| held.pid == *pid).unwrap();
@@ -255,12 +253,7 @@ fn types_and_context_together_where_neither_does_alone() {
 
 /// Cards of which other programs hold some.
 fn gpus() -> impl Strategy<Value = Vec<Gpu>> {
-    let name = prop_oneof![
-        Just("RTX 3050 6GB"),
-        Just("RX 7600"),
-        Just("Arc A380"),
-        Just("M1 8GB")
-    ];
+    let name = prop_oneof![Just("RTX 3050 6GB"), Just("RX 7600"), Just("Arc A380"), Just("M1 8GB")];
     let held = prop::collection::vec(mib(1)..mib(400), 0..3);
     let gpu = (name, mib(250)..mib(1000), held).prop_map(|(name, free, held)| {
         let mut gpu = named(name).free(free);

@@ -11,9 +11,7 @@ use crate::shapes::{LLAMA_1B, LLAMA_8B, LLAMA_70B, QWEN3_30B_A3B, Shape};
 use crate::synthetic::named;
 
 fn plan(profile: &ModelProfile, machine: &Machine, request: &Request) -> Result<Plan, Error> {
-    Planner::new(profile, machine)
-        .request(request.clone())
-        .plan()
+    Planner::new(profile, machine).request(request.clone()).plan()
 }
 
 #[test]
@@ -37,36 +35,20 @@ fn a_named_number_of_layers_is_that_number_or_an_error() {
     let machine = Machine::new(Host::new(gib(32))).with_gpu(card);
     let exactly = |n| Request::new().n_gpu_layers(GpuLayers::Exactly(n));
     for n in [0, 1, 7] {
-        assert_eq!(
-            plan(&profile, &machine, &exactly(n)).unwrap().n_gpu_layers,
-            n
-        );
+        assert_eq!(plan(&profile, &machine, &exactly(n)).unwrap().n_gpu_layers, n);
     }
     match plan(&profile, &machine, &exactly(33)) {
-        Err(Error::DoesNotFit {
-            n_gpu_layers: 33,
-            layers: 33,
-            devices,
-            ..
-        }) => {
+        Err(Error::DoesNotFit { n_gpu_layers: 33, layers: 33, devices, .. }) => {
             assert_eq!(devices[0].device, "card");
             assert!(devices[0].missing > 0);
-            assert_eq!(
-                (devices[1].device.as_str(), devices[1].missing),
-                ("host", 0)
-            );
+            assert_eq!((devices[1].device.as_str(), devices[1].missing), ("host", 0));
         }
         other => panic!("{other:?}"),
     }
     let large = Machine::new(Host::new(gib(32))).with_gpu(Gpu::new("card").total(gib(24)));
     let plan = plan(&profile, &large, &exactly(99)).unwrap();
     assert_eq!(plan.n_gpu_layers, 33);
-    assert!(
-        plan.notes
-            .iter()
-            .any(|note| note.contains("99 layers were asked for")),
-        "{plan}"
-    );
+    assert!(plan.notes.iter().any(|note| note.contains("99 layers were asked for")), "{plan}");
 }
 
 #[test]
@@ -82,19 +64,12 @@ fn the_context_is_4096_tokens_unless_asked_for() {
     let machine = Machine::new(Host::new(gib(64)));
     let n_ctx = |context| {
         let request = Request::new().context(context);
-        plan(&LLAMA_1B.profile(), &machine, &request)
-            .unwrap()
-            .context
-            .n_ctx
+        plan(&LLAMA_1B.profile(), &machine, &request).unwrap().context.n_ctx
     };
     assert_eq!(n_ctx(Context::Default), 4096);
     assert_eq!(n_ctx(Context::Model), 131_072);
     assert_eq!(n_ctx(Context::Tokens(300)), 300);
-    let short = Shape {
-        n_ctx_train: 2048,
-        ..LLAMA_1B
-    }
-    .profile();
+    let short = Shape { n_ctx_train: 2048, ..LLAMA_1B }.profile();
     let plan = plan(&short, &machine, &Request::new()).unwrap();
     assert_eq!(plan.context.n_ctx, 2048);
 }
@@ -111,12 +86,7 @@ fn every_sequence_may_ask_for_its_logits() {
 fn experts_are_planned_too() {
     let profile = QWEN3_30B_A3B.profile();
     let machine = Machine::new(Host::new(gib(32))).with_gpu(Gpu::new("card").total(gib(12)));
-    let whole = plan(
-        &profile,
-        &machine,
-        &Request::new().policy(Policy::MostLayers),
-    )
-    .unwrap();
+    let whole = plan(&profile, &machine, &Request::new().policy(Policy::MostLayers)).unwrap();
     assert!((20..40).contains(&whole.n_gpu_layers), "{whole}");
     assert!(whole.overrides.is_empty() && whole.parted_blocks == 0);
     // Every block on the card, the experts of some on the host.
@@ -149,19 +119,10 @@ fn a_model_that_fits_nowhere_is_paged_where_that_is_allowed() {
         let (paging_, on_host) = (paged.paging.unwrap(), paged.host().unwrap());
         assert_eq!(paging_.bytes, on_host.footprint.total() - on_host.budget);
         // All of them are read for every token, but for the embedding, of which that is a row.
-        assert!(
-            paging_.bytes_per_token * 10 > paging_.bytes * 9,
-            "{paging_:?}"
-        );
+        assert!(paging_.bytes_per_token * 10 > paging_.bytes * 9, "{paging_:?}");
         let speed = paged.speed.as_ref().unwrap().tokens_per_second;
-        assert!(
-            speed > 0.0 && speed < 1.0 / paging_.seconds_per_token(),
-            "{paged}"
-        );
-        assert!(
-            paged.to_string().contains("read from disk again"),
-            "{paged}"
-        );
+        assert!(speed > 0.0 && speed < 1.0 / paging_.seconds_per_token(), "{paged}");
+        assert!(paged.to_string().contains("read from disk again"), "{paged}");
 
         let guessed = plan(&profile, &machine, &paging(4096)).unwrap();
         assert_eq!(guessed.paging.unwrap().disk.source, BandwidthSource::Guess);
@@ -185,14 +146,8 @@ fn paging_changes_nothing_where_the_model_fits() {
 fn a_token_reads_those_experts_again_that_it_uses() {
     let profile = QWEN3_30B_A3B.profile();
     let machine = Machine::new(Host::new(gib(10)));
-    let paging = plan(&profile, &machine, &paging(4096))
-        .unwrap()
-        .paging
-        .unwrap();
-    assert!(
-        paging.bytes > gib(6) && paging.bytes_per_token < paging.bytes / 5,
-        "{paging:?}"
-    );
+    let paging = plan(&profile, &machine, &paging(4096)).unwrap().paging.unwrap();
+    assert!(paging.bytes > gib(6) && paging.bytes_per_token < paging.bytes / 5, "{paging:?}");
 }
 
 #[test]
@@ -210,16 +165,11 @@ fn a_window_is_kept_as_a_window_unless_the_whole_context_is_asked_for() {
     let at_32k = |sketch: &crate::synthetic::Sketch, card, swa_full| {
         let header = Header::open(sketch.write(folder.path())).unwrap();
         let profile = ModelProfile::from_header(&header).unwrap();
-        let machine = Machine::new(Host::new(gib(64))).with_gpu(
-            Gpu::new("card")
-                .total(gib(card))
-                .bandwidth(1_008_000_000_000),
-        );
+        let machine = Machine::new(Host::new(gib(64)))
+            .with_gpu(Gpu::new("card").total(gib(card)).bandwidth(1_008_000_000_000));
         // As llama.cpp's own fit: whole layers, or experts.
-        let request = Request::new()
-            .host_parts(HostParts::Experts)
-            .n_ctx(32_768)
-            .swa_full(swa_full);
+        let request =
+            Request::new().host_parts(HostParts::Experts).n_ctx(32_768).swa_full(swa_full);
         plan(&profile, &machine, &request).unwrap()
     };
     // What llama.cpp's own fit finds with its defaults and the same bytes left free, less what arithmetic alone must
@@ -253,10 +203,7 @@ fn where_windows_alone_would_fit_that_is_advised() {
     let profile = ModelProfile::from_header(&header).unwrap();
     let machine = Machine::new(Host::new(gib(64))).with_gpu(Gpu::new("card").total(gib(24)));
     let request = Request::new().n_ctx(32_768).swa_full(true);
-    let advice = Planner::new(&profile, &machine)
-        .request(request)
-        .advice()
-        .unwrap();
+    let advice = Planner::new(&profile, &machine).request(request).advice().unwrap();
     assert_eq!(advice.changes[0].kinds, [ChangeKind::SwaFull(false)]);
     assert!(advice.changes[0].outcome.full, "{advice}");
 }

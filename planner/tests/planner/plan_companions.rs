@@ -32,10 +32,7 @@ fn machine(free: &[u64]) -> Machine {
 
 fn plan(machine: &Machine, request: Request, companion: Companion) -> Result<Plan, Error> {
     let profile = LLAMA_8B.profile();
-    Planner::new(&profile, machine)
-        .request(request)
-        .beside(companion)
-        .plan()
+    Planner::new(&profile, machine).request(request).beside(companion).plan()
 }
 
 #[test]
@@ -54,14 +51,8 @@ fn a_draft_takes_room_on_the_gpu_and_layers_make_way_for_it() {
     assert!(card.companions >= companion.bytes.gpu.total());
     let all = card.footprint.total() + card.companions + card.headroom.total();
     assert!(all <= card.free, "{both}");
-    assert_eq!(
-        card.budget,
-        card.free - card.companions - card.headroom.total()
-    );
-    assert!(
-        both.notes.iter().any(|note| note.contains("on card 0")),
-        "{both}"
-    );
+    assert_eq!(card.budget, card.free - card.companions - card.headroom.total());
+    assert!(both.notes.iter().any(|note| note.contains("on card 0")), "{both}");
     let text = serde_json::to_string(&both).unwrap();
     assert_eq!(serde_json::from_str::<Plan>(&text).unwrap(), both);
 }
@@ -69,12 +60,7 @@ fn a_draft_takes_room_on_the_gpu_and_layers_make_way_for_it() {
 #[test]
 fn it_goes_to_the_gpu_where_it_costs_least() {
     // The model fills the one, the draft fits the other.
-    let both = plan(
-        &machine(&[gib(5) + mib(700), mib(1500)]),
-        Request::new(),
-        draft(),
-    )
-    .unwrap();
+    let both = plan(&machine(&[gib(5) + mib(700), mib(1500)]), Request::new(), draft()).unwrap();
     assert!(both.full_offload, "{both}");
     assert_eq!(both.companions[0].gpu.as_deref(), Some("card 1"));
 }
@@ -92,12 +78,7 @@ fn without_room_on_a_gpu_it_goes_to_the_host() {
 fn a_longer_context_makes_the_draft_larger_too() {
     let taken = |n_ctx| {
         let request = Request::new().n_ctx(n_ctx);
-        plan(&machine(&[gib(20)]), request, draft())
-            .unwrap()
-            .gpus()
-            .next()
-            .unwrap()
-            .companions
+        plan(&machine(&[gib(20)]), request, draft()).unwrap().gpus().next().unwrap().companions
     };
     assert!(taken(32_768) > taken(4096));
     // It has been counted at the least, so that there it stays.

@@ -15,11 +15,7 @@ use crate::shapes::any::shape;
 fn gpus(most: usize) -> impl Strategy<Value = Vec<Gpu>> {
     let backend = prop_oneof![Just("CUDA"), Just("CUDA"), Just("Vulkan"), Just("MTL")];
     let gpu = (backend, mib(1)..gib(2), 60u64..2000).prop_map(|(backend, free, speed)| {
-        Gpu::new("card")
-            .total(gib(2))
-            .free(free)
-            .backend(backend)
-            .bandwidth(speed * 1_000_000_000)
+        Gpu::new("card").total(gib(2)).free(free).backend(backend).bandwidth(speed * 1_000_000_000)
     });
     prop::collection::vec(gpu, 1..=most)
 }
@@ -30,10 +26,7 @@ fn request() -> impl Strategy<Value = Request> {
         (0..mib(200)).prop_map(Headroom::Bytes),
         (0.0f32..20.0).prop_map(Headroom::Percent),
     ];
-    let (parts, types) = (
-        crate::shapes::any::host_parts(),
-        crate::shapes::any::kv_cache(),
-    );
+    let (parts, types) = (crate::shapes::any::host_parts(), crate::shapes::any::kv_cache());
     let place = prop_oneof![Just(KvPlace::Given), Just(KvPlace::Auto)];
     let sizes = (1u32..20_000, 16u32..512, prop::option::of(Just(16u32)));
     (headroom, parts, types, place, sizes).prop_map(

@@ -32,11 +32,7 @@ fn scaled_by<'a>(
     profile: &'a ModelProfile,
     percent: impl Fn(&[&Gpu], u32) -> Result<u64, &'static str> + 'a,
 ) -> Scaled<'a> {
-    Scaled {
-        profile,
-        percent: Box::new(percent),
-        asked: RefCell::default(),
-    }
+    Scaled { profile, percent: Box::new(percent), asked: RefCell::default() }
 }
 
 impl Probe for Scaled<'_> {
@@ -97,9 +93,7 @@ fn a_probed_plan_of_a_70b_model_asks_a_handful_of_times_and_agrees_with_all_of_t
         let budget = plan.gpus().next().unwrap().budget;
         let gpu = &machine.gpus[0];
         let largest = (1..=81).rev().find(|&n| {
-            let footprints = probe
-                .footprints(&[gpu], &plan.context, &Split::layers(n))
-                .unwrap();
+            let footprints = probe.footprints(&[gpu], &plan.context, &Split::layers(n)).unwrap();
             footprints.gpus[0].total() <= budget
         });
         assert_eq!(Some(plan.n_gpu_layers), largest, "{percent} %");
@@ -130,10 +124,7 @@ fn a_probe_that_finds_no_room_says_what_it_found_missing() {
     assert!(planner.plan().is_ok());
     match planner.plan_probed(&probe) {
         Err(Error::DoesNotFit { devices, .. }) => {
-            assert!(
-                devices.iter().any(|device| device.missing > gib(1) / 2),
-                "{devices:?}"
-            );
+            assert!(devices.iter().any(|device| device.missing > gib(1) / 2), "{devices:?}");
         }
         other => panic!("{other:?}"),
     }
@@ -147,12 +138,7 @@ fn the_error_of_a_probed_plan_is_about_the_split_that_lacks_the_least() {
     let probe = scaled(&profile, 100);
     let planner = Planner::new(&profile, &machine);
     let lacking = |error| match error {
-        Error::DoesNotFit {
-            n_gpu_layers,
-            devices,
-            n_ctx,
-            ..
-        } => (n_gpu_layers, devices, n_ctx),
+        Error::DoesNotFit { n_gpu_layers, devices, n_ctx, .. } => (n_gpu_layers, devices, n_ctx),
         other => panic!("{other}"),
     };
     let (estimated, ..) = lacking(planner.plan().unwrap_err());
@@ -204,10 +190,7 @@ fn a_probe_that_fails_is_an_error_that_says_where() {
         .request(Request::new().policy(Policy::MostLayers))
         .plan_probed(&scaled_by(&profile, |_, _| Err("no native code")))
         .unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "the probe with 17 layers on the GPU failed: no native code"
-    );
+    assert_eq!(error.to_string(), "the probe with 17 layers on the GPU failed: no native code");
 }
 
 fn two_cards() -> Machine {
@@ -238,21 +221,14 @@ fn a_card_that_llama_cpp_refuses_is_left_out_and_named() {
     let machine = two_cards();
     let probe = scaled_by(&profile, |gpus, _| {
         let is_first = gpus.iter().any(|gpu| gpu.name == "first");
-        if is_first {
-            Err("no context on this one")
-        } else {
-            Ok(100)
-        }
+        if is_first { Err("no context on this one") } else { Ok(100) }
     });
     let plan = Planner::new(&profile, &machine)
         .request(Request::new().policy(Policy::MostLayers))
         .plan_probed(&probe)
         .unwrap();
     assert_eq!(plan.gpus().next().unwrap().name, "second");
-    let left_out = plan
-        .notes
-        .iter()
-        .any(|note| note.contains("first was left out"));
+    let left_out = plan.notes.iter().any(|note| note.contains("first was left out"));
     assert!(left_out, "{:?}", plan.notes);
 }
 
@@ -273,10 +249,7 @@ fn a_number_of_layers_that_llama_cpp_refuses_is_passed_over_and_the_plan_says_so
     let most = planned(&[]).unwrap().n_gpu_layers;
     let plan = planned(&[most]).unwrap();
     assert_eq!(plan.n_gpu_layers, most - 1);
-    assert!(
-        plan.notes[0].contains("llama.cpp refuses one more"),
-        "{plan}"
-    );
+    assert!(plan.notes[0].contains("llama.cpp refuses one more"), "{plan}");
     // Refused each time and never answered: the card's fault.
     let refused: Vec<u32> = (0..=most).collect();
     let error = planned(&refused).unwrap_err();

@@ -9,9 +9,7 @@ use proptest::prelude::{prop_assert, prop_assert_eq, proptest};
 use crate::shapes::any::{gpu, request, shape};
 
 fn plan(profile: &ModelProfile, machine: &Machine, request: &Request) -> Result<Plan, Error> {
-    Planner::new(profile, machine)
-        .request(request.clone())
-        .plan()
+    Planner::new(profile, machine).request(request.clone()).plan()
 }
 
 fn layers(plan: &Result<Plan, Error>) -> Option<u32> {
@@ -27,9 +25,7 @@ fn fits(profile: &ModelProfile, gpu: &Gpu, host: &Host, request: &Request, n: u3
     let footprints = estimate.footprints(n);
     let on_gpu = footprints.gpus[0];
     let unsure = estimate.uncertainty(&estimate.assignment(n));
-    let headroom = request
-        .headroom
-        .of_gpu(gpu, &workload, unsure.gpus[0], false);
+    let headroom = request.headroom.of_gpu(gpu, &workload, unsure.gpus[0], false);
     let of_host = gpu.bytes_of_host(on_gpu.total(), headroom.total());
     let host_needed = footprints.host.total() + of_host;
     let host_headroom = Headroom::of_host(host, &workload, true, unsure.host);

@@ -73,10 +73,7 @@ fn without_figures_a_speed_is_a_guess_and_said_to_be() {
     let card = Gpu::new("card").total(gib(24));
     let machine = Machine::new(Host::new(gib(32))).with_gpu(card);
     let text = report(&LLAMA_8B, &machine, Request::new());
-    assert!(
-        text.contains(" tok/s ") && text.contains("by a guess"),
-        "{text}"
-    );
+    assert!(text.contains(" tok/s ") && text.contains("by a guess"), "{text}");
 }
 
 #[test]
@@ -88,14 +85,9 @@ fn a_card_that_the_build_cannot_drive_is_named() {
         serde_json::json!({ "why": "no_backend" }),
         serde_json::json!({ "why": "same_as", "device": "CUDA0" }),
     ] {
-        machine
-            .unused_gpus
-            .push(serde_json::from_value(unused(reason)).unwrap());
+        machine.unused_gpus.push(serde_json::from_value(unused(reason)).unwrap());
     }
     let text = report(&LLAMA_1B, &machine, Request::new());
-    assert!(
-        text.contains("RTX 4090 is not used: this build has no backend for it"),
-        "{text}"
-    );
+    assert!(text.contains("RTX 4090 is not used: this build has no backend for it"), "{text}");
     assert!(!text.contains("same hardware"), "{text}");
 }

@@ -20,19 +20,14 @@ fn machine(gpus: &[Gpu]) -> Machine {
 
 fn cards(free: &[u64]) -> Vec<Gpu> {
     let card = |(index, &free)| {
-        Gpu::new(format!("card {index}"))
-            .total(gib(24))
-            .free(free)
-            .backend("CUDA")
+        Gpu::new(format!("card {index}")).total(gib(24)).free(free).backend("CUDA")
     };
     free.iter().enumerate().map(card).collect()
 }
 
 fn plan(profile: &ModelProfile, gpus: &[Gpu], request: &Request) -> Result<Plan, Error> {
     let machine = machine(gpus);
-    Planner::new(profile, &machine)
-        .request(request.clone().policy(Policy::MostLayers))
-        .plan()
+    Planner::new(profile, &machine).request(request.clone().policy(Policy::MostLayers)).plan()
 }
 
 fn layers(plan: &Plan) -> Vec<u32> {
@@ -46,10 +41,7 @@ fn few() -> impl Strategy<Value = Vec<Gpu>> {
 
 /// A model of at most eight blocks.
 fn small() -> impl Strategy<Value = Shape> {
-    shape().prop_map(|shape| Shape {
-        n_layer: shape.n_layer.min(8),
-        ..shape
-    })
+    shape().prop_map(|shape| Shape { n_layer: shape.n_layer.min(8), ..shape })
 }
 
 /// Whether so many layers on each of these GPUs fit, put together anew from the parts. Where several hold all of them,
@@ -84,8 +76,7 @@ fn ways(n: u32, gpus: usize) -> Vec<Vec<u32>> {
         _ => {
             let first = |count: u32| {
                 let rest = ways(n - count, gpus - 1);
-                rest.into_iter()
-                    .map(move |rest| [&[count], &rest[..]].concat())
+                rest.into_iter().map(move |rest| [&[count], &rest[..]].concat())
             };
             (1..n).flat_map(first).collect()
         }
@@ -169,11 +160,7 @@ fn two_cards_take_what_one_cannot() {
     let plan = plan(&profile, &gpus, &Request::new()).unwrap();
     assert!(plan.full_offload, "{plan}");
     assert_eq!(plan.gpus().count(), 2);
-    assert!(
-        plan.to_string()
-            .contains("all 33 layers on card 0 and card 1"),
-        "{plan}"
-    );
+    assert!(plan.to_string().contains("all 33 layers on card 0 and card 1"), "{plan}");
 }
 
 #[test]
@@ -183,15 +170,11 @@ fn unequal_cards_are_filled_to_the_same_share() {
     let request = Request::new().headroom(Headroom::Bytes(gib(1)));
     let plan = plan(&profile, &gpus, &request).unwrap();
     assert!(plan.full_offload, "{plan}");
-    let shares: Vec<f64> = plan
-        .gpus()
-        .map(|gpu| gpu.footprint.total() as f64 / gpu.budget as f64)
-        .collect();
+    let shares: Vec<f64> =
+        plan.gpus().map(|gpu| gpu.footprint.total() as f64 / gpu.budget as f64).collect();
     let (least, most) = shares
         .iter()
-        .fold((1.0_f64, 0.0_f64), |(least, most), &share| {
-            (least.min(share), most.max(share))
-        });
+        .fold((1.0_f64, 0.0_f64), |(least, most), &share| (least.min(share), most.max(share)));
     // One layer is 5 % of the smallest of them, and what each needs beside its layers differs.
     assert!(most - least < 0.08, "{shares:?}");
 }
@@ -205,9 +188,7 @@ fn a_named_number_of_layers_goes_on_as_few_gpus_as_hold_it() {
     assert_eq!((used(0), used(5), used(33)), (0, 1, 2));
     let less = cards(&[gib(2), gib(3)]);
     let error = plan(&profile, &less, &exactly(33)).unwrap_err();
-    let Error::DoesNotFit { devices, .. } = &error else {
-        panic!("{error}")
-    };
+    let Error::DoesNotFit { devices, .. } = &error else { panic!("{error}") };
     assert_eq!(devices.len(), 3, "both cards and the host: {error}");
 }
 

@@ -15,11 +15,7 @@ fn token_bytes(profile: &ModelProfile, depth: u32) -> u64 {
 }
 
 fn model(profile: &ModelProfile, gpu: Rate, host: Rate) -> SpeedModel {
-    SpeedModel::new(
-        profile,
-        &ContextParams::default(),
-        Rates::new(vec![gpu], host),
-    )
+    SpeedModel::new(profile, &ContextParams::default(), Rates::new(vec![gpu], host))
 }
 
 /// So many layers on one GPU.
@@ -30,15 +26,8 @@ fn one_gpu(profile: &ModelProfile, n: u32) -> Assignment {
 /// Qwen2.5-Coder-14B Q4_K_M with 256 tokens generated, llama.cpp with CUDA on an RTX 5060 Ti (PCIe 3.0 x8), i7-8700
 /// with DDR4-2400 in two channels: `n_gpu_layers` and tokens per second (InventiveHQ, `local-llm-benchmarks`,
 /// vram-offload-cliff; CC BY 4.0).
-const SWEEP: [(u32, f64); 7] = [
-    (0, 2.89),
-    (8, 3.58),
-    (16, 4.24),
-    (24, 5.61),
-    (32, 7.26),
-    (40, 12.5),
-    (99, 43.18),
-];
+const SWEEP: [(u32, f64); 7] =
+    [(0, 2.89), (8, 3.58), (16, 4.24), (24, 5.61), (32, 7.26), (40, 12.5), (99, 43.18)];
 
 #[test]
 fn two_measured_ends_give_the_cliff_between_them_within_eight_percent() {
@@ -51,14 +40,8 @@ fn two_measured_ends_give_the_cliff_between_them_within_eight_percent() {
     for (n, measured) in SWEEP {
         let predicted = model.tokens_per_second(&one_gpu(&profile, n), DEPTH);
         let error = predicted / measured - 1.0;
-        println!(
-            "{n:>3}  {measured:>6.2}  {predicted:>6.2}  {:>+5.1} %",
-            100.0 * error
-        );
-        assert!(
-            error.abs() < 0.08,
-            "{n} layers: {predicted} against {measured}"
-        );
+        println!("{n:>3}  {measured:>6.2}  {predicted:>6.2}  {:>+5.1} %", 100.0 * error);
+        assert!(error.abs() < 0.08, "{n} layers: {predicted} against {measured}");
     }
 }
 

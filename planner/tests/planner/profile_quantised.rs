@@ -27,10 +27,7 @@ const PUBLISHED: [(&Shape, &str); 3] = [
         "Q8_0 7498 Q6_K 5789 Q5_K_M 4995 Q5_K_S 4866 Q4_K_M 4252 Q4_K_S 4035 IQ4_XS 3790 Q3_K_L 3714 Q3_K_M 3427 \
          IQ3_M 3194 Q3_K_S 3091",
     ),
-    (
-        &QWEN3_30B_A3B,
-        "Q8_0 3248 Q6_K 2510 Q5_K_M 2174 Q5_K_S 2110",
-    ),
+    (&QWEN3_30B_A3B, "Q8_0 3248 Q6_K 2510 Q5_K_M 2174 Q5_K_S 2110"),
 ];
 
 #[test]

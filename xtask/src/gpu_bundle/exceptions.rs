@@ -25,11 +25,7 @@ pub(crate) fn check(workspace: &Workspace, toolchain: &Toolchain) -> Result<()> 
     let folder = toolchain.folder.join("exceptions");
     std::fs::create_dir_all(&folder)?;
     let library = folder.join("liblibrary.so");
-    run(shared(
-        &mut toolchain.cxx(),
-        &source.join("library.cpp"),
-        &library,
-    ))?;
+    run(shared(&mut toolchain.cxx(), &source.join("library.cpp"), &library))?;
     let backend = folder.join("libbackend.so");
     run(shared(
         // As the other machine does.
@@ -51,9 +47,7 @@ pub(crate) fn check(workspace: &Workspace, toolchain: &Toolchain) -> Result<()> 
     if status.success() {
         return Ok(());
     }
-    let way = status
-        .code()
-        .and_then(|code| WAYS.get(usize::try_from(code).ok()?.checked_sub(1)?));
+    let way = status.code().and_then(|code| WAYS.get(usize::try_from(code).ok()?.checked_sub(1)?));
     match way {
         Some(way) => bail!("an exception does not arrive {way}"),
         None => bail!("an exception ends the program ({status})"),

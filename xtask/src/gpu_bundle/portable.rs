@@ -63,9 +63,7 @@ fn read(data: &[u8]) -> object::Result<Needs> {
         while let Some((_, mut versions)) = files.next()? {
             while let Some(version) = versions.next()? {
                 let name = version.name(endian, strings)?;
-                needs
-                    .versions
-                    .insert(String::from_utf8_lossy(name).into_owned());
+                needs.versions.insert(String::from_utf8_lossy(name).into_owned());
             }
         }
     }
@@ -79,10 +77,8 @@ pub(crate) fn check(folder: &Path, glibc: (u32, u32)) -> Result<()> {
         let needs = needs(&folder.join(&file))?;
         all.push((file.display().to_string(), needs));
     }
-    let beside: BTreeSet<&str> = all
-        .iter()
-        .filter_map(|(_, needs)| needs.name.as_deref())
-        .collect();
+    let beside: BTreeSet<&str> =
+        all.iter().filter_map(|(_, needs)| needs.name.as_deref()).collect();
     for (file, needs) in &all {
         let missing = missing(needs, &beside, glibc);
         ensure!(
@@ -93,10 +89,7 @@ pub(crate) fn check(folder: &Path, glibc: (u32, u32)) -> Result<()> {
             glibc.1
         );
         // Another unwinder, linked in, cannot unwind the CUDA backend.
-        ensure!(
-            needs.libraries.contains(UNWINDER),
-            "{file} does not use the system's {UNWINDER}"
-        );
+        ensure!(needs.libraries.contains(UNWINDER), "{file} does not use the system's {UNWINDER}");
     }
     println!(
         "gpu-bundle: {} files need nothing newer than glibc {}.{}",
@@ -111,10 +104,7 @@ pub(crate) fn check(folder: &Path, glibc: (u32, u32)) -> Result<()> {
 fn missing<'a>(needs: &'a Needs, beside: &BTreeSet<&str>, glibc: (u32, u32)) -> Vec<&'a str> {
     let is_there = |library: &str| SYSTEM.contains(&library) || beside.contains(library);
     let libraries = needs.libraries.iter().filter(|library| !is_there(library));
-    let versions = needs
-        .versions
-        .iter()
-        .filter(|version| !is_old_enough(version, glibc));
+    let versions = needs.versions.iter().filter(|version| !is_old_enough(version, glibc));
     libraries.chain(versions).map(String::as_str).collect()
 }
 
@@ -138,37 +128,22 @@ mod tests {
 
     fn asking(libraries: &[&str], versions: &[&str]) -> Needs {
         let set = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
-        Needs {
-            name: None,
-            libraries: set(libraries),
-            versions: set(versions),
-        }
+        Needs { name: None, libraries: set(libraries), versions: set(versions) }
     }
 
     #[test]
     fn a_newer_symbol_of_glibc_is_missing() {
-        let needs = asking(
-            &["libc.so.6"],
-            &["GLIBC_2.2.5", "GLIBC_2.28", "GLIBC_2.29", "GLIBC_PRIVATE"],
-        );
+        let needs =
+            asking(&["libc.so.6"], &["GLIBC_2.2.5", "GLIBC_2.28", "GLIBC_2.29", "GLIBC_PRIVATE"]);
         let beside = BTreeSet::new();
-        assert_eq!(
-            missing(&needs, &beside, (2, 28)),
-            ["GLIBC_2.29", "GLIBC_PRIVATE"]
-        );
+        assert_eq!(missing(&needs, &beside, (2, 28)), ["GLIBC_2.29", "GLIBC_PRIVATE"]);
     }
 
     #[test]
     fn a_library_lies_beside_is_the_systems_or_is_missing() {
-        let needs = asking(
-            &["libggml-base.so.0", "libm.so.6", "libstdc++.so.6"],
-            &["GLIBCXX_3.4"],
-        );
+        let needs = asking(&["libggml-base.so.0", "libm.so.6", "libstdc++.so.6"], &["GLIBCXX_3.4"]);
         let beside = BTreeSet::from(["libggml-base.so.0"]);
-        assert_eq!(
-            missing(&needs, &beside, (2, 28)),
-            ["libstdc++.so.6", "GLIBCXX_3.4"]
-        );
+        assert_eq!(missing(&needs, &beside, (2, 28)), ["libstdc++.so.6", "GLIBCXX_3.4"]);
     }
 
     #[cfg(all(target_os = "linux", target_env = "gnu"))]

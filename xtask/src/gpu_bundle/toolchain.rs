@@ -62,10 +62,11 @@ impl Toolchain {
     /// Compared by address, no `catch` would know what another library has thrown, and the words in it would be lost.
     fn compare_types_by_name(&self) -> Result<()> {
         let mut ask = Command::new(&self.python);
-        let zig = output(ask.args([
-            "-c",
-            "import os, ziglang; print(os.path.dirname(ziglang.__file__), end='')",
-        ]))?;
+        let zig =
+            output(ask.args([
+                "-c",
+                "import os, ziglang; print(os.path.dirname(ziglang.__file__), end='')",
+            ]))?;
         let header = Path::new(&zig).join("lib/libcxx/include/typeinfo");
         let text = fs::read_to_string(&header)
             .with_context(|| format!("cannot read {}", header.display()))?;
@@ -150,12 +151,7 @@ impl Toolchain {
     /// A libc++ that was compiled before the header was changed must not be found again.
     fn surround(&self, command: &mut Command) {
         let cache = self.folder.join("zig-cache");
-        let mut path = self
-            .python
-            .parent()
-            .unwrap_or(Path::new(""))
-            .as_os_str()
-            .to_owned();
+        let mut path = self.python.parent().unwrap_or(Path::new("")).as_os_str().to_owned();
         path.push(":");
         path.push(std::env::var_os("PATH").unwrap_or_default());
         command

@@ -37,10 +37,7 @@ pub(super) fn matcher(
     constraint: &Constraint,
     vocabulary: &Vocabulary,
 ) -> Result<llguidance::Matcher, Error> {
-    let refused = |reason| Error::Constraint {
-        constraint: constraint.name().to_owned(),
-        reason,
-    };
+    let refused = |reason| Error::Constraint { constraint: constraint.name().to_owned(), reason };
     let grammar = grammar(constraint).map_err(refused)?;
     guarded(constraint.name(), || {
         let parser = vocabulary
@@ -124,9 +121,7 @@ fn bounded(text: &str) -> Result<(), String> {
             _ => {}
         }
         if depth > MAX_NESTING {
-            return Err(format!(
-                "it has brackets nested more than {MAX_NESTING} deep"
-            ));
+            return Err(format!("it has brackets nested more than {MAX_NESTING} deep"));
         }
     }
     Ok(())
@@ -137,10 +132,7 @@ pub(super) fn guarded<T: Send>(
     constraint: &str,
     work: impl FnOnce() -> Result<T, String> + Send,
 ) -> Result<T, Error> {
-    let failed = |reason: String| Error::Constraint {
-        constraint: constraint.to_owned(),
-        reason,
-    };
+    let failed = |reason: String| Error::Constraint { constraint: constraint.to_owned(), reason };
     thread::scope(|scope| {
         thread::Builder::new()
             .name("autoplace-constraint".to_owned())

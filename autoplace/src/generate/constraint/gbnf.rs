@@ -79,10 +79,7 @@ impl Rule {
 /// The grammar in Lark.
 pub(super) fn lark(grammar: &str) -> Result<String, String> {
     let text = grammar;
-    let parser = Parser {
-        text,
-        ..Parser::default()
-    };
+    let parser = Parser { text, ..Parser::default() };
     let rules = parser.rules()?;
     let Some(root) = rules.iter().position(|it| it.name == "root") else {
         return Err("it has no rule `root`".to_owned());
@@ -95,11 +92,7 @@ pub(super) fn lark(grammar: &str) -> Result<String, String> {
     if !is_terminal[root] {
         is_terminal = terminals(&rules, |rule| !rule.has_loose_blanks());
     }
-    let writer = Writer {
-        is_terminal: &is_terminal,
-        lark: String::new(),
-        parts: 0,
-    };
+    let writer = Writer { is_terminal: &is_terminal, lark: String::new(), parts: 0 };
     Ok(writer.grammar(&rules, root))
 }
 
@@ -285,20 +278,13 @@ impl<'a> Parser<'a> {
         let at = self.at;
         let name = self.word("a name", is_word)?;
         Ok(*self.ids.entry(name).or_insert_with(|| {
-            self.rules.push(Rule {
-                name: name.to_owned(),
-                at,
-                sequences: None,
-            });
+            self.rules.push(Rule { name: name.to_owned(), at, sequences: None });
             self.rules.len() - 1
         }))
     }
 
     fn unnamed(&mut self, sequences: Vec<Sequence>) -> Element {
-        self.rules.push(Rule {
-            sequences: Some(sequences),
-            ..Rule::default()
-        });
+        self.rules.push(Rule { sequences: Some(sequences), ..Rule::default() });
         Element::once(Atom::Rule(self.rules.len() - 1))
     }
 
@@ -529,11 +515,7 @@ fn class(is_negated: bool, ranges: &[(u32, u32)]) -> String {
             let _ = write!(class, "\\U{low:08x}-\\U{high:08x}");
         }
     }
-    let not = if is_negated != class.is_empty() {
-        "^"
-    } else {
-        ""
-    };
+    let not = if is_negated != class.is_empty() { "^" } else { "" };
     if class.is_empty() {
         class.push_str("\\U00000000-\\U0010ffff");
     }

@@ -102,9 +102,7 @@ impl Matcher {
             return Ok(());
         }
         self.is_asked = false;
-        let went_on = self
-            .rules
-            .consume_token(u32::try_from(token).unwrap_or(u32::MAX));
+        let went_on = self.rules.consume_token(u32::try_from(token).unwrap_or(u32::MAX));
         went_on.map_err(|error| self.refusal(reason(&error.to_string())))?;
         self.accepted += 1;
         Ok(())

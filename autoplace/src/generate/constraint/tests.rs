@@ -3,10 +3,7 @@ use llama_sys::{Model, ModelParams, Vocab};
 use super::{Constraint, Matcher, Vocabulary};
 
 fn vocab() -> Vocab {
-    let path = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../examples/model/autoplace-demo-q8_0.gguf"
-    );
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
     Model::load(path, ModelParams::default()).unwrap().vocab()
 }
 
@@ -121,10 +118,7 @@ letter ::= [ぁ-ゟ] | [ァ-ヿ] | [、-〾] | [一-鿿]"#;
     for (grammar, sentences, others) in [
         (
             json,
-            vec![
-                "{}",
-                "{\"a\": [1, -2.5e+3, {\"b\":null}],\n\t\"c\":\"\\u00e9\\n / é\"}",
-            ],
+            vec!["{}", "{\"a\": [1, -2.5e+3, {\"b\":null}],\n\t\"c\":\"\\u00e9\\n / é\"}"],
             vec!["{\"a\":}", "[1]", "{\"a\": 01}", "{\"a\":\"b\""],
         ),
         (
@@ -134,27 +128,12 @@ letter ::= [ぁ-ゟ] | [ァ-ヿ] | [、-〾] | [一-鿿]"#;
         ),
         (
             statements,
-            vec![
-                "",
-                "int main(){whale = 1;while(i<=f(1, -i)){/* a * b */i = ( 2 )+3;}return i;}",
-            ],
+            vec!["", "int main(){whale = 1;while(i<=f(1, -i)){/* a * b */i = ( 2 )+3;}return i;}"],
             vec!["int main(){x=1;}", "int main(){return 1;"],
         ),
-        (
-            moves,
-            vec!["1. e4 e5\n", "1. e4 Nf6\n2. exd5+ O-O-O\n"],
-            vec!["1. e9 e5\n", "1. e4\n"],
-        ),
-        (
-            list,
-            vec!["- one\n- zwölf\n"],
-            vec!["- one", "-one\n", "- a\u{2028}\n"],
-        ),
-        (
-            japanese,
-            vec!["日本語 テスト、です。"],
-            vec!["日本語 test", " 日本"],
-        ),
+        (moves, vec!["1. e4 e5\n", "1. e4 Nf6\n2. exd5+ O-O-O\n"], vec!["1. e9 e5\n", "1. e4\n"]),
+        (list, vec!["- one\n- zwölf\n"], vec!["- one", "-one\n", "- a\u{2028}\n"]),
+        (japanese, vec!["日本語 テスト、です。"], vec!["日本語 test", " 日本"]),
         (left, vec!["1", "1+2+3"], vec!["1+", "+1"]),
     ] {
         let constraint = Constraint::gbnf(grammar);
@@ -171,21 +150,9 @@ letter ::= [ぁ-ゟ] | [ァ-ヿ] | [、-〾] | [一-鿿]"#;
 fn a_regular_grammar_in_gbnf_is_followed_in_every_reading() {
     for (grammar, sentence, other) in [
         ("root ::= a* \"ab\"\na ::= [ab]", "aababab", "aaba"),
-        (
-            "root ::= [ \\n]* \"\\n\" x\nx ::= \"x\"? | \"-/\"",
-            " \n\n-/",
-            " x",
-        ),
-        (
-            "root ::= (\"a\"? \"b\"{2}){1,2} [^\\U0000D800-\\U0000DFFF] .",
-            "abbbb/\n",
-            "abb",
-        ),
-        (
-            "root ::= \"a\"{0} \"\"* [] (\"(\" | \"\\U0010FFFF\" [^]) # all",
-            "(",
-            "a(",
-        ),
+        ("root ::= [ \\n]* \"\\n\" x\nx ::= \"x\"? | \"-/\"", " \n\n-/", " x"),
+        ("root ::= (\"a\"? \"b\"{2}){1,2} [^\\U0000D800-\\U0000DFFF] .", "abbbb/\n", "abb"),
+        ("root ::= \"a\"{0} \"\"* [] (\"(\" | \"\\U0010FFFF\" [^]) # all", "(", "a("),
     ] {
         assert!(allows(&Constraint::gbnf(grammar), sentence), "{grammar}");
         assert!(!allows(&Constraint::gbnf(grammar), other), "{grammar}");
@@ -195,33 +162,15 @@ fn a_regular_grammar_in_gbnf_is_followed_in_every_reading() {
 #[test]
 fn an_error_of_a_gbnf_grammar_names_the_line_and_what_was_expected() {
     for (grammar, expected) in [
-        (
-            "root ::= \"a\"\nb = c",
-            "line 2: `::=` expected, not \"= c\"",
-        ),
-        (
-            "root ::= (\"a\"",
-            "line 1: `)` expected, not the end of the line",
-        ),
+        ("root ::= \"a\"\nb = c", "line 2: `::=` expected, not \"= c\""),
+        ("root ::= (\"a\"", "line 1: `)` expected, not the end of the line"),
         ("root ::= a\na ::= b", "line 2: the rule `b` is not defined"),
         ("a ::= \"a\"", "it has no rule `root`"),
-        (
-            "root ::= \"\\q\"",
-            "line 1: an escape that GBNF has expected, not \"\\\\q\\\"\"",
-        ),
+        ("root ::= \"\\q\"", "line 1: an escape that GBNF has expected, not \"\\\\q\\\"\""),
         ("root ::= \"a\"{3000}", "line 1: more than 2000 repetitions"),
-        (
-            "root ::= \"a\"{3,1}",
-            "line 1: a repetition whose most is below its least",
-        ),
-        (
-            "root ::= <think>",
-            "line 1: tokens of the vocabulary are not supported",
-        ),
-        (
-            "root ::= a_b",
-            "line 1: the end of the rule expected, not \"_b\"",
-        ),
+        ("root ::= \"a\"{3,1}", "line 1: a repetition whose most is below its least"),
+        ("root ::= <think>", "line 1: tokens of the vocabulary are not supported"),
+        ("root ::= a_b", "line 1: the end of the rule expected, not \"_b\""),
     ] {
         let error = super::gbnf::lark(grammar).unwrap_err();
         assert_eq!(error, expected, "{grammar}");
@@ -232,10 +181,7 @@ fn an_error_of_a_gbnf_grammar_names_the_line_and_what_was_expected() {
 fn what_weighs_too_much_is_refused_before_it_is_compiled() {
     let double = |first: &str| -> String {
         let rules = (1..40).map(|i| format!("r{i} ::= r{} r{}\n", i - 1, i - 1));
-        format!(
-            "root ::= r39\nr0 ::= {first}\n{}",
-            rules.collect::<String>()
-        )
+        format!("root ::= r39\nr0 ::= {first}\n{}", rules.collect::<String>())
     };
     let vocab = vocab();
     let vocabulary = Vocabulary::new(&vocab).unwrap();
@@ -247,18 +193,14 @@ fn what_weighs_too_much_is_refused_before_it_is_compiled() {
         Constraint::gbnf(format!("root ::= {} \"b\"", "root \"a\" | ".repeat(3_000))),
         Constraint::lark(format!(
             "start: A14\nA0: /a?/\n{}",
-            (1..15)
-                .map(|i| format!("A{i}: A{} A{}\n", i - 1, i - 1))
-                .collect::<String>()
+            (1..15).map(|i| format!("A{i}: A{} A{}\n", i - 1, i - 1)).collect::<String>()
         )),
         Constraint::lark(format!("start: A\nA: {}/b/", "~/.*a.*/ & ".repeat(8_000))),
         Constraint::json_schema(
             serde_json::json!({"pattern": format!("^{}$", "a?".repeat(8_000))}),
         ),
     ] {
-        let refused = Matcher::new(&constraint, &vocabulary, &vocab)
-            .unwrap_err()
-            .to_string();
+        let refused = Matcher::new(&constraint, &vocabulary, &vocab).unwrap_err().to_string();
         assert!(
             refused.contains("larger than 256 KiB") || refused.contains("too large together"),
             "{refused}"

@@ -65,10 +65,7 @@ impl Vocabulary {
             *factory.limits_mut() = compile::limits();
             Ok(factory)
         })?;
-        Ok(Self {
-            tokens,
-            factory: Arc::new(factory),
-        })
+        Ok(Self { tokens, factory: Arc::new(factory) })
     }
 
     /// Has texts tokenised by the model as it is loaded now.
@@ -112,10 +109,8 @@ impl Vocabulary {
 
 /// Whether a mask has a token.
 fn has(mask: &[u32], token: Token) -> bool {
-    usize::try_from(token).is_ok_and(|token| {
-        mask.get(token / 32)
-            .is_some_and(|word| word >> (token % 32) & 1 == 1)
-    })
+    usize::try_from(token)
+        .is_ok_and(|token| mask.get(token / 32).is_some_and(|word| word >> (token % 32) & 1 == 1))
 }
 
 /// The bytes of every token; none for those that are not text.
@@ -138,9 +133,8 @@ fn words(vocab: &Vocab) -> Result<Vec<Vec<u8>>, Error> {
 impl Tokens {
     fn new(vocab: &Vocab, words: &[Vec<u8>]) -> Self {
         let n_tokens = words.len() as u32;
-        let eog: Vec<TokenId> = (0..n_tokens)
-            .filter(|token| vocab.is_eog(*token as Token))
-            .collect();
+        let eog: Vec<TokenId> =
+            (0..n_tokens).filter(|token| vocab.is_eog(*token as Token)).collect();
         let info = TokRxInfo::new(n_tokens, eog.first().copied().unwrap_or(INVALID_TOKEN));
         let mut tree = TokTrie::from(&info, words);
         if !eog.is_empty() {
@@ -164,21 +158,14 @@ impl Tokens {
         let is_canonical = ["{\"name\": ", "true", " a\n\tb", "é日🦙"]
             .iter()
             .all(|text| tokens.tokens_of(text).is_some());
-        Self {
-            is_canonical,
-            ..tokens
-        }
+        Self { is_canonical, ..tokens }
     }
 
     /// The tokens that the model's tokenizer makes of a text, if those are the text again.
     fn tokens_of(&self, text: &str) -> Option<Vec<TokenId>> {
         /// A byte that tokens of words have not: before it go the spaces that some tokenizers put at the beginning.
         const LEAD: &str = "\u{2}";
-        let vocab = self
-            .tokenizer
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .upgrade()?;
+        let vocab = self.tokenizer.read().unwrap_or_else(PoisonError::into_inner).upgrade()?;
         let is_text = |tokens: &[Token]| {
             let bytes = tokens.iter().map(|token| self.bytes(*token));
             bytes.flatten().eq(text.as_bytes())
@@ -187,12 +174,8 @@ impl Tokens {
         if is_text(&plain) {
             return Some(ids(&plain));
         }
-        let led = vocab
-            .tokenize(&format!("{LEAD}{text}"), false, false)
-            .ok()?;
-        let after = led
-            .iter()
-            .position(|token| self.bytes(*token) == LEAD.as_bytes())?;
+        let led = vocab.tokenize(&format!("{LEAD}{text}"), false, false).ok()?;
+        let after = led.iter().position(|token| self.bytes(*token) == LEAD.as_bytes())?;
         let rest = led.get(after + 1..)?;
         is_text(rest).then(|| ids(rest))
     }
@@ -215,9 +198,7 @@ impl TokenizerEnv for Tokens {
     }
 
     fn tokenize_bytes(&self, bytes: &[u8]) -> Vec<TokenId> {
-        let tokens = std::str::from_utf8(bytes)
-            .ok()
-            .and_then(|text| self.tokens_of(text));
+        let tokens = std::str::from_utf8(bytes).ok().and_then(|text| self.tokens_of(text));
         tokens.unwrap_or_else(|| self.tree.greedy_tokenize(bytes))
     }
 

@@ -118,10 +118,7 @@ impl Driver {
     }
 
     fn let_abandoned_go(&mut self) {
-        for text in self
-            .running
-            .extract_if(.., |text| text.answer.is_abandoned())
-        {
+        for text in self.running.extract_if(.., |text| text.answer.is_abandoned()) {
             if let Some(session) = &mut self.session {
                 session.end(text.id());
             }
@@ -182,12 +179,7 @@ impl Driver {
         let Some(session) = &mut self.session else {
             return;
         };
-        let Waiting {
-            mut text,
-            mut sequence,
-            since,
-            has_begun,
-        } = waiting;
+        let Waiting { mut text, mut sequence, since, has_begun } = waiting;
         text.is_paused = false;
         sequence.statistics.queue_time += since.elapsed();
         sequence.turn.is_paused = false;
@@ -195,18 +187,12 @@ impl Driver {
         let (needs, each) = (sequence.needs(), session.room().each);
         let joined = if has_begun && needs > each {
             // The model was re-placed while it waited.
-            Err(Error::ContextTooSmall {
-                tokens: needs,
-                context: each,
-            })
+            Err(Error::ContextTooSmall { tokens: needs, context: each })
         } else if has_begun {
             session.rejoin(sequence)
         } else if prompt >= each {
             // The model was re-placed since it was checked.
-            Err(Error::PromptTooLong {
-                tokens: prompt,
-                context: each,
-            })
+            Err(Error::PromptTooLong { tokens: prompt, context: each })
         } else {
             session.join(sequence, text.reuse)
         };
@@ -235,12 +221,7 @@ impl Driver {
             return;
         };
         self.shared.count(|totals| totals.suspended += 1);
-        self.shared.put_back(Waiting {
-            text,
-            sequence,
-            since: Instant::now(),
-            has_begun: true,
-        });
+        self.shared.put_back(Waiting { text, sequence, since: Instant::now(), has_begun: true });
     }
 
     /// Has texts wait again until there is room for the next step.
@@ -291,8 +272,7 @@ impl Driver {
             let text = &mut self.running[at];
             let generated = statistics.generated_tokens - text.generated;
             text.generated += generated;
-            self.shared
-                .count(|totals| totals.generated_tokens += generated as u64);
+            self.shared.count(|totals| totals.generated_tokens += generated as u64);
             let is_last = piece.end.is_some();
             let message = Ok((piece, statistics));
             if is_last {
@@ -321,11 +301,7 @@ impl Driver {
 
     /// Lets go of a context that works no more: another is made for the next text.
     fn renew(&mut self) {
-        if self
-            .session
-            .as_ref()
-            .is_some_and(|session| !session.is_usable())
-        {
+        if self.session.as_ref().is_some_and(|session| !session.is_usable()) {
             self.session = None;
         }
     }

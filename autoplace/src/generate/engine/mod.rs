@@ -198,12 +198,7 @@ pub struct EngineBuilder {
 
 impl EngineBuilder {
     fn new(model: &Model) -> Self {
-        Self {
-            model: model.clone(),
-            queue: 64,
-            ahead: 1024,
-            prompt_chunk: PromptChunk::Graph,
-        }
+        Self { model: model.clone(), queue: 64, ahead: 1024, prompt_chunk: PromptChunk::Graph }
     }
 
     /// Requests that wait at most, beside as many as the context has sequences. Default 64.
@@ -247,16 +242,8 @@ impl EngineBuilder {
         let thread = thread::Builder::new()
             .name(THREAD.into())
             .spawn(move || driver.run())
-            .map_err(|error| Error::Thread {
-                name: THREAD,
-                reason: error.to_string(),
-            })?;
-        Ok(Engine {
-            inner: Arc::new(Inner {
-                shared,
-                thread: Mutex::new(Some(thread)),
-            }),
-        })
+            .map_err(|error| Error::Thread { name: THREAD, reason: error.to_string() })?;
+        Ok(Engine { inner: Arc::new(Inner { shared, thread: Mutex::new(Some(thread)) }) })
     }
 }
 

@@ -82,35 +82,20 @@ mod tests {
     use super::*;
 
     fn room(all: usize, sequences: usize, is_shared: bool) -> Room {
-        Room {
-            each: if is_shared { all } else { all / sequences },
-            all,
-            sequences,
-        }
+        Room { each: if is_shared { all } else { all / sequences }, all, sequences }
     }
 
     fn stand(arrival: u64, len: usize, limit: usize) -> Stand {
-        Stand {
-            arrival,
-            len,
-            limit,
-            is_paused: false,
-        }
+        Stand { arrival, len, limit, is_paused: false }
     }
 
     #[test]
     fn a_text_joins_while_there_is_room_for_what_it_asked_for() {
         let shared = room(1000, 4, true);
         let running = [stand(0, 300, 600)];
-        assert_eq!(
-            admit(shared, &running, &stand(1, 100, 400)),
-            Admission::Join
-        );
+        assert_eq!(admit(shared, &running, &stand(1, 100, 400)), Admission::Join);
         // An eighth more than it has.
-        assert_eq!(
-            admit(shared, &running, &stand(1, 700, 5000)),
-            Admission::Wait
-        );
+        assert_eq!(admit(shared, &running, &stand(1, 700, 5000)), Admission::Wait);
         assert_eq!(admit(shared, &[], &stand(1, 990, 5000)), Admission::Join);
         let own = room(1000, 4, false);
         let full = [stand(0, 249, 250); 4];
@@ -125,10 +110,7 @@ mod tests {
         assert_eq!(too_many(shared, &running), Some(1));
         running[0].is_paused = true;
         assert_eq!(too_many(shared, &running), Some(0));
-        assert_eq!(
-            admit(shared, &running, &stand(2, 1, 2)),
-            Admission::Suspend(0)
-        );
+        assert_eq!(admit(shared, &running, &stand(2, 1, 2)), Admission::Suspend(0));
         running[1].len = 39;
         assert_eq!(too_many(shared, &running), None);
     }
@@ -144,14 +126,8 @@ mod tests {
 
     fn life() -> impl Strategy<Value = Life> {
         let reads = prop::collection::vec(any::<bool>(), 5);
-        (0usize..40, 1usize..60, 1usize..80, reads).prop_map(|(comes, prompt, answer, reads)| {
-            Life {
-                comes,
-                prompt,
-                answer,
-                reads,
-            }
-        })
+        (0usize..40, 1usize..60, 1usize..80, reads)
+            .prop_map(|(comes, prompt, answer, reads)| Life { comes, prompt, answer, reads })
     }
 
     proptest! {

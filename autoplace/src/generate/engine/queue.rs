@@ -78,11 +78,7 @@ impl Text {
 
     /// Whether its reader is as far behind as to stop it, or not far enough on to go on with it.
     pub(super) fn must_pause(&self) -> bool {
-        if self.is_paused {
-            !self.answer.is_drained()
-        } else {
-            self.answer.is_full()
-        }
+        if self.is_paused { !self.answer.is_drained() } else { self.answer.is_full() }
     }
 }
 
@@ -163,11 +159,7 @@ impl Shared {
     pub(super) fn metrics(&self) -> Metrics {
         let state = self.state();
         let queued = state.waiting.len();
-        Metrics {
-            queued,
-            running: state.accepted.saturating_sub(queued),
-            ..state.totals
-        }
+        Metrics { queued, running: state.accepted.saturating_sub(queued), ..state.totals }
     }
 
     pub(super) fn count(&self, add: impl FnOnce(&mut Metrics)) {
@@ -218,10 +210,7 @@ impl Shared {
     /// Takes a text whose reader has gone out of the queue, or has the engine's thread look for it.
     pub(super) fn forget(&self, arrival: u64) {
         let mut state = self.state();
-        let at = state
-            .waiting
-            .iter()
-            .position(|it| it.text.arrival == arrival);
+        let at = state.waiting.iter().position(|it| it.text.arrival == arrival);
         let forgotten = at.and_then(|at| state.waiting.remove(at));
         drop(state);
         drop(forgotten);
@@ -250,19 +239,12 @@ impl Shared {
             return;
         }
         let arrival = waiting.text.arrival;
-        let at = state
-            .waiting
-            .partition_point(|it| it.text.arrival < arrival);
+        let at = state.waiting.partition_point(|it| it.text.arrival < arrival);
         state.waiting.insert(at, waiting);
     }
 
     fn accept(self: &Arc<Self>, mut state: MutexGuard<'_, State>, checked: Checked) -> Answer {
-        let Checked {
-            mut sequence,
-            limit,
-            reuse,
-            progress,
-        } = checked;
+        let Checked { mut sequence, limit, reuse, progress } = checked;
         let arrival = state.arrivals;
         state.arrivals += 1;
         state.accepted += 1;
@@ -319,12 +301,7 @@ impl Shared {
         let (full_is_error, is_constrained) = spec.ends();
         let sequence = Sequence::new(id, spec, &[], &model, &vocab, capacity)?;
         let progress = Progress::new(full_is_error, is_constrained, sequence.statistics);
-        Ok(Checked {
-            limit: sequence.len().saturating_add(max_tokens),
-            sequence,
-            reuse,
-            progress,
-        })
+        Ok(Checked { limit: sequence.len().saturating_add(max_tokens), sequence, reuse, progress })
     }
 }
 
@@ -365,11 +342,7 @@ pub struct Submission {
 
 impl Submission {
     pub(super) fn new(shared: &Arc<Shared>, generate: Generate) -> Self {
-        Self {
-            checked: Some(shared.check(generate)),
-            shared: Arc::clone(shared),
-            waits: None,
-        }
+        Self { checked: Some(shared.check(generate)), shared: Arc::clone(shared), waits: None }
     }
 
     pub(super) fn wait(mut self) -> Result<Answer, Error> {
@@ -380,9 +353,7 @@ impl Submission {
         let mut context = Context::from_waker(Waker::noop());
         match Pin::new(&mut self).poll(&mut context) {
             Poll::Ready(answer) => answer,
-            Poll::Pending => Err(Error::QueueFull {
-                queue: self.shared.queue,
-            }),
+            Poll::Pending => Err(Error::QueueFull { queue: self.shared.queue }),
         }
     }
 

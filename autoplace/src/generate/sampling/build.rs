@@ -74,9 +74,8 @@ impl Sampling {
     /// of what it drops.
     fn keeps_the_likeliest(&self, kind: SamplerKind) -> bool {
         let others = [SamplerKind::TypicalP, SamplerKind::Xtc];
-        let is_alone = others
-            .into_iter()
-            .all(|other| !self.is_on(other) || !self.samplers.contains(&other));
+        let is_alone =
+            others.into_iter().all(|other| !self.is_on(other) || !self.samplers.contains(&other));
         let drops_the_less_likely = matches!(
             kind,
             SamplerKind::TopNSigma | SamplerKind::TopK | SamplerKind::TopP | SamplerKind::MinP
@@ -138,11 +137,7 @@ impl Sampling {
                 kind => self.add(all, kind, 0)?,
             };
         }
-        all.adaptive_p(
-            self.adaptive_target,
-            self.adaptive_decay,
-            self.seed.unwrap_or(0),
-        )?;
+        all.adaptive_p(self.adaptive_target, self.adaptive_decay, self.seed.unwrap_or(0))?;
         chain()?.mirostat_v2(self.mirostat_tau, self.mirostat_eta, 0)?;
         Ok(())
     }
@@ -155,10 +150,7 @@ impl Sampling {
             match vocab.tokenize(text, false, true)?[..] {
                 [token] => biases.push((token, *bias)),
                 ref tokens => {
-                    return Err(Error::NotOneToken {
-                        text: text.clone(),
-                        tokens: tokens.len(),
-                    });
+                    return Err(Error::NotOneToken { text: text.clone(), tokens: tokens.len() });
                 }
             }
         }

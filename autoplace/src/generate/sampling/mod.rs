@@ -119,10 +119,7 @@ impl Default for Sampling {
 impl Sampling {
     /// The likeliest token always: the same text every time.
     pub fn greedy() -> Self {
-        Self {
-            temperature: 0.0,
-            ..Self::default()
-        }
+        Self { temperature: 0.0, ..Self::default() }
     }
 
     /// Refuses what is no number: a message to a worker has no way to say it, and no sampler takes it.
@@ -209,11 +206,7 @@ impl SamplerKind {
     /// By one of the names that llama.cpp knows it by: `top_k`, `top-k` or `topk`, and some others
     /// (common/sampling.cpp, common_sampler_types_from_names). `None` for a name of none of these.
     pub fn from_name(name: &str) -> Option<Self> {
-        let name: String = name
-            .trim()
-            .chars()
-            .filter(|it| !matches!(it, '_' | '-'))
-            .collect();
+        let name: String = name.trim().chars().filter(|it| !matches!(it, '_' | '-')).collect();
         Some(match name.as_str() {
             "penalties" => Self::Penalties,
             "dry" => Self::Dry,

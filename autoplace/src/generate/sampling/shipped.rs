@@ -134,11 +134,7 @@ mod tests {
                 .f32(&key("mirostat_eta"), 0.25)
         });
         let expected = Sampling {
-            samplers: vec![
-                SamplerKind::TopK,
-                SamplerKind::Temperature,
-                SamplerKind::MinP,
-            ],
+            samplers: vec![SamplerKind::TopK, SamplerKind::Temperature, SamplerKind::MinP],
             top_k: 20,
             top_p: 0.5,
             min_p: 0.25,
@@ -168,10 +164,7 @@ mod tests {
                 .u32(&key("mirostat"), 3)
                 .str(&key("min_p"), "much")
         });
-        let expected = Sampling {
-            top_k: 0,
-            ..Sampling::default()
-        };
+        let expected = Sampling { top_k: 0, ..Sampling::default() };
         assert_eq!(shipped, expected);
     }
 }

@@ -81,11 +81,7 @@ pub(super) fn cannot(
     path: &Path,
 ) -> impl Fn(io::Error) -> Box<SavedCacheError> + Copy {
     move |error| {
-        Box::new(SavedCacheError::Io {
-            path: path.to_owned(),
-            doing,
-            error: Arc::new(error),
-        })
+        Box::new(SavedCacheError::Io { path: path.to_owned(), doing, error: Arc::new(error) })
     }
 }
 
@@ -98,17 +94,13 @@ pub(super) fn write<E: From<Box<SavedCacheError>>>(
     state: impl FnOnce(&mut dyn Write) -> Result<u64, E>,
 ) -> Result<u64, E> {
     let failed = cannot("write", path);
-    let folder = path
-        .parent()
-        .filter(|folder| !folder.as_os_str().is_empty());
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let file = tempfile::Builder::new()
         .prefix(".autoplace-")
         .tempfile_in(folder.unwrap_or(Path::new(".")))
         .map_err(failed)?;
     let mut to = Checked::new(BufWriter::with_capacity(BUFFER, file));
-    let json = serde_json::to_vec(description)
-        .map_err(io::Error::from)
-        .map_err(failed)?;
+    let json = serde_json::to_vec(description).map_err(io::Error::from).map_err(failed)?;
     let head = head(&json, tokens, description.state);
     let bytes = head.bytes;
     let begun = to.write_all(&head.head).and_then(|()| to.write_all(&json));
@@ -122,19 +114,14 @@ pub(super) fn write<E: From<Box<SavedCacheError>>>(
     }
     let written = written?;
     if written != description.state {
-        let reason = format!(
-            "the state is {written} bytes, and was to be {}",
-            description.state
-        );
+        let reason = format!("the state is {written} bytes, and was to be {}", description.state);
         return Err(failed(io::Error::other(reason)).into());
     }
     let checksum = to.hash.digest128().to_le_bytes();
     let mut file = to.of;
     let ended = file.write_all(&checksum).and_then(|()| file.flush());
     ended.map_err(failed)?;
-    let file = file
-        .into_inner()
-        .map_err(|error| failed(error.into_error()))?;
+    let file = file.into_inner().map_err(|error| failed(error.into_error()))?;
     file.as_file().sync_all().map_err(failed)?;
     file.persist(path).map_err(|error| failed(error.error))?;
     Ok(bytes)
@@ -148,9 +135,8 @@ struct Head {
 
 fn head(json: &[u8], tokens: &[Token], state: u64) -> Head {
     let tokens = (tokens.len() as u64).saturating_mul(4);
-    let bytes = [json.len() as u64, tokens, state, CHECKSUM]
-        .into_iter()
-        .fold(HEAD, u64::saturating_add);
+    let bytes =
+        [json.len() as u64, tokens, state, CHECKSUM].into_iter().fold(HEAD, u64::saturating_add);
     let mut head = MAGIC.to_vec();
     head.extend(VERSION.to_le_bytes());
     head.extend((json.len() as u32).to_le_bytes());
@@ -168,11 +154,7 @@ struct Checked<W> {
 
 impl<W> Checked<W> {
     fn new(of: W) -> Self {
-        Self {
-            of,
-            hash: Xxh3::new(),
-            failed: None,
-        }
+        Self { of, hash: Xxh3::new(), failed: None }
     }
 }
 
@@ -213,10 +195,7 @@ pub(super) fn open(path: &Path) -> Result<Opened, Box<SavedCacheError>> {
     let found = metadata.len();
     let mut file = BufReader::with_capacity(BUFFER, file);
     let mut head = Vec::new();
-    file.by_ref()
-        .take(HEAD)
-        .read_to_end(&mut head)
-        .map_err(failed)?;
+    file.by_ref().take(HEAD).read_to_end(&mut head).map_err(failed)?;
     if !head.starts_with(MAGIC) {
         return Err(Box::new(SavedCacheError::NotSaved { path: path() }));
     }
@@ -252,12 +231,8 @@ pub(super) fn open(path: &Path) -> Result<Opened, Box<SavedCacheError>> {
     if hashed != end - HEAD || checked.hash.digest128().to_le_bytes() != checksum {
         return Err(Box::new(SavedCacheError::Altered { path: path(), end }));
     }
-    Body {
-        path: path(),
-        described: u64::from(described),
-        bytes: end - HEAD,
-    }
-    .read(file.into_inner())
+    Body { path: path(), described: u64::from(described), bytes: end - HEAD }
+        .read(file.into_inner())
 }
 
 /// What is between the head and the checksum, which is right.
@@ -273,12 +248,7 @@ impl Body {
         let path = || self.path.clone();
         let failed = cannot("read", &self.path);
         let malformed = |field, offset, reason| {
-            Box::new(SavedCacheError::Malformed {
-                path: path(),
-                field,
-                offset,
-                reason,
-            })
+            Box::new(SavedCacheError::Malformed { path: path(), field, offset, reason })
         };
         if self.described > self.bytes {
             let reason = format!("{} of {} bytes", self.described, self.bytes);
@@ -304,10 +274,8 @@ impl Body {
             return Err(malformed("the tokens", at, reason));
         };
         if description.tokens == 0 || description.tokens > description.positions {
-            let reason = format!(
-                "{} tokens in {} positions",
-                description.tokens, description.positions
-            );
+            let reason =
+                format!("{} tokens in {} positions", description.tokens, description.positions);
             return Err(malformed("the tokens", at, reason));
         }
         let mut bytes = Vec::new();
@@ -318,11 +286,7 @@ impl Body {
             .filter_map(|four| Some(Token::from_le_bytes(four.try_into().ok()?)))
             .collect();
         file.seek(SeekFrom::Start(at + in_tokens)).map_err(failed)?;
-        Ok(Opened {
-            description,
-            tokens,
-            file,
-        })
+        Ok(Opened { description, tokens, file })
     }
 }
 
@@ -389,9 +353,7 @@ mod tests {
         let before = std::fs::read(&path).unwrap();
         let failed = write(&path, &description(), &[7, 8, -9], |to| {
             to.write_all(b"sta").unwrap();
-            Err(Box::new(SavedCacheError::NotSaved {
-                path: "the device is gone".into(),
-            }))
+            Err(Box::new(SavedCacheError::NotSaved { path: "the device is gone".into() }))
         });
         assert!(failed.is_err());
         assert_eq!(std::fs::read(&path).unwrap(), before);

@@ -92,9 +92,7 @@ impl Session {
         let opened = file::open(path)?;
         check(&opened, &identity(&self.model)?, &Layout::of(lent), path)?;
         let scales = scales(&self.model, &opened.description.adapters, path)?;
-        let Description {
-            positions, state, ..
-        } = opened.description;
+        let Description { positions, state, .. } = opened.description;
         let positions = usize::try_from(positions).unwrap_or(usize::MAX);
         let used: usize = self.sequences.iter().map(Sequence::cells).sum();
         let left = lent.room.all.saturating_sub(used);
@@ -111,15 +109,10 @@ impl Session {
         let context = &mut lent.context;
         let others = left - positions;
         let seq = self.cache.clear_one(context, lent.room, &running, others)?;
-        let seq = seq.ok_or(Error::SequencesBusy {
-            n_seq_max: lent.room.sequences,
-        })?;
+        let seq = seq.ok_or(Error::SequencesBusy { n_seq_max: lent.room.sequences })?;
         let tokens = opened.tokens.clone();
         let refused = |reason: String| {
-            Error::from(Box::new(SavedCacheError::Refused {
-                path: path.to_owned(),
-                reason,
-            }))
+            Error::from(Box::new(SavedCacheError::Refused { path: path.to_owned(), reason }))
         };
         let read = context.read_state(seq, state, &mut opened.into_state());
         let reason = match read {
@@ -159,20 +152,13 @@ impl Layout {
             type_k: lent.type_k,
             type_v: lent.type_v,
             flash_attn: context.flash_attn(),
-            streams: if context.kv_unified() {
-                1
-            } else {
-                context.n_seq_max()
-            },
+            streams: if context.kv_unified() { 1 } else { context.n_seq_max() },
         }
     }
 }
 
 fn nothing(path: &Path) -> Error {
-    Box::new(SavedCacheError::Nothing {
-        path: path.to_owned(),
-    })
-    .into()
+    Box::new(SavedCacheError::Nothing { path: path.to_owned() }).into()
 }
 
 /// The model whose file this is, and what tells its weights from others.
@@ -210,10 +196,7 @@ fn save(
     let bytes = file::write(path, &description, tokens, |to| {
         Ok::<_, Error>(context.write_state(seq, to)?)
     })?;
-    Ok(SavedCache {
-        tokens: tokens.len(),
-        bytes,
-    })
+    Ok(SavedCache { tokens: tokens.len(), bytes })
 }
 
 /// The scales of the model's adapters at which it computes as it was computed then.
@@ -260,21 +243,10 @@ fn check(
     let fields = [
         ("type_k", layout.type_k.to_string(), of.type_k.to_string()),
         ("type_v", layout.type_v.to_string(), of.type_v.to_string()),
-        (
-            "flash_attn",
-            layout.flash_attn.to_string(),
-            of.flash_attn.to_string(),
-        ),
-        (
-            "streams",
-            layout.streams.to_string(),
-            of.streams.to_string(),
-        ),
+        ("flash_attn", layout.flash_attn.to_string(), of.flash_attn.to_string()),
+        ("streams", layout.streams.to_string(), of.streams.to_string()),
     ];
-    match fields
-        .into_iter()
-        .find(|(_, needed, found)| needed != found)
-    {
+    match fields.into_iter().find(|(_, needed, found)| needed != found) {
         Some((field, needed, found)) => Err(Box::new(SavedCacheError::OtherCache {
             path: path.to_owned(),
             field,

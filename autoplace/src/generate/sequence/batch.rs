@@ -33,23 +33,15 @@ impl Sequence {
         if self.turn.is_paused {
             return 0;
         }
-        let end = self
-            .held
-            .stops
-            .next(self.held.computed)
-            .unwrap_or(usize::MAX);
+        let end = self.held.stops.next(self.held.computed).unwrap_or(usize::MAX);
         let end = end.min(self.held.in_batches);
         end.saturating_sub(self.held.computed).max(1)
     }
 
     /// Adds its next tokens to a batch, as many as [wanted](Self::wanted) at most.
     pub(crate) fn queue(&mut self, batch: &mut Batch, tokens: usize) {
-        self.batch = InBatch {
-            at: batch.len() as i32,
-            tokens,
-            queued: tokens,
-            ..InBatch::default()
-        };
+        self.batch =
+            InBatch { at: batch.len() as i32, tokens, queued: tokens, ..InBatch::default() };
         let from = self.held.computed;
         for position in from..from + tokens {
             let last = position + 1 == self.choices.known;
@@ -202,9 +194,7 @@ impl Sequence {
         self.choices.known += 1;
         if let Some(token) = again {
             let mask = mask_of(&mut self.matcher)?;
-            self.choices
-                .chooser
-                .choose_again(context, output, mask, token)?;
+            self.choices.chooser.choose_again(context, output, mask, token)?;
             if let Some(matcher) = &mut self.matcher {
                 matcher.accept(token)?;
             }
@@ -212,10 +202,7 @@ impl Sequence {
         }
         // Computed while the device still computes the logits.
         let mask = mask_of(&mut self.matcher)?;
-        let choice = self
-            .choices
-            .chooser
-            .choose_masked(context, output, &self.tokens, mask)?;
+        let choice = self.choices.chooser.choose_masked(context, output, &self.tokens, mask)?;
         Ok(Some(choice))
     }
 
@@ -288,11 +275,7 @@ impl Sequence {
             Some(_) if reason == FinishReason::StopString => false,
             Some(matcher) => matcher.may_end(),
         };
-        End {
-            reason,
-            meets_constraint,
-            statistics: self.statistics,
-        }
+        End { reason, meets_constraint, statistics: self.statistics }
     }
 }
 

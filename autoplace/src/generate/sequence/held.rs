@@ -54,11 +54,8 @@ impl Sequence {
 
     /// Its number in the context, and what the context holds of it that others with these adapters can go on from.
     pub(crate) fn held(&self, scales: &Scales) -> (SeqId, &[Token]) {
-        let shared = if self.scales == *scales {
-            self.held.computed.min(self.held.unshifted)
-        } else {
-            0
-        };
+        let shared =
+            if self.scales == *scales { self.held.computed.min(self.held.unshifted) } else { 0 };
         (self.held.seq, &self.tokens[..shared])
     }
 
@@ -79,12 +76,7 @@ impl Sequence {
         let held = self.keep_unshifted(cache, context);
         self.held.computed = 0;
         self.held.shares = None;
-        cache.remember(
-            self.held.seq,
-            self.scales.clone(),
-            self.tokens.clone(),
-            held?,
-        );
+        cache.remember(self.held.seq, self.scales.clone(), self.tokens.clone(), held?);
         Ok(())
     }
 
@@ -114,10 +106,7 @@ impl Sequence {
     }
 
     pub(crate) fn saved_bytes(&self) -> u64 {
-        self.held
-            .saved
-            .as_ref()
-            .map_or(0, |state| state.len() as u64)
+        self.held.saved.as_ref().map_or(0, |state| state.len() as u64)
     }
 
     /// Gives a context what was kept. Returns whether it took it.

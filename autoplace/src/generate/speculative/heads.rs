@@ -30,12 +30,7 @@ pub(crate) struct PredictionHeads {
 impl PredictionHeads {
     pub(crate) fn new(heads: Heads) -> Self {
         let width = heads.context.model().n_embd_out() as usize;
-        Self {
-            batch: Batch::with_capacity(FEW),
-            state: Vec::with_capacity(width),
-            width,
-            heads,
-        }
+        Self { batch: Batch::with_capacity(FEW), state: Vec::with_capacity(width), width, heads }
     }
 
     pub(crate) fn into_inner(self) -> Heads {
@@ -84,10 +79,7 @@ impl PredictionHeads {
             known.hidden.extend_from_slice(model.hidden(row)?);
             if known.waiting() >= self.heads.context.n_batch().max(1) as usize {
                 self.catch_up(seq)?;
-                if self
-                    .known(seq)
-                    .is_none_or(|known| known.end() != position + 1)
-                {
+                if self.known(seq).is_none_or(|known| known.end() != position + 1) {
                     // There was no room.
                     return Ok(());
                 }
@@ -127,9 +119,7 @@ impl PredictionHeads {
         }
         self.catch_up(seq)?;
         let Self { heads, state, .. } = self;
-        let known = usize::try_from(seq)
-            .ok()
-            .and_then(|seq| heads.followed.get(seq));
+        let known = usize::try_from(seq).ok().and_then(|seq| heads.followed.get(seq));
         // Nothing waits any more.
         let Some(next) = known.and_then(|known| known.hidden.get(..width)) else {
             return Ok(());
@@ -140,12 +130,7 @@ impl PredictionHeads {
         for position in tokens.len() - 1.. {
             self.batch.clear();
             self.batch.add(token, place(position), seq, true);
-            let Self {
-                heads,
-                batch,
-                state,
-                ..
-            } = self;
+            let Self { heads, batch, state, .. } = self;
             if !computed(heads, seq, batch, state)? {
                 return Ok(());
             }
@@ -179,9 +164,7 @@ impl PredictionHeads {
 
     fn known(&mut self, seq: SeqId) -> Option<&mut Followed> {
         let followed = &mut self.heads.followed;
-        usize::try_from(seq)
-            .ok()
-            .and_then(|seq| followed.get_mut(seq))
+        usize::try_from(seq).ok().and_then(|seq| followed.get_mut(seq))
     }
 
     /// Forgets all but the first `keep` tokens of a sequence that are known. Returns whether that could be done without

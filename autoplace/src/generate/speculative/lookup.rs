@@ -30,12 +30,7 @@ impl Lookup {
         // Half of them free, so that few fall on one.
         let wanted = capacity.saturating_mul(2 * (ngram_max - ngram_min + 1));
         let entries = wanted.clamp(256, MOST_ENTRIES).next_power_of_two();
-        Self {
-            ngram_max,
-            ngram_min,
-            entries: vec![0; entries],
-            indexed: 0,
-        }
+        Self { ngram_max, ngram_min, entries: vec![0; entries], indexed: 0 }
     }
 
     /// Guesses up to `most` tokens that follow `tokens`, the text so far.

@@ -62,27 +62,17 @@ impl Speculation {
     /// [`DraftModel`](Self::DraftModel) that goes on to eight tokens as long as it gives the next one more
     /// than even chances.
     pub const fn draft_model() -> Self {
-        Self::DraftModel {
-            draft_max: 8,
-            p_min: 0.5,
-        }
+        Self::DraftModel { draft_max: 8, p_min: 0.5 }
     }
 
     /// [`Mtp`](Self::Mtp) of three tokens, however sure: as llama.cpp's own programs do it.
     pub const fn mtp() -> Self {
-        Self::Mtp {
-            draft_max: 3,
-            p_min: 0.0,
-        }
+        Self::Mtp { draft_max: 3, p_min: 0.0 }
     }
 
     /// [`PromptLookup`](Self::PromptLookup) of two to four tokens, which guesses ten.
     pub const fn prompt_lookup() -> Self {
-        Self::PromptLookup {
-            ngram_max: 4,
-            ngram_min: 2,
-            draft_max: 10,
-        }
+        Self::PromptLookup { ngram_max: 4, ngram_min: 2, draft_max: 10 }
     }
 
     /// The same with every number within its range.

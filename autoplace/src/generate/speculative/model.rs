@@ -23,10 +23,7 @@ impl DraftModel {
     /// Which stops when the main model does.
     pub(crate) fn new(mut draft: Draft, abort: AbortHandle) -> Self {
         draft.context.follow_abort_handle(abort);
-        Self {
-            draft,
-            batch: Batch::default(),
-        }
+        Self { draft, batch: Batch::default() }
     }
 
     pub(crate) fn into_inner(self) -> Draft {

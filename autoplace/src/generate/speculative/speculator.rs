@@ -45,14 +45,7 @@ impl Speculator {
             // As many as the context was planned for.
             (Some(custom), _) => (Drafter::Custom(custom), capacity),
             (None, Speculation::Off) => return None,
-            (
-                None,
-                Speculation::PromptLookup {
-                    ngram_max,
-                    ngram_min,
-                    draft_max,
-                },
-            ) => {
+            (None, Speculation::PromptLookup { ngram_max, ngram_min, draft_max }) => {
                 let lookup = Lookup::new(ngram_max, ngram_min, capacity);
                 (Drafter::Lookup(lookup), draft_max as usize)
             }

@@ -182,12 +182,7 @@ fn remove(path: &Path) {
 }
 
 fn open(path: &Path, create: bool) -> io::Result<File> {
-    OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(create)
-        .truncate(false)
-        .open(path)
+    OpenOptions::new().read(true).write(true).create(create).truncate(false).open(path)
 }
 
 /// A GPU by its name that is the same in every process: a card is `CUDA0` in one and `Vulkan1` or, beside other visible

@@ -81,10 +81,7 @@ impl Leases {
     }
 
     const fn at(place: Place) -> Self {
-        Self {
-            place,
-            patience: PATIENCE,
-        }
+        Self { place, patience: PATIENCE }
     }
 
     /// How long to wait for loads that have begun on the same GPUs. Past it, what they are about to take counts as
@@ -140,11 +137,7 @@ impl Leases {
             let gates = book.gates(devices, || begun.elapsed() >= limit)?;
             let others = book.others(devices)?;
             if others.is_empty() || begun.elapsed() >= self.patience {
-                return Ok(Section {
-                    book: Some(book),
-                    others,
-                    _gates: gates,
-                });
+                return Ok(Section { book: Some(book), others, _gates: gates });
             }
             drop(gates);
             if !told {
@@ -178,9 +171,7 @@ impl Section {
     /// Bytes of this GPU that loads are about to take that were not waited for, those that they have already allocated
     /// included.
     fn others(&self, gpu: &Gpu) -> u64 {
-        DeviceKey::of(gpu)
-            .and_then(|device| self.others.get(&device).copied())
-            .unwrap_or(0)
+        DeviceKey::of(gpu).and_then(|device| self.others.get(&device).copied()).unwrap_or(0)
     }
 
     /// The machine with fewer bytes free, and a note of each GPU that has fewer.
@@ -229,13 +220,9 @@ impl Section {
         let entries = devices.iter().filter(|(_, bytes)| **bytes > 0);
         let written = entries.filter_map(|(device, bytes)| {
             let entry = book.write(device, *bytes);
-            entry
-                .inspect_err(|error| tracing::debug!(%error, %device, "no lease is written"))
-                .ok()
+            entry.inspect_err(|error| tracing::debug!(%error, %device, "no lease is written")).ok()
         });
-        Lease {
-            _entries: written.collect(),
-        }
+        Lease { _entries: written.collect() }
     }
 }
 

@@ -16,10 +16,7 @@ use crate::machine::PciId;
 const CAPACITY: u64 = 1000;
 
 fn card(bus: u8) -> Gpu {
-    Gpu::new("card")
-        .device(format!("CUDA{bus}"))
-        .pci_id(PciId::new(0, bus, 0, 0))
-        .total(CAPACITY)
+    Gpu::new("card").device(format!("CUDA{bus}")).pci_id(PciId::new(0, bus, 0, 0)).total(CAPACITY)
 }
 
 fn cards() -> [Gpu; 2] {
@@ -136,9 +133,7 @@ fn the_machine_is_read_again_behind_the_gate_and_others_bytes_are_not_free() {
     assert_eq!(calls.load(Ordering::SeqCst), 2);
     let free: Vec<u64> = machine.gpus.iter().map(|gpu| gpu.free).collect();
     assert_eq!(free, [600, 900]);
-    let [note] = &machine.notes[..] else {
-        panic!("{:?}", machine.notes)
-    };
+    let [note] = &machine.notes[..] else { panic!("{:?}", machine.notes) };
     assert_eq!(note.about, "CUDA1");
     drop((section, lease));
 
@@ -173,10 +168,7 @@ fn what_others_left_behind_is_cleared_and_what_is_held_and_unreadable_counts_as_
         ("empty", b""),
         ("half", br#"{"pid":1,"since":1,"devi"#),
         ("bytes", b"\xff\xfe\0"),
-        (
-            "whole",
-            br#"{"pid":1,"since":1,"device":"0000:01:00.0","bytes":999}"#,
-        ),
+        ("whole", br#"{"pid":1,"since":1,"device":"0000:01:00.0","bytes":999}"#),
     ];
     for (name, text) in garbage {
         let path = folder.path().join(format!("0000-01-00-0.{name}.lease"));
@@ -219,10 +211,7 @@ fn play(folder: &Path, seed: u64, turns: u64, judge: &dyn Fn(usize, i64)) {
         let mut grants = Vec::new();
         for index in of {
             let others = section.others(&cards[index]);
-            assert!(
-                others <= CAPACITY,
-                "{others} bytes of {CAPACITY} are leased"
-            );
+            assert!(others <= CAPACITY, "{others} bytes of {CAPACITY} are leased");
             grants.push((index, dice.below(CAPACITY - others + 1)));
         }
         match dice.below(8) {

@@ -81,11 +81,7 @@ impl Breakdown {
         if let Some(resident) = resident {
             footprints.host += Footprint::new(resident, 0, 0);
         }
-        Self {
-            rows,
-            copies,
-            footprints,
-        }
+        Self { rows, copies, footprints }
     }
 }
 
@@ -98,14 +94,7 @@ mod tests {
 
     fn row(buffer_type: &str, place: Place, bytes: [u64; 4]) -> BufferBytes {
         let [model, context, compute, output] = bytes;
-        BufferBytes {
-            buffer_type: buffer_type.to_owned(),
-            place,
-            model,
-            context,
-            compute,
-            output,
-        }
+        BufferBytes { buffer_type: buffer_type.to_owned(), place, model, context, compute, output }
     }
 
     #[test]
@@ -122,17 +111,10 @@ mod tests {
             2,
             None,
         );
-        let names: Vec<_> = breakdown
-            .rows
-            .iter()
-            .map(|row| row.buffer_type.as_str())
-            .collect();
+        let names: Vec<_> = breakdown.rows.iter().map(|row| row.buffer_type.as_str()).collect();
         assert_eq!(names, ["CPU", "CPU_REPACK", "CUDA1", "CUDA_Host"]);
         let sums = &breakdown.footprints;
-        assert_eq!(
-            sums.gpus,
-            [Footprint::default(), Footprint::new(100, 10, 1)]
-        );
+        assert_eq!(sums.gpus, [Footprint::default(), Footprint::new(100, 10, 1)]);
         assert_eq!(sums.host, Footprint::new(42, 3, 12));
         assert_eq!(sums.output, 7);
     }

@@ -20,10 +20,7 @@ impl SkeletonFile {
     /// Writes `skeleton`. `model` is the model's path, for errors.
     pub(super) fn write(skeleton: &Builder, model: &Path) -> Result<Self, gguf::Error> {
         let (_, bytes) = skeleton.encoded()?;
-        writable(bytes).map_err(|source| gguf::Error::Write {
-            path: model.to_owned(),
-            source,
-        })?;
+        writable(bytes).map_err(|source| gguf::Error::Write { path: model.to_owned(), source })?;
         #[cfg(target_os = "linux")]
         if let Some((path, file)) = in_memory()
             && skeleton.write_sparse_into(&file, &path).is_ok()
@@ -34,10 +31,7 @@ impl SkeletonFile {
             .prefix("autoplace-skeleton-")
             .suffix(".gguf")
             .tempfile()
-            .map_err(|source| gguf::Error::Write {
-                path: std::env::temp_dir(),
-                source,
-            })?;
+            .map_err(|source| gguf::Error::Write { path: std::env::temp_dir(), source })?;
         let path = file.path().to_owned();
         skeleton.write_sparse_into(file.as_file(), &path)?;
         Ok(Self::Temporary(file))

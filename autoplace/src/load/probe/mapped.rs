@@ -23,11 +23,8 @@ impl Mapped {
     /// per file (llama-model-loader.cpp, `create_tensor`; llama-model.cpp, `load_tensors`). A weight that such a load
     /// puts into both, once for each of its two uses, is there once.
     pub(super) fn of(header: &Header, places: &[TensorPlace]) -> Self {
-        let on_host: BTreeSet<&str> = places
-            .iter()
-            .filter(|place| place.on_host)
-            .map(|place| place.name.as_str())
-            .collect();
+        let on_host: BTreeSet<&str> =
+            places.iter().filter(|place| place.on_host).map(|place| place.name.as_str()).collect();
         let mut resident: u64 = 0;
         // By shard, and apart for what is read row by row (llama-model-loader.cpp, `create_tensor`).
         let mut spans: BTreeMap<(usize, bool), (u64, u64)> = BTreeMap::new();
@@ -39,13 +36,8 @@ impl Mapped {
             span.0 = span.0.min(begin);
             span.1 = span.1.max(begin.saturating_add(bytes));
         }
-        let spans = spans
-            .values()
-            .map(|(begin, end)| end.saturating_sub(*begin));
-        Self {
-            resident,
-            span: spans.fold(0, u64::saturating_add),
-        }
+        let spans = spans.values().map(|(begin, end)| end.saturating_sub(*begin));
+        Self { resident, span: spans.fold(0, u64::saturating_add) }
     }
 }
 

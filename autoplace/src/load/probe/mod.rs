@@ -280,10 +280,7 @@ fn rows(breakdown: &MemoryBreakdown, devices: &[Device]) -> Vec<BufferBytes> {
 /// Sums the breakdown of a real load by device, with that of the context that predicts further tokens where there is
 /// one. The buffer of logits is not in it, and a mapped file counts with its span.
 pub(super) fn footprints(breakdown: &MemoryBreakdown, devices: &[Device]) -> Footprints {
-    let mut sums = Footprints::new(
-        vec![Footprint::default(); devices.len()],
-        Footprint::default(),
-    );
+    let mut sums = Footprints::new(vec![Footprint::default(); devices.len()], Footprint::default());
     for row in rows(breakdown, devices) {
         let sum = match row.place {
             Place::Gpu(gpu) => &mut sums.gpus[gpu],

@@ -16,18 +16,9 @@ use crate::machine::{
 #[non_exhaustive]
 pub enum RateCase {
     /// A [`WeightRate`] of one token, a [`PromptRate`] of more.
-    Matrix {
-        tensor_type: TensorType,
-        experts: bool,
-        n_tokens: u32,
-    },
+    Matrix { tensor_type: TensorType, experts: bool, n_tokens: u32 },
     /// An [`AttentionRate`] of one token, a [`PromptAttentionRate`] of more.
-    Attention {
-        kv_type: TensorType,
-        head_size: u32,
-        n_gqa: u32,
-        n_tokens: u32,
-    },
+    Attention { kv_type: TensorType, head_size: u32, n_gqa: u32, n_tokens: u32 },
     /// [`MeasuredRates::layer_ns`].
     Layer,
     /// [`MeasuredRates::routing_ns`].
@@ -59,18 +50,12 @@ const N_BLOCKS: u32 = 32;
 
 impl Scale {
     pub(super) fn host(working_set: u64) -> Self {
-        Self {
-            working_set,
-            flops: 1 << 32,
-        }
+        Self { working_set, flops: 1 << 32 }
     }
 
     /// More than what any GPU caches, and work that takes longer than to start it.
     pub(super) fn gpu(free: u64) -> Self {
-        Self {
-            working_set: free.min(256 << 20),
-            flops: 1 << 37,
-        }
+        Self { working_set: free.min(256 << 20), flops: 1 << 37 }
     }
 
     /// Rows of a matrix, so that two of it fit in the working set.
@@ -94,11 +79,7 @@ struct Work(Operation, u32, u64);
 
 impl RateCase {
     pub(super) fn matrix((tensor_type, experts): (TensorType, bool), n_tokens: u32) -> Self {
-        Self::Matrix {
-            tensor_type,
-            experts,
-            n_tokens,
-        }
+        Self::Matrix { tensor_type, experts, n_tokens }
     }
 
     /// `head_size` and `n_gqa` are those of the heads.
@@ -107,12 +88,7 @@ impl RateCase {
         (head_size, n_gqa): (u32, u32),
         n_tokens: u32,
     ) -> Self {
-        Self::Attention {
-            kv_type,
-            head_size,
-            n_gqa,
-            n_tokens,
-        }
+        Self::Attention { kv_type, head_size, n_gqa, n_tokens }
     }
 
     /// Whether it was measured.
@@ -155,48 +131,18 @@ impl RateCase {
         let flops = per_second(flops.saturating_mul(n_repeat.into()), timing.graph);
         let each = (nanoseconds(timing.graph) / u64::from(n_repeat.max(1))).max(1);
         match *self {
-            Self::Matrix {
-                tensor_type,
-                experts,
-                n_tokens,
-            } if n_tokens > 1 => rates.prompts.push(PromptRate {
-                tensor_type,
-                experts,
-                n_tokens,
-                flops,
-            }),
-            Self::Matrix {
-                tensor_type,
-                experts,
-                ..
-            } => rates.weights.push(WeightRate {
-                tensor_type,
-                experts,
-                bytes_per_second,
-            }),
-            Self::Attention {
-                kv_type,
-                head_size,
-                n_gqa,
-                n_tokens,
-            } if n_tokens > 1 => rates.prompt_attention.push(PromptAttentionRate {
-                kv_type,
-                head_size,
-                n_gqa,
-                n_tokens,
-                flops,
-            }),
-            Self::Attention {
-                kv_type,
-                head_size,
-                n_gqa,
-                ..
-            } => rates.attention.push(AttentionRate {
-                kv_type,
-                head_size,
-                n_gqa,
-                bytes_per_second,
-            }),
+            Self::Matrix { tensor_type, experts, n_tokens } if n_tokens > 1 => {
+                rates.prompts.push(PromptRate { tensor_type, experts, n_tokens, flops });
+            }
+            Self::Matrix { tensor_type, experts, .. } => {
+                rates.weights.push(WeightRate { tensor_type, experts, bytes_per_second });
+            }
+            Self::Attention { kv_type, head_size, n_gqa, n_tokens } if n_tokens > 1 => rates
+                .prompt_attention
+                .push(PromptAttentionRate { kv_type, head_size, n_gqa, n_tokens, flops }),
+            Self::Attention { kv_type, head_size, n_gqa, .. } => {
+                rates.attention.push(AttentionRate { kv_type, head_size, n_gqa, bytes_per_second });
+            }
             Self::Layer => rates.layer_ns = each,
             Self::Routing => rates.routing_ns = each,
             Self::Link => {}
@@ -207,22 +153,13 @@ impl RateCase {
     /// What a graph computes for it; `None` for the link.
     fn work(&self, scale: &Scale) -> Option<Work> {
         let work = match *self {
-            Self::Matrix {
-                tensor_type,
-                experts: false,
-                n_tokens,
-            } => matrix(tensor_type, n_tokens, scale),
-            Self::Matrix {
-                tensor_type,
-                n_tokens,
-                ..
-            } => experts(tensor_type, n_tokens, scale),
-            Self::Attention {
-                kv_type,
-                head_size,
-                n_gqa,
-                n_tokens,
-            } => attention(kv_type, head_size, n_gqa, n_tokens, scale),
+            Self::Matrix { tensor_type, experts: false, n_tokens } => {
+                matrix(tensor_type, n_tokens, scale)
+            }
+            Self::Matrix { tensor_type, n_tokens, .. } => experts(tensor_type, n_tokens, scale),
+            Self::Attention { kv_type, head_size, n_gqa, n_tokens } => {
+                attention(kv_type, head_size, n_gqa, n_tokens, scale)
+            }
             Self::Layer => {
                 let block = Operation::Block {
                     type_id: TensorType::F16.id(),
@@ -255,20 +192,11 @@ fn matrix(tensor_type: TensorType, n_tokens: u32, scale: &Scale) -> Work {
     let flops = 2 * u64::from(N_EMBD) * u64::from(n_tokens);
     let n_out = scale.rows(N_FF, row_bytes, flops);
     let bytes = row_bytes * u64::from(n_out);
-    let operation = Operation::Matrix {
-        type_id: tensor_type.id(),
-        n_in: N_EMBD,
-        n_out,
-        n_tokens,
-    };
+    let operation = Operation::Matrix { type_id: tensor_type.id(), n_in: N_EMBD, n_out, n_tokens };
     // Weights are read once for all tokens: of many they are no matter.
     let most = if n_tokens == 1 { 16 } else { 4 };
     let most = if n_tokens > 32 { 1 } else { most };
-    Work(
-        operation,
-        scale.repeats(bytes, most),
-        flops * u64::from(n_out),
-    )
+    Work(operation, scale.repeats(bytes, most), flops * u64::from(n_out))
 }
 
 fn experts(tensor_type: TensorType, n_tokens: u32, scale: &Scale) -> Work {
@@ -284,11 +212,7 @@ fn experts(tensor_type: TensorType, n_tokens: u32, scale: &Scale) -> Work {
         n_used: N_USED,
         n_tokens,
     };
-    let n_repeat = if n_tokens == 1 {
-        scale.repeats(used, 32)
-    } else {
-        1
-    };
+    let n_repeat = if n_tokens == 1 { scale.repeats(used, 32) } else { 1 };
     Work(operation, n_repeat, flops * u64::from(n_out))
 }
 
@@ -306,11 +230,7 @@ fn attention(
     let n_head = n_head.max(n_gqa);
     let cell_bytes = 2 * kv_type.row_bytes((head_size * (n_head / n_gqa)).into());
     let cells = scale.working_set / cell_bytes.max(1);
-    let cells = if many {
-        cells.min(scale.flops / flops.max(1))
-    } else {
-        cells
-    };
+    let cells = if many { cells.min(scale.flops / flops.max(1)) } else { cells };
     // llama.cpp pads what attention sees (llama-kv-cache.cpp, get_n_kv).
     let n_kv = (cells / 256 * 256).clamp(256, N_KV.into());
     let n_kv = u32::try_from(n_kv).unwrap_or(N_KV);
@@ -322,11 +242,7 @@ fn attention(
         n_kv,
         n_tokens,
     };
-    let n_repeat = if many {
-        1
-    } else {
-        scale.repeats(u64::from(n_kv) * cell_bytes, 16)
-    };
+    let n_repeat = if many { 1 } else { scale.repeats(u64::from(n_kv) * cell_bytes, 16) };
     let factors = [4, head_size, n_head, n_kv, n_tokens].map(u64::from);
     let flops = factors.into_iter().fold(1, u64::saturating_mul);
     Work(operation, n_repeat, flops)

@@ -76,25 +76,13 @@ pub fn measure_rates(
         } else {
             Scale::gpu(gpu.free / 8)
         };
-        jobs.push(Job::new(
-            device,
-            request,
-            scale,
-            (None, false),
-            &mut gpu.rates,
-        ));
+        jobs.push(Job::new(device, request, scale, (None, false), &mut gpu.rates));
     }
     let host = (devices.iter()).find(|device| device.kind() == DeviceKind::Cpu);
     if let Some(device) = host {
         let scale = Scale::host((machine.host.available / 8).min(beyond_caches));
         let rates = &mut machine.host.rates;
-        jobs.push(Job::new(
-            device,
-            request,
-            scale,
-            (Some(threads), repacked),
-            rates,
-        ));
+        jobs.push(Job::new(device, request, scale, (Some(threads), repacked), rates));
     }
     let total = jobs.iter().map(|job| job.cases.len()).sum();
     let mut done = 0;
@@ -102,11 +90,7 @@ pub fn measure_rates(
         let device = job.device.name();
         job.run(request, threads, || {
             done += 1;
-            progress(RatesProgress {
-                device: &device,
-                done,
-                total,
-            });
+            progress(RatesProgress { device: &device, done, total });
         })?;
     }
     Ok(())
@@ -149,19 +133,10 @@ impl<'a> Job<'a> {
         let most = request.working_set.unwrap_or(u64::MAX);
         scale.working_set = scale.working_set.min(most);
         if scale.working_set < most.min(LEAST_WORKING_SET) {
-            tracing::debug!(
-                device = device.name(),
-                "too little memory is free to measure it"
-            );
+            tracing::debug!(device = device.name(), "too little memory is free to measure it");
             cases.clear();
         }
-        Self {
-            device,
-            cases,
-            scale,
-            way,
-            rates,
-        }
+        Self { device, cases, scale, way, rates }
     }
 
     fn run(
@@ -230,13 +205,9 @@ impl Recipe {
             gpu.rates = cache.gpu(gpu, &build);
         }
         let devices = Backend::init().map(Backend::devices);
-        let way = (
-            Some(threads),
-            repacks(&machine, &devices.unwrap_or_default()),
-        );
-        machine.host.rates = cache.host(&machine.host, &build, |rates| {
-            (rates.threads, rates.repacked) == way
-        });
+        let way = (Some(threads), repacks(&machine, &devices.unwrap_or_default()));
+        machine.host.rates =
+            cache.host(&machine.host, &build, |rates| (rates.threads, rates.repacked) == way);
         let params = &self.request.params;
         let kv = match self.request.kv_cache {
             KvCache::Given => [params.type_k, params.type_v],

@@ -40,13 +40,8 @@ const WEIGHTS: [TensorType; 10] = [
 ];
 
 /// Types of common mixtures of experts.
-const EXPERTS: [TensorType; 5] = [
-    TensorType::Q8_0,
-    TensorType::Q6_K,
-    TensorType::Q4_K,
-    TensorType::IQ4_XS,
-    TensorType::MXFP4,
-];
+const EXPERTS: [TensorType; 5] =
+    [TensorType::Q8_0, TensorType::Q6_K, TensorType::Q4_K, TensorType::IQ4_XS, TensorType::MXFP4];
 
 const KV_TYPES: [TensorType; 3] = [TensorType::F16, TensorType::Q8_0, TensorType::Q4_0];
 
@@ -77,11 +72,7 @@ impl RatesRequest {
             }
         }
         for n_tokens in [512, 2048, 32] {
-            cases.extend(
-                weights
-                    .iter()
-                    .map(|&weights| RateCase::matrix(weights, n_tokens)),
-            );
+            cases.extend(weights.iter().map(|&weights| RateCase::matrix(weights, n_tokens)));
         }
         for kv_type in KV_TYPES {
             cases.extend([64, 128, 256].map(|size| RateCase::attention(kv_type, (size, 4), 512)));
@@ -93,10 +84,8 @@ impl RatesRequest {
     /// more, the largest first. What matters most comes first.
     pub fn of_model(header: &Header, profile: &ModelProfile, kv: &[KvType]) -> Self {
         let weights = weight_types(header);
-        let mut cases: Vec<RateCase> = weights
-            .iter()
-            .map(|&kind| RateCase::matrix(kind, 1))
-            .collect();
+        let mut cases: Vec<RateCase> =
+            weights.iter().map(|&kind| RateCase::matrix(kind, 1)).collect();
         cases.extend([RateCase::Layer, RateCase::Link]);
         if weights.iter().any(|&(_, experts)| experts) {
             cases.push(RateCase::Routing);
@@ -108,11 +97,7 @@ impl RatesRequest {
             cases.extend(heads.map(|heads| RateCase::attention(kv_type, heads, 1)));
         }
         let n_tokens = 512;
-        cases.extend(
-            weights
-                .first()
-                .map(|&kind| RateCase::matrix(kind, n_tokens)),
-        );
+        cases.extend(weights.first().map(|&kind| RateCase::matrix(kind, n_tokens)));
         for &kv_type in &kv_types {
             cases.extend(heads.map(|heads| RateCase::attention(kv_type, heads, n_tokens)));
         }

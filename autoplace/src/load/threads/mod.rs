@@ -130,9 +130,7 @@ pub(super) fn ladder(most: u32) -> Vec<u32> {
 
 impl fmt::Display for Threads {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            generation, prompt, ..
-        } = self;
+        let Self { generation, prompt, .. } = self;
         write!(f, "threads: {generation} to generate, {}", self.basis)?;
         for (n, tried) in self.tried.iter().enumerate() {
             let before = if n == 0 { ": " } else { ", " };
@@ -190,11 +188,7 @@ impl Pacer {
             paces[0] = Some(first());
             paces
         });
-        Self {
-            chosen,
-            paces,
-            change: None,
-        }
+        Self { chosen, paces, change: None }
     }
 
     /// Threads for a step that generates so many tokens.
@@ -211,12 +205,7 @@ impl Pacer {
     pub(crate) fn step(&mut self, tokens: usize, took: Duration) -> Option<GeneratingThreads> {
         let pace = self.pace(tokens)?;
         let usual = pace.usual();
-        let Change {
-            from: _,
-            to: threads,
-            before,
-            after,
-        } = pace.step(took)?;
+        let Change { from: _, to: threads, before, after } = pace.step(took)?;
         let told = GeneratingThreads {
             threads,
             usual,
@@ -263,10 +252,7 @@ mod tests {
 
     #[test]
     fn the_line_says_what_was_measured() {
-        let tried = |threads, tokens_per_second| TriedThreads {
-            threads,
-            tokens_per_second,
-        };
+        let tried = |threads, tokens_per_second| TriedThreads { threads, tokens_per_second };
         let threads = Threads {
             generation: 1,
             prompt: 2,
@@ -282,16 +268,8 @@ mod tests {
     const STEP: Duration = Duration::from_millis(1);
 
     fn chosen(basis: ThreadBasis) -> Threads {
-        let tried = |threads, tokens_per_second| TriedThreads {
-            threads,
-            tokens_per_second,
-        };
-        Threads {
-            generation: 2,
-            prompt: 2,
-            basis,
-            tried: vec![tried(2, 1000.0), tried(1, 700.0)],
-        }
+        let tried = |threads, tokens_per_second| TriedThreads { threads, tokens_per_second };
+        Threads { generation: 2, prompt: 2, basis, tried: vec![tried(2, 1000.0), tried(1, 700.0)] }
     }
 
     /// Steps of so many tokens that take long with two threads, until something changes.
@@ -305,10 +283,7 @@ mod tests {
     #[test]
     fn a_change_is_told_in_tokens_per_second_and_stands() {
         let mut pacer = Pacer::new(chosen(ThreadBasis::Measured));
-        assert_eq!(
-            (pacer.threads(1), pacer.prompt(), pacer.change()),
-            (2, 2, None)
-        );
+        assert_eq!((pacer.threads(1), pacer.prompt(), pacer.change()), (2, 2, None));
         let told = until_change(&mut pacer, 1).expect("a change");
         assert_eq!((told.threads, told.usual), (1, 2));
         assert!((told.before * 0.03 - 1.0).abs() < 1e-9, "{told:?}");

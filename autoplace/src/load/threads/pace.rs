@@ -105,10 +105,7 @@ struct Wait {
 
 impl Wait {
     const fn new(from: Duration) -> Self {
-        Self {
-            until: from,
-            next: WAIT,
-        }
+        Self { until: from, next: WAIT }
     }
 
     /// After a trial that took so much longer than it would have without.
@@ -225,32 +222,18 @@ impl Pace {
 
     fn begin(&mut self, rung: usize, before: f64, explores: bool) {
         self.suspect = 0;
-        self.trial = Some(Trial {
-            rung,
-            before,
-            explores,
-            again: false,
-        });
+        self.trial = Some(Trial { rung, before, explores, again: false });
     }
 
     fn decide(&mut self, trial: Trial, window: Window) -> Option<Change> {
-        let Trial {
-            rung,
-            before,
-            explores,
-            again,
-        } = trial;
+        let Trial { rung, before, explores, again } = trial;
         let seen = window.seconds();
         self.trial = None;
         self.known[rung] = Some(seen);
         let is_fewer = rung > self.at;
         // Beside other programs one window is quicker than another: more threads are held against the usual one too.
         let usual = self.known[self.at].unwrap_or(before).min(before);
-        let is_kept = if is_fewer {
-            seen < before * FEWER_PAY
-        } else {
-            seen < usual * MORE_PAY
-        };
+        let is_kept = if is_fewer { seen < before * FEWER_PAY } else { seen < usual * MORE_PAY };
         let cost = (seen - before).max(0.0) * f64::from(window.steps);
         let cost = Duration::from_secs_f64(cost);
         if is_kept && !is_fewer && !again {
@@ -285,12 +268,7 @@ impl Pace {
         } else {
             self.known[from] = Some(before);
         }
-        Some(Change {
-            from: self.rungs[from],
-            to: self.rungs[rung],
-            before,
-            after: seen,
-        })
+        Some(Change { from: self.rungs[from], to: self.rungs[rung], before, after: seen })
     }
 }
 

@@ -35,13 +35,7 @@ struct Speed {
 
 impl SpeedRule {
     pub(super) fn new(cost: DepthCost) -> Self {
-        Self {
-            cost,
-            first: None,
-            window: VecDeque::new(),
-            own: None,
-            slow: Condition::default(),
-        }
+        Self { cost, first: None, window: VecDeque::new(), own: None, slow: Condition::default() }
     }
 
     /// `cause` is asked for the likely cause when a slowdown begins, and given what speaks for depth as one.
@@ -56,11 +50,7 @@ impl SpeedRule {
         if now.tokens.saturating_sub(first.tokens) < settings.warm_up {
             return;
         }
-        if self
-            .window
-            .back()
-            .is_some_and(|last| last.tokens >= now.tokens)
-        {
+        if self.window.back().is_some_and(|last| last.tokens >= now.tokens) {
             return;
         }
         self.window.push_back(now);
@@ -86,23 +76,15 @@ impl SpeedRule {
         let (expected, observed) = (1.0 / (own.seconds * cost), 1.0 / (seen.seconds * cost));
         let deeper = !self.cost.is_known() && seen.depth > own.depth * 1.5 + 256.0;
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // saturates
-        let depth = deeper.then_some(Cause::DeeperContext {
-            depth: seen.depth as u64,
-            before: own.depth as u64,
-        });
+        let depth = deeper
+            .then_some(Cause::DeeperContext { depth: seen.depth as u64, before: own.depth as u64 });
         // Of time spent generating, unlike all else.
         told.at = now.time;
         told.step(
             &mut self.slow,
             Some(slow),
             settings.patience,
-            || {
-                Some(Event::Slowdown {
-                    expected,
-                    observed,
-                    likely_cause: cause(depth),
-                })
-            },
+            || Some(Event::Slowdown { expected, observed, likely_cause: cause(depth) }),
             Event::SpeedRecovered { expected, observed },
         );
         if let Some(own) = self.own.as_mut().filter(|own| seen.seconds < own.seconds) {

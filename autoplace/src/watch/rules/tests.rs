@@ -37,10 +37,7 @@ impl Rig {
             spills,
         };
         let watched = Watched {
-            devices: vec![
-                device("SIM0", Some(mib(500)), false),
-                device("SIM1", None, true),
-            ],
+            devices: vec![device("SIM0", Some(mib(500)), false), device("SIM1", None, true)],
             depth_cost: cost,
             placement: 0,
         };
@@ -80,10 +77,7 @@ impl Rig {
 }
 
 fn of(devices: [DeviceSample; 2]) -> Sample {
-    Sample {
-        devices: devices.to_vec(),
-        ..Sample::default()
-    }
+    Sample { devices: devices.to_vec(), ..Sample::default() }
 }
 
 fn on_first(device: DeviceSample) -> Sample {
@@ -96,13 +90,9 @@ fn roomy() -> Sample {
 
 fn slowdown(events: &[Event]) -> (f64, f64, Cause) {
     match events {
-        [
-            Event::Slowdown {
-                expected,
-                observed,
-                likely_cause,
-            },
-        ] => (*expected, *observed, likely_cause.clone()),
+        [Event::Slowdown { expected, observed, likely_cause }] => {
+            (*expected, *observed, likely_cause.clone())
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -112,11 +102,8 @@ fn memory_pressure_is_told_at_once_and_its_end_after_calm() {
     let mut rig = Rig::new();
     assert_eq!(rig.step(&roomy()), []);
     let low = on_first(DeviceSample::new(NEEDED - 1));
-    let expected = Event::MemoryPressure {
-        device: "SIM0".to_owned(),
-        free: NEEDED - 1,
-        needed: NEEDED,
-    };
+    let expected =
+        Event::MemoryPressure { device: "SIM0".to_owned(), free: NEEDED - 1, needed: NEEDED };
     assert_eq!(rig.step(&low), [expected]);
     assert_eq!(rig.steps(20, &low), []);
     // A little more is not yet enough.
@@ -133,11 +120,8 @@ fn more_room_than_at_first_is_told_where_more_of_the_model_could_use_it() {
     let mut rig = Rig::new();
     rig.step(&roomy());
     let room = of([DeviceSample::new(mib(1400)), DeviceSample::new(mib(1400))]);
-    let expected = Event::RoomGained {
-        device: "SIM0".to_owned(),
-        free: mib(1400),
-        before: mib(900),
-    };
+    let expected =
+        Event::RoomGained { device: "SIM0".to_owned(), free: mib(1400), before: mib(900) };
     assert_eq!(rig.steps(9, &room), [expected]);
 }
 
@@ -156,10 +140,7 @@ fn heat_is_told_after_patience_and_the_power_limit_never() {
         temperature: Some(91),
     };
     assert_eq!(rig.step(&hot), [expected]);
-    let expected = Event::Unthrottled {
-        device: "SIM0".to_owned(),
-        temperature: Some(70),
-    };
+    let expected = Event::Unthrottled { device: "SIM0".to_owned(), temperature: Some(70) };
     assert_eq!(rig.steps(20, &busy), [expected]);
 }
 
@@ -167,9 +148,8 @@ fn heat_is_told_after_patience_and_the_power_limit_never() {
 fn a_program_is_told_that_came_or_grew_and_not_one_that_was_there() {
     let mut rig = Rig::new();
     let with = |processes: &[(u32, u64)]| {
-        let processes = processes
-            .iter()
-            .map(|&(pid, bytes)| GpuProcess::new(pid).name("game").bytes(bytes));
+        let processes =
+            processes.iter().map(|&(pid, bytes)| GpuProcess::new(pid).name("game").bytes(bytes));
         let processes: Vec<_> = processes.collect();
         on_first(DeviceSample::new(mib(900)).processes(processes))
     };
@@ -210,10 +190,7 @@ fn a_slowdown_is_told_with_both_speeds_and_its_end() {
     // Not quite back.
     assert_eq!(rig.generate_for(20, 39, 0), []);
     let events = rig.generate_for(20, 45, 0);
-    assert!(
-        matches!(events[..], [Event::SpeedRecovered { .. }]),
-        "{events:?}"
-    );
+    assert!(matches!(events[..], [Event::SpeedRecovered { .. }]), "{events:?}");
 }
 
 #[test]
@@ -251,10 +228,7 @@ fn a_longer_context_is_no_slowdown_where_its_cost_is_known() {
     let cost = DepthCost::new([(0, 1.0), (20_000, 2.0)]);
     assert_eq!(deep(&mut Rig::with_cost(cost)), []);
     let (_, _, cause) = slowdown(&deep(&mut Rig::new()));
-    assert!(
-        matches!(cause, Cause::DeeperContext { before: 100, .. }),
-        "{cause}"
-    );
+    assert!(matches!(cause, Cause::DeeperContext { before: 100, .. }), "{cause}");
 }
 
 #[test]
@@ -271,10 +245,7 @@ fn the_surest_cause_is_told() {
     let device = |free| DeviceSample::new(mib(free));
     let other = GpuProcess::new(7).name("game").bytes(mib(3000));
     let game = device(900).processes([other]);
-    let on_host = |bytes| DeviceSample {
-        on_host: Some(mib(bytes)),
-        ..device(900)
-    };
+    let on_host = |bytes| DeviceSample { on_host: Some(mib(bytes)), ..device(900) };
     let busy = |mut sample: Sample| {
         sample.host.cpu_pressure = Some(60.0);
         sample
@@ -310,9 +281,7 @@ fn what_has_begun_is_ended_with_the_watching() {
     rig.step(&roomy());
     rig.generate_for(10, 50, 0);
     let hot = DeviceSample::new(0).throttle(HOT, None);
-    let begun: usize = (0..10)
-        .map(|_| rig.generate(10, 0, on_first(hot.clone())).len())
-        .sum();
+    let begun: usize = (0..10).map(|_| rig.generate(10, 0, on_first(hot.clone())).len()).sum();
     let mut events = Vec::new();
     rig.rules.end(&mut events);
     assert_eq!((begun, events.len()), (3, 3));
@@ -323,15 +292,7 @@ fn what_has_begun_is_ended_with_the_watching() {
 }
 
 fn with_threads(threads: u32, usual: u32, before: f64, after: f64) -> Sample {
-    Sample {
-        threads: Some(GeneratingThreads {
-            threads,
-            usual,
-            before,
-            after,
-        }),
-        ..roomy()
-    }
+    Sample { threads: Some(GeneratingThreads { threads, usual, before, after }), ..roomy() }
 }
 
 #[test]
@@ -339,12 +300,7 @@ fn fewer_threads_are_told_at_once_and_their_end_when_it_has_lasted() {
     let mut rig = Rig::new();
     let with = |threads| with_threads(threads, 2, 33.0, 1065.0);
     assert_eq!(rig.step(&roomy()), []);
-    let fewer = Event::FewerThreads {
-        threads: 1,
-        usual: 2,
-        before: 33.0,
-        observed: 1065.0,
-    };
+    let fewer = Event::FewerThreads { threads: 1, usual: 2, before: 33.0, observed: 1065.0 };
     assert_eq!(
         fewer.to_string(),
         "1 of 2 threads generate, since others hold them up: 1065.0 tokens per second instead of 33.0"

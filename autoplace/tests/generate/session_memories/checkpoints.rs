@@ -20,12 +20,7 @@ const GIB: u64 = 1 << 30;
 /// A model of each kind of memory that cannot go back. The window leaves its cache of 256 cells room for 32 tokens
 /// more.
 fn models(folder: &Path) -> [(&'static str, PathBuf); 4] {
-    let kinds = [
-        ("gemma3", Some(224)),
-        ("mamba2", None),
-        ("jamba", None),
-        ("falcon-h1", None),
-    ];
+    let kinds = [("gemma3", Some(224)), ("mamba2", None), ("jamba", None), ("falcon-h1", None)];
     kinds.map(|(arch, window)| (arch, random(arch, window, folder)))
 }
 
@@ -52,10 +47,7 @@ impl Conversation {
     const KEPT: usize = 8;
 
     fn new(seed: u32) -> Self {
-        Self {
-            history: words(seed, 80),
-            seed,
-        }
+        Self { history: words(seed, 80), seed }
     }
 
     fn prompt(&mut self) -> Vec<Token> {
@@ -96,10 +88,7 @@ fn a_conversation_without_its_reasoning_computes_the_last_turn_again_and_no_more
             if turn > 0 {
                 let computed = computed(&statistics);
                 let most = Conversation::bound();
-                assert!(
-                    computed <= most,
-                    "{title}, turn {turn}: {computed} > {most}"
-                );
+                assert!(computed <= most, "{title}, turn {turn}: {computed} > {most}");
             }
             if turn % 6 == 1 {
                 let alone = raw(&model, &prompt, ANSWER);
@@ -108,10 +97,7 @@ fn a_conversation_without_its_reasoning_computes_the_last_turn_again_and_no_more
             conversation.answered(&text.tokens);
         }
         let taken = model.session().unwrap().checkpoints();
-        assert!(
-            taken.checkpoints >= 12 && taken.bytes <= taken.limit,
-            "{title}: {taken:?}"
-        );
+        assert!(taken.checkpoints >= 12 && taken.bytes <= taken.limit, "{title}: {taken:?}");
     }
 }
 
@@ -358,11 +344,7 @@ fn a_partial_state_goes_where_it_belongs_and_nowhere_else() {
         assert_eq!(here.kv_seq_end(0).unwrap(), Some(300), "{title}");
         // Another model, and another type of cache.
         for (other, path) in &models {
-            let kv = if other == title {
-                KvType::F16
-            } else {
-                KvType::F32
-            };
+            let kv = if other == title { KvType::F16 } else { KvType::F32 };
             let mut there = context(path, kv);
             compute(&mut there, 0, &words(1, 320), 0);
             compute(&mut there, 1, &words(2, 90), 0);

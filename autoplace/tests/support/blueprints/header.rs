@@ -60,15 +60,7 @@ pub(super) fn keys<'a>(arch: &'a str, dims: Dims, experts: bool, omitted: &[&'a 
         builder: Builder::new(arch).str("tokenizer.ggml.model", "no_vocab"),
         omitted: omitted.to_vec(),
     };
-    let Dims {
-        n_layer,
-        n_nextn,
-        n_embd,
-        n_head,
-        n_head_kv,
-        n_ff,
-        n_vocab,
-    } = dims;
+    let Dims { n_layer, n_nextn, n_embd, n_head, n_head_kv, n_ff, n_vocab } = dims;
     let (head, trunk) = (n_embd / n_head, n_layer - n_nextn);
     keys.say(&format!(
         "vocab_size = {n_vocab}; context_length = 128; embedding_length = {n_embd}; features_length = {n_embd};
@@ -151,13 +143,7 @@ pub(super) fn keys<'a>(arch: &'a str, dims: Dims, experts: bool, omitted: &[&'a 
 
 /// What only one architecture or two ask for, or ask for otherwise than the others.
 fn of_its_own(arch: &str, dims: Dims) -> String {
-    let Dims {
-        n_layer,
-        n_embd,
-        n_head,
-        n_head_kv,
-        ..
-    } = dims;
+    let Dims { n_layer, n_embd, n_head, n_head_kv, .. } = dims;
     let head = n_embd / n_head;
     let each = |of: &dyn Fn(u32) -> u32| (0..n_layer).map(of).collect::<Vec<u32>>();
     match arch {

@@ -117,15 +117,8 @@ pub(super) struct Dims {
 /// `large` has more blocks, and queries share keys where the architecture lets them.
 fn dims(arch: &str, large: bool) -> Dims {
     let (n_layer, n_head) = if large { (7, 4) } else { (2, 2) };
-    let mut dims = Dims {
-        n_layer,
-        n_nextn: 0,
-        n_embd: 256,
-        n_head,
-        n_head_kv: 2,
-        n_ff: 384,
-        n_vocab: 128,
-    };
+    let mut dims =
+        Dims { n_layer, n_nextn: 0, n_embd: 256, n_head, n_head_kv: 2, n_ff: 384, n_vocab: 128 };
     let mut set = |n_embd, n_head, n_head_kv, n_ff| {
         (dims.n_embd, dims.n_ff) = (n_embd, n_ff);
         (dims.n_head, dims.n_head_kv) = (n_head, n_head_kv);
@@ -226,21 +219,14 @@ fn twisted(arch: &str, name: &'static str, said: &'static str, experts: bool) ->
     let said = said.split(';').map(str::trim);
     let omitted: Vec<&str> = said.clone().filter_map(|it| it.strip_prefix('-')).collect();
     let mut dims = dims(arch, true);
-    if let Some(n) = said
-        .clone()
-        .find_map(|it| it.strip_prefix("block_count = "))
-    {
+    if let Some(n) = said.clone().find_map(|it| it.strip_prefix("block_count = ")) {
         dims.n_layer = n.parse().unwrap();
     }
     let mut keys = keys(arch, dims, experts, &omitted);
     for pair in said.filter(|it| !it.starts_with('-')) {
         keys.say(pair);
     }
-    Blueprint {
-        name,
-        lacks: USUALLY_ABSENT,
-        ..Blueprint::of(arch, keys.build())
-    }
+    Blueprint { name, lacks: USUALLY_ABSENT, ..Blueprint::of(arch, keys.build()) }
 }
 
 /// A model whose last block predicts further tokens.
@@ -248,18 +234,10 @@ fn predicting(arch: &str, dims: Dims, experts: bool) -> Blueprint {
     let il = dims.n_layer;
     let of = |n_nextn| {
         let n_layer = il + 1;
-        let dims = Dims {
-            n_layer,
-            n_nextn,
-            ..dims
-        };
+        let dims = Dims { n_layer, n_nextn, ..dims };
         keys(arch, dims, experts, &[]).build()
     };
-    let mut model = Blueprint {
-        name: "nextn",
-        predicts_from: il,
-        ..Blueprint::of(arch, of(1))
-    };
+    let mut model = Blueprint { name: "nextn", predicts_from: il, ..Blueprint::of(arch, of(1)) };
     if !among(NEVER_PREDICTS, arch) {
         return model;
     }
@@ -291,9 +269,7 @@ fn predicting(arch: &str, dims: Dims, experts: bool) -> Blueprint {
         let experts = "gate_inp gate_exps up_exps down_exps gate_shexp up_shexp down_shexp";
         let names = experts.split(' ').map(|it| format!("ffn_{it}.weight"));
         let names = names.chain(["exp_probs_b.bias".to_owned()]);
-        model
-            .without
-            .extend(names.map(|it| format!("blk.{il}.{it}")));
+        model.without.extend(names.map(|it| format!("blk.{il}.{it}")));
     }
     model
 }
@@ -323,11 +299,7 @@ fn head_of_decisions(model: &mut Blueprint, dims: Dims) {
         pair(&format!("dec.blk.{il}.cross_attn_norm"), &[head], head);
         pair(&format!("dec.blk.{il}.ffn_norm"), &[head], head);
         for name in ["q", "k", "v", "o"] {
-            pair(
-                &format!("dec.blk.{il}.cross_attn_{name}"),
-                &[head, head],
-                head,
-            );
+            pair(&format!("dec.blk.{il}.cross_attn_{name}"), &[head, head], head);
         }
         pair(&format!("dec.blk.{il}.ffn_up"), &[head, ff], ff);
         pair(&format!("dec.blk.{il}.ffn_down"), &[ff, head], head);

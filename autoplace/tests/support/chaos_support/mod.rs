@@ -102,10 +102,7 @@ impl<'m> Round<'m> {
         };
         let fleet = self.case.fleet_with_pools(pools);
         let machine = self.case.machine(&fleet);
-        let sims: Vec<_> = fleet
-            .into_iter()
-            .map(|Card { sim, .. }| Arc::new(sim))
-            .collect();
+        let sims: Vec<_> = fleet.into_iter().map(|Card { sim, .. }| Arc::new(sim)).collect();
         let outcome = self.on(&sims, &machine);
         nothing_left(sims.iter().map(|sim| &**sim))?;
         outcome
@@ -173,22 +170,16 @@ impl<'m> Round<'m> {
         let mut events = Vec::new();
         for card in 0..sims.len() {
             while dice.percent(50) {
-                events.push(Ballast {
-                    card,
-                    call: 1 + dice.below(120),
-                    percent: any_share(dice),
-                });
+                events.push(Ballast { card, call: 1 + dice.below(120), percent: any_share(dice) });
             }
         }
-        self.happened
-            .extend(events.iter().map(|event| format!("{event:?}")));
+        self.happened.extend(events.iter().map(|event| format!("{event:?}")));
         events
     }
 
     /// Somebody who takes and gives back all the time.
     fn thread(&mut self, sims: &[Arc<SimGpu>], stop: &Arc<AtomicBool>) -> thread::JoinHandle<()> {
-        self.happened
-            .push("a thread takes and gives back".to_owned());
+        self.happened.push("a thread takes and gives back".to_owned());
         let (cards, stop) = (sims.to_vec(), Arc::clone(stop));
         let mut dice = Dice::new(self.number ^ 0x7412_ead0);
         thread::spawn(move || {
@@ -274,14 +265,9 @@ impl<'m> Round<'m> {
         let now: Vec<u64> = sims.iter().map(|sim| sim.used()).collect();
         let is_verified = self.verify != Verify::Off;
         if is_verified && now != used && text == SAME {
-            return Err(format!(
-                "{used:?} bytes after the load, then {now:?}\n{report}"
-            ));
+            return Err(format!("{used:?} bytes after the load, then {now:?}\n{report}"));
         }
-        Ok(vec![
-            format!("loaded at attempt {attempts}"),
-            text.to_owned(),
-        ])
+        Ok(vec![format!("loaded at attempt {attempts}"), text.to_owned()])
     }
 
     /// Text of the prompt, while others take and give back memory between tokens.
@@ -313,8 +299,7 @@ impl<'m> Round<'m> {
     fn expected(&self, plan: &Plan) -> Result<Vec<String>, String> {
         let profile = &self.case.model(self.models).profile;
         let texts = ways_to_attend(profile, plan).into_iter().map(|flash_attn| {
-            self.on_the_cpu(plan, flash_attn)
-                .map_err(|error| format!("on the CPU: {error}"))
+            self.on_the_cpu(plan, flash_attn).map_err(|error| format!("on the CPU: {error}"))
         });
         texts.collect()
     }
@@ -344,10 +329,7 @@ fn ways_to_attend(profile: &ModelProfile, plan: &Plan) -> Vec<FlashAttention> {
     let context = &plan.context;
     let has_state = profile.state.blocks().is_some_and(|blocks| {
         blocks.iter().any(|block| {
-            matches!(
-                block,
-                BlockState::Recurrent(_) | BlockState::FullAndRecurrent(..)
-            )
+            matches!(block, BlockState::Recurrent(_) | BlockState::FullAndRecurrent(..))
         })
     });
     let is_open = context.flash_attn == FlashAttention::Auto
@@ -355,11 +337,7 @@ fn ways_to_attend(profile: &ModelProfile, plan: &Plan) -> Vec<FlashAttention> {
         && !context.type_v.is_quantized()
         && plan.n_gpu_layers > 0
         && has_state;
-    if is_open {
-        vec![FlashAttention::On, FlashAttention::Off]
-    } else {
-        vec![context.flash_attn]
-    }
+    if is_open { vec![FlashAttention::On, FlashAttention::Off] } else { vec![context.flash_attn] }
 }
 
 /// Makes others take so many hundredths of a card.

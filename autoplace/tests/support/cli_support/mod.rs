@@ -26,9 +26,7 @@ pub(crate) struct User {
 
 impl User {
     pub(crate) fn new() -> Self {
-        Self {
-            home: tempfile::tempdir().unwrap(),
-        }
+        Self { home: tempfile::tempdir().unwrap() }
     }
 
     pub(crate) fn autoplace(&self, args: &[&str]) -> Output {

@@ -23,9 +23,8 @@ const DIMS: Dims = Dims {
 pub(crate) const LONGEST: u64 = 192;
 
 /// Words of their vocabulary, which is of pieces of words.
-pub(crate) const WORDS: [&str; 12] = [
-    "the", "moon", "pulls", "sea", "tide", "cat", "sleeps", "on", "a", "warm", "stone", "river",
-];
+pub(crate) const WORDS: [&str; 12] =
+    ["the", "moon", "pulls", "sea", "tide", "cat", "sleeps", "on", "a", "warm", "stone", "river"];
 
 /// `llama_pooling_type`.
 const MEAN: u64 = 1;
@@ -44,9 +43,7 @@ fn encoder(arch: &'static str, name: &'static str, pooling: u64, ty: T) -> Sketc
     sketch.bool("attention.causal", false);
     sketch.f32("attention.layer_norm_epsilon", 1e-5);
     sketch.word_pieces(&WORDS);
-    let Dims {
-        n_embd, n_vocab, ..
-    } = DIMS;
+    let Dims { n_embd, n_vocab, .. } = DIMS;
     sketch.tensor("token_embd.weight", T::F16, &[n_embd, n_vocab]);
     sketch.tensor("token_types.weight", T::F32, &[n_embd, 2]);
     for part in ["weight", "bias"] {
@@ -151,13 +148,7 @@ pub(crate) fn t5_encoder(ty: T) -> Sketch {
     sketch.u32("context_length", LONGEST);
     sketch.u32("pooling_type", MEAN);
     sketch.u32("attention.relative_buckets_count", BUCKETS);
-    let Dims {
-        n_embd,
-        n_ff,
-        n_head,
-        n_vocab,
-        ..
-    } = DIMS;
+    let Dims { n_embd, n_ff, n_head, n_vocab, .. } = DIMS;
     sketch.tensor("token_embd.weight", ty, &[n_embd, n_vocab]);
     sketch.tensor("enc.output_norm.weight", T::F32, &[n_embd]);
     for il in 0..DIMS.n_layer {
@@ -190,11 +181,8 @@ pub(crate) fn computed(
     pooling: llama_sys::Pooling,
     tokens: impl FnOnce(&Vocab) -> Vec<Token>,
 ) -> (Context, usize) {
-    let params = ModelParams {
-        n_gpu_layers: 0,
-        devices: Some(Vec::new()),
-        ..ModelParams::default()
-    };
+    let params =
+        ModelParams { n_gpu_layers: 0, devices: Some(Vec::new()), ..ModelParams::default() };
     let model = llama_sys::Model::load(path, params).unwrap();
     let params = ContextParams {
         n_ctx: 512,

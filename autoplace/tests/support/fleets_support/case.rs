@@ -66,11 +66,7 @@ impl Case {
                     1 => Some(10 + dice.below(40)),
                     _ => Some(100 + dice.below(1900)),
                 };
-                let taken = if dice.percent(40) {
-                    dice.below(mib(64))
-                } else {
-                    0
-                };
+                let taken = if dice.percent(40) { dice.below(mib(64)) } else { 0 };
                 CardKind {
                     rules,
                     kind,
@@ -88,9 +84,7 @@ impl Case {
         };
         let host = Host::new(gib(16));
         let headroom = Headroom::of_host(&host, &needs.workload, count > 0, 0);
-        let host = host
-            .available(room + headroom.total())
-            .bandwidth((20 + dice.below(80)) * unit);
+        let host = host.available(room + headroom.total()).bandwidth((20 + dice.below(80)) * unit);
         Self {
             number,
             model: index,
@@ -107,14 +101,7 @@ impl Case {
 
     /// The case in full, for whoever has to find out what went wrong.
     pub(crate) fn describe(&self, models: &Models) -> String {
-        let Self {
-            number,
-            cards,
-            host,
-            request,
-            remainder,
-            ..
-        } = self;
+        let Self { number, cards, host, request, remainder, .. } = self;
         let title = &self.model(models).title;
         format!(
             "case {number}: {title} on {cards:?}, {host:?}: {request:?}, {remainder} tokens more"
@@ -133,9 +120,7 @@ impl Case {
     /// The same, with cards whose pools take so much when something is first computed.
     pub(crate) fn fleet_with_pools(&self, mut pools: impl FnMut() -> u64) -> Vec<Card> {
         let cards = self.cards.iter().zip(["A", "B", "C", "D"]);
-        cards
-            .map(|(card, name)| card.register(name, pools()))
-            .collect()
+        cards.map(|(card, name)| card.register(name, pools())).collect()
     }
 
     pub(crate) fn machine(&self, fleet: &[Card]) -> Machine {
@@ -231,12 +216,7 @@ fn rules(dice: &mut Dice) -> Rules {
     let alignment = dice.one_of(&[16, 64, 256]);
     // The smallest takes the largest tensor, and a computation may need several of it.
     let max_alloc = dice.one_of(&[mib(8), gib(1), gib(4)]);
-    dice.one_of(&[
-        Rules::Cuda,
-        Rules::Cuda,
-        vulkan(alignment, max_alloc),
-        Rules::Metal,
-    ])
+    dice.one_of(&[Rules::Cuda, Rules::Cuda, vulkan(alignment, max_alloc), Rules::Metal])
 }
 
 fn request(dice: &mut Dice) -> Request {
@@ -286,11 +266,8 @@ fn request(dice: &mut Dice) -> Request {
 /// Types of the cache, and whether attention is fused, which quantised values need.
 fn cache(dice: &mut Dice, request: &mut Request) {
     let params = &mut request.params;
-    params.flash_attn = dice.one_of(&[
-        FlashAttention::Auto,
-        FlashAttention::Auto,
-        FlashAttention::On,
-    ]);
+    params.flash_attn =
+        dice.one_of(&[FlashAttention::Auto, FlashAttention::Auto, FlashAttention::On]);
     match dice.below(10) {
         0..=3 => {
             if dice.percent(20) {

@@ -31,9 +31,7 @@ pub(crate) fn nothing_left<'a>(cards: impl Iterator<Item = &'a SimGpu>) -> Resul
         let (used, buffers) = (sim.used(), sim.buffers());
         if (used, buffers) != (0, 0) {
             let name = sim.device().name();
-            return Err(format!(
-                "{name} still counts {used} bytes in {buffers} buffers"
-            ));
+            return Err(format!("{name} still counts {used} bytes in {buffers} buffers"));
         }
     }
     Ok(())
@@ -111,8 +109,7 @@ fn on_card(plan: &Plan, device: Option<&str>) -> u64 {
 fn grown(model: &Model, device: Option<&str>) -> u64 {
     let report = model.report();
     let mut gpus = report.gpus.iter();
-    gpus.find(|gpu| Some(gpu.device.as_str()) == device)
-        .map_or(0, |gpu| gpu.grown)
+    gpus.find(|gpu| Some(gpu.device.as_str()) == device).map_or(0, |gpu| gpu.grown)
 }
 
 /// Whether GPUs compute with weights of the host where there are enough tokens, so that graphs are put together in more
@@ -142,9 +139,7 @@ fn as_planned(fleet: &[Card], model: &Model) -> Result<(), String> {
         let planned = on_card(&plan, device) + grown(model, device);
         let (name, used) = (&gpu.name, sim.used());
         if used != planned {
-            return Err(format!(
-                "{name} counts {used} bytes, planned {planned}\n{plan}"
-            ));
+            return Err(format!("{name} counts {used} bytes, planned {planned}\n{plan}"));
         }
     }
     let allocated = model.allocated();
@@ -171,11 +166,7 @@ fn as_planned(fleet: &[Card], model: &Model) -> Result<(), String> {
 fn generate(model: &Model, remainder: usize) -> Result<(), String> {
     const CONTINUATION: usize = 3;
     let context = &model.placement().context;
-    let shared_by = if context.kv_unified {
-        1
-    } else {
-        context.n_seq_max
-    };
+    let shared_by = if context.kv_unified { 1 } else { context.n_seq_max };
     let room = (context.n_ctx / shared_by) as usize - CONTINUATION;
     let tokens = room.min(context.n_ubatch as usize + remainder);
     // A token begins the text, three are the bytes of a space before it, the others are of a letter each.

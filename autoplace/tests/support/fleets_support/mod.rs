@@ -45,10 +45,7 @@ impl Models {
                 profile: ModelProfile::from_header(&header).unwrap(),
             }
         });
-        Self {
-            all: all.collect(),
-            _folder: folder,
-        }
+        Self { all: all.collect(), _folder: folder }
     }
 }
 
@@ -63,9 +60,7 @@ pub(crate) fn run_all(
     let (mut counts, mut failures) = (BTreeMap::<String, u64>::new(), Vec::new());
     for number in 0..cases {
         match kinds_of(number) {
-            Ok(kinds) => kinds
-                .into_iter()
-                .for_each(|kind| *counts.entry(kind).or_default() += 1),
+            Ok(kinds) => kinds.into_iter().for_each(|kind| *counts.entry(kind).or_default() += 1),
             Err(fault) => failures.push(fault),
         }
     }
@@ -74,9 +69,7 @@ pub(crate) fn run_all(
     }
     none_failed(&failures, usize::try_from(cases).unwrap());
     let of = |kind| counts.get(kind).copied().unwrap_or_default();
-    let lacking: Vec<_> = least
-        .iter()
-        .filter(|&&(kind, least)| of(kind) < least * cases / 1000)
-        .collect();
+    let lacking: Vec<_> =
+        least.iter().filter(|&&(kind, least)| of(kind) < least * cases / 1000).collect();
     assert!(lacking.is_empty(), "too few of {lacking:?}");
 }

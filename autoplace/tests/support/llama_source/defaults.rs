@@ -122,20 +122,14 @@ fn hold(column: &str, theirs: &Fields, apart: &str) {
     let known = |name: &&String| documented.contains_key(*name) || apart.contains(name.as_str());
     let new: Vec<_> = theirs.keys().filter(|name| !known(name)).collect();
     assert!(new.is_empty(), "not in docs/defaults.md: {new:?}");
-    let gone: Vec<_> = apart
-        .into_iter()
-        .filter(|name| !theirs.contains_key(*name))
-        .collect();
+    let gone: Vec<_> = apart.into_iter().filter(|name| !theirs.contains_key(*name)).collect();
     assert!(gone.is_empty(), "gone from llama.cpp: {gone:?}");
 }
 
 #[test]
 fn the_defaults_of_the_c_api_are_documented() {
     let mut theirs = initialisers("src/llama-context.cpp", "llama_context_default_params");
-    theirs.append(&mut initialisers(
-        "src/llama-model.cpp",
-        "llama_model_default_params",
-    ));
+    theirs.append(&mut initialisers("src/llama-model.cpp", "llama_model_default_params"));
     assert!(theirs.len() > 40, "{theirs:?}");
     hold("C API", &theirs, API_APART);
 }
@@ -160,9 +154,7 @@ fn the_defaults_of_llama_cpps_tools_are_documented() {
 }
 
 fn prefixed(prefix: &str, fields: Fields) -> impl Iterator<Item = (String, String)> {
-    fields
-        .into_iter()
-        .map(move |(name, value)| (format!("{prefix}.{name}"), value))
+    fields.into_iter().map(move |(name, value)| (format!("{prefix}.{name}"), value))
 }
 
 #[test]
@@ -175,11 +167,7 @@ fn our_own_defaults_are_documented() {
     // What is left out where it is off.
     let mut on = ContextParams::default();
     (on.embeddings, on.mtp, on.n_rs_seq) = (Some(Pooling::Model), true, 1);
-    let off = [
-        ("embeddings", Value::Null),
-        ("mtp", false.into()),
-        ("n_rs_seq", 0.into()),
-    ];
+    let off = [("embeddings", Value::Null), ("mtp", false.into()), ("n_rs_seq", 0.into())];
     for (name, value) in off {
         assert_eq!(ours.insert(name.to_owned(), value), None);
     }
@@ -192,9 +180,6 @@ fn our_own_defaults_are_documented() {
         let value: Value = serde_json::from_str(value).unwrap();
         assert_eq!(ours.get(name), Some(&value), "{name}");
     }
-    let missing: Vec<_> = ours
-        .keys()
-        .filter(|name| !documented.contains_key(*name))
-        .collect();
+    let missing: Vec<_> = ours.keys().filter(|name| !documented.contains_key(*name)).collect();
     assert!(missing.is_empty(), "not in docs/defaults.md: {missing:?}");
 }

@@ -30,11 +30,7 @@ pub(crate) fn context(params: &ContextParams) -> llama_sys::ContextParams {
         kv_unified: params.kv_unified,
         embeddings: params.embeddings.is_some(),
         pooling: pooling(params.embeddings),
-        mtp: if params.mtp {
-            llama_sys::Mtp::Trunk
-        } else {
-            llama_sys::Mtp::Off
-        },
+        mtp: if params.mtp { llama_sys::Mtp::Trunk } else { llama_sys::Mtp::Off },
         n_rs_seq: params.n_rs_seq,
         rope: llama_sys::Rope::default(),
     }
@@ -79,10 +75,7 @@ pub(crate) fn overrides(
             Place::Host => cpu.unwrap(),
             Place::Gpu(gpu) => &devices[gpu],
         };
-        llama_sys::TensorOverride {
-            pattern: rule.pattern.clone(),
-            device: device.clone(),
-        }
+        llama_sys::TensorOverride { pattern: rule.pattern.clone(), device: device.clone() }
     };
     rules.iter().map(native).collect()
 }

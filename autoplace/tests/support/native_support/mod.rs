@@ -15,10 +15,7 @@ pub(crate) fn demo_path() -> PathBuf {
 /// The demo model, loaded for the caller alone. One thread: ggml's threads spin while they wait for each other, so that
 /// tests running side by side on few cores would mostly wait.
 pub(crate) fn load_demo() -> Model {
-    Model::builder(demo_path())
-        .n_threads(1)
-        .load()
-        .expect("the demo model loads")
+    Model::builder(demo_path()).n_threads(1).load().expect("the demo model loads")
 }
 
 /// Tokens of [`tiny_llama`].
@@ -28,12 +25,8 @@ pub(crate) const TINY_VOCABULARY: u32 = 300;
 pub(crate) fn tiny_llama() -> Builder {
     let bytes = (0..=255u8).map(|byte| format!("<0x{byte:02X}>"));
     let words = (0..41).map(|n| format!("word{n}"));
-    let tokens: Vec<String> = ["<unk>", "<s>", "</s>"]
-        .into_iter()
-        .map(str::to_owned)
-        .chain(bytes)
-        .chain(words)
-        .collect();
+    let tokens: Vec<String> =
+        ["<unk>", "<s>", "</s>"].into_iter().map(str::to_owned).chain(bytes).chain(words).collect();
     assert_eq!(tokens.len(), TINY_VOCABULARY as usize);
     tiny_llama_without_vocabulary()
         .str("tokenizer.ggml.model", "llama")
@@ -68,17 +61,9 @@ pub(crate) fn tiny_with_heads(architecture: &str, n_head_kv: u32, head: u32) -> 
         .u32(&key("attention.value_length"), head)
         .u32(&key("rope.dimension_count"), head)
         .f32(&key("attention.layer_norm_rms_epsilon"), 1e-5)
-        .tensor(
-            "token_embd.weight",
-            TensorType::F16,
-            &[64, u64::from(TINY_VOCABULARY)],
-        )
+        .tensor("token_embd.weight", TensorType::F16, &[64, u64::from(TINY_VOCABULARY)])
         .tensor("output_norm.weight", TensorType::F32, &[64])
-        .tensor(
-            "output.weight",
-            TensorType::F16,
-            &[64, u64::from(TINY_VOCABULARY)],
-        );
+        .tensor("output.weight", TensorType::F16, &[64, u64::from(TINY_VOCABULARY)]);
     for block in 0..2 {
         let name = |part: &str| format!("blk.{block}.{part}.weight");
         model = model
@@ -100,9 +85,5 @@ fn token_types() -> Vec<i32> {
     const UNKNOWN: i32 = 2;
     const CONTROL: i32 = 3;
     const BYTE: i32 = 6;
-    [UNKNOWN, CONTROL, CONTROL]
-        .into_iter()
-        .chain([BYTE; 256])
-        .chain([NORMAL; 41])
-        .collect()
+    [UNKNOWN, CONTROL, CONTROL].into_iter().chain([BYTE; 256]).chain([NORMAL; 41]).collect()
 }

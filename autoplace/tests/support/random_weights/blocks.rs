@@ -27,18 +27,12 @@ impl Random {
     pub(crate) fn tensor(&mut self, name: &str, ty: T, elements: u64) -> Vec<u8> {
         let elements = usize::try_from(elements).unwrap();
         match ty {
-            T::F32 => (0..elements)
-                .flat_map(|_| self.float(name).to_le_bytes())
-                .collect(),
-            T::F16 => (0..elements)
-                .flat_map(|_| half(0.05 * self.unit()).to_le_bytes())
-                .collect(),
+            T::F32 => (0..elements).flat_map(|_| self.float(name).to_le_bytes()).collect(),
+            T::F16 => (0..elements).flat_map(|_| half(0.05 * self.unit()).to_le_bytes()).collect(),
             quantised => {
                 let block = usize::try_from(quantised.block_size()).unwrap();
                 assert_eq!(elements % block, 0, "{name}");
-                (0..elements / block)
-                    .flat_map(|_| self.block(quantised))
-                    .collect()
+                (0..elements / block).flat_map(|_| self.block(quantised)).collect()
             }
         }
     }
@@ -91,12 +85,7 @@ fn half(x: f32) -> u16 {
         // Subnormal: the fraction with its leading 1, moved to where the exponent is 0.
         let fraction = (bits & 0x7f_ffff) | 0x80_0000;
         let shift = 14 - exponent;
-        return sign
-            | if shift < 32 {
-                (fraction >> shift) as u16
-            } else {
-                0
-            };
+        return sign | if shift < 32 { (fraction >> shift) as u16 } else { 0 };
     }
     sign | ((exponent as u16) << 10) | ((bits >> 13) & 0x3ff) as u16
 }

@@ -36,22 +36,8 @@ pub(crate) fn all() -> Vec<Sketch> {
 
 /// More blocks, of other widths, so that there is more to share out.
 pub(crate) fn deep() -> Vec<Sketch> {
-    let narrow = Dims {
-        n_layer: 11,
-        n_ff: 512,
-        n_head: 8,
-        n_head_kv: 8,
-        head_dim: 32,
-        ..DIMS
-    };
-    let wide = Dims {
-        n_layer: 2,
-        n_embd: 512,
-        n_ff: 1536,
-        n_head: 8,
-        n_vocab: 2000,
-        ..DIMS
-    };
+    let narrow = Dims { n_layer: 11, n_ff: 512, n_head: 8, n_head_kv: 8, head_dim: 32, ..DIMS };
+    let wide = Dims { n_layer: 2, n_embd: 512, n_ff: 1536, n_head: 8, n_vocab: 2000, ..DIMS };
     let long = Dims { n_layer: 9, ..DIMS };
     vec![
         llama("11 blocks", narrow, T::Q5_0, Some(T::Q6_K)),
@@ -161,10 +147,7 @@ fn gpt_oss() -> Sketch {
 /// The heads share one compressed key.
 fn deepseek2() -> Sketch {
     let (q_rank, rank, rope, nope, v) = (256, 256, 64, 64, 64);
-    let dims = Dims {
-        n_head_kv: 1,
-        ..DIMS
-    };
+    let dims = Dims { n_head_kv: 1, ..DIMS };
     let mut sketch = Sketch::new("deepseek2", "mla", dims);
     sketch.u32("attention.key_length", rank + rope);
     sketch.u32("attention.value_length", rank);

@@ -32,9 +32,7 @@ impl Placement {
             Self { cards, split }
         };
         let with = |placement: Self, pattern: &str, to| Self {
-            split: placement
-                .split
-                .overrides([TensorOverride::new(pattern, to)]),
+            split: placement.split.overrides([TensorOverride::new(pattern, to)]),
             ..placement
         };
         let asynchronous = [(Rules::Cuda, true); 3];
@@ -54,11 +52,7 @@ impl Placement {
             place(&asynchronous, all, &[2.0, 1.0, 1.0]),
             place(&asynchronous, all - 1, &[]),
             with(place(&[CUDA], all, &[]), "ffn_(gate|up|down)", Place::Host),
-            with(
-                place(&[CUDA, CUDA], all, &[1.0, 1.0]),
-                r"blk\.[01]\.",
-                Place::Gpu(1),
-            ),
+            with(place(&[CUDA, CUDA], all, &[1.0, 1.0]), r"blk\.[01]\.", Place::Gpu(1)),
         ]
     }
 }
@@ -211,18 +205,10 @@ pub(crate) fn compare(
     let context = loaded.context(params);
     let mut context = context.map_err(|error| format!("context: {error}"))?;
     if context.copies() != probed.copies {
-        return Err(format!(
-            "{} copies, probed {}",
-            context.copies(),
-            probed.copies
-        ));
+        return Err(format!("{} copies, probed {}", context.copies(), probed.copies));
     }
-    let heads = params
-        .mtp
-        .then(|| Context::new(&loaded.model, native_params::heads(params)));
-    let mut heads = heads
-        .transpose()
-        .map_err(|error| format!("context that predicts: {error}"))?;
+    let heads = params.mtp.then(|| Context::new(&loaded.model, native_params::heads(params)));
+    let mut heads = heads.transpose().map_err(|error| format!("context that predicts: {error}"))?;
     let taken = |context: &Context, heads: Option<&Context>| {
         let mut taken = context.memory_breakdown().unwrap();
         if let Some(heads) = heads {
@@ -266,10 +252,7 @@ fn check(
         return Err(format!("{when}: probed {ours:?}\n    loaded {real:?}"));
     }
     for (index, card) in cards.iter().enumerate() {
-        let rows = probed
-            .rows
-            .iter()
-            .filter(|row| row.place == Place::Gpu(index));
+        let rows = probed.rows.iter().filter(|row| row.place == Place::Gpu(index));
         let rows: u64 = rows.map(BufferBytes::total).sum();
         let sum = probed.footprints.gpus[index].total();
         if (card.sim.used(), sum) != (rows, rows) {

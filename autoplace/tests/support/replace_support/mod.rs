@@ -21,10 +21,7 @@ pub(crate) fn request() -> Request {
 
 /// A load that is tried once: what a plan lacks is an error, and no other plan.
 pub(crate) fn builder(path: &Path, request: &Request) -> ModelBuilder {
-    Model::builder(path)
-        .request(request.clone())
-        .n_threads(1)
-        .attempts(1)
+    Model::builder(path).request(request.clone()).n_threads(1).attempts(1)
 }
 
 /// A plan with so many layers on cards, for what is free now.
@@ -42,17 +39,8 @@ pub(crate) fn load(path: &Path, request: &Request, layers: u32) -> Model {
 /// Greedy, and by chance with a penalty: everything that a sampler remembers.
 pub(crate) fn generations(model: &Model, prompt: &str, tokens: usize) -> [Generate; 2] {
     [
-        model
-            .generate(prompt)
-            .temp(0.0)
-            .repeat_penalty(1.2)
-            .max_tokens(tokens),
-        model
-            .generate(prompt)
-            .seed(7)
-            .temp(1.2)
-            .repeat_penalty(1.3)
-            .max_tokens(tokens),
+        model.generate(prompt).temp(0.0).repeat_penalty(1.2).max_tokens(tokens),
+        model.generate(prompt).seed(7).temp(1.2).repeat_penalty(1.3).max_tokens(tokens),
     ]
 }
 
@@ -102,10 +90,8 @@ impl Dice {
 
     /// Below `n`.
     pub(crate) fn below(&mut self, n: usize) -> usize {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as usize % n
     }
 

@@ -10,9 +10,8 @@ use crate::replace_support::Dice;
 /// Plackett and Burman, and its mirror image. The lengths of context and the types of the cache take turns, the
 /// mirror's lengths being no multiples of anything.
 pub(crate) fn settings() -> Vec<ContextParams> {
-    const FIRST: [bool; 11] = [
-        true, true, false, true, true, true, false, false, false, true, false,
-    ];
+    const FIRST: [bool; 11] =
+        [true, true, false, true, true, true, false, false, false, true, false];
     const TYPES: [(KvType, KvType); 6] = [
         (KvType::Q8_0, KvType::Q8_0),
         (KvType::Q4_0, KvType::Q4_0),
@@ -26,11 +25,8 @@ pub(crate) fn settings() -> Vec<ContextParams> {
         .map(|row| {
             let (row, mirrored) = (row % 12, row >= 12);
             let choice = |factor: usize| (row < 11 && FIRST[(factor + row) % 11]) != mirrored;
-            let (lengths, sequences) = if mirrored {
-                ([300, 5000, 8192], 3)
-            } else {
-                ([512, 4096, 8192], 4)
-            };
+            let (lengths, sequences) =
+                if mirrored { ([300, 5000, 8192], 3) } else { ([512, 4096, 8192], 4) };
             let mut params = ContextParams::default();
             params.n_ctx = lengths[row % 3];
             if choice(0) {
@@ -101,11 +97,7 @@ pub(crate) fn splits(n_layer: u32, n_gpus: usize, thorough: bool) -> Vec<Split> 
     for (turn, &n) in layers.iter().enumerate() {
         let free = Split::layers(n);
         let given = free.clone().tensor_split(PROPORTIONS[turn % 3]);
-        let plain = if n_gpus == 1 {
-            vec![free]
-        } else {
-            vec![free, given]
-        };
+        let plain = if n_gpus == 1 { vec![free] } else { vec![free, given] };
         for (other, split) in plain.into_iter().enumerate() {
             if thorough {
                 splits.extend((0..3).map(|rule| overridden(split.clone(), rule, n_gpus)));
@@ -141,9 +133,7 @@ fn overridden(split: Split, rule: usize, n_gpus: usize) -> Split {
         ],
         _ => vec![(r"\.ffn_down", Place::Host), (r"^token_embd", Place::Host)],
     };
-    let rules = rules
-        .into_iter()
-        .map(|(pattern, place)| TensorOverride::new(pattern, place));
+    let rules = rules.into_iter().map(|(pattern, place)| TensorOverride::new(pattern, place));
     split.overrides(rules.collect::<Vec<_>>())
 }
 
@@ -157,12 +147,8 @@ pub(crate) fn rolled_layers(dice: &mut Dice, all: u32) -> u32 {
 
 /// Weights that go elsewhere than their layer, half of the time: experts, or parts of every second block.
 pub(crate) fn rolled_overrides(dice: &mut Dice, cards: usize) -> Vec<TensorOverride> {
-    let pattern = dice.one_of(&[
-        "_exps",
-        r"blk\.[0-9]*[02468]\.ffn",
-        r"blk\.[0-3]\.attn_k",
-        "nothing",
-    ]);
+    let pattern =
+        dice.one_of(&["_exps", r"blk\.[0-9]*[02468]\.ffn", r"blk\.[0-3]\.attn_k", "nothing"]);
     let place = match dice.below(4) {
         0 if cards > 0 => Place::Gpu(dice.below(cards)),
         _ => Place::Host,

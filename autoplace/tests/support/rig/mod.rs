@@ -17,10 +17,7 @@ use crate::native_params;
 pub(crate) type CardKind = (Rules, bool);
 
 pub(crate) const fn vulkan(alignment: u64, max_alloc: u64) -> Rules {
-    Rules::Vulkan {
-        alignment,
-        max_alloc,
-    }
+    Rules::Vulkan { alignment, max_alloc }
 }
 
 /// What ggml calls the backend of such a card.

@@ -29,11 +29,7 @@ pub(crate) fn pairs(estimate: &Estimate, n_gpu_layers: u32, theirs: &Footprints)
         .map(|((&ours, &theirs), &uncertainty)| Pair {
             uncertainty,
             // How many buffers of pinned memory there are, of a GiB each, depends on the order of the tensors.
-            slack: if estimate.is_exact() {
-                0
-            } else {
-                32 * (theirs.weights >> 30)
-            },
+            slack: if estimate.is_exact() { 0 } else { 32 * (theirs.weights >> 30) },
             ours,
             theirs,
         })
@@ -55,10 +51,7 @@ impl Pair {
         } else {
             return None;
         };
-        Some(format!(
-            "{fault}: {ours:?} + {}, llama.cpp: {theirs:?}",
-            self.uncertainty
-        ))
+        Some(format!("{fault}: {ours:?} + {}, llama.cpp: {theirs:?}", self.uncertainty))
     }
 
     /// Whether the total is within 3 % or 32 MiB.
@@ -97,11 +90,8 @@ impl Tally {
     pub(crate) fn add(&mut self, architecture: &str, pair: &Pair) {
         let seen = self.0.entry(architecture.to_owned()).or_default();
         let (ours, theirs) = (&pair.ours, &pair.theirs);
-        let all = [
-            (ours.weights, theirs.weights),
-            (ours.kv, theirs.kv),
-            (ours.compute, theirs.compute),
-        ];
+        let all =
+            [(ours.weights, theirs.weights), (ours.kv, theirs.kv), (ours.compute, theirs.compute)];
         for (differences, (ours, theirs)) in seen.differences.iter_mut().zip(all) {
             differences.push(ours.cast_signed() - theirs.cast_signed());
         }
@@ -116,10 +106,7 @@ impl Tally {
     pub(crate) fn check(&self) {
         let close: usize = self.0.values().map(|seen| seen.close).sum();
         let devices = self.devices();
-        assert!(
-            close * 100 >= devices * 95,
-            "{close} of {devices} are close"
-        );
+        assert!(close * 100 >= devices * 95, "{close} of {devices} are close");
     }
 }
 

@@ -6,10 +6,5 @@ use autoplace::llama_sys::sim::{Rules, SimGpu};
 
 /// A card by CUDA's rules.
 pub(crate) fn card(total: u64) -> SimGpu {
-    SimGpu::builder("SIM card")
-        .total(total)
-        .rules(Rules::Cuda)
-        .backend("CUDA")
-        .register()
-        .unwrap()
+    SimGpu::builder("SIM card").total(total).rules(Rules::Cuda).backend("CUDA").register().unwrap()
 }

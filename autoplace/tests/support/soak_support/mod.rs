@@ -68,13 +68,7 @@ impl Row {
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let done = [self.tally.tokens, self.tally.opened, self.tally.replaced];
-        let held = [
-            self.resident,
-            self.data,
-            self.files,
-            self.threads,
-            self.card,
-        ];
+        let held = [self.resident, self.data, self.files, self.threads, self.card];
         write!(f, "|")?;
         let mut cells = done.iter().chain(&held);
         cells.try_for_each(|cell| write!(f, " {cell} |"))
@@ -88,18 +82,14 @@ pub(crate) struct Soak {
 
 impl Soak {
     pub(crate) fn new() -> Self {
-        Self {
-            work: Arc::new(Mutex::new(Work::new())),
-        }
+        Self { work: Arc::new(Mutex::new(Work::new())) }
     }
 
     /// Goes on until so many tokens are generated in all, each round in a thread of its own.
     pub(crate) fn generate(&mut self, tokens: u64) {
         while self.tally().tokens < tokens {
             let work = Arc::clone(&self.work);
-            thread::spawn(move || work.lock().unwrap().round())
-                .join()
-                .unwrap();
+            thread::spawn(move || work.lock().unwrap().round()).join().unwrap();
         }
     }
 

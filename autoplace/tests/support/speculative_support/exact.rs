@@ -8,15 +8,8 @@ use autoplace::gguf::TensorType as T;
 use crate::random_weights;
 use crate::synthetic::{Dims, Sketch};
 
-const DIMS: Dims = Dims {
-    n_layer: 2,
-    n_embd: 64,
-    n_ff: 128,
-    n_head: 2,
-    n_head_kv: 1,
-    head_dim: 32,
-    n_vocab: 512,
-};
+const DIMS: Dims =
+    Dims { n_layer: 2, n_embd: 64, n_ff: 128, n_head: 2, n_head_kv: 1, head_dim: 32, n_vocab: 512 };
 
 /// Attention to everything.
 pub(crate) fn llama(folder: &Path) -> PathBuf {
@@ -32,11 +25,7 @@ pub(crate) fn llama(folder: &Path) -> PathBuf {
 
 /// Three blocks of four look back a window only.
 pub(crate) fn olmo2(folder: &Path) -> PathBuf {
-    let dims = Dims {
-        n_layer: 4,
-        n_head_kv: 2,
-        ..DIMS
-    };
+    let dims = Dims { n_layer: 4, n_head_kv: 2, ..DIMS };
     let mut sketch = Sketch::new("olmo2", "32 bits, window 64", dims);
     sketch.u32("attention.sliding_window", 64);
     sketch.ends(T::F32, Some(T::F32));

@@ -34,15 +34,8 @@ fn glm4moe(name: &'static str) -> Sketch {
         norms: &["attn_norm.weight", "post_attention_norm.weight"],
         ..Block::new(T::F32, T::F32)
     };
-    let mixture = Block {
-        feed: Feed::Shared {
-            n: 4,
-            ff: 64,
-            ty: T::F32,
-            shared: (64, T::F32),
-        },
-        ..dense
-    };
+    let mixture =
+        Block { feed: Feed::Shared { n: 4, ff: 64, ty: T::F32, shared: (64, T::F32) }, ..dense };
     sketch.put(0, &dense);
     for il in [1, 2] {
         sketch.put(il, &mixture);
@@ -56,11 +49,7 @@ fn glm4moe(name: &'static str) -> Sketch {
 fn qwen35(name: &'static str) -> Sketch {
     const HEAD: u64 = 32;
     const HEADS: u64 = 2;
-    let dims = Dims {
-        n_layer: 5,
-        n_ff: 64,
-        ..DIMS
-    };
+    let dims = Dims { n_layer: 5, n_ff: 64, ..DIMS };
     let mut sketch = Sketch::new("qwen35", name, dims);
     sketch.u32("nextn_predict_layers", 1);
     sketch.u32s("rope.dimension_sections", &[11, 11, 10, 0]);
@@ -165,10 +154,7 @@ fn take_steps(path: &Path) {
             name if name.ends_with("norm.weight") => {
                 vec![1.0; usize::try_from(tensor.elements()).unwrap()]
             }
-            name if ["attn_output", "ssm_out", "ffn_down"]
-                .iter()
-                .any(|it| name.contains(it)) =>
-            {
+            name if ["attn_output", "ssm_out", "ffn_down"].iter().any(|it| name.contains(it)) => {
                 nothing(tensor.elements())
             }
             _ => continue,

@@ -20,10 +20,7 @@ pub(crate) const PROMPT: &str = "Go, come, go,";
 /// Room for `draft_max` guesses, and nothing that is rounded otherwise for many tokens than for one: the CPU's fused
 /// attention does it, and values of 16 bits.
 pub(crate) fn request(n_ctx: u32, n_seq_max: u32, draft_max: u32) -> Request {
-    let mut request = Request::new()
-        .n_ctx(n_ctx)
-        .n_seq_max(n_seq_max)
-        .draft_max(draft_max);
+    let mut request = Request::new().n_ctx(n_ctx).n_seq_max(n_seq_max).draft_max(draft_max);
     request.params.flash_attn = FlashAttention::Off;
     request.params.type_k = KvType::F32;
     request.params.type_v = KvType::F32;
@@ -31,10 +28,7 @@ pub(crate) fn request(n_ctx: u32, n_seq_max: u32, draft_max: u32) -> Request {
 }
 
 pub(crate) fn builder(path: &Path, request: Request) -> ModelBuilder {
-    Model::builder(path)
-        .request(request)
-        .n_threads(1)
-        .without_learning()
+    Model::builder(path).request(request).n_threads(1).without_learning()
 }
 
 pub(crate) fn load(path: &Path, request: Request) -> Model {
@@ -52,11 +46,7 @@ pub(crate) struct Told {
 pub(crate) fn told(generate: Generate) -> (Told, Statistics) {
     let mut stream = generate.stream().unwrap();
     let text = stream.by_ref().map(Result::unwrap).collect();
-    let told = Told {
-        text,
-        tokens: Vec::new(),
-        reason: stream.finish_reason(),
-    };
+    let told = Told { text, tokens: Vec::new(), reason: stream.finish_reason() };
     (told, stream.statistics())
 }
 
@@ -126,11 +116,7 @@ pub(crate) fn oracle(
         for &token in whole.iter().skip(so_far.len()) {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             let is_wrong = noise > 0 && state >> 30 == 0;
-            draft.push(if is_wrong {
-                (state >> 8) as Token % 600 - 20
-            } else {
-                token
-            });
+            draft.push(if is_wrong { (state >> 8) as Token % 600 - 20 } else { token });
         }
     }
 }

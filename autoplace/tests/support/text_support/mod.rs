@@ -236,8 +236,8 @@ pub(crate) fn random(arch: &str, window: Option<u64>, folder: &Path) -> PathBuf 
     crate::random_weights::write(&sketch, folder)
 }
 
-/// A context of 32 bits and of batches so small that a window's cache holds 256 tokens (llama-kv-cache-iswa.cpp), with so
-/// many bytes of checkpoints.
+/// A context of 32 bits and of batches so small that a window's cache holds 256 tokens (llama-kv-cache-iswa.cpp), with
+/// so many bytes of checkpoints.
 pub(crate) fn small(path: &Path, request: Request, checkpoints: u64) -> Model {
     let mut request = request.n_batch(64).n_ubatch(32);
     request.params.swa_full = false;
@@ -254,12 +254,7 @@ pub(crate) const SEED: u32 = 4;
 /// token for ever, which would tell nothing of the tokens before.
 pub(crate) fn raw_by_chance(model: &Model, prompt: &[Token], n: usize) -> Vec<Token> {
     let native = &model.native().unwrap();
-    let raw = Raw::of(
-        native,
-        (prompt.len() + n + 8) as u32,
-        false,
-        llama_sys::KvType::F32,
-    );
+    let raw = Raw::of(native, (prompt.len() + n + 8) as u32, false, llama_sys::KvType::F32);
     let raw = raw.by_chance(SEED, 0).go_on(prompt, n);
     let different: std::collections::BTreeSet<_> = raw.iter().collect();
     assert!(raw.len() < n || different.len() > n / 4, "{raw:?}");
@@ -352,9 +347,7 @@ impl Raw {
     pub(crate) fn shift(&mut self, keep: Position, discard: Position) {
         let end = keep + discard;
         assert!(self.context.kv_seq_remove(0, keep..end).unwrap());
-        self.context
-            .kv_seq_shift(0, end..Position::MAX, -discard)
-            .unwrap();
+        self.context.kv_seq_shift(0, end..Position::MAX, -discard).unwrap();
         self.position -= discard;
     }
 

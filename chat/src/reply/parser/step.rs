@@ -118,10 +118,7 @@ impl ReplyParser {
             return true;
         };
         let text = &self.raw[start..];
-        let (mark, longest) = (
-            channels.header_end,
-            LONGEST_HEADER + channels.header_end.len(),
-        );
+        let (mark, longest) = (channels.header_end, LONGEST_HEADER + channels.header_end.len());
         let mut places = text.as_bytes().windows(mark.len()).take(LONGEST_HEADER + 1);
         let message = match places.position(|bytes| bytes == mark.as_bytes()) {
             Some(end) => {
@@ -174,15 +171,8 @@ impl ReplyParser {
                 ends.add(channels.starts, false);
             }
         }
-        self.state = State::Call(Call {
-            start,
-            inside,
-            syntax,
-            ends,
-            tool,
-            body: None,
-            follow: None,
-        });
+        self.state =
+            State::Call(Call { start, inside, syntax, ends, tool, body: None, follow: None });
     }
 
     fn call(&mut self, mut call: Call, last: bool) -> bool {

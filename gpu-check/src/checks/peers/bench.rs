@@ -43,16 +43,8 @@ impl Loop {
         // The weights are there twice.
         let rig = setting.rig(&format!("loop-{by}"), model.bytes * 3 + mib(64));
         let layers = models::layers(&model.path)?;
-        let Work {
-            prompt,
-            generated,
-            rounds,
-        } = work;
-        let step = Step::Beside {
-            prompt,
-            generated,
-            rounds,
-        };
+        let Work { prompt, generated, rounds } = work;
+        let step = Step::Beside { prompt, generated, rounds };
         let request = setting
             .request()
             .n_ctx(u32::try_from(prompt + generated)?)
@@ -85,9 +77,7 @@ impl Loop {
 /// Ours by theirs, round by round.
 fn by_pairs(ours: &[(f64, f64)], theirs: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let pairs = ours.iter().zip(theirs);
-    pairs
-        .map(|(ours, theirs)| (ours.0 / theirs.0, ours.1 / theirs.1))
-        .collect()
+    pairs.map(|(ours, theirs)| (ours.0 / theirs.0, ours.1 / theirs.1)).collect()
 }
 
 #[cfg(test)]

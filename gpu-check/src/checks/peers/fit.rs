@@ -63,11 +63,7 @@ pub(super) struct Found {
 impl Fit {
     /// Both sides, in turns: first the questions alone, then with what they lead to.
     pub(super) fn of(setting: &Setting, shape: &Shape, model: &Written, rig: &Rig) -> Result<Self> {
-        let margin = if setting.simulated {
-            SIM_HEADROOM
-        } else {
-            MARGIN
-        };
+        let margin = if setting.simulated { SIM_HEADROOM } else { MARGIN };
         let (mut ours, mut theirs) = (Found::nothing(), Found::nothing());
         for round in 0..=ASKED {
             let mut sides = [(Side::Ours, &mut ours), (Side::Theirs, &mut theirs)];
@@ -170,12 +166,7 @@ impl Found {
         for stage in stages {
             match stage {
                 Stage::Opened { free } => self.opened = free,
-                Stage::Asked {
-                    milliseconds,
-                    split,
-                    headroom,
-                    ..
-                } => {
+                Stage::Asked { milliseconds, split, headroom, .. } => {
                     let mut times = milliseconds.into_iter();
                     self.fresh_ms.extend(times.next());
                     self.warm_ms.extend(times);

@@ -84,9 +84,7 @@ fn memory(text: &str) -> Option<Bandwidth> {
         && (100..=20_000).contains(&mega_transfers)
         && (16..=16_384).contains(&bits)
         && bits.is_multiple_of(8);
-    let peak = mega_transfers
-        .saturating_mul(1_000_000)
-        .saturating_mul(bits / 8);
+    let peak = mega_transfers.saturating_mul(1_000_000).saturating_mul(bits / 8);
     possible.then(|| Bandwidth::new(peak, BandwidthSource::Catalogue))
 }
 
@@ -132,10 +130,7 @@ mod tests {
             assert_eq!(mb_per_second(text), Some(expected), "{text}");
         }
         let host = host("DDR5-5600 x2", gib(64)).unwrap();
-        assert_eq!(
-            (host.total, host.cpu, host.physical_cores),
-            (gib(64), None, None)
-        );
+        assert_eq!((host.total, host.cpu, host.physical_cores), (gib(64), None, None));
         assert_eq!(host.bandwidth.unwrap().source, BandwidthSource::Catalogue);
         let wrong = "DDR5, DDR5-0, DDR5-5600 x0, DDR5-5600 x, DDR5-5600 2, DDR6-1 x2, DDR5-5600 x2 x2, DDR5-99999 x2";
         for text in wrong.split(", ") {

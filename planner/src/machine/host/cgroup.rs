@@ -91,11 +91,7 @@ fn membership(text: &str, version: Version) -> Option<String> {
 impl Mount {
     fn new(version: Version, root: &str, point: &str) -> Self {
         let (root, point) = (unescape(root), unescape(point));
-        Self {
-            version,
-            root,
-            point,
-        }
+        Self { version, root, point }
     }
 
     /// A line of `/proc/self/mountinfo` (proc_pid_mountinfo(5)), where it is a hierarchy of memory.
@@ -130,9 +126,7 @@ fn folders(version: Version, group: &str, mounts: &[Mount], notes: &mut Notes) -
     };
     let inside = |mount: &Mount| {
         let below = Path::new(group).strip_prefix(&mount.root).ok()?;
-        let plain = below
-            .components()
-            .all(|part| matches!(part, Component::Normal(_)));
+        let plain = below.components().all(|part| matches!(part, Component::Normal(_)));
         plain.then(|| below.to_string_lossy().into_owned())
     };
     // Of several mounts of one hierarchy, the one that shows least above the group is the container's own.
@@ -159,10 +153,7 @@ fn folders(version: Version, group: &str, mounts: &[Mount], notes: &mut Notes) -
 fn v2_bound(tree: Tree<'_>, folder: &str, notes: &mut Notes) -> Option<Bound> {
     let mut limit = |name| limit_in(tree, format!("{folder}/{name}"), notes);
     let limits = [limit("memory.max"), limit("memory.high")];
-    let (bytes, file) = limits
-        .into_iter()
-        .flatten()
-        .min_by_key(|(bytes, _)| *bytes)?;
+    let (bytes, file) = limits.into_iter().flatten().min_by_key(|(bytes, _)| *bytes)?;
     let stat = tree.read(&format!("{folder}/memory.stat"), notes);
     let cache = stat_sum(&stat.unwrap_or_default(), ["inactive_file", "active_file"]);
     let used = usage_in(tree, &format!("{folder}/memory.current"), notes);
@@ -192,16 +183,11 @@ fn v1_bound(tree: Tree<'_>, folder: &str, notes: &mut Notes) -> Vec<Bound> {
 
 fn bound(bytes: u64, used: u64, cache: u64, file: String) -> Bound {
     let held = used.saturating_sub(cache);
-    Bound {
-        available: bytes.saturating_sub(held),
-        limit: HostLimit::Cgroup { file, bytes },
-    }
+    Bound { available: bytes.saturating_sub(held), limit: HostLimit::Cgroup { file, bytes } }
 }
 
 fn stat_sum(stat: &str, keys: [&str; 2]) -> u64 {
-    keys.iter()
-        .filter_map(|key| field(stat, key))
-        .fold(0, u64::saturating_add)
+    keys.iter().filter_map(|key| field(stat, key)).fold(0, u64::saturating_add)
 }
 
 /// The limit that a file holds, in bytes, with the file's name; `None` for no file and for no limit.

@@ -29,11 +29,7 @@ pub(super) fn memory_under(root: &Path, notes: &mut Notes) -> Host {
     let tree = Tree::new(root);
     let (total, system_available) = system_memory(tree, notes);
     let mut host = Host::new(total).available(system_available);
-    host.limit = if total == 0 {
-        HostLimit::Unknown
-    } else {
-        HostLimit::System
-    };
+    host.limit = if total == 0 { HostLimit::Unknown } else { HostLimit::System };
     let mut bounds = cgroup::bounds(tree, notes);
     bounds.extend(process_limits(tree, notes));
     for bound in bounds {
@@ -51,21 +47,14 @@ fn system_memory(tree: Tree<'_>, notes: &mut Notes) -> (u64, u64) {
     let text = tree.read(MEMINFO, notes);
     let total = text.as_ref().map(|text| field(text, "MemTotal"));
     let (Some(text), Some(Some(total))) = (&text, total) else {
-        let what = if text.is_none() {
-            "is missing"
-        } else {
-            "has no MemTotal"
-        };
+        let what = if text.is_none() { "is missing" } else { "has no MemTotal" };
         let then = "how much memory the host has is unknown, none is counted on";
         notes.add(MEMINFO, format!("{what}: {then}"));
         return (0, 0);
     };
     let available = field(text, "MemAvailable").unwrap_or_else(|| {
         // Linux before 3.14. Cached includes tmpfs and shared memory, which cannot be dropped.
-        notes.add(
-            MEMINFO,
-            "has no MemAvailable: taken as MemFree + Cached - Shmem",
-        );
+        notes.add(MEMINFO, "has no MemAvailable: taken as MemFree + Cached - Shmem");
         let part = |key| field(text, key).unwrap_or(0);
         part("MemFree").saturating_add(part("Cached").saturating_sub(part("Shmem")))
     });
@@ -169,10 +158,7 @@ fn processors(tree: Tree<'_>) -> Vec<(u32, PathBuf)> {
         let name = entry.file_name();
         name.to_str()?.strip_prefix("cpu")?.parse().ok()
     };
-    entries
-        .flatten()
-        .filter_map(|entry| Some((number(&entry)?, entry.path())))
-        .collect()
+    entries.flatten().filter_map(|entry| Some((number(&entry)?, entry.path()))).collect()
 }
 
 fn number_in(path: &Path) -> Option<i64> {

@@ -11,21 +11,14 @@ pub(super) fn detect() -> (Host, Vec<Note>) {
     system.refresh_memory_specifics(MemoryRefreshKind::nothing().with_ram());
     let total = system.total_memory();
     if total == 0 {
-        notes.add(
-            "host memory",
-            "is unknown on this system: none is counted on",
-        );
+        notes.add("host memory", "is unknown on this system: none is counted on");
     }
     system.refresh_cpu_list(CpuRefreshKind::nothing());
     let cpu = system.cpus().first().map(|cpu| cpu.brand().trim());
     let cpu = cpu.filter(|name| !name.is_empty()).map(str::to_owned);
     let cores = System::physical_core_count();
     let mut host = Host::new(total).available(system.available_memory());
-    host.limit = if total == 0 {
-        HostLimit::Unknown
-    } else {
-        HostLimit::System
-    };
+    host.limit = if total == 0 { HostLimit::Unknown } else { HostLimit::System };
     host.cpu = cpu;
     host.physical_cores = cores.and_then(|cores| u32::try_from(cores).ok());
     (host, notes.into_vec())

@@ -122,9 +122,7 @@ impl Driver {
         };
         let temperature = device.temperature(TemperatureSensor::Gpu);
         CardState {
-            memory: second_query(&device)
-                .or_else(|_| first_query(&self.nvml, &device))
-                .ok(),
+            memory: second_query(&device).or_else(|_| first_query(&self.nvml, &device)).ok(),
             temperature: answer("temperature", temperature),
             throttle: throttle(&device),
         }

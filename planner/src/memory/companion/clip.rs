@@ -67,12 +67,9 @@ impl Mmproj {
         let of_main = u64::from(ModelProfile::from_header(main)?.hparams.n_embd);
         let encoder = self.encoders.first();
         match encoder.and_then(|encoder| encoder.width_in(&self.header)) {
-            Some(of_mmproj) if of_mmproj != of_main => Err(Error::Width {
-                file: file(&self.header),
-                main: file(main),
-                of_mmproj,
-                of_main,
-            }),
+            Some(of_mmproj) if of_mmproj != of_main => {
+                Err(Error::Width { file: file(&self.header), main: file(main), of_mmproj, of_main })
+            }
             _ => Ok(()),
         }
     }

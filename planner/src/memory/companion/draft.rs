@@ -71,10 +71,7 @@ impl Draft {
     ) -> Result<CompanionBytes, Error> {
         let context = self.context(main)?;
         // Free bytes are what layers are split by; on one GPU there is nothing to split, and it may be full.
-        let gpu = gpu.cloned().map(|gpu| Gpu {
-            free: gpu.free.max(1),
-            ..gpu
-        });
+        let gpu = gpu.cloned().map(|gpu| Gpu { free: gpu.free.max(1), ..gpu });
         let gpus: Vec<&Gpu> = gpu.iter().collect();
         let offload = self.profile.full_offload();
         let layers = if gpus.is_empty() { 0 } else { offload };

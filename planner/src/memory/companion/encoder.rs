@@ -385,8 +385,5 @@ impl Encoder {
 
 /// A file with a projector of this kind that we have not read.
 pub(super) fn unread(header: &Header, kind: &str, projector: &str) -> Error {
-    Error::Unread {
-        file: file(header),
-        what: format!("{kind} projector `{projector}`"),
-    }
+    Error::Unread { file: file(header), what: format!("{kind} projector `{projector}`") }
 }

@@ -91,8 +91,5 @@ pub enum Error {
 
 /// A file without this key.
 pub(super) fn missing(header: &Header, key: &str) -> Error {
-    Error::Missing {
-        file: file(header),
-        key: key.to_owned(),
-    }
+    Error::Missing { file: file(header), key: key.to_owned() }
 }

@@ -186,8 +186,8 @@ impl Companion {
         }
     }
 
-    /// What it makes a driver and its pools do beside the main model: it computes with a backend of its own, whose pools
-    /// come to the main model's (its share of the [growth](super::HeadroomParts::growth)).
+    /// What it makes a driver and its pools do beside the main model: it computes with a backend of its own, whose
+    /// pools come to the main model's (its share of the [growth](super::HeadroomParts::growth)).
     ///
     /// # Errors
     ///

@@ -61,12 +61,8 @@ impl Vocabulary {
         let tokens = header.array(&key("tokens"))?.map_or(0, |all| all.len());
         let end = |name: &str, (is_added, id): (bool, Option<u64>)| {
             // A default outside of the vocabulary is none, and a stated one is not heard.
-            let stated = header
-                .u32(&key(&format!("{name}_token_id")))?
-                .map(u64::from);
-            let id = stated
-                .filter(|&id| id < tokens)
-                .or(id.filter(|&id| id < tokens));
+            let stated = header.u32(&key(&format!("{name}_token_id")))?.map(u64::from);
+            let id = stated.filter(|&id| id < tokens).or(id.filter(|&id| id < tokens));
             let stated = header.bool(&key(&format!("add_{name}_token")))?;
             // A text for Gemma 4 has its first token whatever the file says.
             let always = model == "gemma4" && name == "bos";

@@ -34,11 +34,7 @@ impl Assignment {
     pub fn new(n_layer: u32, n_gpu_layers: u32, points: &[f32]) -> Self {
         let all = n_layer + 1;
         let first = all.saturating_sub(n_gpu_layers);
-        let on_gpus = if points.is_empty() {
-            0
-        } else {
-            n_gpu_layers.min(all)
-        };
+        let on_gpus = if points.is_empty() { 0 } else { n_gpu_layers.min(all) };
         let place = |il: u32| {
             if il < first || il - first >= on_gpus {
                 return Place::Host;
@@ -51,10 +47,7 @@ impl Assignment {
             // llama.cpp throws (`devices.at`). One GPU's point is exactly 1.
             Place::Gpu(gpu.min(points.len() - 1))
         };
-        Self {
-            blocks: (0..n_layer).map(place).collect(),
-            output: place(n_layer),
-        }
+        Self { blocks: (0..n_layer).map(place).collect(), output: place(n_layer) }
     }
 
     /// Puts the last layers on GPUs, so many on each in the GPUs' order: what llama.cpp makes of
@@ -100,11 +93,7 @@ pub(super) fn proportions(tensor_split: &[f32], n_gpus: usize) -> Result<Option<
     let bad = |index, limit| {
         let value: Option<&f32> = tensor_split.get(index);
         let value = value.map_or_else(String::new, f32::to_string);
-        Error::TensorSplit {
-            index,
-            value,
-            limit,
-        }
+        Error::TensorSplit { index, value, limit }
     };
     if tensor_split.len() > MAX_DEVICES {
         return Err(bad(MAX_DEVICES, "llama.cpp reads at most 16 proportions"));
@@ -164,11 +153,7 @@ mod tests {
             (5, &[0.25, 1.0], &[2, 3]),
         ] {
             let assignment = Assignment::new(4, n_gpu_layers, points);
-            assert_eq!(
-                assignment,
-                Assignment::by_counts(4, counts),
-                "{n_gpu_layers} {points:?}"
-            );
+            assert_eq!(assignment, Assignment::by_counts(4, counts), "{n_gpu_layers} {points:?}");
         }
     }
 

@@ -185,10 +185,7 @@ impl Buffers {
             lends: lends && sizes.n_tokens >= OFFLOAD_FROM,
             lends_output: lends && sizes.n_outputs >= OFFLOAD_FROM,
             may_repack: params.repack && !pinned,
-            converts: (
-                params.type_k != KvType::F16,
-                params.type_v != KvType::F16 && !compressed,
-            ),
+            converts: (params.type_k != KvType::F16, params.type_v != KvType::F16 && !compressed),
             adapters: n(most_of_adapters(profile, sizes)),
             adapted: adapted.map(|one| n(one.a.bytes) + n(one.b.bytes)).sum(),
             gpus: gpus.iter().map(|gpu| Family::of(&gpu.backend)).collect(),
@@ -222,19 +219,14 @@ impl Buffers {
             copies: self.gpus.len() > 1 && !on_host && self.offload_kqv && !self.overridden,
         };
         ComputeBytes {
-            gpus: (0..self.gpus.len())
-                .map(|gpu| self.gpu(gpu, &scene))
-                .collect(),
+            gpus: (0..self.gpus.len()).map(|gpu| self.gpu(gpu, &scene)).collect(),
             host: self.host(&scene),
         }
     }
 
     /// Every cache that the model has.
     const fn all(&self) -> Held {
-        Held {
-            full: true,
-            windowed: self.window > 0,
-        }
+        Held { full: true, windowed: self.window > 0 }
     }
 
     /// Whether attention in steps stays beside a cache on the host, which it does unless one of its weights is on the
@@ -269,8 +261,8 @@ impl Buffers {
     }
 
     /// What fused attention works in beside its result: with CUDA the F16 copy of the longest cache of another type
-    /// (ggml-cuda/fattn.cu, `ggml_cuda_flash_attn_ext_get_alloc_size`), with Metal such a copy of any type, and partial results
-    /// (`ggml_metal_op_flash_attn_ext_extra_*`).
+    /// (ggml-cuda/fattn.cu, `ggml_cuda_flash_attn_ext_get_alloc_size`), with Metal such a copy of any type, and partial
+    /// results (`ggml_metal_op_flash_attn_ext_extra_*`).
     fn converted(&self, gpu: usize, kv: &KvCost) -> u128 {
         let (k, v) = kv.largest_elements;
         let of = |converts, elements: u64| if converts { 2 * n(elements) } else { 0 };
@@ -398,11 +390,7 @@ impl Buffers {
     /// A cache that is no larger than the gap of a weight lies beside it.
     fn stacked(&self, host: &Largest, cache: u128, base: u128) -> u128 {
         let weight = n(host.up.max(host.down));
-        if cache < 2 * weight {
-            weight + cache + base + self.e
-        } else {
-            0
-        }
+        if cache < 2 * weight { weight + cache + base + self.e } else { 0 }
     }
 
     fn host(&self, scene: &Scene<'_>) -> Buffer {
@@ -417,9 +405,7 @@ impl Buffers {
             step.feed = streams * self.e + copied + self.inputs;
         }
         if alone || (host.feeds() && !idle) {
-            step.feed = step
-                .feed
-                .max(self.steps + self.mask(all) + 5 * self.e + self.inputs);
+            step.feed = step.feed.max(self.steps + self.mask(all) + 5 * self.e + self.inputs);
         }
         if alone || (scene.on_host && !idle) || self.attends_on_host() {
             step.attention = self.attention(all, 6, 0);
@@ -466,10 +452,7 @@ impl Buffers {
             (in_chunks, bytes * 5 / 8),
             (scene.copies, 5 * self.e + self.inputs),
             (plain, scores + n(scene.kv.largest_host)),
-            (
-                self.may_be_plain,
-                2 * scores + 4 * self.attention(all, 2, cache),
-            ),
+            (self.may_be_plain, 2 * scores + 4 * self.attention(all, 2, cache)),
             (given_up, scores * 2),
             (self.adapters > 0, bytes.max(128 << 20) + self.adapted),
             // What is added to the stream after some blocks comes along with the input.
@@ -480,10 +463,7 @@ impl Buffers {
             // Of hybrids AUTO may give it up on any device.
             (!self.fitted && fused && !self.gpus.is_empty(), 2 * scores),
         ];
-        Buffer {
-            bytes: saturate(bytes),
-            unsure: saturate(sum(&terms) + unsure),
-        }
+        Buffer { bytes: saturate(bytes), unsure: saturate(sum(&terms) + unsure) }
     }
 }
 
@@ -521,14 +501,9 @@ impl Step {
         }
         let scores = self.scores + self.kept;
         let beside_logits = self.attention.max(self.feed).max(self.beside);
-        let apart = [
-            (scores > 0, scores + self.attention),
-            (self.logits > 0, self.logits + beside_logits),
-        ];
-        apart
-            .map(|term| sum(&[term]))
-            .into_iter()
-            .fold(whole, u128::max)
+        let apart =
+            [(scores > 0, scores + self.attention), (self.logits > 0, self.logits + beside_logits)];
+        apart.map(|term| sum(&[term])).into_iter().fold(whole, u128::max)
     }
 }
 

@@ -54,11 +54,7 @@ pub(super) struct HostMemory {
 
 impl HostMemory {
     pub(super) const fn new(pinned: Pinned, params: &ContextParams) -> Self {
-        Self {
-            pinned,
-            repack: params.repack,
-            mmap: params.mmap,
-        }
+        Self { pinned, repack: params.repack, mmap: params.mmap }
     }
 
     /// Whether the CPU may arrange matrices anew: not if pinned memory, which comes first, takes them.
@@ -135,10 +131,8 @@ pub(super) const fn repacks(ty: TensorType) -> bool {
             | TensorType::MXFP4
     );
     // Only the kernels for Arm and RISC-V take these.
-    let elsewhere = matches!(
-        ty,
-        TensorType::Q1_0 | TensorType::Q8_0 | TensorType::Q5_K | TensorType::Q6_K
-    );
+    let elsewhere =
+        matches!(ty, TensorType::Q1_0 | TensorType::Q8_0 | TensorType::Q5_K | TensorType::Q6_K);
     everywhere || (elsewhere && !cfg!(any(target_arch = "x86_64", target_arch = "x86")))
 }
 
@@ -187,25 +181,14 @@ mod tests {
             (Pinned::No, T::Q4_0, even, true, false, true),
             (Pinned::No, T::Q4_0, even, false, false, false),
             (Pinned::No, T::F16, even, true, false, false),
-            (
-                Pinned::No,
-                T::Q4_0,
-                odd,
-                true,
-                true,
-                !cfg!(target_arch = "x86_64"),
-            ),
+            (Pinned::No, T::Q4_0, odd, true, true, !cfg!(target_arch = "x86_64")),
             // CUDA looks up no rows of IQ4_NL that are no multiple of 256, so those lie in plain memory; so does
             // all that is mapped.
             (cuda, T::IQ4_NL, (1024, 1000), true, false, false),
             (cuda, T::IQ4_NL, (1056, 1000), true, false, true),
             (cuda, T::IQ4_NL, (1056, 1000), true, true, false),
         ] {
-            assert_eq!(
-                twice(pinned, ty, rows, repack, mmap),
-                kept_twice,
-                "{ty} {rows:?}"
-            );
+            assert_eq!(twice(pinned, ty, rows, repack, mmap), kept_twice, "{ty} {rows:?}");
         }
         // Pinned memory takes both uses of nearly every type.
         for ty in [T::F16, T::Q4_0, T::Q4_K, T::Q6_K, T::Q8_0, T::IQ4_XS] {

@@ -21,22 +21,14 @@ pub(super) struct Held {
 
 impl Held {
     fn by(block: &BlockState) -> Self {
-        let windowed = matches!(
-            block,
-            BlockState::Windowed { .. } | BlockState::CompressedWindowed { .. }
-        );
-        Self {
-            full: !windowed && *block != BlockState::None,
-            windowed,
-        }
+        let windowed =
+            matches!(block, BlockState::Windowed { .. } | BlockState::CompressedWindowed { .. });
+        Self { full: !windowed && *block != BlockState::None, windowed }
     }
 
     /// Those of both.
     pub(super) const fn and(self, other: Self) -> Self {
-        Self {
-            full: self.full || other.full,
-            windowed: self.windowed || other.windowed,
-        }
+        Self { full: self.full || other.full, windowed: self.windowed || other.windowed }
     }
 }
 
@@ -122,19 +114,12 @@ impl<'a> Shape<'a> {
             return self.sizes.cells;
         }
         let tokens = window.wrapping_mul(sharing).wrapping_add(self.n_ubatch);
-        self.sizes
-            .cells
-            .min(u64::from(tokens))
-            .next_multiple_of(256)
+        self.sizes.cells.min(u64::from(tokens)).next_multiple_of(256)
     }
 
     /// Cells of the windowed cache of a block; 0 without.
     fn window_of(&self, block: &BlockState) -> u64 {
-        let sharing = if self.params.kv_unified {
-            self.params.n_seq_max
-        } else {
-            1
-        };
+        let sharing = if self.params.kv_unified { self.params.n_seq_max } else { 1 };
         match *block {
             BlockState::Windowed { window, .. } | BlockState::CompressedWindowed { window, .. } => {
                 self.window_cells(window, sharing)
@@ -272,9 +257,7 @@ impl KvTable {
     /// Bytes that a block's cache adds to a GPU.
     pub(super) fn block_bytes(&self, gpu: usize, block: usize) -> u64 {
         let cache = self.blocks.get(block).filter(|_| self.offload);
-        cache
-            .and_then(|cache| cache.gpus.get(gpu))
-            .map_or(0, |&bytes| bytes)
+        cache.and_then(|cache| cache.gpus.get(gpu)).map_or(0, |&bytes| bytes)
     }
 
     /// Bytes that a block's cache adds to the host, if the block is there.
@@ -314,14 +297,8 @@ pub(crate) fn full_windows(profile: &ModelProfile, params: &ContextParams) -> u6
     let bytes = |swa_full| {
         let mut params = params.clone();
         params.swa_full = swa_full;
-        let caches = params
-            .sizes()
-            .map(|sizes| KvTable::new(profile, &[], &params, &sizes).blocks);
-        caches
-            .unwrap_or_default()
-            .iter()
-            .map(|cache| cache.host)
-            .sum::<u64>()
+        let caches = params.sizes().map(|sizes| KvTable::new(profile, &[], &params, &sizes).blocks);
+        caches.unwrap_or_default().iter().map(|cache| cache.host).sum::<u64>()
     };
     bytes(true).saturating_sub(bytes(false))
 }
@@ -331,9 +308,7 @@ pub(crate) fn full_windows(profile: &ModelProfile, params: &ContextParams) -> u6
 /// recurrent states.
 fn blocks(profile: &ModelProfile) -> (Vec<BlockState>, u32) {
     match &profile.state {
-        StateLaw::Known {
-            blocks, widest_v, ..
-        } => (blocks.clone(), *widest_v),
+        StateLaw::Known { blocks, widest_v, .. } => (blocks.clone(), *widest_v),
         StateLaw::Unknown { .. } => {
             let hparams = &profile.hparams;
             (hparams.every_block_in_full(), hparams.widest_v())
@@ -356,21 +331,12 @@ mod tests {
     }
 
     fn params(n_ctx: u32, n_seq_max: u32) -> ContextParams {
-        ContextParams {
-            n_ctx,
-            n_seq_max,
-            ..ContextParams::default()
-        }
+        ContextParams { n_ctx, n_seq_max, ..ContextParams::default() }
     }
 
     #[test]
     fn an_indexer_has_as_many_rows_as_the_cache() {
-        let mut state = IndexedState {
-            k: 576,
-            v: None,
-            index_k: 128,
-            index_v: None,
-        };
+        let mut state = IndexedState { k: 576, v: None, index_k: 128, index_v: None };
         let of = |width: u64| 2 * width * 4096;
         let kept = bytes(&params(4096, 1), &BlockState::Indexed(state));
         assert_eq!(kept, [of(576), of(128)]);
@@ -392,23 +358,14 @@ mod tests {
     fn what_lies_before_a_window_is_distilled_for_each_sequence() {
         let block = |distilled| {
             let (k, window) = (64, 100);
-            BlockState::Distilled(DistilledState {
-                k,
-                window,
-                distilled,
-            })
+            BlockState::Distilled(DistilledState { k, window, distilled })
         };
         let mut shared = params(4096, 2);
         (shared.kv_unified, shared.swa_full) = (true, true);
         // Both sequences have the whole context, though they share it.
         let raw = 2 * 64 * 4096 * 2;
         assert_eq!(bytes(&shared, &block(None)), [raw]);
-        let close = Distilled {
-            ratio: 4,
-            index_k: Some(32),
-            pending: 1024,
-            index_pending: 512,
-        };
+        let close = Distilled { ratio: 4, index_k: Some(32), pending: 1024, index_pending: 512 };
         let rows = 2 * 4096 / 4;
         let states = [1024, 1024, 512, 512].map(|floats| 4 * floats * 2);
         let kept = [[raw, 2 * 64 * rows, 2 * 32 * rows].as_slice(), &states].concat();

@@ -55,10 +55,7 @@ pub(super) enum Feeds {
 
 impl Feeds {
     fn of(weight: &Weight) -> Option<Self> {
-        let feeds = matches!(
-            weight.role,
-            Role::FeedForward | Role::Experts | Role::SharedExperts
-        );
+        let feeds = matches!(weight.role, Role::FeedForward | Role::Experts | Role::SharedExperts);
         let down = weight.name.contains("_down");
         (feeds && weight.is_matrix()).then_some(if down { Self::Down } else { Self::Up })
     }

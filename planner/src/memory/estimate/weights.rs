@@ -183,10 +183,7 @@ impl WeightTable {
 
     fn sums(&self) -> Sums {
         let (stored, rules) = (&self.stored, &self.rules);
-        let empty = Layer {
-            by_rules: vec![0; rules.len()],
-            ..Layer::default()
-        };
+        let empty = Layer { by_rules: vec![0; rules.len()], ..Layer::default() };
         let mut sums = Sums {
             fixed_gpus: vec![0; self.rules_of.len()],
             blocks: vec![empty.clone(); self.sums.blocks.len()],
@@ -237,9 +234,7 @@ impl WeightTable {
     /// Bytes that a weight takes on a GPU.
     pub(super) fn weight_bytes(&self, gpu: usize, weight: &Weight) -> u64 {
         let rules = self.rules_of.get(gpu).map(|&rules| &self.rules[rules]);
-        rules.map_or(0, |rules| {
-            rules.alloc(weight.ty, weight.shape[0], weight.bytes)
-        })
+        rules.map_or(0, |rules| rules.alloc(weight.ty, weight.shape[0], weight.bytes))
     }
 
     /// Bytes that a block adds to a GPU, or, past the last, the output layer.

@@ -61,9 +61,7 @@ impl HeadroomParts {
     /// All parts together, in bytes; saturates.
     #[must_use]
     pub const fn total(&self) -> u64 {
-        self.driver
-            .saturating_add(self.growth)
-            .saturating_add(self.margin)
+        self.driver.saturating_add(self.growth).saturating_add(self.margin)
     }
 }
 
@@ -177,9 +175,7 @@ impl Headroom {
             driver: if with_gpu { mib(256) } else { 0 },
             // The CPU's work buffer holds one converted batch (ggml-cpu.c, ggml_graph_plan).
             growth: workload.vocabulary.saturating_add(workload.activations),
-            margin: (host.total / 100)
-                .clamp(mib(64), mib(512))
-                .saturating_add(uncertainty),
+            margin: (host.total / 100).clamp(mib(64), mib(512)).saturating_add(uncertainty),
         }
     }
 }
@@ -189,21 +185,13 @@ impl HeadroomParts {
     fn filled(self, bytes: u64) -> Self {
         let driver = self.driver.min(bytes);
         let growth = self.growth.min(bytes - driver);
-        Self {
-            driver,
-            growth,
-            margin: bytes - driver - growth,
-        }
+        Self { driver, growth, margin: bytes - driver - growth }
     }
 }
 
 /// `percent` of `total`, computed in whole hundredths of a percent so that no rounding of floats gets into the bytes.
 fn share(total: u64, percent: f32) -> u64 {
-    let percent = if percent.is_nan() {
-        100.0
-    } else {
-        percent.clamp(0.0, 100.0)
-    };
+    let percent = if percent.is_nan() { 100.0 } else { percent.clamp(0.0, 100.0) };
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // 0 to 10000
     let hundredths = (percent * 100.0).round() as u32;
     let bytes = u128::from(total) * u128::from(hundredths) / 10_000;
@@ -215,11 +203,8 @@ mod tests {
     use super::{Headroom, HeadroomParts, Workload};
     use crate::machine::{Gpu, Host, gib, mib};
 
-    const WORKLOAD: Workload = Workload {
-        activations: mib(28),
-        decoded_matrix: mib(112),
-        vocabulary: mib(32),
-    };
+    const WORKLOAD: Workload =
+        Workload { activations: mib(28), decoded_matrix: mib(112), vocabulary: mib(32) };
 
     fn card(total: u64) -> Gpu {
         Gpu::new("card").total(total)
@@ -251,11 +236,7 @@ mod tests {
             (Bytes(mib(700)), 10, gib(10), mib(99), mib(52)),
         ] {
             let parts = of(headroom, &card(gib(total)).free(free), unsure);
-            let expected = HeadroomParts {
-                driver,
-                growth,
-                margin,
-            };
+            let expected = HeadroomParts { driver, growth, margin };
             assert_eq!(parts, expected, "{headroom:?} of {total} GiB");
         }
     }

@@ -9,30 +9,21 @@ use super::trials::Trials;
 use super::{Change, ChangeKind};
 
 /// What people buy for a desktop begins with this in its driver's name; the rest is for workstations and data centres.
-const CONSUMERS: [&str; 5] = [
-    "NVIDIA GeForce ",
-    "AMD Radeon RX ",
-    "AMD Radeon VII",
-    "Intel Arc A",
-    "Intel Arc B",
-];
+const CONSUMERS: [&str; 5] =
+    ["NVIDIA GeForce ", "AMD Radeon RX ", "AMD Radeon VII", "Intel Arc A", "Intel Arc B"];
 
 /// What a chip has in its name that is soldered into a computer.
 const SOLDERED: [&str; 4] = ["Laptop", "Max-Q Design", "Mobile", "Notebook"];
 
 pub(super) fn changes(trials: &Trials<'_>) -> Vec<Change> {
-    [another(trials), second(trials)]
-        .into_iter()
-        .flatten()
-        .collect()
+    [another(trials), second(trials)].into_iter().flatten().collect()
 }
 
 /// The smallest larger card with which everything fits, in place of the smallest there is.
 fn another(trials: &Trials<'_>) -> Option<Change> {
     let gpus = trials.scene.machine.gpus.iter().enumerate();
-    let (index, gpu) = gpus
-        .filter(|(_, gpu)| can_be_bought(gpu))
-        .min_by_key(|(_, gpu)| gpu.total)?;
+    let (index, gpu) =
+        gpus.filter(|(_, gpu)| can_be_bought(gpu)).min_by_key(|(_, gpu)| gpu.total)?;
     let (mine, others): (Vec<_>, Vec<_>) = larger(gpu)
         .into_iter()
         .partition(|(_, card)| is_for_consumers(card) == is_for_consumers(gpu));
@@ -58,13 +49,9 @@ fn second(trials: &Trials<'_>) -> Option<Change> {
     }
     // Of equals the first.
     let all = gpus.iter().enumerate().rev();
-    let (index, gpu) = all
-        .filter(|(_, gpu)| can_be_bought(gpu))
-        .max_by_key(|(_, gpu)| gpu.total)?;
-    trials.worthwhile(vec![ChangeKind::SecondCard {
-        gpu: index,
-        gpu_name: gpu.name.clone(),
-    }])
+    let (index, gpu) =
+        all.filter(|(_, gpu)| can_be_bought(gpu)).max_by_key(|(_, gpu)| gpu.total)?;
+    trials.worthwhile(vec![ChangeKind::SecondCard { gpu: index, gpu_name: gpu.name.clone() }])
 }
 
 /// Whether it is a card in a slot of this computer.

@@ -163,19 +163,10 @@ impl fmt::Display for ChangeKind {
             Self::SwaFull(true) => f.write_str("the whole context of sliding windows (swa_full)"),
             Self::SwaFull(false) => f.write_str("sliding windows only (swa_full off)"),
             Self::Ubatch(tokens) => write!(f, "{tokens} tokens computed at once"),
-            Self::CloseProcess {
-                name,
-                pid,
-                gpu_name,
-                bytes,
-                ..
-            } => {
+            Self::CloseProcess { name, pid, gpu_name, bytes, .. } => {
                 let name = name.as_deref().unwrap_or("a program");
                 let bytes = Bytes(*bytes);
-                write!(
-                    f,
-                    "closing {name} (process {pid}), which holds {bytes} of {gpu_name}"
-                )
+                write!(f, "closing {name} (process {pid}), which holds {bytes} of {gpu_name}")
             }
             Self::Quantisation { to, file_bytes } => write!(f, "{to} ({})", Bytes(*file_bytes)),
             Self::AnotherCard { name, gpu_name, .. } => write!(f, "{name} in place of {gpu_name}"),

@@ -72,26 +72,13 @@ impl Advice {
     fn about(planner: &Planner<'_>, plan: Option<&Plan>) -> Self {
         let scene = Scene::of(planner);
         let workload = scene.request.work(&scene.profile);
-        let trials = Trials {
-            scene,
-            workload,
-            before: plan,
-        };
-        let ways = [
-            software::asking,
-            software::closing,
-            software::quantising,
-            cards::changes,
-        ];
+        let trials = Trials { scene, workload, before: plan };
+        let ways = [software::asking, software::closing, software::quantising, cards::changes];
         let changes = match trials.is_enough_already() {
             true => Vec::new(),
             false => ways.iter().flat_map(|way| way(&trials)).collect(),
         };
-        Self {
-            changes,
-            pointless: plan.and_then(Pointless::of),
-            workload,
-        }
+        Self { changes, pointless: plan.and_then(Pointless::of), workload }
     }
 }
 
@@ -127,9 +114,8 @@ impl fmt::Display for Advice {
     /// A line per item, and nothing where there is none.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let pointless = self.pointless.iter().map(ToString::to_string);
-        let lines: Vec<String> = pointless
-            .chain(self.changes.iter().map(ToString::to_string))
-            .collect();
+        let lines: Vec<String> =
+            pointless.chain(self.changes.iter().map(ToString::to_string)).collect();
         f.write_str(&lines.join("\n"))
     }
 }

@@ -33,10 +33,7 @@ pub(super) fn asking(trials: &Trials<'_>) -> Vec<Change> {
         Some(&ty) if !kv.iter().chain(&context).any(fits) => together(trials, ty),
         _ => None,
     };
-    [windows.flatten(), kv, context, ubatch(trials), both]
-        .into_iter()
-        .flatten()
-        .collect()
+    [windows.flatten(), kv, context, ubatch(trials), both].into_iter().flatten().collect()
 }
 
 /// Types that are smaller than those there are.
@@ -91,9 +88,7 @@ fn ubatch(trials: &Trials<'_>) -> Option<Change> {
     let now = trials.params().n_ubatch;
     let halves = std::iter::successors(Some(now / 2), |&n| Some(n / 2));
     let halves: Vec<u32> = halves.take_while(|&n| n >= LEAST_UBATCH).collect();
-    trials.least(halves.len(), &|index| {
-        vec![ChangeKind::Ubatch(halves[index])]
-    })
+    trials.least(halves.len(), &|index| vec![ChangeKind::Ubatch(halves[index])])
 }
 
 /// So many of the largest are thought of: what holds less than the eighth is a desktop's window.
@@ -112,9 +107,8 @@ pub(super) fn closing(trials: &Trials<'_>) -> Vec<Change> {
     let enough = alone.find_map(|program| trials.first_that_fits(1, &|_| program.clone()));
     let change = enough.or_else(|| {
         let together = trials.worthwhile(all)?;
-        let largest = trials
-            .worthwhile(largest.clone())
-            .filter(|largest| largest.effect == together.effect);
+        let largest =
+            trials.worthwhile(largest.clone()).filter(|largest| largest.effect == together.effect);
         Some(largest.unwrap_or(together))
     });
     change.into_iter().collect()

@@ -30,11 +30,7 @@ impl<'a> Scene<'a> {
     /// The plan for this work, or, in a context that is shorter, for its last tokens.
     pub(super) fn plan(mut self, workload: Workload) -> Option<Plan> {
         let most = self.request.tokens(&self.profile);
-        let workload = if workload.tokens() > most {
-            Workload::typical(most)
-        } else {
-            workload
-        };
+        let workload = if workload.tokens() > most { Workload::typical(most) } else { workload };
         self.request = self.request.workload(workload);
         let planner = Planner::new(&self.profile, &self.machine);
         planner.request(self.request).plan().ok()
@@ -102,14 +98,12 @@ pub(super) struct Trials<'a> {
 impl<'a> Trials<'a> {
     /// Whether there is nothing to wish for.
     pub(super) fn is_enough_already(&self) -> bool {
-        self.before
-            .is_some_and(|plan| self.is_enough(&Outcome::of(plan)))
+        self.before.is_some_and(|plan| self.is_enough(&Outcome::of(plan)))
     }
 
     /// The parameters of the plan without a change, or those that are asked for.
     pub(super) fn params(&self) -> &ContextParams {
-        self.before
-            .map_or(&self.scene.request.params, |plan| &plan.context)
+        self.before.map_or(&self.scene.request.params, |plan| &plan.context)
     }
 
     /// Whether a plan is all that can be wished for: whoever names a number of layers wants that number, and without a
@@ -195,8 +189,7 @@ impl<'a> Trials<'a> {
 
     /// The change, if it is worth it.
     pub(super) fn worthwhile(&self, kinds: Vec<ChangeKind>) -> Option<Change> {
-        self.attempt(kinds)
-            .filter(|change| self.is_worth_it(change))
+        self.attempt(kinds).filter(|change| self.is_worth_it(change))
     }
 
     /// Whether all fits, or more is on GPUs, and generation is faster by a tenth where speeds are known.

@@ -93,10 +93,7 @@ impl SavedPlan {
         let mut changes = Vec::new();
         let mut host = 0_u64;
         for (placement, footprint) in self.plan.placements.iter().zip(footprints) {
-            let headroom = placement
-                .headroom
-                .driver
-                .saturating_add(placement.headroom.growth);
+            let headroom = placement.headroom.driver.saturating_add(placement.headroom.growth);
             let beside = headroom.saturating_add(placement.companions);
             let needed = footprint.total().saturating_add(beside);
             let of_host = match self.same_gpu(machine, placement) {
@@ -184,10 +181,7 @@ mod tests {
         type Edit = fn(&mut SavedPlan, &mut Machine);
         let cases: [(Edit, &str); 13] = [
             (|_, it| it.gpus.clear(), "RTX 3050 (CUDA0) is gone"),
-            (
-                |_, it| it.gpus[0].name = "RTX 5090".to_owned(),
-                "CUDA0 was RTX 3050 and is RTX 5090",
-            ),
+            (|_, it| it.gpus[0].name = "RTX 5090".to_owned(), "CUDA0 was RTX 3050 and is RTX 5090"),
             (
                 |_, it| it.gpus[0].backend = "Vulkan".to_owned(),
                 "RTX 3050 was driven by CUDA and is by Vulkan",
@@ -203,10 +197,7 @@ mod tests {
                 },
                 "RTX 3050 had driver 550.54 and has 560.10",
             ),
-            (
-                |_, it| it.gpus[0].total = gib(8),
-                "RTX 3050 had 6.0 GiB and has 8.0 GiB",
-            ),
+            (|_, it| it.gpus[0].total = gib(8), "RTX 3050 had 6.0 GiB and has 8.0 GiB"),
             (
                 |_, it| it.gpus[0].total -= 1,
                 "RTX 3050 had 6.0 GiB and has 6.0 GiB (6442450944 and 6442450943 bytes)",
@@ -255,10 +246,7 @@ mod tests {
                 saved.plan.placements[0].footprint = Footprint::default();
             }
             let changes = by(&saved, Footprint::new(gib(6), 0, 0));
-            assert!(
-                matches!(changes[..], [MachineChange::LessFree { .. }]),
-                "{changes:?}"
-            );
+            assert!(matches!(changes[..], [MachineChange::LessFree { .. }]), "{changes:?}");
         }
     }
 }

@@ -76,18 +76,12 @@ fn check_placements(plan: &Plan) -> Result<(), String> {
     let last = host.kind == PlacementKind::Host;
     ensure!(last, "placements ends with a GPU: the host is the last");
     let (n, count) = (plan.n_gpu_layers, gpus.len());
-    ensure!(
-        count <= MOST_GPUS,
-        "placements has {count} GPUs: llama.cpp takes at most {MOST_GPUS}"
-    );
+    ensure!(count <= MOST_GPUS, "placements has {count} GPUs: llama.cpp takes at most {MOST_GPUS}");
     for (index, gpu) in gpus.iter().enumerate() {
         let place = format!("placements[{index}]");
         let is_gpu = gpu.kind != PlacementKind::Host;
         ensure!(is_gpu, "{place}.kind is the host's, which comes last");
-        ensure!(
-            gpu.layers > 0,
-            "{place}.layers is 0: a GPU without layers is none of the plan"
-        );
+        ensure!(gpu.layers > 0, "{place}.layers is 0: a GPU without layers is none of the plan");
         let Some(device) = &gpu.device else { continue };
         let printable = device.chars().all(|c| c.is_ascii_graphic() || c == ' ');
         let is_name = (1..=LONGEST_NAME).contains(&device.len()) && printable;
@@ -120,11 +114,7 @@ fn check_split(plan: &Plan) -> Result<(), String> {
     let split = &plan.tensor_split;
     let (count, overrides) = (split.len(), plan.overrides.len());
     // Without proportions llama.cpp would share the layers out by the bytes that are free at the moment.
-    let fits = if gpus > 1 {
-        count == gpus
-    } else {
-        count <= gpus
-    };
+    let fits = if gpus > 1 { count == gpus } else { count <= gpus };
     ensure!(fits, "tensor_split has {count} proportions for {gpus} GPUs");
     for (index, share) in split.iter().enumerate() {
         ensure!(
@@ -144,10 +134,7 @@ fn check_split(plan: &Plan) -> Result<(), String> {
         let checked = rule.check();
         checked.map_err(|error| format!("overrides[{index}]: {error}"))?;
         if let Place::Gpu(gpu) = rule.place {
-            ensure!(
-                gpu < gpus,
-                "overrides[{index}].place is GPU {gpu} of {gpus}"
-            );
+            ensure!(gpu < gpus, "overrides[{index}].place is GPU {gpu} of {gpus}");
         }
     }
     Ok(())
@@ -163,15 +150,11 @@ fn check_speed(plan: &Plan) -> Result<(), String> {
         "speed.curve has {curve} points for {layers} layers"
     );
     let generation = speed.generation.iter().map(|at| at.tokens_per_second);
-    let mut all = [
-        speed.tokens_per_second,
-        speed.all_on_host,
-        speed.prompt.tokens_per_second,
-    ]
-    .into_iter()
-    .chain(speed.all_on_gpus)
-    .chain(generation)
-    .chain(speed.curve.iter().copied());
+    let mut all = [speed.tokens_per_second, speed.all_on_host, speed.prompt.tokens_per_second]
+        .into_iter()
+        .chain(speed.all_on_gpus)
+        .chain(generation)
+        .chain(speed.curve.iter().copied());
     let can_be = all.all(|speed| (0.0..=1e9).contains(&speed));
     ensure!(can_be, "speed has tokens per second that cannot be");
     let mut rates = speed.gpu_rates.iter().chain([&speed.host_rate]);

@@ -241,9 +241,7 @@ impl SavedPlan {
 /// The text of a file that is not longer than any plan.
 fn read(file: &Path) -> io::Result<String> {
     let mut text = String::new();
-    let read = File::open(file)?
-        .take(LONGEST_FILE + 1)
-        .read_to_string(&mut text)?;
+    let read = File::open(file)?.take(LONGEST_FILE + 1).read_to_string(&mut text)?;
     if read as u64 > LONGEST_FILE {
         let problem = format!("longer than any plan, which has at most {LONGEST_FILE} bytes");
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, problem));

@@ -40,9 +40,7 @@ fn json_of(saved: &SavedPlan) -> Value {
 
 #[track_caller]
 fn refused(json: &Value) -> String {
-    SavedPlan::from_json(&json.to_string())
-        .unwrap_err()
-        .to_string()
+    SavedPlan::from_json(&json.to_string()).unwrap_err().to_string()
 }
 
 #[test]
@@ -72,11 +70,9 @@ fn a_file_is_named_when_it_is_wrong() {
     written.write(&file).unwrap();
     assert_eq!(SavedPlan::read(&file).unwrap(), written);
     let too_long = " ".repeat(5 << 20);
-    for (content, words) in [
-        (None, ""),
-        (Some("{"), "EOF"),
-        (Some(&too_long), "longer than any plan"),
-    ] {
+    for (content, words) in
+        [(None, ""), (Some("{"), "EOF"), (Some(&too_long), "longer than any plan")]
+    {
         let _ = std::fs::remove_file(&file);
         if let Some(content) = content {
             std::fs::write(&file, content).unwrap();
@@ -93,17 +89,7 @@ fn what_is_no_plan_is_refused() {
     let error = SavedPlan::from_json(&twice).unwrap_err().to_string();
     assert!(error.contains("trailing"), "{error}");
     let deep = "[".repeat(100_000);
-    for text in [
-        "",
-        "{",
-        "[]",
-        "24",
-        "{} {}",
-        "{\"version\": 1}",
-        "nul",
-        "\u{0}",
-        &deep,
-    ] {
+    for text in ["", "{", "[]", "24", "{} {}", "{\"version\": 1}", "nul", "\u{0}", &deep] {
         assert!(SavedPlan::from_json(text).is_err(), "{text:?}");
     }
 }
@@ -190,10 +176,7 @@ fn another_model_is_refused_and_both_are_named() {
     let error = saved().check_model(&other.header().unwrap()).unwrap_err();
     assert!(matches!(error, SavedPlanError::OtherModel { .. }));
     let text = error.to_string();
-    assert!(
-        text.contains("Llama 8B (") && text.contains("Qwen 4B ("),
-        "{text}"
-    );
+    assert!(text.contains("Llama 8B (") && text.contains("Qwen 4B ("), "{text}");
 }
 
 /// Every place in a JSON value, as a pointer.

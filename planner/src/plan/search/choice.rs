@@ -162,12 +162,8 @@ impl<'a> Placements<'a> {
         let used = self.room(path).gpus;
         let is_used = |gpu: &&&Gpu| used.iter().any(|used| std::ptr::eq(*used, **gpu));
         let list = |gpus: Vec<&str>| gpus.join(", ");
-        let unused: Vec<&str> = self
-            .gpus
-            .iter()
-            .filter(|gpu| !is_used(gpu))
-            .map(|gpu| gpu.name.as_str())
-            .collect();
+        let unused: Vec<&str> =
+            self.gpus.iter().filter(|gpu| !is_used(gpu)).map(|gpu| gpu.name.as_str()).collect();
         if !used.is_empty() && !unused.is_empty() {
             let why = match self.policy {
                 Policy::Fastest => "the plan would not be faster",

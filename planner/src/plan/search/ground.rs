@@ -61,9 +61,7 @@ impl Ground {
             _ => Rc::new(Estimate::new(profile, gpus, params)?),
         };
         let workload = Workload::of(profile, estimate.sizes());
-        let free = gpus
-            .iter()
-            .map(|gpu| gpu.free.saturating_sub(headroom(gpu, &workload)));
+        let free = gpus.iter().map(|gpu| gpu.free.saturating_sub(headroom(gpu, &workload)));
         let budgets: Vec<u64> = free.collect();
         let rooms: Vec<Roles> = budgets
             .iter()
@@ -123,21 +121,15 @@ fn smallest_compute(
     let some = |n: u32| n.min(layers.saturating_sub(1)).max(2);
     let by_role = |estimate: &Estimate| Roles {
         output: least(estimate, &[&[1]]),
-        borrowing: least(
-            estimate,
-            &[&[some(2)], &[some(layers / 2)], &[some(layers)]],
-        ),
+        borrowing: least(estimate, &[&[some(2)], &[some(layers / 2)], &[some(layers)]]),
         blocks: least(estimate, &[&[layers]]),
     };
     let mut least_alone = by_role(alone);
     if !parts.all.is_empty() {
         // What is not there need not be computed with.
         let names = parts.names();
-        let parted = by_role(
-            &alone
-                .clone()
-                .placing(|name| names.contains(name).then_some(Place::Host)),
-        );
+        let parted =
+            by_role(&alone.clone().placing(|name| names.contains(name).then_some(Place::Host)));
         least_alone = least_alone.least(parted);
     }
     if !one_of_several {

@@ -34,11 +34,7 @@ pub(super) struct Least {
 }
 
 impl Least {
-    const NONE: Self = Self {
-        bytes: u64::MAX,
-        unsure: u64::MAX,
-        looks: 0,
-    };
+    const NONE: Self = Self { bytes: u64::MAX, unsure: u64::MAX, looks: 0 };
 
     fn see(&mut self, bytes: u64, unsure: u64) {
         let is_smaller = bytes < self.bytes || unsure < self.unsure;
@@ -52,11 +48,7 @@ impl Least {
     fn at_least(&self, careful: bool, believe: bool) -> u64 {
         let unsure = if careful { self.unsure } else { 0 };
         let bytes = self.bytes.saturating_add(unsure);
-        if believe && self.looks >= TRUSTED {
-            bytes
-        } else {
-            bytes / 4
-        }
+        if believe && self.looks >= TRUSTED { bytes } else { bytes / 4 }
     }
 }
 
@@ -81,9 +73,7 @@ impl Placements<'_> {
         let correction = given.correction(path.setting);
         let more = correction.gpus.get(&gpu).copied().unwrap_or(0);
         let careful = given.careful && self.request.headroom.adds_uncertainty();
-        let compute = least
-            .at_least(careful, given.hasty)
-            .saturating_add_signed(more);
+        let compute = least.at_least(careful, given.hasty).saturating_add_signed(more);
         let bytes = ground.table.bytes(gpu, run, &self.parts);
         bytes.saturating_add(compute) <= ground.budgets[gpu]
     }
@@ -107,10 +97,7 @@ impl Placements<'_> {
             output_alone,
             path.first > 0,
             parted(path),
-            [
-                run.kept > 0,
-                run.kept == self.parts.count(run.begin, run.end),
-            ],
+            [run.kept > 0, run.kept == self.parts.count(run.begin, run.end)],
         )
     }
 
@@ -181,15 +168,9 @@ impl Placements<'_> {
         let alone = &self.grounds[path.setting].alone;
         let estimate = match self.orders[path.order][..] {
             [gpu] if alone.contains_key(&gpu) => Rc::clone(&alone[&gpu]),
-            _ => Rc::new(Estimate::new(
-                self.profile,
-                &self.gpus_of(path),
-                self.params(path),
-            )?),
+            _ => Rc::new(Estimate::new(self.profile, &self.gpus_of(path), self.params(path))?),
         };
-        self.estimates
-            .borrow_mut()
-            .insert(key, Rc::clone(&estimate));
+        self.estimates.borrow_mut().insert(key, Rc::clone(&estimate));
         Ok(estimate)
     }
 

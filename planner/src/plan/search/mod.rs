@@ -50,7 +50,8 @@ use self::probed::Probed;
 use self::setting::Setting;
 use self::table::Table;
 
-/// Placements that are looked at before the search gives up: many times what any of a thousand random machines has taken.
+/// Placements that are looked at before the search gives up: many times what any of a thousand random machines has
+/// taken.
 const MOST_LOOKED_AT: usize = 4096;
 
 /// The part of the least cost that decides between equals.
@@ -124,10 +125,7 @@ impl Given {
 
     /// What probes have shown beyond the estimate under this setting, else under another.
     fn correction(&self, setting: usize) -> &Corrections {
-        const NONE: &Corrections = &Corrections {
-            gpus: BTreeMap::new(),
-            host: 0,
-        };
+        const NONE: &Corrections = &Corrections { gpus: BTreeMap::new(), host: 0 };
         let of_another = || self.corrections.values().next();
         let known = self.corrections.get(&setting).or_else(of_another);
         known.unwrap_or(NONE)
@@ -205,11 +203,7 @@ impl<'a> Placements<'a> {
             let gpus = (0..table.gpus.len()).map(|gpu| table.whole_seconds(gpu));
             gpus.chain([table.host_seconds(table.layers, None)])
         });
-        let least = if by_layers {
-            1.0
-        } else {
-            fastest.fold(f64::INFINITY, f64::min)
-        };
+        let least = if by_layers { 1.0 } else { fastest.fold(f64::INFINITY, f64::min) };
         if by_layers {
             for ground in &mut grounds {
                 ground.table.price_by_layers();
@@ -234,16 +228,14 @@ impl<'a> Placements<'a> {
         })
     }
 
-    /// The cheapest path that fits by the estimate, corrected. Where too many lack a little, one that is found in haste.
+    /// The cheapest path that fits by the estimate, corrected. Where too many lack a little, one that is found in
+    /// haste.
     fn search(&self, given: &Given) -> Result<Option<Found>, Error> {
         let found = self.search_with_care(given)?;
         if found.is_some() || !self.gave_up.get() {
             return Ok(found);
         }
-        self.search_with_care(&Given {
-            hasty: true,
-            ..given.clone()
-        })
+        self.search_with_care(&Given { hasty: true, ..given.clone() })
     }
 
     /// The same, but for haste.
@@ -267,12 +259,8 @@ impl<'a> Placements<'a> {
                     continue;
                 };
                 let prices = self.prices(table, &self.orders[order]);
-                let around = Around {
-                    prices,
-                    onward: Onward::new(&prices),
-                    host_room,
-                    may_fit: &may_fit,
-                };
+                let around =
+                    Around { prices, onward: Onward::new(&prices), host_room, may_fit: &may_fit };
                 heap.begin(setting, order, self.on_host(), extra, &around);
                 arounds.insert((setting, order), around);
             }
@@ -308,11 +296,7 @@ impl<'a> Placements<'a> {
                 looks += 1;
                 let levels = self.levels(&node.path, given)?;
                 if levels.fit() {
-                    return Ok(Some(Found {
-                        path: node.path,
-                        cost: node.bound,
-                        levels,
-                    }));
+                    return Ok(Some(Found { path: node.path, cost: node.bound, levels }));
                 }
             }
             heap.keep_single_copy(&node, around);
@@ -342,12 +326,7 @@ impl<'a> Placements<'a> {
     }
 
     fn prices<'p>(&'p self, table: &'p Table, order: &'p [usize]) -> Prices<'p> {
-        Prices {
-            table,
-            order,
-            parts: &self.parts,
-            tie: self.tie,
-        }
+        Prices { table, order, parts: &self.parts, tie: self.tie }
     }
 
     /// Bytes that the host has for what layers leave to it at most; `None` where it has too few for what

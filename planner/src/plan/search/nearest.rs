@@ -16,11 +16,7 @@ impl Placements<'_> {
             let levels = self.levels(&path, given)?;
             let less = |known: &Found| levels.lack() < known.levels.lack();
             if !levels.fit() && nearest.as_ref().is_none_or(less) {
-                nearest = Some(Found {
-                    cost: self.cost(&path),
-                    path,
-                    levels,
-                });
+                nearest = Some(Found { cost: self.cost(&path), path, levels });
             }
         }
         Ok(nearest)
@@ -37,11 +33,7 @@ impl Placements<'_> {
                 let levels = self.levels(&path, given)?;
                 let less = |known: &Found| levels.lack() < known.levels.lack();
                 if least.as_ref().is_none_or(less) {
-                    least = Some(Found {
-                        cost: self.cost(&path),
-                        path,
-                        levels,
-                    });
+                    least = Some(Found { cost: self.cost(&path), path, levels });
                 }
             }
         }
@@ -74,13 +66,7 @@ impl Placements<'_> {
             runs.push((end, 0));
             begin = end;
         }
-        Some(Path {
-            setting: 0,
-            order,
-            first,
-            runs,
-            single_copy: false,
-        })
+        Some(Path { setting: 0, order, first, runs, single_copy: false })
     }
 
     /// What a path costs.
@@ -88,11 +74,7 @@ impl Placements<'_> {
         let ground = &self.grounds[path.setting];
         let prices = self.prices(&ground.table, &self.orders[path.order]);
         let runs = path.runs().enumerate().map(|(n, run)| prices.run(n, run));
-        let single_copy = if path.single_copy {
-            prices.single_copy()
-        } else {
-            0.0
-        };
+        let single_copy = if path.single_copy { prices.single_copy() } else { 0.0 };
         let steps = self.tie * f64::from(ground.setting.steps);
         steps + prices.host_seconds(path.first) + runs.sum::<f64>() + single_copy
     }
@@ -117,10 +99,7 @@ impl Placements<'_> {
         }
         if path.single_copy {
             let single_copy = false;
-            return vec![Path {
-                single_copy,
-                ..path.clone()
-            }];
+            return vec![Path { single_copy, ..path.clone() }];
         }
         let kept = (0..path.runs.len()).filter(|&n| path.runs[n].1 > 0);
         let fewer = kept.map(|n| {

@@ -34,19 +34,13 @@ pub(super) fn orders(gpus: &[&Gpu], rates: &[Rate], exactly: bool) -> Vec<Order>
         let mut fastest = own;
         fastest.sort_by(|&a, &b| {
             let rate = |gpu: usize| rates[gpu].bytes_per_second;
-            rate(b)
-                .total_cmp(&rate(a))
-                .then(gpus[b].free.cmp(&gpus[a].free))
+            rate(b).total_cmp(&rate(a)).then(gpus[b].free.cmp(&gpus[a].free))
         });
         for n in 1..=fastest.len().min(MOST_GPUS) {
             let fastest = &fastest[..n];
             let mut in_place = fastest.to_vec();
             in_place.sort_unstable();
-            all.extend([
-                in_place,
-                fastest.to_vec(),
-                fastest.iter().rev().copied().collect(),
-            ]);
+            all.extend([in_place, fastest.to_vec(), fastest.iter().rev().copied().collect()]);
         }
     }
     all.sort_by(|a, b| a.len().cmp(&b.len()).then_with(|| a.cmp(b)));
@@ -108,10 +102,7 @@ mod tests {
     #[test]
     fn unequal_gpus_come_in_every_order_and_equal_ones_in_one() {
         let card = |free| Gpu::new("card").total(gib(24)).free(gib(free));
-        assert_eq!(
-            of(&[card(8), card(9)]),
-            [vec![0], vec![1], vec![0, 1], vec![1, 0]]
-        );
+        assert_eq!(of(&[card(8), card(9)]), [vec![0], vec![1], vec![0, 1], vec![1, 0]]);
         assert_eq!(of(&[card(8), card(8)]), [vec![0], vec![0, 1]]);
         // 4 + 12 + 24 + 24 of four unequal ones.
         assert_eq!(of(&[card(5), card(6), card(7), card(8)]).len(), 64);
@@ -128,9 +119,8 @@ mod tests {
 
     #[test]
     fn of_many_the_fastest_are_taken() {
-        let cards: Vec<Gpu> = (1..=15)
-            .map(|n| Gpu::new("card").total(gib(24)).free(gib(n)))
-            .collect();
+        let cards: Vec<Gpu> =
+            (1..=15).map(|n| Gpu::new("card").total(gib(24)).free(gib(n))).collect();
         let all = of(&cards);
         assert!(all.len() <= 45, "{}", all.len());
         assert!(all.contains(&(0..15).collect()) && all.contains(&vec![14]));

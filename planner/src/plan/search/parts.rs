@@ -45,14 +45,12 @@ impl<'a> Parts<'a> {
                     stems.entry(stem).or_default().push(weight);
                 }
             }
-            parts
-                .all
-                .extend(stems.into_iter().rev().map(|(stem, weights)| Part {
-                    block,
-                    stem,
-                    matrices: matrices(profile, weights.iter().copied()),
-                    weights,
-                }));
+            parts.all.extend(stems.into_iter().rev().map(|(stem, weights)| Part {
+                block,
+                stem,
+                matrices: matrices(profile, weights.iter().copied()),
+                weights,
+            }));
         }
         parts.begins.push(parts.all.len());
         parts

@@ -25,12 +25,7 @@ pub(super) struct Onward {
 
 impl Onward {
     pub(super) fn new(prices: &Prices<'_>) -> Self {
-        let Prices {
-            table,
-            order,
-            parts,
-            ..
-        } = *prices;
+        let Prices { table, order, parts, .. } = *prices;
         let layers = table.layers as usize;
         let mut cost = vec![vec![f64::INFINITY; layers + 1]; order.len() + 1];
         let mut host = vec![vec![u64::MAX; layers + 1]; order.len() + 1];
@@ -190,13 +185,7 @@ impl Heap {
                 extra + around.prices.host_seconds(first),
                 0.0,
                 around.prices.table.host_bytes(first),
-                Path {
-                    setting,
-                    order,
-                    first,
-                    runs: Vec::new(),
-                    single_copy: false,
-                },
+                Path { setting, order, first, runs: Vec::new(), single_copy: false },
                 around,
             );
         }
@@ -240,13 +229,7 @@ impl Heap {
         if node.path.is_pipelined() {
             let mut path = node.path.clone();
             path.single_copy = true;
-            self.put(
-                node.cost + around.prices.single_copy(),
-                0.0,
-                node.host,
-                path,
-                around,
-            );
+            self.put(node.cost + around.prices.single_copy(), 0.0, node.host, path, around);
         }
     }
 
@@ -290,14 +273,7 @@ impl Heap {
         let bound = cost - gain + around.onward.cost[n][end];
         let least_host = host.saturating_add(around.onward.host[n][end]);
         if bound.is_finite() && least_host <= around.host_room {
-            self.0.push(Node {
-                bound,
-                cost,
-                gain,
-                again: false,
-                host,
-                path,
-            });
+            self.0.push(Node { bound, cost, gain, again: false, host, path });
         }
     }
 }

@@ -58,11 +58,7 @@ impl<'f, 'a> Probed<'f, 'a> {
     ///
     /// What keeps llama.cpp from taking the parameters at all.
     pub(super) fn search(&mut self) -> Result<Option<(Found, Option<Found>)>, Error> {
-        let most = if self.placements.gpus.len() < 2 {
-            MOST_PROBES.0
-        } else {
-            MOST_PROBES.1
-        };
+        let most = if self.placements.gpus.len() < 2 { MOST_PROBES.0 } else { MOST_PROBES.1 };
         let mut best: Option<Found> = None;
         loop {
             let better = self.placements.search(&self.given)?;
@@ -135,10 +131,8 @@ impl<'f, 'a> Probed<'f, 'a> {
             }
             // It does not fit, which is no refusal.
             Err(source) if source.is::<NoRoom>() => {
-                self.no_room.get_or_insert(Error::Probe {
-                    n_gpu_layers: split.n_gpu_layers,
-                    source,
-                });
+                self.no_room
+                    .get_or_insert(Error::Probe { n_gpu_layers: split.n_gpu_layers, source });
                 None
             }
             Err(source) => {
@@ -148,10 +142,7 @@ impl<'f, 'a> Probed<'f, 'a> {
                 if *refusals == MOST_REFUSALS {
                     self.given.shunned.insert(path.order);
                 }
-                let error = Error::Probe {
-                    n_gpu_layers: split.n_gpu_layers,
-                    source,
-                };
+                let error = Error::Probe { n_gpu_layers: split.n_gpu_layers, source };
                 let names = room.names();
                 self.refusal.get_or_insert((names, error));
                 None

@@ -15,14 +15,8 @@ pub(super) struct Setting {
 }
 
 /// From the largest to the smallest.
-const TYPES: [KvType; 6] = [
-    KvType::F16,
-    KvType::Q8_0,
-    KvType::Q5_1,
-    KvType::Q5_0,
-    KvType::Q4_1,
-    KvType::Q4_0,
-];
+const TYPES: [KvType; 6] =
+    [KvType::F16, KvType::Q8_0, KvType::Q5_1, KvType::Q5_0, KvType::Q4_1, KvType::Q4_0];
 
 /// A smaller type of cache costs quality: twice a step.
 const STEPS_PER_TYPE: u32 = 2;
@@ -30,10 +24,7 @@ const STEPS_PER_TYPE: u32 = 2;
 impl Setting {
     /// These parameters, as they are.
     pub(super) fn wanted(params: &ContextParams) -> Self {
-        Self {
-            params: params.clone(),
-            steps: 0,
-        }
+        Self { params: params.clone(), steps: 0 }
     }
 
     /// All that a request allows, the wanted ones first. `params` are the request's, resolved.
@@ -43,9 +34,7 @@ impl Setting {
         params: &ContextParams,
         gpus: &[&Gpu],
     ) -> Vec<Self> {
-        let most = request
-            .max_ubatch
-            .filter(|_| leaves_something(profile, gpus));
+        let most = request.max_ubatch.filter(|_| leaves_something(profile, gpus));
         let most = most.map(|most| most.min(params.n_batch).min(params.n_ctx));
         let ubatches = ubatches(params.n_ubatch, request.min_ubatch, most);
         let types: Vec<(KvType, KvType)> = match request.kv_cache {
@@ -62,13 +51,8 @@ impl Setting {
         for (smaller, &(type_k, type_v)) in (0..).zip(&types) {
             for (elsewhere, &offload_kqv) in (0..).zip(places) {
                 for &(changed, n_ubatch) in &ubatches {
-                    let params = ContextParams {
-                        type_k,
-                        type_v,
-                        offload_kqv,
-                        n_ubatch,
-                        ..params.clone()
-                    };
+                    let params =
+                        ContextParams { type_k, type_v, offload_kqv, n_ubatch, ..params.clone() };
                     // What llama.cpp would refuse (a width that is no multiple of the type's block) is no choice,
                     // unless it is the only one: then its error is the answer.
                     let refused = smaller > 0 && params.check_kv_types(&profile.hparams).is_err();
@@ -85,10 +69,8 @@ impl Setting {
 
 fn types_down_to(least: KvType) -> Vec<(KvType, KvType)> {
     let bytes = |ty: KvType| ty.tensor_type().row_bytes(256);
-    let mut types: Vec<KvType> = TYPES
-        .into_iter()
-        .filter(|&ty| bytes(ty) >= bytes(least))
-        .collect();
+    let mut types: Vec<KvType> =
+        TYPES.into_iter().filter(|&ty| bytes(ty) >= bytes(least)).collect();
     if types.is_empty() {
         types.push(least);
     }
@@ -103,11 +85,7 @@ fn ubatches(wanted: u32, least: Option<u32>, most: Option<u32>) -> Vec<(u32, u32
     let halves = (1..).zip(halves.skip(1).take_while(|&n| n >= least));
     let doubles = std::iter::successors(Some(wanted), |&n| n.checked_mul(2));
     let doubles = (1..).zip(doubles.skip(1).take_while(|&n| n > 0 && n <= most));
-    [(0, wanted)]
-        .into_iter()
-        .chain(halves)
-        .chain(doubles)
-        .collect()
+    [(0, wanted)].into_iter().chain(halves).chain(doubles).collect()
 }
 
 /// Whether GPUs are there and some of the model stays on the host: then prompts carry its weights over once for each
@@ -144,15 +122,9 @@ mod tests {
     #[test]
     fn ubatches_are_halved_and_doubled_as_far_as_is_allowed() {
         assert_eq!(ubatches(512, None, None), [(0, 512)]);
-        assert_eq!(
-            ubatches(512, Some(128), None),
-            [(0, 512), (1, 256), (2, 128)]
-        );
+        assert_eq!(ubatches(512, Some(128), None), [(0, 512), (1, 256), (2, 128)]);
         assert_eq!(ubatches(512, Some(1024), None), [(0, 512)]);
         assert_eq!(ubatches(0, Some(128), Some(2048)), [(0, 0)]);
-        assert_eq!(
-            ubatches(512, None, Some(2048)),
-            [(0, 512), (1, 1024), (2, 2048)]
-        );
+        assert_eq!(ubatches(512, None, Some(2048)), [(0, 512), (1, 1024), (2, 2048)]);
     }
 }

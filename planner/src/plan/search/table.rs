@@ -35,11 +35,7 @@ pub(super) struct Roles {
 
 impl Roles {
     pub(super) fn map(self, f: impl Fn(u64) -> u64) -> Self {
-        Self {
-            output: f(self.output),
-            borrowing: f(self.borrowing),
-            blocks: f(self.blocks),
-        }
+        Self { output: f(self.output), borrowing: f(self.borrowing), blocks: f(self.blocks) }
     }
 
     /// The smaller of each.
@@ -55,12 +51,7 @@ impl Roles {
 impl Run {
     /// A run on the `n`th GPU.
     pub(super) const fn of(n: usize, begin: u32, end: u32, kept: u32) -> Self {
-        Self {
-            first: n == 0,
-            begin,
-            end,
-            kept,
-        }
+        Self { first: n == 0, begin, end, kept }
     }
 }
 
@@ -151,9 +142,7 @@ impl Table {
             host_seconds: firsts.map(|first| seconds(Place::Host, first)).collect(),
             crossings: places.map(|place| model.crossing(place) * ways).collect(),
             part_host_bytes: byte_sums(part_file_bytes),
-            part_blocks: running(opens.iter().map(|&opens| u32::from(opens)), |sum, one| {
-                sum + one
-            }),
+            part_blocks: running(opens.iter().map(|&opens| u32::from(opens)), |sum, one| sum + one),
             layers,
             most_room: rooms.iter().map(|room| room.blocks).max().unwrap_or(0),
             gpus: gpus.collect(),

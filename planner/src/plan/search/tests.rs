@@ -19,11 +19,7 @@ use shapes::dims::Experts;
 use shapes::{LLAMA_8B, Shape};
 
 /// Eight experts of 512, of which a token uses two.
-const EXPERTS: Experts = Experts {
-    n: 8,
-    used: 2,
-    ff: 512,
-};
+const EXPERTS: Experts = Experts { n: 8, used: 2, ff: 512 };
 
 /// A model of a few blocks, dense or of experts.
 fn shape(most_blocks: u32) -> impl Strategy<Value = Shape> {
@@ -44,32 +40,17 @@ fn gpus(most: usize) -> impl Strategy<Value = Vec<Gpu>> {
                 _ => gpu,
             };
             // Some of unknown speed, some slower than the host.
-            if speed < 50 {
-                gpu
-            } else {
-                gpu.bandwidth(speed * 1_000_000_000)
-            }
+            if speed < 50 { gpu } else { gpu.bandwidth(speed * 1_000_000_000) }
         });
     prop::collection::vec(gpu, 1..=most)
 }
 
 fn request() -> impl Strategy<Value = Request> {
     let (parts, types) = (shapes::any::host_parts(), shapes::any::kv_cache());
-    let place = prop_oneof![
-        Just(KvPlace::Given),
-        Just(KvPlace::Given),
-        Just(KvPlace::Auto)
-    ];
+    let place = prop_oneof![Just(KvPlace::Given), Just(KvPlace::Given), Just(KvPlace::Auto)];
     let headroom = (0..mib(60)).prop_map(Headroom::Bytes);
-    (
-        parts,
-        types,
-        place,
-        headroom,
-        1u32..6000,
-        prop::option::of(64u32..512),
-    )
-        .prop_map(|(parts, types, place, headroom, n_ctx, min_ubatch)| {
+    (parts, types, place, headroom, 1u32..6000, prop::option::of(64u32..512)).prop_map(
+        |(parts, types, place, headroom, n_ctx, min_ubatch)| {
             let mut request = Request::new()
                 .host_parts(parts)
                 .kv_cache(types)
@@ -78,7 +59,8 @@ fn request() -> impl Strategy<Value = Request> {
                 .n_ctx(n_ctx);
             request.min_ubatch = min_ubatch;
             request
-        })
+        },
+    )
 }
 
 fn machine(gpus: Vec<Gpu>, host: u64) -> Machine {
@@ -101,13 +83,7 @@ fn ways(placements: &Placements<'_>, setting: usize, order: usize) -> Vec<Path> 
     let layers = placements.profile.full_offload();
     let n = placements.orders[order].len();
     let mut begun: Vec<Path> = (0..=layers)
-        .map(|first| Path {
-            setting,
-            order,
-            first,
-            runs: Vec::new(),
-            single_copy: false,
-        })
+        .map(|first| Path { setting, order, first, runs: Vec::new(), single_copy: false })
         .collect();
     for _ in 0..n {
         let mut longer = Vec::new();
@@ -127,10 +103,7 @@ fn ways(placements: &Placements<'_>, setting: usize, order: usize) -> Vec<Path> 
     let single: Vec<Path> = begun
         .iter()
         .filter(|path| path.is_pipelined())
-        .map(|path| Path {
-            single_copy: true,
-            ..path.clone()
-        })
+        .map(|path| Path { single_copy: true, ..path.clone() })
         .collect();
     begun.extend(single);
     begun
@@ -147,12 +120,7 @@ fn cost(placements: &Placements<'_>, request: &Request, path: &Path, tie: f64) -
     let seconds = model.seconds(&placements.assignment(path), &request.work(profile));
     let ground = &placements.grounds[path.setting];
     let order = &placements.orders[path.order];
-    let prices = Prices {
-        table: &ground.table,
-        order,
-        parts: &placements.parts,
-        tie,
-    };
+    let prices = Prices { table: &ground.table, order, parts: &placements.parts, tie };
     let gpu_prices = path.runs().enumerate().map(|(n, run)| {
         // The price of a run, but for its seconds.
         prices.run(n, run) - prices.seconds(n, run)
@@ -163,11 +131,8 @@ fn cost(placements: &Placements<'_>, request: &Request, path: &Path, tie: f64) -
 
 /// Whether a path fits, put together anew from free bytes, headroom and footprints.
 fn fits(placements: &Placements<'_>, request: &Request, path: &Path) -> bool {
-    let (profile, params, host) = (
-        placements.profile,
-        placements.params(path),
-        &placements.machine.host,
-    );
+    let (profile, params, host) =
+        (placements.profile, placements.params(path), &placements.machine.host);
     let gpus = placements.gpus_of(path);
     let split = placements.split(path);
     let estimate = Estimate::new(profile, &gpus, params).unwrap();
@@ -194,13 +159,10 @@ fn exhaustive(placements: &Placements<'_>, request: &Request) -> Option<(f64, Pa
     let all = settings.flat_map(|setting| {
         (0..placements.orders.len()).flat_map(move |order| ways(placements, setting, order))
     });
-    let mut priced: Vec<(f64, Path)> = all
-        .map(|path| (cost(placements, request, &path, placements.tie), path))
-        .collect();
+    let mut priced: Vec<(f64, Path)> =
+        all.map(|path| (cost(placements, request, &path, placements.tie), path)).collect();
     priced.sort_by(|a, b| a.0.total_cmp(&b.0));
-    priced
-        .into_iter()
-        .find(|(_, path)| fits(placements, request, path))
+    priced.into_iter().find(|(_, path)| fits(placements, request, path))
 }
 
 fn same(a: f64, b: f64) -> bool {
@@ -222,16 +184,9 @@ fn compare(shape: &Shape, gpus: Vec<Gpu>, host: u64, request: &Request) -> Resul
         (None, None) => Ok(()),
         (Some(found), Some((cost, _))) if same(found.cost, *cost) => {
             let again = search(&placements).unwrap();
-            if again.path == found.path {
-                Ok(())
-            } else {
-                Err("not deterministic".to_owned())
-            }
+            if again.path == found.path { Ok(()) } else { Err("not deterministic".to_owned()) }
         }
-        _ => Err(format!(
-            "found {:?}\nbest {best:?}",
-            found.map(|found| (found.cost, found.path))
-        )),
+        _ => Err(format!("found {:?}\nbest {best:?}", found.map(|found| (found.cost, found.path)))),
     }
 }
 
@@ -326,19 +281,9 @@ fn the_patterns_of_parts_that_stay_on_the_host_name_those_and_no_others() {
         .kept(&[(1, 3), (8, 7)])
         .flat_map(|part| part.weights.iter().map(|weight| weight.name.as_str()))
         .collect();
-    for weight in profile
-        .weights
-        .blocks
-        .iter()
-        .flat_map(|block| &block.weights)
-    {
+    for weight in profile.weights.blocks.iter().flat_map(|block| &block.weights) {
         let moved = rules.place(&weight.name) == Some(Place::Host);
-        assert_eq!(
-            moved,
-            kept.contains(weight.name.as_str()),
-            "{}",
-            weight.name
-        );
+        assert_eq!(moved, kept.contains(weight.name.as_str()), "{}", weight.name);
     }
     let nothing = [TensorOverride::new(NOTHING, Place::Host)];
     let nothing = crate::memory::OverrideRules::new(&nothing, 1).unwrap();
@@ -390,17 +335,12 @@ fn a_host_without_room_for_its_compute_buffer_is_not_looked_at_again_and_again()
         ..LLAMA_8B
     };
     let profile = shape.profile();
-    let request = Request::new()
-        .headroom(Headroom::Bytes(0))
-        .host_parts(HostParts::FeedForward)
-        .n_ctx(513);
+    let request =
+        Request::new().headroom(Headroom::Bytes(0)).host_parts(HostParts::FeedForward).n_ctx(513);
     let params = params(&profile, &request);
     let card = |free| Gpu::new("card").total(mib(900)).free(free);
-    let gpus = vec![
-        card(49_298_429),
-        card(46_337_063),
-        card(109_120_842).bandwidth(497_000_000_000),
-    ];
+    let gpus =
+        vec![card(49_298_429), card(46_337_063), card(109_120_842).bandwidth(497_000_000_000)];
     let machine = machine(gpus, 379_516_288);
     let placements =
         Placements::new(&profile, &machine, &request, &params, Policy::Fastest).unwrap();
@@ -448,10 +388,8 @@ fn a_host_that_lacks_only_what_the_estimate_may_be_wrong_by_is_not_looked_at_aga
         tied: true,
         ..LLAMA_8B
     };
-    let request = Request::new()
-        .headroom(Headroom::Bytes(0))
-        .host_parts(HostParts::FeedForward)
-        .n_ctx(338);
+    let request =
+        Request::new().headroom(Headroom::Bytes(0)).host_parts(HostParts::FeedForward).n_ctx(338);
     let card = |free| Gpu::new("card").total(mib(700)).free(free);
     let gpus = vec![
         card(45_941_663),

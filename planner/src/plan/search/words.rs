@@ -58,9 +58,7 @@ impl<'a> Placements<'a> {
     pub(super) fn kept_names(&self, path: &Path) -> impl Iterator<Item = &str> {
         let kept: Vec<(u32, u32)> = path.runs().map(|run| (run.end, run.kept)).collect();
         let parts: Vec<_> = self.parts.kept(&kept).collect();
-        parts
-            .into_iter()
-            .flat_map(|part| part.weights.iter().map(|weight| weight.name.as_str()))
+        parts.into_iter().flat_map(|part| part.weights.iter().map(|weight| weight.name.as_str()))
     }
 
     pub(super) fn gpus_of(&self, path: &Path) -> Vec<&'a Gpu> {

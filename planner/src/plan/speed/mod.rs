@@ -86,12 +86,7 @@ impl Speed {
         let n_gpus = rates.gpus.len();
         let on_host = assignment.layers().any(|place| place == Place::Host);
         let on_host = (on_host || !split.overrides.is_empty()).then_some(&rates.host);
-        let basis = rates
-            .gpus
-            .iter()
-            .chain(on_host)
-            .map(|rate| rate.basis)
-            .max();
+        let basis = rates.gpus.iter().chain(on_host).map(|rate| rate.basis).max();
         let basis = basis.unwrap_or(rates.host.basis);
         let depth = workload.depth();
         let plain = SpeedModel::new(profile, params, rates);
@@ -112,10 +107,8 @@ impl Speed {
         let placed = plain.clone().overrides(profile, &split.overrides)?;
         let speed_at = |depth| rounded(placed.tokens_per_second(assignment, depth));
         let prompt = placed.prompt_seconds(assignment, &workload);
-        let generation = |&depth: &u32| GenerationSpeed {
-            depth,
-            tokens_per_second: speed_at(depth),
-        };
+        let generation =
+            |&depth: &u32| GenerationSpeed { depth, tokens_per_second: speed_at(depth) };
         Ok(Self {
             basis,
             prompt: PromptSpeed {

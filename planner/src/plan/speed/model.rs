@@ -68,9 +68,7 @@ impl SpeedModel {
                 }
             }
             let places = places.into_iter();
-            places
-                .map(|(place, weights)| (place, matrices(profile, weights)))
-                .collect()
+            places.map(|(place, weights)| (place, matrices(profile, weights))).collect()
         });
         self.moved = blocks.collect();
         Ok(self)
@@ -192,9 +190,7 @@ impl SpeedModel {
             let rate = borrows.unwrap_or_else(|| self.rate(place));
             let weights = self.compute(&work.matrices, place, first, n_tokens);
             let caches = work.caches.iter();
-            let attention: f64 = caches
-                .map(|it| rate.prompt_attend(it, n_tokens, depth))
-                .sum();
+            let attention: f64 = caches.map(|it| rate.prompt_attend(it, n_tokens, depth)).sum();
             let carried = if borrows.is_some() || self.is_carried(work, place) {
                 self.carry_cache(work, rate, depth)
             } else {
@@ -266,16 +262,8 @@ impl SpeedModel {
     /// Over the prompt's computations of `n_ubatch` tokens and the rest.
     fn sum_of_computations(&self, workload: &Workload, of: impl Fn(u32) -> f64) -> f64 {
         let (n, prompt) = (self.n_ubatch, workload.prompt);
-        let whole = if prompt >= n {
-            f64::from(prompt / n) * of(n)
-        } else {
-            0.0
-        };
-        let rest = if prompt.is_multiple_of(n) {
-            0.0
-        } else {
-            of(prompt % n)
-        };
+        let whole = if prompt >= n { f64::from(prompt / n) * of(n) } else { 0.0 };
+        let rest = if prompt.is_multiple_of(n) { 0.0 } else { of(prompt % n) };
         whole + rest
     }
 

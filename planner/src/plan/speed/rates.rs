@@ -134,10 +134,7 @@ impl Rates {
     #[must_use]
     pub fn of(gpus: &[&Gpu], host: &Host) -> Self {
         let host = Rate::of_host(host);
-        Self {
-            gpus: gpus.iter().map(|gpu| Rate::of_gpu(gpu, &host)).collect(),
-            host,
-        }
+        Self { gpus: gpus.iter().map(|gpu| Rate::of_gpu(gpu, &host)).collect(), host }
     }
 
     /// Rates that are stated.
@@ -196,11 +193,7 @@ impl Rate {
             GpuKind::Discrete => (UNKNOWN_GPU, Basis::Guess),
         };
         let (bytes_per_second, basis) = read_rate(gpu.bandwidth, GPU_SHARE, unknown);
-        let basis = if basis == Basis::Guess {
-            unknown_basis
-        } else {
-            basis
-        };
+        let basis = if basis == Basis::Guess { unknown_basis } else { basis };
         let (upload, crossing) = match gpu.kind {
             GpuKind::Integrated => (bytes_per_second, CROSSING),
             GpuKind::Remote => (REMOTE_LINK, REMOTE_CROSSING),
@@ -210,13 +203,8 @@ impl Rate {
                 (upload, CROSSING)
             }
         };
-        Self {
-            upload,
-            crossing,
-            basis,
-            ..Self::new(bytes_per_second).per_layer(GPU_LAYER)
-        }
-        .by(gpu.rates.as_ref())
+        Self { upload, crossing, basis, ..Self::new(bytes_per_second).per_layer(GPU_LAYER) }
+            .by(gpu.rates.as_ref())
     }
 
     /// With what was measured instead.
@@ -301,9 +289,8 @@ impl Rate {
     /// Seconds in which so many tokens at once pass these weights.
     pub(super) fn prompt(&self, matrices: &Matrices, n_tokens: u32) -> f64 {
         let operations = 2.0 * matrices.multiplications * f64::from(n_tokens);
-        let flops = self
-            .prompt_flops(matrices, n_tokens)
-            .unwrap_or_else(|| self.flops_with(n_tokens));
+        let flops =
+            self.prompt_flops(matrices, n_tokens).unwrap_or_else(|| self.flops_with(n_tokens));
         let bytes = matrices.bytes(n_tokens);
         (operations / flops).max(bytes / self.bytes_per_second)
     }
@@ -320,9 +307,7 @@ impl Rate {
             nearest.map(|rate| float(rate.flops.max(1)))
         };
         let ty = Some(matrices.tensor_type);
-        of(ty, experts)
-            .or_else(|| of(ty, false))
-            .or_else(|| of(None, false))
+        of(ty, experts).or_else(|| of(ty, false)).or_else(|| of(None, false))
     }
 
     /// Seconds in which so many tokens attend to `cells` each.

@@ -95,9 +95,7 @@ impl Work {
             matrices: matrices(profile, profile.weights.output.iter().chain(tied)),
             ..LayerWork::default()
         };
-        Self {
-            layers: blocks.chain([output]).collect(),
-        }
+        Self { layers: blocks.chain([output]).collect() }
     }
 
     /// Bytes that a token reads which has `depth` others before it.
@@ -200,11 +198,8 @@ impl Cache {
             types,
         };
         // One key for all heads, the larger part of which is the value too.
-        let compressed = |k: u32, window: u32| Self {
-            n_gqa: n_head,
-            head: (k, k),
-            ..plain(k, 0, window)
-        };
+        let compressed =
+            |k: u32, window: u32| Self { n_gqa: n_head, head: (k, k), ..plain(k, 0, window) };
         const ALL: u32 = u32::MAX;
         match state {
             BlockState::Full(cache) | BlockState::FullAndRecurrent(cache, _) => {
@@ -225,10 +220,7 @@ impl Cache {
                 let mut caches = vec![compressed(state.k, state.window)];
                 if let Some(distilled) = state.distilled {
                     let ratio = distilled.ratio.max(1);
-                    let of = |k| Self {
-                        ratio,
-                        ..compressed(k, ALL)
-                    };
+                    let of = |k| Self { ratio, ..compressed(k, ALL) };
                     caches.push(of(state.k));
                     caches.extend(distilled.index_k.map(of));
                 }

@@ -28,12 +28,9 @@ fn one(block: &BlockState) -> String {
         BlockState::Full(state) => cache(state),
         BlockState::Windowed { state, window } => format!("{}@{window}", cache(state)),
         BlockState::Compressed { k } => format!("c{k}"),
-        BlockState::Indexed(IndexedState {
-            k,
-            v: None,
-            index_k,
-            index_v: None,
-        }) => format!("c{k}+i{index_k}"),
+        BlockState::Indexed(IndexedState { k, v: None, index_k, index_v: None }) => {
+            format!("c{k}+i{index_k}")
+        }
         BlockState::Recurrent(RecurrentState { r, s }) => format!("r{r}/s{s}"),
         ref other => format!("{other:?}"),
     }

@@ -16,15 +16,7 @@ impl Dims {
     /// In the order of the fields.
     pub(crate) const fn of(sizes: [u64; 7]) -> Self {
         let [n_layer, n_embd, n_ff, n_head, n_head_kv, head_dim, n_vocab] = sizes;
-        Self {
-            n_layer,
-            n_embd,
-            n_ff,
-            n_head,
-            n_head_kv,
-            head_dim,
-            n_vocab,
-        }
+        Self { n_layer, n_embd, n_ff, n_head, n_head_kv, head_dim, n_vocab }
     }
 
     /// Elements of all queries of a token.
@@ -57,10 +49,7 @@ pub(crate) struct Mixture {
 
 impl Mixture {
     const fn of(sizes: [u64; 7], [n, used, ff]: [u64; 3]) -> Self {
-        Self {
-            dims: Dims::of(sizes),
-            experts: Experts { n, used, ff },
-        }
+        Self { dims: Dims::of(sizes), experts: Experts { n, used, ff } }
     }
 }
 

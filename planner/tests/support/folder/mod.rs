@@ -14,9 +14,7 @@ pub(crate) struct Fake {
 #[allow(dead_code, reason = "each test file uses its part")]
 impl Fake {
     pub(crate) fn new() -> Self {
-        let fake = Self {
-            root: tempfile::tempdir().unwrap(),
-        };
+        let fake = Self { root: tempfile::tempdir().unwrap() };
         fake.meminfo(gib(64), gib(48))
     }
 
@@ -42,10 +40,7 @@ impl Fake {
         for (cpu, package, core) in processors {
             let topology = format!("/sys/devices/system/cpu/cpu{cpu}/topology");
             self = self
-                .file(
-                    &format!("{topology}/physical_package_id"),
-                    format!("{package}\n"),
-                )
+                .file(&format!("{topology}/physical_package_id"), format!("{package}\n"))
                 .file(&format!("{topology}/core_id"), format!("{core}\n"));
         }
         self

@@ -15,10 +15,7 @@ pub(crate) const TENSORS: usize = 723;
 pub(crate) fn llama_70b() -> Builder {
     let token = |i: usize| format!("Ġt{i:05x}");
     let merge = |i: usize| format!("Ġ{:03x} {i:04x}", i % 4096);
-    let model = Shape {
-        rope_freqs: false,
-        ..LLAMA_70B
-    };
+    let model = Shape { rope_freqs: false, ..LLAMA_70B };
     model
         .builder()
         .str("tokenizer.ggml.model", "gpt2")
@@ -174,9 +171,7 @@ fn number(text: &str) -> u64 {
 fn hex(text: &str) -> Vec<u8> {
     let digits = text.as_bytes().chunks(2);
     let digits = digits.map(|pair| std::str::from_utf8(pair).unwrap());
-    digits
-        .map(|pair| u8::from_str_radix(pair, 16).unwrap())
-        .collect()
+    digits.map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect()
 }
 
 /// Checks that the error's message contains all of `words`.
@@ -194,10 +189,7 @@ pub(crate) fn read_everything(header: &Header) {
     let _ = header.u32_per_layer("llama.attention.head_count_kv", 2);
     for (key, value) in header.metadata() {
         // As text: NaN equals nothing.
-        assert_eq!(
-            format!("{:?}", header.get(key)),
-            format!("{:?}", Some(value))
-        );
+        assert_eq!(format!("{:?}", header.get(key)), format!("{:?}", Some(value)));
         let _ = (header.uint(key), header.str(key));
         let Some(array) = value.as_array() else {
             continue;
@@ -218,10 +210,7 @@ pub(crate) fn read_everything(header: &Header) {
     }
     let shards = header.shards();
     for tensor in header.tensors() {
-        assert_eq!(
-            header.tensor(tensor.name()).unwrap().offset(),
-            tensor.offset()
-        );
+        assert_eq!(header.tensor(tensor.name()).unwrap().offset(), tensor.offset());
         let end = tensor.offset() + tensor.bytes();
         assert!(end <= shards[tensor.shard()].file_bytes(), "{tensor:?}");
         assert!(tensor.elements() > 0, "{tensor:?}");

@@ -15,9 +15,8 @@ pub(crate) struct Adapter {
 impl Adapter {
     /// One of nothing, for an architecture.
     pub(crate) fn of(architecture: &str) -> Self {
-        let builder = Builder::new(architecture)
-            .str("general.type", "adapter")
-            .str("adapter.type", "lora");
+        let builder =
+            Builder::new(architecture).str("general.type", "adapter").str("adapter.type", "lora");
         Self { builder }
     }
 
@@ -26,9 +25,7 @@ impl Adapter {
     }
 
     pub(crate) fn with(self, change: impl FnOnce(Builder) -> Builder) -> Self {
-        Self {
-            builder: change(self.builder),
-        }
+        Self { builder: change(self.builder) }
     }
 
     pub(crate) fn tensor(self, name: &str, ty: TensorType, shape: &[u64]) -> Self {
@@ -43,17 +40,12 @@ impl Adapter {
             _ => shape.to_vec(),
         };
         // Quantised rows are whole blocks; those of the second factor are as long as the rank.
-        let of_b = if rank.is_multiple_of(ty.block_size()) {
-            ty
-        } else {
-            TensorType::F16
-        };
-        self.tensor(&format!("{weight}.lora_a"), ty, &cut([wide, rank, experts]))
-            .tensor(
-                &format!("{weight}.lora_b"),
-                of_b,
-                &cut([rank, high, experts]),
-            )
+        let of_b = if rank.is_multiple_of(ty.block_size()) { ty } else { TensorType::F16 };
+        self.tensor(&format!("{weight}.lora_a"), ty, &cut([wide, rank, experts])).tensor(
+            &format!("{weight}.lora_b"),
+            of_b,
+            &cut([rank, high, experts]),
+        )
     }
 
     /// Adds the factors of a change to every weight of the model that `takes` says.
@@ -65,9 +57,7 @@ impl Adapter {
         mut takes: impl FnMut(&str) -> bool,
     ) -> Self {
         let chosen = model.tensors().filter(|tensor| takes(tensor.name()));
-        chosen.fold(self, |adapter, tensor| {
-            adapter.pair(tensor.name(), tensor.shape(), rank, ty)
-        })
+        chosen.fold(self, |adapter, tensor| adapter.pair(tensor.name(), tensor.shape(), rank, ty))
     }
 
     /// Its header, without a file.

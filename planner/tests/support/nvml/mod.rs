@@ -40,9 +40,7 @@ impl ScriptedNvml {
     }
 
     fn beside(&self, suffix: &str) -> PathBuf {
-        self.folder
-            .path()
-            .join(format!("libnvidia-ml.so.1.{suffix}"))
+        self.folder.path().join(format!("libnvidia-ml.so.1.{suffix}"))
     }
 }
 
@@ -59,9 +57,5 @@ fn compile(flags: &[&str], library: &Path) {
         .arg("-ldl")
         .status()
         .unwrap_or_else(|error| panic!("the C compiler {compiler:?} does not run: {error}"));
-    assert!(
-        status.success(),
-        "{compiler:?} does not compile {}",
-        source.display()
-    );
+    assert!(status.success(), "{compiler:?} does not compile {}", source.display());
 }

@@ -21,11 +21,7 @@ pub(crate) fn shape() -> impl Strategy<Value = Shape> {
             head_dim: 64,
             n_vocab: 64 * u64::from(vocab),
             tied,
-            experts: experts.then_some(Experts {
-                n: 8,
-                used: 2,
-                ff: 512 * ff,
-            }),
+            experts: experts.then_some(Experts { n: 8, used: 2, ff: 512 * ff }),
             ..LLAMA_8B
         },
     )
@@ -33,11 +29,7 @@ pub(crate) fn shape() -> impl Strategy<Value = Shape> {
 
 /// Parts of blocks that may stay on the host.
 pub(crate) fn host_parts() -> impl Strategy<Value = HostParts> {
-    prop_oneof![
-        Just(HostParts::None),
-        Just(HostParts::Experts),
-        Just(HostParts::FeedForward)
-    ]
+    prop_oneof![Just(HostParts::None), Just(HostParts::Experts), Just(HostParts::FeedForward)]
 }
 
 /// Types of the cache, as they are given in half of the cases.

@@ -25,12 +25,8 @@ pub(crate) struct Block {
 
 pub(crate) const PRE_NORMS: &[&str] = &["attn_norm.weight", "ffn_norm.weight"];
 pub(crate) const POST_NORMS: &[&str] = &["post_attention_norm.weight", "post_ffw_norm.weight"];
-pub(crate) const ALL_NORMS: &[&str] = &[
-    "attn_norm.weight",
-    "ffn_norm.weight",
-    "post_attention_norm.weight",
-    "post_ffw_norm.weight",
-];
+pub(crate) const ALL_NORMS: &[&str] =
+    &["attn_norm.weight", "ffn_norm.weight", "post_attention_norm.weight", "post_ffw_norm.weight"];
 pub(crate) const QKV: &[&str] = &["attn_q", "attn_k", "attn_v"];
 
 impl Block {
@@ -73,12 +69,7 @@ pub(crate) enum Feed {
     /// A router, and `n` experts of width `ff` and this type.
     Experts { n: u64, ff: u64, ty: T },
     /// That, and an expert of width `ff` and this type which every token uses.
-    Shared {
-        n: u64,
-        ff: u64,
-        ty: T,
-        shared: (u64, T),
-    },
+    Shared { n: u64, ff: u64, ty: T, shared: (u64, T) },
 }
 
 impl Sketch {

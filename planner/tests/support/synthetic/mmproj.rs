@@ -48,13 +48,7 @@ impl<'a> Encoder<'a> {
         };
         let (projector, sizes) = encoder.split_once(' ').expect(line);
         let sizes: Vec<u64> = sizes.split(' ').map(|n| n.parse().unwrap()).collect();
-        Self {
-            projector,
-            sizes: sizes.try_into().unwrap(),
-            differs,
-            keys,
-            tensors,
-        }
+        Self { projector, sizes: sizes.try_into().unwrap(), differs, keys, tensors }
     }
 
     fn is(&self, word: &str) -> bool {
@@ -101,9 +95,7 @@ impl<'a> Encoder<'a> {
             .f32(&key("attention.layer_norm_epsilon"), 1e-6);
         let mut matrices = match self.is("fused") {
             true => vec![("attn_qkv", [e, 3 * e])],
-            false => ["attn_q", "attn_k", "attn_v"]
-                .map(|it| (it, [e, e]))
-                .to_vec(),
+            false => ["attn_q", "attn_k", "attn_v"].map(|it| (it, [e, e])).to_vec(),
         };
         matrices.extend([("attn_out", [e, e]), ("ffn_up", [e, n_ff])]);
         matrices.push(("ffn_down", [n_ff, e]));

@@ -144,9 +144,7 @@ impl Sketch {
 
     /// The embedding, the norm of the output, and the output where it is not tied.
     pub(crate) fn ends(&mut self, embedding: T, output: Option<T>) {
-        let Dims {
-            n_embd, n_vocab, ..
-        } = self.dims;
+        let Dims { n_embd, n_vocab, .. } = self.dims;
         self.tensor("token_embd.weight", embedding, &[n_embd, n_vocab]);
         self.tensor("output_norm.weight", T::F32, &[n_embd]);
         if let Some(ty) = output {
@@ -254,26 +252,18 @@ impl Sketch {
         let stem = self.title().replace(' ', "-");
         if self.shards == 1 {
             let path = folder.join(format!("{stem}.gguf"));
-            self.shard(self.keys.clone(), 0, 1)
-                .write_sparse(&path)
-                .unwrap();
+            self.shard(self.keys.clone(), 0, 1).write_sparse(&path).unwrap();
             return path;
         }
         let path = |no| folder.join(format!("{stem}-{:05}-of-{:05}.gguf", no + 1, self.shards));
         for no in 0..self.shards {
-            let keys = if no == 0 {
-                self.keys.clone()
-            } else {
-                Builder::empty()
-            };
+            let keys = if no == 0 { self.keys.clone() } else { Builder::empty() };
             let n = i32::try_from(self.tensors.len()).unwrap();
             let keys = keys
                 .u16("split.no", u16::try_from(no).unwrap())
                 .u16("split.count", u16::try_from(self.shards).unwrap())
                 .i32("split.tensors.count", n);
-            self.shard(keys, no, self.shards)
-                .write_sparse(path(no))
-                .unwrap();
+            self.shard(keys, no, self.shards).write_sparse(path(no)).unwrap();
         }
         path(0)
     }
@@ -286,9 +276,7 @@ impl Sketch {
     /// Every so-many-th tensor, beginning with the `no`-th.
     fn shard(&self, keys: Builder, no: usize, count: usize) -> Builder {
         let tensors = self.tensors.iter().skip(no).step_by(count);
-        tensors.fold(keys, |builder, (name, ty, shape)| {
-            builder.tensor(name, *ty, shape)
-        })
+        tensors.fold(keys, |builder, (name, ty, shape)| builder.tensor(name, *ty, shape))
     }
 }
 

@@ -9,9 +9,7 @@ const MODELS: &str = include_str!("models.txt");
 
 /// The models under a heading.
 pub(super) fn models(heading: &str) -> Vec<Sketch> {
-    under(heading)
-        .map(|line| Line::new(line).sketch())
-        .collect()
+    under(heading).map(|line| Line::new(line).sketch()).collect()
 }
 
 fn under(heading: &str) -> impl Iterator<Item = &'static str> {
@@ -64,10 +62,9 @@ impl Line {
             ends: (type_called(embedding), output),
             block: match types.split_once('/') {
                 Some((ty, fine)) => Block::new(type_called(ty), type_called(fine)),
-                None if types == "Q4_K_M" => Block {
-                    better: Better::Half,
-                    ..Block::new(T::Q4_K, T::Q6_K)
-                },
+                None if types == "Q4_K_M" => {
+                    Block { better: Better::Half, ..Block::new(T::Q4_K, T::Q6_K) }
+                }
                 None => Block::new(type_called(types), type_called(types)),
             },
             parts: parts.collect(),
@@ -172,11 +169,7 @@ impl Line {
     fn size(&self, sketch: &Sketch, text: &str) -> u64 {
         let name = text.trim_start_matches(char::is_numeric);
         let count = &text[..text.len() - name.len()];
-        let count = if count.is_empty() {
-            1
-        } else {
-            count.parse().unwrap()
-        };
+        let count = if count.is_empty() { 1 } else { count.parse().unwrap() };
         let dims = sketch.dims;
         let of_mixer = |n: usize| numbers(self.stated("ssm").expect(text))[n];
         let (inner, state, groups) = (|| of_mixer(0), || of_mixer(1), || of_mixer(3));
@@ -197,10 +190,7 @@ impl Line {
             "experts" => self.experts().0,
             "expert_ff" => self.experts().2,
             key => {
-                let key = self
-                    .keys
-                    .iter()
-                    .find(|it| it.0.rsplit('.').next() == Some(key));
+                let key = self.keys.iter().find(|it| it.0.rsplit('.').next() == Some(key));
                 key.expect(text).1.parse().unwrap()
             }
         };
@@ -307,12 +297,7 @@ impl Line {
     }
 
     fn put_ends(&self, sketch: &mut Sketch) {
-        let Dims {
-            n_embd,
-            n_vocab,
-            head_dim,
-            ..
-        } = self.dims;
+        let Dims { n_embd, n_vocab, head_dim, .. } = self.dims;
         let (embedding, output) = self.ends;
         if self.arch == "lfm2" {
             sketch.tensor("token_embd.weight", embedding, &[n_embd, n_vocab]);
@@ -375,11 +360,7 @@ impl Line {
     /// Where the heads share one key, that is all that is kept; files from before hold the keys of all heads.
     fn deepseek2_keys(&self, sketch: &mut Sketch) {
         let mla = self.stated("mla").is_some();
-        let (key, value) = if mla {
-            (RANK + ROPE, RANK)
-        } else {
-            (NOPE + ROPE, V)
-        };
+        let (key, value) = if mla { (RANK + ROPE, RANK) } else { (NOPE + ROPE, V) };
         sketch.u32("attention.key_length", key);
         sketch.u32("attention.value_length", value);
         if mla {
@@ -424,11 +405,7 @@ impl Line {
         sketch.vector(il, "attn_norm.weight", n_embd);
         sketch.vector(il, "post_attention_norm.weight", n_embd);
         let attends = il % 4 == 3;
-        let part = if attends {
-            "gated attention"
-        } else {
-            "delta rule"
-        };
+        let part = if attends { "gated attention" } else { "delta rule" };
         self.put(sketch, il, part);
         sketch.experts(il, ty, n, ff);
         sketch.vector(il, "ffn_gate_inp_shexp.weight", n_embd);

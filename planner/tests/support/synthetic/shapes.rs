@@ -39,10 +39,8 @@ pub const LLAMA_8B: Shape = Shape::of("Llama 3.1 8B Instruct", dims::LLAMA_8B);
 
 pub const LLAMA_70B: Shape = Shape::of("Llama 3.3 70B Instruct", dims::LLAMA_70B);
 
-pub const LLAMA_1B: Shape = Shape {
-    tied: true,
-    ..Shape::of("Llama 3.2 1B Instruct", dims::LLAMA_1B)
-};
+pub const LLAMA_1B: Shape =
+    Shape { tied: true, ..Shape::of("Llama 3.2 1B Instruct", dims::LLAMA_1B) };
 
 pub const QWEN_14B: Shape = Shape {
     arch: "qwen2",

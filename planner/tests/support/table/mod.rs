@@ -14,8 +14,5 @@ pub(crate) fn rows<const N: usize>(table: &'static str) -> impl Iterator<Item = 
 
 /// The parts of a column, separated by `; `.
 pub(crate) fn parts(column: &'static str) -> impl Iterator<Item = &'static str> {
-    column
-        .split(';')
-        .map(str::trim)
-        .filter(|part| !part.is_empty())
+    column.split(';').map(str::trim).filter(|part| !part.is_empty())
 }

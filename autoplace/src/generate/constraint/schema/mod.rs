@@ -31,13 +31,8 @@ const ONE: [&str; 12] = [
 /// Keywords that hold a list of schemas.
 const LISTS: [&str; 5] = ["allOf", "anyOf", "items", "oneOf", "prefixItems"];
 /// Keywords that hold schemas by name.
-const MAPS: [&str; 5] = [
-    "$defs",
-    "definitions",
-    "dependentSchemas",
-    "patternProperties",
-    "properties",
-];
+const MAPS: [&str; 5] =
+    ["$defs", "definitions", "dependentSchemas", "patternProperties", "properties"];
 /// Keywords that say something of an object or array.
 const STRUCTURE: [&str; 9] = [
     "additionalItems",
@@ -147,8 +142,7 @@ fn tighten(schema: &mut Value, free: bool) -> Result<(), String> {
                 list.iter_mut().try_for_each(|inner| tighten(inner, free))?;
             }
             Value::Object(map) if MAPS.contains(&keyword) => {
-                map.values_mut()
-                    .try_for_each(|inner| tighten(inner, free))?;
+                map.values_mut().try_for_each(|inner| tighten(inner, free))?;
             }
             Value::Object(_) | Value::Bool(_) if ONE.contains(&keyword) => tighten(value, free)?,
             Value::Array(_) | Value::Object(_) | Value::Number(_)
@@ -190,10 +184,7 @@ fn is_annotation(keyword: &str) -> bool {
 /// A grammar does not count different names, only names: with two or more of free choice they could be the same.
 fn count_properties(members: &Map<String, Value>) -> Result<(), String> {
     let least = members.get("minProperties").and_then(Value::as_u64);
-    let required = members
-        .get("required")
-        .and_then(Value::as_array)
-        .map_or(0, Vec::len);
+    let required = members.get("required").and_then(Value::as_array).map_or(0, Vec::len);
     match least {
         Some(least) if least > required as u64 + 1 => Err(format!(
             "`minProperties` is {least} and {required} are required: more than one of free choice cannot be told apart"
@@ -227,9 +218,7 @@ fn structure(members: &mut Map<String, Value>) {
     };
     let (array, object) = (is("array"), is("object"));
     let mut default = |keyword: &str| {
-        members
-            .entry(keyword)
-            .or_insert_with(|| free_reference(FREE_DEPTH));
+        members.entry(keyword).or_insert_with(|| free_reference(FREE_DEPTH));
     };
     if object {
         default("additionalProperties");
@@ -237,9 +226,7 @@ fn structure(members: &mut Map<String, Value>) {
     if array {
         default("items");
         if members.get("items").is_some_and(Value::is_array) {
-            members
-                .entry("additionalItems")
-                .or_insert_with(|| free_reference(FREE_DEPTH));
+            members.entry("additionalItems").or_insert_with(|| free_reference(FREE_DEPTH));
         }
     }
 }
@@ -308,10 +295,7 @@ mod tests {
                 {"type": ["null"], "minimum": -2.0, "maximum": 2.0},
             ])
         );
-        assert!(
-            parted["type"].is_null() && parted["title"] == "t",
-            "{parted}"
-        );
+        assert!(parted["type"].is_null() && parted["title"] == "t", "{parted}");
     }
 
     #[test]

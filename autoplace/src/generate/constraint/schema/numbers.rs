@@ -47,9 +47,8 @@ fn without_minus_zero(members: &mut Map<String, Value>) {
     if !has("integer") || has("number") || is_applied {
         return;
     }
-    let (said, others): (Map<_, _>, Map<_, _>) = std::mem::take(members)
-        .into_iter()
-        .partition(|(keyword, _)| !is_annotation(keyword));
+    let (said, others): (Map<_, _>, Map<_, _>) =
+        std::mem::take(members).into_iter().partition(|(keyword, _)| !is_annotation(keyword));
     *members = others;
     let option = |types: Vec<Value>, bound: Option<(&str, i64)>| {
         let mut option = said.clone();
@@ -61,11 +60,7 @@ fn without_minus_zero(members: &mut Map<String, Value>) {
         option(vec!["integer".into()], Some(("minimum", 0))),
         option(vec!["integer".into()], Some(("maximum", -1))),
     ];
-    let rest: Vec<_> = types
-        .iter()
-        .filter(|it| *it != "integer")
-        .cloned()
-        .collect();
+    let rest: Vec<_> = types.iter().filter(|it| *it != "integer").cloned().collect();
     if !rest.is_empty() {
         options.push(option(rest, None));
     }
@@ -95,14 +90,9 @@ fn bound(
     tighter: fn(f64, f64) -> f64,
 ) -> Result<Option<f64>, String> {
     let number = |keyword: &str, value: Value| {
-        value
-            .as_f64()
-            .ok_or_else(|| format!("`{keyword}` is not a number"))
+        value.as_f64().ok_or_else(|| format!("`{keyword}` is not a number"))
     };
-    let bound = members
-        .remove(inclusive)
-        .map(|value| number(inclusive, value))
-        .transpose()?;
+    let bound = members.remove(inclusive).map(|value| number(inclusive, value)).transpose()?;
     let excluded = match members.remove(exclusive) {
         // As in draft 4.
         Some(Value::Bool(excluded)) => bound.filter(|_| excluded),
@@ -120,15 +110,11 @@ fn bound(
 pub(super) fn exact(value: &Value) -> Result<(), String> {
     match value {
         Value::Number(number) => {
-            let fits = number
-                .as_f64()
-                .is_some_and(|it| it.is_finite() && it.abs() <= MAX_INTEGER);
+            let fits = number.as_f64().is_some_and(|it| it.is_finite() && it.abs() <= MAX_INTEGER);
             if fits {
                 return Ok(());
             }
-            Err(format!(
-                "the number {number} is beyond {MAX_INTEGER}, up to which all are exact"
-            ))
+            Err(format!("the number {number} is beyond {MAX_INTEGER}, up to which all are exact"))
         }
         Value::Array(items) => items.iter().try_for_each(exact),
         Value::Object(members) => members.values().try_for_each(exact),

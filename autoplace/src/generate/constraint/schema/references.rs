@@ -81,8 +81,8 @@ fn unescaped(fragment: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// All references, each without a name yet. `has_base`: a schema around this one has an `$id`, from which its references
-/// would start.
+/// All references, each without a name yet. `has_base`: a schema around this one has an `$id`, from which its
+/// references would start.
 fn collect(
     value: &Value,
     is_root: bool,
@@ -90,9 +90,9 @@ fn collect(
     names: &mut BTreeMap<String, String>,
 ) -> Result<(), String> {
     match value {
-        Value::Array(items) => items
-            .iter()
-            .try_for_each(|item| collect(item, false, has_base, names)),
+        Value::Array(items) => {
+            items.iter().try_for_each(|item| collect(item, false, has_base, names))
+        }
         Value::Object(members) => {
             let is_text = |keyword: &str| members.get(keyword).is_some_and(Value::is_string);
             let has_base = has_base || (!is_root && (is_text("$id") || is_text("id")));
@@ -151,11 +151,7 @@ mod tests {
             "a/b": {"x y": node},
         });
         plain(&mut schema).unwrap();
-        let to = |place: &Value| {
-            schema
-                .pointer(&place["$ref"].as_str().unwrap()[1..])
-                .cloned()
-        };
+        let to = |place: &Value| schema.pointer(&place["$ref"].as_str().unwrap()[1..]).cloned();
         assert_eq!(schema["items"]["$ref"], "#/$defs/plain");
         assert_eq!(schema["prefixItems"][1]["$ref"], "#");
         assert_eq!(schema["const"]["$ref"], "data");
@@ -167,26 +163,12 @@ mod tests {
 
     #[test]
     fn what_cannot_be_followed_is_refused() {
-        let many: Vec<Value> = (0..200)
-            .map(|i| json!({"$ref": format!("#/x/{i}/..")}))
-            .collect();
+        let many: Vec<Value> = (0..200).map(|i| json!({"$ref": format!("#/x/{i}/..")})).collect();
         for (mut schema, why) in [
-            (
-                json!({"$ref": "#/nowhere"}),
-                "\"#/nowhere\" refers to nothing",
-            ),
-            (
-                json!({"items": {"$ref": "#anchor"}}),
-                "not a reference from the schema's root",
-            ),
-            (
-                json!({"$ref": "other.json#/$defs/a"}),
-                "not a reference from the schema's root",
-            ),
-            (
-                json!({"items": {"$id": "x", "not": {"$ref": "#"}}}),
-                "`$id` of its own",
-            ),
+            (json!({"$ref": "#/nowhere"}), "\"#/nowhere\" refers to nothing"),
+            (json!({"items": {"$ref": "#anchor"}}), "not a reference from the schema's root"),
+            (json!({"$ref": "other.json#/$defs/a"}), "not a reference from the schema's root"),
+            (json!({"items": {"$id": "x", "not": {"$ref": "#"}}}), "`$id` of its own"),
             (
                 json!({"allOf": many, "x": vec![json!({"..": "x".repeat(10_000)}); 200]}),
                 "more than 1024 KiB",

@@ -74,9 +74,7 @@ pub(super) fn check(schema: &Value) -> Result<(), String> {
     weight::check(patterns).map_err(|_| "its patterns are too large together".to_owned())?;
     if references.len() > MAX_REFERENCES {
         let count = references.len();
-        return Err(format!(
-            "it refers to {count} schemas, at most {MAX_REFERENCES}"
-        ));
+        return Err(format!("it refers to {count} schemas, at most {MAX_REFERENCES}"));
     }
     Ok(())
 }

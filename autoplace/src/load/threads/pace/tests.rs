@@ -46,9 +46,7 @@ impl Rig {
     /// As a load on a quiet machine has left it.
     fn new() -> Self {
         let mut rig = Self::on(ladder(CORES), CORES);
-        rig.pace = Pace::new(ladder(CORES), CORES, |threads| {
-            Some(quiet(threads) as f64 * 1e-9)
-        });
+        rig.pace = Pace::new(ladder(CORES), CORES, |threads| Some(quiet(threads) as f64 * 1e-9));
         rig
     }
 
@@ -133,11 +131,7 @@ fn what_threads_do_not_help_keeps_its_threads() {
 #[test]
 fn a_context_that_grows_deeper_is_no_busy_machine() {
     for known in [false, true] {
-        let mut rig = if known {
-            Rig::new()
-        } else {
-            Rig::on(ladder(CORES), CORES)
-        };
+        let mut rig = if known { Rig::new() } else { Rig::on(ladder(CORES), CORES) };
         let mut step = 0;
         let mut deeper = |threads| {
             step += 1;
@@ -212,11 +206,7 @@ fn a_token_of_a_second_is_judged_by_two() {
     // A window, and one to see what one thread takes.
     rig.go(seconds(6), |threads| 2_000_000_000 / u64::from(threads));
     let busy = |threads| {
-        if threads == 1 {
-            2_000_000_000
-        } else {
-            9_000_000_000
-        }
+        if threads == 1 { 2_000_000_000 } else { 9_000_000_000 }
     };
     // Two windows of two steps each, and two steps with one thread.
     assert_eq!(rig.go(seconds(40), busy), [(2, 1)]);

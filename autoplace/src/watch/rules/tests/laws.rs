@@ -52,19 +52,15 @@ fn is_shown(event: &Event, sample: &Sample) -> bool {
         Event::MemoryRelieved { device, free } => {
             seen(device).free == Some(*free) && *free >= NEEDED
         }
-        Event::RoomGained {
-            device,
-            free,
-            before,
-        } => seen(device).free == Some(*free) && free > before,
+        Event::RoomGained { device, free, before } => {
+            seen(device).free == Some(*free) && free > before
+        }
         Event::RoomLost { device, free } => seen(device).free == Some(*free),
         Event::Throttled { device, .. } => is_hot(device) == Some(true),
         Event::Unthrottled { device, .. } => is_hot(device) == Some(false),
         Event::OtherProcess { device, pid, .. } => takes(device, *pid) >= NOTABLE,
         Event::OtherProcessGone { device, .. } => seen(device).processes.is_some(),
-        Event::Slowdown {
-            expected, observed, ..
-        } => *observed < 0.7 * expected,
+        Event::Slowdown { expected, observed, .. } => *observed < 0.7 * expected,
         Event::SpeedRecovered { expected, observed } => *observed > 0.7 * expected,
         Event::FewerThreads { threads, .. } => {
             sample.threads.map(|seen| seen.threads) == Some(*threads)
@@ -78,10 +74,7 @@ fn is_shown(event: &Event, sample: &Sample) -> bool {
 fn any_device() -> impl Strategy<Value = DeviceSample> {
     let free = prop::option::weighted(0.9, (0u64..1_000).prop_map(mib));
     let throttle = prop::option::weighted(0.9, prop::collection::vec(any_reason(), 0..2));
-    let process = (
-        1u32..4,
-        prop::option::weighted(0.9, (0u64..600).prop_map(mib)),
-    );
+    let process = (1u32..4, prop::option::weighted(0.9, (0u64..600).prop_map(mib)));
     let processes = prop::collection::vec(process, 0..3);
     let processes = prop::option::weighted(0.7, processes);
     (free, throttle, processes).prop_map(|(free, throttle, processes)| {
