@@ -12,7 +12,7 @@ use autoplace::gguf::Header;
 use autoplace::llama_sys::{self, sim::Rules};
 use autoplace::load::{self, NativeProbe};
 use autoplace::machine::{Host, Machine, gib, mib};
-use autoplace::memory::{ContextParams, Estimate, Headroom, Split};
+use autoplace::memory::{ContextParams, Estimate, Headroom, Pooling, Split};
 use autoplace::plan::{self, GpuLayers, Plan, Planner, Request, SavedPlan};
 use autoplace::profile::{ModelProfile, MtpError};
 use autoplace::{Model, ModelBuilder};
@@ -249,7 +249,7 @@ fn only_a_probe_plans_it_and_it_embeds_nothing() {
     assert!(more.weights > less.weights && more.kv > less.kv && more.compute > less.compute);
     let said = plan.to_string();
     assert!(said.contains("predicts further tokens"), "{said}");
-    let embeds = Model::builder(&path).mtp(true).embeddings(Default::default());
+    let embeds = Model::builder(&path).mtp(true).embeddings(Pooling::Mean);
     let error = embeds.load().unwrap_err();
     assert_matches!(error, load::Error::Plan(plan::Error::Mtp(MtpError::Embeds { .. })));
 }

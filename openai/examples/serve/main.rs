@@ -15,7 +15,7 @@ use std::time::Duration;
 use autoplace::generate::Engine;
 use autoplace::memory::Pooling;
 use autoplace::plan::Request;
-use autoplace::{Embedder, Model};
+use autoplace::{Embedder, Model, load};
 use autoplace_examples::{DEMO_MODEL, read_template};
 use autoplace_openai::{Api, ApiError, Completion, EmbeddingRequest};
 use axum::response::{IntoResponse, Response};
@@ -110,12 +110,11 @@ async fn serve(args: Args) -> anyhow::Result<()> {
 /// With the pooling that the model names, or the mean.
 fn load_embedding(path: &Path) -> anyhow::Result<Embedding> {
     let load = |pooling| Model::builder(path).embeddings(pooling).load();
-    let mut embedder = load(Pooling::Model)?.embedder()?;
-    if embedder.pooling()? == Pooling::None {
-        drop(embedder);
-        embedder = load(Pooling::Mean)?.embedder()?;
-    }
-    Ok((name_of(path), Arc::new(Mutex::new(embedder))))
+    let model = match load(Pooling::Model) {
+        Err(load::Error::NoPooling { .. }) => load(Pooling::Mean),
+        loaded => loaded,
+    };
+    Ok((name_of(path), Arc::new(Mutex::new(model?.embedder()?))))
 }
 
 fn name_of(path: &Path) -> String {

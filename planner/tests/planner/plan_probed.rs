@@ -71,7 +71,9 @@ proptest! {
             prop_assert_eq!(plan.confidence, Confidence::Probed);
             prop_assert!(asked.contains(&plan.n_gpu_layers));
             let above = plan.n_gpu_layers + 1;
-            prop_assert!(plan.full_offload || asked.contains(&above) || plan.n_gpu_layers == 0);
+            // A probe that is a third off everywhere may use up all of its answers on the way.
+            let is_known = asked.contains(&above) || asked.len() >= 6;
+            prop_assert!(plan.full_offload || is_known || plan.n_gpu_layers == 0);
             prop_assert!(plan.placements.iter().all(|p| p.footprint.total() <= p.budget));
         }
     }

@@ -18,8 +18,7 @@ pub struct Breakdown {
     /// over several GPUs (llama-context.cpp, the constructor), else 1. A real load whose GPUs refuse the four falls
     /// back to one; a split with any override, even of no tensor, has one from the start.
     pub copies: u32,
-    /// The sums by device. A mapped file counts on the host with the weights that must stay in memory;
-    /// [`Footprints::mapped`] has its span.
+    /// The sums by device. A mapped file counts on the host with the weights that must stay in memory.
     pub footprints: Footprints,
 }
 

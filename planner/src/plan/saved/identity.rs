@@ -113,7 +113,7 @@ mod tests {
         };
         let same = || model(["a", "bc"], "output.weight", [4, 2]);
         let one = identity(&same());
-        assert_eq!(one.header.len(), 64);
+        assert_eq!(one.header.len(), 32);
         assert!(one.to_string().starts_with("A model ("), "{one}");
         let mut renamed = identity(&same());
         renamed.name = "Another name".to_owned();
