@@ -229,8 +229,8 @@ pub fn model_params(plan: &Plan, devices: &[LlamaBackendDevice]) -> Result<Model
 ///
 /// # Errors
 ///
-/// [`Error::NoSetter`] for a plan with fewer outputs than a batch has tokens; [`Error::Context`] for one that
-/// llama.cpp would not take.
+/// [`Error::NoSetter`] for a plan with fewer outputs than a batch has tokens, or that scales positions;
+/// [`Error::Context`] for one that llama.cpp would not take.
 pub fn context_params(plan: &Plan) -> Result<LlamaContextParams, Error> {
     let context = &plan.context;
     context.sizes()?;
@@ -239,6 +239,13 @@ pub fn context_params(plan: &Plan) -> Result<LlamaContextParams, Error> {
             parameter: "n_outputs_max",
             value: context.n_outputs_max.to_string(),
             instead: "plan with `n_outputs_max(0)`, room for the logits of a whole batch",
+        });
+    }
+    if context.rope != <_>::default() {
+        return Err(Error::NoSetter {
+            parameter: "rope_* and yarn_*",
+            value: format!("{:?}", context.rope),
+            instead: "leave them out of the plan, and set them on the `LlamaContextParams` that this returns",
         });
     }
     Ok(LlamaContextParams::default()
