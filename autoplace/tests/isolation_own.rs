@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::Arc;
 
+use autoplace::chat::ChatTemplate;
 use autoplace::generate::{self, Generate};
 use autoplace::gguf::{Header, TensorType};
 use autoplace::llama_sys::sim::SimGpu;
@@ -47,9 +48,10 @@ fn main() {
     } else if std::env::var_os("AUTOPLACE_WORKER").is_some() {
         nested();
     }
-    let tests: [(&str, Test); 6] = [
+    let tests: [(&str, Test); 7] = [
         ("the_application_is_its_own_worker", own),
         ("adapters_travel_to_the_worker", adapters),
+        ("a_chat_in_a_worker_outgrows_its_context", chat),
         ("without_the_guard_nothing_is_started_twice", without_guard),
         ("an_abort_at_any_computation_loses_no_token", aborts),
         ("an_abort_during_the_load_is_an_error_or_goes_unnoticed", loading),
@@ -147,6 +149,19 @@ fn own() -> Result<(), Failed> {
     let layers = [&there, &here].map(|model| model.placement().n_gpu_layers);
     assert!(layers[0] > 0 && layers[0] == layers[1], "{layers:?}");
     assert_eq!(describe(&there).text()?, describe(&here).text()?);
+    Ok(())
+}
+
+fn chat() -> Result<(), Failed> {
+    let model = there().n_ctx(256).load()?;
+    let mut chat = model.chat_with(ChatTemplate::family("chatml")?).system("Be brief.");
+    chat = chat.with(|generate| generate.temp(0.0).max_tokens(8));
+    for turn in 0..40 {
+        let (_, statistics) = chat.say(format!("And {turn}?"))?.finish()?;
+        assert!(statistics.prompt_tokens <= 256 - 8, "{}", statistics.prompt_tokens);
+    }
+    assert_eq!(chat.messages().len(), 81);
+    assert!(chat.forgotten().len() > 40, "{}", chat.forgotten().len());
     Ok(())
 }
 

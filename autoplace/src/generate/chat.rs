@@ -237,24 +237,27 @@ impl Chat {
     fn begin_within(&mut self) -> Result<Begun, Error> {
         let drops = self.window.when_full != ChatFull::Error;
         let all = self.forgotten().len();
-        let mut asked = self.ask()?;
         let room = self.room();
-        if drops && asked.tokens().is_some_and(|tokens| tokens > room.prompt) {
-            while asked.tokens().is_some_and(|tokens| tokens > room.half)
-                && self.window.narrow(&self.messages)
-            {
-                asked = self.ask()?;
+        let mut most = room.prompt;
+        let (asked, stream) = loop {
+            let asked = self.ask()?;
+            let known = asked.tokens.as_ref().map(Vec::len);
+            let stream = match known {
+                Some(tokens) if drops && tokens > most => None,
+                _ => Some(asked.stream(self)),
+            };
+            let is_too_long = match &stream {
+                None | Some(Err(Error::PromptTooLong { .. })) => true,
+                // A worker counts the tokens when it begins.
+                Some(Ok(stream)) => known.is_none() && stream.statistics().prompt_tokens > most,
+                Some(Err(_)) => false,
+            };
+            if !(drops && is_too_long && self.window.narrow(&self.messages)) {
+                let stream = stream.unwrap_or_else(|| asked.stream(self));
+                break (asked, stream);
             }
-        }
-        let mut stream = asked.stream(self);
-        // A worker counts the tokens.
-        while let (true, Err(Error::PromptTooLong { .. })) = (drops, &stream) {
-            if !self.window.narrow(&self.messages) {
-                break;
-            }
-            asked = self.ask()?;
-            stream = asked.stream(self);
-        }
+            most = room.half;
+        };
         let forgotten = self.forgotten().len();
         if stream.is_ok() && forgotten > all {
             tracing::warn!(
@@ -357,10 +360,6 @@ struct Asked {
 }
 
 impl Asked {
-    fn tokens(&self) -> Option<usize> {
-        self.tokens.as_ref().map(Vec::len)
-    }
-
     fn stream(&self, chat: &Chat) -> Result<TokenStream, Error> {
         chat.generate.clone().prompt(self.prompt.clone()).stream()
     }
