@@ -46,10 +46,7 @@ pub enum Error {
         instead: &'static str,
     },
     /// A GPU of the plan is none of llama-cpp-2's devices.
-    #[error(
-        "the plan is for {gpu} ({backend}), but llama-cpp-2 has {}",
-        list(present)
-    )]
+    #[error("the plan is for {gpu} ({backend}), but llama-cpp-2 has {}", list(present))]
     NoDevice {
         /// The GPU.
         gpu: String,
@@ -120,11 +117,8 @@ pub fn plan(
     machine: &Machine,
     request: &Request,
 ) -> Result<Plan, plan::Error> {
-    let plan_on = |machine: &Machine| {
-        Planner::new(profile, machine)
-            .request(request.clone())
-            .plan()
-    };
+    let plan_on =
+        |machine: &Machine| Planner::new(profile, machine).request(request.clone()).plan();
     let alone = |gpu: &Gpu| {
         let mut alone = machine.clone();
         alone.gpus = vec![gpu.clone()];
@@ -150,10 +144,9 @@ pub fn plan(
 fn compare(policy: Policy, one: &Plan, other: &Plan) -> Ordering {
     let layers = one.n_gpu_layers.cmp(&other.n_gpu_layers);
     match (policy, &one.speed, &other.speed) {
-        (Policy::Fastest, Some(one), Some(other)) => one
-            .tokens_per_second
-            .total_cmp(&other.tokens_per_second)
-            .then(layers),
+        (Policy::Fastest, Some(one), Some(other)) => {
+            one.tokens_per_second.total_cmp(&other.tokens_per_second).then(layers)
+        }
         _ => layers,
     }
 }
@@ -196,15 +189,8 @@ pub fn model_params(plan: &Plan, devices: &[LlamaBackendDevice]) -> Result<Model
             instead: "plan with `repack`, or build ggml with GGML_CPU_REPACK=OFF",
         });
     }
-    let patterns = plan
-        .overrides
-        .iter()
-        .map(cpu_pattern)
-        .collect::<Result<Vec<_>, _>>()?;
-    let used = gpus
-        .iter()
-        .map(|gpu| find(gpu, devices))
-        .collect::<Result<Vec<_>, _>>()?;
+    let patterns = plan.overrides.iter().map(cpu_pattern).collect::<Result<Vec<_>, _>>()?;
+    let used = gpus.iter().map(|gpu| find(gpu, devices)).collect::<Result<Vec<_>, _>>()?;
     let mut params = LlamaModelParams::default()
         .with_n_gpu_layers(plan.n_gpu_layers)
         // An empty list is no device at all; without a list llama.cpp takes them all, and a model on the host still
@@ -219,10 +205,7 @@ pub fn model_params(plan: &Plan, devices: &[LlamaBackendDevice]) -> Result<Model
     for pattern in &patterns {
         params.as_mut().add_cpu_buft_override(pattern);
     }
-    Ok(ModelParams {
-        params,
-        _patterns: patterns,
-    })
+    Ok(ModelParams { params, _patterns: patterns })
 }
 
 /// The parameters of the context that the plan describes. Threads are left to the caller: they cost no memory.
@@ -290,10 +273,7 @@ fn find(gpu: &Placement, devices: &[LlamaBackendDevice]) -> Result<usize, Error>
             backend: gpu.backend.clone(),
             present: names(devices.iter().collect()),
         }),
-        _ => Err(Error::SeveralDevices {
-            gpu: gpu.name.clone(),
-            devices: names(found),
-        }),
+        _ => Err(Error::SeveralDevices { gpu: gpu.name.clone(), devices: names(found) }),
     }
 }
 

@@ -34,10 +34,7 @@ fn host() -> Machine {
 }
 
 fn card(device: &str) -> Gpu {
-    Gpu::new("NVIDIA GeForce RTX 4090")
-        .total(gib(24))
-        .free(gib(22))
-        .device(device)
+    Gpu::new("NVIDIA GeForce RTX 4090").total(gib(24)).free(gib(22)).device(device)
 }
 
 fn host_plan() -> Plan {
@@ -123,10 +120,7 @@ fn a_plan_for_a_card_without_a_device_finds_it_by_its_name() {
 #[test]
 fn a_device_that_llama_cpp_2_does_not_have_is_an_error() {
     let error = convert::model_params(&gpu_plan(card("CUDA0")), &[]).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "the plan is for CUDA0 (CUDA), but llama-cpp-2 has no device"
-    );
+    assert_eq!(error.to_string(), "the plan is for CUDA0 (CUDA), but llama-cpp-2 has no device");
 }
 
 #[test]
@@ -165,10 +159,7 @@ fn overrides_keep_their_order_and_go_to_the_cpu() {
     ];
     let devices = [listed("CUDA0", "a card")];
     let params = convert::model_params(&plan, &devices).unwrap();
-    assert_eq!(
-        params.tensor_buft_override_patterns(),
-        [r"blk\.0\.ffn_.*_exps", r"blk\.1\.ffn_up"]
-    );
+    assert_eq!(params.tensor_buft_override_patterns(), [r"blk\.0\.ffn_.*_exps", r"blk\.1\.ffn_up"]);
 
     for refused in [
         TensorOverride::new("blk", Place::Gpu(0)),
@@ -197,10 +188,7 @@ fn a_file_that_is_to_be_read_is_not_mapped() {
 fn what_has_no_setter_is_refused() {
     let mut plan = host_plan();
     plan.context.repack = false;
-    assert_eq!(
-        no_setter(convert::model_params(&plan, &[])),
-        "use_extra_bufts"
-    );
+    assert_eq!(no_setter(convert::model_params(&plan, &[])), "use_extra_bufts");
     let plan = plan_on(&host(), Request::new());
     assert_eq!(no_setter(convert::context_params(&plan)), "n_outputs_max");
 }
@@ -227,10 +215,7 @@ fn every_parameter_of_the_context_arrives() {
     assert_eq!(params.n_seq_max(), 3);
     assert_eq!(params.type_k(), KvCacheType::Q8_0);
     assert_eq!(params.type_v(), KvCacheType::Q5_1);
-    assert_eq!(
-        params.flash_attention_policy(),
-        llama_cpp_sys_2::LLAMA_FLASH_ATTN_TYPE_ENABLED
-    );
+    assert_eq!(params.flash_attention_policy(), llama_cpp_sys_2::LLAMA_FLASH_ATTN_TYPE_ENABLED);
     assert!(!params.offload_kqv());
     assert!(!params.op_offload());
     assert!(!params.swa_full());
@@ -256,11 +241,9 @@ fn cache_types_and_attention_keep_their_names() {
         let converted = convert::context_params(&plan).unwrap().type_k();
         assert_eq!(format!("{converted:?}"), ty.to_string().to_uppercase());
     }
-    for (policy, number) in [
-        (FlashAttention::Off, 0),
-        (FlashAttention::On, 1),
-        (FlashAttention::Auto, -1),
-    ] {
+    for (policy, number) in
+        [(FlashAttention::Off, 0), (FlashAttention::On, 1), (FlashAttention::Auto, -1)]
+    {
         plan.context.flash_attn = policy;
         let params = convert::context_params(&plan).unwrap();
         assert_eq!(params.flash_attention_policy(), number, "{policy:?}");
@@ -281,11 +264,7 @@ fn the_machine_has_the_gpus_of_the_list_and_nothing_else() {
     integrated.backend = "Vulkan".to_owned();
     integrated.device_type = LlamaBackendDeviceType::IntegratedGpu;
     let machine = convert::machine(&[cpu(), listed("ROCm0", "AMD Radeon RX 7900 XTX"), integrated]);
-    let names: Vec<_> = machine
-        .gpus
-        .iter()
-        .map(|gpu| gpu.device.as_deref())
-        .collect();
+    let names: Vec<_> = machine.gpus.iter().map(|gpu| gpu.device.as_deref()).collect();
     assert_eq!(names, [Some("ROCm0"), Some("Vulkan0")]);
     assert_eq!(machine.gpus[0].total, gib(24));
     assert!(machine.gpus[1].shares_host_memory());
@@ -303,10 +282,7 @@ fn a_converted_plan_loads_as_it_says() {
     let params = convert::context_params(&plan).unwrap();
     let context = model.new_context(&backend, params).unwrap();
     assert_eq!(model.n_layer(), plan.model.blocks);
-    assert_eq!(
-        u64::from(context.n_ctx()),
-        plan.context.sizes().unwrap().n_ctx
-    );
+    assert_eq!(u64::from(context.n_ctx()), plan.context.sizes().unwrap().n_ctx);
     assert_eq!(context.n_batch(), plan.context.n_batch);
     assert_eq!(context.n_ubatch(), plan.context.n_ubatch);
 }

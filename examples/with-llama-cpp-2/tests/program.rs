@@ -2,16 +2,10 @@
 
 use std::process::{Command, Output};
 
-const MODEL: &str = concat!(
-    env!("CARGO_MANIFEST_DIR"),
-    "/../model/autoplace-demo-q8_0.gguf"
-);
+const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../model/autoplace-demo-q8_0.gguf");
 
 fn program(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_with-llama-cpp-2"))
-        .args(args)
-        .output()
-        .expect("it starts")
+    Command::new(env!("CARGO_BIN_EXE_with-llama-cpp-2")).args(args).output().expect("it starts")
 }
 
 #[test]
@@ -27,15 +21,9 @@ fn it_prints_the_plan_the_text_and_the_speed() {
     assert!(plan.contains("weights") && plan.contains("host"), "{plan}");
     let (text, speed) = rest.rsplit_once("\n\n").expect("the speed comes last");
     let words = ["the", "and", "of", "to", "in", "that", "was", "not"];
-    let english = text
-        .split_whitespace()
-        .filter(|word| words.contains(word))
-        .count();
+    let english = text.split_whitespace().filter(|word| words.contains(word)).count();
     assert!(english > 2, "{text}");
-    assert!(
-        speed.starts_with("40 tokens, ") && speed.ends_with(" tok/s\n"),
-        "{speed}"
-    );
+    assert!(speed.starts_with("40 tokens, ") && speed.ends_with(" tok/s\n"), "{speed}");
 }
 
 #[test]
@@ -56,8 +44,5 @@ fn a_file_that_is_no_model_is_one_line_on_stderr() {
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(stderr.lines().count(), 1, "{stderr}");
-    assert!(
-        stderr.starts_with("error: ") && stderr.contains("Cargo.toml"),
-        "{stderr}"
-    );
+    assert!(stderr.starts_with("error: ") && stderr.contains("Cargo.toml"), "{stderr}");
 }
