@@ -236,9 +236,9 @@ pub fn context_params(plan: &Plan) -> Result<LlamaContextParams, Error> {
         .with_n_batch(context.n_batch)
         .with_n_ubatch(context.n_ubatch)
         .with_n_seq_max(context.n_seq_max)
-        .with_type_k(kv_type("type_k", context.type_k)?)
-        .with_type_v(kv_type("type_v", context.type_v)?)
-        .with_flash_attention_policy(flash_attention(context.flash_attn)?)
+        .with_type_k(kv_type(context.type_k))
+        .with_type_v(kv_type(context.type_v))
+        .with_flash_attention_policy(flash_attention(context.flash_attn))
         .with_offload_kqv(context.offload_kqv)
         .with_op_offload(context.op_offload)
         .with_swa_full(context.swa_full)
@@ -293,8 +293,8 @@ fn cpu_pattern(rule: &TensorOverride) -> Result<CString, Error> {
         .ok_or_else(|| refuse("a pattern is ASCII and has no NUL"))
 }
 
-fn kv_type(parameter: &'static str, ty: KvType) -> Result<KvCacheType, Error> {
-    Ok(match ty {
+const fn kv_type(ty: KvType) -> KvCacheType {
+    match ty {
         KvType::F32 => KvCacheType::F32,
         KvType::F16 => KvCacheType::F16,
         KvType::BF16 => KvCacheType::BF16,
@@ -304,28 +304,14 @@ fn kv_type(parameter: &'static str, ty: KvType) -> Result<KvCacheType, Error> {
         KvType::Q4_0 => KvCacheType::Q4_0,
         KvType::Q4_1 => KvCacheType::Q4_1,
         KvType::IQ4_NL => KvCacheType::IQ4_NL,
-        newer => {
-            return Err(Error::NoSetter {
-                parameter,
-                value: newer.to_string(),
-                instead: "plan with a type that this file knows",
-            });
-        }
-    })
+    }
 }
 
-fn flash_attention(
-    policy: FlashAttention,
-) -> Result<llama_cpp_sys_2::llama_flash_attn_type, Error> {
+const fn flash_attention(policy: FlashAttention) -> llama_cpp_sys_2::llama_flash_attn_type {
     match policy {
-        FlashAttention::Auto => Ok(llama_cpp_sys_2::LLAMA_FLASH_ATTN_TYPE_AUTO),
-        FlashAttention::On => Ok(llama_cpp_sys_2::LLAMA_FLASH_ATTN_TYPE_ENABLED),
-        FlashAttention::Off => Ok(llama_cpp_sys_2::LLAMA_FLASH_ATTN_TYPE_DISABLED),
-        newer => Err(Error::NoSetter {
-            parameter: "flash_attn_type",
-            value: format!("{newer:?}"),
-            instead: "plan with a policy that this file knows",
-        }),
+        FlashAttention::Auto => llama_cpp_sys_2::LLAMA_FLASH_ATTN_TYPE_AUTO,
+        FlashAttention::On => llama_cpp_sys_2::LLAMA_FLASH_ATTN_TYPE_ENABLED,
+        FlashAttention::Off => llama_cpp_sys_2::LLAMA_FLASH_ATTN_TYPE_DISABLED,
     }
 }
 
