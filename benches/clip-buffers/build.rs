@@ -10,13 +10,7 @@ fn main() {
     let source = source();
     let mut build = cc::Build::new();
     build.cpp(true).std("c++17").warnings(false);
-    for folder in [
-        "include",
-        "ggml/include",
-        "ggml/src",
-        "tools/mtmd",
-        "vendor",
-    ] {
+    for folder in ["include", "ggml/include", "ggml/src", "tools/mtmd", "vendor"] {
         build.include(source.join(folder));
     }
     let models = source.join("tools/mtmd/models");
@@ -51,7 +45,5 @@ fn source() -> PathBuf {
         .and_then(|package| package["manifest_path"].as_str())
         .expect("vendor pins llama-cpp-sys-2");
     let folder = Path::new(manifest).parent();
-    folder
-        .expect("a manifest lies in a folder")
-        .join("llama.cpp")
+    folder.expect("a manifest lies in a folder").join("llama.cpp")
 }

@@ -11,6 +11,7 @@ use super::control::ControlTokens;
 use super::conversation::Conversation;
 use super::error::Error;
 use super::jinja::{Limits, LocalTime, Template};
+use super::message::{Message, Tool};
 use super::rendered::Rendered;
 use super::special::{self, SpecialTokens};
 use super::{continuing, family};
@@ -317,19 +318,15 @@ fn wants_parts(template: &Template, special: &SpecialTokens, limits: Limits) -> 
 /// Whether a tool's name is in what the template makes of a short conversation. One that refuses all of them is
 /// believed if it speaks of tools.
 fn shows_tools(variant: &Variant, special: &SpecialTokens, limits: Limits) -> bool {
-    let message = |role: &str| {
-        let content = match variant.wants_parts {
-            true => json!([{"type": "text", "text": "Hello!"}]),
-            false => json!("Hello!"),
-        };
-        json!({"role": role, "content": content})
-    };
     let parameters =
         json!({"type": "object", "properties": {"x": {"type": "string", "description": "x"}}});
-    let function = json!({"name": NEEDLE, "description": "x", "parameters": parameters});
-    let tools = vec![json!({"type": "function", "function": function})];
-    let shown = [vec![message("user")], vec![message("system"), message("user")]].map(|messages| {
-        let conversation = Conversation::from_json(messages).tools_json(tools.clone());
+    let tool = [Tool::new(NEEDLE, "x", parameters)];
+    let messages = [Message::system("Hello!"), Message::user("Hello!")];
+    let shown = [&messages[1..], &messages].map(|messages| {
+        let mut conversation = Conversation::new(messages).tools(&tool);
+        if variant.wants_parts {
+            conversation = conversation.in_parts();
+        }
         shows_needle(&variant.template, &conversation, special, limits)
     });
     shown.contains(&Some(true)) || (shown == [None; 2] && variant.source.contains("tools"))

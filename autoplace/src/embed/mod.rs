@@ -50,12 +50,7 @@ impl Model {
 pub enum Error {
     /// Two vectors cannot be compared.
     #[error("a vector of {one} elements cannot be compared with one of {other}")]
-    Lengths {
-        /// Elements of the one.
-        one: usize,
-        /// Elements of the other.
-        other: usize,
-    },
+    Lengths { one: usize, other: usize },
     /// An embedder of this model lives already.
     #[error("this model is embedding already: drop its other embedder first")]
     Busy,

@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 use super::chat_window::{ChatFull, Window};
 #[cfg(feature = "schemars")]
 use super::constraint::Constraint;
+use super::context::Room;
 use super::error::Error;
 use super::piece::FinishReason;
 use super::prompt::Prompt;
@@ -206,8 +207,7 @@ impl Chat {
         asked.variables.entry("enable_thinking").or_insert(false.into());
         asked.generate = asked.generate.special(false).constraint(Constraint::of_type::<T>());
         let (reply, _) = asked.say(content)?.finish()?;
-        let value = serde_json::from_str(&reply.raw)
-            .map_err(|error| Error::NotOfType { reason: error.to_string(), text: reply.raw })?;
+        let value = Constraint::value(reply.raw)?;
         self.messages.extend(asked.messages.drain(before..));
         self.window = asked.window;
         self.known = asked.known;
@@ -237,8 +237,9 @@ impl Chat {
     fn begin_within(&mut self) -> Result<Begun, Error> {
         let drops = self.window.when_full != ChatFull::Error;
         let all = self.forgotten().len();
-        let room = self.room();
-        let mut most = room.prompt;
+        let n_ctx = Room::of(&self.model.placement().context).each;
+        // A quarter is for the answer, or what it may have.
+        let mut most = n_ctx - self.generate.max_answer().min(n_ctx / 4);
         let (asked, stream) = loop {
             let asked = self.ask()?;
             let known = asked.tokens.as_ref().map(Vec::len);
@@ -256,14 +257,14 @@ impl Chat {
                 let stream = stream.unwrap_or_else(|| asked.stream(self));
                 break (asked, stream);
             }
-            most = room.half;
+            most = n_ctx / 2;
         };
         let forgotten = self.forgotten().len();
         if stream.is_ok() && forgotten > all {
             tracing::warn!(
                 forgotten,
                 messages = self.messages.len(),
-                n_ctx = room.all,
+                n_ctx,
                 "the context is full: the model is no longer shown the oldest messages of the chat"
             );
         }
@@ -284,15 +285,6 @@ impl Chat {
             ReplyParser::new(&format).after_prompt(rendered.as_str()).with_tools(&self.tools);
         let (prompt, tokens) = self.prompt(&rendered)?;
         Ok(Asked { text: rendered.into_string(), prompt, tokens, parser })
-    }
-
-    /// Tokens that the context holds of one conversation.
-    fn room(&self) -> Room {
-        let sizes = self.model.placement().context.sizes();
-        let all = sizes.map_or(usize::MAX, |sizes| sizes.cells as usize);
-        // A quarter is for the answer, or what it may have.
-        let answer = self.generate.max_answer().min(all / 4);
-        Room { all, prompt: all - answer, half: all / 2 }
     }
 
     /// The prompt that the next answer is asked for with, as the template renders it.
@@ -340,14 +332,6 @@ impl Chat {
         let tokens = prompt.tokenize(&self.model.native()?.vocab())?;
         Ok((Prompt::tokens(&*tokens), Some(tokens)))
     }
-}
-
-/// Tokens of the context.
-struct Room {
-    all: usize,
-    /// Those that a prompt may have.
-    prompt: usize,
-    half: usize,
 }
 
 /// A prompt for an answer.

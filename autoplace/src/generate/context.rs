@@ -24,10 +24,9 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// llama.cpp rounds a context up to a multiple of 256 per sequence; what was asked for, and planned, is what holds.
     pub(super) fn of(params: &ContextParams) -> Self {
-        let (all, sequences) = (params.n_ctx as usize, params.n_seq_max.max(1) as usize);
-        let each = if params.kv_unified { all } else { all / sequences };
+        let [each, all, sequences] =
+            [params.n_ctx_seq(), params.n_ctx, params.n_seq_max.max(1)].map(|it| it as usize);
         Self { each, all, sequences }
     }
 }

@@ -152,8 +152,6 @@ impl Generate {
     where
         T: serde::de::DeserializeOwned + schemars::JsonSchema,
     {
-        let text = self.constraint(Constraint::of_type::<T>()).text()?;
-        serde_json::from_str(&text)
-            .map_err(|error| Error::NotOfType { reason: error.to_string(), text })
+        Constraint::value(self.constraint(Constraint::of_type::<T>()).text()?)
     }
 }

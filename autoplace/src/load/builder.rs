@@ -4,16 +4,17 @@ use std::fmt;
 use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use super::Error;
 use super::adapters::AdapterFiles;
 use super::contract::{Contract, First};
 use super::lease::Leases;
-use super::recipe::{CHECKPOINTS, Learn, OnDifference, Recipe, Source, Terms, Verify};
+use super::progress::Progress;
+use super::recipe::{CHECKPOINTS, Learn, OnDifference, Recipe, Terms, Verify};
 use super::remote::Load;
+use super::replay::Source;
 use crate::machine::Machine;
-use crate::memory::{FlashAttention, Headroom, KvType, Pooling, RopeScaling};
+use crate::memory::{ContextParams, FlashAttention, Headroom, KvType, Pooling, RopeScaling};
 use crate::plan::{self, GpuLayers, Plan, Replay, Request, SavedPlan};
 use crate::worker::Isolation;
 
@@ -51,6 +52,11 @@ impl ModelBuilder {
             isolation: Isolation::None,
             conflict: None,
         }
+    }
+
+    fn params(mut self, set: impl FnOnce(&mut ContextParams)) -> Self {
+        set(&mut self.recipe.request.params);
+        self
     }
 
     /// Everything that a plan can be asked for, at once. It comes first: after one of the other methods, whose setting
@@ -98,100 +104,84 @@ impl ModelBuilder {
     }
 
     /// Type of the keys in the cache. Default: F16.
-    pub fn type_k(mut self, keys: KvType) -> Self {
-        self.recipe.request.params.type_k = keys;
-        self
+    pub fn type_k(self, keys: KvType) -> Self {
+        self.params(|params| params.type_k = keys)
     }
 
     /// Type of the values in the cache. Default: F16.
-    pub fn type_v(mut self, values: KvType) -> Self {
-        self.recipe.request.params.type_v = values;
-        self
+    pub fn type_v(self, values: KvType) -> Self {
+        self.params(|params| params.type_v = values)
     }
 
     /// Whether attention is fused. Default: where every device that holds a layer can.
-    pub fn flash_attn(mut self, flash_attn: FlashAttention) -> Self {
-        self.recipe.request.params.flash_attn = flash_attn;
-        self
+    pub fn flash_attn(self, flash_attn: FlashAttention) -> Self {
+        self.params(|params| params.flash_attn = flash_attn)
     }
 
     /// Whether all sequences share one cache, instead of a part of it each. Default: no.
-    pub fn kv_unified(mut self, unified: bool) -> Self {
-        self.recipe.request.params.kv_unified = unified;
-        self
+    pub fn kv_unified(self, unified: bool) -> Self {
+        self.params(|params| params.kv_unified = unified)
     }
 
     /// Whether keys and values lie with their layers; `false` leaves all of them on the host. Default: yes.
-    pub fn offload_kqv(mut self, offload: bool) -> Self {
-        self.recipe.request.params.offload_kqv = offload;
-        self
+    pub fn offload_kqv(self, offload: bool) -> Self {
+        self.params(|params| params.offload_kqv = offload)
     }
 
     /// Whether a GPU computes long prompts with the weights that the host keeps. Default: yes.
-    pub fn op_offload(mut self, offload: bool) -> Self {
-        self.recipe.request.params.op_offload = offload;
-        self
+    pub fn op_offload(self, offload: bool) -> Self {
+        self.params(|params| params.op_offload = offload)
     }
 
     /// Whether the file is mapped, where every device can, or read. Default: mapped.
-    pub fn mmap(mut self, map: bool) -> Self {
-        self.recipe.request.params.mmap = map;
-        self
+    pub fn mmap(self, map: bool) -> Self {
+        self.params(|params| params.mmap = map)
     }
 
     /// Whether the CPU may rearrange weights for its instruction set. Default: yes.
-    pub fn repack(mut self, repack: bool) -> Self {
-        self.recipe.request.params.repack = repack;
-        self
+    pub fn repack(self, repack: bool) -> Self {
+        self.params(|params| params.repack = repack)
     }
 
     /// How positions are scaled, for a context longer than the model was trained on. Default: as the model says.
-    pub fn rope_scaling(mut self, scaling: RopeScaling) -> Self {
-        self.recipe.request.params.rope.scaling = Some(scaling);
-        self
+    pub fn rope_scaling(self, scaling: RopeScaling) -> Self {
+        self.params(|params| params.rope.scaling = Some(scaling))
     }
 
     /// The base frequency of positions, above 0. Default: the model's.
-    pub fn rope_freq_base(mut self, base: f32) -> Self {
-        self.recipe.request.params.rope.freq_base = Some(base);
-        self
+    pub fn rope_freq_base(self, base: f32) -> Self {
+        self.params(|params| params.rope.freq_base = Some(base))
     }
 
     /// What the frequencies of positions are multiplied by, above 0: 0.25 for a context of 4 times the length. Default:
     /// the model's.
-    pub fn rope_freq_scale(mut self, scale: f32) -> Self {
-        self.recipe.request.params.rope.freq_scale = Some(scale);
-        self
+    pub fn rope_freq_scale(self, scale: f32) -> Self {
+        self.params(|params| params.rope.freq_scale = Some(scale))
     }
 
     /// YaRN: tokens of context that the model was trained on before. Default: the model's.
-    pub fn yarn_orig_ctx(mut self, tokens: u32) -> Self {
-        self.recipe.request.params.rope.yarn_orig_ctx = Some(tokens);
-        self
+    pub fn yarn_orig_ctx(self, tokens: u32) -> Self {
+        self.params(|params| params.rope.yarn_orig_ctx = Some(tokens))
     }
 
     /// YaRN: the mix of extrapolation, 0.0 (all interpolated) or more. Default: the model's.
-    pub fn yarn_ext_factor(mut self, factor: f32) -> Self {
-        self.recipe.request.params.rope.yarn_ext_factor = Some(factor);
-        self
+    pub fn yarn_ext_factor(self, factor: f32) -> Self {
+        self.params(|params| params.rope.yarn_ext_factor = Some(factor))
     }
 
     /// YaRN: the scale of attention, 0.0 or more. Default: the model's.
-    pub fn yarn_attn_factor(mut self, factor: f32) -> Self {
-        self.recipe.request.params.rope.yarn_attn_factor = Some(factor);
-        self
+    pub fn yarn_attn_factor(self, factor: f32) -> Self {
+        self.params(|params| params.rope.yarn_attn_factor = Some(factor))
     }
 
     /// YaRN: the low correction dimension, 0.0 or more. Default: the model's.
-    pub fn yarn_beta_fast(mut self, beta: f32) -> Self {
-        self.recipe.request.params.rope.yarn_beta_fast = Some(beta);
-        self
+    pub fn yarn_beta_fast(self, beta: f32) -> Self {
+        self.params(|params| params.rope.yarn_beta_fast = Some(beta))
     }
 
     /// YaRN: the high correction dimension, 0.0 or more. Default: the model's.
-    pub fn yarn_beta_slow(mut self, beta: f32) -> Self {
-        self.recipe.request.params.rope.yarn_beta_slow = Some(beta);
-        self
+    pub fn yarn_beta_slow(self, beta: f32) -> Self {
+        self.params(|params| params.rope.yarn_beta_slow = Some(beta))
     }
 
     /// Whether layers with a sliding window keep the whole context all the same. Default: no, as in
@@ -203,9 +193,8 @@ impl ModelBuilder {
     }
 
     /// Tokens that one call of llama.cpp may submit. Default: 2048.
-    pub fn n_batch(mut self, tokens: u32) -> Self {
-        self.recipe.request.params.n_batch = tokens;
-        self
+    pub fn n_batch(self, tokens: u32) -> Self {
+        self.params(|params| params.n_batch = tokens)
     }
 
     /// Tokens that are computed at once, with [`n_batch`](Self::n_batch) at least as large. Default: 512, and more
@@ -465,45 +454,5 @@ impl fmt::Debug for ModelBuilder {
             .field("path", &self.recipe.path)
             .field("request", &self.recipe.request)
             .finish_non_exhaustive()
-    }
-}
-
-/// What is called with the progress of a load, and may cancel it.
-type Callback = Box<dyn FnMut(f32) -> bool + Send>;
-
-#[derive(Clone, Default)]
-pub(super) struct Progress(Option<Arc<Mutex<Callback>>>);
-
-impl Progress {
-    pub(super) fn new(callback: impl FnMut(f32) -> bool + Send + 'static) -> Self {
-        Self(Some(Arc::new(Mutex::new(Box::new(callback)))))
-    }
-
-    /// One for a load of llama.cpp's.
-    pub(super) fn callback(&self) -> Option<Callback> {
-        let shared = Arc::clone(self.0.as_ref()?);
-        Some(Box::new(move |done| (shared.lock().unwrap_or_else(PoisonError::into_inner))(done)))
-    }
-
-    pub(super) const fn is_some(&self) -> bool {
-        self.0.is_some()
-    }
-
-    /// Tells how much is done, and whether to go on.
-    pub(super) fn tell(&self, done: f32) -> bool {
-        self.0
-            .as_ref()
-            .is_none_or(|shared| (shared.lock().unwrap_or_else(PoisonError::into_inner))(done))
-    }
-
-    /// Whether to go on with a load whose weights are all there.
-    pub(super) fn goes_on(&self) -> bool {
-        self.tell(1.0)
-    }
-}
-
-impl fmt::Debug for Progress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Progress").field(&self.0.is_some()).finish()
     }
 }

@@ -7,12 +7,12 @@
 
 use llama_sys::{Cause, Context, Device, ModelParams};
 
-use super::builder::Progress;
 use super::devices::{self, free};
 use super::draft::{Drafts, Heads};
 use super::error::Stage;
 use super::headroom::LoadReadings;
 use super::placed::{Placed, Prepared};
+use super::progress::Progress;
 use super::recipe::{OnDifference, Recipe};
 use super::slot::Native;
 use super::threads::Threads;

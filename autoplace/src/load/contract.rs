@@ -4,15 +4,15 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::builder::Progress;
 use super::carry_out::{Failure, Loaded};
 use super::error::{Attempt, AttemptFailure, Stage};
 use super::lease::{Lease, Section};
 use super::placed::Prepared;
+use super::progress::Progress;
 use super::recipe::{OnDifference, Recipe};
 use super::report::GpuReport;
 use super::taught::{Place, Taught};
-use super::{Error, recipe};
+use super::{Error, replay};
 use crate::gguf::Header;
 use crate::machine::{Gpu, Host, Machine};
 use crate::memory::{Footprints, Headroom, Pooling};
@@ -115,7 +115,7 @@ impl<'a> Contract<'a> {
                 let probe = self.recipe.adapters.probe(header)?;
                 let model = (header, profile, &probe);
                 let (plan, machine, lease) =
-                    recipe::follow(saved, *replay, model, machine, leases)?;
+                    replay::follow(saved, *replay, model, machine, leases)?;
                 Ok((self.prepared(plan, machine)?, lease))
             }
         }

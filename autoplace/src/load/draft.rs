@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 use llama_sys::{Context, ContextParams, Device, Model, ModelParams, Token};
 
-use super::builder::Progress;
 use super::carry_out::{Failure, Loaded, Unmade};
 use super::devices::{by_name, free, of_plan};
 use super::error::Stage;
 use super::placed::Prepared;
+use super::progress::Progress;
 use super::recipe::{OnDifference, Recipe, Verify};
 use super::warm_up::{WarmedUp, warm_up};
 use super::{Error, native};

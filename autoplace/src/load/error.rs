@@ -40,10 +40,7 @@ pub enum Error {
     #[error(
         "`{late}` would replace settings of the load that were made apart from it: say them in one place"
     )]
-    Conflict {
-        /// The method that would replace them.
-        late: String,
-    },
+    Conflict { late: String },
     /// A device of the plan is not there.
     #[error(
         "the plan uses the device {device}, which this process does not have: {}",

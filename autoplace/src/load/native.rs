@@ -94,10 +94,10 @@ pub(crate) fn overrides(
 
 fn rope(rope: &Rope) -> llama_sys::Rope {
     let scaling = rope.scaling.map(|scaling| match scaling {
+        RopeScaling::None => llama_sys::RopeScaling::None,
         RopeScaling::Linear => llama_sys::RopeScaling::Linear,
         RopeScaling::Yarn => llama_sys::RopeScaling::Yarn,
         RopeScaling::LongRope => llama_sys::RopeScaling::LongRope,
-        _ => llama_sys::RopeScaling::None,
     });
     llama_sys::Rope {
         scaling,

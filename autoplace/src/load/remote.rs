@@ -8,9 +8,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use serde::{Deserialize, Serialize};
 
 use super::Error;
-use super::builder::Progress;
 use super::devices::build_name;
 use super::placed::Placed;
+use super::progress::Progress;
 use super::recipe::Recipe;
 use super::report::LoadReport;
 use crate::machine::Machine;

@@ -8,10 +8,10 @@ use std::task::Waker;
 use llama_sys::Context;
 
 use super::Error;
-use super::builder::Progress;
 use super::carry_out::Loaded;
 use super::contract::{Contract, First};
 use super::model::Model;
+use super::progress::Progress;
 use super::remote::{Remote, Reply, Request};
 use super::slot::Contents;
 use crate::gguf::Header;

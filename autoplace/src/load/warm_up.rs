@@ -14,9 +14,9 @@ use std::time::Instant;
 
 use llama_sys::{Batch, Context, Device, Error, TensorPlace};
 
-use super::builder::Progress;
 use super::devices::free;
 use super::probe::footprints;
+use super::progress::Progress;
 use super::recipe::Verify;
 use super::report::WarmUp;
 use crate::memory::Footprints;

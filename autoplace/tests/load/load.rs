@@ -1,14 +1,15 @@
 //! From a path to a loaded model, on whatever machine this is.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::native_support::{demo_path, load_demo};
 use autoplace::load::{ThreadBasis, Verify};
 use autoplace::machine::{Gpu, Host, Machine, gib, mib};
-use autoplace::memory::KvType;
+use autoplace::memory::{KvType, RopeScaling};
 use autoplace::plan::{self, Confidence, GpuLayers, PlacementKind, Plan};
-use autoplace::{Model, llama_sys, load};
+use autoplace::{Model, ModelBuilder, llama_sys, load};
 
 #[test]
 fn the_demo_model_is_loaded_as_planned() {
@@ -58,6 +59,7 @@ fn what_cannot_be_loaded_is_refused_with_the_reason() {
     let gone = host().with_gpu(gpu.clone().device("CUDA7"));
     for (case, builder, reason) in [
         ("no tokens", demo().n_ctx(0), "n_ctx"),
+        ("positions without a base", demo().rope_freq_base(0.0), "rope_freq_base"),
         ("layers for no GPU", demo().machine(host()).n_gpu_layers(GpuLayers::Exactly(3)), "3"),
         ("another process's GPU", demo().machine(gone).leases(load::Leases::none()), "CUDA7"),
         // No reason to load on the host in silence.
@@ -134,6 +136,22 @@ fn what_is_no_gguf_is_refused_with_the_file_and_the_reason() {
 fn text(model: &Model) -> String {
     let story = model.generate("Once upon a time").temp(0.0);
     story.max_tokens(12).text().unwrap()
+}
+
+#[test]
+fn positions_are_scaled_as_was_asked() {
+    let text = |builder: ModelBuilder| text(&builder.load().unwrap());
+    let demo = || Model::builder(demo_path()).verify(Verify::Off);
+    let quarter = |scaling| text(demo().rope_scaling(scaling).rope_freq_scale(0.25));
+    let texts = [
+        text(demo()),
+        text(demo().rope_freq_base(100.0)),
+        quarter(RopeScaling::Linear),
+        quarter(RopeScaling::Yarn),
+    ];
+    let different: BTreeSet<_> = texts.iter().collect();
+    assert_eq!(different.len(), texts.len(), "{texts:?}");
+    assert_eq!(text(demo().rope_scaling(RopeScaling::None)), texts[0]);
 }
 
 #[test]

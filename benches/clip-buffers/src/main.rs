@@ -49,26 +49,13 @@ struct Input {
 
 /// The only size there is.
 fn only(width: c_int, height: c_int, images: c_int) -> Vec<Input> {
-    vec![Input {
-        width,
-        height,
-        images,
-        max_tokens: 0,
-    }]
+    vec![Input { width, height, images, max_tokens: 0 }]
 }
 
 /// Images of so many tokens by so many, each of so many pixels.
 fn tokens(pixels: u32, most: u32, frames: c_int) -> Vec<Input> {
     let squares = [2, 4, 8, 12, 16, 20, 24, 28, 32, 36, 40, 46, 50, 56, 64].map(|n| (n, n));
-    let others = [
-        (4, 2),
-        (32, 16),
-        (30, 34),
-        (16, 64),
-        (8, 128),
-        (64, 32),
-        (128, 32),
-    ];
+    let others = [(4, 2), (32, 16), (30, 34), (16, 64), (8, 128), (64, 32), (128, 32)];
     let all = squares.into_iter().chain(others);
     let all = all.filter(|(x, y)| x * y <= most);
     let input = |(x, y): (u32, u32)| {
@@ -88,11 +75,7 @@ fn files() -> Vec<(&'static str, Builder, Vec<Input>)> {
         named("LLaVA 1.5", only(336, 336, 1)),
         ("Gemma 3 4B", mmproj::gemma3(2560), only(896, 896, 1)),
         ("Gemma 3 27B", mmproj::gemma3(5376), only(896, 896, 1)),
-        (
-            "Gemma 3 at 448",
-            mmproj::gemma3_at(448, 2560),
-            only(448, 448, 1),
-        ),
+        ("Gemma 3 at 448", mmproj::gemma3_at(448, 2560), only(448, 448, 1)),
         named("Qwen2-VL 7B", tokens(28, 4096, 2)),
         named("Qwen2.5-VL 7B", tokens(28, 4096, 2)),
         named("Qwen3-VL 8B", tokens(32, 4096, 2)),
@@ -111,10 +94,7 @@ fn main() -> Result<()> {
         let path = folder.path().join("mmproj.gguf");
         builder.write_sparse(&path)?;
         let companion = Companion::mmproj(&builder.header()?)?;
-        let vulkan = Rules::Vulkan {
-            alignment: 256,
-            max_alloc: 1 << 40,
-        };
+        let vulkan = Rules::Vulkan { alignment: 256, max_alloc: 1 << 40 };
         for (backend, rules) in [
             ("CUDA", Some(Rules::Cuda)),
             ("Vulkan", Some(vulkan)),
@@ -199,12 +179,7 @@ fn compare(
         } else {
             (bytes.host, theirs.host)
         };
-        ensure!(
-            ours.weights == theirs.weights,
-            "weights: {} of {}",
-            ours.weights,
-            theirs.weights
-        );
+        ensure!(ours.weights == theirs.weights, "weights: {} of {}", ours.weights, theirs.weights);
         #[allow(clippy::cast_precision_loss)] // a ratio for people
         let ratio = ours.compute as f64 / reserved as f64;
         ensure!(

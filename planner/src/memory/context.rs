@@ -78,12 +78,8 @@ pub struct ContextParams {
     #[serde(default, skip_serializing_if = "is_default")]
     pub n_rs_seq: u32,
     /// How positions are scaled.
-    #[serde(default, skip_serializing_if = "is_as_trained")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub rope: Rope,
-}
-
-fn is_as_trained(rope: &Rope) -> bool {
-    *rope == Rope::default()
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
@@ -139,6 +135,17 @@ pub struct ContextSizes {
 }
 
 impl ContextParams {
+    /// Tokens of context that each sequence has. llama.cpp rounds them up to a multiple of 256; what was asked for, and
+    /// planned, is what holds.
+    #[must_use]
+    pub const fn n_ctx_seq(&self) -> u32 {
+        match self.n_seq_max {
+            0 | 1 => self.n_ctx,
+            _ if self.kv_unified => self.n_ctx,
+            sequences => self.n_ctx / sequences,
+        }
+    }
+
     /// The sizes that llama.cpp makes of these parameters.
     ///
     /// # Errors

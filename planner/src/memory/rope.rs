@@ -29,7 +29,6 @@ pub struct Rope {
 /// A method of scaling positions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-#[non_exhaustive]
 pub enum RopeScaling {
     /// None, whatever the model says.
     None,

@@ -122,8 +122,7 @@ impl Plan {
     #[must_use]
     pub fn trained_on_fewer(&self) -> Option<u32> {
         let trained = self.model.n_ctx_train;
-        let cells = self.context.sizes().map_or(0, |sizes| sizes.cells);
-        (trained > 0 && cells > u64::from(trained).next_multiple_of(256)).then_some(trained)
+        (trained > 0 && self.context.n_ctx_seq() > trained).then_some(trained)
     }
 
     /// The GPUs that are used.

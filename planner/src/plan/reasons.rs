@@ -85,7 +85,7 @@ pub(super) fn notes(
     let mut notes = Vec::new();
     let n_ctx = params.n_ctx;
     let trained = profile.hparams.n_ctx_train;
-    let each = if params.kv_unified { n_ctx } else { n_ctx / params.n_seq_max.max(1) };
+    let each = params.n_ctx_seq();
     if trained > 0 && each > trained {
         notes.push(format!("{each} tokens of context, but the model was trained on {trained}"));
     }
@@ -94,12 +94,10 @@ pub(super) fn notes(
             "{n_ctx} tokens of context, the default; the model was trained on {trained}"
         ));
     }
-    let sequences = params.n_seq_max;
-    if let (2.., None, Ok(sizes)) = (sequences, params.embeddings, params.sizes()) {
-        let cells = sizes.cells;
+    if let (sequences @ 2.., None) = (params.n_seq_max, params.embeddings) {
         notes.push(match params.kv_unified {
-            true => format!("{sequences} sequences, which share {cells} tokens"),
-            false => format!("{sequences} sequences of {cells} tokens"),
+            true => format!("{sequences} sequences, which share {each} tokens"),
+            false => format!("{sequences} sequences of {each} tokens"),
         });
     }
     if params.swa_full {

@@ -16,7 +16,7 @@ pub enum Error {
 }
 
 /// `LLAMA_MAX_LAYERS` (llama-hparams.h).
-const MAX_LAYERS: u32 = 512;
+pub(crate) const MAX_LAYERS: u32 = 512;
 /// `LLAMA_MAX_EXPERTS` (llama-hparams.h).
 const MAX_EXPERTS: u32 = 1024;
 

@@ -26,6 +26,7 @@ use hparams::Keys;
 pub(crate) use adapter::{Adapted, Layer};
 pub use adapter::{AdapterError, Adapters, Factor, Lora, LoraPair};
 pub use control_vector::ControlVector;
+pub(crate) use hparams::MAX_LAYERS;
 pub use hparams::{Error, Experts, Hyperparameters, Switches};
 pub use mtp::MtpError;
 pub use names::Role;

@@ -45,10 +45,19 @@ fn a_named_number_of_layers_is_that_number_or_an_error() {
         }
         other => panic!("{other:?}"),
     }
+    let all = plan(&profile, &machine, &Request::new().n_gpu_layers(GpuLayers::All));
+    assert!(matches!(all, Err(Error::DoesNotFit { n_gpu_layers: 33, .. })), "{all:?}");
     let large = Machine::new(Host::new(gib(32))).with_gpu(Gpu::new("card").total(gib(24)));
-    let plan = plan(&profile, &large, &exactly(99)).unwrap();
-    assert_eq!(plan.n_gpu_layers, 33);
-    assert!(plan.notes.iter().any(|note| note.contains("99 layers were asked for")), "{plan}");
+    for many in [exactly(99), Request::new().n_gpu_layers(99)] {
+        let plan = plan(&profile, &large, &many).unwrap();
+        assert_eq!(plan.n_gpu_layers, 33);
+        assert!(plan.notes.iter().any(|note| note.contains("99 layers were asked for")), "{plan}");
+    }
+    // A number alone is at most so many.
+    for (machine, n, expected) in [(&machine, 7, 0..8), (&machine, 33, 8..34), (&large, 7, 1..8)] {
+        let plan = plan(&profile, machine, &Request::new().n_gpu_layers(n)).unwrap();
+        assert!(expected.contains(&plan.n_gpu_layers), "{n}: {plan}");
+    }
 }
 
 #[test]
@@ -70,8 +79,23 @@ fn the_context_is_4096_tokens_unless_asked_for() {
     assert_eq!(n_ctx(Context::Model), 131_072);
     assert_eq!(n_ctx(Context::Tokens(300)), 300);
     let short = Shape { n_ctx_train: 2048, ..LLAMA_1B }.profile();
-    let plan = plan(&short, &machine, &Request::new()).unwrap();
-    assert_eq!(plan.context.n_ctx, 2048);
+    let of = |request: Request| plan(&short, &machine, &request);
+    assert_eq!(of(Request::new()).unwrap().context.n_ctx, 2048);
+    // Beyond what it was trained on counts what each sequence has.
+    for (n_ctx, sequences, said) in
+        [(2048, 1, None), (2049, 1, Some(2048)), (8192, 4, None), (8192, 2, Some(2048))]
+    {
+        let plan = of(Request::new().n_ctx(n_ctx).n_seq_max(sequences)).unwrap();
+        assert_eq!(plan.trained_on_fewer(), said);
+        let each = format!("{sequences} sequences of {} tokens", n_ctx / sequences);
+        assert_eq!(plan.notes.contains(&each), sequences > 1, "{plan}");
+    }
+    let mut twice = Request::new().n_ctx(1024);
+    twice.params.n_ctx = 1024;
+    assert_eq!(of(twice.clone()).unwrap().context.n_ctx, 1024);
+    twice.params.n_ctx = 512;
+    let said = of(twice).unwrap_err().to_string();
+    assert!(said.contains("1024") && said.contains("512"), "{said}");
 }
 
 #[test]

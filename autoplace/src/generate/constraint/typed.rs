@@ -3,9 +3,11 @@
 use schemars::generate::SchemaSettings;
 use schemars::transform::{RecursiveTransform, Transform};
 use schemars::{JsonSchema, Schema};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::Constraint;
+use crate::generate::error::Error;
 
 impl Constraint {
     /// A JSON value that is one of `T`, by the schema that schemars derives: with no properties but the type's, and
@@ -18,6 +20,12 @@ impl Constraint {
             RecursiveTransform(close).transform(&mut schema);
         }
         Self::json_schema(schema.to_value())
+    }
+
+    /// The value that a text is which was held to [its type](Self::of_type).
+    pub(in crate::generate) fn value<T: DeserializeOwned>(text: String) -> Result<T, Error> {
+        serde_json::from_str(&text)
+            .map_err(|error| Error::NotOfType { reason: error.to_string(), text })
     }
 }
 

@@ -1,15 +1,11 @@
 //! Whether a plan that was read can be one: a file may say anything, and llama.cpp ends the process over some of it.
 
 use crate::memory::Place;
+use crate::plan::search::MOST_GPUS;
 use crate::plan::{PlacementKind, Plan};
+use crate::profile::MAX_LAYERS;
 
 use super::{SavedPlan, SavedPlanError, invalid};
-
-/// `LLAMA_MAX_LAYERS` (llama-hparams.h), and so many layers at most with the output layer.
-const MOST_BLOCKS: u32 = 512;
-
-/// The most GPUs that llama.cpp schedules beside the CPU (ggml-backend.cpp, `GGML_SCHED_MAX_BACKENDS`).
-const MOST_GPUS: usize = 15;
 
 /// `llama_max_tensor_buft_overrides` (llama.cpp): a list of so many, its end included.
 const MOST_OVERRIDES: usize = 4095;
@@ -58,7 +54,7 @@ impl SavedPlan {
 
 fn check_plan(plan: &Plan) -> Result<(), String> {
     let blocks = plan.model.blocks;
-    at_most("model.blocks", blocks, MOST_BLOCKS)?;
+    at_most("model.blocks", blocks, MAX_LAYERS)?;
     ensure!(blocks > 0, "model.blocks is 0: a model has at least 1");
     at_most("n_gpu_layers", plan.n_gpu_layers, plan.layers())?;
     at_most("parted_blocks", plan.parted_blocks, blocks)?;

@@ -25,7 +25,7 @@ mod words;
 #[cfg(test)]
 mod tests;
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::rc::Rc;
@@ -80,8 +80,6 @@ pub(super) struct Placements<'a> {
     /// The smallest compute buffer of each likeness among those that were looked at.
     seen: RefCell<BTreeMap<Likeness, Least>>,
     seen_on_host: RefCell<BTreeMap<HostLikeness, Least>>,
-    /// Whether the last search has looked at too many.
-    gave_up: Cell<bool>,
 }
 
 /// What probes have shown beyond the estimate: bytes more (or fewer) per GPU, as in [`Placements::gpus`], and on the
@@ -108,6 +106,15 @@ struct Given {
     /// Whether the least that devices were seen to need is believed to be what all placements alike need: mostly it is,
     /// and a search that has looked at too many placements that lack a little goes on so.
     hasty: bool,
+}
+
+/// How a search has ended.
+enum Searched {
+    Found(Found),
+    /// Nothing fits.
+    Nothing,
+    /// [`MOST_LOOKED_AT`] placements were looked at, or [`MOST_BEGINS`] begun.
+    TooMany,
 }
 
 impl Given {
@@ -224,23 +231,23 @@ impl<'a> Placements<'a> {
             looked_at: RefCell::default(),
             seen: RefCell::default(),
             seen_on_host: RefCell::default(),
-            gave_up: Cell::new(false),
         })
     }
 
     /// The cheapest path that fits by the estimate, corrected. Where too many lack a little, one that is found in
     /// haste.
     fn search(&self, given: &Given) -> Result<Option<Found>, Error> {
-        let found = self.search_with_care(given)?;
-        if found.is_some() || !self.gave_up.get() {
-            return Ok(found);
-        }
-        self.search_with_care(&Given { hasty: true, ..given.clone() })
+        let searched = match self.search_once(given)? {
+            Searched::TooMany => self.search_once(&Given { hasty: true, ..given.clone() })?,
+            searched => searched,
+        };
+        Ok(match searched {
+            Searched::Found(found) => Some(found),
+            Searched::Nothing | Searched::TooMany => None,
+        })
     }
 
-    /// The same, but for haste.
-    fn search_with_care(&self, given: &Given) -> Result<Option<Found>, Error> {
-        self.gave_up.set(false);
+    fn search_once(&self, given: &Given) -> Result<Searched, Error> {
         let tables: Vec<Table> = self
             .grounds
             .iter()
@@ -290,18 +297,18 @@ impl<'a> Placements<'a> {
             if !given.known.contains(&node.path) && may_fit() {
                 if looks == MOST_LOOKED_AT || begins > MOST_BEGINS {
                     tracing::debug!("the search for a placement has looked at {looks} of them");
-                    self.gave_up.set(true);
-                    return Ok(None);
+                    return Ok(Searched::TooMany);
                 }
                 looks += 1;
                 let levels = self.levels(&node.path, given)?;
                 if levels.fit() {
-                    return Ok(Some(Found { path: node.path, cost: node.bound, levels }));
+                    let found = Found { path: node.path, cost: node.bound, levels };
+                    return Ok(Searched::Found(found));
                 }
             }
             heap.keep_single_copy(&node, around);
         }
-        Ok(None)
+        Ok(Searched::Nothing)
     }
 
     /// Numbers of layers that may stay on the host.

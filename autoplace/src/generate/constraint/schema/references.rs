@@ -6,6 +6,9 @@ use serde_json::Value;
 
 use super::size::MAX_BYTES;
 
+/// Different targets of `$ref`: llguidance follows a chain of them by recursion.
+const MAX_REFERENCES: usize = 2000;
+
 /// Keywords that hold data, which is not searched for references.
 const DATA: [&str; 4] = ["const", "default", "enum", "examples"];
 
@@ -14,6 +17,10 @@ const DATA: [&str; 4] = ["const", "default", "enum", "examples"];
 pub(super) fn plain(schema: &mut Value) -> Result<(), String> {
     let mut names = BTreeMap::new();
     collect(schema, true, false, &mut names)?;
+    if names.len() > MAX_REFERENCES {
+        let count = names.len();
+        return Err(format!("it refers to {count} schemas, at most {MAX_REFERENCES}"));
+    }
     let mut copies = Vec::new();
     let mut bytes = 0;
     for (index, (reference, name)) in names.iter_mut().enumerate() {

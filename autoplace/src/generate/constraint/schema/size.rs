@@ -1,7 +1,5 @@
 //! How large a schema may be.
 
-use std::collections::BTreeSet;
-
 use serde_json::Value;
 
 use super::super::weight;
@@ -14,8 +12,6 @@ const MAX_DEPTH: usize = 100;
 const MAX_PATTERNS: usize = 24;
 /// Alternatives of one `oneOf`, each of which is held against each other.
 const MAX_ONE_OF: usize = 256;
-/// Different targets of `$ref`: llguidance follows a chain of them by recursion.
-const MAX_REFERENCES: usize = 2000;
 /// Properties of one object, and entries of a tuple: llguidance goes through them by recursion.
 const MAX_MEMBERS: usize = 1000;
 
@@ -23,7 +19,6 @@ const MAX_MEMBERS: usize = 1000;
 pub(super) fn check(schema: &Value) -> Result<(), String> {
     let mut bytes = 0_usize;
     let mut patterns = 0_usize;
-    let mut references = BTreeSet::new();
     let mut rest = vec![(schema, 0)];
     while let Some((value, depth)) = rest.pop() {
         if depth > MAX_DEPTH {
@@ -40,9 +35,6 @@ pub(super) fn check(schema: &Value) -> Result<(), String> {
         match value {
             Value::Array(items) => rest.extend(items.iter().map(|item| (item, depth + 1))),
             Value::Object(members) => {
-                if let Some(Value::String(target)) = members.get("$ref") {
-                    references.insert(target.as_str());
-                }
                 if let Some(Value::String(pattern)) = members.get("pattern") {
                     patterns += weight::regex(pattern);
                 }
@@ -72,9 +64,5 @@ pub(super) fn check(schema: &Value) -> Result<(), String> {
         }
     }
     weight::check(patterns).map_err(|_| "its patterns are too large together".to_owned())?;
-    if references.len() > MAX_REFERENCES {
-        let count = references.len();
-        return Err(format!("it refers to {count} schemas, at most {MAX_REFERENCES}"));
-    }
     Ok(())
 }

@@ -1,0 +1,44 @@
+//! What is told of a load while it runs, and may cancel it.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What is called with the progress of a load, and may cancel it.
+type Callback = Box<dyn FnMut(f32) -> bool + Send>;
+
+#[derive(Clone, Default)]
+pub(super) struct Progress(Option<Arc<Mutex<Callback>>>);
+
+impl Progress {
+    pub(super) fn new(callback: impl FnMut(f32) -> bool + Send + 'static) -> Self {
+        Self(Some(Arc::new(Mutex::new(Box::new(callback)))))
+    }
+
+    /// One for a load of llama.cpp's.
+    pub(super) fn callback(&self) -> Option<Callback> {
+        let shared = Arc::clone(self.0.as_ref()?);
+        Some(Box::new(move |done| (shared.lock().unwrap_or_else(PoisonError::into_inner))(done)))
+    }
+
+    pub(super) const fn is_some(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Tells how much is done, and whether to go on.
+    pub(super) fn tell(&self, done: f32) -> bool {
+        self.0
+            .as_ref()
+            .is_none_or(|shared| (shared.lock().unwrap_or_else(PoisonError::into_inner))(done))
+    }
+
+    /// Whether to go on with a load whose weights are all there.
+    pub(super) fn goes_on(&self) -> bool {
+        self.tell(1.0)
+    }
+}
+
+impl fmt::Debug for Progress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Progress").field(&self.0.is_some()).finish()
+    }
+}
