@@ -8,6 +8,7 @@
 extern crate self as autoplace;
 
 pub mod embed;
+mod error;
 pub mod generate;
 pub mod load;
 mod serve;
@@ -22,6 +23,7 @@ struct Readme;
 pub use autoplace_chat as chat;
 pub use autoplace_planner::{Plan, Planner, gguf, machine, memory, plan, profile};
 pub use embed::Embedder;
+pub use error::Error;
 pub use load::{Model, ModelBuilder};
 pub use serve::worker_main;
 pub use worker::{Isolation, OnDeath, WorkerProcess};

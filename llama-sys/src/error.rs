@@ -139,16 +139,21 @@ pub enum Error {
 }
 
 impl Error {
-    /// The allocation that failed, when memory was the cause.
-    pub fn out_of_memory(&self) -> Option<&OutOfMemory> {
+    /// Why a native call failed, where it was one.
+    pub fn failure(&self) -> Option<&Failure> {
         match self {
-            Self::AdapterLoad { failure, .. } => failure.out_of_memory.as_ref(),
+            Self::AdapterLoad { failure, .. } => Some(failure),
             Self::ModelLoad { failure, .. }
             | Self::ContextInit { failure, .. }
             | Self::Decode { failure, .. }
-            | Self::Call { failure, .. } => failure.out_of_memory.as_ref(),
+            | Self::Call { failure, .. } => Some(failure),
             _ => None,
         }
+    }
+
+    /// The allocation that failed, when memory was the cause.
+    pub fn out_of_memory(&self) -> Option<&OutOfMemory> {
+        self.failure()?.out_of_memory.as_ref()
     }
 
     pub(crate) fn parameter(

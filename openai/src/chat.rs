@@ -65,7 +65,7 @@ impl ChatRequest {
         let options = Options::read(&body)?;
         let chat: ChatBody = reading::part(&body)?;
         let template = template.map_err(|error| ApiError::of_template(error, "messages"))?;
-        let (shown, tools) = tools(&body)?;
+        let (shown, tools, choice) = tools(&body)?;
         let source = template.source_for(!tools.is_empty()).unwrap_or_default();
         let messages = messages(body.get("messages"), source.contains("developer"))?;
 
@@ -82,9 +82,6 @@ impl ChatRequest {
         if let Some(effort) = chat.reasoning_effort {
             conversation = conversation.variable("reasoning_effort", effort);
         }
-        for (name, value) in chat.chat_template_kwargs {
-            conversation = conversation.variable(name, value);
-        }
         let constraint = match chat.response_format {
             None | Some(ResponseFormat::Text) => options.constraint(),
             Some(ResponseFormat::JsonObject) => Some(Constraint::json_object()),
@@ -92,14 +89,24 @@ impl ChatRequest {
                 Some(Constraint::json_schema(json_schema.schema))
             }
         };
+        // A text that is held to a form from its beginning has no marks to read, but for a call.
+        let forced = choice
+            .forced(&tools, constraint.as_ref())
+            .map_err(|error| ApiError::invalid("tool_choice", error.to_string()))?;
+        let (constraint, format) = match (forced, constraint) {
+            (Some((constraint, format)), _) => {
+                conversation = conversation.variable("enable_thinking", false);
+                (Some(constraint), format)
+            }
+            (None, Some(constraint)) => (Some(constraint), ReplyFormat::plain()),
+            (None, None) => (None, ReplyFormat::of_template(source)),
+        };
+        for (name, value) in chat.chat_template_kwargs {
+            conversation = conversation.variable(name, value);
+        }
         let rendered = template
             .render(&conversation)
             .map_err(|error| ApiError::of_template(&error, "messages"))?;
-        // A text that is held to a form from its beginning has no marks to read.
-        let format = match &constraint {
-            Some(_) => ReplyFormat::plain(),
-            None => ReplyFormat::of_template(source),
-        };
         let mut generate = model
             .generate(Prompt::from(&rendered))
             .special(constraint.is_none())

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 use super::error::ApiError;
 use super::reading;
 use autoplace::chat::{Message, Role, Tool, ToolCall};
+use autoplace::generate::ToolChoice;
 
 #[derive(Debug, Deserialize)]
 struct MessageBody {
@@ -145,29 +146,35 @@ impl CallBody {
     }
 }
 
-/// The tools of a request, unless it forbids them: as the template is shown them, and as answers are read by them.
-pub(super) fn tools(body: &Map<String, Value>) -> Result<(Vec<Value>, Vec<Tool>), ApiError> {
+/// The tools of a request, unless it forbids them: as the template is shown them, and as answers are read by them; and
+/// whether one of them has to be called.
+pub(super) fn tools(
+    body: &Map<String, Value>,
+) -> Result<(Vec<Value>, Vec<Tool>, ToolChoice), ApiError> {
+    let choice = body.get("tool_choice").unwrap_or(&Value::Null);
+    let function = choice.pointer("/function/name").and_then(Value::as_str);
+    let choice = match (choice.as_str(), function) {
+        (Some("none"), _) => return Ok(<_>::default()),
+        (Some("required"), _) => ToolChoice::Required,
+        (_, Some(name)) if choice["type"] == "function" => ToolChoice::Function(name.to_owned()),
+        _ if choice.is_null() || choice == "auto" => ToolChoice::Auto,
+        _ => {
+            let message = "`tool_choice` can be `auto`, `none`, `required` or a function";
+            return Err(ApiError::unsupported("tool_choice", message));
+        }
+    };
     let tools = match body.get("tools") {
-        None | Some(Value::Null) => return Ok(<_>::default()),
+        None | Some(Value::Null) => &Value::Array(Vec::new()),
         Some(tools) => tools,
     };
     let typed: Vec<ToolBody> = reading::value(tools, "tools")?;
-    match body.get("tool_choice") {
-        None | Some(Value::Null) => {}
-        Some(Value::String(choice)) if choice == "auto" => {}
-        Some(Value::String(choice)) if choice == "none" => return Ok(<_>::default()),
-        Some(_) => {
-            let message = "`tool_choice` can be `auto` or `none`: no call can be forced";
-            return Err(ApiError::unsupported("tool_choice", message));
-        }
-    }
     let as_tool = |tool: ToolBody| Tool {
         name: tool.function.name,
         description: tool.function.description.unwrap_or_default(),
         parameters: tool.function.parameters.unwrap_or_else(|| json!({})),
     };
     let shown = tools.as_array().cloned().unwrap_or_default();
-    Ok((shown, typed.into_iter().map(as_tool).collect()))
+    Ok((shown, typed.into_iter().map(as_tool).collect(), choice))
 }
 
 #[cfg(test)]
@@ -244,13 +251,17 @@ mod tests {
             let body = json!({"tools": [tool], "tool_choice": choice});
             tools(body.as_object().unwrap())
         };
-        let (shown, typed) = read(Value::Null).unwrap();
+        let (shown, typed, choice) = read(Value::Null).unwrap();
+        assert_eq!(choice, ToolChoice::Auto);
         assert_eq!(shown, std::slice::from_ref(&tool));
         assert_eq!(typed[0].name, "f");
         assert!(read(json!("none")).unwrap().1.is_empty());
         assert_eq!(read(json!("auto")).unwrap().1.len(), 1);
-        for forced in [json!("required"), json!({"type": "function", "function": {"name": "f"}})] {
-            let error = read(forced).unwrap_err();
+        assert_eq!(read(json!("required")).unwrap().2, ToolChoice::Required);
+        let named = read(json!({"type": "function", "function": {"name": "f"}})).unwrap();
+        assert_eq!(named.2, ToolChoice::Function("f".into()));
+        for unknown in [json!("some"), json!({"type": "function"}), json!(1)] {
+            let error = read(unknown).unwrap_err();
             assert_eq!(error.param.as_deref(), Some("tool_choice"));
         }
         let body = json!({"tools": [{"type": "function"}]});

@@ -7,8 +7,7 @@ use llama_sys::Token;
 use serde_json::{Map, Value};
 
 use super::chat_window::{ChatFull, Window};
-#[cfg(feature = "schemars")]
-use super::constraint::Constraint;
+use super::constraint::{Constraint, ToolChoice};
 use super::context::Room;
 use super::error::Error;
 use super::piece::FinishReason;
@@ -18,7 +17,7 @@ use super::stats::Statistics;
 use super::token_stream::{AbortHandle, TokenStream};
 use crate::chat::{
     ChatTemplate, Conversation, Message, Part, Rendered, Reply, ReplyFormat, ReplyParser,
-    ReplyPart, Tool, ToolCall,
+    ReplyPart, Role, Tool, ToolCall,
 };
 use crate::load::Model;
 
@@ -52,6 +51,7 @@ pub struct Chat {
     messages: Vec<Message>,
     window: Window,
     tools: Vec<Tool>,
+    tool_choice: ToolChoice,
     documents: Vec<Value>,
     variables: Map<String, Value>,
     known: Option<Known>,
@@ -75,6 +75,7 @@ impl Chat {
             messages: Vec::new(),
             window: Window::default(),
             tools: Vec::new(),
+            tool_choice: ToolChoice::default(),
             documents: Vec::new(),
             variables: Map::new(),
             known: None,
@@ -107,6 +108,17 @@ impl Chat {
     /// [`tool_result`](Self::tool_result).
     pub fn tools(mut self, tools: impl Into<Vec<Tool>>) -> Self {
         self.tools = tools.into();
+        self
+    }
+
+    /// Whether what a person says is answered with a call of a tool. After the result of a call the model is free
+    /// again. Default: as the model likes.
+    ///
+    /// An answer that is forced to call is generated as JSON, of the tool's schema, by a model that does not think
+    /// before (`enable_thinking`), and is read as the call that it is.
+    #[cfg(feature = "constraints")]
+    pub fn tool_choice(mut self, choice: ToolChoice) -> Self {
+        self.tool_choice = choice;
         self
     }
 
@@ -203,7 +215,11 @@ impl Chat {
         T: serde::de::DeserializeOwned + schemars::JsonSchema,
     {
         let before = self.messages.len();
-        let mut asked = Self { format: Some(ReplyFormat::plain()), ..self.clone() };
+        let mut asked = Self {
+            format: Some(ReplyFormat::plain()),
+            tool_choice: ToolChoice::Auto,
+            ..self.clone()
+        };
         asked.variables.entry("enable_thinking").or_insert(false.into());
         asked.generate = asked.generate.special(false).constraint(Constraint::of_type::<T>());
         let (reply, _) = asked.say(content)?.finish()?;
@@ -277,26 +293,38 @@ impl Chat {
 
     fn ask(&self) -> Result<Asked, Error> {
         let rendered = self.rendered()?;
-        let format = match &self.format {
-            Some(format) => format.clone(),
-            None => self.template_format(),
+        let (constraint, format) = match (self.forced()?, &self.format) {
+            (Some((constraint, format)), _) => (Some(constraint), format),
+            (None, Some(format)) => (None, format.clone()),
+            (None, None) => (None, self.template_format()),
         };
         let parser =
             ReplyParser::new(&format).after_prompt(rendered.as_str()).with_tools(&self.tools);
         let (prompt, tokens) = self.prompt(&rendered)?;
-        Ok(Asked { text: rendered.into_string(), prompt, tokens, parser })
+        Ok(Asked { text: rendered.into_string(), prompt, tokens, parser, constraint })
+    }
+
+    /// What forces the next answer to be a call.
+    fn forced(&self) -> Result<Option<(Constraint, ReplyFormat)>, Error> {
+        match self.messages.last() {
+            Some(last) if last.role == Role::TOOL => Ok(None),
+            _ => self.tool_choice.forced(&self.tools, self.generate.spec.constraint.as_ref()),
+        }
     }
 
     /// The prompt that the next answer is asked for with, as the template renders it.
     ///
     /// # Errors
     ///
-    /// [`Error::Template`].
+    /// [`Error::Template`]; [`Error::Constraint`] where a tool is to be called that there is not.
     pub fn rendered(&self) -> Result<Rendered, Error> {
         let shown = self.window.shown(&self.messages);
         let mut conversation = Conversation::new(&shown).tools(&self.tools);
         if !self.documents.is_empty() {
             conversation = conversation.documents(self.documents.clone());
+        }
+        if self.forced()?.is_some() {
+            conversation = conversation.variable("enable_thinking", false);
         }
         for (name, value) in &self.variables {
             conversation = conversation.variable(name, value.clone());
@@ -341,11 +369,17 @@ struct Asked {
     /// Where the vocabulary is in this process.
     tokens: Option<Vec<Token>>,
     parser: ReplyParser,
+    constraint: Option<Constraint>,
 }
 
 impl Asked {
     fn stream(&self, chat: &Chat) -> Result<TokenStream, Error> {
-        chat.generate.clone().prompt(self.prompt.clone()).stream()
+        let mut generate = chat.generate.clone().prompt(self.prompt.clone());
+        if self.constraint.is_some() {
+            generate = generate.special(false);
+            generate.spec.constraint.clone_from(&self.constraint);
+        }
+        generate.stream()
     }
 }
 

@@ -46,7 +46,7 @@ pub use chat::{Chat, ChatStream};
 pub use chat_window::ChatFull;
 pub use checkpoints::CheckpointUse;
 #[cfg(feature = "constraints")]
-pub use constraint::Constraint;
+pub use constraint::{Constraint, ToolChoice};
 pub use engine::{Engine, EngineBuilder, Metrics, Shutdown, Submission};
 pub use error::{Error, SavedCacheError};
 pub use fork::Fork;

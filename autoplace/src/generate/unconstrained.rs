@@ -4,6 +4,7 @@ use llama_sys::{Token, Vocab};
 use serde::{Deserialize, Serialize};
 
 use super::Error;
+use crate::chat::{ReplyFormat, Tool};
 use crate::load::Model;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -11,6 +12,20 @@ pub(crate) enum Constraint {}
 
 #[derive(Debug, Clone)]
 pub(super) enum Matcher {}
+
+/// A model calls tools as it likes.
+#[derive(Debug, Clone, Default)]
+pub(super) struct ToolChoice;
+
+impl ToolChoice {
+    pub(super) fn forced(
+        &self,
+        _: &[Tool],
+        _: Option<&Constraint>,
+    ) -> Result<Option<(Constraint, ReplyFormat)>, Error> {
+        Ok(None)
+    }
+}
 
 impl Constraint {
     pub(super) fn begin(&self, _: &Model, _: &Vocab) -> Result<Matcher, Error> {

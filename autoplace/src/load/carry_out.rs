@@ -193,18 +193,11 @@ impl Failure {
 /// Whether this error says that memory was lacking. A computation says no more than that a device failed; in a warm-up
 /// on GPUs, whose first computations make their drivers and pools take memory, that is taken for a lack of it.
 fn lacks_memory(stage: Stage, error: &llama_sys::Error, devices: &[Device]) -> bool {
-    use llama_sys::Error as Native;
-    let cause = match error {
-        Native::AdapterLoad { failure, .. } => failure.cause,
-        Native::ModelLoad { failure, .. }
-        | Native::ContextInit { failure, .. }
-        | Native::Decode { failure, .. }
-        | Native::Call { failure, .. } => failure.cause,
-        _ => return false,
-    };
-    error.out_of_memory().is_some()
-        || cause == Cause::HostMemory
-        || (stage == Stage::WarmUp && !devices.is_empty())
+    error.failure().is_some_and(|failure| {
+        failure.out_of_memory.is_some()
+            || failure.cause == Cause::HostMemory
+            || (stage == Stage::WarmUp && !devices.is_empty())
+    })
 }
 
 /// Refuses a plan that no longer fits the GPUs as they are now. `devices` are those of the plan, in its order.

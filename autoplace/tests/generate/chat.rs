@@ -4,7 +4,7 @@
 use crate::text_support::demo;
 use autoplace::Model;
 use autoplace::chat::{self, ChatTemplate, Message, ReplyFormat, ReplyPart, Role, Tool, ToolCall};
-use autoplace::generate::{Chat, Constraint, Error, FinishReason};
+use autoplace::generate::{Chat, Constraint, Error, FinishReason, ToolChoice};
 use serde_json::json;
 
 fn load() -> Model {
@@ -138,6 +138,39 @@ fn reasoning_and_calls_arrive_as_their_own_kind() {
     assert_eq!(history[1].tool_calls, [call]);
     assert_eq!(history[1].reasoning_content.as_deref(), Some("It is far."));
     assert_eq!(history[2].role, Role::TOOL);
+}
+
+#[test]
+fn a_call_can_be_forced_and_after_its_result_the_model_is_free() {
+    let tool = |name: &str| {
+        let days = json!({"$ref": "#/$defs/days"});
+        let schema = json!({
+            "$defs": {"days": {"type": "integer", "minimum": 3, "maximum": 7}},
+            "properties": {"days": days}, "required": ["days"], "additionalProperties": false,
+        });
+        Tool::new(name, "Goes.", schema)
+    };
+    let template = ChatTemplate::new("{{ tools }}{{ messages[-1].content }}", <_>::default());
+    let all = load().chat_with(template.unwrap()).tools([tool("walk"), tool("ride")]);
+    let chat = |choice| all.clone().with(|it| it.max_tokens(200)).tool_choice(choice);
+    for (choice, names) in [
+        (ToolChoice::Required, &["walk", "ride"][..]),
+        (ToolChoice::Function("ride".into()), &["ride"]),
+    ] {
+        let mut chat = chat(choice);
+        let (reply, _) = chat.say("How far is it to Nineveh?").unwrap().finish().unwrap();
+        let [call] = &reply.tool_calls[..] else { panic!("{reply:?}") };
+        assert!(names.contains(&&*call.name) && reply.content.is_empty(), "{reply:?}");
+        assert!((3..=7).contains(&call.arguments["days"].as_i64().unwrap()), "{reply:?}");
+        chat.tool_result(call, "three days' journey");
+        let (reply, _) = chat.answer().unwrap().finish().unwrap();
+        assert!(reply.tool_calls.is_empty() && !reply.content.is_empty(), "{reply:?}");
+    }
+    let other = chat(ToolChoice::Required).with(|it| it.constraint(Constraint::json_object()));
+    for mut chat in [chat(ToolChoice::Function("fly".into())), other] {
+        assert!(matches!(chat.say("Go.").unwrap_err(), Error::Constraint { .. }));
+        assert!(chat.messages().is_empty());
+    }
 }
 
 #[test]

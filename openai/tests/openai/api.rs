@@ -218,9 +218,10 @@ fn what_cannot_be_is_refused_before_anything_is_computed() {
         (json!({"logit_bias": {"1": "a"}}), "logit_bias.1"),
         (json!({"logprobs": true, "top_logprobs": 1000}), "logprobs"),
         (
-            json!({"tool_choice": "required", "tools": [{"type": "function", "function": {"name": "f"}}]}),
+            json!({"tool_choice": {"type": "function", "function": {"name": "g"}}, "tools": [{"type": "function", "function": {"name": "f"}}]}),
             "tool_choice",
         ),
+        (json!({"tool_choice": "required"}), "tool_choice"),
         (json!({"response_format": {"type": "xml"}}), "response_format.type"),
         (
             json!({"response_format": {"type": "json_schema", "json_schema": {"schema": {"not": {}}}}}),

@@ -9,6 +9,7 @@ mod compile;
 mod gbnf;
 mod matcher;
 mod schema;
+mod tool_choice;
 #[cfg(feature = "schemars")]
 mod typed;
 mod vocabulary;
@@ -19,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub(super) use matcher::Matcher;
+pub use tool_choice::ToolChoice;
 use vocabulary::Vocabulary;
 
 use super::error::Error;

@@ -1,0 +1,300 @@
+//! Any error of this crate, and what can be asked of it wherever it comes from.
+
+use llama_sys::Cause;
+
+use crate::{chat, embed, generate, gguf, load, plan, profile, watch, worker};
+
+/// Any error of this crate: what `?` makes of those of its modules, whose methods return the narrower ones.
+///
+/// ```no_run
+/// fn answer(model: &str) -> Result<String, autoplace::Error> {
+///     let model = autoplace::Model::load(model)?;
+///     Ok(model.generate("Why is the sky blue?").max_tokens(64).text()?)
+/// }
+///
+/// match answer("model.gguf") {
+///     Ok(text) => println!("{text}"),
+///     Err(error) if error.is_out_of_memory() => println!("close other programs: {error}"),
+///     Err(error) if error.is_bad_file() => println!("download it again: {error}"),
+///     Err(error) => println!("{error}"),
+/// }
+/// ```
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A model was not loaded, or not planned.
+    #[error(transparent)]
+    Load(#[from] load::Error),
+    /// A text was not generated.
+    #[error(transparent)]
+    Generate(#[from] generate::Error),
+    /// A text was not embedded, or not ranked.
+    #[error(transparent)]
+    Embed(#[from] embed::Error),
+    /// A model is not watched.
+    #[error(transparent)]
+    Watch(#[from] watch::Error),
+}
+
+/// Memory that was lacking, in bytes.
+struct Lack<'a> {
+    device: &'a str,
+    needed: Option<u64>,
+    free: Option<u64>,
+}
+
+impl Error {
+    /// Whether memory was lacking: no placement fits, another program took the memory, or a device refused it.
+    #[must_use]
+    pub fn is_out_of_memory(&self) -> bool {
+        self.lack().is_some()
+    }
+
+    /// Whether a file is not what it was taken for: a model, an adapter or a saved cache that cannot be read, is
+    /// damaged or is beyond what llama.cpp takes.
+    #[must_use]
+    pub fn is_bad_file(&self) -> bool {
+        use load::Error::{Adapter, Gguf, Mtp, Profile};
+        if matches!(self, Self::Generate(generate::Error::Saved(_)))
+            || matches!(self.load(), Some(Gguf(_) | Profile(_) | Adapter(_) | Mtp(_)))
+        {
+            return true;
+        }
+        if let Some(worker::Error::Answered { kind, .. }) = self.worker() {
+            return ["Gguf", "Profile", "Adapter", "Mtp", "Saved"].contains(&kind.as_str());
+        }
+        use llama_sys::Error::{AdapterLoad, ModelLoad, Unreadable};
+        let refused = matches!(
+            self.native(),
+            Some(Unreadable { .. } | ModelLoad { .. } | AdapterLoad { .. })
+        );
+        refused && !self.is_out_of_memory()
+    }
+
+    /// Whether it was asked for: an [`AbortHandle`](generate::AbortHandle), or a load's progress callback that wants to
+    /// go on no longer.
+    #[must_use]
+    pub fn is_aborted(&self) -> bool {
+        use llama_sys::Error::{Aborted, LoadCancelled};
+        matches!(self.native(), Some(Aborted | LoadCancelled { .. }))
+    }
+
+    /// The device that lacks memory: a GPU's name or ggml's name of it, or `host`.
+    #[must_use]
+    pub fn device(&self) -> Option<&str> {
+        Some(self.lack()?.device)
+    }
+
+    /// Bytes that were needed of that device, where they are known.
+    #[must_use]
+    pub fn needed(&self) -> Option<u64> {
+        self.lack()?.needed
+    }
+
+    /// Bytes that were free there, where they are known.
+    #[must_use]
+    pub fn free(&self) -> Option<u64> {
+        self.lack()?.free
+    }
+
+    fn load(&self) -> Option<&load::Error> {
+        match self {
+            Self::Load(error) => Some(error),
+            Self::Generate(generate::Error::Load(error))
+            | Self::Embed(embed::Error::Load(error)) => Some(error),
+            _ => None,
+        }
+    }
+
+    fn native(&self) -> Option<&llama_sys::Error> {
+        match self {
+            Self::Generate(generate::Error::Native(error))
+            | Self::Embed(embed::Error::Native(error)) => Some(error),
+            _ => match self.load()? {
+                load::Error::Native(error) => Some(error),
+                _ => None,
+            },
+        }
+    }
+
+    fn worker(&self) -> Option<&worker::Error> {
+        match self {
+            Self::Generate(generate::Error::Worker(error))
+            | Self::Embed(embed::Error::Worker(error)) => Some(error),
+            _ => match self.load()? {
+                load::Error::Worker(error) => Some(error),
+                _ => None,
+            },
+        }
+    }
+
+    fn lack(&self) -> Option<Lack<'_>> {
+        self.native().and_then(of_native).or_else(|| of_load(self.load()?))
+    }
+}
+
+fn of_load(error: &load::Error) -> Option<Lack<'_>> {
+    match error {
+        load::Error::Plan(error) => of_plan(error),
+        load::Error::OutOfMemory { name, needed, free, .. } => {
+            Some(Lack { device: name, needed: Some(*needed), free: Some(*free) })
+        }
+        load::Error::Difference { name, taken, .. } => {
+            Some(Lack { device: name, needed: Some(*taken), free: None })
+        }
+        load::Error::AllAttempts { attempts, source } => {
+            let failure = attempts.iter().rev().find_map(|attempt| attempt.failure.as_ref());
+            let lack = failure.and_then(|failure| {
+                let device = failure.device.as_deref()?;
+                Some(Lack { device, needed: failure.needed, free: failure.free })
+            });
+            lack.or_else(|| of_load(source))
+        }
+        load::Error::Native(error) => of_native(error),
+        _ => None,
+    }
+}
+
+/// Of all devices of the placement that lacks the least, the one that lacks the most.
+fn of_plan(error: &plan::Error) -> Option<Lack<'_>> {
+    match error {
+        plan::Error::DoesNotFit { devices, .. } => {
+            let most = devices.iter().max_by_key(|device| device.missing)?;
+            Some(Lack { device: &most.device, needed: Some(most.needed), free: Some(most.free) })
+        }
+        plan::Error::Beside { source: Some(error), .. } => of_plan(error),
+        plan::Error::Beside { companions, source: None } => {
+            Some(Lack { device: companions, needed: None, free: None })
+        }
+        _ => None,
+    }
+}
+
+fn of_native(error: &llama_sys::Error) -> Option<Lack<'_>> {
+    let failure = error.failure()?;
+    if let Some(refused) = &failure.out_of_memory {
+        return Some(Lack {
+            device: &refused.buffer_type,
+            needed: Some(refused.bytes),
+            free: None,
+        });
+    }
+    let host = Lack { device: "host", needed: None, free: None };
+    (failure.cause == Cause::HostMemory).then_some(host)
+}
+
+macro_rules! by_way_of {
+    ($($error:ty => $way:ident),+) => {$(
+        impl From<$error> for Error {
+            fn from(error: $error) -> Self {
+                Self::$way(error.into())
+            }
+        }
+    )+};
+}
+
+by_way_of! {
+    gguf::Error => Load, profile::Error => Load, plan::Error => Load, plan::SavedPlanError => Load,
+    chat::Error => Generate
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::{Attempt, Stage};
+
+    fn native(fields: serde_json::Value) -> llama_sys::Error {
+        serde_json::from_value(fields).unwrap()
+    }
+
+    /// llama.cpp's refusal to load a model, where a buffer of 5 bytes was refused or not.
+    fn refused(out_of_memory: bool) -> llama_sys::Error {
+        let buffer = serde_json::json!({"buffer_type": "CUDA0", "bytes": 5});
+        let failure = serde_json::json!({
+            "cause": "Refused", "reason": "no", "log": [],
+            "out_of_memory": out_of_memory.then_some(buffer),
+        });
+        native(serde_json::json!({"ModelLoad": {"path": "m", "failure": failure}}))
+    }
+
+    fn does_not_fit() -> plan::Error {
+        let device = |name, missing| {
+            serde_json::json!(
+                {"device": name, "needed": 9, "budget": 9 - missing, "free": 8, "missing": missing}
+            )
+        };
+        serde_json::from_value(serde_json::json!({"DoesNotFit": {
+            "model": "m", "n_gpu_layers": 1, "layers": 2, "n_ctx": 512,
+            "devices": [device("RTX 4090", 0), device("host", 3)],
+        }}))
+        .unwrap()
+    }
+
+    fn attempts(failure: serde_json::Value) -> load::Error {
+        let attempt: Attempt = serde_json::from_value(serde_json::json!({
+            "n_gpu_layers": 1, "layers": 2, "gpus": [], "failure": failure,
+        }))
+        .unwrap();
+        load::Error::AllAttempts { attempts: vec![attempt], source: Box::new(refused(true).into()) }
+    }
+
+    #[test]
+    fn every_shape_of_too_little_memory_is_one() {
+        let taken = |device: Option<&str>| {
+            serde_json::json!({
+                "stage": Stage::Weights, "device": device, "needed": 4, "free": 3, "message": "",
+            })
+        };
+        let out = load::Error::OutOfMemory {
+            device: "CUDA0".into(),
+            name: "RTX 4090".into(),
+            needed: 7,
+            free: 6,
+        };
+        let difference = load::Error::Difference {
+            device: "CUDA0".into(),
+            name: "RTX 4090".into(),
+            planned: 1,
+            headroom: 2,
+            taken: 4,
+            difference: 1,
+        };
+        let generating = generate::Error::from(load::Error::from(does_not_fit()));
+        for (error, device, needed, free) in [
+            (Error::from(does_not_fit()), "host", Some(9), Some(8)),
+            (generating.into(), "host", Some(9), Some(8)),
+            (out.into(), "RTX 4090", Some(7), Some(6)),
+            (difference.into(), "RTX 4090", Some(4), None),
+            (attempts(taken(Some("CUDA1"))).into(), "CUDA1", Some(4), Some(3)),
+            (attempts(taken(None)).into(), "CUDA0", Some(5), None),
+            (embed::Error::from(refused(true)).into(), "CUDA0", Some(5), None),
+        ] {
+            assert!(error.is_out_of_memory() && !error.is_bad_file(), "{error}");
+            assert_eq!(
+                (error.device(), error.needed(), error.free()),
+                (Some(device), needed, free)
+            );
+        }
+    }
+
+    #[test]
+    fn bad_files_and_what_was_aborted_are_told_apart() {
+        let answered =
+            |kind: &str| worker::Error::Answered { kind: kind.into(), message: "".into() };
+        let gone = gguf::Error::NotAFile { path: "m".into() };
+        let cancelled = llama_sys::Error::LoadCancelled { path: "m".into() };
+        let aborted = generate::Error::from(llama_sys::Error::Aborted);
+        for (error, is_bad_file, is_aborted) in [
+            (Error::from(gone), true, false),
+            (load::Error::from(refused(false)).into(), true, false),
+            (load::Error::from(answered("Gguf")).into(), true, false),
+            (load::Error::from(answered("Load")).into(), false, false),
+            (load::Error::from(cancelled).into(), false, true),
+            (aborted.into(), false, true),
+            (load::Error::Busy.into(), false, false),
+        ] {
+            assert_eq!((error.is_bad_file(), error.is_aborted()), (is_bad_file, is_aborted));
+            assert_eq!(error.device(), None, "{error}");
+        }
+    }
+}
