@@ -2,8 +2,8 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use jiff::{Timestamp, civil, tz::TimeZone};
 use serde::{Deserialize, Serialize};
 
 /// A day of the Gregorian calendar, in UTC. It prints, parses and serialises as ISO 8601 writes it.
@@ -16,7 +16,11 @@ use serde::{Deserialize, Serialize};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct Date(civil::Date);
+pub struct Date {
+    year: u16,
+    month: u8,
+    day: u8,
+}
 
 /// The text was not a day.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -29,21 +33,45 @@ impl Date {
     /// A day, or `None` where the calendar has no such day. Years are 1 to 9999.
     #[must_use]
     pub fn new(year: u16, month: u8, day: u8) -> Option<Self> {
-        let year = i16::try_from(year).ok().filter(|&year| year > 0)?;
-        let (month, day) = (month.try_into().ok()?, day.try_into().ok()?);
-        civil::Date::new(year, month, day).ok().map(Self)
+        let is_there = (1..=9999).contains(&year) && (1..=days_of(year, month)).contains(&day);
+        is_there.then_some(Self { year, month, day })
     }
 
     /// Today, in UTC.
     #[must_use]
     pub fn today() -> Self {
-        Self(TimeZone::UTC.to_datetime(Timestamp::now()).date())
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self::after(since.as_secs() / (24 * 60 * 60))
+    }
+
+    /// The day that is so many after 1970-01-01.
+    fn after(mut days: u64) -> Self {
+        let months = (1970..=9999).flat_map(|year| (1..=12).map(move |month| (year, month)));
+        for (year, month) in months {
+            let length = days_of(year, month);
+            match u8::try_from(days) {
+                Ok(day) if day < length => return Self { year, month, day: day + 1 },
+                _ => days -= u64::from(length),
+            }
+        }
+        Self { year: 9999, month: 12, day: 31 }
+    }
+}
+
+/// 0 for a month that there is not.
+fn days_of(year: u16, month: u8) -> u8 {
+    let is_leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    match month {
+        1 | 3 | 5 | 7 | 8 | 10 | 12 => 31,
+        4 | 6 | 9 | 11 => 30,
+        2 => 28 + u8::from(is_leap),
+        _ => 0,
     }
 }
 
 impl fmt::Display for Date {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&self.0.to_string())
+        f.pad(&format!("{:04}-{:02}-{:02}", self.year, self.month, self.day))
     }
 }
 
@@ -51,9 +79,15 @@ impl FromStr for Date {
     type Err = DateError;
 
     fn from_str(text: &str) -> Result<Self, DateError> {
-        let date = text.parse().ok().map(Self);
-        // ISO 8601 has other years, and other ways to write a day.
-        date.filter(|date| date.0.year() > 0 && date.to_string() == text)
+        let mut parts = text.splitn(3, '-');
+        let mut part = || parts.next()?.parse::<u16>().ok();
+        let (year, month, day) = (part(), part(), part());
+        let small = |part: Option<u16>| u8::try_from(part?).ok();
+        year.zip(small(month))
+            .zip(small(day))
+            .and_then(|((year, month), day)| Self::new(year, month, day))
+            // Signs, and missing zeros.
+            .filter(|date| date.to_string() == text)
             .ok_or_else(|| DateError { text: text.to_owned() })
     }
 }
@@ -75,6 +109,17 @@ mod tests {
     #[test]
     fn today_is_no_earlier_than_this_code() {
         assert!(Date::today() >= Date::new(2025, 1, 1).unwrap());
+        // `date -u -d @86400...`: the last days before a leap day, after it, and of all.
+        for (days, text) in [
+            (0, "1970-01-01"),
+            (11_015, "2000-02-28"),
+            (11_016, "2000-02-29"),
+            (11_017, "2000-03-01"),
+            (20_780, "2026-11-23"),
+            (u64::MAX, "9999-12-31"),
+        ] {
+            assert_eq!(Date::after(days).to_string(), text);
+        }
     }
 
     #[test]
@@ -87,6 +132,7 @@ mod tests {
             assert!(error.to_string().contains(&format!("`{text}`")), "{text}");
         }
         assert!("2024-02-29".parse::<Date>().is_ok());
+        assert!("2000-02-29".parse::<Date>().is_ok());
     }
 
     proptest! {
