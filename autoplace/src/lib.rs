@@ -1,7 +1,4 @@
-//! Runs a local model that does not quite fit its GPU, without the silent slow-down.
-//!
-//! See the README for the promise; `ARCHITECTURE.md` for the rooms of this crate and the one direction data flows.
-
+#![cfg_attr(any(not(doctest), feature = "schemars"), doc = include_str!("../README.md"))]
 #![forbid(unsafe_code)]
 
 #[cfg(test)]
@@ -15,12 +12,10 @@ mod serve;
 pub mod watch;
 pub mod worker;
 
-/// Compiles the README's examples.
-#[cfg(all(doctest, feature = "schemars"))]
-#[doc = include_str!("../README.md")]
-struct Readme;
-
+#[doc(no_inline)]
 pub use autoplace_chat as chat;
+pub use autoplace_planner::memory::KvType;
+#[doc(no_inline)]
 pub use autoplace_planner::{Plan, Planner, gguf, machine, memory, plan, profile};
 pub use embed::Embedder;
 pub use error::Error;
@@ -30,3 +25,18 @@ pub use worker::{Isolation, OnDeath, WorkerProcess};
 
 /// The native layer underneath, in the version that this crate was built with.
 pub use llama_sys;
+
+#[cfg(test)]
+mod tests {
+    use super::{Embedder, Model, generate};
+
+    /// As docs/using.md has it.
+    #[test]
+    fn what_goes_to_other_threads() {
+        fn is_sent<T: Send>() {}
+        fn is_shared<T: Clone + Send + Sync>() {}
+        is_shared::<(Model, generate::Engine, generate::AbortHandle)>();
+        is_sent::<(generate::Chat, generate::Session, generate::TokenStream)>();
+        is_sent::<(generate::Answer, generate::ChatStream<'_>, Embedder)>();
+    }
+}

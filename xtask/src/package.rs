@@ -19,6 +19,9 @@ use anyhow::{Context, Result, ensure};
 use crate::workspace::{Workspace, run};
 use crate::{setup, source, tree};
 
+/// Where links from the packages lead.
+const REPOSITORY: &str = concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/main/");
+
 /// The limit of crates.io, in bytes.
 const LIMIT: u64 = 10_000_000;
 
@@ -130,8 +133,21 @@ fn stage(workspace: &Workspace) -> Result<PathBuf> {
                 && path != Path::new("fuzz")
         })?;
     }
+    // The front page of the documentation: what its links name is not in the package.
+    let page = stage.join("autoplace/README.md");
+    let text = fs::read_to_string(&page)?;
+    tree::write(&page, with_absolute_links(&text).as_bytes())?;
     source::mirror(&source::find(workspace)?, &stage.join("llama-sys/llama.cpp"))?;
     Ok(stage)
+}
+
+fn with_absolute_links(page: &str) -> String {
+    let mut parts = page.split("](");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |text, link| {
+        let is_relative = !link.starts_with("http") && !link.starts_with('#');
+        text + "](" + if is_relative { REPOSITORY } else { "" } + link
+    })
 }
 
 /// `cargo package`; the paths of the two packages.
