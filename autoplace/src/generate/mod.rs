@@ -1,7 +1,16 @@
-//! Using a loaded model: prompts in, text out.
+//! Generation: prompts in, text out.
 //!
-//! In: a [`Model`](crate::Model) and a prompt. Out: a [`TokenStream`], an iterator of text that cancels when dropped;
-//! or a [`Session`] with several texts at once. The loop adds nothing to llama.cpp's own: one decode, one sample, one
+//! ```no_run
+//! let model = autoplace::Model::load("model.gguf")?;
+//! let text = model.generate("Once upon a time").temp(0.7).max_tokens(200);
+//! for piece in text.stream()? {
+//!     print!("{}", piece?);
+//! }
+//! # Ok::<(), autoplace::Error>(())
+//! ```
+//!
+//! A [`TokenStream`] is an iterator of text that cancels when dropped; [`Chat`] keeps a conversation; [`Engine`] serves
+//! many requests at once, and a [`Session`] several texts on the thread of its owner. The loop adds nothing to llama.cpp's own: one decode, one sample, one
 //! piece per token. Between two tokens the model can be re-placed.
 
 mod answer;

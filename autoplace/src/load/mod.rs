@@ -1,4 +1,13 @@
-//! Make the plan so: a [`Model`], loaded where the plan says, with the one context that the plan made room for.
+//! Loading: a [`Model`] where its plan says, with the one context that the plan made room for.
+//!
+//! ```no_run
+//! use autoplace::Model;
+//! let builder = Model::builder("model.gguf").n_ctx(8192);
+//! println!("{}", builder.plan()?); // where it would go, and why; nothing is loaded
+//! let model = builder.load()?;
+//! println!("{}", model.report()); // what it took, beside what was planned
+//! # Ok::<(), autoplace::Error>(())
+//! ```
 //!
 //! In: a path and a [`Request`](crate::plan::Request). Out: a [`Model`]. In between, as often as it takes
 //! (`contract.rs`): ask the machine, plan, let llama.cpp confirm the plan without allocating, load, warm up, and hold

@@ -1,5 +1,11 @@
-//! Room 8: keep it true. A loaded model flows in; out flow [`Event`]s: what has changed for it since, when it began
-//! and when it ended.
+//! Watching a loaded model: [`Event`]s say what has changed for it since, when it began and when it ended.
+//!
+//! ```no_run
+//! # let model = autoplace::Model::load("model.gguf")?;
+//! use autoplace::watch::Sentinel;
+//! let _sentinel = Sentinel::builder().on_event(|event| eprintln!("{event}")).watch(&model)?;
+//! # Ok::<(), autoplace::Error>(())
+//! ```
 //!
 //! A model that is well placed can be ill placed an hour later: another program takes the memory that it still needed,
 //! the card gets too hot, Windows moves its weights to the host. Nothing fails then; it is only slow. A [`Sentinel`]
