@@ -43,7 +43,7 @@ impl Answer {
         self.progress.statistics
     }
 
-    /// Why the text ended; `None` while it is not read to its end, and when it was cancelled.
+    /// Why the text ended; `None` while it is not read to its end.
     pub fn finish_reason(&self) -> Option<FinishReason> {
         self.progress.finished
     }
@@ -81,11 +81,12 @@ impl Answer {
         let message = match ready!(self.receiver.poll_next(context)) {
             Some(message) => message,
             None if self.is_cancelled || self.progress.finished.is_some() => {
+                self.progress.abort();
                 return Poll::Ready(None);
             }
             None => Err(self.writer.lost()),
         };
-        Poll::Ready(Some(self.progress.read(message)))
+        Poll::Ready(self.progress.read(message))
     }
 
     /// The next piece with text; `None` after the end.

@@ -39,7 +39,7 @@ impl AsyncAnswer {
         self.0.statistics()
     }
 
-    /// Why the text ended; `None` while it is not read to its end, and when it was cancelled.
+    /// Why the text ended; `None` while it is not read to its end.
     pub fn finish_reason(&self) -> Option<FinishReason> {
         self.0.finish_reason()
     }
@@ -50,8 +50,8 @@ impl AsyncAnswer {
     }
 
     /// Ends the text after the token that is being computed: see [`Answer::cancel`]. The prompt of a
-    /// [`TokenStream`](super::TokenStream) that is being computed ends with [`llama_sys::Error::Aborted`], and its
-    /// context is free when `None` comes.
+    /// [`TokenStream`](super::TokenStream) that is being computed is aborted, and its context is free when `None`
+    /// comes.
     pub fn cancel(&mut self) {
         self.0.cancel();
     }
@@ -76,8 +76,13 @@ impl TokenStream {
                     bell.wait();
                     continue;
                 }
-                let Some(piece) = self.next_piece() else {
-                    break;
+                let aborted = Some(FinishReason::Aborted);
+                let piece = match self.next_piece() {
+                    None if self.finish_reason() == aborted => {
+                        Err(llama_sys::Error::Aborted.into())
+                    }
+                    None => break,
+                    Some(piece) => piece,
                 };
                 let has_failed = piece.is_err();
                 sender.send(piece.map(|piece| (piece, self.statistics())));

@@ -447,7 +447,7 @@ impl ChatStream<'_> {
         self.stream.finish_reason()
     }
 
-    /// Stops the computation that another thread is waiting for; the iterator then returns an error.
+    /// Ends the answer that another thread is waiting for. The history keeps it as far as it came.
     pub fn abort_handle(&self) -> AbortHandle {
         self.stream.abort_handle()
     }

@@ -158,6 +158,7 @@ fn limit_of(reason: FinishReason) -> &'static str {
         FinishReason::StopString => "a stop string",
         FinishReason::MaxTokens => "max_tokens",
         FinishReason::ContextFull => "the end of the context",
+        FinishReason::Aborted => "an abort",
         FinishReason::Error => "an error",
     }
 }

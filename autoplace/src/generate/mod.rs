@@ -10,8 +10,8 @@
 //! ```
 //!
 //! A [`TokenStream`] is an iterator of text that cancels when dropped; [`Chat`] keeps a conversation; [`Engine`] serves
-//! many requests at once, and a [`Session`] several texts on the thread of its owner. The loop adds nothing to llama.cpp's own: one decode, one sample, one
-//! piece per token. Between two tokens the model can be re-placed.
+//! many requests at once, and a [`Session`] several texts on the thread of its owner. The loop adds nothing to
+//! llama.cpp's own: one decode, one sample, one piece per token. Between two tokens the model can be re-placed.
 
 mod answer;
 #[cfg(feature = "async")]

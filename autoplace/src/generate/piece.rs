@@ -19,6 +19,8 @@ pub enum FinishReason {
     MaxTokens,
     /// The context is full.
     ContextFull,
+    /// It was aborted, or is not wanted any more.
+    Aborted,
     /// An error, which the iterator returned.
     Error,
 }
@@ -100,10 +102,19 @@ impl Progress {
         }
     }
 
-    pub(super) fn read(&mut self, message: Message) -> Result<Piece, Error> {
-        let (piece, statistics) = message.inspect_err(|_| {
-            self.finished = Some(FinishReason::Error);
-        })?;
+    /// The piece, or the error instead of it; `None` where the text was aborted.
+    pub(super) fn read(&mut self, message: Message) -> Option<Result<Piece, Error>> {
+        let (piece, statistics) = match message {
+            Ok(told) => told,
+            Err(Error::Native(llama_sys::Error::Aborted)) => {
+                self.abort();
+                return None;
+            }
+            Err(error) => {
+                self.finished = Some(FinishReason::Error);
+                return Some(Err(error));
+            }
+        };
         self.statistics = statistics;
         if let Some(text) = &mut self.text {
             text.push_str(&piece.text);
@@ -111,15 +122,22 @@ impl Progress {
         if let Some(end) = &piece.end {
             self.finished = Some(end.reason);
             if !end.meets_constraint {
-                self.error = Some(Error::Incomplete {
-                    limit: end.reason,
-                    text: self.text.take().unwrap_or_default(),
-                });
+                let text = self.text.take().unwrap_or_default();
+                self.error = Some(Error::Incomplete { limit: end.reason, text });
             } else if self.full_is_error && end.reason == FinishReason::ContextFull {
                 self.error = Some(Error::full(&end.statistics));
             }
         }
-        Ok(piece)
+        Some(Ok(piece))
+    }
+
+    /// The text ends here, unless it has ended.
+    pub(super) fn abort(&mut self) {
+        if self.finished.is_none() {
+            self.finished = Some(FinishReason::Aborted);
+            let limit = FinishReason::Aborted;
+            self.error = self.text.take().map(|text| Error::Incomplete { limit, text });
+        }
     }
 
     /// The error that follows the last piece, once.
@@ -152,7 +170,7 @@ mod tests {
                 text: (*text).into(),
                 end: (at == texts.len()).then_some(end),
             };
-            progress.read(Ok((piece, statistics))).unwrap();
+            progress.read(Ok((piece, statistics))).unwrap().unwrap();
         }
         assert_eq!(progress.finished, Some(reason));
         let error = progress.take_error();
@@ -176,5 +194,17 @@ mod tests {
             panic!("no error");
         };
         assert_eq!((limit, &*text), (FinishReason::ContextFull, "{\"a\":"));
+    }
+
+    #[test]
+    fn an_abort_is_an_end_and_of_a_constrained_text_an_error() {
+        for is_constrained in [false, true] {
+            let mut progress = Progress::new(true, is_constrained, Statistics::default());
+            assert!(progress.read(Err(llama_sys::Error::Aborted.into())).is_none());
+            assert_eq!(progress.finished, Some(FinishReason::Aborted));
+            let error = progress.take_error().map(|error| error.to_string());
+            assert_eq!(error.is_some(), is_constrained);
+            assert!(error.is_none_or(|error| error.starts_with("an abort ended the text")));
+        }
     }
 }

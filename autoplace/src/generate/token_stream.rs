@@ -42,8 +42,9 @@ enum Source {
 pub struct AbortHandle(Arc<dyn Fn() + Send + Sync>);
 
 impl AbortHandle {
-    /// Makes the current computation of the generation, or its next one, return [`llama_sys::Error::Aborted`]; nothing
-    /// once it has ended. Works while the CPU computes; a GPU finishes its part of the graph first.
+    /// Ends the generation in the middle of its current computation, or of its next one, with
+    /// [`FinishReason::Aborted`]; nothing once it has ended. Works while the CPU computes; a GPU finishes its part of
+    /// the graph first.
     pub fn abort(&self) {
         (self.0)();
     }
@@ -131,8 +132,7 @@ impl TokenStream {
         self.progress.finished
     }
 
-    /// Stops a prompt or token that another thread is waiting for; the iterator then returns an error. It stays good
-    /// when the model is re-placed.
+    /// Ends a prompt or token that another thread is waiting for. It stays good when the model is re-placed.
     pub fn abort_handle(&self) -> AbortHandle {
         match &self.source {
             Source::Local(session) => {
@@ -209,7 +209,7 @@ impl TokenStream {
             Source::Local(session) => session.next_message(),
             Source::Remote(text) => text.next(&self.tokens),
         };
-        let piece = self.progress.read(message);
+        let piece = self.progress.read(message)?;
         match (&piece, &self.source) {
             // A token that ends the generation is not one of the text; one that makes it what its constraint has it be
             // is.

@@ -60,7 +60,7 @@ impl Date {
 
 /// 0 for a month that there is not.
 fn days_of(year: u16, month: u8) -> u8 {
-    let is_leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    let is_leap = year.is_multiple_of(if year.is_multiple_of(100) { 400 } else { 4 });
     match month {
         1 | 3 | 5 | 7 | 8 | 10 | 12 => 31,
         4 | 6 | 9 | 11 => 30,

@@ -6,8 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use autoplace::Model;
-use autoplace::generate::{Error, TokenStream};
-use autoplace::llama_sys;
+use autoplace::generate::{FinishReason, TokenStream};
 use autoplace::llama_sys::sim::SimGpu;
 use autoplace::machine::mib;
 use autoplace::plan::{Plan, Request};
@@ -229,12 +228,9 @@ impl Work {
         let pieces = self.dice.below(40);
         self.read(&mut stream, pieces);
         stream.abort_handle().abort();
-        match stream.next() {
-            Some(Err(Error::Native(llama_sys::Error::Aborted))) => self.tally.aborted += 1,
-            // It had ended before.
-            None => {}
-            other => panic!("{other:?}"),
-        }
+        assert!(stream.next().is_none());
+        // It may have ended before.
+        self.tally.aborted += u64::from(stream.finish_reason() == Some(FinishReason::Aborted));
     }
 
     /// A re-placement that fails, and the next one, after which the text goes on.
