@@ -178,9 +178,7 @@ impl Embedder {
     }
 
     fn compute(&mut self, texts: &[Text]) -> Result<Vec<Embedding>, Error> {
-        let Some(context) = &mut self.context else {
-            return Err(load::Error::NotLoaded.into());
-        };
+        let context = self.context()?;
         let room = Room {
             tokens: context.n_ubatch().min(context.n_batch()).min(context.n_ctx()) as usize,
             texts: context.n_seq_max() as usize,
@@ -190,15 +188,55 @@ impl Embedder {
         for range in batches(&lengths, room) {
             let began = Instant::now();
             let texts = &texts[range];
-            let mut turn =
-                Turn { context, batch: &mut self.batch, normalization: self.normalization };
-            turn.run(texts, &mut embeddings)?;
+            self.compute_at_once(texts, &mut embeddings)?;
             self.statistics.texts += texts.len();
             self.statistics.tokens += self.batch.len();
             self.statistics.batches += 1;
             self.statistics.time += began.elapsed();
         }
         Ok(embeddings)
+    }
+
+    fn compute_at_once(
+        &mut self,
+        texts: &[Text],
+        embeddings: &mut Vec<Embedding>,
+    ) -> Result<(), Error> {
+        let Self { context: Some(context), batch, normalization, .. } = self else {
+            return Err(load::Error::NotLoaded.into());
+        };
+        if context.has_memory() {
+            context.kv_clear()?;
+        }
+        batch.clear();
+        for (sequence, text) in (0..).zip(texts) {
+            for (position, &token) in (0..).zip(&text.tokens) {
+                batch.add(token, position, sequence, true);
+            }
+        }
+        context.decode(batch)?;
+        let width = context.embedding_width();
+        let pooling = native::pooling_of(context.pooling());
+        let mut rows = 0..;
+        for (sequence, text) in (0..).zip(texts) {
+            let mut values = Vec::new();
+            if pooling == Pooling::None {
+                values.reserve_exact(width.saturating_mul(text.len()));
+                for row in rows.by_ref().take(text.len()) {
+                    let begin = values.len();
+                    values.extend_from_slice(context.embeddings_ith(row)?);
+                    normalization.apply(&mut values[begin..]);
+                }
+            } else {
+                values.extend_from_slice(context.embeddings_seq(sequence)?);
+                if pooling != Pooling::Rank {
+                    normalization.apply(&mut values);
+                }
+            }
+            let (tokens, truncated) = (text.len(), text.truncated);
+            embeddings.push(Embedding { values, width, tokens, truncated });
+        }
+        Ok(())
     }
 
     /// Carries out a re-placement that somebody asked for, and takes a context in place of one that is gone
@@ -232,54 +270,6 @@ impl Embedder {
 impl Drop for Embedder {
     fn drop(&mut self) {
         self.give_back();
-    }
-}
-
-struct Turn<'a> {
-    context: &'a mut Context,
-    batch: &'a mut Batch,
-    normalization: Normalization,
-}
-
-impl Turn<'_> {
-    fn run(&mut self, texts: &[Text], embeddings: &mut Vec<Embedding>) -> Result<(), Error> {
-        if self.context.has_memory() {
-            self.context.kv_clear()?;
-        }
-        self.batch.clear();
-        for (sequence, text) in (0..).zip(texts) {
-            for (position, &token) in (0..).zip(&text.tokens) {
-                self.batch.add(token, position, sequence, true);
-            }
-        }
-        self.context.decode(self.batch)?;
-        let mut index = 0;
-        for (sequence, text) in (0..).zip(texts) {
-            embeddings.push(self.take(sequence, text, &mut index)?);
-        }
-        Ok(())
-    }
-
-    /// The vectors of a text, whose first token is of this index, which becomes that of the next text's.
-    fn take(&mut self, sequence: i32, text: &Text, index: &mut i32) -> Result<Embedding, Error> {
-        let width = self.context.embedding_width();
-        let pooling = native::pooling_of(self.context.pooling());
-        let mut values = Vec::new();
-        if pooling == Pooling::None {
-            values.reserve_exact(width.saturating_mul(text.len()));
-            for _ in &text.tokens {
-                let begin = values.len();
-                values.extend_from_slice(self.context.embeddings_ith(*index)?);
-                self.normalization.apply(&mut values[begin..]);
-                *index += 1;
-            }
-        } else {
-            values.extend_from_slice(self.context.embeddings_seq(sequence)?);
-            if pooling != Pooling::Rank {
-                self.normalization.apply(&mut values);
-            }
-        }
-        Ok(Embedding { values, width, tokens: text.len(), truncated: text.truncated })
     }
 }
 

@@ -175,7 +175,7 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::{Embedding, Error, Normalization as N, Statistics, cosine_similarity, p_norm};
+    use super::{Error, Normalization as N, Statistics, cosine_similarity, p_norm};
 
     #[test]
     fn the_cosine_is_of_the_angle_alone() {
@@ -187,14 +187,6 @@ mod tests {
         assert_eq!(cosine([0.0; 2], [1.0; 2]), 0.0);
         let error = cosine_similarity([1.0, 0.0], [1.0, 0.0, 0.5]).unwrap_err();
         assert!(matches!(error, Error::Lengths { one: 2, other: 3 }), "{error}");
-    }
-
-    #[test]
-    fn an_unpooled_text_has_a_vector_for_each_token() {
-        let embedding =
-            Embedding { values: vec![1.0, 2.0, 3.0, 4.0], width: 2, tokens: 2, truncated: false };
-        let vectors: Vec<_> = embedding.vectors().collect();
-        assert_eq!(vectors, [[1.0, 2.0], [3.0, 4.0]]);
     }
 
     #[test]

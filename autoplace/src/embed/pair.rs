@@ -16,9 +16,10 @@ pub(super) struct Format<'a> {
     template: Option<String>,
 }
 
+/// What a part of a pair is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Part<'a> {
-    Literal(&'a str),
+enum Part {
+    Template,
     Query,
     Document,
 }
@@ -45,11 +46,16 @@ impl<'a> Format<'a> {
     ) -> Result<Text, Error> {
         let parts = match &self.template {
             Some(template) => {
-                let parts = parts(template);
-                let tokens = self.parts(&parts, query, document)?;
+                let parts = parts(template, query, document);
+                let tokens = |&(text, part): &(&str, Part)| {
+                    let tokens = self.vocab.tokenize(text, false, part == Part::Template)?;
+                    Ok((tokens, part == Part::Document))
+                };
+                let tokens: Vec<Tokens> = parts.iter().map(tokens).collect::<Result<_, Error>>()?;
                 // Tokens may join a text with what is around it, so the whole is read at once; unless that makes
                 // control tokens of the texts.
-                let whole = self.whole(&parts, query, document)?;
+                let whole: String = parts.iter().map(|(text, _)| *text).collect();
+                let whole = self.vocab.tokenize(&whole, false, true)?;
                 if self.controls(&whole) == self.controls(tokens.iter().flat_map(|(it, _)| it))
                     && whole.len() <= limit.tokens
                 {
@@ -90,33 +96,8 @@ impl<'a> Format<'a> {
         ])
     }
 
-    fn parts(&self, parts: &[Part<'_>], query: &str, document: &str) -> Result<Vec<Tokens>, Error> {
-        let vocab = self.vocab;
-        let tokens = |part: &Part<'_>| {
-            Ok(match part {
-                Part::Literal(text) => (vocab.tokenize(text, false, true)?, false),
-                Part::Query => (vocab.tokenize(query, false, false)?, false),
-                Part::Document => (vocab.tokenize(document, false, false)?, true),
-            })
-        };
-        parts.iter().map(tokens).collect()
-    }
-
-    fn whole(&self, parts: &[Part<'_>], query: &str, document: &str) -> Result<Vec<Token>, Error> {
-        let text: String = parts
-            .iter()
-            .map(|part| match part {
-                Part::Literal(text) => text,
-                Part::Query => query,
-                Part::Document => document,
-            })
-            .collect();
-        Ok(self.vocab.tokenize(&text, false, true)?)
-    }
-
     fn controls<'t>(&self, tokens: impl IntoIterator<Item = &'t Token>) -> Vec<Token> {
-        let is_control = |token: &&Token| self.vocab.is_control(**token);
-        tokens.into_iter().filter(is_control).copied().collect()
+        tokens.into_iter().copied().filter(|token| self.vocab.is_control(*token)).collect()
     }
 }
 
@@ -134,29 +115,21 @@ fn joined(parts: Vec<Tokens>, most: usize) -> Text {
 }
 
 /// The parts of a template, in one pass: what a query says of a document is its own.
-fn parts(template: &str) -> Vec<Part<'_>> {
-    const PLACES: [(&str, Part<'_>); 2] =
-        [("{query}", Part::Query), ("{document}", Part::Document)];
+fn parts<'t>(template: &'t str, query: &'t str, document: &'t str) -> Vec<(&'t str, Part)> {
+    let places = [("{query}", query, Part::Query), ("{document}", document, Part::Document)];
     let mut parts = Vec::new();
     let mut rest = template;
     loop {
-        let next = PLACES
-            .iter()
-            .filter_map(|&(name, part)| Some((rest.find(name)?, name, part)))
-            .min_by_key(|&(at, ..)| at);
-        let (literal, after) = match next {
-            Some((at, name, part)) => (&rest[..at], Some((&rest[at + name.len()..], part))),
-            None => (rest, None),
+        let found = places.iter().filter_map(|place| Some((rest.find(place.0)?, place)));
+        let Some((at, (name, text, part))) = found.min_by_key(|(at, _)| *at) else {
+            break;
         };
-        if !literal.is_empty() {
-            parts.push(Part::Literal(literal));
-        }
-        let Some((left, part)) = after else {
-            return parts;
-        };
-        parts.push(part);
-        rest = left;
+        parts.extend([(&rest[..at], Part::Template), (text, *part)]);
+        rest = &rest[at + name.len()..];
     }
+    parts.push((rest, Part::Template));
+    parts.retain(|(text, _)| !text.is_empty());
+    parts
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -210,27 +183,20 @@ impl Error {
 
 #[cfg(test)]
 mod tests {
-    use super::Part::{Document, Literal, Query};
-    use super::{joined, parts};
+    use super::Part::{Document, Query, Template};
+    use super::parts;
 
     #[test]
     fn a_template_is_split_at_its_places() {
+        let parts = |template| parts(template, "q {document}", "d {query}");
+        let (query, document) = (("q {document}", Query), ("d {query}", Document));
         assert_eq!(parts(""), []);
-        assert_eq!(parts("a"), [Literal("a")]);
-        assert_eq!(parts("{query}{document}"), [Query, Document]);
+        assert_eq!(parts("a"), [("a", Template)]);
+        assert_eq!(parts("{query}{document}"), [query, document]);
         assert_eq!(
             parts("Q: {query}\nD: {document} {other}"),
-            [Literal("Q: "), Query, Literal("\nD: "), Document, Literal(" {other}")]
+            [("Q: ", Template), query, ("\nD: ", Template), document, (" {other}", Template)]
         );
-        assert_eq!(parts("{document}{query"), [Document, Literal("{query")]);
-    }
-
-    #[test]
-    fn only_documents_are_cut() {
-        let parts = vec![(vec![1, 2, 3], false), (vec![4, 5, 6], true), (vec![7], false)];
-        let text = joined(parts.clone(), 2);
-        assert_eq!((&text.tokens[..], text.truncated), (&[1, 2, 3, 4, 5, 7][..], true));
-        let text = joined(parts, 3);
-        assert_eq!((text.len(), text.truncated), (7, false));
+        assert_eq!(parts("{document}{query"), [document, ("{query", Template)]);
     }
 }

@@ -111,8 +111,7 @@ impl Cache {
         running: &[(SeqId, &[Token])],
         others: usize,
     ) -> Result<Option<SeqId>, Error> {
-        self.refresh(context)?;
-        let Some(free) = self.free(room, running) else {
+        let Some(free) = self.free(context, room, running)? else {
             return Ok(None);
         };
         self.forget(context, free)?;
@@ -132,8 +131,7 @@ impl Cache {
         source: SeqId,
         (known, scales): (&[Token], &Scales),
     ) -> Result<Option<Place>, Error> {
-        self.refresh(context)?;
-        let Some(free) = self.free(room, running) else {
+        let Some(free) = self.free(context, room, running)? else {
             return Ok(None);
         };
         self.forget(context, free)?;
@@ -161,15 +159,6 @@ impl Cache {
         Ok(())
     }
 
-    /// Clears a context that holds what nobody knows.
-    fn refresh(&mut self, context: &mut Context) -> Result<(), Error> {
-        if self.stale {
-            context.kv_clear()?;
-            self.emptied();
-        }
-        Ok(())
-    }
-
     /// Finds a sequence for a prompt, and leaves it holding the beginning of the prompt or nothing. `running`: the
     /// sequences that texts run on, with the tokens that they hold. `None` where all run.
     ///
@@ -183,8 +172,7 @@ impl Cache {
         (prompt, scales): (&[Token], &Scales),
         reuse: bool,
     ) -> Result<Option<Place>, Error> {
-        self.refresh(context)?;
-        let Some(free) = self.free(room, running) else {
+        let Some(free) = self.free(context, room, running)? else {
             return Ok(None);
         };
         let (donor, common) = if reuse {
@@ -239,12 +227,22 @@ impl Cache {
         Ok(place)
     }
 
-    /// An empty sequence that no text runs on, else the one of them that was used least recently.
-    fn free(&self, room: Room, running: &[(SeqId, &[Token])]) -> Option<SeqId> {
+    /// An empty sequence that no text runs on, else the one of them that was used least recently. A context that holds
+    /// what nobody knows is cleared.
+    fn free(
+        &mut self,
+        context: &mut Context,
+        room: Room,
+        running: &[(SeqId, &[Token])],
+    ) -> Result<Option<SeqId>, Error> {
+        if self.stale {
+            context.kv_clear()?;
+            self.emptied();
+        }
         let mut free = (0..room.sequences as SeqId)
             .filter(|seq| !running.iter().any(|(running, _)| running == seq));
         let empty = free.find(|seq| !self.idle.iter().any(|idle| idle.seq == *seq));
-        empty.or_else(|| self.idle.first().map(|idle| idle.seq))
+        Ok(empty.or_else(|| self.idle.first().map(|idle| idle.seq)))
     }
 
     /// The sequence that can go on from the most of a prompt's beginning; and how many tokens of it any sequence holds.

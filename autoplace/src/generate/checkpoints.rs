@@ -5,7 +5,7 @@
 //! computed with, not to a sequence: whichever holds those tokens goes back to it. Saved is only what full attention
 //! does not keep by itself.
 
-use llama_sys::{Context, PartialState, SeqId, Token};
+use llama_sys::{Context, SeqId, Token};
 
 use crate::load::{Checkpoint, Scales};
 use crate::machine::Host;
@@ -132,7 +132,7 @@ impl Checkpoints {
         }
         self.kept.retain(|it| is_held(&it.tokens));
         let state = context.partial_state_bytes(seq);
-        let Ok(needed) = state.map(|state| state.saturating_add(bytes_of(tokens))) else {
+        let Ok(needed) = state.map(|state| state.saturating_add(size_of_val(tokens) as u64)) else {
             return;
         };
         let limit = self.limit.min(self.bytes().saturating_add(free()));
@@ -163,7 +163,7 @@ impl Checkpoints {
     }
 
     fn bytes(&self) -> u64 {
-        let bytes = |it: &Checkpoint| state_bytes(&it.state) + bytes_of(&it.tokens);
+        let bytes = |it: &Checkpoint| (it.state.len() + size_of_val(&*it.tokens)) as u64;
         self.kept.iter().map(bytes).sum()
     }
 }
@@ -172,14 +172,6 @@ impl Checkpoint {
     fn is_among(&self, tokens: &[Token], scales: &Scales) -> bool {
         self.scales == *scales && tokens.starts_with(&self.tokens)
     }
-}
-
-fn state_bytes(state: &PartialState) -> u64 {
-    state.len() as u64
-}
-
-fn bytes_of(tokens: &[Token]) -> u64 {
-    size_of_val(tokens) as u64
 }
 
 /// Bytes of the host that are free now, beyond the margin that a plan leaves.

@@ -60,7 +60,7 @@ impl AdapterFiles {
             if self.lora[..index].iter().any(|other| other.name == adapter.name) {
                 return Err(AdapterError::Twice { name: adapter.name.clone() });
             }
-            let lora = Lora::from_header(&open(&adapter.path)?)?;
+            let lora = Lora::from_header(&Header::open(&adapter.path)?)?;
             profile = profile.with_lora(&lora)?;
         }
         for (path, scale) in &self.control_vectors {
@@ -68,7 +68,7 @@ impl AdapterFiles {
             if !scale.is_finite() {
                 return Err(AdapterError::Scale { name: name(), scale: *scale });
             }
-            ControlVector::from_header(&open(path)?, &profile)?;
+            ControlVector::from_header(&Header::open(path)?, &profile)?;
             profile = profile.with_control_vector();
         }
         if let Some((first, last)) = self.control_layers
@@ -99,18 +99,39 @@ impl AdapterFiles {
     ) -> Result<Attached, Error> {
         let mut direction = Vec::new();
         for (path, scale) in &self.control_vectors {
-            ControlVector::from_header(&open(path)?, profile)?.add_to(&mut direction, *scale)?;
+            let vector = ControlVector::from_header(&Header::open(path)?, profile)?;
+            vector.add_to(&mut direction, *scale)?;
         }
         let lora = self.lora.iter().map(|adapter| {
             let loaded = LoraAdapter::load(native, &adapter.path)?;
             Ok((loaded, adapter.scale))
         });
-        let (first, last) = self.control_layers.unwrap_or((1, u32::MAX));
         Ok(Attached {
             lora: lora.collect::<Result<_, llama_sys::Error>>()?,
             direction,
-            layers: (first, last),
+            layers: self.control_layers.unwrap_or((1, u32::MAX)),
         })
+    }
+
+    /// What each is multiplied by: as loaded, or where this is asked for, only those, of which the last counts.
+    pub(super) fn scales(&self, asked: Option<&[(String, f32)]>) -> Result<Scales, AdapterError> {
+        let Some(asked) = asked else {
+            return Ok(Scales(self.lora.iter().map(|one| one.scale).collect()));
+        };
+        let mut scales = vec![0.0; self.lora.len()];
+        for (name, scale) in asked {
+            let Some(index) = self.lora.iter().position(|one| one.name == *name) else {
+                return Err(AdapterError::NoSuchAdapter {
+                    name: name.clone(),
+                    present: self.lora.iter().map(|one| one.name.clone()).collect(),
+                });
+            };
+            if !scale.is_finite() {
+                return Err(AdapterError::Scale { name: name.clone(), scale: *scale });
+            }
+            scales[index] = *scale;
+        }
+        Ok(Scales(scales.into()))
     }
 }
 
@@ -141,33 +162,6 @@ impl Scales {
         let set = context.lora().iter().map(|(_, scale)| scale);
         set.eq(self.0.iter())
     }
-}
-
-impl AdapterFiles {
-    /// What each is multiplied by: as loaded, or where this is asked for, only those, of which the last counts.
-    pub(super) fn scales(&self, asked: Option<&[(String, f32)]>) -> Result<Scales, AdapterError> {
-        let Some(asked) = asked else {
-            return Ok(Scales(self.lora.iter().map(|one| one.scale).collect()));
-        };
-        let mut scales = vec![0.0; self.lora.len()];
-        for (name, scale) in asked {
-            let Some(index) = self.lora.iter().position(|one| one.name == *name) else {
-                return Err(AdapterError::NoSuchAdapter {
-                    name: name.clone(),
-                    present: self.lora.iter().map(|one| one.name.clone()).collect(),
-                });
-            };
-            if !scale.is_finite() {
-                return Err(AdapterError::Scale { name: name.clone(), scale: *scale });
-            }
-            scales[index] = *scale;
-        }
-        Ok(Scales(scales.into()))
-    }
-}
-
-fn open(path: &Path) -> Result<Header, AdapterError> {
-    Ok(Header::open(path)?)
 }
 
 /// What was added to a loaded model.

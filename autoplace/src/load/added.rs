@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::fs::File;
-use std::io::{self, BufReader, Read};
+use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -119,19 +119,11 @@ impl fmt::Display for Added {
 }
 
 fn hash(path: &Path) -> Result<String, Unreadable> {
-    let read = || -> io::Result<String> {
-        let mut file = BufReader::with_capacity(BUFFER, File::open(path)?);
-        let mut hash = Xxh3::new();
-        let mut bytes = vec![0; BUFFER];
-        loop {
-            match file.read(&mut bytes)? {
-                0 => break,
-                n => hash.update(&bytes[..n]),
-            }
-        }
-        Ok(format!("{:032x}", hash.digest128()))
-    };
-    read().map_err(|error| Unreadable::new(path, error))
+    let mut hash = Xxh3::new();
+    let file = File::open(path).map(|file| BufReader::with_capacity(BUFFER, file));
+    let read = file.and_then(|mut file| io::copy(&mut file, &mut hash));
+    read.map_err(|error| Unreadable::new(path, error))?;
+    Ok(format!("{:032x}", hash.digest128()))
 }
 
 #[cfg(test)]

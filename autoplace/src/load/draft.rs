@@ -173,7 +173,7 @@ pub(crate) struct Heads {
 }
 
 /// The tokens of a sequence whose hidden states are known.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Followed {
     /// The position of the first of them: what came before was computed while nobody listened.
     pub(crate) first: usize,
@@ -206,8 +206,7 @@ impl Heads {
 
     fn of(context: Context, params: ContextParams) -> Self {
         let sequences = context.n_seq_max() as usize;
-        let followed = std::iter::repeat_with(Followed::default);
-        Self { context, followed: followed.take(sequences).collect(), params }
+        Self { context, followed: vec![Followed::default(); sequences], params }
     }
 }
 
@@ -221,22 +220,14 @@ impl Draft {
 impl Drafts {
     /// With contexts that work: one that has failed is made anew.
     pub(super) fn usable(self) -> Result<Self, Error> {
-        let draft = |draft: Draft| {
-            Ok::<_, Error>(match renewed(draft.context, &draft.params)? {
-                (context, true) => Draft::new(context, draft.params),
-                (context, false) => Draft { context, ..draft },
-            })
-        };
-        let heads = |heads: Heads| {
-            Ok::<_, Error>(match renewed(heads.context, &heads.params)? {
-                (context, true) => Heads::of(context, heads.params),
-                (context, false) => Heads { context, ..heads },
-            })
-        };
-        Ok(Self {
-            model: self.model.map(draft).transpose()?,
-            heads: self.heads.map(heads).transpose()?,
-        })
+        let Self { mut model, mut heads } = self;
+        if let Some(draft) = model.take_if(|draft| !draft.context.is_usable()) {
+            model = Some(Draft::new(renewed(draft.context, &draft.params)?, draft.params));
+        }
+        if let Some(failed) = heads.take_if(|heads| !heads.context.is_usable()) {
+            heads = Some(Heads::of(renewed(failed.context, &failed.params)?, failed.params));
+        }
+        Ok(Self { model, heads })
     }
 
     /// How many of those that hold the main model are among them.
@@ -245,13 +236,10 @@ impl Drafts {
     }
 }
 
-/// A context that works: another of the same model in place of one that has failed, and whether it is.
-fn renewed(context: Context, params: &ContextParams) -> Result<(Context, bool), Error> {
-    if context.is_usable() {
-        return Ok((context, false));
-    }
+/// Another context of the same model in place of one that has failed.
+fn renewed(context: Context, params: &ContextParams) -> Result<Context, Error> {
     let model = context.model().clone();
     // Its memory first: there may be no room for two.
     drop(context);
-    Ok((Context::new(&model, params.clone())?, true))
+    Ok(Context::new(&model, params.clone())?)
 }

@@ -21,7 +21,7 @@ pub(crate) enum Purpose {
     Embeddings,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Held {
     /// The model, and what its context is made with; `None` after a re-placement that failed.
     native: Option<Native>,
@@ -38,12 +38,13 @@ pub(super) struct Native {
     pub(super) attached: Attached,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[expect(clippy::large_enum_variant, reason = "there is one of each model")]
 enum State {
     Ready(Context, Contents),
     Lent,
     /// It failed and could not be made again so far.
+    #[default]
     Missing,
 }
 
@@ -89,13 +90,7 @@ impl ContextSlot {
 
     /// Of a model that is not in this process.
     pub(super) fn empty() -> Self {
-        Self {
-            held: Mutex::new(Held {
-                native: None,
-                context: State::Missing,
-                drafts: Drafts::default(),
-            }),
-        }
+        Self { held: Mutex::new(Held::default()) }
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {
@@ -136,7 +131,7 @@ impl ContextSlot {
     /// The same, whatever it is for.
     pub(super) fn take_any(&self) -> Result<Option<(Context, Contents)>, Error> {
         let mut held = self.held();
-        match std::mem::replace(&mut held.context, State::Missing) {
+        match std::mem::take(&mut held.context) {
             State::Lent => {
                 held.context = State::Lent;
                 Ok(None)
@@ -190,10 +185,7 @@ impl ContextSlot {
     /// Lets go of the model underneath, whose context was lent and is no more. Nothing can be lent
     /// until it is refilled.
     pub(super) fn release(&self) {
-        let mut held = self.held();
-        held.native = None;
-        held.drafts = Drafts::default();
-        held.context = State::Missing;
+        *self.held() = Held::default();
     }
 
     /// Takes another model; its context is lent.

@@ -136,7 +136,7 @@ fn what_is_before_a_change_is_not_computed_again_and_what_is_after_it_is() {
 #[cfg(feature = "constraints")]
 #[test]
 fn answers_in_many_formats_arrive_in_their_parts_and_as_they_were_written() {
-    use autoplace::generate::Constraint;
+    use autoplace::generate::{Constraint, FinishReason};
 
     let model = load();
     // Every format by itself is in the crate `chat`'s own tests.
@@ -153,6 +153,7 @@ fn answers_in_many_formats_arrive_in_their_parts_and_as_they_were_written() {
             .with(|generate| generate.constraint(Constraint::choices([sample.text])));
         let mut stream = chat.say("What will the weather be?").unwrap();
         let parts: Vec<_> = stream.by_ref().map(Result::unwrap).collect();
+        assert_eq!(stream.finish_reason(), Some(FinishReason::EndOfGeneration));
         let reply = stream.reply().unwrap().clone();
         drop(stream);
         // What the whole text means, read at once.
@@ -174,8 +175,10 @@ fn answers_in_many_formats_arrive_in_their_parts_and_as_they_were_written() {
         }
         assert_eq!(reasoning, sample.reasoning.unwrap_or_default(), "{name}");
         assert_eq!((content, calls), (reply.content, 2), "{name}");
-        let message = chat.messages().last().unwrap();
+        chat.tool_result(&reply.tool_calls[0], "It will rain.");
+        let [_, message, result] = chat.messages() else { panic!("{name}") };
         assert_eq!(message.tool_calls, reply.tool_calls, "{name}");
         assert_eq!(message.reasoning_content, reply.reasoning, "{name}");
+        assert_eq!(result.role, Role::TOOL, "{name}");
     }
 }

@@ -1,6 +1,6 @@
 //! Answers as values of a type.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 
 use crate::native_support::load_demo;
 use crate::text_support::PROMPT;
@@ -91,13 +91,6 @@ fn values_of_many_types_are_parsed() {
     all_parse::<u64>(&model);
     let kind: Kind = model.generate_as(PROMPT).unwrap();
     assert!(matches!(kind, Kind::Town | Kind::GreatCity));
-}
-
-#[test]
-fn a_type_whose_schema_cannot_be_enforced_is_refused_by_the_keyword() {
-    let model = load_demo();
-    let error = model.generate_as::<HashSet<u8>>(PROMPT).unwrap_err();
-    assert!(error.to_string().contains("uniqueItems"), "{error}");
 }
 
 /// A number whose schema allows more than it is.

@@ -152,21 +152,6 @@ fn a_text_alone_has_llama_cpps_own_vector() {
 }
 
 #[test]
-fn a_text_is_nearer_to_its_like_on_a_model_that_has_learned_something() {
-    let mut embedder = embedder(&demo_path(), Pooling::Mean);
-    let vectors = embedder
-        .embed(&[
-            "And God said, Let there be light",
-            "And God saw the light, that it was good",
-            "1234567890 %%%% {}",
-        ])
-        .unwrap();
-    let near = cosine_similarity(&vectors[0], &vectors[1]).unwrap();
-    let far = cosine_similarity(&vectors[0], &vectors[2]).unwrap();
-    assert!(near > far, "{near} {far}");
-}
-
-#[test]
 fn vectors_have_a_length_of_1_unless_something_else_is_asked_for() {
     let (_folder, path) = written(&bert(F32));
     let mut embedder = embedder(&path, Pooling::Model);
@@ -296,17 +281,6 @@ fn a_model_embeds_or_generates_as_it_was_loaded() {
     assert!(matches!(embedding.replace(None), Err(load::Error::Busy)));
     drop(first);
     assert!(embedding.embedder().is_ok());
-}
-
-#[test]
-fn an_encoder_does_not_generate_but_embeds() {
-    let (_folder, path) = written(&bert(F32));
-    let model = loaded(&path, Request::new());
-    assert!(matches!(
-        model.generate("the sea").text(),
-        Err(autoplace::generate::Error::NotGenerative { .. })
-    ));
-    embedder(&path, Pooling::Model).embed(&["the sea"]).unwrap();
 }
 
 #[test]

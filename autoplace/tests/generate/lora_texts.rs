@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::lora_support::Adapter;
 use crate::native_support::demo_path;
-use crate::sim_support::card;
+use crate::sim_support::{card, fits_whatever_is_free};
 use crate::synthetic::block::Block;
 use crate::synthetic::{Dims, Sketch};
 use crate::text_support::{
@@ -18,7 +18,7 @@ use autoplace::gguf::{Builder, Header, TensorType};
 use autoplace::llama_sys::{self, Batch, Context, ContextParams, LoraAdapter, ModelParams, Token};
 use autoplace::machine::mib;
 use autoplace::memory::Headroom;
-use autoplace::plan::{self, GpuLayers, Request, SavedPlan, SavedPlanError};
+use autoplace::plan::{Request, SavedPlan, SavedPlanError};
 use autoplace::profile::AdapterError;
 use autoplace::{Model, ModelBuilder, load};
 
@@ -325,29 +325,11 @@ fn whatever_is_free_a_model_with_adapters_fits_and_one_layer_more_would_not() {
         let builder = builder.lora(files.path("one"), 1.0);
         builder.lora(files.path("two"), 1.0)
     };
-    let mut seen = Vec::new();
-    for step in 0..26 {
-        let total = step * mib(2) / 3;
-        let gpu = card(total);
-        let model = builder().load().unwrap();
-        let n = model.placement().n_gpu_layers;
+    fits_whatever_is_free((0..26).map(|step| step * mib(2) / 3), builder, |model, _| {
         for set in [&[("one", 1.0)][..], &[], &[("one", 1.0), ("two", 1.0)]] {
-            text(greedy(&model).max_tokens(3).lora(set.iter().copied()));
+            text(greedy(model).max_tokens(3).lora(set.iter().copied()));
         }
-        assert!(gpu.peak() <= total, "{n} layers took {} of {total}", gpu.peak());
-        drop(model);
-        if total > 0 && n < 7 {
-            let more = builder().n_gpu_layers(GpuLayers::Exactly(n + 1)).plan();
-            assert_is!(
-                more,
-                Err(load::Error::Plan(plan::Error::DoesNotFit { .. })),
-                "{n} + 1 layers fit {total} too"
-            );
-        }
-        seen.push(n);
-    }
-    assert!(seen.is_sorted(), "more memory, fewer layers: {seen:?}");
-    assert_eq!((seen[0], seen.last()), (0, Some(&7)), "{seen:?}");
+    });
 }
 
 #[test]

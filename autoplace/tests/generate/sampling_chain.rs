@@ -27,18 +27,6 @@ fn chances(model: &Model) -> Vec<Generate> {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_text_whatever_the_sampler() {
-    let model = load_demo();
-    for generate in chances(&model) {
-        let (first, statistics) = text_and_statistics(generate.clone());
-        assert_eq!(statistics.seed, Some(7));
-        assert_eq!(text(generate.clone()), first);
-        let mut others = (8..11).map(|seed| text(generate.clone().seed(seed)));
-        assert!(others.any(|other| other != first), "{first:?}");
-    }
-}
-
-#[test]
 fn samplers_and_constraints_keep_their_state_when_the_model_is_placed_anew() {
     let model = load_demo();
     let mut all = chances(&model);

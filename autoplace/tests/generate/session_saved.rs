@@ -11,7 +11,6 @@ use autoplace::generate::{Error, Fork, SavedCacheError};
 use autoplace::machine::mib;
 use autoplace::memory::{FlashAttention, Headroom, KvType};
 use autoplace::plan::{GpuLayers, Request};
-use proptest::prelude::*;
 
 fn load_demo() -> Model {
     demo(512, 1, false)
@@ -288,35 +287,4 @@ fn forged_files_are_refused_or_harmless() {
     }
     let raw = Raw::text(&model, &tokens_of(&model, SYSTEM), 24);
     assert_eq!(told(greedy(&model, SYSTEM), &model).tokens, raw);
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
-
-    /// Whatever is done to a file, it is refused or, where nothing was changed, restored.
-    #[test]
-    fn mutated_files_are_refused(
-        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..5),
-        cut in prop::option::of(any::<prop::sample::Index>()),
-    ) {
-        thread_local! {
-            static ONCE: (Saved, Model) = (Saved::new(), load_demo());
-        }
-        ONCE.with(|(saved, model)| {
-            let original = fs::read(&saved.path).unwrap();
-            let path = saved.changed(|bytes| {
-                for (index, value) in &changes {
-                    let at = index.index(bytes.len());
-                    bytes[at] = *value;
-                }
-                if let Some(cut) = cut {
-                    bytes.truncate(cut.index(bytes.len()));
-                }
-            });
-            let is_same = fs::read(&path).unwrap() == original;
-            let restored = model.restore_cache(&path);
-            prop_assert_eq!(restored.is_ok(), is_same, "{:?}", restored);
-            Ok(())
-        })?;
-    }
 }

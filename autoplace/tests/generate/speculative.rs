@@ -8,9 +8,7 @@ use crate::speculative_support::{
     PROMPT, alone, builder, exact, heads, load as load_alone, oracle, request, run,
     run_placed_anew, tokens, told,
 };
-use autoplace::generate::{
-    DraftsOff, Engine, Generate, Keep, Prompt, Speculation, Statistics, WhenFull,
-};
+use autoplace::generate::{DraftsOff, Generate, Keep, Prompt, Speculation, Statistics, WhenFull};
 use autoplace::llama_sys::Token;
 use autoplace::load::Error;
 use autoplace::machine::mib;
@@ -294,23 +292,6 @@ fn a_prompt_in_pieces_of_any_size_is_followed() {
         let (drafted, statistics) = alone(&model, generate().speculate(mtp(3)));
         assert_eq!(drafted, plain, "{n_batch}, {n_ubatch}");
         all_came_true(&statistics);
-    }
-}
-
-#[test]
-fn an_engine_has_guesses_for_all_its_texts() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = heads::steps(folder.path());
-    let model = load(&path, request(1024, 4, 3));
-    let (plain, _) = told(greedy(&model));
-    let engine = Engine::new(&model).unwrap();
-    let answers: Vec<_> =
-        (0..6).map(|_| engine.submit(greedy(&model).speculate(mtp(3))).unwrap()).collect();
-    for answer in answers {
-        let (text, statistics) = answer.into_text().unwrap();
-        assert_eq!(text, plain.text);
-        assert_eq!(statistics.accepted_tokens, statistics.drafted_tokens);
-        assert!(statistics.drafted_tokens > 0, "{statistics:?}");
     }
 }
 

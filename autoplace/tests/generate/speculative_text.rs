@@ -3,11 +3,11 @@
 
 use crate::native_support::demo_path;
 use crate::speculative_support::{
-    PROMPT, Told, alone, builder, exact, load, oracle, request, run, tokens, told,
+    PROMPT, alone, builder, exact, load, oracle, request, tokens, told,
 };
 use crate::text_support::REPEATED;
 use autoplace::Model;
-use autoplace::generate::{Error, FinishReason, Generate, Speculation};
+use autoplace::generate::{FinishReason, Generate, Speculation};
 use autoplace::plan::Request;
 use proptest::prelude::*;
 
@@ -85,22 +85,6 @@ fn a_guess_goes_no_further_than_the_text() {
 }
 
 #[test]
-fn a_guess_goes_no_further_than_the_context() {
-    for n_ctx in [24, 25, 31, 40] {
-        let model = load_with(request(n_ctx, 1, 8));
-        let prompt = tokens(&model, PROMPT);
-        let (plain, _) = alone(&model, greedy(&model));
-        assert_eq!(plain.reason, Some(FinishReason::ContextFull));
-        let oracle = oracle(&prompt, &plain.tokens, 0);
-        let (told, _) = alone(&model, greedy(&model).draft_with(oracle));
-        assert_eq!(told, plain, "{n_ctx}");
-        let lookup = Speculation::prompt_lookup();
-        let (told, _) = alone(&model, greedy(&model).speculate(lookup));
-        assert_eq!(told, plain, "{n_ctx}");
-    }
-}
-
-#[test]
 fn an_end_of_generation_within_a_guess_ends_the_text() {
     let model = load_exact();
     let vocab = model.native().unwrap().vocab();
@@ -125,37 +109,6 @@ fn an_end_of_generation_within_a_guess_ends_the_text() {
     }
 }
 
-#[test]
-fn texts_side_by_side_are_what_they_are_alone() {
-    for unified in [false, true] {
-        let mut request = request(1024, 3, 5);
-        request.params.kv_unified = unified;
-        let model = load_with(request);
-        let plain = |seed: u32| match seed {
-            0 => greedy(&model),
-            seed => seeded(&model, seed).max_tokens(20 + 10 * seed as usize),
-        };
-        let expected: Vec<Told> = (0..3).map(|seed| alone(&model, plain(seed)).0).collect();
-        let prompt = tokens(&model, PROMPT);
-        let mut session = model.session().unwrap();
-        for (seed, noise) in [(0, 0), (1, 5), (2, 9)] {
-            let oracle = oracle(&prompt, &expected[seed as usize].tokens, noise);
-            session.begin(plain(seed).draft_with(oracle)).unwrap();
-        }
-        let texts = run(&mut session);
-        for ((told, statistics), expected) in texts.iter().zip(&expected) {
-            assert_eq!(told, expected, "unified: {unified}");
-            assert!(statistics.accepted_tokens > 0, "{statistics:?}");
-        }
-        drop(session);
-        // What they left in the cache is theirs.
-        for (seed, expected) in (0..3).zip(&expected) {
-            let (told, _) = alone(&model, plain(seed).cache_prompt(true));
-            assert_eq!(&told, expected);
-        }
-    }
-}
-
 #[cfg(feature = "constraints")]
 #[test]
 fn a_constraint_holds_for_what_is_guessed_too() {
@@ -175,21 +128,6 @@ fn a_constraint_holds_for_what_is_guessed_too() {
             assert!(statistics.accepted_tokens > 0, "{statistics:?}");
         }
     }
-}
-
-#[test]
-fn an_aborted_text_leaves_a_model_that_works() {
-    let model = load_exact();
-    let (plain, _) = alone(&model, greedy(&model));
-    let lookup = || greedy(&model).speculate(Speculation::prompt_lookup());
-    let mut stream = lookup().stream().unwrap();
-    let pieces = stream.by_ref().take(6).map(Result::unwrap);
-    assert!(plain.text.starts_with(&pieces.collect::<String>()));
-    stream.abort_handle().abort();
-    let rest: Vec<Result<String, Error>> = stream.by_ref().collect();
-    assert_is!(rest.last(), Some(Err(Error::Native(_))));
-    drop(stream);
-    assert_eq!(alone(&model, lookup()).0, plain);
 }
 
 #[test]

@@ -3,14 +3,14 @@
 use crate::embedding_models::{LONGEST, encoders, llama_embed, reranker, t5_encoder, text};
 use crate::real_loads_support::{Placement, compare};
 use crate::rig::none_failed;
-use crate::sim_support::card;
+use crate::sim_support::{card, fits_whatever_is_free};
 use crate::synthetic::Sketch;
 use autoplace::gguf::{Header, TensorType};
 use autoplace::llama_sys::sim::SimGpu;
 use autoplace::load::{self, NativeProbe, Verify};
 use autoplace::machine::{Machine, mib};
 use autoplace::memory::{ContextParams, FlashAttention, Headroom, Pooling};
-use autoplace::plan::{Context, Error, GpuLayers, Plan, Planner, Request};
+use autoplace::plan::{Context, Error, Plan, Planner, Request};
 use autoplace::profile::ModelProfile;
 use autoplace::{Model, ModelBuilder};
 
@@ -89,37 +89,21 @@ fn whatever_is_free_the_load_fits_embeds_and_one_layer_more_would_not() {
     let texts: Vec<String> = (0..20).map(|n| text(n, 1 + n)).collect();
     for sketch in models {
         let path = crate::random_weights::write(&sketch, folder.path());
-        let all = u32::try_from(sketch.dims.n_layer).unwrap() + 1;
-        let mut seen = Vec::new();
-        for total in (0..12).map(|n| mib(1) * n * 3 / 4) {
-            let gpu = card(total);
-            let machine = load::detect().unwrap();
-            let model = builder(&path, &machine).load().unwrap();
+        let builder = || builder(&path, &load::detect().unwrap());
+        fits_whatever_is_free((0..12).map(|n| mib(1) * n * 3 / 4), builder, |model, gpu| {
             let report = model.report();
             assert_eq!(report.tries(), 1, "{report}");
-            let n = model.placement().n_gpu_layers;
-            if n > 0 {
+            let plan = model.placement();
+            if plan.n_gpu_layers > 0 {
                 assert!(report.warm_up.skipped.is_none(), "{report}");
             }
             let used = gpu.used();
             model.embedder().unwrap().embed(&texts).unwrap();
-            assert!(gpu.peak() <= total, "{} of {total}", gpu.peak());
-            assert_eq!(gpu.used(), used, "{n} layers");
-            let plan = model.placement();
+            assert_eq!(gpu.used(), used, "{plan}");
             let planned: u64 = plan.gpus().map(|it| it.footprint.total()).sum();
             let grown: u64 = report.gpus.iter().map(|it| it.grown).sum();
             assert_eq!(used, planned + grown);
-            drop(model);
-            assert_eq!(gpu.used(), 0);
-            if total > 0 && n < all {
-                let more = builder(&path, &machine).n_gpu_layers(GpuLayers::Exactly(n + 1));
-                assert_matches!(more.plan(), Err(load::Error::Plan(Error::DoesNotFit { .. })));
-            }
-            seen.push(n);
-        }
-        assert!(seen.is_sorted(), "more memory, fewer layers: {seen:?}");
-        assert_eq!((seen[0], seen.last()), (0, Some(&all)), "{seen:?}");
-        assert!(seen.iter().any(|n| (1..all).contains(n)), "{seen:?}");
+        });
     }
 }
 

@@ -5,9 +5,9 @@ use std::path::Path;
 
 use crate::real_loads_support::{Placement, compare, settings};
 use crate::rig::{Card, none_failed};
-use crate::sim_support::card;
+use crate::sim_support::{card, fits_whatever_is_free};
 use crate::speculative_support::{PROMPT, alone, builder, heads, request, run_placed_anew};
-use autoplace::generate::{Generate, Resumed, Speculation};
+use autoplace::generate::{Generate, Speculation};
 use autoplace::gguf::Header;
 use autoplace::llama_sys::{self, sim::Rules};
 use autoplace::load::{self, NativeProbe};
@@ -121,32 +121,22 @@ fn whatever_is_free_both_contexts_fit_and_one_layer_more_would_not() {
     let folder = tempfile::tempdir().unwrap();
     let path = heads::steps(folder.path());
     let request = request(512, 2, 3);
-    let mut seen = Vec::new();
-    for total in [1, 4, 6, 8, 10, 12, 14, 16, 20, 24, 64] {
-        let card = card(mib(total));
-        let model = small(&path, &request).load().unwrap();
-        let plan = model.placement();
-        assert!(plan.context.mtp);
-        let planned: Vec<_> = plan.gpus().map(|gpu| gpu.footprint).collect();
-        assert_eq!(model.allocated().gpus, planned, "{plan}");
-        let (plain, _) = alone(&model, text(&model));
-        let guessed = text(&model).speculate(Speculation::mtp());
-        let (guessed, statistics) = alone(&model, guessed);
-        assert_eq!(guessed, plain, "{plan}");
-        assert!(statistics.accepted_tokens > 10, "{statistics:?}");
-        assert!(card.peak() <= card.total(), "{plan}");
-        let n = plan.n_gpu_layers;
-        drop(model);
-        assert_eq!(card.used(), 0);
-        if n < plan.layers() {
-            let more = small(&path, &request).n_gpu_layers(GpuLayers::Exactly(n + 1));
-            assert_matches!(more.plan(), Err(load::Error::Plan(plan::Error::DoesNotFit { .. })));
-        }
-        seen.push(n);
-    }
-    assert!(seen.is_sorted(), "more memory, fewer layers: {seen:?}");
-    assert_eq!((seen[0], seen.last()), (0, Some(&4)), "{seen:?}");
-    assert!(seen.iter().any(|n| (1..4).contains(n)), "{seen:?}");
+    let totals = [1, 4, 6, 8, 10, 12, 14, 16, 20, 24, 64].map(mib);
+    fits_whatever_is_free(
+        totals,
+        || small(&path, &request),
+        |model, _| {
+            let plan = model.placement();
+            assert!(plan.context.mtp);
+            let planned: Vec<_> = plan.gpus().map(|gpu| gpu.footprint).collect();
+            assert_eq!(model.allocated().gpus, planned, "{plan}");
+            let (plain, _) = alone(model, text(model));
+            let guessed = text(model).speculate(Speculation::mtp());
+            let (guessed, statistics) = alone(model, guessed);
+            assert_eq!(guessed, plain, "{plan}");
+            assert!(statistics.accepted_tokens > 10, "{statistics:?}");
+        },
+    );
 }
 
 #[test]
@@ -188,23 +178,9 @@ fn a_state_that_is_to_go_back_is_placed_anew_as_what_it_goes_back_to() {
     let mut session = model.session().unwrap();
     let guessed = text(&model).speculate(Speculation::mtp());
     session.begin(guessed).unwrap();
-    let (mut told, mut replaced) = (Vec::new(), 0);
-    for step in 0.. {
-        if session.is_empty() {
-            break;
-        }
-        if step % 6 == 5 {
-            // The last guess was wrong: almost all are.
-            let next = plans[replaced % plans.len()].clone();
-            let resumed = session.replace(Some(next)).unwrap().resumed;
-            assert_eq!(resumed, Resumed::Restored);
-            replaced += 1;
-        }
-        let pieces = session.step().unwrap();
-        told.extend(pieces.filter_map(|piece| piece.token));
-    }
+    // The last guess was wrong each time: almost all are.
+    let (told, _) = run_placed_anew(&mut session, &plans);
     assert_eq!(told, plain.tokens);
-    assert!(replaced > 3);
 }
 
 #[test]

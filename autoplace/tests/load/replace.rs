@@ -50,25 +50,6 @@ fn a_text_goes_on_however_often_the_model_is_placed_anew() {
 }
 
 #[test]
-fn a_long_text_goes_on_after_re_placements_at_random_tokens() {
-    own_process!();
-    let _card = card(mib(64));
-    let (model, plans) = on_host(&request());
-    let mut dice = Dice::new(5);
-    for which in 0..2 {
-        let undisturbed = generations(&model, PROMPT, 300)[which].clone();
-        let expected = undisturbed.clone().text().unwrap();
-        let text = text_of(undisturbed, |stream, _| {
-            if dice.below(20) == 0 {
-                let plan = plans[dice.below(plans.len())].clone();
-                stream.replace(Some(plan)).unwrap();
-            }
-        });
-        assert_eq!(text, expected);
-    }
-}
-
-#[test]
 fn four_texts_at_once_all_go_on() {
     own_process!();
     let _card = card(mib(64));

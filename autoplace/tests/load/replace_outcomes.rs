@@ -84,22 +84,6 @@ fn a_reload_that_fails_loses_nothing() {
 }
 
 #[test]
-fn a_plan_that_lacks_memory_by_now_makes_way_for_a_smaller_one() {
-    own_process!();
-    let path = demo_path();
-    let request = request();
-    let gpu = card(mib(64));
-    let all = plan(&path, &request, 7);
-    let model = builder(&path, &request).attempts(4).load().unwrap();
-    let mut text = Text::begin(generations(&model, PROMPT, 30)[0].clone());
-    gpu.set_taken(mib(60));
-    let replaced = text.stream.replace(Some(all)).unwrap();
-    assert!(replaced.after.n_gpu_layers < 7);
-    assert_eq!(model.report().attempts.len(), 2);
-    text.end();
-}
-
-#[test]
 fn somebody_else_may_load_the_model_after_a_reload_that_failed() {
     own_process!();
     let path = demo_path();

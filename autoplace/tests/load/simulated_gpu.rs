@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use crate::native_support::{demo_path, tiny_llama};
 use crate::rig::Card;
-use crate::sim_support::card;
+use crate::sim_support::{card, fits_whatever_is_free};
 use autoplace::gguf::TensorType;
 use autoplace::llama_sys::sim::{Rules, SimGpu};
 use autoplace::load::{RateCase, RatesRequest, detect, measure_rates};
 use autoplace::machine::{MeasuredRates, mib};
 use autoplace::memory::Headroom;
-use autoplace::plan::{self, GpuLayers, HostParts, Request};
-use autoplace::{Model, ModelBuilder, load};
+use autoplace::plan::{GpuLayers, HostParts, Request};
+use autoplace::{Model, ModelBuilder};
 
 /// The demo model, with so many bytes left free: the table's are those of real drivers and hundreds of times its size.
 fn builder(headroom: u64) -> ModelBuilder {
@@ -28,34 +28,10 @@ fn text(model: &Model) -> String {
 #[test]
 fn whatever_is_free_the_load_fits_and_one_layer_more_would_not() {
     own_process!();
-    let mut seen = Vec::new();
-    for half_mib in 0..32 {
-        let total = half_mib * mib(1) / 2;
-        let gpu = card(total);
-        // Whole layers: with parts of them on the host, more memory may mean fewer layers and a faster plan.
-        let request = Request::new().headroom(Headroom::Bytes(0));
-        let request = request.host_parts(HostParts::None);
-        let whole = || Model::builder(demo_path()).request(request.clone()).n_threads(1);
-        let model = whole().load().unwrap();
-        let n = model.placement().n_gpu_layers;
-        text(&model);
-        let peak = gpu.peak();
-        assert!(peak <= total, "{n} layers took {peak} of {total}");
-        drop(model);
-        assert_eq!(gpu.used(), 0);
-        if total > 0 && n < 7 {
-            let more = whole().n_gpu_layers(GpuLayers::Exactly(n + 1)).plan();
-            assert!(
-                matches!(more, Err(load::Error::Plan(plan::Error::DoesNotFit { .. }))),
-                "{} layers fit {total} too: {more:?}",
-                n + 1
-            );
-        }
-        seen.push(n);
-    }
-    assert!(seen.is_sorted(), "more memory, fewer layers: {seen:?}");
-    assert_eq!((seen[0], seen.last()), (0, Some(&7)), "{seen:?}");
-    assert!(seen.iter().any(|n| (1..7).contains(n)), "{seen:?}");
+    // Whole layers: with parts of them on the host, more memory may mean fewer layers and a faster plan.
+    let request = Request::new().headroom(Headroom::Bytes(0)).host_parts(HostParts::None);
+    let whole = || Model::builder(demo_path()).request(request.clone()).n_threads(1);
+    fits_whatever_is_free((0..32).map(|n| n * mib(1) / 2), whole, |model, _| drop(text(model)));
 }
 
 #[test]

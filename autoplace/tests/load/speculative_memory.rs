@@ -2,8 +2,10 @@
 //! caches that move to another card in mid-text. On small models with random weights.
 
 use crate::sim_support::card;
-use crate::speculative_support::{PROMPT, alone, builder, exact, load, oracle, request, tokens};
-use autoplace::generate::{DraftsOff, Generate, Prompt, Resumed, Speculation};
+use crate::speculative_support::{
+    PROMPT, alone, builder, exact, load, oracle, request, run_placed_anew, tokens,
+};
+use autoplace::generate::{DraftsOff, Generate, Prompt, Speculation};
 use autoplace::llama_sys::Token;
 use autoplace::machine::mib;
 use autoplace::memory::Headroom;
@@ -87,25 +89,8 @@ fn a_model_that_is_placed_anew_goes_on_guessing() {
     let (plain, _) = alone(&model, generate());
     let oracle = oracle(&tokens(&model, PROMPT), &plain.tokens, 3);
     let mut session = model.session().unwrap();
-    let text = session.begin(generate().draft_with(oracle)).unwrap();
-    let mut told = Vec::new();
-    for step in 0.. {
-        if session.is_empty() {
-            break;
-        }
-        if step % 4 == 2 {
-            let next = plans[step / 4 % plans.len()].clone();
-            let replaced = session.replace(Some(next)).unwrap();
-            assert_eq!(replaced.resumed, Resumed::Restored);
-        }
-        let accepted = session.statistics(text).map(|it| it.accepted_tokens);
-        for piece in session.step().unwrap() {
-            told.extend(piece.token);
-            if let Some(end) = piece.end {
-                assert!(end.statistics.accepted_tokens >= accepted.unwrap_or(0));
-                assert!(end.statistics.accepted_tokens > 4, "{end:?}");
-            }
-        }
-    }
+    session.begin(generate().draft_with(oracle)).unwrap();
+    let (told, statistics) = run_placed_anew(&mut session, &plans);
+    assert!(statistics.accepted_tokens > 4, "{statistics:?}");
     assert_eq!(told, plain.tokens);
 }

@@ -3,7 +3,7 @@
 //! | bytes | |
 //! |---|---|
 //! | 8 | `autoplKV` |
-//! | 4 | version: 1 |
+//! | 4 | version: 2 |
 //! | 4 | length of the description |
 //! | 8 | length of the file |
 //! | | the description, in JSON |
@@ -16,7 +16,7 @@
 
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Take, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use llama_sys::Token;
@@ -101,10 +101,14 @@ pub(super) fn write<E: From<Box<SavedCacheError>>>(
         .map_err(failed)?;
     let mut to = Checked::new(BufWriter::with_capacity(BUFFER, file));
     let json = serde_json::to_vec(description).map_err(io::Error::from).map_err(failed)?;
-    let head = head(&json, tokens, description.state);
-    let bytes = head.bytes;
-    let begun = to.write_all(&head.head).and_then(|()| to.write_all(&json));
-    begun.map_err(failed)?;
+    let in_tokens = tokens.len() as u64 * 4;
+    let bytes = HEAD + json.len() as u64 + in_tokens + description.state + CHECKSUM;
+    let mut head = MAGIC.to_vec();
+    head.extend(VERSION.to_le_bytes());
+    head.extend((json.len() as u32).to_le_bytes());
+    head.extend(bytes.to_le_bytes());
+    head.extend(json);
+    to.write_all(&head).map_err(failed)?;
     for token in tokens {
         to.write_all(&token.to_le_bytes()).map_err(failed)?;
     }
@@ -125,23 +129,6 @@ pub(super) fn write<E: From<Box<SavedCacheError>>>(
     file.as_file().sync_all().map_err(failed)?;
     file.persist(path).map_err(|error| failed(error.error))?;
     Ok(bytes)
-}
-
-struct Head {
-    head: Vec<u8>,
-    /// Of the whole file.
-    bytes: u64,
-}
-
-fn head(json: &[u8], tokens: &[Token], state: u64) -> Head {
-    let tokens = (tokens.len() as u64).saturating_mul(4);
-    let bytes =
-        [json.len() as u64, tokens, state, CHECKSUM].into_iter().fold(HEAD, u64::saturating_add);
-    let mut head = MAGIC.to_vec();
-    head.extend(VERSION.to_le_bytes());
-    head.extend((json.len() as u32).to_le_bytes());
-    head.extend(bytes.to_le_bytes());
-    Head { head, bytes }
 }
 
 /// Writes on, and takes the checksum of what it has written.
@@ -199,9 +186,10 @@ pub(super) fn open(path: &Path) -> Result<Opened, Box<SavedCacheError>> {
     if !head.starts_with(MAGIC) {
         return Err(Box::new(SavedCacheError::NotSaved { path: path() }));
     }
-    let (Some(version), Some(described), Some(needed)) =
-        (u32_at(&head, 8), u32_at(&head, 12), u64_at(&head, 16))
-    else {
+    let version = bytes_at(&head, 8).map(u32::from_le_bytes);
+    let described = bytes_at(&head, 12).map(u32::from_le_bytes);
+    let needed = bytes_at(&head, 16).map(u64::from_le_bytes);
+    let (Some(version), Some(described), Some(needed)) = (version, described, needed) else {
         return Err(Box::new(SavedCacheError::Length {
             path: path(),
             needed: HEAD + CHECKSUM,
@@ -223,81 +211,67 @@ pub(super) fn open(path: &Path) -> Result<Opened, Box<SavedCacheError>> {
         }));
     }
     let end = found - CHECKSUM;
-    let mut checked = Checked::new(io::sink());
-    checked.hash.update(&head);
-    let hashed = io::copy(&mut file.by_ref().take(end - HEAD), &mut checked).map_err(failed)?;
+    let mut hash = Xxh3::new();
+    hash.update(&head);
+    let hashed = io::copy(&mut file.by_ref().take(end - HEAD), &mut hash).map_err(failed)?;
     let mut checksum = [0; CHECKSUM as usize];
     file.read_exact(&mut checksum).map_err(failed)?;
-    if hashed != end - HEAD || checked.hash.digest128().to_le_bytes() != checksum {
+    if hashed != end - HEAD || hash.digest128().to_le_bytes() != checksum {
         return Err(Box::new(SavedCacheError::Altered { path: path(), end }));
     }
-    Body { path: path(), described: u64::from(described), bytes: end - HEAD }
-        .read(file.into_inner())
+    read(&path(), file.into_inner(), u64::from(described), end - HEAD)
 }
 
-/// What is between the head and the checksum, which is right.
-struct Body {
-    path: PathBuf,
-    /// Bytes of the description.
+/// Reads what is between the head and the checksum, which is right: so many bytes, the first of them the description.
+fn read(
+    path: &Path,
+    mut file: File,
     described: u64,
     bytes: u64,
-}
-
-impl Body {
-    fn read(self, mut file: File) -> Result<Opened, Box<SavedCacheError>> {
-        let path = || self.path.clone();
-        let failed = cannot("read", &self.path);
-        let malformed = |field, offset, reason| {
-            Box::new(SavedCacheError::Malformed { path: path(), field, offset, reason })
-        };
-        if self.described > self.bytes {
-            let reason = format!("{} of {} bytes", self.described, self.bytes);
-            return Err(malformed("the length of the description", 12, reason));
-        }
-        file.seek(SeekFrom::Start(HEAD)).map_err(failed)?;
-        // Not longer than the file.
-        let mut json = Vec::new();
-        let mut buffered = BufReader::with_capacity(BUFFER, &mut file);
-        let mut described = buffered.by_ref().take(self.described);
-        described.read_to_end(&mut json).map_err(failed)?;
-        let description: Description = serde_json::from_slice(&json)
-            .map_err(|error| malformed("the description", HEAD, error.to_string()))?;
-        let at = HEAD + self.described;
-        let rest = self.bytes - self.described;
-        let in_tokens = description.tokens.checked_mul(4);
-        let needed = in_tokens.and_then(|bytes| bytes.checked_add(description.state));
-        let (Some(in_tokens), true) = (in_tokens, needed == Some(rest)) else {
-            let reason = format!(
-                "{} tokens and {} bytes of state, in {rest} bytes",
-                description.tokens, description.state
-            );
-            return Err(malformed("the tokens", at, reason));
-        };
-        if description.tokens == 0 || description.tokens > description.positions {
-            let reason =
-                format!("{} tokens in {} positions", description.tokens, description.positions);
-            return Err(malformed("the tokens", at, reason));
-        }
-        let mut bytes = Vec::new();
-        let mut tokens = buffered.by_ref().take(in_tokens);
-        tokens.read_to_end(&mut bytes).map_err(failed)?;
-        let tokens = bytes
-            .chunks_exact(4)
-            .filter_map(|four| Some(Token::from_le_bytes(four.try_into().ok()?)))
-            .collect();
-        file.seek(SeekFrom::Start(at + in_tokens)).map_err(failed)?;
-        Ok(Opened { description, tokens, file })
+) -> Result<Opened, Box<SavedCacheError>> {
+    let failed = cannot("read", path);
+    let malformed = |field, offset, reason| {
+        Box::new(SavedCacheError::Malformed { path: path.to_owned(), field, offset, reason })
+    };
+    if described > bytes {
+        let reason = format!("{described} of {bytes} bytes");
+        return Err(malformed("the length of the description", 12, reason));
     }
+    file.seek(SeekFrom::Start(HEAD)).map_err(failed)?;
+    // Not longer than the file.
+    let mut json = Vec::new();
+    let mut buffered = BufReader::with_capacity(BUFFER, &mut file);
+    buffered.by_ref().take(described).read_to_end(&mut json).map_err(failed)?;
+    let description: Description = serde_json::from_slice(&json)
+        .map_err(|error| malformed("the description", HEAD, error.to_string()))?;
+    let at = HEAD + described;
+    let rest = bytes - described;
+    let in_tokens = description.tokens.checked_mul(4);
+    let needed = in_tokens.and_then(|bytes| bytes.checked_add(description.state));
+    let (Some(in_tokens), true) = (in_tokens, needed == Some(rest)) else {
+        let reason = format!(
+            "{} tokens and {} bytes of state, in {rest} bytes",
+            description.tokens, description.state
+        );
+        return Err(malformed("the tokens", at, reason));
+    };
+    if description.tokens == 0 || description.tokens > description.positions {
+        let reason =
+            format!("{} tokens in {} positions", description.tokens, description.positions);
+        return Err(malformed("the tokens", at, reason));
+    }
+    let mut tokens = Vec::new();
+    buffered.by_ref().take(in_tokens).read_to_end(&mut tokens).map_err(failed)?;
+    let tokens = tokens
+        .chunks_exact(4)
+        .filter_map(|four| Some(Token::from_le_bytes(four.try_into().ok()?)))
+        .collect();
+    file.seek(SeekFrom::Start(at + in_tokens)).map_err(failed)?;
+    Ok(Opened { description, tokens, file })
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
-    let four = bytes.get(at..at + 4)?;
-    Some(u32::from_le_bytes(four.try_into().ok()?))
-}
-
-fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
-    let eight = bytes.get(at..at + 8)?;
-    Some(u64::from_le_bytes(eight.try_into().ok()?))
+fn bytes_at<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
+    bytes.get(at..)?.first_chunk().copied()
 }
 
 #[cfg(test)]

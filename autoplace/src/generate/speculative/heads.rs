@@ -47,30 +47,22 @@ impl PredictionHeads {
         from: usize,
         rows: impl Iterator<Item = i32>,
     ) -> Result<(), Error> {
-        let Some(known) = self.known(seq) else {
-            return Ok(());
-        };
         // What it is not true of any more, and what is computed anew.
+        let known = self.known(seq);
         let agreed = known.agrees_with(tokens);
         let keep = agreed.min((from + 1).saturating_sub(known.first));
         let held = self.cut(seq, keep)?;
         let width = self.width;
-        let Some(known) = self.known(seq) else {
-            return Ok(());
-        };
+        let known = self.known(seq);
         if known.end() == from && known.has_next(width) {
             known.tokens.extend(tokens.get(from));
         }
         if !held || known.end() != from + 1 {
             forget(&mut self.heads, seq)?;
-            if let Some(known) = self.known(seq) {
-                known.first = from + 1;
-            }
+            self.known(seq).first = from + 1;
         }
         for (position, row) in (from..).zip(rows) {
-            let Some(known) = self.known(seq) else {
-                return Ok(());
-            };
+            let known = self.known(seq);
             // Its state is for the token after it, which is known already where this is not the last one.
             if position > from {
                 known.tokens.extend(tokens.get(position));
@@ -79,18 +71,15 @@ impl PredictionHeads {
             known.hidden.extend_from_slice(model.hidden(row)?);
             if known.waiting() >= self.heads.context.n_batch().max(1) as usize {
                 self.catch_up(seq)?;
-                if self.known(seq).is_none_or(|known| known.end() != position + 1) {
+                if self.known(seq).end() != position + 1 {
                     // There was no room.
                     return Ok(());
                 }
             }
         }
-        let is_long = |known: &mut Followed| known.waiting() > FEW;
-        if self.known(seq).is_some_and(is_long) {
+        if self.known(seq).waiting() > FEW {
             self.catch_up(seq)?;
-            if let Some(known) = self.known(seq) {
-                known.hidden.shrink_to((FEW + 1) * width);
-            }
+            self.known(seq).hidden.shrink_to((FEW + 1) * width);
         }
         Ok(())
     }
@@ -108,9 +97,10 @@ impl PredictionHeads {
         let width = self.width;
         let places = (self.heads.context.n_ctx_seq() as usize).saturating_sub(tokens.len());
         let most = most.min(places + 1);
-        let (Some(known), Some(&last)) = (self.known(seq), tokens.last()) else {
+        let Some(&last) = tokens.last() else {
             return Ok(());
         };
+        let known = self.known(seq);
         let is_there = known.end() + 1 == tokens.len()
             && known.has_next(width)
             && known.agrees_with(tokens) == known.tokens.len();
@@ -119,9 +109,8 @@ impl PredictionHeads {
         }
         self.catch_up(seq)?;
         let Self { heads, state, .. } = self;
-        let known = usize::try_from(seq).ok().and_then(|seq| heads.followed.get(seq));
         // Nothing waits any more.
-        let Some(next) = known.and_then(|known| known.hidden.get(..width)) else {
+        let Some(next) = heads.followed[seq as usize].hidden.get(..width) else {
             return Ok(());
         };
         state.clear();
@@ -134,9 +123,8 @@ impl PredictionHeads {
             if !computed(heads, seq, batch, state)? {
                 return Ok(());
             }
-            if position + 1 == tokens.len()
-                && let Some(known) = self.known(seq)
-            {
+            if position + 1 == tokens.len() {
+                let known = self.known(seq);
                 // This one is of the text, with the model's own state; what follows is not.
                 known.tokens.push(token);
                 known.computed += 1;
@@ -162,18 +150,18 @@ impl PredictionHeads {
         Ok(())
     }
 
-    fn known(&mut self, seq: SeqId) -> Option<&mut Followed> {
-        let followed = &mut self.heads.followed;
-        usize::try_from(seq).ok().and_then(|seq| followed.get_mut(seq))
+    fn known(&mut self, seq: SeqId) -> &mut Followed {
+        &mut self.heads.followed[seq as usize]
     }
 
     /// Forgets all but the first `keep` tokens of a sequence that are known. Returns whether that could be done without
     /// forgetting them too.
     fn cut(&mut self, seq: SeqId, keep: usize) -> Result<bool, Error> {
         let width = self.width;
-        let Some(known) = self.known(seq).filter(|known| keep < known.tokens.len()) else {
+        let known = self.known(seq);
+        if keep >= known.tokens.len() {
             return Ok(true);
-        };
+        }
         known.tokens.truncate(keep);
         if keep >= known.computed {
             known.hidden.truncate((known.waiting() + 1) * width);
@@ -191,10 +179,7 @@ impl PredictionHeads {
         let most = self.heads.context.n_batch().max(1) as usize;
         loop {
             let Self { heads, batch, .. } = self;
-            let index = usize::try_from(seq).unwrap_or(usize::MAX);
-            let Some(known) = heads.followed.get_mut(index) else {
-                return Ok(());
-            };
+            let known = &mut heads.followed[seq as usize];
             let part = known.waiting().min(most);
             if part == 0 {
                 return Ok(());
@@ -205,10 +190,10 @@ impl PredictionHeads {
                 batch.add(token, place(position), seq, false);
             }
             let hidden = std::mem::take(&mut known.hidden);
-            let is_computed = computed(heads, seq, batch, &hidden[..part * width])?;
-            let Some(known) = heads.followed.get_mut(index).filter(|_| is_computed) else {
+            if !computed(heads, seq, batch, &hidden[..part * width])? {
                 return Ok(());
-            };
+            }
+            let known = self.known(seq);
             known.hidden = hidden;
             known.hidden.drain(..part * width);
             known.computed += part;
@@ -246,9 +231,7 @@ fn computed(heads: &mut Heads, seq: SeqId, batch: &Batch, hidden: &[f32]) -> Res
         Err(llama_sys::Error::NoKvSlot { .. }) => {
             // Sequences that have ended lie in cells that all share.
             heads.context.kv_clear()?;
-            for known in &mut heads.followed {
-                *known = Followed::default();
-            }
+            heads.followed.fill(Followed::default());
             Ok(false)
         }
         Err(error) => {
@@ -260,14 +243,8 @@ fn computed(heads: &mut Heads, seq: SeqId, batch: &Batch, hidden: &[f32]) -> Res
 }
 
 fn forget(heads: &mut Heads, seq: SeqId) -> Result<(), Error> {
-    let index = usize::try_from(seq).unwrap_or(usize::MAX);
-    if let Some(known) = heads.followed.get_mut(index) {
-        known.first = 0;
-        known.computed = 0;
-        known.tokens.clear();
-        known.hidden.clear();
-        heads.context.kv_seq_remove(seq, 0..Position::MAX)?;
-    }
+    heads.followed[seq as usize] = Followed::default();
+    heads.context.kv_seq_remove(seq, 0..Position::MAX)?;
     Ok(())
 }
 

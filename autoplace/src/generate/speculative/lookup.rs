@@ -83,32 +83,27 @@ mod tests {
     use super::Lookup;
     use proptest::prelude::*;
 
-    fn guess(tokens: &[i32], most: usize) -> Vec<i32> {
-        let mut draft = Vec::new();
-        Lookup::new(3, 2, 64).draft(tokens, most, &mut draft);
-        draft
-    }
-
     #[test]
     fn what_followed_the_last_tokens_is_guessed_again() {
-        assert_eq!(guess(&[1, 2, 3, 4, 5, 9, 1, 2], 3), [3, 4, 5]);
-        assert_eq!(guess(&[1, 2, 3, 4, 5, 9, 1, 2], 0), [0; 0]);
-        // One token is no match of two, and none came twice.
-        assert_eq!(guess(&[1, 2, 3, 9, 2], 3), [0; 0]);
-        assert_eq!(guess(&[1, 2, 3, 4], 3), [0; 0]);
-        assert_eq!(guess(&[], 3), [0; 0]);
-    }
-
-    #[test]
-    fn the_longest_match_counts_and_of_two_the_later() {
-        assert_eq!(guess(&[7, 1, 2, 3, 8, 1, 2, 4, 7, 1, 2], 1), [3]);
-        assert_eq!(guess(&[7, 1, 2, 3, 8, 1, 2, 4, 9, 1, 2], 1), [4]);
-    }
-
-    #[test]
-    fn a_repetition_goes_on() {
-        assert_eq!(guess(&[5, 5, 5], 4), [5, 5, 5, 5]);
-        assert_eq!(guess(&[1, 2, 1, 2], 5), [1, 2, 1, 2, 1]);
+        let cases: [(&[i32], usize, &[i32]); 9] = [
+            (&[1, 2, 3, 4, 5, 9, 1, 2], 3, &[3, 4, 5]),
+            (&[1, 2, 3, 4, 5, 9, 1, 2], 0, &[]),
+            // One token is no match of two, and none came twice.
+            (&[1, 2, 3, 9, 2], 3, &[]),
+            (&[1, 2, 3, 4], 3, &[]),
+            (&[], 3, &[]),
+            // The longest match counts, and of two the later.
+            (&[7, 1, 2, 3, 8, 1, 2, 4, 7, 1, 2], 1, &[3]),
+            (&[7, 1, 2, 3, 8, 1, 2, 4, 9, 1, 2], 1, &[4]),
+            // A repetition goes on.
+            (&[5, 5, 5], 4, &[5, 5, 5, 5]),
+            (&[1, 2, 1, 2], 5, &[1, 2, 1, 2, 1]),
+        ];
+        for (tokens, most, expected) in cases {
+            let mut draft = Vec::new();
+            Lookup::new(3, 2, 64).draft(tokens, most, &mut draft);
+            assert_eq!(draft, expected, "{tokens:?}");
+        }
     }
 
     proptest! {

@@ -41,9 +41,7 @@ impl DraftModel {
         drafted: &mut Vec<Token>,
     ) -> Result<(), Error> {
         let Draft { context, held, .. } = &mut self.draft;
-        let Some(held) = usize::try_from(seq).ok().and_then(|seq| held.get_mut(seq)) else {
-            return Ok(());
-        };
+        let held = &mut held[seq as usize];
         // The draft itself takes places too, all but the last token of it.
         let places = (context.n_ctx_seq() as usize).saturating_sub(tokens.len());
         let most = most.min(places + 1);

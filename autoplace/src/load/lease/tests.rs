@@ -2,10 +2,9 @@
 //! leave garbage behind.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
@@ -243,7 +242,7 @@ fn play(folder: &Path, seed: u64, turns: u64, judge: &dyn Fn(usize, i64)) {
     }
 }
 
-/// Where a child finds its folder, and what it is to do.
+/// Where a child finds its folder and its seed.
 const FOLDER: &str = "AUTOPLACE_TEST_LEASES";
 const SEED: &str = "AUTOPLACE_TEST_SEED";
 
@@ -253,58 +252,17 @@ fn the_other_process() {
     let Some(folder) = std::env::var_os(FOLDER) else {
         return;
     };
-    let folder = Path::new(&folder);
-    match std::env::var(SEED) {
-        Ok(seed) => play(folder, seed.parse().unwrap(), 200, &|_, _| {}),
-        Err(_) => {
-            let _lease = hold(&hasty(folder), &card(1), 100);
-            println!("holds");
-            let _ = io::stdin().read_line(&mut String::new());
-        }
-    }
+    let seed = std::env::var(SEED).unwrap().parse().unwrap();
+    play(Path::new(&folder), seed, 200, &|_, _| {});
 }
 
-/// Another process, which plays if it has a seed, and otherwise holds a lease.
-fn start(folder: &Path, seed: Option<u64>) -> Child {
+/// Another process that plays.
+fn start(folder: &Path, seed: u64) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
     let name = "load::lease::tests::the_other_process";
     command.args(["--exact", name, "--ignored", "--nocapture"]);
-    command.env(FOLDER, folder);
-    if let Some(seed) = seed {
-        command.env(SEED, seed.to_string());
-    }
-    command.stdin(Stdio::piped()).stdout(Stdio::piped());
-    command.spawn().unwrap()
-}
-
-fn wait_for(child: &mut Child, word: &str) -> BufReader<ChildStdout> {
-    let mut output = BufReader::new(child.stdout.take().unwrap());
-    let mut line = String::new();
-    while !line.trim_end().ends_with(word) {
-        line.clear();
-        assert!(output.read_line(&mut line).unwrap() > 0, "it ended");
-    }
-    output
-}
-
-#[test]
-fn a_process_that_ends_or_is_killed_holds_nothing() {
-    for is_killed in [true, false] {
-        let folder = tempfile::tempdir().unwrap();
-        let mut child = start(folder.path(), None);
-        let _output = wait_for(&mut child, "holds");
-        assert_eq!(others(folder.path(), &card(1)), 100);
-        if is_killed {
-            child.kill().unwrap();
-            child.wait().unwrap();
-            assert_eq!(left(folder.path()).len(), 1, "it had no time to clear up");
-            assert_eq!(others(folder.path(), &card(1)), 0);
-        } else {
-            child.stdin.take().unwrap().write_all(b"\n").unwrap();
-            assert!(child.wait().unwrap().success());
-        }
-        assert!(left(folder.path()).is_empty());
-    }
+    command.env(FOLDER, folder).env(SEED, seed.to_string());
+    command.stdout(Stdio::piped()).spawn().unwrap()
 }
 
 /// Half of the processes are killed somewhere in the middle, and what they had in hand is free again.
@@ -327,7 +285,7 @@ fn threads_and_processes_never_get_more_than_there_is() {
             scope.spawn(move || {
                 let mut dice = Dice(seed);
                 for _ in 0..3 {
-                    let mut child = start(folder, Some(1 + dice.below(u64::MAX - 1)));
+                    let mut child = start(folder, 1 + dice.below(u64::MAX - 1));
                     if dice.below(2) == 0 {
                         thread::sleep(Duration::from_millis(5 + dice.below(60)));
                         child.kill().unwrap();

@@ -170,12 +170,7 @@ fn a_program_is_told_that_came_or_grew_and_not_one_that_was_there() {
         device: "SIM0".to_owned(),
     };
     assert_eq!(events, [gone(1), gone(2)]);
-}
-
-#[test]
-fn programs_whose_bytes_are_not_counted_say_nothing() {
-    let mut rig = Rig::new();
-    rig.step(&on_first(DeviceSample::new(mib(900)).processes([])));
+    // One whose bytes are not counted says nothing.
     let listed = DeviceSample::new(mib(900)).processes([GpuProcess::new(7)]);
     assert_eq!(rig.step(&on_first(listed)), []);
 }
@@ -310,10 +305,6 @@ fn fewer_threads_are_told_at_once_and_their_end_when_it_has_lasted() {
     let restored = Event::ThreadsRestored { threads: 2 };
     assert!(restored.is_end());
     assert_eq!(rig.steps(10, &with(2)), [restored]);
-}
-
-#[test]
-fn more_threads_than_a_busy_load_has_chosen_are_no_event() {
-    let mut rig = Rig::new();
+    // More than a busy load has chosen are no event.
     assert_eq!(rig.step(&with_threads(2, 1, 900.0, 2500.0)), []);
 }

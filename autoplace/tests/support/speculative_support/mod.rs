@@ -9,7 +9,7 @@ pub(crate) mod heads;
 use std::path::Path;
 use std::sync::Arc;
 
-use autoplace::generate::{FinishReason, Generate, Session, Statistics};
+use autoplace::generate::{FinishReason, Generate, Resumed, Session, Statistics};
 use autoplace::llama_sys::Token;
 use autoplace::memory::{FlashAttention, KvType};
 use autoplace::plan::{Plan, Request};
@@ -68,8 +68,8 @@ pub(crate) fn run(session: &mut Session) -> Vec<(Told, Statistics)> {
     texts.into_values().collect()
 }
 
-/// Runs a session of one text to its end, placed anew by turns with these plans, after every fourth step: its tokens,
-/// and its statistics.
+/// Runs a session of one text to its end, placed anew by turns with these plans, after every fourth step, and
+/// restored each time: its tokens, and its statistics.
 pub(crate) fn run_placed_anew(session: &mut Session, plans: &[Plan]) -> (Vec<Token>, Statistics) {
     let (mut tokens, mut statistics) = (Vec::new(), Statistics::default());
     for step in 0.. {
@@ -78,7 +78,7 @@ pub(crate) fn run_placed_anew(session: &mut Session, plans: &[Plan]) -> (Vec<Tok
         }
         if step % 5 == 4 {
             let next = plans[step / 5 % plans.len()].clone();
-            session.replace(Some(next)).unwrap();
+            assert_eq!(session.replace(Some(next)).unwrap().resumed, Resumed::Restored);
         }
         for piece in session.step().unwrap() {
             tokens.extend(piece.token);
