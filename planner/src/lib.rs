@@ -17,6 +17,22 @@
 #[cfg(test)]
 extern crate self as autoplace_planner;
 
+/// `name(argument: type) field = value`: setters that are called so, `const` ones behind `const:`.
+macro_rules! setters {
+    (const: $($(#[$doc:meta])* $name:ident($argument:ident: $ty:ty) $($field:ident).+ = $value:expr;)*) => {
+        $($(#[$doc])* pub const fn $name(mut self, $argument: $ty) -> Self {
+            self.$($field).+ = $value;
+            self
+        })*
+    };
+    ($($(#[$doc:meta])* $name:ident($argument:ident: $ty:ty) $($field:ident).+ = $value:expr;)*) => {
+        $($(#[$doc])* pub fn $name(mut self, $argument: $ty) -> Self {
+            self.$($field).+ = $value;
+            self
+        })*
+    };
+}
+
 pub mod gguf;
 mod json;
 pub mod machine;

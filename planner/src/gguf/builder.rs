@@ -38,6 +38,7 @@ const ALIGNMENT: &str = "general.alignment";
 /// ```
 #[doc(alias = "gguf_writer")]
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct Builder {
     version: u32,
     /// Keys with their values as the file holds them: type, then value.

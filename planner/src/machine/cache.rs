@@ -37,7 +37,6 @@ macro_rules! cache {
             /// The one in the user's cache folder: `$XDG_CACHE_HOME/autoplace` or `~/.cache/autoplace`,
             /// `~/Library/Caches/autoplace` on macOS, `%LOCALAPPDATA%\autoplace` on Windows. Where the user has no
             /// home it keeps nothing.
-            #[must_use]
             pub fn user() -> Self {
                 let strategy = etcetera::base_strategy::choose_native_strategy().ok();
                 let folder = strategy.map(|dirs| dirs.cache_dir().join("autoplace"));
@@ -77,7 +76,6 @@ cache! {
 
 impl BandwidthCache {
     /// What was measured of this machine.
-    #[must_use]
     pub fn get(&self, host: &Host) -> Option<Bandwidth> {
         let found: Bandwidth = self.0.get(&host_key(host))?;
         (found.is_measured() && found.bytes_per_second > 0).then_some(found)
@@ -94,7 +92,6 @@ impl BandwidthCache {
 impl HeadroomCache {
     /// What was measured of this GPU with this build. What is more than the GPU has was not measured,
     /// and does not count.
-    #[must_use]
     pub fn get(&self, gpu: &Gpu, build: &str) -> Option<LearnedHeadroom> {
         let learned: LearnedHeadroom = self.0.get(&gpu_key(gpu, build)?)?;
         let possible = learned.total() <= gpu.total;
@@ -119,7 +116,6 @@ impl HeadroomCache {
 
 impl RatesCache {
     /// What was measured of this GPU with this build.
-    #[must_use]
     pub fn gpu(&self, gpu: &Gpu, build: &str) -> Option<MeasuredRates> {
         self.ways(&gpu_key(gpu, build)?).pop()
     }
@@ -133,7 +129,6 @@ impl RatesCache {
     }
 
     /// The latest that was measured of this host with this build and that is `wanted`: with so many threads, say.
-    #[must_use]
     pub fn host(
         &self,
         host: &Host,

@@ -27,7 +27,6 @@ pub struct DateError {
 
 impl Date {
     /// A day, or `None` where the calendar has no such day. Years are 1 to 9999.
-    #[must_use]
     pub fn new(year: u16, month: u8, day: u8) -> Option<Self> {
         let year = i16::try_from(year).ok().filter(|&year| year > 0)?;
         let (month, day) = (month.try_into().ok()?, day.try_into().ok()?);
@@ -35,7 +34,6 @@ impl Date {
     }
 
     /// Today, in UTC.
-    #[must_use]
     pub fn today() -> Self {
         Self(TimeZone::UTC.to_datetime(Timestamp::now()).date())
     }

@@ -87,7 +87,6 @@ pub struct Machine {
 
 impl Machine {
     /// A machine with this host and no GPU.
-    #[must_use]
     pub const fn new(host: Host) -> Self {
         Self { gpus: Vec::new(), host, wsl: false, unused_gpus: Vec::new(), notes: Vec::new() }
     }
@@ -97,7 +96,6 @@ impl Machine {
     ///
     /// No CUDA context is opened, so what one costs is still to come out of each card's free bytes
     /// ([`Gpu::free_is_after_opening`]).
-    #[must_use]
     pub fn detect() -> Self {
         Detector::new().detect()
     }
@@ -106,7 +104,6 @@ impl Machine {
     /// [`notes`](Self::notes).
     ///
     /// GPUs come in the order of `devices`; a card that no device stands for is in [`unused_gpus`](Self::unused_gpus).
-    #[must_use]
     pub fn detect_with(devices: &[GgmlDevice]) -> Self {
         Detector::new().detect_with(devices)
     }

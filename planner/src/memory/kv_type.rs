@@ -52,7 +52,6 @@ impl KvType {
     ];
 
     /// The same as a tensor type.
-    #[must_use]
     pub const fn tensor_type(self) -> TensorType {
         match self {
             Self::F32 => TensorType::F32,
@@ -68,7 +67,6 @@ impl KvType {
     }
 
     /// Whether its elements share a scale.
-    #[must_use]
     pub const fn is_quantized(self) -> bool {
         self.tensor_type().is_quantized()
     }

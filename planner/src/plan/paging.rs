@@ -49,7 +49,6 @@ impl Paging {
     }
 
     /// Seconds that a token waits for the disk, at least.
-    #[must_use]
     #[allow(clippy::cast_precision_loss)] // bytes of a model: to a millionth of a millionth
     pub fn seconds_per_token(&self) -> f64 {
         self.bytes_per_token as f64 / self.disk.bytes_per_second.max(1) as f64

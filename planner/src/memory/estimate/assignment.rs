@@ -30,7 +30,6 @@ impl Assignment {
     ///
     /// `n_gpu_layers` counts from the end: 1 is the output layer alone, `n_layer + 1` and more is everything. `points`
     /// are the [`split_points`] of the GPUs; without GPUs everything is on the host.
-    #[must_use]
     pub fn new(n_layer: u32, n_gpu_layers: u32, points: &[f32]) -> Self {
         let all = n_layer + 1;
         let first = all.saturating_sub(n_gpu_layers);
@@ -54,7 +53,6 @@ impl Assignment {
     /// [`Split::by_counts`](crate::memory::Split::by_counts).
     ///
     /// Counts that are together more than there are layers are cut at the end.
-    #[must_use]
     pub fn by_counts(n_layer: u32, counts: &[u32]) -> Self {
         let all = n_layer as usize + 1;
         let counts = counts.iter().map(|&count| count as usize);
@@ -73,7 +71,6 @@ impl Assignment {
     }
 
     /// Whether this place holds a block.
-    #[must_use]
     pub fn holds_block(&self, place: Place) -> bool {
         self.blocks.contains(&place)
     }

@@ -64,7 +64,6 @@ impl Advice {
     }
 
     /// Advice on a plan that this planner has made, such as a probed one.
-    #[must_use]
     pub fn on(planner: &Planner<'_>, plan: &Plan) -> Self {
         Self::about(planner, Some(plan))
     }

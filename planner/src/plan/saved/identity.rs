@@ -39,7 +39,6 @@ impl ModelIdentity {
     }
 
     /// Whether they are the same model, whatever it is called.
-    #[must_use]
     pub fn is(&self, other: &Self) -> bool {
         self.file_bytes == other.file_bytes && self.header.eq_ignore_ascii_case(&other.header)
     }
