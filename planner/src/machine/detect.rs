@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::Machine;
-use super::cache::{BandwidthCache, HeadroomCache, RatesCache};
+use super::cache::MeasurementCache;
 use super::cards;
 use super::gpu::GpuKind;
 use super::host::Host;
@@ -98,8 +98,12 @@ impl Detector {
     ) -> Machine {
         let root = self.root.as_deref();
         let (mut host, mut notes) = root.map_or_else(Host::detect, Host::detect_under);
-        let cache = self.cache(BandwidthCache::user, |folder| BandwidthCache::at(folder));
-        host.bandwidth = cache.and_then(|cache| cache.get(&host));
+        // The user's own is of the computer itself: what a folder describes is another one.
+        let cache = match &self.cache {
+            Some(folder) => Some(MeasurementCache::at(folder)),
+            None => root.is_none().then(MeasurementCache::user),
+        };
+        host.bandwidth = cache.as_ref().and_then(|cache| cache.bandwidth(&host));
         let mut nvidia = match &self.nvml {
             Library::Usual => nvidia::detect(),
             Library::At(path) => nvidia::detect_at(path),
@@ -111,7 +115,14 @@ impl Detector {
         visibility.apply(&mut nvidia.gpus, &mut hidden);
         let mut machine = build(nvidia.gpus, host);
         self.look_around(&mut machine);
-        self.remember(&mut machine);
+        // What was learned and measured with this build.
+        if let (Some(cache), Some(build)) = (cache, &self.build) {
+            for gpu in &mut machine.gpus {
+                gpu.learned = cache.headroom(gpu, build);
+                gpu.rates = cache.gpu_rates(gpu, build);
+            }
+            machine.host.rates = cache.host_rates(&machine.host, build, |_| true);
+        }
         notes.append(&mut nvidia.notes);
         notes.append(&mut hidden.into_vec());
         notes.append(&mut machine.notes);
@@ -137,26 +148,5 @@ impl Detector {
     fn linux_root(&self) -> Option<&Path> {
         let usual = cfg!(target_os = "linux").then_some(Path::new("/"));
         self.root.as_deref().or(usual)
-    }
-
-    /// Adds what was learned and measured with this build.
-    fn remember(&self, machine: &mut Machine) {
-        let headroom = self.cache(HeadroomCache::user, |folder| HeadroomCache::at(folder));
-        let rates = self.cache(RatesCache::user, |folder| RatesCache::at(folder));
-        if let (Some(headroom), Some(rates), Some(build)) = (headroom, rates, &self.build) {
-            for gpu in &mut machine.gpus {
-                gpu.learned = headroom.get(gpu, build);
-                gpu.rates = rates.gpu(gpu, build);
-            }
-            machine.host.rates = rates.host(&machine.host, build, |_| true);
-        }
-    }
-
-    /// The user's own is of the computer itself: what a folder describes is another one.
-    fn cache<T>(&self, user: impl FnOnce() -> T, at: impl FnOnce(&Path) -> T) -> Option<T> {
-        match &self.cache {
-            Some(folder) => Some(at(folder)),
-            None => self.root.is_none().then(user),
-        }
     }
 }

@@ -206,7 +206,7 @@ impl Host {
     /// of what is available. Other programs that read memory all the while make the figure smaller. `None` where there
     /// is too little memory.
     ///
-    /// `self` says how many cores and bytes there are and stays as it is; [`BandwidthCache`](super::BandwidthCache)
+    /// `self` says how many cores and bytes there are and stays as it is; [`MeasurementCache`](super::MeasurementCache)
     /// keeps the result for the next detection.
     pub fn measure_bandwidth(&self) -> Option<Bandwidth> {
         let bytes = Self::beyond_caches();

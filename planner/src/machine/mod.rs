@@ -45,7 +45,7 @@ use serde::{Deserialize, Serialize};
 
 pub use bandwidth::{Bandwidth, BandwidthSource};
 pub use bytes::{Bytes, gib, mib};
-pub use cache::{BandwidthCache, HeadroomCache, RatesCache};
+pub use cache::MeasurementCache;
 pub use cards::{GpuProcess, MigSlice};
 pub use catalogue::CatalogueError;
 pub(crate) use catalogue::every_card;
