@@ -116,7 +116,6 @@ impl Machine {
     }
 }
 
-#[allow(clippy::trivially_copy_pass_by_ref)] // as serde calls it
 const fn is_false(flag: &bool) -> bool {
     !*flag
 }

@@ -43,7 +43,6 @@ impl Split {
     /// to each GPU. One GPU needs no proportions.
     pub fn by_counts(counts: &[u32]) -> Self {
         let all = counts.iter().fold(0, |sum: u32, &count| sum.saturating_add(count));
-        #[allow(clippy::cast_precision_loss)] // at most 513: exact
         let proportions: Vec<f32> = counts.iter().map(|&count| count as f32).collect();
         let split = Self::layers(all);
         if proportions.len() > 1 { split.tensor_split(proportions) } else { split }

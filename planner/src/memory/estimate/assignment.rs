@@ -39,7 +39,6 @@ impl Assignment {
                 return Place::Host;
             }
             // float(il - i_gpu_start) / act_gpu_layers, then std::upper_bound: the first point above it.
-            #[allow(clippy::cast_precision_loss)] // at most 513: exact
             let share = (il - first) as f32 / on_gpus as f32;
             let gpu = points.partition_point(|&point| point <= share);
             // The last point is 1 or the rounding of it, and a share is below 1: rounding can leave it out, where

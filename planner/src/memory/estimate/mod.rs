@@ -97,7 +97,6 @@ impl Estimate {
             return Err(Error::KvTypesDiffer { type_k, type_v });
         }
         let rules: Vec<BackendRules> = gpus.iter().map(|gpu| BackendRules::of_gpu(gpu)).collect();
-        #[allow(clippy::cast_precision_loss)] // llama.cpp splits by 32-bit floats too
         let free: Vec<f32> = gpus.iter().map(|gpu| gpu.free as f32).collect();
         let pinned = Pinned::by(gpus);
         let kv = Arc::new(KvTable::new(profile, &rules, params, &sizes));

@@ -188,7 +188,6 @@ impl HeadroomParts {
 /// `percent` of `total`, computed in whole hundredths of a percent so that no rounding of floats gets into the bytes.
 fn share(total: u64, percent: f32) -> u64 {
     let percent = if percent.is_nan() { 100.0 } else { percent.clamp(0.0, 100.0) };
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // 0 to 10000
     let hundredths = (percent * 100.0).round() as u32;
     let bytes = u128::from(total) * u128::from(hundredths) / 10_000;
     u64::try_from(bytes).unwrap_or(u64::MAX)

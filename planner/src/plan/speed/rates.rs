@@ -205,7 +205,6 @@ impl Rate {
     }
 
     /// With what was measured instead.
-    #[allow(clippy::cast_precision_loss)] // nanoseconds
     fn by(mut self, measured: Option<&MeasuredRates>) -> Self {
         let Some(measured) = measured else {
             return self;

@@ -258,7 +258,6 @@ fn recurrent_bytes(state: BlockState) -> u64 {
     }
 }
 
-#[allow(clippy::cast_precision_loss)] // bytes of a model: to a millionth of a millionth
 pub(super) const fn float(bytes: u64) -> f64 {
     bytes as f64
 }
