@@ -33,6 +33,15 @@ macro_rules! setters {
     };
 }
 
+/// Returns what is wrong, unless this holds.
+macro_rules! ensure {
+    ($holds:expr, $($problem:tt)+) => {
+        if !$holds {
+            return Err(format!($($problem)+));
+        }
+    };
+}
+
 pub mod gguf;
 mod json;
 pub mod machine;

@@ -13,7 +13,7 @@ use super::pcie::PcieLink;
 use super::tree::{Notes, Tree};
 use super::visible::CudaVisibility;
 
-/// Looks at this computer. [`Machine::detect`] and [`Machine::detect_with`] are this with nothing changed.
+/// Looks at this computer. [`Machine::detect`] is this with nothing changed.
 ///
 /// ```no_run
 /// use autoplace_planner::machine::Detector;
@@ -84,7 +84,9 @@ impl Detector {
         self.with_witnesses(cards::from_cards)
     }
 
-    /// The machine as ggml's devices and the drivers together describe it.
+    /// The machine as ggml's devices describe it, checked against NVIDIA's driver. Never fails; see [`Machine::notes`].
+    ///
+    /// GPUs come in the order of `devices`; a card that no device stands for is in [`Machine::unused_gpus`].
     pub fn detect_with(&self, devices: &[GgmlDevice]) -> Machine {
         self.with_witnesses(|cards, host| {
             let tree = self.linux_root().map(Tree::new);

@@ -51,7 +51,7 @@ pub use catalogue::CatalogueError;
 pub(crate) use catalogue::every_card;
 pub use date::{Date, DateError};
 pub use detect::Detector;
-pub use file::{MachineError, MachineFileError};
+pub use file::MachineError;
 pub use gpu::{Gpu, GpuKind, Reading};
 pub use host::{Host, HostLimit};
 pub use measured::{
@@ -98,14 +98,6 @@ impl Machine {
     /// ([`Gpu::free_is_after_opening`]).
     pub fn detect() -> Self {
         Detector::new().detect()
-    }
-
-    /// This computer as ggml's devices describe it, checked against NVIDIA's driver. Never fails; see
-    /// [`notes`](Self::notes).
-    ///
-    /// GPUs come in the order of `devices`; a card that no device stands for is in [`unused_gpus`](Self::unused_gpus).
-    pub fn detect_with(devices: &[GgmlDevice]) -> Self {
-        Detector::new().detect_with(devices)
     }
 
     /// Adds a GPU behind those it already has.

@@ -17,11 +17,6 @@ pub(crate) struct OverrideRules(Vec<(Pattern, Place)>);
 
 impl OverrideRules {
     /// Reads the patterns of overrides on so many GPUs.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Override`] for a pattern that is no regular expression or that C++ could read differently, and for a
-    /// place that does not exist.
     pub(crate) fn new(overrides: &[TensorOverride], n_gpus: usize) -> Result<Self, Error> {
         let rule = |rule: &TensorOverride| match rule.place {
             Place::Gpu(gpu) if gpu >= n_gpus => Err(Error::Override {
@@ -46,10 +41,6 @@ pub(super) struct Pattern(Regex);
 
 impl Pattern {
     /// Reads a pattern.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Override`] where it is none, or one that C++ could read differently.
     pub(super) fn new(pattern: &str) -> Result<Self, Error> {
         let error = |reason| Error::Override { pattern: pattern.to_owned(), reason };
         let is_taken = TAKEN.is_match(pattern) && !SETS.iter().any(|set| pattern.contains(set));

@@ -81,10 +81,6 @@ const MAX_DEVICES: usize = 16;
 /// The proportions that llama.cpp splits by, of those that it is given for `n_gpus` GPUs: missing ones are 0, further
 /// ones are not looked at. `None` stands for the free bytes, by which it splits where all are 0 (llama-model.cpp,
 /// `load_tensors`).
-///
-/// # Errors
-///
-/// [`Error::TensorSplit`] for what cannot be a proportion.
 pub(super) fn proportions(tensor_split: &[f32], n_gpus: usize) -> Result<Option<Vec<f32>>, Error> {
     let bad = |index, limit| {
         let value: Option<&f32> = tensor_split.get(index);
