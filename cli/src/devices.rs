@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use autoplace::load;
-use autoplace::machine::{BandwidthCache, Bytes, Gpu, GpuProcess, Host, Machine};
+use autoplace::machine::{Bytes, Gpu, GpuProcess, Host, Machine, MeasurementCache};
 
 use crate::args::DevicesArgs;
 use crate::rates;
@@ -33,7 +33,7 @@ fn this_machine(measure: Option<Option<Duration>>) -> Result<Machine, load::Erro
     if (measure.is_some() || host.bandwidth.is_none())
         && let Some(bandwidth) = host.measure_bandwidth()
     {
-        BandwidthCache::user().put(host, bandwidth);
+        MeasurementCache::user().put_bandwidth(host, bandwidth);
         host.bandwidth = Some(bandwidth);
     }
     if let Some(within) = measure {

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use autoplace::llama_sys;
 use autoplace::llama_sys::sim::{MAX_CARDS, Rules, SimGpu};
 use autoplace::load::build_name;
-use autoplace::machine::{BandwidthCache, Gpu, Host, Machine, RatesCache};
+use autoplace::machine::{Gpu, Host, Machine, MeasurementCache};
 
 use crate::sizes::size;
 
@@ -86,8 +86,8 @@ fn stated(name: &str, total: u64) -> Result<Gpu, String> {
 /// The host as it is, with these GPUs and no other.
 pub(crate) fn machine(gpus: &[SimulatedGpu]) -> Machine {
     let (mut host, notes) = Host::detect();
-    host.bandwidth = BandwidthCache::user().get(&host);
-    host.rates = RatesCache::user().host(&host, &build_name(), |_| true);
+    host.bandwidth = MeasurementCache::user().bandwidth(&host);
+    host.rates = MeasurementCache::user().host_rates(&host, &build_name(), |_| true);
     let mut machine = Machine::new(host);
     machine.notes = notes;
     machine.gpus = gpus.iter().map(|gpu| gpu.0.clone()).collect();

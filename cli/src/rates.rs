@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use autoplace::load::{self, RatesRequest, build_name, measure_rates};
-use autoplace::machine::{Machine, MeasuredRates, RatesCache};
+use autoplace::machine::{Machine, MeasuredRates, MeasurementCache};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::devices::line;
@@ -24,7 +24,7 @@ pub(crate) fn measure(machine: &mut Machine, within: Option<Duration>) -> Result
     });
     bar.finish_and_clear();
     measured?;
-    RatesCache::user().put(machine, &build_name());
+    MeasurementCache::user().put_rates(machine, &build_name());
     Ok(())
 }
 

@@ -17,6 +17,31 @@
 #[cfg(test)]
 extern crate self as autoplace_planner;
 
+/// `name(argument: type) field = value`: setters that are called so, `const` ones behind `const:`.
+macro_rules! setters {
+    (const: $($(#[$doc:meta])* $name:ident($argument:ident: $ty:ty) $($field:ident).+ = $value:expr;)*) => {
+        $($(#[$doc])* pub const fn $name(mut self, $argument: $ty) -> Self {
+            self.$($field).+ = $value;
+            self
+        })*
+    };
+    ($($(#[$doc:meta])* $name:ident($argument:ident: $ty:ty) $($field:ident).+ = $value:expr;)*) => {
+        $($(#[$doc])* pub fn $name(mut self, $argument: $ty) -> Self {
+            self.$($field).+ = $value;
+            self
+        })*
+    };
+}
+
+/// Returns what is wrong, unless this holds.
+macro_rules! ensure {
+    ($holds:expr, $($problem:tt)+) => {
+        if !$holds {
+            return Err(format!($($problem)+));
+        }
+    };
+}
+
 pub mod gguf;
 mod json;
 pub mod machine;

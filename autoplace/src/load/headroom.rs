@@ -87,13 +87,13 @@ fn keep(gpu: &Gpu, learned: LearnedHeadroom, learn: &Learn, is_simulated: bool) 
         return;
     };
     let build = build_name();
-    let is_known = cache.get(gpu, &build).is_some_and(|known| {
+    let is_known = cache.headroom(gpu, &build).is_some_and(|known| {
         known.driver >= learned.driver
             && known.growth >= learned.growth
             && known.covers(learned.activations, learned.decoded_matrix)
     });
     if !is_known {
-        cache.put(gpu, &build, learned);
+        cache.put_headroom(gpu, &build, learned);
     }
 }
 

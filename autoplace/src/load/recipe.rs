@@ -11,7 +11,7 @@ use super::devices::{bounded_by_now, detect};
 use super::lease::Leases;
 use super::{Error, threads};
 use crate::gguf::Header;
-use crate::machine::{HeadroomCache, Host, Machine, RatesCache};
+use crate::machine::{Host, Machine, MeasurementCache};
 use crate::memory::Companion;
 use crate::plan::{self, GpuLayers, Plan, Planner, Request};
 use crate::profile::ModelProfile;
@@ -176,20 +176,12 @@ impl Default for Terms {
 }
 
 impl Learn {
-    /// The cache for what is learned of a GPU.
-    pub(super) fn cache(&self, is_simulated: bool) -> Option<HeadroomCache> {
+    /// The cache for what is learned and measured of devices; `None` where nothing is.
+    pub(super) fn cache(&self, is_simulated: bool) -> Option<MeasurementCache> {
         match self {
-            Self::User if !is_simulated => Some(HeadroomCache::user()),
-            Self::At(folder) => Some(HeadroomCache::at(folder)),
+            Self::User if !is_simulated => Some(MeasurementCache::user()),
+            Self::At(folder) => Some(MeasurementCache::at(folder)),
             Self::User | Self::Nothing => None,
-        }
-    }
-    /// The cache for what devices are measured to do; `None` where nothing is measured.
-    pub(super) fn rates(&self) -> Option<RatesCache> {
-        match self {
-            Self::User => Some(RatesCache::user()),
-            Self::At(folder) => Some(RatesCache::at(folder)),
-            Self::Nothing => None,
         }
     }
 }

@@ -22,6 +22,14 @@ fn hermes() -> ReplyFormat {
     thinking().with_tool_calls(ToolCallFormat::Hermes)
 }
 
+fn harmony() -> ReplyFormat {
+    ReplyFormat::plain().with_tool_calls(ToolCallFormat::Harmony)
+}
+
+fn llama() -> ReplyFormat {
+    ReplyFormat::plain().with_tool_calls(ToolCallFormat::Llama3)
+}
+
 fn parts(parser: &mut ReplyParser, pieces: &[&str]) -> Vec<ReplyPart> {
     pieces.iter().flat_map(|piece| parser.push(piece).collect::<Vec<_>>()).collect()
 }
@@ -110,71 +118,62 @@ fn what_was_held_back_comes_at_the_end() {
     assert_eq!(parser.finish().content, "A\n<tool");
 }
 
+/// An answer after a prompt is this reasoning and this content.
+#[track_caller]
+fn assert_means(format: &ReplyFormat, prompt: &str, text: &str, reasoning: &str, content: &str) {
+    let reply = read(format, prompt, text);
+    let reasoning = Some(reasoning).filter(|text| !text.is_empty());
+    let read = (reply.reasoning.as_deref(), reply.content.as_str());
+    assert_eq!(read, (reasoning, content), "{text:?} after {prompt:?}");
+}
+
 #[test]
 fn the_end_of_the_prompt_says_whether_reasoning_has_begun() {
-    let text = "Hm.\n</think>\n\nYes.";
+    let thinking = thinking();
     for prompt in ["<|im_start|>assistant\n<think>\n", "<think>"] {
-        let reply = read(&thinking(), prompt, text);
-        assert_eq!((reply.reasoning.as_deref(), reply.content.as_str()), (Some("Hm."), "Yes."));
+        assert_means(&thinking, prompt, "Hm.\n</think>\n\nYes.", "Hm.", "Yes.");
     }
-    let closed = read(&thinking(), "<think>\n\n</think>\n\n", "\nYes.");
-    assert_eq!((closed.reasoning, closed.content.as_str()), (None, "Yes."));
-    let mentioned =
-        read(&thinking(), "What is <think>?<|im_end|>\n<|im_start|>assistant\n", "A mark.");
-    assert_eq!((mentioned.reasoning, mentioned.content.as_str()), (None, "A mark."));
+    assert_means(&thinking, "<think>\n\n</think>\n\n", "\nYes.", "", "Yes.");
+    let mentioned = "What is <think>?<|im_end|>\n<|im_start|>assistant\n";
+    assert_means(&thinking, mentioned, "A mark.", "", "A mark.");
+    // A model may repeat the opening mark of its prompt.
+    assert_means(&thinking, "<think>\n", "<think>\nHm.\n</think>\nYes.", "Hm.", "Yes.");
+    let channel = "<|start|>assistant<|channel|>analysis<|message|>";
+    let text = "Hm.<|end|><|start|>assistant<|channel|>final<|message|>Yes.";
+    assert_means(&harmony(), channel, text, "Hm.", "Yes.");
+    let channel = "<|start|>assistant<|channel|>final<|message|>";
+    assert_means(&harmony(), channel, "Yes.", "", "Yes.");
 }
 
 #[test]
-fn a_model_may_write_the_closing_mark_alone() {
-    let format = ReplyFormat::plain().with_reasoning(ReasoningMarks::new("", "</think>"));
-    let reply = read(&format, "", "Hm.\n</think>\nYes.");
-    assert_eq!((reply.reasoning.as_deref(), reply.content.as_str()), (Some("Hm."), "Yes."));
+fn marks_part_reasoning_from_content() {
+    let closing = ReplyFormat::plain().with_reasoning(ReasoningMarks::new("", "</think>"));
+    assert_means(&closing, "", "Hm.\n</think>\nYes.", "Hm.", "Yes.");
+    assert_means(&thinking(), "", "</think>\n\nYes.", "", "Yes.");
+    // Cut off within it.
+    assert_means(&thinking(), "", "<think>\nHm, let me", "Hm, let me", "");
+    // Whitespace beside marks is theirs, and elsewhere it stays.
+    let call = "<tool_call>{\"name\": \"f\"}</tool_call>";
+    let text = format!("\n <think> a  b </think> \n\n c\n\n d \n\n{call}\n");
+    assert_means(&hermes(), "", &text, "a  b", "c\n\n d");
+    assert_means(&hermes(), "", " \na \n", "", " \na \n");
+    // Content before and behind a call is parted by a blank line.
+    assert_means(&hermes(), "", &format!("Before.\n{call} After."), "", "Before.\n\nAfter.");
 }
 
 #[test]
-fn a_model_may_repeat_the_opening_mark_of_its_prompt() {
-    let reply = read(&thinking(), "<think>\n", "<think>\nHm.\n</think>\nYes.");
-    assert_eq!((reply.reasoning.as_deref(), reply.content.as_str()), (Some("Hm."), "Yes."));
-}
-
-#[test]
-fn marks_that_the_answer_is_about_are_content() {
-    let text = "Qwen writes <think> and </think>.";
-    assert_eq!(read(&thinking(), "", text).content, text);
-    let text = "It calls tools within <tool_call> tags.";
-    let reply = read(&hermes(), "", text);
-    assert_eq!(reply.content, text);
-    assert_eq!(reply.malformed[0].reason, CallError::NotACall);
-}
-
-#[test]
-fn a_closing_mark_without_reasoning_is_none() {
-    let reply = read(&thinking(), "", "</think>\n\nYes.");
-    assert_eq!((reply.reasoning, reply.content.as_str()), (None, "Yes."));
-}
-
-#[test]
-fn an_answer_cut_off_within_reasoning_is_reasoning() {
-    let reply = read(&thinking(), "", "<think>\nHm, let me");
-    assert_eq!((reply.reasoning.as_deref(), reply.content.as_str()), (Some("Hm, let me"), ""));
-}
-
-#[test]
-fn whitespace_beside_marks_is_theirs_and_elsewhere_stays() {
-    let text =
-        "\n <think> a  b </think> \n\n c\n\n d \n\n<tool_call>{\"name\": \"f\"}</tool_call>\n";
-    let reply = read(&hermes(), "", text);
-    assert_eq!(reply.reasoning.as_deref(), Some("a  b"));
-    assert_eq!(reply.content, "c\n\n d");
-    assert_eq!(read(&hermes(), "", " \na \n").content, " \na \n");
-}
-
-#[test]
-fn content_around_a_call_is_parted_by_a_blank_line() {
-    let text = "Before.\n<tool_call>{\"name\": \"f\"}</tool_call> After.";
-    let reply = read(&hermes(), "", text);
-    assert_eq!(reply.content, "Before.\n\nAfter.");
-    assert_eq!(reply.tool_calls.len(), 1);
+fn what_only_looks_like_a_mark_is_content() {
+    let marks = "Qwen writes <think> and </think>.";
+    assert_means(&thinking(), "", marks, "", marks);
+    let tags = "It calls tools within <tool_call> tags.";
+    assert_means(&hermes(), "", tags, "", tags);
+    assert_eq!(read(&hermes(), "", tags).malformed[0].reason, CallError::NotACall);
+    assert_means(&harmony(), "", "Once upon a time", "", "Once upon a time");
+    let long = "<|start|>".to_owned() + &"once upon a time ".repeat(100);
+    assert_means(&harmony(), "", &long, "", &long);
+    let functionary = ReplyFormat::plain().with_tool_calls(ToolCallFormat::FunctionaryV32);
+    let doctest = "Try this:\n>>> print(1)\n1";
+    assert_means(&functionary, ">>>", &format!("all\n{doctest}"), "", doctest);
 }
 
 #[test]
@@ -237,68 +236,43 @@ fn every_call_cut_off_comes_back_as_content() {
 
 #[test]
 fn json_is_a_call_only_if_it_names_a_tool_and_is_the_whole_answer() {
-    let llama = ReplyFormat::plain().with_tool_calls(ToolCallFormat::Llama3);
     let call = r#"{"name": "get_weather", "parameters": {"city": "Bonn"}}"#;
-    assert_eq!(read(&llama, "", call).tool_calls[0].arguments, json!({"city": "Bonn"}));
+    assert_eq!(read(&llama(), "", call).tool_calls[0].arguments, json!({"city": "Bonn"}));
     for text in [
         r#"{"name": "Ada", "parameters": {}}"#.to_owned(),
         r#"{"city": "Bonn"}"#.to_owned(),
         format!("{call} is how to ask."),
         format!("Ask {call}"),
     ] {
-        let reply = read(&llama, "", &text);
+        let reply = read(&llama(), "", &text);
         assert_eq!((reply.content.as_str(), reply.tool_calls.len()), (text.as_str(), 0));
         assert_eq!(reply.malformed, []);
     }
-    let cut = read(&llama, "", &call[..call.len() - 4]);
+    let cut = read(&llama(), "", &call[..call.len() - 4]);
     assert_eq!(cut.malformed[0].reason, CallError::CutOff);
-    let mut without_tools = ReplyParser::new(&llama);
+    let mut without_tools = ReplyParser::new(&llama());
     without_tools.push(call);
     assert_eq!(without_tools.finish().content, call);
 }
 
 #[test]
 fn llamas_own_tools_and_programs_follow_a_mark() {
-    let llama = ReplyFormat::plain().with_tool_calls(ToolCallFormat::Llama3);
     let search =
-        read(&llama, "", "<|python_tag|>brave_search.call(query=\"rain in \\\"Bonn\\\"\")");
+        read(&llama(), "", "<|python_tag|>brave_search.call(query=\"rain in \\\"Bonn\\\"\")");
     assert_eq!(search.tool_calls[0].name, "brave_search");
     assert_eq!(search.tool_calls[0].arguments, json!({"query": "rain in \"Bonn\""}));
-    let program = read(&llama, "", "<|python_tag|>import math\nprint(math.pi)");
+    let program = read(&llama(), "", "<|python_tag|>import math\nprint(math.pi)");
     assert_eq!(program.tool_calls[0].name, "python");
     assert_eq!(program.tool_calls[0].arguments, json!({"code": "import math\nprint(math.pi)"}));
-    let json = read(&llama, "", "<|python_tag|>{\"name\": \"f\", \"parameters\": {\"a\": 1}}");
+    let json = read(&llama(), "", "<|python_tag|>{\"name\": \"f\", \"parameters\": {\"a\": 1}}");
     assert_eq!(json.tool_calls[0].name, "f");
 }
 
 #[test]
 fn a_channel_can_run_a_program() {
-    let harmony = ReplyFormat::plain().with_tool_calls(ToolCallFormat::Harmony);
     let text = "<|channel|>analysis to=python code<|message|>print(1)<|call|>";
-    let reply = read(&harmony, "<|start|>assistant", text);
+    let reply = read(&harmony(), "<|start|>assistant", text);
     assert_eq!(reply.tool_calls[0].arguments, json!({"code": "print(1)"}));
-}
-
-#[test]
-fn a_prompt_can_end_within_a_channel() {
-    let harmony = ReplyFormat::plain().with_tool_calls(ToolCallFormat::Harmony);
-    let final_channel = "<|start|>assistant<|channel|>final<|message|>";
-    assert_eq!(read(&harmony, final_channel, "Yes.").content, "Yes.");
-    let analysis = "<|start|>assistant<|channel|>analysis<|message|>";
-    let reply =
-        read(&harmony, analysis, "Hm.<|end|><|start|>assistant<|channel|>final<|message|>Yes.");
-    assert_eq!((reply.reasoning.as_deref(), reply.content.as_str()), (Some("Hm."), "Yes."));
-}
-
-#[test]
-fn text_without_a_header_is_content() {
-    let harmony = ReplyFormat::plain().with_tool_calls(ToolCallFormat::Harmony);
-    assert_eq!(read(&harmony, "", "Once upon a time").content, "Once upon a time");
-    let long = "<|start|>".to_owned() + &"once upon a time ".repeat(100);
-    assert_eq!(read(&harmony, "", &long).content, long);
-    let functionary = ReplyFormat::plain().with_tool_calls(ToolCallFormat::FunctionaryV32);
-    let doctest = "all\nTry this:\n>>> print(1)\n1";
-    assert_eq!(read(&functionary, ">>>", doctest).content, "Try this:\n>>> print(1)\n1");
 }
 
 #[test]

@@ -53,48 +53,24 @@ fn cut<'a>(text: &'a str, sizes: &[usize]) -> Vec<&'a str> {
 
 /// What marks are made of, and what stands between them.
 fn fragments() -> Vec<String> {
-    let mut fragments: Vec<String> = [
-        " ",
-        "\n",
-        "\n\n",
-        "a",
-        "é",
-        "word ",
-        "<",
-        ">",
-        "[",
-        "]",
-        "{",
-        "}",
-        "\"",
-        "\\",
-        "'",
-        ":",
-        ",",
-        "(",
-        ")",
-        "=",
+    let short = [
+        " ", "\n", "\n\n", "a", "é", "word ", "<", ">", "[", "]", "{", "}", "\"", "\\", "'", ":",
+        ",", "(", ")", "=", "{}", "note", "all\n", ">>>", "```", "<think>", "</think>",
+    ];
+    let long = [
         "{\"name\": \"note\", \"arguments\": {\"text\": \"x\"}}",
         "{\"name\": \"get_weather\", \"parameters\": {}}",
-        "{}",
-        "note",
-        "all\n",
-        ">>>",
         "function<｜tool▁sep｜>note",
         "functions.note:0",
         "```json\n",
-        "```",
-        "<think>",
-        "</think>",
         "call:note{text:<|\"|>x<|\"|>}",
         "[note(text='x')]",
         "<|start|>assistant",
         "<|channel|>analysis",
         "<|message|>",
         "to=functions.note",
-    ]
-    .map(str::to_owned)
-    .to_vec();
+    ];
+    let mut fragments: Vec<String> = short.into_iter().chain(long).map(str::to_owned).collect();
     for sample in SAMPLES {
         // The marks of each sample, as far as they look like marks.
         for (at, open) in sample.text.match_indices(['<', '[']) {
@@ -196,19 +172,11 @@ fn text_that_is_no_call_is_given_out_as_it_comes() {
 #[test]
 fn long_answers_in_small_pieces_are_read_to_their_end() {
     let length = 1 << 17;
-    let units = [
-        " ",
-        "<think>",
-        "<tool_call>{\"",
-        "{\"name\":",
-        ">>>",
-        "<|start|>",
-        "[TOOL_CALLS]a",
-        "<|tool_call_begin|>a{",
-    ];
+    let units = [" ", "<think>", "{\"name\":", ">>>", "<|start|>"];
+    let calls = ["<tool_call>{\"", "[TOOL_CALLS]a", "<|tool_call_begin|>a{"];
     for sample in SAMPLES {
         let format = ReplyFormat::of_template(sample.template);
-        for unit in units {
+        for unit in units.into_iter().chain(calls) {
             let text = unit.repeat(length / unit.len());
             let (_, reply) = read(&format, "", &cut(&text, &[4]));
             assert_eq!(reply.raw.len(), text.len(), "{}: {unit}", sample.name);

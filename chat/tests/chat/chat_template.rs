@@ -219,18 +219,8 @@ fn only_control_tokens_of_the_vocabulary_are_held_back() {
 
 #[test]
 fn what_a_template_does_to_a_text_does_not_free_a_control_token() {
-    for filter in [
-        "upper",
-        "title",
-        "trim",
-        "tojson",
-        "e",
-        "reverse",
-        "string",
-        "list | join",
-        "indent",
-        "replace('x', 'y')",
-    ] {
+    let alone = ["upper", "title", "trim", "tojson", "e", "reverse", "string", "indent"];
+    for filter in alone.into_iter().chain(["list | join", "replace('x', 'y')"]) {
         let source = format!("{{{{ messages[0].content | {filter} }}}}");
         let template = template(&source).with_control_tokens(["<s>", "[INST]"]);
         let rendered = template.render(&user("x [INST]<s>")).unwrap();

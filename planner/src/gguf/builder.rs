@@ -38,6 +38,7 @@ const ALIGNMENT: &str = "general.alignment";
 /// ```
 #[doc(alias = "gguf_writer")]
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct Builder {
     version: u32,
     /// Keys with their values as the file holds them: type, then value.
@@ -127,22 +128,11 @@ impl Builder {
     ///
     /// Those of reading an array or a long text: [`Error::Changed`], [`Error::Read`].
     pub fn value(self, key: &str, value: Value<'_>) -> Result<Self, Error> {
+        let bytes = value.bytes()?;
         Ok(match value {
-            Value::U8(v) => self.u8(key, v),
-            Value::I8(v) => self.i8(key, v),
-            Value::U16(v) => self.u16(key, v),
-            Value::I16(v) => self.i16(key, v),
-            Value::U32(v) => self.u32(key, v),
-            Value::I32(v) => self.i32(key, v),
-            Value::F32(v) => self.f32(key, v),
-            Value::Bool(v) => self.bool(key, v),
-            Value::Str(v) => self.str(key, v),
-            Value::Bytes(v) => self.str(key, v),
-            Value::LongText(v) => self.str(key, v.raw_bytes()?),
-            Value::Array(v) => self.set_array(key, v.element_type(), v.len(), &v.raw_bytes()?),
-            Value::U64(v) => self.u64(key, v),
-            Value::I64(v) => self.i64(key, v),
-            Value::F64(v) => self.f64(key, v),
+            Value::Array(array) => self.set_array(key, array.element_type(), array.len(), &bytes),
+            Value::Str(_) | Value::Bytes(_) | Value::LongText(_) => self.str(key, bytes),
+            number => self.set(key, number.ty(), &bytes),
         })
     }
 

@@ -1,5 +1,6 @@
 //! A metadata value and its type; arrays, which stay in the file, and the reading of them.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use super::error::Error;
@@ -136,6 +137,26 @@ impl<'a> Value<'a> {
             Self::I64(_) => ValueType::I64,
             Self::F64(_) => ValueType::F64,
         }
+    }
+
+    /// The value's bytes in the file: of a number, of a text, or of all elements of an array.
+    pub(crate) fn bytes(&self) -> Result<Cow<'a, [u8]>, Error> {
+        Ok(match *self {
+            Self::U8(v) => vec![v].into(),
+            Self::I8(v) => v.to_le_bytes().to_vec().into(),
+            Self::U16(v) => v.to_le_bytes().to_vec().into(),
+            Self::I16(v) => v.to_le_bytes().to_vec().into(),
+            Self::U32(v) => v.to_le_bytes().to_vec().into(),
+            Self::I32(v) => v.to_le_bytes().to_vec().into(),
+            Self::F32(v) => v.to_le_bytes().to_vec().into(),
+            Self::Bool(v) => vec![v.into()].into(),
+            Self::Str(v) => v.as_bytes().into(),
+            Self::Bytes(v) => v.into(),
+            Self::LongText(v) | Self::Array(v) => v.raw_bytes()?.into(),
+            Self::U64(v) => v.to_le_bytes().to_vec().into(),
+            Self::I64(v) => v.to_le_bytes().to_vec().into(),
+            Self::F64(v) => v.to_le_bytes().to_vec().into(),
+        })
     }
 
     /// The number, if this is an integer of any type.

@@ -41,13 +41,16 @@ pub enum BandwidthSource {
 
 impl Bandwidth {
     /// A figure from this source, without a day.
-    #[must_use]
     pub const fn new(bytes_per_second: u64, source: BandwidthSource) -> Self {
         Self { bytes_per_second, source, date: None }
     }
 
+    /// A figure that somebody states.
+    pub(super) const fn stated(bytes_per_second: u64) -> Self {
+        Self::new(bytes_per_second, BandwidthSource::Stated)
+    }
+
     /// A figure that was measured on this day.
-    #[must_use]
     pub const fn measured(bytes_per_second: u64, date: Date) -> Self {
         let mut figure = Self::new(bytes_per_second, BandwidthSource::Measured);
         figure.date = Some(date);
@@ -55,7 +58,6 @@ impl Bandwidth {
     }
 
     /// Whether it was measured, so that it is what a program gets rather than a peak.
-    #[must_use]
     pub fn is_measured(&self) -> bool {
         self.source == BandwidthSource::Measured
     }

@@ -3,13 +3,11 @@
 use std::fmt;
 
 /// The bytes in `n` mebibytes (1024 * 1024 each), or `u64::MAX` where that does not fit.
-#[must_use]
 pub const fn mib(n: u64) -> u64 {
     n.saturating_mul(1 << 20)
 }
 
 /// The bytes in `n` gibibytes (1024 * 1024 * 1024 each), or `u64::MAX` where that does not fit.
-#[must_use]
 pub const fn gib(n: u64) -> u64 {
     n.saturating_mul(1 << 30)
 }

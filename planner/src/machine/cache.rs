@@ -26,77 +26,60 @@ const VERSION: u32 = 2;
 /// Ways to compute that are kept for a host; the oldest are forgotten.
 const WAYS: usize = 8;
 
-/// Defines a cache of one kind of figure.
-macro_rules! cache {
-    ($(#[$doc:meta])* $name:ident = $kind:literal) => {
-        $(#[$doc])*
-        #[derive(Debug, Clone, PartialEq, Eq)]
-        pub struct $name(Store);
+/// The kinds of figures, as their files are named.
+const BANDWIDTH: &str = "bandwidth";
+const HEADROOM: &str = "headroom";
+const RATES: &str = "rates";
 
-        impl $name {
-            /// The one in the user's cache folder: `$XDG_CACHE_HOME/autoplace` or `~/.cache/autoplace`,
-            /// `~/Library/Caches/autoplace` on macOS, `%LOCALAPPDATA%\autoplace` on Windows. Where the user has no
-            /// home it keeps nothing.
-            #[must_use]
-            pub fn user() -> Self {
-                let strategy = etcetera::base_strategy::choose_native_strategy().ok();
-                let folder = strategy.map(|dirs| dirs.cache_dir().join("autoplace"));
-                Self(Store { folder, kind: $kind })
-            }
-
-            /// The one in this folder.
-            pub fn at(folder: impl Into<PathBuf>) -> Self {
-                let folder = Some(folder.into());
-                Self(Store { folder, kind: $kind })
-            }
-        }
-    };
+/// What was measured of devices, in a folder with a file for each of them; without a folder it keeps nothing.
+///
+/// A host is known by its processor, its cores, those that the process may use, and its memory in GiB. A GPU is known by
+/// its name, its PCI address, in MIG mode its slice, the version of its driver, its backend, and the build that used
+/// it: with another of any of them it is measured anew. Of a GPU of another machine nothing is kept: its driver is not
+/// known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MeasurementCache {
+    folder: Option<PathBuf>,
 }
 
-cache! {
-    /// The measured bandwidth of host memory, in the user's cache folder.
-    ///
-    /// A machine is known by its processor, its cores, those that the process may use, and its memory in GiB.
-    BandwidthCache = "bandwidth"
-}
-cache! {
-    /// The measured headroom of GPUs, in the user's cache folder.
-    ///
-    /// A GPU is known by its name, its PCI address, in MIG mode its slice, the version of its driver, its backend, and
-    /// the build that used it: with another of any of them it is measured anew.
-    HeadroomCache = "headroom"
-}
-cache! {
-    /// The measured rates of devices, in the user's cache folder.
-    ///
-    /// A GPU is known as [`HeadroomCache`] knows it, a host as [`BandwidthCache`] does and by the number of threads and
-    /// whether weights were rearranged; each with the build that measured it. New measurements are merged with earlier
-    /// ones.
-    RatesCache = "rates"
+#[derive(Serialize, Deserialize)]
+struct Document<T> {
+    version: u32,
+    key: String,
+    value: T,
 }
 
-impl BandwidthCache {
-    /// What was measured of this machine.
-    #[must_use]
-    pub fn get(&self, host: &Host) -> Option<Bandwidth> {
-        let found: Bandwidth = self.0.get(&host_key(host))?;
+impl MeasurementCache {
+    /// The one in the user's cache folder: `$XDG_CACHE_HOME/autoplace` or `~/.cache/autoplace`,
+    /// `~/Library/Caches/autoplace` on macOS, `%LOCALAPPDATA%\autoplace` on Windows. Where the user has no home it keeps
+    /// nothing.
+    pub fn user() -> Self {
+        let strategy = etcetera::base_strategy::choose_native_strategy().ok();
+        Self { folder: strategy.map(|dirs| dirs.cache_dir().join("autoplace")) }
+    }
+
+    /// The one in this folder.
+    pub fn at(folder: impl Into<PathBuf>) -> Self {
+        Self { folder: Some(folder.into()) }
+    }
+
+    /// The bandwidth that was measured of this host's memory.
+    pub fn bandwidth(&self, host: &Host) -> Option<Bandwidth> {
+        let found: Bandwidth = self.get(BANDWIDTH, &host_key(host))?;
         (found.is_measured() && found.bytes_per_second > 0).then_some(found)
     }
 
-    /// Keeps a measurement of this machine, instead of an earlier one. What was not measured is not kept.
-    pub fn put(&self, host: &Host, bandwidth: Bandwidth) {
+    /// Keeps a bandwidth, instead of an earlier one. What was not measured is not kept.
+    pub fn put_bandwidth(&self, host: &Host, bandwidth: Bandwidth) {
         if bandwidth.is_measured() {
-            self.0.put(host_key(host), bandwidth);
+            self.put(BANDWIDTH, host_key(host), bandwidth);
         }
     }
-}
 
-impl HeadroomCache {
-    /// What was measured of this GPU with this build. What is more than the GPU has was not measured,
-    /// and does not count.
-    #[must_use]
-    pub fn get(&self, gpu: &Gpu, build: &str) -> Option<LearnedHeadroom> {
-        let learned: LearnedHeadroom = self.0.get(&gpu_key(gpu, build)?)?;
+    /// The headroom that was measured of this GPU with this build. What is more than the GPU has was not measured, and
+    /// does not count.
+    pub fn headroom(&self, gpu: &Gpu, build: &str) -> Option<LearnedHeadroom> {
+        let learned: LearnedHeadroom = self.get(HEADROOM, &gpu_key(gpu, build)?)?;
         let possible = learned.total() <= gpu.total;
         if !possible {
             tracing::debug!(gpu = %gpu.name, "the headroom that is kept is more than the GPU has");
@@ -104,69 +87,49 @@ impl HeadroomCache {
         possible.then_some(learned)
     }
 
-    /// Keeps a measurement of this GPU with this build. Of several the most that was seen stays.
-    ///
-    /// Of a GPU of another machine nothing is kept: its driver is not known.
-    pub fn put(&self, gpu: &Gpu, build: &str, learned: LearnedHeadroom) {
-        let Some(key) = gpu_key(gpu, build) else {
-            return;
-        };
-        let earlier = self.get(gpu, build);
-        let most = earlier.map_or(learned, |earlier| learned.and_earlier(earlier));
-        self.0.put(key, most);
-    }
-}
-
-impl RatesCache {
-    /// What was measured of this GPU with this build.
-    #[must_use]
-    pub fn gpu(&self, gpu: &Gpu, build: &str) -> Option<MeasuredRates> {
-        self.ways(&gpu_key(gpu, build)?).pop()
-    }
-
-    /// Keeps a measurement of this GPU with this build. Of a GPU of another machine nothing is kept: its
-    /// driver is not known.
-    pub fn put_gpu(&self, gpu: &Gpu, build: &str, rates: MeasuredRates) {
+    /// Keeps a headroom of this GPU with this build. Of several the most that was seen stays.
+    pub fn put_headroom(&self, gpu: &Gpu, build: &str, learned: LearnedHeadroom) {
         if let Some(key) = gpu_key(gpu, build) {
-            self.keep(key, rates);
+            let earlier = self.headroom(gpu, build);
+            let most = earlier.map_or(learned, |earlier| learned.and_earlier(earlier));
+            self.put(HEADROOM, key, most);
         }
     }
 
-    /// The latest that was measured of this host with this build and that is `wanted`: with so many threads, say.
-    #[must_use]
-    pub fn host(
+    /// The rates that were measured of this GPU with this build.
+    pub fn gpu_rates(&self, gpu: &Gpu, build: &str) -> Option<MeasuredRates> {
+        self.ways(&gpu_key(gpu, build)?).pop()
+    }
+
+    /// The latest rates that were measured of this host with this build and that are `wanted`: with so many threads,
+    /// say.
+    pub fn host_rates(
         &self,
         host: &Host,
         build: &str,
         wanted: impl Fn(&MeasuredRates) -> bool,
     ) -> Option<MeasuredRates> {
-        let all = self.ways(&format!("{}, {build}", host_key(host)));
-        all.into_iter().rev().find(wanted)
+        self.ways(&format!("{}, {build}", host_key(host))).into_iter().rev().find(wanted)
     }
 
-    /// Keeps a measurement of this host with this build.
-    pub fn put_host(&self, host: &Host, build: &str, rates: MeasuredRates) {
-        self.keep(format!("{}, {build}", host_key(host)), rates);
-    }
-
-    /// Keeps all that was measured of this machine with this build.
-    pub fn put(&self, machine: &Machine, build: &str) {
-        for gpu in &machine.gpus {
-            if let Some(rates) = &gpu.rates {
-                self.put_gpu(gpu, build, rates.clone());
+    /// Keeps all rates that were measured of this machine with this build, merged with earlier ones: of the host one for
+    /// each number of threads, with weights rearranged or not.
+    pub fn put_rates(&self, machine: &Machine, build: &str) {
+        let host = (Some(format!("{}, {build}", host_key(&machine.host))), &machine.host.rates);
+        let gpus = machine.gpus.iter().map(|gpu| (gpu_key(gpu, build), &gpu.rates));
+        for (key, rates) in gpus.chain([host]) {
+            if let (Some(key), Some(rates)) = (key, rates) {
+                self.merge(key, rates.clone());
             }
-        }
-        if let Some(rates) = &machine.host.rates {
-            self.put_host(&machine.host, build, rates.clone());
         }
     }
 
     /// One for each number of threads, with weights rearranged or not; the latest last.
     fn ways(&self, key: &str) -> Vec<MeasuredRates> {
-        self.0.get(key).unwrap_or_default()
+        self.get(RATES, key).unwrap_or_default()
     }
 
-    fn keep(&self, key: String, later: MeasuredRates) {
+    fn merge(&self, key: String, later: MeasuredRates) {
         let mut ways = self.ways(&key);
         let is_same =
             |one: &MeasuredRates| (one.threads, one.repacked) == (later.threads, later.repacked);
@@ -180,27 +143,11 @@ impl RatesCache {
         };
         ways.push(merged);
         ways.drain(..ways.len().saturating_sub(WAYS));
-        self.0.put(key, ways);
+        self.put(RATES, key, ways);
     }
-}
 
-/// A folder with a file for each key of a kind; `None` keeps nothing.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Store {
-    folder: Option<PathBuf>,
-    kind: &'static str,
-}
-
-#[derive(Serialize, Deserialize)]
-struct Document<T> {
-    version: u32,
-    key: String,
-    value: T,
-}
-
-impl Store {
-    fn get<T: DeserializeOwned>(&self, key: &str) -> Option<T> {
-        let file = self.folder.as_ref()?.join(self.name(key));
+    fn get<T: DeserializeOwned>(&self, kind: &str, key: &str) -> Option<T> {
+        let file = self.folder.as_ref()?.join(name(kind, key));
         let text = fs::read_to_string(&file).inspect_err(|error| {
             if error.kind() != ErrorKind::NotFound {
                 tracing::debug!(%error, file = %file.display(), "is not read");
@@ -215,20 +162,20 @@ impl Store {
         is_it.then_some(document.value)
     }
 
-    fn put<T: Serialize>(&self, key: String, value: T) {
+    fn put<T: Serialize>(&self, kind: &str, key: String, value: T) {
         let Some(folder) = &self.folder else { return };
-        let name = self.name(&key);
+        let name = name(kind, &key);
         let document = Document { version: VERSION, key, value };
         let text = serde_json::to_string_pretty(&document).map_err(io::Error::other);
         if let Err(error) = text.and_then(|text| replace(folder, &name, &text)) {
             tracing::debug!(%error, name, folder = %folder.display(), "is not kept");
         }
     }
+}
 
-    /// A key may hold anything, and be long.
-    fn name(&self, key: &str) -> String {
-        format!("{}-{:016x}.json", self.kind, xxh3_64(key.as_bytes()))
-    }
+/// A key may hold anything, and be long.
+fn name(kind: &str, key: &str) -> String {
+    format!("{kind}-{:016x}.json", xxh3_64(key.as_bytes()))
 }
 
 /// Writes a file beside its place and moves it there: a reader finds the old file or the new one.

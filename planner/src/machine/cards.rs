@@ -33,7 +33,6 @@ pub struct MigSlice {
 
 impl MigSlice {
     /// A slice by the driver's name for it, `NVIDIA A100-SXM4-40GB MIG 1g.5gb`; its profile is what follows `MIG`.
-    #[must_use]
     pub fn new(name: &str) -> Self {
         let profile = name.rsplit_once("MIG ").map(|(_, profile)| profile.trim());
         Self {
@@ -54,6 +53,7 @@ impl MigSlice {
 /// A program that has opened a GPU, and what it holds of its memory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
+#[must_use]
 pub struct GpuProcess {
     /// Its process id. Seen from inside a container it may be that of the host.
     pub pid: u32,
@@ -68,13 +68,11 @@ pub struct GpuProcess {
 
 impl GpuProcess {
     /// A program of which only its process id is known.
-    #[must_use]
     pub const fn new(pid: u32) -> Self {
         Self { pid, name: None, bytes: None }
     }
 
     /// Sets its name. Of a path, as drivers give it, the last part is kept.
-    #[must_use]
     pub fn name(mut self, name: &str) -> Self {
         let last = name.trim().rsplit(['/', '\\']).next().unwrap_or_default();
         self.name = (!last.is_empty()).then(|| last.to_owned());
@@ -82,7 +80,6 @@ impl GpuProcess {
     }
 
     /// Sets the bytes that it holds.
-    #[must_use]
     pub const fn bytes(mut self, bytes: u64) -> Self {
         self.bytes = Some(bytes);
         self

@@ -31,14 +31,12 @@ pub struct DateError {
 
 impl Date {
     /// A day, or `None` where the calendar has no such day. Years are 1 to 9999.
-    #[must_use]
     pub fn new(year: u16, month: u8, day: u8) -> Option<Self> {
         let is_there = (1..=9999).contains(&year) && (1..=days_of(year, month)).contains(&day);
         is_there.then_some(Self { year, month, day })
     }
 
     /// Today, in UTC.
-    #[must_use]
     pub fn today() -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self::after(since.as_secs() / (24 * 60 * 60))

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::Machine;
-use super::cache::{BandwidthCache, HeadroomCache, RatesCache};
+use super::cache::MeasurementCache;
 use super::cards;
 use super::gpu::GpuKind;
 use super::host::Host;
@@ -13,7 +13,7 @@ use super::pcie::PcieLink;
 use super::tree::{Notes, Tree};
 use super::visible::CudaVisibility;
 
-/// Looks at this computer. [`Machine::detect`] and [`Machine::detect_with`] are this with nothing changed.
+/// Looks at this computer. [`Machine::detect`] is this with nothing changed.
 ///
 /// ```no_run
 /// use autoplace_planner::machine::Detector;
@@ -21,6 +21,7 @@ use super::visible::CudaVisibility;
 /// println!("{machine}");
 /// ```
 #[derive(Debug, Clone, Default)]
+#[must_use]
 pub struct Detector {
     root: Option<PathBuf>,
     nvml: Library,
@@ -41,72 +42,51 @@ enum Library {
 
 impl Detector {
     /// A detector that asks this computer the usual way.
-    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Reads the host from `{root}/proc` and `{root}/sys` instead of `/proc` and `/sys`.
-    #[must_use]
-    pub fn root(mut self, root: impl AsRef<Path>) -> Self {
-        self.root = Some(root.as_ref().to_owned());
-        self
-    }
-
-    /// Asks the NVIDIA driver library at this path instead of the one that the system finds.
-    #[must_use]
-    pub fn nvml_library(mut self, library: impl AsRef<Path>) -> Self {
-        self.nvml = Library::At(library.as_ref().to_owned());
-        self
-    }
-
-    /// Does not ask NVIDIA's driver.
-    #[must_use]
-    pub fn without_nvml(mut self) -> Self {
-        self.nvml = Library::None;
-        self
+    setters! {
+        /// Reads the host from `{root}/proc` and `{root}/sys` instead of `/proc` and `/sys`.
+        root(root: impl AsRef<Path>) root = Some(root.as_ref().to_owned());
+        /// Asks the NVIDIA driver library at this path instead of the one that the system finds.
+        nvml_library(library: impl AsRef<Path>) nvml = Library::At(library.as_ref().to_owned());
+        /// Says which build will use the GPUs, in words that change when the build does: what was learned of a GPU with
+        /// another build is not believed. Without a build nothing that was learned is looked for.
+        for_build(build: impl Into<String>) build = Some(build.into());
+        /// Looks in this folder for what was measured instead of in the user's cache folder. A machine under another
+        /// [`root`](Self::root) has no other.
+        cache_folder(folder: impl AsRef<Path>) cache = Some(folder.as_ref().to_owned());
     }
 
     /// Says which ggml backends this build has (`CUDA`, `Vulkan`, ...), those without a device too: then a card that
     /// none of them lists gets the right reason.
-    #[must_use]
     pub fn backends(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.backends = names.into_iter().map(Into::into).collect();
         self
     }
 
-    /// Says which build will use the GPUs, in words that change when the build does: what was learned of a GPU with
-    /// another build is not believed. Without a build nothing that was learned is looked for.
-    #[must_use]
-    pub fn for_build(mut self, build: impl Into<String>) -> Self {
-        self.build = Some(build.into());
+    /// Does not ask NVIDIA's driver.
+    pub fn without_nvml(mut self) -> Self {
+        self.nvml = Library::None;
         self
     }
 
     /// Takes these for the values of `CUDA_VISIBLE_DEVICES` (`None`: not set, every card shows) and of
     /// `CUDA_DEVICE_ORDER=PCI_BUS_ID`, instead of asking the environment.
-    #[must_use]
     pub fn cuda_visible_devices(mut self, list: Option<&str>, pci_order: bool) -> Self {
         self.cuda_visibility = Some(CudaVisibility { devices: list.map(str::to_owned), pci_order });
         self
     }
 
-    /// Looks in this folder for what was measured instead of in the user's cache folder. A machine under another
-    /// [`root`](Self::root) has no other.
-    #[must_use]
-    pub fn cache_folder(mut self, folder: impl AsRef<Path>) -> Self {
-        self.cache = Some(folder.as_ref().to_owned());
-        self
-    }
-
     /// The machine as the drivers describe it, for planning without llama.cpp: NVIDIA's cards and the host.
-    #[must_use]
     pub fn detect(&self) -> Machine {
         self.with_witnesses(cards::from_cards)
     }
 
-    /// The machine as ggml's devices and the drivers together describe it.
-    #[must_use]
+    /// The machine as ggml's devices describe it, checked against NVIDIA's driver. Never fails; see [`Machine::notes`].
+    ///
+    /// GPUs come in the order of `devices`; a card that no device stands for is in [`Machine::unused_gpus`].
     pub fn detect_with(&self, devices: &[GgmlDevice]) -> Machine {
         self.with_witnesses(|cards, host| {
             let tree = self.linux_root().map(Tree::new);
@@ -120,8 +100,12 @@ impl Detector {
     ) -> Machine {
         let root = self.root.as_deref();
         let (mut host, mut notes) = root.map_or_else(Host::detect, Host::detect_under);
-        let cache = self.cache(BandwidthCache::user, |folder| BandwidthCache::at(folder));
-        host.bandwidth = cache.and_then(|cache| cache.get(&host));
+        // The user's own is of the computer itself: what a folder describes is another one.
+        let cache = match &self.cache {
+            Some(folder) => Some(MeasurementCache::at(folder)),
+            None => root.is_none().then(MeasurementCache::user),
+        };
+        host.bandwidth = cache.as_ref().and_then(|cache| cache.bandwidth(&host));
         let mut nvidia = match &self.nvml {
             Library::Usual => nvidia::detect(),
             Library::At(path) => nvidia::detect_at(path),
@@ -133,7 +117,14 @@ impl Detector {
         visibility.apply(&mut nvidia.gpus, &mut hidden);
         let mut machine = build(nvidia.gpus, host);
         self.look_around(&mut machine);
-        self.remember(&mut machine);
+        // What was learned and measured with this build.
+        if let (Some(cache), Some(build)) = (cache, &self.build) {
+            for gpu in &mut machine.gpus {
+                gpu.learned = cache.headroom(gpu, build);
+                gpu.rates = cache.gpu_rates(gpu, build);
+            }
+            machine.host.rates = cache.host_rates(&machine.host, build, |_| true);
+        }
         notes.append(&mut nvidia.notes);
         notes.append(&mut hidden.into_vec());
         notes.append(&mut machine.notes);
@@ -159,26 +150,5 @@ impl Detector {
     fn linux_root(&self) -> Option<&Path> {
         let usual = cfg!(target_os = "linux").then_some(Path::new("/"));
         self.root.as_deref().or(usual)
-    }
-
-    /// Adds what was learned and measured with this build.
-    fn remember(&self, machine: &mut Machine) {
-        let headroom = self.cache(HeadroomCache::user, |folder| HeadroomCache::at(folder));
-        let rates = self.cache(RatesCache::user, |folder| RatesCache::at(folder));
-        if let (Some(headroom), Some(rates), Some(build)) = (headroom, rates, &self.build) {
-            for gpu in &mut machine.gpus {
-                gpu.learned = headroom.get(gpu, build);
-                gpu.rates = rates.gpu(gpu, build);
-            }
-            machine.host.rates = rates.host(&machine.host, build, |_| true);
-        }
-    }
-
-    /// The user's own is of the computer itself: what a folder describes is another one.
-    fn cache<T>(&self, user: impl FnOnce() -> T, at: impl FnOnce(&Path) -> T) -> Option<T> {
-        match &self.cache {
-            Some(folder) => Some(at(folder)),
-            None => self.root.is_none().then(user),
-        }
     }
 }

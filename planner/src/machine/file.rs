@@ -5,7 +5,7 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::Machine;
 use super::bandwidth::Bandwidth;
@@ -16,29 +16,18 @@ use crate::json;
 /// Changes where an older program would misunderstand a file, not where keys are added.
 const VERSION: u64 = 1;
 
-/// A machine's file cannot be read, written or understood.
+/// A machine that cannot be, or a file of one that cannot be read, written or understood.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}{problem}", file.as_ref().map(|file| format!("{}: ", file.display())).unwrap_or_default())]
 #[non_exhaustive]
-pub struct MachineFileError {
+pub struct MachineError {
     /// The file; `None` for text from elsewhere.
     pub file: Option<PathBuf>,
-    /// What is wrong, and where in it.
+    /// What is wrong, and where in it: the field as a path, `gpus[0].free`.
     pub problem: String,
 }
 
-/// A machine that cannot be: the place in it, and what is wrong there.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{place} {problem}")]
-#[non_exhaustive]
-pub struct MachineError {
-    /// The field, as a path: `gpus[0].free`.
-    pub place: String,
-    /// What is wrong with it.
-    pub problem: String,
-}
-
-impl MachineFileError {
+impl MachineError {
     fn new(problem: impl fmt::Display) -> Self {
         Self { file: None, problem: problem.to_string() }
     }
@@ -54,8 +43,8 @@ impl Machine {
     ///
     /// # Errors
     ///
-    /// [`MachineFileError`] for a number that JSON has no word for.
-    pub fn to_json(&self) -> Result<String, MachineFileError> {
+    /// [`MachineError`] for a number that JSON has no word for.
+    pub fn to_json(&self) -> Result<String, MachineError> {
         #[derive(Serialize)]
         struct Document<'a> {
             version: u64,
@@ -63,7 +52,7 @@ impl Machine {
             machine: &'a Machine,
         }
         let document = Document { version: VERSION, machine: self };
-        serde_json::to_string_pretty(&document).map_err(MachineFileError::new)
+        serde_json::to_string_pretty(&document).map_err(MachineError::new)
     }
 
     /// Reads what [`to_json`](Self::to_json) gives, or a machine as `serde` writes it. Keys that this version does not
@@ -71,20 +60,10 @@ impl Machine {
     ///
     /// # Errors
     ///
-    /// [`MachineFileError`] names the key that is missing or wrong, or the version that is not known yet.
-    pub fn from_json(text: &str) -> Result<Self, MachineFileError> {
-        #[derive(Deserialize)]
-        struct Version {
-            version: Option<u64>,
-        }
-        let Version { version } = json::parse(text).map_err(MachineFileError::new)?;
-        if let Some(version) = version.filter(|&version| version > VERSION) {
-            return Err(MachineFileError::new(format!(
-                "version is {version}, and this program reads up to {VERSION}"
-            )));
-        }
-        let machine: Self = json::parse(text).map_err(MachineFileError::new)?;
-        machine.check().map_err(MachineFileError::new)?;
+    /// [`MachineError`] names the key that is missing or wrong, or the version that is not known yet.
+    pub fn from_json(text: &str) -> Result<Self, MachineError> {
+        let machine: Self = json::versioned(text, VERSION).map_err(MachineError::new)?;
+        machine.check()?;
         Ok(machine)
     }
 
@@ -92,21 +71,21 @@ impl Machine {
     ///
     /// # Errors
     ///
-    /// [`MachineFileError`] for a file that cannot be written.
-    pub fn write(&self, file: impl AsRef<Path>) -> Result<(), MachineFileError> {
+    /// [`MachineError`] for a file that cannot be written.
+    pub fn write(&self, file: impl AsRef<Path>) -> Result<(), MachineError> {
         let file = file.as_ref();
         let text = self.to_json().map_err(|error| error.of(file))?;
-        fs::write(file, format!("{text}\n")).map_err(|error| MachineFileError::new(error).of(file))
+        fs::write(file, format!("{text}\n")).map_err(|error| MachineError::new(error).of(file))
     }
 
     /// Reads a machine from a file, as [`from_json`](Self::from_json).
     ///
     /// # Errors
     ///
-    /// [`MachineFileError`] names the file, and what is wrong where in it.
-    pub fn read(file: impl AsRef<Path>) -> Result<Self, MachineFileError> {
+    /// [`MachineError`] names the file, and what is wrong where in it.
+    pub fn read(file: impl AsRef<Path>) -> Result<Self, MachineError> {
         let file = file.as_ref();
-        let read = fs::read_to_string(file).map_err(MachineFileError::new);
+        let read = fs::read_to_string(file).map_err(MachineError::new);
         read.and_then(|text| Self::from_json(&text)).map_err(|error| error.of(file))
     }
 
@@ -117,15 +96,18 @@ impl Machine {
     ///
     /// [`MachineError`] names the first field that contradicts another.
     pub fn check(&self) -> Result<(), MachineError> {
+        self.problem().map_err(MachineError::new)
+    }
+
+    fn problem(&self) -> Result<(), String> {
         let host = &self.host;
         at_most("host.available", host.available, host.total)?;
         at_most("host.system_available", host.system_available, host.total)?;
-        rate("host.bandwidth", host.bandwidth)?;
-        rate("host.disk", host.disk)?;
+        check_rate("host.bandwidth", host.bandwidth)?;
+        check_rate("host.disk", host.disk)?;
         for (index, gpu) in self.gpus.iter().enumerate() {
-            let place = format!("gpus[{index}]");
-            check_gpu(&place, gpu)?;
-            ensure(gpu.total > 0, format!("{place}.total"), "is 0")?;
+            check_gpu(&format!("gpus[{index}]"), gpu)?;
+            ensure!(gpu.total > 0, "gpus[{index}].total is 0");
         }
         for (index, unused) in self.unused_gpus.iter().enumerate() {
             check_gpu(&format!("unused_gpus[{index}].gpu"), &unused.gpu)?;
@@ -134,7 +116,7 @@ impl Machine {
     }
 }
 
-fn check_gpu(place: &str, gpu: &Gpu) -> Result<(), MachineError> {
+fn check_gpu(place: &str, gpu: &Gpu) -> Result<(), String> {
     at_most(&format!("{place}.free"), gpu.free, gpu.total)?;
     if let Some(pools) = gpu.pools {
         for (name, pool) in [("own", pools.own), ("shared", pools.shared)] {
@@ -144,34 +126,25 @@ fn check_gpu(place: &str, gpu: &Gpu) -> Result<(), MachineError> {
     let learned = gpu.learned.map_or(0, |learned| learned.total());
     at_most(&format!("{place}.learned"), learned, gpu.total)?;
     let aligned = gpu.alignment.is_none_or(u64::is_power_of_two);
-    ensure(aligned, format!("{place}.alignment"), "is no power of two")?;
+    ensure!(aligned, "{place}.alignment is no power of two");
     if let Some(link) = gpu.pcie {
         for (name, rate) in [("max", Some(link.max)), ("current", link.current)] {
-            let problem = "is no PCIe generation 1 to 6 of 1 to 32 lanes";
             let exists = rate.is_none_or(PcieRate::exists);
-            ensure(exists, format!("{place}.pcie.{name}"), problem)?;
+            ensure!(exists, "{place}.pcie.{name} is no PCIe generation 1 to 6 of 1 to 32 lanes");
         }
     }
-    rate(&format!("{place}.bandwidth"), gpu.bandwidth)
+    check_rate(&format!("{place}.bandwidth"), gpu.bandwidth)
 }
 
-fn rate(place: &str, bandwidth: Option<Bandwidth>) -> Result<(), MachineError> {
+fn check_rate(place: &str, bandwidth: Option<Bandwidth>) -> Result<(), String> {
     let known = bandwidth.is_none_or(|found| found.bytes_per_second > 0);
-    let place = format!("{place}.bytes_per_second");
-    ensure(known, place, "is 0: leave out what is not known")
+    ensure!(known, "{place}.bytes_per_second is 0: leave out what is not known");
+    Ok(())
 }
 
-fn at_most(place: &str, part: u64, total: u64) -> Result<(), MachineError> {
-    let problem = format!("is {part}, more than total, which is {total}");
-    ensure(part <= total, place.to_owned(), &problem)
-}
-
-fn ensure(right: bool, place: String, problem: &str) -> Result<(), MachineError> {
-    let problem = problem.to_owned();
-    if right {
-        return Ok(());
-    }
-    Err(MachineError { place, problem })
+fn at_most(place: &str, part: u64, total: u64) -> Result<(), String> {
+    ensure!(part <= total, "{place} is {part}, more than total, which is {total}");
+    Ok(())
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::bandwidth::{Bandwidth, BandwidthSource};
+use super::bandwidth::Bandwidth;
 use super::bytes::Bytes;
 use super::cards::{GpuProcess, MigSlice};
 use super::catalogue::{self, CatalogueError};
@@ -24,6 +24,7 @@ use super::pools::Pools;
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
+#[must_use]
 pub struct Gpu {
     /// Its short name for people, without the maker: `RTX 4090`. Two equal cards have equal names.
     pub name: String,
@@ -101,6 +102,7 @@ pub enum GpuKind {
 /// What one source said about a GPU's memory, in bytes, before any rule was applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
+#[must_use]
 pub struct Reading {
     /// Total bytes. ggml's CUDA total is what CUDA can use; NVML's is the whole card.
     pub total: u64,
@@ -113,13 +115,11 @@ pub struct Reading {
 
 impl Reading {
     /// A source's total and free bytes.
-    #[must_use]
     pub const fn new(total: u64, free: u64) -> Self {
         Self { total, free, reserved: None }
     }
 
     /// The same, with the bytes that the driver keeps for itself.
-    #[must_use]
     pub const fn reserved(mut self, bytes: u64) -> Self {
         self.reserved = Some(bytes);
         self
@@ -165,13 +165,11 @@ impl Gpu {
 
     /// Another card like this one, hypothetical: what drivers keep of a card, about a thirty-second part, is not free,
     /// and nothing else holds any of it.
-    #[must_use]
     pub fn another(&self) -> Self {
         catalogue::another(self)
     }
 
     /// Sets the bytes it has. All of them count as free unless [`free`](Self::free) says less.
-    #[must_use]
     pub const fn total(mut self, bytes: u64) -> Self {
         if self.free == self.total || self.free > bytes {
             self.free = bytes;
@@ -181,83 +179,42 @@ impl Gpu {
     }
 
     /// Sets the bytes that are free; more than its total counts as its total.
-    #[must_use]
     pub const fn free(mut self, bytes: u64) -> Self {
         self.free = if self.total > 0 && bytes > self.total { self.total } else { bytes };
         self
     }
 
-    /// Sets what its tensors begin at multiples of: a power of two, in bytes.
-    #[must_use]
-    pub const fn alignment(mut self, bytes: u64) -> Self {
-        self.alignment = Some(bytes);
-        self
+    setters! {
+        const:
+        /// Sets what its tensors begin at multiples of: a power of two, in bytes.
+        alignment(bytes: u64) alignment = Some(bytes);
+        /// Sets where its memory is.
+        kind(kind: GpuKind) kind = kind;
+        /// Sets which bytes of an integrated GPU are its own and which the host's.
+        pools(pools: Pools) pools = Some(pools);
+        /// Sets its PCI address.
+        pci_id(id: PciId) pci_id = Some(id);
+        /// Sets how fast its memory is read, in bytes per second, as a stated figure.
+        bandwidth(bytes_per_second: u64) bandwidth = Some(Bandwidth::stated(bytes_per_second));
+        /// Sets its PCIe link.
+        pcie(link: PcieLink) pcie = Some(link);
+        /// Sets what it was seen to take beside the buffers that llama.cpp counts.
+        learned(learned: LearnedHeadroom) learned = Some(learned);
     }
 
-    /// Sets where its memory is.
-    #[must_use]
-    pub const fn kind(mut self, kind: GpuKind) -> Self {
-        self.kind = kind;
-        self
-    }
-
-    /// Sets which bytes of an integrated GPU are its own and which the host's.
-    #[must_use]
-    pub const fn pools(mut self, pools: Pools) -> Self {
-        self.pools = Some(pools);
-        self
-    }
-
-    /// Sets the ggml backend that drives it (`CUDA`, `Vulkan`, `MTL`, `ROCm`, `RPC`).
-    #[must_use]
-    pub fn backend(mut self, backend: impl Into<String>) -> Self {
-        self.backend = backend.into();
-        self
-    }
-
-    /// Sets its name in ggml (`CUDA0`).
-    #[must_use]
-    pub fn device(mut self, device: impl Into<String>) -> Self {
-        self.device = Some(device.into());
-        self
-    }
-
-    /// Sets its PCI address.
-    #[must_use]
-    pub const fn pci_id(mut self, id: PciId) -> Self {
-        self.pci_id = Some(id);
-        self
-    }
-
-    /// Sets how fast its memory is read, in bytes per second, as a stated figure.
-    #[must_use]
-    pub const fn bandwidth(mut self, bytes_per_second: u64) -> Self {
-        self.bandwidth = Some(Bandwidth::new(bytes_per_second, BandwidthSource::Stated));
-        self
-    }
-
-    /// Sets its PCIe link.
-    #[must_use]
-    pub const fn pcie(mut self, link: PcieLink) -> Self {
-        self.pcie = Some(link);
-        self
-    }
-
-    /// Sets what it was seen to take beside the buffers that llama.cpp counts.
-    #[must_use]
-    pub const fn learned(mut self, learned: LearnedHeadroom) -> Self {
-        self.learned = Some(learned);
-        self
+    setters! {
+        /// Sets the ggml backend that drives it (`CUDA`, `Vulkan`, `MTL`, `ROCm`, `RPC`).
+        backend(backend: impl Into<String>) backend = backend.into();
+        /// Sets its name in ggml (`CUDA0`).
+        device(device: impl Into<String>) device = Some(device.into());
     }
 
     /// Whether bytes placed on it may be taken from the host's memory.
-    #[must_use]
     pub fn shares_host_memory(&self) -> bool {
         self.kind == GpuKind::Integrated && self.pools.is_none_or(|pools| pools.shared.total > 0)
     }
 
     /// Free bytes that are not the host's.
-    #[must_use]
     pub fn own_free(&self) -> u64 {
         match self.kind {
             GpuKind::Discrete | GpuKind::Remote => self.free,
@@ -267,7 +224,6 @@ impl Gpu {
 
     /// How many of `bytes` placed on it are taken from the host's memory: what its own pool does not hold, `headroom`
     /// being left free in that pool.
-    #[must_use]
     pub fn bytes_of_host(&self, bytes: u64, headroom: u64) -> u64 {
         match self.kind {
             GpuKind::Discrete | GpuKind::Remote => 0,
@@ -285,7 +241,6 @@ impl Gpu {
 
     /// Whether `free` was read after the backend had opened the device, so that what opening costs (a CUDA context:
     /// 107 to 555 MiB) is already gone from it. False for NVML-only and hypothetical cards: there it is still to come.
-    #[must_use]
     pub fn free_is_after_opening(&self) -> bool {
         self.ggml.is_some()
     }

@@ -6,7 +6,7 @@ use std::thread;
 
 use serde::{Deserialize, Serialize};
 
-use super::bandwidth::{Bandwidth, BandwidthSource};
+use super::bandwidth::Bandwidth;
 use super::bytes::Bytes;
 use super::catalogue::{self, CatalogueError};
 use super::date::Date;
@@ -26,6 +26,7 @@ mod other;
 /// Swap does not count: weights in swap are read back for every token.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
+#[must_use]
 pub struct Host {
     /// Bytes of physical memory.
     pub total: u64,
@@ -96,7 +97,6 @@ impl Host {
     ///
     /// On Linux it is [`detect_under`](Self::detect_under) the real root. Elsewhere the `sysinfo` crate answers and no
     /// limit on the process is known; that path has been compiled for Windows and macOS and not been run there.
-    #[must_use]
     pub fn detect() -> (Self, Vec<Note>) {
         #[cfg(target_os = "linux")]
         return Self::detect_under(Path::new("/"));
@@ -105,7 +105,6 @@ impl Host {
     }
 
     /// This computer's memory alone, as it is now.
-    #[must_use]
     pub fn detect_memory() -> Self {
         #[cfg(target_os = "linux")]
         return linux::memory_under(Path::new("/"), &mut Notes::default());
@@ -118,7 +117,6 @@ impl Host {
     /// What `/proc/meminfo` calls available, bounded by the memory limit of every control group around the process
     /// (both versions, from the process's own group to the top of what is mounted) and by its limits on address space
     /// and data segment. Page cache that can be dropped counts as free throughout.
-    #[must_use]
     pub fn detect_under(root: &Path) -> (Self, Vec<Note>) {
         let mut notes = Notes::default();
         let host = linux::detect_under(root, &mut notes);
@@ -126,7 +124,6 @@ impl Host {
     }
 
     /// A host with so many bytes of memory, all of them available.
-    #[must_use]
     pub const fn new(total: u64) -> Self {
         Self {
             total,
@@ -164,7 +161,6 @@ impl Host {
     }
 
     /// Sets the bytes available; more than its total counts as its total.
-    #[must_use]
     pub const fn available(mut self, bytes: u64) -> Self {
         let most = self.total;
         self.available = if bytes < most { bytes } else { most };
@@ -174,7 +170,6 @@ impl Host {
 
     /// Whether the Linux that `{root}/proc` describes runs inside of Windows (WSL 1 or 2): Microsoft's kernels say so
     /// in their release, unless built by somebody else, and in their version.
-    #[must_use]
     pub(super) fn is_wsl(root: &Path) -> bool {
         let tree = Tree::new(root);
         let says_so = |file| {
@@ -184,31 +179,19 @@ impl Host {
         says_so("/proc/sys/kernel/osrelease") || says_so("/proc/version")
     }
 
-    /// Sets the number of physical cores.
-    #[must_use]
-    pub const fn physical_cores(mut self, cores: u32) -> Self {
-        self.physical_cores = Some(cores);
-        self
-    }
-
-    /// Sets how fast its memory is read, in bytes per second, as a stated figure.
-    #[must_use]
-    pub const fn bandwidth(mut self, bytes_per_second: u64) -> Self {
-        self.bandwidth = Some(Bandwidth::new(bytes_per_second, BandwidthSource::Stated));
-        self
-    }
-
-    /// Sets how fast its disk is read, in bytes per second, as a stated figure.
-    #[must_use]
-    pub const fn disk(mut self, bytes_per_second: u64) -> Self {
-        self.disk = Some(Bandwidth::new(bytes_per_second, BandwidthSource::Stated));
-        self
+    setters! {
+        const:
+        /// Sets the number of physical cores.
+        physical_cores(cores: u32) physical_cores = Some(cores);
+        /// Sets how fast its memory is read, in bytes per second, as a stated figure.
+        bandwidth(bytes_per_second: u64) bandwidth = Some(Bandwidth::stated(bytes_per_second));
+        /// Sets how fast its disk is read, in bytes per second, as a stated figure.
+        disk(bytes_per_second: u64) disk = Some(Bandwidth::stated(bytes_per_second));
     }
 
     /// Measures how fast this file is read from its disk, past the page cache, dated today: up to 64 MiB of
     /// it, in about 300 milliseconds. `None` where that cannot be done: on a system other than Linux, and with
     /// a file in memory.
-    #[must_use]
     pub fn measure_disk(file: &Path) -> Option<Bandwidth> {
         #[cfg(target_os = "linux")]
         return disk::read_rate(file).map(|rate| Bandwidth::measured(rate, Date::today()));
@@ -223,9 +206,8 @@ impl Host {
     /// of what is available. Other programs that read memory all the while make the figure smaller. `None` where there
     /// is too little memory.
     ///
-    /// `self` says how many cores and bytes there are and stays as it is; [`BandwidthCache`](super::BandwidthCache)
+    /// `self` says how many cores and bytes there are and stays as it is; [`MeasurementCache`](super::MeasurementCache)
     /// keeps the result for the next detection.
-    #[must_use]
     pub fn measure_bandwidth(&self) -> Option<Bandwidth> {
         let bytes = Self::beyond_caches();
         if bytes > self.available / 8 {
@@ -242,7 +224,6 @@ impl Host {
     }
 
     /// Bytes to read over and over so that hardly any come from this computer's caches.
-    #[must_use]
     pub fn beyond_caches() -> u64 {
         // Where the system does not tell its caches (it is not Linux), they are taken for large ones.
         let caches = linux::last_level_caches(Tree::new(Path::new("/"))).unwrap_or(64 << 20);

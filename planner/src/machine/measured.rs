@@ -50,7 +50,6 @@ pub struct MeasuredRates {
 
 impl MeasuredRates {
     /// Nothing measured yet.
-    #[must_use]
     pub const fn new(date: Date) -> Self {
         Self {
             date,
@@ -174,6 +173,7 @@ pub struct LinkRate {
 /// it grow further.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
+#[must_use]
 pub struct LearnedHeadroom {
     /// What the driver took when the model was loaded, on a device that was open already: a CUDA context is not in it.
     pub driver: u64,
@@ -189,13 +189,11 @@ pub struct LearnedHeadroom {
 
 impl LearnedHeadroom {
     /// What was measured on this day, with no work until [`work`](Self::work) says with how much.
-    #[must_use]
     pub const fn new(driver: u64, growth: u64, date: Date) -> Self {
         Self { driver, growth, activations: 0, decoded_matrix: 0, date }
     }
 
     /// Sets the work that it was measured with: bytes of activations, and of the largest matrix decoded.
-    #[must_use]
     pub const fn work(mut self, activations: u64, decoded_matrix: u64) -> Self {
         self.activations = activations;
         self.decoded_matrix = decoded_matrix;
@@ -203,13 +201,11 @@ impl LearnedHeadroom {
     }
 
     /// Whether the work was at least as large as this, so that the growth can be believed for it.
-    #[must_use]
     pub const fn covers(&self, activations: u64, decoded_matrix: u64) -> bool {
         self.activations >= activations && self.decoded_matrix >= decoded_matrix
     }
 
     /// Driver and growth together, in bytes; saturates.
-    #[must_use]
     pub const fn total(&self) -> u64 {
         self.driver.saturating_add(self.growth)
     }

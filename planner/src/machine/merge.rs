@@ -33,6 +33,7 @@ use super::{Machine, UnusedGpu, UnusedReason};
 /// A device as ggml's registry describes it (`ggml_backend_dev_props`), in plain data: this room calls no native code.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
+#[must_use]
 pub struct GgmlDevice {
     /// `ggml_backend_dev_name`: `CUDA0`.
     pub name: String,
@@ -81,22 +82,14 @@ impl GgmlDevice {
         }
     }
 
-    /// Sets its description, the full name of the hardware.
-    #[must_use]
-    pub fn description(mut self, description: impl Into<String>) -> Self {
-        self.description = description.into();
-        self
-    }
-
-    /// Sets its `device_id`.
-    #[must_use]
-    pub fn device_id(mut self, id: impl Into<String>) -> Self {
-        self.device_id = Some(id.into());
-        self
+    setters! {
+        /// Sets its description, the full name of the hardware.
+        description(description: impl Into<String>) description = description.into();
+        /// Sets its `device_id`.
+        device_id(id: impl Into<String>) device_id = Some(id.into());
     }
 
     /// Sets the bytes that it says it has and those that it says are free.
-    #[must_use]
     pub const fn memory(mut self, total: u64, free: u64) -> Self {
         self.total = total;
         self.free = free;

@@ -45,13 +45,13 @@ use serde::{Deserialize, Serialize};
 
 pub use bandwidth::{Bandwidth, BandwidthSource};
 pub use bytes::{Bytes, gib, mib};
-pub use cache::{BandwidthCache, HeadroomCache, RatesCache};
+pub use cache::MeasurementCache;
 pub use cards::{GpuProcess, MigSlice};
 pub use catalogue::CatalogueError;
 pub(crate) use catalogue::every_card;
 pub use date::{Date, DateError};
 pub use detect::Detector;
-pub use file::{MachineError, MachineFileError};
+pub use file::MachineError;
 pub use gpu::{Gpu, GpuKind, Reading};
 pub use host::{Host, HostLimit};
 pub use measured::{
@@ -87,7 +87,6 @@ pub struct Machine {
 
 impl Machine {
     /// A machine with this host and no GPU.
-    #[must_use]
     pub const fn new(host: Host) -> Self {
         Self { gpus: Vec::new(), host, wsl: false, unused_gpus: Vec::new(), notes: Vec::new() }
     }
@@ -97,18 +96,8 @@ impl Machine {
     ///
     /// No CUDA context is opened, so what one costs is still to come out of each card's free bytes
     /// ([`Gpu::free_is_after_opening`]).
-    #[must_use]
     pub fn detect() -> Self {
         Detector::new().detect()
-    }
-
-    /// This computer as ggml's devices describe it, checked against NVIDIA's driver. Never fails; see
-    /// [`notes`](Self::notes).
-    ///
-    /// GPUs come in the order of `devices`; a card that no device stands for is in [`unused_gpus`](Self::unused_gpus).
-    #[must_use]
-    pub fn detect_with(devices: &[GgmlDevice]) -> Self {
-        Detector::new().detect_with(devices)
     }
 
     /// Adds a GPU behind those it already has.
@@ -119,7 +108,6 @@ impl Machine {
     }
 }
 
-#[allow(clippy::trivially_copy_pass_by_ref)] // as serde calls it
 const fn is_false(flag: &bool) -> bool {
     !*flag
 }

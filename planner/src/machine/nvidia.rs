@@ -77,13 +77,11 @@ pub struct NvidiaGpu {
 }
 
 /// Asks the NVML that the system finds under its usual name (`libnvidia-ml.so.1`, `nvml.dll`).
-#[must_use]
 pub fn detect() -> Nvidia {
     ask(None)
 }
 
 /// Asks the NVML at a path: a driver outside the usual places, or a test's own.
-#[must_use]
 pub fn detect_at(library: &Path) -> Nvidia {
     ask(Some(library))
 }

@@ -35,7 +35,6 @@ pub struct PciIdError {
 
 impl PciId {
     /// A card's address from its parts. `device` has five bits and `function` three; higher bits are dropped.
-    #[must_use]
     pub const fn new(domain: u32, bus: u8, device: u8, function: u8) -> Self {
         Self { domain, bus, device: device & 0x1f, function: function & 0x7 }
     }

@@ -15,6 +15,7 @@ use super::tree::Tree;
 /// Idle cards slow their link down to save power and raise it when something is sent: what it can do is what counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
+#[must_use]
 pub struct PcieLink {
     /// The most that the card and every slot and switch before it can do.
     pub max: PcieRate,
@@ -35,20 +36,17 @@ pub struct PcieRate {
 
 impl PcieLink {
     /// A link that can do this; how it runs at the moment is not known.
-    #[must_use]
     pub const fn new(max: PcieRate) -> Self {
         Self { max, current: None }
     }
 
     /// Sets how it runs at the moment.
-    #[must_use]
     pub const fn current(mut self, rate: PcieRate) -> Self {
         self.current = Some(rate);
         self
     }
 
     /// The peak of the link at its best, in bytes per second, one way.
-    #[must_use]
     pub const fn bytes_per_second(&self) -> u64 {
         self.max.bytes_per_second()
     }
@@ -77,7 +75,6 @@ impl PcieLink {
 
 impl PcieRate {
     /// A rate, or `None` for what is no generation (1 to 6) or number of lanes (1 to 32).
-    #[must_use]
     pub const fn new(generation: u8, lanes: u8) -> Option<Self> {
         let exists = generation >= 1 && generation <= 6 && lanes >= 1 && lanes <= 32;
         if exists { Some(Self { generation, lanes }) } else { None }
@@ -92,7 +89,6 @@ impl PcieRate {
     ///
     /// Per lane 2.5, 5, 8, 16, 32 and 64 GT/s, of which the coding leaves 8 of 10 bits (generations 1 and 2), 128 of
     /// 130 (3 to 5) and 242 of 256 (6); the headers of packets take some percent more (PCI Express Base Specification).
-    #[must_use]
     pub const fn bytes_per_second(self) -> u64 {
         let lane: u64 = match self.generation {
             0 => 0,

@@ -37,7 +37,6 @@ pub struct Pool {
 
 impl Pool {
     /// A pool of so many bytes, of which so many are free.
-    #[must_use]
     pub const fn new(total: u64, free: u64) -> Self {
         Self { total, free }
     }
@@ -45,7 +44,6 @@ impl Pool {
 
 impl Pools {
     /// A GPU with bytes of its own and bytes that it takes of the host's.
-    #[must_use]
     pub const fn new(own: Pool, shared: Pool) -> Self {
         Self { own, shared }
     }

@@ -38,7 +38,6 @@ impl BackendRules {
     pub const WIDEST: Self = Self { alignment: 256, row_padding: Some(512) };
 
     /// The rules of the backend that ggml's registry calls so (`CUDA`, `ROCm`, `Vulkan`, `MTL`).
-    #[must_use]
     pub fn of(backend: &str) -> Self {
         match Family::of(backend) {
             Family::Cuda => Self::CUDA,
@@ -49,7 +48,6 @@ impl BackendRules {
     }
 
     /// The rules of a GPU: those of its backend, with the device's own alignment where that decides and is known.
-    #[must_use]
     pub fn of_gpu(gpu: &Gpu) -> Self {
         let rules = Self::of(&gpu.backend);
         match gpu.alignment {
@@ -61,7 +59,6 @@ impl BackendRules {
     }
 
     /// Whether these are the GPU's rules and not the most that they may be.
-    #[must_use]
     pub fn are_exact_for(gpu: &Gpu) -> bool {
         match Family::of(&gpu.backend) {
             Family::Cuda | Family::Metal => true,
@@ -72,7 +69,6 @@ impl BackendRules {
 
     /// Bytes that a tensor takes: its own, the padding of its rows, and the way to the next tensor
     /// (ggml-backend.cpp, `ggml_backend_buft_alloc_buffer_n_plan`, `ggml_backend_buft_get_alloc_size`).
-    #[must_use]
     pub fn alloc(&self, ty: TensorType, ne0: u64, bytes: u64) -> u64 {
         let rest = match self.row_padding {
             Some(padding) if ty.is_quantized() && !ne0.is_multiple_of(padding) => {
@@ -123,7 +119,6 @@ impl Family {
     }
 
     /// That of the backend that ggml calls so.
-    #[must_use]
     pub fn of(backend: &str) -> Self {
         match backend {
             "CUDA" | "ROCm" | "HIP" | "MUSA" => Self::Cuda,

@@ -137,7 +137,6 @@ pub struct ContextSizes {
 impl ContextParams {
     /// Tokens of context that each sequence has. llama.cpp rounds them up to a multiple of 256; what was asked for, and
     /// planned, is what holds.
-    #[must_use]
     pub const fn n_ctx_seq(&self) -> u32 {
         match self.n_seq_max {
             0 | 1 => self.n_ctx,

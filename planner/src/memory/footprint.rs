@@ -18,13 +18,11 @@ pub struct Footprint {
 
 impl Footprint {
     /// A footprint of these parts, in bytes.
-    #[must_use]
     pub const fn new(weights: u64, kv: u64, compute: u64) -> Self {
         Self { weights, kv, compute }
     }
 
     /// All parts together, in bytes; saturates.
-    #[must_use]
     pub const fn total(&self) -> u64 {
         self.weights.saturating_add(self.kv).saturating_add(self.compute)
     }
@@ -54,7 +52,6 @@ pub struct Footprints {
 
 impl Footprints {
     /// Footprints of these GPUs and this host.
-    #[must_use]
     pub const fn new(gpus: Vec<Footprint>, host: Footprint) -> Self {
         let output = 0;
         Self { gpus, host, output }

@@ -7,68 +7,57 @@ use serde::{Deserialize, Serialize};
 
 use crate::gguf::TensorType;
 
-/// A type that keys or values can be stored in.
-///
-/// The cache is written with `SET_ROWS`. The CPU writes rows of every type that it can quantise to (ggml-cpu.cpp,
-/// `ggml_backend_cpu_device_supports_op`), CUDA only these (ggml-cuda.cu, `ggml_backend_cuda_device_supports_op`), and
-/// llama.cpp's own programs offer the same nine (common/arg.cpp, `kv_cache_types`). Any other type ends the process,
-/// or, like `I8`, breaks it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[allow(non_camel_case_types)] // `Q8_0` is the name by which everybody knows it.
-pub enum KvType {
+/// One line per type, the widest first.
+macro_rules! kv_types {
+    ($($(#[$doc:meta])* $name:ident;)*) => {
+        /// A type that keys or values can be stored in.
+        ///
+        /// The cache is written with `SET_ROWS`. The CPU writes rows of every type that it can quantise to (ggml-cpu.cpp,
+        /// `ggml_backend_cpu_device_supports_op`), CUDA only these (ggml-cuda.cu,
+        /// `ggml_backend_cuda_device_supports_op`), and llama.cpp's own programs offer the same nine (common/arg.cpp,
+        /// `kv_cache_types`). Any other type ends the process, or, like `I8`, breaks it.
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        #[allow(non_camel_case_types)] // `Q8_0` is the name by which everybody knows it.
+        pub enum KvType {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl KvType {
+            /// All of them, widest first.
+            pub const ALL: [Self; 9] = [$(Self::$name,)*];
+
+            /// The same as a tensor type.
+            pub const fn tensor_type(self) -> TensorType {
+                match self { $(Self::$name => TensorType::$name,)* }
+            }
+        }
+    };
+}
+
+kv_types! {
     /// 32-bit floats.
-    F32,
+    F32;
     /// 16-bit floats: llama.cpp's default.
     #[default]
-    F16,
+    F16;
     /// 16-bit floats with the range of 32-bit ones.
-    BF16,
+    BF16;
     /// 8 bits and a scale per 32 elements.
-    Q8_0,
-    /// 5 bits and a scale per 32 elements.
-    Q5_0,
+    Q8_0;
     /// 5 bits, a scale and an offset per 32 elements.
-    Q5_1,
-    /// 4 bits and a scale per 32 elements.
-    Q4_0,
+    Q5_1;
+    /// 5 bits and a scale per 32 elements.
+    Q5_0;
     /// 4 bits, a scale and an offset per 32 elements.
-    Q4_1,
+    Q4_1;
+    /// 4 bits and a scale per 32 elements.
+    Q4_0;
     /// 4 bits on a curve and a scale per 32 elements.
-    IQ4_NL,
+    IQ4_NL;
 }
 
 impl KvType {
-    /// All of them, widest first.
-    pub const ALL: [Self; 9] = [
-        Self::F32,
-        Self::F16,
-        Self::BF16,
-        Self::Q8_0,
-        Self::Q5_1,
-        Self::Q5_0,
-        Self::Q4_1,
-        Self::Q4_0,
-        Self::IQ4_NL,
-    ];
-
-    /// The same as a tensor type.
-    #[must_use]
-    pub const fn tensor_type(self) -> TensorType {
-        match self {
-            Self::F32 => TensorType::F32,
-            Self::F16 => TensorType::F16,
-            Self::BF16 => TensorType::BF16,
-            Self::Q8_0 => TensorType::Q8_0,
-            Self::Q5_0 => TensorType::Q5_0,
-            Self::Q5_1 => TensorType::Q5_1,
-            Self::Q4_0 => TensorType::Q4_0,
-            Self::Q4_1 => TensorType::Q4_1,
-            Self::IQ4_NL => TensorType::IQ4_NL,
-        }
-    }
-
     /// Whether its elements share a scale.
-    #[must_use]
     pub const fn is_quantized(self) -> bool {
         self.tensor_type().is_quantized()
     }

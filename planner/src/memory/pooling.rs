@@ -25,7 +25,6 @@ pub enum Pooling {
 
 impl Pooling {
     /// What llama.cpp calls it; `None` for the model's own.
-    #[must_use]
     pub const fn name(self) -> Option<&'static str> {
         match self {
             Self::Model => None,

@@ -8,6 +8,7 @@ use super::{Error, Place};
 /// How a model is spread over a list of GPUs and the host: `n_gpu_layers`, `tensor_split` and `tensor_buft_overrides`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
+#[must_use]
 pub struct Split {
     /// Layers on GPUs, counted from the end; the output layer is the first of them.
     pub n_gpu_layers: u32,
@@ -30,7 +31,6 @@ pub struct TensorOverride {
 
 impl Split {
     /// So many layers on the GPUs, shared out by their free bytes.
-    #[must_use]
     pub const fn layers(n_gpu_layers: u32) -> Self {
         Self { n_gpu_layers, tensor_split: Vec::new(), overrides: Vec::new() }
     }
@@ -41,33 +41,23 @@ impl Split {
     /// layers by the number of layers on the other (llama-model.cpp, `load_tensors`); here these are the same small
     /// whole numbers, divided by the same number, and division of floats keeps their order: exactly so many layers go
     /// to each GPU. One GPU needs no proportions.
-    #[must_use]
     pub fn by_counts(counts: &[u32]) -> Self {
         let all = counts.iter().fold(0, |sum: u32, &count| sum.saturating_add(count));
-        #[allow(clippy::cast_precision_loss)] // at most 513: exact
         let proportions: Vec<f32> = counts.iter().map(|&count| count as f32).collect();
         let split = Self::layers(all);
         if proportions.len() > 1 { split.tensor_split(proportions) } else { split }
     }
 
-    /// Sets the proportions of the layers per GPU.
-    #[must_use]
-    pub fn tensor_split(mut self, proportions: impl Into<Vec<f32>>) -> Self {
-        self.tensor_split = proportions.into();
-        self
-    }
-
-    /// Sets which weights go elsewhere than their layer.
-    #[must_use]
-    pub fn overrides(mut self, overrides: impl Into<Vec<TensorOverride>>) -> Self {
-        self.overrides = overrides.into();
-        self
+    setters! {
+        /// Sets the proportions of the layers per GPU.
+        tensor_split(proportions: impl Into<Vec<f32>>) tensor_split = proportions.into();
+        /// Sets which weights go elsewhere than their layer.
+        overrides(overrides: impl Into<Vec<TensorOverride>>) overrides = overrides.into();
     }
 }
 
 impl TensorOverride {
     /// Weights whose name has a match of this pattern go there.
-    #[must_use]
     pub fn new(pattern: impl Into<String>, place: Place) -> Self {
         Self { pattern: pattern.into(), place }
     }

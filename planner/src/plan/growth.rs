@@ -13,10 +13,6 @@ use super::{Confidence, Error, Probe};
 const MOST_PROBES: usize = 3;
 
 /// Makes the context as long as the estimate finds room for, up to what the model was trained on.
-///
-/// # Errors
-///
-/// What keeps llama.cpp from taking the parameters at all.
 pub(super) fn grow(profile: &ModelProfile, chosen: &mut Chosen<'_>) -> Result<(), Error> {
     let most = longest(profile, chosen, true, &Footprints::default())?;
     if let Some((params, levels)) = most {
@@ -27,10 +23,6 @@ pub(super) fn grow(profile: &ModelProfile, chosen: &mut Chosen<'_>) -> Result<()
 }
 
 /// The same, as llama.cpp confirms it.
-///
-/// # Errors
-///
-/// What keeps llama.cpp from taking the parameters at all.
 pub(super) fn grow_probed(
     profile: &ModelProfile,
     chosen: &mut Chosen<'_>,

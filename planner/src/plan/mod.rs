@@ -119,7 +119,6 @@ pub enum Confidence {
 impl Plan {
     /// The tokens that the model was trained on, where the context of a sequence has more: what it makes of the others
     /// may be nonsense, unless [`Rope`](crate::memory::Rope) says how to scale them.
-    #[must_use]
     pub fn trained_on_fewer(&self) -> Option<u32> {
         let trained = self.model.n_ctx_train;
         (trained > 0 && self.context.n_ctx_seq() > trained).then_some(trained)
@@ -131,13 +130,11 @@ impl Plan {
     }
 
     /// The host.
-    #[must_use]
     pub fn host(&self) -> Option<&Placement> {
         self.placements.iter().find(|placement| placement.kind == PlacementKind::Host)
     }
 
     /// What llama.cpp is told of it.
-    #[must_use]
     pub fn split(&self) -> Split {
         Split::layers(self.n_gpu_layers)
             .tensor_split(self.tensor_split.clone())
@@ -145,7 +142,6 @@ impl Plan {
     }
 
     /// Layers of the model, the output layer counted.
-    #[must_use]
     pub const fn layers(&self) -> u32 {
         self.model.blocks + 1
     }

@@ -49,15 +49,12 @@ impl Paging {
     }
 
     /// Seconds that a token waits for the disk, at least.
-    #[must_use]
-    #[allow(clippy::cast_precision_loss)] // bytes of a model: to a millionth of a millionth
     pub fn seconds_per_token(&self) -> f64 {
         self.bytes_per_token as f64 / self.disk.bytes_per_second.max(1) as f64
     }
 
     /// A predicted speed with what the disk takes of the time: of each token, and of each of a prompt's
     /// computations, which need all.
-    #[allow(clippy::cast_precision_loss)] // bytes of a model
     pub(super) fn slow_down(&self, mut speed: Speed, n_ubatch: u32) -> Speed {
         let slower = |speed: f64, tokens: f64, seconds: f64| {
             (tokens * 1e4 / (tokens / speed + seconds)).round() / 1e4

@@ -51,7 +51,6 @@ pub struct Placement {
     pub budget: u64,
 }
 
-#[allow(clippy::trivially_copy_pass_by_ref)] // as serde calls it
 const fn is_zero(bytes: &u64) -> bool {
     *bytes == 0
 }

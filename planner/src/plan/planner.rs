@@ -29,6 +29,7 @@ const WORTH_TELLING: f64 = 1.1;
 /// # Ok(()) }
 /// ```
 #[derive(Debug, Clone)]
+#[must_use]
 pub struct Planner<'a> {
     pub(super) profile: &'a ModelProfile,
     pub(super) machine: &'a Machine,
@@ -38,20 +39,17 @@ pub struct Planner<'a> {
 
 impl<'a> Planner<'a> {
     /// A planner with the default request.
-    #[must_use]
     pub fn new(profile: &'a ModelProfile, machine: &'a Machine) -> Self {
         Self { profile, machine, request: Request::new(), companions: Vec::new() }
     }
 
     /// Sets what is asked for.
-    #[must_use]
     pub fn request(mut self, request: Request) -> Self {
         self.request = request;
         self
     }
 
     /// Leaves room for something that is loaded beside the model: an mmproj, a draft. It goes to a GPU where it can.
-    #[must_use]
     pub fn beside(mut self, companion: Companion) -> Self {
         self.companions.push(companion);
         self
@@ -261,7 +259,6 @@ impl<'a> Planner<'a> {
     }
 
     /// Why the estimate cannot be trusted with this model, if it cannot: then only a probe can plan it.
-    #[must_use]
     pub fn unknown(&self) -> Option<String> {
         let embeds = self.request.embeds().then(|| {
             "a context for embeddings computes what we have no model of (llama-graph.cpp, build_pooling)".to_owned()

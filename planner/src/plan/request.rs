@@ -35,13 +35,11 @@ impl Context {
     pub const DEFAULT_TOKENS: u32 = 4096;
 
     /// Whether there may be more of them.
-    #[must_use]
     pub const fn may_grow(self) -> bool {
         matches!(self, Self::AtLeast(_) | Self::Auto)
     }
 
     /// The number of tokens for this model; of what [may grow](Self::may_grow) the least.
-    #[must_use]
     pub fn tokens(self, profile: &ModelProfile) -> u32 {
         let trained = profile.hparams.n_ctx_train;
         match self {
@@ -162,6 +160,7 @@ pub enum HostParts {
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
+#[must_use]
 pub struct Request {
     /// Tokens of context.
     pub context: Context,
@@ -203,16 +202,6 @@ pub struct Request {
     pub params: ContextParams,
 }
 
-/// `name(argument: type) field = value`: a setter that is called so.
-macro_rules! setters {
-    ($($(#[$doc:meta])* $name:ident($argument:ident: $ty:ty) $($field:ident).+ = $value:expr;)*) => {
-        $($(#[$doc])* #[must_use] pub const fn $name(mut self, $argument: $ty) -> Self {
-            self.$($field).+ = $value;
-            self
-        })*
-    };
-}
-
 impl Default for Request {
     fn default() -> Self {
         Self::new()
@@ -224,7 +213,6 @@ impl Request {
     const LARGEST_UBATCH: u32 = 2048;
 
     /// The default request.
-    #[must_use]
     pub fn new() -> Self {
         Self {
             context: Context::Default,
@@ -245,6 +233,7 @@ impl Request {
     }
 
     setters! {
+        const:
         /// Sets how many tokens of context there are, or how many there may be.
         context(tokens: Context) context = tokens;
         /// Sets what makes a plan better.
@@ -291,20 +280,18 @@ impl Request {
     }
 
     /// Sets the tokens of context: [`Context::Tokens`].
-    #[must_use]
     pub const fn n_ctx(self, tokens: u32) -> Self {
         self.context(Context::Tokens(tokens))
     }
 
-    /// Sets the layers on GPUs: a number is [at most](GpuLayers::AtMost) so many.
-    #[must_use]
-    pub fn n_gpu_layers(mut self, layers: impl Into<GpuLayers>) -> Self {
-        self.gpu_layers = layers.into();
-        self
+    setters! {
+        /// Sets the layers on GPUs: a number is [at most](GpuLayers::AtMost) so many.
+        n_gpu_layers(layers: impl Into<GpuLayers>) gpu_layers = layers.into();
+        /// Sets the depths that the plan's speed is told for, in tokens.
+        at(depths: impl Into<Vec<u32>>) at = depths.into();
     }
 
     /// Sets the types of keys and values (llama.cpp: `F16` and `F16`).
-    #[must_use]
     pub const fn kv_types(mut self, keys: KvType, values: KvType) -> Self {
         self.params.type_k = keys;
         self.params.type_v = values;
@@ -312,17 +299,9 @@ impl Request {
     }
 
     /// Sets the tokens that are computed at once (llama.cpp: 512), and no others.
-    #[must_use]
     pub const fn n_ubatch(mut self, tokens: u32) -> Self {
         self.params.n_ubatch = tokens;
         self.max_ubatch = None;
-        self
-    }
-
-    /// Sets the depths that the plan's speed is told for, in tokens.
-    #[must_use]
-    pub fn at(mut self, depths: impl Into<Vec<u32>>) -> Self {
-        self.at = depths.into();
         self
     }
 
@@ -333,7 +312,6 @@ impl Request {
     /// what the model was trained on if that is less. Up to 16 texts share one, unless [`n_seq_max`](Self::n_seq_max)
     /// is set to more, or afterwards to less. Only llama.cpp knows what it takes: such a plan is a
     /// [probed](super::Planner::plan_probed) one, of whole layers.
-    #[must_use]
     pub const fn embeddings(mut self, pooling: Pooling) -> Self {
         const TEXTS: u32 = 16;
         self.params.embeddings = Some(pooling);

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 /// takes: `4096+512`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
+#[must_use]
 pub struct Workload {
     /// Tokens in the context before the prompt: earlier turns.
     #[serde(default)]
@@ -20,13 +21,11 @@ pub struct Workload {
 
 impl Workload {
     /// A prompt and its reply, in an empty context.
-    #[must_use]
     pub const fn new(prompt: u32, reply: u32) -> Self {
         Self { before: 0, prompt, reply }
     }
 
     /// Sets the tokens before the prompt.
-    #[must_use]
     pub const fn after(mut self, tokens: u32) -> Self {
         self.before = tokens;
         self
@@ -34,14 +33,12 @@ impl Workload {
 
     /// What a plan is made for where nothing is stated: a prompt of 1024 tokens and 256 of a reply, the middle of which
     /// is the middle of the context. In a short context both are the less.
-    #[must_use]
     pub fn typical(n_ctx: u32) -> Self {
         let (prompt, reply) = ((n_ctx / 4).min(1024), (n_ctx / 8).min(256));
         Self::new(prompt, reply).after((n_ctx / 2).saturating_sub(prompt + reply / 2))
     }
 
     /// The tokens before the middle of the reply.
-    #[must_use]
     pub const fn depth(&self) -> u32 {
         self.before.saturating_add(self.prompt).saturating_add(self.reply / 2)
     }
@@ -52,7 +49,6 @@ impl Workload {
     }
 
     /// All tokens.
-    #[must_use]
     pub const fn tokens(&self) -> u32 {
         self.before.saturating_add(self.prompt).saturating_add(self.reply)
     }

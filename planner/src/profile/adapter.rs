@@ -270,7 +270,6 @@ impl ModelProfile {
 
     /// The same model with a control vector, which takes `n_embd` floats for each layer but the first, on
     /// the layer's device.
-    #[must_use]
     pub const fn with_control_vector(mut self) -> Self {
         self.adapters.control_vector = true;
         self

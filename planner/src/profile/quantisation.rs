@@ -93,7 +93,6 @@ impl ModelProfile {
     /// This model in another quantisation, about: each matrix of a block has the quantisation's bits per element, where
     /// `llama-quantize` gives some more and some fewer. Together they are within a hundredth of published files. What
     /// is not quantised in this file (norms, routers), or has rows of no whole blocks, stays as it is.
-    #[must_use]
     pub fn quantised(&self, quantisation: Quantisation) -> Self {
         if self.file_type == Some(quantisation.name()) {
             return self.clone();

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use crate::folder::Fake;
 use autoplace_planner::gguf::TensorType;
 use autoplace_planner::machine::{
-    Bandwidth, BandwidthCache, Date, Detector, GgmlDevice, GgmlKind, Gpu, GpuKind, HeadroomCache,
-    Host, LearnedHeadroom, Machine, MeasuredRates, MigSlice, PciId, RatesCache, WeightRate, gib,
-    mib,
+    Bandwidth, Date, Detector, GgmlDevice, GgmlKind, Gpu, GpuKind, Host, LearnedHeadroom, Machine,
+    MeasuredRates, MeasurementCache, MigSlice, PciId, WeightRate, gib, mib,
 };
 use proptest::prelude::{any, prop_assert, prop_assert_eq, proptest};
+use tempfile::TempDir;
 
 const BUILD: &str = "autoplace 0.1.0, llama.cpp 0.6.0";
 
@@ -47,6 +47,20 @@ fn card() -> Gpu {
     gpu
 }
 
+/// An empty cache, and its folder.
+fn empty() -> (TempDir, MeasurementCache) {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = MeasurementCache::at(folder.path().join("new"));
+    (folder, cache)
+}
+
+/// Keeps rates of a host.
+fn put_rates(cache: &MeasurementCache, host: &Host, rates: MeasuredRates) {
+    let mut machine = Machine::new(host.clone());
+    machine.host.rates = Some(rates);
+    cache.put_rates(&machine, BUILD);
+}
+
 /// The only file in a folder.
 fn only(folder: &Path) -> PathBuf {
     let mut files = fs::read_dir(folder).unwrap();
@@ -57,33 +71,31 @@ fn only(folder: &Path) -> PathBuf {
 
 #[test]
 fn a_bandwidth_is_found_again_by_the_machine_it_was_measured_on_alone() {
-    let folder = tempfile::tempdir().unwrap();
-    let cache = BandwidthCache::at(folder.path().join("new"));
+    let (folder, cache) = empty();
     let one = Host::new(gib(64)).physical_cores(8);
     let other = Host::new(gib(64)).physical_cores(16);
-    assert_eq!(cache.get(&one), None);
-    cache.put(&one, measured(60_000_000_000));
-    cache.put(&other, measured(90_000_000_000));
-    assert_eq!(cache.get(&one), Some(measured(60_000_000_000)));
-    assert_eq!(cache.get(&other), Some(measured(90_000_000_000)));
-    assert_eq!(cache.get(&Host::new(gib(64))), None);
+    assert_eq!(cache.bandwidth(&one), None);
+    cache.put_bandwidth(&one, measured(60_000_000_000));
+    cache.put_bandwidth(&other, measured(90_000_000_000));
+    assert_eq!(cache.bandwidth(&one), Some(measured(60_000_000_000)));
+    assert_eq!(cache.bandwidth(&other), Some(measured(90_000_000_000)));
+    assert_eq!(cache.bandwidth(&Host::new(gib(64))), None);
     // A kernel that keeps some more of the memory makes no other machine.
     let booted = Host::new(gib(64) - (100 << 20)).physical_cores(8);
-    assert_eq!(cache.get(&booted), Some(measured(60_000_000_000)));
-    cache.put(&booted, measured(61_000_000_000));
-    assert_eq!(cache.get(&one), Some(measured(61_000_000_000)));
+    assert_eq!(cache.bandwidth(&booted), Some(measured(60_000_000_000)));
+    cache.put_bandwidth(&booted, measured(61_000_000_000));
+    assert_eq!(cache.bandwidth(&one), Some(measured(61_000_000_000)));
     assert_eq!(fs::read_dir(folder.path().join("new")).unwrap().count(), 2);
 }
 
 #[test]
 fn headroom_is_found_again_by_the_same_device_driver_backend_and_build_alone() {
-    let folder = tempfile::tempdir().unwrap();
-    let cache = HeadroomCache::at(folder.path().join("new"));
-    cache.put(&card(), BUILD, learned(mib(20), mib(30)));
-    assert_eq!(cache.get(&card(), BUILD), Some(learned(mib(20), mib(30))));
+    let (_folder, cache) = empty();
+    cache.put_headroom(&card(), BUILD, learned(mib(20), mib(30)));
+    assert_eq!(cache.headroom(&card(), BUILD), Some(learned(mib(20), mib(30))));
     // What else is used of it does not matter.
     let crowded = card().free(gib(1)).device("CUDA3");
-    assert!(cache.get(&crowded, BUILD).is_some());
+    assert!(cache.headroom(&crowded, BUILD).is_some());
     let (mut newer, mut unknown, mut slice) = (card(), card(), card());
     newer.driver = Some("560.35.03".to_owned());
     unknown.driver = None;
@@ -96,69 +108,63 @@ fn headroom_is_found_again_by_the_same_device_driver_backend_and_build_alone() {
         card().backend("Vulkan"),
         Gpu::new("RTX 4090").total(gib(24)),
     ] {
-        assert_eq!(cache.get(&other, BUILD), None, "{other:?}");
+        assert_eq!(cache.headroom(&other, BUILD), None, "{other:?}");
     }
-    assert_eq!(cache.get(&card(), "autoplace 0.2.0"), None);
+    assert_eq!(cache.headroom(&card(), "autoplace 0.2.0"), None);
 }
 
 #[test]
 fn rates_are_found_again_by_device_build_and_threads_and_later_ones_are_added() {
-    let folder = tempfile::tempdir().unwrap();
-    let cache = RatesCache::at(folder.path().join("new"));
+    let (_folder, cache) = empty();
     let host = Host::new(gib(64)).physical_cores(8);
-    let with = |build: &str, threads| cache.host(&host, build, |it| it.threads == Some(threads));
-    assert_eq!(cache.host(&host, BUILD, |_| true), None);
-    cache.put_host(&host, BUILD, rates(Some(8), &[(TensorType::Q4_K, 10)]));
-    cache.put_host(&host, BUILD, rates(Some(8), &[(TensorType::Q6_K, 11)]));
+    let with =
+        |build: &str, threads| cache.host_rates(&host, build, |it| it.threads == Some(threads));
+    assert_eq!(cache.host_rates(&host, BUILD, |_| true), None);
+    put_rates(&cache, &host, rates(Some(8), &[(TensorType::Q4_K, 10)]));
+    put_rates(&cache, &host, rates(Some(8), &[(TensorType::Q6_K, 11)]));
     let one = rates(Some(1), &[(TensorType::Q4_K, 4)]);
-    cache.put_host(&host, BUILD, one.clone());
+    put_rates(&cache, &host, one.clone());
     let both = [(TensorType::Q4_K, 10), (TensorType::Q6_K, 11)];
     assert_eq!(with(BUILD, 8), Some(rates(Some(8), &both)));
-    let latest = cache.host(&host, BUILD, |_| true);
+    let latest = cache.host_rates(&host, BUILD, |_| true);
     assert_eq!(latest, Some(one));
     assert_eq!((with(BUILD, 4), with("another build", 8)), (None, None));
-    assert_eq!(cache.host(&Host::new(gib(64)), BUILD, |_| true), None);
+    assert_eq!(cache.host_rates(&Host::new(gib(64)), BUILD, |_| true), None);
 
     let gpu = Gpu::new("RTX 4090").total(gib(24));
     let card = rates(None, &[(TensorType::Q4_K, 900)]);
     let mut machine = Machine::new(host.clone()).with_gpu(gpu.clone());
     machine.gpus[0].rates = Some(card.clone());
-    cache.put(&machine, BUILD);
-    assert_eq!(cache.gpu(&gpu, BUILD), Some(card.clone()));
-    assert_eq!(cache.gpu(&gpu, "another build"), None);
+    cache.put_rates(&machine, BUILD);
+    assert_eq!(cache.gpu_rates(&gpu, BUILD), Some(card.clone()));
+    assert_eq!(cache.gpu_rates(&gpu, "another build"), None);
 }
 
 #[test]
-fn of_another_machines_gpu_nothing_is_kept() {
-    // Its driver is not known.
-    let folder = tempfile::tempdir().unwrap();
-    let remote = card().kind(GpuKind::Remote);
-    let (headroom, speeds) = (HeadroomCache::at(folder.path()), RatesCache::at(folder.path()));
-    headroom.put(&remote, BUILD, learned(20, 30));
-    speeds.put_gpu(&remote, BUILD, rates(None, &[(TensorType::Q4_K, 900)]));
-    assert_eq!(headroom.get(&remote, BUILD), None);
-    assert_eq!(speeds.gpu(&remote, BUILD), None);
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
-}
-
-#[test]
-fn what_was_not_measured_is_not_kept() {
-    let folder = tempfile::tempdir().unwrap();
+fn what_was_not_measured_or_is_of_another_machine_is_not_kept() {
+    let (folder, cache) = empty();
     let host = Host::new(gib(64)).bandwidth(5);
-    BandwidthCache::at(folder.path()).put(&host, host.bandwidth.unwrap());
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    cache.put_bandwidth(&host, host.bandwidth.unwrap());
+    // The driver of a remote GPU is not known.
+    let mut remote = card().kind(GpuKind::Remote);
+    remote.rates = Some(rates(None, &[(TensorType::Q4_K, 900)]));
+    cache.put_headroom(&remote, BUILD, learned(20, 30));
+    cache.put_rates(&Machine::new(host).with_gpu(remote.clone()), BUILD);
+    assert_eq!(cache.headroom(&remote, BUILD), None);
+    assert_eq!(cache.gpu_rates(&remote, BUILD), None);
+    assert!(!folder.path().join("new").exists());
 }
 
 #[test]
 fn the_file_has_its_version_what_it_is_of_and_the_day() {
-    let content = |put: &dyn Fn(&Path)| {
+    let content = |put: &dyn Fn(&MeasurementCache)| {
         let folder = tempfile::tempdir().unwrap();
-        put(folder.path());
+        put(&MeasurementCache::at(folder.path()));
         let text = fs::read_to_string(only(folder.path())).unwrap();
         serde_json::from_str::<serde_json::Value>(&text).unwrap()
     };
     let host = Host::new(gib(64)).physical_cores(8);
-    let file = content(&|folder| BandwidthCache::at(folder).put(&host, measured(60_000_000_000)));
+    let file = content(&|cache| cache.put_bandwidth(&host, measured(60_000_000_000)));
     let bandwidth = serde_json::json!({
         "bytes_per_second": 60_000_000_000_u64, "source": "measured", "date": "2026-11-21"
     });
@@ -166,12 +172,10 @@ fn the_file_has_its_version_what_it_is_of_and_the_day() {
     let expected = serde_json::json!({"version": 2, "key": key, "value": bandwidth});
     assert_eq!(file, expected);
 
-    let file = content(&|folder| HeadroomCache::at(folder).put(&card(), BUILD, learned(20, 30)));
+    let file = content(&|cache| cache.put_headroom(&card(), BUILD, learned(20, 30)));
     let of = "NVIDIA GeForce RTX 4090 at 0000:01:00.0, driver 550.54.14, CUDA";
-    assert_eq!(file["version"], 2);
     assert_eq!(file["key"], format!("{of}, {BUILD}"));
-    assert_eq!(file["value"]["driver"], 20);
-    assert_eq!(file["value"]["date"], "2026-11-21");
+    assert_eq!((&file["value"]["driver"], &file["value"]["growth"]), (&20.into(), &30.into()));
 }
 
 /// Checks that each of these, made of the file that a cache wrote, is as good as none and written again.
@@ -203,12 +207,17 @@ fn replaced(folder: &Path, put: impl Fn(), is_there: impl Fn() -> bool, wrong: &
 
 #[test]
 fn a_file_that_is_no_cache_is_ignored_and_replaced() {
-    let folder = tempfile::tempdir().unwrap();
-    let (host, cache) = (Host::new(gib(64)), BandwidthCache::at(folder.path()));
+    let cache_at = || {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = MeasurementCache::at(folder.path());
+        (folder, cache)
+    };
+    let (folder, cache) = cache_at();
+    let host = Host::new(gib(64));
     replaced(
         folder.path(),
-        || cache.put(&host, measured(60_000_000_000)),
-        || cache.get(&host) == Some(measured(60_000_000_000)),
+        || cache.put_bandwidth(&host, measured(60_000_000_000)),
+        || cache.bandwidth(&host) == Some(measured(60_000_000_000)),
         &[
             ("64 GiB", "65 GiB"),
             ("60000000000", "-5"),
@@ -217,29 +226,21 @@ fn a_file_that_is_no_cache_is_ignored_and_replaced() {
             ("measured", "stated"),
         ],
     );
-    let folder = tempfile::tempdir().unwrap();
-    let cache = HeadroomCache::at(folder.path());
     // More than the card has was not measured on it.
+    let (folder, cache) = cache_at();
     let (too_much, most) = (format!(" {},", gib(25)), format!(" {},", u64::MAX));
     replaced(
         folder.path(),
-        || cache.put(&card(), BUILD, learned(20, 30)),
-        || cache.get(&card(), BUILD) == Some(learned(20, 30)),
-        &[
-            (" 20,", " -20,"),
-            ("\"driver\": 20,", ""),
-            ("11-21", "13-21"),
-            (" 20,", &too_much),
-            (" 20,", &most),
-        ],
+        || cache.put_headroom(&card(), BUILD, learned(20, 30)),
+        || cache.headroom(&card(), BUILD) == Some(learned(20, 30)),
+        &[(" 20,", " -20,"), ("\"driver\": 20,", ""), (" 20,", &too_much), (" 20,", &most)],
     );
-    let folder = tempfile::tempdir().unwrap();
-    let cache = RatesCache::at(folder.path());
+    let (folder, cache) = cache_at();
     let q4 = rates(Some(8), &[(TensorType::Q4_K, 10)]);
     replaced(
         folder.path(),
-        || cache.put_host(&host, BUILD, q4.clone()),
-        || cache.host(&host, BUILD, |_| true) == Some(q4.clone()),
+        || put_rates(&cache, &host, q4.clone()),
+        || cache.host_rates(&host, BUILD, |_| true) == Some(q4.clone()),
         &[],
     );
 }
@@ -249,34 +250,34 @@ fn a_folder_that_cannot_be_written_is_no_error() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     fs::write(&file, "").unwrap();
-    let cache = HeadroomCache::at(file.join("below"));
-    cache.put(&card(), BUILD, learned(20, 30));
-    assert_eq!(cache.get(&card(), BUILD), None);
+    let cache = MeasurementCache::at(file.join("below"));
+    cache.put_headroom(&card(), BUILD, learned(20, 30));
+    assert_eq!(cache.headroom(&card(), BUILD), None);
 }
 
 #[test]
 fn of_headroom_the_most_that_was_seen_stays_and_nothing_beside_its_file() {
     let folder = tempfile::tempdir().unwrap();
-    let cache = HeadroomCache::at(folder.path());
-    cache.put(&card(), BUILD, learned(20, 50));
-    cache.put(&card(), BUILD, learned(40, 30));
-    assert_eq!(cache.get(&card(), BUILD), Some(learned(40, 50)));
+    let cache = MeasurementCache::at(folder.path());
+    cache.put_headroom(&card(), BUILD, learned(20, 50));
+    cache.put_headroom(&card(), BUILD, learned(40, 30));
+    assert_eq!(cache.headroom(&card(), BUILD), Some(learned(40, 50)));
     only(folder.path());
 }
 
 #[test]
 fn threads_that_keep_something_at_once_lose_nothing() {
     let folder = tempfile::tempdir().unwrap();
-    let cache = HeadroomCache::at(folder.path());
+    let cache = MeasurementCache::at(folder.path());
     let cards = (0..16).map(|bus| card().pci_id(PciId::new(0, bus, 0, 0)));
     let cards: Vec<Gpu> = cards.collect();
     std::thread::scope(|scope| {
         for card in &cards {
-            scope.spawn(|| cache.put(card, BUILD, learned(20, 30)));
+            scope.spawn(|| cache.put_headroom(card, BUILD, learned(20, 30)));
         }
     });
     for card in &cards {
-        assert_eq!(cache.get(card, BUILD), Some(learned(20, 30)));
+        assert_eq!(cache.headroom(card, BUILD), Some(learned(20, 30)));
     }
 }
 
@@ -290,7 +291,7 @@ fn detection_finds_the_bandwidth_that_was_measured_here() {
     let found = host.measure_bandwidth().unwrap();
     assert!(found.is_measured() && found.bytes_per_second > 0);
     assert_eq!(found.date, Some(Date::today()));
-    BandwidthCache::at(folder.path()).put(&host, found);
+    MeasurementCache::at(folder.path()).put_bandwidth(&host, found);
     assert_eq!(detector.detect().host.bandwidth, Some(found));
     assert_eq!(fake.detector().detect().host.bandwidth, None);
 }
@@ -316,7 +317,7 @@ fn detection_finds_headroom_for_the_build_that_will_use_the_gpu() {
     let detector = || Detector::new().cache_folder(folder.path());
     let here = detected(detector());
     assert_eq!(here.resident_threads, Some(128 * 1536));
-    HeadroomCache::at(folder.path()).put(&here, BUILD, learned(20, 30));
+    MeasurementCache::at(folder.path()).put_headroom(&here, BUILD, learned(20, 30));
 
     let found = detected(detector().for_build(BUILD)).learned;
     assert_eq!(found, Some(learned(20, 30)));
@@ -348,7 +349,7 @@ fn a_new_version_of_the_driver_is_measured_anew() {
     };
     let old = card("550.54.14");
     assert_eq!(old.driver.as_deref(), Some("550.54.14"));
-    HeadroomCache::at(folder.path()).put(&old, BUILD, learned(20, 30));
+    MeasurementCache::at(folder.path()).put_headroom(&old, BUILD, learned(20, 30));
     assert_eq!(card("550.54.14").learned, Some(learned(20, 30)));
     assert_eq!(card("560.35.03").learned, None);
 }
@@ -357,13 +358,13 @@ proptest! {
     #[test]
     fn no_file_makes_it_panic_or_say_more_than_the_card_has(text in any::<Vec<u8>>(), tail in "[0-9a-z \n-]{0,60}") {
         let folder = tempfile::tempdir().unwrap();
-        let cache = HeadroomCache::at(folder.path());
-        cache.put(&card(), BUILD, learned(20, 30));
+        let cache = MeasurementCache::at(folder.path());
+        cache.put_headroom(&card(), BUILD, learned(20, 30));
         let file = only(folder.path());
         let begun = [b"{\"version\": 2, \"key\": ", text.as_slice(), tail.as_bytes()].concat();
         for content in [begun, text] {
             fs::write(&file, content).unwrap();
-            let found = cache.get(&card(), BUILD);
+            let found = cache.headroom(&card(), BUILD);
             prop_assert!(found.is_none_or(|learned| learned.total() <= card().total));
         }
     }
@@ -371,9 +372,9 @@ proptest! {
     #[test]
     fn every_measurement_survives_the_file(driver in 0..gib(12), growth in 0..gib(12), name in "\\PC*") {
         let folder = tempfile::tempdir().unwrap();
-        let cache = HeadroomCache::at(folder.path());
+        let cache = MeasurementCache::at(folder.path());
         let gpu = Gpu::new(name).total(gib(24));
-        cache.put(&gpu, BUILD, learned(driver, growth));
-        prop_assert_eq!(cache.get(&gpu, BUILD), Some(learned(driver, growth)));
+        cache.put_headroom(&gpu, BUILD, learned(driver, growth));
+        prop_assert_eq!(cache.headroom(&gpu, BUILD), Some(learned(driver, growth)));
     }
 }

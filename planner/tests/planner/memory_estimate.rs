@@ -262,10 +262,8 @@ fn an_override_that_cannot_be_followed_is_an_error_that_names_it() {
         error("ffn", Place::Gpu(2)),
         "tensor_buft_overrides `ffn`: there is no GPU 2: there are 2"
     );
-    assert_eq!(
-        error("(?i)ffn", Place::Host),
-        "tensor_buft_overrides `(?i)ffn`: of groups that begin with `(?` only `(?:` is taken"
-    );
+    let flags = error("(?i)ffn", Place::Host);
+    assert!(flags.starts_with("tensor_buft_overrides `(?i)ffn`: C++ could read it"), "{flags}");
     assert!(error("ffn(", Place::Host).starts_with("tensor_buft_overrides `ffn(`: "));
 }
 

@@ -4,9 +4,7 @@ use autoplace_planner::machine::{Gpu, Host, Machine, gib, mib};
 use autoplace_planner::memory::Headroom;
 use autoplace_planner::plan::{Error, KvPlace, Plan, Planner, Policy, Request};
 use autoplace_planner::profile::ModelProfile;
-use proptest::prelude::{
-    Just, ProptestConfig, Strategy, prop, prop_assert, prop_assert_eq, prop_oneof, proptest,
-};
+use proptest::prelude::{Just, ProptestConfig, Strategy, prop, prop_assert, prop_oneof, proptest};
 
 use crate::plan_properties::assert_sound;
 use crate::shapes::any::shape;
@@ -69,7 +67,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn every_plan_is_sound_and_the_same_each_time(
+    fn sound_and_never_slower_than_with_the_most_layers(
         shape in shape(),
         gpus in gpus(3),
         host in mib(600)..gib(8),
@@ -77,24 +75,11 @@ proptest! {
     ) {
         let profile = shape.profile();
         let machine = machine(&gpus, host);
-        let found = plan(&profile, &machine, &request);
-        let again = plan(&profile, &machine, &request);
-        prop_assert_eq!(format!("{found:?}"), format!("{again:?}"));
-        if let Ok(plan) = found {
-            assert_sound(&plan);
+        let fastest = plan(&profile, &machine, &request);
+        if let Ok(plan) = &fastest {
+            assert_sound(plan);
         }
-    }
-
-    #[test]
-    fn never_slower_than_with_the_most_layers(
-        shape in shape(),
-        gpus in gpus(3),
-        host in mib(600)..gib(8),
-        request in request(),
-    ) {
-        let profile = shape.profile();
-        let machine = machine(&gpus, host);
-        let fastest = seconds(&plan(&profile, &machine, &request));
+        let fastest = seconds(&fastest);
         let most_layers = request.policy(Policy::MostLayers);
         let most_layers = seconds(&plan(&profile, &machine, &most_layers));
         prop_assert!(fastest <= 1.01 * most_layers, "{fastest} {most_layers}");

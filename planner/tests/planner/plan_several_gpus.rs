@@ -7,15 +7,20 @@ use autoplace_planner::memory::{
 };
 use autoplace_planner::plan::{Error, GpuLayers, Plan, Planner, Policy, Request};
 use autoplace_planner::profile::ModelProfile;
-use proptest::prelude::{Strategy, prop, prop_assert, prop_assert_eq, proptest};
+use proptest::prelude::{Strategy, prop_assert_eq, proptest};
 
-use crate::plan_properties::assert_sound;
-use crate::shapes::any::{request, shape};
+use crate::shapes::any::{gpus, request, shape};
 use crate::shapes::{LLAMA_8B, LLAMA_70B, Shape};
 
-fn machine(gpus: &[Gpu]) -> Machine {
-    let host = Machine::new(Host::new(gib(64)));
-    gpus.iter().cloned().fold(host, Machine::with_gpu)
+fn most_layers(
+    profile: &ModelProfile,
+    host: &Host,
+    gpus: &[Gpu],
+    request: &Request,
+) -> Result<Plan, Error> {
+    let machine = Machine::new(host.clone());
+    let machine = gpus.iter().cloned().fold(machine, Machine::with_gpu);
+    Planner::new(profile, &machine).request(request.clone().policy(Policy::MostLayers)).plan()
 }
 
 fn cards(free: &[u64]) -> Vec<Gpu> {
@@ -26,17 +31,7 @@ fn cards(free: &[u64]) -> Vec<Gpu> {
 }
 
 fn plan(profile: &ModelProfile, gpus: &[Gpu], request: &Request) -> Result<Plan, Error> {
-    let machine = machine(gpus);
-    Planner::new(profile, &machine).request(request.clone().policy(Policy::MostLayers)).plan()
-}
-
-fn layers(plan: &Plan) -> Vec<u32> {
-    plan.gpus().map(|placement| placement.layers).collect()
-}
-
-/// Up to three cards of 24 GiB with little free, so that small models do not fit one of them.
-fn few() -> impl Strategy<Value = Vec<Gpu>> {
-    prop::collection::vec(mib(1)..gib(1), 1..4).prop_map(|free| cards(&free))
+    most_layers(profile, &Host::new(gib(64)), gpus, request)
 }
 
 /// A model of at most eight blocks.
@@ -46,7 +41,13 @@ fn small() -> impl Strategy<Value = Shape> {
 
 /// Whether so many layers on each of these GPUs fit, put together anew from the parts. Where several hold all of them,
 /// a single copy of the graph will do.
-fn fits(profile: &ModelProfile, gpus: &[&Gpu], request: &Request, counts: &[u32]) -> bool {
+fn fits(
+    profile: &ModelProfile,
+    host: &Host,
+    gpus: &[&Gpu],
+    request: &Request,
+    counts: &[u32],
+) -> bool {
     let mut params: ContextParams = request.params.clone();
     params.n_ctx = request.context.tokens(profile);
     let estimate = Estimate::new(profile, gpus, &params).unwrap();
@@ -55,11 +56,15 @@ fn fits(profile: &ModelProfile, gpus: &[&Gpu], request: &Request, counts: &[u32]
     let fits = |estimate: &Estimate| {
         let footprints = estimate.footprints_of(&assignment);
         let unsure = estimate.uncertainty(&assignment);
-        let devices = gpus.iter().zip(&footprints.gpus).zip(&unsure.gpus);
-        devices.into_iter().all(|((gpu, footprint), &unsure)| {
+        let host_headroom = Headroom::of_host(host, &workload, true, unsure.host);
+        let mut host_needed = footprints.host.total() + host_headroom.total();
+        let mut devices = gpus.iter().zip(&footprints.gpus).zip(&unsure.gpus);
+        let gpus_fit = devices.all(|((gpu, footprint), &unsure)| {
             let headroom = request.headroom.of_gpu(gpu, &workload, unsure, false);
+            host_needed += gpu.bytes_of_host(footprint.total(), headroom.total());
             footprint.total() + headroom.total() <= gpu.free
-        })
+        });
+        gpus_fit && host_needed <= host.available
     };
     let all = counts.iter().sum::<u32>() == profile.full_offload();
     fits(&estimate) || {
@@ -84,7 +89,7 @@ fn ways(n: u32, gpus: usize) -> Vec<Vec<u32>> {
 }
 
 /// The most layers over every set of GPUs and every way to share them out.
-fn brute_force(profile: &ModelProfile, gpus: &[Gpu], request: &Request) -> u32 {
+fn brute_force(profile: &ModelProfile, host: &Host, gpus: &[Gpu], request: &Request) -> u32 {
     let mut most = 0;
     for chosen in 1_u32..1 << gpus.len() {
         let chosen: Vec<&Gpu> = (0..gpus.len())
@@ -93,7 +98,7 @@ fn brute_force(profile: &ModelProfile, gpus: &[Gpu], request: &Request) -> u32 {
             .collect();
         for n in most + 1..=profile.full_offload() {
             let mut ways = ways(n, chosen.len()).into_iter();
-            if ways.any(|counts| fits(profile, &chosen, request, &counts)) {
+            if ways.any(|counts| fits(profile, host, &chosen, request, &counts)) {
                 most = n;
             }
         }
@@ -105,31 +110,14 @@ proptest! {
     #[test]
     fn no_other_set_of_gpus_and_no_other_way_to_share_takes_more_layers(
         shape in small(),
-        gpus in few(),
+        gpus in gpus(),
         request in request(),
+        host in mib(300)..gib(4),
     ) {
-        let profile = shape.profile();
-        let found = plan(&profile, &gpus, &request).map_or(0, |plan| plan.n_gpu_layers);
-        prop_assert_eq!(found, brute_force(&profile, &gpus, &request));
-    }
-
-    #[test]
-    fn every_plan_is_sound_and_its_proportions_are_its_layers(
-        shape in small(),
-        gpus in few(),
-        request in request(),
-    ) {
-        if let Ok(plan) = plan(&shape.profile(), &gpus, &request) {
-            assert_sound(&plan);
-            let layers = layers(&plan);
-            prop_assert_eq!(layers.iter().sum::<u32>(), plan.n_gpu_layers);
-            if layers.len() > 1 {
-                let split: Vec<u32> = plan.tensor_split.iter().map(|&part| part as u32).collect();
-                prop_assert_eq!(split, layers);
-            } else {
-                prop_assert!(plan.tensor_split.is_empty());
-            }
-        }
+        let (profile, host) = (shape.profile(), Host::new(host));
+        let found = most_layers(&profile, &host, &gpus, &request);
+        let found = found.map_or(0, |plan| plan.n_gpu_layers);
+        prop_assert_eq!(found, brute_force(&profile, &host, &gpus, &request));
     }
 }
 
@@ -149,7 +137,6 @@ fn a_share_that_no_step_leads_to_is_found() {
     let request = Request::new().n_ctx(183).n_ubatch(183).n_outputs_max(183);
     let profile = shape.profile();
     let found = plan(&profile, &gpus, &request).unwrap();
-    assert_eq!(found.n_gpu_layers, brute_force(&profile, &gpus, &request));
     assert_eq!(found.n_gpu_layers, 4);
 }
 

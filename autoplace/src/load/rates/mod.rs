@@ -44,7 +44,7 @@ const LEAST_WORKING_SET: u64 = 16 << 20;
 /// compute on the host; `None` takes as many as a load would.
 ///
 /// Takes memory while it measures, at most an eighth of what is free on a device, and gives all of it back. Nothing is
-/// kept for the next time: see [`RatesCache::put`](crate::machine::RatesCache::put).
+/// kept for the next time: see [`MeasurementCache`](crate::machine::MeasurementCache).
 ///
 /// # Errors
 ///
@@ -194,7 +194,7 @@ impl Recipe {
     ) -> Machine {
         let mut devices = machine.gpus.iter().filter_map(|gpu| gpu.device.as_deref());
         let is_real = self.machine.is_none() && !devices.any(is_simulated);
-        let Some(cache) = self.terms.learn.rates().filter(|_| is_real) else {
+        let Some(cache) = self.terms.learn.cache(false).filter(|_| is_real) else {
             return machine;
         };
         if profile.file_bytes < LEAST_MODEL {
@@ -202,12 +202,12 @@ impl Recipe {
         }
         let (build, threads) = (build_name(), self.threads_on(&machine));
         for gpu in &mut machine.gpus {
-            gpu.rates = cache.gpu(gpu, &build);
+            gpu.rates = cache.gpu_rates(gpu, &build);
         }
         let devices = Backend::init().map(Backend::devices);
         let way = (Some(threads), repacks(&machine, &devices.unwrap_or_default()));
         machine.host.rates =
-            cache.host(&machine.host, &build, |rates| (rates.threads, rates.repacked) == way);
+            cache.host_rates(&machine.host, &build, |rates| (rates.threads, rates.repacked) == way);
         let params = &self.request.params;
         let kv = match self.request.kv_cache {
             KvCache::Given => [params.type_k, params.type_v],
@@ -227,7 +227,7 @@ impl Recipe {
         if machine == before {
             return machine;
         }
-        cache.put(&machine, &build);
+        cache.put_rates(&machine, &build);
         // A driver may keep some of what it took for its kernels.
         bounded_by_now(machine).unwrap_or(before)
     }

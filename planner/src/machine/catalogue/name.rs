@@ -64,7 +64,6 @@ fn likeness(one: &str, other: &str) -> u8 {
         return 0;
     }
     let likeness = strsim::normalized_damerau_levenshtein(one, other);
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // 0 to 100
     let percent = (likeness * 100.0) as u8;
     let is_part = one.contains(other) || other.contains(one);
     if is_part && one.len().min(other.len()) >= 3 { percent / 2 + 50 } else { percent }

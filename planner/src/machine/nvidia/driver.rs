@@ -57,7 +57,6 @@ pub enum ThrottleReason {
 impl ThrottleReason {
     /// Whether it is worth a word by itself. [`PowerLimit`](Self::PowerLimit) is not: it is how busy cards
     /// find their clocks.
-    #[must_use]
     pub const fn is_fault(self) -> bool {
         !matches!(self, Self::PowerLimit)
     }
@@ -89,13 +88,11 @@ pub struct CardProcesses {
 impl Driver {
     /// Opens the library that the system finds under its usual name; `None` where there is none that
     /// works, and no card.
-    #[must_use]
     pub fn open() -> Option<Self> {
         Self::of(None)
     }
 
     /// Opens the library at a path.
-    #[must_use]
     pub fn open_at(library: &Path) -> Option<Self> {
         Self::of(Some(library))
     }
@@ -115,7 +112,6 @@ impl Driver {
     }
 
     /// How the card at this address is; all `None` where there is no such card.
-    #[must_use]
     pub fn state(&self, card: PciId) -> CardState {
         let Some(device) = self.device(card) else {
             return CardState::default();
@@ -132,7 +128,6 @@ impl Driver {
     /// list is that of all its slices.
     ///
     /// Takes longer than the other questions: each process is asked for its name.
-    #[must_use]
     pub fn processes(&self, card: PciId) -> Option<CardProcesses> {
         let device = self.device(card)?;
         if slices(&device).is_some() {

@@ -269,21 +269,18 @@ impl Encoder {
     }
 
     /// `clip.projector_type`.
-    #[must_use]
     pub fn projector(&self) -> &str {
         &self.name
     }
 
     /// Whether the bound of its compute buffer was held against what clip.cpp reserves; else it is that of
     /// encoders like it.
-    #[must_use]
     pub const fn is_checked(&self) -> bool {
         self.is_checked
     }
 
     /// Tokens of the largest image that llama.cpp would hand it, with at most `max_image_tokens` where that matters; of
     /// the longest sound likewise.
-    #[must_use]
     pub fn tokens(&self, max_image_tokens: Option<u32>) -> u64 {
         self.input(max_image_tokens).tokens
     }

@@ -44,6 +44,7 @@ pub use error::Error;
 /// # Ok(()) }
 /// ```
 #[derive(Debug, Clone)]
+#[must_use]
 pub struct Companion(Kind);
 
 #[derive(Debug, Clone)]
@@ -100,7 +101,6 @@ impl Companion {
 
     /// Limits the tokens of an image, as llama.cpp's `--image-max-tokens` does where the projector takes images of any
     /// size; 0 is no limit. Anything else is not changed by it.
-    #[must_use]
     pub fn max_image_tokens(mut self, tokens: u32) -> Self {
         if let Kind::Mmproj(mmproj) = &mut self.0 {
             mmproj.max_image_tokens = (tokens > 0).then_some(tokens);
@@ -110,7 +110,6 @@ impl Companion {
 
     /// Sets the types of the draft's keys and values, which are `F16` otherwise (`--cache-type-k-draft`). An mmproj has
     /// none.
-    #[must_use]
     pub fn draft_cache(mut self, type_k: KvType, type_v: KvType) -> Self {
         if let Kind::Draft(draft) = &mut self.0 {
             (draft.type_k, draft.type_v) = (type_k, type_v);
@@ -119,7 +118,6 @@ impl Companion {
     }
 
     /// What it is for.
-    #[must_use]
     pub const fn role(&self) -> Role {
         match self.0 {
             Kind::Mmproj(_) => Role::Mmproj,
@@ -128,7 +126,6 @@ impl Companion {
     }
 
     /// Its name for people: `general.name`, or that of the file.
-    #[must_use]
     pub fn name(&self) -> &str {
         match &self.0 {
             Kind::Mmproj(mmproj) => &mmproj.name,
@@ -137,7 +134,6 @@ impl Companion {
     }
 
     /// The encoders of an mmproj: one, or one for images and one for sound. A draft has none.
-    #[must_use]
     pub fn encoders(&self) -> &[Encoder] {
         match &self.0 {
             Kind::Mmproj(mmproj) => &mmproj.encoders,

@@ -30,7 +30,6 @@ impl Assignment {
     ///
     /// `n_gpu_layers` counts from the end: 1 is the output layer alone, `n_layer + 1` and more is everything. `points`
     /// are the [`split_points`] of the GPUs; without GPUs everything is on the host.
-    #[must_use]
     pub fn new(n_layer: u32, n_gpu_layers: u32, points: &[f32]) -> Self {
         let all = n_layer + 1;
         let first = all.saturating_sub(n_gpu_layers);
@@ -40,7 +39,6 @@ impl Assignment {
                 return Place::Host;
             }
             // float(il - i_gpu_start) / act_gpu_layers, then std::upper_bound: the first point above it.
-            #[allow(clippy::cast_precision_loss)] // at most 513: exact
             let share = (il - first) as f32 / on_gpus as f32;
             let gpu = points.partition_point(|&point| point <= share);
             // The last point is 1 or the rounding of it, and a share is below 1: rounding can leave it out, where
@@ -54,7 +52,6 @@ impl Assignment {
     /// [`Split::by_counts`](crate::memory::Split::by_counts).
     ///
     /// Counts that are together more than there are layers are cut at the end.
-    #[must_use]
     pub fn by_counts(n_layer: u32, counts: &[u32]) -> Self {
         let all = n_layer as usize + 1;
         let counts = counts.iter().map(|&count| count as usize);
@@ -73,7 +70,6 @@ impl Assignment {
     }
 
     /// Whether this place holds a block.
-    #[must_use]
     pub fn holds_block(&self, place: Place) -> bool {
         self.blocks.contains(&place)
     }
@@ -85,10 +81,6 @@ const MAX_DEVICES: usize = 16;
 /// The proportions that llama.cpp splits by, of those that it is given for `n_gpus` GPUs: missing ones are 0, further
 /// ones are not looked at. `None` stands for the free bytes, by which it splits where all are 0 (llama-model.cpp,
 /// `load_tensors`).
-///
-/// # Errors
-///
-/// [`Error::TensorSplit`] for what cannot be a proportion.
 pub(super) fn proportions(tensor_split: &[f32], n_gpus: usize) -> Result<Option<Vec<f32>>, Error> {
     let bad = |index, limit| {
         let value: Option<&f32> = tensor_split.get(index);

@@ -46,7 +46,6 @@ pub struct Uncertainty {
 
 impl Uncertainty {
     /// That of all GPUs together, in bytes; saturates.
-    #[must_use]
     pub fn of_gpus(&self) -> u64 {
         self.gpus.iter().copied().fold(0, u64::saturating_add)
     }
@@ -63,6 +62,7 @@ impl Uncertainty {
 /// # Ok(()) }
 /// ```
 #[derive(Debug, Clone)]
+#[must_use]
 pub struct Estimate {
     n_layer: u32,
     n_gpus: usize,
@@ -97,7 +97,6 @@ impl Estimate {
             return Err(Error::KvTypesDiffer { type_k, type_v });
         }
         let rules: Vec<BackendRules> = gpus.iter().map(|gpu| BackendRules::of_gpu(gpu)).collect();
-        #[allow(clippy::cast_precision_loss)] // llama.cpp splits by 32-bit floats too
         let free: Vec<f32> = gpus.iter().map(|gpu| gpu.free as f32).collect();
         let pinned = Pinned::by(gpus);
         let kv = Arc::new(KvTable::new(profile, &rules, params, &sizes));
@@ -156,46 +155,39 @@ impl Estimate {
     }
 
     /// Where each layer goes with so many layers on the GPUs.
-    #[must_use]
     pub fn assignment(&self, n_gpu_layers: u32) -> Assignment {
         Assignment::new(self.n_layer, n_gpu_layers, &self.points)
     }
 
     /// Bytes per device with so many layers on the GPUs.
-    #[must_use]
     pub fn footprints(&self, n_gpu_layers: u32) -> Footprints {
         self.footprints_of(&self.assignment(n_gpu_layers))
     }
 
     /// Weights and caches alone, without `compute`: what is exact, and cheap enough to tell hopeless placements by.
-    #[must_use]
     pub fn stored(&self, assignment: &Assignment) -> Footprints {
         stored(&self.weights.cost(assignment), &self.kv.cost(assignment))
     }
 
     /// Bytes that a layer adds to a GPU: its weights and its cache. The output layer is number `n_layer`.
-    #[must_use]
     pub fn layer_bytes(&self, gpu: usize, il: u32) -> u64 {
         let weights = self.weights.layer_bytes(gpu, il as usize);
         weights.saturating_add(self.kv.block_bytes(gpu, il as usize))
     }
 
     /// Bytes that a layer adds to the host, about: its weights and its cache.
-    #[must_use]
     pub fn host_layer_bytes(&self, il: u32) -> u64 {
         let weights = self.weights.host_layer_bytes(il as usize);
         weights.saturating_add(self.kv.host_block_bytes(il as usize))
     }
 
     /// Bytes that a weight takes on a GPU by the rules of its backend.
-    #[must_use]
     pub fn weight_bytes(&self, gpu: usize, weight: &Weight) -> u64 {
         self.weights.weight_bytes(gpu, weight)
     }
 
     /// Bytes per device with the layers where the assignment puts them. It is one of this model's, on these GPUs: a
     /// layer on a GPU that the estimate was not given counts as the host's.
-    #[must_use]
     pub fn footprints_of(&self, assignment: &Assignment) -> Footprints {
         self.with_uncertainty(assignment).0
     }
@@ -218,7 +210,6 @@ impl Estimate {
     }
 
     /// The sizes that llama.cpp makes of the parameters.
-    #[must_use]
     pub const fn sizes(&self) -> &ContextSizes {
         &self.sizes
     }
@@ -227,20 +218,17 @@ impl Estimate {
     /// says: an eighth of them and of the logits, at least 8 MiB, then two streams of activations and 1 MiB; and more
     /// for what the formula cannot see, such as the order in which the scheduler borrows the host's weights. Of models
     /// that keep another kind of state than it was fitted on, as much again.
-    #[must_use]
     pub fn uncertainty(&self, assignment: &Assignment) -> Uncertainty {
         self.with_uncertainty(assignment).1
     }
 
     /// Whether the compute buffers come from a formula that was fitted on models of this kind: attention over
     /// everything, over windows, or over compressed keys.
-    #[must_use]
     pub const fn compute_is_fitted(&self) -> bool {
         self.compute.fitted
     }
 
     /// Whether weights and cache follow laws that we know.
-    #[must_use]
     pub const fn is_known(&self) -> bool {
         self.known
     }
@@ -249,7 +237,6 @@ impl Estimate {
     /// each GPU lays them out. Otherwise they may be more than it takes; of Vulkan without [`Gpu::alignment`] up to
     /// 255 bytes per tensor, and where Vulkan pins the host's memory (a file that is not mapped) some 32 bytes per
     /// GiB more or less.
-    #[must_use]
     pub const fn is_exact(&self) -> bool {
         self.exact && !self.weights.counts_buffers()
     }

@@ -26,7 +26,6 @@ pub struct Workload {
 
 impl Workload {
     /// What this model does at these sizes.
-    #[must_use]
     pub fn of(profile: &ModelProfile, sizes: &ContextSizes) -> Self {
         let hparams = &profile.hparams;
         let widest = hparams.widest_ff().max(hparams.widest_stream());
@@ -59,7 +58,6 @@ pub struct HeadroomParts {
 
 impl HeadroomParts {
     /// All parts together, in bytes; saturates.
-    #[must_use]
     pub const fn total(&self) -> u64 {
         self.driver.saturating_add(self.growth).saturating_add(self.margin)
     }
@@ -126,7 +124,6 @@ impl Headroom {
     ///
     /// With [`Headroom::Bytes`] and [`Headroom::Percent`] the parts are filled in this order as far as the bytes go,
     /// and the rest is margin: the total is what was asked for.
-    #[must_use]
     pub fn of_gpu(
         &self,
         gpu: &Gpu,
@@ -163,7 +160,6 @@ impl Headroom {
     /// What to leave free on the host: the vocabulary and work buffers that the load makes, what a GPU's driver
     /// keeps on the host, and a margin of 1 % of the memory, at least 64 and at most 512 MiB. The policy of the GPUs
     /// does not apply here.
-    #[must_use]
     pub fn of_host(
         host: &Host,
         workload: &Workload,
@@ -192,7 +188,6 @@ impl HeadroomParts {
 /// `percent` of `total`, computed in whole hundredths of a percent so that no rounding of floats gets into the bytes.
 fn share(total: u64, percent: f32) -> u64 {
     let percent = if percent.is_nan() { 100.0 } else { percent.clamp(0.0, 100.0) };
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // 0 to 10000
     let hundredths = (percent * 100.0).round() as u32;
     let bytes = u128::from(total) * u128::from(hundredths) / 10_000;
     u64::try_from(bytes).unwrap_or(u64::MAX)

@@ -107,7 +107,6 @@ pub struct Outcome {
 
 impl Outcome {
     /// This plan in short.
-    #[must_use]
     pub fn of(plan: &Plan) -> Self {
         Self {
             n_gpu_layers: plan.n_gpu_layers,

@@ -50,25 +50,6 @@ pub struct Pointless {
 const WORTH: f64 = 1.1;
 
 impl Advice {
-    /// Advice on what this planner plans, by the estimate.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Planner::plan`], but for [`Error::DoesNotFit`], which is what there is advice on.
-    pub fn of(planner: &Planner<'_>) -> Result<Self, Error> {
-        match planner.plan() {
-            Ok(plan) => Ok(Self::on(planner, &plan)),
-            Err(Error::DoesNotFit { .. }) => Ok(Self::about(planner, None)),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Advice on a plan that this planner has made, such as a probed one.
-    #[must_use]
-    pub fn on(planner: &Planner<'_>, plan: &Plan) -> Self {
-        Self::about(planner, Some(plan))
-    }
-
     fn about(planner: &Planner<'_>, plan: Option<&Plan>) -> Self {
         let scene = Scene::of(planner);
         let workload = scene.request.work(&scene.profile);
@@ -128,7 +109,11 @@ impl Planner<'_> {
     ///
     /// Those of [`plan`](Self::plan), but for [`Error::DoesNotFit`], which is what there is advice on.
     pub fn advice(&self) -> Result<Advice, Error> {
-        Advice::of(self)
+        match self.plan() {
+            Ok(plan) => Ok(Advice::about(self, Some(&plan))),
+            Err(Error::DoesNotFit { .. }) => Ok(Advice::about(self, None)),
+            Err(error) => Err(error),
+        }
     }
 }
 

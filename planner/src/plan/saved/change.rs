@@ -53,7 +53,6 @@ pub enum MachineChange {
 
 impl MachineChange {
     /// Several changes in a line.
-    #[must_use]
     pub fn list(changes: &[Self]) -> String {
         let all: Vec<String> = changes.iter().map(Self::to_string).collect();
         all.join("; ")
@@ -66,7 +65,6 @@ impl SavedPlan {
     /// More or less free memory is no change as long as the plan still fits: what it takes, and the parts of its
     /// headroom that are for the driver and for growth. The third, the margin, is there for just such differences. GPUs
     /// that the plan does not use do not matter.
-    #[must_use]
     pub fn changes(&self, machine: &Machine) -> Vec<MachineChange> {
         let footprints = self.plan.placements.iter().map(|one| one.footprint);
         self.changes_if(machine, &footprints.collect::<Vec<_>>())
@@ -74,7 +72,6 @@ impl SavedPlan {
 
     /// The same, where llama.cpp says of the plan's placement that it takes these bytes. `output` may be left out, as
     /// in a [`Probe`](crate::plan::Probe)'s answer.
-    #[must_use]
     pub fn changes_by(&self, machine: &Machine, footprints: &Footprints) -> Vec<MachineChange> {
         let mut all = footprints.gpus.clone();
         all.resize(self.plan.gpus().count(), Footprint::default());

@@ -13,15 +13,6 @@ const MOST_OVERRIDES: usize = 4095;
 /// The longest name that a device may have. ggml's have a dozen characters; those of RPC servers hold an address.
 const LONGEST_NAME: usize = 256;
 
-/// Returns what is wrong, unless this holds.
-macro_rules! ensure {
-    ($holds:expr, $($problem:tt)+) => {
-        if !$holds {
-            return Err(format!($($problem)+));
-        }
-    };
-}
-
 impl SavedPlan {
     /// Whether all that it says can be. One that was read has been checked.
     ///

@@ -39,7 +39,6 @@ impl ModelIdentity {
     }
 
     /// Whether they are the same model, whatever it is called.
-    #[must_use]
     pub fn is(&self, other: &Self) -> bool {
         self.file_bytes == other.file_bytes && self.header.eq_ignore_ascii_case(&other.header)
     }
@@ -64,26 +63,10 @@ fn hash(header: &Header) -> Result<String, gguf::Error> {
     for (key, value) in header.metadata() {
         put(key.as_bytes());
         put(&value.ty().id().to_le_bytes());
-        match value {
-            Value::U8(v) => put(&v.to_le_bytes()),
-            Value::I8(v) => put(&v.to_le_bytes()),
-            Value::U16(v) => put(&v.to_le_bytes()),
-            Value::I16(v) => put(&v.to_le_bytes()),
-            Value::U32(v) => put(&v.to_le_bytes()),
-            Value::I32(v) => put(&v.to_le_bytes()),
-            Value::F32(v) => put(&v.to_le_bytes()),
-            Value::Bool(v) => put(&[v.into()]),
-            Value::Str(v) => put(v.as_bytes()),
-            Value::Bytes(v) => put(v),
-            Value::LongText(v) => put(&v.raw_bytes()?),
-            Value::Array(v) => {
-                put(&v.element_type().id().to_le_bytes());
-                put(&v.raw_bytes()?);
-            }
-            Value::U64(v) => put(&v.to_le_bytes()),
-            Value::I64(v) => put(&v.to_le_bytes()),
-            Value::F64(v) => put(&v.to_le_bytes()),
+        if let Value::Array(array) = value {
+            put(&array.element_type().id().to_le_bytes());
         }
+        put(&value.bytes()?);
     }
     for tensor in header.tensors() {
         put(tensor.name().as_bytes());

@@ -183,17 +183,7 @@ impl SavedPlan {
     ///
     /// [`SavedPlanError::Invalid`] names the field that is wrong.
     pub fn from_json(text: &str) -> Result<Self, SavedPlanError> {
-        #[derive(Deserialize)]
-        struct Version {
-            version: u64,
-        }
-        let Version { version } = json::parse(text).map_err(invalid)?;
-        let latest = Self::VERSION;
-        if !(1..=latest).contains(&version) {
-            let problem = format!("version is {version}, and this program reads up to {latest}");
-            return Err(invalid(problem));
-        }
-        let saved: Self = json::parse(text).map_err(invalid)?;
+        let saved: Self = json::versioned(text, Self::VERSION).map_err(invalid)?;
         saved.check()?;
         Ok(saved)
     }

@@ -9,11 +9,6 @@ use super::{Found, Given, Placements, Probed};
 
 impl<'a> Placements<'a> {
     /// The best placement by the estimate.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::DoesNotFit`], by the most layers with the devices that lack something; what keeps llama.cpp from
-    /// taking the parameters at all.
     pub(in crate::plan) fn choose(&self) -> Result<Chosen<'a>, Error> {
         let given = Given::new(true);
         let Some(found) = self.search(&given)? else {
@@ -34,10 +29,6 @@ impl<'a> Placements<'a> {
     }
 
     /// The best placement by the probe.
-    ///
-    /// # Errors
-    ///
-    /// As [`choose`](Self::choose); [`Error::Probe`] where llama.cpp refuses what is better than the host alone.
     pub(in crate::plan) fn choose_probed(&self, probe: &dyn Probe) -> Result<Chosen<'a>, Error> {
         let mut probed = Probed::new(self, probe);
         match (probed.search()?, probed.refusal) {

@@ -149,11 +149,6 @@ struct Found {
 
 impl<'a> Placements<'a> {
     /// `params` are the request's, every default resolved. By layers there is one setting, and no block is parted.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NoGpu`] where layers on GPUs are asked for and no GPU has memory; what keeps llama.cpp from taking the
-    /// parameters at all.
     pub(super) fn new(
         profile: &'a ModelProfile,
         machine: &'a Machine,

@@ -42,7 +42,6 @@ impl Placements<'_> {
 
     /// The layers behind the first ones, shared by the GPUs of an order in proportion to their budgets; `None` where
     /// they are fewer than these.
-    #[allow(clippy::cast_precision_loss)] // a share
     fn spread(&self, order: usize, first: u32) -> Option<Path> {
         let Ground { table, budgets, .. } = &self.grounds[0];
         let gpus = &self.orders[order];

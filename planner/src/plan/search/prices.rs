@@ -49,7 +49,6 @@ impl Prices<'_> {
 
     /// What a GPU costs that is filled so far. By a GPU's share of the largest one's room: what costs least in all is
     /// then what fills every one to the same part.
-    #[allow(clippy::cast_precision_loss)] // shares
     fn gpu(&self, bytes: u64, room: u64) -> f64 {
         let fill = (bytes as f64 / room.max(1) as f64).min(1.0);
         let share = (room as f64 / self.table.most_room.max(1) as f64).min(1.0);

@@ -53,10 +53,6 @@ impl<'f, 'a> Probed<'f, 'a> {
 
     /// The cheapest path that fits by the probe, and what is one step better and lacks the least. A search that ends
     /// without a path has used up its probes, or there is none.
-    ///
-    /// # Errors
-    ///
-    /// What keeps llama.cpp from taking the parameters at all.
     pub(super) fn search(&mut self) -> Result<Option<(Found, Option<Found>)>, Error> {
         let most = if self.placements.gpus.len() < 2 { MOST_PROBES.0 } else { MOST_PROBES.1 };
         let mut best: Option<Found> = None;

@@ -97,7 +97,6 @@ fn leaves_something(profile: &ModelProfile, gpus: &[&Gpu]) -> bool {
     let free = free.fold(0, u64::saturating_add);
     let blocks = profile.weights.blocks.iter().map(Block::bytes);
     let bytes = blocks.fold(0, u64::saturating_add);
-    #[allow(clippy::cast_precision_loss)] // a share
     let leaves = bytes as f64 > free as f64 * FOR_WEIGHTS;
     free > 0 && leaves
 }

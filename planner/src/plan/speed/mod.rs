@@ -131,7 +131,6 @@ impl Speed {
     }
 
     /// Seconds of the workload.
-    #[must_use]
     pub fn seconds(&self) -> f64 {
         let prompt = match self.prompt.tokens {
             0 => 0.0,

@@ -16,6 +16,7 @@ const OFFLOADED_FROM: u32 = 32;
 
 /// Predicts the seconds of tokens and prompts of one sequence, given the rates of the devices.
 #[derive(Debug, Clone)]
+#[must_use]
 pub struct SpeedModel {
     work: Work,
     rates: Rates,
@@ -28,7 +29,6 @@ pub struct SpeedModel {
 
 impl SpeedModel {
     /// This model in a context with these parameters, over devices with these rates.
-    #[must_use]
     pub fn new(profile: &ModelProfile, params: &ContextParams, rates: Rates) -> Self {
         let n_ubatch = match params.n_ubatch {
             0 => params.n_batch,
@@ -75,7 +75,6 @@ impl SpeedModel {
     }
 
     /// Seconds of a generated token that has `depth` others before it.
-    #[must_use]
     pub fn token_seconds(&self, assignment: &Assignment, depth: u32) -> f64 {
         let layer = |layer, place| self.layer_token(layer, place, depth);
         let moved = |matrices: &[Matrices], place, other| self.moved_token(matrices, place, other);
@@ -83,13 +82,11 @@ impl SpeedModel {
     }
 
     /// Generated tokens per second at this depth.
-    #[must_use]
     pub fn tokens_per_second(&self, assignment: &Assignment, depth: u32) -> f64 {
         1.0 / self.token_seconds(assignment, depth)
     }
 
     /// Seconds of a workload's prompt.
-    #[must_use]
     pub fn prompt_seconds(&self, assignment: &Assignment, workload: &Workload) -> f64 {
         let gpus = assignment.layers().filter_map(|place| match place {
             Place::Gpu(gpu) => Some(gpu),
@@ -129,7 +126,6 @@ impl SpeedModel {
     }
 
     /// Seconds of a workload: its prompt, and each token of its reply in the middle of it.
-    #[must_use]
     pub fn seconds(&self, assignment: &Assignment, workload: &Workload) -> f64 {
         let token = self.token_seconds(assignment, workload.depth());
         self.prompt_seconds(assignment, workload) + token * f64::from(workload.reply)
@@ -285,7 +281,6 @@ impl SpeedModel {
     }
 
     /// The work that it counts.
-    #[must_use]
     pub const fn work(&self) -> &Work {
         &self.work
     }

@@ -84,6 +84,7 @@ impl std::fmt::Display for Basis {
 /// How fast one device computes.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
+#[must_use]
 pub struct Rate {
     /// Bytes of weights per second, one token after the other.
     pub bytes_per_second: f64,
@@ -131,14 +132,12 @@ pub struct Rates {
 
 impl Rates {
     /// The rates of these GPUs and of the host.
-    #[must_use]
     pub fn of(gpus: &[&Gpu], host: &Host) -> Self {
         let host = Rate::of_host(host);
         Self { gpus: gpus.iter().map(|gpu| Rate::of_gpu(gpu, &host)).collect(), host }
     }
 
     /// Rates that are stated.
-    #[must_use]
     pub const fn new(gpus: Vec<Rate>, host: Rate) -> Self {
         Self { gpus, host }
     }
@@ -147,7 +146,6 @@ impl Rates {
 impl Rate {
     /// A device that reads so many bytes per second, weights and keys alike, loses no time between layers and devices,
     /// and computes prompts as cards of that bandwidth do.
-    #[must_use]
     pub const fn new(bytes_per_second: f64) -> Self {
         Self {
             bytes_per_second,
@@ -164,7 +162,6 @@ impl Rate {
     }
 
     /// Sets the seconds that a layer takes whatever its size.
-    #[must_use]
     pub const fn per_layer(mut self, seconds: f64) -> Self {
         self.seconds_per_layer = seconds;
         self
@@ -208,7 +205,6 @@ impl Rate {
     }
 
     /// With what was measured instead.
-    #[allow(clippy::cast_precision_loss)] // nanoseconds
     fn by(mut self, measured: Option<&MeasuredRates>) -> Self {
         let Some(measured) = measured else {
             return self;

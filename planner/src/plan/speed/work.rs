@@ -69,7 +69,6 @@ pub struct Cache {
 
 impl Work {
     /// The work of this model in a context with these parameters.
-    #[must_use]
     pub fn of(profile: &ModelProfile, params: &ContextParams) -> Self {
         // What predicts further tokens has no part in one that is not predicted.
         let trunk = profile.hparams.n_layer_trunk() as usize;
@@ -99,7 +98,6 @@ impl Work {
     }
 
     /// Bytes that a token reads which has `depth` others before it.
-    #[must_use]
     pub fn token_bytes(&self, depth: u32) -> u64 {
         let bytes = self.layers.iter().map(|layer| layer.token_bytes(depth));
         bytes.fold(0, u64::saturating_add)
@@ -260,7 +258,6 @@ fn recurrent_bytes(state: BlockState) -> u64 {
     }
 }
 
-#[allow(clippy::cast_precision_loss)] // bytes of a model: to a millionth of a millionth
 pub(super) const fn float(bytes: u64) -> f64 {
     bytes as f64
 }

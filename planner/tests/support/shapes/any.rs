@@ -3,7 +3,7 @@
 use autoplace_planner::machine::{Gpu, GpuKind, Pool, Pools, gib, mib};
 use autoplace_planner::memory::{Headroom, KvType};
 use autoplace_planner::plan::{HostParts, KvCache, Policy, Request};
-use proptest::prelude::{Just, Strategy, any, prop_oneof};
+use proptest::prelude::{Just, Strategy, any, prop, prop_oneof};
 
 use super::dims::Experts;
 use super::{LLAMA_8B, Shape};
@@ -58,6 +58,13 @@ pub(crate) fn gpu() -> impl Strategy<Value = Gpu> {
             (true, Some(own)) => card.kind(GpuKind::Integrated).pools(pools(own)),
         }
     })
+}
+
+/// One GPU of any kind, or up to three cards with little free, so that small models do not fit one of them.
+pub(crate) fn gpus() -> impl Strategy<Value = Vec<Gpu>> {
+    let card = (mib(1)..gib(1))
+        .prop_map(|free| Gpu::new("card").total(gib(24)).free(free).backend("CUDA"));
+    prop_oneof![gpu().prop_map(|gpu| vec![gpu]), prop::collection::vec(card, 1..4)]
 }
 
 /// A request for as many layers as are safe and a context of up to 20000 tokens.
