@@ -128,7 +128,7 @@ fn answer(args: &PlanArgs, begin: Instant) -> Result<Answer, Box<dyn Error>> {
     let emitted = args.outputs.give(&plan, &request, &header, &machine, described.as_ref())?;
     // Advice is about the model alone.
     let in_words = !args.json && emitted.is_none() && args.with.is_empty();
-    let advice = in_words.then(|| Advice::on(&planner, &plan));
+    let advice = in_words.then(|| Advice::about(&planner, Some(&plan)));
 
     Ok(Answer {
         plan,
@@ -147,7 +147,7 @@ fn answer(args: &PlanArgs, begin: Instant) -> Result<Answer, Box<dyn Error>> {
 /// Why there is no plan, and the cheapest change with which there would be one.
 fn advised(planner: &Planner<'_>, error: plan::Error) -> String {
     let advice = match &error {
-        plan::Error::DoesNotFit { .. } => Advice::of(planner).ok(),
+        plan::Error::DoesNotFit { .. } => planner.advice().ok(),
         _ => None,
     };
     match advice.as_ref().and_then(|advice| advice.changes.first()) {

@@ -3,8 +3,8 @@
 
 use crate::text_support::demo;
 use autoplace::Model;
-use autoplace::chat::{self, ChatTemplate, Message, ReplyFormat, ReplyPart, Role, Tool, ToolCall};
-use autoplace::generate::{Chat, Constraint, Error, FinishReason, ToolChoice};
+use autoplace::chat::{self, ChatTemplate, Message, ReplyPart, Role, Tool};
+use autoplace::generate::{Chat, Constraint, Error, ToolChoice};
 use serde_json::json;
 
 fn load() -> Model {
@@ -94,50 +94,6 @@ fn nothing_said_is_no_message() {
     let (reply, _) = chat.answer().unwrap().finish().unwrap();
     assert_eq!(reply.raw, "");
     assert_eq!(chat.messages().len(), 1);
-}
-
-#[test]
-fn reasoning_and_calls_arrive_as_their_own_kind() {
-    let model = load();
-    let said = "<think>It is far.</think>\n<tool_call>\n{\"name\": \"walk\", \"arguments\": {\"days\": 3}}\n</tool_call>";
-    let tool = Tool::new(
-        "walk",
-        "Walks.",
-        json!({"type": "object", "properties": {"days": {"type": "integer"}}}),
-    );
-    let format = ReplyFormat::plain()
-        .with_reasoning(chat::ReasoningMarks::THINK)
-        .with_tool_calls(chat::ToolCallFormat::Hermes);
-    let template = ChatTemplate::new("{{ tools }}{{ messages[-1].content }}", <_>::default());
-    let mut chat = model
-        .chat_with(template.unwrap())
-        .tools([tool])
-        .reply_format(format)
-        .with(|generate| generate.constraint(Constraint::choices([said])));
-    let mut stream = chat.say("How far is it to Nineveh?").unwrap();
-    let mut thoughts = String::new();
-    let mut calls = Vec::new();
-    for part in &mut stream {
-        match part.unwrap() {
-            ReplyPart::Reasoning(text) => thoughts.push_str(&text),
-            ReplyPart::ToolCall(call) => calls.push(call),
-            part => assert!(
-                matches!(&part, ReplyPart::Content(text) if text.trim().is_empty()),
-                "{part:?}"
-            ),
-        }
-    }
-    assert_eq!(stream.finish_reason(), Some(FinishReason::EndOfGeneration));
-    assert_eq!(stream.reply().unwrap().raw, said);
-    drop(stream);
-    let call = ToolCall { id: None, name: "walk".to_owned(), arguments: json!({"days": 3}) };
-    assert_eq!(thoughts.trim(), "It is far.");
-    assert_eq!(calls, std::slice::from_ref(&call));
-    chat.tool_result(&call, "three days' journey");
-    let history = chat.messages();
-    assert_eq!(history[1].tool_calls, [call]);
-    assert_eq!(history[1].reasoning_content.as_deref(), Some("It is far."));
-    assert_eq!(history[2].role, Role::TOOL);
 }
 
 #[test]

@@ -85,3 +85,15 @@ fn an_answer_can_be_a_value() {
     assert!(short.say_as::<Verdict>("And she?").is_err());
     assert_eq!(short.messages(), chat.messages());
 }
+
+#[test]
+fn a_message_that_the_template_refuses_is_taken_back() {
+    let refuses = "{% for m in messages %}{% if m.content == 'no' %}{{ raise_exception('no') }}{% endif %}{{ m.content }}{% endfor %}";
+    let template = ChatTemplate::new(refuses, Default::default()).unwrap();
+    let model = Model::builder(demo_path()).n_ctx(256).n_threads(1);
+    let mut chat = model.load().unwrap().chat_with(template).with(|it| it.max_tokens(2));
+    chat.push(Message::user("yes"));
+    assert!(chat.say("no").is_err());
+    assert_eq!(chat.messages().len(), 1);
+    assert_eq!(chat.messages()[0].role, Role::USER);
+}

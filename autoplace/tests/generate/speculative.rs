@@ -8,7 +8,9 @@ use crate::speculative_support::{
     PROMPT, alone, builder, exact, heads, load as load_alone, oracle, request, run,
     run_placed_anew, tokens, told,
 };
-use autoplace::generate::{DraftsOff, Generate, Keep, Prompt, Speculation, Statistics, WhenFull};
+use autoplace::generate::{
+    DraftsOff, Engine, Generate, Keep, Prompt, Speculation, Statistics, WhenFull,
+};
 use autoplace::llama_sys::Token;
 use autoplace::load::Error;
 use autoplace::machine::mib;
@@ -408,4 +410,21 @@ fn what_other_texts_guess_by_is_beside_it() {
     let texts = run(&mut session);
     assert!(texts.iter().all(|(told, _)| *told == plain));
     all_came_true(&texts[1].1);
+}
+
+#[test]
+fn an_engine_has_guesses_for_all_its_texts() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = heads::steps(folder.path());
+    let model = load(&path, request(1024, 4, 3));
+    let (plain, _) = told(greedy(&model));
+    let engine = Engine::new(&model).unwrap();
+    let answers: Vec<_> =
+        (0..6).map(|_| engine.submit(greedy(&model).speculate(mtp(3))).unwrap()).collect();
+    for answer in answers {
+        let (text, statistics) = answer.into_text().unwrap();
+        assert_eq!(text, plain.text);
+        assert_eq!(statistics.accepted_tokens, statistics.drafted_tokens);
+        assert!(statistics.drafted_tokens > 0, "{statistics:?}");
+    }
 }

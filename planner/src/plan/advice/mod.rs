@@ -50,7 +50,9 @@ pub struct Pointless {
 const WORTH: f64 = 1.1;
 
 impl Advice {
-    fn about(planner: &Planner<'_>, plan: Option<&Plan>) -> Self {
+    /// On a plan that this planner has made, such as a probed one; `None` where there is none.
+    #[must_use]
+    pub fn about(planner: &Planner<'_>, plan: Option<&Plan>) -> Self {
         let scene = Scene::of(planner);
         let workload = scene.request.work(&scene.profile);
         let trials = Trials { scene, workload, before: plan };
