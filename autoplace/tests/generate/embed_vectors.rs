@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use crate::embedding_models::{
     LONGEST, bert, classifier, computed, encoders, llama_embed, nomic_bert, t5_encoder, text,
 };
-use crate::native_support::{demo_path, load_demo};
+use crate::native_support::{demo_path, load_demo, native};
 use crate::synthetic::Sketch;
 use autoplace::embed::{self, Embedding, Normalization, cosine_similarity};
 use autoplace::gguf::TensorType;
-use autoplace::llama_sys::{self, Batch, Context, ContextParams, ModelParams};
+use autoplace::llama_sys::{self, Batch, Context, ContextParams};
 use autoplace::machine::{Host, Machine, gib};
 use autoplace::memory::Pooling;
 use autoplace::plan::Request;
@@ -286,9 +286,7 @@ fn a_model_embeds_or_generates_as_it_was_loaded() {
 #[test]
 fn a_position_beyond_those_that_were_learned_is_refused_before_it_ends_the_process() {
     let (_folder, path) = written(&bert(F32));
-    let params =
-        ModelParams { n_gpu_layers: 0, devices: Some(Vec::new()), ..ModelParams::default() };
-    let model = llama_sys::Model::load(&path, params).unwrap();
+    let model = native(&path).unwrap();
     let params = ContextParams { embeddings: true, ..ContextParams::default() };
     let mut context = Context::new(&model, params).unwrap();
     assert_eq!(context.longest_text(), LONGEST as u32);

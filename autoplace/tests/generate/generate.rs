@@ -107,9 +107,6 @@ fn texts_run_side_by_side_and_each_ends_by_itself() {
         assert_eq!(told.statistics().generated_tokens, tokens);
         assert!(ended[2].text.starts_with(&told.text));
     }
-    let it = ended[2].statistics();
-    assert!(it.prompt_tokens > 5 && it.tokens_per_second() > 0.0);
-    assert!(it.first_token_latency.unwrap() >= it.prompt_time);
 }
 
 #[test]

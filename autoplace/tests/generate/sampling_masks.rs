@@ -2,19 +2,15 @@
 
 use std::sync::OnceLock;
 
-use crate::native_support::demo_path;
+use crate::native_support::{demo_path, native};
 use autoplace::llama_sys::{
-    Batch, Candidates, Context, ContextParams, Error, Model, ModelParams, Sampler, Token,
+    Batch, Candidates, Context, ContextParams, Error, Model, Sampler, Token,
 };
 use proptest::prelude::*;
 
 fn model() -> Model {
     static MODEL: OnceLock<Model> = OnceLock::new();
-    let load = || {
-        let params = ModelParams { devices: Some(Vec::new()), ..ModelParams::default() };
-        Model::load(demo_path(), params).unwrap()
-    };
-    MODEL.get_or_init(load).clone()
+    MODEL.get_or_init(|| native(&demo_path()).unwrap()).clone()
 }
 
 /// A context that has computed a token.

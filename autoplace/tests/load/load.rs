@@ -8,7 +8,7 @@ use crate::native_support::{demo_path, load_demo};
 use autoplace::load::{ThreadBasis, Verify};
 use autoplace::machine::{Gpu, Host, Machine, gib, mib};
 use autoplace::memory::{KvType, RopeScaling};
-use autoplace::plan::{self, Confidence, GpuLayers, PlacementKind, Plan};
+use autoplace::plan::{self, Confidence, GpuLayers, PlacementKind};
 use autoplace::{Model, ModelBuilder, llama_sys, load};
 
 #[test]
@@ -99,17 +99,6 @@ fn progress_rises_from_0_to_1_and_may_cancel() {
     assert_eq!(highest.load(Ordering::Relaxed), 100);
     let cancelled = Model::builder(demo_path()).progress(|_| false).load();
     assert_matches!(cancelled, Err(load::Error::Native(llama_sys::Error::LoadCancelled { .. })));
-}
-
-#[test]
-fn a_plan_can_be_had_without_loading() {
-    let plan = Model::builder(demo_path()).plan().unwrap();
-    let model = load_demo();
-    let loaded = model.placement();
-    // Free bytes differ from moment to moment, what is taken of them does not.
-    let of = |plan: &Plan| (plan.n_gpu_layers, plan.host().unwrap().footprint);
-    assert_eq!(of(&plan), of(&loaded));
-    assert_eq!(plan.context, loaded.context);
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use crate::native_support::{
-    TINY_VOCABULARY, tiny, tiny_llama, tiny_llama_without_vocabulary, tiny_with_heads,
+    TINY_VOCABULARY, native, tiny, tiny_llama, tiny_llama_without_vocabulary, tiny_with_heads,
 };
 use autoplace::gguf::Builder;
 use autoplace::llama_sys::{self, Cause};
@@ -23,12 +23,6 @@ fn write(model: &Builder) -> File {
     File { _dir: dir, path }
 }
 
-fn native(file: &File) -> Result<llama_sys::Model, llama_sys::Error> {
-    let params =
-        llama_sys::ModelParams { devices: Some(Vec::new()), ..llama_sys::ModelParams::default() };
-    llama_sys::Model::load(&file.path, params)
-}
-
 /// A load of a file with this model; the file.
 fn load(model: &Builder) -> (Result<Model, load::Error>, File) {
     let file = write(model);
@@ -38,7 +32,7 @@ fn load(model: &Builder) -> (Result<Model, load::Error>, File) {
 /// Why llama.cpp alone does not load it.
 #[track_caller]
 fn cause(file: &File) -> Cause {
-    match native(file) {
+    match native(&file.path) {
         Err(llama_sys::Error::ModelLoad { failure, .. }) => failure.cause,
         other => panic!("{other:?}"),
     }
@@ -140,7 +134,7 @@ fn a_cache_whose_blocks_do_not_divide_the_heads() {
         .str("tokenizer.ggml.model", "no_vocab")
         .u32("llama.vocab_size", TINY_VOCABULARY);
     let file = write(&model);
-    let native = native(&file).unwrap();
+    let native = native(&file.path).unwrap();
     for flash_attention in [llama_sys::FlashAttention::Disabled, llama_sys::FlashAttention::Enabled]
     {
         let params = llama_sys::ContextParams {

@@ -51,8 +51,8 @@ struct Document<T> {
 
 impl MeasurementCache {
     /// The one in the user's cache folder: `$XDG_CACHE_HOME/autoplace` or `~/.cache/autoplace`,
-    /// `~/Library/Caches/autoplace` on macOS, `%LOCALAPPDATA%\autoplace` on Windows. Where the user has no home it keeps
-    /// nothing.
+    /// `~/Library/Caches/autoplace` on macOS, `%LOCALAPPDATA%\autoplace` on Windows. Where the user has no home it
+    /// keeps nothing.
     pub fn user() -> Self {
         let strategy = etcetera::base_strategy::choose_native_strategy().ok();
         Self { folder: strategy.map(|dirs| dirs.cache_dir().join("autoplace")) }

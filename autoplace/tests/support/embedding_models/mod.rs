@@ -4,8 +4,9 @@
 use std::path::Path;
 
 use autoplace::gguf::TensorType as T;
-use autoplace::llama_sys::{self, Batch, Context, ContextParams, ModelParams, Token, Vocab};
+use autoplace::llama_sys::{self, Batch, Context, ContextParams, Token, Vocab};
 
+use crate::native_support::native;
 use crate::synthetic::{Dims, Sketch};
 
 /// Small enough to be computed with in milliseconds.
@@ -181,9 +182,7 @@ pub(crate) fn computed(
     pooling: llama_sys::Pooling,
     tokens: impl FnOnce(&Vocab) -> Vec<Token>,
 ) -> (Context, usize) {
-    let params =
-        ModelParams { n_gpu_layers: 0, devices: Some(Vec::new()), ..ModelParams::default() };
-    let model = llama_sys::Model::load(path, params).unwrap();
+    let model = native(path).unwrap();
     let params = ContextParams {
         n_ctx: 512,
         n_batch: 512,

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use autoplace::Model;
 use autoplace::gguf::{Builder, TensorType};
+use autoplace::llama_sys::{self, ModelParams};
 
 /// The model that the repository ships.
 pub(crate) fn demo_path() -> PathBuf {
@@ -16,6 +17,12 @@ pub(crate) fn demo_path() -> PathBuf {
 /// tests running side by side on few cores would mostly wait.
 pub(crate) fn load_demo() -> Model {
     Model::builder(demo_path()).n_threads(1).load().expect("the demo model loads")
+}
+
+/// A model as llama.cpp loads it, on the host.
+pub(crate) fn native(path: &Path) -> Result<llama_sys::Model, llama_sys::Error> {
+    let params = ModelParams { devices: Some(Vec::new()), ..ModelParams::default() };
+    llama_sys::Model::load(path, params)
 }
 
 /// Tokens of [`tiny_llama`].
