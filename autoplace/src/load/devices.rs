@@ -21,7 +21,8 @@ pub fn detect() -> Result<Machine, Error> {
 }
 
 /// This build in words, as far as what a GPU takes depends on it: for
-/// [`Detector::for_build`](crate::machine::Detector::for_build) and [`MeasurementCache`](crate::machine::MeasurementCache).
+/// [`Detector::for_build`](crate::machine::Detector::for_build) and
+/// [`MeasurementCache`](crate::machine::MeasurementCache).
 pub fn build_name() -> String {
     let build = llama_sys::build_info();
     format!(

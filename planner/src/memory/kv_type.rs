@@ -12,8 +12,8 @@ macro_rules! kv_types {
     ($($(#[$doc:meta])* $name:ident;)*) => {
         /// A type that keys or values can be stored in.
         ///
-        /// The cache is written with `SET_ROWS`. The CPU writes rows of every type that it can quantise to (ggml-cpu.cpp,
-        /// `ggml_backend_cpu_device_supports_op`), CUDA only these (ggml-cuda.cu,
+        /// The cache is written with `SET_ROWS`. The CPU writes rows of every type that it can quantise to
+        /// (ggml-cpu.cpp, `ggml_backend_cpu_device_supports_op`), CUDA only these (ggml-cuda.cu,
         /// `ggml_backend_cuda_device_supports_op`), and llama.cpp's own programs offer the same nine (common/arg.cpp,
         /// `kv_cache_types`). Any other type ends the process, or, like `I8`, breaks it.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -58,8 +58,8 @@ impl Pattern {
 }
 
 /// The part of the grammar that both sides read alike, but for brackets without their other one, which `regex-lite`
-/// refuses: plain characters, escapes and classes, which may be repeated as a group may; groups and alternatives; ends of
-/// names and words.
+/// refuses: plain characters, escapes and classes, which may be repeated as a group may; groups and alternatives; ends
+/// of names and words.
 static TAKEN: LazyLock<Regex> = LazyLock::new(|| {
     let escape = r"\\[dDwWsS!-/:;=?@\[-^`{-~]";
     let plain = r##"[ !"#%&',\-/0-9:;<=>@A-Z_`a-z~]"##;
