@@ -34,9 +34,15 @@ const RATES: &str = "rates";
 /// What was measured of devices, in a folder with a file for each of them; without a folder it keeps nothing.
 ///
 /// A host is known by its processor, its cores, those that the process may use, and its memory in GiB. A GPU is known
+<<<<<<< HEAD
 /// by its name, its PCI address, in MIG mode its slice, the version of its driver, its backend, and the build that used
 /// it: with another of any of them it is measured anew. Of a GPU of another machine nothing is kept: its driver is not
 /// known.
+=======
+/// by its name, its PCI address, in MIG mode its slice, the version of its driver, its backend, and the build that
+/// used it: with another of any of them it is measured anew. Of a GPU of another machine nothing is kept: its driver is
+/// not known.
+>>>>>>> smaller
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MeasurementCache {
     folder: Option<PathBuf>,
@@ -112,8 +118,8 @@ impl MeasurementCache {
         self.ways(&format!("{}, {build}", host_key(host))).into_iter().rev().find(wanted)
     }
 
-    /// Keeps all rates that were measured of this machine with this build, merged with earlier ones: of the host one for
-    /// each number of threads, with weights rearranged or not.
+    /// Keeps all rates that were measured of this machine with this build, merged with earlier ones: of the host one
+    /// for each number of threads, with weights rearranged or not.
     pub fn put_rates(&self, machine: &Machine, build: &str) {
         let host = (Some(format!("{}, {build}", host_key(&machine.host))), &machine.host.rates);
         let gpus = machine.gpus.iter().map(|gpu| (gpu_key(gpu, build), &gpu.rates));
