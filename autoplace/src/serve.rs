@@ -2,27 +2,22 @@
 //! with its connection.
 //!
 //! In: requests of the application, read on a thread of their own so that an abort is heard in the middle
-//! of a computation. Out: replies, which nobody waits for: the worker computes ahead of its reader as far
-//! as it is allowed to.
+//! of a computation. Out: replies. What comes of a run of texts is the [`Host`]'s.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::Duration;
 use std::{process, thread};
 
+use llama_sys::AbortHandle;
 use serde::Deserialize;
 
-use crate::generate::remote::{Generation, Reply, Request as Generating};
-use crate::generate::{self, AbortHandle, Generate};
+use crate::generate;
+use crate::generate::remote::{Host, Reply, Request as Generating};
 use crate::load::remote::{Load, Request as Loading, Told};
 use crate::load::{self, Model, ModelBuilder, build_name};
 use crate::plan::Plan;
 use crate::worker::{self, Hello, LogLines, Receiver, Sender};
-
-/// Text is sent so often at most: a model that is faster than anybody reads would otherwise wake the application, which
-/// needs the same cores, for every token. A piece then waits for the next, which comes before the application would
-/// have looked again.
-const OFTEN: Duration = Duration::from_millis(2);
 
 /// Makes this process a worker, if it was started as one; otherwise returns at once.
 ///
@@ -90,7 +85,7 @@ fn serve(receiver: Receiver, sender: &Sender) -> Result<(), worker::Error> {
             doing: "starting",
             reason: error.to_string(),
         })?;
-    let mut model = None;
+    let (mut model, mut host) = (None, None);
     // Ends with the connection, whose end drops the other end of the queue.
     for task in queue {
         let is_heard = match task {
@@ -98,11 +93,11 @@ fn serve(receiver: Receiver, sender: &Sender) -> Result<(), worker::Error> {
             Request::Load(Loading::Replace { plan }) => {
                 sender.send(&replace(model.as_ref(), plan))?
             }
-            Request::Generate(Generating::Generate(generation)) => {
-                generate(model.as_ref(), *generation, &control, sender)?
+            Request::Generate(request) => {
+                generate(request, model.as_ref(), &mut host, &control, sender)?
             }
             // The thread that listens has heard it.
-            _ => true,
+            Request::Load(Loading::CancelLoad) => true,
         };
         if !is_heard {
             break;
@@ -117,8 +112,7 @@ fn listen(mut receiver: Receiver, control: &Control, tasks: &mpsc::Sender<Reques
     while let Ok(request) = receiver.receive() {
         match request {
             Request::Load(Loading::CancelLoad) => control.cancel_load(),
-            Request::Generate(Generating::Allow { id, tokens }) => control.allow(id, tokens),
-            Request::Generate(Generating::Abort { id }) => control.abort(id),
+            Request::Generate(Generating::Abort { run }) => control.abort(run),
             task => {
                 if tasks.send(task).is_err() {
                     return;
@@ -178,60 +172,29 @@ fn placed(model: Result<&Model, load::Error>) -> load::remote::Reply {
     }
 }
 
-/// Generates, a reply for every piece. `false`: nobody is there any more.
+/// Starts a run, or goes on with it. `false`: nobody is there any more.
 fn generate(
+    request: Generating,
     model: Option<&Model>,
-    generation: Generation,
+    host: &mut Option<Host>,
     control: &Control,
     sender: &Sender,
 ) -> Result<bool, worker::Error> {
-    let Generation { id, spec, so_far } = generation;
-    let stream = model
-        .ok_or_else(|| generate::Error::from(load::Error::NotLoaded))
-        .and_then(|model| Generate::of(model.clone(), spec).stream_here(so_far));
-    let mut stream = match stream {
-        Ok(stream) => stream,
-        Err(error) => return sender.send(&Reply::Failed(error)),
+    let Generating::Start(start) = request else {
+        return host.as_mut().map_or(Ok(true), |host| host.carry_out(request));
     };
-    control.begin(id, stream.abort_handle());
-    let _over = Over(control);
-    let seed = stream.statistics().seed;
-    if !sender.send(&Reply::Accepted { seed })? {
-        return Ok(false);
-    }
-    let mut sent = Instant::now();
-    let mut told = 0;
-    loop {
-        if !control.is_allowed(told) && !sender.flush() {
-            return Ok(false);
+    // It has closed.
+    *host = None;
+    let started = model
+        .ok_or_else(|| generate::Error::from(load::Error::NotLoaded))
+        .and_then(|model| Host::start(model, start, sender));
+    match started {
+        Ok((started, abort)) => {
+            control.begin(start.run, abort);
+            *host = Some(started);
+            sender.send(&Reply::Started)
         }
-        if !control.wait_until_allowed(told) {
-            let aborted = generate::Error::from(llama_sys::Error::Aborted);
-            return sender.send(&Reply::Failed(aborted));
-        }
-        let piece = match stream.next_piece() {
-            Some(Ok(piece)) => piece,
-            Some(Err(error)) => return sender.send(&Reply::Failed(error)),
-            // Its last piece was sent.
-            None => return Ok(sender.flush()),
-        };
-        told += 1;
-        sender.put(&Reply::Piece(Box::new((piece, stream.statistics()))))?;
-        if sent.elapsed() >= OFTEN || stream.finish_reason().is_some() {
-            if !sender.flush() {
-                return Ok(false);
-            }
-            sent = Instant::now();
-        }
-    }
-}
-
-/// Ends a generation for the thread that listens, however it ends.
-struct Over<'a>(&'a Control);
-
-impl Drop for Over<'_> {
-    fn drop(&mut self) {
-        self.0.end();
+        Err(error) => sender.send(&Reply::Refused(error)),
     }
 }
 
@@ -239,20 +202,17 @@ impl Drop for Over<'_> {
 /// hears of an abort.
 const LAST: Duration = Duration::from_secs(8);
 
-/// What is allowed, and what is not wanted any more.
+/// What is heard in the middle of a computation.
 #[derive(Default)]
 struct Control {
     state: Mutex<State>,
-    changed: Condvar,
 }
 
 #[derive(Default)]
 struct State {
-    /// The generation that runs, and how to stop it.
+    /// The run, and how to stop its computation.
     running: Option<(u64, AbortHandle)>,
-    /// Tokens that it may generate.
-    allowed: usize,
-    /// The generation that was aborted last: the abort may come before it runs.
+    /// The run that was aborted last: the abort may come before it starts.
     aborted: u64,
     is_load_cancelled: bool,
     is_closed: bool,
@@ -263,37 +223,23 @@ impl Control {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A generation runs from now on.
-    fn begin(&self, id: u64, abort: AbortHandle) {
+    /// A run goes on from now on.
+    fn begin(&self, run: u64, abort: AbortHandle) {
         let mut state = self.state();
-        if state.aborted == id || state.is_closed {
+        if state.aborted == run || state.is_closed {
             abort.abort();
         }
-        state.running = Some((id, abort));
-        state.allowed = 0;
+        state.running = Some((run, abort));
     }
 
-    fn end(&self) {
-        self.state().running = None;
-    }
-
-    fn allow(&self, id: u64, tokens: usize) {
+    fn abort(&self, run: u64) {
         let mut state = self.state();
-        if state.running.as_ref().is_some_and(|running| running.0 == id) {
-            state.allowed = state.allowed.saturating_add(tokens);
-            self.changed.notify_one();
-        }
-    }
-
-    fn abort(&self, id: u64) {
-        let mut state = self.state();
-        state.aborted = id;
+        state.aborted = run;
         if let Some((running, abort)) = &state.running
-            && *running == id
+            && *running == run
         {
             abort.abort();
         }
-        self.changed.notify_one();
     }
 
     fn cancel_load(&self) {
@@ -313,29 +259,7 @@ impl Control {
             abort.abort();
         }
         drop(state);
-        self.changed.notify_one();
         thread::sleep(LAST);
         process::exit(1);
-    }
-
-    /// Whether more tokens than these may be generated, without waiting for it.
-    fn is_allowed(&self, generated: usize) -> bool {
-        self.state().allowed > generated
-    }
-
-    /// Waits until more tokens than these may be generated. `false`: none are wanted any more.
-    fn wait_until_allowed(&self, generated: usize) -> bool {
-        let state = self.state();
-        let is_waiting = |state: &mut State| {
-            let is_unwanted = match &state.running {
-                Some((id, _)) => state.aborted == *id,
-                None => true,
-            };
-            state.allowed <= generated && !state.is_closed && !is_unwanted
-        };
-        let state =
-            self.changed.wait_while(state, is_waiting).unwrap_or_else(PoisonError::into_inner);
-        let is_aborted = state.running.as_ref().is_none_or(|(id, _)| state.aborted == *id);
-        !state.is_closed && !is_aborted
     }
 }

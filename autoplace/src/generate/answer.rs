@@ -15,6 +15,9 @@ pub(super) trait Writer: fmt::Debug + Send + Sync {
 
     /// Why the text has no end.
     fn lost(&self) -> Error;
+
+    /// A piece was read.
+    fn has_read(&self) {}
 }
 
 /// A text of an [`Engine`](super::Engine): an iterator of whole characters, and with the feature `async` a `Stream`.
@@ -78,7 +81,19 @@ impl Answer {
     /// The next piece, which may be without text; `None` after the end. What [`pieces`](Self::pieces) asks for, for
     /// tasks without the feature `async`: the task is woken when there is more.
     pub fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Piece, Error>>> {
-        let message = match ready!(self.receiver.poll_next(context)) {
+        let piece = ready!(self.poll_unread(context));
+        if piece.is_some() {
+            self.has_read(1);
+        }
+        Poll::Ready(piece)
+    }
+
+    /// The same for a reader in another process, which has not [read](Self::has_read) the piece yet.
+    pub(super) fn poll_unread(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Piece, Error>>> {
+        let message = match ready!(self.receiver.poll_unread(context)) {
             Some(message) => message,
             None if self.is_cancelled || self.progress.finished.is_some() => {
                 self.progress.abort();
@@ -87,6 +102,12 @@ impl Answer {
             None => Err(self.writer.lost()),
         };
         Poll::Ready(self.progress.read(message))
+    }
+
+    /// So many pieces are read.
+    pub(super) fn has_read(&self, pieces: usize) {
+        self.receiver.has_read(pieces);
+        self.writer.has_read();
     }
 
     /// The next piece with text; `None` after the end.

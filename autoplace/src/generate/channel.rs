@@ -11,7 +11,12 @@ use std::thread::{self, Thread};
 /// may write all the same.
 pub(super) fn channel<T>(ahead: usize, writer: Waker) -> (Sender<T>, Receiver<T>) {
     let shared = Arc::new(Shared {
-        queue: Mutex::new(Queue { items: VecDeque::new(), reader: None, is_written: true }),
+        queue: Mutex::new(Queue {
+            items: VecDeque::new(),
+            unread: 0,
+            reader: None,
+            is_written: true,
+        }),
         is_wanted: AtomicBool::new(true),
         ahead: ahead.max(1),
         writer,
@@ -31,6 +36,8 @@ struct Shared<T> {
 #[derive(Debug)]
 struct Queue<T> {
     items: VecDeque<T>,
+    /// Items that the reader has not read, those included that are on their way to it.
+    unread: usize,
     reader: Option<Waker>,
     /// Whether there is somebody to write.
     is_written: bool,
@@ -41,8 +48,8 @@ impl<T> Shared<T> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn len(&self) -> usize {
-        self.queue().items.len()
+    fn unread(&self) -> usize {
+        self.queue().unread
     }
 }
 
@@ -53,13 +60,17 @@ pub(super) struct Sender<T>(Arc<Shared<T>>);
 impl<T> Sender<T> {
     /// Writes an item. Where nobody reads it is lost.
     pub(super) fn send(&self, item: T) {
-        let mut queue = self.0.queue();
-        queue.items.push_back(item);
-        let reader = queue.reader.take();
-        drop(queue);
-        if let Some(reader) = reader {
+        if let Some(reader) = self.put(item) {
             reader.wake();
         }
+    }
+
+    /// The same, for who holds a lock: the reader is to be woken once that is free.
+    pub(super) fn put(&self, item: T) -> Option<Waker> {
+        let mut queue = self.0.queue();
+        queue.items.push_back(item);
+        queue.unread += 1;
+        queue.reader.take()
     }
 
     pub(super) fn is_abandoned(&self) -> bool {
@@ -68,12 +79,12 @@ impl<T> Sender<T> {
 
     /// Whether the reader has enough to read.
     pub(super) fn is_full(&self) -> bool {
-        self.0.len() >= self.0.ahead
+        self.0.unread() >= self.0.ahead
     }
 
     /// Whether the reader has read half of it, of which it wakes the writer.
     pub(super) fn is_drained(&self) -> bool {
-        self.0.len() <= self.0.ahead / 2
+        self.0.unread() <= self.0.ahead / 2
     }
 }
 
@@ -96,14 +107,17 @@ pub(super) struct Receiver<T>(Arc<Shared<T>>);
 impl<T> Receiver<T> {
     /// The next item; `None` when all are read and nobody writes.
     pub(super) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<T>> {
-        let shared = &self.0;
-        let mut queue = shared.queue();
+        let item = self.poll_unread(context);
+        if matches!(item, Poll::Ready(Some(_))) {
+            self.has_read(1);
+        }
+        item
+    }
+
+    /// The same for a reader in another process, which has not [read](Self::has_read) the item yet.
+    pub(super) fn poll_unread(&mut self, context: &mut Context<'_>) -> Poll<Option<T>> {
+        let mut queue = self.0.queue();
         if let Some(item) = queue.items.pop_front() {
-            let has_read_half = queue.items.len() == shared.ahead / 2;
-            drop(queue);
-            if has_read_half {
-                shared.writer.wake_by_ref();
-            }
             return Poll::Ready(Some(item));
         }
         if !queue.is_written {
@@ -114,6 +128,18 @@ impl<T> Receiver<T> {
         drop(queue);
         drop(before);
         Poll::Pending
+    }
+
+    /// So many items are read.
+    pub(super) fn has_read(&self, items: usize) {
+        let (mut queue, half) = (self.0.queue(), self.0.ahead / 2);
+        let before = queue.unread;
+        queue.unread = before.saturating_sub(items);
+        let has_read_half = before > half && queue.unread <= half;
+        drop(queue);
+        if has_read_half {
+            self.0.writer.wake_by_ref();
+        }
     }
 
     /// Wants no more. What is there can still be read.

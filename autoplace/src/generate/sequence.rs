@@ -125,8 +125,9 @@ impl Sequence {
         Ok(sequence)
     }
 
-    /// Puts tokens behind the prompt that an earlier process has generated. Their text has been told, but for what is
-    /// held back. What has no place in `capacity` tokens was forgotten there too.
+    /// Puts tokens behind the prompt that an earlier process has generated: they are computed again one after the
+    /// other, as they were there, since another shape of batch would round otherwise. Their text has been told, but for
+    /// what is held back. What has no place in `capacity` tokens was forgotten there too.
     fn go_on_after(
         &mut self,
         so_far: &[Token],

@@ -106,16 +106,6 @@ impl Session {
     /// parameter out of range; [`Error::Load`] after a re-placement that failed, and for an adapter that the model was
     /// not loaded with.
     pub fn begin(&mut self, generate: Generate) -> Result<SequenceId, Error> {
-        self.begin_after(generate, Vec::new())
-    }
-
-    /// The same, after the tokens that an earlier process has generated and told: they are computed again one after the
-    /// other, as they were there, since another shape of batch would round otherwise.
-    pub(super) fn begin_after(
-        &mut self,
-        generate: Generate,
-        so_far: Vec<Token>,
-    ) -> Result<SequenceId, Error> {
         let (model, spec) = generate.into_parts();
         if !model.is(&self.model) {
             return Err(Error::OtherModel);
@@ -128,9 +118,9 @@ impl Session {
         }
         let capacity = room.each.min(room.all.saturating_sub(used));
         let id = SequenceId(self.begun);
-        let reuse = spec.cache_prompt.unwrap_or(false) && so_far.is_empty();
+        let reuse = spec.cache_prompt.unwrap_or(false);
         let vocab = &lent.vocab;
-        let sequence = Sequence::new(id, spec, &so_far, &self.model, vocab, capacity)?;
+        let sequence = Sequence::new(id, spec, &[], &self.model, vocab, capacity)?;
         self.join(sequence, reuse)?;
         self.begun += 1;
         Ok(id)

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use llama_sys::{Batch, Context};
+use serde::{Deserialize, Serialize};
 
 use super::cache::Cache;
 use super::context::{Lent, Room};
@@ -16,7 +17,7 @@ use super::stats::{DraftsOff, Statistics};
 use crate::load::Model;
 
 /// Tokens of prompts that a step computes at most, over all texts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(super) enum PromptChunk {
     /// What the other texts leave of a batch.
     #[default]

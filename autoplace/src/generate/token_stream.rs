@@ -67,37 +67,21 @@ impl Generate {
     /// [`Error::NotOneToken`] and [`Error::TooManyLogprobs`]; [`Error::Worker`] when the model's worker process has
     /// died or cannot be started again.
     pub fn stream(self) -> Result<TokenStream, Error> {
-        if !self.model.is_elsewhere() {
-            return self.stream_here(Vec::new());
-        }
-        if let Some(what) = self.spec.only_here() {
-            return Err(worker::Error::Elsewhere { what }.into());
-        }
         let (full_is_error, is_constrained) = self.spec.ends();
-        let (remote, statistics) = RemoteText::new(self.model, self.spec)?;
-        Ok(TokenStream {
-            source: Source::Remote(Box::new(remote)),
-            tokens: Vec::new(),
-            progress: Progress::new(full_is_error, is_constrained, statistics),
-        })
-    }
-
-    /// The stream of a model in this process, which goes on after the tokens that an earlier process has generated.
-    pub(crate) fn stream_here(self, so_far: Vec<Token>) -> Result<TokenStream, Error> {
-        let mut session = self.model.session()?;
-        let (full_is_error, is_constrained) = self.spec.ends();
-        let mut tokens = so_far.clone();
         // So that no token costs an allocation.
         let room = self.model.placement().context.n_ctx as usize;
-        let most = self.spec.limits.max_tokens.min(room);
-        tokens.reserve(most.saturating_sub(tokens.len()));
-        let sequence = session.begin_after(self, so_far)?;
-        let statistics = session.statistics(sequence).unwrap_or_default();
-        Ok(TokenStream {
-            source: Source::Local(Box::new(session)),
-            tokens,
-            progress: Progress::new(full_is_error, is_constrained, statistics),
-        })
+        let tokens = Vec::with_capacity(self.spec.limits.max_tokens.min(room));
+        let (source, statistics) = if self.model.is_elsewhere() {
+            let (remote, statistics) = RemoteText::new(self.model, self.spec)?;
+            (Source::Remote(Box::new(remote)), statistics)
+        } else {
+            let mut session = self.model.session()?;
+            let sequence = session.begin(self)?;
+            let statistics = session.statistics(sequence).unwrap_or_default();
+            (Source::Local(Box::new(session)), statistics)
+        };
+        let progress = Progress::new(full_is_error, is_constrained, statistics);
+        Ok(TokenStream { source, tokens, progress })
     }
 
     /// Generates everything and returns the text.
@@ -140,8 +124,8 @@ impl TokenStream {
                 AbortHandle(Arc::new(move || handle.abort()))
             }
             Source::Remote(text) => {
-                let abort = text.abort_handle();
-                AbortHandle(Arc::new(move || abort.abort()))
+                let link = text.link();
+                AbortHandle(Arc::new(move || link.abort()))
             }
         }
     }
@@ -201,13 +185,13 @@ impl TokenStream {
     }
 
     /// The next piece, which may be without text; `None` after the end.
-    pub(crate) fn next_piece(&mut self) -> Option<Result<Piece, Error>> {
+    pub(super) fn next_piece(&mut self) -> Option<Result<Piece, Error>> {
         if self.progress.finished.is_some() {
             return None;
         }
         let message = match &mut self.source {
             Source::Local(session) => session.next_message(),
-            Source::Remote(text) => text.next(&self.tokens),
+            Source::Remote(text) => text.next(),
         };
         let piece = self.progress.read(message)?;
         match (&piece, &self.source) {

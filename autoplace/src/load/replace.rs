@@ -170,8 +170,8 @@ impl Model {
     }
 
     /// Asks whoever generates with this model to place it anew before the next token: the streams and sessions in this
-    /// process look after each; those of a model in a worker, when they begin; an [`Engine`](crate::generate::Engine)
-    /// looks while it has nothing to do as well. A later request takes the place of an earlier one; while nobody
+    /// process look after each; an [`Engine`](crate::generate::Engine) looks while it has nothing to do as well; those
+    /// of a model in a worker look when they begin. A later request takes the place of an earlier one; while nobody
     /// generates it waits.
     ///
     /// Where it is refused, the generation goes on as it was, and

@@ -8,6 +8,7 @@
 //! length in four bytes, the smallest first, and as many bytes of JSON.
 
 use std::ffi::OsStr;
+use std::fmt;
 use std::io::{self, BufReader, Read, Write};
 use std::process::{Child, Command};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,7 +28,7 @@ pub(crate) struct Receiver {
 }
 
 /// The end that messages go into. Clones send into the same connection.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct Sender {
     /// `None` once closed.
     inner: Arc<Mutex<Option<Outgoing>>>,
@@ -36,6 +37,12 @@ pub(crate) struct Sender {
 struct Outgoing {
     writer: Box<dyn Write + Send>,
     buffer: Vec<u8>,
+}
+
+impl fmt::Debug for Outgoing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Outgoing").finish_non_exhaustive()
+    }
 }
 
 impl Receiver {
@@ -96,7 +103,7 @@ impl Sender {
     }
 
     /// Ends the connection, whoever else holds this.
-    pub(super) fn close(&self) {
+    pub(crate) fn close(&self) {
         *self.inner() = None;
     }
 }

@@ -105,12 +105,6 @@ impl Worker {
         Error::Died { doing, status, log }
     }
 
-    /// Sends a message that is no matter to a worker that is gone: the next wait for one finds that out, and what it
-    /// has said before.
-    pub(crate) fn tell(&mut self, message: &impl Serialize) -> Result<(), Error> {
-        self.sender.send(message).map(drop)
-    }
-
     /// Ends it at once.
     fn end(&mut self) {
         self.close();

@@ -6,12 +6,19 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 
-use crate::text_support::{PROMPTS, demo, text, until};
+use crate::native_support::demo_path;
+use crate::text_support::{PROMPTS, demo, in_worker, request, text, until};
 use autoplace::Model;
 use autoplace::generate::{Answer, Engine, Error, FinishReason, Generate, Shutdown};
 
 /// A text that is not over before anybody reads.
 const LONG: usize = 2000;
+
+/// The demo model in this process, and in a worker.
+fn everywhere(n_ctx: u32, n_seq_max: u32, unified: bool) -> [Model; 2] {
+    let there = in_worker(&demo_path(), request(n_ctx, n_seq_max, unified));
+    [demo(n_ctx, n_seq_max, unified), there]
+}
 
 fn greedy(model: &Model, prompt: &str, tokens: usize) -> Generate {
     model.generate(prompt).temp(0.0).max_tokens(tokens)
@@ -47,19 +54,20 @@ fn fifty_threads_share_four_sequences() {
 
 #[test]
 fn a_full_queue_refuses_and_a_text_that_leaves_it_makes_room() {
-    let model = demo(2048, 1, false);
-    let engine = Engine::builder(&model).queue(2).ahead(4).start().unwrap();
-    let submit = |prompt| engine.try_submit(greedy(&model, prompt, LONG));
-    let first = submit(PROMPTS[0]).unwrap();
-    let second = submit(PROMPTS[1]).unwrap();
-    let third = submit(PROMPTS[2]).unwrap();
-    let refused = submit(PROMPTS[3]).map(drop);
-    assert_is!(refused, Err(Error::QueueFull { queue: 2 }));
-    drop(third);
-    let fourth = submit(PROMPTS[3]).unwrap();
-    until(&engine, |it| it.queued == 2 && it.running == 1);
-    drop((second, fourth, first));
-    until(&engine, |it| it.queued + it.running == 0);
+    for model in everywhere(2048, 1, false) {
+        let engine = Engine::builder(&model).queue(2).ahead(4).start().unwrap();
+        let submit = |prompt| engine.try_submit(greedy(&model, prompt, LONG));
+        let first = submit(PROMPTS[0]).unwrap();
+        let second = submit(PROMPTS[1]).unwrap();
+        let third = submit(PROMPTS[2]).unwrap();
+        let refused = submit(PROMPTS[3]).map(drop);
+        assert_is!(refused, Err(Error::QueueFull { queue: 2 }));
+        drop(third);
+        let fourth = submit(PROMPTS[3]).unwrap();
+        until(&engine, |it| it.queued == 2 && it.running == 1);
+        drop((second, fourth, first));
+        until(&engine, |it| it.queued + it.running == 0);
+    }
 }
 
 /// Polls once.
@@ -94,28 +102,29 @@ fn those_who_wait_for_a_place_get_it_in_their_order() {
 
 #[test]
 fn a_text_that_is_dropped_ends_and_leaves_what_was_computed() {
-    let model = demo(4096, 1, false);
-    let prompt = PROMPTS.concat().repeat(6);
-    let engine = Engine::builder(&model).prompt_chunk(1).start().unwrap();
-    // In the middle of its prompt.
-    let answer = engine.submit(greedy(&model, &prompt, 10)).unwrap();
-    until(&engine, |it| it.prompt_tokens > 0);
-    drop(answer);
-    until(&engine, |it| it.running == 0);
-    assert_eq!(engine.metrics().generated_tokens, 0);
-    drop(engine);
-    // In the middle of its text.
-    let engine = Engine::builder(&model).ahead(4).start().unwrap();
-    let mut answer = engine.submit(greedy(&model, &prompt, LONG)).unwrap();
-    answer.pieces().next().unwrap().unwrap();
-    drop(answer);
-    until(&engine, |it| it.running == 0);
-    assert!(engine.metrics().generated_tokens <= 6, "{:?}", engine.metrics());
-    let again = engine.submit(greedy(&model, &prompt, 10)).unwrap();
-    let (text, statistics) = again.into_text().unwrap();
-    assert_eq!(statistics.cached_tokens, statistics.prompt_tokens - 1);
-    drop(engine);
-    assert_eq!(text, alone(&model, &prompt, 10));
+    for model in everywhere(4096, 1, false) {
+        let prompt = PROMPTS.concat().repeat(6);
+        let engine = Engine::builder(&model).prompt_chunk(1).start().unwrap();
+        // In the middle of its prompt.
+        let answer = engine.submit(greedy(&model, &prompt, 10)).unwrap();
+        until(&engine, |it| it.prompt_tokens > 0);
+        drop(answer);
+        until(&engine, |it| it.running == 0);
+        assert_eq!(engine.metrics().generated_tokens, 0);
+        drop(engine);
+        // In the middle of its text.
+        let engine = Engine::builder(&model).ahead(4).start().unwrap();
+        let mut answer = engine.submit(greedy(&model, &prompt, LONG)).unwrap();
+        answer.pieces().next().unwrap().unwrap();
+        drop(answer);
+        until(&engine, |it| it.running == 0);
+        assert!(engine.metrics().generated_tokens <= 6, "{:?}", engine.metrics());
+        let again = engine.submit(greedy(&model, &prompt, 10)).unwrap();
+        let (text, statistics) = again.into_text().unwrap();
+        assert_eq!(statistics.cached_tokens, statistics.prompt_tokens - 1);
+        drop(engine);
+        assert_eq!(text, alone(&model, &prompt, 10));
+    }
 }
 
 #[test]
@@ -151,40 +160,41 @@ fn a_reader_that_does_not_read_stalls_nobody() {
 
 #[test]
 fn an_engine_that_is_shut_down_finishes_what_it_is_told_to() {
-    let model = demo(4096, 1, false);
-    let start = || Engine::builder(&model).ahead(LONG).start().unwrap();
-    let begin = |engine: &Engine, tokens| {
-        let mut first = engine.submit(greedy(&model, PROMPTS[0], tokens)).unwrap();
-        // It runs.
-        first.pieces().next().unwrap().unwrap();
-        let second = engine.submit(greedy(&model, PROMPTS[1], 20)).unwrap();
-        (first, second)
-    };
-    let count = |answer: Answer| answer.into_text().map(|(_, it)| it.generated_tokens);
+    for model in everywhere(4096, 1, false) {
+        let start = || Engine::builder(&model).ahead(LONG).start().unwrap();
+        let begin = |engine: &Engine, tokens| {
+            let mut first = engine.submit(greedy(&model, PROMPTS[0], tokens)).unwrap();
+            // It runs.
+            first.pieces().next().unwrap().unwrap();
+            let second = engine.submit(greedy(&model, PROMPTS[1], 20)).unwrap();
+            (first, second)
+        };
+        let count = |answer: Answer| answer.into_text().map(|(_, it)| it.generated_tokens);
 
-    let engine = start();
-    let (first, second) = begin(&engine, 50);
-    engine.shutdown(Shutdown::Finish);
-    assert_eq!(count(first).unwrap(), 50);
-    assert_eq!(count(second).unwrap(), 20);
-    has_ended(engine.submit(greedy(&model, PROMPTS[0], 1)));
-    // The context is free, while handles are left.
-    assert_eq!(alone(&model, PROMPTS[0], 1), alone(&model, PROMPTS[0], 1));
+        let engine = start();
+        let (first, second) = begin(&engine, 50);
+        engine.shutdown(Shutdown::Finish);
+        assert_eq!(count(first).unwrap(), 50);
+        assert_eq!(count(second).unwrap(), 20);
+        has_ended(engine.submit(greedy(&model, PROMPTS[0], 1)));
+        // The context is free, while handles are left.
+        assert_eq!(alone(&model, PROMPTS[0], 1), alone(&model, PROMPTS[0], 1));
 
-    let engine = start();
-    let (first, second) = begin(&engine, LONG);
-    engine.shutdown(Shutdown::FinishBegun);
-    assert_eq!(count(first).unwrap(), LONG);
-    has_ended(count(second));
+        let engine = start();
+        let (first, second) = begin(&engine, LONG);
+        engine.shutdown(Shutdown::FinishBegun);
+        assert_eq!(count(first).unwrap(), LONG);
+        has_ended(count(second));
 
-    let engine = start();
-    let (first, mut second) = begin(&engine, LONG);
-    engine.close(Shutdown::Finish);
-    engine.shutdown(Shutdown::Cancel);
-    has_ended(count(first));
-    has_ended(second.next().unwrap());
-    assert_eq!(second.finish_reason(), Some(FinishReason::Error));
-    assert!(second.next().is_none());
+        let engine = start();
+        let (first, mut second) = begin(&engine, LONG);
+        engine.close(Shutdown::Finish);
+        engine.shutdown(Shutdown::Cancel);
+        has_ended(count(first));
+        has_ended(second.next().unwrap());
+        assert_eq!(second.finish_reason(), Some(FinishReason::Error));
+        assert!(second.next().is_none());
+    }
 }
 
 #[test]

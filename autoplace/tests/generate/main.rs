@@ -51,6 +51,7 @@ mod engine_replace;
 mod engine_requests;
 mod engine_steps;
 mod engine_texts;
+mod engine_worker;
 mod front_ends;
 mod generate;
 mod leaves_nothing;

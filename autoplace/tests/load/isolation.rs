@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::native_support::{demo_path, load_demo};
-use autoplace::generate::{self, FinishReason, Generate, SamplerKind, TokenStream};
+use autoplace::generate::{self, Engine, FinishReason, Generate, SamplerKind, TokenStream};
 use autoplace::llama_sys::Error as Native;
 use autoplace::memory::Pooling;
 use autoplace::plan::{self, GpuLayers, SavedPlan};
@@ -142,7 +142,8 @@ fn refusals_have_their_own_types() {
     use generate::Error;
     let short = builder(program()).n_ctx(64);
     let model = short.load().unwrap();
-    let refused = |generate: Generate| generate.stream().map(drop);
+    let engine = Engine::new(&model).unwrap();
+    let refused = |generate: Generate| engine.try_submit(generate).map(drop);
     let text = || model.generate(PROMPT);
     let long = refused(model.generate(PROMPT.repeat(40)));
     assert_matches!(long, Err(Error::PromptTooLong { context: 64, .. }));
@@ -162,6 +163,7 @@ fn refusals_have_their_own_types() {
     assert_matches!(many, Err(Error::TooManyLogprobs { asked: 1000, .. }));
     let closure = refused(text().sampler(|_, _| 0));
     assert_matches!(closure, Err(Error::Worker(Lost::Elsewhere { .. })));
+    drop(engine);
     text().max_tokens(2).text().unwrap();
 
     let too_many = builder(program()).n_gpu_layers(GpuLayers::Exactly(3)).load();
@@ -326,6 +328,25 @@ mod deaths {
             let again = model.generate(PROMPT).stream();
             assert_matches!(again, Err(generate::Error::Worker(Lost::Died { .. })));
         }
+        assert_eq!(model.worker_id(), None);
+    }
+
+    #[test]
+    fn without_a_policy_a_death_ends_all_texts_of_an_engine_and_refuses_others() {
+        let model = in_worker();
+        let engine = Engine::new(&model).unwrap();
+        let submit = || engine.submit(model.generate(PROMPT).seed(1));
+        let answers = [submit().unwrap(), submit().unwrap()];
+        kill(&model);
+        for answer in answers {
+            let ended = answer.into_text();
+            assert_matches!(ended, Err(generate::Error::Worker(Lost::Died { .. })));
+        }
+        for _ in 0..2 {
+            let refused = submit();
+            assert_matches!(refused, Err(generate::Error::Worker(Lost::Died { .. })));
+        }
+        drop(engine);
         assert_eq!(model.worker_id(), None);
     }
 

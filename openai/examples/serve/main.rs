@@ -15,7 +15,7 @@ use std::time::Duration;
 use autoplace::generate::Engine;
 use autoplace::memory::Pooling;
 use autoplace::plan::Request;
-use autoplace::{Embedder, Model, load};
+use autoplace::{Embedder, Isolation, Model, OnDeath, WorkerProcess, load};
 use autoplace_examples::{DEMO_MODEL, read_template};
 use autoplace_openai::{Api, ApiError, Completion, EmbeddingRequest};
 use axum::response::{IntoResponse, Response};
@@ -60,12 +60,16 @@ struct Args {
     /// Threads to compute with [default: as many as the CPU has cores]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=512))]
     threads: Option<u32>,
+    /// Run the model in a process of its own, in whose place another one comes where it dies
+    #[arg(long)]
+    isolated: bool,
 }
 
 /// A model for embeddings, and what it is called.
 type Embedding = (String, Arc<Mutex<Embedder>>);
 
 fn main() -> ExitCode {
+    autoplace::worker_main();
     autoplace_examples::run(|args| {
         let runtime = tokio::runtime::Runtime::new()?;
         runtime.block_on(serve(args))?;
@@ -81,6 +85,10 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     let mut model = Model::builder(&args.model).request(request);
     if let Some(threads) = args.threads {
         model = model.n_threads(threads);
+    }
+    if args.isolated {
+        let worker = WorkerProcess::own_executable().on_death(OnDeath::Resume { attempts: 2 });
+        model = model.isolation(Isolation::Process(worker));
     }
     let model = model.load()?;
     // What a slow client has not read yet is kept: not too much of it.

@@ -46,6 +46,24 @@ fn it_answers_what_it_is_asked() {
 }
 
 #[test]
+fn an_isolated_model_answers_as_one_of_the_server_s_own_process() {
+    let servers = [&["--ctx", "512"][..], &["--ctx", "512", "--isolated"]].map(Server::start);
+    let asked = json!({"max_tokens": 9, "temperature": 0, "messages": [{"role": "user", "content": "Hello!"}]});
+    let [here, there] = servers.each_ref().map(|server| {
+        let (status, mut answer) = server.post(CHAT, &asked.to_string());
+        assert_eq!(status, 200, "{answer}");
+        assert_eq!(server.engine()["running"], 0);
+        (answer["choices"].take(), answer["usage"].take())
+    });
+    assert_eq!(there, here);
+    let (status, error) = servers[1].post(TEXT, &endless(2, &json!({"logprobs": 1})));
+    let code = &error["error"]["code"];
+    assert_eq!((status, code), (400, &json!("unsupported_parameter")), "{error}");
+    let long = json!({"prompt": "word ".repeat(2000)}).to_string();
+    assert_eq!(servers[1].post(TEXT, &long).0, 400);
+}
+
+#[test]
 fn what_it_refuses_it_refuses_in_the_api_s_shape() {
     let server = Server::start(&["--ctx", "512"]);
     let error = |(status, body): (u16, Value)| {

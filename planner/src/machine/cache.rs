@@ -34,15 +34,9 @@ const RATES: &str = "rates";
 /// What was measured of devices, in a folder with a file for each of them; without a folder it keeps nothing.
 ///
 /// A host is known by its processor, its cores, those that the process may use, and its memory in GiB. A GPU is known
-<<<<<<< HEAD
 /// by its name, its PCI address, in MIG mode its slice, the version of its driver, its backend, and the build that used
 /// it: with another of any of them it is measured anew. Of a GPU of another machine nothing is kept: its driver is not
 /// known.
-=======
-/// by its name, its PCI address, in MIG mode its slice, the version of its driver, its backend, and the build that
-/// used it: with another of any of them it is measured anew. Of a GPU of another machine nothing is kept: its driver is
-/// not known.
->>>>>>> smaller
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MeasurementCache {
     folder: Option<PathBuf>,

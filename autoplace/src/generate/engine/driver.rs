@@ -183,14 +183,16 @@ impl Driver {
         text.is_paused = false;
         sequence.statistics.queue_time += since.elapsed();
         sequence.turn.is_paused = false;
-        let prompt = sequence.len();
+        let prompt = sequence.prompt;
+        // In an earlier process, if not here.
+        let goes_on = has_begun || sequence.statistics.generated_tokens > 0;
         let (needs, each) = (sequence.needs(), session.room().each);
-        let joined = if has_begun && needs > each {
+        let joined = if goes_on && needs > each {
             // The model was re-placed while it waited.
             Err(Error::ContextTooSmall { tokens: needs, context: each })
         } else if has_begun {
             session.rejoin(sequence)
-        } else if prompt >= each {
+        } else if !goes_on && prompt >= each {
             // The model was re-placed since it was checked.
             Err(Error::PromptTooLong { tokens: prompt, context: each })
         } else {
@@ -201,7 +203,7 @@ impl Driver {
             self.renew();
             return;
         }
-        if !has_begun {
+        if !goes_on {
             let statistics = session.statistics(text.id()).unwrap_or_default();
             self.shared.count(|totals| {
                 totals.prompt_tokens += prompt as u64;

@@ -9,16 +9,20 @@ mod order;
 mod queue;
 
 pub use queue::Submission;
+pub(super) use queue::{Checked, Place};
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Waker;
 use std::thread::{self, JoinHandle};
 
 use driver::Driver;
+use llama_sys::{AbortHandle, Token};
 use queue::Shared;
 use serde::{Deserialize, Serialize};
 
 use super::answer::Answer;
 use super::error::Error;
+use super::remote::Reader;
 use super::request::Generate;
 use super::stats::Replaced;
 use super::step::PromptChunk;
@@ -58,6 +62,8 @@ const THREAD: &str = "autoplace-engine";
 /// - **One cache for all** (`kv_unified`): a text is admitted when there is room for what it is likely to need. Where
 ///   that runs out, the one that came last goes back to the queue and is computed again later, so that it may differ in
 ///   rounding. No text ends for lack of room unless it fills the whole context.
+/// - **Isolation.** Of a model in a [worker](crate::Isolation::Process) it is the same, but that the model is not
+///   re-placed meanwhile, and that [`OnDeath`](crate::OnDeath) says what becomes of the texts when the worker dies.
 /// - **Errors.** A computation that fails ends the texts that run, with the error, and no others. Where the next token
 ///   of one text cannot be chosen ([`Error::NoTokenAllowed`], [`Error::NotAllowed`]), it ends alone.
 #[derive(Debug, Clone)]
@@ -72,7 +78,7 @@ struct Inner {
 }
 
 /// What becomes of the texts of an engine that is shut down.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Shutdown {
     /// All that were accepted are finished.
     Finish,
@@ -118,13 +124,23 @@ impl Engine {
 
     /// Queues a request: a future that waits while the queue is full, in any runtime. Those who wait are served in
     /// their order. The prompt is made tokens of before this returns, and a constraint is compiled; while the model is
-    /// re-placed, this waits for that.
+    /// re-placed, this waits for that. Of a model in a worker process, the future waits for both.
     ///
     /// # Errors
     ///
     /// The future's: as [`submit`](Self::submit).
     pub fn submit_async(&self, generate: Generate) -> Submission {
         Submission::new(&self.inner.shared, generate)
+    }
+
+    /// Checks a request of another process, after the tokens that have arrived there.
+    pub(super) fn check(&self, generate: Generate, so_far: &[Token]) -> Result<Checked, Error> {
+        self.inner.shared.check(generate, so_far)
+    }
+
+    /// Queues it, however many there are.
+    pub(super) fn begin(&self, checked: Checked) -> Result<Answer, Error> {
+        self.inner.shared.begin(checked)
     }
 
     /// Takes no more requests, and returns at once. A second call can only make it end sooner.
@@ -148,7 +164,8 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// [`Error`] where the model cannot be had, since a re-placement has failed.
+    /// [`Error`] where the model cannot be had, since a re-placement has failed; [`Error::Worker`] where it is in a
+    /// worker process.
     pub fn with_vocab<T>(&self, read: impl FnOnce(&llama_sys::Vocab) -> T) -> Result<T, Error> {
         let _held = self.inner.shared.hold();
         Ok(read(&self.inner.shared.model.native()?.vocab()))
@@ -164,6 +181,16 @@ impl Engine {
     /// and that the new context has no room for, ends with [`Error::ContextTooSmall`] when its turn comes.
     pub fn last_replaced(&self) -> Option<Result<Replaced, Error>> {
         self.inner.shared.last_replaced()
+    }
+}
+
+impl Engine {
+    fn run(shared: Arc<Shared>, run: impl FnOnce() + Send + 'static) -> Result<Self, Error> {
+        let thread = thread::Builder::new()
+            .name(THREAD.into())
+            .spawn(run)
+            .map_err(|error| Error::Thread { name: THREAD, reason: error.to_string() })?;
+        Ok(Self { inner: Arc::new(Inner { shared, thread: Mutex::new(Some(thread)) }) })
     }
 }
 
@@ -224,26 +251,40 @@ impl EngineBuilder {
         self
     }
 
-    /// Takes the model's context and starts the thread.
+    /// Takes the model's context, or the worker that has it, and starts the thread.
     ///
     /// # Errors
     ///
-    /// As [`Model::session`]; [`Error::Worker`] for a model in a worker process; [`Error::Thread`].
+    /// As [`Model::session`]; [`Error::Worker`] where the model's worker process has died or cannot be started again;
+    /// [`Error::Thread`].
     pub fn start(self) -> Result<Engine, Error> {
-        let mut session = self.model.session()?;
-        if session.n_seq_max() == 1 {
+        if self.model.placement().context.n_seq_max <= 1 {
             tracing::warn!(
                 "the engine has one sequence, and computes one request after the other: load with `parallel(n, tokens_each)`"
             );
         }
-        session.work.prompt_chunk = self.prompt_chunk;
-        let shared = Arc::new(Shared::new(&session, self.queue, self.ahead));
-        let driver = Driver::new(Arc::clone(&shared), session, self.prompt_chunk);
-        let thread = thread::Builder::new()
-            .name(THREAD.into())
-            .spawn(move || driver.run())
-            .map_err(|error| Error::Thread { name: THREAD, reason: error.to_string() })?;
-        Ok(Engine { inner: Arc::new(Inner { shared, thread: Mutex::new(Some(thread)) }) })
+        if self.model.is_elsewhere() {
+            let reader = Reader::open(&self.model, self.ahead, self.prompt_chunk)?;
+            let shared = Arc::new(Shared::there(reader.link(), self.queue));
+            return Engine::run(shared, move || reader.run());
+        }
+        let chunk = self.prompt_chunk;
+        self.start_here(chunk, Waker::noop().clone()).map(|(engine, _)| engine)
+    }
+
+    /// The same in this process, with what stops a computation; wakes `watcher` when the metrics have changed.
+    pub(super) fn start_here(
+        self,
+        prompt_chunk: PromptChunk,
+        watcher: Waker,
+    ) -> Result<(Engine, AbortHandle), Error> {
+        let mut session = self.model.session()?;
+        session.work.prompt_chunk = prompt_chunk;
+        let abort = session.abort_handle();
+        let numbers = (self.queue, self.ahead);
+        let shared = Arc::new(Shared::new(&self.model, session.room(), numbers, watcher));
+        let driver = Driver::new(Arc::clone(&shared), session, prompt_chunk);
+        Ok((Engine::run(shared, move || driver.run())?, abort))
     }
 }
 

@@ -4,8 +4,10 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Instant;
+
+use llama_sys::Token;
 
 use super::order::Stand;
 use super::{Metrics, Shutdown};
@@ -14,16 +16,20 @@ use crate::generate::channel::{Bell, Sender, block_on, channel};
 use crate::generate::context::Room;
 use crate::generate::error::Error;
 use crate::generate::piece::{Message, Progress, SequenceId};
+use crate::generate::remote::{Asked, Link};
 use crate::generate::request::Generate;
 use crate::generate::sequence::Sequence;
-use crate::generate::session::Session;
-use crate::generate::stats::Replaced;
+use crate::generate::stats::{Replaced, Statistics};
 use crate::load::Model;
 
 /// What the engine's thread and everybody else share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) model: Model,
+    /// The worker that computes the texts, where that is another process: none waits or runs here then.
+    link: Option<Arc<Link>>,
+    /// Is woken when what the engine tells of itself has changed.
+    watcher: Waker,
     /// Rings when there is something to do for the engine's thread.
     pub(super) bell: Arc<Bell>,
     /// Read while somebody holds the model underneath to check a request, written while the model is re-placed, which
@@ -110,7 +116,7 @@ impl Waiting {
 /// One of the texts that an engine has accepted; dropping it makes room for another. Not to be dropped while the
 /// state is locked.
 #[derive(Debug)]
-struct Place(Arc<Shared>);
+pub(in crate::generate) struct Place(Arc<Shared>);
 
 impl Drop for Place {
     fn drop(&mut self) {
@@ -131,9 +137,23 @@ fn call(state: MutexGuard<'_, State>) {
 }
 
 impl Shared {
-    pub(super) fn new(session: &Session, queue: usize, ahead: usize) -> Self {
+    /// Of texts in a worker.
+    pub(super) fn there(link: &Arc<Link>, queue: usize) -> Self {
+        let room = Room::of(&link.model.placement().context);
+        let shared = Self::new(&link.model, room, (queue, 0), Waker::noop().clone());
+        Self { link: Some(Arc::clone(link)), ..shared }
+    }
+
+    pub(super) fn new(
+        model: &Model,
+        room: Room,
+        (queue, ahead): (usize, usize),
+        watcher: Waker,
+    ) -> Self {
         Self {
-            model: session.model.clone(),
+            model: model.clone(),
+            link: None,
+            watcher,
             bell: Arc::default(),
             held: RwLock::default(),
             queue,
@@ -144,7 +164,7 @@ impl Shared {
                 arrivals: 0,
                 submitters: VecDeque::new(),
                 submissions: 0,
-                room: session.room(),
+                room,
                 totals: Metrics::default(),
                 closing: None,
                 last_replaced: None,
@@ -158,12 +178,16 @@ impl Shared {
 
     pub(super) fn metrics(&self) -> Metrics {
         let state = self.state();
-        let queued = state.waiting.len();
-        Metrics { queued, running: state.accepted.saturating_sub(queued), ..state.totals }
+        let here = Metrics { queued: state.waiting.len(), ..state.totals };
+        let all = self.link.as_ref().map_or(here, |link| link.metrics());
+        // A worker may not have told yet that one has gone.
+        let queued = all.queued.min(state.accepted);
+        Metrics { queued, running: state.accepted - queued, ..all }
     }
 
     pub(super) fn count(&self, add: impl FnOnce(&mut Metrics)) {
         add(&mut self.state().totals);
+        self.watcher.wake_by_ref();
     }
 
     pub(super) fn last_replaced(&self) -> Option<Result<Replaced, Error>> {
@@ -197,6 +221,9 @@ impl Shared {
         let submitters = std::mem::take(&mut state.submitters);
         drop(state);
         drop(refused);
+        if let Some(link) = &self.link {
+            link.close(how);
+        }
         for (_, waker) in submitters {
             waker.wake();
         }
@@ -244,10 +271,30 @@ impl Shared {
     }
 
     fn accept(self: &Arc<Self>, mut state: MutexGuard<'_, State>, checked: Checked) -> Answer {
-        let Checked { mut sequence, limit, reuse, progress } = checked;
+        state.accepted += 1;
+        let place = Place(Arc::clone(self));
+        match checked.text {
+            CheckedText::Here(text) => self.queue(state, *text, checked.progress, place),
+            CheckedText::There(asked) => {
+                let (pieces, text) = asked.into_parts();
+                let unused = text.begin(place);
+                call(state);
+                drop(unused);
+                Answer::new(pieces, checked.progress, text)
+            }
+        }
+    }
+
+    fn queue(
+        self: &Arc<Self>,
+        mut state: MutexGuard<'_, State>,
+        text: CheckedHere,
+        progress: Progress,
+        place: Place,
+    ) -> Answer {
+        let CheckedHere { mut sequence, limit, reuse } = text;
         let arrival = state.arrivals;
         state.arrivals += 1;
-        state.accepted += 1;
         // As `Text::id`.
         sequence.id = SequenceId(arrival);
         let writer = Waker::from(Arc::clone(&self.bell));
@@ -259,8 +306,8 @@ impl Shared {
                 limit,
                 reuse,
                 is_paused: false,
-                generated: 0,
-                place: Place(Arc::clone(self)),
+                generated: sequence.statistics.generated_tokens,
+                place,
             },
             sequence,
             since: Instant::now(),
@@ -278,7 +325,8 @@ impl Shared {
     }
 
     fn places(&self, state: &State) -> usize {
-        self.queue.saturating_add(state.room.sequences)
+        let there = self.link.as_ref().map(|link| Room::of(&link.model.placement().context));
+        self.queue.saturating_add(there.unwrap_or(state.room).sequences)
     }
 
     /// The model underneath stays where it is as long as this lives.
@@ -286,22 +334,38 @@ impl Shared {
         self.held.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Checks a request, and makes a text of it that holds nothing of the model.
-    fn check(&self, generate: Generate) -> Result<Checked, Error> {
+    /// Checks a request, or has the worker do so, and makes a text of it that holds nothing of the model. It goes on
+    /// after the tokens that an earlier process has generated.
+    pub(super) fn check(&self, generate: Generate, so_far: &[Token]) -> Result<Checked, Error> {
         let (model, spec) = generate.into_parts();
         if !model.is(&self.model) {
             return Err(Error::OtherModel);
         }
+        let (full_is_error, is_constrained) = spec.ends();
+        if let Some(link) = &self.link {
+            let progress = Progress::new(full_is_error, is_constrained, Statistics::default());
+            return Ok(Checked { text: CheckedText::There(link.submit(spec)?), progress });
+        }
         let _held = self.hold();
         let vocab = model.native()?.vocab();
         let capacity = self.state().room.each;
-        let reuse = spec.cache_prompt.unwrap_or(true);
+        let reuse = spec.cache_prompt.unwrap_or(true) && so_far.is_empty();
         let max_tokens = spec.limits.max_tokens;
         let id = SequenceId(0);
-        let (full_is_error, is_constrained) = spec.ends();
-        let sequence = Sequence::new(id, spec, &[], &model, &vocab, capacity)?;
+        let sequence = Sequence::new(id, spec, so_far, &model, &vocab, capacity)?;
         let progress = Progress::new(full_is_error, is_constrained, sequence.statistics);
-        Ok(Checked { limit: sequence.len().saturating_add(max_tokens), sequence, reuse, progress })
+        let limit = sequence.prompt.saturating_add(max_tokens);
+        let text = CheckedText::Here(Box::new(CheckedHere { sequence, limit, reuse }));
+        Ok(Checked { text, progress })
+    }
+
+    /// Queues a text, however many there are.
+    pub(super) fn begin(self: &Arc<Self>, checked: Checked) -> Result<Answer, Error> {
+        let state = self.state();
+        if state.closing.is_some() {
+            return Err(Error::EngineEnded);
+        }
+        Ok(self.accept(state, checked))
     }
 }
 
@@ -321,12 +385,30 @@ impl Writer for TextOf {
     }
 }
 
+/// A text that may be queued.
 #[derive(Debug)]
-struct Checked {
+pub(in crate::generate) struct Checked {
+    text: CheckedText,
+    progress: Progress,
+}
+
+#[derive(Debug)]
+enum CheckedText {
+    Here(Box<CheckedHere>),
+    There(Asked),
+}
+
+#[derive(Debug)]
+struct CheckedHere {
     sequence: Sequence,
     limit: usize,
     reuse: bool,
-    progress: Progress,
+}
+
+impl Checked {
+    pub(in crate::generate) fn statistics(&self) -> Statistics {
+        self.progress.statistics
+    }
 }
 
 /// A request on its way into the queue of an [`Engine`](super::Engine): a future of its [`Answer`], for any runtime.
@@ -342,7 +424,28 @@ pub struct Submission {
 
 impl Submission {
     pub(super) fn new(shared: &Arc<Shared>, generate: Generate) -> Self {
-        Self { checked: Some(shared.check(generate)), shared: Arc::clone(shared), waits: None }
+        let checked = Some(shared.check(generate, &[]));
+        Self { checked, shared: Arc::clone(shared), waits: None }
+    }
+
+    /// For the one text of a worker.
+    pub(in crate::generate) fn there(link: &Arc<Link>, generate: Generate) -> Self {
+        Self::new(&Arc::new(Shared::there(link, 0)), generate)
+    }
+
+    /// Whether it is accepted, where a worker checks it.
+    pub(in crate::generate) fn poll_checked(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Statistics, Error>> {
+        match &mut self.checked {
+            Some(Ok(Checked { text: CheckedText::There(asked), progress })) => {
+                ready!(asked.poll(context, &mut progress.statistics))?;
+                Poll::Ready(Ok(progress.statistics))
+            }
+            Some(Err(refused)) => Poll::Ready(Err(refused.clone())),
+            _ => Poll::Ready(Ok(Statistics::default())),
+        }
     }
 
     pub(super) fn wait(mut self) -> Result<Answer, Error> {
@@ -350,6 +453,7 @@ impl Submission {
     }
 
     pub(super) fn now(mut self) -> Result<Answer, Error> {
+        block_on(|context| self.poll_checked(context))?;
         let mut context = Context::from_waker(Waker::noop());
         match Pin::new(&mut self).poll(&mut context) {
             Poll::Ready(answer) => answer,
@@ -396,11 +500,8 @@ impl Future for Submission {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
-        let checked = match this.checked.take() {
-            Some(Ok(checked)) => checked,
-            Some(Err(error)) => return Poll::Ready(Err(error)),
-            None => return Poll::Ready(Err(Error::EngineEnded)),
-        };
+        ready!(this.poll_checked(context))?;
+        let checked = this.checked.take().unwrap_or(Err(Error::EngineEnded))?;
         let shared = Arc::clone(&this.shared);
         let mut state = shared.state();
         if state.closing.is_some() {

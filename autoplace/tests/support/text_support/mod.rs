@@ -13,7 +13,7 @@ use autoplace::llama_sys::{
     Token,
 };
 use autoplace::plan::{self, Request};
-use autoplace::{Isolation, Model, WorkerProcess, memory};
+use autoplace::{Isolation, Model, OnDeath, WorkerProcess, memory};
 
 use crate::native_support::demo_path;
 
@@ -69,10 +69,11 @@ pub(crate) fn demo(n_ctx: u32, n_seq_max: u32, kv_unified: bool) -> Model {
     load(&demo_path(), request(n_ctx, n_seq_max, kv_unified))
 }
 
-/// A model in a process of its own.
+/// A model in a process of its own, in whose place another one comes.
 pub(crate) fn in_worker(path: &Path, request: Request) -> Model {
     let worker = WorkerProcess::program(env!("CARGO_BIN_EXE_autoplace-worker"));
     let builder = Model::builder(path).request(request).n_threads(1);
+    let worker = worker.on_death(OnDeath::Resume { attempts: 2 });
     let builder = builder.isolation(Isolation::Process(worker));
     builder.load().unwrap()
 }

@@ -1,0 +1,211 @@
+//! The worker's side of a run: an engine, and a thread that sends what comes of its texts.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use llama_sys::AbortHandle;
+
+use super::{Generation, Reply, Request, Start};
+use crate::generate::answer::Answer;
+use crate::generate::channel::Bell;
+use crate::generate::engine::{Checked, Engine, Metrics, Shutdown};
+use crate::generate::error::Error;
+use crate::generate::piece::{Piece, SequenceId};
+use crate::generate::request::Generate;
+use crate::load::Model;
+use crate::worker::{self, Sender};
+
+/// Text is sent so often at most: a model that is faster than anybody reads would otherwise wake the application, which
+/// needs the same cores, for every token.
+const OFTEN: Duration = Duration::from_millis(2);
+
+const THREAD: &str = "autoplace-replies";
+
+/// An engine that generates what the application asks for. Dropping it cancels what is not finished.
+pub(crate) struct Host {
+    model: Model,
+    engine: Engine,
+    /// Texts that may begin.
+    checked: HashMap<u64, Checked>,
+    outbox: Arc<Outbox>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// The texts that are generated, on their way to the application.
+struct Outbox {
+    sender: Sender,
+    texts: Mutex<HashMap<u64, Answer>>,
+    is_closing: AtomicBool,
+    /// Rings when there may be something to send.
+    bell: Arc<Bell>,
+}
+
+impl Host {
+    /// Starts one, and returns what stops a computation of it.
+    pub(crate) fn start(
+        model: &Model,
+        start: Start,
+        sender: &Sender,
+    ) -> Result<(Self, AbortHandle), Error> {
+        let bell = Arc::<Bell>::default();
+        let builder = Engine::builder(model).queue(usize::MAX).ahead(start.ahead);
+        let (engine, abort) = builder.start_here(start.prompt_chunk, Arc::clone(&bell).into())?;
+        let outbox = Arc::new(Outbox {
+            sender: sender.clone(),
+            texts: Mutex::default(),
+            is_closing: AtomicBool::new(false),
+            bell,
+        });
+        let (open, of) = (Open(Arc::clone(&outbox)), engine.clone());
+        let thread = thread::Builder::new()
+            .name(THREAD.into())
+            .spawn(move || open.0.send_all(&of))
+            .map_err(|error| Error::Thread { name: THREAD, reason: error.to_string() })?;
+        let (model, checked) = (model.clone(), HashMap::new());
+        Ok((Self { model, engine, checked, outbox, thread: Some(thread) }, abort))
+    }
+
+    /// `false`: nobody is there any more.
+    pub(crate) fn carry_out(&mut self, request: Request) -> Result<bool, worker::Error> {
+        match request {
+            Request::Submit(generation) => return self.check(*generation),
+            Request::Begin { id } => return self.begin(id),
+            Request::Cancel { id } => {
+                self.checked.remove(&id);
+                let answer = self.outbox.texts().remove(&id);
+                drop(answer);
+                self.outbox.bell.ring();
+            }
+            Request::Read { id, pieces } => {
+                if let Some(answer) = self.outbox.texts().get(&id) {
+                    answer.has_read(pieces);
+                }
+            }
+            Request::Close { how } => self.close(how),
+            // Whoever has started this has heard them.
+            Request::Start(_) | Request::Abort { .. } => {}
+        }
+        Ok(true)
+    }
+
+    fn check(&mut self, generation: Generation) -> Result<bool, worker::Error> {
+        let Generation { id, spec, so_far } = generation;
+        let checked = self.engine.check(Generate::of(self.model.clone(), spec), &so_far);
+        self.outbox.sender.send(&match checked {
+            Ok(checked) => {
+                let seed = checked.statistics().seed;
+                self.checked.insert(id, checked);
+                Reply::Accepted { id, seed }
+            }
+            Err(error) => Reply::Failed { id, error },
+        })
+    }
+
+    fn begin(&mut self, id: u64) -> Result<bool, worker::Error> {
+        match self.checked.remove(&id).map(|checked| self.engine.begin(checked)) {
+            Some(Ok(answer)) => {
+                self.outbox.texts().insert(id, answer);
+                self.outbox.bell.ring();
+                Ok(true)
+            }
+            Some(Err(error)) => self.outbox.sender.send(&Reply::Failed { id, error }),
+            // It was refused.
+            None => Ok(true),
+        }
+    }
+
+    fn close(&self, how: Shutdown) {
+        self.engine.close(how);
+        self.outbox.is_closing.store(true, Ordering::Release);
+        self.outbox.bell.ring();
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.close(Shutdown::Cancel);
+        if let Some(thread) = self.thread.take() {
+            // A panic has been printed, and the texts end with it.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Outbox {
+    fn texts(&self) -> MutexGuard<'_, HashMap<u64, Answer>> {
+        self.texts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends all that comes, until the engine is closed and the last text has ended.
+    fn send_all(&self, engine: &Engine) {
+        let mut told = Metrics::default();
+        loop {
+            self.bell.wait();
+            // Before the texts are looked at: those that it ends are told of.
+            let is_closing = self.is_closing.load(Ordering::Acquire);
+            let mut replies = Vec::new();
+            let is_idle = self.take(&mut replies);
+            let is_over = is_idle && is_closing;
+            if is_over {
+                engine.shutdown(Shutdown::Finish);
+                replies.push(Reply::Closed);
+            }
+            // Before the texts that they count.
+            let metrics = engine.metrics();
+            if metrics != std::mem::replace(&mut told, metrics) {
+                self.put(&Reply::Metrics(metrics));
+            }
+            replies.iter().for_each(|reply| self.put(reply));
+            if !self.sender.flush() || is_over {
+                return;
+            }
+            if !is_idle && !replies.is_empty() {
+                thread::sleep(OFTEN);
+            }
+        }
+    }
+
+    /// Takes what there is of all texts. `true`: all have ended.
+    fn take(&self, replies: &mut Vec<Reply>) -> bool {
+        let waker = Waker::from(Arc::clone(&self.bell));
+        let mut context = Context::from_waker(&waker);
+        let mut texts = self.texts();
+        texts.retain(|&id, answer| {
+            loop {
+                replies.push(match answer.poll_unread(&mut context) {
+                    Poll::Ready(Some(Ok(piece))) => {
+                        let piece = Piece { sequence: SequenceId(id), ..piece };
+                        Reply::Piece(Box::new((piece, answer.statistics())))
+                    }
+                    Poll::Ready(Some(Err(error))) => Reply::Failed { id, error },
+                    Poll::Ready(None) => return false,
+                    Poll::Pending => return true,
+                });
+            }
+        });
+        texts.is_empty()
+    }
+
+    /// Has a reply sent with the next flush. Without it the application would wait: the connection ends.
+    fn put(&self, reply: &Reply) {
+        if let Err(error) = self.sender.put(reply) {
+            tracing::error!("{error}");
+            self.sender.close();
+        }
+    }
+}
+
+/// Ends the connection where its thread panics.
+struct Open(Arc<Outbox>);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.sender.close();
+        }
+    }
+}

@@ -1,0 +1,567 @@
+//! This process's side of a run: the texts, what the worker says of them, and other workers in its place.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker, ready};
+
+use llama_sys::Token;
+
+use super::{Generation, Reply, Request, Start};
+use crate::generate::answer::Writer;
+use crate::generate::channel::{Bell, Receiver, Sender, channel};
+use crate::generate::engine::{Metrics, Place, Shutdown};
+use crate::generate::error::Error;
+use crate::generate::piece::{Message, Piece};
+use crate::generate::request::Spec;
+use crate::generate::stats::Statistics;
+use crate::generate::step::PromptChunk;
+use crate::load::{self, Model};
+use crate::worker::{self, Worker};
+
+const DOING: &str = "generating";
+
+/// A run of a worker, for whoever has texts of it.
+#[derive(Debug)]
+pub(in crate::generate) struct Link {
+    pub(in crate::generate) model: Model,
+    start: Start,
+    /// Rings when there is a text, or none will come any more.
+    bell: Bell,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// `None` between two workers, and in the end.
+    sender: Option<worker::Sender>,
+    /// In the order of their numbers.
+    texts: Vec<Text>,
+    submitted: u64,
+    is_aborted: bool,
+    closing: Option<Shutdown>,
+    is_over: bool,
+    /// What this worker has told, with what those before it had.
+    metrics: Metrics,
+    earlier: Metrics,
+}
+
+#[derive(Debug)]
+struct Text {
+    id: u64,
+    spec: Spec,
+    /// Hears whether it is accepted.
+    verdict: Option<Sender<Result<Statistics, Error>>>,
+    answer: Sender<Message>,
+    /// Once it has begun.
+    place: Option<Place>,
+    tokens: Vec<Token>,
+    /// So far, over all workers.
+    statistics: Statistics,
+    /// When the last worker died, if the prompt was computed then.
+    earlier: Option<Statistics>,
+    /// How many more workers it may have.
+    attempts: u32,
+}
+
+impl Text {
+    /// Has a worker asked for it, after the tokens that have arrived.
+    fn put(&self, sender: &worker::Sender) -> Result<(), worker::Error> {
+        let Self { id, ref spec, ref tokens, .. } = *self;
+        let generation = Generation { id, spec: spec.clone(), so_far: tokens.clone() };
+        sender.put(&Request::Submit(Box::new(generation)))?;
+        if self.place.is_some() { sender.put(&Request::Begin { id }) } else { Ok(()) }
+    }
+
+    /// A piece with what all workers took. Another one computes the prompt again, and what drafts and shifts came to is
+    /// that of the last.
+    fn add(&mut self, mut piece: Piece, mut statistics: Statistics) -> Message {
+        if let Some(earlier) = &self.earlier {
+            statistics.prompt_tokens = earlier.prompt_tokens;
+            statistics.cached_tokens = earlier.cached_tokens;
+            statistics.prompt_time = earlier.prompt_time;
+            statistics.first_token_latency = earlier.first_token_latency;
+            statistics.generation_time += earlier.generation_time;
+            statistics.queue_time += earlier.queue_time;
+        }
+        if let Some(end) = &mut piece.end {
+            end.statistics = statistics;
+        }
+        if statistics.generated_tokens > self.tokens.len() {
+            self.tokens.extend(piece.token);
+        }
+        self.statistics = statistics;
+        Ok((piece, statistics))
+    }
+
+    /// Its worker died: why it does not go on in another one.
+    fn outlive(&mut self, death: &worker::Error, closing: Option<Shutdown>) -> Option<Error> {
+        match closing {
+            Some(Shutdown::Cancel) => return Some(Error::EngineEnded),
+            Some(Shutdown::FinishBegun) if self.tokens.is_empty() => {
+                return Some(Error::EngineEnded);
+            }
+            _ if !death.is_death() || self.attempts == 0 => return Some(death.clone().into()),
+            _ => self.attempts -= 1,
+        }
+        let has_begun = self.statistics.first_token_latency.is_some();
+        self.earlier = has_begun.then_some(self.statistics);
+        None
+    }
+
+    /// Tells the reader the last of it. Its place is free before that is heard.
+    fn end(self, last: Message) {
+        drop(self.place);
+        match (self.verdict, last) {
+            (Some(verdict), Err(error)) => verdict.send(Err(error)),
+            (_, last) => self.answer.send(last),
+        }
+    }
+}
+
+impl State {
+    fn position(&self, id: u64) -> Option<usize> {
+        self.texts.binary_search_by_key(&id, |text| text.id).ok()
+    }
+
+    fn text(&mut self, id: u64) -> Option<&mut Text> {
+        self.position(id).map(|at| &mut self.texts[at])
+    }
+
+    fn take(&mut self, id: u64) -> Option<Text> {
+        self.position(id).map(|at| self.texts.remove(at))
+    }
+
+    /// Tells the worker. One that is gone needs to know nothing, and whoever reads finds out.
+    fn tell(&self, request: &Request) {
+        if let Some(sender) = &self.sender {
+            let _ = sender.send(request);
+        }
+    }
+}
+
+/// Texts are taken out of the state before they end: nobody knows what their readers do when they are woken.
+impl Link {
+    fn new(model: &Model, start: Start) -> Self {
+        let (model, bell, state) = (model.clone(), Bell::default(), Mutex::default());
+        Self { model, start, bell, state }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has the worker check a text.
+    pub(in crate::generate) fn submit(self: &Arc<Self>, spec: Spec) -> Result<Asked, Error> {
+        spec.sampling.check_numbers()?;
+        if let Some(what) = spec.only_here() {
+            return Err(worker::Error::Elsewhere { what }.into());
+        }
+        let (verdict, heard) = channel(1, Waker::noop().clone());
+        let (answer, pieces) = channel(usize::MAX, Waker::noop().clone());
+        let mut state = self.state();
+        if state.is_over || state.closing.is_some() {
+            return Err(Error::EngineEnded);
+        }
+        let id = state.submitted;
+        state.submitted += 1;
+        let text = Text {
+            id,
+            spec,
+            verdict: Some(verdict),
+            answer,
+            place: None,
+            tokens: Vec::new(),
+            statistics: Statistics::default(),
+            earlier: None,
+            attempts: self.model.worker_attempts(),
+        };
+        if let Some(sender) = &state.sender {
+            text.put(sender)?;
+            sender.flush();
+        }
+        state.texts.push(text);
+        drop(state);
+        self.bell.ring();
+        let text = TextThere { link: Arc::clone(self), id, read: AtomicUsize::new(0) };
+        Ok(Asked { heard: Some(heard), pieces, text })
+    }
+
+    /// What the worker has told of, and what those before it had. Texts that wait are its own.
+    pub(in crate::generate) fn metrics(&self) -> Metrics {
+        self.state().metrics
+    }
+
+    /// Stops the computation that is going on, or the next one, with an error.
+    pub(in crate::generate) fn abort(&self) {
+        let mut state = self.state();
+        state.is_aborted = true;
+        state.tell(&Request::Abort { run: self.start.run });
+    }
+
+    /// Takes no more texts.
+    pub(in crate::generate) fn close(&self, how: Shutdown) {
+        let mut state = self.state();
+        state.closing = state.closing.max(Some(how));
+        state.tell(&Request::Close { how });
+        drop(state);
+        self.bell.ring();
+    }
+
+    /// The worker has accepted a text.
+    fn accepted(&self, id: u64, seed: Option<u32>) {
+        let mut state = self.state();
+        let Some(text) = state.text(id) else {
+            return;
+        };
+        // Another worker has to draw the same numbers.
+        text.spec.sampling.seed = seed.or(text.spec.sampling.seed);
+        let verdict = text.verdict.take();
+        drop(state);
+        if let Some(verdict) = verdict {
+            verdict.send(Ok(Statistics { seed, ..Statistics::default() }));
+        }
+    }
+
+    fn piece(&self, piece: Piece, statistics: Statistics) {
+        let is_last = piece.end.is_some();
+        let mut state = self.state();
+        // It may have been cancelled meanwhile.
+        let Some(at) = state.position(piece.sequence.0) else {
+            return;
+        };
+        let text = &mut state.texts[at];
+        let before = text.statistics.generated_tokens;
+        let message = text.add(piece, statistics);
+        let generated = statistics.generated_tokens.saturating_sub(before);
+        state.metrics.generated_tokens += generated as u64;
+        if is_last {
+            let text = state.texts.remove(at);
+            drop(state);
+            text.end(message);
+        } else {
+            let reader = state.texts[at].answer.put(message);
+            drop(state);
+            reader.into_iter().for_each(Waker::wake);
+        }
+    }
+
+    fn failed(&self, id: u64, error: Error) {
+        let failed = self.state().take(id);
+        if let Some(text) = failed {
+            text.end(Err(error));
+        }
+    }
+
+    fn measured(&self, told: Metrics) {
+        let mut state = self.state();
+        state.metrics = Metrics {
+            queued: told.queued,
+            prompt_tokens: state.earlier.prompt_tokens + told.prompt_tokens,
+            cached_tokens: state.earlier.cached_tokens + told.cached_tokens,
+            suspended: state.earlier.suspended + told.suspended,
+            ..state.metrics
+        };
+    }
+
+    /// The worker died. `false`: no text needs another one.
+    fn outlive(&self, death: &worker::Error) -> bool {
+        let mut state = self.state();
+        let closing = state.closing;
+        let mut ended = Vec::new();
+        for mut text in std::mem::take(&mut state.texts) {
+            match text.outlive(death, closing) {
+                None => state.texts.push(text),
+                Some(why) => ended.push((text, why)),
+            }
+        }
+        let goes_on = !state.texts.is_empty();
+        drop(state);
+        for (text, why) in ended {
+            text.end(Err(why));
+        }
+        goes_on
+    }
+
+    /// Ends all texts with an error.
+    fn fail(&self, error: &Error) {
+        let texts = std::mem::take(&mut self.state().texts);
+        for text in texts {
+            text.end(Err(error.clone()));
+        }
+    }
+
+    /// There is no worker for now.
+    fn pause(&self) {
+        let mut state = self.state();
+        state.earlier = state.metrics;
+        state.sender = None;
+    }
+
+    /// Asks another worker for all texts. Whoever comes meanwhile waits: the start is the first that it hears.
+    fn start_over(&self, sender: worker::Sender) -> Result<(), worker::Error> {
+        let mut state = self.state();
+        sender.put(&Request::Start(self.start))?;
+        state.texts.iter().try_for_each(|text| text.put(&sender))?;
+        if state.is_aborted {
+            sender.put(&Request::Abort { run: self.start.run })?;
+        }
+        if let Some(how) = state.closing {
+            sender.put(&Request::Close { how })?;
+        }
+        sender.flush();
+        state.sender = Some(sender);
+        Ok(())
+    }
+
+    /// Nothing comes any more: texts that are left have no end.
+    fn end(&self) {
+        let mut state = self.state();
+        state.is_over = true;
+        state.sender = None;
+        let texts = std::mem::take(&mut state.texts);
+        drop(state);
+        drop(texts);
+    }
+}
+
+/// A text that a worker is asked for.
+#[derive(Debug)]
+pub(in crate::generate) struct Asked {
+    /// Until it is accepted.
+    heard: Option<Receiver<Result<Statistics, Error>>>,
+    pieces: Receiver<Message>,
+    text: TextThere,
+}
+
+impl Asked {
+    /// Whether it is accepted, and with which numbers.
+    pub(in crate::generate) fn poll(
+        &mut self,
+        context: &mut Context<'_>,
+        statistics: &mut Statistics,
+    ) -> Poll<Result<(), Error>> {
+        if let Some(heard) = &mut self.heard {
+            let heard = ready!(heard.poll_next(context));
+            *statistics = heard.unwrap_or(Err(Error::EngineEnded))?;
+            self.heard = None;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    pub(in crate::generate) fn into_parts(self) -> (Receiver<Message>, TextThere) {
+        (self.pieces, self.text)
+    }
+}
+
+/// A text in a worker, for its reader. Dropping it cancels it.
+#[derive(Debug)]
+pub(in crate::generate) struct TextThere {
+    link: Arc<Link>,
+    id: u64,
+    /// Pieces that were read and the worker has not been told of.
+    read: AtomicUsize,
+}
+
+impl TextThere {
+    /// Begins it, or returns the place that it does not need: it has ended.
+    pub(in crate::generate) fn begin(&self, place: Place) -> Option<Place> {
+        let mut state = self.link.state();
+        match state.text(self.id) {
+            Some(text) => text.place = Some(place),
+            None => return Some(place),
+        }
+        state.tell(&Request::Begin { id: self.id });
+        None
+    }
+}
+
+impl Writer for TextThere {
+    fn cancel(&self, _has_begun: bool) {
+        let mut state = self.link.state();
+        let cancelled = state.take(self.id);
+        if cancelled.is_some() {
+            state.tell(&Request::Cancel { id: self.id });
+        }
+        drop(state);
+        drop(cancelled);
+    }
+
+    fn lost(&self) -> Error {
+        Error::EngineEnded
+    }
+
+    fn has_read(&self) {
+        let often = (self.link.start.ahead / 2).max(1);
+        if self.read.fetch_add(1, Ordering::Relaxed) + 1 >= often {
+            let pieces = self.read.swap(0, Ordering::Relaxed);
+            self.link.state().tell(&Request::Read { id: self.id, pieces });
+        }
+    }
+}
+
+impl Drop for TextThere {
+    fn drop(&mut self) {
+        self.cancel(false);
+    }
+}
+
+/// Whoever reads what the worker says. Dropping it cancels all texts, waits until the context is free, and gives the
+/// worker back.
+#[derive(Debug)]
+pub(in crate::generate) struct Reader {
+    link: Arc<Link>,
+    /// Or how the last one died.
+    worker: Result<Worker, worker::Error>,
+    is_over: bool,
+}
+
+impl Reader {
+    /// Takes the worker, and has it start a run.
+    pub(in crate::generate) fn open(
+        model: &Model,
+        ahead: usize,
+        prompt_chunk: PromptChunk,
+    ) -> Result<Self, Error> {
+        if let Some(replacement) = model.requested() {
+            model.carry_out(&replacement)?;
+        }
+        let start = Start { run: next_run(), ahead, prompt_chunk };
+        let mut attempts = model.worker_attempts();
+        let mut worker = lent(model.take_worker())?;
+        let worker = loop {
+            let error = match worker.and_then(|worker| begin(worker, start)) {
+                Ok((worker, Ok(()))) => break worker,
+                Ok((worker, Err(refused))) => {
+                    model.return_worker(worker);
+                    return Err(refused);
+                }
+                Err(error) => error,
+            };
+            if !error.is_death() || attempts == 0 {
+                model.worker_is_dead(error.clone());
+                return Err(error.into());
+            }
+            attempts -= 1;
+            worker = another(model, &error).inspect_err(|_| model.worker_is_dead(error))?;
+        };
+        let link = Arc::new(Link::new(model, start));
+        link.state().sender = Some(worker.sender());
+        Ok(Self { link, worker: Ok(worker), is_over: false })
+    }
+
+    pub(in crate::generate) fn link(&self) -> &Arc<Link> {
+        &self.link
+    }
+
+    /// Until the run is closed, and all texts have ended.
+    pub(in crate::generate) fn run(mut self) {
+        while self.turn() {}
+    }
+
+    /// Hears the next of the worker, or has another one in its place. `false`: it is over.
+    pub(in crate::generate) fn turn(&mut self) -> bool {
+        if self.is_over {
+            return false;
+        }
+        match &mut self.worker {
+            Ok(worker) => match worker.receive(DOING) {
+                Ok(reply) => self.is_over = !self.hear(reply),
+                Err(error) => {
+                    self.link.pause();
+                    // What it held is free before another asks.
+                    self.worker = Err(error);
+                }
+            },
+            Err(death) => {
+                let death = death.clone();
+                self.go_on_after(death);
+            }
+        }
+        if self.is_over {
+            self.link.end();
+        }
+        !self.is_over
+    }
+
+    /// `false`: it was the last.
+    fn hear(&self, reply: Reply) -> bool {
+        match reply {
+            Reply::Started => {}
+            Reply::Accepted { id, seed } => self.link.accepted(id, seed),
+            Reply::Piece(piece) => self.link.piece(piece.0, piece.1),
+            Reply::Failed { id, error } => self.link.failed(id, error),
+            Reply::Metrics(metrics) => self.link.measured(metrics),
+            Reply::Refused(error) => {
+                self.link.fail(&error);
+                return false;
+            }
+            Reply::Closed => return false,
+        }
+        true
+    }
+
+    fn go_on_after(&mut self, death: worker::Error) {
+        if !self.link.outlive(&death) {
+            // The next text needs another one.
+            self.is_over = self.link.state().closing.is_some();
+            if !self.is_over {
+                self.link.bell.wait();
+            }
+            return;
+        }
+        match another(&self.link.model, &death) {
+            Ok(Ok(worker)) => match self.link.start_over(worker.sender()) {
+                Ok(()) => self.worker = Ok(worker),
+                Err(error) => self.worker = Err(error),
+            },
+            Ok(Err(again)) => self.worker = Err(again),
+            Err(refused) => self.link.fail(&refused),
+        }
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.link.close(Shutdown::Cancel);
+        while self.turn() {}
+        let over = worker::Error::Protocol { doing: DOING, reason: "its run is over".into() };
+        match std::mem::replace(&mut self.worker, Err(over)) {
+            Ok(worker) => self.link.model.return_worker(worker),
+            Err(error) => self.link.model.worker_is_dead(error),
+        }
+    }
+}
+
+/// Starts a worker in place of one that died.
+fn another(model: &Model, death: &worker::Error) -> Result<Result<Worker, worker::Error>, Error> {
+    tracing::warn!("{death}; starting another");
+    lent(model.restart_worker())
+}
+
+/// A worker, how it died, or why there is none.
+fn lent(worker: Result<Worker, load::Error>) -> Result<Result<Worker, worker::Error>, Error> {
+    match worker {
+        Ok(worker) => Ok(Ok(worker)),
+        Err(load::Error::Worker(error)) => Ok(Err(error)),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Has a worker start a run. Whether it did, or why it refuses.
+fn begin(mut worker: Worker, start: Start) -> Result<(Worker, Result<(), Error>), worker::Error> {
+    worker.send(&Request::Start(start), DOING)?;
+    match worker.receive(DOING)? {
+        Reply::Started => Ok((worker, Ok(()))),
+        Reply::Refused(error) => Ok((worker, Err(error))),
+        _ => Err(worker::Error::Protocol {
+            doing: DOING,
+            reason: "it told of texts before it was asked for any".into(),
+        }),
+    }
+}
+
+/// Another for each run of this process: what comes late for one is nothing to the next.
+fn next_run() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}

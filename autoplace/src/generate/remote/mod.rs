@@ -1,0 +1,88 @@
+//! Generations in a worker process: what is said of them.
+//!
+//! The worker runs an engine of its own (`host`), for an engine of this process or for a stream, which has one text
+//! (`text`). It makes text of tokens, finds the stop strings and counts, as it would in this process, and sends each
+//! piece with what the text took so far.
+//!
+//! When it dies, another one is sent every text with the tokens that have arrived (`link`): it brings cache, sampler
+//! and text to where they were after the last of them, and goes on. A token that had not arrived is chosen again by
+//! the same numbers, and so is the same.
+
+mod host;
+mod link;
+mod text;
+
+pub(crate) use host::Host;
+pub(super) use link::{Asked, Link, Reader};
+pub(super) use text::RemoteText;
+
+use llama_sys::Token;
+use serde::{Deserialize, Serialize};
+
+use super::engine::{Metrics, Shutdown};
+use super::error::Error;
+use super::piece::Piece;
+use super::request::Spec;
+use super::stats::Statistics;
+use super::step::PromptChunk;
+use crate::worker;
+
+/// What a worker is asked for, of generations. A text has a number that the application gives it.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Request {
+    /// The first of a run: take the context.
+    Start(Start),
+    /// Check a text.
+    Submit(Box<Generation>),
+    /// Generate a text that was accepted.
+    Begin { id: u64 },
+    /// So many more pieces of a text were read.
+    Read { id: u64, pieces: usize },
+    /// A text is not wanted any more.
+    Cancel { id: u64 },
+    /// Stop the computation of this run, or its next one, with an error.
+    Abort { run: u64 },
+    /// Take no more texts, and give the context back when the last one has ended.
+    Close { how: Shutdown },
+}
+
+/// How the texts of a run are generated.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct Start {
+    pub(crate) run: u64,
+    /// Pieces that a text may be ahead of its reader.
+    pub(super) ahead: usize,
+    pub(super) prompt_chunk: PromptChunk,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Generation {
+    id: u64,
+    spec: Spec,
+    /// What an earlier worker has generated.
+    so_far: Vec<Token>,
+}
+
+/// What a worker answers.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Reply {
+    Started,
+    /// It has not started.
+    Refused(#[serde(with = "worker::crossing")] Error),
+    Accepted {
+        id: u64,
+        seed: Option<u32>,
+    },
+    /// Of the text whose number the piece has.
+    Piece(Box<(Piece, Statistics)>),
+    Failed {
+        id: u64,
+        #[serde(with = "worker::crossing")]
+        error: Error,
+    },
+    Metrics(Metrics),
+    /// The last of a run: the context is free.
+    Closed,
+}

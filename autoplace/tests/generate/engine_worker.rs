@@ -1,0 +1,78 @@
+//! An engine over a worker process gives the texts of one in this process, and the worker's death ends none of them.
+//! On the demo model.
+
+use std::process::Command;
+
+use crate::native_support::demo_path;
+use crate::text_support::{PROMPTS, Told, answered, demo, greedy, in_worker, request, sampled};
+use autoplace::Model;
+use autoplace::generate::{Answer, Engine, Error, Generate, Statistics};
+
+/// The demo model in a worker, in whose place others come.
+fn there(n_ctx: u32, n_seq_max: u32) -> Model {
+    in_worker(&demo_path(), request(n_ctx, n_seq_max, false))
+}
+
+/// More texts than sequences: greedy, by chance, and to the end of the context.
+fn texts(model: &Model) -> Vec<Generate> {
+    let long = model.generate(PROMPTS[0]).seed(9);
+    let some = PROMPTS.iter().zip(0..).map(|(prompt, seed)| match seed % 2 {
+        0 => greedy(model, *prompt).max_tokens(60),
+        _ => sampled(model, *prompt, seed).max_tokens(90),
+    });
+    [long].into_iter().chain(some).collect()
+}
+
+fn without_times(mut told: Told) -> Told {
+    if let Some(end) = &mut told.end {
+        end.statistics = Statistics::default();
+    }
+    told
+}
+
+fn all(model: &Model) -> Vec<Told> {
+    let engine = Engine::new(model).unwrap();
+    let answers: Vec<_> = texts(model).into_iter().map(|it| engine.submit(it).unwrap()).collect();
+    let told: Vec<_> = answers.into_iter().map(|it| without_times(answered(it))).collect();
+    let metrics = engine.metrics();
+    assert_eq!((metrics.queued, metrics.running), (0, 0));
+    assert!(metrics.generated_tokens > 300 && metrics.prompt_tokens > 50, "{metrics:?}");
+    told
+}
+
+#[test]
+fn texts_of_an_engine_in_a_worker_are_those_of_this_process() {
+    let (here, there) = (demo(1024, 4, false), there(1024, 4));
+    let expected = all(&here);
+    assert_eq!(all(&there), expected);
+    // The worker is free again: for a stream, and for another engine.
+    assert!(there.generate(PROMPTS[1]).max_tokens(2).text().is_ok());
+    let engine = Engine::new(&there).unwrap();
+    let busy = there.generate(PROMPTS[1]).stream().map(drop);
+    assert_is!(busy, Err(Error::Busy));
+    drop(engine);
+    assert_eq!(all(&there), expected);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_worker_that_is_killed_in_mid_text_ends_no_text() {
+    let expected = all(&demo(1024, 4, false));
+    let model = there(1024, 4);
+    for read in [0, 1, 20] {
+        let engine = Engine::builder(&model).ahead(8).start().unwrap();
+        let submit = |generate| engine.submit(generate).unwrap();
+        let mut answers: Vec<_> = texts(&model).into_iter().map(submit).collect();
+        let first = |answer: &mut Answer| answer.pieces().take(read).collect::<Vec<_>>();
+        let begun: Vec<_> = answers.iter_mut().map(first).collect();
+        let worker = model.worker_id().unwrap();
+        let killed = Command::new("kill").args(["-KILL", &worker.to_string()]).status();
+        assert!(killed.unwrap().success());
+        for ((first, mut answer), expected) in begun.into_iter().zip(answers).zip(&expected) {
+            let told = Told::of(first.into_iter().chain(answer.pieces()).map(Result::unwrap));
+            assert_eq!(without_times(told), *expected);
+        }
+        assert_ne!(model.worker_id(), Some(worker));
+        assert_eq!(engine.metrics().running, 0);
+    }
+}
