@@ -14,7 +14,7 @@ use crate::generate::answer::Answer;
 use crate::generate::channel::Bell;
 use crate::generate::engine::{Checked, Engine, Metrics, Shutdown};
 use crate::generate::error::Error;
-use crate::generate::piece::{Piece, SequenceId};
+use crate::generate::piece::{FinishReason, Piece, SequenceId};
 use crate::generate::request::Generate;
 use crate::load::Model;
 use crate::worker::{self, Sender};
@@ -182,8 +182,14 @@ impl Outbox {
                         Reply::Piece(Box::new((piece, answer.statistics())))
                     }
                     Poll::Ready(Some(Err(error))) => Reply::Failed { id, error },
-                    Poll::Ready(None) => return false,
                     Poll::Pending => return true,
+                    Poll::Ready(None) => {
+                        if answer.finish_reason() == Some(FinishReason::Aborted) {
+                            let error = llama_sys::Error::Aborted.into();
+                            replies.push(Reply::Failed { id, error });
+                        }
+                        return false;
+                    }
                 });
             }
         });

@@ -9,7 +9,7 @@ use super::link::{Link, Reader};
 use crate::generate::answer::Answer;
 use crate::generate::engine::Submission;
 use crate::generate::error::Error;
-use crate::generate::piece::Message;
+use crate::generate::piece::{FinishReason, Message};
 use crate::generate::request::{Generate, Spec};
 use crate::generate::stats::Statistics;
 use crate::generate::step::PromptChunk;
@@ -52,10 +52,11 @@ impl RemoteText {
             *answer = Some(until(reader, |context| Pin::new(&mut submission).poll(context))?);
         }
         let answer = answer.as_mut().ok_or(Error::EngineEnded)?;
-        let next = |context: &mut Context<'_>| {
-            answer.poll_piece(context).map(|piece| piece.ok_or(Error::EngineEnded).flatten())
-        };
-        let mut piece = until(reader, next)?;
+        let piece = until(reader, |context| answer.poll_piece(context).map(Option::transpose))?;
+        let mut piece = piece.ok_or_else(|| match answer.finish_reason() {
+            Some(FinishReason::Aborted) => llama_sys::Error::Aborted.into(),
+            _ => Error::EngineEnded,
+        })?;
         let mut statistics = answer.statistics();
         // Nobody else has asked for a turn.
         statistics.queue_time = Duration::ZERO;
