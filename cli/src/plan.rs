@@ -147,7 +147,7 @@ fn answer(args: &PlanArgs, begin: Instant) -> Result<Answer, Box<dyn Error>> {
 /// Why there is no plan, and the cheapest change with which there would be one.
 fn advised(planner: &Planner<'_>, error: plan::Error) -> String {
     let advice = match &error {
-        plan::Error::DoesNotFit { .. } => Advice::of(planner).ok(),
+        plan::Error::DoesNotFit { .. } => planner.advice().ok(),
         _ => None,
     };
     match advice.as_ref().and_then(|advice| advice.changes.first()) {
