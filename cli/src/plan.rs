@@ -128,7 +128,7 @@ fn answer(args: &PlanArgs, begin: Instant) -> Result<Answer, Box<dyn Error>> {
     let emitted = args.outputs.give(&plan, &request, &header, &machine, described.as_ref())?;
     // Advice is about the model alone.
     let in_words = !args.json && emitted.is_none() && args.with.is_empty();
-    let advice = in_words.then(|| Advice::about(&planner, Some(&plan)));
+    let advice = in_words.then(|| Advice::on(&planner, &plan));
 
     Ok(Answer {
         plan,

@@ -23,7 +23,7 @@ use std::num::NonZeroU32;
 use std::ops::Deref;
 use std::pin::Pin;
 
-use autoplace_planner::machine::{GgmlDevice, GgmlKind, Gpu, Machine};
+use autoplace_planner::machine::{Detector, GgmlDevice, GgmlKind, Gpu, Machine};
 use autoplace_planner::memory::{self, FlashAttention, KvType, Place, TensorOverride};
 use autoplace_planner::plan::{self, Placement, Plan, Planner, Policy, Request};
 use autoplace_planner::profile::ModelProfile;
@@ -92,7 +92,7 @@ pub fn machine(devices: &[LlamaBackendDevice]) -> Machine {
             .description(&device.description)
             .memory(device.memory_total as u64, device.memory_free as u64)
     };
-    Machine::detect_with(&devices.iter().map(describe).collect::<Vec<_>>())
+    Detector::new().detect_with(&devices.iter().map(describe).collect::<Vec<_>>())
 }
 
 /// The default request, as far as llama-cpp-2 can carry it out.

@@ -50,9 +50,12 @@ pub struct Pointless {
 const WORTH: f64 = 1.1;
 
 impl Advice {
-    /// On a plan that this planner has made, such as a probed one; `None` where there is none.
-    #[must_use]
-    pub fn about(planner: &Planner<'_>, plan: Option<&Plan>) -> Self {
+    /// Advice on a plan that this planner has made, such as a probed one.
+    pub fn on(planner: &Planner<'_>, plan: &Plan) -> Self {
+        Self::about(planner, Some(plan))
+    }
+
+    fn about(planner: &Planner<'_>, plan: Option<&Plan>) -> Self {
         let scene = Scene::of(planner);
         let workload = scene.request.work(&scene.profile);
         let trials = Trials { scene, workload, before: plan };
@@ -112,7 +115,7 @@ impl Planner<'_> {
     /// Those of [`plan`](Self::plan), but for [`Error::DoesNotFit`], which is what there is advice on.
     pub fn advice(&self) -> Result<Advice, Error> {
         match self.plan() {
-            Ok(plan) => Ok(Advice::about(self, Some(&plan))),
+            Ok(plan) => Ok(Advice::on(self, &plan)),
             Err(Error::DoesNotFit { .. }) => Ok(Advice::about(self, None)),
             Err(error) => Err(error),
         }

@@ -21,6 +21,12 @@ use shapes::{LLAMA_8B, Shape};
 /// Eight experts of 512, of which a token uses two.
 const EXPERTS: Experts = Experts { n: 8, used: 2, ff: 512 };
 
+/// A model of a few narrow blocks, and of its own kind.
+fn small(n_layer: u32, n_embd: u64, n_ff: u64, n_vocab: u64) -> Shape {
+    let (n_head, n_head_kv, head_dim) = (n_embd / 64, n_embd / 256, 64);
+    Shape { n_layer, n_embd, n_ff, n_head, n_head_kv, head_dim, n_vocab, tied: false, ..LLAMA_8B }
+}
+
 /// A model of a few blocks, dense or of experts.
 fn shape(most_blocks: u32) -> impl Strategy<Value = Shape> {
     (1..=most_blocks, shapes::any::shape()).prop_map(|(n_layer, shape)| Shape { n_layer, ..shape })
@@ -254,16 +260,7 @@ proptest! {
 
 #[test]
 fn the_patterns_of_parts_that_stay_on_the_host_name_those_and_no_others() {
-    let shape = Shape {
-        n_layer: 12,
-        n_embd: 256,
-        n_ff: 512,
-        n_head: 4,
-        n_head_kv: 1,
-        n_vocab: 640,
-        experts: Some(EXPERTS),
-        ..LLAMA_8B
-    };
+    let shape = Shape { experts: Some(EXPERTS), ..small(12, 256, 512, 640) };
     let profile = shape.profile();
     let parts = super::Parts::of(&profile, HostParts::Experts);
     assert_eq!(parts.count(0, 12), 36);
@@ -290,79 +287,47 @@ fn the_patterns_of_parts_that_stay_on_the_host_name_those_and_no_others() {
     assert_eq!(nothing.place("blk.0.ffn_up.weight"), None);
 }
 
+/// How many paths are looked at before nothing is put on these GPUs.
+fn looked_at(shape: &Shape, gpus: Vec<Gpu>, host: u64, request: &Request) -> usize {
+    let profile = shape.profile();
+    let params = params(&profile, request);
+    let machine = machine(gpus, host);
+    let placements =
+        Placements::new(&profile, &machine, request, &params, Policy::Fastest).unwrap();
+    let found = search(&placements).unwrap();
+    assert!(found.path.runs.is_empty());
+    placements.looked_at.borrow().len()
+}
+
 #[test]
 fn a_host_without_room_beside_a_gpu_is_seen_at_once() {
     // The token embedding stays on the host, and beside it a driver takes more than there is.
-    let shape = Shape {
-        n_layer: 5,
-        n_embd: 512,
-        n_ff: 512,
-        n_head: 8,
-        n_head_kv: 2,
-        head_dim: 64,
-        n_vocab: 90_816,
-        tied: true,
-        experts: Some(EXPERTS),
-        ..LLAMA_8B
-    };
-    let profile = shape.profile();
+    let shape = Shape { tied: true, experts: Some(EXPERTS), ..small(5, 512, 512, 90_816) };
     let request = Request::new()
         .headroom(Headroom::Bytes(0))
         .kv_cache(KvCache::DownTo(KvType::Q4_0))
         .n_ctx(1);
-    let params = params(&profile, &request);
     let card = |free| Gpu::new("card").total(mib(900)).free(free);
-    let machine = machine(vec![card(mib(118)), card(mib(90))], mib(365));
-    let placements =
-        Placements::new(&profile, &machine, &request, &params, Policy::Fastest).unwrap();
-    let found = search(&placements).unwrap();
-    assert!(found.path.runs.is_empty());
-    assert_eq!(placements.looked_at.borrow().len(), 1);
+    let gpus = vec![card(mib(118)), card(mib(90))];
+    assert_eq!(looked_at(&shape, gpus, mib(365), &request), 1);
 }
 
 #[test]
 fn a_host_without_room_for_its_compute_buffer_is_not_looked_at_again_and_again() {
     // Beside the GPUs' part of the model 3 MiB are left, and whatever is on the host computes with more.
-    let shape = Shape {
-        n_layer: 5,
-        n_embd: 256,
-        n_ff: 512,
-        n_head: 4,
-        n_head_kv: 1,
-        head_dim: 64,
-        n_vocab: 99_328,
-        tied: false,
-        ..LLAMA_8B
-    };
-    let profile = shape.profile();
+    let shape = small(5, 256, 512, 99_328);
     let request =
         Request::new().headroom(Headroom::Bytes(0)).host_parts(HostParts::FeedForward).n_ctx(513);
-    let params = params(&profile, &request);
     let card = |free| Gpu::new("card").total(mib(900)).free(free);
     let gpus =
         vec![card(49_298_429), card(46_337_063), card(109_120_842).bandwidth(497_000_000_000)];
-    let machine = machine(gpus, 379_516_288);
-    let placements =
-        Placements::new(&profile, &machine, &request, &params, Policy::Fastest).unwrap();
-    let found = search(&placements).unwrap();
-    assert!(found.path.runs.is_empty());
-    let looked_at = placements.looked_at.borrow().len();
+    let looked_at = looked_at(&shape, gpus, 379_516_288, &request);
     assert!(looked_at < 1000, "{looked_at}");
 }
 
 #[test]
 fn parts_on_the_host_may_need_a_smaller_compute_buffer_than_whole_blocks() {
-    let shape = Shape {
-        n_layer: 4,
-        n_embd: 768,
-        n_ff: 1536,
-        n_head: 12,
-        n_head_kv: 3,
-        head_dim: 64,
-        n_vocab: 47_936,
-        tied: false,
-        ..LLAMA_8B
-    };
+    let shape = small(4, 768, 1536, 47_936);
     let request = Request::new()
         .headroom(Headroom::Bytes(8_984_420))
         .host_parts(HostParts::FeedForward)
@@ -377,17 +342,7 @@ fn parts_on_the_host_may_need_a_smaller_compute_buffer_than_whole_blocks() {
 
 #[test]
 fn a_host_that_lacks_only_what_the_estimate_may_be_wrong_by_is_not_looked_at_again_and_again() {
-    let shape = Shape {
-        n_layer: 3,
-        n_embd: 512,
-        n_ff: 512,
-        n_head: 8,
-        n_head_kv: 2,
-        head_dim: 64,
-        n_vocab: 18_496,
-        tied: true,
-        ..LLAMA_8B
-    };
+    let shape = Shape { tied: true, ..small(3, 512, 512, 18_496) };
     let request =
         Request::new().headroom(Headroom::Bytes(0)).host_parts(HostParts::FeedForward).n_ctx(338);
     let card = |free| Gpu::new("card").total(mib(700)).free(free);
