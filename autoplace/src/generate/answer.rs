@@ -1,12 +1,16 @@
 //! One text that another thread computes, as its reader sees it.
 
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::{fmt, iter};
+
+use llama_sys::Token;
 
 use super::channel::{Receiver, block_on};
 use super::error::Error;
 use super::piece::{FinishReason, Message, Piece, Progress};
 use super::stats::Statistics;
+use super::token_stream::AbortHandle;
 
 /// What computes a text.
 pub(super) trait Writer: fmt::Debug + Send + Sync {
@@ -28,8 +32,9 @@ pub(super) trait Writer: fmt::Debug + Send + Sync {
 pub struct Answer {
     receiver: Receiver<Message>,
     progress: Progress,
-    writer: Box<dyn Writer>,
-    is_cancelled: bool,
+    /// Read so far.
+    tokens: Vec<Token>,
+    writer: Arc<dyn Writer>,
 }
 
 impl Answer {
@@ -38,7 +43,7 @@ impl Answer {
         progress: Progress,
         writer: impl Writer + 'static,
     ) -> Self {
-        Self { receiver, progress, writer: Box::new(writer), is_cancelled: false }
+        Self { receiver, progress, tokens: Vec::new(), writer: Arc::new(writer) }
     }
 
     /// Counts and times so far, as of the last piece that was read.
@@ -70,12 +75,25 @@ impl Answer {
     /// Ends the text after the token that is being computed, or takes it out of the queue. The pieces that there are
     /// can still be read.
     pub fn cancel(&mut self) {
-        self.is_cancelled = true;
         self.receiver.cancel();
         if self.progress.finished.is_none() {
             let has_begun = self.progress.statistics.first_token_latency.is_some();
             self.writer.cancel(has_begun);
         }
+    }
+
+    /// Cancels the text from another thread or task.
+    pub fn abort_handle(&self) -> AbortHandle {
+        let (cancel, writer) = (self.receiver.canceller(), Arc::clone(&self.writer));
+        AbortHandle::new(move || {
+            cancel();
+            writer.cancel(false);
+        })
+    }
+
+    /// The tokens of the text that was read.
+    pub(super) fn tokens(&self) -> &[Token] {
+        &self.tokens
     }
 
     /// The next piece, which may be without text; `None` after the end. What [`pieces`](Self::pieces) asks for, for
@@ -95,13 +113,20 @@ impl Answer {
     ) -> Poll<Option<Result<Piece, Error>>> {
         let message = match ready!(self.receiver.poll_unread(context)) {
             Some(message) => message,
-            None if self.is_cancelled || self.progress.finished.is_some() => {
+            None if self.receiver.is_cancelled() || self.progress.finished.is_some() => {
                 self.progress.abort();
                 return Poll::Ready(None);
             }
             None => Err(self.writer.lost()),
         };
-        Poll::Ready(self.progress.read(message))
+        let piece = self.progress.read(message);
+        // A token that ends the generation is not one of the text.
+        if let Some(Ok(piece)) = &piece
+            && self.progress.statistics.generated_tokens > self.tokens.len()
+        {
+            self.tokens.extend(piece.token);
+        }
+        Poll::Ready(piece)
     }
 
     /// So many pieces are read.

@@ -9,10 +9,12 @@ use futures_core::Stream;
 
 use super::answer::{Answer, Writer};
 use super::channel::{Bell, channel};
+use super::chat::ChatStream;
 use super::error::Error;
 use super::piece::{FinishReason, Piece};
 use super::stats::Statistics;
 use super::token_stream::{AbortHandle, TokenStream};
+use crate::chat::ReplyPart;
 
 /// Pieces that the thread computes ahead of its reader.
 const AHEAD: usize = 64;
@@ -37,6 +39,10 @@ impl AsyncAnswer {
     /// Counts and times so far, as of the last piece that was read.
     pub fn statistics(&self) -> Statistics {
         self.0.statistics()
+    }
+
+    pub(super) fn into_inner(self) -> Answer {
+        self.0
     }
 
     /// Why the text ended; `None` while it is not read to its end.
@@ -71,18 +77,15 @@ impl TokenStream {
         let (sender, receiver) = channel(AHEAD, Arc::clone(&bell).into());
         let answer = Answer::new(receiver, self.progress().clone(), self.abort_handle());
         let work = move || {
+            let mut is_aborted = false;
             while !sender.is_abandoned() {
                 if sender.is_full() {
                     bell.wait();
                     continue;
                 }
-                let aborted = Some(FinishReason::Aborted);
-                let piece = match self.next_piece() {
-                    None if self.finish_reason() == aborted => {
-                        Err(llama_sys::Error::Aborted.into())
-                    }
-                    None => break,
-                    Some(piece) => piece,
+                let Some(piece) = self.next_piece() else {
+                    is_aborted = self.finish_reason() == Some(FinishReason::Aborted);
+                    break;
                 };
                 let has_failed = piece.is_err();
                 sender.send(piece.map(|piece| (piece, self.statistics())));
@@ -92,7 +95,9 @@ impl TokenStream {
             }
             // The context is free before the reader hears of the end.
             drop(self);
-            drop(sender);
+            if is_aborted {
+                sender.send(Err(llama_sys::Error::Aborted.into()));
+            }
         };
         let spawned = thread::Builder::new().name(THREAD.into()).spawn(work);
         spawned.map_err(|error| Error::Thread { name: THREAD, reason: error.to_string() })?;
@@ -140,5 +145,37 @@ impl Stream for AsyncPieces<'_> {
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         self.get_mut().0.0.poll_piece(context)
+    }
+}
+
+/// An answer of a chat, for a task to read: made by [`ChatStream::into_async`].
+#[derive(Debug)]
+pub struct AsyncChatStream<'a>(ChatStream<'a>);
+
+impl<'a> ChatStream<'a> {
+    /// For a task to read: a `Stream` of its parts. A thread of its own computes it, as of a
+    /// [`TokenStream`](TokenStream::into_async); the answer of an engine's chat has one already.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Thread`] where no thread can be started.
+    pub fn into_async(mut self) -> Result<AsyncChatStream<'a>, Error> {
+        self.text.move_away()?;
+        Ok(AsyncChatStream(self))
+    }
+}
+
+impl<'a> AsyncChatStream<'a> {
+    /// The answer as far as it has come.
+    pub fn answer(&self) -> &ChatStream<'a> {
+        &self.0
+    }
+}
+
+impl Stream for AsyncChatStream<'_> {
+    type Item = Result<ReplyPart, Error>;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.get_mut().0.poll_part(context)
     }
 }

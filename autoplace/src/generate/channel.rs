@@ -51,6 +51,11 @@ impl<T> Shared<T> {
     fn unread(&self) -> usize {
         self.queue().unread
     }
+
+    fn cancel(&self) {
+        self.is_wanted.store(false, Ordering::Release);
+        self.writer.wake_by_ref();
+    }
 }
 
 /// The writer's end. The reader learns when it is dropped.
@@ -143,9 +148,21 @@ impl<T> Receiver<T> {
     }
 
     /// Wants no more. What is there can still be read.
-    pub(super) fn cancel(&mut self) {
-        self.0.is_wanted.store(false, Ordering::Release);
-        self.0.writer.wake_by_ref();
+    pub(super) fn cancel(&self) {
+        self.0.cancel();
+    }
+
+    /// The same from elsewhere.
+    pub(super) fn canceller(&self) -> impl Fn() + Send + Sync + use<T>
+    where
+        T: Send,
+    {
+        let shared = Arc::clone(&self.0);
+        move || shared.cancel()
+    }
+
+    pub(super) fn is_cancelled(&self) -> bool {
+        !self.0.is_wanted.load(Ordering::Acquire)
     }
 }
 

@@ -2,19 +2,23 @@
 
 use std::collections::VecDeque;
 use std::mem;
+use std::task::{Context, Poll, ready};
 
 use llama_sys::Token;
 use serde_json::{Map, Value};
 
+use super::channel::block_on;
+use super::chat_text::{Generator, Text};
 use super::chat_window::{ChatFull, Window};
 use super::constraint::{Constraint, ToolChoice};
 use super::context::Room;
+use super::engine::Engine;
 use super::error::Error;
 use super::piece::FinishReason;
 use super::prompt::Prompt;
 use super::request::Generate;
 use super::stats::Statistics;
-use super::token_stream::{AbortHandle, TokenStream};
+use super::token_stream::AbortHandle;
 use crate::chat::{
     ChatTemplate, Conversation, Message, Part, Rendered, Reply, ReplyFormat, ReplyParser,
     ReplyPart, Role, Tool, ToolCall,
@@ -44,7 +48,7 @@ use crate::load::Model;
 pub struct Chat {
     /// How answers are generated; its prompt is replaced for each.
     generate: Generate,
-    model: Model,
+    generator: Generator,
     template: ChatTemplate,
     /// How answers are read, where that is not for the template to say.
     format: Option<ReplyFormat>,
@@ -69,7 +73,7 @@ impl Chat {
         Self {
             // The marks of reasoning and of calls are control tokens in many vocabularies.
             generate: generate.special(true).cache_prompt(true),
-            model,
+            generator: Generator::Model(model),
             template,
             format: None,
             messages: Vec::new(),
@@ -80,6 +84,10 @@ impl Chat {
             variables: Map::new(),
             known: None,
         }
+    }
+
+    pub(super) fn on(self, engine: Engine) -> Self {
+        Self { generator: Generator::Engine(engine), ..self }
     }
 
     /// Puts a system message at the beginning, in place of one that is there.
@@ -158,7 +166,8 @@ impl Chat {
     ///
     /// [`Error::Template`], and [`Error::Load`] for a model in a worker process or one that is not loaded.
     pub fn prompt_tokens(&self) -> Result<usize, Error> {
-        Ok(self.model.tokenize(&self.rendered()?)?.len())
+        let prompt = Prompt::from(&self.rendered()?);
+        Ok(self.generator.with_vocab(|vocab| prompt.tokenize(vocab))??.len())
     }
 
     /// What was said so far.
@@ -253,30 +262,30 @@ impl Chat {
     fn begin_within(&mut self) -> Result<Begun, Error> {
         let drops = self.window.when_full != ChatFull::Error;
         let all = self.forgotten().len();
-        let n_ctx = Room::of(&self.model.placement().context).each;
+        let n_ctx = Room::of(&self.generator.model().placement().context).each;
         // A quarter is for the answer, or what it may have.
         let mut most = n_ctx - self.generate.max_answer().min(n_ctx / 4);
-        let (asked, stream) = loop {
+        let (asked, text) = loop {
             let asked = self.ask()?;
             let known = asked.tokens.as_ref().map(Vec::len);
-            let stream = match known {
+            let text = match known {
                 Some(tokens) if drops && tokens > most => None,
-                _ => Some(asked.stream(self)),
+                _ => Some(asked.text(self)),
             };
-            let is_too_long = match &stream {
+            let is_too_long = match &text {
                 None | Some(Err(Error::PromptTooLong { .. })) => true,
-                // A worker counts the tokens when it begins.
-                Some(Ok(stream)) => known.is_none() && stream.statistics().prompt_tokens > most,
+                // A worker counts the tokens when it accepts them.
+                Some(Ok(text)) => known.is_none() && text.statistics().prompt_tokens > most,
                 Some(Err(_)) => false,
             };
             if !(drops && is_too_long && self.window.narrow(&self.messages)) {
-                let stream = stream.unwrap_or_else(|| asked.stream(self));
-                break (asked, stream);
+                let text = text.unwrap_or_else(|| asked.text(self));
+                break (asked, text);
             }
             most = n_ctx / 2;
         };
         let forgotten = self.forgotten().len();
-        if stream.is_ok() && forgotten > all {
+        if text.is_ok() && forgotten > all {
             tracing::warn!(
                 forgotten,
                 messages = self.messages.len(),
@@ -285,7 +294,7 @@ impl Chat {
             );
         }
         Ok(Begun {
-            stream: stream?,
+            text: text?,
             parser: asked.parser,
             prompt: asked.tokens.map(|tokens| Known { text: asked.text, tokens }),
         })
@@ -354,10 +363,10 @@ impl Chat {
                 Part::Text(text) => prompt.then_text(&text[from..]),
             };
         }
-        if self.model.is_elsewhere() {
+        if self.generator.model().is_elsewhere() {
             return Ok((prompt, None));
         }
-        let tokens = prompt.tokenize(&self.model.native()?.vocab())?;
+        let tokens = self.generator.with_vocab(|vocab| prompt.tokenize(vocab))??;
         Ok((Prompt::tokens(&*tokens), Some(tokens)))
     }
 }
@@ -373,19 +382,19 @@ struct Asked {
 }
 
 impl Asked {
-    fn stream(&self, chat: &Chat) -> Result<TokenStream, Error> {
+    fn text(&self, chat: &Chat) -> Result<Text, Error> {
         let mut generate = chat.generate.clone().prompt(self.prompt.clone());
         if self.constraint.is_some() {
             generate = generate.special(false);
             generate.spec.constraint.clone_from(&self.constraint);
         }
-        generate.stream()
+        chat.generator.generate(generate)
     }
 }
 
 /// An answer that was asked for.
 struct Begun {
-    stream: TokenStream,
+    text: Text,
     parser: ReplyParser,
     prompt: Option<Known>,
 }
@@ -394,7 +403,7 @@ impl Begun {
     fn of(self, chat: &mut Chat) -> ChatStream<'_> {
         ChatStream {
             chat,
-            stream: self.stream,
+            text: self.text,
             parser: self.parser,
             parts: VecDeque::new(),
             prompt: self.prompt,
@@ -408,7 +417,7 @@ impl Begun {
 #[derive(Debug)]
 pub struct ChatStream<'a> {
     chat: &'a mut Chat,
-    stream: TokenStream,
+    pub(super) text: Text,
     parser: ReplyParser,
     parts: VecDeque<ReplyPart>,
     /// The prompt, where its tokens are known.
@@ -439,17 +448,39 @@ impl ChatStream<'_> {
 
     /// Counts and times so far.
     pub fn statistics(&self) -> Statistics {
-        self.stream.statistics()
+        self.text.statistics()
     }
 
     /// Why the answer ended; `None` while it runs.
     pub fn finish_reason(&self) -> Option<FinishReason> {
-        self.stream.finish_reason()
+        self.text.finish_reason()
     }
 
     /// Ends the answer that another thread is waiting for. The history keeps it as far as it came.
     pub fn abort_handle(&self) -> AbortHandle {
-        self.stream.abort_handle()
+        self.text.abort_handle()
+    }
+
+    pub(super) fn poll_part(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<ReplyPart, Error>>> {
+        loop {
+            if let Some(part) = self.parts.pop_front() {
+                return Poll::Ready(Some(Ok(part)));
+            }
+            if self.reply.is_some() {
+                return Poll::Ready(None);
+            }
+            match ready!(self.text.poll(context)) {
+                Some(Ok(text)) => self.parts.extend(self.parser.push(&text)),
+                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
+                None => {
+                    self.parts.extend(self.parser.end());
+                    self.end();
+                }
+            }
+        }
     }
 
     fn end(&mut self) {
@@ -459,10 +490,13 @@ impl ChatStream<'_> {
         let parser = mem::replace(&mut self.parser, ReplyParser::new(&ReplyFormat::plain()));
         let reply = parser.finish();
         self.chat.known = self.prompt.take().and_then(|prompt| {
-            let vocab = self.chat.model.native().ok()?.vocab();
-            let append_piece =
-                |token, bytes: &mut Vec<u8>| vocab.append_piece(token, true, bytes).is_ok();
-            Some(prompt.and_then_said(&reply.raw, self.stream.tokens(), append_piece))
+            let tokens = self.text.tokens();
+            let known = self.chat.generator.with_vocab(|vocab| {
+                prompt.and_then_said(&reply.raw, tokens, |token, bytes| {
+                    vocab.append_piece(token, true, bytes).is_ok()
+                })
+            });
+            known.ok()
         });
         if !reply.raw.is_empty() {
             self.chat.messages.push(reply.clone().into_message());
@@ -494,22 +528,7 @@ impl Iterator for ChatStream<'_> {
     type Item = Result<ReplyPart, Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        loop {
-            if let Some(part) = self.parts.pop_front() {
-                return Some(Ok(part));
-            }
-            if self.reply.is_some() {
-                return None;
-            }
-            match self.stream.next() {
-                Some(Ok(text)) => self.parts.extend(self.parser.push(&text)),
-                Some(Err(error)) => return Some(Err(error)),
-                None => {
-                    self.parts.extend(self.parser.end());
-                    self.end();
-                }
-            }
-        }
+        block_on(|context| self.poll_part(context))
     }
 }
 

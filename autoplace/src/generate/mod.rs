@@ -19,6 +19,7 @@ mod async_answer;
 mod cache;
 mod channel;
 mod chat;
+mod chat_text;
 mod chat_window;
 mod checkpoints;
 mod choose;
@@ -50,7 +51,7 @@ mod when_full;
 
 pub use answer::Answer;
 #[cfg(feature = "async")]
-pub use async_answer::{AsyncAnswer, AsyncPieces};
+pub use async_answer::{AsyncAnswer, AsyncChatStream, AsyncPieces};
 pub use chat::{Chat, ChatStream};
 pub use chat_window::ChatFull;
 pub use checkpoints::CheckpointUse;

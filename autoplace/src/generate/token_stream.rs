@@ -37,11 +37,16 @@ enum Source {
     Remote(Box<RemoteText>),
 }
 
-/// Stops a generation from another thread; made by [`TokenStream::abort_handle`].
+/// Stops a generation from another thread; made by [`TokenStream::abort_handle`] and
+/// [`Answer::abort_handle`](super::Answer::abort_handle).
 #[derive(Clone)]
 pub struct AbortHandle(Arc<dyn Fn() + Send + Sync>);
 
 impl AbortHandle {
+    pub(super) fn new(abort: impl Fn() + Send + Sync + 'static) -> Self {
+        Self(Arc::new(abort))
+    }
+
     /// Ends the generation in the middle of its current computation, or of its next one, with
     /// [`FinishReason::Aborted`]; nothing once it has ended. Works while the CPU computes; a GPU finishes its part of
     /// the graph first.
@@ -121,11 +126,11 @@ impl TokenStream {
         match &self.source {
             Source::Local(session) => {
                 let handle = session.abort_handle();
-                AbortHandle(Arc::new(move || handle.abort()))
+                AbortHandle::new(move || handle.abort())
             }
             Source::Remote(text) => {
                 let link = text.link();
-                AbortHandle(Arc::new(move || link.abort()))
+                AbortHandle::new(move || link.abort())
             }
         }
     }

@@ -8,6 +8,7 @@ use std::thread::{self, Thread};
 
 use crate::text_support::{PROMPTS, demo, greedy, text, wait};
 use autoplace::Model;
+use autoplace::chat::ChatTemplate;
 use autoplace::generate::{Answer, AsyncAnswer, Engine, Error, FinishReason, Generate, Submission};
 use futures::stream::{self, StreamExt, TryStreamExt};
 
@@ -127,6 +128,23 @@ fn answers_of_an_engine_are_read_by_tasks_of_tokio() {
     let read = tasks.into_iter().map(|it| runtime.block_on(it).unwrap().unwrap());
     let texts: Vec<_> = read.collect();
     assert_eq!(texts, expected);
+}
+
+#[test]
+fn a_chats_answer_is_a_stream_too() {
+    let model = demo(2048, 1, false);
+    let chat = || {
+        let chat = model.chat_with(ChatTemplate::family("chatml").unwrap());
+        chat.with(|generate| generate.temp(0.0).max_tokens(12))
+    };
+    let (expected, _) = chat().say("Hear me.").unwrap().finish().unwrap();
+    let mut chat = chat();
+    let mut answer = chat.say("Hear me.").unwrap().into_async().unwrap();
+    while let Some(part) = block_on(answer.next()).0 {
+        part.unwrap();
+    }
+    assert_eq!(answer.answer().reply(), Some(&expected));
+    assert_eq!(answer.answer().finish_reason(), Some(FinishReason::MaxTokens));
 }
 
 #[test]

@@ -1,10 +1,11 @@
 //! Conversations: history, what of it is computed, and answers in their parts; through the public API,
 //! on the demo model.
 
-use crate::text_support::demo;
+use crate::native_support::demo_path;
+use crate::text_support::{demo, in_worker, request};
 use autoplace::Model;
 use autoplace::chat::{self, ChatTemplate, Message, ReplyPart, Role, Tool};
-use autoplace::generate::{Chat, Constraint, Error, ToolChoice};
+use autoplace::generate::{Chat, Constraint, Engine, Error, FinishReason, ToolChoice};
 use serde_json::json;
 
 fn load() -> Model {
@@ -94,6 +95,43 @@ fn nothing_said_is_no_message() {
     let (reply, _) = chat.answer().unwrap().finish().unwrap();
     assert_eq!(reply.raw, "");
     assert_eq!(chat.messages().len(), 1);
+}
+
+#[test]
+fn conversations_of_one_engine_go_on_side_by_side_here_and_in_a_worker() {
+    let questions = ["Whence comest thou?", "And then?", "And who was with thee?"];
+    let systems = ["Speak as a king.", "Answer the people of Israel.", "Be brief."];
+    let say_all = |mut chat: Chat| {
+        for question in questions {
+            chat.say(question).unwrap().finish().unwrap();
+        }
+        chat.messages().to_vec()
+    };
+    let there = in_worker(&demo_path(), request(4 * 2048, 4, false));
+    for model in [demo(4 * 2048, 4, false), there] {
+        let expected = systems.map(|system| say_all(chat(&model).system(system)));
+        let engine = Engine::new(&model).unwrap();
+        let begin = || {
+            let chat = engine.chat_with(template());
+            chat.with(|generate| generate.temp(0.0).max_tokens(12))
+        };
+        std::thread::scope(|scope| {
+            let chats = systems.map(|system| {
+                let chat = begin().system(system);
+                scope.spawn(|| say_all(chat))
+            });
+            assert_eq!(chats.map(|chat| chat.join().unwrap()), expected);
+        });
+        let mut cut = begin();
+        let mut stream = cut.say(questions[0]).unwrap();
+        stream.next().unwrap().unwrap();
+        let handle = stream.abort_handle();
+        std::thread::spawn(move || handle.abort()).join().unwrap();
+        assert!(stream.all(|part| part.is_ok()));
+        assert_eq!(stream.finish_reason(), Some(FinishReason::Aborted));
+        drop(stream);
+        assert_eq!(cut.messages().len(), 2);
+    }
 }
 
 #[test]

@@ -171,6 +171,10 @@ impl Engine {
         Ok(read(&self.inner.shared.model.native()?.vocab()))
     }
 
+    pub(super) fn model(&self) -> &Model {
+        &self.inner.shared.model
+    }
+
     /// How many requests wait and run, and what was generated so far.
     pub fn metrics(&self) -> Metrics {
         self.inner.shared.metrics()

@@ -353,7 +353,8 @@ impl Shared {
         let max_tokens = spec.limits.max_tokens;
         let id = SequenceId(0);
         let sequence = Sequence::new(id, spec, so_far, &model, &vocab, capacity)?;
-        let progress = Progress::new(full_is_error, is_constrained, sequence.statistics);
+        let statistics = Statistics { prompt_tokens: sequence.prompt, ..sequence.statistics };
+        let progress = Progress::new(full_is_error, is_constrained, statistics);
         let limit = sequence.prompt.saturating_add(max_tokens);
         let text = CheckedText::Here(Box::new(CheckedHere { sequence, limit, reuse }));
         Ok(Checked { text, progress })

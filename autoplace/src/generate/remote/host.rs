@@ -97,9 +97,9 @@ impl Host {
         let checked = self.engine.check(Generate::of(self.model.clone(), spec), &so_far);
         self.outbox.sender.send(&match checked {
             Ok(checked) => {
-                let seed = checked.statistics().seed;
+                let statistics = checked.statistics();
                 self.checked.insert(id, checked);
-                Reply::Accepted { id, seed }
+                Reply::Accepted { id, statistics }
             }
             Err(error) => Reply::Failed { id, error },
         })

@@ -208,17 +208,17 @@ impl Link {
     }
 
     /// The worker has accepted a text.
-    fn accepted(&self, id: u64, seed: Option<u32>) {
+    fn accepted(&self, id: u64, statistics: Statistics) {
         let mut state = self.state();
         let Some(text) = state.text(id) else {
             return;
         };
         // Another worker has to draw the same numbers.
-        text.spec.sampling.seed = seed.or(text.spec.sampling.seed);
+        text.spec.sampling.seed = statistics.seed.or(text.spec.sampling.seed);
         let verdict = text.verdict.take();
         drop(state);
         if let Some(verdict) = verdict {
-            verdict.send(Ok(Statistics { seed, ..Statistics::default() }));
+            verdict.send(Ok(statistics));
         }
     }
 
@@ -487,7 +487,7 @@ impl Reader {
     fn hear(&self, reply: Reply) -> bool {
         match reply {
             Reply::Started => {}
-            Reply::Accepted { id, seed } => self.link.accepted(id, seed),
+            Reply::Accepted { id, statistics } => self.link.accepted(id, statistics),
             Reply::Piece(piece) => self.link.piece(piece.0, piece.1),
             Reply::Failed { id, error } => self.link.failed(id, error),
             Reply::Metrics(metrics) => self.link.measured(metrics),

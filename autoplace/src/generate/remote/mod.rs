@@ -73,7 +73,7 @@ pub(crate) enum Reply {
     Refused(#[serde(with = "worker::crossing")] Error),
     Accepted {
         id: u64,
-        seed: Option<u32>,
+        statistics: Statistics,
     },
     /// Of the text whose number the piece has.
     Piece(Box<(Piece, Statistics)>),
