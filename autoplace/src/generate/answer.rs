@@ -32,8 +32,8 @@ pub(super) trait Writer: fmt::Debug + Send + Sync {
 pub struct Answer {
     receiver: Receiver<Message>,
     progress: Progress,
-    /// Read so far.
-    tokens: Vec<Token>,
+    /// Read so far, for who wants them: they are an allocation now and then.
+    tokens: Option<Vec<Token>>,
     writer: Arc<dyn Writer>,
 }
 
@@ -43,7 +43,7 @@ impl Answer {
         progress: Progress,
         writer: impl Writer + 'static,
     ) -> Self {
-        Self { receiver, progress, tokens: Vec::new(), writer: Arc::new(writer) }
+        Self { receiver, progress, tokens: None, writer: Arc::new(writer) }
     }
 
     /// Counts and times so far, as of the last piece that was read.
@@ -91,9 +91,14 @@ impl Answer {
         })
     }
 
-    /// The tokens of the text that was read.
+    pub(super) fn keep_tokens(mut self) -> Self {
+        self.tokens = Some(Vec::new());
+        self
+    }
+
+    /// The tokens of the text that was read, if they are kept.
     pub(super) fn tokens(&self) -> &[Token] {
-        &self.tokens
+        self.tokens.as_deref().unwrap_or_default()
     }
 
     /// The next piece, which may be without text; `None` after the end. What [`pieces`](Self::pieces) asks for, for
@@ -121,10 +126,10 @@ impl Answer {
         };
         let piece = self.progress.read(message);
         // A token that ends the generation is not one of the text.
-        if let Some(Ok(piece)) = &piece
-            && self.progress.statistics.generated_tokens > self.tokens.len()
+        if let (Some(Ok(piece)), Some(tokens)) = (&piece, &mut self.tokens)
+            && self.progress.statistics.generated_tokens > tokens.len()
         {
-            self.tokens.extend(piece.token);
+            tokens.extend(piece.token);
         }
         Poll::Ready(piece)
     }

@@ -61,7 +61,7 @@ impl Generator {
     pub(super) fn generate(&self, generate: Generate) -> Result<Text, Error> {
         Ok(match self {
             Self::Model(_) => Text::Stream(Box::new(generate.stream()?)),
-            Self::Engine(engine) => Text::Answer(Box::new(engine.submit(generate)?)),
+            Self::Engine(engine) => Text::Answer(Box::new(engine.submit(generate)?.keep_tokens())),
         })
     }
 
@@ -139,7 +139,9 @@ impl Text {
     #[cfg(feature = "async")]
     pub(super) fn move_away(&mut self) -> Result<(), Error> {
         *self = match std::mem::replace(self, Self::Lost) {
-            Self::Stream(stream) => Self::Answer(Box::new(stream.into_async()?.into_inner())),
+            Self::Stream(stream) => {
+                Self::Answer(Box::new(stream.into_async()?.into_inner().keep_tokens()))
+            }
             there => there,
         };
         Ok(())
