@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
 use anyhow::Context as _;
+use autoplace::AbortHandle;
 use autoplace::Model;
-use autoplace::generate::AbortHandle;
 use autoplace::plan::{Context, GpuLayers, Replay};
 use autoplace_examples::DEMO_MODEL;
 use clap::Parser;

@@ -71,7 +71,7 @@ impl Error {
         refused && !self.is_out_of_memory()
     }
 
-    /// Whether it was asked for: an [`AbortHandle`](generate::AbortHandle), or a load's progress callback that wants to
+    /// Whether it was asked for: an [`AbortHandle`](crate::AbortHandle), or a load's progress callback that wants to
     /// go on no longer.
     #[must_use]
     pub fn is_aborted(&self) -> bool {

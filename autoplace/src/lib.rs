@@ -19,7 +19,7 @@ pub use autoplace_planner::memory::KvType;
 pub use autoplace_planner::{Plan, Planner, gguf, machine, memory, plan, profile};
 pub use embed::Embedder;
 pub use error::Error;
-pub use load::{Model, ModelBuilder};
+pub use load::{AbortHandle, Model, ModelBuilder};
 pub use serve::worker_main;
 pub use worker::{Isolation, OnDeath, WorkerProcess};
 
@@ -28,14 +28,14 @@ pub use llama_sys;
 
 #[cfg(test)]
 mod tests {
-    use super::{Embedder, Model, generate};
+    use super::{AbortHandle, Embedder, Model, generate};
 
     /// As docs/using.md has it.
     #[test]
     fn what_goes_to_other_threads() {
         fn is_sent<T: Send>() {}
         fn is_shared<T: Clone + Send + Sync>() {}
-        is_shared::<(Model, generate::Engine, generate::AbortHandle)>();
+        is_shared::<(Model, generate::Engine, AbortHandle)>();
         is_sent::<(generate::Chat, generate::Session, generate::TokenStream)>();
         is_sent::<(generate::Answer, generate::ChatStream<'_>, Embedder)>();
     }

@@ -9,15 +9,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 use std::{process, thread};
 
-use llama_sys::AbortHandle;
 use serde::Deserialize;
 
-use crate::generate;
-use crate::generate::remote::{Host, Reply, Request as Generating};
+use crate::embed::remote::{Call as EmbedderCall, EmbedderHost, Request as Embedding};
+use crate::generate::remote::{
+    Host, Reply, Request as Generating, SessionCall, SessionHost, Start,
+};
 use crate::load::remote::{Load, Request as Loading, Told};
-use crate::load::{self, Model, ModelBuilder, build_name};
+use crate::load::{self, AbortHandle, Model, ModelBuilder, build_name};
 use crate::plan::Plan;
 use crate::worker::{self, Hello, LogLines, Receiver, Sender};
+use crate::{embed, generate};
 
 /// Makes this process a worker, if it was started as one; otherwise returns at once.
 ///
@@ -61,6 +63,7 @@ pub fn worker_main() {
 enum Request {
     Load(Loading),
     Generate(Generating),
+    Embed(Embedding),
 }
 
 fn serve(receiver: Receiver, sender: &Sender) -> Result<(), worker::Error> {
@@ -85,25 +88,112 @@ fn serve(receiver: Receiver, sender: &Sender) -> Result<(), worker::Error> {
             doing: "starting",
             reason: error.to_string(),
         })?;
-    let (mut model, mut host) = (None, None);
+    let mut served = Served { model: None, at: At::Nothing, control, sender: sender.clone() };
     // Ends with the connection, whose end drops the other end of the queue.
     for task in queue {
-        let is_heard = match task {
-            Request::Load(Loading::Load(load)) => load_model(*load, &control, sender, &mut model)?,
-            Request::Load(Loading::Replace { plan }) => {
-                sender.send(&replace(model.as_ref(), plan))?
-            }
-            Request::Generate(request) => {
-                generate(request, model.as_ref(), &mut host, &control, sender)?
-            }
-            // The thread that listens has heard it.
-            Request::Load(Loading::CancelLoad) => true,
-        };
-        if !is_heard {
+        if !served.carry_out(task)? {
             break;
         }
     }
     Ok(())
+}
+
+/// What a worker has.
+struct Served {
+    model: Option<Model>,
+    at: At,
+    control: Arc<Control>,
+    sender: Sender,
+}
+
+/// What has the model's context.
+enum At {
+    Nothing,
+    Texts(Host),
+    Session(Box<SessionHost>),
+    Embedder(Box<EmbedderHost>),
+}
+
+impl Served {
+    /// `false`: nobody is there any more.
+    fn carry_out(&mut self, request: Request) -> Result<bool, worker::Error> {
+        match request {
+            Request::Load(Loading::Load(load)) => {
+                self.at = At::Nothing;
+                load_model(*load, &self.control, &self.sender, &mut self.model)
+            }
+            Request::Load(Loading::Replace { plan }) => {
+                self.sender.send(&replace(self.model.as_ref(), plan))
+            }
+            // The thread that listens has heard them.
+            Request::Load(Loading::CancelLoad | Loading::Abort { .. }) => Ok(true),
+            Request::Generate(Generating::Session(call)) => self.session(*call),
+            Request::Generate(Generating::Start(start)) => self.start(start),
+            Request::Generate(request) => match &mut self.at {
+                At::Texts(host) => host.carry_out(request),
+                _ => Ok(true),
+            },
+            Request::Embed(Embedding::Embed(call)) => self.embed(call),
+        }
+    }
+
+    fn model(&self) -> Result<&Model, load::Error> {
+        self.model.as_ref().ok_or(load::Error::NotLoaded)
+    }
+
+    /// Starts a run, or goes on with it.
+    fn start(&mut self, start: Start) -> Result<bool, worker::Error> {
+        self.at = At::Nothing;
+        let model = self.model().map_err(generate::Error::from);
+        match model.and_then(|model| Host::start(model, start, &self.sender)) {
+            Ok((host, abort)) => {
+                self.control.begin(start.run, abort);
+                self.at = At::Texts(host);
+                self.sender.send(&Reply::Started)
+            }
+            Err(error) => self.sender.send(&Reply::Refused(error)),
+        }
+    }
+
+    fn session(&mut self, call: SessionCall) -> Result<bool, worker::Error> {
+        match (call, &mut self.at) {
+            (SessionCall::Open { run }, at) => {
+                *at = At::Nothing;
+                let model = self.model().map_err(generate::Error::from);
+                if let Some((host, abort)) = SessionHost::open(model, &self.sender)? {
+                    self.control.begin(run, abort);
+                    self.at = At::Session(Box::new(host));
+                }
+                Ok(true)
+            }
+            (SessionCall::Close, at) => {
+                *at = At::Nothing;
+                Ok(true)
+            }
+            (call, At::Session(host)) => host.carry_out(call),
+            _ => Ok(true),
+        }
+    }
+
+    fn embed(&mut self, call: EmbedderCall) -> Result<bool, worker::Error> {
+        match (call, &mut self.at) {
+            (EmbedderCall::Open { run }, at) => {
+                *at = At::Nothing;
+                let model = self.model().map_err(embed::Error::from);
+                if let Some((host, abort)) = EmbedderHost::open(model, &self.sender)? {
+                    self.control.begin(run, abort);
+                    self.at = At::Embedder(Box::new(host));
+                }
+                Ok(true)
+            }
+            (EmbedderCall::Close, at) => {
+                *at = At::Nothing;
+                Ok(true)
+            }
+            (call, At::Embedder(host)) => host.carry_out(call),
+            _ => Ok(true),
+        }
+    }
 }
 
 /// Reads requests until the connection ends. Those that take their time are carried out on the main thread, one after
@@ -112,7 +202,7 @@ fn listen(mut receiver: Receiver, control: &Control, tasks: &mpsc::Sender<Reques
     while let Ok(request) = receiver.receive() {
         match request {
             Request::Load(Loading::CancelLoad) => control.cancel_load(),
-            Request::Generate(Generating::Abort { run }) => control.abort(run),
+            Request::Load(Loading::Abort { run }) => control.abort(run),
             task => {
                 if tasks.send(task).is_err() {
                     return;
@@ -163,38 +253,8 @@ fn replace(model: Option<&Model>, plan: Option<Box<Plan>>) -> load::remote::Repl
 /// Where a model went, or why it did not.
 fn placed(model: Result<&Model, load::Error>) -> load::remote::Reply {
     match model {
-        Ok(model) => load::remote::Reply::Loaded(Box::new(Told {
-            machine: (*model.machine()).clone(),
-            allocated: model.allocated(),
-            report: (*model.report()).clone(),
-        })),
+        Ok(model) => load::remote::Reply::Loaded(Box::new(Told::of(model))),
         Err(error) => load::remote::Reply::Failed(error),
-    }
-}
-
-/// Starts a run, or goes on with it. `false`: nobody is there any more.
-fn generate(
-    request: Generating,
-    model: Option<&Model>,
-    host: &mut Option<Host>,
-    control: &Control,
-    sender: &Sender,
-) -> Result<bool, worker::Error> {
-    let Generating::Start(start) = request else {
-        return host.as_mut().map_or(Ok(true), |host| host.carry_out(request));
-    };
-    // It has closed.
-    *host = None;
-    let started = model
-        .ok_or_else(|| generate::Error::from(load::Error::NotLoaded))
-        .and_then(|model| Host::start(model, start, sender));
-    match started {
-        Ok((started, abort)) => {
-            control.begin(start.run, abort);
-            *host = Some(started);
-            sender.send(&Reply::Started)
-        }
-        Err(error) => sender.send(&Reply::Refused(error)),
     }
 }
 

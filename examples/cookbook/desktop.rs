@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use anyhow::Result;
+use autoplace::AbortHandle;
 use autoplace::Model;
-use autoplace::generate::AbortHandle;
 
 #[derive(Default)]
 struct State {

@@ -143,6 +143,9 @@ impl ContextParams {
         const MAX_CTX: u32 = (i32::MAX as u32) & !255;
         // llama-cself.h, LLAMA_MAX_SEQ.
         const MAX_SEQ: u32 = 256;
+        if model.is_vocab_only() {
+            return Err(Error::parameter("vocab_only", true, "such a model has no tensors"));
+        }
         if self.n_ctx > MAX_CTX {
             return Err(Error::parameter("n_ctx", self.n_ctx, format!("at most {MAX_CTX} tokens")));
         }

@@ -59,6 +59,7 @@ struct Inner {
     path: PathBuf,
     /// Without data: nothing may be computed.
     no_alloc: bool,
+    vocab_only: bool,
     /// With the blocks that predict further tokens, if there are any.
     load_mtp: bool,
     devices: Vec<Device>,
@@ -164,6 +165,7 @@ impl Model {
                 raw,
                 path: path.to_owned(),
                 no_alloc: params.no_alloc,
+                vocab_only: params.vocab_only,
                 load_mtp: params.load_mtp,
                 devices,
                 adapters: RwLock::new(()),
@@ -211,6 +213,10 @@ impl Model {
     /// True when it was loaded with `no_alloc`: it has sizes but no data.
     pub fn is_no_alloc(&self) -> bool {
         self.inner.no_alloc
+    }
+
+    pub(crate) fn is_vocab_only(&self) -> bool {
+        self.inner.vocab_only
     }
 
     /// The devices that it was distributed over, the host excepted.

@@ -29,6 +29,8 @@ pub struct ModelParams {
     /// Read metadata and simulate every allocation; nothing can be computed with such a model. Needs
     /// [`LoadMode::None`].
     pub no_alloc: bool,
+    /// Read the vocabulary and no tensor; no context can be made of such a model.
+    pub vocab_only: bool,
     /// Load the blocks that predict further tokens too (MTP), if the file has any.
     pub load_mtp: bool,
     /// Validate the values of quantised tensors while loading.
@@ -50,6 +52,7 @@ impl Default for ModelParams {
             overrides: Vec::new(),
             load_mode: LoadMode::Auto,
             no_alloc: false,
+            vocab_only: false,
             load_mtp: false,
             check_tensors: false,
             use_extra_bufts: true,
@@ -242,6 +245,7 @@ impl Storage {
             LoadMode::DirectIo => raw::LLAMA_LOAD_MODE_DIRECT_IO,
         };
         native.no_alloc = params.no_alloc;
+        native.vocab_only = params.vocab_only;
         native.load_mtp = params.load_mtp;
         native.check_tensors = params.check_tensors;
         native.use_extra_bufts = params.use_extra_bufts;

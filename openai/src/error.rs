@@ -74,10 +74,6 @@ impl ApiError {
                 }
             }
             Error::Template(error) => Self::of_template(error, prompt),
-            // Nothing else that a request can ask for needs the vocabulary in this process.
-            Error::Worker(autoplace::worker::Error::Elsewhere { .. }) => {
-                Self::unsupported("logprobs", message)
-            }
             Error::QueueFull { .. } => Self::new(503, message).with_code("overloaded"),
             Error::EngineEnded => Self::new(503, message).with_code("shutting_down"),
             _ => Self::new(500, message),

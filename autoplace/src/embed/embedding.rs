@@ -98,6 +98,13 @@ pub struct Statistics {
 }
 
 impl Statistics {
+    pub(super) fn add(&mut self, other: &Self) {
+        self.texts += other.texts;
+        self.tokens += other.tokens;
+        self.batches += other.batches;
+        self.time += other.time;
+    }
+
     /// Tokens per second; 0.0 before the first batch.
     pub fn tokens_per_second(&self) -> f64 {
         if self.time.is_zero() { 0.0 } else { self.tokens as f64 / self.time.as_secs_f64() }

@@ -14,14 +14,18 @@
 
 mod embedder;
 mod embedding;
+mod local;
 mod pair;
+pub(crate) mod remote;
 
 pub use embedder::Embedder;
 pub use embedding::{Embedding, Normalization, Statistics, cosine_similarity};
 
 use std::sync::Arc;
 
-use crate::load::{Model, Purpose};
+use serde::{Deserialize, Serialize};
+
+use crate::load::Model;
 use crate::memory::Pooling;
 use crate::{load, worker};
 
@@ -32,27 +36,14 @@ impl Model {
     ///
     /// [`Error::Busy`] while another embedder of this model lives; [`Error::Load`] for a model that was loaded to
     /// generate, or that is not loaded; [`Error::NotEmbedding`] for an encoder-decoder, whose context is there to
-    /// translate; [`Error::Worker`] for a model in a worker process.
+    /// translate; [`Error::Worker`] when the model's worker process has died or cannot be started again.
     pub fn embedder(&self) -> Result<Embedder, Error> {
-        if self.is_elsewhere() {
-            let what = "the embedder";
-            return Err(worker::Error::Elsewhere { what }.into());
-        }
-        let context = self.slot().take_for(Purpose::Embeddings)?;
-        let (context, contents) = context.ok_or(Error::Busy)?;
-        let model = context.model();
-        if model.has_encoder() && model.has_decoder() {
-            self.slot().give_back(context, contents);
-            return Err(Error::NotEmbedding {
-                architecture: self.placement().model.architecture.clone(),
-            });
-        }
-        Ok(Embedder::new(self.clone(), context))
+        Embedder::open(self)
     }
 }
 
 /// An error of an embedding or a reranking.
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 #[non_exhaustive]
 pub enum Error {
@@ -83,12 +74,12 @@ pub enum Error {
     /// llama.cpp refused or failed, or [was aborted](llama_sys::Error::Aborted).
     #[error(transparent)]
     Native(#[from] llama_sys::Error),
-    /// The model runs in a worker process, where it cannot embed so far.
+    /// The worker process that the model runs in died.
     #[error(transparent)]
     Worker(#[from] worker::Error),
     /// The model is not loaded, or was not loaded to embed.
     #[error(transparent)]
-    Load(Arc<load::Error>),
+    Load(#[serde(with = "worker::crossing::held")] Arc<load::Error>),
 }
 
 impl From<load::Error> for Error {

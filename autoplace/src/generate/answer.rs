@@ -10,7 +10,7 @@ use super::channel::{Receiver, block_on};
 use super::error::Error;
 use super::piece::{FinishReason, Message, Piece, Progress};
 use super::stats::Statistics;
-use super::token_stream::AbortHandle;
+use crate::load::AbortHandle;
 
 /// What computes a text.
 pub(super) trait Writer: fmt::Debug + Send + Sync {

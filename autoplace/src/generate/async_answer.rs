@@ -13,8 +13,9 @@ use super::chat::ChatStream;
 use super::error::Error;
 use super::piece::{FinishReason, Piece};
 use super::stats::Statistics;
-use super::token_stream::{AbortHandle, TokenStream};
+use super::token_stream::TokenStream;
 use crate::chat::ReplyPart;
+use crate::load::AbortHandle;
 
 /// Pieces that the thread computes ahead of its reader.
 const AHEAD: usize = 64;

@@ -18,12 +18,11 @@ use super::piece::FinishReason;
 use super::prompt::Prompt;
 use super::request::Generate;
 use super::stats::Statistics;
-use super::token_stream::AbortHandle;
 use crate::chat::{
     ChatTemplate, Conversation, Message, Part, Rendered, Reply, ReplyFormat, ReplyParser,
     ReplyPart, Role, Tool, ToolCall,
 };
-use crate::load::Model;
+use crate::load::{AbortHandle, Model};
 
 /// A conversation: what was said so far, and how the model is asked for more.
 ///
@@ -62,7 +61,7 @@ pub struct Chat {
 }
 
 /// A text, and the tokens that it was computed as.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 struct Known {
     text: String,
     tokens: Vec<Token>,
@@ -164,7 +163,7 @@ impl Chat {
     ///
     /// # Errors
     ///
-    /// [`Error::Template`], and [`Error::Load`] for a model in a worker process or one that is not loaded.
+    /// [`Error::Template`], and [`Error::Load`] for a model that is not loaded.
     pub fn prompt_tokens(&self) -> Result<usize, Error> {
         let prompt = Prompt::from(&self.rendered()?);
         Ok(self.generator.with_vocab(|vocab| prompt.tokenize(vocab))??.len())
@@ -267,17 +266,9 @@ impl Chat {
         let mut most = n_ctx - self.generate.max_answer().min(n_ctx / 4);
         let (asked, text) = loop {
             let asked = self.ask()?;
-            let known = asked.tokens.as_ref().map(Vec::len);
-            let text = match known {
-                Some(tokens) if drops && tokens > most => None,
-                _ => Some(asked.text(self)),
-            };
-            let is_too_long = match &text {
-                None | Some(Err(Error::PromptTooLong { .. })) => true,
-                // A worker counts the tokens when it accepts them.
-                Some(Ok(text)) => known.is_none() && text.statistics().prompt_tokens > most,
-                Some(Err(_)) => false,
-            };
+            let is_long = drops && asked.known.tokens.len() > most;
+            let text = (!is_long).then(|| asked.text(self));
+            let is_too_long = matches!(text, None | Some(Err(Error::PromptTooLong { .. })));
             if !(drops && is_too_long && self.window.narrow(&self.messages)) {
                 let text = text.unwrap_or_else(|| asked.text(self));
                 break (asked, text);
@@ -293,11 +284,7 @@ impl Chat {
                 "the context is full: the model is no longer shown the oldest messages of the chat"
             );
         }
-        Ok(Begun {
-            text: text?,
-            parser: asked.parser,
-            prompt: asked.tokens.map(|tokens| Known { text: asked.text, tokens }),
-        })
+        Ok(Begun { text: text?, parser: asked.parser, prompt: asked.known })
     }
 
     fn ask(&self) -> Result<Asked, Error> {
@@ -309,8 +296,9 @@ impl Chat {
         };
         let parser =
             ReplyParser::new(&format).after_prompt(rendered.as_str()).with_tools(&self.tools);
-        let (prompt, tokens) = self.prompt(&rendered)?;
-        Ok(Asked { text: rendered.into_string(), prompt, tokens, parser, constraint })
+        let tokens = self.tokens(&rendered)?;
+        let known = Known { text: rendered.into_string(), tokens };
+        Ok(Asked { known, parser, constraint })
     }
 
     /// What forces the next answer to be a call.
@@ -346,9 +334,8 @@ impl Chat {
         source.map_or_else(ReplyFormat::plain, ReplyFormat::of_template)
     }
 
-    /// What the context is to begin with: the tokens that are known, and the rest as it is written. With the tokens of
-    /// all of it, where the vocabulary is in this process.
-    fn prompt(&self, rendered: &Rendered) -> Result<(Prompt, Option<Vec<Token>>), Error> {
+    /// What the context is to begin with: the tokens that are known, and the rest as it is written.
+    fn tokens(&self, rendered: &Rendered) -> Result<Vec<Token>, Error> {
         let known = self.known.as_ref().filter(|known| rendered.as_str().starts_with(&known.text));
         let (mut skip, mut prompt) = match known {
             Some(known) => (known.text.len(), Prompt::tokens(&*known.tokens)),
@@ -363,27 +350,20 @@ impl Chat {
                 Part::Text(text) => prompt.then_text(&text[from..]),
             };
         }
-        if self.generator.model().is_elsewhere() {
-            return Ok((prompt, None));
-        }
-        let tokens = self.generator.with_vocab(|vocab| prompt.tokenize(vocab))??;
-        Ok((Prompt::tokens(&*tokens), Some(tokens)))
+        self.generator.with_vocab(|vocab| prompt.tokenize(vocab))?
     }
 }
 
 /// A prompt for an answer.
 struct Asked {
-    text: String,
-    prompt: Prompt,
-    /// Where the vocabulary is in this process.
-    tokens: Option<Vec<Token>>,
+    known: Known,
     parser: ReplyParser,
     constraint: Option<Constraint>,
 }
 
 impl Asked {
     fn text(&self, chat: &Chat) -> Result<Text, Error> {
-        let mut generate = chat.generate.clone().prompt(self.prompt.clone());
+        let mut generate = chat.generate.clone().prompt(Prompt::tokens(&*self.known.tokens));
         if self.constraint.is_some() {
             generate = generate.special(false);
             generate.spec.constraint.clone_from(&self.constraint);
@@ -396,7 +376,7 @@ impl Asked {
 struct Begun {
     text: Text,
     parser: ReplyParser,
-    prompt: Option<Known>,
+    prompt: Known,
 }
 
 impl Begun {
@@ -420,8 +400,7 @@ pub struct ChatStream<'a> {
     pub(super) text: Text,
     parser: ReplyParser,
     parts: VecDeque<ReplyPart>,
-    /// The prompt, where its tokens are known.
-    prompt: Option<Known>,
+    prompt: Known,
     /// When it has ended.
     reply: Option<Reply>,
 }
@@ -489,15 +468,14 @@ impl ChatStream<'_> {
         }
         let parser = mem::replace(&mut self.parser, ReplyParser::new(&ReplyFormat::plain()));
         let reply = parser.finish();
-        self.chat.known = self.prompt.take().and_then(|prompt| {
-            let tokens = self.text.tokens();
-            let known = self.chat.generator.with_vocab(|vocab| {
-                prompt.and_then_said(&reply.raw, tokens, |token, bytes| {
-                    vocab.append_piece(token, true, bytes).is_ok()
-                })
-            });
-            known.ok()
+        let prompt = mem::take(&mut self.prompt);
+        let tokens = self.text.tokens();
+        let known = self.chat.generator.with_vocab(|vocab| {
+            prompt.and_then_said(&reply.raw, tokens, |token, bytes| {
+                vocab.append_piece(token, true, bytes).is_ok()
+            })
         });
+        self.chat.known = known.ok();
         if !reply.raw.is_empty() {
             self.chat.messages.push(reply.clone().into_message());
         }

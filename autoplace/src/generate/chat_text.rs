@@ -11,9 +11,9 @@ use super::error::Error;
 use super::piece::FinishReason;
 use super::request::Generate;
 use super::stats::Statistics;
-use super::token_stream::{AbortHandle, TokenStream};
+use super::token_stream::TokenStream;
 use crate::chat::ChatTemplate;
-use crate::load::Model;
+use crate::load::{AbortHandle, Model};
 
 impl Engine {
     /// Begins a conversation by the chat template that the model ships. Many go on at once: their answers are texts of
@@ -68,7 +68,7 @@ impl Generator {
     /// Reads the vocabulary.
     pub(super) fn with_vocab<T>(&self, read: impl FnOnce(&Vocab) -> T) -> Result<T, Error> {
         match self {
-            Self::Model(model) => Ok(read(&model.native()?.vocab())),
+            Self::Model(model) => Ok(read(&model.vocab()?)),
             Self::Engine(engine) => engine.with_vocab(read),
         }
     }

@@ -6,6 +6,7 @@
 //! does not keep by itself.
 
 use llama_sys::{Context, SeqId, Token};
+use serde::{Deserialize, Serialize};
 
 use crate::load::{Checkpoint, Scales};
 use crate::machine::Host;
@@ -26,7 +27,7 @@ const STEP: usize = 8192;
 const WORTH_ONE: usize = 64;
 
 /// What checkpoints take.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct CheckpointUse {
     /// Checkpoints that are kept.

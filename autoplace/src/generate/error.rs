@@ -1,5 +1,6 @@
 //! What can go wrong between a prompt and its text.
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -58,8 +59,7 @@ pub enum Error {
     NotRunning,
     /// A text cannot be rolled back so far.
     #[error("{tokens} tokens cannot be rolled back, and {possible} can: {reason}")]
-    #[serde(skip)]
-    CannotRollBack { tokens: usize, possible: usize, reason: Word },
+    CannotRollBack { tokens: usize, possible: usize, reason: Cow<'static, str> },
     /// A sampler would have to be where earlier choices have left it, and that depends on logits that are gone
     /// (mirostat, adaptive-p, XTC).
     #[error(
@@ -68,7 +68,6 @@ pub enum Error {
     ChoicesLost { choices: usize },
     /// A saved cache cannot be written, or is not what can be restored here.
     #[error(transparent)]
-    #[serde(skip)]
     Saved(#[from] Box<SavedCacheError>),
     /// The model computes embeddings or encodings and generates nothing.
     #[error("{architecture} models do not generate text")]
@@ -182,7 +181,7 @@ impl From<load::Error> for Error {
 }
 
 /// Why a cache was not saved, or a file not restored.
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 #[non_exhaustive]
 pub enum SavedCacheError {
@@ -191,7 +190,8 @@ pub enum SavedCacheError {
     Nothing { path: PathBuf },
     /// The file cannot be written or read. A file that was there before is unchanged.
     #[error("cannot {doing} {}: {error}", .path.display())]
-    Io { path: PathBuf, doing: &'static str, error: Arc<std::io::Error> },
+    #[serde(skip)]
+    Io { path: PathBuf, doing: Word, error: Arc<std::io::Error> },
     /// The file is something else.
     #[error("{} is no saved cache: it does not begin with `autoplKV`", .path.display())]
     NotSaved { path: PathBuf },
@@ -206,7 +206,7 @@ pub enum SavedCacheError {
     Altered { path: PathBuf, end: u64 },
     /// The checksum is right, and what it is of makes no sense.
     #[error("{}, {field} at byte {offset}: {reason}", .path.display())]
-    Malformed { path: PathBuf, field: &'static str, offset: u64, reason: String },
+    Malformed { path: PathBuf, field: Cow<'static, str>, offset: u64, reason: String },
     /// It is of another model.
     #[error("{} is of {found}, and this is {needed}", .path.display())]
     OtherModel { path: PathBuf, needed: Box<ModelIdentity>, found: Box<ModelIdentity> },
@@ -215,7 +215,7 @@ pub enum SavedCacheError {
     OtherWeights { path: PathBuf, model: Box<ModelIdentity> },
     /// It is of a cache that lies in memory otherwise: in this field, by llama.cpp's name.
     #[error("{} is of a cache with {field} {found}, and this one has {needed}", .path.display())]
-    OtherCache { path: PathBuf, field: &'static str, needed: String, found: String },
+    OtherCache { path: PathBuf, field: Cow<'static, str>, needed: String, found: String },
     /// The context has no place for it beside the texts that run.
     #[error("{} holds {tokens} tokens, and the context has places for {context}", .path.display())]
     TooLong { path: PathBuf, tokens: usize, context: usize },

@@ -1,13 +1,14 @@
 //! One text becomes two: from where it is, or from the end of its prompt.
 
 use llama_sys::Model;
+use serde::{Deserialize, Serialize};
 
 use super::context::Room;
 use super::error::Error;
+use super::local::SessionHere;
 use super::piece::SequenceId;
 use super::sampling::Sampling;
 use super::sequence::{Sequence, held};
-use super::session::Session;
 use super::stats::Statistics;
 
 /// How a [fork](Session::fork) differs from the text that it is made of. As it is, it does not: the same tokens are
@@ -24,7 +25,7 @@ use super::stats::Statistics;
 /// # let _ = others;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[must_use = "a fork is made by `Session::fork`"]
 pub struct Fork {
     from_prompt: bool,
@@ -63,26 +64,8 @@ impl Fork {
     }
 }
 
-impl Session {
-    /// Makes a second text of a running one. Both have the same tokens so far, and what the context holds of them is
-    /// not computed again: with `kv_unified` they share its cells, otherwise they are copied. Sampler, stop strings,
-    /// text that is held back and statistics are those of the first, but for what [`Fork`] says; so are adapters and
-    /// constraint. An [own sampler](super::Generate::sampler) is copied with all that it remembers, and for a
-    /// [`Fork::from_prompt`] as it was before its first choice.
-    ///
-    /// A memory that cannot go back to the end of the prompt (recurrent; a window that has passed on) goes back to the
-    /// last [checkpoint](crate::ModelBuilder::checkpoints) before it, and computes the rest of the prompt again for a
-    /// [`Fork::from_prompt`]: [`Statistics::cached_tokens`] tells from where, 0 without one.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NotRunning`]; [`Error::SequencesBusy`]; [`Error::ContextTooSmall`] where all texts share one cache that
-    /// has no place for the fork's next token; [`Error::CannotRollBack`] for a [`Fork::from_prompt`] whose prompt was
-    /// forgotten in part by a shift; [`Error::ChoicesLost`] for a sampler that would have to have made choices which
-    /// depend on their logits (mirostat, adaptive-p, XTC), unless nothing has been chosen: another answer to the prompt
-    /// is always possible; [`Error::Native`] for a sampling parameter out of range; [`Error::Load`] after a
-    /// re-placement that failed.
-    pub fn fork(&mut self, sequence: SequenceId, fork: Fork) -> Result<SequenceId, Error> {
+impl SessionHere {
+    pub(super) fn fork(&mut self, sequence: SequenceId, fork: Fork) -> Result<SequenceId, Error> {
         let at = self.position(sequence)?;
         let used = self.used();
         let id = self.next_id();
@@ -127,7 +110,7 @@ impl Sequence {
             return Err(Error::CannotRollBack {
                 tokens: generated,
                 possible: 0,
-                reason: "a part of the prompt was forgotten when the context was full",
+                reason: "a part of the prompt was forgotten when the context was full".into(),
             });
         }
         let mut choosing = self.choices.choosing.clone();

@@ -52,10 +52,10 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// [`Error::Load`] for a model in a worker process, or one that is not loaded; [`Error::EmptyPrompt`].
+    /// [`Error::Load`] for a model that is not loaded; [`Error::EmptyPrompt`].
     #[doc(alias = "llama_tokenize")]
     pub fn tokenize(&self, prompt: impl Into<Prompt>) -> Result<Vec<Token>, Error> {
-        prompt.into().tokenize(&self.native()?.vocab())
+        prompt.into().tokenize(&self.vocab()?)
     }
 
     /// How many tokens a prompt is computed as: see [`tokenize`](Self::tokenize).

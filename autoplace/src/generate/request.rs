@@ -11,6 +11,7 @@ use super::sampling::{Mirostat, SamplerKind, Sampling};
 use super::speculative::Speculation;
 use super::when_full::WhenFull;
 use crate::load::Model;
+use crate::worker;
 
 /// A generation being described: finish it with [`stream`](Self::stream) or [`text`](Self::text).
 #[derive(Debug, Clone)]
@@ -79,12 +80,14 @@ impl Spec {
     }
 
     /// What a worker cannot be told.
-    pub(super) fn only_here(&self) -> Option<&'static str> {
-        match (&self.custom, &self.drafter) {
-            (Some(_), _) => Some("the choice of its tokens"),
-            (None, Some(_)) => Some("the guessing of its tokens"),
-            (None, None) => None,
-        }
+    pub(super) fn for_worker(self) -> Result<Self, Error> {
+        self.sampling.check_numbers()?;
+        let what = match (&self.custom, &self.drafter) {
+            (Some(_), _) => "the choice of its tokens",
+            (None, Some(_)) => "the guessing of its tokens",
+            (None, None) => return Ok(self),
+        };
+        Err(worker::Error::Elsewhere { what }.into())
     }
 
     pub(super) fn matcher(&self, model: &Model, vocab: &Vocab) -> Result<Option<Matcher>, Error> {

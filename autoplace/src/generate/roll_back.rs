@@ -1,17 +1,19 @@
 //! Forgetting the last tokens of a running text, as if they had never been chosen.
 
+use serde::{Deserialize, Serialize};
+
 use super::cache::{Cache, can_go_back};
 use super::constraint::Matcher;
 use super::context::Lent;
 use super::error::Error;
+use super::local::SessionHere;
 use super::piece::SequenceId;
 use super::sequence::{Sequence, part_after};
-use super::session::Session;
 use super::text::{Released, TextAssembler};
 use llama_sys::Vocab;
 
 /// What a text has lost by being [rolled back](Session::roll_back).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RolledBack {
     /// Tokens that were forgotten.
@@ -23,25 +25,12 @@ pub struct RolledBack {
 
 const SAMPLER: &str = "what the sampler goes by depends on the logits of its choices";
 
-impl Session {
-    /// Forgets the last `tokens` of a running text, as if they had never been chosen or, where that reaches into the
-    /// prompt, never been in it. At least one token stays. With the next [`step`](Self::step) the text goes on: as it
-    /// did before where the likeliest token is always taken, and otherwise by the same random numbers, since those are
-    /// counted by tokens as well. A text that is to go another way is [forked](Self::fork) with another seed, or given
-    /// other [sampling](super::Fork::sampling).
-    ///
-    /// The sampler forgets the tokens too, for penalties and whatever else looks back, and so does a constraint. An
-    /// application's [own sampler](super::Generate::sampler) keeps what it remembers by itself. What was handed out
-    /// stays handed out: [`RolledBack::text`] says how much of it to take away.
-    ///
-    /// What some samplers go by depends on the logits of their choices (mirostat, adaptive-p, XTC), and cannot be taken
-    /// back: with those, a text goes back to the end of its prompt and further, but to no place between.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::CannotRollBack`], and nothing has changed: more than [`can_roll_back`](Self::can_roll_back) says.
-    /// [`Error::NotRunning`]; [`Error::Load`] after a re-placement that failed; [`Error::Native`].
-    pub fn roll_back(&mut self, sequence: SequenceId, tokens: usize) -> Result<RolledBack, Error> {
+impl SessionHere {
+    pub(super) fn roll_back(
+        &mut self,
+        sequence: SequenceId,
+        tokens: usize,
+    ) -> Result<RolledBack, Error> {
         let at = self.position(sequence)?;
         let lent = self.lent.as_mut().ok_or_else(Error::not_loaded)?;
         let sequence = &mut self.sequences[at];
@@ -50,11 +39,11 @@ impl Session {
             return Err(Error::CannotRollBack {
                 tokens,
                 possible,
-                reason: sequence.why_no_further(lent),
+                reason: sequence.why_no_further(lent).into(),
             });
         }
         if sequence.choices_lost(tokens) {
-            return Err(Error::CannotRollBack { tokens, possible: 0, reason: SAMPLER });
+            return Err(Error::CannotRollBack { tokens, possible: 0, reason: SAMPLER.into() });
         }
         let rolled_back = sequence.roll_back(lent, &mut self.cache, tokens)?;
         let left = sequence.held.computed;
@@ -62,17 +51,7 @@ impl Session {
         Ok(rolled_back)
     }
 
-    /// How many tokens of a running text can be rolled back: all but the first, where the memory holds every token by
-    /// itself. A recurrent state knows no earlier one, and with a sliding window (`swa_full` off), what was in the
-    /// window then must still be held: those go back as far as to the first
-    /// [checkpoint](crate::ModelBuilder::checkpoints) that is kept, and what is between it and the place to go back to
-    /// is computed again. A text that was shifted keeps what the shift kept and one token more. 0 for a text that does
-    /// not run, and where a sampler would have to go back to a place [between](Self::roll_back).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Load`] after a re-placement that failed; [`Error::Native`].
-    pub fn can_roll_back(&self, sequence: SequenceId) -> Result<usize, Error> {
+    pub(super) fn can_roll_back(&self, sequence: SequenceId) -> Result<usize, Error> {
         let lent = self.lent.as_ref().ok_or_else(Error::not_loaded)?;
         match self.running(sequence) {
             Some(sequence) => sequence.can_roll_back(lent, &self.cache),

@@ -129,7 +129,7 @@ pub enum DraftsOff {
 }
 
 /// What re-placing a model in the middle of its texts took.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Replaced {
     /// Where the model was.
@@ -149,7 +149,7 @@ pub struct Replaced {
 }
 
 /// How texts go on after the model was re-placed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Resumed {
     /// Their states were restored: as if nothing had happened. Only where several texts share one cache (`kv_unified`)

@@ -1,16 +1,16 @@
 //! A generation as the application sees it, wherever it runs.
 
-use std::sync::Arc;
-use std::{fmt, iter};
+use std::iter;
 
 use llama_sys::Token;
 
 use super::error::Error;
+use super::local::SessionHere;
 use super::piece::{FinishReason, Piece, Progress};
 use super::remote::RemoteText;
 use super::request::Generate;
-use super::session::Session;
 use super::stats::{Replaced, Statistics};
+use crate::load::AbortHandle;
 use crate::plan::Plan;
 use crate::worker;
 
@@ -33,32 +33,8 @@ pub struct TokenStream {
 #[derive(Debug)]
 enum Source {
     /// The one text of a session.
-    Local(Box<Session>),
+    Local(Box<SessionHere>),
     Remote(Box<RemoteText>),
-}
-
-/// Stops a generation from another thread; made by [`TokenStream::abort_handle`] and
-/// [`Answer::abort_handle`](super::Answer::abort_handle).
-#[derive(Clone)]
-pub struct AbortHandle(Arc<dyn Fn() + Send + Sync>);
-
-impl AbortHandle {
-    pub(super) fn new(abort: impl Fn() + Send + Sync + 'static) -> Self {
-        Self(Arc::new(abort))
-    }
-
-    /// Ends the generation in the middle of its current computation, or of its next one, with
-    /// [`FinishReason::Aborted`]; nothing once it has ended. Works while the CPU computes; a GPU finishes its part of
-    /// the graph first.
-    pub fn abort(&self) {
-        (self.0)();
-    }
-}
-
-impl fmt::Debug for AbortHandle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AbortHandle").finish_non_exhaustive()
-    }
 }
 
 impl Generate {
@@ -80,7 +56,7 @@ impl Generate {
             let (remote, statistics) = RemoteText::new(self.model, self.spec)?;
             (Source::Remote(Box::new(remote)), statistics)
         } else {
-            let mut session = self.model.session()?;
+            let mut session = SessionHere::open(&self.model)?;
             let sequence = session.begin(self)?;
             let statistics = session.statistics(sequence).unwrap_or_default();
             (Source::Local(Box::new(session)), statistics)
@@ -124,10 +100,7 @@ impl TokenStream {
     /// Ends a prompt or token that another thread is waiting for. It stays good when the model is re-placed.
     pub fn abort_handle(&self) -> AbortHandle {
         match &self.source {
-            Source::Local(session) => {
-                let handle = session.abort_handle();
-                AbortHandle::new(move || handle.abort())
-            }
+            Source::Local(session) => session.abort_handle().into(),
             Source::Remote(text) => {
                 let link = text.link();
                 AbortHandle::new(move || link.abort())
@@ -164,7 +137,7 @@ impl TokenStream {
         }
     }
 
-    fn session(&mut self) -> Result<&mut Session, Error> {
+    fn session(&mut self) -> Result<&mut SessionHere, Error> {
         match &mut self.source {
             Source::Local(session) => Ok(session),
             Source::Remote(_) => Err(Error::Worker(worker::Error::Elsewhere {

@@ -13,6 +13,7 @@
 //! (`contract.rs`): ask the machine, plan, let llama.cpp confirm the plan without allocating, load, warm up, and hold
 //! what was taken against the plan.
 
+mod abort;
 mod adapters;
 mod added;
 mod builder;
@@ -23,6 +24,7 @@ mod draft;
 mod error;
 mod headroom;
 mod lease;
+mod lent;
 mod model;
 pub(crate) mod native;
 mod placed;
@@ -44,6 +46,7 @@ mod threads;
 mod trial;
 mod warm_up;
 
+pub use abort::AbortHandle;
 pub use adapters::Adapter;
 pub(crate) use adapters::Scales;
 pub(crate) use added::{Added, Unreadable};
@@ -53,6 +56,7 @@ pub use devices::{build_name, detect};
 pub(crate) use draft::{Draft, Drafts, Followed, Heads};
 pub use error::{Attempt, AttemptFailure, AttemptedGpu, Error, Stage};
 pub use lease::Leases;
+pub(crate) use lent::LentWorker;
 pub use model::Model;
 pub(crate) use model::WeakModel;
 pub use probe::{Breakdown, BufferBytes, NativeProbe};

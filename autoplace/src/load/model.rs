@@ -4,6 +4,8 @@ use std::any::Any;
 use std::path::Path;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, Weak};
 
+use llama_sys::{ModelParams, Vocab};
+
 use super::builder::ModelBuilder;
 use super::carry_out::Loaded;
 use super::contract::Contract;
@@ -38,6 +40,8 @@ struct Inner {
     pulse: Arc<Pulse>,
     /// Once it was asked for.
     header: OnceLock<Header>,
+    /// Of a model in a worker, likewise.
+    vocab: OnceLock<Vocab>,
     /// What a later room made of it.
     kept: OnceLock<Box<dyn Any + Send + Sync>>,
 }
@@ -89,6 +93,7 @@ impl Model {
                 requested: Requested::default(),
                 pulse: Arc::default(),
                 header: OnceLock::new(),
+                vocab: OnceLock::new(),
                 kept: OnceLock::new(),
             }),
         }
@@ -175,6 +180,21 @@ impl Model {
             return Err(remote::elsewhere("the model underneath"));
         }
         self.inner.slot.native().ok_or(Error::NotLoaded)
+    }
+
+    /// The vocabulary. Of a model in a worker, which has loaded it before, it is read from the file into this process when
+    /// it is first asked for, without any GPU.
+    pub(crate) fn vocab(&self) -> Result<Vocab, Error> {
+        if !self.is_elsewhere() {
+            return Ok(self.native()?.vocab());
+        }
+        if let Some(vocab) = self.inner.vocab.get() {
+            return Ok(vocab.clone());
+        }
+        let params =
+            ModelParams { vocab_only: true, devices: Some(Vec::new()), ..ModelParams::default() };
+        let vocab = llama_sys::Model::load(&self.inner.recipe.path, params)?.vocab();
+        Ok(self.inner.vocab.get_or_init(|| vocab).clone())
     }
 
     pub(super) fn placed(&self) -> Arc<Placed> {

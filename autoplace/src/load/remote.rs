@@ -7,12 +7,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-use super::Error;
 use super::devices::build_name;
 use super::placed::Placed;
 use super::progress::Progress;
 use super::recipe::Recipe;
 use super::report::LoadReport;
+use super::{Error, Model};
 use crate::machine::Machine;
 use crate::memory::Footprints;
 use crate::plan::{Plan, Replay, SavedPlan};
@@ -27,6 +27,10 @@ pub(crate) enum Request {
     Load(Box<Load>),
     /// The progress callback does not want to go on.
     CancelLoad,
+    /// Stop the computation of this run, or its next one, with an error.
+    Abort {
+        run: u64,
+    },
     Replace {
         plan: Option<Box<Plan>>,
     },
@@ -62,6 +66,14 @@ pub(crate) struct Told {
 }
 
 impl Told {
+    pub(crate) fn of(model: &Model) -> Self {
+        Self {
+            machine: (*model.machine()).clone(),
+            allocated: model.allocated(),
+            report: (*model.report()).clone(),
+        }
+    }
+
     pub(super) fn placed(self) -> Placed {
         Placed::told(self.machine, self.allocated, self.report)
     }
@@ -79,9 +91,7 @@ pub(super) struct Remote {
 enum State {
     Ready(Worker),
     /// To whoever talks with it, or starts another.
-    Lent {
-        id: Option<u32>,
-    },
+    Lent(Option<(u32, worker::Sender)>),
     Dead(worker::Error),
 }
 
@@ -122,11 +132,23 @@ impl Remote {
     /// one to [start another](Self::restart), or to say that it [stays dead](Self::died).
     pub(super) fn take(&self) -> Result<Worker, Error> {
         let mut state = self.state();
-        let id = state.id();
-        match std::mem::replace(&mut *state, State::Lent { id }) {
-            State::Ready(worker) => Ok(worker),
-            State::Lent { .. } => Err(Error::Busy),
+        match std::mem::replace(&mut *state, State::Lent(None)) {
+            State::Ready(worker) => {
+                *state = State::lent(&worker);
+                Ok(worker)
+            }
+            lent @ State::Lent(_) => {
+                *state = lent;
+                Err(Error::Busy)
+            }
             State::Dead(error) => Err(error.into()),
+        }
+    }
+
+    /// Tells the worker while it is lent. One that is gone needs to know nothing.
+    pub(super) fn tell(&self, request: &Request) {
+        if let State::Lent(Some((_, sender))) = &*self.state() {
+            let _ = sender.send(request);
         }
     }
 
@@ -139,16 +161,10 @@ impl Remote {
     }
 
     /// Starts another worker in place of a dead one and has the model loaded there, by what is free by now. It is lent
-    /// at once. After an error the model stays without.
+    /// at once.
     pub(super) fn restart(&self) -> Result<(Worker, Placed), Error> {
-        let started = load_in(&self.process, &self.load, &Progress::default());
-        let (worker, told) = started.inspect_err(|error| {
-            if let Error::Worker(error) = error {
-                self.died(error.clone());
-            }
-        })?;
-        let id = Some(worker.id());
-        *self.state() = State::Lent { id };
+        let (worker, told) = load_in(&self.process, &self.load, &Progress::default())?;
+        *self.state() = State::lent(&worker);
         Ok((worker, told.placed()))
     }
 
@@ -158,10 +174,14 @@ impl Remote {
 }
 
 impl State {
+    fn lent(worker: &Worker) -> Self {
+        Self::Lent(Some((worker.id(), worker.sender())))
+    }
+
     fn id(&self) -> Option<u32> {
         match self {
             Self::Ready(worker) => Some(worker.id()),
-            Self::Lent { id } => *id,
+            Self::Lent(lent) => lent.as_ref().map(|lent| lent.0),
             Self::Dead(_) => None,
         }
     }

@@ -6,20 +6,21 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
 use llama_sys::Context;
+use serde::{Deserialize, Serialize};
 
-use super::Error;
 use super::carry_out::Loaded;
 use super::contract::{Contract, First};
 use super::model::Model;
 use super::progress::Progress;
-use super::remote::{Remote, Reply, Request};
+use super::remote::{Remote, Reply, Request, Told};
 use super::slot::Contents;
+use super::{Error, LentWorker};
 use crate::gguf::Header;
 use crate::machine::Machine;
 use crate::memory::companion::Role;
 use crate::memory::{CompanionBytes, Footprint};
 use crate::plan::Plan;
-use crate::worker::{self, Worker};
+use crate::worker;
 
 /// A plan that is better than the one that a model is loaded by, and by how much.
 #[derive(Debug, Clone, PartialEq)]
@@ -119,8 +120,8 @@ impl Model {
     /// underneath; otherwise as [`ModelBuilder::load`](super::ModelBuilder::load), and nothing is loaded then: streams
     /// are refused with [`Error::NotLoaded`] until it is placed anew.
     pub fn replace(&self, plan: Option<Plan>) -> Result<(), Error> {
-        if let Some(remote) = self.remote() {
-            return self.replace_in_worker(remote, plan);
+        if self.is_elsewhere() {
+            return self.replace_in_worker(plan);
         }
         self.take_to_release()?;
         let context = self.reload(plan)?;
@@ -170,8 +171,8 @@ impl Model {
     }
 
     /// Asks whoever generates with this model to place it anew before the next token: the streams and sessions in this
-    /// process look after each; an [`Engine`](crate::generate::Engine) looks while it has nothing to do as well; those
-    /// of a model in a worker look when they begin. A later request takes the place of an earlier one; while nobody
+    /// process, and sessions wherever the model is, look after each; an [`Engine`](crate::generate::Engine) looks while
+    /// it has nothing to do as well; streams, engines and embedders of a model in a worker look when they begin. A later request takes the place of an earlier one; while nobody
     /// generates it waits.
     ///
     /// Where it is refused, the generation goes on as it was, and
@@ -218,49 +219,19 @@ impl Model {
         self.remote().map_or(0, Remote::attempts)
     }
 
-    /// Lends the worker, as [`Remote::take`].
-    pub(crate) fn take_worker(&self) -> Result<Worker, Error> {
-        self.remote().ok_or(Error::NotLoaded)?.take()
-    }
-
-    /// Takes a lent worker back.
-    pub(crate) fn return_worker(&self, worker: Worker) {
-        if let Some(remote) = self.remote() {
-            remote.give_back(worker);
-        }
-    }
-
-    /// Notes that the worker is no more.
-    pub(crate) fn worker_is_dead(&self, error: worker::Error) {
-        if let Some(remote) = self.remote() {
-            remote.died(error);
-        }
-    }
-
-    /// Starts another worker and has the model loaded there, as [`Remote::restart`].
-    pub(crate) fn restart_worker(&self) -> Result<Worker, Error> {
-        let (worker, placed) = self.remote().ok_or(Error::NotLoaded)?.restart()?;
-        self.set_placed(placed);
-        Ok(worker)
+    /// Notes where the worker has placed the model.
+    pub(crate) fn placed_there(&self, told: Told) {
+        self.set_placed(told.placed());
     }
 
     /// [`Model::replace`] of a model in a worker.
-    fn replace_in_worker(&self, remote: &Remote, plan: Option<Plan>) -> Result<(), Error> {
+    fn replace_in_worker(&self, plan: Option<Plan>) -> Result<(), Error> {
         const DOING: &str = "placing the model anew";
-        let mut worker = remote.take().inspect_err(|error| {
-            if let Error::Worker(error) = error {
-                remote.died(error.clone());
-            }
-        })?;
+        let mut worker = LentWorker::take_as_it_is(self, 0)?;
         let plan = plan.map(Box::new);
-        let reply = worker
-            .send(&Request::Replace { plan }, DOING)
-            .and_then(|()| worker.receive(DOING))
-            .inspect_err(|error| remote.died(error.clone()))?;
-        remote.give_back(worker);
-        match reply {
+        match worker.ask(&Request::Replace { plan }, DOING)? {
             Reply::Loaded(told) => {
-                self.set_placed(told.placed());
+                self.placed_there(*told);
                 Ok(())
             }
             Reply::Failed(error) => Err(error),
@@ -290,7 +261,7 @@ fn gain(loaded: &Plan, other: &Plan) -> f64 {
 }
 
 /// How a model is to be placed anew ([`Model::request_replace`](super::Model::request_replace)).
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Replacement {
     /// By a plan for what is free once the model is released.

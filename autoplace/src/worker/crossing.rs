@@ -36,6 +36,35 @@ where
     }
 }
 
+/// What a call of a worker came to.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(
+    rename_all = "snake_case",
+    bound(
+        serialize = "T: Serialize, E: Serialize + Debug + Display",
+        deserialize = "T: DeserializeOwned, E: DeserializeOwned + From<Error>"
+    )
+)]
+pub(crate) enum Outcome<T, E> {
+    Done(T),
+    Failed(#[serde(with = "self")] E),
+}
+
+impl<T, E> Outcome<T, E> {
+    pub(crate) fn into_result(self) -> Result<T, E> {
+        match self {
+            Self::Done(done) => Ok(done),
+            Self::Failed(error) => Err(error),
+        }
+    }
+}
+
+impl<T, E> From<Result<T, E>> for Outcome<T, E> {
+    fn from(result: Result<T, E>) -> Self {
+        result.map_or_else(Self::Failed, Self::Done)
+    }
+}
+
 /// The same for one that is in a box, or shared.
 pub(crate) mod held {
     use std::ops::Deref;

@@ -131,7 +131,7 @@ fn a_fork_has_its_own_sampling_from_the_next_token_on() {
     texts.steps(&mut session, 6);
     let calm = Fork::new().sampling(Sampling::greedy()).max_tokens(12);
     let calm = session.fork(first, calm).unwrap();
-    let so_far = session.tokens(calm).unwrap().to_vec();
+    let so_far = session.tokens(calm).unwrap();
     texts.run(&mut session);
     assert_eq!(texts.of(calm).tokens, Raw::text(&model, &so_far, 6));
     assert_eq!(texts.of(calm).statistics().seed, None);

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use crate::text_support::{Raw, demo, greedy, tokens_of};
 use autoplace::Model;
-use autoplace::generate::{Error, Fork, SequenceId, Session};
+use autoplace::generate::{Error, Fork, Piece, SequenceId, Session, TokenLogprobs};
 use autoplace::llama_sys::Token;
 use proptest::prelude::*;
 
@@ -73,7 +73,8 @@ fn carry_out(model: &Model, deeds: &[Deed]) -> Result<(), TestCaseError> {
         match *deed {
             Deed::Begin { prompt, cached } => {
                 let prompt = tokens_of(model, PROMPTS[prompt]);
-                let generate = greedy(model, prompt).max_tokens(MOST).cache_prompt(cached);
+                let generate =
+                    greedy(model, prompt).logprobs(2).max_tokens(MOST).cache_prompt(cached);
                 match session.begin(generate) {
                     Ok(sequence) => running.push(sequence),
                     Err(error) => is_no_place(&error)?,
@@ -131,6 +132,16 @@ fn is_no_place(error: &Error) -> Result<(), TestCaseError> {
     Ok(())
 }
 
+/// Whether it is the token that a fresh model chooses, or as likely but for rounding: what is computed with other texts
+/// is summed in another order, and moves log-probabilities by some hundredths.
+fn is_as_likely(piece: &Piece, fresh: Token) -> bool {
+    let Some(TokenLogprobs { token, logprob, top, .. }) = &piece.logprobs else {
+        return false;
+    };
+    let is_near = |(other, of_it): &(Token, f32)| *other == fresh && logprob - of_it < 0.05;
+    *token == fresh || top.iter().any(is_near)
+}
+
 /// A step, of which every token is the one that a fresh model chooses.
 fn step(
     model: &Model,
@@ -138,12 +149,19 @@ fn step(
     running: &mut Vec<SequenceId>,
 ) -> Result<(), TestCaseError> {
     let before: HashMap<_, _> =
-        running.iter().map(|&it| (it, session.tokens(it).unwrap().to_vec())).collect();
+        running.iter().map(|&it| (it, session.tokens(it).unwrap())).collect();
     let pieces: Vec<_> = session.step().unwrap().collect();
     for piece in pieces {
-        if let Some(token) = piece.token {
+        if piece.token.is_some() {
             let before = &before[&piece.sequence];
-            prop_assert_eq!(token, next(model, before), "after {:?}", before);
+            let fresh = next(model, before);
+            prop_assert!(
+                is_as_likely(&piece, fresh),
+                "{:?}, not {} after {:?}",
+                piece,
+                fresh,
+                before
+            );
         }
         if piece.end.is_some() {
             running.retain(|it| *it != piece.sequence);

@@ -139,7 +139,7 @@ fn what_a_shift_has_moved_is_not_taken_for_a_prompts_beginning_here_or_in_a_file
     let mut session = model.session().unwrap();
     let first = session.begin(shifting(&model, 400, Keep::Tokens(9))).unwrap();
     Texts::default().steps(&mut session, 300);
-    let held = session.tokens(first).unwrap().to_vec();
+    let held = session.tokens(first).unwrap();
     assert_eq!(session.save(first, &path).unwrap().tokens, 9);
     session.end(first).unwrap();
     session.begin(greedy(&model, &*held).cache_prompt(true)).unwrap();

@@ -7,14 +7,13 @@ use std::time::Duration;
 use crate::native_support::{demo_path, load_demo};
 use autoplace::generate::{self, Engine, FinishReason, Generate, SamplerKind, TokenStream};
 use autoplace::llama_sys::Error as Native;
-use autoplace::memory::Pooling;
 use autoplace::plan::{self, GpuLayers, SavedPlan};
 use autoplace::worker::Error as Lost;
-use autoplace::{Isolation, Model, ModelBuilder, OnDeath, WorkerProcess, embed, load};
+use autoplace::{Isolation, Model, ModelBuilder, OnDeath, WorkerProcess, load};
 
 const PROMPT: &str = "And the king said unto his servants,";
 
-fn program() -> WorkerProcess {
+pub(crate) fn program() -> WorkerProcess {
     WorkerProcess::program(env!("CARGO_BIN_EXE_autoplace-worker"))
 }
 
@@ -27,9 +26,12 @@ fn in_worker() -> Model {
     builder(program()).load().expect("the worker loads")
 }
 
+pub(crate) fn resuming_process(attempts: u32) -> WorkerProcess {
+    program().on_death(OnDeath::Resume { attempts })
+}
+
 fn resuming(attempts: u32) -> Model {
-    let process = program().on_death(OnDeath::Resume { attempts });
-    builder(process).load().expect("the worker loads")
+    builder(resuming_process(attempts)).load().expect("the worker loads")
 }
 
 fn greedy(model: &Model, tokens: usize) -> String {
@@ -99,18 +101,6 @@ fn the_placement_is_told_and_what_is_elsewhere_is_not_given() {
     assert!(there.better_plan().unwrap().is_none());
     let native = there.native().map(drop);
     assert_matches!(native, Err(load::Error::Worker(Lost::Elsewhere { .. })));
-    let session = there.session().map(drop);
-    assert_matches!(session, Err(generate::Error::Worker(Lost::Elsewhere { .. })));
-}
-
-#[test]
-fn an_embedder_is_not_to_be_had_of_a_worker() {
-    let model = builder(program()).embeddings(Pooling::Mean).load().unwrap();
-    assert_eq!(model.placement().context.embeddings, Some(Pooling::Mean));
-    let refused = model.embedder().map(drop);
-    assert_matches!(refused, Err(embed::Error::Worker(Lost::Elsewhere { .. })));
-    let refused = model.generate("In").text().unwrap_err();
-    assert!(refused.to_string().contains("loaded to embed"), "{refused}");
 }
 
 #[test]
@@ -224,7 +214,7 @@ fn progress_is_told_and_may_cancel() {
 }
 
 #[cfg(unix)]
-mod deaths {
+pub(crate) mod deaths {
     use std::os::unix::process::ExitStatusExt;
     use std::path::PathBuf;
     use std::process::Command;
@@ -232,7 +222,7 @@ mod deaths {
 
     use super::*;
 
-    fn kill(model: &Model) {
+    pub(crate) fn kill(model: &Model) {
         let id = model.worker_id().expect("it lives").to_string();
         let sent = Command::new("kill").args(["-KILL", &id]).status();
         assert!(sent.unwrap().success());

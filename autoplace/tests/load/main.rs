@@ -54,6 +54,7 @@ mod flags;
 mod fleets;
 mod headroom_measured;
 mod isolation;
+mod isolation_calls;
 mod leases;
 mod load;
 mod load_contract;

@@ -60,7 +60,7 @@ struct Args {
     /// Threads to compute with [default: as many as the CPU has cores]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=512))]
     threads: Option<u32>,
-    /// Run the model in a process of its own, in whose place another one comes where it dies
+    /// Run each model in a process of its own, in whose place another one comes where it dies
     #[arg(long)]
     isolated: bool,
 }
@@ -79,16 +79,18 @@ fn main() -> ExitCode {
 
 async fn serve(args: Args) -> anyhow::Result<()> {
     // The smaller one first: the other takes what is left.
-    let embedding = args.embed.as_deref().map(load_embedding).transpose()?;
+    let isolation = if args.isolated {
+        let worker = WorkerProcess::own_executable().on_death(OnDeath::Resume { attempts: 2 });
+        Isolation::Process(worker)
+    } else {
+        Isolation::None
+    };
+    let embedding = args.embed.as_deref().map(|it| load_embedding(it, &isolation)).transpose()?;
     let request =
         Request::new().n_seq_max(args.at_once).n_ctx(args.ctx.saturating_mul(args.at_once));
-    let mut model = Model::builder(&args.model).request(request);
+    let mut model = Model::builder(&args.model).request(request).isolation(isolation);
     if let Some(threads) = args.threads {
         model = model.n_threads(threads);
-    }
-    if args.isolated {
-        let worker = WorkerProcess::own_executable().on_death(OnDeath::Resume { attempts: 2 });
-        model = model.isolation(Isolation::Process(worker));
     }
     let model = model.load()?;
     // What a slow client has not read yet is kept: not too much of it.
@@ -116,8 +118,9 @@ async fn serve(args: Args) -> anyhow::Result<()> {
 }
 
 /// With the pooling that the model names, or the mean.
-fn load_embedding(path: &Path) -> anyhow::Result<Embedding> {
-    let load = |pooling| Model::builder(path).embeddings(pooling).load();
+fn load_embedding(path: &Path, isolation: &Isolation) -> anyhow::Result<Embedding> {
+    let load =
+        |pooling| Model::builder(path).embeddings(pooling).isolation(isolation.clone()).load();
     let model = match load(Pooling::Model) {
         Err(load::Error::NoPooling { .. }) => load(Pooling::Mean),
         loaded => loaded,

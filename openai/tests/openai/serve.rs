@@ -47,18 +47,25 @@ fn it_answers_what_it_is_asked() {
 
 #[test]
 fn an_isolated_model_answers_as_one_of_the_server_s_own_process() {
-    let servers = [&["--ctx", "512"][..], &["--ctx", "512", "--isolated"]].map(Server::start);
+    let args = ["--ctx", "512", "--embed", FILE, "--isolated"];
+    let servers = [&args[..4], &args].map(Server::start);
     let asked = json!({"max_tokens": 9, "temperature": 0, "messages": [{"role": "user", "content": "Hello!"}]});
     let [here, there] = servers.each_ref().map(|server| {
-        let (status, mut answer) = server.post(CHAT, &asked.to_string());
-        assert_eq!(status, 200, "{answer}");
+        let asked = [
+            (CHAT, asked.to_string(), "choices"),
+            (TEXT, endless(5, &json!({"logprobs": 2})), "choices"),
+            ("/v1/embeddings", r#"{"input": ["a", "b c d"]}"#.to_owned(), "data"),
+        ];
+        let answers = asked.map(|(place, body, part)| {
+            let (status, mut answer) = server.post(place, &body);
+            assert_eq!(status, 200, "{answer}");
+            (answer[part].take(), answer["usage"].take())
+        });
         assert_eq!(server.engine()["running"], 0);
-        (answer["choices"].take(), answer["usage"].take())
+        answers
     });
+    assert!(here[1].0[0]["logprobs"]["top_logprobs"][4].is_object(), "{here:?}");
     assert_eq!(there, here);
-    let (status, error) = servers[1].post(TEXT, &endless(2, &json!({"logprobs": 1})));
-    let code = &error["error"]["code"];
-    assert_eq!((status, code), (400, &json!("unsupported_parameter")), "{error}");
     let long = json!({"prompt": "word ".repeat(2000)}).to_string();
     assert_eq!(servers[1].post(TEXT, &long).0, 400);
 }

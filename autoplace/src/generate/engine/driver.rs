@@ -10,8 +10,8 @@ use super::Shutdown;
 use super::order::{Admission, Stand, admit, too_many};
 use super::queue::{Shared, Text, Waiting};
 use crate::generate::error::Error;
+use crate::generate::local::SessionHere;
 use crate::generate::piece::SequenceId;
-use crate::generate::session::Session;
 use crate::generate::stats::{Replaced, Resumed};
 use crate::generate::step::PromptChunk;
 use crate::load::{Model, Replacement};
@@ -22,14 +22,18 @@ pub(super) struct Driver {
     model: Model,
     prompt_chunk: PromptChunk,
     /// `None` while there is no context that works.
-    session: Option<Session>,
+    session: Option<SessionHere>,
     running: Vec<Text>,
     /// Used in each turn, and kept so that it costs no allocation.
     stands: Vec<Stand>,
 }
 
 impl Driver {
-    pub(super) fn new(shared: Arc<Shared>, session: Session, prompt_chunk: PromptChunk) -> Self {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        session: SessionHere,
+        prompt_chunk: PromptChunk,
+    ) -> Self {
         Self {
             model: session.model.clone(),
             shared,
@@ -141,7 +145,7 @@ impl Driver {
     fn let_waiting_in(&mut self) {
         loop {
             self.take_stands();
-            let Some(room) = self.session.as_ref().map(Session::room) else {
+            let Some(room) = self.session.as_ref().map(SessionHere::room) else {
                 // Everyone is told why there is none, and the next may find one.
                 match self.shared.take_if(|_| true) {
                     Some(next) => self.open_for(next),
@@ -164,7 +168,7 @@ impl Driver {
 
     /// Takes the model's context again after it was lost, for a text that waits.
     fn open_for(&mut self, next: Waiting) {
-        match self.model.session() {
+        match SessionHere::open(&self.model) {
             Ok(mut session) => {
                 session.work.prompt_chunk = self.prompt_chunk;
                 self.shared.replaced(Some(session.room()), None);
@@ -228,7 +232,7 @@ impl Driver {
 
     /// Has texts wait again until there is room for the next step.
     fn make_room(&mut self) {
-        while let Some(room) = self.session.as_ref().map(Session::room) {
+        while let Some(room) = self.session.as_ref().map(SessionHere::room) {
             self.take_stands();
             match too_many(room, &self.stands) {
                 Some(at) => self.suspend(at),
@@ -266,7 +270,9 @@ impl Driver {
                 }
             }
         }
-        while let Some((piece, statistics)) = self.session.as_mut().and_then(Session::next_piece) {
+        while let Some((piece, statistics)) =
+            self.session.as_mut().and_then(SessionHere::next_piece)
+        {
             let mut running = self.running.iter();
             let Some(at) = running.position(|text| text.id() == piece.sequence) else {
                 continue;

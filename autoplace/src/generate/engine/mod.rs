@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use super::answer::Answer;
 use super::error::Error;
+use super::local::SessionHere;
 use super::remote::Reader;
 use super::request::Generate;
 use super::stats::Replaced;
@@ -160,15 +161,15 @@ impl Engine {
         self.inner.shared.capacity()
     }
 
-    /// Reads the vocabulary, which is not taken away meanwhile: while it is read, the model is not re-placed.
+    /// Reads the vocabulary, which is not taken away meanwhile: while it is read, the model is not re-placed. Of a model
+    /// in a worker process, it is read from the file into this process when it is first asked for.
     ///
     /// # Errors
     ///
-    /// [`Error`] where the model cannot be had, since a re-placement has failed; [`Error::Worker`] where it is in a
-    /// worker process.
+    /// [`Error`] where the model cannot be had, since a re-placement has failed.
     pub fn with_vocab<T>(&self, read: impl FnOnce(&llama_sys::Vocab) -> T) -> Result<T, Error> {
         let _held = self.inner.shared.hold();
-        Ok(read(&self.inner.shared.model.native()?.vocab()))
+        Ok(read(&self.inner.shared.model.vocab()?))
     }
 
     pub(super) fn model(&self) -> &Model {
@@ -282,7 +283,7 @@ impl EngineBuilder {
         prompt_chunk: PromptChunk,
         watcher: Waker,
     ) -> Result<(Engine, AbortHandle), Error> {
-        let mut session = self.model.session()?;
+        let mut session = SessionHere::open(&self.model)?;
         session.work.prompt_chunk = prompt_chunk;
         let abort = session.abort_handle();
         let numbers = (self.queue, self.ahead);

@@ -347,7 +347,7 @@ impl Shared {
             return Ok(Checked { text: CheckedText::There(link.submit(spec)?), progress });
         }
         let _held = self.hold();
-        let vocab = model.native()?.vocab();
+        let vocab = model.vocab()?;
         let capacity = self.state().room.each;
         let reuse = spec.cache_prompt.unwrap_or(true) && so_far.is_empty();
         let max_tokens = spec.limits.max_tokens;

@@ -7,8 +7,6 @@ use std::task::{Context, Poll, Waker};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use llama_sys::AbortHandle;
-
 use super::{Generation, Reply, Request, Start};
 use crate::generate::answer::Answer;
 use crate::generate::channel::Bell;
@@ -16,7 +14,7 @@ use crate::generate::engine::{Checked, Engine, Metrics, Shutdown};
 use crate::generate::error::Error;
 use crate::generate::piece::{FinishReason, Piece, SequenceId};
 use crate::generate::request::Generate;
-use crate::load::Model;
+use crate::load::{AbortHandle, Model};
 use crate::worker::{self, Sender};
 
 /// Text is sent so often at most: a model that is faster than anybody reads would otherwise wake the application, which
@@ -66,7 +64,7 @@ impl Host {
             .spawn(move || open.0.send_all(&of))
             .map_err(|error| Error::Thread { name: THREAD, reason: error.to_string() })?;
         let (model, checked) = (model.clone(), HashMap::new());
-        Ok((Self { model, engine, checked, outbox, thread: Some(thread) }, abort))
+        Ok((Self { model, engine, checked, outbox, thread: Some(thread) }, abort.into()))
     }
 
     /// `false`: nobody is there any more.
@@ -86,8 +84,8 @@ impl Host {
                 }
             }
             Request::Close { how } => self.close(how),
-            // Whoever has started this has heard them.
-            Request::Start(_) | Request::Abort { .. } => {}
+            // Whoever has started this has heard it, or has the session.
+            Request::Start(_) | Request::Session(_) => {}
         }
         Ok(true)
     }

@@ -1,10 +1,11 @@
 //! This process's side of a run: the texts, what the worker says of them, and other workers in its place.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 
 use llama_sys::Token;
+use serde::Serialize;
 
 use super::{Generation, Reply, Request, Start};
 use crate::generate::answer::Writer;
@@ -15,8 +16,9 @@ use crate::generate::piece::{Message, Piece};
 use crate::generate::request::Spec;
 use crate::generate::stats::Statistics;
 use crate::generate::step::PromptChunk;
-use crate::load::{self, Model};
-use crate::worker::{self, Worker};
+use crate::load::remote::Request as Loading;
+use crate::load::{LentWorker, Model};
+use crate::worker;
 
 const DOING: &str = "generating";
 
@@ -132,7 +134,7 @@ impl State {
     }
 
     /// Tells the worker. One that is gone needs to know nothing, and whoever reads finds out.
-    fn tell(&self, request: &Request) {
+    fn tell(&self, request: &impl Serialize) {
         if let Some(sender) = &self.sender {
             let _ = sender.send(request);
         }
@@ -152,10 +154,7 @@ impl Link {
 
     /// Has the worker check a text.
     pub(in crate::generate) fn submit(self: &Arc<Self>, spec: Spec) -> Result<Asked, Error> {
-        spec.sampling.check_numbers()?;
-        if let Some(what) = spec.only_here() {
-            return Err(worker::Error::Elsewhere { what }.into());
-        }
+        let spec = spec.for_worker()?;
         let (verdict, heard) = channel(1, Waker::noop().clone());
         let (answer, pieces) = channel(usize::MAX, Waker::noop().clone());
         let mut state = self.state();
@@ -195,7 +194,7 @@ impl Link {
     pub(in crate::generate) fn abort(&self) {
         let mut state = self.state();
         state.is_aborted = true;
-        state.tell(&Request::Abort { run: self.start.run });
+        state.tell(&Loading::Abort { run: self.start.run });
     }
 
     /// Takes no more texts.
@@ -303,7 +302,7 @@ impl Link {
         sender.put(&Request::Start(self.start))?;
         state.texts.iter().try_for_each(|text| text.put(&sender))?;
         if state.is_aborted {
-            sender.put(&Request::Abort { run: self.start.run })?;
+            sender.put(&Loading::Abort { run: self.start.run })?;
         }
         if let Some(how) = state.closing {
             sender.put(&Request::Close { how })?;
@@ -410,8 +409,7 @@ impl Drop for TextThere {
 #[derive(Debug)]
 pub(in crate::generate) struct Reader {
     link: Arc<Link>,
-    /// Or how the last one died.
-    worker: Result<Worker, worker::Error>,
+    worker: LentWorker,
     is_over: bool,
 }
 
@@ -422,31 +420,19 @@ impl Reader {
         ahead: usize,
         prompt_chunk: PromptChunk,
     ) -> Result<Self, Error> {
-        if let Some(replacement) = model.requested() {
-            model.carry_out(&replacement)?;
-        }
-        let start = Start { run: next_run(), ahead, prompt_chunk };
-        let mut attempts = model.worker_attempts();
-        let mut worker = lent(model.take_worker())?;
-        let worker = loop {
-            let error = match worker.and_then(|worker| begin(worker, start)) {
-                Ok((worker, Ok(()))) => break worker,
-                Ok((worker, Err(refused))) => {
-                    model.return_worker(worker);
-                    return Err(refused);
-                }
-                Err(error) => error,
-            };
-            if !error.is_death() || attempts == 0 {
-                model.worker_is_dead(error.clone());
-                return Err(error.into());
+        let mut worker = LentWorker::take(model)?;
+        let start = Start { run: worker.run(), ahead, prompt_chunk };
+        match worker.ask_any(&Request::Start(start), DOING)? {
+            Reply::Started => {}
+            Reply::Refused(error) => return Err(error),
+            _ => {
+                let reason = "it told of texts before it was asked for any".into();
+                return Err(worker::Error::Protocol { doing: DOING, reason }.into());
             }
-            attempts -= 1;
-            worker = another(model, &error).inspect_err(|_| model.worker_is_dead(error))?;
-        };
+        }
         let link = Arc::new(Link::new(model, start));
-        link.state().sender = Some(worker.sender());
-        Ok(Self { link, worker: Ok(worker), is_over: false })
+        link.state().sender = worker.sender();
+        Ok(Self { link, worker, is_over: false })
     }
 
     pub(in crate::generate) fn link(&self) -> &Arc<Link> {
@@ -463,19 +449,12 @@ impl Reader {
         if self.is_over {
             return false;
         }
-        match &mut self.worker {
-            Ok(worker) => match worker.receive(DOING) {
+        match self.worker.death().cloned() {
+            Some(death) => self.go_on_after(&death),
+            None => match self.worker.receive(DOING) {
                 Ok(reply) => self.is_over = !self.hear(reply),
-                Err(error) => {
-                    self.link.pause();
-                    // What it held is free before another asks.
-                    self.worker = Err(error);
-                }
+                Err(_) => self.link.pause(),
             },
-            Err(death) => {
-                let death = death.clone();
-                self.go_on_after(death);
-            }
         }
         if self.is_over {
             self.link.end();
@@ -500,8 +479,8 @@ impl Reader {
         true
     }
 
-    fn go_on_after(&mut self, death: worker::Error) {
-        if !self.link.outlive(&death) {
+    fn go_on_after(&mut self, death: &worker::Error) {
+        if !self.link.outlive(death) {
             // The next text needs another one.
             self.is_over = self.link.state().closing.is_some();
             if !self.is_over {
@@ -509,13 +488,11 @@ impl Reader {
             }
             return;
         }
-        match another(&self.link.model, &death) {
-            Ok(Ok(worker)) => match self.link.start_over(worker.sender()) {
-                Ok(()) => self.worker = Ok(worker),
-                Err(error) => self.worker = Err(error),
-            },
-            Ok(Err(again)) => self.worker = Err(again),
-            Err(refused) => self.link.fail(&refused),
+        if let Err(refused) = self.worker.restart() {
+            self.link.fail(&refused.into());
+        } else if let Some(sender) = self.worker.sender() {
+            // Where it fails, the next turn finds out.
+            let _ = self.worker.heard(self.link.start_over(sender));
         }
     }
 }
@@ -524,44 +501,5 @@ impl Drop for Reader {
     fn drop(&mut self) {
         self.link.close(Shutdown::Cancel);
         while self.turn() {}
-        let over = worker::Error::Protocol { doing: DOING, reason: "its run is over".into() };
-        match std::mem::replace(&mut self.worker, Err(over)) {
-            Ok(worker) => self.link.model.return_worker(worker),
-            Err(error) => self.link.model.worker_is_dead(error),
-        }
     }
-}
-
-/// Starts a worker in place of one that died.
-fn another(model: &Model, death: &worker::Error) -> Result<Result<Worker, worker::Error>, Error> {
-    tracing::warn!("{death}; starting another");
-    lent(model.restart_worker())
-}
-
-/// A worker, how it died, or why there is none.
-fn lent(worker: Result<Worker, load::Error>) -> Result<Result<Worker, worker::Error>, Error> {
-    match worker {
-        Ok(worker) => Ok(Ok(worker)),
-        Err(load::Error::Worker(error)) => Ok(Err(error)),
-        Err(error) => Err(error.into()),
-    }
-}
-
-/// Has a worker start a run. Whether it did, or why it refuses.
-fn begin(mut worker: Worker, start: Start) -> Result<(Worker, Result<(), Error>), worker::Error> {
-    worker.send(&Request::Start(start), DOING)?;
-    match worker.receive(DOING)? {
-        Reply::Started => Ok((worker, Ok(()))),
-        Reply::Refused(error) => Ok((worker, Err(error))),
-        _ => Err(worker::Error::Protocol {
-            doing: DOING,
-            reason: "it told of texts before it was asked for any".into(),
-        }),
-    }
-}
-
-/// Another for each run of this process: what comes late for one is nothing to the next.
-fn next_run() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    NEXT.fetch_add(1, Ordering::Relaxed)
 }

@@ -2,7 +2,7 @@
 //!
 //! The worker runs an engine of its own (`host`), for an engine of this process or for a stream, which has one text
 //! (`text`). It makes text of tokens, finds the stop strings and counts, as it would in this process, and sends each
-//! piece with what the text took so far.
+//! piece with what the text took so far. A session (`session`) is asked call by call.
 //!
 //! When it dies, another one is sent every text with the tokens that have arrived (`link`): it brings cache, sampler
 //! and text to where they were after the last of them, and goes on. A token that had not arrived is chosen again by
@@ -10,10 +10,13 @@
 
 mod host;
 mod link;
+mod session;
 mod text;
 
 pub(crate) use host::Host;
 pub(super) use link::{Asked, Link, Reader};
+pub(crate) use session::{Call as SessionCall, SessionHost};
+pub(super) use session::{SessionThere, absolute};
 pub(super) use text::RemoteText;
 
 use llama_sys::Token;
@@ -41,10 +44,10 @@ pub(crate) enum Request {
     Read { id: u64, pieces: usize },
     /// A text is not wanted any more.
     Cancel { id: u64 },
-    /// Stop the computation of this run, or its next one, with an error.
-    Abort { run: u64 },
     /// Take no more texts, and give the context back when the last one has ended.
     Close { how: Shutdown },
+    /// Of a session, which is no run of texts.
+    Session(Box<session::Call>),
 }
 
 /// How the texts of a run are generated.

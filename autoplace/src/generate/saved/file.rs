@@ -230,8 +230,9 @@ fn read(
     bytes: u64,
 ) -> Result<Opened, Box<SavedCacheError>> {
     let failed = cannot("read", path);
-    let malformed = |field, offset, reason| {
-        Box::new(SavedCacheError::Malformed { path: path.to_owned(), field, offset, reason })
+    let malformed = |field: &'static str, offset, reason| {
+        let (path, field) = (path.to_owned(), field.into());
+        Box::new(SavedCacheError::Malformed { path, field, offset, reason })
     };
     if described > bytes {
         let reason = format!("{described} of {bytes} bytes");

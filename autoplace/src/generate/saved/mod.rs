@@ -11,19 +11,20 @@ mod weights;
 use std::path::Path;
 
 use llama_sys::{Context, SeqId, Token};
+use serde::{Deserialize, Serialize};
 
 use super::context::Lent;
 use super::error::{Error, SavedCacheError};
+use super::local::SessionHere;
 use super::piece::SequenceId;
 use super::sequence::{Sequence, held};
-use super::session::Session;
 use crate::gguf::Header;
 use crate::load::{self, Added, Model, Scales, Unreadable};
 use crate::plan::ModelIdentity;
 use file::{Description, Layout, Opened};
 
 /// What was saved or restored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct SavedCache {
     /// Tokens that a prompt has to begin with to go on from them.
@@ -32,17 +33,8 @@ pub struct SavedCache {
     pub bytes: u64,
 }
 
-impl Session {
-    /// Saves what the context holds of a running text, which goes on. The file holds its tokens and with them what was
-    /// said: it is readable for its owner alone. It is written beside its place first, so that a file that was there
-    /// stays until the new one is whole.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Saved`] when there is nothing to save or the file cannot be written; [`Error::NotRunning`];
-    /// [`Error::Load`] after a re-placement that failed, or when the model file cannot be read any more;
-    /// [`Error::Native`].
-    pub fn save(
+impl SessionHere {
+    pub(in crate::generate) fn save(
         &mut self,
         sequence: SequenceId,
         path: impl AsRef<Path>,
@@ -54,12 +46,10 @@ impl Session {
         save(&self.model, lent, held, scales, path.as_ref())
     }
 
-    /// Saves what the text that ended last has left in the context, likewise.
-    ///
-    /// # Errors
-    ///
-    /// As [`save`](Self::save).
-    pub fn save_last(&mut self, path: impl AsRef<Path>) -> Result<SavedCache, Error> {
+    pub(in crate::generate) fn save_last(
+        &mut self,
+        path: impl AsRef<Path>,
+    ) -> Result<SavedCache, Error> {
         let path = path.as_ref();
         let lent = self.lent.as_mut().ok_or_else(Error::not_loaded)?;
         match self.cache.last() {
@@ -71,22 +61,10 @@ impl Session {
         }
     }
 
-    /// Restores a saved text beside those that run, as if it had just ended: the next prompt that begins with its
-    /// tokens and is asked to ([`cache_prompt`](super::Generate::cache_prompt)) computes only the rest. Where no
-    /// sequence is empty, what was used least recently makes room.
-    ///
-    /// The whole file is read and its checksum compared before llama.cpp sees any of it. The placement need not be
-    /// the one that it was saved with: only the types of the cache (`type_k`, `type_v`), fused attention, and
-    /// whether sequences share one cache. The adapters and control vectors that it was computed with must be the
-    /// model's, told apart by what their files hold, and prompts go on from it that are computed with the same ones
-    /// at the same scales.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Saved`] for a file that is damaged, foreign or too long; [`Error::SequencesBusy`]; otherwise as
-    /// [`save`](Self::save). The texts that run go on: computed again where llama.cpp itself refused a file whose
-    /// checksum was right.
-    pub fn restore(&mut self, path: impl AsRef<Path>) -> Result<SavedCache, Error> {
+    pub(in crate::generate) fn restore(
+        &mut self,
+        path: impl AsRef<Path>,
+    ) -> Result<SavedCache, Error> {
         let path = path.as_ref();
         let lent = self.lent.as_mut().ok_or_else(Error::not_loaded)?;
         let opened = file::open(path)?;
@@ -207,7 +185,7 @@ fn scales(model: &Model, then: &Added, path: &Path) -> Result<Scales, Error> {
     let now = model.added(&model.scales(None)?).map_err(unreadable)?;
     Err(Box::new(SavedCacheError::OtherCache {
         path: path.to_owned(),
-        field: "adapters",
+        field: "adapters".into(),
         needed: now.to_string(),
         found: then.to_string(),
     })
@@ -249,7 +227,7 @@ fn check(
     match fields.into_iter().find(|(_, needed, found)| needed != found) {
         Some((field, needed, found)) => Err(Box::new(SavedCacheError::OtherCache {
             path: path.to_owned(),
-            field,
+            field: field.into(),
             needed,
             found,
         })),

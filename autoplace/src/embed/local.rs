@@ -1,0 +1,271 @@
+//! The loop of this process: texts are read, packed into batches, computed, and their vectors taken.
+
+use std::ops::Range;
+use std::time::Instant;
+
+use llama_sys::{AbortHandle, Batch, Context};
+
+use super::embedder::{About, Options};
+use super::pair::{Format, Limit, Text};
+use super::{Embedding, Error, Normalization, Statistics};
+use crate::load::{self, Contents, Model, Purpose, native};
+use crate::memory::Pooling;
+
+/// See [`Embedder`](super::Embedder).
+#[derive(Debug)]
+pub(super) struct EmbedderHere {
+    model: Model,
+    /// `None` after a re-placement that failed, until one succeeds.
+    context: Option<Context>,
+    pub(super) abort: AbortHandle,
+    batch: Batch,
+    pub(super) statistics: Statistics,
+}
+
+impl EmbedderHere {
+    pub(super) fn open(model: &Model) -> Result<Self, Error> {
+        let context = model.slot().take_for(Purpose::Embeddings)?;
+        let (mut context, contents) = context.ok_or(Error::Busy)?;
+        let native = context.model();
+        if native.has_encoder() && native.has_decoder() {
+            model.slot().give_back(context, contents);
+            return Err(Error::NotEmbedding {
+                architecture: model.placement().model.architecture.clone(),
+            });
+        }
+        // Its own: who still holds one of an earlier embedder stops nothing of this one.
+        let abort = AbortHandle::default();
+        context.follow_abort_handle(abort.clone());
+        Ok(Self {
+            abort,
+            model: model.clone(),
+            context: Some(context),
+            batch: Batch::default(),
+            statistics: Statistics::default(),
+        })
+    }
+
+    pub(super) fn embed<T: AsRef<str>>(
+        &mut self,
+        texts: &[T],
+        options: Options,
+    ) -> Result<Vec<Embedding>, Error> {
+        self.prepare();
+        let limit = self.limit(options)?;
+        let vocab = self.context()?.model().vocab();
+        let texts: Result<Vec<Text>, Error> = (0..)
+            .zip(texts)
+            .map(|(index, text)| Text::of(&vocab, index, text.as_ref(), limit))
+            .collect();
+        self.compute(&texts?, options.normalization)
+    }
+
+    pub(super) fn rerank<T: AsRef<str>>(
+        &mut self,
+        query: &str,
+        documents: &[T],
+        options: Options,
+    ) -> Result<Vec<f32>, Error> {
+        self.prepare();
+        let pooling = native::pooling_of(self.context()?.pooling());
+        if pooling != Pooling::Rank {
+            return Err(Error::NotReranking { pooling });
+        }
+        let limit = self.limit(options)?;
+        let vocab = self.context()?.model().vocab();
+        let format = Format::of(&vocab);
+        let pairs: Result<Vec<Text>, Error> = (0..)
+            .zip(documents)
+            .map(|(index, document)| format.pair(index, query, document.as_ref(), limit))
+            .collect();
+        let scores = self.compute(&pairs?, options.normalization)?;
+        let first = |scores: &Embedding| scores.values.first().copied().unwrap_or(f32::NAN);
+        Ok(scores.iter().map(first).collect())
+    }
+
+    pub(super) fn about(&self) -> Result<About, Error> {
+        let context = self.context()?;
+        let model = context.model();
+        let count = model.embedding_shape().n_cls_out.unwrap_or(0);
+        Ok(About {
+            labels: (0..count).map_while(|index| model.cls_label(index)).collect(),
+            width: context.embedding_width(),
+            pooling: native::pooling_of(context.pooling()),
+            longest_text: self.limit(Options::default())?.tokens,
+        })
+    }
+
+    fn context(&self) -> Result<&Context, Error> {
+        let missing = || load::Error::NotLoaded.into();
+        self.context.as_ref().ok_or_else(missing)
+    }
+
+    /// llama.cpp rounds a context up; what was asked for, and planned, is what holds.
+    fn limit(&self, options: Options) -> Result<Limit, Error> {
+        let planned = self.model.placement().context.n_ctx;
+        let tokens = self.context()?.longest_text().min(planned) as usize;
+        Ok(Limit { tokens, truncate: options.truncate })
+    }
+
+    fn compute(
+        &mut self,
+        texts: &[Text],
+        normalization: Normalization,
+    ) -> Result<Vec<Embedding>, Error> {
+        let context = self.context()?;
+        let room = Room {
+            tokens: context.n_ubatch().min(context.n_batch()).min(context.n_ctx()) as usize,
+            texts: context.n_seq_max() as usize,
+        };
+        let lengths: Vec<usize> = texts.iter().map(Text::len).collect();
+        let mut embeddings = Vec::with_capacity(texts.len());
+        for range in batches(&lengths, room) {
+            let began = Instant::now();
+            let texts = &texts[range];
+            self.compute_at_once(texts, normalization, &mut embeddings)?;
+            self.statistics.texts += texts.len();
+            self.statistics.tokens += self.batch.len();
+            self.statistics.batches += 1;
+            self.statistics.time += began.elapsed();
+        }
+        Ok(embeddings)
+    }
+
+    fn compute_at_once(
+        &mut self,
+        texts: &[Text],
+        normalization: Normalization,
+        embeddings: &mut Vec<Embedding>,
+    ) -> Result<(), Error> {
+        let Self { context: Some(context), batch, .. } = self else {
+            return Err(load::Error::NotLoaded.into());
+        };
+        if context.has_memory() {
+            context.kv_clear()?;
+        }
+        batch.clear();
+        for (sequence, text) in (0..).zip(texts) {
+            for (position, &token) in (0..).zip(&text.tokens) {
+                batch.add(token, position, sequence, true);
+            }
+        }
+        context.decode(batch)?;
+        let width = context.embedding_width();
+        let pooling = native::pooling_of(context.pooling());
+        let mut rows = 0..;
+        for (sequence, text) in (0..).zip(texts) {
+            let mut values = Vec::new();
+            if pooling == Pooling::None {
+                values.reserve_exact(width.saturating_mul(text.len()));
+                for row in rows.by_ref().take(text.len()) {
+                    let begin = values.len();
+                    values.extend_from_slice(context.embeddings_ith(row)?);
+                    normalization.apply(&mut values[begin..]);
+                }
+            } else {
+                values.extend_from_slice(context.embeddings_seq(sequence)?);
+                if pooling != Pooling::Rank {
+                    normalization.apply(&mut values);
+                }
+            }
+            let (tokens, truncated) = (text.len(), text.truncated);
+            embeddings.push(Embedding { values, width, tokens, truncated });
+        }
+        Ok(())
+    }
+
+    /// Carries out a re-placement that somebody asked for, and takes a context in place of one that is gone
+    /// or works no more.
+    fn prepare(&mut self) {
+        let replacement = self.model.requested();
+        let is_usable = self.context.as_ref().is_some_and(Context::is_usable);
+        if replacement.is_none() && is_usable {
+            return;
+        }
+        self.give_back();
+        if let Some(replacement) = replacement
+            && let Err(error) = self.model.carry_out(&replacement)
+        {
+            tracing::warn!("the model was not placed anew: {error}");
+        }
+        // Where nothing is loaded any more, or somebody else was faster, whatever is asked next says so.
+        if let Ok(Some((mut context, _))) = self.model.slot().take_for(Purpose::Embeddings) {
+            context.follow_abort_handle(self.abort.clone());
+            self.context = Some(context);
+        }
+    }
+
+    fn give_back(&mut self) {
+        if let Some(context) = self.context.take() {
+            self.model.slot().give_back(context, Contents::Unknown);
+        }
+    }
+}
+
+impl Drop for EmbedderHere {
+    fn drop(&mut self) {
+        self.give_back();
+    }
+}
+
+/// What one computation holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Room {
+    tokens: usize,
+    texts: usize,
+}
+
+/// Texts of these lengths, in their order, as many at once as there is room for. None may be longer than the room.
+fn batches(lengths: &[usize], room: Room) -> Vec<Range<usize>> {
+    let mut batches = Vec::new();
+    let (mut begin, mut tokens) = (0, 0_usize);
+    for (index, &length) in lengths.iter().enumerate() {
+        let texts = index - begin;
+        let fits = tokens.saturating_add(length) <= room.tokens && texts < room.texts;
+        if texts > 0 && !fits {
+            batches.push(begin..index);
+            (begin, tokens) = (index, 0);
+        }
+        tokens = tokens.saturating_add(length);
+    }
+    if begin < lengths.len() {
+        batches.push(begin..lengths.len());
+    }
+    batches
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::{Room, batches};
+
+    #[test]
+    fn texts_share_a_computation_until_tokens_or_sequences_run_out() {
+        let room = Room { tokens: 10, texts: 3 };
+        assert!(batches(&[], room).is_empty());
+        assert_eq!(batches(&[10, 10], room), [0..1, 1..2]);
+        assert_eq!(batches(&[4, 6, 1], room), [0..2, 2..3]);
+        assert_eq!(batches(&[1, 1, 1, 1], room), [0..3, 3..4]);
+    }
+
+    proptest! {
+        #[test]
+        fn every_text_is_in_one_batch_in_its_order_and_no_batch_could_take_the_next(
+            lengths in prop::collection::vec(1_usize..50, 0..100),
+            tokens in 50_usize..200,
+            texts in 1_usize..9,
+        ) {
+            let batches = batches(&lengths, Room { tokens, texts });
+            let all: Vec<usize> = batches.iter().cloned().flatten().collect();
+            prop_assert_eq!(all, (0..lengths.len()).collect::<Vec<_>>());
+            for batch in &batches {
+                let sum: usize = lengths[batch.clone()].iter().sum();
+                prop_assert!(sum <= tokens && batch.len() <= texts);
+                if let Some(next) = lengths.get(batch.end) {
+                    prop_assert!(sum + next > tokens || batch.len() == texts);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! An embedder of a model in a worker: its calls, one after the other, and what both sides do with them.
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::embedder::{About, Options};
+use super::local::EmbedderHere;
+use super::{Embedding, Error, Statistics};
+use crate::load::{self, AbortHandle, LentWorker, Model};
+use crate::worker::crossing::Outcome;
+use crate::worker::{self, Sender};
+
+const DOING: &str = "embedding";
+
+/// Numbers in a message: below what one may hold, however many vectors there are.
+const AT_ONCE: usize = 1 << 20;
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Request {
+    Embed(Call),
+}
+
+/// What a worker is asked for: the methods of an [`Embedder`](super::Embedder).
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Call {
+    /// The first: take the context. Answered with what holds for all texts.
+    Open {
+        run: u64,
+    },
+    Embed {
+        texts: Vec<String>,
+        options: Options,
+    },
+    Rerank {
+        query: String,
+        documents: Vec<String>,
+        options: Options,
+    },
+    /// The last. It has no answer.
+    Close,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(bound(serialize = "T: Serialize", deserialize = "T: DeserializeOwned"))]
+struct Answered<T> {
+    outcome: Outcome<T, Error>,
+    /// Of this call.
+    statistics: Statistics,
+}
+
+/// A vector without its values: those of all vectors follow, [`AT_ONCE`] in a message.
+#[derive(Debug, Serialize, Deserialize)]
+struct Shape {
+    values: usize,
+    width: usize,
+    tokens: usize,
+    truncated: bool,
+}
+
+/// As the application has it.
+#[derive(Debug)]
+pub(super) struct EmbedderThere {
+    worker: LentWorker,
+    /// The process that has the context.
+    opened: Option<u32>,
+    about: Option<About>,
+    pub(super) statistics: Statistics,
+}
+
+impl EmbedderThere {
+    pub(super) fn open(model: &Model) -> Result<Self, Error> {
+        let worker = LentWorker::take(model)?;
+        let statistics = Statistics::default();
+        let mut embedder = Self { worker, opened: None, about: None, statistics };
+        embedder.ask(|_| Ok(Answered { outcome: Outcome::Done(()), statistics }))?;
+        Ok(embedder)
+    }
+
+    /// Asks the worker, and another where it dies, as often as the application has it.
+    fn ask<T>(
+        &mut self,
+        mut ask: impl FnMut(&mut LentWorker) -> Result<Answered<T>, worker::Error>,
+    ) -> Result<T, Error> {
+        let Self { worker, opened, about, .. } = self;
+        let answered = worker.survive(|worker| {
+            if *opened != worker.id() || about.is_none() {
+                let call = Request::Embed(Call::Open { run: worker.run() });
+                let Answered { outcome, statistics } = worker.ask(&call, DOING)?;
+                match outcome.into_result() {
+                    Ok(told) => (*about, *opened) = (Some(told), worker.id()),
+                    Err(error) => {
+                        return Ok(Answered { outcome: Outcome::Failed(error), statistics });
+                    }
+                }
+            }
+            ask(worker)
+        })?;
+        self.statistics.add(&answered.statistics);
+        answered.outcome.into_result()
+    }
+
+    pub(super) fn embed<T: AsRef<str>>(
+        &mut self,
+        texts: &[T],
+        options: Options,
+    ) -> Result<Vec<Embedding>, Error> {
+        let call = Request::Embed(Call::Embed { texts: owned(texts), options });
+        self.ask(|worker| {
+            let Answered { outcome, statistics } = worker.ask(&call, DOING)?;
+            let outcome = match outcome.into_result() {
+                Ok(shapes) => Outcome::Done(hear(worker, shapes)?),
+                Err(error) => Outcome::Failed(error),
+            };
+            Ok(Answered { outcome, statistics })
+        })
+    }
+
+    pub(super) fn rerank<T: AsRef<str>>(
+        &mut self,
+        query: &str,
+        documents: &[T],
+        options: Options,
+    ) -> Result<Vec<f32>, Error> {
+        let (query, documents) = (query.to_owned(), owned(documents));
+        let call = Request::Embed(Call::Rerank { query, documents, options });
+        let scores: Vec<u32> = self.ask(|worker| worker.ask(&call, DOING))?;
+        Ok(scores.into_iter().map(f32::from_bits).collect())
+    }
+
+    pub(super) fn about(&self) -> Result<About, Error> {
+        self.about.clone().ok_or_else(|| load::Error::NotLoaded.into())
+    }
+
+    pub(super) fn abort_handle(&self) -> AbortHandle {
+        self.worker.abort_handle()
+    }
+}
+
+impl Drop for EmbedderThere {
+    fn drop(&mut self) {
+        if let Some(sender) = self.worker.sender() {
+            // One that is gone has no embedder.
+            let _ = sender.send(&Request::Embed(Call::Close));
+        }
+    }
+}
+
+fn owned<T: AsRef<str>>(texts: &[T]) -> Vec<String> {
+    texts.iter().map(|text| text.as_ref().to_owned()).collect()
+}
+
+/// Hears the values of vectors, by their bits: JSON has no number for some.
+fn hear(worker: &mut LentWorker, shapes: Vec<Shape>) -> Result<Vec<Embedding>, worker::Error> {
+    let mut bits = Vec::new().into_iter();
+    let mut embeddings = Vec::with_capacity(shapes.len());
+    for Shape { values: wanted, width, tokens, truncated } in shapes {
+        let mut values = Vec::new();
+        while values.len() < wanted {
+            if bits.len() == 0 {
+                bits = worker.receive::<Vec<u32>>(DOING)?.into_iter();
+            }
+            let left = wanted - values.len();
+            values.extend(bits.by_ref().take(left).map(f32::from_bits));
+        }
+        embeddings.push(Embedding { values, width, tokens, truncated });
+    }
+    Ok(embeddings)
+}
+
+/// As the worker has it.
+pub(crate) struct EmbedderHost {
+    embedder: EmbedderHere,
+    sender: Sender,
+}
+
+impl EmbedderHost {
+    /// Takes the context and says so, or why not. With the embedder, what stops a computation of it.
+    pub(crate) fn open(
+        model: Result<&Model, Error>,
+        sender: &Sender,
+    ) -> Result<Option<(Self, AbortHandle)>, worker::Error> {
+        let opened = model.and_then(|model| {
+            let embedder = EmbedderHere::open(model)?;
+            Ok((embedder.about()?, embedder))
+        });
+        let (outcome, opened) = match opened {
+            Ok((about, embedder)) => (Outcome::Done(about), Some(embedder)),
+            Err(error) => (Outcome::Failed(error), None),
+        };
+        sender.send(&Answered { outcome, statistics: Statistics::default() })?;
+        Ok(opened.map(|embedder| {
+            let abort = embedder.abort.clone().into();
+            (Self { embedder, sender: sender.clone() }, abort)
+        }))
+    }
+
+    /// `false`: nobody is there any more.
+    pub(crate) fn carry_out(&mut self, call: Call) -> Result<bool, worker::Error> {
+        match call {
+            Call::Embed { texts, options } => {
+                let embeddings = self.embedder.embed(&texts, options);
+                let shapes = embeddings.as_ref().map(|all| all.iter().map(Shape::of).collect());
+                let is_heard = self.answer::<Vec<Shape>>(shapes.map_err(Clone::clone))?;
+                let values = embeddings.into_iter().flatten().flat_map(Embedding::into_vec);
+                let mut bits = values.map(f32::to_bits).peekable();
+                while is_heard && bits.peek().is_some() {
+                    let some: Vec<u32> = bits.by_ref().take(AT_ONCE).collect();
+                    if !self.sender.send(&some)? {
+                        return Ok(false);
+                    }
+                }
+                Ok(is_heard)
+            }
+            Call::Rerank { query, documents, options } => {
+                let scores = self.embedder.rerank(&query, &documents, options);
+                let bits = |scores: Vec<f32>| scores.into_iter().map(f32::to_bits).collect();
+                self.answer::<Vec<u32>>(scores.map(bits))
+            }
+            // Whoever has started this has heard them.
+            Call::Open { .. } | Call::Close => Ok(true),
+        }
+    }
+
+    fn answer<T: Serialize>(&mut self, outcome: Result<T, Error>) -> Result<bool, worker::Error> {
+        let statistics = std::mem::take(&mut self.embedder.statistics);
+        self.sender.send(&Answered { outcome: outcome.into(), statistics })
+    }
+}
+
+impl Shape {
+    fn of(embedding: &Embedding) -> Self {
+        let Embedding { values, width, tokens, truncated } = embedding;
+        Self { values: values.len(), width: *width, tokens: *tokens, truncated: *truncated }
+    }
+}

@@ -1,0 +1,331 @@
+//! The generation loop of this process: several texts at once on the model's one context.
+
+use std::collections::vec_deque::Drain;
+
+use llama_sys::{AbortHandle, Token};
+
+use super::cache::{Cache, Place};
+use super::checkpoints::CheckpointUse;
+use super::context::{Lent, Room};
+use super::error::Error;
+use super::piece::{Message, Piece, SequenceId};
+use super::request::Generate;
+use super::sequence::{Sequence, take_out};
+use super::speculative::Drafters;
+use super::stats::{Replaced, Statistics};
+use super::step::{Step, Work};
+use crate::load::Model;
+
+/// See [`Session`](super::Session).
+#[derive(Debug)]
+pub(super) struct SessionHere {
+    pub(super) model: Model,
+    /// `None` after a re-placement that failed.
+    pub(super) lent: Option<Lent>,
+    /// Those that run, in the order of their numbers in the context.
+    pub(super) sequences: Vec<Sequence>,
+    pub(super) cache: Cache,
+    pub(super) drafters: Drafters,
+    pub(super) abort: AbortHandle,
+    pub(super) last_replaced: Option<Result<Replaced, Error>>,
+    pub(super) work: Work,
+    /// The one whose error was told last.
+    last_failed: Option<SequenceId>,
+    /// The pieces are those of a step that told of an error first.
+    is_owed: bool,
+    begun: u64,
+}
+
+impl SessionHere {
+    pub(super) fn open(model: &Model) -> Result<Self, Error> {
+        let not_generative =
+            || Error::NotGenerative { architecture: model.placement().model.architecture.clone() };
+        let native = model.native()?;
+        // Encoders (BERT), encoder-decoders (T5) and diffusion models (LLaDA) have no next token.
+        let causal = native.has_decoder() && !native.has_encoder() && native.shape().causal;
+        if !causal || native.is_diffusion() {
+            return Err(not_generative());
+        }
+        drop(native);
+        let slot = model.slot();
+        let (mut context, contents) = slot.take()?.ok_or(Error::Busy)?;
+        if !context.has_memory() {
+            slot.give_back(context, contents);
+            return Err(not_generative());
+        }
+        let drafts = match slot.take_drafts() {
+            Ok(drafts) => drafts,
+            Err(error) => {
+                slot.give_back(context, contents);
+                return Err(error.into());
+            }
+        };
+        // A session's own: who still holds one of an earlier session stops nothing of this one.
+        let abort = AbortHandle::default();
+        context.follow_abort_handle(abort.clone());
+        Ok(Self {
+            model: model.clone(),
+            drafters: Drafters::new(drafts, abort.clone()),
+            abort,
+            lent: Some(Lent::new(context, &model.placement().context)),
+            sequences: Vec::new(),
+            cache: Cache::of(contents, model.checkpoints()),
+            last_replaced: None,
+            work: Work::default(),
+            last_failed: None,
+            is_owed: false,
+            begun: 0,
+        })
+    }
+
+    pub(super) fn begin(&mut self, generate: Generate) -> Result<SequenceId, Error> {
+        let (model, spec) = generate.into_parts();
+        if !model.is(&self.model) {
+            return Err(Error::OtherModel);
+        }
+        let used = self.used();
+        let lent = self.lent.as_mut().ok_or_else(Error::not_loaded)?;
+        let room = lent.room;
+        if self.sequences.len() >= room.sequences {
+            return Err(Error::SequencesBusy { n_seq_max: room.sequences });
+        }
+        let capacity = room.each.min(room.all.saturating_sub(used));
+        let id = SequenceId(self.begun);
+        let reuse = spec.cache_prompt.unwrap_or(false);
+        let vocab = &lent.vocab;
+        let sequence = Sequence::new(id, spec, &[], &self.model, vocab, capacity)?;
+        self.join(sequence, reuse)?;
+        self.begun += 1;
+        Ok(id)
+    }
+
+    /// Runs a text beside the others. `reuse`: what the context holds of its beginning is not computed again.
+    pub(super) fn join(&mut self, mut sequence: Sequence, reuse: bool) -> Result<(), Error> {
+        let place = self.place(&mut sequence, reuse)?;
+        sequence.put(place);
+        self.insert(sequence);
+        Ok(())
+    }
+
+    /// Takes a text out of the context. What the context holds of it stays as long as nobody needs the place.
+    pub(super) fn suspend(&mut self, sequence: SequenceId) -> Option<Sequence> {
+        let at = self.sequences.iter().position(|it| it.id == sequence)?;
+        let lent = self.lent.as_mut()?;
+        let mut suspended = take_out(&mut self.sequences, at);
+        let left = suspended.suspend(&mut self.cache, &mut lent.context);
+        if left.is_err() && self.sequences.is_empty() {
+            self.cache.spoil();
+        }
+        Some(suspended)
+    }
+
+    /// Goes on with a text that was suspended. What the context does not hold of it any more is computed again.
+    pub(super) fn rejoin(&mut self, mut sequence: Sequence) -> Result<(), Error> {
+        let place = self.place(&mut sequence, true)?;
+        sequence.put_again(place);
+        self.insert(sequence);
+        Ok(())
+    }
+
+    /// Where every sequence has a cache of its own, llama.cpp computes those together whose numbers follow each other
+    /// in the batch, and the others in graphs of their own (llama-batch.cpp, split_equal).
+    pub(super) fn insert(&mut self, sequence: Sequence) {
+        let at = self.sequences.partition_point(|it| it.held.seq < sequence.held.seq);
+        self.sequences.insert(at, sequence);
+    }
+
+    /// Computes nothing of a text for a while, or goes on with it. It keeps its place.
+    pub(super) fn pause(&mut self, sequence: SequenceId, pause: bool) {
+        let mut sequences = self.sequences.iter_mut();
+        if let Some(sequence) = sequences.find(|it| it.id == sequence) {
+            sequence.turn.is_paused = pause;
+        }
+    }
+
+    fn place(&mut self, sequence: &mut Sequence, reuse: bool) -> Result<Place, Error> {
+        let lent = self.lent.as_mut().ok_or_else(Error::not_loaded)?;
+        sequence.take_up(&lent.vocab);
+        // Behind those that wait for a token already.
+        sequence.turn.favoured = self.work.number;
+        let running: Vec<_> = self.sequences.iter().map(|it| it.held(&sequence.scales)).collect();
+        let wanted = (&*sequence.tokens, &sequence.scales);
+        let place = self.cache.place(&mut lent.context, lent.room, &running, wanted, reuse)?;
+        let place = place.ok_or(Error::SequencesBusy { n_seq_max: lent.room.sequences })?;
+        let mut sequences = self.sequences.iter();
+        let of = sequences.find(|it| Some(it.held.seq) == place.shares);
+        sequence.held.shares = of.map(|of| (of.id, place.cached));
+        Ok(place)
+    }
+
+    pub(super) fn step(&mut self) -> Result<Drain<'_, Piece>, Error> {
+        self.advance()?;
+        Ok(self.work.pieces.drain(..))
+    }
+
+    /// The next piece that the last step gave, with what its text had taken then.
+    pub(super) fn next_piece(&mut self) -> Option<(Piece, Statistics)> {
+        let piece = self.work.pieces.pop_front()?;
+        Some((piece, self.work.taken.pop_front()?))
+    }
+
+    /// The next piece of all texts: as many steps as it takes, since one that computes a part of a prompt gives none.
+    pub(super) fn next_message(&mut self) -> Message {
+        loop {
+            if let Some(next) = self.next_piece() {
+                return Ok(next);
+            }
+            self.advance()?;
+        }
+    }
+
+    /// Takes a step, after a re-placement that somebody asked for.
+    pub(super) fn advance(&mut self) -> Result<(), Error> {
+        if let Some(replacement) = self.model.requested() {
+            self.last_failed = None;
+            self.carry_out(replacement)?;
+        }
+        self.advance_in_place()
+    }
+
+    /// Takes a step with the model where it is.
+    pub(super) fn advance_in_place(&mut self) -> Result<(), Error> {
+        self.last_failed = None;
+        if !std::mem::take(&mut self.is_owed) {
+            self.compute()?;
+        }
+        if let Some((sequence, error)) = self.work.failed.pop() {
+            self.last_failed = Some(sequence);
+            self.is_owed = true;
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    fn compute(&mut self) -> Result<(), Error> {
+        self.work.pieces.clear();
+        self.work.taken.clear();
+        self.work.number = self.work.number.wrapping_add(1);
+        if !self.sequences.is_empty() {
+            let lent = self.lent.as_mut().ok_or_else(Error::not_loaded)?;
+            let step = Step {
+                lent,
+                sequences: &mut self.sequences,
+                cache: &mut self.cache,
+                drafters: &mut self.drafters,
+                work: &mut self.work,
+                model: &self.model,
+            };
+            if let Err(error) = step.run() {
+                self.spoil();
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends all texts, and keeps nothing of them: nobody knows what the context holds.
+    pub(super) fn spoil(&mut self) {
+        self.sequences.clear();
+        self.work.pieces.clear();
+        self.work.failed.clear();
+        self.is_owed = false;
+        self.cache.spoil();
+    }
+
+    pub(super) fn failed(&self) -> Option<SequenceId> {
+        self.last_failed
+    }
+
+    pub(super) fn end(&mut self, sequence: SequenceId) -> Option<Statistics> {
+        let at = self.sequences.iter().position(|it| it.id == sequence)?;
+        let ended = take_out(&mut self.sequences, at);
+        let statistics = ended.statistics;
+        if let Some(lent) = &mut self.lent
+            && ended.leave(&mut self.cache, &mut lent.context).is_err()
+            && self.sequences.is_empty()
+        {
+            self.cache.spoil();
+        }
+        Some(statistics)
+    }
+
+    pub(super) fn position(&self, sequence: SequenceId) -> Result<usize, Error> {
+        let mut sequences = self.sequences.iter();
+        let at = sequences.position(|it| it.id == sequence);
+        at.ok_or(Error::NotRunning)
+    }
+
+    pub(super) fn next_id(&mut self) -> SequenceId {
+        let id = SequenceId(self.begun);
+        self.begun += 1;
+        id
+    }
+
+    pub(super) fn running(&self, sequence: SequenceId) -> Option<&Sequence> {
+        self.sequences.iter().find(|it| it.id == sequence)
+    }
+
+    pub(super) fn statistics(&self, sequence: SequenceId) -> Option<Statistics> {
+        self.running(sequence).map(|it| it.statistics)
+    }
+
+    pub(super) fn tokens(&self, sequence: SequenceId) -> Option<&[Token]> {
+        self.running(sequence).map(|it| &*it.tokens)
+    }
+
+    pub(super) fn checkpoints(&self) -> CheckpointUse {
+        self.cache.checkpoints.usage()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.sequences.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.sequences.is_empty() && (self.work.pieces.is_empty() || !self.is_owed)
+    }
+
+    pub(super) fn n_seq_max(&self) -> usize {
+        self.room().sequences
+    }
+
+    pub(super) fn abort_handle(&self) -> AbortHandle {
+        self.abort.clone()
+    }
+
+    pub(super) fn room(&self) -> Room {
+        match &self.lent {
+            Some(lent) => lent.room,
+            None => Room::of(&self.model.placement().context),
+        }
+    }
+
+    /// False when only another context can compute.
+    pub(super) fn is_usable(&self) -> bool {
+        let lent = self.lent.as_ref();
+        lent.is_some_and(|lent| lent.context.is_usable())
+    }
+
+    pub(super) fn used(&self) -> usize {
+        self.sequences.iter().map(Sequence::cells).sum()
+    }
+}
+
+impl Drop for SessionHere {
+    fn drop(&mut self) {
+        let Some(mut lent) = self.lent.take() else {
+            return;
+        };
+        let mut cache = std::mem::take(&mut self.cache);
+        for sequence in self.sequences.drain(..) {
+            if sequence.leave(&mut cache, &mut lent.context).is_err() {
+                cache.spoil();
+                break;
+            }
+        }
+        let slot = self.model.slot();
+        let drafters = std::mem::take(&mut self.drafters);
+        slot.give_back_drafts(drafters.into_inner());
+        slot.give_back(lent.context, cache.into_contents());
+    }
+}

@@ -1,0 +1,34 @@
+//! What stops a computation from another thread, wherever it runs.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// Stops a computation from another thread; made by [`TokenStream`](crate::generate::TokenStream::abort_handle) and
+/// others.
+#[derive(Clone)]
+pub struct AbortHandle(Arc<dyn Fn() + Send + Sync>);
+
+impl AbortHandle {
+    pub(crate) fn new(abort: impl Fn() + Send + Sync + 'static) -> Self {
+        Self(Arc::new(abort))
+    }
+
+    /// Ends what is computed in the middle, or the next computation; nothing once it has ended. A text then ends with
+    /// [`FinishReason::Aborted`](crate::generate::FinishReason::Aborted), and a call with
+    /// [`llama_sys::Error::Aborted`]. Works while the CPU computes; a GPU finishes its part of the graph first.
+    pub fn abort(&self) {
+        (self.0)();
+    }
+}
+
+impl From<llama_sys::AbortHandle> for AbortHandle {
+    fn from(handle: llama_sys::AbortHandle) -> Self {
+        Self::new(move || handle.abort())
+    }
+}
+
+impl fmt::Debug for AbortHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AbortHandle").finish_non_exhaustive()
+    }
+}

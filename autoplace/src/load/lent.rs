@@ -1,0 +1,158 @@
+//! A model's worker, lent to whoever talks with it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::remote::Request;
+use super::{AbortHandle, Error, Model};
+use crate::worker::{self, Sender, Worker};
+
+/// Dropping it gives the worker back.
+#[derive(Debug)]
+pub(crate) struct LentWorker {
+    model: Model,
+    /// Or how the last one died.
+    worker: Result<Worker, worker::Error>,
+    run: u64,
+}
+
+impl LentWorker {
+    /// Takes the worker, after a re-placement that somebody asked for.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Busy`] while it is lent already.
+    pub(crate) fn take(model: &Model) -> Result<Self, Error> {
+        static RUNS: AtomicU64 = AtomicU64::new(1);
+        if let Some(replacement) = model.requested() {
+            model.carry_out(&replacement)?;
+        }
+        Self::take_as_it_is(model, RUNS.fetch_add(1, Ordering::Relaxed))
+    }
+
+    pub(super) fn take_as_it_is(model: &Model, run: u64) -> Result<Self, Error> {
+        let worker = match model.remote().ok_or(Error::NotLoaded)?.take() {
+            Ok(worker) => Ok(worker),
+            Err(Error::Worker(death)) => Err(death),
+            Err(error) => return Err(error),
+        };
+        Ok(Self { model: model.clone(), worker, run })
+    }
+
+    pub(crate) fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// The number by which the worker knows what it is lent for: no two of this process have the same.
+    pub(crate) fn run(&self) -> u64 {
+        self.run
+    }
+
+    pub(crate) fn id(&self) -> Option<u32> {
+        self.worker.as_ref().ok().map(Worker::id)
+    }
+
+    pub(crate) fn sender(&self) -> Option<Sender> {
+        self.worker.as_ref().ok().map(Worker::sender)
+    }
+
+    pub(crate) fn death(&self) -> Option<&worker::Error> {
+        self.worker.as_ref().err()
+    }
+
+    /// Stops what this run computes, in this worker or in another in its place.
+    pub(crate) fn abort_handle(&self) -> AbortHandle {
+        let (model, run) = (self.model.clone(), self.run);
+        AbortHandle::new(move || {
+            if let Some(remote) = model.remote() {
+                remote.tell(&Request::Abort { run });
+            }
+        })
+    }
+
+    /// Asks and hears the answer. `doing` is what the worker is at, for the error.
+    pub(crate) fn ask<T: DeserializeOwned>(
+        &mut self,
+        request: &impl Serialize,
+        doing: &'static str,
+    ) -> Result<T, worker::Error> {
+        let worker = self.worker.as_mut().map_err(|death| death.clone())?;
+        let sent = worker.send(request, doing);
+        self.heard(sent)?;
+        self.receive(doing)
+    }
+
+    /// The same, as [`survive`](Self::survive).
+    pub(crate) fn ask_any<T: DeserializeOwned>(
+        &mut self,
+        request: &impl Serialize,
+        doing: &'static str,
+    ) -> Result<T, Error> {
+        self.survive(|worker| worker.ask(request, doing))
+    }
+
+    /// Talks with the worker, and from the beginning with another one where this one is dead or dies, as often as the
+    /// application has it.
+    pub(crate) fn survive<T>(
+        &mut self,
+        mut talk: impl FnMut(&mut Self) -> Result<T, worker::Error>,
+    ) -> Result<T, Error> {
+        let mut attempts = self.model.worker_attempts();
+        loop {
+            match talk(self) {
+                Err(error) if error.is_death() && attempts > 0 => attempts -= 1,
+                heard => return Ok(heard?),
+            }
+            self.restart()?;
+        }
+    }
+
+    pub(crate) fn receive<T: DeserializeOwned>(
+        &mut self,
+        doing: &'static str,
+    ) -> Result<T, worker::Error> {
+        let worker = self.worker.as_mut().map_err(|death| death.clone())?;
+        let answer = worker.receive(doing);
+        self.heard(answer)
+    }
+
+    /// What was too long was not sent; after every other error the worker is no more.
+    pub(crate) fn heard<T>(&mut self, heard: Result<T, worker::Error>) -> Result<T, worker::Error> {
+        if let Err(error) = &heard
+            && !matches!(error, worker::Error::TooLong { .. })
+        {
+            self.worker = Err(error.clone());
+        }
+        heard
+    }
+
+    /// Starts another worker in place of one that died, which may die as well.
+    pub(crate) fn restart(&mut self) -> Result<(), Error> {
+        let Err(death) = &self.worker else {
+            return Ok(());
+        };
+        tracing::warn!("{death}; starting another");
+        match self.model.remote().ok_or(Error::NotLoaded)?.restart() {
+            Ok((worker, placed)) => {
+                self.model.set_placed(placed);
+                self.worker = Ok(worker);
+            }
+            Err(Error::Worker(error)) => self.worker = Err(error),
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+}
+
+impl Drop for LentWorker {
+    fn drop(&mut self) {
+        let given = worker::Error::Protocol { doing: "nothing", reason: "it is given back".into() };
+        match (self.model.remote(), std::mem::replace(&mut self.worker, Err(given))) {
+            (Some(remote), Ok(worker)) => remote.give_back(worker),
+            (Some(remote), Err(death)) => remote.died(death),
+            (None, _) => {}
+        }
+    }
+}
