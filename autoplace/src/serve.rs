@@ -16,7 +16,7 @@ use crate::generate::remote::{
     Host, Reply, Request as Generating, SessionCall, SessionHost, Start,
 };
 use crate::load::remote::{Load, Request as Loading, Told};
-use crate::load::{self, AbortHandle, Model, ModelBuilder, build_name};
+use crate::load::{self, AbortHandle, Model, ModelBuilder, Pulse, build_name};
 use crate::plan::Plan;
 use crate::worker::{self, Hello, LogLines, Receiver, Sender};
 use crate::{embed, generate};
@@ -88,11 +88,19 @@ fn serve(receiver: Receiver, sender: &Sender) -> Result<(), worker::Error> {
             doing: "starting",
             reason: error.to_string(),
         })?;
+    let (living, to) = (Arc::clone(&control), sender.clone());
+    thread::Builder::new().name("autoplace-signs".into()).spawn(move || living.sign(&to)).map_err(
+        |error| worker::Error::Protocol { doing: "starting", reason: error.to_string() },
+    )?;
     let mut served = Served { model: None, at: At::Nothing, control, sender: sender.clone() };
     // Ends with the connection, whose end drops the other end of the queue.
     for task in queue {
+        served.control.work(served.model.as_ref());
         if !served.carry_out(task)? {
             break;
+        }
+        if matches!(served.at, At::Nothing) {
+            served.control.rest();
         }
     }
     Ok(())
@@ -276,9 +284,39 @@ struct State {
     aborted: u64,
     is_load_cancelled: bool,
     is_closed: bool,
+    /// Whether somebody may wait for this process; then, what it computes.
+    is_working: bool,
+    pulse: Option<Arc<Pulse>>,
 }
 
 impl Control {
+    /// Somebody may wait for this process, until it [rests](Self::rest).
+    fn work(&self, model: Option<&Model>) {
+        let mut state = self.state();
+        (state.is_working, state.pulse) = (true, model.map(|model| Arc::clone(model.pulse())));
+    }
+
+    fn rest(&self) {
+        self.state().is_working = false;
+    }
+
+    /// Shows that this process lives, as long as it does: not while one computation goes on and on.
+    fn sign(&self, sender: &Sender) {
+        let mut last = None;
+        loop {
+            thread::sleep(worker::sign_every());
+            let state = self.state();
+            let (done, is_computing) =
+                state.pulse.as_ref().map_or((0, false), |pulse| pulse.computations());
+            let is_working = state.is_working;
+            drop(state);
+            let hangs = is_computing && last.replace(done) == Some(done);
+            if is_working && !hangs && !sender.sign() {
+                return;
+            }
+        }
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

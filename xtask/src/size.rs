@@ -12,12 +12,12 @@ use crate::workspace::Workspace;
 /// more than that, what there are now.
 const BUDGETS: [(&str, &[&str], usize, usize); 7] = [
     ("planner", &["planner/src"], 17_000, 23_739),
-    ("autoplace", &["autoplace/src"], 20_000, 27_961),
+    ("autoplace", &["autoplace/src"], 20_000, 28_328),
     ("chat", &["chat/src"], 4_500, 4_970),
     ("openai", &["openai/src"], 3_500, 3_850),
     ("cli", &["cli/src"], 4_500, 4_950),
     ("llama-sys", &["llama-sys/src"], 12_000, 13_200),
-    ("tests", &TESTS, 25_000, 33_832),
+    ("tests", &TESTS, 25_000, 33_900),
 ];
 
 /// Columns of a comment; rustfmt sees to code.

@@ -1,6 +1,7 @@
 //! The loop of this process: texts are read, packed into batches, computed, and their vectors taken.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Instant;
 
 use llama_sys::{AbortHandle, Batch, Context};
@@ -122,7 +123,10 @@ impl EmbedderHere {
         for range in batches(&lengths, room) {
             let began = Instant::now();
             let texts = &texts[range];
+            let pulse = Arc::clone(self.model.pulse());
+            let computing = pulse.computing();
             self.compute_at_once(texts, normalization, &mut embeddings)?;
+            drop(computing);
             self.statistics.texts += texts.len();
             self.statistics.tokens += self.batch.len();
             self.statistics.batches += 1;

@@ -215,7 +215,10 @@ impl SessionHere {
                 work: &mut self.work,
                 model: &self.model,
             };
-            if let Err(error) = step.run() {
+            let computing = self.model.pulse().computing();
+            let computed = step.run();
+            drop(computing);
+            if let Err(error) = computed {
                 self.spoil();
                 return Err(error);
             }

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::remote::Request;
 use super::{AbortHandle, Error, Model};
 use crate::worker::{self, Sender, Worker};
 
@@ -67,7 +66,7 @@ impl LentWorker {
         let (model, run) = (self.model.clone(), self.run);
         AbortHandle::new(move || {
             if let Some(remote) = model.remote() {
-                remote.tell(&Request::Abort { run });
+                remote.abort(run);
             }
         })
     }
@@ -81,7 +80,9 @@ impl LentWorker {
         let worker = self.worker.as_mut().map_err(|death| death.clone())?;
         let sent = worker.send(request, doing);
         self.heard(sent)?;
-        self.receive(doing)
+        let answer = self.receive(doing);
+        self.forget_abort();
+        answer
     }
 
     /// The same, as [`survive`](Self::survive).
@@ -91,6 +92,12 @@ impl LentWorker {
         doing: &'static str,
     ) -> Result<T, Error> {
         self.survive(|worker| worker.ask(request, doing))
+    }
+
+    fn forget_abort(&self) {
+        if let Ok(worker) = &self.worker {
+            worker.watch().forget_abort();
+        }
     }
 
     /// Talks with the worker, and from the beginning with another one where this one is dead or dies, as often as the
@@ -148,6 +155,7 @@ impl LentWorker {
 
 impl Drop for LentWorker {
     fn drop(&mut self) {
+        self.forget_abort();
         let given = worker::Error::Protocol { doing: "nothing", reason: "it is given back".into() };
         match (self.model.remote(), std::mem::replace(&mut self.worker, Err(given))) {
             (Some(remote), Ok(worker)) => remote.give_back(worker),

@@ -28,6 +28,9 @@ pub(crate) struct Pulse {
     nanoseconds: AtomicU64,
     depths: AtomicU64,
     placements: AtomicU64,
+    /// Computations that were begun, and that are done: of a batch, whatever is in it.
+    begun: AtomicU64,
+    done: AtomicU64,
     pacer: Mutex<Option<Pacer>>,
 }
 
@@ -52,6 +55,18 @@ impl Pulse {
         add(&self.tokens, 1);
     }
 
+    /// A batch is computed until this is dropped.
+    pub(crate) fn computing(&self) -> Computing<'_> {
+        add(&self.begun, 1);
+        Computing(self)
+    }
+
+    /// How many computations were done, and whether one is going on.
+    pub(crate) fn computations(&self) -> (u64, bool) {
+        let done = self.done.load(Ordering::Relaxed);
+        (done, self.begun.load(Ordering::Relaxed) != done)
+    }
+
     pub(super) fn placed_anew(&self) {
         self.placements.fetch_add(1, Ordering::Release);
     }
@@ -68,6 +83,15 @@ impl Pulse {
     /// How often the model was placed anew.
     pub(crate) fn placements(&self) -> u64 {
         self.placements.load(Ordering::Acquire)
+    }
+}
+
+/// A computation that is going on.
+pub(crate) struct Computing<'a>(&'a Pulse);
+
+impl Drop for Computing<'_> {
+    fn drop(&mut self) {
+        add(&self.0.done, 1);
     }
 }
 

@@ -3,7 +3,7 @@
 //! In: a [`Load`], sent to a worker of the room [`worker`](crate::worker). Out: where the model went ([`Told`]), or why
 //! it did not. The worker's side is in `serve`.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
@@ -87,11 +87,19 @@ pub(super) struct Remote {
     state: Mutex<State>,
 }
 
+/// A worker that somebody else talks with.
+#[derive(Debug)]
+struct Abroad {
+    id: u32,
+    sender: worker::Sender,
+    watch: Arc<worker::Watch>,
+}
+
 #[derive(Debug)]
 enum State {
     Ready(Worker),
     /// To whoever talks with it, or starts another.
-    Lent(Option<(u32, worker::Sender)>),
+    Lent(Option<Abroad>),
     Dead(worker::Error),
 }
 
@@ -145,10 +153,21 @@ impl Remote {
         }
     }
 
-    /// Tells the worker while it is lent. One that is gone needs to know nothing.
-    pub(super) fn tell(&self, request: &Request) {
-        if let State::Lent(Some((_, sender))) = &*self.state() {
-            let _ = sender.send(request);
+    /// The worker is waited for no longer than an abort may take, while it is lent.
+    pub(super) fn hurry(&self) {
+        if let State::Lent(Some(lent)) = &*self.state() {
+            lent.watch.abort();
+        }
+    }
+
+    /// Stops what the worker computes of this run, or will, while it is lent. One that is gone needs to know nothing.
+    pub(super) fn abort(&self, run: u64) {
+        let state = self.state();
+        if let State::Lent(Some(Abroad { sender, watch, .. })) = &*state {
+            watch.abort();
+            let sender = sender.clone();
+            drop(state);
+            let _ = sender.send(&Request::Abort { run });
         }
     }
 
@@ -175,13 +194,14 @@ impl Remote {
 
 impl State {
     fn lent(worker: &Worker) -> Self {
-        Self::Lent(Some((worker.id(), worker.sender())))
+        let (id, sender, watch) = (worker.id(), worker.sender(), worker.watch());
+        Self::Lent(Some(Abroad { id, sender, watch }))
     }
 
     fn id(&self) -> Option<u32> {
         match self {
             Self::Ready(worker) => Some(worker.id()),
-            Self::Lent(lent) => lent.as_ref().map(|lent| lent.0),
+            Self::Lent(lent) => lent.as_ref().map(|lent| lent.id),
             Self::Dead(_) => None,
         }
     }

@@ -219,6 +219,13 @@ impl Model {
         self.remote().map_or(0, Remote::attempts)
     }
 
+    /// What a worker is still to say is waited for no longer than an abort may take.
+    pub(crate) fn hurry_worker(&self) {
+        if let Some(remote) = self.remote() {
+            remote.hurry();
+        }
+    }
+
     /// Notes where the worker has placed the model.
     pub(crate) fn placed_there(&self, told: Told) {
         self.set_placed(told.placed());

@@ -5,13 +5,14 @@
 //! worker answers on its standard output.
 //!
 //! Its first bytes say that the child is a worker, of which protocol and of which build. Then come messages: each a
-//! length in four bytes, the smallest first, and as many bytes of JSON.
+//! length in four bytes, the smallest first, and as many bytes of JSON; none are a sign of life.
 
 use std::ffi::OsStr;
 use std::fmt;
 use std::io::{self, BufReader, Read, Write};
 use std::process::{Child, Command};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -52,7 +53,15 @@ impl Receiver {
 
     /// The next message; waits for it.
     pub(crate) fn receive<T: DeserializeOwned>(&mut self) -> Result<T, Failed> {
-        read_message(&mut self.reader, &mut self.buffer)
+        self.receive_after_signs(|| ())
+    }
+
+    /// The same, and `sign` at each [sign of life](Sender::sign) before it.
+    pub(crate) fn receive_after_signs<T: DeserializeOwned>(
+        &mut self,
+        sign: impl Fn(),
+    ) -> Result<T, Failed> {
+        read_message(&mut self.reader, &mut self.buffer, sign)
     }
 
     /// Bytes before the first message.
@@ -90,7 +99,16 @@ impl Sender {
         };
         let is_sent = writer.write_all(buffer).and_then(|()| writer.flush());
         buffer.clear();
+        if is_sent.is_err() {
+            // What went out may be half a message.
+            *inner = None;
+        }
         is_sent.is_ok()
+    }
+
+    /// Says that this process lives, and nothing else: a message of no bytes.
+    pub(crate) fn sign(&self) -> bool {
+        self.bytes(&[0; 4])
     }
 
     fn inner(&self) -> MutexGuard<'_, Option<Outgoing>> {
@@ -105,6 +123,19 @@ impl Sender {
     /// Ends the connection, whoever else holds this.
     pub(crate) fn close(&self) {
         *self.inner() = None;
+    }
+}
+
+/// What ends a connection, whoever reads from it or writes to it.
+pub(super) struct Connection {
+    #[cfg(unix)]
+    stream: std::os::unix::net::UnixStream,
+}
+
+impl Connection {
+    pub(super) fn shut_down(&self) {
+        #[cfg(unix)]
+        let _ = self.stream.shutdown(std::net::Shutdown::Both);
     }
 }
 
@@ -124,9 +155,15 @@ impl Prepared {
     }
 
     #[cfg(unix)]
-    pub(super) fn connected(self, _: &mut Child) -> io::Result<(Receiver, Sender)> {
-        let writer = self.stream.try_clone()?;
-        Ok((Receiver::new(self.stream), Sender::new(writer)))
+    pub(super) fn connected(
+        self,
+        _: &mut Child,
+        timeout: Duration,
+    ) -> io::Result<(Connection, Receiver, Sender)> {
+        let (stream, writer) = (self.stream.try_clone()?, self.stream.try_clone()?);
+        // A worker that reads nothing is waited for no longer than one that says nothing.
+        writer.set_write_timeout(Some(timeout.max(Duration::from_millis(1))))?;
+        Ok((Connection { stream }, Receiver::new(self.stream), Sender::new(writer)))
     }
 
     #[cfg(not(unix))]
@@ -137,9 +174,15 @@ impl Prepared {
     }
 
     #[cfg(not(unix))]
-    pub(super) fn connected(self, child: &mut Child) -> io::Result<(Receiver, Sender)> {
+    pub(super) fn connected(
+        self,
+        child: &mut Child,
+        _: Duration,
+    ) -> io::Result<(Connection, Receiver, Sender)> {
         match (child.stdout.take(), child.stdin.take()) {
-            (Some(stdout), Some(stdin)) => Ok((Receiver::new(stdout), Sender::new(stdin))),
+            (Some(stdout), Some(stdin)) => {
+                Ok((Connection {}, Receiver::new(stdout), Sender::new(stdin)))
+            }
             _ => Err(io::ErrorKind::BrokenPipe.into()),
         }
     }
@@ -173,6 +216,15 @@ pub(super) const VARIABLE: &str = "AUTOPLACE_WORKER";
 
 /// What it is set to.
 pub(super) const VALUE: &str = "1";
+
+/// Set to the milliseconds between two signs of life.
+pub(super) const SIGNS: &str = "AUTOPLACE_WORKER_SIGNS";
+
+/// How long a worker waits between two signs of life.
+pub(crate) fn sign_every() -> Duration {
+    let asked = std::env::var(SIGNS).ok().and_then(|it| it.parse().ok());
+    Duration::from_millis(asked.unwrap_or(5000).clamp(1, 5000))
+}
 
 /// Set to the level of log lines that the application wants.
 pub(super) const LEVEL: &str = "AUTOPLACE_WORKER_LOG";
@@ -260,10 +312,16 @@ pub(crate) enum Failed {
 fn read_message<T: DeserializeOwned>(
     reader: &mut impl Read,
     buffer: &mut Vec<u8>,
+    sign: impl Fn(),
 ) -> Result<T, Failed> {
-    let mut length = [0; 4];
-    reader.read_exact(&mut length).map_err(|error| gone(&error))?;
-    let length = u32::from_le_bytes(length);
+    let length = loop {
+        let mut length = [0; 4];
+        reader.read_exact(&mut length).map_err(|error| gone(&error))?;
+        match u32::from_le_bytes(length) {
+            0 => sign(),
+            length => break length,
+        }
+    };
     let fits = usize::try_from(length).is_ok_and(|length| length <= LONGEST);
     if !fits {
         return Err(Failed::Senseless(format!(
@@ -300,7 +358,7 @@ mod tests {
     }
 
     fn read_back<T: DeserializeOwned>(mut bytes: &[u8]) -> Result<T, Failed> {
-        read_message(&mut bytes, &mut Vec::new())
+        read_message(&mut bytes, &mut Vec::new(), || ())
     }
 
     #[test]
@@ -336,7 +394,7 @@ mod tests {
             let bytes: Vec<u8> = texts.iter().flat_map(framed).collect();
             let mut reader = &bytes[..];
             for text in &texts {
-                let read: String = read_message(&mut reader, &mut Vec::new()).unwrap();
+                let read: String = read_message(&mut reader, &mut Vec::new(), || ()).unwrap();
                 prop_assert_eq!(&read, text);
             }
             prop_assert!(reader.is_empty());

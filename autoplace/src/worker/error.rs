@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitStatus;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -37,6 +38,14 @@ pub enum Error {
     #[error("the worker died while {doing}: {}{}", how(status.as_ref()), last(log))]
     #[serde(skip)]
     Died { doing: Word, status: Option<ExitStatus>, log: Vec<String> },
+    /// The worker showed no sign of life for so long ([`WorkerProcess::timeout`](super::WorkerProcess::timeout)), or did
+    /// not hear of an abort, and was ended.
+    #[error(
+        "the worker showed no sign of life for {silent:.1?} while {doing}, and was ended{}",
+        last(log)
+    )]
+    #[serde(skip)]
+    Silent { doing: Word, silent: Duration, log: Vec<String> },
     /// The worker said something that makes no sense, and was ended.
     #[error("the worker made no sense while {doing}: {reason}")]
     #[serde(skip)]
@@ -57,7 +66,7 @@ pub enum Error {
 impl Error {
     /// Whether the process is gone, so that another may do better.
     pub fn is_death(&self) -> bool {
-        matches!(self, Self::Died { .. })
+        matches!(self, Self::Died { .. } | Self::Silent { .. })
     }
 }
 

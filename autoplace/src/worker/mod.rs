@@ -21,6 +21,7 @@ pub(crate) mod crossing;
 mod error;
 mod log;
 mod process;
+mod watch;
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -30,13 +31,17 @@ pub use error::Error;
 
 pub(crate) use error::Word;
 
-pub(crate) use channel::{Hello, Receiver, Sender, inherited, is_worker};
+pub(crate) use channel::{Hello, Receiver, Sender, inherited, is_worker, sign_every};
 pub(crate) use log::LogLines;
 pub(crate) use process::Worker;
+pub(crate) use watch::Watch;
 
 /// How long a worker may take to say that it is one: its libraries, a GPU's among them, are loaded before
 /// its `main` begins.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long a worker may be silent: longer than any machine takes for a batch of a prompt.
+const TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Where a model runs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -60,6 +65,7 @@ pub struct WorkerProcess {
     program: Option<PathBuf>,
     environment: Vec<(OsString, OsString)>,
     patience: Duration,
+    timeout: Duration,
     on_death: OnDeath,
 }
 
@@ -92,7 +98,8 @@ impl WorkerProcess {
     }
 
     fn new(program: Option<PathBuf>) -> Self {
-        Self { program, environment: Vec::new(), patience: PATIENCE, on_death: OnDeath::Fail }
+        let (environment, on_death) = (Vec::new(), OnDeath::Fail);
+        Self { program, environment, patience: PATIENCE, timeout: TIMEOUT, on_death }
     }
 
     /// What to do when it has died. Default: [`OnDeath::Fail`].
@@ -111,6 +118,14 @@ impl WorkerProcess {
     /// How long it may take from its start to its first word. Default: a minute.
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
+        self
+    }
+
+    /// How long it may show no sign of life while it is waited for; then it is ended, as if it had died
+    /// ([`Error::Silent`]). A worker shows one every few seconds, as long as no single computation of llama.cpp takes
+    /// longer: of a batch of a prompt, say. After an abort it has 30 seconds at most. Default: ten minutes.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
         self
     }
 

@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus};
-use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use std::{fmt, thread};
@@ -12,9 +11,10 @@ use serde::de::DeserializeOwned;
 use tracing::level_filters::LevelFilter;
 
 use super::channel::{
-    Failed, Hello, LEVEL, Prepared, Receiver, Sender, VALUE, VARIABLE, is_worker,
+    Failed, Hello, LEVEL, Prepared, Receiver, SIGNS, Sender, VALUE, VARIABLE, is_worker,
 };
 use super::log::Tail;
+use super::watch::Watch;
 use super::{Error, WorkerProcess};
 
 /// How long a worker may take to end by itself once its connection has: it gives its model's memory back.
@@ -29,6 +29,7 @@ const LAST_LINES: Duration = Duration::from_millis(500);
 /// A worker that has said hello. Dropping it ends it.
 pub(crate) struct Worker {
     child: Arc<Mutex<Child>>,
+    watch: Arc<Watch>,
     receiver: Option<Receiver>,
     sender: Sender,
     tail: Tail,
@@ -51,7 +52,10 @@ impl Worker {
             program: program.clone(),
             reason: error.to_string(),
         })?;
-        let hello = worker.hello(process.patience);
+        worker.watch.begin();
+        let hello = worker.receiver.as_mut().map_or(Err(Failed::Gone), Hello::hear);
+        worker.watch.end();
+        worker.watch.set_timeout(process.timeout);
         match hello {
             Ok(hello) if hello.build == ours => Ok(worker),
             Ok(hello) => {
@@ -73,6 +77,11 @@ impl Worker {
         self.id
     }
 
+    /// Looks after how long it is waited for.
+    pub(crate) fn watch(&self) -> Arc<Watch> {
+        Arc::clone(&self.watch)
+    }
+
     /// Where to send from other threads.
     pub(crate) fn sender(&self) -> Sender {
         self.sender.clone()
@@ -84,12 +93,21 @@ impl Worker {
         message: &impl Serialize,
         doing: &'static str,
     ) -> Result<(), Error> {
-        if self.sender.send(message)? { Ok(()) } else { Err(self.died(doing)) }
+        self.watch.begin();
+        let is_sent = self.sender.send(message);
+        self.watch.end();
+        if is_sent? { Ok(()) } else { Err(self.died(doing)) }
     }
 
     pub(crate) fn receive<T: DeserializeOwned>(&mut self, doing: &'static str) -> Result<T, Error> {
-        let receiver = self.receiver.as_mut();
-        match receiver.map_or(Err(Failed::Gone), Receiver::receive) {
+        let Self { receiver, watch, .. } = self;
+        watch.begin();
+        let received = match receiver {
+            Some(receiver) => receiver.receive_after_signs(|| watch.alive()),
+            None => Err(Failed::Gone),
+        };
+        watch.end();
+        match received {
             Ok(message) => Ok(message),
             Err(Failed::Gone) => Err(self.died(doing)),
             Err(Failed::Senseless(reason)) => {
@@ -102,7 +120,10 @@ impl Worker {
     /// Ends it and says how it died.
     fn died(&mut self, doing: &'static str) -> Error {
         let (status, log) = self.last_words();
-        Error::Died { doing, status, log }
+        match self.watch.ended_after() {
+            Some(silent) => Error::Silent { doing, silent, log },
+            None => Error::Died { doing, status, log },
+        }
     }
 
     /// Ends it at once.
@@ -125,27 +146,8 @@ impl Worker {
             self.end();
         }
         self.tail.wait(LAST_LINES);
-        (status.filter(|_| !self.is_killed), self.tail.lines())
-    }
-
-    /// Waits for the first words. A process that says nothing is killed, which ends the wait.
-    fn hello(&mut self, patience: Duration) -> Result<Hello, Failed> {
-        let (heard, waiting) = mpsc::channel::<()>();
-        let child = Arc::clone(&self.child);
-        let watch = thread::Builder::new().name("autoplace-worker-hello".into()).spawn(move || {
-            let is_silent = waiting.recv_timeout(patience) == Err(RecvTimeoutError::Timeout);
-            if is_silent {
-                kill(&child);
-            }
-            is_silent
-        });
-        let receiver = self.receiver.as_mut();
-        let hello = receiver.map_or(Err(Failed::Gone), Hello::hear);
-        drop(heard);
-        if let Ok(watch) = watch {
-            self.is_killed = watch.join().unwrap_or_default();
-        }
-        hello
+        let is_killed = self.is_killed || self.watch.ended_after().is_some();
+        (status.filter(|_| !is_killed), self.tail.lines())
     }
 }
 
@@ -158,6 +160,7 @@ impl fmt::Debug for Worker {
 impl Drop for Worker {
     fn drop(&mut self) {
         self.close();
+        self.watch.close();
         if ended(&self.child, ENDING).is_none() {
             tracing::warn!("the worker {} did not end by itself, and is killed", self.id);
             kill(&self.child);
@@ -177,17 +180,21 @@ fn spawn(process: &WorkerProcess, program: &std::path::Path) -> std::io::Result<
     command.stderr(theirs);
     command.envs(process.environment.iter().map(|(name, value)| (name, value)));
     command.env(VARIABLE, VALUE);
+    command.env(SIGNS, (process.timeout / 4).as_millis().to_string());
     command.env(LEVEL, LevelFilter::current().to_string());
     apart(&mut command);
     let mut child = command.spawn()?;
     // With its copies of the child's handles: an end that is open here would never end.
     drop(command);
     let id = child.id();
-    let connected = prepared.connected(&mut child);
+    let connected = prepared.connected(&mut child, process.timeout);
     let child = Arc::new(Mutex::new(child));
-    let connected = connected.and_then(|ends| Ok((ends, Tail::follow(pipe)?)));
-    let ((receiver, sender), tail) = connected.inspect_err(|_| kill(&child))?;
-    Ok(Worker { child, receiver: Some(receiver), sender, tail, id, is_killed: false })
+    let connected = connected.and_then(|(connection, receiver, sender)| {
+        let watch = Watch::start(&child, connection, process.patience)?;
+        Ok((watch, receiver, sender, Tail::follow(pipe)?))
+    });
+    let (watch, receiver, sender, tail) = connected.inspect_err(|_| kill(&child))?;
+    Ok(Worker { child, watch, receiver: Some(receiver), sender, tail, id, is_killed: false })
 }
 
 /// Out of the reach of Ctrl-C, which the application decides on: it may want the end of the sentence.
@@ -237,9 +244,9 @@ fn ended(child: &Mutex<Child>, patience: Duration) -> Option<ExitStatus> {
     }
 }
 
-fn kill(child: &Mutex<Child>) {
-    let mut child = locked(child);
-    // Both fail for a process that has ended already.
-    let _ = child.kill();
-    let _ = child.wait();
+/// Kills it. One that hangs in the kernel ends when that lets it go.
+pub(super) fn kill(child: &Mutex<Child>) {
+    // It fails for a process that has ended already.
+    let _ = locked(child).kill();
+    let _ = ended(child, DYING);
 }

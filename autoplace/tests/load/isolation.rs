@@ -228,6 +228,74 @@ pub(crate) mod deaths {
         assert!(sent.unwrap().success());
     }
 
+    fn stop(model: &Model) {
+        let id = model.worker_id().expect("it lives").to_string();
+        let sent = Command::new("kill").args(["-STOP", &id]).status();
+        assert!(sent.unwrap().success());
+    }
+
+    /// Ended soon after it was stopped.
+    fn impatient(on_death: OnDeath) -> Model {
+        let process = program().timeout(Duration::from_secs(2)).on_death(on_death);
+        builder(process).load().unwrap()
+    }
+
+    #[test]
+    fn a_worker_that_was_stopped_is_ended_and_another_goes_on() {
+        let model = impatient(OnDeath::Resume { attempts: 1 });
+        let mut stream = model.generate(PROMPT).temp(0.0).max_tokens(120).stream().unwrap();
+        let mut text = stream.next().unwrap().unwrap();
+        stop(&model);
+        stream.for_each(|piece| text += &piece.unwrap());
+        assert_eq!(text, greedy(&load_demo(), 120));
+        stop(&model);
+        model.session().unwrap().begin(model.generate(PROMPT)).unwrap();
+    }
+
+    #[test]
+    fn a_worker_that_was_stopped_holds_nobody_up() {
+        let silent = |ended: Result<(), generate::Error>| {
+            assert_matches!(ended, Err(generate::Error::Worker(Lost::Silent { .. })));
+        };
+        let model = impatient(OnDeath::Fail);
+        let mut stream = model.generate(PROMPT).max_tokens(150).stream().unwrap();
+        stream.next().unwrap().unwrap();
+        stop(&model);
+        stream.abort_handle().abort();
+        silent(stream.by_ref().try_for_each(|piece| piece.map(drop)));
+        drop(stream);
+        silent(model.session().map(drop));
+
+        let model = impatient(OnDeath::Fail);
+        let mut session = model.session().unwrap();
+        session.begin(model.generate(PROMPT)).unwrap();
+        stop(&model);
+        silent(session.step().map(drop));
+
+        let model = impatient(OnDeath::Fail);
+        let engine = Engine::new(&model).unwrap();
+        let answers = [(); 3].map(|()| engine.submit(model.generate(PROMPT)).unwrap());
+        stop(&model);
+        drop(answers);
+        drop(engine);
+
+        let model = impatient(OnDeath::Fail);
+        stop(&model);
+        silent(model.generate(PROMPT).text().map(drop));
+        stop(&impatient(OnDeath::Fail));
+    }
+
+    #[test]
+    fn one_that_computes_or_waits_for_longer_than_that_lives() {
+        let process = program().timeout(Duration::from_millis(200));
+        let model = builder(process).load().unwrap();
+        let engine = Engine::new(&model).unwrap();
+        let text = || engine.submit(model.generate(PROMPT).seed(1).max_tokens(150)).unwrap();
+        let first = text().into_text().unwrap();
+        std::thread::sleep(Duration::from_millis(700));
+        assert_eq!(text().into_text().unwrap().0, first.0);
+    }
+
     fn describe(model: &Model, kind: usize) -> Generate {
         let text = model.generate(PROMPT).max_tokens(140);
         match kind {

@@ -17,7 +17,7 @@ use crate::generate::request::Spec;
 use crate::generate::stats::Statistics;
 use crate::generate::step::PromptChunk;
 use crate::load::remote::Request as Loading;
-use crate::load::{LentWorker, Model};
+use crate::load::{AbortHandle, LentWorker, Model};
 use crate::worker;
 
 const DOING: &str = "generating";
@@ -27,6 +27,7 @@ const DOING: &str = "generating";
 pub(in crate::generate) struct Link {
     pub(in crate::generate) model: Model,
     start: Start,
+    abort: AbortHandle,
     /// Rings when there is a text, or none will come any more.
     bell: Bell,
     state: Mutex<State>,
@@ -143,9 +144,10 @@ impl State {
 
 /// Texts are taken out of the state before they end: nobody knows what their readers do when they are woken.
 impl Link {
-    fn new(model: &Model, start: Start) -> Self {
-        let (model, bell, state) = (model.clone(), Bell::default(), Mutex::default());
-        Self { model, start, bell, state }
+    fn new(worker: &LentWorker, start: Start) -> Self {
+        let (model, abort) = (worker.model().clone(), worker.abort_handle());
+        let state = State { sender: worker.sender(), ..State::default() };
+        Self { model, start, abort, bell: Bell::default(), state: Mutex::new(state) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -192,9 +194,8 @@ impl Link {
 
     /// Stops the computation that is going on, or the next one, with an error.
     pub(in crate::generate) fn abort(&self) {
-        let mut state = self.state();
-        state.is_aborted = true;
-        state.tell(&Loading::Abort { run: self.start.run });
+        self.state().is_aborted = true;
+        self.abort.abort();
     }
 
     /// Takes no more texts.
@@ -203,6 +204,9 @@ impl Link {
         state.closing = state.closing.max(Some(how));
         state.tell(&Request::Close { how });
         drop(state);
+        if how == Shutdown::Cancel {
+            self.model.hurry_worker();
+        }
         self.bell.ring();
     }
 
@@ -430,8 +434,7 @@ impl Reader {
                 return Err(worker::Error::Protocol { doing: DOING, reason }.into());
             }
         }
-        let link = Arc::new(Link::new(model, start));
-        link.state().sender = worker.sender();
+        let link = Arc::new(Link::new(&worker, start));
         Ok(Self { link, worker, is_over: false })
     }
 
