@@ -14,6 +14,7 @@ mod interop;
 mod package;
 mod python;
 mod sanitize;
+mod semver;
 mod setup;
 mod size;
 mod soak;
@@ -71,6 +72,8 @@ fn run(arguments: &[String]) -> Result<()> {
         "package" => bail!("usage: cargo xtask package"),
         "sanitize" if rest.is_empty() => sanitize::sanitize(&workspace),
         "sanitize" => bail!("usage: cargo xtask sanitize"),
+        "semver" if rest.is_empty() => semver::semver(&workspace),
+        "semver" => bail!("usage: cargo xtask semver"),
         "soak" => soak::soak(&workspace, rest),
         "templates" => templates::templates(&workspace, rest),
         "help" | "--help" | "-h" => {
@@ -93,6 +96,7 @@ cargo xtask gpu-bundle [--no-run]   makes the archive that checks the library on
 cargo xtask interop                 checks, tests and runs the planner beside llama-cpp-2 (compiles a second llama.cpp)
 cargo xtask package                 packages both published crates and builds what was packaged
 cargo xtask sanitize                runs the native layer and the probe under AddressSanitizer (Linux; compiles llama.cpp once more)
+cargo xtask semver                  compares the libraries' interfaces with those of the last release's tag, if there is one
 cargo xtask soak [TOKENS]           a million tokens, and whether memory, open files or threads grow (Linux)
 cargo xtask templates DIR           renders the chat templates of a folder here and in Hugging Face's transformers, and compares
 cargo xtask templates --fixtures    writes what transformers makes of the tests' own templates

@@ -45,6 +45,7 @@ const PUBLISHED: [Published; 6] = [
             "llama.cpp/include/llama.h",
             "native/shim.cpp",
             "src/bindings.rs",
+            "src/lib.rs",
         ],
     },
     Published {
@@ -68,6 +69,11 @@ const PUBLISHED: [Published; 6] = [
         required: &["LICENSE-APACHE", "LICENSE-MIT", "README.md", "src/main.rs"],
     },
 ];
+
+/// The published crates that others can call.
+pub(crate) fn libraries() -> impl Iterator<Item = &'static str> {
+    PUBLISHED.iter().filter(|it| it.required.contains(&"src/lib.rs")).map(|it| it.name)
+}
 
 /// Packs all crates, checks what is in them and how large they are, and builds them as their users do.
 pub(crate) fn package(workspace: &Workspace) -> Result<()> {

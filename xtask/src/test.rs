@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::workspace::{Workspace, output, run};
-use crate::{bindings, package, python, setup, size};
+use crate::{bindings, package, python, semver, setup, size};
 
 /// One named part of the test.
 pub(crate) struct Step {
@@ -73,6 +73,11 @@ pub(crate) const STEPS: &[Step] = &[
         name: "package",
         what: "all crates as they would be published are complete, small enough, and compile",
         run: package::package_by_shared_build,
+    },
+    Step {
+        name: "semver",
+        what: "the libraries break no more than their version says, since the last release's tag",
+        run: semver::semver,
     },
 ];
 

@@ -1,0 +1,150 @@
+//! `semver`: the public interface of the published libraries beside that of the last release, by cargo-semver-checks.
+//!
+//! In: the newest tag `vX.Y.Z` below HEAD. Out: nothing, or every item that changed more than the version numbers in the
+//! Cargo.tomls allow. Before the first tag there is nothing to compare with.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::package;
+use crate::workspace::{Workspace, output, run};
+
+/// Reads the rustdoc JSON of Rust 1.93 and newer; a stable Rust that writes another format wants a newer one.
+const VERSION: &str = "0.51.0";
+
+/// Beside the default features, as on docs.rs. The others choose how llama.cpp is built.
+const FEATURES: [(&str, &str); 1] = [("autoplace", "--features=async,schemars")];
+
+/// Fails where a library breaks what its last release promised.
+pub(crate) fn semver(workspace: &Workspace) -> Result<()> {
+    // An archive of the source, which somebody unpacked: it has no history, and nobody releases from it.
+    if !workspace.root.join(".git").exists() {
+        println!("this is no clone of the repository: there are no tags to compare with");
+        return Ok(());
+    }
+    let tags = git(workspace, &["tag", "--list", "v*", "--merged", "HEAD"])?;
+    let Some(tag) = newest(&tags) else {
+        let is_shallow =
+            git(workspace, &["rev-parse", "--is-shallow-repository"])?.trim() == "true";
+        let changelog = std::fs::read_to_string(workspace.root.join("CHANGELOG.md"))?;
+        ensure!(
+            !(is_shallow && has_release(&changelog)),
+            "CHANGELOG.md has a release, but its tag is not in this shallow clone: `git fetch --unshallow --tags`"
+        );
+        println!(
+            "no tag of a release (vX.Y.Z) is below HEAD yet: there is nothing to compare with"
+        );
+        return Ok(());
+    };
+    let manifests = git(workspace, &["grep", "-h", "^name = ", tag, "--", "*/Cargo.toml"])?;
+    let (released, new): (Vec<&str>, Vec<&str>) = package::libraries().partition(|name| {
+        let line = format!("name = \"{name}\"");
+        manifests.lines().any(|other| other == line)
+    });
+    println!("comparing with {tag}: {}", released.join(", "));
+    if !new.is_empty() {
+        println!("new since {tag}, so not compared: {}", new.join(", "));
+    }
+
+    let tool = tool(workspace)?;
+    // Both sides of all crates share what they depend on.
+    let target = workspace.target.join("semver");
+    // Both sides' JSON has one path: cargo must not take what an earlier run left there for up to date.
+    let mut clean = workspace.cargo(&["clean", "--quiet", "--target-dir"]);
+    clean.arg(&target).args(released.iter().flat_map(|name| ["--package", name]));
+    run(&mut clean)?;
+    let breaks = |name: &&str| {
+        let mut check = Command::new(&tool);
+        check.args([
+            "semver-checks",
+            "--default-features",
+            "--baseline-rev",
+            tag,
+            "--package",
+            name,
+        ]);
+        check.args(FEATURES.iter().filter(|(of, _)| of == name).map(|(_, features)| features));
+        check.current_dir(&workspace.root).env("CARGO_TARGET_DIR", &target);
+        // Documentation needs no native code, and the release's llama.cpp may be another (llama-sys/build.rs).
+        check.env("DOCS_RS", "1");
+        run(&mut check).inspect_err(|error| eprintln!("{error:#}")).is_err()
+    };
+    let broken: Vec<&str> = released.into_iter().filter(breaks).collect();
+    ensure!(
+        broken.is_empty(),
+        "more has changed since {tag} than the version says, or the check failed: {}. Where that is meant, raise the \
+         versions in Cargo.toml",
+        broken.join(", ")
+    );
+    Ok(())
+}
+
+/// cargo-semver-checks of the pinned version: the one in PATH, or ours, which is compiled where it is missing.
+fn tool(workspace: &Workspace) -> Result<PathBuf> {
+    let root = workspace.target.join("tools");
+    let ours = root.join("bin/cargo-semver-checks");
+    let is_pinned = |program: &Path| {
+        let version = Command::new(program).args(["semver-checks", "--version"]).output();
+        version.is_ok_and(|output| output.stdout.trim_ascii().ends_with(VERSION.as_bytes()))
+    };
+    for program in [Path::new("cargo-semver-checks"), &ours] {
+        if is_pinned(program) {
+            return Ok(program.to_owned());
+        }
+    }
+    println!("setup: compiling cargo-semver-checks {VERSION}, some minutes");
+    let mut install = workspace.cargo(&["install", "--quiet", "--locked", "--version", VERSION]);
+    install.arg("--root").arg(&root).arg("cargo-semver-checks");
+    // Unoptimised it compiles in less than half the time, which its checks do not earn back.
+    install.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0").env("CARGO_PROFILE_RELEASE_LTO", "off");
+    install.env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
+    // Else it leaves what it is made of among our builds.
+    run(install.env_remove("CARGO_TARGET_DIR")).context("cargo-semver-checks is missing")?;
+    Ok(ours)
+}
+
+fn git(workspace: &Workspace, arguments: &[&str]) -> Result<String> {
+    output(Command::new("git").current_dir(&workspace.root).args(arguments))
+}
+
+/// The release of the highest version among these tags, one a line. Pre-releases are none.
+fn newest(tags: &str) -> Option<&str> {
+    let releases = tags.lines().filter_map(|tag| Some((version(tag.strip_prefix('v')?)?, tag)));
+    releases.max().map(|(_, tag)| tag)
+}
+
+/// Whether a change log has a section of a release, `## [X.Y.Z] - DATE`.
+fn has_release(changelog: &str) -> bool {
+    let titles = changelog.lines().filter_map(|line| line.strip_prefix("## [")?.split_once(']'));
+    titles.map(|(title, _)| title).any(|title| version(title).is_some())
+}
+
+fn version(text: &str) -> Option<[u64; 3]> {
+    let numbers: Option<Vec<u64>> = text.split('.').map(|number| number.parse().ok()).collect();
+    numbers?.try_into().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_release_is_by_version_and_not_by_text() {
+        assert_eq!(newest("v0.10.0\nv0.2.1\nv0.9.9\n"), Some("v0.10.0"));
+    }
+
+    #[test]
+    fn prereleases_and_foreign_tags_are_no_releases() {
+        assert_eq!(newest("v0.1.0\nv0.2.0-rc.1\nv3\nv1.2.3.4\nvendor-9.0.0\n"), Some("v0.1.0"));
+        assert_eq!(newest("v0.1.0-alpha\nvendor\n"), None);
+        assert_eq!(newest(""), None);
+    }
+
+    #[test]
+    fn a_change_log_has_a_release_when_a_section_is_a_version() {
+        assert!(!has_release("# Changelog\n\n## [Unreleased]\n\nThe first release, 0.1.0"));
+        assert!(has_release("## [Unreleased]\n\n## [0.1.0] - 2026-12-01\n"));
+    }
+}
