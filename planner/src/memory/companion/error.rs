@@ -1,9 +1,6 @@
 //! Why a companion has no cost.
 
-use crate::gguf::Header;
 use crate::{gguf, memory, profile};
-
-use super::file;
 
 /// A file cannot be loaded beside the main model, or what it takes is not known. A header that came from no file has
 /// `<memory>` for its name.
@@ -31,25 +28,13 @@ pub enum Error {
         /// What that is.
         wanted: &'static str,
     },
-    /// A key that llama.cpp requires is not there.
-    #[error("{file}: the key `{key}` is missing")]
+    /// A key that llama.cpp requires is not there, or holds 0.
+    #[error("{file}: the key `{key}` is missing or 0")]
     Missing {
         /// The file.
         file: String,
         /// The full name of the key.
         key: String,
-    },
-    /// A key holds a value that llama.cpp does not take.
-    #[error("{file}: `{key}` is {value}, but {limit}")]
-    Value {
-        /// The file.
-        file: String,
-        /// The full name of the key.
-        key: String,
-        /// The value that was read.
-        value: u64,
-        /// What llama.cpp takes, and where it says so.
-        limit: &'static str,
     },
     /// No bound of its memory is known: an encoder of images or sound or a decoder of speech whose graph we have not
     /// read, or a draft that computes with the main model's hidden states.
@@ -87,9 +72,4 @@ pub enum Error {
         /// Width of the main model's embeddings.
         of_main: u64,
     },
-}
-
-/// A file without this key.
-pub(super) fn missing(header: &Header, key: &str) -> Error {
-    Error::Missing { file: file(header), key: key.to_owned() }
 }

@@ -7,15 +7,13 @@
 //!
 //! * A **draft** is a model like any other: its bytes are the [`Estimate`](super::Estimate) of a full offload, in the
 //!   [context](Companion::draft_context) that llama.cpp's programs give it.
-//! * Of an **mmproj** the weights are exact by the backend's rules. What its computation takes is an upper bound, see
-//!   [`Encoder`], for the largest image that llama.cpp would hand it, not for the smaller one that it warms up with. It
-//!   cannot be probed: the code that loads it (`libmtmd`) is no part of our build.
+//! * Of an **mmproj** the weights are exact by the backend's rules. What its computation takes is an upper bound for the
+//!   largest image that llama.cpp would hand it, not for the smaller one that it warms up with. It cannot be probed: the
+//!   code that loads it (`libmtmd`) is no part of our build.
 
-mod clip;
 mod draft;
-mod encoder;
 mod error;
-mod projector;
+mod mmproj;
 mod vocabulary;
 
 use std::fmt;
@@ -25,11 +23,10 @@ use serde::{Deserialize, Serialize};
 use crate::gguf::Header;
 use crate::machine::Gpu;
 
-use self::clip::Mmproj;
 use self::draft::Draft;
+use self::mmproj::Mmproj;
 use super::{ContextParams, Footprint, KvType, Workload};
 
-pub use encoder::Encoder;
 pub use error::Error;
 
 /// A file that is loaded beside the main model.
@@ -83,8 +80,8 @@ impl Companion {
     ///
     /// # Errors
     ///
-    /// [`Error::WrongKind`] for a file whose architecture is not `clip`, [`Error::Missing`] and [`Error::Value`] for
-    /// what llama.cpp refuses, [`Error::Unread`] where we know no bound of its memory.
+    /// [`Error::WrongKind`] for a file whose architecture is not `clip`, [`Error::Missing`] for a key without which it
+    /// has no size, [`Error::Unread`] where we know no bound of its memory.
     pub fn mmproj(header: &Header) -> Result<Self, Error> {
         Ok(Self(Kind::Mmproj(Box::new(Mmproj::read(header)?))))
     }
@@ -130,14 +127,6 @@ impl Companion {
         match &self.0 {
             Kind::Mmproj(mmproj) => &mmproj.name,
             Kind::Draft(draft) => draft.profile.name(),
-        }
-    }
-
-    /// The encoders of an mmproj: one, or one for images and one for sound. A draft has none.
-    pub fn encoders(&self) -> &[Encoder] {
-        match &self.0 {
-            Kind::Mmproj(mmproj) => &mmproj.encoders,
-            Kind::Draft(_) => &[],
         }
     }
 
