@@ -102,7 +102,8 @@ fn main() -> Result<()> {
             ("CPU", None),
         ] {
             for fused in [true, false] {
-                let ratios = compare(&companion, &path, &inputs, backend, rules, fused)
+                let hears = name.starts_with("Ultravox");
+                let ratios = compare(&companion, &path, &inputs, hears, backend, rules, fused)
                     .with_context(|| format!("{name} on {backend}"))?;
                 let (low, high) = ratios;
                 let attention = if fused { "fused" } else { "plain" };
@@ -119,6 +120,7 @@ fn compare(
     companion: &Companion,
     path: &Path,
     inputs: &[Input],
+    hears: bool,
     backend: &str,
     rules: Option<Rules>,
     fused: bool,
@@ -142,7 +144,6 @@ fn compare(
             unsafe { ggml_backend_dev_by_name(name.as_ptr()) }
         }
     };
-    let sound = companion.encoders()[0].projector() == "ultravox";
     let path = CString::new(path.to_string_lossy().as_bytes())?;
     let mut params = ContextParams::default();
     if !fused {
@@ -157,7 +158,7 @@ fn compare(
             clip_reserve(
                 path.as_ptr(),
                 device,
-                sound,
+                hears,
                 fused,
                 input.width,
                 input.height,
