@@ -49,11 +49,13 @@ enum Memory {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CatalogueError {
-    /// No card has it.
-    #[error("`{name}` is not in the catalogue of GPUs{}", near_it(near))]
+    /// No card has it; or no processor, or more than one, and it is no notation of memory.
+    #[error("`{name}` is not in the catalogue of {list}{}", near_it(near))]
     Unknown {
         /// The name as it was given.
         name: String,
+        /// What the catalogue lists.
+        list: &'static str,
         /// Names that may have been meant, the nearest first.
         near: Vec<String>,
     },
@@ -71,17 +73,6 @@ pub enum CatalogueError {
         /// The name as it was given.
         name: String,
     },
-    /// No processor has it, or more than one, and it is no notation of memory.
-    #[error(
-        "`{name}` is not in the catalogue of processors{}; memory is written as `DDR5-5600 x2` or `LPDDR5X-8000 256-bit`",
-        near_it(near)
-    )]
-    UnknownCpu {
-        /// The name as it was given.
-        name: String,
-        /// Names that may have been meant, the nearest first.
-        near: Vec<String>,
-    },
 }
 
 fn near_it(names: &[String]) -> String {
@@ -91,21 +82,23 @@ fn near_it(names: &[String]) -> String {
     format!("; near it are {}", names.join(", "))
 }
 
-/// A table's lines as rows, without comments and empty lines. The tests see to it that each line is a row.
-fn rows<T>(table: &'static str, parse: impl Fn(&'static str) -> Option<T>) -> Vec<T> {
+/// A table's lines as rows, by their fields, without comments and empty lines. The tests see to it that each line is a
+/// row.
+fn rows<T>(table: &'static str, parse: impl Fn(&[&'static str]) -> Option<T>) -> Vec<T> {
     let lines = table.lines().filter(|line| !line.starts_with('#'));
-    lines.filter_map(parse).collect()
+    let fields = |line: &'static str| line.split('|').map(str::trim).collect::<Vec<_>>();
+    lines.filter_map(|line| parse(&fields(line))).collect()
 }
 
 /// A card of the catalogue, hypothetical: see [`Gpu::named`].
 pub(super) fn named(text: &str) -> Result<Gpu, CatalogueError> {
     let asked = Name::parse(text);
     let name = text.trim().to_owned();
-    let cards: Vec<&Card> = CARDS.iter().filter(|card| card.key == asked.key).collect();
+    let key = asked.key();
+    let cards: Vec<&Card> = CARDS.iter().filter(|card| card.key == key).collect();
     if cards.is_empty() {
-        let all = CARDS.iter().map(|card| (&*card.key, card.short_name()));
-        let near = near(&asked.key, all);
-        return Err(CatalogueError::Unknown { name, near });
+        let near = near(&asked, CARDS.iter().map(Card::short_name));
+        return Err(CatalogueError::Unknown { name, list: "GPUs", near });
     }
     if let [card] = cards[..]
         && card.gib.is_empty()
@@ -172,35 +165,36 @@ pub(super) fn resident_threads(description: &str, total: u64) -> Option<u32> {
 
 fn found(description: &str, total: u64) -> impl Iterator<Item = &'static Card> {
     let name = Name::parse(description);
-    let is = move |card: &&Card| card.key == name.key && card.may_have(total, name.gib);
+    let key = name.key();
+    let is = move |card: &&Card| card.key == key && card.may_have(total, name.gib);
     CARDS.iter().filter(is)
 }
 
 impl Card {
-    fn parse(line: &'static str) -> Option<Self> {
-        let mut fields = line.split('|').map(str::trim);
-        let (maker, name, sizes) = (fields.next()?, fields.next()?, fields.next()?);
+    fn parse(fields: &[&'static str]) -> Option<Self> {
+        let &[maker, name, sizes, gb_per_second, memory, ..] = fields else {
+            return None;
+        };
         let sizes = sizes.split_ascii_whitespace().map(|size| size.parse().ok());
-        let gb_per_second: u64 = fields.next()?.parse().ok()?;
-        let memory = match fields.next()? {
+        let memory = match memory {
             "own" => Memory::Own,
             "ecc" => Memory::Ecc,
             "host" => Memory::Host,
             _ => return None,
         };
-        let threads = |field: &str| {
+        let threads = |field: &&str| {
             let (processors, each) = field.split_once(" x ")?;
             processors.parse::<u32>().ok()?.checked_mul(each.parse().ok()?)
         };
-        let peak = gb_per_second.checked_mul(1_000_000_000)?;
+        let peak = gb_per_second.parse::<u64>().ok()?.checked_mul(1_000_000_000)?;
         Some(Self {
             maker,
             name,
-            key: Name::parse(name).key,
+            key: Name::parse(name).key(),
             gib: sizes.collect::<Option<_>>()?,
             bandwidth: Bandwidth::new(peak, BandwidthSource::Catalogue),
             memory,
-            resident_threads: fields.next().and_then(threads),
+            resident_threads: fields.get(5).and_then(threads),
         })
     }
 
@@ -257,10 +251,6 @@ mod tests {
 
     use super::{CARDS, CatalogueError, Memory, bandwidth, every_card, named, resident_threads};
     use crate::machine::{GpuKind, gib, mib};
-
-    fn gb_per_second(description: &str, total: u64) -> Option<u64> {
-        bandwidth(description, total).map(|found| found.bytes_per_second / 1_000_000_000)
-    }
 
     #[test]
     fn every_line_of_the_table_is_a_card_that_no_other_line_has() {
@@ -325,65 +315,45 @@ mod tests {
     }
 
     #[test]
-    fn drivers_names_find_their_cards() {
+    fn drivers_names_find_their_cards_and_no_others() {
         for (description, total, expected) in [
-            ("NVIDIA GeForce RTX 4060 Ti", gib(8) - mib(12), 288),
-            ("NVIDIA GeForce RTX 3060", gib(12) - mib(200), 360),
-            ("NVIDIA GeForce RTX 3060", gib(8) - mib(200), 240),
-            ("NVIDIA A100-SXM4-80GB", gib(79), 2_039),
-            ("NVIDIA A100 80GB PCIe", gib(79), 1_935),
-            ("NVIDIA A100-PCIE-40GB", gib(39), 1_555),
-            ("NVIDIA H100 80GB HBM3", mib(81_000), 3_350),
-            ("NVIDIA H100 PCIe", mib(81_000), 2_000),
-            ("NVIDIA H200", mib(143_000), 4_800),
-            ("Tesla T4", mib(14_914), 320),
-            ("NVIDIA L4", mib(22_500), 300),
-            ("AMD Radeon RX 7900 XTX (RADV NAVI31)", gib(24), 960),
-            ("Radeon RX 7900 XT", gib(20) - mib(16), 800),
-            ("AMD Instinct MI300X", gib(192) - mib(16), 5_300),
-            ("AMD Radeon 8060S Graphics (RADV GFX1151)", gib(96), 256),
-            ("NVIDIA GB10", gib(119), 273),
-            ("Intel(R) Arc(tm) A770 Graphics (DG2)", gib(16), 560),
-            ("Intel(R) Arc(TM) B580 Graphics", gib(12) - mib(300), 456),
-            ("Apple M1", mib(10_922), 68),
-            ("Apple M3 Max", gib(27), 300),
-            ("Apple M3 Max", gib(36), 400),
-            ("Apple M4 Max", gib(96), 546),
-        ] {
-            let found = gb_per_second(description, total);
-            assert_eq!(found, Some(expected), "{description}");
-        }
-    }
-
-    #[test]
-    fn a_card_of_another_name_or_size_is_not_taken_for_a_known_one() {
-        for (description, total) in [
-            ("NVIDIA GeForce RTX 4070 Ti Laptop GPU", gib(12)),
-            ("NVIDIA GeForce RTX 3080 Laptop GPU", gib(8)),
-            ("NVIDIA GeForce RTX 2070 with Max-Q Design", gib(8)),
-            ("NVIDIA RTX 5000 Ada Generation Laptop GPU", gib(16)),
-            ("AMD Radeon RX 7600M XT", gib(8)),
-            ("Intel(R) Arc(tm) A770M Graphics (DG2)", gib(16)),
+            ("NVIDIA GeForce RTX 4060 Ti", gib(8) - mib(12), Some(288)),
+            ("NVIDIA GeForce RTX 3060", gib(12) - mib(200), Some(360)),
+            ("NVIDIA GeForce RTX 3060", gib(8) - mib(200), Some(240)),
+            ("NVIDIA A100-SXM4-80GB", gib(79), Some(2_039)),
+            ("NVIDIA A100 80GB PCIe", gib(79), Some(1_935)),
+            ("NVIDIA A100-PCIE-40GB", gib(39), Some(1_555)),
+            ("NVIDIA H100 80GB HBM3", mib(81_000), Some(3_350)),
+            ("NVIDIA H100 PCIe", mib(81_000), Some(2_000)),
+            ("Tesla T4", mib(14_914), Some(320)),
+            ("AMD Radeon RX 7900 XTX (RADV NAVI31)", gib(24), Some(960)),
+            ("AMD Instinct MI300X", gib(192) - mib(16), Some(5_300)),
+            ("AMD Radeon 8060S Graphics (RADV GFX1151)", gib(96), Some(256)),
+            ("NVIDIA GB10", gib(119), Some(273)),
+            ("Intel(R) Arc(tm) A770 Graphics (DG2)", gib(16), Some(560)),
+            ("Apple M3 Max", gib(27), Some(300)),
+            ("Apple M3 Max", gib(36), Some(400)),
+            ("NVIDIA GeForce RTX 4070 Ti Laptop GPU", gib(12), None),
+            ("NVIDIA GeForce RTX 2070 with Max-Q Design", gib(8), None),
+            ("NVIDIA RTX 5000 Ada Generation Laptop GPU", gib(16), None),
+            ("AMD Radeon RX 7600M XT", gib(8), None),
+            ("Intel(R) Arc(tm) A770M Graphics (DG2)", gib(16), None),
             // Soldered on by somebody else.
-            ("NVIDIA GeForce RTX 4090", gib(48)),
-            ("NVIDIA GeForce RTX 2080 Ti", gib(22)),
-            ("NVIDIA A100 80GB PCIe", gib(39)),
-            ("NVIDIA GeForce RTX 4090", 0),
-            ("", gib(24)),
-            ("NVIDIA", gib(24)),
-            ("llvmpipe (LLVM 15.0.6, 256 bits)", gib(16)),
+            ("NVIDIA GeForce RTX 4090", gib(48), None),
+            ("NVIDIA A100 80GB PCIe", gib(39), None),
+            // A part of a card that many share.
+            ("NVIDIA A40-8Q", gib(8), None),
+            ("NVIDIA GeForce RTX 4090", 0, None),
+            ("", gib(24), None),
+            ("NVIDIA", gib(24), None),
+            ("llvmpipe (LLVM 15.0.6, 256 bits)", gib(16), None),
         ] {
-            assert_eq!(gb_per_second(description, total), None, "{description}");
+            let found = bandwidth(description, total);
+            let found = found.map(|found| found.bytes_per_second / 1_000_000_000);
+            assert_eq!(found, expected, "{description}");
         }
-    }
-
-    #[test]
-    fn threads_are_known_of_a_whole_card() {
-        let found = resident_threads("NVIDIA GeForce RTX 4060 Ti", gib(8) - mib(12));
-        assert_eq!(found, Some(34 * 1536));
-        // A part of a card that many share has its name and more, and all of its multiprocessors.
-        assert_eq!(resident_threads("NVIDIA A40-8Q", gib(8)), None);
-        assert_eq!(resident_threads("NVIDIA GeForce RTX 4090", gib(48)), None);
+        let threads = resident_threads("NVIDIA GeForce RTX 4060 Ti", gib(8) - mib(12));
+        assert_eq!(threads, Some(34 * 1536));
     }
 
     #[test]

@@ -154,7 +154,7 @@ impl Host {
     ///
     /// # Errors
     ///
-    /// [`CatalogueError::UnknownCpu`] where no processor or more than one has that name, with the names that may
+    /// [`CatalogueError::Unknown`] where no processor or more than one has that name, with the names that may
     /// have been meant.
     pub fn named(name: &str, total: u64) -> Result<Self, CatalogueError> {
         catalogue::host(name, total)

@@ -3,16 +3,13 @@
 
 use std::sync::LazyLock;
 
-use super::name::{is_in, near};
+use super::name::{Name, near};
 use super::{CatalogueError, rows};
 use crate::machine::bandwidth::{Bandwidth, BandwidthSource};
 use crate::machine::host::Host;
 
 /// The rows of `cpus.txt`, which says what its columns are.
 static CPUS: LazyLock<Vec<Cpu>> = LazyLock::new(|| rows(include_str!("cpus.txt"), Cpu::parse));
-
-/// Words that tell no processor from another.
-const NOISE: &str = "amd intel apple nvidia cpu core r tm processor gen 11th 12th 13th 14th";
 
 struct Cpu {
     name: &'static str,
@@ -22,15 +19,10 @@ struct Cpu {
 }
 
 impl Cpu {
-    fn parse(line: &'static str) -> Option<Self> {
-        let mut fields = line.split('|').map(str::trim);
-        let name = fields.next()?;
-        Some(Self {
-            name,
-            words: words(name),
-            cores: fields.next()?.parse().ok()?,
-            bandwidth: memory(fields.next()?)?,
-        })
+    fn parse(fields: &[&'static str]) -> Option<Self> {
+        let &[name, cores, bandwidth] = fields else { return None };
+        let words = Name::parse(name).words;
+        Some(Self { name, words, cores: cores.parse().ok()?, bandwidth: memory(bandwidth)? })
     }
 }
 
@@ -41,21 +33,17 @@ pub(in crate::machine) fn host(text: &str, total: u64) -> Result<Host, Catalogue
     if host.bandwidth.is_some() {
         return Ok(host);
     }
-    let asked = words(text);
-    let is = |cpu: &&Cpu| !asked.is_empty() && cpu.words.ends_with(&asked);
+    let asked = Name::parse(text);
+    let is = |cpu: &&Cpu| !asked.words.is_empty() && cpu.words.ends_with(&asked.words);
     let mut named = CPUS.iter().filter(is);
     // The whole name of one may be the end of another's.
-    let whole = CPUS.iter().find(|cpu| cpu.words == asked);
-    let cpu = match (whole, named.next(), named.next()) {
-        (Some(cpu), ..) | (None, Some(cpu), None) => cpu,
-        _ => {
-            let keys: Vec<String> = CPUS.iter().map(|cpu| cpu.words.concat()).collect();
-            let all = keys.iter().zip(CPUS.iter());
-            let all = all.map(|(key, cpu)| (&**key, cpu.name));
-            let name = text.trim().to_owned();
-            let near = near(&asked.concat(), all);
-            return Err(CatalogueError::UnknownCpu { name, near });
-        }
+    let whole = CPUS.iter().find(|cpu| cpu.words == asked.words);
+    let ((Some(cpu), ..) | (None, Some(cpu), None)) = (whole, named.next(), named.next()) else {
+        return Err(CatalogueError::Unknown {
+            name: text.trim().to_owned(),
+            list: "processors, nor memory as in `DDR5-5600 x2` or `LPDDR5X-8000 256-bit`",
+            near: near(&asked, CPUS.iter().map(|cpu| cpu.name)),
+        });
     };
     host.cpu = Some(cpu.name.to_owned());
     host.physical_cores = Some(cpu.cores);
@@ -88,28 +76,9 @@ fn memory(text: &str) -> Option<Bandwidth> {
     possible.then(|| Bandwidth::new(peak, BandwidthSource::Catalogue))
 }
 
-/// A name in words that two writers agree on: `13th Gen Intel(R) Core(TM) i9-13900K` is `i9 13900k`.
-fn words(text: &str) -> Vec<String> {
-    let text = text.to_lowercase();
-    // What follows is its clock or its GPU, and `16-Core Processor`.
-    let text = text.split('@').next().unwrap_or_default();
-    let text = text.split(" w/").next().unwrap_or_default();
-    let all = text.split(|c: char| !c.is_alphanumeric());
-    let mut words: Vec<String> = Vec::new();
-    for word in all.filter(|word| !word.is_empty()) {
-        if word == "core" && words.len() > 1 {
-            words.pop_if(|last| last.parse::<u32>().is_ok());
-        }
-        if !is_in(NOISE, word) {
-            words.push(word.to_owned());
-        }
-    }
-    words
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{CPUS, host, words};
+    use super::{CPUS, host};
     use crate::machine::{BandwidthSource, gib};
 
     fn mb_per_second(text: &str) -> Option<u64> {
@@ -165,7 +134,6 @@ mod tests {
             let found = host(text, gib(1)).unwrap().cpu;
             assert_eq!(found.as_deref(), Some(name), "{text}");
         }
-        assert_eq!(words("AMD EPYC 9654 96-Core Processor"), ["epyc", "9654"]);
     }
 
     #[test]

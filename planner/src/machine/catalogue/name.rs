@@ -1,14 +1,16 @@
-//! Names of GPUs, whoever writes them: `NVIDIA GeForce RTX 4090`, `rtx4090`, `Intel(R) Arc(tm) A770 Graphics (DG2)`.
+//! Names of GPUs and processors, whoever writes them: `NVIDIA GeForce RTX 4090`, `rtx4090`,
+//! `Intel(R) Arc(tm) A770 Graphics (DG2)`, `13th Gen Intel(R) Core(TM) i9-13900K`.
 
-/// Words that tell no card from another. `Laptop`, `Ti`, `SUPER`, `Max-Q`, `Quadro` and `Ada` do, and stay.
-const NOISE: &str =
-    "nvidia geforce tesla amd ati radeon instinct intel arc apple graphics gpu generation edition";
+/// Words that tell no card or processor from another. `Laptop`, `Ti`, `SUPER`, `Max-Q`, `Quadro` and `Ada` do, and
+/// stay.
+const NOISE: &str = "nvidia geforce tesla amd ati radeon instinct intel arc apple graphics gpu generation edition \
+    cpu core processor gen 11th 12th 13th 14th";
 
 /// A name in a form that two writers agree on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Name {
-    /// What is left of it in small letters, without spaces: `rtx4090`, `a100sxm4`.
-    pub(super) key: String,
+    /// What is left of it in small letters: `rtx` and `4090`, `i9` and `13900k`.
+    pub(super) words: Vec<String>,
     /// The size of memory that it says, in GiB, which is what makers mean by the GB of a card.
     pub(super) gib: Option<u64>,
 }
@@ -16,36 +18,40 @@ pub(super) struct Name {
 impl Name {
     pub(super) fn parse(text: &str) -> Self {
         let text = without_brackets(&text.to_lowercase());
-        let words = text.split(|c: char| !c.is_alphanumeric());
-        let mut words = words.filter(|word| !word.is_empty() && !is_in(NOISE, word));
-        let (mut key, mut gib) = (String::new(), None);
+        // What follows is a processor's clock or its GPU.
+        let text = text.split('@').next().unwrap_or_default();
+        let text = text.split(" w/").next().unwrap_or_default();
+        // `16-Core Processor`
+        let parts = text.split_whitespace().filter(|part| !part.ends_with("-core"));
+        let words = parts.flat_map(|part| part.split(|c: char| !c.is_alphanumeric()));
+        let is_noise = |word: &str| NOISE.split(' ').any(|noise| noise == word);
+        let mut words = words.filter(|word| !word.is_empty() && !is_noise(word));
+        let mut name = Self { words: Vec::new(), gib: None };
         while let Some(word) = words.next() {
             let size = word.strip_suffix("gib").or_else(|| word.strip_suffix("gb"));
             let next = words.clone().next();
             if let Some(size) = size.and_then(|number| number.parse().ok()) {
-                gib = Some(size);
+                name.gib = Some(size);
             } else if let (Ok(size), Some("gb" | "gib")) = (word.parse(), next) {
-                gib = Some(size);
+                name.gib = Some(size);
                 words.next();
             } else {
-                key.push_str(word);
+                name.words.push(word.to_owned());
             }
         }
-        Self { key, gib }
+        name
+    }
+
+    /// Its words without spaces: `rtx4090`, `a100sxm4`.
+    pub(super) fn key(&self) -> String {
+        self.words.concat()
     }
 }
 
-/// Whether a list of words has this one.
-pub(super) fn is_in(list: &str, word: &str) -> bool {
-    list.split(' ').any(|one| one == word)
-}
-
-/// The names whose keys are like what was asked for: at most five, the nearest first, each once.
-pub(super) fn near<'a>(
-    asked: &str,
-    names: impl Iterator<Item = (&'a str, &'a str)>,
-) -> Vec<String> {
-    let likely = names.map(|(key, name)| (likeness(key, asked), name));
+/// The names that are like what was asked for: at most five, the nearest first, each once.
+pub(super) fn near(asked: &Name, names: impl Iterator<Item = &'static str>) -> Vec<String> {
+    let asked = asked.key();
+    let likely = names.map(|name| (likeness(&Name::parse(name).key(), &asked), name));
     let mut likely: Vec<(u8, &str)> = likely.filter(|(likeness, _)| *likeness >= 60).collect();
     likely.sort_by_key(|(likeness, _)| std::cmp::Reverse(*likeness));
     let mut names: Vec<String> = Vec::new();
@@ -91,29 +97,29 @@ mod tests {
 
     #[test]
     fn makers_and_brackets_are_left_out_and_a_size_is_set_apart() {
-        for (text, key, gib) in [
-            ("NVIDIA GeForce RTX 4090", "rtx4090", None),
-            ("NVIDIA A100-SXM4-80GB", "a100sxm4", Some(80)),
-            ("NVIDIA H100 80GB HBM3", "h100hbm3", Some(80)),
+        for (text, words, gib) in [
+            ("NVIDIA GeForce RTX 4090", "rtx 4090", None),
+            ("NVIDIA A100-SXM4-80GB", "a100 sxm4", Some(80)),
             ("Intel(R) Arc(tm) A770 Graphics (DG2)", "a770", None),
-            ("RTX 3060 12 GB", "rtx3060", Some(12)),
-            ("RTX 4090 Laptop GPU", "rtx4090laptop", None),
-            ("Quadro RTX 6000", "quadrortx6000", None),
-            ("RTX 6000 Ada Generation", "rtx6000ada", None),
+            ("RTX 3060 12 GB", "rtx 3060", Some(12)),
+            ("RTX 4090 Laptop GPU", "rtx 4090 laptop", None),
             ("8gb", "", Some(8)),
             ("gb", "gb", None),
             ("NVIDIA GB10", "gb10", None),
             (")(", "", None),
+            ("AMD Ryzen 9 7950X 16-Core Processor", "ryzen 9 7950x", None),
+            ("Intel(R) Core(TM) i7-9700K CPU @ 3.60GHz", "i7 9700k", None),
+            ("AMD RYZEN AI MAX+ 395 w/ Radeon 8060S", "ryzen ai max 395", None),
         ] {
             let name = Name::parse(text);
-            assert_eq!((name.key.as_str(), name.gib), (key, gib), "{text}");
+            assert_eq!((name.words.join(" ").as_str(), name.gib), (words, gib), "{text}");
         }
     }
 
     proptest! {
         #[test]
         fn no_text_makes_parsing_panic_and_every_name_is_like_itself(text in any::<String>(), other in any::<String>()) {
-            let (name, other) = (Name::parse(&text).key, Name::parse(&other).key);
+            let (name, other) = (Name::parse(&text).key(), Name::parse(&other).key());
             prop_assert!(name.is_empty() || likeness(&name, &name) == 100);
             prop_assert!(likeness(&name, &other) <= 100);
         }
