@@ -163,20 +163,3 @@ fn by_name(shards: &[Shard], tensors: &[Tensor]) -> Result<HashMap<Arc<str>, usi
     }
     Ok(by_name)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_other_shards_lie_beside_the_first_if_its_name_fits_the_count() {
-        let first = Path::new("/models/big-00001-of-00012.gguf");
-        let second = sibling(first, 0, 1, 12).unwrap();
-        assert_eq!(second, Path::new("/models/big-00002-of-00012.gguf"));
-        assert_eq!(sibling(&second, 1, 0, 12).unwrap(), first);
-        assert_eq!(sibling(first, 0, 1, 13), None);
-        assert_eq!(sibling(first, 1, 0, 12), None);
-        assert_eq!(sibling(Path::new("/models/big.gguf"), 0, 1, 2), None);
-        assert_eq!(sibling(Path::new("/"), 0, 1, 2), None);
-    }
-}

@@ -383,18 +383,3 @@ impl Iterator for Strings<'_> {
         self.read_next().map(|read| read.map(<[u8]>::to_vec))
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ids_are_those_of_gguf_h_and_thirteen_is_none() {
-        for id in 0..13 {
-            assert_eq!(ValueType::from_id(id).map(ValueType::id), Some(id));
-        }
-        assert_eq!(ValueType::from_id(9), Some(ValueType::Array));
-        assert_eq!(ValueType::from_id(13), None);
-        assert_eq!(ValueType::from_id(u32::MAX), None);
-    }
-}

@@ -126,14 +126,4 @@ mod tests {
             assert_eq!(PerSecond(bytes).to_string(), text);
         }
     }
-
-    #[test]
-    fn it_serialises_with_its_source_and_its_day_if_it_has_one() {
-        let peak = Bandwidth::new(5, BandwidthSource::Catalogue);
-        let json = serde_json::to_string(&peak).unwrap();
-        assert_eq!(json, r#"{"bytes_per_second":5,"source":"catalogue"}"#);
-        let json = serde_json::to_string(&measured(5)).unwrap();
-        assert!(json.ends_with(r#""source":"measured","date":"2026-11-21"}"#));
-        assert_eq!(serde_json::from_str::<Bandwidth>(&json).unwrap(), measured(5));
-    }
 }

@@ -196,34 +196,8 @@ fn share(bandwidth: u64, total: u64, of: u64) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{GpuProcess, MigSlice, Reading, share};
-    use crate::machine::{gib, mib};
-
-    #[test]
-    fn the_profile_is_what_follows_mig_in_its_name() {
-        let profile = |name| MigSlice::new(name).profile;
-        let slice = profile("NVIDIA A100-SXM4-40GB MIG 1g.5gb");
-        assert_eq!(slice.as_deref(), Some("1g.5gb"));
-        assert_eq!(profile("NVIDIA A100-SXM4-40GB"), None);
-        assert_eq!(profile("MIG "), None);
-    }
-
-    #[test]
-    fn a_device_is_a_slice_of_about_its_size() {
-        let mut slice = MigSlice::new("MIG 1g.10gb");
-        assert!(!slice.may_have(gib(10)));
-        slice.memory = Some(Reading::new(gib(10), gib(9)));
-        assert!(slice.may_have(gib(10)) && slice.may_have(gib(10) - mib(400)));
-        assert!(!slice.may_have(gib(20)) && !slice.may_have(gib(5)));
-    }
-
-    #[test]
-    fn an_eighth_of_the_memory_is_read_at_an_eighth_of_the_speed() {
-        assert_eq!(share(3_352, gib(10), gib(80)), Some(419));
-        assert_eq!(share(3_352, gib(90), gib(80)), Some(3_352));
-        assert_eq!(share(u64::MAX, u64::MAX, u64::MAX), Some(u64::MAX));
-        assert_eq!(share(1, 0, 0), None);
-    }
+    use super::GpuProcess;
+    use crate::machine::gib;
 
     #[test]
     fn a_name_is_the_last_part_of_a_path_of_either_kind() {

@@ -286,7 +286,7 @@ pub(super) fn short_name(description: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use super::{Gpu, GpuKind, short_name};
+    use super::{Gpu, short_name};
     use crate::machine::bytes::gib;
 
     #[test]
@@ -314,15 +314,5 @@ mod tests {
         ] {
             assert_eq!(short_name(description), name);
         }
-    }
-
-    #[test]
-    fn it_prints_what_a_person_needs() {
-        let card = Gpu::new("NVIDIA GeForce RTX 4090").total(gib(24));
-        let text = card.free(gib(22)).device("CUDA0").to_string();
-        assert_eq!(text, "RTX 4090 (CUDA0): 22.0 GiB free of 24.0 GiB");
-        let shared = Gpu::new("Apple M3").kind(GpuKind::Integrated);
-        let text = shared.total(gib(16)).to_string();
-        assert_eq!(text, "Apple M3: 16.0 GiB free of 16.0 GiB, shared with the host");
     }
 }

@@ -195,17 +195,3 @@ impl fmt::Display for UnusedGpu {
         write!(f, " is not used: {}", self.reason)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::{UnusedGpu, UnusedReason};
-    use crate::machine::Gpu;
-
-    #[test]
-    fn it_prints_the_card_and_the_reason() {
-        let gpu = Gpu::new("NVIDIA GeForce RTX 4090").device("CUDA0");
-        let reason = UnusedReason::NoBackend;
-        let text = UnusedGpu { gpu, reason }.to_string();
-        assert_eq!(text, "RTX 4090 (CUDA0) is not used: this build has no backend for it");
-    }
-}

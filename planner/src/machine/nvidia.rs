@@ -278,20 +278,16 @@ mod tests {
 
     /// The clock that `nvidia-smi -q` shows as the memory's maximum, the bus width in bits, and NVIDIA's
     /// data sheet in GB/s.
-    const CARDS: [(&str, u32, u32, u64); 13] = [
+    const CARDS: [(&str, u32, u32, u64); 9] = [
         ("GTX 1070, GDDR5", 4_004, 256, 256),
         ("GTX 1080 Ti, GDDR5X", 5_505, 352, 484),
         ("Tesla T4, GDDR6", 5_001, 256, 320),
-        ("RTX 3060, GDDR6", 7_501, 192, 360),
         ("RTX 3090, GDDR6X", 9_751, 384, 936),
-        ("RTX 4090, GDDR6X", 10_501, 384, 1_008),
         ("RTX 5090, GDDR7", 14_001, 512, 1_792),
         ("Tesla V100, HBM2", 877, 4_096, 900),
-        ("A100 40GB, HBM2", 1_215, 5_120, 1_555),
         ("A100 80GB SXM, HBM2e", 1_593, 5_120, 2_039),
         ("H100 SXM, HBM3", 2_619, 5_120, 3_350),
         ("H200, HBM3e", 3_201, 6_144, 4_800),
-        ("L40S, GDDR6", 9_001, 384, 864),
     ];
 
     #[test]

@@ -172,13 +172,6 @@ mod tests {
     }
 
     #[test]
-    fn what_pcie_does_not_have_is_no_rate() {
-        for (generation, lanes) in [(0, 16), (7, 16), (4, 0), (4, 33), (255, 255)] {
-            assert_eq!(PcieRate::new(generation, lanes), None);
-        }
-    }
-
-    #[test]
     fn an_idle_link_prints_what_it_can_do_first() {
         let link = PcieLink::new(rate(4, 16));
         let best = "PCIe 4.0 x16, 32 GB/s";

@@ -360,22 +360,11 @@ fn read_rate(figure: Option<Bandwidth>, share: f64, unknown: f64) -> (f64, Basis
 
 #[cfg(test)]
 mod tests {
-    use super::{Basis, HOST_SHARE, Rates, UNKNOWN_GPU};
+    use super::{Rates, UNKNOWN_GPU};
     use crate::machine::{Gpu, GpuKind, Host, gib};
 
     fn host() -> Host {
         Host::new(gib(64)).bandwidth(60_000_000_000)
-    }
-
-    #[test]
-    fn a_peak_counts_in_part_and_what_is_unknown_is_a_guess() {
-        let card = Gpu::new("card").bandwidth(1_000_000_000_000);
-        let Rates { gpus, host } = Rates::of(&[&card], &host());
-        assert!((gpus[0].bytes_per_second - 800e9).abs() < 1.0);
-        assert!((host.bytes_per_second - 60e9 * HOST_SHARE).abs() < 1.0);
-        assert_eq!([gpus[0].basis, host.basis], [Basis::Stated; 2]);
-        let Rates { gpus, host } = Rates::of(&[&Gpu::new("other")], &Host::new(gib(64)));
-        assert_eq!([gpus[0].basis, host.basis], [Basis::Guess; 2]);
     }
 
     #[test]
