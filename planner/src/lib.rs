@@ -12,7 +12,7 @@
 //! devices have free, [`memory`] what a placement costs, [`plan`] which placement is best. The crate `autoplace` loads
 //! what was planned, and lets llama.cpp itself confirm it first: a [`plan::Probe`].
 
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 #[cfg(test)]
 extern crate self as autoplace_planner;

@@ -6,18 +6,17 @@
 //! What a card may lawfully not tell (its clock, its link, its MIG slices, who uses it) is `None` and no note: virtual
 //! machines, WSL and older drivers leave some of it out.
 //!
-//! NVML has two memory queries. The second (driver 510 and later) tells the bytes that the driver keeps for itself
-//! apart. Where it is missing or refused the first is asked.
+//! Memory is asked by NVML's second query (driver 510 and later), which tells the bytes apart that the driver keeps for
+//! itself. A driver without it leaves a card without this figure: ggml's holds then.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt::Display;
-use std::mem::MaybeUninit;
 use std::path::Path;
 
 use nvml_wrapper::enum_wrappers::device::Clock;
 use nvml_wrapper::enums::device::UsedGpuMemory;
-use nvml_wrapper::error::{NvmlError, nvml_sym, nvml_try};
+use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 
 use super::cards::{GpuProcess, MigSlice};
@@ -139,24 +138,17 @@ fn gpu(nvml: &Nvml, index: u32, driver: &Option<String>, notes: &mut Notes) -> O
         id.map_err(|error| told("has an odd PCI address", &error)).ok()
     });
     let mut unified = false;
-    let memory = match second_query(&device) {
+    let memory = match memory(&device) {
         Ok(reading) => Some(reading),
         Err(NvmlError::GpuLost) => {
             told("is skipped", &"it fell off the bus");
             return None;
         }
-        Err(second) => match first_query(nvml, &device) {
-            Ok(reading) => {
-                let what = "answers only NVML's first memory query, the second says";
-                told(what, &second);
-                Some(reading)
-            }
-            Err(first) => {
-                told("does not tell its memory", &first);
-                unified = matches!(second, NvmlError::NotSupported);
-                None
-            }
-        },
+        Err(error) => {
+            told("does not tell its memory", &error);
+            unified = matches!(error, NvmlError::NotSupported);
+            None
+        }
     };
     Some(NvidiaGpu {
         name: name.unwrap_or_else(|()| about.clone()),
@@ -174,22 +166,9 @@ fn gpu(nvml: &Nvml, index: u32, driver: &Option<String>, notes: &mut Notes) -> O
 }
 
 /// `nvmlDeviceGetMemoryInfo_v2`.
-fn second_query(device: &Device<'_>) -> Result<Reading, NvmlError> {
+fn memory(device: &Device<'_>) -> Result<Reading, NvmlError> {
     let memory = device.memory_info()?;
     Ok(Reading::new(memory.total, memory.free).reserved(memory.reserved))
-}
-
-/// `nvmlDeviceGetMemoryInfo`, which `nvml-wrapper` loads and has no function for.
-#[allow(unsafe_code, reason = "the one call of NVML's that its wrapper leaves to its users")]
-fn first_query(nvml: &Nvml, device: &Device<'_>) -> Result<Reading, NvmlError> {
-    let query = nvml_sym(nvml.lib().nvmlDeviceGetMemoryInfo.as_ref())?;
-    let mut memory = MaybeUninit::zeroed();
-    // SAFETY: the symbol has the type that nvml.h declares, the handle is of a device of this NVML, which is
-    // initialised as long as it is borrowed, and all of the struct that is written to is ours.
-    nvml_try(unsafe { query(device.handle(), memory.as_mut_ptr()) })?;
-    // SAFETY: three integers, of which zeros are valid ones.
-    let memory = unsafe { memory.assume_init() };
-    Ok(Reading::new(memory.total, memory.free))
 }
 
 /// The peak at which the card's memory is read, in bytes per second.
@@ -235,7 +214,7 @@ fn slices(device: &Device<'_>) -> Option<Vec<MigSlice>> {
         let slice = answer("MIG slice", device.mig_device_by_index(place))?;
         let mut described = MigSlice::new(&answer("MIG slice's name", slice.name())?);
         described.uuid = answer("MIG slice's UUID", slice.uuid());
-        described.memory = answer("MIG slice's memory", second_query(&slice));
+        described.memory = answer("MIG slice's memory", memory(&slice));
         Some(described)
     });
     Some(slices.collect())

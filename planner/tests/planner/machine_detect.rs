@@ -164,7 +164,7 @@ fn of_cards_and_their_slices_everything_is_known_that_the_driver_or_a_data_sheet
     let second = h100_with(&slice(0, "1g.10gb", 10)).replace(":01:", ":02:");
     let both = rtx_4090() + &second;
     let clocked = rtx_4090() + "memory_clock 11001\nbus_width 384\npcie 4 16 1 16\ncompute 9 5\n";
-    let silent = "gpu NVIDIA GB10\npci 0000000F:01:00.0\nv2_error 3\nv1_error 3\n";
+    let silent = "gpu NVIDIA GB10\npci 0000000F:01:00.0\nmemory_error 3\n";
     let unified = format!("{silent}memory_clock 9\nbus_width 9\npcie 5 4 5 4\n");
     let gb10 = GgmlDevice::new("CUDA0", "CUDA", GgmlKind::IntegratedGpu)
         .description("NVIDIA GB10")

@@ -93,7 +93,7 @@ fn no_library_in_the_usual_place_is_no_news() {
 
 #[test]
 fn every_start_of_the_library_is_ended_and_it_can_start_again() {
-    let nvml = ScriptedNvml::without(&["-DNVML_NO_MEMORY_V2"], &rtx_4090());
+    let nvml = ScriptedNvml::new(&rtx_4090());
     let first = nvidia::detect_at(&nvml.library());
     let second = nvidia::detect_at(&nvml.library());
     assert_eq!(first, second);
@@ -195,7 +195,7 @@ fn the_slices_of_a_card_in_mig_mode_are_told_wherever_they_are() {
 
 #[test]
 fn only_memory_that_cannot_be_counted_is_taken_for_the_hosts() {
-    let card = |code: u32| format!("{}v2_error {code}\nv1_error {code}\n", rtx_4090());
+    let card = |code: u32| format!("{}memory_error {code}\n", rtx_4090());
     assert!(detect(&card(NOT_SUPPORTED)).gpus[0].unified);
     assert!(!detect(&card(NO_PERMISSION)).gpus[0].unified);
     assert!(!detect(&rtx_4090()).gpus[0].unified);

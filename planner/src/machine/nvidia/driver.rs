@@ -12,7 +12,7 @@ use nvml_wrapper::enum_wrappers::device::TemperatureSensor;
 use nvml_wrapper::{Device, Nvml};
 use serde::{Deserialize, Serialize};
 
-use super::{answer, first_query, open, others_and_us, second_query, slices};
+use super::{answer, memory, open, others_and_us, slices};
 use crate::machine::cards::GpuProcess;
 use crate::machine::gpu::Reading;
 use crate::machine::pci::PciId;
@@ -118,7 +118,7 @@ impl Driver {
         };
         let temperature = device.temperature(TemperatureSensor::Gpu);
         CardState {
-            memory: second_query(&device).or_else(|_| first_query(&self.nvml, &device)).ok(),
+            memory: memory(&device).ok(),
             temperature: answer("temperature", temperature),
             throttle: throttle(&device),
         }

@@ -12,8 +12,7 @@
  *     handle_error <code>     what getting the card's handle returns
  *     name_error <code>
  *     pci_error <code>
- *     v2_error <code>         what the second memory query returns
- *     v1_error <code>         what the first memory query returns
+ *     memory_error <code>     what the second memory query returns
  *     memory_clock <MHz>      its maximum
  *     bus_width <bits>
  *     pcie <generation> <lanes> <generation now> <lanes now>
@@ -49,7 +48,7 @@ struct process_name { unsigned int pid; char path[256]; };
 struct card {
     char name[96], uuid[96], pci[32];
     unsigned long long total, free, reserved;
-    int handle_error, name_error, pci_error, v1_error, v2_error;
+    int handle_error, name_error, pci_error, memory_error;
     unsigned int memory_clock, bus_width, pcie[4];
     struct processes compute, graphics;
     unsigned int temperature;
@@ -64,7 +63,6 @@ struct pci_info {
     unsigned int domain, bus, device, pci_device_id, pci_subsystem_id;
     char bus_id[32];
 };
-struct memory { unsigned long long total, free, used; };
 struct memory_v2 { unsigned int version; unsigned long long total, reserved, free, used; };
 
 static struct card cards[MAX_CARDS], slices[MAX_SLICES];
@@ -148,8 +146,7 @@ static void read_script(void) {
         else if (!strcmp(text, "handle_error")) card->handle_error = atoi(rest);
         else if (!strcmp(text, "name_error")) card->name_error = atoi(rest);
         else if (!strcmp(text, "pci_error")) card->pci_error = atoi(rest);
-        else if (!strcmp(text, "v2_error")) card->v2_error = atoi(rest);
-        else if (!strcmp(text, "v1_error")) card->v1_error = atoi(rest);
+        else if (!strcmp(text, "memory_error")) card->memory_error = atoi(rest);
         else if (!strcmp(text, "memory_clock")) card->memory_clock = atoi(rest);
         else if (!strcmp(text, "bus_width")) card->bus_width = atoi(rest);
         else if (!strcmp(text, "pcie")) sscanf(rest, "%u %u %u %u", &card->pcie[0], &card->pcie[1], &card->pcie[2], &card->pcie[3]);
@@ -221,17 +218,9 @@ int nvmlDeviceGetPciInfo_v3(struct card *card, struct pci_info *info) {
     return copy(info->bus_id, sizeof info->bus_id, card->pci);
 }
 
-int nvmlDeviceGetMemoryInfo(struct card *card, struct memory *memory) {
-    if (card->v1_error) return card->v1_error;
-    memory->total = card->total;
-    memory->free = card->free;
-    memory->used = card->total - card->free;
-    return SUCCESS;
-}
-
 #ifndef NVML_NO_MEMORY_V2
 int nvmlDeviceGetMemoryInfo_v2(struct card *card, struct memory_v2 *memory) {
-    if (card->v2_error) return card->v2_error;
+    if (card->memory_error) return card->memory_error;
     if (memory->version != (sizeof *memory | 2u << 24)) return VERSION_MISMATCH;
     memory->total = card->total;
     memory->reserved = card->reserved;
