@@ -6,6 +6,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
+use super::ParseError;
+
 /// A day of the Gregorian calendar, in UTC. It prints, parses and serialises as ISO 8601 writes it.
 ///
 /// ```
@@ -20,13 +22,6 @@ pub struct Date {
     year: u16,
     month: u8,
     day: u8,
-}
-
-/// The text was not a day.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is not a day such as 2026-11-21")]
-pub struct DateError {
-    text: String,
 }
 
 impl Date {
@@ -74,9 +69,9 @@ impl fmt::Display for Date {
 }
 
 impl FromStr for Date {
-    type Err = DateError;
+    type Err = ParseError;
 
-    fn from_str(text: &str) -> Result<Self, DateError> {
+    fn from_str(text: &str) -> Result<Self, ParseError> {
         let mut parts = text.splitn(3, '-');
         let mut part = || parts.next()?.parse::<u16>().ok();
         let (year, month, day) = (part(), part(), part());
@@ -86,7 +81,7 @@ impl FromStr for Date {
             .and_then(|((year, month), day)| Self::new(year, month, day))
             // Signs, and missing zeros.
             .filter(|date| date.to_string() == text)
-            .ok_or_else(|| DateError { text: text.to_owned() })
+            .ok_or_else(|| ParseError::new(text, "not a day such as 2026-11-21"))
     }
 }
 

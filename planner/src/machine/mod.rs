@@ -20,6 +20,20 @@ macro_rules! serde_as_text {
     };
 }
 
+/// A text is not what it should name: a day, a PCI address, a type for the KV cache.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is {what}")]
+pub struct ParseError {
+    text: String,
+    what: &'static str,
+}
+
+impl ParseError {
+    pub(crate) fn new(text: &str, what: &'static str) -> Self {
+        Self { text: text.to_owned(), what }
+    }
+}
+
 mod bandwidth;
 pub mod bytes;
 mod cache;
@@ -49,7 +63,7 @@ pub use cache::MeasurementCache;
 pub use cards::{GpuProcess, MigSlice};
 pub use catalogue::CatalogueError;
 pub(crate) use catalogue::every_card;
-pub use date::{Date, DateError};
+pub use date::Date;
 pub use detect::Detector;
 pub use file::MachineError;
 pub use gpu::{Gpu, GpuKind, Reading};
@@ -60,7 +74,7 @@ pub use measured::{
 };
 pub use merge::{GgmlDevice, GgmlKind};
 pub use nvidia::ThrottleReason;
-pub use pci::{PciId, PciIdError};
+pub use pci::PciId;
 pub use pcie::{PcieLink, PcieRate};
 pub use pools::{Pool, Pools};
 pub use tree::Note;

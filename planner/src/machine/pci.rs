@@ -5,6 +5,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use super::ParseError;
+
 /// Where a card sits on the PCI bus: domain, bus, device, function.
 ///
 /// Every source writes it its own way: NVML `00000000:01:00.0` (eight digits of domain, upper-case), ggml
@@ -26,13 +28,6 @@ pub struct PciId {
     function: u8,
 }
 
-/// The text was not a PCI address.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is not a PCI address such as 0000:01:00.0")]
-pub struct PciIdError {
-    text: String,
-}
-
 impl PciId {
     /// A card's address from its parts. `device` has five bits and `function` three; higher bits are dropped.
     pub const fn new(domain: u32, bus: u8, device: u8, function: u8) -> Self {
@@ -48,10 +43,11 @@ impl fmt::Display for PciId {
 }
 
 impl FromStr for PciId {
-    type Err = PciIdError;
+    type Err = ParseError;
 
-    fn from_str(text: &str) -> Result<Self, PciIdError> {
-        parse(text).ok_or_else(|| PciIdError { text: text.to_owned() })
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        let what = "not a PCI address such as 0000:01:00.0";
+        parse(text).ok_or_else(|| ParseError::new(text, what))
     }
 }
 

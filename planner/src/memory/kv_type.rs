@@ -6,6 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::gguf::TensorType;
+use crate::machine::ParseError;
 
 /// One line per type, the widest first.
 macro_rules! kv_types {
@@ -69,23 +70,15 @@ impl fmt::Display for KvType {
     }
 }
 
-/// The text names no type that the cache can be stored in.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "`{text}` is no type for the KV cache: it takes f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 and iq4_nl"
-)]
-pub struct KvTypeError {
-    text: String,
-}
-
 impl FromStr for KvType {
-    type Err = KvTypeError;
+    type Err = ParseError;
 
-    fn from_str(text: &str) -> Result<Self, KvTypeError> {
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        let what = "no type for the KV cache: it takes f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 and iq4_nl";
         Self::ALL
             .into_iter()
             .find(|ty| ty.tensor_type().name().eq_ignore_ascii_case(text))
-            .ok_or_else(|| KvTypeError { text: text.to_owned() })
+            .ok_or_else(|| ParseError::new(text, what))
     }
 }
 

@@ -25,7 +25,7 @@ pub(crate) use estimate::full_windows;
 pub use estimate::{Estimate, Place, Uncertainty};
 pub use footprint::{Footprint, Footprints};
 pub use headroom::{Headroom, HeadroomParts, WSL_HEADROOM, Workload};
-pub use kv_type::{KvType, KvTypeError};
+pub use kv_type::KvType;
 pub(crate) use pattern::OverrideRules;
 pub use pooling::Pooling;
 pub use rope::{Rope, RopeScaling};
