@@ -62,138 +62,87 @@ fn plain_architectures_are_known_and_others_say_why_not() {
     }
 }
 
-/// Checks rows of an architecture, its keys, and what is kept: `gemma2 attention.sliding_window=512: 64@512 64`.
-#[track_caller]
-fn keep(table: &str) {
-    for row in table.lines().map(str::trim).filter(|row| !row.is_empty()) {
-        let (header, blocks) = row.split_once(": ").unwrap();
-        let (architecture, keys) = header.split_once(' ').unwrap_or((header, ""));
-        assert_eq!(kept(architecture, keys), blocks, "{row}");
-    }
-}
+/// An architecture, keys of its header, and what is kept. `$mla` and `$ssm` stand for keys that belong together.
+const KEPT: &str = "
+    # Key heads may differ from block to block.
+    llama attention.head_count_kv=4,1: 64 16
 
-#[test]
-fn key_heads_may_differ_from_block_to_block() {
-    keep("llama attention.head_count_kv=4,1: 64 16");
-}
+    # gemma2: every second block is full, and the window is 4096 if the header does not say. Last, heads of another
+    # size in the window.
+    gemma2: 64@4096 64
+    gemma2 attention.sliding_window=512: 64@512 64
+    gemma2 attention.sliding_window=512 attention.sliding_window_pattern=0,1: 64 64@512
+    gemma2 attention.key_length_swa=8 attention.value_length_swa=8: 32@4096 64
+    # gemma3: a window only if the header says so; of two blocks no sixth is full. What we have not seen llama.cpp do
+    # is unknown.
+    gemma3 attention.sliding_window=1024: 64@1024 64@1024
+    gemma3 attention.sliding_window=0: 64 64
+    gemma3 attention.sliding_window=1024 attention.sliding_window_pattern=1,0,1: unknown
+    # phi3 reads it and disables it; of cohere2moe the first of every four is full.
+    phi3 attention.sliding_window=2047: 64 64
+    cohere2moe attention.sliding_window=8: 64 64@8
+    # The architecture's own, whatever the header says but 0.
+    llama4: 64@8192 64@8192
+    llama4 attention.sliding_window=77: 64@8192 64@8192
+    llama4 attention.sliding_window=0: 64 64
 
-#[test]
-fn all_but_the_last_of_every_so_many_blocks_are_windowed_unless_listed() {
-    // gemma2: every second block is full, and the window is 4096 if the header does not say. Last, heads of another
-    // size in the window.
-    keep(
-        "gemma2: 64@4096 64
-        gemma2 attention.sliding_window=512: 64@512 64
-        gemma2 attention.sliding_window=512 attention.sliding_window_pattern=0,1: 64 64@512
-        gemma2 attention.key_length_swa=8 attention.value_length_swa=8: 32@4096 64",
-    );
-    // gemma3: a window only if the header says so; of two blocks no sixth is full. What we have not seen llama.cpp do
-    // is unknown.
-    keep(
-        "gemma3 attention.sliding_window=1024: 64@1024 64@1024
-        gemma3 attention.sliding_window=0: 64 64
-        gemma3 attention.sliding_window=1024 attention.sliding_window_pattern=1,0,1: unknown",
-    );
-    // phi3 reads it and disables it; of cohere2moe the first of every four is full.
-    keep(
-        "phi3 attention.sliding_window=2047: 64 64
-        cohere2moe attention.sliding_window=8: 64 64@8",
-    );
-    // The architecture's own, whatever the header says but 0.
-    keep(
-        "llama4: 64@8192 64@8192
-        llama4 attention.sliding_window=77: 64@8192 64@8192
-        llama4 attention.sliding_window=0: 64 64",
-    );
-    let flags = model("gemma2", "");
-    let flags = flags.array_bool("gemma2.attention.sliding_window_pattern", &[false, true]);
-    let windows = profile(&flags).state;
-    assert_eq!(windows.windows(), Some(&[false, true][..]));
-}
+    # Blocks that use an earlier cache keep nothing. The last two of their own must be one windowed and one full.
+    gemma4 $shared attention.shared_kv_layers=2: 64@512 64@512 64 - -
+    gemma4 $shared attention.shared_kv_layers=1: unknown
 
-#[test]
-fn blocks_that_use_an_earlier_cache_keep_nothing() {
-    // The last two blocks of their own must be one windowed and one full.
-    for (shared, blocks) in [(2, "64@512 64@512 64 - -"), (1, "unknown")] {
-        let keys =
-            "block_count=5 attention.sliding_window=512 attention.sliding_window_pattern=1,1,0,1,0";
-        let keys = format!("{keys} attention.shared_kv_layers={shared}");
-        assert_eq!(kept("gemma4", &keys), blocks);
-    }
-}
+    # A hybrid keeps a state where it has no key heads, or as an interval or a list says. The past is that of a
+    # convolution over the inner width and two groups of two states. llama.cpp divides by the interval.
+    lfm2 attention.head_count_kv=0,2 shortconv.l_cache=3: r128/s0 32
+    lfm2 attention.head_count_kv=0,2 shortconv.l_cache=3 attention.sliding_window=16: r128/s0 32@16
+    qwen35 $ssm ssm.state_size=16: r576/s2048 r576/s2048
+    qwen35 $ssm ssm.state_size=16 full_attention_interval=2: r576/s2048 64
+    qwen35 $ssm ssm.state_size=16 attention.recurrent_layers=0,1: 64 r576/s2048
+    qwen35 $ssm ssm.state_size=16 full_attention_interval=0: unknown
+    mamba2 attention.head_count=0 $ssm ssm.state_size=16: r576/s2048 r576/s2048
+    mamba2 attention.head_count=0 $ssm ssm.state_size=4294967295: unknown
 
-#[test]
-fn a_hybrid_keeps_a_state_where_it_has_no_key_heads() {
-    keep(
-        "lfm2 attention.head_count_kv=0,2 shortconv.l_cache=3: r128/s0 32
-        lfm2 attention.head_count_kv=0,2 shortconv.l_cache=3 attention.sliding_window=16: r128/s0 32@16",
-    );
-}
+    # Compressed keys are one for all heads, and an indexer keeps keys of its own beside them. From so long a context on
+    # llama.cpp has a list of its own, which begins with these.
+    deepseek2 $head $mla: c576 c576
+    deepseek2 $head attention.key_length_mla=192 attention.value_length_mla=0: unknown
+    glm-dsa $head $mla attention.indexer.key_length=128: c576+i128 c576+i128
+    glm-dsa $head $mla attention.indexer.key_length=128 attention.indexer.types=1,0: c576+i128 c576
+    glm-dsa $head $mla attention.indexer.key_length=128 context_length=1048576 block_count=7: \
+        c576+i128 c576+i128 c576+i128 c576 c576 c576 c576+i128
 
-#[test]
-fn an_interval_or_a_list_says_which_blocks_of_a_hybrid_attend() {
-    // The past is that of a convolution over the inner width and two groups of two states. llama.cpp divides by the
-    // interval.
-    for (keys, blocks) in [
-        ("", "r576/s2048 r576/s2048"),
-        ("full_attention_interval=2", "r576/s2048 64"),
-        ("attention.recurrent_layers=0,1", "64 r576/s2048"),
-        ("full_attention_interval=0", "unknown"),
-    ] {
-        let ssm = "ssm.conv_kernel=4 ssm.inner_size=128 ssm.state_size=16 ssm.group_count=2";
-        assert_eq!(kept("qwen35", &format!("{ssm} {keys}")), blocks, "{keys}");
-    }
-}
-
-#[test]
-fn a_recurrent_state_is_a_past_and_a_state_of_each_sequence() {
-    for (size, blocks) in [(16, "r576/s2048 r576/s2048"), (u32::MAX, "unknown")] {
-        let ssm = "ssm.conv_kernel=4 ssm.inner_size=128 ssm.group_count=2";
-        let keys = format!("attention.head_count=0 {ssm} ssm.state_size={size}");
-        assert_eq!(kept("mamba2", &keys), blocks);
-    }
-}
+    # Layers that no file holds are counted as llama.cpp counts them.
+    nanbeige num_loops=3: 64 64 64 64 64 64
+    graniteswitch: 64 64 16";
 
 /// Keys of 576 elements and values of 512.
 const ONE_HEAD: &str =
     "attention.head_count_kv=1 attention.key_length=576 attention.value_length=512";
 
 #[test]
-fn compressed_keys_are_one_for_all_heads() {
-    for (k, v, blocks) in [(192, 128, "c576 c576"), (192, 0, "unknown")] {
-        let mla = format!("attention.key_length_mla={k} attention.value_length_mla={v}");
-        assert_eq!(kept("deepseek2", &format!("{ONE_HEAD} {mla}")), blocks);
+fn what_a_block_keeps_follows_from_the_architecture_and_its_keys() {
+    let shared =
+        "block_count=5 attention.sliding_window=512 attention.sliding_window_pattern=1,1,0,1,0";
+    let table = KEPT
+        .replace("$shared", shared)
+        .replace("$ssm", "ssm.conv_kernel=4 ssm.inner_size=128 ssm.group_count=2")
+        .replace("$head", ONE_HEAD)
+        .replace("$mla", "attention.key_length_mla=192 attention.value_length_mla=128");
+    let rows = table.lines().map(str::trim);
+    for row in rows.filter(|row| !row.is_empty() && !row.starts_with('#')) {
+        let (header, blocks) = row.split_once(": ").unwrap();
+        let (architecture, keys) = header.split_once(' ').unwrap_or((header, ""));
+        assert_eq!(kept(architecture, keys), blocks, "{row}");
+        let state = profile(&model(architecture, keys)).state;
+        assert_eq!(state.is_compressed(), blocks.starts_with('c'), "{row}");
     }
+    let flags = model("gemma2", "");
+    let flags = flags.array_bool("gemma2.attention.sliding_window_pattern", &[false, true]);
+    let windows = profile(&flags).state;
+    assert_eq!(windows.windows(), Some(&[false, true][..]));
     assert!(!profile(&model("deepseek2", ONE_HEAD)).state.is_compressed());
-}
-
-#[test]
-fn an_indexer_keeps_keys_of_its_own_beside_compressed_ones() {
-    let mla = "attention.key_length_mla=192 attention.value_length_mla=128";
-    let keys = format!("{ONE_HEAD} {mla} attention.indexer.key_length=128");
-    assert!(profile(&model("glm-dsa", &keys)).state.is_compressed());
-    for (more, blocks) in [
-        ("", "c576+i128 c576+i128"),
-        ("attention.indexer.types=1,0", "c576+i128 c576"),
-        // From so long a context on llama.cpp has a list of its own, which begins with these.
-        (
-            "context_length=1048576 block_count=7",
-            "c576+i128 c576+i128 c576+i128 c576 c576 c576 c576+i128",
-        ),
-    ] {
-        assert_eq!(kept("glm-dsa", &format!("{keys} {more}")), blocks, "{more}");
-    }
-}
-
-#[test]
-fn layers_that_no_file_holds_are_counted_as_llama_cpp_counts_them() {
     let looped = profile(&model("nanbeige", "num_loops=3"));
     assert_eq!((looped.n_layer(), looped.hparams.n_layer_stored), (6, 2));
     assert_eq!(profile(&model("graniteswitch", "")).full_offload(), 4);
-    keep(
-        "nanbeige num_loops=3: 64 64 64 64 64 64
-        graniteswitch: 64 64 16",
-    );
 }
 
 /// One architecture of each law.
