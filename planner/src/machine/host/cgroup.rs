@@ -59,16 +59,10 @@ pub(super) fn bounds(tree: Tree<'_>, notes: &mut Notes) -> Vec<Bound> {
             continue;
         };
         for folder in folders(version, &group, &mounts, notes) {
-            if version == Version::V2 {
-                bounds.extend(v2_bound(tree, &folder, notes));
-                continue;
-            }
-            bounds.extend(v1_bound(tree, &folder, notes));
-            // A group passes its limit on to the groups below it unless it says 0. Always so since Linux 5.11.
-            let parent = folder.rsplit_once('/').map_or("", |(parent, _)| parent);
-            let passes_on = tree.read(&format!("{parent}/memory.use_hierarchy"), notes);
-            if passes_on.is_some_and(|text| text.trim() == "0") {
-                break;
+            match version {
+                Version::V2 => bounds.extend(v2_bound(tree, &folder, notes)),
+                // A group passes its limit on to those below it: always so since Linux 5.11, unless it said 0 before.
+                Version::V1 => bounds.extend(v1_bound(tree, &folder, notes)),
             }
         }
     }
