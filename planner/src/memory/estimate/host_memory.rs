@@ -66,31 +66,14 @@ impl HostMemory {
             && repackable(weight)
     }
 
-    /// Whether a GPU pins the memory of this weight: if it could do what the weight is for.
-    pub(super) fn pins(&self, weight: &StoredWeight) -> bool {
-        let Pinned::Yes(family) = self.pinned else {
-            return false;
-        };
-        // What is pinned becomes plain memory with a mapped file (llama-model-loader.cpp, `create_tensor`).
-        !self.mmap
-            && match weight.group {
-                Group::Input => family.looks_up(weight.ty, weight.ne0),
-                _ => !weight.is_matrix() || family.multiplies(weight.ty),
-            }
-    }
-
-    /// What pinned memory takes beside the weights in it: of Vulkan, 32 bytes per buffer of at most a GiB
-    /// (ggml-vulkan.cpp, `ggml_backend_vk_host_buffer_type_alloc_buffer`).
-    pub(super) fn beside_pinned(&self, bytes: u64) -> u64 {
+    /// What pinned memory takes beside the host's weights: of Vulkan, 32 bytes per buffer of at most a GiB
+    /// (ggml-vulkan.cpp, `ggml_backend_vk_host_buffer_type_alloc_buffer`). What is pinned becomes plain memory with a
+    /// mapped file (llama-model-loader.cpp, `create_tensor`).
+    pub(super) fn beside(&self, bytes: u64) -> u64 {
         match self.pinned {
-            Pinned::Yes(Family::Vulkan) => bytes.div_ceil(1 << 30).saturating_mul(32),
+            Pinned::Yes(Family::Vulkan) if !self.mmap => bytes.div_ceil(1 << 30).saturating_mul(32),
             _ => 0,
         }
-    }
-
-    /// Whether the number of the host's buffers makes a difference: it depends on the order of the weights.
-    pub(super) const fn counts_buffers(&self) -> bool {
-        matches!(self.pinned, Pinned::Yes(Family::Vulkan)) && !self.mmap
     }
 
     /// Whether the host keeps a tied embedding twice: where the lookup and the product choose different buffer types.

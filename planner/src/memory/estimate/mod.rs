@@ -27,7 +27,7 @@ use self::buffers::{Buffers, ComputeBytes};
 use self::host_memory::Pinned;
 use self::kv::{KvCost, KvTable};
 use self::weights::{WeightCost, WeightTable};
-use super::backend::BackendRules;
+use super::backend::{BackendRules, Family};
 use super::pattern::OverrideRules;
 use super::{ContextParams, ContextSizes, Error, Footprint, Footprints, TensorOverride};
 
@@ -103,6 +103,11 @@ impl Estimate {
         let known =
             matches!(profile.state, StateLaw::Known { .. }) && profile.weights.unplaced.is_empty();
         let known_rules = gpus.iter().all(|gpu| BackendRules::are_exact_for(gpu));
+        let known_host = match pinned {
+            // How many buffers it makes depends on the order of the weights.
+            Pinned::Yes(Family::Vulkan) => params.mmap,
+            pinned => pinned != Pinned::Perhaps,
+        };
         let cells = (kv.window_cells(), matches!(pinned, Pinned::Yes(_)));
         Ok(Self {
             n_layer: profile.n_layer(),
@@ -114,7 +119,7 @@ impl Estimate {
             output: params.output_bytes(profile, &sizes),
             sizes,
             known,
-            exact: known && known_rules && pinned != Pinned::Perhaps,
+            exact: known && known_rules && known_host,
         })
     }
 
@@ -238,7 +243,7 @@ impl Estimate {
     /// 255 bytes per tensor, and where Vulkan pins the host's memory (a file that is not mapped) some 32 bytes per
     /// GiB more or less.
     pub const fn is_exact(&self) -> bool {
-        self.exact && !self.weights.counts_buffers()
+        self.exact
     }
 }
 

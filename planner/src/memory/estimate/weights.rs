@@ -63,22 +63,16 @@ struct Layer {
     by_rules: Vec<u64>,
     /// On the host.
     host: u64,
-    /// Of that, what lies in memory that a GPU has pinned.
-    pinned: u64,
     /// The largest matrices, which a GPU may borrow for a large batch.
     largest: Largest,
 }
 
 impl Layer {
-    fn add(&mut self, weight: &StoredWeight, rules: &[BackendRules], host: &HostMemory) {
+    fn add(&mut self, weight: &StoredWeight, rules: &[BackendRules]) {
         for (bytes, rules) in self.by_rules.iter_mut().zip(rules) {
             *bytes = bytes.saturating_add(weight.alloc(rules));
         }
-        let bytes = weight.alloc(&BackendRules::HOST);
-        self.host = self.host.saturating_add(bytes);
-        if host.pins(weight) {
-            self.pinned = self.pinned.saturating_add(bytes);
-        }
+        self.host = self.host.saturating_add(weight.alloc(&BackendRules::HOST));
         if weight.is_matrix() {
             self.largest.add(weight);
         }
@@ -176,11 +170,6 @@ impl WeightTable {
         self
     }
 
-    /// Whether the host's bytes depend on the number of its buffers.
-    pub(super) const fn counts_buffers(&self) -> bool {
-        self.host.counts_buffers()
-    }
-
     fn sums(&self) -> Sums {
         let (stored, rules) = (&self.stored, &self.rules);
         let empty = Layer { by_rules: vec![0; rules.len()], ..Layer::default() };
@@ -226,7 +215,7 @@ impl WeightTable {
                     Group::Rope => &mut sums.rope,
                 },
             };
-            layer.add(weight, rules, &self.host);
+            layer.add(weight, rules);
         }
         sums
     }
@@ -265,7 +254,6 @@ impl WeightTable {
             gpu_largest: vec![Largest::default(); n_gpus],
             astray: sums.fixed_gpus.iter().any(|&bytes| bytes > 0) || fixed.largest.output > 0,
         };
-        let mut pinned = fixed.pinned;
         let mut put = |layer: &Layer, place| match place {
             Place::Gpu(gpu) if gpu < n_gpus => {
                 let bytes = layer.by_rules[self.rules_of[gpu]];
@@ -275,7 +263,6 @@ impl WeightTable {
             _ => {
                 cost.host_largest = cost.host_largest.max(layer.largest);
                 cost.host = cost.host.saturating_add(layer.host);
-                pinned = pinned.saturating_add(layer.pinned);
             }
         };
         put(&sums.input, Place::Host);
@@ -295,7 +282,7 @@ impl WeightTable {
                 put(&sums.rope, place);
             }
         }
-        cost.host = cost.host.saturating_add(self.host.beside_pinned(pinned));
+        cost.host = cost.host.saturating_add(self.host.beside(cost.host));
         if assignment.output == Place::Host {
             cost.host_largest = cost.host_largest.max(sums.tied.largest);
         }
