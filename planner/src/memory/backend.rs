@@ -219,24 +219,6 @@ mod tests {
     use crate::gguf::TensorType as T;
 
     #[test]
-    fn tensors_are_aligned_and_cuda_pads_their_rows_to_512_elements() {
-        for (rules, ty, ne0, bytes, alloc) in [
-            // 4096 is a multiple of 512: nothing is added.
-            (Rules::CUDA, T::Q4_K, 4096, 9_437_184, 9_437_184),
-            // 2304 = 4 * 512 + 256: one more block of 256 elements, 144 bytes; 144 is no multiple of 128.
-            (Rules::CUDA, T::Q4_K, 2304, 1_296_000, 1_296_256),
-            // Plain numbers have no rows to pad: 64 floats are 256 bytes.
-            (Rules::CUDA, T::F32, 64, 256, 256),
-            (Rules::CUDA, T::F32, 5, 20, 128),
-            (Rules::HOST, T::Q8_0, 32, 34, 64),
-            (Rules::METAL, T::Q8_0, 32, 34, 64),
-            (Rules::VULKAN, T::Q8_0, 32, 34, 256),
-        ] {
-            assert_eq!(rules.alloc(ty, ne0, bytes), alloc, "{rules:?} {ty} {ne0}");
-        }
-    }
-
-    #[test]
     fn an_unknown_backend_takes_the_most_of_all() {
         let unknown = Rules::of("SomethingNew");
         for rules in [Rules::CUDA, Rules::VULKAN, Rules::METAL] {

@@ -132,24 +132,6 @@ mod tests {
     use crate::memory::Split;
 
     #[test]
-    fn layers_are_taken_from_the_end_the_output_layer_first() {
-        for (n_gpu_layers, points, counts) in [
-            (1, &[1.0][..], &[1][..]),
-            (3, &[1.0], &[3]),
-            // Full offload is one more than the blocks, and more is the same.
-            (5, &[1.0], &[5]),
-            (99, &[1.0], &[5]),
-            (0, &[1.0], &[]),
-            (5, &[], &[]),
-            // The first quarter of the layers, rounded up.
-            (5, &[0.25, 1.0], &[2, 3]),
-        ] {
-            let assignment = Assignment::new(4, n_gpu_layers, points);
-            assert_eq!(assignment, Assignment::by_counts(4, counts), "{n_gpu_layers} {points:?}");
-        }
-    }
-
-    #[test]
     fn gpus_share_by_their_free_bytes_and_without_any_that_is_an_error() {
         assert_eq!(split_points(&[10.0, 30.0]).unwrap(), [0.25, 1.0]);
         assert!(split_points(&[0.0, 0.0]).is_err());
