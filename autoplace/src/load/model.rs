@@ -182,8 +182,8 @@ impl Model {
         self.inner.slot.native().ok_or(Error::NotLoaded)
     }
 
-    /// The vocabulary. Of a model in a worker, which has loaded it before, it is read from the file into this process when
-    /// it is first asked for, without any GPU.
+    /// The vocabulary. Of a model in a worker, which has loaded it before, it is read from the file into this process
+    /// when it is first asked for, without any GPU.
     pub(crate) fn vocab(&self) -> Result<Vocab, Error> {
         if !self.is_elsewhere() {
             return Ok(self.native()?.vocab());

@@ -38,8 +38,8 @@ pub enum Error {
     #[error("the worker died while {doing}: {}{}", how(status.as_ref()), last(log))]
     #[serde(skip)]
     Died { doing: Word, status: Option<ExitStatus>, log: Vec<String> },
-    /// The worker showed no sign of life for so long ([`WorkerProcess::timeout`](super::WorkerProcess::timeout)), or did
-    /// not hear of an abort, and was ended.
+    /// The worker showed no sign of life for so long ([`WorkerProcess::timeout`](super::WorkerProcess::timeout)), or
+    /// did not hear of an abort, and was ended.
     #[error(
         "the worker showed no sign of life for {silent:.1?} while {doing}, and was ended{}",
         last(log)

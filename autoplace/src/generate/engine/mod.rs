@@ -161,8 +161,8 @@ impl Engine {
         self.inner.shared.capacity()
     }
 
-    /// Reads the vocabulary, which is not taken away meanwhile: while it is read, the model is not re-placed. Of a model
-    /// in a worker process, it is read from the file into this process when it is first asked for.
+    /// Reads the vocabulary, which is not taken away meanwhile: while it is read, the model is not re-placed. Of a
+    /// model in a worker process, it is read from the file into this process when it is first asked for.
     ///
     /// # Errors
     ///

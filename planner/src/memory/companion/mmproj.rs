@@ -275,8 +275,8 @@ impl Encoder {
         Ok(encoder)
     }
 
-    /// Patches of the largest input, where images have at most so many tokens, and the inputs that are computed at once:
-    /// tiles of InternVL's images (models.h, `support_batch`).
+    /// Patches of the largest input, where images have at most so many tokens, and the inputs that are computed at
+    /// once: tiles of InternVL's images (models.h, `support_batch`).
     fn input(&self, max_image_tokens: Option<u32>) -> (u64, u64) {
         let patches = match (max_image_tokens, self.least) {
             (Some(tokens), Some(least)) => product(&[u64::from(tokens), self.merged]).max(least),

@@ -7,9 +7,9 @@
 //!
 //! * A **draft** is a model like any other: its bytes are the [`Estimate`](super::Estimate) of a full offload, in the
 //!   [context](Companion::draft_context) that llama.cpp's programs give it.
-//! * Of an **mmproj** the weights are exact by the backend's rules. What its computation takes is an upper bound for the
-//!   largest image that llama.cpp would hand it, not for the smaller one that it warms up with. It cannot be probed: the
-//!   code that loads it (`libmtmd`) is no part of our build.
+//! * Of an **mmproj** the weights are exact by the backend's rules. What its computation takes is an upper bound for
+//!   the largest image that llama.cpp would hand it, not for the smaller one that it warms up with. It cannot be
+//!   probed: the code that loads it (`libmtmd`) is no part of our build.
 
 mod draft;
 mod error;
