@@ -170,9 +170,9 @@ impl Model {
         Ok(context)
     }
 
-    /// Asks whoever generates with this model to place it anew before the next token: the streams and sessions in this
-    /// process, and sessions wherever the model is, look after each; an [`Engine`](crate::generate::Engine) looks while
-    /// it has nothing to do as well; streams, engines and embedders of a model in a worker look when they begin. A later
+    /// Asks whoever generates with this model to place it anew before the next token: the streams in this process, and
+    /// sessions wherever the model is, look after each; an [`Engine`](crate::generate::Engine) looks while it has
+    /// nothing to do as well; streams, engines and embedders of a model in a worker look when they begin. A later
     /// request takes the place of an earlier one; while nobody generates it waits.
     ///
     /// Where it is refused, the generation goes on as it was, and

@@ -290,8 +290,8 @@ impl Encoder {
     /// An upper bound of the encoder's buffers for its largest input: of the one where it computes, on a device of this
     /// family or the host, and of the one on the host from which that is filled.
     ///
-    /// With `P` positions, `E` = 4 · width · `P` and `F` = 4 · `n_ff` · `P` bytes of 32-bit floats, the largest of these
-    /// steps:
+    /// With `P` positions, `E` = 4 · width · `P` and `F` = 4 · `n_ff` · `P` bytes of 32-bit floats, the largest of
+    /// these steps:
     ///
     /// | step | bytes |
     /// |---|---|
