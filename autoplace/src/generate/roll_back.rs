@@ -12,7 +12,7 @@ use super::sequence::{Sequence, part_after};
 use super::text::{Released, TextAssembler};
 use llama_sys::Vocab;
 
-/// What a text has lost by being [rolled back](Session::roll_back).
+/// What a text has lost by being [rolled back](super::Session::roll_back).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RolledBack {

@@ -108,22 +108,22 @@ impl TokenStream {
         }
     }
 
-    /// Re-places the model between two pieces: see [`Session::replace`].
+    /// Re-places the model between two pieces: see [`Session::replace`](super::Session::replace).
     ///
     /// # Errors
     ///
-    /// As [`Session::replace`]; [`Error::Worker`] for a model in a worker, which is re-placed while nothing is
+    /// As [`Session::replace`](super::Session::replace); [`Error::Worker`] for a model in a worker, which is re-placed while nothing is
     /// generated ([`Model::replace`](crate::Model::replace)).
     pub fn replace(&mut self, plan: Option<Plan>) -> Result<Replaced, Error> {
         self.session()?.replace(plan)
     }
 
     /// Re-places the model if that makes it better by this [gain](crate::load::BetterPlan::gain) at least: see
-    /// [`Session::improve`].
+    /// [`Session::improve`](super::Session::improve).
     ///
     /// # Errors
     ///
-    /// As [`Session::improve`]; [`Error::Worker`] for a model in a worker.
+    /// As [`Session::improve`](super::Session::improve); [`Error::Worker`] for a model in a worker.
     pub fn improve(&mut self, min_gain: f64) -> Result<Option<Replaced>, Error> {
         self.session()?.improve(min_gain)
     }
