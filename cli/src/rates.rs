@@ -81,6 +81,9 @@ pub(crate) fn describe(text: &mut String, rates: &MeasuredRates) {
     if rates.routing_ns > 0 {
         say("choice of experts", &[micro(rates.routing_ns)]);
     }
+    if rates.activations_per_second > 0 {
+        say("rest of a prompt, G/s", &[giga(rates.activations_per_second)]);
+    }
     if let Some(link) = &rates.link {
         say("to the device, GB/s", &[giga(link.upload)]);
         say("from the device, GB/s", &[giga(link.download)]);

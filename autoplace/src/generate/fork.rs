@@ -11,8 +11,8 @@ use super::sampling::Sampling;
 use super::sequence::{Sequence, held};
 use super::stats::Statistics;
 
-/// How a [fork](super::Session::fork) differs from the text that it is made of. As it is, it does not: the same tokens are
-/// chosen for both.
+/// How a [fork](super::Session::fork) differs from the text that it is made of. As it is, it does not: the same tokens
+/// are chosen for both.
 ///
 /// ```no_run
 /// use autoplace::{Model, generate::Fork};

@@ -112,8 +112,8 @@ impl TokenStream {
     ///
     /// # Errors
     ///
-    /// As [`Session::replace`](super::Session::replace); [`Error::Worker`] for a model in a worker, which is re-placed while nothing is
-    /// generated ([`Model::replace`](crate::Model::replace)).
+    /// As [`Session::replace`](super::Session::replace); [`Error::Worker`] for a model in a worker, which is re-placed
+    /// while nothing is generated ([`Model::replace`](crate::Model::replace)).
     pub fn replace(&mut self, plan: Option<Plan>) -> Result<Replaced, Error> {
         self.session()?.replace(plan)
     }

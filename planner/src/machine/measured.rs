@@ -43,6 +43,9 @@ pub struct MeasuredRates {
     /// Nanoseconds more of a block with experts: to choose them, and to add up their results.
     #[serde(default)]
     pub routing_ns: u64,
+    /// Of a prompt, the same beside matrices and attention, in elements of the matrices' outputs per second.
+    #[serde(default)]
+    pub activations_per_second: u64,
     /// The way between the host's memory and the device; `None` for the host itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link: Option<LinkRate>,
@@ -61,6 +64,7 @@ impl MeasuredRates {
             prompt_attention: Vec::new(),
             layer_ns: 0,
             routing_ns: 0,
+            activations_per_second: 0,
             link: None,
         }
     }
@@ -83,6 +87,8 @@ impl MeasuredRates {
         let measured = |later: u64, mine: u64| if later > 0 { later } else { mine };
         self.layer_ns = measured(later.layer_ns, self.layer_ns);
         self.routing_ns = measured(later.routing_ns, self.routing_ns);
+        self.activations_per_second =
+            measured(later.activations_per_second, self.activations_per_second);
         self.link = later.link.or(self.link);
     }
 }

@@ -23,6 +23,8 @@ pub enum RateCase {
     Layer,
     /// [`MeasuredRates::routing_ns`].
     Routing,
+    /// [`MeasuredRates::activations_per_second`].
+    Activations,
     /// [`MeasuredRates::link`]; nothing on the host.
     Link,
 }
@@ -45,6 +47,8 @@ const N_EXPERT: u32 = 64;
 const N_USED: u32 = 8;
 /// Cells that attention sees.
 const N_KV: u32 = 4096;
+/// Tokens of a prompt that are computed at once.
+const N_PROMPT: u32 = 512;
 /// Blocks in one graph.
 const N_BLOCKS: u32 = 32;
 
@@ -107,6 +111,7 @@ impl RateCase {
             Self::Attention { .. } => one.chain(many).any(|known| known == *self),
             Self::Layer => rates.layer_ns > 0,
             Self::Routing => rates.routing_ns > 0,
+            Self::Activations => rates.activations_per_second > 0,
             Self::Link => rates.link.is_some(),
         }
     }
@@ -128,6 +133,7 @@ impl RateCase {
             return Ok(());
         };
         let bytes_per_second = per_second(timing.bytes, timing.graph);
+        // Of activations their number.
         let flops = per_second(flops.saturating_mul(n_repeat.into()), timing.graph);
         let each = (nanoseconds(timing.graph) / u64::from(n_repeat.max(1))).max(1);
         match *self {
@@ -145,6 +151,7 @@ impl RateCase {
             }
             Self::Layer => rates.layer_ns = each,
             Self::Routing => rates.routing_ns = each,
+            Self::Activations => rates.activations_per_second = flops,
             Self::Link => {}
         }
         Ok(())
@@ -160,17 +167,11 @@ impl RateCase {
             Self::Attention { kv_type, head_size, n_gqa, n_tokens } => {
                 attention(kv_type, head_size, n_gqa, n_tokens, scale)
             }
-            Self::Layer => {
-                let block = Operation::Block {
-                    type_id: TensorType::F16.id(),
-                    n_embd: N_EMBD,
-                    n_ff: N_FF,
-                    head_size: 128,
-                    n_head: N_EMBD / 128,
-                    n_head_kv: N_EMBD / 128 / 4,
-                    n_tokens: 1,
-                };
-                Work(block, N_BLOCKS, 0)
+            Self::Layer => Work(block(1), N_BLOCKS, 0),
+            Self::Activations => {
+                // Queries and keys with their values, the output of attention, and the feed-forward step.
+                let outputs = 3 * N_EMBD + N_EMBD / 2 + 2 * N_FF;
+                Work(block(N_PROMPT), 2, u64::from(outputs) * u64::from(N_PROMPT))
             }
             Self::Routing => {
                 let routing = Operation::Routing {
@@ -184,6 +185,19 @@ impl RateCase {
             Self::Link => return None,
         };
         Some(work)
+    }
+}
+
+/// The rest of a block, with keys for four heads.
+fn block(n_tokens: u32) -> Operation {
+    Operation::Block {
+        type_id: TensorType::F16.id(),
+        n_embd: N_EMBD,
+        n_ff: N_FF,
+        head_size: 128,
+        n_head: N_EMBD / 128,
+        n_head_kv: N_EMBD / 128 / 4,
+        n_tokens,
     }
 }
 

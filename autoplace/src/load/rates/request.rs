@@ -62,7 +62,8 @@ impl RatesRequest {
         let dense = WEIGHTS.map(|tensor_type| (tensor_type, false));
         let experts = EXPERTS.map(|tensor_type| (tensor_type, true));
         let weights: Vec<_> = dense.into_iter().chain(experts).collect();
-        let mut cases = vec![RateCase::Layer, RateCase::Routing, RateCase::Link];
+        let mut cases =
+            vec![RateCase::Layer, RateCase::Routing, RateCase::Link, RateCase::Activations];
         cases.extend(weights.iter().map(|&weights| RateCase::matrix(weights, 1)));
         for kv_type in KV_TYPES {
             for head_size in [64, 128, 256] {
@@ -97,7 +98,8 @@ impl RatesRequest {
             cases.extend(heads.map(|heads| RateCase::attention(kv_type, heads, 1)));
         }
         let n_tokens = 512;
-        cases.extend(weights.first().map(|&kind| RateCase::matrix(kind, n_tokens)));
+        cases.extend(weights.iter().map(|&kind| RateCase::matrix(kind, n_tokens)));
+        cases.push(RateCase::Activations);
         for &kv_type in &kv_types {
             cases.extend(heads.map(|heads| RateCase::attention(kv_type, heads, n_tokens)));
         }

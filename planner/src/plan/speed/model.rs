@@ -192,7 +192,8 @@ impl SpeedModel {
             } else {
                 0.0
             };
-            weights + attention + carried + rate.constant(work)
+            let rest = rate.prompt_rest(&work.matrices, n_tokens);
+            weights + attention + carried + rest + rate.constant(work)
         };
         self.sum_of_computations(workload, of) + self.last_token(&work.matrices, place)
     }

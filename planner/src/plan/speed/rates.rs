@@ -282,6 +282,17 @@ impl Rate {
         Some((elements * f64::from(nearest.n_gqa)).max(1.0))
     }
 
+    /// Seconds that so many tokens at once take in a layer beside its matrices and its attention, where that was
+    /// measured.
+    pub(super) fn prompt_rest(&self, matrices: &[Matrices], n_tokens: u32) -> f64 {
+        let measured = self.measured.as_ref().map(|it| it.activations_per_second);
+        let outputs: f64 = matrices.iter().filter(|it| !it.last_token).map(|it| it.outputs).sum();
+        match measured {
+            None | Some(0) => 0.0,
+            Some(rate) => outputs * f64::from(n_tokens) / float(rate),
+        }
+    }
+
     /// Seconds in which so many tokens at once pass these weights.
     pub(super) fn prompt(&self, matrices: &Matrices, n_tokens: u32) -> f64 {
         let operations = 2.0 * matrices.multiplications * f64::from(n_tokens);

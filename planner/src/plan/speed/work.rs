@@ -40,6 +40,8 @@ pub struct Matrices {
     pub stored: u64,
     /// Multiplications of one token.
     pub multiplications: f64,
+    /// Elements that they make of one token.
+    pub outputs: f64,
     /// What follows attention in the last block: of a prompt only the token that has logits gets so far (`inp_out_ids`
     /// in llama.cpp's graphs).
     pub last_token: bool,
@@ -137,6 +139,7 @@ pub(in crate::plan) fn matrices<'w>(
         let elements = weight.shape.iter().fold(1.0, |all, &n| all * float(n));
         let (used, count) = experts.unwrap_or((1, 1));
         let multiplications = elements * f64::from(used) / f64::from(count);
+        let outputs = multiplications / weight.shape.first().map_or(1.0, |&n| float(n.max(1)));
         let last_token = is_for_logits(profile, weight);
         let kind = (weight.ty, experts, last_token);
         let kind_of = |it: &Matrices| (it.tensor_type, it.experts, it.last_token);
@@ -144,12 +147,14 @@ pub(in crate::plan) fn matrices<'w>(
             Some(known) => {
                 known.stored = known.stored.saturating_add(weight.bytes);
                 known.multiplications += multiplications;
+                known.outputs += outputs;
             }
             None => all.push(Matrices {
                 tensor_type: weight.ty,
                 experts,
                 stored: weight.bytes,
                 multiplications,
+                outputs,
                 last_token,
             }),
         }
