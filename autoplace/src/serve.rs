@@ -76,22 +76,14 @@ fn serve(receiver: Receiver, sender: &Sender) -> Result<(), worker::Error> {
     let control = Arc::new(Control::default());
     let (tasks, queue) = mpsc::channel();
     let listening = Arc::clone(&control);
-    thread::Builder::new()
-        .name("autoplace-requests".into())
-        .spawn(move || {
-            listen(receiver, &listening, &tasks);
-            // Ends the queue, where nothing computes.
-            drop(tasks);
-            listening.close();
-        })
-        .map_err(|error| worker::Error::Protocol {
-            doing: "starting",
-            reason: error.to_string(),
-        })?;
+    start_thread("autoplace-requests", move || {
+        listen(receiver, &listening, &tasks);
+        // Ends the queue, where nothing computes.
+        drop(tasks);
+        listening.close();
+    })?;
     let (living, to) = (Arc::clone(&control), sender.clone());
-    thread::Builder::new().name("autoplace-signs".into()).spawn(move || living.sign(&to)).map_err(
-        |error| worker::Error::Protocol { doing: "starting", reason: error.to_string() },
-    )?;
+    start_thread("autoplace-signs", move || living.sign(&to))?;
     let mut served = Served { model: None, at: At::Nothing, control, sender: sender.clone() };
     // Ends with the connection, whose end drops the other end of the queue.
     for task in queue {
@@ -104,6 +96,13 @@ fn serve(receiver: Receiver, sender: &Sender) -> Result<(), worker::Error> {
         }
     }
     Ok(())
+}
+
+fn start_thread(name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), worker::Error> {
+    match thread::Builder::new().name(name.into()).spawn(run) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(worker::Error::Protocol { doing: "starting", reason: error.to_string() }),
+    }
 }
 
 /// What a worker has.
@@ -164,42 +163,46 @@ impl Served {
     }
 
     fn session(&mut self, call: SessionCall) -> Result<bool, worker::Error> {
-        match (call, &mut self.at) {
-            (SessionCall::Open { run }, at) => {
-                *at = At::Nothing;
+        match call {
+            SessionCall::Open { run } => {
+                self.at = At::Nothing;
                 let model = self.model().map_err(generate::Error::from);
-                if let Some((host, abort)) = SessionHost::open(model, &self.sender)? {
-                    self.control.begin(run, abort);
-                    self.at = At::Session(Box::new(host));
+                let opened = SessionHost::open(model, &self.sender)?;
+                self.hold(run, opened, At::Session);
+            }
+            SessionCall::Close => self.at = At::Nothing,
+            call => {
+                if let At::Session(host) = &mut self.at {
+                    return host.carry_out(call);
                 }
-                Ok(true)
             }
-            (SessionCall::Close, at) => {
-                *at = At::Nothing;
-                Ok(true)
-            }
-            (call, At::Session(host)) => host.carry_out(call),
-            _ => Ok(true),
         }
+        Ok(true)
     }
 
     fn embed(&mut self, call: EmbedderCall) -> Result<bool, worker::Error> {
-        match (call, &mut self.at) {
-            (EmbedderCall::Open { run }, at) => {
-                *at = At::Nothing;
+        match call {
+            EmbedderCall::Open { run } => {
+                self.at = At::Nothing;
                 let model = self.model().map_err(embed::Error::from);
-                if let Some((host, abort)) = EmbedderHost::open(model, &self.sender)? {
-                    self.control.begin(run, abort);
-                    self.at = At::Embedder(Box::new(host));
+                let opened = EmbedderHost::open(model, &self.sender)?;
+                self.hold(run, opened, At::Embedder);
+            }
+            EmbedderCall::Close => self.at = At::Nothing,
+            call => {
+                if let At::Embedder(host) = &mut self.at {
+                    return host.carry_out(call);
                 }
-                Ok(true)
             }
-            (EmbedderCall::Close, at) => {
-                *at = At::Nothing;
-                Ok(true)
-            }
-            (call, At::Embedder(host)) => host.carry_out(call),
-            _ => Ok(true),
+        }
+        Ok(true)
+    }
+
+    /// Keeps what was opened, if it was, and lets an abort of the run stop it.
+    fn hold<H>(&mut self, run: u64, opened: Option<(H, AbortHandle)>, at: fn(Box<H>) -> At) {
+        if let Some((host, abort)) = opened {
+            self.control.begin(run, abort);
+            self.at = at(Box::new(host));
         }
     }
 }
@@ -302,9 +305,10 @@ impl Control {
 
     /// Shows that this process lives, as long as it does: not while one computation goes on and on.
     fn sign(&self, sender: &Sender) {
+        let every = worker::sign_every();
         let mut last = None;
         loop {
-            thread::sleep(worker::sign_every());
+            thread::sleep(every);
             let state = self.state();
             let (done, is_computing) =
                 state.pulse.as_ref().map_or((0, false), |pulse| pulse.computations());

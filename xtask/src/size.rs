@@ -11,8 +11,8 @@ use crate::workspace::Workspace;
 /// Folders, the lines that they should have, and the lines beyond which this fails: a tenth more, or while there are
 /// more than that, what there are now.
 const BUDGETS: [(&str, &[&str], usize, usize); 7] = [
-    ("planner", &["planner/src"], 17_000, 22_975),
-    ("autoplace", &["autoplace/src"], 20_000, 28_344),
+    ("planner", &["planner/src"], 17_000, 23_067),
+    ("autoplace", &["autoplace/src"], 20_000, 28_351),
     ("chat", &["chat/src"], 4_500, 4_970),
     ("openai", &["openai/src"], 3_500, 3_850),
     ("cli", &["cli/src"], 4_500, 4_950),

@@ -310,8 +310,12 @@ mod tests {
             assert_eq!(gpu.description, "NVIDIA GeForce RTX 4090");
         }
         // A laptop's chip is a card of its own.
-        let laptop = named("RTX 4090 laptop").unwrap().bandwidth.unwrap();
-        assert_eq!(laptop.bytes_per_second, 576_000_000_000);
+        for (text, expected) in
+            [("RTX 4090 Laptop GPU", 576), ("RTX 4090 laptop", 576), ("RTX 4090", 1_008)]
+        {
+            let peak = named(text).unwrap().bandwidth.unwrap().bytes_per_second;
+            assert_eq!(peak, expected * 1_000_000_000, "{text}");
+        }
     }
 
     #[test]
@@ -325,21 +329,29 @@ mod tests {
             ("NVIDIA A100-PCIE-40GB", gib(39), Some(1_555)),
             ("NVIDIA H100 80GB HBM3", mib(81_000), Some(3_350)),
             ("NVIDIA H100 PCIe", mib(81_000), Some(2_000)),
+            ("NVIDIA H200", mib(143_000), Some(4_800)),
             ("Tesla T4", mib(14_914), Some(320)),
+            ("NVIDIA L4", mib(22_500), Some(300)),
             ("AMD Radeon RX 7900 XTX (RADV NAVI31)", gib(24), Some(960)),
+            ("Radeon RX 7900 XT", gib(20) - mib(16), Some(800)),
             ("AMD Instinct MI300X", gib(192) - mib(16), Some(5_300)),
             ("AMD Radeon 8060S Graphics (RADV GFX1151)", gib(96), Some(256)),
             ("NVIDIA GB10", gib(119), Some(273)),
             ("Intel(R) Arc(tm) A770 Graphics (DG2)", gib(16), Some(560)),
+            ("Intel(R) Arc(TM) B580 Graphics", gib(12) - mib(300), Some(456)),
+            ("Apple M1", mib(10_922), Some(68)),
             ("Apple M3 Max", gib(27), Some(300)),
             ("Apple M3 Max", gib(36), Some(400)),
+            ("Apple M4 Max", gib(96), Some(546)),
             ("NVIDIA GeForce RTX 4070 Ti Laptop GPU", gib(12), None),
+            ("NVIDIA GeForce RTX 3080 Laptop GPU", gib(8), None),
             ("NVIDIA GeForce RTX 2070 with Max-Q Design", gib(8), None),
             ("NVIDIA RTX 5000 Ada Generation Laptop GPU", gib(16), None),
             ("AMD Radeon RX 7600M XT", gib(8), None),
             ("Intel(R) Arc(tm) A770M Graphics (DG2)", gib(16), None),
             // Soldered on by somebody else.
             ("NVIDIA GeForce RTX 4090", gib(48), None),
+            ("NVIDIA GeForce RTX 2080 Ti", gib(22), None),
             ("NVIDIA A100 80GB PCIe", gib(39), None),
             // A part of a card that many share.
             ("NVIDIA A40-8Q", gib(8), None),
@@ -354,6 +366,8 @@ mod tests {
         }
         let threads = resident_threads("NVIDIA GeForce RTX 4060 Ti", gib(8) - mib(12));
         assert_eq!(threads, Some(34 * 1536));
+        assert_eq!(resident_threads("NVIDIA A40-8Q", gib(8)), None);
+        assert_eq!(resident_threads("NVIDIA GeForce RTX 4090", gib(48)), None);
     }
 
     #[test]

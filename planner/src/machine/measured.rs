@@ -294,6 +294,13 @@ mod tests {
     }
 
     #[test]
+    fn work_is_covered_that_is_larger_in_nothing() {
+        let learned = learned(0, 0, (10, 20));
+        assert!(learned.covers(10, 20) && learned.covers(0, 0));
+        assert!(!learned.covers(11, 20) && !learned.covers(10, 21));
+    }
+
+    #[test]
     fn it_prints_its_parts_and_its_day() {
         let text = learned(120, 88, (1, 1)).to_string();
         assert_eq!(text, "driver 120 MiB, growth 88 MiB, measured on 2026-11-21");

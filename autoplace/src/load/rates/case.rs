@@ -78,7 +78,8 @@ impl Scale {
     }
 }
 
-/// An operation, how often a graph has it, and the floating-point operations of one.
+/// An operation, how often a graph has it, and what of one is counted per second: floating-point operations, or the
+/// elements that activations are.
 struct Work(Operation, u32, u64);
 
 impl RateCase {
@@ -124,7 +125,7 @@ impl RateCase {
         each: Duration,
         rates: &mut MeasuredRates,
     ) -> Result<(), Error> {
-        let Some(Work(operation, n_repeat, flops)) = self.work(scale) else {
+        let Some(Work(operation, n_repeat, count)) = self.work(scale) else {
             rates.link = link(bench, scale, each)?;
             return Ok(());
         };
@@ -133,25 +134,27 @@ impl RateCase {
             return Ok(());
         };
         let bytes_per_second = per_second(timing.bytes, timing.graph);
-        // Of activations their number.
-        let flops = per_second(flops.saturating_mul(n_repeat.into()), timing.graph);
+        let counted = per_second(count.saturating_mul(n_repeat.into()), timing.graph);
         let each = (nanoseconds(timing.graph) / u64::from(n_repeat.max(1))).max(1);
         match *self {
             Self::Matrix { tensor_type, experts, n_tokens } if n_tokens > 1 => {
+                let flops = counted;
                 rates.prompts.push(PromptRate { tensor_type, experts, n_tokens, flops });
             }
             Self::Matrix { tensor_type, experts, .. } => {
                 rates.weights.push(WeightRate { tensor_type, experts, bytes_per_second });
             }
-            Self::Attention { kv_type, head_size, n_gqa, n_tokens } if n_tokens > 1 => rates
-                .prompt_attention
-                .push(PromptAttentionRate { kv_type, head_size, n_gqa, n_tokens, flops }),
+            Self::Attention { kv_type, head_size, n_gqa, n_tokens } if n_tokens > 1 => {
+                let flops = counted;
+                let rate = PromptAttentionRate { kv_type, head_size, n_gqa, n_tokens, flops };
+                rates.prompt_attention.push(rate);
+            }
             Self::Attention { kv_type, head_size, n_gqa, .. } => {
                 rates.attention.push(AttentionRate { kv_type, head_size, n_gqa, bytes_per_second });
             }
             Self::Layer => rates.layer_ns = each,
             Self::Routing => rates.routing_ns = each,
-            Self::Activations => rates.activations_per_second = flops,
+            Self::Activations => rates.activations_per_second = counted,
             Self::Link => {}
         }
         Ok(())

@@ -110,7 +110,7 @@ fn one_per_size(cards: Vec<(String, Gpu)>, present: &Gpu) -> Vec<(String, Gpu)> 
 
 #[cfg(test)]
 mod tests {
-    use super::{can_be_bought, larger};
+    use super::{can_be_bought, larger, one_per_size};
     use crate::machine::{Gpu, GpuKind};
 
     fn named(name: &str) -> Gpu {
@@ -144,5 +144,21 @@ mod tests {
         assert!(all_of(&named("Arc A380"), "Intel "));
         let unknown = Gpu::new("llvmpipe").total(1 << 33).backend("Vulkan");
         assert!(larger(&unknown).is_empty());
+    }
+
+    #[test]
+    fn of_a_size_the_slowest_that_is_no_slower_is_named() {
+        let all = "RTX 4080, RTX 4060 Ti 16GB, RTX 5090, RTX 5060 Ti 16GB";
+        for (present, picks) in [
+            ("RTX 3050 8GB", "RTX 4060 Ti 16GB, RTX 5090"),
+            ("RTX 3060 12GB", "RTX 5060 Ti 16GB, RTX 5090"),
+            // None is as fast.
+            ("RTX 3090", "RTX 4080, RTX 5090"),
+        ] {
+            let cards = all.split(", ").map(|name| (name.to_owned(), named(name)));
+            let picked = one_per_size(cards.collect(), &named(present));
+            let names: Vec<String> = picked.into_iter().map(|(name, _)| name).collect();
+            assert_eq!(names.join(", "), picks, "{present}");
+        }
     }
 }
