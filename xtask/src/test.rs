@@ -53,7 +53,7 @@ pub(crate) const STEPS: &[Step] = &[
     Step {
         name: "bench",
         what: "every benchmark once, unmeasured",
-        run: |workspace| tests(workspace, &["--workspace", "--benches"]),
+        run: |workspace| tests(workspace, &["--workspace", "--bench=*"]),
     },
     Step {
         name: "docs",
