@@ -24,7 +24,9 @@ use crate::{embed, generate};
 /// Makes this process a worker, if it was started as one; otherwise returns at once.
 ///
 /// The first line of `main` in a program that loads models with
-/// [`WorkerProcess::own_executable`](crate::WorkerProcess::own_executable):
+/// [`WorkerProcess::own_executable`](crate::WorkerProcess::own_executable), which starts nothing where it was not
+/// called. What `main` does before it, a worker does too: it is started with the application's environment and without
+/// arguments.
 ///
 /// ```no_run
 /// use autoplace::{Isolation, Model, WorkerProcess};
@@ -42,7 +44,7 @@ use crate::{embed, generate};
 ///
 /// In a worker it does not return: the process ends with the application's connection.
 pub fn worker_main() {
-    if !worker::is_worker() {
+    if !worker::guard() {
         return;
     }
     // A process that a worker has started has the variable, and not the connection.
@@ -82,8 +84,8 @@ fn serve(receiver: Receiver, sender: &Sender) -> Result<(), worker::Error> {
         drop(tasks);
         listening.close();
     })?;
-    let (living, to) = (Arc::clone(&control), sender.clone());
-    start_thread("autoplace-signs", move || living.sign(&to))?;
+    let (living, to, every) = (Arc::clone(&control), sender.clone(), worker::sign_every());
+    start_thread("autoplace-signs", move || living.sign(&to, every))?;
     let mut served = Served { model: None, at: At::Nothing, control, sender: sender.clone() };
     // Ends with the connection, whose end drops the other end of the queue.
     for task in queue {
@@ -304,8 +306,7 @@ impl Control {
     }
 
     /// Shows that this process lives, as long as it does: not while one computation goes on and on.
-    fn sign(&self, sender: &Sender) {
-        let every = worker::sign_every();
+    fn sign(&self, sender: &Sender, every: Duration) {
         let mut last = None;
         loop {
             thread::sleep(every);
@@ -362,6 +363,10 @@ impl Control {
         }
         drop(state);
         thread::sleep(LAST);
-        process::exit(1);
+        // What a library does at an exit, it does to what still computes; and an abort would dump all of the memory.
+        #[cfg(unix)]
+        let _ =
+            rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+        process::abort();
     }
 }

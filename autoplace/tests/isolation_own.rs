@@ -7,8 +7,10 @@ mod lora_support;
 mod native_support;
 
 use std::fmt;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process;
+use std::process::{self, Command};
 use std::sync::Arc;
 
 use autoplace::chat::ChatTemplate;
@@ -27,10 +29,13 @@ use tracing::{Event, Metadata, Subscriber, span};
 /// In a worker: the computation at which it aborts, once; a file says that it has.
 const ABORT_AT: &str = "AUTOPLACE_TEST_ABORT_AT";
 const HAS_ABORTED: &str = "AUTOPLACE_TEST_HAS_ABORTED";
-/// In a worker: abort in the middle of the load instead.
+/// In a worker: abort in the middle of the load instead, or stay there for ever.
 const LOADING: &str = "loading";
-/// In a worker: leave `worker_main` out.
+const HANGING: &str = "hanging";
+/// Leave `worker_main` out; a file has a line for each process that did.
 const NO_GUARD: &str = "AUTOPLACE_TEST_NO_GUARD";
+/// An application whose worker hangs.
+const APPLICATION: &str = "AUTOPLACE_TEST_APPLICATION";
 
 const TOKENS: usize = 24;
 
@@ -43,21 +48,27 @@ fn main() {
     if let Ok(at) = std::env::var(ABORT_AT) {
         abort_at(card, at);
     }
-    if std::env::var_os(NO_GUARD).is_none() {
-        autoplace::worker_main();
-    } else if std::env::var_os("AUTOPLACE_WORKER").is_some() {
-        nested();
+    if let Some(runs) = std::env::var_os(NO_GUARD) {
+        unguarded(Path::new(&runs));
     }
-    let tests: [(&str, Test); 7] = [
+    autoplace::worker_main();
+    if let Some(mark) = std::env::var_os(APPLICATION) {
+        let loaded = builder(aborting(HANGING, Path::new(&mark))).load();
+        panic!("the worker hangs: {loaded:?}");
+    }
+    let mut tests: Vec<(&str, Test)> = vec![
         ("the_application_is_its_own_worker", own),
         ("adapters_travel_to_the_worker", adapters),
         ("a_chat_in_a_worker_outgrows_its_context", chat),
-        ("without_the_guard_nothing_is_started_twice", without_guard),
+        ("an_application_without_the_guard_starts_nothing_and_lives_on", without_guard),
+        ("a_worker_without_the_guard_is_told_apart", worker_without_guard),
         ("an_abort_at_any_computation_loses_no_token", aborts),
         ("an_abort_during_the_load_is_an_error_or_goes_unnoticed", loading),
         ("an_abort_is_an_error_with_the_last_lines", last_lines),
     ];
-    let tests = tests.map(|(name, test)| Trial::test(name, test)).into();
+    #[cfg(target_os = "linux")]
+    tests.push(("a_worker_that_computes_without_end_is_killed_after_its_application", orphan));
+    let tests = tests.into_iter().map(|(name, test)| Trial::test(name, test)).collect();
     libtest_mimic::run(&Arguments::from_args(), tests).exit();
 }
 
@@ -67,8 +78,9 @@ fn abort_at(card: Arc<SimGpu>, at: String) {
     if mark.exists() {
         return;
     }
-    if at == LOADING {
-        let _ = tracing::subscriber::set_global_default(AbortInLoad { mark });
+    if [LOADING, HANGING].contains(&&*at) {
+        let hangs = at == HANGING;
+        let _ = tracing::subscriber::set_global_default(AbortInLoad { mark, hangs });
         return;
     }
     let n = at.parse().expect("a number");
@@ -81,7 +93,7 @@ fn abort_at(card: Arc<SimGpu>, at: String) {
 }
 
 fn abort(mark: &Path) -> ! {
-    std::fs::write(mark, "").expect("its folder is there");
+    fs::write(mark, "").expect("its folder is there");
     eprintln!("GGML_ASSERT(on purpose) failed");
     process::abort();
 }
@@ -89,6 +101,7 @@ fn abort(mark: &Path) -> ! {
 /// An application's own subscriber, which hears llama.cpp from within a load.
 struct AbortInLoad {
     mark: PathBuf,
+    hangs: bool,
 }
 
 impl Subscriber for AbortInLoad {
@@ -108,19 +121,34 @@ impl Subscriber for AbortInLoad {
     fn event(&self, event: &Event<'_>) {
         let mut line = String::new();
         event.record(&mut |_: &Field, value: &dyn fmt::Debug| line += &format!("{value:?}"));
-        if line.contains("load_tensors") {
+        if !line.contains("load_tensors") {
+            return;
+        }
+        if !self.hangs {
             abort(&self.mark);
+        }
+        fs::write(&self.mark, format!("{}\n", process::id())).expect("its folder is there");
+        loop {
+            std::thread::park();
         }
     }
 }
 
-/// A worker whose `main` does not begin as it should loads its model, which wants a worker.
-fn nested() -> ! {
-    match there().load() {
-        Err(load::Error::Worker(worker::Error::Nested)) => eprintln!("nested"),
-        _ => eprintln!("started another"),
-    }
-    process::exit(5);
+/// An application whose `main` does not begin as it should loads its model, which wants a worker, and lives on.
+fn unguarded(runs: &Path) -> ! {
+    let mut file = OpenOptions::new().create(true).append(true).open(runs).expect("a file");
+    writeln!(file, "run").expect("it is written");
+    process::exit(match there().load() {
+        Err(load::Error::Worker(worker::Error::NoWorkerMain)) => 4,
+        Err(load::Error::Worker(worker::Error::Nested)) => {
+            eprintln!("nested");
+            5
+        }
+        other => {
+            eprintln!("{other:?}");
+            6
+        }
+    })
 }
 
 fn builder(process: WorkerProcess) -> ModelBuilder {
@@ -186,7 +214,17 @@ fn adapters() -> Result<(), Failed> {
 }
 
 fn without_guard() -> Result<(), Failed> {
-    let process = WorkerProcess::own_executable().env(NO_GUARD, "1");
+    let dir = tempfile::tempdir()?;
+    let runs = dir.path().join("runs");
+    let status = Command::new(std::env::current_exe()?).env(NO_GUARD, &runs).status()?;
+    assert_eq!(status.code(), Some(4));
+    assert_eq!(fs::read_to_string(runs)?, "run\n");
+    Ok(())
+}
+
+fn worker_without_guard() -> Result<(), Failed> {
+    let dir = tempfile::tempdir()?;
+    let process = WorkerProcess::own_executable().env(NO_GUARD, dir.path().join("runs"));
     match builder(process).load() {
         Err(load::Error::Worker(worker::Error::NotAWorker { status, log, .. })) => {
             assert_eq!(status.and_then(|status| status.code()), Some(5));
@@ -195,6 +233,31 @@ fn without_guard() -> Result<(), Failed> {
         }
         other => Err(format!("{other:?}").into()),
     }
+}
+
+#[cfg(target_os = "linux")]
+fn orphan() -> Result<(), Failed> {
+    use rustix::process::{Pid, Signal, WaitOptions, getpid, set_child_subreaper, waitpid};
+
+    // Whose parent is gone becomes a child of this process, which so hears how it ended.
+    set_child_subreaper(Some(getpid()))?;
+    let dir = tempfile::tempdir()?;
+    let mark = dir.path().join("mark");
+    let mut application = Command::new(std::env::current_exe()?).env(APPLICATION, &mark).spawn()?;
+    let worker = loop {
+        match fs::read_to_string(&mark) {
+            Ok(id) if id.ends_with('\n') => break id.trim().parse()?,
+            _ => std::thread::sleep(std::time::Duration::from_millis(5)),
+        }
+        assert!(application.try_wait()?.is_none(), "the application has ended");
+    };
+    application.kill()?;
+    application.wait()?;
+    let ended = waitpid(Pid::from_raw(worker), WaitOptions::empty())?;
+    let (_, status) = ended.expect("it was waited for");
+    // An exit would run what libraries do at the end, on a thread beside the one that computes.
+    assert_eq!(status.terminating_signal(), Some(Signal::KILL.as_raw()), "{status:?}");
+    Ok(())
 }
 
 /// A worker that aborts there, once: a file at `mark` says that it has.

@@ -23,7 +23,12 @@ static INIT: OnceLock<Result<Backend, Error>> = OnceLock::new();
 
 impl Backend {
     /// Initialises llama.cpp once: checks the CPU, routes the log into `tracing`, and, with `dynamic-backends`, loads
-    /// what lies beside the program and in the folder of the build. Later calls cost nothing.
+    /// what lies beside the program, or for one that lies in cargo's target folder, where it was built. Later calls
+    /// cost nothing.
+    ///
+    /// ggml sets environment variables meanwhile, and never later: `KMP_BLOCKTIME` for OpenMP, and for Metal
+    /// `AGX_RELAX_CDM_CTXSTORE_TIMEOUT`. It does so with C's `setenv`, which other threads that read the environment
+    /// through C do not survive on every system: where there are such, call this before they are started.
     ///
     /// # Errors
     ///
@@ -154,8 +159,10 @@ fn load_dynamic_backends() {
     let Some(built) = option_env!("LLAMA_SYS_BACKEND_DIR") else {
         return;
     };
-    let beside = std::env::current_exe().ok().and_then(|exe| exe.parent().map(Path::to_owned));
-    for dir in beside.iter().map(std::path::PathBuf::as_path).chain([Path::new(built)]) {
+    let Ok(program) = std::env::current_exe() else {
+        return;
+    };
+    for dir in backend_folders(&program, Path::new(built)) {
         // SAFETY: the registry is initialised; a CPU device is looked for by its type.
         let cpu = unsafe { raw::ggml_backend_dev_by_type(raw::GGML_BACKEND_DEVICE_TYPE_CPU) };
         if !cpu.is_null() || !dir.is_dir() {
@@ -169,6 +176,17 @@ fn load_dynamic_backends() {
             tracing::warn!(target: "ggml", "cannot load the backends in {}: {failure}", dir.display());
         }
     }
+}
+
+/// Where backends are looked for: beside the program, and then where they were built, if the program lies in the same
+/// target folder. On another machine anybody may have made that folder, and what is loaded from it runs in this
+/// process.
+fn backend_folders<'a>(program: &'a Path, built: &'a Path) -> Vec<&'a Path> {
+    // target/debug/build/autoplace-llama-sys-0123456789abcdef/out
+    let profile = Path::new(env!("OUT_DIR")).ancestors().nth(3);
+    let profile = profile.and_then(|folder| folder.canonicalize().ok());
+    let is_here = profile.is_some_and(|folder| program.starts_with(folder));
+    program.parent().into_iter().chain(is_here.then_some(built)).collect()
 }
 
 /// A path as llama.cpp takes it: bytes on Unix, UTF-8 on Windows (where it converts to UTF-16 itself).
@@ -185,4 +203,18 @@ pub(crate) fn path_to_c(path: &Path) -> Result<CString, Error> {
         path: path.to_owned(),
         reason: "the path holds a NUL byte or is no Unicode".into(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_elsewhere_loads_nothing_from_the_folder_of_its_build() {
+        let built = Path::new("/somebodys/bin");
+        let here = std::env::current_exe().unwrap();
+        assert_eq!(backend_folders(&here, built), [here.parent().unwrap(), built]);
+        let installed = Path::new("/usr/bin/app");
+        assert_eq!(backend_folders(installed, built), [Path::new("/usr/bin")]);
+    }
 }

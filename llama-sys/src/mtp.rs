@@ -24,17 +24,16 @@ impl Context {
         self.mtp
     }
 
-    /// Reserves its graphs with what they are to give out.
+    /// Reserves its graphs with what they are to give out. The caller holds the model's list of adapters: a second lock
+    /// would wait behind a change that waits for the first.
     pub(crate) fn output_hidden(&mut self) -> Result<(), Error> {
         // llama.cpp keeps the states of all tokens of the one, and of the other those that it drafts after.
         let outputs_only = self.mtp == Mtp::Heads;
-        let listed = self.vocab().model().adapters();
         let reserved = shim::accepted(
             // SAFETY: the context lives and is borrowed mutably.
             |error| unsafe { raw::shim_context_output_hidden(self.as_ptr(), outputs_only, error) },
             |reserved| *reserved,
         );
-        drop(listed);
         reserved.map(drop).map_err(|failure| Error::ContextInit { n_ctx: self.n_ctx(), failure })
     }
 

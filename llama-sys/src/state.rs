@@ -6,7 +6,9 @@
 //! is the caller's.
 
 use std::ffi::c_void;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
+use std::panic::{self, AssertUnwindSafe};
+use std::thread;
 
 use crate::context::Context;
 use crate::error::Error;
@@ -181,6 +183,10 @@ impl Context {
     /// # Errors
     ///
     /// As [`save_state`](Self::save_state); [`Error::State`] with what `to` said where it takes no more.
+    ///
+    /// # Panics
+    ///
+    /// Resumes a panic of `to`.
     pub fn write_state(&mut self, seq: SeqId, to: &mut dyn Write) -> Result<u64, Error> {
         self.write_part(seq, Part::Whole, to)
     }
@@ -193,17 +199,17 @@ impl Context {
     ) -> Result<u64, Error> {
         self.check_streamed(seq)?;
         let (ctx, partial) = (self.as_ptr(), part == Part::Partial);
-        let mut stream = Stream { of: to, said: None };
+        let mut stream = Stream { of: to, said: Ok(Ok(())) };
         let user = (&raw mut stream).cast();
         // SAFETY: as above; `put` is called during the call only, with the stream that outlives it.
         let written = shim::checked(|error| unsafe {
             raw::shim_state_write(ctx, seq, partial, Some(put), user, error)
         });
-        match (written, stream.said) {
-            (_, Some(said)) => Err(Error::State { reason: said.to_string() }),
-            (Ok(bytes), None) => Ok(bytes as u64),
-            (Err(failure), None) => Err(Error::Call { what: "saving the state", failure }),
-        }
+        let said = stream.said.unwrap_or_else(|panic| panic::resume_unwind(panic));
+        said.map_err(|said| Error::State { reason: said.to_string() })?;
+        written
+            .map(|bytes| bytes as u64)
+            .map_err(|failure| Error::Call { what: "saving the state", failure })
     }
 
     /// Reads what [`write_state`](Self::write_state) wrote, `bytes` of it, into a sequence. The caller has
@@ -213,6 +219,10 @@ impl Context {
     /// # Errors
     ///
     /// [`Error::State`] with what llama.cpp or `from` said against it; otherwise as [`save_state`](Self::save_state).
+    ///
+    /// # Panics
+    ///
+    /// Resumes a panic of `from`, once the sequence is empty.
     pub fn read_state(&mut self, seq: SeqId, bytes: u64, from: &mut dyn Read) -> Result<(), Error> {
         self.read_part(seq, Part::Whole, bytes, from)
     }
@@ -227,20 +237,23 @@ impl Context {
         self.check_streamed(seq)?;
         let (ctx, partial) = (self.as_ptr(), part == Part::Partial);
         let size = usize::try_from(bytes).unwrap_or(usize::MAX);
-        let mut stream = Stream { of: from, said: None };
+        let mut stream = Stream { of: from, said: Ok(Ok(())) };
         let user = (&raw mut stream).cast();
         // SAFETY: as above. Every length that llama.cpp reads is held against what is left
         // (native/shim.cpp, stream_reader).
         let read = shim::checked(|error| unsafe {
             raw::shim_state_read(ctx, seq, partial, size, Some(take), user, error)
         });
-        let reason = match (read, stream.said) {
-            (_, Some(said)) => said.to_string(),
-            (Err(failure), None) => failure.to_string(),
-            (Ok(read), None) if read == size => return Ok(()),
-            (Ok(read), None) => format!("{read} of {size} bytes are a state"),
+        let reason = match (read, &stream.said) {
+            (_, Ok(Err(said))) => said.to_string(),
+            (Ok(read), Ok(Ok(()))) if read == size => return Ok(()),
+            (Ok(read), _) => format!("{read} of {size} bytes are a state"),
+            (Err(failure), _) => failure.to_string(),
         };
         self.kv_seq_remove(seq, 0..Position::MAX)?;
+        if let Err(panic) = stream.said {
+            panic::resume_unwind(panic);
+        }
         Err(Error::State { reason })
     }
 
@@ -291,10 +304,17 @@ pub(crate) enum Part {
     Partial,
 }
 
-/// What llama.cpp writes to or reads from, and what that said when it failed.
+/// What llama.cpp writes to or reads from, and how its last call ended: a panic must not unwind into C++.
 struct Stream<'a, T: ?Sized> {
     of: &'a mut T,
-    said: Option<std::io::Error>,
+    said: thread::Result<io::Result<()>>,
+}
+
+impl<T: ?Sized> Stream<'_, T> {
+    fn call(&mut self, of: impl FnOnce(&mut T) -> io::Result<()>) -> bool {
+        self.said = panic::catch_unwind(AssertUnwindSafe(|| of(self.of)));
+        matches!(self.said, Ok(Ok(())))
+    }
 }
 
 unsafe extern "C" fn put(user: *mut c_void, data: *const c_void, size: usize) -> bool {
@@ -302,8 +322,7 @@ unsafe extern "C" fn put(user: *mut c_void, data: *const c_void, size: usize) ->
     let stream = unsafe { &mut *user.cast::<Stream<'_, dyn Write>>() };
     // SAFETY: llama.cpp has `size` bytes there (native/shim.cpp, stream_writer).
     let data = unsafe { std::slice::from_raw_parts(data.cast::<u8>(), size) };
-    stream.said = stream.of.write_all(data).err();
-    stream.said.is_none()
+    stream.call(|of| of.write_all(data))
 }
 
 unsafe extern "C" fn take(user: *mut c_void, data: *mut c_void, size: usize) -> bool {
@@ -311,8 +330,7 @@ unsafe extern "C" fn take(user: *mut c_void, data: *mut c_void, size: usize) -> 
     let stream = unsafe { &mut *user.cast::<Stream<'_, dyn Read>>() };
     // SAFETY: there are `size` bytes, set to zero before the call (native/shim.cpp, stream_reader).
     let data = unsafe { std::slice::from_raw_parts_mut(data.cast::<u8>(), size) };
-    stream.said = stream.of.read_exact(data).err();
-    stream.said.is_none()
+    stream.call(|of| of.read_exact(data))
 }
 
 /// FNV-1a, 64 bits: against accidents, not against forgery.

@@ -133,7 +133,8 @@ impl ModelBuilder {
         self.params(|params| params.op_offload = offload)
     }
 
-    /// Whether the file is mapped, where every device can, or read. Default: mapped.
+    /// Whether the file is mapped, where every device can, or read. Default: mapped. Who cuts a mapped file short ends
+    /// the process that it is mapped in: with [`isolation`](Self::isolation), a worker.
     pub fn mmap(self, map: bool) -> Self {
         self.params(|params| params.mmap = map)
     }
@@ -393,8 +394,8 @@ impl ModelBuilder {
     /// Where the model runs. Default: in this process.
     ///
     /// In a [worker](Isolation::Process) it generates as it does here, and what ends llama.cpp there is an error here.
-    /// What needs the model underneath ([`Model::native`](super::Model::native),
-    /// [`Model::session`](super::Model::session)) is not to be had then.
+    /// What needs the model underneath ([`Model::native`](super::Model::native), samplers and drafters of the
+    /// application's own) is not to be had then. [`plan`](Self::plan) asks llama.cpp in this process all the same.
     pub fn isolation(mut self, isolation: Isolation) -> Self {
         self.isolation = isolation;
         self

@@ -19,6 +19,7 @@ use super::threads::Threads;
 use super::trial::try_out;
 use super::warm_up::warm_up;
 use super::{Error, native};
+use crate::gguf::Header;
 use crate::plan::{Placement, Plan};
 use crate::profile::ModelProfile;
 
@@ -58,14 +59,14 @@ impl Recipe {
     pub(super) fn carry_out(
         &self,
         prepared: &Prepared,
-        profile: &ModelProfile,
+        model: (&Header, &ModelProfile),
         progress: &Progress,
     ) -> Result<Loaded, Box<Failure>> {
         let plan = &prepared.plan;
         let devices =
             devices::of_plan(plan).map_err(|error| Failure::other(Stage::Check, error))?;
         check(plan, &devices).map_err(|error| Failure::lacking(Stage::Check, error))?;
-        let made = self.make(prepared, profile, &devices, progress);
+        let made = self.make(prepared, model, &devices, progress);
         made.map_err(|unmade| unmade.freed(plan, &devices))
     }
 
@@ -80,7 +81,7 @@ impl Recipe {
     fn make(
         &self,
         prepared: &Prepared,
-        profile: &ModelProfile,
+        (header, profile): (&Header, &ModelProfile),
         devices: &[Device],
         progress: &Progress,
     ) -> Result<Loaded, Unmade> {
@@ -102,8 +103,7 @@ impl Recipe {
             load_mtp: plan.context.mtp,
             ..ModelParams::default()
         };
-        let model = llama_sys::Model::load(&self.path, params)
-            .map_err(Unmade::at(Stage::Weights, devices))?;
+        let model = native::load(header, params).map_err(Unmade::at(Stage::Weights, devices))?;
         // Before the context, whose graphs leave room for the nodes of all adapters.
         let attached =
             (self.adapters.load(&model, profile)).map_err(Unmade::at(Stage::Weights, devices))?;

@@ -7,7 +7,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use llama_sys::{Context, ContextParams, Device, Model, ModelParams, Token};
+use llama_sys::{Context, ContextParams, Device, ModelParams, Token};
 
 use super::carry_out::{Failure, Loaded, Unmade};
 use super::devices::{by_name, free, of_plan};
@@ -80,8 +80,8 @@ impl Recipe {
         let names = names.map(|gpu| (gpu.device.as_deref(), gpu.name.as_str()));
         let devices = by_name(names).map_err(Unmade::at(Stage::Check, gpus))?;
         let before = free(&devices);
-        let native = Model::load(
-            path,
+        let native = native::load(
+            &header,
             ModelParams {
                 n_gpu_layers: if devices.is_empty() { 0 } else { i32::MAX },
                 devices: Some(devices.clone()),
@@ -188,7 +188,7 @@ pub(crate) struct Followed {
 impl Heads {
     /// As the plan has them; `None` where it has none.
     pub(super) fn new(
-        model: &Model,
+        model: &llama_sys::Model,
         plan: &memory::ContextParams,
         threads: u32,
     ) -> Result<Option<Self>, llama_sys::Error> {

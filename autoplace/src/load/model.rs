@@ -16,7 +16,7 @@ use super::replace::Requested;
 use super::replay::Source;
 use super::report::LoadReport;
 use super::slot::ContextSlot;
-use super::{Adapter, Added, Error, Pulse, Scales, Unreadable};
+use super::{Adapter, Added, Error, Pulse, Scales, Unreadable, native};
 use crate::gguf::{self, Header};
 use crate::machine::Machine;
 use crate::memory::Footprints;
@@ -121,7 +121,7 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// Where the file is no longer what was loaded.
+    /// Where the file cannot be read any more.
     pub fn header(&self) -> Result<&Header, gguf::Error> {
         if let Some(header) = self.inner.header.get() {
             return Ok(header);
@@ -193,7 +193,7 @@ impl Model {
         }
         let params =
             ModelParams { vocab_only: true, devices: Some(Vec::new()), ..ModelParams::default() };
-        let vocab = llama_sys::Model::load(&self.inner.recipe.path, params)?.vocab();
+        let vocab = native::load(self.header()?, params)?.vocab();
         Ok(self.inner.vocab.get_or_init(|| vocab).clone())
     }
 

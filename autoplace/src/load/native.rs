@@ -1,7 +1,9 @@
 //! Our parameters in llama.cpp's own structs, for the probe and for the load alike: what is probed is what is loaded.
 
-use llama_sys::{Backend, Device, DeviceKind, LoadMode};
+use llama_sys::{Backend, Device, DeviceKind, LoadMode, Model, ModelParams};
 
+use super::Error;
+use crate::gguf::Header;
 use crate::memory::backend::Family;
 use crate::memory::{
     ContextParams, FlashAttention, KvType, Place, Pooling, Rope, RopeScaling, Split, TensorOverride,
@@ -49,6 +51,15 @@ pub(crate) fn heads(params: &ContextParams) -> llama_sys::ContextParams {
         n_rs_seq: 0,
         ..context(params)
     }
+}
+
+/// Loads the model of this header. llama.cpp opens its files anew: others than those that were read are refused,
+/// whatever it made of them.
+pub(super) fn load(header: &Header, params: ModelParams) -> Result<Model, Error> {
+    header.check_unchanged()?;
+    let loaded = Model::load(header.path(), params);
+    header.check_unchanged()?;
+    Ok(loaded?)
 }
 
 /// How the file is read for GPUs of these backends.

@@ -289,7 +289,7 @@ impl<S: Source> Watch<S> {
                 self.tell(event);
             }
             let interval = self.settings.interval;
-            let rest = (took * REST).min(interval * LONGEST_REST);
+            let rest = took.saturating_mul(REST).min(interval.saturating_mul(LONGEST_REST));
             match stopped.recv_timeout(interval.max(rest)) {
                 Err(RecvTimeoutError::Timeout) => {}
                 Ok(()) | Err(RecvTimeoutError::Disconnected) => return,

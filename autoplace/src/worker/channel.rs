@@ -11,6 +11,7 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::io::{self, BufReader, Read, Write};
 use std::process::{Child, Command};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -239,7 +240,20 @@ pub(crate) struct Hello {
     pub(crate) build: String,
 }
 
-pub(crate) fn is_worker() -> bool {
+/// Whether `main` has come to the guard: started again, this program would be a worker, and not run a second time.
+static IS_GUARDED: AtomicBool = AtomicBool::new(false);
+
+/// The guard: whether this process was started as a worker.
+pub(crate) fn guard() -> bool {
+    IS_GUARDED.store(true, Ordering::Relaxed);
+    is_worker()
+}
+
+pub(super) fn is_guarded() -> bool {
+    IS_GUARDED.load(Ordering::Relaxed)
+}
+
+pub(super) fn is_worker() -> bool {
     std::env::var_os(VARIABLE).is_some_and(|value| value == OsStr::new(VALUE))
 }
 

@@ -17,6 +17,13 @@ pub enum Error {
     /// The program cannot be started.
     #[error("cannot start the worker {}: {reason}", .program.display())]
     Start { program: PathBuf, reason: String },
+    /// The application's own executable was to be its worker, and `worker_main` was not called in this process: the
+    /// worker would run the application a second time. Nothing was started.
+    #[error(
+        "this program cannot be its own worker: `main` has to begin with `autoplace::worker_main()`, which was not \
+         called; a program that does is named with `WorkerProcess::program`"
+    )]
+    NoWorkerMain,
     /// A worker was asked to start one: its `main` does not begin with `worker_main`, and has come to a load.
     #[error(
         "this process was started as a worker, which starts no others: `main` has to begin with `autoplace::worker_main()`"

@@ -31,7 +31,7 @@ pub use error::Error;
 
 pub(crate) use error::Word;
 
-pub(crate) use channel::{Hello, Receiver, Sender, inherited, is_worker, sign_every};
+pub(crate) use channel::{Hello, Receiver, Sender, guard, inherited, sign_every};
 pub(crate) use log::LogLines;
 pub(crate) use process::Worker;
 pub(crate) use watch::Watch;
@@ -86,13 +86,15 @@ pub enum OnDeath {
 }
 
 impl WorkerProcess {
-    /// The application's own executable, whose `main` has to begin with [`worker_main`](crate::worker_main).
+    /// The application's own executable, whose `main` has to begin with [`worker_main`](crate::worker_main): where that
+    /// was not called in this process, nothing is started ([`Error::NoWorkerMain`]).
     pub fn own_executable() -> Self {
         Self::new(None)
     }
 
     /// The program `autoplace-worker`, or any other whose `main` begins with [`worker_main`](crate::worker_main). It
-    /// has to be built with the same autoplace and the same llama.cpp.
+    /// has to be built with the same autoplace and the same llama.cpp. One that is no worker runs as it is, for its
+    /// [`patience`](Self::patience) at most.
     pub fn program(path: impl Into<PathBuf>) -> Self {
         Self::new(Some(path.into()))
     }
@@ -115,7 +117,7 @@ impl WorkerProcess {
         self
     }
 
-    /// How long it may take from its start to its first word. Default: a minute.
+    /// How long it may take from its start to its first word, before it is killed. Default: a minute.
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self

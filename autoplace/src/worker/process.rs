@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use tracing::level_filters::LevelFilter;
 
 use super::channel::{
-    Failed, Hello, LEVEL, Prepared, Receiver, SIGNS, Sender, VALUE, VARIABLE, is_worker,
+    Failed, Hello, LEVEL, Prepared, Receiver, SIGNS, Sender, VALUE, VARIABLE, is_guarded, is_worker,
 };
 use super::log::Tail;
 use super::watch::Watch;
@@ -43,6 +43,9 @@ impl Worker {
     pub(crate) fn start(process: &WorkerProcess, ours: &str) -> Result<Self, Error> {
         if is_worker() {
             return Err(Error::Nested);
+        }
+        if process.program.is_none() && !is_guarded() {
+            return Err(Error::NoWorkerMain);
         }
         let program = process.path().map_err(|error| Error::Start {
             program: PathBuf::from("of this process"),

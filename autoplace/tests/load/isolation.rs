@@ -390,6 +390,32 @@ pub(crate) mod deaths {
     }
 
     #[test]
+    #[cfg(target_os = "linux")]
+    fn a_mapped_file_that_is_cut_short_ends_the_worker_and_not_the_application() {
+        let folder = tempfile::tempdir().unwrap();
+        for attempts in [0, 1] {
+            let path = folder.path().join("model.gguf");
+            std::fs::copy(demo_path(), &path).unwrap();
+            let process = Isolation::Process(resuming_process(attempts));
+            let model = Model::builder(&path).n_threads(1).isolation(process).load().unwrap();
+            greedy(&model, 1);
+            let file = std::fs::File::options().write(true).open(&path).unwrap();
+            file.set_len(1 << 20).unwrap();
+            let error = model.generate(PROMPT).max_tokens(4).text().unwrap_err();
+            if attempts == 0 {
+                let generate::Error::Worker(Lost::Died { status, .. }) = &error else {
+                    panic!("{error:?}")
+                };
+                let bus = rustix::process::Signal::BUS.as_raw();
+                assert_eq!(status.and_then(|status| status.signal()), Some(bus));
+            } else {
+                // Another worker reads its header before it is mapped.
+                assert!(error.to_string().contains("it is incomplete"), "{error}");
+            }
+        }
+    }
+
+    #[test]
     fn without_a_policy_a_death_ends_all_texts_of_an_engine_and_refuses_others() {
         let model = in_worker();
         let engine = Engine::new(&model).unwrap();

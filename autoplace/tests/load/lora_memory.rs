@@ -47,8 +47,9 @@ fn adapter(dice: &mut Dice, model: &Header, folder: &Path, name: &str) -> PathBu
         tensor.shape()[1] > 1 && tensor.name().starts_with("blk.0.") && tensor.shape()[2] == 1
     });
     // Never empty.
+    let is_empty = lora.header().tensors().len() == 0;
     let lora = match query {
-        Some(tensor) if dice.coin() || part == "attn_q." => {
+        Some(tensor) if dice.coin() || part == "attn_q." || is_empty => {
             let half = format!("{}.lora_a", tensor.name());
             match lora.header().tensor(&half) {
                 None => lora.pair(tensor.name(), tensor.shape(), rank, TensorType::F32),
@@ -86,10 +87,9 @@ fn compare(
         let mut probe = NativeProbe::new(&header).unwrap();
         for number in 0..=dice.below(2) {
             let file = adapter(&mut dice, &header, folder, &format!("adapter {number}"));
-            if let Ok(lora) = Lora::from_header(&Header::open(&file).unwrap()) {
-                profile = profile.with_lora(&lora).unwrap();
-                probe = probe.lora(&file);
-            }
+            let lora = Lora::from_header(&Header::open(&file).unwrap()).unwrap();
+            profile = profile.with_lora(&lora).unwrap();
+            probe = probe.lora(&file);
         }
         // In a graph that we do not know it may be computed elsewhere.
         if dice.coin() {

@@ -2,14 +2,19 @@
 //! simulated cards that count for themselves.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
+use crate::lora_support::Adapter;
 use crate::real_loads_support::{Placement, compare, settings};
 use crate::rig::{Card, none_failed};
 use crate::sim_support::{card, fits_whatever_is_free};
 use crate::speculative_support::{PROMPT, alone, builder, heads, request, run_placed_anew};
 use autoplace::generate::{Generate, Speculation};
-use autoplace::gguf::Header;
-use autoplace::llama_sys::{self, sim::Rules};
+use autoplace::gguf::{Header, TensorType};
+use autoplace::llama_sys::{self, Context, LoraAdapter, ModelParams, Mtp, sim::Rules};
 use autoplace::load::{self, NativeProbe};
 use autoplace::machine::{Host, Machine, gib, mib};
 use autoplace::memory::{ContextParams, Estimate, Headroom, Pooling, Split};
@@ -49,6 +54,37 @@ fn a_probe_is_the_real_load_of_both_contexts_to_the_byte() {
         }
     }
     none_failed(&failures, cases);
+}
+
+#[test]
+fn adapters_come_and_go_while_contexts_that_predict_are_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = heads::random(folder.path());
+    let adapter = Adapter::of("glm4moe");
+    let takes = |name: &str| name == "blk.0.attn_q.weight";
+    let adapter = adapter.of_weights(&Header::open(&path).unwrap(), 4, TensorType::F32, takes);
+    let adapter = adapter.write(folder.path(), "adapter");
+    let (done, wait) = mpsc::channel();
+    thread::spawn(move || {
+        let params = ModelParams { load_mtp: true, devices: Some(vec![]), ..<_>::default() };
+        let model = llama_sys::Model::load(&path, params).unwrap();
+        let is_done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_done.load(Ordering::Relaxed) {
+                    LoraAdapter::load(&model, &adapter).unwrap();
+                    // Who waits for the lock has it first.
+                    thread::sleep(Duration::from_micros(100));
+                }
+            });
+            let params = llama_sys::ContextParams { mtp: Mtp::Trunk, n_ctx: 64, ..<_>::default() };
+            (0..20).for_each(|_| drop(Context::new(&model, params.clone()).unwrap()));
+            is_done.store(true, Ordering::Relaxed);
+        });
+        done.send(()).unwrap();
+    });
+    let waited = wait.recv_timeout(Duration::from_secs(120));
+    waited.expect("neither waits for the other");
 }
 
 #[test]

@@ -1,12 +1,13 @@
 //! Files that would end the process inside llama.cpp (GGML_ASSERT, GGML_ABORT) are typed errors: the product names the
 //! key, and the native layer underneath survives the same file on its own.
 
-use std::path::PathBuf;
+use std::io::Write;
+use std::path::{Path, PathBuf};
 
 use crate::native_support::{
     TINY_VOCABULARY, native, tiny, tiny_llama, tiny_llama_without_vocabulary, tiny_with_heads,
 };
-use autoplace::gguf::Builder;
+use autoplace::gguf::{self, Builder};
 use autoplace::llama_sys::{self, Cause};
 use autoplace::memory::KvType;
 use autoplace::{Model, generate, load};
@@ -43,6 +44,32 @@ fn the_tiny_model_itself_loads_and_computes() {
     let model = load(&tiny_llama()).0.unwrap();
     let text = model.generate("word1").max_tokens(3).temp(0.0);
     text.text().unwrap();
+}
+
+#[test]
+fn a_file_that_is_written_to_or_replaced_while_it_is_loaded_is_refused() {
+    let grow = |path: &Path| {
+        let mut file = std::fs::File::options().append(true).open(path).unwrap();
+        file.write_all(b"more").unwrap();
+    };
+    let replace = |path: &Path| {
+        let other = path.with_extension("other");
+        tiny_llama().write_sparse(&other).unwrap();
+        std::fs::rename(other, path).unwrap();
+    };
+    let changes: [fn(&Path); 2] = [grow, replace];
+    for change in changes {
+        let file = write(&tiny_llama());
+        let (path, mut has_changed) = (file.path.clone(), false);
+        // llama.cpp has opened it by then.
+        let load = Model::builder(&file.path).progress(move |_| {
+            if !std::mem::replace(&mut has_changed, true) {
+                change(&path);
+            }
+            true
+        });
+        assert_matches!(load.load(), Err(load::Error::Gguf(gguf::Error::Changed { .. })));
+    }
 }
 
 #[test]

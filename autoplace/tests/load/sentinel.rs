@@ -302,6 +302,17 @@ fn the_watching_ends_with_the_model_which_it_does_not_keep_loaded() {
 }
 
 #[test]
+fn an_interval_of_for_ever_is_one_sample_until_it_is_dropped() {
+    own_process!();
+    let _gpu = card(mib(64));
+    let model = builder().load().unwrap();
+    let sentinel = Sentinel::builder().interval(Duration::MAX).watch(&model).unwrap();
+    // A thread that has panicked is disconnected.
+    let waiting = sentinel.events().recv_timeout(Duration::from_millis(200));
+    assert_eq!(waiting, Err(RecvTimeoutError::Timeout));
+}
+
+#[test]
 fn a_callback_may_drop_the_sentinel() {
     own_process!();
     let _gpu = card(mib(64));

@@ -160,9 +160,10 @@ fn what_grows_or_searches_without_end_is_stopped_at_a_limit() {
 }
 
 #[test]
-#[ignore = "takes a minute"]
 fn the_default_limits_stop_it_too() {
-    assert_eq!(unstopped(&endless(2_000_000), Limits::default()), [""; 0]);
+    // Each of them takes a third of a second.
+    let some: Vec<String> = endless(2_000_000).into_iter().step_by(3).collect();
+    assert_eq!(unstopped(&some, Limits::default()), [""; 0]);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The state of a sequence goes through a writer and a reader; what is pending is carried out before.
 
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::support::{batch_of, cpu_context, tokens};
 use llama_sys::{Batch, Context, ContextParams, Error, Position};
@@ -122,6 +123,35 @@ fn what_a_reader_or_writer_says_is_the_reason() {
     assert!(error.contains("the disk is gone"), "{error}");
     let refused = context.write_state(2, &mut Vec::new());
     assert_matches!(refused, Err(Error::InvalidParameter { name: "seq_id", .. }));
+}
+
+#[test]
+fn a_panic_of_a_reader_or_writer_is_the_callers_and_not_the_end() {
+    struct Panics;
+    impl Read for Panics {
+        fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+            panic!("on purpose")
+        }
+    }
+    impl Write for Panics {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            panic!("on purpose")
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let (mut context, end) = with_text();
+    context.kv_seq_copy(0, 1, 0..Position::MAX).unwrap();
+    let mut panics = |call: fn(&mut Context)| {
+        let caught = catch_unwind(AssertUnwindSafe(|| call(&mut context))).unwrap_err();
+        assert_eq!(caught.downcast_ref(), Some(&"on purpose"));
+    };
+    panics(|context| drop(context.write_state(0, &mut Panics)));
+    panics(|context| drop(context.read_state(1, 1000, &mut Panics)));
+    assert_eq!(context.kv_seq_end(1).unwrap(), None);
+    let expected = logits_after(&mut with_text().0, 0, end);
+    assert!(expected == logits_after(&mut context, 0, end));
 }
 
 #[test]

@@ -1,7 +1,11 @@
-//! `Send` and `Sync` exactly where llama.cpp allows them.
+//! `Send` and `Sync` exactly where llama.cpp allows them, and what it does to other threads.
 
-use crate::support::demo_model;
-use llama_sys::{AbortHandle, Batch, Context, Device, Error, Model, Sampler, State, Vocab};
+use std::collections::BTreeSet;
+
+use crate::support::{cpu_context, demo_model, greedy, tokens};
+use llama_sys::{
+    AbortHandle, Backend, Batch, Context, Device, Error, Model, Sampler, State, Vocab,
+};
 use static_assertions::{assert_impl_all, assert_not_impl_any};
 
 assert_impl_all!(Model: Send, Sync);
@@ -30,6 +34,19 @@ fn a_context_can_be_used_on_another_thread_than_its_makers() {
     })
     .join()
     .unwrap();
+}
+
+#[test]
+fn the_environment_changes_when_the_backends_start_as_they_say_and_never_later() {
+    own_process!();
+    let names = || std::env::vars_os().map(|(name, _)| name).collect::<BTreeSet<_>>();
+    let before = names();
+    Backend::init().unwrap();
+    let after = names();
+    let mut set = after.difference(&before);
+    assert!(set.all(|name| name == "KMP_BLOCKTIME"), "{before:?}\n{after:?}");
+    greedy(&mut cpu_context(<_>::default()), &tokens("In"), 0, 2);
+    assert_eq!(names(), after);
 }
 
 #[test]

@@ -30,9 +30,9 @@ pub enum Error {
     #[error("{path}: cannot write: {source}")]
     Write { path: PathBuf, source: io::Error },
 
-    /// The file is another one than when its header was read.
+    /// The file was written to, or another has taken its place.
     #[error(
-        "{path}: the file has changed since its header was read ({was} bytes then, {is} bytes now)"
+        "{path}: the file was changed or replaced since its header was read ({was} bytes then, {is} bytes now)"
     )]
     Changed { path: PathBuf, was: u64, is: u64 },
 

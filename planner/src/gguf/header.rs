@@ -128,6 +128,17 @@ impl Header {
         lengths.fold(0, u64::saturating_add)
     }
 
+    /// Errs unless every file of the model still is the one whose header was read: to be asked before and after the
+    /// files are opened anew, by llama.cpp say.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Changed`] for a file of another length or time of modification, and one that has taken its place;
+    /// [`Error::Open`] for one that is gone.
+    pub fn check_unchanged(&self) -> Result<(), Error> {
+        self.shards().iter().try_for_each(Shard::check_unchanged)
+    }
+
     /// The metadata in the file's order. Of a split model it is the first shard's, as in llama.cpp.
     pub fn metadata(&self) -> impl ExactSizeIterator<Item = (&str, Value<'_>)> {
         self.inner.metadata.iter()

@@ -5,12 +5,13 @@
 //! first shard's metadata counts.
 
 use std::collections::HashMap;
+use std::fs::{self, Metadata};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::error::Error;
 use super::header::{self, Inner, MAX_COUNT};
-use super::source::{MAX_FILE, Source};
+use super::source::{MAX_FILE, Source, check_unchanged};
 use super::tensor::Tensor;
 
 const SPLIT_COUNT: &str = "split.count";
@@ -22,11 +23,17 @@ const SPLIT_TENSORS: &str = "split.tensors.count";
 pub struct Shard {
     path: Arc<Path>,
     file_bytes: u64,
+    /// What the system said of the file when it was opened; `None` in memory.
+    opened: Option<Metadata>,
 }
 
 impl Shard {
     fn of(source: &Source) -> Shard {
-        Shard { path: source.path().clone(), file_bytes: source.len() }
+        Shard {
+            path: source.path().clone(),
+            file_bytes: source.len(),
+            opened: source.opened().cloned(),
+        }
     }
 
     /// The file.
@@ -37,6 +44,13 @@ impl Shard {
     /// The length of the file, in bytes.
     pub fn file_bytes(&self) -> u64 {
         self.file_bytes
+    }
+
+    pub(super) fn check_unchanged(&self) -> Result<(), Error> {
+        match &self.opened {
+            Some(was) => check_unchanged(&self.path, was, fs::metadata(&self.path)),
+            None => Ok(()),
+        }
     }
 }
 

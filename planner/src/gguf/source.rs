@@ -4,6 +4,8 @@
 use std::fmt::{self, Display};
 use std::fs::{File, Metadata};
 use std::io::{self, BufRead, BufReader, Read};
+#[cfg(unix)]
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -103,11 +105,15 @@ impl Source {
         let Bytes::File(file, was) = &self.bytes else {
             return Ok(());
         };
-        let is = file.metadata().map_err(|source| Error::Open { path: self.path_buf(), source })?;
-        if is.len() == was.len() && is.modified().ok() == was.modified().ok() {
-            return Ok(());
+        check_unchanged(&self.path, was, file.metadata())
+    }
+
+    /// What the system said of the file when it was opened, if it is one.
+    pub(super) fn opened(&self) -> Option<&Metadata> {
+        match &self.bytes {
+            Bytes::File(_, metadata) => Some(metadata),
+            Bytes::Memory(_) => None,
         }
-        Err(Error::Changed { path: self.path_buf(), was: was.len(), is: is.len() })
     }
 
     /// What stands at byte `at` cannot be.
@@ -128,6 +134,26 @@ impl Source {
         let text = text.escape_ascii();
         self.malformed(at, format_args!("{what} is not UTF-8: \"{text}\""))
     }
+}
+
+/// Errs unless both are of one file that nobody wrote to in between.
+pub(super) fn check_unchanged(
+    path: &Path,
+    was: &Metadata,
+    is: io::Result<Metadata>,
+) -> Result<(), Error> {
+    let is = is.map_err(|source| Error::Open { path: path.to_owned(), source })?;
+    #[cfg(unix)]
+    let inode = |file: &Metadata| (file.dev(), file.ino());
+    #[cfg(not(unix))]
+    let inode = |_: &Metadata| ();
+    // Another file may be given the inode of one that is gone.
+    let born = |file: &Metadata| (inode(file), file.created().ok());
+    let told = |file: &Metadata| (born(file), file.len(), file.modified().ok());
+    if told(was) == told(&is) {
+        return Ok(());
+    }
+    Err(Error::Changed { path: path.to_owned(), was: was.len(), is: is.len() })
 }
 
 /// Two sources are equal if they are the same opened file or the same memory.

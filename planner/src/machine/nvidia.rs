@@ -75,7 +75,7 @@ pub struct NvidiaGpu {
     pub hidden: bool,
 }
 
-/// Asks the NVML that the system finds under its usual name (`libnvidia-ml.so.1`, `nvml.dll`).
+/// Asks the NVML that the system finds under its usual name (`libnvidia-ml.so.1`), or that of Windows' system folder.
 pub fn detect() -> Nvidia {
     ask(None)
 }
@@ -109,7 +109,10 @@ fn ask(library: Option<&Path>) -> Nvidia {
 /// Opens the library at this path or the usual one; fails with the reason, or with none where there is no usual one.
 fn open(library: Option<&Path>) -> Result<Nvml, Option<String>> {
     let mut builder = Nvml::builder();
-    if let Some(path) = library {
+    // By its bare name Windows would look for it beside the program and in the current folder too.
+    let windows = || std::env::var_os("SystemRoot").unwrap_or_else(|| "C:\\Windows".into());
+    let system = cfg!(windows).then(|| Path::new(&windows()).join("System32").join("nvml.dll"));
+    if let Some(path) = library.or(system.as_deref()) {
         builder.lib_path(path.as_os_str());
     }
     let nvml = builder.init().map_err(|error| match error {

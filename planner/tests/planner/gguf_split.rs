@@ -69,6 +69,40 @@ fn shards_in_memory_are_read_like_files() {
     assert!(matches!(Header::parse_shards([]).unwrap_err(), Error::Truncated { .. }));
 }
 
+#[test]
+fn a_shard_that_was_changed_or_replaced_since_is_named() {
+    type Change = fn(&Path);
+    let touch = |path: &Path| {
+        let file = std::fs::File::options().write(true).open(path).unwrap();
+        file.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
+    };
+    let cut = |path: &Path| {
+        let file = std::fs::File::options().write(true).open(path).unwrap();
+        file.set_len(7).unwrap();
+    };
+    // The same bytes, of the same time.
+    let replace = |path: &Path| {
+        let other = path.with_extension("other");
+        std::fs::copy(path, &other).unwrap();
+        let file = std::fs::File::options().write(true).open(&other).unwrap();
+        file.set_modified(std::fs::metadata(path).unwrap().modified().unwrap()).unwrap();
+        std::fs::rename(other, path).unwrap();
+    };
+    let remove = |path: &Path| std::fs::remove_file(path).unwrap();
+    let changes: [(&str, Change); 4] =
+        [("changed", touch), ("7 bytes now", cut), ("replaced", replace), ("open", remove)];
+    for (word, change) in changes {
+        for index in 0..3 {
+            let dir = tempfile::tempdir().unwrap();
+            let header = Header::open(write(dir.path(), &shards())).unwrap();
+            header.check_unchanged().unwrap();
+            let shard = path(dir.path(), index);
+            change(&shard);
+            says(&header.check_unchanged().unwrap_err(), &[shard.to_str().unwrap(), word]);
+        }
+    }
+}
+
 /// Checks what is said of a shard that is opened.
 #[track_caller]
 fn refused(path: &Path, words: &str) -> String {
