@@ -19,6 +19,7 @@ use super::threads::Threads;
 use super::trial::try_out;
 use super::warm_up::warm_up;
 use super::{Error, native};
+use crate::gguf::Header;
 use crate::plan::{Placement, Plan};
 use crate::profile::ModelProfile;
 
@@ -58,14 +59,14 @@ impl Recipe {
     pub(super) fn carry_out(
         &self,
         prepared: &Prepared,
-        profile: &ModelProfile,
+        (header, profile): (&Header, &ModelProfile),
         progress: &Progress,
     ) -> Result<Loaded, Box<Failure>> {
         let plan = &prepared.plan;
         let devices =
             devices::of_plan(plan).map_err(|error| Failure::other(Stage::Check, error))?;
         check(plan, &devices).map_err(|error| Failure::lacking(Stage::Check, error))?;
-        let made = self.make(prepared, profile, &devices, progress);
+        let made = self.make(prepared, (header, profile), &devices, progress);
         made.map_err(|unmade| unmade.freed(plan, &devices))
     }
 
@@ -80,7 +81,7 @@ impl Recipe {
     fn make(
         &self,
         prepared: &Prepared,
-        profile: &ModelProfile,
+        (header, profile): (&Header, &ModelProfile),
         devices: &[Device],
         progress: &Progress,
     ) -> Result<Loaded, Unmade> {
@@ -91,7 +92,7 @@ impl Recipe {
             n_gpu_layers: plan.n_gpu_layers.try_into().unwrap_or(i32::MAX),
             devices: Some(devices.to_owned()),
             tensor_split: plan.tensor_split.clone(),
-            overrides: native::overrides(&plan.split(), devices)
+            overrides: native::overrides(&plan.split(), header, devices)
                 .map_err(Unmade::at(Stage::Weights, devices))?,
             load_mode: native::load_mode(
                 &plan.context,
