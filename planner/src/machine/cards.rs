@@ -72,10 +72,10 @@ impl GpuProcess {
         Self { pid, name: None, bytes: None }
     }
 
-    /// Sets its name. Of a path, as drivers give it, the last part is kept.
+    /// Sets its name. Of a path, as drivers give it, the last part is kept, without control characters.
     pub fn name(mut self, name: &str) -> Self {
         let last = name.trim().rsplit(['/', '\\']).next().unwrap_or_default();
-        self.name = (!last.is_empty()).then(|| last.to_owned());
+        self.name = (!last.is_empty()).then(|| last.replace(char::is_control, " "));
         self
     }
 
