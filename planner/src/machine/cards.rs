@@ -205,6 +205,7 @@ mod tests {
             ("/usr/bin/python3.12", Some("python3.12")),
             ("C:\\Program Files\\LM Studio\\lms.exe", Some("lms.exe")),
             ("ollama", Some("ollama")),
+            ("/tmp/\u{1b}[2J", Some(" [2J")),
             ("", None),
             (" ", None),
             ("/", None),

@@ -218,6 +218,13 @@ mod tests {
         assert!(text.contains("gpus[0]: missing field `total`"), "{text}");
     }
 
+    #[cfg(unix)]
+    #[test]
+    fn a_file_that_never_ends_is_refused_by_name() {
+        let error = Machine::read("/dev/zero").unwrap_err().to_string();
+        assert_eq!(error, "/dev/zero: not a regular file");
+    }
+
     #[test]
     fn what_is_no_json_or_more_than_one_is_refused() {
         for wrong in ["", "{", "[]", "24", "\"RTX 4090\"", "{} {}"] {
