@@ -129,9 +129,7 @@ fn describe_host(text: &mut String, host: &Host) {
     }
 }
 
-/// One line, without what would move the cursor: names come from drivers and from files.
 pub(crate) fn line(text: &mut String, value: impl std::fmt::Display) {
-    let value = value.to_string().replace(char::is_control, " ");
     // A string takes all that is written.
     let _ = writeln!(text, "{value}");
 }

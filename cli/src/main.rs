@@ -23,7 +23,7 @@ mod template;
 mod test_plan;
 
 use std::fmt::Display;
-use std::io::{ErrorKind, Write, stdout};
+use std::io::{ErrorKind, IsTerminal, Write, stdout};
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -68,7 +68,8 @@ fn text(bytes: Vec<u8>) -> String {
 }
 
 fn print(text: &str) -> ExitCode {
-    match writeln!(stdout(), "{text}") {
+    let shown = stdout().is_terminal().then(|| shown(text));
+    match writeln!(stdout(), "{}", shown.as_deref().unwrap_or(text)) {
         // A reader that has left has what it wanted.
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
             fail(1, "error: cannot write to stdout: ", &error)
@@ -77,7 +78,21 @@ fn print(text: &str) -> ExitCode {
     }
 }
 
+/// What a terminal is shown of an answer: a template or a path may hold what would move its cursor.
+fn shown(text: &str) -> String {
+    text.replace(|c: char| c.is_control() && !matches!(c, '\n' | '\t'), " ")
+}
+
 fn fail(code: u8, before: &str, error: &dyn Display) -> ExitCode {
     eprintln!("{before}{}", args::in_one_line(&error.to_string()));
     ExitCode::from(code)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_terminal_is_shown_nothing_that_it_would_obey() {
+        let text = "a\tb\n\u{1b}[2J\u{9b}2J\u{7}\r\u{7f}é";
+        assert_eq!(super::shown(text), "a\tb\n [2J 2J   é");
+    }
 }

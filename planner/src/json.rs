@@ -1,13 +1,60 @@
-//! Reading JSON that people may have written: what is wrong is said with its place.
+//! Files of JSON that people may have written: what is wrong is said with its place.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::Path;
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-/// Deserialises a document, or says which field is wrong, or that its `version` is a later one than the latest known.
+/// A longer file is no plan and no machine: large ones have some 20 KiB.
+const LONGEST_FILE: u64 = 4 << 20;
+
+/// The text of a file that is not longer than any of ours.
+pub(crate) fn read(file: &Path) -> io::Result<String> {
+    // Before it is opened: that would wait for whoever writes to a pipe.
+    if !fs::metadata(file)?.is_file() {
+        return Err(io::Error::other("not a regular file"));
+    }
+    let mut text = String::new();
+    let read = File::open(file)?.take(LONGEST_FILE + 1).read_to_string(&mut text)?;
+    if read as u64 > LONGEST_FILE {
+        let problem = format!("longer than any plan or machine: more than {LONGEST_FILE} bytes");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, problem));
+    }
+    Ok(text)
+}
+
+/// Writes a file beside its place and moves it there: a reader finds the old file or the new one, whole. What is no
+/// regular file, such as `/dev/stdout`, is written to.
+pub(crate) fn write(file: &Path, text: &str) -> io::Result<()> {
+    // What a link leads to, so that it stays a link.
+    let file = fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
+    if fs::metadata(&file).is_ok_and(|there| !there.is_file()) {
+        return fs::write(file, text);
+    }
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let mut beside = tempfile::Builder::new();
+    beside.prefix(".autoplace-");
+    // As any new file, less what the user's mask takes away: plans are there to be shared.
+    #[cfg(unix)]
+    beside.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    let mut written = beside.tempfile_in(folder.unwrap_or(Path::new(".")))?;
+    written.write_all(text.as_bytes())?;
+    written.as_file().sync_all()?;
+    written.persist(file)?;
+    Ok(())
+}
+
+/// Deserialises a document, or says which field is wrong, that its `version` is a later one than the latest known, or
+/// that a string of it would move a cursor.
 pub(crate) fn versioned<T: DeserializeOwned>(text: &str, latest: u64) -> Result<T, String> {
     #[derive(Deserialize)]
     struct Version {
         version: Option<u64>,
+    }
+    if let Some(line) = control_character(text) {
+        return Err(format!("line {line}: a string holds a control character"));
     }
     match parse(text)? {
         Version { version: Some(version) } if !(1..=latest).contains(&version) => {
@@ -15,6 +62,30 @@ pub(crate) fn versioned<T: DeserializeOwned>(text: &str, latest: u64) -> Result<
         }
         _ => parse(text),
     }
+}
+
+/// The line of the first control character in a string of this JSON: whoever prints it would obey it.
+fn control_character(text: &str) -> Option<usize> {
+    let mut rest = text.chars();
+    while let Some(first) = rest.next() {
+        let is_control = match first {
+            // Between strings there are no backslashes, and these are there alone.
+            '\n' | '\r' | '\t' => false,
+            '\\' => match rest.next() {
+                Some('u') => {
+                    let code = u32::from_str_radix(rest.as_str().get(..4)?, 16).ok();
+                    code.and_then(char::from_u32).is_some_and(char::is_control)
+                }
+                escaped => escaped.is_some_and(|escaped| "bfnrt".contains(escaped)),
+            },
+            plain => plain.is_control(),
+        };
+        if is_control {
+            let read = text.len() - rest.as_str().len();
+            return Some(1 + text.get(..read)?.matches('\n').count());
+        }
+    }
+    None
 }
 
 /// Deserialises all of a text, or says which field is wrong.
@@ -27,4 +98,73 @@ fn parse<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, String> {
     })?;
     deserializer.end().map_err(|error| error.to_string())?;
     Ok(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::Read;
+
+    use super::{control_character, read, write};
+
+    #[cfg(unix)]
+    #[test]
+    fn what_never_ends_is_not_read_and_stays_what_it_is_when_written_to() {
+        for device in ["/dev/zero", "/dev/null", "/"] {
+            let error = read(device.as_ref()).unwrap_err().to_string();
+            assert_eq!(error, "not a regular file", "{device}");
+        }
+        write("/dev/null".as_ref(), "{}").unwrap();
+        assert!(!fs::metadata("/dev/null").unwrap().is_file());
+    }
+
+    #[test]
+    fn who_has_a_file_open_reads_all_of_it_while_another_takes_its_place() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("plan.json");
+        for text in ["the old one", "another"] {
+            fs::write(&path, "the first").unwrap();
+            let mut open = fs::File::open(&path).unwrap();
+            write(&path, text).unwrap();
+            let mut before = String::new();
+            open.read_to_string(&mut before).unwrap();
+            assert_eq!((before.as_str(), read(&path).unwrap().as_str()), ("the first", text));
+        }
+        let files = fs::read_dir(folder.path()).unwrap();
+        assert_eq!(files.count(), 1);
+        assert!(write(&folder.path().join("none/plan.json"), "").is_err());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_stays_one_and_a_file_is_for_those_whom_the_mask_allows() {
+        use std::os::unix::fs::{MetadataExt, symlink};
+
+        let folder = tempfile::tempdir().unwrap();
+        let [plain, written, link] = ["plain", "written", "link"].map(|it| folder.path().join(it));
+        fs::write(&plain, "").unwrap();
+        symlink(&written, &link).unwrap();
+        write(&written, "one").unwrap();
+        write(&link, "two").unwrap();
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(read(&written).unwrap(), "two");
+        let mode = |path| fs::metadata(path).unwrap().mode();
+        assert_eq!(mode(&written), mode(&plain));
+    }
+
+    #[test]
+    fn a_control_character_is_found_however_it_is_written() {
+        for (text, line) in [
+            ("{\"a\":\r\n\t\"b \\\\n \\\" \\/ \\u00e9 \\u0020 \u{e9}\"}", None),
+            ("[\"\\u001b\"]", Some(1)),
+            ("[\n\"\\u001B\"]", Some(2)),
+            ("[\n\n\"\\u009b\"]", Some(3)),
+            ("[\"\u{9b}\"]", Some(1)),
+            ("[\"\u{7f}\"]", Some(1)),
+            ("[\"\\n\"]", Some(1)),
+            ("[\"\\u", None),
+        ] {
+            assert_eq!(control_character(text), line, "{text:?}");
+        }
+    }
 }

@@ -92,7 +92,7 @@ impl Recipe {
             n_gpu_layers: plan.n_gpu_layers.try_into().unwrap_or(i32::MAX),
             devices: Some(devices.to_owned()),
             tensor_split: plan.tensor_split.clone(),
-            overrides: native::overrides(&plan.split(), devices)
+            overrides: native::overrides(&plan.split(), header, devices)
                 .map_err(Unmade::at(Stage::Weights, devices))?,
             load_mode: native::load_mode(
                 &plan.context,

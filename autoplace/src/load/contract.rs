@@ -76,7 +76,7 @@ impl<'a> Contract<'a> {
     pub(super) fn load(mut self) -> Result<Loaded, Error> {
         loop {
             // Held until all that the plan takes is taken and judged, or nothing of it any more.
-            let (prepared, _lease) = match self.prepare() {
+            let (prepared, lease) = match self.prepare() {
                 Ok(prepared) => prepared,
                 Err(error) => return Err(self.no_plan(error)),
             };
@@ -84,7 +84,7 @@ impl<'a> Contract<'a> {
             let carried_out = self.recipe.carry_out(&prepared, model, &self.progress);
             let judged = carried_out.and_then(|loaded| self.judged(loaded, &prepared));
             match judged.and_then(|loaded| self.beside(loaded, &prepared)) {
-                Ok(loaded) => return Ok(self.told(loaded)),
+                Ok(loaded) => return Ok(self.told(loaded, &lease)),
                 Err(failure) => self.back_off(&prepared, *failure)?,
             }
         }
@@ -275,10 +275,11 @@ impl<'a> Contract<'a> {
     }
 
     /// A load that worked, with all that was tried before.
-    fn told(mut self, mut loaded: Loaded) -> Loaded {
+    fn told(mut self, mut loaded: Loaded, lease: &Lease) -> Loaded {
         let report = Arc::make_mut(&mut loaded.placed.report);
         self.tried.push(Attempt::of(&report.plan, None));
         report.attempts = self.tried;
+        report.unleased.clone_from(&lease.unleased);
         say(&report.plan);
         loaded
     }

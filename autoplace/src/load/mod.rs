@@ -55,7 +55,7 @@ pub(crate) use devices::memory;
 pub use devices::{build_name, detect};
 pub(crate) use draft::{Draft, Drafts, Followed, Heads};
 pub use error::{Attempt, AttemptFailure, AttemptedGpu, Error, Stage};
-pub use lease::Leases;
+pub use lease::{Leases, Unleased};
 pub(crate) use lent::LentWorker;
 pub use model::Model;
 pub(crate) use model::WeakModel;

@@ -3,11 +3,12 @@
 use llama_sys::{Backend, Device, DeviceKind, LoadMode, Model, ModelParams};
 
 use super::Error;
-use crate::gguf::Header;
+use crate::gguf::{Header, Tensor};
 use crate::memory::backend::Family;
 use crate::memory::{
     ContextParams, FlashAttention, KvType, Place, Pooling, Rope, RopeScaling, Split, TensorOverride,
 };
+use crate::plan;
 
 /// The context parameters that llama.cpp takes. Threads are left to the caller: they cost no memory.
 pub(crate) fn context(params: &ContextParams) -> llama_sys::ContextParams {
@@ -78,11 +79,13 @@ pub(crate) fn load_mode<'a>(
     }
 }
 
-/// The overrides that llama.cpp takes. A place on the host is the CPU's memory, where weights may be repacked.
+/// The overrides that llama.cpp takes for the model of this header, whose tensors they name. A place on the host is the
+/// CPU's memory, where weights may be repacked.
 pub(crate) fn overrides(
     split: &Split,
+    header: &Header,
     devices: &[Device],
-) -> Result<Vec<llama_sys::TensorOverride>, llama_sys::Error> {
+) -> Result<Vec<llama_sys::TensorOverride>, Error> {
     if split.overrides.is_empty() {
         return Ok(Vec::new());
     }
@@ -92,15 +95,16 @@ pub(crate) fn overrides(
         Place::Host => cpu,
         Place::Gpu(gpu) => devices.get(gpu),
     };
-    let native = |rule: &TensorOverride| {
+    let native = |rule: TensorOverride| {
         let device = device(rule.place).ok_or_else(|| llama_sys::Error::InvalidParameter {
             name: "tensor_buft_overrides",
             value: format!("{} on {:?}", rule.pattern, rule.place),
             reason: format!("there are {} GPUs", devices.len()),
         })?;
-        Ok(llama_sys::TensorOverride { pattern: rule.pattern.clone(), device: device.clone() })
+        Ok(llama_sys::TensorOverride { pattern: rule.pattern, device: device.clone() })
     };
-    split.overrides.iter().map(native).collect()
+    let named = split.overrides_by_name(header.tensors().map(Tensor::name));
+    named.map_err(plan::Error::from)?.into_iter().map(native).collect()
 }
 
 fn rope(rope: &Rope) -> llama_sys::Rope {

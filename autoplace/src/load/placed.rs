@@ -75,7 +75,7 @@ impl Placed {
     }
 }
 
-/// The report of a load that was carried out; its attempts are not in it yet. What is learned of the GPUs is kept.
+/// The report of a load that was carried out, without its attempts and its lease. What is learned of the GPUs is kept.
 fn report(
     prepared: &Prepared,
     readings: &LoadReadings,
@@ -125,6 +125,7 @@ fn report(
         warm_up: run.warm_up.clone(),
         threads,
         attempts: Vec::new(),
+        unleased: None,
         plan: plan.clone(),
     }
 }

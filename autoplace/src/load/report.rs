@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::error::Attempt;
+use super::lease::Unleased;
 use super::recipe::Verify;
 use super::threads::Threads;
 use crate::machine::{Bytes, LearnedHeadroom};
@@ -29,6 +30,8 @@ pub struct LoadReport {
     pub threads: Threads,
     /// Every attempt, the one that worked last.
     pub attempts: Vec<Attempt>,
+    /// Why other loads did not see what this one took of its GPUs, if they did not.
+    pub unleased: Option<Unleased>,
     /// What else there is to say, for people.
     pub notes: Vec<String>,
 }
@@ -199,6 +202,12 @@ impl fmt::Display for LoadReport {
             if attempt.failure.is_some() {
                 write!(f, "\n  attempt {number}: {attempt}")?;
             }
+        }
+        if let Some(why @ Unleased::Failed(_)) = &self.unleased {
+            write!(
+                f,
+                "\n  loaded without a lease, so others may count the same free bytes: {why}"
+            )?;
         }
         for note in &self.notes {
             write!(f, "\n  note: {note}")?;

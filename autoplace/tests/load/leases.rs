@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::native_support::demo_path;
 use autoplace::llama_sys::sim::{Rules, SimGpu, SimGpuBuilder};
-use autoplace::load::Leases;
+use autoplace::load::{Leases, Unleased};
 use autoplace::machine::mib;
 use autoplace::memory::Headroom;
 use autoplace::plan::{HostParts, Request};
@@ -191,6 +191,28 @@ fn one_and_a_half() -> (Known, u64, u32) {
     let beside = builder().plan().unwrap().n_gpu_layers;
     assert!(0 < beside && beside < layers, "{beside}");
     (Known { layers, text }, total, beside)
+}
+
+#[cfg(unix)]
+#[test]
+fn a_load_that_others_do_not_see_says_so() {
+    use std::os::unix::fs::PermissionsExt;
+
+    own_process!();
+    let folder = tempfile::tempdir().unwrap();
+    let task = Task::in_folder(folder.path(), "card", mib(64));
+    let _gpu = task.card();
+    let report = |leases: Leases| builder().leases(leases).load().unwrap().report();
+    let leases = Leases::in_dir(task.leases.unwrap());
+    assert_eq!(report(leases.clone()).unleased, None);
+    assert_eq!(report(Leases::none()).unleased, Some(Unleased::Asked));
+    // Who may write there may delete a lease that is held.
+    let open = std::fs::Permissions::from_mode(0o777);
+    std::fs::set_permissions(folder.path().join("leases"), open).unwrap();
+    let report = report(leases);
+    assert_matches!(&report.unleased, Some(Unleased::Failed(_)));
+    let said = report.to_string();
+    assert!(said.contains("without a lease") && said.contains("not this user's alone"), "{said}");
 }
 
 /// Two processes load at once onto a card with room for one and a half.

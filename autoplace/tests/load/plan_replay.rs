@@ -199,11 +199,19 @@ fn weights_that_were_moved_to_the_host_are_moved_again() {
     let gpu = card(mib(64));
     let mut saved = saved();
     let whole = saved.plan.gpus().next().unwrap().footprint.weights;
-    saved.plan.overrides = vec![TensorOverride::new(r"blk\.[0-2]\.ffn_", Place::Host)];
-    let model = by_plan().follow(saved).load().unwrap();
+    let moved = TensorOverride::new(r"blk\.[0-2]\.ffn_", Place::Host);
+    saved.plan.overrides = vec![moved.clone()];
+    let model = by_plan().follow(saved.clone()).load().unwrap();
     let held = model.allocated().gpus[0].weights;
     assert!(held < whole, "{held} of {whole}");
     assert!(gpu.used() < mib(64));
+    drop(model);
+
+    // llama.cpp itself would look for this for hours.
+    let hours = TensorOverride::new("(.|.|.|..)+!", Place::Gpu(0));
+    saved.plan.overrides = vec![hours, moved];
+    let model = by_plan().follow(saved).load().unwrap();
+    assert_eq!(model.allocated().gpus[0].weights, held);
 }
 
 /// Every number and flag of the plan's own parameters replaced by others, one at a time: whatever gets past the check

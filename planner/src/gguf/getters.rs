@@ -29,11 +29,14 @@ impl Header {
     ///
     /// # Errors
     ///
-    /// [`Error::MissingKey`], and those of [`str`](Self::str).
+    /// [`Error::MissingKey`], [`Error::Malformed`] for one with a control character, and those of [`str`](Self::str).
     #[doc(alias = "general.architecture")]
     pub fn architecture(&self) -> Result<&str, Error> {
         let key = "general.architecture";
         match self.str(key)? {
+            Some(architecture) if architecture.contains(char::is_control) => {
+                Err(self.malformed(key, format_args!("key '{key}' holds a control character")))
+            }
             Some(architecture) => Ok(architecture),
             None => self.inner.metadata.required(key),
         }
@@ -45,11 +48,12 @@ impl Header {
         self.get("general.name")?.as_str()
     }
 
-    /// `general.name`, or the file's stem where there is none.
+    /// `general.name`, or the file's stem where there is none, for people: without what would move their cursor.
     pub(crate) fn title(&self) -> Option<String> {
         let stem = || self.path().file_stem().filter(|_| !self.is_in_memory());
         let name = self.name().map(str::to_owned);
-        name.or_else(|| Some(stem()?.to_string_lossy().into_owned()))
+        let title = name.or_else(|| Some(stem()?.to_string_lossy().into_owned()))?;
+        Some(title.replace(char::is_control, " "))
     }
 
     numbers! { u32, f32, bool }

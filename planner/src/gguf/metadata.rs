@@ -134,7 +134,8 @@ impl Metadata {
     }
 }
 
-/// Reads a name (of a key or a tensor) of at most `limit` bytes, and checks that llama.cpp reads the same.
+/// Reads a name (of a key or a tensor) of at most `limit` bytes. llama.cpp would cut it at a NUL, and whoever prints it
+/// would obey its other control characters.
 pub(super) fn read_name(
     cursor: &mut Cursor<'_>,
     limit: u64,
@@ -148,13 +149,14 @@ pub(super) fn read_name(
     }
     let mut name = Vec::new();
     cursor.bytes(length, &mut name, what)?;
-    if name.contains(&0) {
-        let name = name.escape_ascii();
-        return Err(source.malformed(at, format_args!("{what} holds a NUL byte: \"{name}\"")));
+    let name =
+        String::from_utf8(name).map_err(|error| source.not_utf8(at, what, error.as_bytes()))?;
+    if name.contains(char::is_control) {
+        let name = name.as_bytes().escape_ascii();
+        let problem = format_args!("{what} holds a control character: \"{name}\"");
+        return Err(source.malformed(at, problem));
     }
-    String::from_utf8(name)
-        .map(Arc::from)
-        .map_err(|error| source.not_utf8(at, what, error.as_bytes()))
+    Ok(name.into())
 }
 
 fn read_type(cursor: &mut Cursor<'_>, key: &str) -> Result<ValueType, Error> {

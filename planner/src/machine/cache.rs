@@ -6,8 +6,7 @@
 
 use std::fs;
 use std::io::{self, ErrorKind};
-use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::path::PathBuf;
 
 use etcetera::BaseStrategy;
 use serde::de::DeserializeOwned;
@@ -19,6 +18,7 @@ use super::bandwidth::Bandwidth;
 use super::gpu::{Gpu, GpuKind};
 use super::host::Host;
 use super::measured::{LearnedHeadroom, MeasuredRates};
+use crate::json;
 
 /// Changes with the meaning of the figures.
 const VERSION: u32 = 2;
@@ -148,7 +148,7 @@ impl MeasurementCache {
 
     fn get<T: DeserializeOwned>(&self, kind: &str, key: &str) -> Option<T> {
         let file = self.folder.as_ref()?.join(name(kind, key));
-        let text = fs::read_to_string(&file).inspect_err(|error| {
+        let text = json::read(&file).inspect_err(|error| {
             if error.kind() != ErrorKind::NotFound {
                 tracing::debug!(%error, file = %file.display(), "is not read");
             }
@@ -167,7 +167,11 @@ impl MeasurementCache {
         let name = name(kind, &key);
         let document = Document { version: VERSION, key, value };
         let text = serde_json::to_string_pretty(&document).map_err(io::Error::other);
-        if let Err(error) = text.and_then(|text| replace(folder, &name, &text)) {
+        let kept = text.and_then(|text| {
+            fs::create_dir_all(folder)?;
+            json::write(&folder.join(&name), &text)
+        });
+        if let Err(error) = kept {
             tracing::debug!(%error, name, folder = %folder.display(), "is not kept");
         }
     }
@@ -176,21 +180,6 @@ impl MeasurementCache {
 /// A key may hold anything, and be long.
 fn name(kind: &str, key: &str) -> String {
     format!("{kind}-{:016x}.json", xxh3_64(key.as_bytes()))
-}
-
-/// Writes a file beside its place and moves it there: a reader finds the old file or the new one.
-fn replace(folder: &Path, name: &str, text: &str) -> io::Result<()> {
-    // One thread of this process at a time has the place beside it.
-    static TURN: Mutex<()> = Mutex::new(());
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    fs::create_dir_all(folder)?;
-    let beside = folder.join(format!("{name}.{}", std::process::id()));
-    let written = fs::write(&beside, text);
-    let moved = written.and_then(|()| fs::rename(&beside, folder.join(name)));
-    moved.inspect_err(|_| {
-        // The first error is the one to report.
-        let _ = fs::remove_file(&beside);
-    })
 }
 
 /// What tells one machine from another.

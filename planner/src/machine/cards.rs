@@ -72,10 +72,10 @@ impl GpuProcess {
         Self { pid, name: None, bytes: None }
     }
 
-    /// Sets its name. Of a path, as drivers give it, the last part is kept.
+    /// Sets its name. Of a path, as drivers give it, the last part is kept, without control characters.
     pub fn name(mut self, name: &str) -> Self {
         let last = name.trim().rsplit(['/', '\\']).next().unwrap_or_default();
-        self.name = (!last.is_empty()).then(|| last.to_owned());
+        self.name = (!last.is_empty()).then(|| last.replace(char::is_control, " "));
         self
     }
 
@@ -205,6 +205,7 @@ mod tests {
             ("/usr/bin/python3.12", Some("python3.12")),
             ("C:\\Program Files\\LM Studio\\lms.exe", Some("lms.exe")),
             ("ollama", Some("ollama")),
+            ("/tmp/\u{1b}[2J", Some(" [2J")),
             ("", None),
             (" ", None),
             ("/", None),

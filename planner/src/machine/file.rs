@@ -2,7 +2,6 @@
 //! version; and whether it makes sense.
 
 use std::fmt;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -67,7 +66,7 @@ impl Machine {
         Ok(machine)
     }
 
-    /// Writes [`to_json`](Self::to_json) into a file.
+    /// Writes [`to_json`](Self::to_json) into a file, whole or not at all.
     ///
     /// # Errors
     ///
@@ -75,17 +74,17 @@ impl Machine {
     pub fn write(&self, file: impl AsRef<Path>) -> Result<(), MachineError> {
         let file = file.as_ref();
         let text = self.to_json().map_err(|error| error.of(file))?;
-        fs::write(file, format!("{text}\n")).map_err(|error| MachineError::new(error).of(file))
+        json::write(file, &(text + "\n")).map_err(|error| MachineError::new(error).of(file))
     }
 
-    /// Reads a machine from a file, as [`from_json`](Self::from_json).
+    /// Reads a machine from a regular file of at most 4 MiB, as [`from_json`](Self::from_json).
     ///
     /// # Errors
     ///
     /// [`MachineError`] names the file, and what is wrong where in it.
     pub fn read(file: impl AsRef<Path>) -> Result<Self, MachineError> {
         let file = file.as_ref();
-        let read = fs::read_to_string(file).map_err(MachineError::new);
+        let read = json::read(file).map_err(MachineError::new);
         read.and_then(|text| Self::from_json(&text)).map_err(|error| error.of(file))
     }
 
@@ -217,6 +216,13 @@ mod tests {
         json["gpus"][0].as_object_mut().unwrap().remove("total");
         let text = problem(&json);
         assert!(text.contains("gpus[0]: missing field `total`"), "{text}");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_file_that_never_ends_is_refused_by_name() {
+        let error = Machine::read("/dev/zero").unwrap_err().to_string();
+        assert_eq!(error, "/dev/zero: not a regular file");
     }
 
     #[test]

@@ -130,9 +130,9 @@ impl Gpu {
     /// A card by its name, with no memory yet: give it some with [`total`](Self::total).
     ///
     /// It is discrete and driven by CUDA until told otherwise; the maker is left out of `name` and kept
-    /// in `description`.
+    /// in `description`. Control characters are left out: another machine may say what its GPUs are called.
     pub fn new(name: impl Into<String>) -> Self {
-        let description = name.into();
+        let description = name.into().replace(char::is_control, " ");
         Self {
             name: short_name(&description).to_owned(),
             description,

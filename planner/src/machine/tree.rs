@@ -69,9 +69,10 @@ pub struct Note {
 }
 
 impl Note {
-    /// A note about a source or a device.
+    /// A note about a source or a device, in a line.
     pub fn new(about: impl Into<String>, text: impl Into<String>) -> Self {
-        Self { about: about.into(), text: text.into() }
+        let [about, text] = [about.into(), text.into()].map(|it| it.replace(char::is_control, " "));
+        Self { about, text }
     }
 }
 

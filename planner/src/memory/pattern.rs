@@ -4,57 +4,149 @@
 //! `create_tensor`). What is taken here is the part of that grammar that every C++ library and ours read alike; the
 //! rest is refused by name instead of being understood differently: look-around, back-references, flags, classes by
 //! name, classes within classes, escapes of letters other than `d D w W s S b B`, and characters beyond ASCII.
+//!
+//! A pattern may come from somebody else's plan, and `std::regex` backtracks: a dozen characters, `(.|.|.|..)+!`, take
+//! it hours, and a long pattern overflows its stack. So llama.cpp is given none of them, but [the names](by_name) that
+//! they match by `regex-lite`, whose time is the pattern's length times the name's: at most about a second for a
+//! thousand names.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
-use regex_lite::Regex;
+use regex_lite::{Regex, RegexBuilder};
 
 use super::{Error, Place, TensorOverride};
 
+/// Bytes that the patterns of a plan may have together. Ours have some 2 KiB where a model has the most blocks.
+const LONGEST: usize = 4 << 10;
+
+/// Bytes that the names may have together that llama.cpp is given: it compiles them anew for every tensor.
+const LONGEST_NAMES: usize = 8 << 10;
+
+/// Bytes of a compiled pattern for each of its own: a character takes 32, a group or a class of a few ranges twice
+/// that. `(a{99}){99}` wants thousands.
+const COMPILED: usize = 64;
+
+/// A pattern that no name matches: an override that moves nothing.
+pub(crate) const NOTHING: &str = "^$";
+
 /// Overrides, ready to be asked by name.
 #[derive(Debug, Clone)]
-pub(crate) struct OverrideRules(Vec<(Pattern, Place)>);
+pub(crate) struct OverrideRules(Vec<(Regex, Place)>);
 
 impl OverrideRules {
     /// Reads the patterns of overrides on so many GPUs.
     pub(crate) fn new(overrides: &[TensorOverride], n_gpus: usize) -> Result<Self, Error> {
-        let rule = |rule: &TensorOverride| match rule.place {
-            Place::Gpu(gpu) if gpu >= n_gpus => Err(Error::Override {
-                pattern: rule.pattern.clone(),
-                reason: format!("there is no GPU {gpu}: there are {n_gpus}"),
-            }),
-            place => Ok((Pattern::new(&rule.pattern)?, place)),
+        let mut length = 0;
+        let rule = |TensorOverride { pattern, place }: &TensorOverride| {
+            length += pattern.len() + 1;
+            if length > LONGEST {
+                let reason = format!("the patterns have more than {LONGEST} bytes together");
+                return Err(refused(pattern, reason));
+            }
+            match *place {
+                Place::Gpu(gpu) if gpu >= n_gpus => {
+                    Err(refused(pattern, format!("there is no GPU {gpu}: there are {n_gpus}")))
+                }
+                place => Ok((read(pattern)?, place)),
+            }
         };
         overrides.iter().map(rule).collect::<Result<_, _>>().map(Self)
     }
 
     /// Where the weight of this name goes, if elsewhere than its layer: the first pattern found in it decides.
     pub(crate) fn place(&self, name: &str) -> Option<Place> {
-        let first = self.0.iter().find(|(pattern, _)| pattern.is_in(name));
+        let first = self.0.iter().find(|(pattern, _)| pattern.is_match(name));
         first.map(|&(_, place)| place)
     }
 }
 
-/// A pattern, ready to be searched for.
-#[derive(Debug, Clone)]
-pub(super) struct Pattern(Regex);
-
-impl Pattern {
-    /// Reads a pattern.
-    pub(super) fn new(pattern: &str) -> Result<Self, Error> {
-        let error = |reason| Error::Override { pattern: pattern.to_owned(), reason };
-        let is_taken = TAKEN.is_match(pattern) && !SETS.iter().any(|set| pattern.contains(set));
-        if !is_taken {
-            return Err(error(REFUSED.to_owned()));
+/// Overrides with patterns that list those of a model's tensors which these move: `^blk\.(1|2)\.ffn_up\.weight$`.
+///
+/// Blocks of which the same weights move share a pattern, which keeps a thousand names in some hundred bytes.
+pub(super) fn by_name<'a>(
+    overrides: &[TensorOverride],
+    tensors: impl Iterator<Item = &'a str>,
+) -> Result<Vec<TensorOverride>, Error> {
+    let Some(TensorOverride { pattern: first, .. }) = overrides.first() else {
+        return Ok(Vec::new());
+    };
+    let rules = OverrideRules::new(overrides, usize::MAX)?;
+    let mut weights: BTreeMap<_, BTreeSet<&str>> = BTreeMap::new();
+    for name in tensors.filter(|name| name.bytes().all(is_plain)) {
+        if let Some(place) = rules.place(name) {
+            let (list, number, weight) = at_number(name);
+            weights.entry((place, list, number)).or_default().insert(weight);
         }
-        let regex = Regex::new(pattern).map_err(|reason| error(reason.to_string()))?;
-        Ok(Self(regex))
     }
+    let mut blocks: BTreeMap<_, Vec<&str>> = BTreeMap::new();
+    for ((place, list, number), weights) in weights {
+        let weights: Vec<&str> = weights.into_iter().collect();
+        blocks.entry((place, list, weights)).or_default().push(number);
+    }
+    let listed = blocks.into_iter().map(|((place, list, weights), numbers)| {
+        let pattern = format!("^{list}{}{}$", one_of(&numbers), one_of(&weights));
+        TensorOverride::new(pattern.replace('.', r"\."), place)
+    });
+    let mut listed: Vec<_> = listed.collect();
+    if listed.is_empty() {
+        listed.push(TensorOverride::new(NOTHING, Place::Host));
+    }
+    let length: usize = listed.iter().map(|rule| rule.pattern.len()).sum();
+    if length > LONGEST_NAMES {
+        return Err(refused(
+            first,
+            format!(
+                "the tensors of all patterns differ too much from block to block: \
+                 their names take {length} bytes, and llama.cpp is given at most {LONGEST_NAMES}"
+            ),
+        ));
+    }
+    Ok(listed)
+}
 
-    /// Whether a part of the name matches.
-    pub(super) fn is_in(&self, name: &str) -> bool {
-        self.0.is_match(name)
+/// The letters of llama.cpp's names (llama-arch.cpp, `LLM_TENSOR_NAMES`): it asks for no others.
+const fn is_plain(byte: u8) -> bool {
+    matches!(byte, b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'_' | b'.')
+}
+
+/// A name, cut before and behind the number of its block, if it has one.
+fn at_number(name: &str) -> (&str, &str, &str) {
+    let mut begin = 0;
+    for part in name.split('.') {
+        if !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()) {
+            let end = begin + part.len();
+            return (&name[..begin], part, &name[end..]);
+        }
+        begin += part.len() + 1;
     }
+    ("", "", name)
+}
+
+/// A pattern for any of some texts without special characters.
+pub(crate) fn one_of<T: AsRef<str>>(texts: &[T]) -> String {
+    match texts {
+        [one] => one.as_ref().to_owned(),
+        many => {
+            let many: Vec<&str> = many.iter().map(AsRef::as_ref).collect();
+            format!("({})", many.join("|"))
+        }
+    }
+}
+
+/// Reads a pattern that means the same in C++.
+fn read(pattern: &str) -> Result<Regex, Error> {
+    let is_taken = TAKEN.is_match(pattern) && !SETS.iter().any(|set| pattern.contains(set));
+    if !is_taken {
+        return Err(refused(pattern, REFUSED.to_owned()));
+    }
+    let regex = RegexBuilder::new(pattern).size_limit(COMPILED * (pattern.len() + 8)).build();
+    regex.map_err(|error| refused(pattern, error.to_string()))
+}
+
+/// The error of a pattern, of which a plan may have said a megabyte.
+fn refused(pattern: &str, reason: String) -> Error {
+    Error::Override { pattern: pattern.chars().take(64).collect(), reason }
 }
 
 /// The part of the grammar that both sides read alike, but for brackets without their other one, which `regex-lite`
@@ -74,12 +166,14 @@ static TAKEN: LazyLock<Regex> = LazyLock::new(|| {
 /// What makes sets of classes for us, and stands for itself in C++.
 const SETS: [&str; 3] = ["&&", "--", "~~"];
 
-const REFUSED: &str = "C++ could read it differently: of printable ASCII there may be `.`, `^ $`, groups `(` or `(?:`, `|`, \
-    classes, `\\d \\w \\s \\b`, escaped punctuation, and `*`, `+`, `?`, `{n,m}` behind what they repeat";
+const REFUSED: &str = "C++ could read it differently, or it looks around or back: of printable ASCII there may be `.`, \
+    `^ $`, groups `(` or `(?:`, `|`, classes, `\\d \\w \\s \\b`, escaped punctuation, and `*`, `+`, `?`, `{n,m}` \
+    behind what they repeat";
 
 #[cfg(test)]
 mod tests {
-    use super::Pattern;
+    use super::{LONGEST_NAMES, NOTHING, by_name, read};
+    use crate::memory::{Place, TensorOverride};
 
     #[test]
     fn a_pattern_is_found_anywhere_in_a_name() {
@@ -94,7 +188,7 @@ mod tests {
             (r"_norm\b", "blk.1.attn_norm.weight", true),
             ("", "anything", true),
         ] {
-            let is_found = Pattern::new(pattern).unwrap().is_in(name);
+            let is_found = read(pattern).unwrap().is_match(name);
             assert_eq!(is_found, found, "{pattern}");
         }
     }
@@ -133,8 +227,68 @@ ffn\
     #[test]
     fn what_c_plus_plus_could_read_differently_is_refused() {
         for pattern in DIFFERENT.trim().lines().chain(["\u{e9}", "a\nb"]) {
-            let error = Pattern::new(pattern).unwrap_err().to_string();
+            let error = read(pattern).unwrap_err().to_string();
             assert!(error.contains("tensor_buft_overrides"), "{error}");
         }
+    }
+
+    fn names(rules: &[(&str, Place)], tensors: &[&str]) -> Vec<(String, Place)> {
+        let rules = rules.iter().map(|(pattern, place)| TensorOverride::new(*pattern, *place));
+        let rules: Vec<_> = rules.collect();
+        let listed = by_name(&rules, tensors.iter().copied()).unwrap();
+        listed.into_iter().map(|rule| (rule.pattern, rule.place)).collect()
+    }
+
+    #[test]
+    fn llama_cpp_is_given_the_names_that_match_and_of_several_patterns_the_first() {
+        let tensors = [
+            "token_embd.weight",
+            "output.weight",
+            "blk.0.ffn_up.weight",
+            "blk.1.ffn_up.weight",
+            "blk.1.ffn_up.bias",
+            "blk.10.ffn_up.weight",
+            "enc.blk.1.ffn_up.weight",
+            "blk.1.ffn_up.weight\n",
+        ];
+        let rules =
+            [(r"blk\.1\.", Place::Gpu(0)), ("(f|f.)+_up", Place::Host), ("^output", Place::Host)];
+        let expected = [
+            (r"^output\.weight$", Place::Host),
+            (r"^blk\.(0|10)\.ffn_up\.weight$", Place::Host),
+            (r"^blk\.1(\.ffn_up\.bias|\.ffn_up\.weight)$", Place::Gpu(0)),
+            (r"^enc\.blk\.1\.ffn_up\.weight$", Place::Gpu(0)),
+        ];
+        let expected = expected.map(|(pattern, place)| (pattern.to_owned(), place));
+        assert_eq!(names(&rules, &tensors), expected);
+        // Overrides that move nothing are overrides still: llama.cpp keeps one copy of its graphs' inputs then.
+        assert_eq!(names(&[("x", Place::Gpu(0))], &tensors), [(NOTHING.to_owned(), Place::Host)]);
+        assert_eq!(names(&[], &tensors), []);
+    }
+
+    #[test]
+    fn a_pattern_costs_no_more_than_its_length() {
+        let long = "a".repeat(1 << 20);
+        let deep = "(".repeat(300) + &")".repeat(300);
+        for pattern in ["(a{1000}){1000}", "a{4294967295}", "(?:){4294967295}", &long, &deep] {
+            let rules = [TensorOverride::new(pattern, Place::Host)];
+            let error = by_name(&rules, [].into_iter()).unwrap_err().to_string();
+            assert!(error.starts_with("tensor_buft_overrides `") && error.len() < 200, "{error}");
+        }
+        let many = vec![TensorOverride::new("", Place::Host); 5000];
+        let error = by_name(&many, [].into_iter()).unwrap_err().to_string();
+        assert!(error.contains("together"), "{error}");
+    }
+
+    #[test]
+    fn names_that_no_few_patterns_list_are_refused() {
+        let tensors: Vec<String> = (0..512_u32)
+            .flat_map(|block| (0..9).map(move |bit| (block, bit)))
+            .filter(|(block, bit)| block >> bit & 1 == 1)
+            .map(|(block, bit)| format!("blk.{block}.weight_{bit}.weight"))
+            .collect();
+        let tensors = tensors.iter().map(String::as_str);
+        let error = by_name(&[TensorOverride::new("", Place::Host)], tensors).unwrap_err();
+        assert!(error.to_string().contains(&LONGEST_NAMES.to_string()), "{error}");
     }
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::pattern::Pattern;
+use super::pattern;
 use super::{Error, Place};
 
 /// How a model is spread over a list of GPUs and the host: `n_gpu_layers`, `tensor_split` and `tensor_buft_overrides`.
@@ -54,20 +54,25 @@ impl Split {
         /// Sets which weights go elsewhere than their layer.
         overrides(overrides: impl Into<Vec<TensorOverride>>) overrides = overrides.into();
     }
+
+    /// The overrides as llama.cpp should be given them: with patterns that list those of the model's `tensors` which
+    /// ours match. They move the same weights, and `std::regex`, which backtracks, sees no pattern of somebody else.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Override`] for a pattern that is no regular expression, that C++ could read differently, or that is too
+    /// long; and for tensors that no few patterns list.
+    pub fn overrides_by_name<'a>(
+        &self,
+        tensors: impl Iterator<Item = &'a str>,
+    ) -> Result<Vec<TensorOverride>, Error> {
+        pattern::by_name(&self.overrides, tensors)
+    }
 }
 
 impl TensorOverride {
     /// Weights whose name has a match of this pattern go there.
     pub fn new(pattern: impl Into<String>, place: Place) -> Self {
         Self { pattern: pattern.into(), place }
-    }
-
-    /// Whether its pattern means the same to llama.cpp as here.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Override`] with the reason.
-    pub fn check(&self) -> Result<(), Error> {
-        Pattern::new(&self.pattern).map(drop)
     }
 }

@@ -95,7 +95,8 @@ impl Lora {
             found => Err(AdapterError::WrongKind {
                 file: file.clone(),
                 key: key.to_owned(),
-                found: found.map_or_else(|| "missing".to_owned(), |found| format!("`{found}`")),
+                found: found
+                    .map_or_else(|| "missing".to_owned(), |it| format!("`{}`", it.escape_debug())),
                 wanted,
             }),
         };

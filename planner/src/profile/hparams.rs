@@ -316,7 +316,7 @@ impl Keys<'_> {
         let name = self.header.str(&self.key(suffix))?.unwrap_or("linear");
         let holds = matches!(name, "none" | "linear" | "yarn" | "longrope");
         let limit = format!("llama.cpp knows none, linear, yarn and longrope {LOAD}");
-        self.check(holds, suffix, format!("\"{name}\""), limit)
+        self.check(holds, suffix, format!("{name:?}"), limit)
     }
 
     /// `load_hparams` in llama-model.cpp ends the process at counts that do not fit together.

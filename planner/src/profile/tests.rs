@@ -68,6 +68,16 @@ fn a_name_is_the_files_own_or_else_the_architectures() {
 }
 
 #[test]
+fn no_name_of_a_file_moves_the_cursor_of_who_reads_it() {
+    let named = model("llama", "").str("general.name", "Tiny\n\u{1b}[2J\u{9b}2J");
+    assert_eq!(profile(&named).name(), "Tiny  [2J 2J");
+    let header = Builder::new("llama\u{1b}[2J").header().unwrap();
+    let error = ModelProfile::from_header(&header).unwrap_err().to_string();
+    assert!(error.contains("'general.architecture' holds a control character"), "{error:?}");
+    assert!(!error.contains(char::is_control), "{error:?}");
+}
+
+#[test]
 fn the_vocabulary_is_counted_stated_or_measured() {
     let rows = model("llama", "").tensor("token_embd.weight", TensorType::F32, &[64, 30]);
     assert_eq!(profile(&rows).hparams.n_vocab, 30);

@@ -69,7 +69,7 @@ impl Book {
         loop {
             match file.try_lock() {
                 Ok(()) => return Ok(Gate(file)),
-                Err(TryLockError::Error(error)) => return Err(error),
+                Err(TryLockError::Error(error)) => return Err(of_file(&path, &error)),
                 Err(TryLockError::WouldBlock) if give_up() => {
                     let text = format!("another process plans for {device} and does not end");
                     return Err(io::Error::new(io::ErrorKind::TimedOut, text));
@@ -139,11 +139,10 @@ impl Drop for Gate {
 /// The bytes of a lease that somebody holds; `None` for what is left of the dead, which is deleted.
 fn held(path: &Path) -> Option<u64> {
     match open(path, false) {
-        // Ours can be opened; one that is gone has been dropped meanwhile.
+        // Ours can be opened; one that is gone has been dropped meanwhile. What nobody can lock may still be in use.
         Err(error) => {
             if error.kind() != io::ErrorKind::NotFound {
-                tracing::debug!(%error, file = %path.display(), "is no lease");
-                remove(path);
+                tracing::debug!(%error, "is no lease");
             }
             None
         }
@@ -181,8 +180,26 @@ fn remove(path: &Path) {
     }
 }
 
+/// Opens a file of the folder, and nothing else that has its name: a link leads elsewhere, and a pipe never ends.
 fn open(path: &Path, create: bool) -> io::Result<File> {
-    OpenOptions::new().read(true).write(true).create(create).truncate(false).open(path)
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(create).truncate(false);
+    #[cfg(unix)]
+    {
+        use rustix::fs::OFlags;
+        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, flags.bits().cast_signed());
+    }
+    let opened = options.open(path).and_then(|file| {
+        let is_file = file.metadata()?.is_file();
+        is_file.then_some(file).ok_or_else(|| io::Error::other("not a regular file"))
+    });
+    opened.map_err(|error| of_file(path, &error))
+}
+
+/// The error, with the file that it is about.
+pub(super) fn of_file(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
 /// A GPU by its name that is the same in every process: a card is `CUDA0` in one and `Vulkan1` or, beside other visible

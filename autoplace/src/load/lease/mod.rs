@@ -10,14 +10,15 @@
 //! truth. Past the patience of the load their bytes count as taken, those that they have already allocated twice: too
 //! careful, but never too much.
 //!
-//! Without a folder to write in, or a file system that locks, loads do not see each other, as before.
+//! Without a folder of this user's alone, or a file system that locks, loads do not see each other: an [`Unleased`] in
+//! the report says so.
 
 mod book;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use std::{fs, io};
 
@@ -43,11 +44,12 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// GPU, so that no two count the same free bytes.
 ///
 /// A lease is a small file that its load keeps locked; the operating system lets go of it when the process
-/// ends, however it ends. Where the folder cannot be written or locked, loads go on without it, and `tracing`
-/// says so at debug level.
+/// ends, however it ends. Where the folder is not this user's, others may write there, or it cannot be written or
+/// locked, loads go on without it, and [`LoadReport::unleased`](super::LoadReport::unleased) says so.
 ///
-/// Seen are the loads of this user, on this machine and outside of containers of their own. The host's memory is not
-/// leased. A [simulated](llama_sys::sim) GPU is another one in each process, and leased only if it has a PCI address.
+/// Seen are the loads of this user with this folder, on this machine and outside of containers of their own. The host's
+/// memory is not leased. A [simulated](llama_sys::sim) GPU is another one in each process, and leased only if it has a
+/// PCI address.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[must_use]
 pub struct Leases {
@@ -69,8 +71,7 @@ impl Leases {
         Self::at(Place::User)
     }
 
-    /// Leases in this folder, which is made if there is none. It is for those who may write there, and
-    /// for leases alone.
+    /// Leases in this folder, which is made if there is none. It is for this user, and for leases alone.
     pub fn in_dir(folder: impl Into<PathBuf>) -> Self {
         Self::at(Place::Folder(folder.into()))
     }
@@ -101,7 +102,7 @@ impl Leases {
     ) -> Result<(Machine, Section), E> {
         let machine = read()?;
         let section = self.enter(&machine.gpus);
-        if section.book.is_none() {
+        if section.book.is_err() {
             return Ok((machine, section));
         }
         let machine = section.less_others(read()?);
@@ -113,22 +114,20 @@ impl Leases {
     fn enter(&self, gpus: &[Gpu]) -> Section {
         let devices: BTreeSet<DeviceKey> = gpus.iter().filter_map(DeviceKey::of).collect();
         if devices.is_empty() || self.place == Place::Nowhere {
-            return Section::default();
+            return Section::without(Unleased::Asked);
         }
-        self.try_enter(&devices).unwrap_or_else(|error| {
-            tracing::debug!(%error, "loading without leases");
-            Section::default()
-        })
+        self.try_enter(&devices).unwrap_or_else(|error| Section::without(Unleased::failed(&error)))
     }
 
     fn try_enter(&self, devices: &BTreeSet<DeviceKey>) -> io::Result<Section> {
         let book = Book::open(match &self.place {
             Place::Folder(folder) => {
-                fs::create_dir_all(folder)?;
+                let above = folder.parent().unwrap_or(folder);
+                fs::create_dir_all(above).map_err(|error| book::of_file(above, &error))?;
+                private(folder, user())?;
                 folder.clone()
             }
-            Place::User => user_folder()?,
-            Place::Nowhere => return Ok(Section::default()),
+            _ => user_folder()?,
         });
         let begun = Instant::now();
         let limit = self.patience.saturating_add(SECTION);
@@ -137,7 +136,7 @@ impl Leases {
             let gates = book.gates(devices, || begun.elapsed() >= limit)?;
             let others = book.others(devices)?;
             if others.is_empty() || begun.elapsed() >= self.patience {
-                return Ok(Section { book: Some(book), others, _gates: gates });
+                return Ok(Section { book: Ok(book), others, _gates: gates });
             }
             drop(gates);
             if !told {
@@ -158,16 +157,40 @@ impl Default for Leases {
 
 /// The time in which one load alone reads free memory and plans. It ends with [`hold`](Self::hold), or when
 /// this is dropped.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 #[must_use = "it ends when it is dropped"]
 pub(super) struct Section {
-    /// None where there are no leases.
-    book: Option<Book>,
+    /// Or why there are no leases.
+    book: Result<Book, Unleased>,
     others: BTreeMap<DeviceKey, u64>,
     _gates: Vec<Gate>,
 }
 
+/// Why other loads do not see what a load takes of a GPU while it takes it. They may count the same free bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Unleased {
+    /// The load was to do without leases: [`Leases::none`].
+    #[error("it was asked to load without leases")]
+    Asked,
+    /// The folder is not this user's alone, or a file there cannot be opened, written or locked: which, and why not.
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl Unleased {
+    fn failed(error: &io::Error) -> Self {
+        tracing::warn!(%error, "loading without leases: other loads may count the same free bytes");
+        Self::Failed(error.to_string())
+    }
+}
+
 impl Section {
+    const fn without(why: Unleased) -> Self {
+        Self { book: Err(why), others: BTreeMap::new(), _gates: Vec::new() }
+    }
+
     /// Bytes of this GPU that loads are about to take that were not waited for, those that they have already allocated
     /// included.
     fn others(&self, gpu: &Gpu) -> u64 {
@@ -206,9 +229,6 @@ impl Section {
     }
 
     fn write<'a>(self, bytes: impl Iterator<Item = (&'a Gpu, u64)>) -> Lease {
-        let Some(book) = &self.book else {
-            return Lease::default();
-        };
         // Two of CUDA's virtual devices are one card.
         let mut devices: BTreeMap<DeviceKey, u64> = BTreeMap::new();
         for (gpu, bytes) in bytes {
@@ -217,12 +237,17 @@ impl Section {
                 *sum = sum.saturating_add(bytes);
             }
         }
-        let entries = devices.iter().filter(|(_, bytes)| **bytes > 0);
-        let written = entries.filter_map(|(device, bytes)| {
-            let entry = book.write(device, *bytes);
-            entry.inspect_err(|error| tracing::debug!(%error, %device, "no lease is written")).ok()
-        });
-        Lease { _entries: written.collect() }
+        let mut lease = Lease::default();
+        for (device, bytes) in devices.into_iter().filter(|(_, bytes)| *bytes > 0) {
+            let written = self.book.as_ref().map_err(Clone::clone).and_then(|book| {
+                book.write(&device, bytes).map_err(|error| Unleased::failed(&error))
+            });
+            match written {
+                Ok(entry) => lease.entries.push(entry),
+                Err(why) => lease.unleased = Some(why),
+            }
+        }
+        lease
     }
 }
 
@@ -230,7 +255,9 @@ impl Section {
 #[derive(Debug, Default)]
 #[must_use = "others count its bytes as free once it is dropped"]
 pub(super) struct Lease {
-    _entries: Vec<NamedTempFile>,
+    entries: Vec<NamedTempFile>,
+    /// Why others do not see all of it, if they do not.
+    pub(super) unleased: Option<Unleased>,
 }
 
 fn names(devices: &BTreeMap<DeviceKey, u64>) -> String {
@@ -245,22 +272,21 @@ const NAME: &str = "autoplace";
 /// Looked for in a fixed order, so that a service without the session's environment finds the same one: what the
 /// session says (XDG Base Directory Specification), where systemd puts it, and the folder for temporary files, which
 /// may be everybody's.
-#[cfg(unix)]
 fn user_folder() -> io::Result<PathBuf> {
-    let id = rustix::process::getuid().as_raw();
     let session = std::env::var_os("XDG_RUNTIME_DIR")
         .map(PathBuf::from)
         .filter(|folder| folder.is_absolute());
+    let user = user();
     let mut failed = None;
     for candidate in [
         session.map(|folder| folder.join(NAME)),
-        cfg!(target_os = "linux").then(|| PathBuf::from(format!("/run/user/{id}/{NAME}"))),
-        Some(std::env::temp_dir().join(format!("{NAME}-{id}"))),
+        cfg!(target_os = "linux").then(|| PathBuf::from(format!("/run/user/{user}/{NAME}"))),
+        Some(std::env::temp_dir().join(format!("{NAME}-{user}"))),
     ]
     .into_iter()
     .flatten()
     {
-        match private(&candidate, id) {
+        match private(&candidate, user) {
             Ok(()) => return Ok(candidate),
             Err(error) => failed = Some(error),
         }
@@ -268,32 +294,48 @@ fn user_folder() -> io::Result<PathBuf> {
     Err(failed.unwrap_or_else(|| io::ErrorKind::NotFound.into()))
 }
 
-/// The folder in the one for temporary files, which is the user's own (`GetTempPath2`).
+#[cfg(unix)]
+fn user() -> u32 {
+    rustix::process::getuid().as_raw()
+}
+
+/// Windows keeps the folder for temporary files apart for each user (`GetTempPath2`).
 #[cfg(not(unix))]
-fn user_folder() -> io::Result<PathBuf> {
-    let folder = std::env::temp_dir().join(NAME);
-    fs::create_dir_all(&folder)?;
-    Ok(folder)
+const fn user() -> u32 {
+    0
 }
 
 /// Makes the folder for this user alone. One that somebody else has made or can write in is refused: whoever writes
 /// there decides how much of a GPU we use.
-#[cfg(unix)]
-fn private(folder: &std::path::Path, user: u32) -> io::Result<()> {
-    use std::os::unix::fs::{DirBuilderExt, MetadataExt};
-
-    let made = fs::DirBuilder::new().mode(0o700).create(folder);
-    match made {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+fn private(folder: &Path, user: u32) -> io::Result<()> {
+    let mut options = fs::DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut options, 0o700);
+    match options.create(folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            return Err(book::of_file(folder, &error));
+        }
         _ => {}
     }
     // Not what a link points to.
     let there = fs::symlink_metadata(folder)?;
-    if there.is_dir() && there.uid() == user && there.mode() & 0o077 == 0 {
+    if there.is_dir() && is_alone(&there, user) {
         return Ok(());
     }
     Err(io::Error::new(
         io::ErrorKind::PermissionDenied,
         format!("{} is not this user's alone", folder.display()),
     ))
+}
+
+#[cfg(unix)]
+fn is_alone(folder: &fs::Metadata, user: u32) -> bool {
+    use std::os::unix::fs::MetadataExt;
+
+    folder.uid() == user && folder.mode() & 0o022 == 0
+}
+
+#[cfg(not(unix))]
+const fn is_alone(_: &fs::Metadata, _: u32) -> bool {
+    true
 }

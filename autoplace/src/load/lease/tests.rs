@@ -145,19 +145,24 @@ fn the_machine_is_read_again_behind_the_gate_and_others_bytes_are_not_free() {
     assert_eq!(calls.load(Ordering::SeqCst), 1);
     assert_eq!(machine.gpus[0].free, CAPACITY);
     let lease = section.write([(&card(1), 1)].into_iter());
-    assert!(lease._entries.is_empty());
+    assert_eq!((lease.entries.len(), lease.unleased), (0, Some(Unleased::Asked)));
 }
 
 #[test]
-fn a_folder_that_cannot_be_made_is_no_error() {
+fn a_folder_that_cannot_be_made_is_no_error_but_told() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     fs::write(&file, "").unwrap();
     let leases = patient(&file.join("folder"));
     let section = leases.enter(&cards());
     assert_eq!(section.others(&card(1)), 0);
+    // Who takes nothing needs no lease.
+    let nothing = leases.enter(&cards()).write([(&card(1), 0)].into_iter());
+    assert_eq!(nothing.unleased, None);
     let lease = section.write([(&card(1), 1)].into_iter());
-    assert!(lease._entries.is_empty());
+    assert!(lease.entries.is_empty());
+    let why = lease.unleased.unwrap().to_string();
+    assert!(why.starts_with(&file.display().to_string()), "{why}");
 }
 
 #[test]
@@ -180,9 +185,30 @@ fn what_others_left_behind_is_cleared_and_what_is_held_and_unreadable_counts_as_
         assert_eq!(others(folder.path(), &card(1)), 0, "{name}");
         assert!(left(folder.path()).is_empty(), "{name}");
     }
-    // What cannot be opened is no lease of ours.
-    fs::create_dir(folder.path().join("0000-01-00-0.folder.lease")).unwrap();
+}
+
+/// A pipe would be waited for, and whose a link is cannot be known: what it leads to may be held.
+#[cfg(target_os = "linux")]
+#[test]
+fn what_is_no_file_is_neither_read_nor_deleted() {
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(format!("0000-01-00-0.{name}.lease"));
+    fs::create_dir(path("folder")).unwrap();
+    let elsewhere = folder.path().join("elsewhere");
+    fs::write(&elsewhere, "").unwrap();
+    std::os::unix::fs::symlink(&elsewhere, path("link")).unwrap();
+    mknodat(CWD, path("pipe"), FileType::Fifo, Mode::RWXU, 0).unwrap();
+    let pipe = File::options().read(true).write(true).open(path("pipe")).unwrap();
+    pipe.lock().unwrap();
     assert_eq!(others(folder.path(), &card(1)), 0);
+    assert_eq!(left(folder.path()).len(), 3);
+
+    // Nor does a pipe stand in the way of a load.
+    mknodat(CWD, folder.path().join("0000-02-00-0.gate"), FileType::Fifo, Mode::RWXU, 0).unwrap();
+    let unleased = hold(&patient(folder.path()), &card(2), 1).unleased.unwrap().to_string();
+    assert!(unleased.ends_with("0000-02-00-0.gate: not a regular file"), "{unleased}");
 }
 
 /// Numbers that look random, the same in each run.
@@ -324,4 +350,7 @@ fn the_users_folder_is_for_the_user_alone() {
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o770)).unwrap();
     let error = private(&folder, me).unwrap_err().to_string();
     assert!(error.contains("mine"), "{error}");
+    // Nor is one that was named.
+    let unleased = hold(&hasty(&folder), &card(1), 1).unleased.unwrap();
+    assert_eq!(unleased, Unleased::Failed(error));
 }

@@ -138,7 +138,7 @@ impl NativeProbe {
             n_gpu_layers: split.n_gpu_layers.try_into().unwrap_or(i32::MAX),
             devices: Some(devices.clone()),
             tensor_split: shares(&devices, split),
-            overrides: native::overrides(split, &devices)?,
+            overrides: native::overrides(split, &self.header, &devices)?,
             load_mode: LoadMode::None,
             no_alloc: true,
             load_mtp: params.mtp,

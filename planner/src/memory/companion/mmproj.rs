@@ -84,11 +84,9 @@ impl Mmproj {
         if encoders.is_empty() {
             return Err(missing(header, "clip.has_vision_encoder"));
         }
-        let stem = || Some(header.path().file_stem()?.to_string_lossy().into_owned());
-        let name = header.name().map(str::to_owned).or_else(stem);
         Ok(Self {
             header: header.clone(),
-            name: name.unwrap_or_default(),
+            name: header.title().unwrap_or_default(),
             encoders,
             max_image_tokens: None,
         })

@@ -91,7 +91,8 @@ pub(super) fn compatible(draft: &Header, main: &Header) -> Result<(), Error> {
         })
     };
     if ours.kind != theirs.kind {
-        return differs("the type of the vocabulary", ours.kind, theirs.kind);
+        let [ours, theirs] = [ours, theirs].map(|one| one.kind.escape_debug().to_string());
+        return differs("the type of the vocabulary", ours, theirs);
     }
     for (what, ours, theirs) in [
         ("the token before a text", ours.bos, theirs.bos),
@@ -131,7 +132,7 @@ fn first_difference(draft: &Header, main: &Header) -> Result<Option<(u64, String
         // Compared as C strings are.
         let (a, b) = (before_nul(a?), before_nul(b?));
         if id >= FIRST_COMPARED && a != b {
-            let shown = |text: &[u8]| format!("`{}`", String::from_utf8_lossy(text));
+            let shown = |text: &[u8]| format!("`{}`", String::from_utf8_lossy(text).escape_debug());
             return Ok(Some((id, shown(a), shown(b))));
         }
     }

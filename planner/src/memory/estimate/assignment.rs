@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::memory::Error;
 
 /// Where a layer is put.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Place {
     /// The CPU and the host's memory.

@@ -1,14 +1,11 @@
 //! Whether a plan that was read can be one: a file may say anything, and llama.cpp ends the process over some of it.
 
-use crate::memory::Place;
+use crate::memory::OverrideRules;
 use crate::plan::search::MOST_GPUS;
 use crate::plan::{PlacementKind, Plan};
 use crate::profile::MAX_LAYERS;
 
 use super::{SavedPlan, SavedPlanError, invalid};
-
-/// `llama_max_tensor_buft_overrides` (llama.cpp): a list of so many, its end included.
-const MOST_OVERRIDES: usize = 4095;
 
 /// The longest name that a device may have. ggml's have a dozen characters; those of RPC servers hold an address.
 const LONGEST_NAME: usize = 256;
@@ -99,7 +96,7 @@ fn check_placements(plan: &Plan) -> Result<(), String> {
 fn check_split(plan: &Plan) -> Result<(), String> {
     let gpus = plan.gpus().count();
     let split = &plan.tensor_split;
-    let (count, overrides) = (split.len(), plan.overrides.len());
+    let count = split.len();
     // Without proportions llama.cpp would share the layers out by the bytes that are free at the moment.
     let fits = if gpus > 1 { count == gpus } else { count <= gpus };
     ensure!(fits, "tensor_split has {count} proportions for {gpus} GPUs");
@@ -113,17 +110,8 @@ fn check_split(plan: &Plan) -> Result<(), String> {
         count == 0 || split.iter().any(|&share| share > 0.0),
         "tensor_split is 0 everywhere: llama.cpp divides by its sum"
     );
-    ensure!(
-        overrides <= MOST_OVERRIDES,
-        "overrides are {overrides}: llama.cpp takes {MOST_OVERRIDES}"
-    );
-    for (index, rule) in plan.overrides.iter().enumerate() {
-        let checked = rule.check();
-        checked.map_err(|error| format!("overrides[{index}]: {error}"))?;
-        if let Place::Gpu(gpu) = rule.place {
-            ensure!(gpu < gpus, "overrides[{index}].place is GPU {gpu} of {gpus}");
-        }
-    }
+    let rules = OverrideRules::new(&plan.overrides, gpus);
+    rules.map_err(|error| format!("overrides: {error}"))?;
     Ok(())
 }
 

@@ -28,11 +28,9 @@ impl ModelIdentity {
     ///
     /// [`gguf::Error::Changed`] and [`gguf::Error::Read`].
     pub fn of(header: &Header) -> Result<Self, gguf::Error> {
-        let name = header.get("general.name").and_then(|name| name.as_str());
-        let stem = || header.path().file_stem().unwrap_or_default();
         let files = header.shards().iter().map(gguf::Shard::file_bytes);
         Ok(Self {
-            name: name.map_or_else(|| stem().to_string_lossy().into_owned(), str::to_owned),
+            name: header.title().unwrap_or_default(),
             file_bytes: files.collect(),
             header: hash(header)?,
         })

@@ -8,9 +8,7 @@ mod change;
 mod check;
 mod identity;
 
-use std::fmt::Display;
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -26,9 +24,6 @@ mod tests;
 
 pub use change::MachineChange;
 pub use identity::ModelIdentity;
-
-/// A longer file is no plan: a large one has some 20 KiB.
-const LONGEST_FILE: u64 = 4 << 20;
 
 /// A plan with all that it takes to follow it again, or to tell why it cannot be.
 ///
@@ -188,7 +183,7 @@ impl SavedPlan {
         Ok(saved)
     }
 
-    /// Writes the plan to a file.
+    /// Writes the plan to a file, whole or not at all.
     ///
     /// # Errors
     ///
@@ -196,7 +191,7 @@ impl SavedPlan {
     pub fn write(&self, file: impl AsRef<Path>) -> Result<(), SavedPlanError> {
         let file = file.as_ref();
         let text = self.to_json().map_err(|error| error.of(file))?;
-        std::fs::write(file, text + "\n").map_err(unusable(file))
+        json::write(file, &(text + "\n")).map_err(unusable(file))
     }
 
     /// Reads and checks the plan in a file.
@@ -206,7 +201,7 @@ impl SavedPlan {
     /// [`SavedPlanError::File`], and as [`from_json`](Self::from_json) with the file's name.
     pub fn read(file: impl AsRef<Path>) -> Result<Self, SavedPlanError> {
         let file = file.as_ref();
-        let text = read(file).map_err(unusable(file))?;
+        let text = json::read(file).map_err(unusable(file))?;
         Self::from_json(&text).map_err(|error| error.of(file))
     }
 
@@ -228,28 +223,13 @@ impl SavedPlan {
     }
 }
 
-/// The text of a file that is not longer than any plan.
-fn read(file: &Path) -> io::Result<String> {
-    let mut text = String::new();
-    let read = File::open(file)?.take(LONGEST_FILE + 1).read_to_string(&mut text)?;
-    if read as u64 > LONGEST_FILE {
-        let problem = format!("longer than any plan, which has at most {LONGEST_FILE} bytes");
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, problem));
-    }
-    Ok(text)
-}
-
 fn unusable(file: &Path) -> impl FnOnce(io::Error) -> SavedPlanError {
     let file = file.to_owned();
     |source| SavedPlanError::File { file, source }
 }
 
-/// The problem in a line: it may quote what the file says.
-fn invalid(problem: impl Display) -> SavedPlanError {
-    SavedPlanError::Invalid {
-        file: None,
-        problem: problem.to_string().replace(char::is_control, " "),
-    }
+fn invalid(problem: impl ToString) -> SavedPlanError {
+    SavedPlanError::Invalid { file: None, problem: problem.to_string() }
 }
 
 impl SavedPlanError {

@@ -124,11 +124,13 @@ const CANNOT_BE: &str = r#"
 /plan/tensor_split            | [null]                              | plan.tensor_split[0]: invalid type
 /plan/tensor_split            | [1e300]                             | plan.tensor_split[0]: number out of range
 /plan/tensor_split            | [0.0]                               | plan.tensor_split is 0 everywhere
-/plan/overrides               | [{"pattern": "(", "place": "host"}] | plan.overrides[0]:
-/plan/overrides               | [{"pattern": "a", "place": {"gpu": 1}}] | plan.overrides[0].place is GPU 1 of 1
+/plan/overrides               | [{"pattern": "(", "place": "host"}] | plan.overrides: tensor_buft_overrides `(`: 
+/plan/overrides               | [{"pattern": "a", "place": {"gpu": 1}}] | plan.overrides: tensor_buft_overrides `a`: there is no GPU 1: there are 1
 /plan/placements              | []                                  | plan.placements is empty
 /plan/placements/0/device     | ""                                  | plan.placements[0].device is no name
-/plan/placements/0/device     | "a\nb"                              | plan.placements[0].device is no name
+/plan/placements/0/device     | "a\nb"                              | line 1: a string holds a control character
+/plan/model/name              | "\u009b2J"                          | line 1: a string holds a control character
+/plan/notes                   | ["\u001b[2J"]                       | line 1: a string holds a control character
 /plan/placements/0/device     | "<257 times x>"                     | plan.placements[0].device is no name
 /plan/placements/0/kind       | "host"                              | plan.placements[0].kind is the host's
 /plan/placements/1/kind       | "gpu"                               | plan.placements ends with a GPU

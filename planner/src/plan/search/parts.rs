@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use crate::memory::{Place, TensorOverride};
+use crate::memory::{Place, TensorOverride, one_of};
 use crate::plan::HostParts;
 use crate::plan::speed::{Matrices, matrices};
 use crate::profile::{ModelProfile, Role, Weight};
@@ -99,17 +99,6 @@ impl<'a> Parts<'a> {
             let end = self.begin(end);
             &self.all[end.saturating_sub(count as usize)..end]
         })
-    }
-}
-
-/// A pattern for any of some texts without special characters.
-fn one_of<T: AsRef<str>>(texts: &[T]) -> String {
-    match texts {
-        [one] => one.as_ref().to_owned(),
-        many => {
-            let many: Vec<&str> = many.iter().map(AsRef::as_ref).collect();
-            format!("({})", many.join("|"))
-        }
     }
 }
 

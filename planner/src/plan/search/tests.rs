@@ -7,10 +7,9 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::{Just, ProptestConfig, Strategy, prop, prop_assert, prop_oneof, proptest};
 
-use super::words::NOTHING;
 use super::{Found, Given, Path, Placements, Prices};
 use crate::machine::{Gpu, GpuKind, Host, Machine, Pool, Pools, mib};
-use crate::memory::{Estimate, Headroom, KvType, Place, TensorOverride, Workload};
+use crate::memory::{Estimate, Headroom, KvType, NOTHING, Place, TensorOverride, Workload};
 use crate::plan::speed::{Rates, SpeedModel};
 use crate::plan::{HostParts, KvCache, KvPlace, Policy, Request};
 use crate::profile::ModelProfile;

@@ -2,14 +2,11 @@
 
 use crate::machine::Gpu;
 use crate::memory::estimate::Assignment;
-use crate::memory::{ContextParams, Place, Split, TensorOverride};
+use crate::memory::{ContextParams, NOTHING, Place, Split, TensorOverride};
 use crate::plan::fit::Room;
 
 use super::Placements;
 use super::path::Path;
-
-/// A pattern that no name matches: an override that moves nothing.
-pub(super) const NOTHING: &str = "^$";
 
 impl<'a> Placements<'a> {
     /// The GPUs of a path, as indices.
