@@ -145,7 +145,7 @@ fn machine(data: &[u8]) {
 fn frame_seeds() -> Vec<Vec<u8>> {
     let messages = [
         r#"{"abort":{"run":1}}"#,
-        r#"{"start":{"run":1,"ahead":8,"prompt_chunk":"Auto"}}"#,
+        r#"{"start":{"run":1,"ahead":8,"prompt_chunk":"Batch"}}"#,
         r#"{"read":{"id":1,"pieces":2}}"#,
         r#"{"session":{"open":{"run":1}}}"#,
         r#"{"embed":{"open":{"run":1}}}"#,
