@@ -21,7 +21,6 @@ pub use embed::Embedder;
 pub use error::Error;
 pub use load::{AbortHandle, Model, ModelBuilder};
 #[cfg(fuzzing)]
-#[doc(hidden)]
 pub use serve::read_frames;
 pub use serve::worker_main;
 pub use worker::{Isolation, OnDeath, WorkerProcess};
