@@ -51,13 +51,13 @@ fn tests(text: &str) -> Vec<&str> {
     text.split('`').filter(|it| it.contains(".rs::") && !it.contains(' ')).collect()
 }
 
-/// Whether it is a function of that file with the attribute of a test.
+/// Whether it is a function of that file with the attribute of a test, which every run of the tests runs.
 fn is_test(test: &str, read: &dyn Fn(&str) -> String) -> bool {
     let (file, name) = test.split_once("::").unwrap_or_default();
     let text = read(file);
     let before = text.split_once(&format!("fn {name}(")).map(|(before, _)| before);
-    // What is nearest before it: the attribute, and no other function.
-    before.is_some_and(|before| before.rfind("#[test]") > before.rfind("fn "))
+    let attributes = before.and_then(|before| before.rsplit_once("#[test]"));
+    attributes.is_some_and(|(_, rest)| !rest.contains("fn ") && !rest.contains("#[ignore"))
 }
 
 /// A text on one line.
@@ -72,7 +72,7 @@ mod tests {
     fn read(file: &str) -> String {
         let text = match file {
             "a.md" => "It never\nfails.",
-            "b.rs" => "#[test]\n#[ignore]\nfn one() {}\nfn two() {}",
+            "b.rs" => "#[test]\nfn one() {}\nfn two() {}\n#[test]\n#[ignore]\nfn long() {}",
             _ => "",
         };
         text.to_owned()
@@ -93,8 +93,8 @@ mod tests {
     #[test]
     fn a_test_is_a_function_with_the_attribute() {
         assert_eq!(tests("`a b.rs::c`, `b.rs::one`, `b.rs`"), ["b.rs::one"]);
-        let found =
-            ["b.rs::one", "b.rs::two", "b.rs::three", "c.rs::one"].map(|it| is_test(it, &read));
-        assert_eq!(found, [true, false, false, false]);
+        let found = ["b.rs::one", "b.rs::two", "b.rs::long", "b.rs::no", "c.rs::one"]
+            .map(|it| is_test(it, &read));
+        assert_eq!(found, [true, false, false, false, false]);
     }
 }
