@@ -20,6 +20,8 @@ pub use autoplace_planner::{Plan, Planner, gguf, machine, memory, plan, profile}
 pub use embed::Embedder;
 pub use error::Error;
 pub use load::{AbortHandle, Model, ModelBuilder};
+#[cfg(fuzzing)]
+pub use serve::read_frames;
 pub use serve::worker_main;
 pub use worker::{Isolation, OnDeath, WorkerProcess};
 

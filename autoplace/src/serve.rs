@@ -68,6 +68,16 @@ enum Request {
     Embed(Embedding),
 }
 
+/// Bytes as the messages of an application, and as those of a worker: for `fuzz`.
+#[cfg(fuzzing)]
+pub fn read_frames(bytes: &[u8]) {
+    let from = || Receiver::new(std::io::Cursor::new(bytes.to_vec()));
+    let (mut asked, mut loaded, mut generated) = (from(), from(), from());
+    while asked.receive::<Request>().is_ok() {}
+    while loaded.receive::<load::remote::Reply>().is_ok() {}
+    while generated.receive::<Reply>().is_ok() {}
+}
+
 fn serve(receiver: Receiver, sender: &Sender) -> Result<(), worker::Error> {
     // Fails if the application has installed one before: its lines then go where it wants them.
     let _ = tracing::subscriber::set_global_default(LogLines::as_asked());

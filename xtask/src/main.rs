@@ -8,10 +8,14 @@ mod bindings;
 mod conformance;
 mod cuda_check;
 mod demo;
+mod deny;
+mod features;
 mod fit_table;
+mod fuzz;
 mod gpu_bundle;
 mod interop;
 mod package;
+mod promises;
 mod python;
 mod sanitize;
 mod semver;
@@ -64,7 +68,12 @@ fn run(arguments: &[String]) -> Result<()> {
             [flag] if flag == "--all" => cuda_check::cuda_check(&workspace, true),
             _ => bail!("usage: cargo xtask cuda-check [--all]"),
         },
+        "deny" if rest.is_empty() => deny::deny(&workspace),
+        "deny" => bail!("usage: cargo xtask deny"),
+        "features" if rest.is_empty() => features::features(&workspace),
+        "features" => bail!("usage: cargo xtask features"),
         "fit-table" => fit_table::fit_table(&workspace, rest),
+        "fuzz" => fuzz::fuzz(&workspace, rest),
         "gpu-bundle" => gpu_bundle::gpu_bundle(&workspace, rest),
         "interop" if rest.is_empty() => interop::interop(&workspace),
         "interop" => bail!("usage: cargo xtask interop"),
@@ -91,7 +100,10 @@ cargo xtask test [STEP...]          sets the machine up, then runs every check (
 cargo xtask conformance [--write]   compares the estimate with llama.cpp over a large grid, minutes (and writes docs/conformance.md)
 cargo xtask bindings [--write]      regenerates the raw bindings and compares (or replaces) the committed ones
 cargo xtask cuda-check [--all]      compiles CUDA kernels of the pinned llama.cpp (or all) without a card (Linux x86-64; downloads a toolkit)
+cargo xtask deny                    licences, duplicates and sources of the dependencies, and advisories against them
+cargo xtask features                checks the published crates with the oldest compiler, and each feature alone
 cargo xtask fit-table [WORD...]     plans beside llama.cpp's own fit: 28 models (or those of these words) on 7 simulated machines
+cargo xtask fuzz [TARGET...]        random bytes for whatever reads bytes from anybody, 60 s a target or as many as `--seconds` says
 cargo xtask gpu-bundle [--no-run]   makes the archive that checks the library on a machine with an NVIDIA card (Linux; compiles llama.cpp once more)
 cargo xtask interop                 checks, tests and runs the planner beside llama-cpp-2 (compiles a second llama.cpp)
 cargo xtask package                 packages both published crates and builds what was packaged

@@ -70,6 +70,11 @@ const PUBLISHED: [Published; 6] = [
     },
 ];
 
+/// All that are published.
+pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+    PUBLISHED.iter().map(|it| it.name)
+}
+
 /// The published crates that others can call.
 pub(crate) fn libraries() -> impl Iterator<Item = &'static str> {
     PUBLISHED.iter().filter(|it| it.required.contains(&"src/lib.rs")).map(|it| it.name)
@@ -134,9 +139,7 @@ fn stage(workspace: &Workspace) -> Result<PathBuf> {
     }
     for member in members {
         tree::mirror(&workspace.root.join(member), &stage.join(member), &|path| {
-            path.file_name().is_none_or(|name| name != "target")
-                && path != Path::new("llama.cpp")
-                && path != Path::new("fuzz")
+            path.file_name().is_none_or(|name| name != "target") && path != Path::new("llama.cpp")
         })?;
     }
     // The front page of the documentation: what its links name is not in the package.

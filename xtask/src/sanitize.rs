@@ -71,7 +71,7 @@ pub(crate) fn sanitize(workspace: &Workspace) -> Result<()> {
 }
 
 /// The triple of this machine.
-fn host() -> Result<String> {
+pub(crate) fn host() -> Result<String> {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let version = output(Command::new(rustc).arg("-vV"))?;
     let host = version

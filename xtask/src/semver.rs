@@ -3,13 +3,12 @@
 //! In: the newest tag `vX.Y.Z` below HEAD. Out: nothing, or every item that changed more than the version numbers in the
 //! Cargo.tomls allow. Before the first tag there is nothing to compare with.
 
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 
-use crate::package;
 use crate::workspace::{Workspace, output, run};
+use crate::{package, setup};
 
 /// Reads the rustdoc JSON of Rust 1.93 and newer; a stable Rust that writes another format wants a newer one.
 const VERSION: &str = "0.51.0";
@@ -48,7 +47,7 @@ pub(crate) fn semver(workspace: &Workspace) -> Result<()> {
         println!("new since {tag}, so not compared: {}", new.join(", "));
     }
 
-    let tool = tool(workspace)?;
+    let tool = setup::tool(workspace, "cargo-semver-checks", VERSION)?;
     // Both sides of all crates share what they depend on.
     let target = workspace.target.join("semver");
     // Both sides' JSON has one path: cargo must not take what an earlier run left there for up to date.
@@ -79,30 +78,6 @@ pub(crate) fn semver(workspace: &Workspace) -> Result<()> {
         broken.join(", ")
     );
     Ok(())
-}
-
-/// cargo-semver-checks of the pinned version: the one in PATH, or ours, which is compiled where it is missing.
-fn tool(workspace: &Workspace) -> Result<PathBuf> {
-    let root = workspace.target.join("tools");
-    let ours = root.join("bin/cargo-semver-checks");
-    let is_pinned = |program: &Path| {
-        let version = Command::new(program).args(["semver-checks", "--version"]).output();
-        version.is_ok_and(|output| output.stdout.trim_ascii().ends_with(VERSION.as_bytes()))
-    };
-    for program in [Path::new("cargo-semver-checks"), &ours] {
-        if is_pinned(program) {
-            return Ok(program.to_owned());
-        }
-    }
-    println!("setup: compiling cargo-semver-checks {VERSION}, some minutes");
-    let mut install = workspace.cargo(&["install", "--quiet", "--locked", "--version", VERSION]);
-    install.arg("--root").arg(&root).arg("cargo-semver-checks");
-    // Unoptimised it compiles in less than half the time, which its checks do not earn back.
-    install.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0").env("CARGO_PROFILE_RELEASE_LTO", "off");
-    install.env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
-    // Else it leaves what it is made of among our builds.
-    run(install.env_remove("CARGO_TARGET_DIR")).context("cargo-semver-checks is missing")?;
-    Ok(ours)
 }
 
 fn git(workspace: &Workspace, arguments: &[&str]) -> Result<String> {

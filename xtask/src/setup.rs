@@ -110,6 +110,31 @@ pub(crate) fn rust_components(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
+/// A tool of cargo's (`cargo-deny`) of this version: the one in PATH, or ours, which is compiled where it is missing.
+pub(crate) fn tool(workspace: &Workspace, name: &str, version: &str) -> Result<PathBuf> {
+    let root = workspace.target.join("tools");
+    let ours = root.join("bin").join(name);
+    let verb = name.trim_start_matches("cargo-");
+    let is_pinned = |program: &Path| {
+        let said = Command::new(program).args([verb, "--version"]).output();
+        said.is_ok_and(|output| output.stdout.trim_ascii().ends_with(version.as_bytes()))
+    };
+    for program in [Path::new(name), &ours] {
+        if is_pinned(program) {
+            return Ok(program.to_owned());
+        }
+    }
+    println!("setup: compiling {name} {version}, some minutes");
+    let mut install = workspace.cargo(&["install", "--quiet", "--locked", "--version", version]);
+    install.arg("--root").arg(&root).arg(name);
+    // Unoptimised it compiles in less than half the time, which its checks do not earn back.
+    install.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0").env("CARGO_PROFILE_RELEASE_LTO", "off");
+    install.env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
+    // Else it leaves what it is made of among our builds.
+    run(install.env_remove("CARGO_TARGET_DIR")).with_context(|| format!("{name} is missing"))?;
+    Ok(ours)
+}
+
 fn chosen(variable: &str) -> Option<String> {
     std::env::var(variable).ok().filter(|value| !value.is_empty())
 }

@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::workspace::{Workspace, output, run};
-use crate::{bindings, package, python, semver, setup, size};
+use crate::{bindings, package, promises, python, semver, setup, size};
 
 /// One named part of the test.
 pub(crate) struct Step {
@@ -25,6 +25,12 @@ pub(crate) const STEPS: &[Step] = &[
         run: |workspace| run(&mut workspace.cargo(&["fmt", "--all", "--check"])),
     },
     Step { name: "size", what: "no crate has more lines than it may have", run: size::size },
+    Step {
+        name: "promises",
+        what: "a test holds each promise of the documentation and each bound of SECURITY.md",
+        run: promises::promises,
+    },
+    Step { name: "locked", what: "every Cargo.lock is what its Cargo.toml asks for", run: locked },
     Step { name: "pure", what: "the planner alone depends on no native code", run: pure },
     Step {
         name: "lint",
@@ -140,6 +146,18 @@ fn tests(workspace: &Workspace, selection: &[&str]) -> Result<()> {
         cargo.env(name, seed);
     }
     run(&mut cargo)
+}
+
+/// Folders outside the workspace that have a Cargo.lock of their own.
+const LOCKED: [&str; 4] = ["benches/clip-buffers", "examples/with-llama-cpp-2", "fuzz", "vendor"];
+
+/// The workspace's own is the alias's affair: `cargo xtask` runs `--locked`.
+fn locked(workspace: &Workspace) -> Result<()> {
+    for folder in LOCKED {
+        let mut cargo = workspace.cargo(&["update", "--quiet", "--workspace", "--locked"]);
+        run(cargo.arg("--manifest-path").arg(workspace.root.join(folder).join("Cargo.toml")))?;
+    }
+    Ok(())
 }
 
 /// The planner must build where no C++ compiler is.

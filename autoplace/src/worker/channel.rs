@@ -48,7 +48,7 @@ impl fmt::Debug for Outgoing {
 }
 
 impl Receiver {
-    fn new(reader: impl Read + Send + 'static) -> Self {
+    pub(crate) fn new(reader: impl Read + Send + 'static) -> Self {
         Self { reader: BufReader::with_capacity(BUFFERED, Box::new(reader)), buffer: Vec::new() }
     }
 

@@ -1,0 +1,40 @@
+//! Bytes from anybody, for whatever reads such: it understands them or says what is wrong, soon and in little memory.
+//!
+//! `cargo xtask fuzz` runs this, one target a process: the one that `FUZZ_TARGET` names. Without a name it prints them.
+
+#![no_main]
+
+mod targets;
+
+use std::{env, fs, panic, path::Path, process, thread};
+
+use libfuzzer_sys::fuzz_target;
+use targets::{TARGETS, Target};
+
+fn target() -> &'static Target {
+    let Ok(name) = env::var("FUZZ_TARGET") else {
+        TARGETS.iter().for_each(|target| println!("{}", target.name));
+        process::exit(0);
+    };
+    let found = TARGETS.iter().find(|target| target.name == name);
+    found.unwrap_or_else(|| panic!("there is no target {name}"))
+}
+
+/// Puts what the target is to begin with into its corpus, the folder that libFuzzer is given.
+fn plant() {
+    let target = target();
+    if let Some(corpus) = env::args().skip(1).find(|argument| Path::new(argument).is_dir()) {
+        for (index, seed) in (target.seeds)().into_iter().enumerate() {
+            fs::write(Path::new(&corpus).join(format!("seed-{index}")), seed).expect("a seed");
+        }
+    }
+    let abort = panic::take_hook();
+    panic::set_hook(Box::new(move |panic| {
+        // A panic of llguidance is caught there, and an error of the constraint.
+        if thread::current().name() != Some("autoplace-constraint") {
+            abort(panic);
+        }
+    }));
+}
+
+fuzz_target!(init: plant(), |data: &[u8]| (target().run)(data));

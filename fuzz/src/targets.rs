@@ -1,0 +1,237 @@
+//! What is fuzzed, and what each target begins with. Seeds are made by the code that writes such bytes, where there is
+//! some, so that they stay what it reads.
+
+use std::path::PathBuf;
+use std::sync::{LazyLock, Mutex};
+use std::{env, fs, process};
+
+use autoplace::chat::{
+    ChatTemplate, Conversation, Limits, Message, ReplyFormat, ReplyParser, SpecialTokens,
+};
+use autoplace::generate::{Constraint, Engine, Session};
+use autoplace::gguf::{Builder, Header};
+use autoplace::machine::{Gpu, Host, Machine, gib};
+use autoplace::plan::{Request, SavedPlan};
+use autoplace::profile::ModelProfile;
+use autoplace::{Model, Plan, Planner};
+use autoplace_openai::{Api, EmbeddingRequest};
+
+pub(crate) struct Target {
+    pub(crate) name: &'static str,
+    pub(crate) run: fn(&[u8]),
+    pub(crate) seeds: fn() -> Vec<Vec<u8>>,
+}
+
+pub(crate) const TARGETS: [Target; 8] = [
+    Target { name: "header", run: header, seeds: header_seeds },
+    Target { name: "saved-cache", run: saved_cache, seeds: || vec![vec![0, 40, b'9', 1, 0, 255]] },
+    Target { name: "plan", run: plan, seeds: || vec![saved_plan().into_bytes()] },
+    Target { name: "machine", run: machine, seeds: || vec![pc().to_json().unwrap().into_bytes()] },
+    Target { name: "frames", run: autoplace::read_frames, seeds: frame_seeds },
+    Target { name: "request", run: request, seeds: || owned(&REQUESTS) },
+    Target { name: "template", run: template, seeds: || owned(&TEMPLATES) },
+    Target { name: "constraint", run: constraint, seeds: || owned(&CONSTRAINTS) },
+];
+
+const MODEL: &str =
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
+
+static LOADED: LazyLock<Model> =
+    LazyLock::new(|| Model::builder(MODEL).n_ctx(512).n_threads(1).load().unwrap());
+
+fn pc() -> Machine {
+    Machine::new(Host::new(gib(64))).with_gpu(Gpu::named("RTX 4090").unwrap())
+}
+
+fn planned(header: &Header, machine: &Machine) -> Option<Plan> {
+    let profile = ModelProfile::from_header(header).ok()?;
+    Planner::new(&profile, machine).plan().ok()
+}
+
+/// A header, or an error; whatever a header offers can be read, and a model of it planned.
+fn header(data: &[u8]) {
+    // The last bytes also say how long the whole file is: tensors' data need not be there.
+    let file_bytes = data.last_chunk().map_or(0, |last| u64::from_le_bytes(*last));
+    let Ok(header) = Header::parse_shards([(data.into(), file_bytes)]) else {
+        return;
+    };
+    for (key, value) in header.metadata() {
+        assert!(header.get(key).is_some());
+        let _ = (header.uint(key), header.str(key));
+        let Some(array) = value.as_array() else {
+            continue;
+        };
+        let _ = array.to_u32s();
+        array.raw_bytes().unwrap();
+        if let Ok(mut strings) = array.strings() {
+            while let Some(string) = strings.read_next() {
+                string.unwrap();
+            }
+        }
+    }
+    for tensor in header.tensors() {
+        assert!(header.tensor(tensor.name()).is_some());
+        assert!(tensor.elements() > 0);
+        assert!(tensor.offset() + tensor.bytes() <= header.file_bytes());
+    }
+    let _ = planned(&header, &pc());
+}
+
+fn header_seeds() -> Vec<Vec<u8>> {
+    let demo = Header::open(MODEL).and_then(|demo| demo.skeleton()).unwrap();
+    let arrays = Builder::new("llama").array_str("a", ["b"]).array_i32("c", &[-1]).bool("d", true);
+    let written = [demo, arrays].into_iter().map(|model| {
+        let (mut bytes, file_bytes) = model.encoded().unwrap();
+        bytes.extend(file_bytes.to_le_bytes());
+        bytes
+    });
+    written.collect()
+}
+
+/// A file that this model has saved, with some bytes changed: each of the input's threes is a place and a byte. Its
+/// checksum is right, so that the change is looked at.
+fn saved_cache(data: &[u8]) {
+    static SAVED: LazyLock<(Mutex<Session>, Vec<u8>)> = LazyLock::new(|| {
+        let mut session = LOADED.session().unwrap();
+        let sequence = session.begin(LOADED.generate("a b c").max_tokens(2)).unwrap();
+        session.step().unwrap();
+        session.save(sequence, path()).unwrap();
+        session.end(sequence);
+        (Mutex::new(session), fs::read(path()).unwrap())
+    });
+    fn path() -> PathBuf {
+        env::temp_dir().join(format!("autoplace-fuzz-{}", process::id()))
+    }
+    let (session, saved) = &*SAVED;
+    let mut file = saved.clone();
+    let (body, checksum) = file.split_last_chunk_mut::<16>().unwrap();
+    for change in data.chunks_exact(3) {
+        let at = usize::from(u16::from_be_bytes([change[0], change[1]])) % body.len();
+        body[at] = change[2];
+    }
+    *checksum = xxhash_rust::xxh3::xxh3_128(body).to_le_bytes();
+    fs::write(path(), file).unwrap();
+    let _ = session.lock().unwrap().restore(path());
+}
+
+fn saved_plan() -> String {
+    let (header, machine) = (Header::open(MODEL).unwrap(), pc());
+    let plan = planned(&header, &machine).unwrap();
+    SavedPlan::new(plan, Request::default(), &header, &machine).unwrap().to_json().unwrap()
+}
+
+/// What is read is what is written of it; and it can be shown.
+fn plan(data: &[u8]) {
+    let Some(saved) = str::from_utf8(data).ok().and_then(|text| SavedPlan::from_json(text).ok())
+    else {
+        return;
+    };
+    assert_eq!(SavedPlan::from_json(&saved.to_json().unwrap()).unwrap(), saved);
+    let _ = (saved.plan.to_string(), saved.changes(&saved.machine));
+}
+
+/// What is read is what is written of it; and a model can be planned for it.
+fn machine(data: &[u8]) {
+    static HEADER: LazyLock<Header> = LazyLock::new(|| Header::open(MODEL).unwrap());
+    let Some(machine) = str::from_utf8(data).ok().and_then(|text| Machine::from_json(text).ok())
+    else {
+        return;
+    };
+    assert_eq!(Machine::from_json(&machine.to_json().unwrap()).unwrap(), machine);
+    let _ = planned(&HEADER, &machine).map(|plan| plan.to_string());
+}
+
+/// Messages as a worker and an application send them, each after its length.
+fn frame_seeds() -> Vec<Vec<u8>> {
+    let messages = [
+        r#"{"abort":{"run":1}}"#,
+        r#"{"start":{"run":1,"ahead":8,"prompt_chunk":"Batch"}}"#,
+        r#"{"read":{"id":1,"pieces":2}}"#,
+        r#"{"session":{"open":{"run":1}}}"#,
+        r#"{"embed":{"open":{"run":1}}}"#,
+        r#"{"progress":0.5}"#,
+        r#""started""#,
+    ];
+    let framed = messages.map(|message| {
+        let length = u32::try_from(message.len()).unwrap();
+        [length.to_le_bytes().as_slice(), message.as_bytes()].concat()
+    });
+    framed.into()
+}
+
+/// The first byte is the endpoint. What is accepted is cancelled; the engine outlives all of it.
+fn request(data: &[u8]) {
+    static API: LazyLock<Api> = LazyLock::new(|| {
+        let api = Api::new(&LOADED, &Engine::new(&LOADED).unwrap(), "m");
+        api.template(ChatTemplate::family("chatml").unwrap())
+    });
+    let status = match data.split_first() {
+        Some((b'c', body)) => API.chat(body).err().map(|error| error.status),
+        Some((b't', body)) => API.complete(body).err().map(|error| error.status),
+        Some((b'e', body)) => EmbeddingRequest::read(body, "m").err().map(|error| error.status),
+        _ => None,
+    };
+    assert_ne!(status, Some(500));
+}
+
+const REQUESTS: [&str; 5] = [
+    r#"c{"messages":[{"role":"system","content":"a"},{"role":"user","content":[{"type":"text","text":"b"}]}],"n":2,"stop":["c"]}"#,
+    r#"c{"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function","function":{"name":"f","parameters":{}}}],"tool_choice":"required"}"#,
+    r#"c{"messages":[{"role":"user","content":"a"}],"response_format":{"type":"json_object"},"logprobs":true,"top_logprobs":2}"#,
+    r#"t{"prompt":["a",[1,2]],"max_tokens":2,"temperature":0,"logit_bias":{"3":-1},"grammar":"root ::= \"a\""}"#,
+    r#"e{"model":"m","input":["a","b"],"encoding_format":"base64"}"#,
+];
+
+/// A template, or an error; a prompt's parts are the prompt, and what the template says of answers can be read.
+fn template(data: &[u8]) {
+    let mut limits = Limits::default();
+    limits.steps = 50_000;
+    let special = SpecialTokens::from([("eos_token".to_owned(), "</s>".to_owned())]);
+    let source = str::from_utf8(data).unwrap_or_default();
+    let Ok(template) = ChatTemplate::new(source, special) else {
+        return;
+    };
+    let conversation = Conversation::new(&[Message::system("a"), Message::user("</s>")]);
+    if let Ok(prompt) = template.with_limits(limits).render(&conversation) {
+        let parts: String = prompt.parts().map(|part| part.as_str()).collect();
+        assert_eq!(parts, prompt.as_str());
+    }
+    let _ = ReplyParser::new(&ReplyFormat::of_template(source)).push(source);
+}
+
+const TEMPLATES: [&str; 4] = [
+    include_str!("../../chat/src/families/chatml.jinja"),
+    include_str!("../../chat/src/families/llama-3.jinja"),
+    include_str!("../../chat/src/families/command-r.jinja"),
+    "{% macro f(x) %}{{ x | tojson }}{% endmacro %}{% set ns = namespace(i=0) %}{{ f(messages[0]) }}{{ raise_exception('a') }}",
+];
+
+/// The first byte is the kind. A text that keeps it, as far as it goes, or an error.
+fn constraint(data: &[u8]) {
+    let Some((kind, text)) = data.split_first() else {
+        return;
+    };
+    let text = str::from_utf8(text).unwrap_or_default();
+    let constraint = match (kind, serde_json::from_str::<serde_json::Value>(text)) {
+        (b'g', _) => Constraint::gbnf(text),
+        (b'r', _) => Constraint::regex(text),
+        (b'l', _) => Constraint::lark(text),
+        (b's', Ok(schema)) => Constraint::json_schema(schema),
+        _ => return,
+    };
+    let _ = LOADED.generate("a").constraint(constraint).max_tokens(4).text();
+}
+
+const CONSTRAINTS: [&str; 7] = [
+    "groot ::= \"a\" [0-9]{2,4} (b | c)* \nb ::= [^\\x41-Z]+\nc ::= \"(\" c? \")\" # c",
+    "r(?:a|[b-d]{2,3})\\d*?[^e]+",
+    "lstart: A b*\nA: /[a-z]+/\nb: \"c\" | \"(\" b \")\"",
+    r#"s{"type":"object","properties":{"a":{"type":"integer","minimum":-3,"maximum":7}},"required":["a"]}"#,
+    r##"s{"$defs":{"n":{"type":"array","items":{"$ref":"#/$defs/n"},"maxItems":3}},"$ref":"#/$defs/n"}"##,
+    r#"s{"anyOf":[{"enum":["a",1,null]},{"type":"string","pattern":"^b+$","minLength":2}]}"#,
+    r#"s{"type":"string","format":"date-time"}"#,
+];
+
+fn owned(seeds: &[&str]) -> Vec<Vec<u8>> {
+    seeds.iter().map(|seed| seed.as_bytes().to_vec()).collect()
+}

@@ -1,0 +1,42 @@
+//! `features`: the published crates compile with the oldest compiler that users may have, and the library with each of
+//! its features alone.
+//!
+//! Rust only: as on docs.rs, no native code is built, so that no feature wants its toolkit.
+
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use crate::package;
+use crate::workspace::{Workspace, output, run};
+
+/// The workspace's `rust-version`.
+const OLDEST: &str = env!("CARGO_PKG_RUST_VERSION");
+
+pub(crate) fn features(workspace: &Workspace) -> Result<()> {
+    let check = |arguments: &[&str]| {
+        let mut cargo = Command::new("rustup");
+        cargo.args(["run", "--install", OLDEST, "cargo", "check", "--locked"]).args(arguments);
+        cargo.current_dir(&workspace.root).env("DOCS_RS", "1");
+        // Beside what other compilers have built.
+        cargo.env("CARGO_TARGET_DIR", workspace.target.join("features"));
+        run(&mut cargo)
+    };
+    let mut published = vec!["--lib", "--bins"];
+    published.extend(package::names().flat_map(|name| ["--package", name]));
+    check(&published)?;
+
+    let metadata = output(&mut workspace.cargo(&["metadata", "--no-deps", "--format-version=1"]))?;
+    let metadata: Value = serde_json::from_str(&metadata)?;
+    let packages = metadata["packages"].as_array().into_iter().flatten();
+    let features = packages.filter(|package| package["name"] == "autoplace");
+    let features = features.flat_map(|package| package["features"].as_object()).flatten();
+    let features: Vec<&String> = features.map(|(name, _)| name).collect();
+    for feature in &features {
+        let alone = ["--package=autoplace", "--no-default-features", "--features", feature];
+        check(&alone).with_context(|| format!("the feature `{feature}` alone"))?;
+    }
+    println!("Rust {OLDEST}: {} features, each alone", features.len());
+    Ok(())
+}
