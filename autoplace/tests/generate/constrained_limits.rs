@@ -305,13 +305,13 @@ fn a_hostile_constraint_is_an_error_or_followed_in_256_mib() {
     if let Ok(index) = std::env::var(INDEX) {
         return hold_in_256_mib(all.remove(index.parse().unwrap()));
     }
-    for index in 0..all.len() {
+    for (index, constraint) in all.iter().enumerate() {
         let mut child = std::process::Command::new(std::env::current_exe().unwrap());
         child.args([NAME, "--exact", "--nocapture"]).env(INDEX, index.to_string());
         let output = child.output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         let ran = String::from_utf8_lossy(&output.stdout).contains("1 passed");
-        let beginning: String = format!("{:?}", all[index]).chars().take(100).collect();
+        let beginning: String = format!("{constraint:?}").chars().take(100).collect();
         assert!(output.status.success() && ran, "{beginning}: {said}");
     }
 }
