@@ -142,17 +142,190 @@ fn hostile() -> Vec<Constraint> {
     all
 }
 
+/// Schemas and grammars that took gigabytes or minutes, or ended the process, and what is said of each.
+fn bombs() -> Vec<(Constraint, &'static str)> {
+    const AT_ONCE: &str = "schemas in it that hold at once";
+    let numbers = |count| list(count, |i| json!(100_000 + i));
+    let named = |of: fn(usize) -> Value| -> Value {
+        (0..500).map(|i| (format!("p{i}"), of(i))).collect::<serde_json::Map<_, _>>().into()
+    };
+    let optional = named(|_| json!({"type": "null"}));
+    let one_of_them = json!({
+        "type": "object", "properties": optional, "additionalProperties": false, "minProperties": 1
+    });
+    let kind = |i: usize| {
+        let names = list(250, |j| json!(format!("{i} {j}")));
+        json!({"type": "object", "properties": {"kind": {"enum": names}}, "required": ["kind"]})
+    };
+    let objects = list(1800, |_| json!({"type": "object"}));
+    let enumerated = json!({"type": "object", "properties": {"x": {"enum": numbers(4500)}}});
+    let schemas = [
+        (json!({"allOf": [{"anyOf": objects}, enumerated]}), AT_ONCE),
+        (
+            json!({"type": "object", "anyOf": objects, "properties": {"x": {"enum": numbers(4500)}}}),
+            AT_ONCE,
+        ),
+        (json!({"allOf": [{"enum": numbers(4500)}, enumerated]}), AT_ONCE),
+        (
+            json!({"allOf": [{"type": "object", "properties": named(|_| json!(true))},
+                             {"type": "object", "additionalProperties": {"enum": numbers(4500)}}]}),
+            AT_ONCE,
+        ),
+        (
+            json!({"allOf": [{"type": "array", "prefixItems": list(1000, |_| json!(true))},
+                             {"type": "array", "items": {"enum": numbers(4500)}}]}),
+            AT_ONCE,
+        ),
+        (
+            json!({"allOf": [{"type": "object", "properties": named(|_| json!({"$ref": "#/$defs/a"}))},
+                             {"type": "object", "properties": named(|_| json!({"$ref": "#/$defs/b"}))}],
+                   "$defs": {"a": enumerated, "b": {"type": "object", "properties": {"y": {"enum": numbers(4500)}}}}}),
+            AT_ONCE,
+        ),
+        (
+            json!({"properties": named(|_| json!(true)), "patternProperties": {"^p": {"enum": numbers(4500)}}}),
+            AT_ONCE,
+        ),
+        (json!({"anyOf": list(5000, |_| json!({"$ref": "#"}))}), "nested without end"),
+        (
+            json!({"anyOf": list(900, |i| json!({"type": "array", "items": {"$ref": "#"}, "minItems": i}))}),
+            "may begin in more than 1100 ways",
+        ),
+        (one_of_them.clone(), "`minProperties` wants one of 500 properties"),
+        (json!({"oneOf": list(250, kind)}), "`oneOf`s hold too many values"),
+        (
+            json!({"anyOf": list(9000, |i| json!({"type": "number", "minimum": -1.5e-9, "maximum": i}))}),
+            "9000 numbers with bounds",
+        ),
+    ];
+    let mut all: Vec<_> =
+        schemas.into_iter().map(|(schema, why)| (Constraint::json_schema(schema), why)).collect();
+    let captures = (0..400).map(|i| format!("r{i}[capture]: r{}\n", i + 1)).collect::<String>();
+    all.extend([
+        (
+            Constraint::lark(format!("start: %json {one_of_them}")),
+            "`minProperties` wants one of 500 properties",
+        ),
+        (
+            Constraint::lark("b: <\">\nstart: a::0\na::_: a::incr(_) \"y\" | \"x\""),
+            "parameters (`::`)",
+        ),
+        (Constraint::lark("start: a::0\na::_: a::incr(_) \"y\" | \"x\""), "parameters (`::`)"),
+        (
+            Constraint::lark("start: %lark {\nstart: A\nA: B B\nB: /a?/\n}"),
+            "a grammar within it (`%lark`)",
+        ),
+        (
+            Constraint::lark(format!("start: r0\n{captures}r400: start /[a-z]/ | \"z\"")),
+            "a `capture`",
+        ),
+    ]);
+    all
+}
+
 #[test]
-fn a_hostile_constraint_is_an_error_or_followed() {
+fn what_would_take_gigabytes_or_minutes_is_refused_by_what_is_too_much() {
     let model = load_demo();
-    let mut refused = 0;
-    for constraint in hostile() {
-        let held = model.generate(PROMPT).seed(1).constraint(constraint);
-        match held.max_tokens(8).text() {
+    for (constraint, why) in bombs() {
+        let said = refusal(&model, constraint);
+        assert!(said.contains(why), "{said}");
+    }
+}
+
+fn closed(properties: serde_json::Map<String, Value>) -> Value {
+    json!({"type": "object", "properties": properties, "additionalProperties": false})
+}
+
+#[test]
+fn large_schemas_of_tools_are_followed() {
+    let optional = (0..900).map(|i| (format!("p{i}"), json!({"type": "string"})));
+    let arguments = |i: usize| -> Value {
+        let types = [
+            json!({"type": "integer", "minimum": 0}),
+            json!({"type": ["string", "null"]}),
+            json!({"enum": [1, "a"]}),
+        ];
+        let properties = (0..12).map(|j| (format!("a{i}_{j}"), types[j % 3].clone()));
+        closed(properties.collect())
+    };
+    let tool = |i: usize| {
+        json!({"type": "object", "properties": {"name": {"const": format!("tool {i}")}, "arguments": arguments(i)},
+               "required": ["name", "arguments"], "additionalProperties": false})
+    };
+    let resource = |i: usize| {
+        let fields = (0..20).map(|j| {
+            (format!("f{j}"), json!({"$ref": format!("#/$defs/{}", (7 * i + 13 * j) % 100)}))
+        });
+        (i.to_string(), closed(fields.collect()))
+    };
+    let resources: Value = (0..100).map(resource).collect::<serde_json::Map<_, _>>().into();
+    let model = load_demo();
+    for schema in [
+        closed(optional.collect()),
+        json!({"anyOf": list(128, tool)}),
+        json!({"oneOf": list(100, tool)}),
+        json!({"enum": list(10_000, |i| json!(format!("value {i} of many")))}),
+        json!({"$ref": "#/$defs/0", "$defs": resources}),
+        json!({"allOf": [{"$ref": "#/$defs/base"}, {"type": "object", "properties": {"a0_3": {"maximum": 9}}}],
+               "$defs": {"base": arguments(0)}}),
+    ] {
+        match model
+            .generate(PROMPT)
+            .constraint(Constraint::json_schema(schema))
+            .max_tokens(16)
+            .text()
+        {
             Ok(_) | Err(Error::Incomplete { .. }) => {}
-            Err(Error::Constraint { .. } | Error::NoTokenAllowed { .. }) => refused += 1,
             Err(error) => panic!("{error}"),
         }
     }
-    assert!(refused >= 10, "{refused} were refused");
+}
+
+/// The most memory that this process has held, in MiB.
+#[cfg(target_os = "linux")]
+fn peak() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    peak.split_whitespace().next().unwrap().parse::<u64>().unwrap() >> 10
+}
+
+#[cfg(not(target_os = "linux"))]
+fn peak() -> u64 {
+    0
+}
+
+/// Each in a process of its own, so that its peak is that constraint's.
+#[test]
+fn a_hostile_constraint_is_an_error_or_followed_in_256_mib() {
+    const NAME: &str =
+        "constrained_limits::a_hostile_constraint_is_an_error_or_followed_in_256_mib";
+    const INDEX: &str = "AUTOPLACE_HOSTILE";
+    let mut all = hostile();
+    all.extend(bombs().into_iter().map(|(bomb, _)| bomb));
+    if let Ok(index) = std::env::var(INDEX) {
+        return hold_in_256_mib(all.remove(index.parse().unwrap()));
+    }
+    for (index, constraint) in all.iter().enumerate() {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        child.args([NAME, "--exact", "--nocapture"]).env(INDEX, index.to_string());
+        let output = child.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        let ran = String::from_utf8_lossy(&output.stdout).contains("1 passed");
+        let beginning: String = format!("{constraint:?}").chars().take(100).collect();
+        assert!(output.status.success() && ran, "{beginning}: {said}");
+    }
+}
+
+fn hold_in_256_mib(constraint: Constraint) {
+    let model = load_demo();
+    model.generate(PROMPT).constraint(Constraint::choices(["a"])).text().unwrap();
+    let before = peak();
+    let held = model.generate(PROMPT).seed(1).constraint(constraint);
+    match held.max_tokens(256).text() {
+        Ok(_) | Err(Error::Incomplete { .. }) => {}
+        Err(Error::Constraint { .. } | Error::NoTokenAllowed { .. }) => {}
+        Err(error) => panic!("{error}"),
+    }
+    let grown = peak() - before;
+    assert!(grown <= 256, "{grown} MiB");
 }

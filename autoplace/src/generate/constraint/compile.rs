@@ -2,12 +2,12 @@
 
 use std::thread;
 
-use llguidance::JsonCompileOptions;
-use llguidance::api::{ParserLimits, TopLevelGrammar};
-use serde_json::json;
+use llguidance::api::{GrammarInit, ParserLimits, TopLevelGrammar};
+use llguidance::{JsonCompileOptions, Logger};
+use serde_json::{Value, json};
 
 use super::vocabulary::Vocabulary;
-use super::{Constraint, Kind, gbnf, schema, weight};
+use super::{Constraint, Kind, gbnf, lark, schema, weight};
 use crate::generate::Error;
 
 /// Bytes of a regular expression or grammar, and of all choices together.
@@ -22,11 +22,21 @@ const WHITESPACE: &str = r"(?: |\n{1,2}[ \t]{0,20})";
 const ESCAPES: &str = "nrbtf\\\"";
 
 /// What compiling a constraint, and one step of it, may take: llguidance's defaults, which its authors measured on
-/// large schemas, but for memory.
-pub(super) fn limits() -> ParserLimits {
+/// large schemas, but for what docs/constrained-output.md promises of memory and time.
+fn limits(constraint: &Constraint) -> ParserLimits {
+    // A step is quadratic in the items of a row, and that of an ambiguous grammar cubic. An object of 1,000 properties
+    // that may all be missing has 4,000 at its beginning.
+    let (max_items_in_row, step_max_items) = match constraint.0 {
+        Kind::JsonSchema(_) | Kind::JsonObject => (5_000, 25_000),
+        _ => (2_000, 10_000),
+    };
     ParserLimits {
+        max_items_in_row,
+        step_max_items,
         // At 1 to 2 KiB each.
         max_lexer_states: 50_000,
+        // More than 65,525 are a panic of llguidance's.
+        max_grammar_size: 60_000,
         verbose_errors: false,
         ..ParserLimits::default()
     }
@@ -40,9 +50,10 @@ pub(super) fn matcher(
     let refused = |reason| Error::Constraint { constraint: constraint.name().to_owned(), reason };
     let grammar = grammar(constraint).map_err(refused)?;
     guarded(constraint.name(), || {
+        let (grammar, log) = (GrammarInit::Serialized(grammar), Logger::new(0, 0));
         let parser = vocabulary
             .factory()
-            .create_parser(grammar)
+            .create_parser_from_init_ext(grammar, log, Default::default(), limits(constraint))
             .map_err(|error| said(&error.to_string()))?;
         let matcher = llguidance::Matcher::new(Ok(parser));
         match matcher.get_error() {
@@ -54,8 +65,10 @@ pub(super) fn matcher(
 
 fn grammar(constraint: &Constraint) -> Result<TopLevelGrammar, String> {
     Ok(match &constraint.0 {
-        Kind::JsonSchema(schema) => json_schema(schema)?,
-        Kind::JsonObject => json_schema(&json!({"type": "object"}))?,
+        Kind::JsonSchema(schema) => TopLevelGrammar::from_json_schema(json_schema(schema)?),
+        Kind::JsonObject => {
+            TopLevelGrammar::from_json_schema(json_schema(&json!({"type": "object"}))?)
+        }
         Kind::Regex(regex) => {
             bounded(regex)?;
             weight::check(weight::regex(regex))?;
@@ -73,7 +86,7 @@ fn grammar(constraint: &Constraint) -> Result<TopLevelGrammar, String> {
         Kind::Lark(grammar) => {
             bounded(grammar)?;
             weight::check(weight::lark(grammar))?;
-            TopLevelGrammar::from_lark(grammar.clone())
+            TopLevelGrammar::from_lark(lark::prepared(grammar)?)
         }
         Kind::Gbnf(grammar) => {
             sized(grammar)?;
@@ -84,7 +97,8 @@ fn grammar(constraint: &Constraint) -> Result<TopLevelGrammar, String> {
     })
 }
 
-fn json_schema(schema: &serde_json::Value) -> Result<TopLevelGrammar, String> {
+/// A schema made ready, with llguidance's options in it.
+pub(super) fn json_schema(schema: &Value) -> Result<Value, String> {
     let mut schema = schema::prepared(schema)?;
     let options = JsonCompileOptions {
         whitespace_pattern: Some(WHITESPACE.to_owned()),
@@ -92,7 +106,7 @@ fn json_schema(schema: &serde_json::Value) -> Result<TopLevelGrammar, String> {
         ..JsonCompileOptions::default()
     };
     options.apply_to(&mut schema);
-    Ok(TopLevelGrammar::from_json_schema(schema))
+    Ok(schema)
 }
 
 fn regex(regex: &str) -> TopLevelGrammar {

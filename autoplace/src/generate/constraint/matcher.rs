@@ -8,6 +8,11 @@ use super::vocabulary::Vocabulary;
 use super::{Constraint, compile};
 use crate::generate::Error;
 
+/// Bytes that the parser of one text may keep: of expressions that its steps made, and of items.
+const MAX_KEPT: u64 = 256 << 20;
+/// Bytes for a unit of llguidance's lexer fuel, as measured at most, and for an item.
+const BYTES: (u64, u64) = (6, 8);
+
 const NOTHING_GOES_ON: &str = "no token of the vocabulary is a text that it goes on with";
 
 /// Which tokens a text can go on with. Before each token it is asked for the [mask](Self::mask), while the device
@@ -21,6 +26,7 @@ pub(in crate::generate) struct Matcher {
     mask: Vec<u32>,
     is_asked: bool,
     accepted: usize,
+    kept: u64,
 }
 
 impl fmt::Debug for Matcher {
@@ -51,6 +57,7 @@ impl Matcher {
             mask: Vec::new(),
             is_asked: false,
             accepted: 0,
+            kept: 0,
         };
         // What no token can begin is said at once.
         matcher.mask()?;
@@ -79,6 +86,13 @@ impl Matcher {
             let mask = self.rules.compute_mask();
             let mask = mask.map_err(|error| self.refusal(reason(&error.to_string())))?;
             self.mask.extend_from_slice(mask.as_slice());
+            if let Ok(step) = self.rules.last_step_stats() {
+                self.kept += BYTES.0 * step.lexer_cost + BYTES.1 * step.all_items as u64;
+            }
+            if self.kept > MAX_KEPT {
+                let most = MAX_KEPT >> 20;
+                return Err(self.refusal(format!("its parser would keep more than {most} MiB")));
+            }
             if !self.rules.is_accepting().unwrap_or(false) {
                 // A Lark grammar can name any token by its number.
                 self.vocabulary.drop_ends(&mut self.mask);

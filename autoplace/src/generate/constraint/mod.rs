@@ -7,6 +7,7 @@
 
 mod compile;
 mod gbnf;
+mod lark;
 mod matcher;
 mod schema;
 mod tool_choice;
@@ -90,7 +91,8 @@ impl Constraint {
     }
 
     /// A sentence of a context-free grammar, in llguidance's variant of the syntax of Lark, from its rule `start`.
-    /// Terminals take the longest text that they match.
+    /// Terminals take the longest text that they match. Parameters (`name::parameter`), `capture` and `%lark` are
+    /// errors.
     pub fn lark(grammar: impl Into<String>) -> Self {
         Self(Kind::Lark(grammar.into()))
     }

@@ -151,6 +151,36 @@ fn an_error_of_a_gbnf_grammar_names_the_line_and_what_was_expected() {
 }
 
 #[test]
+fn a_schema_within_a_lark_grammar_is_held_to_what_one_alone_is() {
+    let grammar = |schema: &str| Constraint::lark(format!("start: \"<\" %json {schema} \">\""));
+    let number = grammar(r#"{"type": "integer", "exclusiveMinimum": 1, "maximum": 3}"#);
+    assert!(allows(&number, "<2>") && !allows(&number, "<1>") && !allows(&number, "<4>"));
+    assert!(!allows(
+        &grammar(r#"{"const": "a", "x-guidance": {"whitespace_pattern": "x"}}"#),
+        "<x\"a\">"
+    ));
+}
+
+#[test]
+fn a_text_whose_parser_would_keep_too_much_ends() {
+    let vocab = vocab();
+    let regex = format!("[ab]*a{}", "[ab]".repeat(60_000));
+    let vocabulary = Vocabulary::new(&vocab).unwrap();
+    let mut matcher = Matcher::new(&Constraint::regex(regex), &vocabulary, &vocab).unwrap();
+    let env = vocabulary.factory().tok_env().clone();
+    let letters = ["a", "b"].map(|it| env.tokenize_bytes(it.as_bytes())[0] as i32);
+    let mut dice = 1_u32;
+    let refused = (0..20_000).find_map(|_| {
+        dice ^= dice << 13;
+        dice ^= dice >> 17;
+        dice ^= dice << 5;
+        matcher.accept(letters[dice as usize % 2]).and_then(|()| matcher.mask().map(drop)).err()
+    });
+    let refused = refused.unwrap().to_string();
+    assert!(refused.contains("would keep more than 256 MiB"), "{refused}");
+}
+
+#[test]
 fn what_weighs_too_much_is_refused_before_it_is_compiled() {
     let double = |first: &str| -> String {
         let rules = (1..40).map(|i| format!("r{i} ::= r{} r{}\n", i - 1, i - 1));

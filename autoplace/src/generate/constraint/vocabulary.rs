@@ -59,11 +59,8 @@ impl Vocabulary {
         let env: TokEnv = tokens.clone();
         let factory = compile::guarded("vocabulary", || {
             let slices = SlicedBiasComputer::general_slices();
-            let mut factory = ParserFactory::new(&env, InferenceCapabilities::default(), &slices)
-                .map_err(|error| error.to_string())?;
-            factory.quiet();
-            *factory.limits_mut() = compile::limits();
-            Ok(factory)
+            ParserFactory::new(&env, InferenceCapabilities::default(), &slices)
+                .map_err(|error| error.to_string())
         })?;
         Ok(Self { tokens, factory: Arc::new(factory) })
     }

@@ -7,16 +7,19 @@
 use std::collections::HashMap;
 
 use super::compile::{MAX_BYTES, MAX_NESTING};
+use super::lark::{is_name, length};
 
 /// What a part that may be missing or repeated weighs, or a name that may stand for one.
 const PART: usize = 64;
+/// What one in a regular expression weighs.
+const REPETITION: usize = 96;
 /// What an alternative of a rule weighs.
 const ALTERNATIVE: usize = 1024;
 
 /// Refuses what weighs too much.
 pub(super) fn check(weight: usize) -> Result<(), String> {
     if weight > MAX_BYTES {
-        let (kib, parts) = (MAX_BYTES >> 10, MAX_BYTES / PART);
+        let (kib, parts) = (MAX_BYTES >> 10, MAX_BYTES / REPETITION);
         return Err(format!(
             "it is larger than {kib} KiB, or has more than {parts} repetitions, groups and names"
         ));
@@ -36,7 +39,7 @@ pub(super) fn regex(regex: &str) -> usize {
         });
         is_escaped = c == '\\' && !is_escaped;
     }
-    regex.len() + PART * parts
+    regex.len() + REPETITION * parts
 }
 
 /// Of a grammar in Lark: of all its definitions, or of its heaviest terminal with all that it names.
@@ -65,6 +68,7 @@ pub(super) fn lark(lark: &str) -> usize {
             '"' | '/' if !token.starts_with("//") => regex(token),
             '|' if definition.is_terminal => 1,
             '|' => ALTERNATIVE,
+            '<' => PART * token.split(',').count(),
             '?' | '*' | '~' | '&' => PART,
             '{' | '[' | '(' => {
                 depth += 1;
@@ -110,29 +114,4 @@ fn heaviest(definitions: &[Definition<'_>]) -> usize {
         }
     }
     MAX_BYTES + 1
-}
-
-/// Bytes of the token that a text begins with: a literal, a comment, a name, or a character.
-fn length(text: &str) -> usize {
-    let first = text.chars().next().unwrap_or_default();
-    let line = || text.find('\n').unwrap_or(text.len());
-    match first {
-        '#' => line(),
-        '/' if text.starts_with("//") => line(),
-        '"' | '/' => {
-            let mut is_escaped = false;
-            let end = text[1..].find(|c| {
-                let is_end = c == first && !is_escaped;
-                is_escaped = c == '\\' && !is_escaped;
-                is_end
-            });
-            end.map_or(text.len(), |at| at + 2)
-        }
-        c if is_name(c) => text.find(|c| !is_name(c)).unwrap_or(text.len()),
-        c => c.len_utf8(),
-    }
-}
-
-fn is_name(c: char) -> bool {
-    c.is_ascii_alphanumeric() || matches!(c, '_' | '-')
 }

@@ -5,6 +5,7 @@
 //! as far as a grammar can say it.
 
 mod numbers;
+mod places;
 mod references;
 mod size;
 
@@ -86,6 +87,7 @@ pub(super) fn prepared(schema: &Value) -> Result<Value, String> {
         root.remove("x-guidance");
     }
     references::plain(&mut schema)?;
+    places::check(&schema)?;
     let free = !mixes(&schema, true);
     tighten(&mut schema, free)?;
     if let (true, Some(root)) = (free, schema.as_object_mut()) {
@@ -181,16 +183,27 @@ fn is_annotation(keyword: &str) -> bool {
     ANNOTATIONS.contains(&keyword)
 }
 
-/// A grammar does not count different names, only names: with two or more of free choice they could be the same.
+/// A grammar does not count different names, only names: with two or more of free choice they could be the same. Where
+/// one of some is required, each makes an object of its own.
 fn count_properties(members: &Map<String, Value>) -> Result<(), String> {
-    let least = members.get("minProperties").and_then(Value::as_u64);
-    let required = members.get("required").and_then(Value::as_array).map_or(0, Vec::len);
-    match least {
-        Some(least) if least > required as u64 + 1 => Err(format!(
+    const MAX_EITHER: usize = 60;
+    let Some(least) = members.get("minProperties").and_then(Value::as_u64) else {
+        return Ok(());
+    };
+    let length = |keyword: &str| members.get(keyword).map_or(0, places::length);
+    let required = length("required");
+    if least > required as u64 + 1 {
+        return Err(format!(
             "`minProperties` is {least} and {required} are required: more than one of free choice cannot be told apart"
-        )),
-        _ => Ok(()),
+        ));
     }
+    let either = length("properties").saturating_sub(required);
+    if least > required as u64 && either > MAX_EITHER {
+        return Err(format!(
+            "`minProperties` wants one of {either} properties, at most of {MAX_EITHER}"
+        ));
+    }
+    Ok(())
 }
 
 /// Dates and times as validators take them.

@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::super::weight;
+use super::places;
 
 /// Bytes of a schema, written without spaces.
 pub(super) const MAX_BYTES: usize = 1 << 20;
@@ -12,13 +13,20 @@ const MAX_DEPTH: usize = 100;
 const MAX_PATTERNS: usize = 24;
 /// Alternatives of one `oneOf`, each of which is held against each other.
 const MAX_ONE_OF: usize = 256;
+/// Pairs of items of the lists in `oneOf`s: whether two alternatives can both hold is found out by comparing those, at
+/// 15 ns.
+const MAX_COMPARED: usize = 300_000_000;
+/// Numbers with bounds, each of which becomes a regular expression: 0.4 ms each.
+const MAX_RANGES: usize = 3000;
+const BOUNDS: [&str; 5] =
+    ["exclusiveMaximum", "exclusiveMinimum", "maximum", "minimum", "multipleOf"];
 /// Properties of one object, and entries of a tuple: llguidance goes through them by recursion.
 const MAX_MEMBERS: usize = 1000;
 
 /// Refuses what would take too long, or too much memory or stack, before anything is done with it.
 pub(super) fn check(schema: &Value) -> Result<(), String> {
     let mut bytes = 0_usize;
-    let mut patterns = 0_usize;
+    let (mut patterns, mut ranges, mut one_ofs) = (0_usize, 0_usize, Vec::new());
     let mut rest = vec![(schema, 0)];
     while let Some((value, depth)) = rest.pop() {
         if depth > MAX_DEPTH {
@@ -35,6 +43,8 @@ pub(super) fn check(schema: &Value) -> Result<(), String> {
         match value {
             Value::Array(items) => rest.extend(items.iter().map(|item| (item, depth + 1))),
             Value::Object(members) => {
+                one_ofs.extend(members.get("oneOf"));
+                ranges += usize::from(BOUNDS.iter().any(|bound| members.contains_key(*bound)));
                 if let Some(Value::String(pattern)) = members.get("pattern") {
                     patterns += weight::regex(pattern);
                 }
@@ -42,11 +52,7 @@ pub(super) fn check(schema: &Value) -> Result<(), String> {
                     patterns += by_pattern.keys().map(|it| weight::regex(it)).sum::<usize>();
                 }
                 let most = |keyword: &str, most: usize| {
-                    let count = match members.get(keyword) {
-                        Some(Value::Array(list)) => list.len(),
-                        Some(Value::Object(map)) => map.len(),
-                        _ => 0,
-                    };
+                    let count = members.get(keyword).map_or(0, places::length);
                     if count > most {
                         return Err(format!("`{keyword}` has {count} entries, at most {most}"));
                     }
@@ -63,6 +69,20 @@ pub(super) fn check(schema: &Value) -> Result<(), String> {
             _ => {}
         }
     }
-    weight::check(patterns).map_err(|_| "its patterns are too large together".to_owned())?;
-    Ok(())
+    if one_ofs.into_iter().map(|it| items(it).pow(2) / 2).sum::<usize>() > MAX_COMPARED {
+        return Err("its `oneOf`s hold too many values to tell their alternatives apart".to_owned());
+    }
+    if ranges > MAX_RANGES {
+        return Err(format!("it has {ranges} numbers with bounds, at most {MAX_RANGES}"));
+    }
+    weight::check(patterns).map_err(|_| "its patterns are too large together".to_owned())
+}
+
+/// Items of all arrays in a value.
+fn items(value: &Value) -> usize {
+    match value {
+        Value::Array(list) => list.len() + list.iter().map(items).sum::<usize>(),
+        Value::Object(members) => members.values().map(items).sum(),
+        _ => 0,
+    }
 }

@@ -1,0 +1,209 @@
+//! In how many ways a value may begin, and how much is copied to find that out.
+//!
+//! llguidance makes one schema of those that hold of a value at once (`allOf`, keywords beside `$ref` or `anyOf`), and
+//! copies them for each alternative and property without counting: 64 KiB of schema took 2 GiB, 256 KiB ended the
+//! process. Its steps are cubic in the alternatives of a value: 5,000 took minutes. So both are counted first.
+
+use serde_json::{Map, Value};
+
+use super::{APPLICATORS, STRUCTURE, is_annotation, subschemas};
+
+/// Values copied, at some 200 bytes each, and alternatives looked at.
+const MAX_COPIES: usize = 500_000;
+/// Properties that may come first in a value, and arrays and objects that it may be, each of which counts as three:
+/// llguidance has four items for each.
+const MAX_BEGINNINGS: usize = 1100;
+/// References, alternatives and properties within one another: llguidance goes 128 deep.
+const MAX_DEPTH: usize = 256;
+
+type Members = Map<String, Value>;
+
+/// Refuses a schema that has too many. Its references are plain.
+pub(super) fn check(root: &Value) -> Result<(), String> {
+    let mut left = MAX_COPIES;
+    let mut rest = vec![root];
+    while let Some(schema) = rest.pop() {
+        if let Value::Object(members) = schema {
+            if !is_reference(members) {
+                let mut place = Place { root, left, beginnings: 0 };
+                place.hold(vec![schema], Laid::default(), MAX_DEPTH)?;
+                left = place.left;
+            }
+            rest.extend(subschemas(members));
+        }
+    }
+    Ok(())
+}
+
+struct Place<'a> {
+    root: &'a Value,
+    left: usize,
+    beginnings: usize,
+}
+
+/// What holds of a place at once.
+#[derive(Clone, Default)]
+struct Laid<'a> {
+    schemas: Vec<&'a Members>,
+    references: Vec<&'a str>,
+    choices: Vec<&'a [Value]>,
+    listed: usize,
+}
+
+impl<'a> Place<'a> {
+    fn count(&mut self, copies: usize) -> Result<(), String> {
+        self.left = self.left.checked_sub(copies).ok_or(
+            "too much comes of schemas in it that hold at once (`allOf`, keywords beside `$ref`, `anyOf` or `enum`)",
+        )?;
+        Ok(())
+    }
+
+    /// Goes through what the place may be where `more` holds as well.
+    fn hold(
+        &mut self,
+        mut more: Vec<&'a Value>,
+        mut laid: Laid<'a>,
+        depth: usize,
+    ) -> Result<(), String> {
+        let depth =
+            depth.checked_sub(1).ok_or("its references and alternatives are nested without end")?;
+        loop {
+            while let Some(schema) = more.pop() {
+                let Value::Object(members) = schema else { continue };
+                if own(members).next().is_some() {
+                    laid.schemas.push(members);
+                }
+                for (keyword, value) in members {
+                    match (keyword.as_str(), value) {
+                        ("$ref", Value::String(reference)) => laid.references.push(reference),
+                        ("allOf", Value::Array(all)) => more.extend(all),
+                        ("anyOf" | "oneOf", Value::Array(options)) => laid.choices.push(options),
+                        ("enum", Value::Array(values)) => laid.listed += values.len(),
+                        _ => {}
+                    }
+                }
+            }
+            let Some(reference) = laid.references.pop() else { break };
+            self.count(1)?;
+            more.extend(self.root.pointer(reference.trim_start_matches('#')));
+        }
+        let Some(options) = laid.choices.pop() else {
+            return self.be(&laid.schemas, laid.listed, depth);
+        };
+        let copied: usize = laid.schemas.iter().map(|it| size(it)).sum();
+        options.iter().try_for_each(|option| {
+            self.count(1 + copied)?;
+            self.hold(vec![option], laid.clone(), depth)
+        })
+    }
+
+    /// Counts one alternative: an array or object of which all these schemas hold. `listed`: values that it may be.
+    fn be(&mut self, schemas: &[&'a Members], listed: usize, depth: usize) -> Result<(), String> {
+        if !schemas.iter().any(|it| is_structure(it)) {
+            return Ok(());
+        }
+        self.beginnings += 3 + schemas.iter().map(|it| first_properties(it)).sum::<usize>();
+        if self.beginnings > MAX_BEGINNINGS {
+            return Err(format!(
+                "a value in it may begin in more than {MAX_BEGINNINGS} ways: alternatives, and their properties"
+            ));
+        }
+        let is_laid = schemas.len() > 1;
+        let copies = listed + usize::from(is_laid);
+        self.count(copies * schemas.iter().map(|it| size(it)).sum::<usize>())?;
+        let of = |keyword: &'static str| schemas.iter().filter_map(move |it| it.get(keyword));
+        for pattern in of("patternProperties").filter_map(Value::as_object).flat_map(Map::values) {
+            for property in of("properties").filter_map(Value::as_object).flat_map(Map::values) {
+                self.parts([pattern, property].into_iter(), depth)?;
+            }
+        }
+        if !is_laid {
+            return Ok(());
+        }
+        let names = of("properties").filter_map(Value::as_object).flat_map(Map::keys);
+        for name in names {
+            let property = |it: &&'a Members| {
+                it.get("properties")
+                    .and_then(|map| map.get(name))
+                    .or_else(|| it.get("additionalProperties"))
+            };
+            self.parts(schemas.iter().filter_map(property), depth)?;
+        }
+        let tuple = |it: &&'a Members| {
+            ["prefixItems", "items"].iter().find_map(|keyword| it.get(*keyword)?.as_array())
+        };
+        let longest = schemas.iter().filter_map(tuple).map(Vec::len).max().unwrap_or(0);
+        for at in 0..=longest {
+            let item = |it: &&'a Members| {
+                tuple(it)
+                    .and_then(|items| items.get(at))
+                    .or_else(|| it.get("additionalItems"))
+                    .or_else(|| it.get("items"))
+            };
+            self.parts(schemas.iter().filter_map(item), depth)?;
+        }
+        self.parts(of("additionalProperties"), depth)
+    }
+
+    /// The same for a part of it, of which several schemas say something.
+    fn parts(
+        &mut self,
+        schemas: impl Iterator<Item = &'a Value>,
+        depth: usize,
+    ) -> Result<(), String> {
+        let schemas: Vec<_> = schemas.collect();
+        self.count(schemas.iter().map(|it| values(it)).sum())?;
+        if schemas.len() < 2 {
+            return Ok(());
+        }
+        let outer = std::mem::take(&mut self.beginnings);
+        self.hold(schemas, Laid::default(), depth)?;
+        self.beginnings = outer;
+        Ok(())
+    }
+}
+
+/// What a schema says itself.
+fn own(members: &Members) -> impl Iterator<Item = &Value> {
+    let is_own = |keyword: &str| !is_annotation(keyword) && !APPLICATORS.contains(&keyword);
+    members.iter().filter(move |(keyword, _)| is_own(keyword)).map(|(_, value)| value)
+}
+
+/// Whether it is another schema by name, which is looked at where it is.
+fn is_reference(members: &Members) -> bool {
+    members.contains_key("$ref") && members.keys().all(|it| it == "$ref" || is_annotation(it))
+}
+
+fn is_structure(members: &Members) -> bool {
+    STRUCTURE.iter().any(|keyword| members.contains_key(*keyword))
+        || match members.get("type") {
+            Some(Value::Array(names)) => names.iter().any(|it| it == "array" || it == "object"),
+            name => name.is_some_and(|it| it == "array" || it == "object"),
+        }
+}
+
+/// How many properties an object may begin with.
+fn first_properties(members: &Members) -> usize {
+    let Some(Value::Object(properties)) = members.get("properties") else { return 0 };
+    let required = members.get("required").and_then(Value::as_array);
+    let is_required = |name: &String| required.is_some_and(|it| it.iter().any(|it| it == name));
+    properties.keys().position(is_required).map_or(properties.len(), |at| at + 1)
+}
+
+/// Entries of a list or map.
+pub(super) fn length(value: &Value) -> usize {
+    value.as_object().map_or(value.as_array().map_or(0, Vec::len), Map::len)
+}
+
+fn size(members: &Members) -> usize {
+    own(members).map(values).sum()
+}
+
+/// Values in a value, and itself.
+fn values(value: &Value) -> usize {
+    1 + match value {
+        Value::Array(items) => items.iter().map(values).sum(),
+        Value::Object(members) => members.values().map(values).sum(),
+        _ => 0,
+    }
+}
