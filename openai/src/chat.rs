@@ -66,6 +66,8 @@ impl ChatRequest {
         let source = template.source_for(!tools.is_empty()).unwrap_or_default();
         let messages = messages(&body, source.contains("developer"))?;
         let context = model.placement().context.n_ctx_seq() as usize;
+        // Rendering takes several times their size.
+        check_length(messages.iter().map(|it| it.content.len()).sum(), context, "messages")?;
 
         let mut conversation = Conversation::new(&messages);
         if !shown.is_empty() {
@@ -109,7 +111,7 @@ impl ChatRequest {
             .map_err(|error| ApiError::of_template(&error, "messages"))?;
         let prompt = Prompt::from(&rendered);
         let rendered = rendered.into_string();
-        check_length(&rendered, context, "messages")?;
+        check_length(rendered.len(), context, "messages")?;
         let mut generate = model
             .generate(prompt)
             .special(constraint.is_none())

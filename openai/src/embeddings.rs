@@ -89,7 +89,7 @@ impl EmbeddingRequest {
         }
         let longest = embedder.longest_text()?;
         for (index, text) in self.texts.iter().enumerate() {
-            check_length(text, longest, &format!("input[{index}]"))?;
+            check_length(text.len(), longest, &format!("input[{index}]"))?;
         }
         let vectors = embedder.embed(&self.texts)?;
         let tokens: usize = vectors.iter().map(Embedding::tokens).sum();

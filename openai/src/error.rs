@@ -100,14 +100,13 @@ impl ApiError {
 /// Bytes of a text for each token of context at most; of most texts, a token has three or four.
 const BYTES_PER_TOKEN: usize = 32;
 
-/// Refuses a text that is far too long for a context of so many tokens. How many it has is not found out: a tokenizer
-/// takes some forty times the size of its text.
-pub(super) fn check_length(text: &str, context: usize, param: &str) -> Result<(), ApiError> {
+/// Refuses so many bytes of text where they are far too long for a context of so many tokens. How many they are is not
+/// found out: a tokenizer takes some forty times the size of its text.
+pub(super) fn check_length(bytes: usize, context: usize, param: &str) -> Result<(), ApiError> {
     let most = context.saturating_mul(BYTES_PER_TOKEN);
-    if text.len() <= most {
+    if bytes <= most {
         return Ok(());
     }
-    let bytes = text.len();
     let message = format!(
         "{param}: {bytes} bytes of text, where {context} tokens of context take {most} at most"
     );

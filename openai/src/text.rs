@@ -9,6 +9,9 @@ use super::reading::{self, Body, List};
 use autoplace::generate::{Generate, Prompt};
 use autoplace::load::Model;
 
+/// Tokens of a prompt at most: of the longest contexts.
+const MOST_TOKENS: usize = 1 << 20;
+
 /// The parameters of the endpoint that are its own, but for the prompt.
 #[derive(Debug, Deserialize)]
 struct TextBody {
@@ -45,7 +48,7 @@ impl TextRequest {
         let context = model.placement().context.n_ctx_seq() as usize;
         for prompt in prompts {
             if let PromptBody::Text(prompt) = &prompt {
-                check_length(prompt, context, "prompt")?;
+                check_length(prompt.len(), context, "prompt")?;
             }
             let echo = match &prompt {
                 _ if !text.echo => String::new(),
@@ -86,7 +89,8 @@ fn prompts(body: &Body<'_>) -> Result<Vec<PromptBody>, ApiError> {
     let given = body.get("prompt").ok_or_else(missing)?;
     let one = |given: &RawValue, place: &str| match reading::is_text(given) {
         true => reading::value(given, place).map(PromptBody::Text),
-        false => reading::value(given, place).map(PromptBody::Tokens),
+        false => reading::value(given, place)
+            .map(|List::<_, MOST_TOKENS>(tokens)| PromptBody::Tokens(tokens)),
     };
     match reading::first_of_list(given) {
         Some(b'"' | b'[') => {
