@@ -1,5 +1,5 @@
-//! JSON from anybody, read so that what is wrong is named, and so that a request takes a small multiple of its body: each
-//! parameter stays the text that it is until a type takes it, and what becomes a tree is counted before.
+//! JSON from anybody, read so that what is wrong is named, and so that a request takes a small multiple of its body:
+//! each parameter stays the text that it is until a type takes it, and what becomes a tree is counted before.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;

@@ -36,8 +36,8 @@ pub(crate) struct Connection {
     closes: Notify,
 }
 
-/// Takes connections until `stop`, then lets requests finish. Of more than `most` at once, the oldest is closed that is not
-/// being answered, so that nobody keeps others out by saying nothing; where all are, a new one is turned away.
+/// Takes connections until `stop`, then lets requests finish. Of more than `most` at once, the oldest is closed that
+/// is not being answered, so that nobody keeps others out by saying nothing; where all are, a new one is turned away.
 pub(crate) async fn serve(
     listener: TcpListener,
     routes: Router,
@@ -120,8 +120,8 @@ async fn answer(
     Ok(response.map(|body| Answer { body, line }))
 }
 
-/// A line of the access log: never what was asked or answered, nor a key. It is written when the answer has ended, or its
-/// client has gone.
+/// A line of the access log: never what was asked or answered, nor a key. It is written when the answer has ended, or
+/// its client has gone.
 struct Line {
     time: Timestamp,
     begun: Instant,

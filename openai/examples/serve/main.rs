@@ -74,8 +74,8 @@ struct Args {
     access: Access,
 }
 
-/// Connections beyond those that are being answered or wait for it: clients that are about to ask, and `/health`. With the
-/// default of the others, all fit a limit of 256 open files.
+/// Connections beyond those that are being answered or wait for it: clients that are about to ask, and `/health`.
+/// With the default of the others, all fit a limit of 256 open files.
 const MORE_CONNECTIONS: usize = 64;
 
 /// A model for embeddings, and what it is called.

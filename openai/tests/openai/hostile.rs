@@ -1,5 +1,5 @@
-//! The example `serve` among strangers: what each of them can take of it, and who gets in at all. `cargo xtask attack` does
-//! the same at full size, with figures.
+//! The example `serve` among strangers: what each of them can take of it, and who gets in at all. `cargo xtask
+//! attack` does the same at full size, with figures.
 
 use std::time::Duration;
 
