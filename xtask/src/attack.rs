@@ -1,5 +1,5 @@
-//! `attack`: what hostile clients can take of the example `serve`, and whether others are answered meanwhile. A table in
-//! Markdown; `openai/tests/openai/hostile.rs` holds the same in small.
+//! `attack`: what hostile clients can take of the example `serve`, and whether others are answered meanwhile. A table
+//! in Markdown; `openai/tests/openai/hostile.rs` holds the same in small.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -150,8 +150,8 @@ const ATTACKS: &[Attack] = &[
     },
 ];
 
-/// Attacks the example, or another program that takes its arguments. Fails where a bound is broken: of memory, or of what
-/// is answered. Never of time.
+/// Attacks the example, or another program that takes its arguments. Fails where a bound is broken: of memory, or of
+/// what is answered. Never of time.
 pub(crate) fn attack(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     if !cfg!(target_os = "linux") {
         bail!("what a process holds is read from /proc: Linux only");
