@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::choice::Reading;
-use super::error::ApiError;
+use super::error::{ApiError, check_length};
 use super::message::{messages, tools};
 use super::options::{Options, sampling};
 use super::reading;
@@ -12,18 +12,15 @@ use autoplace::chat::{self, ChatTemplate, Conversation, ReplyFormat, ReplyParser
 use autoplace::generate::{Constraint, Generate, Prompt};
 use autoplace::load::Model;
 
-/// The parameters of the endpoint that are its own, but for messages and tools.
+/// The parameters of the endpoint that are its own, but for messages, tools and what becomes a tree.
 #[derive(Debug, Deserialize)]
 struct ChatBody {
-    response_format: Option<ResponseFormat>,
     parallel_tool_calls: Option<bool>,
     #[serde(default)]
     logprobs: bool,
     #[serde(default)]
     top_logprobs: usize,
     reasoning_effort: Option<String>,
-    #[serde(default)]
-    chat_template_kwargs: Map<String, Value>,
     add_generation_prompt: Option<bool>,
     #[serde(default)]
     continue_final_message: bool,
@@ -61,13 +58,16 @@ impl ChatRequest {
         let body = reading::object(body)?;
         const REFUSED: [&str; 5] =
             ["audio", "functions", "function_call", "prediction", "web_search_options"];
-        reading::refuse(&body, &REFUSED)?;
-        let options = Options::read(&body)?;
-        let chat: ChatBody = reading::part(&body)?;
+        body.refuse(&REFUSED)?;
+        let mut options = Options::read(&body)?;
+        let chat: ChatBody = body.part()?;
         let template = template.map_err(|error| ApiError::of_template(error, "messages"))?;
         let (shown, tools, choice) = tools(&body)?;
         let source = template.source_for(!tools.is_empty()).unwrap_or_default();
-        let messages = messages(body.get("messages"), source.contains("developer"))?;
+        let messages = messages(&body, source.contains("developer"))?;
+        let context = model.placement().context.n_ctx_seq() as usize;
+        // Rendering takes several times their size.
+        check_length(messages.iter().map(|it| it.content.len()).sum(), context, "messages")?;
 
         let mut conversation = Conversation::new(&messages);
         if !shown.is_empty() {
@@ -82,8 +82,9 @@ impl ChatRequest {
         if let Some(effort) = chat.reasoning_effort {
             conversation = conversation.variable("reasoning_effort", effort);
         }
-        let constraint = match chat.response_format {
-            None | Some(ResponseFormat::Text) => options.constraint(),
+        let own = options.constraint.take();
+        let constraint = match body.tree("response_format")? {
+            None | Some(ResponseFormat::Text) => own,
             Some(ResponseFormat::JsonObject) => Some(Constraint::json_object()),
             Some(ResponseFormat::JsonSchema { json_schema }) => {
                 Some(Constraint::json_schema(json_schema.schema))
@@ -101,19 +102,21 @@ impl ChatRequest {
             (None, Some(constraint)) => (Some(constraint), ReplyFormat::plain()),
             (None, None) => (None, ReplyFormat::of_template(source)),
         };
-        for (name, value) in chat.chat_template_kwargs {
+        let variables: Option<Map<String, Value>> = body.tree("chat_template_kwargs")?;
+        for (name, value) in variables.unwrap_or_default() {
             conversation = conversation.variable(name, value);
         }
         let rendered = template
             .render(&conversation)
             .map_err(|error| ApiError::of_template(&error, "messages"))?;
+        let prompt = Prompt::from(&rendered);
+        let rendered = rendered.into_string();
+        check_length(rendered.len(), context, "messages")?;
         let mut generate = model
-            .generate(Prompt::from(&rendered))
+            .generate(prompt)
             .special(constraint.is_none())
             .sampling(sampling(&model.sampling(), &body)?);
-        if let Some(constraint) = constraint {
-            generate = generate.constraint(constraint);
-        }
+        options.constraint = constraint;
         if chat.logprobs {
             generate = generate.logprobs(chat.top_logprobs);
         }
@@ -121,7 +124,7 @@ impl ChatRequest {
             options,
             generate,
             format,
-            rendered: rendered.into_string(),
+            rendered,
             tools,
             one_call: chat.parallel_tool_calls == Some(false),
         })

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::api::check_name;
-use super::error::ApiError;
+use super::error::{ApiError, check_length};
 use super::reading;
 use autoplace::embed::{Embedder, Embedding};
 use autoplace::memory::Pooling;
@@ -46,26 +46,18 @@ impl EmbeddingRequest {
     /// Of status 400 for what the request has wrong, 404 for another model.
     pub fn read(body: &[u8], name: &str) -> Result<Self, ApiError> {
         let object = reading::object(body)?;
-        let Body { model, encoding_format, dimensions } = reading::part(&object)?;
+        let Body { model, encoding_format, dimensions } = object.part()?;
         check_name(model.as_deref(), name)?;
         let missing = || ApiError::invalid("input", "`input` is missing or empty");
-        let texts: Vec<String> = match object.get("input") {
-            None | Some(Value::Null) => return Err(missing()),
-            Some(Value::String(text)) => vec![text.clone()],
-            Some(Value::Array(list))
-                if matches!(list.first(), Some(Value::Number(_) | Value::Array(_))) =>
-            {
-                let message = "`input` of tokens is not supported: each vocabulary has its own, so send texts";
-                return Err(ApiError::unsupported("input", message));
-            }
-            Some(list) => reading::value(list, "input")?,
-        };
+        let input = object.get("input").ok_or_else(missing)?;
+        if matches!(reading::first_of_list(input), Some(b'[' | b'-' | b'0'..=b'9')) {
+            let message =
+                "`input` of tokens is not supported: each vocabulary has its own, so send texts";
+            return Err(ApiError::unsupported("input", message));
+        }
+        let texts = reading::texts::<MOST_TEXTS>(input, "input")?;
         if texts.is_empty() {
             return Err(missing());
-        }
-        if texts.len() > MOST_TEXTS {
-            let message = format!("`input` has {} texts: {MOST_TEXTS} are the most", texts.len());
-            return Err(ApiError::invalid("input", message));
         }
         Ok(Self {
             texts,
@@ -94,6 +86,10 @@ impl EmbeddingRequest {
             let message =
                 format!("`dimensions` is {dimensions}: the vectors of this model have {width}");
             return Err(ApiError::unsupported("dimensions", message));
+        }
+        let longest = embedder.longest_text()?;
+        for (index, text) in self.texts.iter().enumerate() {
+            check_length(text.len(), longest, &format!("input[{index}]"))?;
         }
         let vectors = embedder.embed(&self.texts)?;
         let tokens: usize = vectors.iter().map(Embedding::tokens).sum();

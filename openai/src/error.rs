@@ -97,6 +97,22 @@ impl ApiError {
     }
 }
 
+/// Bytes of a text for each token of context at most; of most texts, a token has three or four.
+const BYTES_PER_TOKEN: usize = 32;
+
+/// Refuses so many bytes of text where they are far too long for a context of so many tokens. How many they are is not
+/// found out: a tokenizer takes some forty times the size of its text.
+pub(super) fn check_length(bytes: usize, context: usize, param: &str) -> Result<(), ApiError> {
+    let most = context.saturating_mul(BYTES_PER_TOKEN);
+    if bytes <= most {
+        return Ok(());
+    }
+    let message = format!(
+        "{param}: {bytes} bytes of text, where {context} tokens of context take {most} at most"
+    );
+    Err(ApiError::invalid(param, message).with_code("context_length_exceeded"))
+}
+
 /// What a request calls llama.cpp's parameter of this name; `None` where it is one of several.
 fn name_of(native: &'static str) -> Option<&'static str> {
     Some(match native {

@@ -1,34 +1,51 @@
 //! Messages and tools, from the API's shape to the one that templates know.
 
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
 
 use super::error::ApiError;
-use super::reading;
+use super::reading::{self, Body, List};
 use autoplace::chat::{Message, Role, Tool, ToolCall};
 use autoplace::generate::ToolChoice;
 
+/// Messages of a conversation at most.
+const MOST_MESSAGES: usize = 8192;
+/// Parts of a message at most.
+const MOST_PARTS: usize = 1024;
+
 #[derive(Debug, Deserialize)]
-struct MessageBody {
+struct MessageBody<'a> {
     role: Role,
-    content: Option<Value>,
+    #[serde(borrow)]
+    content: Option<&'a RawValue>,
     reasoning_content: Option<String>,
-    tool_calls: Option<Vec<CallBody>>,
+    #[serde(borrow)]
+    tool_calls: Option<&'a RawValue>,
     tool_call_id: Option<String>,
     name: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
-struct CallBody {
-    id: Option<String>,
-    function: FunctionBody,
+#[serde(expecting = "{\"type\": \"text\", \"text\": ...}")]
+struct PartBody {
+    r#type: Option<String>,
+    text: Option<String>,
+    refusal: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
-struct FunctionBody {
+struct CallBody<'a> {
+    id: Option<String>,
+    #[serde(borrow)]
+    function: FunctionBody<'a>,
+}
+
+#[derive(Debug, Deserialize)]
+struct FunctionBody<'a> {
     name: String,
-    #[serde(default)]
-    arguments: Value,
+    #[serde(borrow)]
+    arguments: Option<&'a RawValue>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -47,21 +64,18 @@ struct ToolFunction {
 
 /// The messages of a request. `knows_developers`: whether the template has that role; else it is the system's.
 pub(super) fn messages(
-    given: Option<&Value>,
+    request: &Body<'_>,
     knows_developers: bool,
 ) -> Result<Vec<Message>, ApiError> {
-    let bodies: Vec<MessageBody> = match given {
-        None | Some(Value::Null) => {
-            return Err(ApiError::invalid("messages", "`messages` is missing"));
-        }
-        Some(given) => reading::value(given, "messages")?,
-    };
+    let missing = || ApiError::invalid("messages", "`messages` is missing");
+    let given = request.get("messages").ok_or_else(missing)?;
+    let List::<MessageBody<'_>, MOST_MESSAGES>(bodies) = reading::value(given, "messages")?;
     if bodies.is_empty() {
         return Err(ApiError::invalid("messages", "`messages` is empty"));
     }
     let mut messages: Vec<Message> = Vec::with_capacity(bodies.len());
     for (index, body) in bodies.into_iter().enumerate() {
-        let message = body.into_message(index, &messages)?;
+        let message = body.into_message(request, index, &messages)?;
         messages.push(message);
     }
     if !knows_developers {
@@ -73,19 +87,28 @@ pub(super) fn messages(
     Ok(messages)
 }
 
-impl MessageBody {
-    fn into_message(self, index: usize, before: &[Message]) -> Result<Message, ApiError> {
+impl<'a> MessageBody<'a> {
+    fn into_message(
+        self,
+        request: &Body<'a>,
+        index: usize,
+        before: &[Message],
+    ) -> Result<Message, ApiError> {
         let place = format!("messages[{index}]");
-        let calls = self.tool_calls.unwrap_or_default().into_iter().enumerate();
+        let calls: Vec<CallBody<'_>> = match self.tool_calls {
+            Some(calls) => request.counted(calls, &format!("{place}.tool_calls"))?,
+            None => Vec::new(),
+        };
+        let calls = calls.into_iter().enumerate();
         let calls: Result<_, _> = calls
-            .map(|(call, body)| body.into_call(&format!("{place}.tool_calls[{call}]")))
+            .map(|(call, body)| body.into_call(request, &format!("{place}.tool_calls[{call}]")))
             .collect();
         let mut message = Message {
             reasoning_content: self.reasoning_content,
             tool_calls: calls?,
             tool_call_id: self.tool_call_id,
             name: self.name,
-            ..Message::new(self.role, content(self.content, &place)?)
+            ..Message::new(self.role, content(self.content, format!("{place}.content"))?)
         };
         // Templates that show which tool has answered know it by its name, which the API leaves out.
         if message.role == Role::TOOL && message.name.is_none() {
@@ -98,49 +121,52 @@ impl MessageBody {
 }
 
 /// A text, or a list of parts that are texts, a line each (as llama.cpp's server has it).
-fn content(content: Option<Value>, place: &str) -> Result<String, ApiError> {
-    let parts = match content {
-        None | Some(Value::Null) => return Ok(String::new()),
-        Some(Value::String(text)) => return Ok(text),
-        Some(Value::Array(parts)) => parts,
+fn content(content: Option<&RawValue>, place: String) -> Result<String, ApiError> {
+    let parts: List<PartBody, MOST_PARTS> = match content {
+        None => return Ok(String::new()),
+        Some(text) if reading::is_text(text) => return reading::value(text, &place),
+        Some(parts) if parts.get().starts_with('[') => reading::value(parts, &place)?,
         Some(_) => {
-            let place = format!("{place}.content");
             let message = format!("{place}: expected a text or a list of parts");
             return Err(ApiError::invalid(place, message));
         }
     };
-    let mut texts = Vec::with_capacity(parts.len());
-    for (index, part) in parts.iter().enumerate() {
-        let place = || format!("{place}.content[{index}]");
-        let kind = part.get("type").and_then(Value::as_str);
-        let text = match kind {
-            Some("text" | "refusal") => part.get("text").or_else(|| part.get("refusal")),
+    let mut texts = Vec::with_capacity(parts.0.len());
+    for (index, part) in parts.0.into_iter().enumerate() {
+        let place = format!("{place}[{index}]");
+        let text = match part.r#type.as_deref() {
+            Some("text" | "refusal") => part.text.or(part.refusal),
             Some(kind) => {
-                let message = format!("{}: parts of type `{kind}` are not supported", place());
-                return Err(ApiError::unsupported(place(), message));
+                let message = format!("{place}: parts of type `{kind}` are not supported");
+                return Err(ApiError::unsupported(place, message));
             }
             None => None,
         };
-        let Some(text) = text.and_then(Value::as_str) else {
-            let message = format!("{}: expected {{\"type\": \"text\", \"text\": ...}}", place());
-            return Err(ApiError::invalid(place(), message));
-        };
-        texts.push(text);
+        texts.push(text.ok_or_else(|| {
+            let message = format!("{place}: expected {{\"type\": \"text\", \"text\": ...}}");
+            ApiError::invalid(place, message)
+        })?);
     }
     Ok(texts.join("\n"))
 }
 
-impl CallBody {
-    fn into_call(self, place: &str) -> Result<ToolCall, ApiError> {
+impl<'a> CallBody<'a> {
+    fn into_call(self, request: &Body<'a>, place: &str) -> Result<ToolCall, ApiError> {
+        let place = format!("{place}.function.arguments");
         let arguments = match self.function.arguments {
-            Value::Null => json!({}),
-            Value::String(text) if text.trim().is_empty() => json!({}),
-            Value::String(text) => serde_json::from_str(&text).map_err(|error| {
-                let place = format!("{place}.function.arguments");
-                let message = format!("{place}: no JSON: {error}");
-                ApiError::invalid(place, message)
-            })?,
-            arguments => arguments,
+            None => json!({}),
+            Some(text) if reading::is_text(text) => {
+                let text: String = reading::value(text, &place)?;
+                // As a text it was one value so far.
+                request.count(&text, &place)?;
+                match text.trim() {
+                    "" => json!({}),
+                    text => serde_json::from_str(text).map_err(|error| {
+                        ApiError::invalid(&place, format!("{place}: no JSON: {error}"))
+                    })?,
+                }
+            }
+            Some(arguments) => reading::value(arguments, &place)?,
         };
         Ok(ToolCall { id: self.id, name: self.function.name, arguments })
     }
@@ -148,10 +174,8 @@ impl CallBody {
 
 /// The tools of a request, unless it forbids them: as the template is shown them, and as answers are read by them; and
 /// whether one of them has to be called.
-pub(super) fn tools(
-    body: &Map<String, Value>,
-) -> Result<(Vec<Value>, Vec<Tool>, ToolChoice), ApiError> {
-    let choice = body.get("tool_choice").unwrap_or(&Value::Null);
+pub(super) fn tools(body: &Body<'_>) -> Result<(Vec<Value>, Vec<Tool>, ToolChoice), ApiError> {
+    let choice: Value = body.tree("tool_choice")?.unwrap_or_default();
     let function = choice.pointer("/function/name").and_then(Value::as_str);
     let choice = match (choice.as_str(), function) {
         (Some("none"), _) => return Ok(<_>::default()),
@@ -163,17 +187,14 @@ pub(super) fn tools(
             return Err(ApiError::unsupported("tool_choice", message));
         }
     };
-    let tools = match body.get("tools") {
-        None | Some(Value::Null) => &Value::Array(Vec::new()),
-        Some(tools) => tools,
-    };
-    let typed: Vec<ToolBody> = reading::value(tools, "tools")?;
+    // Twice the values, for they become two trees.
+    let typed: Vec<ToolBody> = body.tree("tools")?.unwrap_or_default();
+    let shown = body.tree("tools")?.unwrap_or_default();
     let as_tool = |tool: ToolBody| Tool {
         name: tool.function.name,
         description: tool.function.description.unwrap_or_default(),
         parameters: tool.function.parameters.unwrap_or_else(|| json!({})),
     };
-    let shown = tools.as_array().cloned().unwrap_or_default();
     Ok((shown, typed.into_iter().map(as_tool).collect(), choice))
 }
 
@@ -181,9 +202,14 @@ pub(super) fn tools(
 mod tests {
     use super::*;
 
+    fn read(messages: &Value, knows_developers: bool) -> Result<Vec<Message>, ApiError> {
+        let body = json!({"messages": messages}).to_string();
+        super::messages(&reading::object(body.as_bytes()).unwrap(), knows_developers)
+    }
+
     #[track_caller]
     fn refused(given: &Value, param: &str) -> ApiError {
-        let error = messages(Some(given), true).unwrap_err();
+        let error = read(given, true).unwrap_err();
         assert_eq!(error.param.as_deref(), Some(param), "{error}");
         assert_eq!(error.status, 400);
         error
@@ -197,7 +223,7 @@ mod tests {
             {"role": "assistant", "content": null},
             {"role": "user", "content": ""},
         ]);
-        let read = messages(Some(&given), true).unwrap();
+        let read = read(&given, true).unwrap();
         let texts: Vec<&str> = read.iter().map(|it| &*it.content).collect();
         assert_eq!(texts, ["a\nb", "c", "", ""]);
         assert_eq!(read[1].name.as_deref(), Some("Ann"));
@@ -213,7 +239,7 @@ mod tests {
             ]},
             {"role": "tool", "tool_call_id": "1", "content": "rain"},
         ]);
-        let read = messages(Some(&given), true).unwrap();
+        let read = read(&given, true).unwrap();
         assert_eq!(read[1].tool_calls[0].arguments, json!({"city": "Bonn"}));
         assert_eq!(read[1].tool_calls[1].arguments, json!({}));
         assert_eq!(read[2].name.as_deref(), Some("weather"));
@@ -222,8 +248,8 @@ mod tests {
     #[test]
     fn a_developer_is_the_system_where_the_template_knows_none() {
         let given = json!([{"role": "developer", "content": "Be brief."}]);
-        assert_eq!(messages(Some(&given), false).unwrap()[0].role, Role::SYSTEM);
-        let kept = messages(Some(&given), true).unwrap();
+        assert_eq!(read(&given, false).unwrap()[0].role, Role::SYSTEM);
+        let kept = read(&given, true).unwrap();
         assert_eq!(kept[0].role, Role::DEVELOPER);
     }
 
@@ -241,16 +267,29 @@ mod tests {
         refused(&textless, "messages[0].content[0]");
         let broken = json!([{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}]);
         refused(&broken, "messages[0].tool_calls[0].function.arguments");
-        assert_eq!(messages(None, true).unwrap_err().param.as_deref(), Some("messages"));
+        refused(&Value::Null, "messages");
+        refused(
+            &json!([{"role": "user", "content": [{"type": "text", "text": 1}]}]),
+            "messages[0].content[0].text",
+        );
+        refused(&json!(vec![json!({"role": "user"}); 8193]), "messages");
+        let parts = vec![json!({"type": "text", "text": "a"}); 1025];
+        refused(&json!([{"role": "user", "content": parts}]), "messages[0].content");
+        let call = |arguments: Value| json!({"function": {"name": "f", "arguments": arguments}});
+        let half = vec![0; reading::MOST_VALUES / 2];
+        let calls = json!([call(json!(half)), call(json!(json!(half).to_string()))]);
+        let error = refused(
+            &json!([{"role": "assistant", "tool_calls": calls}]),
+            "messages[0].tool_calls[1].function.arguments",
+        );
+        assert!(error.message.contains("65536 values"), "{error}");
     }
 
     #[test]
     fn tools_are_shown_as_they_were_given_unless_they_are_forbidden() {
         let tool = json!({"type": "function", "function": {"name": "f", "parameters": {"type": "object"}, "strict": true}});
-        let read = |choice: Value| {
-            let body = json!({"tools": [tool], "tool_choice": choice});
-            tools(body.as_object().unwrap())
-        };
+        let tools = |body: Value| tools(&reading::object(body.to_string().as_bytes())?);
+        let read = |choice: Value| tools(json!({"tools": [tool], "tool_choice": choice}));
         let (shown, typed, choice) = read(Value::Null).unwrap();
         assert_eq!(choice, ToolChoice::Auto);
         assert_eq!(shown, std::slice::from_ref(&tool));
@@ -264,8 +303,7 @@ mod tests {
             let error = read(unknown).unwrap_err();
             assert_eq!(error.param.as_deref(), Some("tool_choice"));
         }
-        let body = json!({"tools": [{"type": "function"}]});
-        let error = tools(body.as_object().unwrap()).unwrap_err();
+        let error = tools(json!({"tools": [{"type": "function"}]})).unwrap_err();
         assert_eq!(error.param.as_deref(), Some("tools[0]"));
     }
 }

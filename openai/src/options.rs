@@ -1,15 +1,19 @@
 //! What requests for chats and for completions have in common: how a text is generated, and how it is sent.
 
 use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::error::ApiError;
-use super::reading;
+use super::reading::{self, Body, Entries};
 use autoplace::generate::{Constraint, Generate, Sampling};
 
 /// Answers of one request at most, over all its prompts.
 pub(super) const MOST_CHOICES: usize = 128;
 const MOST_STOPS: usize = 32;
+/// Bytes of all stop strings: each answer has them.
+const LARGEST_STOPS: usize = 64 << 10;
+/// Tokens whose logits a request may change.
+const MOST_BIASES: usize = 4096;
 /// Entries of a list of sampling parameters at most.
 const MOST_ENTRIES: usize = 64;
 
@@ -23,15 +27,18 @@ pub(super) struct Options {
     pub(super) stream_options: StreamOptions,
     #[serde(default = "one")]
     pub(super) n: usize,
-    stop: Option<Value>,
+    #[serde(skip)]
+    stops: Vec<String>,
     max_tokens: Option<usize>,
     max_completion_tokens: Option<usize>,
     seed: Option<i64>,
     #[serde(default)]
-    logit_bias: Map<String, Value>,
+    logit_bias: Entries<f32, MOST_BIASES>,
     cache_prompt: Option<bool>,
     grammar: Option<String>,
-    json_schema: Option<Value>,
+    /// What the text is held to: by llama.cpp's own parameters `grammar` and `json_schema`, if by nothing else.
+    #[serde(skip)]
+    pub(super) constraint: Option<Constraint>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -45,12 +52,24 @@ fn one() -> usize {
 }
 
 impl Options {
-    pub(super) fn read(body: &Map<String, Value>) -> Result<Self, ApiError> {
-        let options: Self = reading::part(body)?;
+    pub(super) fn read(body: &Body<'_>) -> Result<Self, ApiError> {
+        let mut options: Self = body.part()?;
         if !(1..=MOST_CHOICES).contains(&options.n) {
             let message = format!("`n` is {}: 1 to {MOST_CHOICES} can be", options.n);
             return Err(ApiError::invalid("n", message));
         }
+        if let Some(stop) = body.get("stop") {
+            if stop.get().len() > LARGEST_STOPS {
+                let message = format!("`stop` has more than {LARGEST_STOPS} bytes");
+                return Err(ApiError::invalid("stop", message));
+            }
+            options.stops = reading::texts::<MOST_STOPS>(stop, "stop")?;
+        }
+        let schema = body.tree("json_schema")?;
+        options.constraint = match options.grammar.take() {
+            Some(grammar) if !grammar.is_empty() => Some(Constraint::gbnf(grammar)),
+            _ => schema.map(|schema: Value| Constraint::json_schema(schema)),
+        };
         Ok(options)
     }
 
@@ -66,60 +85,30 @@ impl Options {
         if let Some(cache) = self.cache_prompt {
             generate = generate.cache_prompt(cache);
         }
-        for stop in self.stops()? {
+        for stop in &self.stops {
             generate = generate.stop(stop);
         }
-        for (token, bias) in &self.logit_bias {
-            let place = format!("logit_bias.{token}");
+        if let Some(constraint) = &self.constraint {
+            generate = generate.constraint(constraint.clone());
+        }
+        for (token, bias) in &self.logit_bias.0 {
             let number = token.parse().map_err(|_| {
-                let message = format!("{place}: a token is an integer");
-                ApiError::invalid(&place, message)
+                let place = format!("logit_bias.{token}");
+                ApiError::invalid(&place, format!("{place}: a token is an integer"))
             })?;
-            let bias = reading::value(bias, &place)?;
-            generate = generate.logit_bias(number, bias);
+            generate = generate.logit_bias(number, *bias);
         }
         Ok(generate)
-    }
-
-    fn stops(&self) -> Result<Vec<String>, ApiError> {
-        let stops: Vec<String> = match &self.stop {
-            None => Vec::new(),
-            Some(Value::String(stop)) => vec![stop.clone()],
-            Some(stops) => reading::value(stops, "stop")?,
-        };
-        if stops.len() > MOST_STOPS {
-            let message = format!("`stop` has {} texts: {MOST_STOPS} are the most", stops.len());
-            return Err(ApiError::invalid("stop", message));
-        }
-        Ok(stops)
-    }
-
-    /// What llama.cpp's own parameters hold the text to.
-    pub(super) fn constraint(&self) -> Option<Constraint> {
-        match (&self.grammar, &self.json_schema) {
-            (Some(grammar), _) if !grammar.is_empty() => Some(Constraint::gbnf(grammar)),
-            (_, Some(schema)) => Some(Constraint::json_schema(schema.clone())),
-            _ => None,
-        }
     }
 }
 
 /// The model's own sampling parameters, and over them those of the request, by their names.
-pub(super) fn sampling(own: &Sampling, body: &Map<String, Value>) -> Result<Sampling, ApiError> {
+pub(super) fn sampling(own: &Sampling, body: &Body<'_>) -> Result<Sampling, ApiError> {
     // Integers of any size, and a map: see `Options`.
     const READ_ELSEWHERE: [&str; 2] = ["seed", "logit_bias"];
-    let Ok(Value::Object(mut merged)) = serde_json::to_value(own) else {
-        return Err(ApiError::new(500, "the model's sampling parameters are no JSON"));
-    };
-    for (name, value) in &mut merged {
-        match body.get(name) {
-            Some(given) if !given.is_null() && !READ_ELSEWHERE.contains(&&**name) => {
-                value.clone_from(given);
-            }
-            _ => {}
-        }
-    }
-    let sampling: Sampling = reading::value(&Value::Object(merged), "")?;
+    let own = serde_json::to_vec(own)
+        .map_err(|_| ApiError::new(500, "the model's sampling parameters are no JSON"))?;
+    let sampling: Sampling = body.over(reading::object(&own)?, &READ_ELSEWHERE)?.part()?;
     // Each entry costs its part of every token, or of the vocabulary.
     for (name, entries) in [
         ("samplers", sampling.samplers.len()),
@@ -139,23 +128,30 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn body(value: &Value) -> Map<String, Value> {
-        value.as_object().unwrap().clone()
+    fn with<T>(value: &Value, read: impl Fn(&Body<'_>) -> T) -> T {
+        let text = value.to_string();
+        read(&reading::object(text.as_bytes()).unwrap())
+    }
+
+    fn options(value: Value) -> Result<Options, ApiError> {
+        with(&value, Options::read)
     }
 
     #[test]
     fn the_request_wins_over_the_model_and_names_what_is_wrong() {
         let mut own = Sampling::default();
         (own.temperature, own.top_k) = (0.6, 20);
-        let asked = json!({"temperature": 0, "min_p": 0.1, "seed": -1, "logit_bias": {"3": 1}, "top_p": null, "unknown": []});
-        let merged = sampling(&own, &body(&asked)).unwrap();
+        let sampling = |asked: Value| with(&asked, |body| sampling(&own, body));
+        let merged = sampling(
+            json!({"temperature": 0, "min_p": 0.1, "seed": -1, "logit_bias": {"3": 1}, "top_p": null, "unknown": []}),
+        );
         let mut expected = own.clone();
         (expected.temperature, expected.min_p) = (0.0, 0.1);
-        assert_eq!(merged, expected);
-        let error = sampling(&own, &body(&json!({"temperature": "hot"}))).unwrap_err();
+        assert_eq!(merged.unwrap(), expected);
+        let error = sampling(json!({"temperature": "hot"})).unwrap_err();
         assert_eq!(error.param.as_deref(), Some("temperature"));
         for (name, entry) in [("samplers", "top_k"), ("dry_sequence_breakers", "a")] {
-            let many = |entries| sampling(&own, &body(&json!({name: vec![entry; entries]})));
+            let many = |entries| sampling(json!({name: vec![entry; entries]}));
             assert!(many(64).is_ok());
             assert_eq!(many(65).unwrap_err().param.as_deref(), Some(name));
         }
@@ -163,23 +159,38 @@ mod tests {
 
     #[test]
     fn stops_are_a_text_or_a_list_and_answers_are_counted() {
-        let read = |value: Value| Options::read(&body(&value));
-        let stops = |value: Value| read(json!({"stop": value})).unwrap().stops();
+        let stops = |value: Value| options(json!({"stop": value})).map(|it| it.stops);
         assert_eq!(stops(json!("a")).unwrap(), ["a"]);
         assert_eq!(stops(json!(["a", "b"])).unwrap(), ["a", "b"]);
         assert!(stops(Value::Null).unwrap().is_empty());
         let error = stops(json!(["a", 1])).unwrap_err();
         assert_eq!(error.param.as_deref(), Some("stop[1]"));
-        assert!(stops(json!(vec!["a"; 33])).is_err());
-        for n in [json!(0), json!(129), json!(-1), json!(1.5)] {
-            assert_eq!(read(json!({"n": n})).unwrap_err().param.as_deref(), Some("n"));
+        for too_much in [json!(vec!["a"; 33]), json!("a".repeat(65 << 10))] {
+            assert_eq!(stops(too_much).unwrap_err().param.as_deref(), Some("stop"));
         }
-        assert_eq!(read(json!({"n": null})).unwrap().n, 1);
+        for n in [json!(0), json!(129), json!(-1), json!(1.5)] {
+            assert_eq!(options(json!({"n": n})).unwrap_err().param.as_deref(), Some("n"));
+        }
+        assert_eq!(options(json!({"n": null})).unwrap().n, 1);
+    }
+
+    #[test]
+    fn each_token_has_one_bias_and_few_tokens_have_any() {
+        let biases = |count: usize| {
+            let biases: Vec<String> = (0..count).map(|it| format!("\"{it}\": 1")).collect();
+            let body = format!("{{\"logit_bias\": {{{}}}}}", biases.join(","));
+            Options::read(&reading::object(body.as_bytes()).unwrap())
+        };
+        assert_eq!(biases(4096).unwrap().logit_bias.0.len(), 4096);
+        let error = biases(4097).unwrap_err();
+        assert_eq!(error.message, "logit_bias: 4096 names are the most");
+        let twice = reading::object(br#"{"logit_bias": {"7": 1, "7": 2}}"#).unwrap();
+        assert_eq!(Options::read(&twice).unwrap_err().message, "logit_bias: `7` is named twice");
     }
 
     #[test]
     fn a_grammar_comes_before_a_schema_and_an_empty_one_is_none() {
-        let constraint = |value| Options::read(&body(&value)).unwrap().constraint();
+        let constraint = |value| options(value).unwrap().constraint;
         assert_eq!(constraint(json!({"grammar": ""})), None);
         let gbnf = "root ::= \"a\"";
         assert_eq!(

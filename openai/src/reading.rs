@@ -1,37 +1,144 @@
-//! JSON from anybody, read so that what is wrong is named.
+//! JSON from anybody, read so that what is wrong is named, and so that a request takes a small multiple of its body:
+//! each parameter stays the text that it is until a type takes it, and what becomes a tree is counted before.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::Deserialize;
 use serde::de::value::MapDeserializer;
-use serde_json::{Map, Value};
+use serde::de::{Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
 
 use super::error::ApiError;
 
-/// The body of a request: an object.
-pub(super) fn object(body: &[u8]) -> Result<Map<String, Value>, ApiError> {
-    let wrong = |message| Err(ApiError::new(400, message));
-    match serde_json::from_slice(body) {
-        Ok(Value::Object(object)) => Ok(object),
-        Ok(_) => wrong("the body is JSON, but no object".to_owned()),
-        Err(error) => wrong(format!("the body is no JSON: {error}")),
+/// Parameters of a request at most, the unknown ones among them.
+const MOST_NAMES: usize = 256;
+/// JSON values in a request at most that become trees: a tree takes up to 500 bytes for each.
+pub(super) const MOST_VALUES: usize = 1 << 16;
+
+/// The body of a request: an object, the values of which nobody has read yet. `null` is as if it were not there.
+pub(super) struct Body<'a> {
+    parameters: BTreeMap<String, &'a RawValue>,
+    /// What may still become trees.
+    values_left: Cell<usize>,
+}
+
+/// Reads which parameters a request has.
+pub(super) fn object(body: &[u8]) -> Result<Body<'_>, ApiError> {
+    let read: Result<Entries<&RawValue, MOST_NAMES>, _> = serde_json::from_slice(body);
+    let Entries(mut parameters) = read.map_err(|error| match error.is_data() {
+        true => ApiError::new(400, format!("the body: {error}")),
+        false => ApiError::new(400, format!("the body is no JSON: {error}")),
+    })?;
+    parameters.retain(|_, value| value.get() != "null");
+    Ok(Body { parameters, values_left: Cell::new(MOST_VALUES) })
+}
+
+impl<'a> Body<'a> {
+    pub(super) fn get(&self, name: &str) -> Option<&'a RawValue> {
+        self.parameters.get(name).copied()
+    }
+
+    /// A type's part of the parameters, the rest of which is another's.
+    pub(super) fn part<T: Deserialize<'a>>(&self) -> Result<T, ApiError> {
+        let given = self.parameters.iter().map(|(name, value)| (name.as_str(), *value));
+        told(serde_path_to_error::deserialize(MapDeserializer::new(given)), "")
+    }
+
+    /// A parameter that becomes a tree.
+    pub(super) fn tree<T: Deserialize<'a>>(&self, name: &str) -> Result<Option<T>, ApiError> {
+        self.get(name).map(|given| self.counted(given, name)).transpose()
+    }
+
+    /// A value that becomes a tree, at `place` of the request.
+    pub(super) fn counted<T: Deserialize<'a>>(
+        &self,
+        given: &'a RawValue,
+        place: &str,
+    ) -> Result<T, ApiError> {
+        self.count(given.get(), place)?;
+        value(given, place)
+    }
+
+    /// Refuses a text of JSON with which the request has too many values.
+    pub(super) fn count(&self, json: &str, place: &str) -> Result<(), ApiError> {
+        let left = self.values_left.get().checked_sub(values(json)).ok_or_else(|| {
+            let message = format!(
+                "{place}: with it the request has more than {MOST_VALUES} values in its lists and objects"
+            );
+            ApiError::invalid(place, message)
+        })?;
+        self.values_left.set(left);
+        Ok(())
+    }
+
+    /// These parameters, and in the place of each the request's own, where it has one.
+    pub(super) fn over<'b>(&self, mut below: Body<'b>, but: &[&str]) -> Result<Body<'b>, ApiError>
+    where
+        'a: 'b,
+    {
+        for (name, value) in &mut below.parameters {
+            if let Some(given) = self.get(name).filter(|_| !but.contains(&&**name)) {
+                self.count(given.get(), name)?;
+                *value = given;
+            }
+        }
+        Ok(below)
+    }
+
+    /// Refuses what would change the meaning of a request and is not done here.
+    pub(super) fn refuse(&self, names: &[&str]) -> Result<(), ApiError> {
+        let is_asked_for = |name: &str| self.get(name).is_some_and(|it| it.get() != "false");
+        match names.iter().find(|name| is_asked_for(name)) {
+            Some(name) => Err(ApiError::unsupported(*name, format!("`{name}` is not supported"))),
+            None => Ok(()),
+        }
     }
 }
 
-/// A type's part of an object, the rest of which is another's. `null` is as if it were not there. Nothing is copied but
-/// what the type keeps: a body may be megabytes of messages.
-pub(super) fn part<'de, T: Deserialize<'de>>(
-    object: &'de Map<String, Value>,
-) -> Result<T, ApiError> {
-    let given = object.iter().filter(|(_, value)| !value.is_null());
-    let given = given.map(|(name, value)| (name.as_str(), value));
-    told(serde_path_to_error::deserialize(MapDeserializer::new(given)), "")
+/// How many values a text of JSON has at most: one, and one more for each comma and each list or object that begins.
+fn values(json: &str) -> usize {
+    let (mut count, mut in_text, mut is_escaped) = (1, false, false);
+    for byte in json.bytes() {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' => is_escaped = true,
+            b'"' => in_text = !in_text,
+            b',' | b'[' | b'{' if !in_text => count += 1,
+            _ => {}
+        }
+    }
+    count
 }
 
 /// A value that is in the request at `place`.
 pub(super) fn value<'de, T: Deserialize<'de>>(
-    value: &'de Value,
+    value: &'de RawValue,
     place: &str,
 ) -> Result<T, ApiError> {
     told(serde_path_to_error::deserialize(value), place)
+}
+
+/// A text, or a list of so many texts at most.
+pub(super) fn texts<const MOST: usize>(
+    given: &RawValue,
+    place: &str,
+) -> Result<Vec<String>, ApiError> {
+    if is_text(given) {
+        return Ok(vec![value(given, place)?]);
+    }
+    value(given, place).map(|List::<String, MOST>(texts)| texts)
+}
+
+pub(super) fn is_text(value: &RawValue) -> bool {
+    value.get().starts_with('"')
+}
+
+/// The beginning of a list's first entry; `None` for an empty list, and for what is no list.
+pub(super) fn first_of_list(value: &RawValue) -> Option<u8> {
+    let entries = value.get().strip_prefix('[')?;
+    entries.trim_start().bytes().next().filter(|byte| *byte != b']')
 }
 
 /// What is wrong, named from the request on.
@@ -47,29 +154,87 @@ fn told<T>(
             (place, inner) if inner.starts_with('[') => format!("{place}{inner}"),
             (place, inner) => format!("{place}.{inner}"),
         };
-        let reason = error.inner();
+        // Where it is in the parameter says nothing of where it is in the request.
+        let error = error.inner();
+        let position = format!(" at line {} column {}", error.line(), error.column());
+        let reason = error.to_string();
+        let reason = reason.strip_suffix(&position).unwrap_or(&reason);
         match path.is_empty() {
-            true => ApiError::new(400, reason.to_string()),
+            true => ApiError::new(400, reason),
             false => ApiError::invalid(&path, format!("{path}: {reason}")),
         }
     })
 }
 
-/// Refuses what would change the meaning of a request and is not done here.
-pub(super) fn refuse(object: &Map<String, Value>, names: &[&str]) -> Result<(), ApiError> {
-    let is_asked_for = |name: &str| {
-        object.get(name).is_some_and(|value| !matches!(value, Value::Null | Value::Bool(false)))
-    };
-    match names.iter().find(|name| is_asked_for(name)) {
-        Some(name) => Err(ApiError::unsupported(*name, format!("`{name}` is not supported"))),
-        None => Ok(()),
+/// A list of so many entries at most: reading ends with the first beyond.
+#[derive(Debug)]
+pub(super) struct List<T, const MOST: usize>(pub(super) Vec<T>);
+
+/// The entries of an object, so many at most, each of which is named once.
+#[derive(Debug)]
+pub(super) struct Entries<T, const MOST: usize>(pub(super) BTreeMap<String, T>);
+
+impl<T, const MOST: usize> Default for Entries<T, MOST> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<'de, T: Deserialize<'de>, const MOST: usize> Deserialize<'de> for List<T, MOST> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_seq(Self(Vec::new()))
+    }
+}
+
+impl<'de, T: Deserialize<'de>, const MOST: usize> Deserialize<'de> for Entries<T, MOST> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(Self::default())
+    }
+}
+
+impl<'de, T: Deserialize<'de>, const MOST: usize> Visitor<'de> for List<T, MOST> {
+    type Value = Self;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(mut self, mut list: A) -> Result<Self, A::Error> {
+        while let Some(entry) = list.next_element()? {
+            if self.0.len() == MOST {
+                return Err(A::Error::custom(format!("{MOST} entries are the most")));
+            }
+            self.0.push(entry);
+        }
+        Ok(self)
+    }
+}
+
+impl<'de, T: Deserialize<'de>, const MOST: usize> Visitor<'de> for Entries<T, MOST> {
+    type Value = Self;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(mut self, mut object: A) -> Result<Self, A::Error> {
+        while let Some((name, value)) = object.next_entry()? {
+            if self.0.contains_key(&name) {
+                return Err(A::Error::custom(format!("`{name}` is named twice")));
+            }
+            if self.0.len() == MOST {
+                return Err(A::Error::custom(format!("{MOST} names are the most")));
+            }
+            self.0.insert(name, value);
+        }
+        Ok(self)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde::Deserialize;
+    use serde_json::Value;
 
     #[derive(Debug, Deserialize)]
     struct Part {
@@ -80,15 +245,16 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_named_and_null_is_nothing() {
-        let read = |body: &str| part::<Part>(&object(body.as_bytes())?);
+        let read = |body: &str| object(body.as_bytes())?.part::<Part>();
         let fine = read(r#"{"counts": [1], "name": null, "other": {}}"#).unwrap();
         assert_eq!((fine.counts, fine.name), (vec![1], None));
         assert!(read(r#"{"counts": null}"#).unwrap().counts.is_empty());
         for (body, param, words) in [
             (r#"{"counts": [1, 256]}"#, Some("counts[1]"), "256"),
-            (r#"{"name": 3}"#, Some("name"), "expected a string"),
-            ("[]", None, "no object"),
+            (r#"{"name": 3}"#, Some("name"), "name: invalid type: integer `3`, expected a string"),
+            ("[]", None, "expected an object"),
             (r#"{"counts": [1,}"#, None, "line 1 column 15"),
+            (r#"{"name": "a", "name": "b"}"#, None, "`name` is named twice"),
             ("", None, "EOF"),
             ("\u{1}", None, "no JSON"),
         ] {
@@ -97,24 +263,44 @@ mod tests {
             assert_eq!(error.param.as_deref(), param, "{body}");
             assert!(error.message.contains(words), "{}", error.message);
         }
-        let deep = "[".repeat(100_000);
-        assert!(read(&deep).unwrap_err().message.contains("recursion"));
+        let deep = format!(r#"{{"counts": {0}{1}}}"#, "[".repeat(100_000), "]".repeat(100_000));
+        assert_eq!(read(&deep).unwrap_err().param.as_deref(), Some("counts[0]"));
+        let names: String = (0..257).map(|name| format!("\"{name}\": 0,")).collect();
+        let many = read(&format!("{{{names} \"a\": 0}}")).unwrap_err();
+        assert!(many.message.contains("256 names are the most"), "{many}");
     }
 
     #[test]
     fn what_is_inside_a_value_is_named_from_the_request_on() {
-        let error = value::<Vec<u8>>(&serde_json::json!([true]), "prompt").unwrap_err();
+        let body = object(br#"{"prompt": [true], "n": "x", "stop": ["a", "b", "c"]}"#).unwrap();
+        let get = |name| body.get(name).unwrap();
+        let error = value::<Vec<u8>>(get("prompt"), "prompt").unwrap_err();
         assert_eq!(error.param.as_deref(), Some("prompt[0]"));
-        let error = value::<u8>(&serde_json::json!("x"), "prompt").unwrap_err();
-        assert_eq!(error.param.as_deref(), Some("prompt"));
+        let error = value::<u8>(get("n"), "n").unwrap_err();
+        assert_eq!(error.param.as_deref(), Some("n"));
+        let error = texts::<2>(get("stop"), "stop").unwrap_err();
+        assert_eq!(error.message, "stop: 2 entries are the most");
     }
 
     #[test]
     fn only_what_is_asked_for_is_refused() {
         let body = object(br#"{"suffix": null, "audio": {}, "echo": false}"#).unwrap();
-        assert!(refuse(&body, &["suffix", "echo", "best_of"]).is_ok());
-        let error = refuse(&body, &["suffix", "audio"]).unwrap_err();
+        assert!(body.refuse(&["suffix", "echo", "best_of"]).is_ok());
+        let error = body.refuse(&["suffix", "audio"]).unwrap_err();
         assert_eq!(error.param.as_deref(), Some("audio"));
         assert_eq!(error.code, Some("unsupported_parameter"));
+    }
+
+    #[test]
+    fn what_becomes_a_tree_is_counted_and_what_nobody_reads_is_not() {
+        assert_eq!(values(r#"{"a": ["b,[{\"", {}], "c\\": 0}"#), 6);
+        let half = format!("[{}0]", "0,".repeat(MOST_VALUES / 2));
+        let body =
+            format!(r#"{{"unknown": [{half}, {half}], "tools": {half}, "json_schema": {half}}}"#);
+        let body = object(body.as_bytes()).unwrap();
+        assert!(body.tree::<Value>("tools").unwrap().is_some());
+        let error = body.tree::<Value>("json_schema").unwrap_err();
+        assert_eq!(error.param.as_deref(), Some("json_schema"));
+        assert!(error.message.contains("65536 values"), "{error}");
     }
 }

@@ -1,13 +1,16 @@
 //! A request for texts that go on.
 
 use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde_json::value::RawValue;
 
-use super::error::ApiError;
+use super::error::{ApiError, check_length};
 use super::options::{MOST_CHOICES, Options, sampling};
-use super::reading;
+use super::reading::{self, Body, List};
 use autoplace::generate::{Generate, Prompt};
 use autoplace::load::Model;
+
+/// Tokens of a prompt at most: of the longest contexts.
+const MOST_TOKENS: usize = 1 << 20;
 
 /// The parameters of the endpoint that are its own, but for the prompt.
 #[derive(Debug, Deserialize)]
@@ -27,9 +30,9 @@ pub(super) struct TextRequest {
 impl TextRequest {
     pub(super) fn read(body: &[u8], model: &Model) -> Result<Self, ApiError> {
         let body = reading::object(body)?;
-        reading::refuse(&body, &["suffix"])?;
+        body.refuse(&["suffix"])?;
         let options = Options::read(&body)?;
-        let text: TextBody = reading::part(&body)?;
+        let text: TextBody = body.part()?;
         if text.best_of.is_some_and(|of| of > options.n) {
             let message = "`best_of` greater than `n` is not supported";
             return Err(ApiError::unsupported("best_of", message));
@@ -42,7 +45,11 @@ impl TextRequest {
         }
         let sampling = sampling(&model.sampling(), &body)?;
         let mut texts = Vec::with_capacity(prompts.len());
+        let context = model.placement().context.n_ctx_seq() as usize;
         for prompt in prompts {
+            if let PromptBody::Text(prompt) = &prompt {
+                check_length(prompt.len(), context, "prompt")?;
+            }
             let echo = match &prompt {
                 _ if !text.echo => String::new(),
                 PromptBody::Text(prompt) => prompt.clone(),
@@ -52,9 +59,6 @@ impl TextRequest {
                 }
             };
             let mut generate = model.generate(prompt).sampling(sampling.clone());
-            if let Some(constraint) = options.constraint() {
-                generate = generate.constraint(constraint);
-            }
             if let Some(most) = text.logprobs {
                 generate = generate.logprobs(most);
             }
@@ -80,35 +84,36 @@ impl From<PromptBody> for Prompt {
 }
 
 /// A text, tokens, or a list of either.
-fn prompts(body: &Map<String, Value>) -> Result<Vec<PromptBody>, ApiError> {
+fn prompts(body: &Body<'_>) -> Result<Vec<PromptBody>, ApiError> {
     let missing = || ApiError::invalid("prompt", "`prompt` is missing or empty");
-    let prompt = body.get("prompt").ok_or_else(missing)?;
-    let one = |prompt: &Value, place: &str| match prompt {
-        Value::String(text) => Ok(PromptBody::Text(text.clone())),
-        tokens => reading::value(tokens, place).map(PromptBody::Tokens),
+    let given = body.get("prompt").ok_or_else(missing)?;
+    let one = |given: &RawValue, place: &str| match reading::is_text(given) {
+        true => reading::value(given, place).map(PromptBody::Text),
+        false => reading::value(given, place)
+            .map(|List::<_, MOST_TOKENS>(tokens)| PromptBody::Tokens(tokens)),
     };
-    match prompt {
-        Value::Null => Err(missing()),
-        Value::Array(list) => match list.first() {
-            None => Err(missing()),
-            Some(Value::Number(_)) => Ok(vec![one(prompt, "prompt")?]),
-            Some(_) => {
-                let list = list.iter().enumerate();
-                list.map(|(index, prompt)| one(prompt, &format!("prompt[{index}]"))).collect()
-            }
-        },
-        prompt => Ok(vec![one(prompt, "prompt")?]),
+    match reading::first_of_list(given) {
+        Some(b'"' | b'[') => {
+            let list: List<&RawValue, MOST_CHOICES> = reading::value(given, "prompt")?;
+            let list = list.0.into_iter().enumerate();
+            list.map(|(index, prompt)| one(prompt, &format!("prompt[{index}]"))).collect()
+        }
+        None if given.get().starts_with('[') => Err(missing()),
+        _ => Ok(vec![one(given, "prompt")?]),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     #[test]
     fn a_prompt_is_a_text_or_tokens_or_several() {
-        let read = |prompt: Value| prompts(json!({"prompt": prompt}).as_object().unwrap());
+        let read = |prompt: Value| {
+            let body = json!({"prompt": prompt}).to_string();
+            prompts(&reading::object(body.as_bytes()).unwrap())
+        };
         let text = |text: &str| PromptBody::Text(text.into());
         let tokens = |tokens: &[i32]| PromptBody::Tokens(tokens.into());
         assert_eq!(read(json!("a")).unwrap(), [text("a")]);
@@ -120,6 +125,7 @@ mod tests {
             (json!(null), "prompt"),
             (json!([]), "prompt"),
             (json!(true), "prompt"),
+            (json!(vec!["a"; 129]), "prompt"),
             (json!([1, "a"]), "prompt[1]"),
             (json!(["a", 1]), "prompt[1]"),
             (json!([[1, 1.5]]), "prompt[0][1]"),

@@ -4,6 +4,7 @@
 //! A verb first brings what it needs (`setup`), then runs cargo. It knows nothing that cargo and the build scripts
 //! could be asked, so what it does by hand can be done without it.
 
+mod attack;
 mod bindings;
 mod conformance;
 mod cuda_check;
@@ -53,6 +54,7 @@ fn run(arguments: &[String]) -> Result<()> {
     match verb.as_str() {
         "demo" => demo::demo(&workspace, rest),
         "test" => test::test(&workspace, rest),
+        "attack" => attack::attack(&workspace, rest),
         "conformance" => match rest {
             [] => conformance::conformance(&workspace),
             [flag] if flag == "--write" => conformance::write(&workspace),
@@ -98,6 +100,7 @@ fn help() -> String {
         "cargo xtask demo [-- ARGUMENTS]     sets the machine up, then runs examples/generate.rs (with these arguments)
 cargo xtask test [STEP...]          sets the machine up, then runs every check (or these steps only)
 cargo xtask conformance [--write]   compares the estimate with llama.cpp over a large grid, minutes (and writes docs/conformance.md)
+cargo xtask attack [PROGRAM]        what hostile clients can take of the example `serve` (or a program like it), as a table (Linux)
 cargo xtask bindings [--write]      regenerates the raw bindings and compares (or replaces) the committed ones
 cargo xtask cuda-check [--all]      compiles CUDA kernels of the pinned llama.cpp (or all) without a card (Linux x86-64; downloads a toolkit)
 cargo xtask deny                    licences, duplicates and sources of the dependencies, and advisories against them

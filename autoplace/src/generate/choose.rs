@@ -3,6 +3,8 @@
 //! In: an output of the context, and which tokens are allowed there. Out: a token that the chain was told of. Nothing
 //! of it is tied to the loaded model: it goes on after the model was re-placed.
 
+use std::collections::BTreeMap;
+
 use llama_sys::{Candidates, Context, Model, Sampler, Token};
 
 use super::custom::CustomSampler;
@@ -13,10 +15,12 @@ use super::sampling::Sampling;
 #[derive(Debug)]
 pub(super) struct Chooser {
     sampler: Sampler,
+    /// What is added to logits before the chain.
+    biases: BTreeMap<Token, f32>,
     custom: Option<CustomSampler>,
     /// How many of the likeliest tokens are told beside the chosen one.
     logprobs: Option<usize>,
-    /// Room for what the application's own sampler sees.
+    /// Room for what is chosen from.
     candidates: Candidates,
 }
 
@@ -62,6 +66,7 @@ impl Chooser {
         Ok(Self {
             logprobs,
             sampler: sampling.sampler(model)?,
+            biases: sampling.biases(model)?,
             custom,
             candidates: Candidates::default(),
         })
@@ -106,19 +111,19 @@ impl Chooser {
         so_far: &[Token],
         mask: Option<&[u32]>,
     ) -> Result<Choice, Error> {
-        let token = match (&mut self.custom, mask) {
-            (None, None) => self.sampler.sample(context, output)?,
-            (None, Some(mask)) => self.sampler.sample_masked(context, output, mask)?,
-            (Some(custom), mask) => {
-                fill(&mut self.candidates, context, output, mask)?;
-                self.sampler.apply(&mut self.candidates)?;
-                let token = custom.closure()(&mut self.candidates, so_far);
+        let token = if self.custom.is_none() && self.biases.is_empty() && mask.is_none() {
+            self.sampler.sample(context, output)?
+        } else {
+            self.fill(context, output, mask)?;
+            let mut token = self.sampler.apply(&mut self.candidates)?;
+            if let Some(custom) = &mut self.custom {
+                token = custom.closure()(&mut self.candidates, so_far);
                 if mask.is_some_and(|mask| !allows(mask, token)) {
                     return Err(Error::NotAllowed { token });
                 }
-                self.sampler.accept(token)?;
-                token
             }
+            self.sampler.accept(token)?;
+            token
         };
         let logprobs = match self.logprobs {
             Some(n) => Some(logprobs_of(context.logits(output)?, token, n)),
@@ -135,21 +140,33 @@ impl Chooser {
         mask: Option<&[u32]>,
         chosen: Token,
     ) -> Result<(), Error> {
-        fill(&mut self.candidates, context, output, mask)?;
+        self.fill(context, output, mask)?;
         self.sampler.apply(&mut self.candidates)?;
         Ok(self.sampler.accept(chosen)?)
     }
-}
 
-fn fill(
-    candidates: &mut Candidates,
-    context: &mut Context,
-    output: i32,
-    mask: Option<&[u32]>,
-) -> Result<(), llama_sys::Error> {
-    match mask {
-        Some(mask) => candidates.fill_masked(context, output, mask),
-        None => candidates.fill(context, output),
+    /// The candidates that a mask allows, or all, with the biases added to their logits.
+    fn fill(
+        &mut self,
+        context: &mut Context,
+        output: i32,
+        mask: Option<&[u32]>,
+    ) -> Result<(), llama_sys::Error> {
+        match mask {
+            Some(mask) => self.candidates.fill_masked(context, output, mask)?,
+            None => self.candidates.fill(context, output)?,
+        }
+        if self.biases.is_empty() {
+            return Ok(());
+        }
+        // Both are in the order of the tokens.
+        let mut biases = self.biases.iter().peekable();
+        self.candidates.map_logits(|token, logit| {
+            while biases.next_if(|(biased, _)| **biased < token).is_some() {}
+            let bias = biases.next_if(|(biased, _)| **biased == token);
+            bias.map_or(logit, |(_, bias)| logit + bias)
+        });
+        Ok(())
     }
 }
 
@@ -256,6 +273,36 @@ mod tests {
         assert_eq!(choice.logprobs.unwrap().token, choice.token);
         let refused = choose(&[9, 9, 9]);
         assert!(matches!(refused, Err(Error::NotAllowed { token: 8.. })));
+    }
+
+    #[test]
+    fn biases_are_what_llama_cpp_makes_of_them_and_it_searches_for_none() {
+        let mut context = context();
+        let model = context.model().clone();
+        let mask: Vec<u32> = (0..32).map(|word| 0x9249_2492 >> (word % 3)).collect();
+        let every_other = (0..1024).step_by(2);
+        let mut sampling = Sampling { seed: Some(3), ..Sampling::default() };
+        sampling.logit_bias = every_other.map(|token| (token, (token % 7) as f32 - 3.0)).collect();
+        sampling.logit_bias.reverse();
+        for mask in [None, Some(&mask[..])] {
+            let mut chooser = Chooser::new(&sampling, None, None, &model).unwrap();
+            assert!(!format!("{:?}", chooser.sampler).contains("logit-bias"));
+            let chain = Sampler::chain(&model).unwrap().logit_bias(&sampling.logit_bias);
+            let chain = chain.unwrap().top_k(40).unwrap().top_p(0.95).unwrap();
+            let chain = chain.min_p(0.05).unwrap().temperature(0.8).unwrap();
+            let mut native = chain.dist(3).unwrap();
+            for _ in 0..20 {
+                let own = chooser.choose_masked(&mut context, -1, &[], mask).unwrap().token;
+                let native = match mask {
+                    Some(mask) => native.sample_masked(&mut context, -1, mask),
+                    None => native.sample(&mut context, -1),
+                };
+                assert_eq!(own, native.unwrap());
+            }
+        }
+        sampling.logit_bias.push((8, 1.0));
+        let twice = Chooser::new(&sampling, None, None, &model).unwrap_err();
+        assert!(twice.to_string().contains("logit_bias"), "{twice}");
     }
 
     #[test]

@@ -308,7 +308,8 @@ impl Generate {
         self
     }
 
-    /// Adds `bias` to the logit of a token; can be called for several. -1000.0 forbids it as long as there is another.
+    /// Adds `bias` to the logit of a token; can be called for several, once for each. -1000.0 forbids a token as long
+    /// as there is another.
     pub fn logit_bias(mut self, token: Token, bias: f32) -> Self {
         self.spec.sampling.logit_bias.push((token, bias));
         self

@@ -2,32 +2,32 @@
 //! own shape, events, and an end that lets answers finish.
 
 use std::convert::Infallible;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Context as _;
 use autoplace_openai::{ApiError, Completion};
-use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, FromRequest, Request};
-use axum::http::header::{CONTENT_TYPE, HOST, RETRY_AFTER};
+use axum::extract::{FromRequest, FromRequestParts, Request};
+use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderMap, StatusCode};
-use axum::middleware::{self, Next};
 use axum::response::sse::{Event, KeepAlive, KeepAliveStream};
 use axum::response::{IntoResponse, Response, Sse};
-use axum::serve::ListenerExt;
-use axum::{Json, Router};
+use axum::{Extension, Json, Router};
 use futures_util::{Stream, StreamExt, stream};
 use tokio::net::TcpListener;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 use tokio::time::{sleep, timeout};
-use tower::limit::GlobalConcurrencyLimitLayer;
+
+use super::connections::{self, Connection};
 
 /// Bytes of a request at most: some millions of tokens.
-pub(crate) const LARGEST_BODY: usize = 16 << 20;
-/// Requests that are read or answered at once; others wait to be read. A stream counts until it begins.
-const MOST_REQUESTS: usize = 256;
+const LARGEST_BODY: usize = 16 << 20;
+/// Bytes of all requests that have come so far and are not answered.
+static BODIES: Semaphore = Semaphore::const_new(64 << 20);
+/// Requests that are taken apart at once, each of which takes several times its size meanwhile.
+static READERS: Semaphore = Semaphore::const_new(4);
 /// A client that takes longer to send its request has gone.
 const LONGEST_UPLOAD: Duration = Duration::from_secs(30);
 
@@ -53,12 +53,28 @@ impl IntoResponse for Failed {
     }
 }
 
-fn failed(status: StatusCode, message: impl Into<String>) -> Failed {
+pub(crate) fn failed(status: StatusCode, message: impl Into<String>) -> Failed {
     ApiError::new(status.as_u16(), message).into()
 }
 
 /// The body of a request that says that it is JSON: what a page in a browser cannot send to another site unasked.
-pub(crate) struct Body(pub(crate) Bytes);
+pub(crate) struct Body {
+    bytes: Vec<u8>,
+    pub(crate) under_way: UnderWay,
+}
+
+/// What a request holds until it is answered.
+pub(crate) struct UnderWay {
+    connection: Arc<Connection>,
+    _room: SemaphorePermit<'static>,
+}
+
+impl UnderWay {
+    /// From now on its connection is not closed for others.
+    pub(crate) fn is_answered(&self) {
+        self.connection.is_answered.store(true, Ordering::Relaxed);
+    }
+}
 
 impl<S: Send + Sync> FromRequest<S> for Body {
     type Rejection = Failed;
@@ -70,21 +86,39 @@ impl<S: Send + Sync> FromRequest<S> for Body {
             let message = format!("the content type is `{kind}`: send `application/json`");
             return Err(failed(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
         }
-        match timeout(LONGEST_UPLOAD, Bytes::from_request(request, state)).await {
-            Ok(Ok(bytes)) => Ok(Self(bytes)),
-            Ok(Err(error)) if error.status() == StatusCode::PAYLOAD_TOO_LARGE => {
-                let message = format!("the request is larger than {LARGEST_BODY} bytes");
-                Err(failed(StatusCode::PAYLOAD_TOO_LARGE, message))
-            }
-            Ok(Err(error)) => Err(failed(error.status(), error.body_text())),
-            Err(_) => {
-                Err(failed(StatusCode::REQUEST_TIMEOUT, "the request does not come to its end"))
-            }
-        }
+        let (mut parts, body) = request.into_parts();
+        let connection = Extension::from_request_parts(&mut parts, state).await;
+        let Extension(connection) = connection
+            .map_err(|error| failed(StatusCode::INTERNAL_SERVER_ERROR, error.body_text()))?;
+        let (bytes, room) = timeout(LONGEST_UPLOAD, collect(body)).await.map_err(|_| {
+            failed(StatusCode::REQUEST_TIMEOUT, "the request does not come to its end")
+        })??;
+        Ok(Self { bytes, under_way: UnderWay { connection, _room: room } })
     }
 }
 
-fn header<'a>(headers: &'a HeaderMap, name: &str) -> &'a str {
+/// A body as it comes, and the room that it takes: what is only promised takes none.
+async fn collect(body: axum::body::Body) -> Result<(Vec<u8>, SemaphorePermit<'static>), Failed> {
+    let full = || {
+        let message = "other requests take all the room for their bodies: ask again later";
+        Failed(ApiError::new(503, message).with_code("overloaded"))
+    };
+    let mut room = BODIES.try_acquire_many(0).map_err(|_| full())?;
+    let mut bytes = Vec::new();
+    let mut parts = body.into_data_stream();
+    while let Some(part) = parts.next().await {
+        let part = part.map_err(|error| failed(StatusCode::BAD_REQUEST, error.to_string()))?;
+        if bytes.len() + part.len() > LARGEST_BODY {
+            let message = format!("the request is larger than {LARGEST_BODY} bytes");
+            return Err(failed(StatusCode::PAYLOAD_TOO_LARGE, message));
+        }
+        room.merge(BODIES.try_acquire_many(part.len() as u32).map_err(|_| full())?);
+        bytes.extend_from_slice(&part);
+    }
+    Ok((bytes, room))
+}
+
+pub(crate) fn header<'a>(headers: &'a HeaderMap, name: &str) -> &'a str {
     let value = headers.get(name).and_then(|value| value.to_str().ok());
     value.unwrap_or_default()
 }
@@ -105,6 +139,25 @@ pub(crate) async fn blocking<T: Send + 'static>(
     }
 }
 
+/// Takes a body apart.
+///
+/// # Errors
+///
+/// As [`blocking`].
+pub(crate) async fn read<T: Send + 'static>(
+    body: Body,
+    read: impl FnOnce(&[u8]) -> Result<T, ApiError> + Send + 'static,
+) -> Result<(T, UnderWay), Failed> {
+    let Body { bytes, under_way } = body;
+    let reader = READERS.acquire().await;
+    let read = blocking(move || {
+        // Also where nobody waits for it any more.
+        let _reader = reader;
+        read(&bytes)
+    });
+    Ok((read.await?, under_way))
+}
+
 /// The chunks of an answer as server-sent events, with a comment now and then while a prompt is long.
 pub(crate) fn events(
     completion: Completion,
@@ -118,15 +171,16 @@ pub(crate) fn events(
     Sse::new(events).keep_alive(KeepAlive::default())
 }
 
-/// Listens until Ctrl-C, then takes no more requests and waits `grace` for those that are being answered.
+/// Listens until Ctrl-C, then takes no more requests and waits `grace` for those that are being answered. `most`:
+/// connections at once.
 ///
 /// # Errors
 ///
 /// Where it cannot listen.
 pub(crate) async fn serve(
+    address: SocketAddr,
     routes: Router,
-    host: IpAddr,
-    port: u16,
+    most: usize,
     grace: Duration,
 ) -> anyhow::Result<()> {
     let stopping = Arc::new((Notify::new(), AtomicBool::new(false)));
@@ -140,46 +194,14 @@ pub(crate) async fn serve(
     };
     ctrlc::set_handler(on_signal).context("cannot listen for Ctrl-C")?;
 
-    let mut routes = routes
-        .fallback(async || failed(StatusCode::NOT_FOUND, "there is nothing at this path"))
-        .method_not_allowed_fallback(async || {
-            failed(StatusCode::METHOD_NOT_ALLOWED, "this path takes another method")
-        })
-        .layer(DefaultBodyLimit::max(LARGEST_BODY))
-        .layer(GlobalConcurrencyLimitLayer::new(MOST_REQUESTS));
-    if host.is_loopback() {
-        routes = routes.layer(middleware::from_fn(refuse_other_names));
-    }
-    let address = SocketAddr::new(host, port);
     let listener = TcpListener::bind(address).await;
     let listener = listener.with_context(|| format!("cannot listen on {address}"))?;
     println!("listening on http://{}", listener.local_addr()?);
-    // Each token is sent when it comes.
-    let listener = listener.tap_io(|connection| drop(connection.set_nodelay(true)));
-
     let (begins, ends) = (Arc::clone(&stopping), stopping);
-    let server = axum::serve(listener, routes)
-        .with_graceful_shutdown(async move { begins.0.notified().await });
+    let stop = async move { begins.0.notified().await };
     tokio::select! {
-        outcome = server => Ok(outcome?),
-        () = async { ends.0.notified().await; sleep(grace).await } => Ok(()),
+        () = connections::serve(listener, routes, most, stop) => {}
+        () = async { ends.0.notified().await; sleep(grace).await } => {}
     }
-}
-
-/// A page in a browser that calls this machine by a name of its own must not talk to it (DNS rebinding).
-async fn refuse_other_names(request: Request, next: Next) -> Response {
-    let host = header(request.headers(), HOST.as_str());
-    let name = match host.rsplit_once(':') {
-        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
-        _ => host,
-    };
-    let address = name.trim_start_matches('[').trim_end_matches(']');
-    let is_here = name.eq_ignore_ascii_case("localhost") || address.parse::<IpAddr>().is_ok();
-    match is_here || host.is_empty() {
-        true => next.run(request).await,
-        false => {
-            let message = format!("this server is not called `{name}`");
-            failed(StatusCode::FORBIDDEN, message).into_response()
-        }
-    }
+    Ok(())
 }

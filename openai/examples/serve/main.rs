@@ -1,28 +1,32 @@
 //! Serves a model by OpenAI's API: `/v1/chat/completions`, `/v1/completions`, `/v1/embeddings`, `/v1/models`, and
-//! `/health`. It listens on this machine alone, unless `--host` says otherwise: it asks nobody who they are. Ctrl-C
-//! lets what runs finish, a second one ends it.
+//! `/health`. It listens on this machine alone, unless `--host` says otherwise: then it wants a key. Each request is a
+//! line of JSON on stderr. Ctrl-C lets what runs finish, a second one ends it.
 //!
 //!     cargo run --release --example serve -- -m model.gguf --embed nomic-embed.gguf
 
+mod access;
+mod connections;
 mod http;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use access::Access;
 use autoplace::generate::Engine;
 use autoplace::memory::Pooling;
 use autoplace::plan::Request;
 use autoplace::{Embedder, Isolation, Model, OnDeath, WorkerProcess, load};
 use autoplace_examples::{DEMO_MODEL, read_template};
 use autoplace_openai::{Api, ApiError, Completion, EmbeddingRequest};
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use clap::Parser;
-use http::{Body, Failed};
+use http::{Body, Failed, failed};
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
@@ -63,7 +67,16 @@ struct Args {
     /// Run each model in a process of its own, in whose place another one comes where it dies
     #[arg(long)]
     isolated: bool,
+    /// How long such a process may show no sign of life before another one takes its place
+    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    silent: u64,
+    #[command(flatten)]
+    access: Access,
 }
+
+/// Connections beyond those that are being answered or wait for it: clients that are about to ask, and `/health`.
+/// With the default of the others, all fit a limit of 256 open files.
+const MORE_CONNECTIONS: usize = 64;
 
 /// A model for embeddings, and what it is called.
 type Embedding = (String, Arc<Mutex<Embedder>>);
@@ -78,10 +91,11 @@ fn main() -> ExitCode {
 }
 
 async fn serve(args: Args) -> anyhow::Result<()> {
+    let key = args.access.key(args.host)?;
     // The smaller one first: the other takes what is left.
     let isolation = if args.isolated {
-        let worker = WorkerProcess::own_executable().on_death(OnDeath::Resume { attempts: 2 });
-        Isolation::Process(worker)
+        let worker = WorkerProcess::own_executable().timeout(Duration::from_secs(args.silent));
+        Isolation::Process(worker.on_death(OnDeath::Resume { attempts: 2 }))
     } else {
         Isolation::None
     };
@@ -104,17 +118,24 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     let models = Json(api.models(embedding.as_ref().map(|it| &*it.0).as_slice()));
     let chat = {
         let api = api.clone();
-        move |Body(body): Body| answer(move || api.chat(&body))
+        move |body| answer(body, move |body| api.chat(body))
     };
-    let complete = move |Body(body): Body| answer(move || api.complete(&body));
+    let complete = move |body| answer(body, move |body| api.complete(body));
+    let most = engine.capacity() + MORE_CONNECTIONS;
     let health = async move || Json(json!({"status": "ok", "engine": engine.metrics()}));
     let routes = Router::new()
         .route("/v1/chat/completions", post(chat))
         .route("/v1/completions", post(complete))
         .route("/v1/embeddings", post(move |body| embed(embedding, body)))
         .route("/v1/models", get(async move || models))
-        .route("/health", get(health));
-    http::serve(routes, args.host, args.port, Duration::from_secs(30)).await
+        .route("/health", get(health))
+        .fallback(async || failed(StatusCode::NOT_FOUND, "there is nothing at this path"))
+        .method_not_allowed_fallback(async || {
+            failed(StatusCode::METHOD_NOT_ALLOWED, "this path takes another method")
+        });
+    let routes = args.access.guard(routes, key);
+    let address = SocketAddr::new(args.host, args.port);
+    http::serve(address, routes, most, Duration::from_secs(30)).await
 }
 
 /// With the pooling that the model names, or the mean.
@@ -135,20 +156,24 @@ fn name_of(path: &Path) -> String {
 
 /// Dropping the response, as happens when the client has gone, cancels the answer.
 async fn answer(
-    read: impl FnOnce() -> Result<Completion, ApiError> + Send + 'static,
+    body: Body,
+    read: impl FnOnce(&[u8]) -> Result<Completion, ApiError> + Send + 'static,
 ) -> Result<Response, Failed> {
-    let completion = http::blocking(read).await?;
+    let (completion, under_way) = http::read(body, read).await?;
+    under_way.is_answered();
     Ok(match completion.is_stream() {
         true => http::events(completion).into_response(),
         false => Json(completion.response().await?).into_response(),
     })
 }
 
-async fn embed(loaded: Option<Embedding>, Body(body): Body) -> Result<Json<Value>, Failed> {
+async fn embed(loaded: Option<Embedding>, body: Body) -> Result<Json<Value>, Failed> {
     let none = || ApiError::new(404, "no model for embeddings: start with `--embed`");
     let (name, embedder) = loaded.ok_or_else(none)?;
-    let request = EmbeddingRequest::read(&body, &name)?;
+    let read = move |body: &[u8]| EmbeddingRequest::read(body, &name);
+    let (request, under_way) = http::read(body, read).await?;
     // In the order of their coming; who leaves meanwhile is not computed.
     let mut embedder = embedder.lock_owned().await;
+    under_way.is_answered();
     Ok(Json(http::blocking(move || request.answer(&mut embedder)).await?))
 }

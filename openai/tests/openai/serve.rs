@@ -97,17 +97,9 @@ fn what_it_refuses_it_refuses_in_the_api_s_shape() {
     assert_eq!(error(server.get(CHAT)), plain(405));
     assert_eq!(error(server.post("/v1/embeddings", "{}")), plain(404), "none is loaded");
 
-    let raw = |head: &str| {
-        use std::io::Write;
-        let mut stream = std::net::TcpStream::connect(&server.address).unwrap();
-        stream.write_all(head.as_bytes()).unwrap();
-        rest(&stream)
-    };
     // What a page of another site can have a browser send.
     let form = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/plain\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}";
-    assert!(raw(form).starts_with("HTTP/1.1 415"));
-    let rebound = "GET /v1/models HTTP/1.1\r\nhost: evil.example:80\r\nconnection: close\r\n\r\n";
-    assert!(raw(rebound).starts_with("HTTP/1.1 403"));
+    assert!(rest(&server.connected(form)).starts_with("HTTP/1.1 415"));
     assert_eq!(server.engine()["generated_tokens"], 0);
 }
 
@@ -187,5 +179,7 @@ fn what_it_cannot_begin_with_is_one_line() {
     serve.fails(&["--port", "65536"], 2, "65536");
     serve.fails(&["--host", "somewhere"], 2, "somewhere");
     serve.fails(&["--at-once", "0"], 2, "at-once");
-    serve.fails(&["--host", "192.0.2.1", "--port", "0"], 1, "192.0.2.1");
+    serve.fails(&["--host", "192.0.2.1", "--port", "0", "--without-key"], 1, "192.0.2.1");
+    serve.fails(&["--host", "0.0.0.0", "--port", "0"], 1, "--api-key-file");
+    serve.fails(&["--api-key-file", "nothing.key"], 1, "nothing.key");
 }

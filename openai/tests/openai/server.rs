@@ -7,6 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use serde_json::Value;
+use tempfile::NamedTempFile;
 
 use crate::program::Program;
 
@@ -21,25 +22,58 @@ pub(crate) struct Server {
     child: Child,
     /// `127.0.0.1:12345`.
     pub(crate) address: String,
+    /// What it says on stderr.
+    said: NamedTempFile,
 }
 
 impl Server {
     /// On a free port, with the demo model, a template, and one thread: beside other tests two would
     /// wait for each other.
     pub(crate) fn start(args: &[&str]) -> Self {
-        let mut child = Command::new(Program("serve").executable())
+        Self::run(Command::new(Program("serve").executable()), args)
+    }
+
+    /// Where a process may have so many files and connections open as where it may have fewest.
+    #[cfg(unix)]
+    pub(crate) fn start_with_few_files(args: &[&str]) -> Self {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "ulimit -n 256; exec \"$0\" \"$@\""]);
+        shell.arg(Program("serve").executable());
+        Self::run(shell, args)
+    }
+
+    fn run(mut serve: Command, args: &[&str]) -> Self {
+        let said = NamedTempFile::new().expect("a temporary file");
+        let mut child = serve
             .args(["--port", "0", "--template", "chatml", "--threads", "1"])
             .args(args)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
+            .stderr(said.reopen().expect("a handle"))
             .spawn()
             .expect("the example starts");
         let mut line = String::new();
         let stdout = child.stdout.as_mut().expect("piped");
         BufReader::new(stdout).read_line(&mut line).expect("text");
+        let mut server = Self { child, address: String::new(), said };
         let address = line.trim_end().strip_prefix("listening on http://");
-        let address = address.unwrap_or_else(|| panic!("{line:?}")).to_owned();
-        Self { child, address }
+        server.address = address.unwrap_or_else(|| panic!("{line:?}{}", server.said())).to_owned();
+        server
+    }
+
+    /// What it has said on stderr so far: a line for each request.
+    pub(crate) fn said(&self) -> String {
+        std::fs::read_to_string(&self.said).expect("text")
+    }
+
+    /// The most memory that it has held so far, in bytes.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn peak(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()));
+        let status = status.expect("it runs");
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let kib = peak.and_then(|it| it.trim().strip_suffix(" kB")).expect("in KiB");
+        kib.parse::<u64>().expect("a number") << 10
     }
 
     pub(crate) fn url(&self, path: &str) -> String {
@@ -58,17 +92,26 @@ impl Server {
         read(agent().get(self.url(path)).call().expect("an answer"))
     }
 
-    /// A connection that has sent a request and read nothing.
-    pub(crate) fn sent(&self, path: &str, body: &str) -> TcpStream {
+    /// A connection that has sent these bytes.
+    pub(crate) fn connected(&self, bytes: &str) -> TcpStream {
         let mut stream = TcpStream::connect(&self.address).expect("it listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-        let request = format!(
+        stream.write_all(bytes.as_bytes()).expect("it reads");
+        stream
+    }
+
+    /// What a request of these lines of a head is answered with.
+    pub(crate) fn raw(&self, lines: &[&str]) -> String {
+        rest(&self.connected(&format!("{}\r\nconnection: close\r\n\r\n", lines.join("\r\n"))))
+    }
+
+    /// A connection that has sent a request and read nothing.
+    pub(crate) fn sent(&self, path: &str, body: &str) -> TcpStream {
+        self.connected(&format!(
             "POST {path} HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
             self.address,
             body.len(),
-        );
-        stream.write_all(request.as_bytes()).expect("it reads");
-        stream
+        ))
     }
 
     /// What the engine is at: `running`, `queued`, `generated_tokens`, `suspended`.

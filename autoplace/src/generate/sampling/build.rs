@@ -1,5 +1,6 @@
 //! The chain that sampling parameters make.
 
+use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 use llama_sys::{Model, Sampler, SamplerChain, Token};
@@ -11,15 +12,12 @@ use crate::generate::Error;
 const MIROSTAT_M: u32 = 100;
 
 impl Sampling {
-    /// Builds the chain as llama.cpp's programs do (common/sampling.cpp, common_sampler_init): biases, the samplers in
-    /// the order that was asked for, and the one that chooses. [`Sampler::seed`] tells the seed in use.
+    /// Builds the chain as llama.cpp's programs do (common/sampling.cpp, common_sampler_init), but for the biases,
+    /// which come before it: the samplers in the order that was asked for, and the one that chooses.
+    /// [`Sampler::seed`] tells the seed in use.
     pub(crate) fn sampler(&self, model: &Model) -> Result<Sampler, Error> {
         self.check_ranges(model)?;
         let mut chain = Sampler::chain(model)?;
-        let biases = self.biases(model)?;
-        if !biases.is_empty() {
-            chain = chain.logit_bias(&biases)?;
-        }
         let seed = self.seed.unwrap_or_else(random_seed);
         let is_greedy = self.temperature == 0.0;
         match self.mirostat {
@@ -142,16 +140,32 @@ impl Sampling {
         Ok(())
     }
 
-    /// What is added to single logits, the tokens among them that the model's makers want never to be chosen.
-    fn biases(&self, model: &Model) -> Result<Vec<(Token, f32)>, Error> {
+    /// What is added to single logits before the chain, by the token; negative infinity for those that the model's
+    /// makers want never to be chosen.
+    ///
+    /// llama.cpp's own sampler for this looks through all biases for each candidate of a constrained text
+    /// (llama-sampler.cpp, llama_sampler_logit_bias_apply). In the order of the tokens, each is looked at once.
+    pub(crate) fn biases(&self, model: &Model) -> Result<BTreeMap<Token, f32>, Error> {
         let vocab = model.vocab();
-        let mut biases = self.logit_bias.clone();
+        let mut list = self.logit_bias.clone();
         for (text, bias) in &self.logit_bias_text {
             match vocab.tokenize(text, false, true)?[..] {
-                [token] => biases.push((token, *bias)),
+                [token] => list.push((token, *bias)),
                 ref tokens => {
                     return Err(Error::NotOneToken { text: text.clone(), tokens: tokens.len() });
                 }
+            }
+        }
+        // Refuses what is no token, and no bias.
+        drop(Sampler::chain(model)?.logit_bias(&list)?);
+        let mut biases = BTreeMap::new();
+        for (token, bias) in list {
+            if biases.insert(token, bias).is_some() {
+                return Err(Error::Native(llama_sys::Error::InvalidParameter {
+                    name: "logit_bias",
+                    value: token.to_string(),
+                    reason: "one bias for each token".into(),
+                }));
             }
         }
         let suppressed = vocab.suppressed().iter().copied();

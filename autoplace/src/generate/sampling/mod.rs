@@ -69,8 +69,8 @@ pub struct Sampling {
     pub adaptive_target: f32,
     /// How long adaptive-p remembers, 0.0 to 0.99. Default 0.9.
     pub adaptive_decay: f32,
-    /// Is added to the logits of these tokens. A million either way is the most; -1000.0 forbids a token as long as
-    /// there is another.
+    /// Is added to the logits of these tokens, each of which is named once. A million either way is the most; -1000.0
+    /// forbids a token as long as there is another.
     pub logit_bias: Vec<(Token, f32)>,
     /// The same by text, which must be one token. Control tokens are written out.
     pub logit_bias_text: Vec<(String, f32)>,

@@ -1,0 +1,182 @@
+//! Connections, as many as there may be, and a line for each request that came by one.
+
+use std::convert::Infallible;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::http::{Method, Request, Response};
+use hyper::body::{Frame, Incoming, SizeHint};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use jiff::Timestamp;
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio::sync::Notify;
+use tower::ServiceExt;
+
+/// A client has so long to send the head of a request, from its connection or its last request on.
+const LONGEST_HEAD: Duration = Duration::from_secs(10);
+/// Bytes of the head of a request.
+const LARGEST_HEAD: usize = 64 << 10;
+
+/// One of them.
+pub(crate) struct Connection {
+    peer: SocketAddr,
+    /// Whether the engine works for it: before and after that it can be closed for others.
+    pub(crate) is_answered: AtomicBool,
+    closes: Notify,
+}
+
+/// Takes connections until `stop`, then lets requests finish. Of more than `most` at once, the oldest is closed that
+/// is not being answered, so that nobody keeps others out by saying nothing; where all are, a new one is turned away.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    routes: Router,
+    most: usize,
+    stop: impl Future<Output = ()>,
+) {
+    let open = Arc::new(Mutex::new(Vec::<Arc<Connection>>::new()));
+    let shutdown = GracefulShutdown::new();
+    let mut stop = pin!(stop);
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = &mut stop => break,
+        };
+        let (stream, peer) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tell(&format!("cannot take a connection: {error}"));
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        let connection = Connection { peer, is_answered: false.into(), closes: Notify::new() };
+        let connection = Arc::new(connection);
+        {
+            let mut open = open.lock().unwrap_or_else(PoisonError::into_inner);
+            if open.len() >= most {
+                let is_idle = |it: &Arc<Connection>| !it.is_answered.load(Ordering::Relaxed);
+                let Some(oldest) = open.iter().position(is_idle) else {
+                    continue;
+                };
+                open.remove(oldest).closes.notify_one();
+            }
+            open.push(Arc::clone(&connection));
+        }
+        // Each token is sent when it comes.
+        let _ = stream.set_nodelay(true);
+        let (of, routes) = (Arc::clone(&connection), routes.clone());
+        let service = service_fn(move |request| answer(routes.clone(), request, Arc::clone(&of)));
+        let spoken = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(LONGEST_HEAD)
+            .max_buf_size(LARGEST_HEAD)
+            .serve_connection(TokioIo::new(stream), service);
+        let spoken = shutdown.watch(spoken);
+        let open = Arc::clone(&open);
+        tokio::spawn(async move {
+            tokio::select! {
+                // A client that breaks off is no news: its requests have their lines.
+                _ = spoken => {}
+                () = connection.closes.notified() => {}
+            }
+            let mut open = open.lock().unwrap_or_else(PoisonError::into_inner);
+            open.retain(|it| !Arc::ptr_eq(it, &connection));
+        });
+    }
+    drop(listener);
+    shutdown.shutdown().await;
+}
+
+async fn answer(
+    routes: Router,
+    request: Request<Incoming>,
+    connection: Arc<Connection>,
+) -> Result<Response<Answer>, Infallible> {
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let mut line = Line {
+        time: Timestamp::now(),
+        begun: Instant::now(),
+        connection: Arc::clone(&connection),
+        method,
+        path,
+        status: None,
+        bytes: 0,
+    };
+    let mut request = request.map(Body::new);
+    request.extensions_mut().insert(connection);
+    let response = routes.oneshot(request).await?;
+    line.status = Some(response.status().as_u16());
+    Ok(response.map(|body| Answer { body, line }))
+}
+
+/// A line of the access log: never what was asked or answered, nor a key. It is written when the answer has ended, or
+/// its client has gone.
+struct Line {
+    time: Timestamp,
+    begun: Instant,
+    connection: Arc<Connection>,
+    method: Method,
+    path: String,
+    /// `None`: the client went before there was one.
+    status: Option<u16>,
+    /// Of the answer's body.
+    bytes: usize,
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        self.connection.is_answered.store(false, Ordering::Relaxed);
+        let line = json!({
+            "time": self.time.to_string(), "peer": self.connection.peer.to_string(),
+            "method": self.method.as_str(), "path": self.path, "status": self.status,
+            "bytes": self.bytes, "ms": self.begun.elapsed().as_millis() as u64,
+        });
+        tell(&line.to_string());
+    }
+}
+
+/// A server goes on when nobody reads what it says.
+fn tell(line: &str) {
+    let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
+}
+
+/// The body of a response, with the line that tells of it.
+struct Answer {
+    body: Body,
+    line: Line,
+}
+
+impl hyper::body::Body for Answer {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
+        if let Some(Ok(frame)) = &frame {
+            self.line.bytes += frame.data_ref().map_or(0, Bytes::len);
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

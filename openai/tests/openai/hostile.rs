@@ -1,0 +1,172 @@
+//! The example `serve` among strangers: what each of them can take of it, and who gets in at all. `cargo xtask
+//! attack` does the same at full size, with figures.
+
+use std::time::Duration;
+
+use crate::server::{FILE, PATIENCE, Server, rest};
+use serde_json::{Value, json};
+
+const CHAT: &str = "/v1/chat/completions";
+const TEXT: &str = "/v1/completions";
+
+#[test]
+#[cfg(unix)]
+fn clients_that_say_nothing_keep_nobody_out() {
+    let server = Server::start_with_few_files(&["--ctx", "512"]);
+    let half_head = "GET /health HTTP/1.1\r\nho";
+    let half_body = format!(
+        "POST {TEXT} HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\ncontent-length: 16777216\r\n\r\n{{\"prompt",
+        server.address
+    );
+    for half in [half_head, half_body.as_str()] {
+        let waiting: Vec<_> = (0..300).map(|_| server.connected(half)).collect();
+        assert_eq!(server.get("/health").0, 200);
+        assert_eq!(server.post(TEXT, r#"{"prompt": "a", "max_tokens": 1}"#).0, 200);
+        // What waited longest has made room.
+        let mut byte = [0];
+        assert!(!matches!(std::io::Read::read(&mut &waiting[0], &mut byte), Ok(1)));
+    }
+}
+
+#[test]
+fn a_head_that_does_not_end_is_not_waited_for() {
+    let server = Server::start(&["--ctx", "512"]);
+    assert_eq!(rest(&server.connected("GET /health HTTP/1.1\r\nho")), "");
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_request_takes_a_small_multiple_of_its_body() {
+    let server = Server::start(&["--ctx", "512", "--embed", FILE]);
+    let bytes = (16 << 20) - 1000;
+    let bomb = format!("[{}0]", "{\"\":0},".repeat(bytes / 7));
+    let text = "a".repeat(bytes);
+    assert_eq!(server.post(TEXT, r#"{"prompt": "a", "max_tokens": 1}"#).0, 200);
+    let before = server.peak();
+    let messages = r#"[{"role": "user", "content": "a"}]"#;
+    for (path, body, status, param) in [
+        (TEXT, format!(r#"{{"prompt": "a", "max_tokens": 1, "x": {bomb}}}"#), 200, None),
+        (CHAT, format!(r#"{{"messages": {bomb}}}"#), 400, Some("messages[0]")),
+        (CHAT, format!(r#"{{"messages": {messages}, "tools": {bomb}}}"#), 400, Some("tools")),
+        (TEXT, format!(r#"{{"prompt": "a", "json_schema": {bomb}}}"#), 400, Some("json_schema")),
+        (TEXT, format!(r#"{{"prompt": {bomb}}}"#), 400, Some("prompt[0]")),
+        ("/v1/embeddings", format!(r#"{{"input": {bomb}}}"#), 400, Some("input[0]")),
+        // Its tokens would take much more than the text.
+        (TEXT, format!(r#"{{"prompt": "{text}"}}"#), 400, Some("prompt")),
+        ("/v1/embeddings", format!(r#"{{"input": "{text}"}}"#), 400, Some("input[0]")),
+        (
+            CHAT,
+            format!(r#"{{"messages": [{{"role": "user", "content": "{text}"}}]}}"#),
+            400,
+            Some("messages"),
+        ),
+    ] {
+        let (answered, answer) = server.post(path, &body);
+        assert_eq!((answered, answer["error"]["param"].as_str()), (status, param), "{answer}");
+    }
+    let taken = server.peak() - before;
+    assert!(taken < 10 * bytes as u64, "{} MiB", taken >> 20);
+}
+
+#[test]
+fn biases_are_few_and_each_token_has_one() {
+    let server = Server::start(&["--ctx", "512"]);
+    let ask = |biases: &str| {
+        let grammar = r#""root ::= [a-z]{3}""#;
+        let body =
+            format!(r#"{{"prompt": "a", "grammar": {grammar}, "logit_bias": {{{biases}}}}}"#);
+        let (status, mut answer) = server.post(TEXT, &body);
+        (status, answer["error"]["param"].take())
+    };
+    let many = |count: usize, name: &dyn Fn(usize) -> String| {
+        let biases: Vec<String> = (0..count).map(|it| format!("\"{}\": 1", name(it))).collect();
+        biases.join(",")
+    };
+    assert_eq!(ask(&many(1024, &|it| it.to_string())), (200, Value::Null));
+    assert_eq!(ask(&many(160_000, &|it| it.to_string())), (400, json!("logit_bias")));
+    assert_eq!(ask("\"7\": 1, \"7\": 2"), (400, json!("logit_bias")));
+    assert_eq!(ask(&many(4000, &|it| "0".repeat(it) + "7")), (400, json!("logit_bias")));
+}
+
+#[test]
+fn who_has_no_key_gets_no_further_than_health() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("key");
+    std::fs::write(&file, "sesame\n").unwrap();
+    let server = Server::start(&["--ctx", "512", "--api-key-file", file.to_str().unwrap()]);
+    assert_eq!(server.get("/health").0, 200);
+    let models = |authorization: &str| {
+        server.raw(&["GET /v1/models HTTP/1.1", "host: localhost", authorization])
+    };
+    assert!(models("authorization: Bearer sesame").starts_with("HTTP/1.1 200"));
+    for wrong in
+        ["x: y", "authorization: Bearer sesamf", "authorization: Bearer ", "authorization: sesame"]
+    {
+        let refused = models(wrong);
+        assert!(refused.starts_with("HTTP/1.1 401"), "{wrong}: {refused}");
+        assert!(refused.contains("www-authenticate: Bearer") && refused.contains("\"error\""));
+    }
+    assert_eq!(server.post(TEXT, "{}").0, 401);
+    assert_eq!(server.get("/v1/nothing").0, 401);
+    assert!(!server.said().contains("sesam"));
+}
+
+#[test]
+fn pages_of_other_sites_are_turned_away_on_any_address() {
+    let args =
+        ["--ctx", "512", "--host", "0.0.0.0", "--without-key", "--allow-host", "Box.example"];
+    let mut server =
+        Server::start(&[&args[..], &["--allow-origin", "https://chat.example"]].concat());
+    let port = server.address.split_once(':').unwrap().1.to_owned();
+    server.address = format!("127.0.0.1:{port}");
+    let asked = |lines: &[&str]| server.raw(&[&["GET /v1/models HTTP/1.1"], lines].concat());
+    for (lines, status) in [
+        (&["host: evil.example"][..], 403),
+        (&["host: evil.example:8080"], 403),
+        (&["host: localhost.evil.example"], 403),
+        (&["host: 192.0.2.1:8080"], 200),
+        (&["host: [::1]"], 200),
+        (&["host: LOCALHOST:1"], 200),
+        (&["host: box.example:8080"], 200),
+        (&["host: localhost", "origin: https://evil.example"], 403),
+        (&["host: localhost", "origin: null"], 403),
+        (&["host: localhost", "origin: https://chat.example"], 200),
+    ] {
+        let answer = asked(lines);
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{lines:?}: {answer}");
+    }
+    let preflight = server.raw(&[
+        "OPTIONS /v1/completions HTTP/1.1",
+        "host: localhost",
+        "origin: https://chat.example",
+        "access-control-request-method: POST",
+    ]);
+    assert!(preflight.starts_with("HTTP/1.1 200"), "{preflight}");
+    assert!(preflight.contains("access-control-allow-origin: https://chat.example"), "{preflight}");
+}
+
+#[test]
+fn each_request_is_a_line_that_says_nothing_of_what_was_said() {
+    let server = Server::start(&["--ctx", "512"]);
+    let body = json!({"prompt": "mellon", "max_tokens": 1, "echo": true}).to_string();
+    assert_eq!(server.post(&format!("{TEXT}?key=mellon"), &body).0, 200);
+    assert_eq!(server.post(CHAT, "mellon").0, 400);
+    for _ in 0..PATIENCE.as_millis() / 10 {
+        // A line comes after its answer.
+        if server.said().lines().count() == 2 {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let said = server.said();
+    let lines: Vec<Value> = said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let of = |line: &Value| json!([line["method"], line["path"], line["status"]]);
+    let expected = [json!(["POST", TEXT, 200]), json!(["POST", CHAT, 400])];
+    assert_eq!(lines.iter().map(of).collect::<Vec<_>>(), expected);
+    for line in &lines {
+        assert!(line["bytes"].as_u64() > Some(0) && line["ms"].is_u64(), "{line}");
+        assert!(line["peer"].as_str().unwrap().starts_with("127.0.0.1:"), "{line}");
+        assert!(line["time"].as_str().unwrap().ends_with('Z'), "{line}");
+    }
+    assert!(!said.contains("mellon"), "{said}");
+}

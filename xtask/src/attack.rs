@@ -1,0 +1,327 @@
+//! `attack`: what hostile clients can take of the example `serve`, and whether others are answered meanwhile. A table
+//! in Markdown; `openai/tests/openai/hostile.rs` holds the same in small.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::setup;
+use crate::workspace::{Workspace, output, run};
+
+/// How long an answer is waited for.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Bytes of a body that is just not refused for its size.
+const LARGEST: usize = (16 << 20) - 1000;
+const TEXT: &str = "/v1/completions";
+
+struct Attack {
+    name: &'static str,
+    /// MiB of memory that it may take beyond what the server holds while it idles.
+    most: u64,
+    /// The statuses of answers that may be; none where nothing is asked to the end.
+    answers: &'static [&'static str],
+    is_isolated: bool,
+    run: fn(&Server) -> Vec<String>,
+}
+
+const ATTACKS: &[Attack] = &[
+    Attack {
+        name: "a GBNF grammar of 258 KB: classes of many ranges, repeated; 8 tokens",
+        most: 256,
+        answers: &["400", "200"],
+        is_isolated: false,
+        run: |server| {
+            let ranges: String = (0..100)
+                .map(|it| format!("\\u{:04x}-\\u{:04x}", 256 + 4 * it, 258 + 4 * it))
+                .collect();
+            let class = format!("[{ranges}]{{1,100}} ");
+            let grammar = format!("root ::= {}", class.repeat((258_000) / class.len()));
+            let grammar = grammar.replace('\\', "\\\\");
+            vec![server.post(
+                TEXT,
+                &format!(r#"{{"prompt": "a", "max_tokens": 8, "grammar": "{grammar}"}}"#),
+            )]
+        },
+    },
+    Attack {
+        name: "a body of 16 MiB of `{\"\":0},` that nobody reads",
+        most: 64,
+        answers: &["200"],
+        is_isolated: false,
+        run: |server| vec![server.post(TEXT, &objects("x", LARGEST))],
+    },
+    Attack {
+        name: "eight of them at once",
+        most: 256,
+        answers: &["200", "503"],
+        is_isolated: false,
+        run: |server| at_once(8, || server.post(TEXT, &objects("x", LARGEST))),
+    },
+    Attack {
+        name: "the same as a JSON schema",
+        most: 64,
+        answers: &["400"],
+        is_isolated: false,
+        run: |server| vec![server.post(TEXT, &objects("json_schema", LARGEST))],
+    },
+    Attack {
+        name: "eight chats at once, each with the most objects that its tools may have",
+        most: 256,
+        answers: &["200", "400"],
+        is_isolated: false,
+        run: |server| {
+            let objects = "{\"\":0},".repeat(16_000);
+            let tools = format!(
+                r#"[{{"type": "function", "function": {{"name": "f", "parameters": {{"enum": [{objects}0]}}}}}}]"#
+            );
+            let body = format!(
+                r#"{{"messages": [{{"role": "user", "content": "a"}}], "max_tokens": 1, "tools": {tools}}}"#
+            );
+            at_once(8, || server.post("/v1/chat/completions", &body))
+        },
+    },
+    Attack {
+        name: "a prompt of 16 MiB",
+        most: 96,
+        answers: &["400"],
+        is_isolated: false,
+        run: |server| {
+            vec![server.post(TEXT, &format!(r#"{{"prompt": "{}"}}"#, "a".repeat(LARGEST)))]
+        },
+    },
+    Attack {
+        name: "160,000 entries of `logit_bias`, with a grammar; 8 tokens",
+        most: 64,
+        answers: &["400"],
+        is_isolated: false,
+        run: |server| {
+            // The demo model has 1024 tokens: by several names each.
+            let biases =
+                (0..160_000).map(|it| format!("\"{}{}\": 1", "0".repeat(it / 1024), it % 1024));
+            let biases: Vec<String> = biases.collect();
+            let grammar = r#""root ::= [a-z]{100}""#;
+            vec![server.post(
+                TEXT,
+                &format!(r#"{{"prompt": "a", "max_tokens": 8, "grammar": {grammar}, "logit_bias": {{{}}}}}"#, biases.join(",")),
+            )]
+        },
+    },
+    Attack {
+        name: "300 halves of heads, of 256 open files",
+        most: 64,
+        answers: &[],
+        is_isolated: false,
+        run: |server| held(server, 300, "GET /health HTTP/1.1\r\nho"),
+    },
+    Attack {
+        name: "256 halves of bodies, of 256 open files",
+        most: 64,
+        answers: &[],
+        is_isolated: false,
+        run: |server| held(server, 256, &format!("{}{{\"prompt", server.head(TEXT, LARGEST))),
+    },
+    Attack {
+        name: "the name of a stranger (DNS rebinding)",
+        most: 64,
+        answers: &["403"],
+        is_isolated: false,
+        run: |server| {
+            vec![
+                server.sent(
+                    "GET /v1/models HTTP/1.1\r\nhost: evil.example\r\nconnection: close\r\n\r\n",
+                ),
+            ]
+        },
+    },
+    Attack {
+        name: "a worker that was stopped (SIGSTOP), and given up after 5 s",
+        most: 64,
+        answers: &["200"],
+        is_isolated: true,
+        run: |server| {
+            server.stop_worker();
+            vec![server.post(TEXT, r#"{"prompt": "a", "max_tokens": 8}"#)]
+        },
+    },
+];
+
+/// Attacks the example, or another program that takes its arguments. Fails where a bound is broken: of memory, or of
+/// what is answered. Never of time.
+pub(crate) fn attack(workspace: &Workspace, arguments: &[String]) -> Result<()> {
+    if !cfg!(target_os = "linux") {
+        bail!("what a process holds is read from /proc: Linux only");
+    }
+    let serve = match arguments {
+        [] => {
+            setup::native()?;
+            run(&mut workspace.cargo(&["build", "--workspace", "--examples"]))?;
+            workspace.target.join("debug/examples/serve")
+        }
+        [serve] => PathBuf::from(serve),
+        _ => bail!("usage: cargo xtask attack [PROGRAM]"),
+    };
+    println!("| attack | memory beyond idle | at most | answered | after | `/health` after |");
+    println!("|---|--:|--:|---|--:|--:|");
+    let mut broken = Vec::new();
+    for attack in ATTACKS {
+        let server = Server::start(&serve, attack.is_isolated)?;
+        // All that the first answer brings with it.
+        server.post(TEXT, r#"{"prompt": "a", "max_tokens": 1, "grammar": "root ::= [a-z]{9}"}"#);
+        let idle = server.peak()?;
+        let begin = Instant::now();
+        let (answers, after, health) = thread::scope(|scope| {
+            let attacker = scope.spawn(|| ((attack.run)(&server), begin.elapsed()));
+            let mut slowest = Duration::ZERO;
+            let mut is_well = true;
+            loop {
+                let asked = Instant::now();
+                is_well &= server.sent(&server.health()) == "200";
+                slowest = slowest.max(asked.elapsed());
+                if attacker.is_finished() {
+                    break;
+                }
+                thread::sleep(Duration::from_millis(50));
+            }
+            let (answers, after) = attacker.join().unwrap_or_default();
+            (answers, after, is_well.then_some(slowest))
+        });
+        let taken = (server.peak()? - idle) >> 10;
+        let mut said = answers.clone();
+        said.dedup();
+        println!(
+            "| {} | {taken} MiB | {} MiB | {} | {} | {} |",
+            attack.name,
+            attack.most,
+            if said.is_empty() { "-".to_owned() } else { said.join(", ") },
+            seconds(after),
+            health.map_or("never".to_owned(), seconds)
+        );
+        let is_expected = |answer: &String| attack.answers.contains(&answer.as_str());
+        let is_held = taken <= attack.most && health.is_some() && answers.iter().all(is_expected);
+        if !is_held || answers.is_empty() != attack.answers.is_empty() {
+            broken.push(attack.name);
+        }
+    }
+    if broken.is_empty() {
+        return Ok(());
+    }
+    bail!("the bounds of these are broken:\n{}", broken.join("\n"));
+}
+
+fn seconds(time: Duration) -> String {
+    format!("{:.2} s", time.as_secs_f64())
+}
+
+/// A request with a parameter that is a list of objects, so many bytes in all.
+fn objects(name: &str, bytes: usize) -> String {
+    let objects = "{\"\":0},".repeat((bytes - 100) / 7);
+    format!(r#"{{"prompt": "a", "max_tokens": 1, "{name}": [{objects}0]}}"#)
+}
+
+fn at_once(count: usize, ask: impl Fn() -> String + Sync) -> Vec<String> {
+    thread::scope(|scope| {
+        let asking: Vec<_> = (0..count).map(|_| scope.spawn(&ask)).collect();
+        let mut answers: Vec<String> =
+            asking.into_iter().map(|it| it.join().unwrap_or_default()).collect();
+        answers.sort();
+        answers
+    })
+}
+
+/// Connections that send this and no more, for as long as it takes to see whether others are answered.
+fn held(server: &Server, count: usize, bytes: &str) -> Vec<String> {
+    let held: Vec<_> = (0..count).map(|_| server.connected(bytes)).collect();
+    thread::sleep(Duration::from_secs(5));
+    drop(held);
+    Vec::new()
+}
+
+struct Server {
+    child: Child,
+    address: String,
+}
+
+impl Server {
+    /// On the demo model, with few open files to have.
+    fn start(serve: &Path, is_isolated: bool) -> Result<Self> {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "ulimit -n 256; exec \"$0\" \"$@\""]).arg(serve);
+        shell.args(["--port", "0", "--template", "chatml", "--ctx", "512"]);
+        if is_isolated {
+            shell.args(["--isolated", "--silent", "5"]);
+        }
+        let pipes = shell.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = pipes.spawn().context("cannot start `sh`")?;
+        let mut line = String::new();
+        let stdout = child.stdout.as_mut().context("piped")?;
+        BufReader::new(stdout).read_line(&mut line)?;
+        let address = line.trim_end().strip_prefix("listening on http://").map(str::to_owned);
+        let server = Self { child, address: address.unwrap_or_default() };
+        if server.address.is_empty() {
+            bail!("{} does not start", serve.display());
+        }
+        Ok(server)
+    }
+
+    fn health(&self) -> String {
+        format!("GET /health HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n\r\n", self.address)
+    }
+
+    fn head(&self, path: &str, bytes: usize) -> String {
+        let address = &self.address;
+        format!(
+            "POST {path} HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\ncontent-length: {bytes}\r\n\
+             connection: close\r\n\r\n"
+        )
+    }
+
+    fn post(&self, path: &str, body: &str) -> String {
+        self.sent(&(self.head(path, body.len()) + body))
+    }
+
+    fn connected(&self, bytes: &str) -> Option<TcpStream> {
+        let mut stream = TcpStream::connect(&self.address).ok()?;
+        stream.set_read_timeout(Some(PATIENCE)).ok()?;
+        // What is refused before it has come in full is answered all the same.
+        let _ = stream.write_all(bytes.as_bytes());
+        Some(stream)
+    }
+
+    /// The status of what these bytes are answered with.
+    fn sent(&self, bytes: &str) -> String {
+        let mut status = [0; 12];
+        let read = self.connected(bytes).map(|mut it| it.read_exact(&mut status));
+        match read {
+            Some(Ok(())) => String::from_utf8_lossy(&status[9..]).into_owned(),
+            _ => "no answer".to_owned(),
+        }
+    }
+
+    /// KiB that it has held at most.
+    fn peak(&self) -> Result<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let kib = peak.and_then(|it| it.trim().strip_suffix(" kB")).context("VmHWM in kB")?;
+        Ok(kib.parse()?)
+    }
+
+    fn stop_worker(&self) {
+        let id = self.child.id();
+        let workers = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children"));
+        for worker in workers.unwrap_or_default().split_whitespace() {
+            let _ = output(Command::new("kill").args(["-STOP", worker]));
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
