@@ -51,13 +51,15 @@ fn tests(text: &str) -> Vec<&str> {
     text.split('`').filter(|it| it.contains(".rs::") && !it.contains(' ')).collect()
 }
 
-/// Whether it is a function of that file with the attribute of a test, which every run of the tests runs.
+/// Whether it is a function of that file with the attribute of a test, which every run of the tests runs, or named in the
+/// table of a test that has no harness.
 fn is_test(test: &str, read: &dyn Fn(&str) -> String) -> bool {
     let (file, name) = test.split_once("::").unwrap_or_default();
     let text = read(file);
     let before = text.split_once(&format!("fn {name}(")).map(|(before, _)| before);
     let attributes = before.and_then(|before| before.rsplit_once("#[test]"));
     attributes.is_some_and(|(_, rest)| !rest.contains("fn ") && !rest.contains("#[ignore"))
+        || text.contains(&format!("(\"{name}\", "))
 }
 
 /// A text on one line.
@@ -72,7 +74,9 @@ mod tests {
     fn read(file: &str) -> String {
         let text = match file {
             "a.md" => "It never\nfails.",
-            "b.rs" => "#[test]\nfn one() {}\nfn two() {}\n#[test]\n#[ignore]\nfn long() {}",
+            "b.rs" => {
+                "#[test]\nfn one() {}\nfn two() {}\n#[test]\n#[ignore]\nfn long() {}\n(\"row\", two),"
+            }
             _ => "",
         };
         text.to_owned()
@@ -93,8 +97,8 @@ mod tests {
     #[test]
     fn a_test_is_a_function_with_the_attribute() {
         assert_eq!(tests("`a b.rs::c`, `b.rs::one`, `b.rs`"), ["b.rs::one"]);
-        let found = ["b.rs::one", "b.rs::two", "b.rs::long", "b.rs::no", "c.rs::one"]
+        let found = ["b.rs::one", "b.rs::row", "b.rs::two", "b.rs::long", "b.rs::no", "c.rs::one"]
             .map(|it| is_test(it, &read));
-        assert_eq!(found, [true, false, false, false, false]);
+        assert_eq!(found, [true, true, false, false, false, false]);
     }
 }
