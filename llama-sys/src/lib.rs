@@ -51,6 +51,8 @@ mod partial_state;
 mod rope;
 mod sampler;
 mod shim;
+#[cfg(windows)]
+mod sparse;
 mod stack;
 mod state;
 mod tensor_type;
@@ -77,6 +79,8 @@ pub use model_params::{LoadMode, ModelParams, SplitMode, TensorOverride};
 pub use partial_state::PartialState;
 pub use rope::{Rope, RopeScaling};
 pub use sampler::{Candidate, Candidates, Sampler, SamplerChain};
+#[cfg(windows)]
+pub use sparse::make_sparse;
 pub use state::State;
 pub use tensor_type::{KvType, TensorTypeInfo, tensor_types};
 #[cfg(windows)]

@@ -227,7 +227,7 @@ impl Operation {
                 native.n_expert = n_expert.into();
                 native.n_used = n_used.into();
                 native.n_tokens = n_tokens.into();
-                (raw::GGML_TYPE_F32, 1)
+                (raw::GGML_TYPE_F32 as u32, 1)
             }
         };
         let wrong = |reason| {

@@ -44,8 +44,10 @@ pub struct Host {
     /// Physical cores, without hyper-threads, where the system tells.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub physical_cores: Option<u32>,
-    /// The physical cores that this process may run on, where the system tells: `taskset`, a container's cpuset or a
-    /// batch job may leave it fewer than there are.
+    /// The physical cores to compute with, where the system tells: those that this process may run on (`taskset`, a
+    /// container's cpuset or a batch job may leave it fewer than there are), and of Intel's and Apple's processors with
+    /// two kinds of cores the performance cores alone. Threads wait for each other after every operation: one on an
+    /// efficiency core holds up the others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usable_cores: Option<u32>,
     /// How fast all its cores together read its memory. Detection does not measure it of its own accord; see

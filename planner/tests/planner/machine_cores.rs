@@ -26,6 +26,24 @@ fn cores_that_the_process_may_not_run_on_are_not_usable() {
 }
 
 #[test]
+fn of_two_kinds_of_cores_the_performance_cores_compute_unless_there_are_none() {
+    // Two cores with two threads each and four without, as Intel numbers them.
+    let all = [(0, 0, 0), (1, 0, 0), (2, 0, 4), (3, 0, 4)];
+    let small = [(4, 0, 8), (5, 0, 9), (6, 0, 10), (7, 0, 11)];
+    for (allowed, usable) in [("0-7", 2), ("0-1,4-7", 1), ("4-6", 3)] {
+        let host = Fake::new()
+            .processors(&all)
+            .processors(&small)
+            .file("/sys/devices/cpu_core/cpus", "0-3\n")
+            .file("/sys/devices/cpu_atom/cpus", "4-7\n")
+            .file("/proc/self/status", format!("Cpus_allowed_list:\t{allowed}\n"))
+            .host();
+        let cores = (host.physical_cores, host.usable_cores);
+        assert_eq!(cores, (Some(6), Some(usable)), "{allowed}");
+    }
+}
+
+#[test]
 fn the_processor_is_named_without_its_spaces() {
     let host = Fake::new()
         .file(

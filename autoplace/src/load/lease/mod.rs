@@ -308,6 +308,7 @@ const fn user() -> u32 {
 /// Makes the folder for this user alone. One that somebody else has made or can write in is refused: whoever writes
 /// there decides how much of a GPU we use.
 fn private(folder: &Path, user: u32) -> io::Result<()> {
+    #[cfg_attr(not(unix), expect(unused_mut, reason = "folders have no mode there"))]
     let mut options = fs::DirBuilder::new();
     #[cfg(unix)]
     std::os::unix::fs::DirBuilderExt::mode(&mut options, 0o700);

@@ -1,8 +1,9 @@
 //! The file that a skeleton is written to: in memory on Linux, else a sparse temporary one. Neither holds
 //! data or takes space.
 
-use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+#[cfg(target_os = "linux")]
+use std::{fs::File, path::PathBuf};
 
 use crate::gguf::{self, Builder};
 
@@ -32,6 +33,11 @@ impl SkeletonFile {
             .suffix(".gguf")
             .tempfile()
             .map_err(|source| gguf::Error::Write { path: std::env::temp_dir(), source })?;
+        // Else it takes as much of the disk as the model.
+        #[cfg(windows)]
+        if let Err(error) = llama_sys::make_sparse(file.as_file()) {
+            tracing::debug!(%error, file = %file.path().display(), "the skeleton is not sparse");
+        }
         let path = file.path().to_owned();
         skeleton.write_sparse_into(file.as_file(), &path)?;
         Ok(Self::Temporary(file))
@@ -48,7 +54,7 @@ impl SkeletonFile {
 
 /// A file as long as the model, though it holds nothing, may be longer than this process is allowed to write; the
 /// kernel would answer with a signal.
-#[cfg(target_os = "linux")]
+#[cfg(unix)]
 fn writable(bytes: u64) -> std::io::Result<()> {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
     if limit.is_some_and(|limit| bytes > limit) {
@@ -60,7 +66,7 @@ fn writable(bytes: u64) -> std::io::Result<()> {
     Ok(())
 }
 
-#[cfg(not(target_os = "linux"))]
+#[cfg(not(unix))]
 fn writable(_bytes: u64) -> std::io::Result<()> {
     Ok(())
 }

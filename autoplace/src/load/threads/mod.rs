@@ -102,10 +102,10 @@ impl Threads {
     }
 }
 
-/// One thread per physical core: a second one on the same core only waits for the same memory.
+/// One thread per physical core to compute with: a second one on the same core only waits for the same memory.
 pub(super) fn cores(host: &Host) -> u32 {
     let allowed = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
-    let cores = host.physical_cores.unwrap_or(allowed);
+    let cores = host.usable_cores.or(host.physical_cores).unwrap_or(allowed);
     cores.min(allowed).max(1)
 }
 

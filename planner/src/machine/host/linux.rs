@@ -91,29 +91,35 @@ fn soft_limit(limits: &str, row: &str) -> Option<u64> {
     rest.split_whitespace().next()?.parse().ok()
 }
 
-/// The physical cores of the processors that are online, and those of them that this process may run on.
+/// The physical cores of the processors that are online, and those of them to compute with.
 ///
-/// Distinct (package, core) pairs of the processors that are online: hyper-threads of one core count once. Usable are
-/// those with a processor that is in the process's affinity, which control groups (cpuset) narrow too.
+/// Distinct (package, core) pairs of the processors that are online: hyper-threads of one core count once. To compute
+/// with are those with a processor in the process's affinity, which control groups (cpuset) narrow too; of an Intel
+/// processor with two kinds of cores, the performance cores alone, as in llama.cpp's tools (`common_cpu_get_num_math`).
 fn cores(tree: Tree<'_>, notes: &mut Notes) -> (Option<u32>, Option<u32>) {
+    let listed = |text: &str| -> Vec<_> { text.trim().split(',').filter_map(range).collect() };
     let status = tree.read("/proc/self/status", notes).unwrap_or_default();
     let mut lines = status.lines();
-    let list = lines.find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
-    let allowed: Option<Vec<_>> =
-        list.map(|list| list.trim().split(',').filter_map(range).collect());
-    let mut physical = BTreeSet::new();
-    let mut usable = BTreeSet::new();
+    let allowed = lines.find_map(|line| line.strip_prefix("Cpus_allowed_list:")).map(listed);
+    let performance = fs::read_to_string(tree.locate("/sys/devices/cpu_core/cpus")).ok();
+    let performance = performance.as_deref().map(listed);
+    let [mut physical, mut usable, mut quick] = [const { BTreeSet::new() }; 3];
     for (number, folder) in processors(tree) {
         let read = |name: &str| number_in(&folder.join("topology").join(name));
         let (Some(package), Some(core)) = (read("physical_package_id"), read("core_id")) else {
             continue;
         };
+        let is_in = |list: &Option<Vec<RangeInclusive<u32>>>| {
+            list.as_ref().is_none_or(|list| list.iter().any(|range| range.contains(&number)))
+        };
         physical.insert((package, core));
-        let is_allowed =
-            |ranges: &Vec<RangeInclusive<u32>>| ranges.iter().any(|range| range.contains(&number));
-        if allowed.as_ref().is_none_or(is_allowed) {
+        if is_in(&allowed) {
             usable.insert((package, core));
+            quick.extend(is_in(&performance).then_some((package, core)));
         }
+    }
+    if !quick.is_empty() {
+        usable = quick;
     }
     let count = |cores: &BTreeSet<_>| u32::try_from(cores.len()).ok().filter(|&count| count > 0);
     (count(&physical), count(&usable))

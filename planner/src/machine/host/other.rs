@@ -21,5 +21,19 @@ pub(super) fn detect() -> (Host, Vec<Note>) {
     host.limit = if total == 0 { HostLimit::Unknown } else { HostLimit::System };
     host.cpu = cpu;
     host.physical_cores = cores.and_then(|cores| u32::try_from(cores).ok());
+    host.usable_cores = performance_cores();
     (host, notes.into_vec())
+}
+
+/// Apple's processors have efficiency cores too, which llama.cpp's tools leave out (`common_cpu_get_num_physical_cores`).
+#[cfg(target_os = "macos")]
+fn performance_cores() -> Option<u32> {
+    let mut sysctl = std::process::Command::new("/usr/sbin/sysctl");
+    let told = sysctl.args(["-n", "hw.perflevel0.physicalcpu"]).output().ok()?;
+    str::from_utf8(&told.stdout).ok()?.trim().parse().ok()
+}
+
+#[cfg(not(target_os = "macos"))]
+const fn performance_cores() -> Option<u32> {
+    None
 }

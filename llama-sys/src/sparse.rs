@@ -1,0 +1,41 @@
+//! Files with holes on Windows, where a hole takes space unless the file is said to be sparse.
+
+use std::fs::File;
+use std::io;
+use std::os::windows::io::AsRawHandle;
+
+use windows::Win32::Foundation::HANDLE;
+use windows::Win32::System::IO::DeviceIoControl;
+use windows::Win32::System::Ioctl::FSCTL_SET_SPARSE;
+
+/// Makes a file sparse that was opened to be written: what is never written of it takes no space (`FSCTL_SET_SPARSE`).
+///
+/// # Errors
+///
+/// The file system's, where it has no sparse files (FAT, exFAT).
+pub fn make_sparse(file: &File) -> io::Result<()> {
+    let handle = HANDLE(file.as_raw_handle());
+    let mut returned = 0;
+    // SAFETY: the handle is open during the call. This code reads and writes no buffer (winioctl.h: without one the file
+    // is made sparse); `returned` is valid for writes, as is wanted of calls that are not overlapped.
+    let done = unsafe {
+        DeviceIoControl(handle, FSCTL_SET_SPARSE, None, 0, None, 0, Some(&raw mut returned), None)
+    };
+    done.map_err(io::Error::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::windows::fs::MetadataExt;
+
+    /// `FILE_ATTRIBUTE_SPARSE_FILE` (winnt.h).
+    const SPARSE: u32 = 0x200;
+
+    #[test]
+    fn a_file_is_sparse_once_it_was_made_so() {
+        let file = tempfile::tempfile().unwrap();
+        assert_eq!(file.metadata().unwrap().file_attributes() & SPARSE, 0);
+        super::make_sparse(&file).unwrap();
+        assert_eq!(file.metadata().unwrap().file_attributes() & SPARSE, SPARSE);
+    }
+}
