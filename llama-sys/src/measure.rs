@@ -70,6 +70,8 @@ pub struct LinkTiming {
     pub crossing: Duration,
 }
 
+#[allow(clippy::unnecessary_cast, reason = "C's enumerations are signed on Windows")]
+const F32: u32 = raw::GGML_TYPE_F32 as u32;
 /// The largest size of any kind: products of three stay within 64 bits.
 const MAX_SIZE: u32 = 1 << 20;
 
@@ -227,7 +229,7 @@ impl Operation {
                 native.n_expert = n_expert.into();
                 native.n_used = n_used.into();
                 native.n_tokens = n_tokens.into();
-                (raw::GGML_TYPE_F32 as u32, 1)
+                (F32, 1)
             }
         };
         let wrong = |reason| {
