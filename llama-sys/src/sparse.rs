@@ -16,8 +16,8 @@ use windows::Win32::System::Ioctl::FSCTL_SET_SPARSE;
 pub fn make_sparse(file: &File) -> io::Result<()> {
     let handle = HANDLE(file.as_raw_handle());
     let mut returned = 0;
-    // SAFETY: the handle is open during the call. This code reads and writes no buffer (winioctl.h: without one the file
-    // is made sparse); `returned` is valid for writes, as is wanted of calls that are not overlapped.
+    // SAFETY: the handle is open during the call. This code reads and writes no buffer (winioctl.h: without one the
+    // file is made sparse); `returned` is valid for writes, as is wanted of calls that are not overlapped.
     let done = unsafe {
         DeviceIoControl(handle, FSCTL_SET_SPARSE, None, 0, None, 0, Some(&raw mut returned), None)
     };

@@ -12,12 +12,12 @@ use crate::workspace::Workspace;
 /// more than that, what there are now.
 const BUDGETS: [(&str, &[&str], usize, usize); 7] = [
     ("planner", &["planner/src"], 17_000, 23_386),
-    ("autoplace", &["autoplace/src"], 20_000, 28_921),
+    ("autoplace", &["autoplace/src"], 20_000, 28_928),
     ("chat", &["chat/src"], 4_500, 4_970),
     ("openai", &["openai/src"], 3_500, 3_850),
     ("cli", &["cli/src"], 4_500, 4_950),
     ("llama-sys", &["llama-sys/src"], 12_000, 13_200),
-    ("tests", &TESTS, 25_000, 34_517),
+    ("tests", &TESTS, 25_000, 34_535),
 ];
 
 /// Columns of a comment; rustfmt sees to code.
