@@ -25,7 +25,8 @@ pub(super) fn detect() -> (Host, Vec<Note>) {
     (host, notes.into_vec())
 }
 
-/// Apple's processors have efficiency cores too, which llama.cpp's tools leave out (`common_cpu_get_num_physical_cores`).
+/// Apple's processors have efficiency cores too, which llama.cpp's tools leave out
+/// (`common_cpu_get_num_physical_cores`).
 #[cfg(target_os = "macos")]
 fn performance_cores() -> Option<u32> {
     let mut sysctl = std::process::Command::new("/usr/sbin/sysctl");
