@@ -169,7 +169,7 @@ fn measure() {
         }
         let path = sketch.write(folder.path());
         weights::fill(&path).expect("room for 2 GiB");
-        models.push(("2 GiB", path, 1500));
+        models.push(("2 GiB", path, 4000));
     }
     let rounds = if is_bench { 5 } else { 1 };
     println!(

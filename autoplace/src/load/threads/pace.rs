@@ -248,11 +248,15 @@ impl Pace {
                 self.begin(rung + 1, before, explores);
                 return None;
             }
+            // A thread may share its core with another program for a window, while another core is free: what is seen
+            // is taken for what it takes now, whatever the reason, after the third trial.
+            if explores || self.fewer.next > WAIT * 2 {
+                self.known[self.at] = Some(before);
+            }
             if !explores {
                 self.fewer.put_off(self.clock, cost);
             }
-            // This is what it takes now, whatever the reason; what still fewer took at another time says nothing of it.
-            self.known[self.at] = Some(before);
+            // What still fewer took at another time says nothing of now.
             self.known[rung + 1..].fill(None);
         } else if !is_fewer {
             self.more.put_off(self.clock, cost);

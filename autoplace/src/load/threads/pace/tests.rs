@@ -88,6 +88,22 @@ fn a_fall_to_a_third_tries_fewer_and_says_so() {
 }
 
 #[test]
+fn a_trial_that_shared_its_core_is_not_the_last() {
+    let mut rig = Rig::new();
+    rig.go(seconds(1), quiet);
+    // Two trials of one thread, four steps each, are as slow as two threads.
+    let left = std::cell::Cell::new(8);
+    let machine = |threads| match (threads, left.get()) {
+        (1, 1..) => {
+            left.set(left.get() - 1);
+            busy(2)
+        }
+        _ => busy(threads),
+    };
+    assert_eq!(rig.go(seconds(5), machine), [(2, 1)]);
+}
+
+#[test]
 fn a_fall_is_noticed_where_nothing_was_measured_at_the_load() {
     let mut rig = Rig::on(ladder(CORES), CORES);
     rig.go(seconds(1), quiet);
