@@ -12,7 +12,7 @@ use crate::workspace::Workspace;
 /// more than that, what there are now.
 const BUDGETS: [(&str, &[&str], usize, usize); 7] = [
     ("planner", &["planner/src"], 17_000, 23_409),
-    ("autoplace", &["autoplace/src"], 20_000, 28_948),
+    ("autoplace", &["autoplace/src"], 20_000, 28_950),
     ("chat", &["chat/src"], 4_500, 4_970),
     ("openai", &["openai/src"], 3_500, 3_850),
     ("cli", &["cli/src"], 4_500, 4_950),

@@ -156,8 +156,10 @@ impl Sampling {
                 }
             }
         }
-        // Refuses what is no token, and no bias.
-        drop(Sampler::chain(model)?.logit_bias(&list)?);
+        if !list.is_empty() {
+            // Refuses what is no token, and no bias.
+            drop(Sampler::chain(model)?.logit_bias(&list)?);
+        }
         let mut biases = BTreeMap::new();
         for (token, bias) in list {
             if biases.insert(token, bias).is_some() {
