@@ -6,7 +6,7 @@ const MANY: Program = Program("many");
 
 #[test]
 fn without_arguments_eight_prompts_are_continued() {
-    let out = MANY.succeeds(&["-n", "12"]);
+    let out = MANY.succeeds(&["-n", "12", "--temp", "0"]);
     assert_eq!(out.matches("generated 12 tokens").count(), 8, "{out}");
     assert!(out.contains("queued: 0, running: 0"), "{out}");
     assert!(!out.contains('\u{1b}'), "a pipe gets no colours: {out:?}");
