@@ -123,7 +123,6 @@ impl Recipe {
             &mut context,
             heads.as_mut().map(|heads| &mut heads.context),
             devices,
-            plan.context.op_offload,
             verify,
             progress,
         )
@@ -132,7 +131,7 @@ impl Recipe {
         params.n_threads = Some(threads.generation);
         let placed = Placed::new(prepared, &readings, &run, threads, &self.terms);
         Ok(Loaded {
-            native: Native { model, params, attached },
+            native: Native { model, params, attached, verify },
             context,
             drafts: Drafts { model: None, heads },
             placed,

@@ -99,7 +99,7 @@ impl Recipe {
         let mut made =
             Context::new(&native, params.clone()).map_err(Unmade::at(Stage::Context, gpus))?;
         let verify = self.terms.verify;
-        let run = warm_up(&mut made, None, &devices, context.op_offload, verify, progress)
+        let run = warm_up(&mut made, None, &devices, verify, progress)
             .map_err(Unmade::at(Stage::WarmUp, gpus))?;
         let taken = taken(&run, &before, verify);
         Ok((Draft::new(made, params), companion, taken))

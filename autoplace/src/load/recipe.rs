@@ -118,11 +118,13 @@ pub enum Verify {
     /// plan, and no more.
     Off,
     /// The largest batch and one token after it, at the beginning of the context; with several sequences, one of them
-    /// alone too. Where the plan uses no GPU there is no memory to measure, and no more is computed than the choice of
+    /// alone too. Compute buffers are reserved for some numbers of tokens; others may take a little more, of the
+    /// headroom. Where the plan uses no GPU there is no memory to measure, and no more is computed than the choice of
     /// [threads](super::Threads) takes.
     #[default]
     Quick,
-    /// The whole context, up to its last position: takes as long as a prompt of `n_ctx` tokens.
+    /// The whole context, up to its last position: takes as long as a prompt of `n_ctx` tokens. Compute buffers are
+    /// reserved for all numbers of tokens: none grows later.
     Full,
 }
 

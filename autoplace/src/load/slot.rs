@@ -6,6 +6,7 @@ use llama_sys::{Context, ContextParams, Model, PartialState, SeqId, Token};
 
 use super::adapters::{Attached, Scales};
 use super::draft::Drafts;
+use super::recipe::Verify;
 use super::{Error, warm_up};
 
 /// Holds the model underneath, and its context while nobody uses it.
@@ -36,6 +37,7 @@ pub(super) struct Native {
     pub(super) model: Model,
     pub(super) params: ContextParams,
     pub(super) attached: Attached,
+    pub(super) verify: Verify,
 }
 
 #[derive(Debug, Default)]
@@ -148,7 +150,7 @@ impl ContextSlot {
                 let native = held.native.as_ref().ok_or(Error::NotLoaded)?;
                 let mut context = Context::new(&native.model, native.params.clone())?;
                 native.attached.attach(&mut context)?;
-                warm_up::reserve(&mut context, native.params.op_offload)?;
+                warm_up::reserve(&mut context, native.verify)?;
                 held.context = State::Lent;
                 Ok(Some((context, Contents::Unknown)))
             }
@@ -156,7 +158,7 @@ impl ContextSlot {
     }
 
     /// Has a context that was lent compute with these adapters, if it does not yet. Its compute buffers are reserved
-    /// anew then, for all numbers of tokens that need it.
+    /// anew then, for some numbers of tokens only: a text waits for it.
     pub(crate) fn adapt(&self, context: &mut Context, scales: &Scales) -> Result<(), Error> {
         if scales.are_set(context) {
             return Ok(());
@@ -164,7 +166,7 @@ impl ContextSlot {
         let held = self.held();
         let native = held.native.as_ref().ok_or(Error::NotLoaded)?;
         context.set_lora(&native.attached.at(scales))?;
-        warm_up::reserve(context, native.params.op_offload)?;
+        warm_up::reserve(context, Verify::Quick)?;
         Ok(())
     }
 

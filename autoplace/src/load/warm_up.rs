@@ -1,18 +1,17 @@
 //! The warm-up: a fresh context flows in, with that of blocks that predict further tokens if there is one; what its
 //! buffers grow to, and what is free before and after the first computations, flows out.
 //!
-//! **No decode grows a buffer later.** llama.cpp reserves its compute buffers for `n_ubatch` tokens and for one
-//! token of each sequence. Numbers of tokens between them may need more of a device where GPUs compute with the
-//! host's weights, which they do from 32 tokens on: below, the same work is the CPU's, and graphs are put together
-//! in other ways. So the buffers are reserved for 31 tokens too, and for every half of a batch, at the full length
-//! of the context. A sequence alone, of several with caches of their own, has a graph that cannot be reserved; it
-//! is computed once.
+//! **What other numbers of tokens need.** llama.cpp reserves its compute buffers for `n_ubatch` tokens and for one
+//! token of each sequence. Numbers between them may need more of a device: a best fit of tensors is no monotone
+//! function of their sizes (ggml-alloc.c), and where GPUs compute with the host's weights they do so from 32 tokens
+//! on. So the buffers are reserved for other numbers too ([`reserve`]), at the full length of the context. A sequence
+//! alone, of several with caches of their own, has a graph that cannot be reserved; it is computed once.
 //!
 //! A context for embeddings computes whole texts, as many as it may hold at once, and one alone.
 
 use std::time::Instant;
 
-use llama_sys::{Batch, Context, Device, Error, TensorPlace};
+use llama_sys::{Batch, Context, Device, Error};
 
 use super::devices::free;
 use super::probe::footprints;
@@ -50,16 +49,15 @@ pub(super) fn warm_up(
     context: &mut Context,
     mut heads: Option<&mut Context>,
     devices: &[Device],
-    op_offload: bool,
     verify: Verify,
     progress: &Progress,
 ) -> Result<WarmedUp, Error> {
     let started = Instant::now();
     let at_first = allocated(context, heads.as_deref(), devices);
     let skipped = skipped(context, devices, verify);
-    reserve(context, op_offload)?;
+    reserve(context, verify)?;
     if let Some(heads) = &mut heads {
-        reserve(heads, op_offload)?;
+        reserve(heads, verify)?;
     }
     let reserved = allocated(context, heads.as_deref(), devices);
     let loaded = free(devices);
@@ -96,27 +94,22 @@ pub(super) fn warm_up(
     })
 }
 
-/// Reserves what llama.cpp does not by itself, where GPUs compute with weights of the host.
-pub(super) fn reserve(context: &mut Context, op_offload: bool) -> Result<(), Error> {
-    if !op_offload || !computes(context) || !is_shared_with_host(context) {
+/// Reserves for numbers of tokens for which llama.cpp does not, where GPUs compute: of each half of a batch, down to an
+/// eighth, that number and one less, since powers of two are often widths of the model as well and find room that no
+/// other number does; and the most that GPUs leave to the CPU. With [`Verify::Full`], all numbers.
+pub(super) fn reserve(context: &mut Context, verify: Verify) -> Result<(), Error> {
+    if context.model().devices().is_empty() || !computes(context) {
         return Ok(());
     }
     let n_ubatch = context.n_ubatch();
-    if n_ubatch > MOST_NOT_OFFLOADED {
-        context.reserve(MOST_NOT_OFFLOADED)?;
-    }
-    let mut n_tokens = n_ubatch / 2;
-    while n_tokens > 1 {
-        context.reserve(n_tokens)?;
-        n_tokens /= 2;
-    }
-    Ok(())
-}
-
-fn is_shared_with_host(context: &Context) -> bool {
-    let model = context.model();
-    let on_host = |place: &TensorPlace| place.on_host && place.name.starts_with("blk.");
-    !model.devices().is_empty() && model.tensor_places().iter().any(on_host)
+    let halves =
+        (0..4).map(|half| n_ubatch >> half).flat_map(|half| [half, half.saturating_sub(1)]);
+    let mut numbers = match verify {
+        Verify::Full => (1..=n_ubatch).rev().collect::<Vec<_>>(),
+        Verify::Off | Verify::Quick => halves.chain([MOST_NOT_OFFLOADED]).collect(),
+    };
+    numbers.retain(|n_tokens| (1..n_ubatch).contains(n_tokens));
+    numbers.into_iter().try_for_each(|n_tokens| context.reserve(n_tokens))
 }
 
 /// What llama.cpp says it has allocated, for both contexts.
