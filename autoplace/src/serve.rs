@@ -11,11 +11,9 @@ use std::{process, thread};
 
 use serde::Deserialize;
 
-use crate::embed::remote::{Call as EmbedderCall, EmbedderHost, Request as Embedding};
-use crate::generate::remote::{
-    Host, Reply, Request as Generating, SessionCall, SessionHost, Start,
-};
-use crate::load::remote::{Load, Request as Loading, Told};
+use crate::embed::remote::{Call as EmbedderCall, EmbedderHost};
+use crate::generate::remote::{Host, Reply, SessionCall, SessionHost, Start, TextCall};
+use crate::load::remote::{Load, Loading, Told};
 use crate::load::{self, AbortHandle, Model, ModelBuilder, Pulse, build_name};
 use crate::plan::Plan;
 use crate::worker::{self, Hello, LogLines, Receiver, Sender};
@@ -60,12 +58,14 @@ pub fn worker_main() {
     });
 }
 
+/// What `load`, `generate` and `embed` ask for, each with one or two of these.
 #[derive(Debug, Deserialize)]
-#[serde(untagged)]
+#[serde(rename_all = "snake_case")]
 enum Request {
-    Load(Loading),
-    Generate(Generating),
-    Embed(Embedding),
+    Loading(Loading),
+    Text(TextCall),
+    Session(Box<SessionCall>),
+    Embed(EmbedderCall),
 }
 
 /// Bytes as the messages of an application, and as those of a worker: for `fuzz`.
@@ -137,22 +137,22 @@ impl Served {
     /// `false`: nobody is there any more.
     fn carry_out(&mut self, request: Request) -> Result<bool, worker::Error> {
         match request {
-            Request::Load(Loading::Load(load)) => {
+            Request::Loading(Loading::Load(load)) => {
                 self.at = At::Nothing;
                 load_model(*load, &self.control, &self.sender, &mut self.model)
             }
-            Request::Load(Loading::Replace { plan }) => {
+            Request::Loading(Loading::Replace { plan }) => {
                 self.sender.send(&replace(self.model.as_ref(), plan))
             }
             // The thread that listens has heard them.
-            Request::Load(Loading::CancelLoad | Loading::Abort { .. }) => Ok(true),
-            Request::Generate(Generating::Session(call)) => self.session(*call),
-            Request::Generate(Generating::Start(start)) => self.start(start),
-            Request::Generate(request) => match &mut self.at {
-                At::Texts(host) => host.carry_out(request),
+            Request::Loading(Loading::CancelLoad | Loading::Abort { .. }) => Ok(true),
+            Request::Session(call) => self.session(*call),
+            Request::Text(TextCall::Start(start)) => self.start(start),
+            Request::Text(call) => match &mut self.at {
+                At::Texts(host) => host.carry_out(call),
                 _ => Ok(true),
             },
-            Request::Embed(Embedding::Embed(call)) => self.embed(call),
+            Request::Embed(call) => self.embed(call),
         }
     }
 
@@ -224,8 +224,8 @@ impl Served {
 fn listen(mut receiver: Receiver, control: &Control, tasks: &mpsc::Sender<Request>) {
     while let Ok(request) = receiver.receive() {
         match request {
-            Request::Load(Loading::CancelLoad) => control.cancel_load(),
-            Request::Load(Loading::Abort { run }) => control.abort(run),
+            Request::Loading(Loading::CancelLoad) => control.cancel_load(),
+            Request::Loading(Loading::Abort { run }) => control.abort(run),
             task => {
                 if tasks.send(task).is_err() {
                     return;

@@ -23,6 +23,13 @@ use crate::worker::{self, Worker, WorkerProcess};
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Request {
+    Loading(Loading),
+}
+
+/// What a worker is asked for, of the model.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Loading {
     /// The first message of all.
     Load(Box<Load>),
     /// The progress callback does not want to go on.
@@ -167,7 +174,7 @@ impl Remote {
             watch.abort();
             let sender = sender.clone();
             drop(state);
-            let _ = sender.send(&Request::Abort { run });
+            let _ = sender.send(&Request::Loading(Loading::Abort { run }));
         }
     }
 
@@ -214,7 +221,7 @@ fn load_in(
 ) -> Result<(Worker, Told), Error> {
     const DOING: &str = "loading the model";
     let mut worker = Worker::start(process, &build_name())?;
-    let request = Request::Load(Box::new(load.clone()));
+    let request = Request::Loading(Loading::Load(Box::new(load.clone())));
     worker.send(&request, DOING)?;
     let mut cancelled = false;
     loop {
@@ -222,7 +229,7 @@ fn load_in(
             Reply::Progress(done) => {
                 // Once is enough: it may tell of more before it hears of it.
                 if !cancelled && !progress.tell(done) {
-                    worker.send(&Request::CancelLoad, DOING)?;
+                    worker.send(&Request::Loading(Loading::CancelLoad), DOING)?;
                     cancelled = true;
                 }
             }

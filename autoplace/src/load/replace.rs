@@ -12,7 +12,7 @@ use super::carry_out::Loaded;
 use super::contract::{Contract, First};
 use super::model::Model;
 use super::progress::Progress;
-use super::remote::{Remote, Reply, Request, Told};
+use super::remote::{Loading, Remote, Reply, Request, Told};
 use super::slot::Contents;
 use super::{Error, LentWorker};
 use crate::gguf::Header;
@@ -236,7 +236,7 @@ impl Model {
         const DOING: &str = "placing the model anew";
         let mut worker = LentWorker::take_as_it_is(self, 0)?;
         let plan = plan.map(Box::new);
-        match worker.ask(&Request::Replace { plan }, DOING)? {
+        match worker.ask(&Request::Loading(Loading::Replace { plan }), DOING)? {
             Reply::Loaded(told) => {
                 self.placed_there(*told);
                 Ok(())

@@ -348,7 +348,9 @@ fn read_message<T: DeserializeOwned>(
     if u64::try_from(read).is_ok_and(|read| read < u64::from(length)) {
         return Err(Failed::Gone);
     }
-    serde_json::from_slice(buffer).map_err(|error| Failed::Senseless(error.to_string()))
+    // As text, like all that this crate reads: what is read from text alone is compiled once.
+    let text = str::from_utf8(buffer).map_err(|error| Failed::Senseless(error.to_string()))?;
+    serde_json::from_str(text).map_err(|error| Failed::Senseless(error.to_string()))
 }
 
 /// Whatever breaks a connection between two processes of one machine: the other one is not there any more.

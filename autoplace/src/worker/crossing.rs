@@ -5,19 +5,19 @@ use std::fmt::{Debug, Display};
 
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use serde_json::Value;
+use serde_json::value::{RawValue, to_raw_value};
 
 use super::Error;
 
 /// An error, or its name and what it says.
-type Crossing = Result<Value, (String, String)>;
+type Crossing = Result<Box<RawValue>, (String, String)>;
 
 pub(crate) fn serialize<E, S>(error: &E, to: S) -> Result<S::Ok, S::Error>
 where
     E: Serialize + Debug + Display,
     S: Serializer,
 {
-    let crossing: Crossing = serde_json::to_value(error).map_err(|_| {
+    let crossing: Crossing = to_raw_value(error).map_err(|_| {
         let name = format!("{error:?}");
         let end = name.find(|c: char| !c.is_alphanumeric());
         (name[..end.unwrap_or(name.len())].to_owned(), error.to_string())
@@ -31,7 +31,7 @@ where
     D: Deserializer<'de>,
 {
     match Crossing::deserialize(from)? {
-        Ok(error) => serde_json::from_value(error).map_err(D::Error::custom),
+        Ok(error) => serde_json::from_str(error.get()).map_err(D::Error::custom),
         Err((kind, message)) => Ok(Error::Answered { kind, message }.into()),
     }
 }

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use super::{Generation, Reply, Request, Start};
+use super::{Generation, Reply, Start, TextCall};
 use crate::generate::answer::Answer;
 use crate::generate::channel::Bell;
 use crate::generate::engine::{Checked, Engine, Metrics, Shutdown};
@@ -68,24 +68,24 @@ impl Host {
     }
 
     /// `false`: nobody is there any more.
-    pub(crate) fn carry_out(&mut self, request: Request) -> Result<bool, worker::Error> {
-        match request {
-            Request::Submit(generation) => return self.check(*generation),
-            Request::Begin { id } => return self.begin(id),
-            Request::Cancel { id } => {
+    pub(crate) fn carry_out(&mut self, call: TextCall) -> Result<bool, worker::Error> {
+        match call {
+            TextCall::Submit(generation) => return self.check(*generation),
+            TextCall::Begin { id } => return self.begin(id),
+            TextCall::Cancel { id } => {
                 self.checked.remove(&id);
                 let answer = self.outbox.texts().remove(&id);
                 drop(answer);
                 self.outbox.bell.ring();
             }
-            Request::Read { id, pieces } => {
+            TextCall::Read { id, pieces } => {
                 if let Some(answer) = self.outbox.texts().get(&id) {
                     answer.has_read(pieces);
                 }
             }
-            Request::Close { how } => self.close(how),
-            // Whoever has started this has heard it, or has the session.
-            Request::Start(_) | Request::Session(_) => {}
+            TextCall::Close { how } => self.close(how),
+            // Whoever has started this has heard it.
+            TextCall::Start(_) => {}
         }
         Ok(true)
     }

@@ -5,9 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 
 use llama_sys::Token;
-use serde::Serialize;
 
-use super::{Generation, Reply, Request, Start};
+use super::{Generation, Reply, Request, Start, TextCall};
 use crate::generate::answer::Writer;
 use crate::generate::channel::{Bell, Receiver, Sender, channel};
 use crate::generate::engine::{Metrics, Place, Shutdown};
@@ -16,7 +15,7 @@ use crate::generate::piece::{Message, Piece};
 use crate::generate::request::Spec;
 use crate::generate::stats::Statistics;
 use crate::generate::step::PromptChunk;
-use crate::load::remote::Request as Loading;
+use crate::load::remote::{self, Loading};
 use crate::load::{AbortHandle, LentWorker, Model};
 use crate::worker;
 
@@ -71,8 +70,12 @@ impl Text {
     fn put(&self, sender: &worker::Sender) -> Result<(), worker::Error> {
         let Self { id, ref spec, ref tokens, .. } = *self;
         let generation = Generation { id, spec: spec.clone(), so_far: tokens.clone() };
-        sender.put(&Request::Submit(Box::new(generation)))?;
-        if self.place.is_some() { sender.put(&Request::Begin { id }) } else { Ok(()) }
+        sender.put(&Request::Text(TextCall::Submit(Box::new(generation))))?;
+        if self.place.is_some() {
+            sender.put(&Request::Text(TextCall::Begin { id }))
+        } else {
+            Ok(())
+        }
     }
 
     /// A piece with what all workers took. Another one computes the prompt again, and what drafts and shifts came to is
@@ -135,9 +138,9 @@ impl State {
     }
 
     /// Tells the worker. One that is gone needs to know nothing, and whoever reads finds out.
-    fn tell(&self, request: &impl Serialize) {
+    fn tell(&self, call: TextCall) {
         if let Some(sender) = &self.sender {
-            let _ = sender.send(request);
+            let _ = sender.send(&Request::Text(call));
         }
     }
 }
@@ -202,7 +205,7 @@ impl Link {
     pub(in crate::generate) fn close(&self, how: Shutdown) {
         let mut state = self.state();
         state.closing = state.closing.max(Some(how));
-        state.tell(&Request::Close { how });
+        state.tell(TextCall::Close { how });
         drop(state);
         if how == Shutdown::Cancel {
             self.model.hurry_worker();
@@ -303,13 +306,13 @@ impl Link {
     /// Asks another worker for all texts. Whoever comes meanwhile waits: the start is the first that it hears.
     fn start_over(&self, sender: worker::Sender) -> Result<(), worker::Error> {
         let mut state = self.state();
-        sender.put(&Request::Start(self.start))?;
+        sender.put(&Request::Text(TextCall::Start(self.start)))?;
         state.texts.iter().try_for_each(|text| text.put(&sender))?;
         if state.is_aborted {
-            sender.put(&Loading::Abort { run: self.start.run })?;
+            sender.put(&remote::Request::Loading(Loading::Abort { run: self.start.run }))?;
         }
         if let Some(how) = state.closing {
-            sender.put(&Request::Close { how })?;
+            sender.put(&Request::Text(TextCall::Close { how }))?;
         }
         sender.flush();
         state.sender = Some(sender);
@@ -373,7 +376,7 @@ impl TextThere {
             Some(text) => text.place = Some(place),
             None => return Some(place),
         }
-        state.tell(&Request::Begin { id: self.id });
+        state.tell(TextCall::Begin { id: self.id });
         None
     }
 }
@@ -383,7 +386,7 @@ impl Writer for TextThere {
         let mut state = self.link.state();
         let cancelled = state.take(self.id);
         if cancelled.is_some() {
-            state.tell(&Request::Cancel { id: self.id });
+            state.tell(TextCall::Cancel { id: self.id });
         }
         drop(state);
         drop(cancelled);
@@ -397,7 +400,7 @@ impl Writer for TextThere {
         let often = (self.link.start.ahead / 2).max(1);
         if self.read.fetch_add(1, Ordering::Relaxed) + 1 >= often {
             let pieces = self.read.swap(0, Ordering::Relaxed);
-            self.link.state().tell(&Request::Read { id: self.id, pieces });
+            self.link.state().tell(TextCall::Read { id: self.id, pieces });
         }
     }
 }
@@ -426,7 +429,7 @@ impl Reader {
     ) -> Result<Self, Error> {
         let mut worker = LentWorker::take(model)?;
         let start = Start { run: worker.run(), ahead, prompt_chunk };
-        match worker.ask_any(&Request::Start(start), DOING)? {
+        match worker.ask_any(&Request::Text(TextCall::Start(start)), DOING)? {
             Reply::Started => {}
             Reply::Refused(error) => return Err(error),
             _ => {

@@ -30,10 +30,18 @@ use super::stats::Statistics;
 use super::step::PromptChunk;
 use crate::worker;
 
-/// What a worker is asked for, of generations. A text has a number that the application gives it.
+/// What a worker is asked for, of generations.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Request {
+    Text(TextCall),
+    Session(Box<session::Call>),
+}
+
+/// What a worker is asked for, of a run of texts. A text has a number that the application gives it.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum TextCall {
     /// The first of a run: take the context.
     Start(Start),
     /// Check a text.
@@ -46,8 +54,6 @@ pub(crate) enum Request {
     Cancel { id: u64 },
     /// Take no more texts, and give the context back when the last one has ended.
     Close { how: Shutdown },
-    /// Of a session, which is no run of texts.
-    Session(Box<session::Call>),
 }
 
 /// How the texts of a run are generated.

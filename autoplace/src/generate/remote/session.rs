@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::value::{RawValue, to_raw_value};
 
 use super::Request;
 use crate::generate::checkpoints::CheckpointUse;
@@ -215,7 +215,7 @@ impl SessionHost {
                 let (model, sender) = (model.clone(), sender.clone());
                 let (abort, told) = (session.abort_handle().into(), model.placement());
                 let mut host = Self { model, session, sender, told };
-                host.answer(Ok(Value::Null))?;
+                host.answer(Ok(RawValue::NULL.to_owned()))?;
                 Ok(Some((host, abort)))
             }
             Err(error) => {
@@ -232,7 +232,7 @@ impl SessionHost {
         self.answer(outcome)
     }
 
-    fn outcome(&mut self, call: Call) -> Result<Value, Error> {
+    fn outcome(&mut self, call: Call) -> Result<Box<RawValue>, Error> {
         let Self { session, model, .. } = self;
         match call {
             Call::Begin(spec) => value(session.begin(Generate::of(model.clone(), *spec))?),
@@ -258,7 +258,7 @@ impl SessionHost {
         }
     }
 
-    fn answer(&mut self, outcome: Result<Value, Error>) -> Result<bool, worker::Error> {
+    fn answer(&mut self, outcome: Result<Box<RawValue>, Error>) -> Result<bool, worker::Error> {
         let placed = self.model.placement();
         let is_placed_anew = !Arc::ptr_eq(&placed, &self.told);
         self.told = placed;
@@ -277,8 +277,8 @@ impl SessionHost {
 }
 
 /// What a call came to, for the connection.
-fn value(of: impl Serialize) -> Result<Value, Error> {
+fn value(of: impl Serialize) -> Result<Box<RawValue>, Error> {
     let reason = |error: serde_json::Error| error.to_string();
     let protocol = |reason| worker::Error::Protocol { doing: DOING, reason };
-    Ok(serde_json::to_value(of).map_err(reason).map_err(protocol)?)
+    Ok(to_raw_value(&of).map_err(reason).map_err(protocol)?)
 }

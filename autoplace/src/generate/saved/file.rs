@@ -243,8 +243,10 @@ fn read(
     let mut json = Vec::new();
     let mut buffered = BufReader::with_capacity(BUFFER, &mut file);
     buffered.by_ref().take(described).read_to_end(&mut json).map_err(failed)?;
-    let description: Description = serde_json::from_slice(&json)
-        .map_err(|error| malformed("the description", HEAD, error.to_string()))?;
+    let unread = |reason: String| malformed("the description", HEAD, reason);
+    let text = str::from_utf8(&json).map_err(|error| unread(error.to_string()))?;
+    let description: Description =
+        serde_json::from_str(text).map_err(|error| unread(error.to_string()))?;
     let at = HEAD + described;
     let rest = bytes - described;
     let in_tokens = description.tokens.checked_mul(4);
