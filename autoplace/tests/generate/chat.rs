@@ -122,7 +122,8 @@ fn conversations_of_one_engine_go_on_side_by_side_here_and_in_a_worker() {
             });
             assert_eq!(chats.map(|chat| chat.join().unwrap()), expected);
         });
-        let mut cut = begin();
+        // So long that it waits for its reader.
+        let mut cut = begin().with(|generate| generate.max_tokens(1000));
         let mut stream = cut.say(questions[0]).unwrap();
         stream.next().unwrap().unwrap();
         let handle = stream.abort_handle();

@@ -37,7 +37,7 @@ fn fleets(cases: u64) {
         let model = case.model(&models);
         let outcome = run(&case, &models)
             .map_err(|fault| format!("{}\n    {fault}", case.describe(&models)))?;
-        let Some((plan, grew)) = outcome else {
+        let Some(plan) = outcome else {
             return Ok(vec!["refused".to_owned(), format!("refused: {}", model.title)]);
         };
         let n = plan.gpus().count();
@@ -60,7 +60,6 @@ fn fleets(cases: u64) {
         ];
         let kinds = LEAST.iter().zip(kinds).filter(|(_, holds)| *holds);
         let mut kinds: Vec<String> = kinds.map(|((kind, _), _)| (*kind).to_owned()).collect();
-        kinds.extend(grew.then(|| "compute buffers that grew in the warm-up".to_owned()));
         kinds.extend([format!("{n} GPUs"), format!("loaded: {}", model.title)]);
         Ok(kinds)
     });

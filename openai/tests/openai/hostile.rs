@@ -9,15 +9,18 @@ use serde_json::{Value, json};
 const CHAT: &str = "/v1/chat/completions";
 const TEXT: &str = "/v1/completions";
 
+/// The head of a request of 16 MiB, and what of them is sent.
+fn half_body(server: &Server, sent: &str) -> String {
+    let head = format!("POST {TEXT} HTTP/1.1\r\nhost: {}\r\n", server.address);
+    format!("{head}content-type: application/json\r\ncontent-length: 16777216\r\n\r\n{sent}")
+}
+
 #[test]
 #[cfg(unix)]
 fn clients_that_say_nothing_keep_nobody_out() {
     let server = Server::start_with_few_files(&["--ctx", "512"]);
     let half_head = "GET /health HTTP/1.1\r\nho";
-    let half_body = format!(
-        "POST {TEXT} HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\ncontent-length: 16777216\r\n\r\n{{\"prompt",
-        server.address
-    );
+    let half_body = half_body(&server, "{\"prompt");
     for half in [half_head, half_body.as_str()] {
         let waiting: Vec<_> = (0..300).map(|_| server.connected(half)).collect();
         assert_eq!(server.get("/health").0, 200);
@@ -29,8 +32,21 @@ fn clients_that_say_nothing_keep_nobody_out() {
 }
 
 #[test]
-fn a_head_that_does_not_end_is_not_waited_for() {
+fn heads_and_bodies_have_a_time_to_come_in_and_bodies_a_sum() {
     let server = Server::start(&["--ctx", "512"]);
+    let half = half_body(&server, &" ".repeat((16 << 20) - 100));
+    let halves: Vec<_> = (0..4).map(|_| server.connected(&half)).collect();
+    let whole = format!(r#"{{"prompt": "a", "max_tokens": 1{}}}"#, " ".repeat(1000));
+    let refused = loop {
+        // Until all that was sent has been read.
+        let (status, answer) = server.post(TEXT, &whole);
+        if status != 200 {
+            break (status, answer["error"]["code"].clone());
+        }
+    };
+    assert_eq!(refused, (503, json!("overloaded")));
+    assert!(halves.iter().all(|half| rest(half).starts_with("HTTP/1.1 408")));
+    assert_eq!(server.post(TEXT, &whole).0, 200);
     assert_eq!(rest(&server.connected("GET /health HTTP/1.1\r\nho")), "");
 }
 
@@ -43,6 +59,7 @@ fn a_request_takes_a_small_multiple_of_its_body() {
     let text = "a".repeat(bytes);
     assert_eq!(server.post(TEXT, r#"{"prompt": "a", "max_tokens": 1}"#).0, 200);
     let before = server.peak();
+    let said = format!(r#"{{"messages": [{{"role": "user", "content": "{text}"}}]}}"#);
     let messages = r#"[{"role": "user", "content": "a"}]"#;
     for (path, body, status, param) in [
         (TEXT, format!(r#"{{"prompt": "a", "max_tokens": 1, "x": {bomb}}}"#), 200, None),
@@ -54,12 +71,7 @@ fn a_request_takes_a_small_multiple_of_its_body() {
         // Its tokens would take much more than the text.
         (TEXT, format!(r#"{{"prompt": "{text}"}}"#), 400, Some("prompt")),
         ("/v1/embeddings", format!(r#"{{"input": "{text}"}}"#), 400, Some("input[0]")),
-        (
-            CHAT,
-            format!(r#"{{"messages": [{{"role": "user", "content": "{text}"}}]}}"#),
-            400,
-            Some("messages"),
-        ),
+        (CHAT, said, 400, Some("messages")),
     ] {
         let (answered, answer) = server.post(path, &body);
         assert_eq!((answered, answer["error"]["param"].as_str()), (status, param), "{answer}");

@@ -4,22 +4,19 @@ use autoplace::Model;
 use autoplace::generate::TokenStream;
 use autoplace::llama_sys::sim::SimGpu;
 use autoplace::load::{self, Verify};
+use autoplace::memory::Footprint;
 use autoplace::plan::{Error as NoPlan, Plan};
 
 use super::Models;
 use super::case::Case;
 use crate::rig::Card;
 
-/// The plan of a case that was loaded, and whether a GPU's compute buffers grew in the warm-up; none of one that had no
-/// room.
-type Outcome = Option<(Plan, bool)>;
-
-/// Plans, loads, generates and frees.
+/// Plans, loads, generates and frees. The plan; none of a case that had no room.
 ///
 /// # Errors
 ///
 /// What is not as it should be.
-pub(crate) fn run(case: &Case, models: &Models) -> Result<Outcome, String> {
+pub(crate) fn run(case: &Case, models: &Models) -> Result<Option<Plan>, String> {
     let fleet = case.fleet();
     let outcome = on(&fleet, case, models)?;
     nothing_left(fleet.iter().map(|card| &card.sim))?;
@@ -38,7 +35,7 @@ pub(crate) fn nothing_left<'a>(cards: impl Iterator<Item = &'a SimGpu>) -> Resul
     Ok(())
 }
 
-fn on(fleet: &[Card], case: &Case, models: &Models) -> Result<Outcome, String> {
+fn on(fleet: &[Card], case: &Case, models: &Models) -> Result<Option<Plan>, String> {
     let machine = case.machine(fleet);
     // One thread: ggml's threads spin while they wait for each other.
     let builder = || {
@@ -70,22 +67,15 @@ fn on(fleet: &[Card], case: &Case, models: &Models) -> Result<Outcome, String> {
         return Err(format!("planned twice\n{planned}\n{plan}\n{report}"));
     }
     as_planned(fleet, &model)?;
-    let mut grew = false;
     let mut loaded = Vec::new();
     for (Card { sim, gpu }, probe_peak) in fleet.iter().zip(probe_peaks) {
         let device = gpu.device.as_deref();
-        let (planned, grown) = (on_card(&plan, device), grown(&model, device));
-        grew |= grown > 0;
+        let (planned, grown) = (on_card(&plan, device).total(), grown(&model, device));
         loaded.push(sim.used());
         let (name, peak, free) = (&gpu.name, sim.peak(), gpu.free);
-        if peak > free {
+        if peak > free || (grown == 0 && peak > planned.max(probe_peak)) {
             return Err(format!(
                 "{name} counted {peak} bytes, of which it grew by {grown}, planned {planned} of {free} free\n{plan}"
-            ));
-        }
-        if grown == 0 && peak > planned.max(probe_peak) {
-            return Err(format!(
-                "{name} counted {peak} bytes while loading, planned {planned}\n{plan}"
             ));
         }
     }
@@ -93,8 +83,7 @@ fn on(fleet: &[Card], case: &Case, models: &Models) -> Result<Outcome, String> {
     // Whatever is computed after a full warm-up takes no byte more; after a quick one, hardly one.
     for (Card { sim, gpu }, loaded) in fleet.iter().zip(loaded) {
         let (name, used) = (&gpu.name, sim.used());
-        let compute =
-            plan.gpus().find(|it| it.device == gpu.device).map_or(0, |it| it.footprint.compute);
+        let compute = on_card(&plan, gpu.device.as_deref()).compute;
         let more = if verify == Verify::Full { 0 } else { compute / 8 };
         if !(loaded..=loaded + more).contains(&used) {
             return Err(format!(
@@ -102,16 +91,14 @@ fn on(fleet: &[Card], case: &Case, models: &Models) -> Result<Outcome, String> {
             ));
         }
     }
-    Ok(Some((Plan::clone(&plan), grew)))
+    Ok(Some(Plan::clone(&plan)))
 }
 
-/// Bytes that the plan takes of a card.
-fn on_card(plan: &Plan, device: Option<&str>) -> u64 {
-    let mut gpus = plan.gpus();
-    let placement = gpus.find(|placement| placement.device.as_deref() == device);
-    placement.map_or(0, |placement| placement.footprint.total())
+/// What the plan takes of a card.
+fn on_card(plan: &Plan, device: Option<&str>) -> Footprint {
+    let placement = plan.gpus().find(|placement| placement.device.as_deref() == device);
+    placement.map(|placement| placement.footprint).unwrap_or_default()
 }
-
 /// What the compute buffers of a card grew by in the warm-up.
 fn grown(model: &Model, device: Option<&str>) -> u64 {
     let report = model.report();
@@ -136,7 +123,7 @@ fn as_planned(fleet: &[Card], model: &Model) -> Result<(), String> {
     let plan = model.placement();
     for Card { sim, gpu } in fleet {
         let device = gpu.device.as_deref();
-        let planned = on_card(&plan, device) + grown(model, device);
+        let planned = on_card(&plan, device).total() + grown(model, device);
         let (name, used) = (&gpu.name, sim.used());
         if used != planned {
             return Err(format!("{name} counts {used} bytes, planned {planned}\n{plan}"));
