@@ -21,7 +21,7 @@ const RUNS: &[(&str, &[&str], &[&str])] = &[
     // The probe beside real loads, and hundreds of it, good and bad; loads and generation on simulated GPUs.
     (
         "--package=autoplace",
-        &["--no-default-features", "--test=load", "--test=generate"],
+        &["--no-default-features", "--features=constraints", "--test=load", "--test=generate"],
         &["real_loads::", "probe_leaves_nothing::", "simulated_gpu::", "generate::"],
     ),
 ];
