@@ -32,22 +32,12 @@ fn clients_that_say_nothing_keep_nobody_out() {
 }
 
 #[test]
-fn heads_and_bodies_have_a_time_to_come_in_and_bodies_a_sum() {
+fn a_head_and_a_body_that_do_not_end_are_not_waited_for() {
     let server = Server::start(&["--ctx", "512"]);
-    let half = half_body(&server, &" ".repeat((16 << 20) - 100));
-    let halves: Vec<_> = (0..4).map(|_| server.connected(&half)).collect();
-    let whole = format!(r#"{{"prompt": "a", "max_tokens": 1{}}}"#, " ".repeat(1000));
-    let refused = loop {
-        // Until all that was sent has been read.
-        let (status, answer) = server.post(TEXT, &whole);
-        if status != 200 {
-            break (status, answer["error"]["code"].clone());
-        }
-    };
-    assert_eq!(refused, (503, json!("overloaded")));
-    assert!(halves.iter().all(|half| rest(half).starts_with("HTTP/1.1 408")));
-    assert_eq!(server.post(TEXT, &whole).0, 200);
+    let half = server.connected(&half_body(&server, "{\"prompt"));
     assert_eq!(rest(&server.connected("GET /health HTTP/1.1\r\nho")), "");
+    assert!(rest(&half).starts_with("HTTP/1.1 408"));
+    assert_eq!(server.post(TEXT, r#"{"prompt": "a", "max_tokens": 1}"#).0, 200);
 }
 
 #[test]
