@@ -99,6 +99,7 @@ fn on_card(plan: &Plan, device: Option<&str>) -> Footprint {
     let placement = plan.gpus().find(|placement| placement.device.as_deref() == device);
     placement.map(|placement| placement.footprint).unwrap_or_default()
 }
+
 /// What the compute buffers of a card grew by in the warm-up.
 fn grown(model: &Model, device: Option<&str>) -> u64 {
     let report = model.report();
