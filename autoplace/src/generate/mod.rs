@@ -67,6 +67,7 @@ pub use request::Generate;
 pub use roll_back::RolledBack;
 pub use sampling::{Mirostat, SamplerKind, Sampling};
 pub use saved::SavedCache;
+pub(crate) use saved::weights::fingerprint;
 pub use session::Session;
 pub use speculative::Speculation;
 pub use stats::{DraftsOff, Replaced, Resumed, Statistics};

@@ -53,6 +53,9 @@ pub(super) struct Limits {
     pub(super) max_tokens: usize,
     /// Control tokens are written out.
     pub(super) special: bool,
+    /// What ends a text is a token like any other.
+    #[serde(default)]
+    pub(super) past_end: bool,
 }
 
 impl Spec {
@@ -66,7 +69,7 @@ impl Spec {
             custom: None,
             constraint: None,
             stops: Vec::new(),
-            limits: Limits { max_tokens: usize::MAX, special: false },
+            limits: Limits { max_tokens: usize::MAX, special: false, past_end: false },
             speculation: Speculation::Off,
             drafter: None,
             when_full: WhenFull::Stop,
@@ -106,6 +109,12 @@ impl Generate {
     /// Ends after `n` tokens. Default: at the end of the text or of the context.
     pub fn max_tokens(mut self, n: usize) -> Self {
         self.spec.limits.max_tokens = n;
+        self
+    }
+
+    /// Goes on where the text would end: for a measurement, which is of a number of tokens.
+    pub(crate) const fn past_end(mut self) -> Self {
+        self.spec.limits.past_end = true;
         self
     }
 

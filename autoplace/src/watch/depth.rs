@@ -35,22 +35,7 @@ impl DepthCost {
     }
 
     fn modelled(profile: &ModelProfile, plan: &Plan, machine: &Machine) -> Option<Self> {
-        let of_plan = |device: &Option<String>| {
-            let mut gpus = machine.gpus.iter();
-            gpus.find(|gpu| device.is_some() && gpu.device == *device)
-        };
-        let gpus: Option<Vec<&Gpu>> = plan.gpus().map(|gpu| of_plan(&gpu.device)).collect();
-        let rates = Rates::of(&gpus?, &machine.host);
-        let is_guess = |rate: &Rate| rate.basis == Basis::Guess;
-        if rates.gpus.iter().any(is_guess) || is_guess(&rates.host) {
-            return None;
-        }
-        let points =
-            if rates.gpus.len() > 1 { split_points(&plan.tensor_split).ok()? } else { vec![1.0] };
-        let n_gpu_layers = if rates.gpus.is_empty() { 0 } else { plan.n_gpu_layers };
-        let assignment = Assignment::new(profile.n_layer(), n_gpu_layers, &points);
-        let model = SpeedModel::new(profile, &plan.context, rates);
-        let model = model.overrides(profile, &plan.overrides).ok()?;
+        let (model, assignment) = speed_model(profile, plan, machine)?;
         let n_ctx = plan.context.n_ctx;
         let depths = (0..=DEPTHS).map(|step| n_ctx / DEPTHS * step);
         Some(Self::new(depths.map(|depth| (depth, model.token_seconds(&assignment, depth)))))
@@ -76,6 +61,31 @@ impl DepthCost {
             (None, None) => 1.0,
         }
     }
+}
+
+/// The model of [`plan::speed`](crate::plan::speed) for a plan on this machine, and where its layers are; `None` where
+/// a rate would be a guess.
+pub(crate) fn speed_model(
+    profile: &ModelProfile,
+    plan: &Plan,
+    machine: &Machine,
+) -> Option<(SpeedModel, Assignment)> {
+    let of_plan = |device: &Option<String>| {
+        let mut gpus = machine.gpus.iter();
+        gpus.find(|gpu| device.is_some() && gpu.device == *device)
+    };
+    let gpus: Option<Vec<&Gpu>> = plan.gpus().map(|gpu| of_plan(&gpu.device)).collect();
+    let rates = Rates::of(&gpus?, &machine.host);
+    let is_guess = |rate: &Rate| rate.basis == Basis::Guess;
+    if rates.gpus.iter().any(is_guess) || is_guess(&rates.host) {
+        return None;
+    }
+    let points =
+        if rates.gpus.len() > 1 { split_points(&plan.tensor_split).ok()? } else { vec![1.0] };
+    let n_gpu_layers = if rates.gpus.is_empty() { 0 } else { plan.n_gpu_layers };
+    let assignment = Assignment::new(profile.n_layer(), n_gpu_layers, &points);
+    let model = SpeedModel::new(profile, &plan.context, rates);
+    Some((model.overrides(profile, &plan.overrides).ok()?, assignment))
 }
 
 #[cfg(test)]

@@ -30,6 +30,7 @@ mod sample;
 mod sentinel;
 
 pub use depth::DepthCost;
+pub(crate) use depth::speed_model;
 pub use event::{Cause, Event, Resize};
 pub use model::ModelSource;
 pub use sample::{DeviceSample, HostSample, Sample, Source, Watched, WatchedDevice};

@@ -74,7 +74,7 @@ impl ModelSource {
             }
             if !source.is_spare {
                 sample.throttle = state.throttle;
-                sample.temperature = state.temperature;
+                (sample.temperature, sample.clock_mhz) = (state.temperature, state.clock_mhz);
             }
             if processes && !source.is_spare {
                 // Where this process is not among them their numbers are not ours, and one of them may be

@@ -75,6 +75,8 @@ pub struct DeviceSample {
     pub throttle: Option<Vec<ThrottleReason>>,
     /// Its temperature in degrees Celsius.
     pub temperature: Option<u32>,
+    /// The clock of its processors, in MHz.
+    pub clock_mhz: Option<u32>,
     /// The other programs on it; `None` where they were not looked for as well.
     pub processes: Option<Vec<GpuProcess>>,
 }

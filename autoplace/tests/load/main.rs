@@ -60,6 +60,7 @@ mod load;
 mod load_contract;
 mod lora_memory;
 mod lora_real_loads;
+mod measure;
 mod measured_vram;
 mod mtp_memory;
 mod plan_replay;

@@ -6,7 +6,7 @@
 //! only for the rest.
 
 mod file;
-mod weights;
+pub(super) mod weights;
 
 use std::path::Path;
 

@@ -15,7 +15,7 @@ use crate::load::Unreadable;
 const SAMPLE: u64 = 4096;
 
 /// XXH3 over a sample of each tensor, in hexadecimal.
-pub(super) fn fingerprint(header: &Header) -> Result<String, Error> {
+pub(crate) fn fingerprint(header: &Header) -> Result<String, Error> {
     let mut hash = Xxh3::new();
     let mut bytes = Vec::with_capacity(SAMPLE as usize);
     for (index, shard) in header.shards().iter().enumerate() {

@@ -230,7 +230,7 @@ impl Sequence {
             text: String::new(),
             end: None,
         };
-        if vocab.is_eog(token) {
+        if vocab.is_eog(token) && !self.limits.past_end {
             self.finish(&mut piece, FinishReason::EndOfGeneration);
             return Ok(piece);
         }

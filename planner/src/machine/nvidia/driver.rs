@@ -8,7 +8,7 @@ use std::fmt;
 use std::path::Path;
 
 use nvml_wrapper::bitmasks::device::ThrottleReasons;
-use nvml_wrapper::enum_wrappers::device::TemperatureSensor;
+use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
 use nvml_wrapper::{Device, Nvml};
 use serde::{Deserialize, Serialize};
 
@@ -33,6 +33,8 @@ pub struct CardState {
     pub memory: Option<Reading>,
     /// The temperature of the chip, in degrees Celsius.
     pub temperature: Option<u32>,
+    /// The clock of its multiprocessors, in MHz.
+    pub clock_mhz: Option<u32>,
     /// What holds its clocks down; empty where nothing does.
     pub throttle: Option<Vec<ThrottleReason>>,
 }
@@ -120,6 +122,7 @@ impl Driver {
         CardState {
             memory: memory(&device).ok(),
             temperature: answer("temperature", temperature),
+            clock_mhz: answer("clock", device.clock_info(Clock::SM)),
             throttle: throttle(&device),
         }
     }

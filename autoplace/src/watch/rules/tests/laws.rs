@@ -88,6 +88,7 @@ fn any_device() -> impl Strategy<Value = DeviceSample> {
             on_host: None,
             throttle,
             temperature: None,
+            clock_mhz: None,
             processes: processes.map(|all| all.into_iter().map(process).collect()),
         }
     })

@@ -1,0 +1,149 @@
+//! Whether one placement is faster than another, or the difference is noise.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::measurement::{Measurement, Point, Row};
+
+/// Two points of a [`Measurement`] side by side.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Comparison {
+    /// The name of the point that the other is held against.
+    pub before: String,
+    /// The name of the other.
+    pub after: String,
+    /// For prompts and for generation, at each depth.
+    pub ratios: Vec<Ratio>,
+}
+
+/// How many times as fast `after` was: the mean over the rounds, each of which is a pair of loads side by side.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Ratio {
+    /// What was computed, as llama-bench calls it: `tg256 @ d2048`.
+    pub name: String,
+    /// Tokens per second of `after` by those of `before`: the geometric mean of the rounds.
+    pub ratio: f64,
+    /// The interval that holds the true ratio with 95 % (Student's t over the logarithms of the rounds); `None` of
+    /// fewer than two rounds.
+    pub interval: Option<(f64, f64)>,
+}
+
+impl Measurement {
+    /// Holds one point against another, pair by pair.
+    ///
+    /// `None` where there are no such points.
+    pub fn compare(&self, before: &str, after: &str) -> Option<Comparison> {
+        let (one, other) = (self.point(before)?, self.point(after)?);
+        let same = |row: &Row, point: &Point| {
+            point.rows.iter().find(|it| it.name() == row.name()).cloned()
+        };
+        let ratios = one.rows.iter().filter_map(|row| Ratio::of(row, &same(row, other)?));
+        Some(Comparison {
+            before: before.to_owned(),
+            after: after.to_owned(),
+            ratios: ratios.collect(),
+        })
+    }
+}
+
+impl Ratio {
+    fn of(before: &Row, after: &Row) -> Option<Self> {
+        let last = before.samples.iter().map(|sample| sample.round).max()?;
+        let rounds = (0..=last).filter_map(|round| {
+            let (before, after) = (mean_log(before, round)?, mean_log(after, round)?);
+            // More time is less speed.
+            Some(before - after)
+        });
+        let logs: Vec<f64> = rounds.collect();
+        let (mean, error) = mean_and_error(&logs)?;
+        let interval = error.map(|error| ((mean - error).exp(), (mean + error).exp()));
+        Some(Self { name: before.name(), ratio: mean.exp(), interval })
+    }
+
+    /// Whether the difference is no more than noise: the interval holds 1, or there is none.
+    pub fn is_noise(&self) -> bool {
+        self.interval.is_none_or(|(low, high)| low <= 1.0 && high >= 1.0)
+    }
+}
+
+impl fmt::Display for Ratio {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {:.3} times as fast", self.name, self.ratio)?;
+        match self.interval {
+            None => f.write_str(" (a single round: no interval)"),
+            Some((low, high)) if self.is_noise() => {
+                write!(f, " ({low:.3} to {high:.3}): no difference beyond noise")
+            }
+            Some((low, high)) => write!(f, " ({low:.3} to {high:.3})"),
+        }
+    }
+}
+
+/// The mean of the logarithms of a round's nanoseconds.
+fn mean_log(row: &Row, round: u32) -> Option<f64> {
+    let of_round = row.samples.iter().filter(|sample| sample.round == round);
+    let logs: Vec<f64> = of_round.map(|sample| (sample.ns.max(1) as f64).ln()).collect();
+    mean_and_error(&logs).map(|(mean, _)| mean)
+}
+
+/// The mean, and half of the interval around it that holds the true one with 95 %.
+fn mean_and_error(values: &[f64]) -> Option<(f64, Option<f64>)> {
+    /// Student's t, 97.5 %, for 1 degree of freedom and more; beyond that the normal distribution's is near enough.
+    const T: [f64; 12] =
+        [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179];
+    let n = values.len();
+    if n == 0 {
+        return None;
+    }
+    let mean = values.iter().sum::<f64>() / n as f64;
+    let Some(freedom) = n.checked_sub(2) else {
+        return Some((mean, None));
+    };
+    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+    let t = T.get(freedom).copied().unwrap_or(2.0);
+    Some((mean, Some(t * (squares / (n - 1) as f64 / n as f64).sqrt())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measure::Sample;
+
+    /// A point whose generations took so many milliseconds, a round each.
+    fn row(ms: &[u64]) -> Row {
+        let mut point = Point::new("");
+        for (round, ms) in (0..).zip(ms) {
+            point.add([0, 10, 0], Sample { round, ns: ms * 1_000_000 }, "", None);
+        }
+        point.rows.remove(0)
+    }
+
+    #[test]
+    fn twice_the_speed_is_seen_through_a_machine_that_slows_down() {
+        let (before, after) = (row(&[100, 150, 200, 400]), row(&[50, 75, 101, 199]));
+        let ratio = Ratio::of(&before, &after).unwrap();
+        let (low, high) = ratio.interval.unwrap();
+        assert!((ratio.ratio - 2.0).abs() < 0.01 && low > 1.97 && high < 2.03, "{ratio}");
+        assert!(!ratio.is_noise());
+    }
+
+    #[test]
+    fn a_difference_within_the_spread_is_noise() {
+        let ratio = Ratio::of(&row(&[100, 110, 95, 105]), &row(&[104, 100, 99, 108])).unwrap();
+        assert!(ratio.is_noise() && ratio.to_string().contains("noise"), "{ratio}");
+        let once = Ratio::of(&row(&[100]), &row(&[50])).unwrap();
+        assert!(once.is_noise() && (once.ratio - 2.0).abs() < 1e-9, "{once}");
+    }
+
+    #[test]
+    fn the_interval_is_students() {
+        // Of 1 to 5: the mean 3, the standard error 0.7071, t 2.776.
+        let (mean, error) = mean_and_error(&[1.0, 2.0, 3.0, 4.0, 5.0]).unwrap();
+        assert!((mean - 3.0).abs() < 1e-12 && (error.unwrap() - 1.9629).abs() < 1e-3);
+        assert_eq!(mean_and_error(&[]), None);
+        assert_eq!(mean_and_error(&[7.0]), Some((7.0, None)));
+    }
+}

@@ -1,0 +1,130 @@
+//! How the machine was while something was measured on it.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::load::Model;
+use crate::machine::ThrottleReason;
+use crate::watch::{ModelSource, Sample, Source};
+
+/// How the machine was: the worst of what was seen between two computations. `None`: nothing tells.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Conditions {
+    /// The warmest GPU, in degrees Celsius.
+    pub temperature: Option<u32>,
+    /// The lowest clock of a GPU's processors, in MHz.
+    pub clock_mhz: Option<u32>,
+    /// What held clocks down.
+    pub throttle: BTreeSet<ThrottleReason>,
+    /// The least that was free of a GPU, in bytes.
+    pub least_free: Option<u64>,
+    /// The share of ten seconds in which a thread waited for a core, in percent (Linux).
+    pub cpu_pressure: Option<f32>,
+    /// The share of ten seconds in which a thread waited for memory, in percent (Linux).
+    pub memory_pressure: Option<f32>,
+    /// Pages that the system read back from swap meanwhile (Linux).
+    pub swapped_in: Option<u64>,
+    /// Pages that the system wrote to swap meanwhile (Linux).
+    pub swapped_out: Option<u64>,
+}
+
+/// Looks at the machine of a loaded model.
+#[derive(Debug)]
+pub(super) struct Observer {
+    source: ModelSource,
+    swapped: Option<[u64; 2]>,
+}
+
+impl Observer {
+    pub(super) fn new(model: &Model) -> Self {
+        let mut source = ModelSource::new(model);
+        source.watched();
+        Self { source, swapped: swapped(Path::new("/proc/vmstat")) }
+    }
+
+    /// Adds what is seen now, and what was swapped since it began or looked last.
+    pub(super) fn look(&mut self, conditions: &mut Conditions) {
+        if let Some(sample) = self.source.sample(false) {
+            conditions.add(&sample);
+        }
+        let now = swapped(Path::new("/proc/vmstat"));
+        if let (Some(before), Some(now)) = (self.swapped, now) {
+            let [pages_in, pages_out] = [0, 1].map(|n| now[n].saturating_sub(before[n]));
+            *conditions.swapped_in.get_or_insert(0) += pages_in;
+            *conditions.swapped_out.get_or_insert(0) += pages_out;
+        }
+        self.swapped = now;
+    }
+}
+
+impl Conditions {
+    fn add(&mut self, sample: &Sample) {
+        for device in &sample.devices {
+            self.temperature = self.temperature.max(device.temperature);
+            self.clock_mhz = least(self.clock_mhz, device.clock_mhz);
+            self.throttle.extend(device.throttle.iter().flatten());
+            self.least_free = least(self.least_free, device.free);
+        }
+        let host = sample.host;
+        self.cpu_pressure = most(self.cpu_pressure, host.cpu_pressure);
+        self.memory_pressure = most(self.memory_pressure, host.memory_pressure);
+    }
+}
+
+fn least<T: Ord>(one: Option<T>, other: Option<T>) -> Option<T> {
+    one.into_iter().chain(other).min()
+}
+
+fn most(one: Option<f32>, other: Option<f32>) -> Option<f32> {
+    one.into_iter().chain(other).reduce(f32::max)
+}
+
+/// Pages that the system has read from and written to swap since it began (proc(5): `pswpin`, `pswpout`).
+fn swapped(file: &Path) -> Option<[u64; 2]> {
+    let text = fs::read_to_string(file).ok()?;
+    let count = |name| text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+    Some([count("pswpin ")?, count("pswpout ")?])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::watch::{DeviceSample, HostSample};
+
+    #[test]
+    fn the_worst_that_was_seen_is_kept() {
+        let seen = |free, clock, celsius, pressure| {
+            let heat = [ThrottleReason::Heat];
+            let mut device = DeviceSample::new(free).throttle(heat, Some(celsius));
+            device.clock_mhz = Some(clock);
+            let host = HostSample { cpu_pressure: Some(pressure), memory_pressure: None };
+            Sample { devices: vec![device], host, ..Sample::default() }
+        };
+        let mut conditions = Conditions::default();
+        conditions.add(&seen(70, 1500, 80, 3.0));
+        conditions.add(&seen(90, 900, 60, 1.0));
+        conditions.add(&Sample::default());
+        let expected = Conditions {
+            temperature: Some(80),
+            clock_mhz: Some(900),
+            throttle: BTreeSet::from([ThrottleReason::Heat]),
+            least_free: Some(70),
+            cpu_pressure: Some(3.0),
+            ..Conditions::default()
+        };
+        assert_eq!(conditions, expected);
+    }
+
+    #[test]
+    fn pages_are_counted_where_the_system_does() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("vmstat");
+        assert_eq!(swapped(&file), None);
+        fs::write(&file, "pgpgin 7\npswpin 12\npswpout 345\n").unwrap();
+        assert_eq!(swapped(&file), Some([12, 345]));
+    }
+}

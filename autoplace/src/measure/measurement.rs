@@ -1,0 +1,378 @@
+//! What was measured, as others can read it: docs/measure.md describes its JSON, docs/measurement.schema.json is its
+//! schema.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::conditions::Conditions;
+use super::protocol::Protocol;
+use crate::load::{LoadReport, Model, build_name};
+use crate::machine::{HostLimit, Machine};
+use crate::memory::{ContextParams, Footprint, TensorOverride};
+use crate::plan::{ModelIdentity, PlacementKind};
+
+/// Placements of one model on one machine, and how fast each was. Sizes in bytes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Measurement {
+    /// The version of this form: [`Measurement::VERSION`] when written by this crate.
+    pub version: u64,
+    /// This crate, llama.cpp and its backends, with their versions.
+    pub made_by: String,
+    /// The model.
+    pub model: MeasuredModel,
+    /// The machine, as the first load found it.
+    pub machine: Machine,
+    /// What was computed of each placement.
+    pub protocol: Protocol,
+    /// The placements.
+    pub points: Vec<Point>,
+    /// What else there is to say, for people.
+    pub notes: Vec<String>,
+}
+
+/// The model that was measured.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct MeasuredModel {
+    /// The file, as it was given.
+    pub path: PathBuf,
+    /// Its name, its length and the hash of its header.
+    #[serde(flatten)]
+    pub identity: ModelIdentity,
+    /// XXH3 (128 bits) over a page of the middle of each tensor, in hexadecimal.
+    pub weights: String,
+    /// Architecture, size and quantisation in llama.cpp's words: `llama 8B Q4_K - Medium`.
+    pub description: String,
+    /// Bytes of all tensors.
+    pub tensor_bytes: u64,
+    /// Elements of all tensors.
+    pub n_params: u64,
+}
+
+/// One placement, and what was measured of it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Point {
+    /// What it was called: `plan`, `32 layers`, `before`.
+    pub name: String,
+    /// Where the model went; `None` where it was not loaded.
+    pub placement: Option<Measured>,
+    /// Why nothing, or nothing more, was measured.
+    pub failure: Option<String>,
+    /// A row for each length of prompt and for what was generated after it, at each depth.
+    pub rows: Vec<Row>,
+    /// How the machine was meanwhile.
+    pub conditions: Conditions,
+}
+
+/// Where a model went, what of it was planned and what it took.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Measured {
+    /// Layers on GPUs, the output layer counted.
+    pub n_gpu_layers: u32,
+    /// All layers, the output layer counted.
+    pub layers: u32,
+    /// Layers per GPU, as llama.cpp takes them; empty for one GPU.
+    pub tensor_split: Vec<f32>,
+    /// Parts that lie elsewhere than their layer.
+    pub overrides: Vec<TensorOverride>,
+    /// The settings of context and load, under llama.cpp's names.
+    pub settings: ContextParams,
+    /// Threads that generated.
+    pub threads: u32,
+    /// Threads for prompts.
+    pub threads_batch: u32,
+    /// The devices in use, the host last.
+    pub devices: Vec<MeasuredDevice>,
+}
+
+/// What one device held.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct MeasuredDevice {
+    /// Its name for people.
+    pub name: String,
+    /// ggml's name of it; `None` for the host.
+    pub device: Option<String>,
+    /// What it is.
+    pub kind: PlacementKind,
+    /// Layers on it.
+    pub layers: u32,
+    /// What the plan takes of it.
+    pub planned: Footprint,
+    /// What llama.cpp said before the load that it would allocate; `None` for the host.
+    pub probed: Option<Footprint>,
+    /// What llama.cpp says it has allocated, where it says so.
+    pub allocated: Option<Footprint>,
+    /// By how much its free memory shrank, where it tells.
+    pub taken: Option<u64>,
+    /// What the plan leaves free on it.
+    pub headroom: u64,
+    /// What was free on it when all had been computed, where it tells.
+    pub free: Option<u64>,
+}
+
+/// Computations of one kind. As in llama-bench either `n_prompt` or `n_gen` is 0.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Row {
+    /// Tokens of the prompt that was computed.
+    pub n_prompt: u32,
+    /// Tokens that were generated.
+    pub n_gen: u32,
+    /// Tokens that the context held before.
+    pub n_depth: u32,
+    /// When the first was begun: `2026-11-24T11:59:33Z`.
+    pub time: String,
+    /// Tokens per second.
+    pub speed: Speed,
+    /// What the plan's model of speed says, from the rates of this machine; `None` where it knows no law for this model.
+    pub predicted: Option<f64>,
+    /// Each computation, in the order in which they were made.
+    pub samples: Vec<Sample>,
+}
+
+/// Tokens per second.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Speed {
+    /// Half of them were faster.
+    pub median: f64,
+    /// The slowest.
+    pub least: f64,
+    /// The fastest.
+    pub most: f64,
+}
+
+/// One computation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Sample {
+    /// The round that it was made in, from 0.
+    pub round: u32,
+    /// Its nanoseconds.
+    pub ns: u64,
+}
+
+impl Measurement {
+    /// The version that this crate writes.
+    pub const VERSION: u64 = 1;
+
+    pub(super) fn new(model: MeasuredModel, machine: Machine, protocol: Protocol) -> Self {
+        Self {
+            version: Self::VERSION,
+            made_by: build_name(),
+            model,
+            machine,
+            protocol,
+            points: Vec::new(),
+            notes: Vec::new(),
+        }
+    }
+
+    /// As JSON, indented.
+    pub fn to_json(&self) -> String {
+        // Its maps have texts as keys, and nothing of it can fail to be written.
+        serde_json::to_string_pretty(self).unwrap_or_default()
+    }
+
+    /// Reads what [`to_json`](Self::to_json) wrote.
+    ///
+    /// # Errors
+    ///
+    /// A line that names what is wrong, and where.
+    pub fn from_json(text: &str) -> Result<Self, String> {
+        let read: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        match read.version {
+            Self::VERSION => Ok(read),
+            other => Err(format!("its version is {other}, and {} is read", Self::VERSION)),
+        }
+    }
+
+    /// The same without what tells whose machine it was: the folder of the model, texts that were given, the programs
+    /// that held memory, the control group, and the addresses of the cards.
+    #[must_use]
+    pub fn anonymous(mut self) -> Self {
+        let whole = self.model.path.display().to_string();
+        let file = self.model.path.file_name().map_or_else(PathBuf::new, PathBuf::from);
+        for failure in self.points.iter_mut().filter_map(|point| point.failure.as_mut()) {
+            *failure = failure.replace(&whole, &file.display().to_string());
+        }
+        self.model.path = file;
+        self.protocol.prompts.iter_mut().for_each(String::clear);
+        let machine = &mut self.machine;
+        for gpu in &mut machine.gpus {
+            (gpu.processes, gpu.pci_id) = (None, None);
+        }
+        if let HostLimit::Cgroup { file, .. } = &mut machine.host.limit {
+            file.clear();
+        }
+        machine.unused_gpus.clear();
+        machine.notes.clear();
+        self.notes.clear();
+        self
+    }
+
+    /// The point of this name.
+    pub fn point(&self, name: &str) -> Option<&Point> {
+        self.points.iter().find(|point| point.name == name)
+    }
+}
+
+impl Point {
+    pub(super) fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            placement: None,
+            failure: None,
+            rows: Vec::new(),
+            conditions: Conditions::default(),
+        }
+    }
+
+    pub(super) fn add(
+        &mut self,
+        shape: [u32; 3],
+        sample: Sample,
+        begun: &str,
+        predicted: Option<f64>,
+    ) {
+        let [n_prompt, n_gen, n_depth] = shape;
+        let found = self.rows.iter_mut().find(|row| row.shape() == shape);
+        let row = match found {
+            Some(row) => row,
+            None => {
+                self.rows.push(Row {
+                    n_prompt,
+                    n_gen,
+                    n_depth,
+                    time: begun.to_owned(),
+                    speed: Speed::default(),
+                    predicted,
+                    samples: Vec::new(),
+                });
+                let last = self.rows.len() - 1;
+                &mut self.rows[last]
+            }
+        };
+        row.samples.push(sample);
+        row.speed = Speed::of(row.speeds());
+    }
+
+    /// Generation at the least depth that was measured: what a sweep is drawn by.
+    pub fn generation(&self) -> Option<&Row> {
+        self.rows.iter().filter(|row| row.n_gen > 0).min_by_key(|row| row.n_depth)
+    }
+
+    /// Prompts at the least depth that was measured.
+    pub fn prompt(&self) -> Option<&Row> {
+        self.rows.iter().filter(|row| row.n_gen == 0).min_by_key(|row| row.n_depth)
+    }
+}
+
+impl Row {
+    const fn shape(&self) -> [u32; 3] {
+        [self.n_prompt, self.n_gen, self.n_depth]
+    }
+
+    /// Tokens of each computation.
+    pub const fn tokens(&self) -> u32 {
+        self.n_prompt + self.n_gen
+    }
+
+    /// The tokens per second of each computation.
+    pub fn speeds(&self) -> impl Iterator<Item = f64> {
+        let tokens = f64::from(self.tokens());
+        self.samples.iter().map(move |sample| tokens * 1e9 / sample.ns.max(1) as f64)
+    }
+
+    /// As llama-bench calls it: `pp512`, `tg256 @ d2048`.
+    pub fn name(&self) -> String {
+        let (kind, tokens) =
+            if self.n_gen > 0 { ("tg", self.n_gen) } else { ("pp", self.n_prompt) };
+        match self.n_depth {
+            0 => format!("{kind}{tokens}"),
+            depth => format!("{kind}{tokens} @ d{depth}"),
+        }
+    }
+}
+
+impl Speed {
+    /// Of the two in the middle the upper one.
+    pub(super) fn of(speeds: impl Iterator<Item = f64>) -> Self {
+        let mut sorted: Vec<f64> = speeds.collect();
+        sorted.sort_by(f64::total_cmp);
+        let at = |n: usize| sorted.get(n).copied().unwrap_or_default();
+        Self {
+            median: at(sorted.len() / 2),
+            least: at(0),
+            most: at(sorted.len().saturating_sub(1)),
+        }
+    }
+}
+
+impl Measured {
+    pub(super) fn of(report: &LoadReport) -> Self {
+        let plan = &report.plan;
+        let on_gpus = plan.gpus().zip(&report.gpus).map(|(placement, gpu)| MeasuredDevice {
+            name: gpu.name.clone(),
+            device: Some(gpu.device.clone()),
+            kind: placement.kind,
+            layers: gpu.layers,
+            planned: gpu.planned,
+            probed: Some(gpu.probed),
+            allocated: gpu.allocated,
+            taken: gpu.taken(),
+            headroom: gpu.headroom.total(),
+            free: gpu.used,
+        });
+        let on_host = plan.host().map(|placement| MeasuredDevice {
+            name: placement.name.clone(),
+            device: None,
+            kind: placement.kind,
+            layers: placement.layers,
+            planned: report.host.planned,
+            probed: None,
+            allocated: Some(report.host.allocated),
+            taken: None,
+            headroom: placement.headroom.total(),
+            free: None,
+        });
+        Self {
+            n_gpu_layers: plan.n_gpu_layers,
+            layers: plan.layers(),
+            tensor_split: plan.tensor_split.clone(),
+            overrides: plan.overrides.clone(),
+            settings: plan.context.clone(),
+            threads: report.threads.generation,
+            threads_batch: report.threads.prompt,
+            devices: on_gpus.chain(on_host).collect(),
+        }
+    }
+}
+
+impl MeasuredModel {
+    pub(super) fn of(path: &Path, model: &Model) -> Result<Self, super::Error> {
+        let header = model.header().map_err(crate::load::Error::from)?;
+        let plan = model.placement();
+        let described = match model.native() {
+            Ok(native) => native.description(),
+            // It is in another process.
+            Err(_) => {
+                let kind = plan.model.file_type.as_deref().unwrap_or_default();
+                format!("{} {kind}", plan.model.architecture).trim_end().to_owned()
+            }
+        };
+        Ok(Self {
+            path: path.to_owned(),
+            identity: ModelIdentity::of(header).map_err(crate::load::Error::from)?,
+            weights: crate::generate::fingerprint(header)?,
+            description: described,
+            tensor_bytes: header.tensors().map(crate::gguf::Tensor::bytes).sum(),
+            n_params: header.tensors().map(crate::gguf::Tensor::elements).sum(),
+        })
+    }
+}

@@ -1,0 +1,56 @@
+//! Measuring: tokens per second of a model by its placements on this machine, beside what their plans predicted.
+//!
+//! ```no_run
+//! use autoplace::measure::{Measure, Protocol, Steps};
+//! let sweep = Measure::new("model.gguf").sweep(Steps::Edge)?;
+//! for point in &sweep.points {
+//!     let speed = point.generation().map(|row| row.speed.median);
+//!     println!("{}: {speed:?} tok/s", point.name);
+//! }
+//! std::fs::write("sweep.json", sweep.to_json())?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Every placement is planned as any load is, so that none runs out of memory; one that does not fit is a
+//! [`Point`] with the reason. They take turns: each round loads each of them anew, every other round in the opposite
+//! order, so that a machine that becomes warmer or busier is no placement's fault. Speeds are those of the library's own
+//! [`generate`](crate::generate), prompt and generation apart as llama-bench has them.
+//!
+//! What a load measures of its devices is kept for plans as ever ([`measure_rates`](crate::load::measure_rates)), so that
+//! the next one knows.
+
+mod compare;
+mod conditions;
+mod measurement;
+mod protocol;
+mod run;
+mod sweep;
+
+pub use compare::{Comparison, Ratio};
+pub use conditions::Conditions;
+pub use measurement::{
+    Measured, MeasuredDevice, MeasuredModel, Measurement, Point, Row, Sample, Speed,
+};
+pub use protocol::Protocol;
+pub use run::{Arm, Measure, Progress};
+pub use sweep::Steps;
+
+use crate::{generate, load};
+
+/// Why nothing was measured.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The protocol measures nothing, or what it asks for has no room in the context.
+    #[error("{0}")]
+    Protocol(String),
+    /// The model was not loaded, or not planned.
+    #[error(transparent)]
+    Load(#[from] load::Error),
+    /// A text was not generated.
+    #[error(transparent)]
+    Generate(#[from] generate::Error),
+    /// It was stopped before the first placement was loaded.
+    #[error("stopped before anything was measured")]
+    Stopped,
+}

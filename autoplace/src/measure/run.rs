@@ -1,0 +1,367 @@
+//! Loading one placement after the other and computing with each.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::Error;
+use super::conditions::Observer;
+use super::measurement::{Measured, MeasuredModel, Measurement, Point, Sample};
+use super::protocol::{Protocol, Tokens};
+use super::sweep::Steps;
+use llama_sys::Token;
+
+use crate::generate::Statistics;
+use crate::load::{self, Model, ModelBuilder};
+use crate::machine::Date;
+use crate::plan::{GpuLayers, HostParts, Plan, Policy, Request, SavedPlan, Workload};
+use crate::profile::ModelProfile;
+use crate::watch::speed_model;
+
+/// Measures one model in several placements.
+#[must_use = "nothing is measured until `sweep` or `run` is called"]
+pub struct Measure<'a> {
+    path: PathBuf,
+    request: Request,
+    protocol: Option<Protocol>,
+    prepare: Box<dyn Fn(ModelBuilder) -> ModelBuilder + 'a>,
+    progress: Box<dyn FnMut(&Progress<'_>) -> bool + 'a>,
+}
+
+/// A placement to be measured.
+#[derive(Debug, Clone)]
+pub struct Arm {
+    name: String,
+    way: Way,
+}
+
+#[derive(Debug, Clone)]
+enum Way {
+    Asked(Request),
+    Saved(Box<SavedPlan>),
+}
+
+/// How far a measurement is.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub struct Progress<'a> {
+    /// The placement that is measured.
+    pub name: &'a str,
+    /// What is done of all, by predicted time: 0.0 to 1.0.
+    pub done: f64,
+}
+
+/// Tokens that a load computes before any counts.
+const WARM_UP: usize = 8;
+
+impl Arm {
+    /// Where a plan for this request puts the model.
+    pub fn asked(name: impl Into<String>, request: Request) -> Self {
+        Self { name: name.into(), way: Way::Asked(request) }
+    }
+
+    /// Where a saved plan puts it.
+    pub fn saved(name: impl Into<String>, plan: SavedPlan) -> Self {
+        Self { name: name.into(), way: Way::Saved(Box::new(plan)) }
+    }
+}
+
+impl<'a> Measure<'a> {
+    /// Of this model.
+    pub fn new(path: impl AsRef<Path>) -> Self {
+        Self {
+            path: path.as_ref().to_owned(),
+            request: Request::new(),
+            protocol: None,
+            prepare: Box::new(|builder| builder),
+            progress: Box::new(|_| true),
+        }
+    }
+
+    /// What is asked of the plans of a [`sweep`](Self::sweep): context, types of the cache and so on.
+    pub fn request(mut self, request: Request) -> Self {
+        self.request = request;
+        self
+    }
+
+    /// What is computed of each placement. Default: [`Protocol::new`] of the context.
+    pub fn protocol(mut self, protocol: Protocol) -> Self {
+        self.protocol = Some(protocol);
+        self
+    }
+
+    /// Describes each load further, beside its request: machine, threads, isolation, adapters.
+    pub fn load_with(mut self, prepare: impl Fn(ModelBuilder) -> ModelBuilder + 'a) -> Self {
+        self.prepare = Box::new(prepare);
+        self
+    }
+
+    /// Called before each computation; `false` ends the measurement with what there is by then.
+    pub fn progress(mut self, progress: impl FnMut(&Progress<'_>) -> bool + 'a) -> Self {
+        self.progress = Box::new(progress);
+        self
+    }
+
+    fn builder(&self, arm: &Arm) -> ModelBuilder {
+        let builder = Model::builder(&self.path);
+        (self.prepare)(match &arm.way {
+            Way::Asked(request) => builder.request(request.clone()),
+            Way::Saved(plan) => builder.follow(SavedPlan::clone(plan)),
+        })
+    }
+
+    /// The plan that a request comes to here.
+    ///
+    /// # Errors
+    ///
+    /// As [`ModelBuilder::plan`].
+    pub fn plan(&self, request: Request) -> Result<Plan, load::Error> {
+        self.builder(&Arm::asked("", request)).plan()
+    }
+
+    /// What a sweep measures: the planner's own choice, and so many whole layers on the GPUs, if there are any.
+    ///
+    /// # Errors
+    ///
+    /// As [`plan`](Self::plan).
+    pub fn arms(&self, steps: Steps) -> Result<Vec<Arm>, Error> {
+        let mut arms = vec![Arm::asked("plan", self.request.clone())];
+        let chosen = self.plan(self.request.clone())?;
+        let whole = self.request.clone().host_parts(HostParts::None);
+        let most = whole.clone().policy(Policy::MostLayers).n_gpu_layers(GpuLayers::Auto);
+        let fit = match self.plan(most)? {
+            // No GPU, or none with room for a layer: a sweep says nothing then.
+            plan if plan.n_gpu_layers == 0 => return Ok(arms),
+            plan => plan.n_gpu_layers,
+        };
+        let is_chosen = |n| n == chosen.n_gpu_layers && chosen.overrides.is_empty();
+        let layers = steps.layers(chosen.layers(), fit).into_iter().filter(|&n| !is_chosen(n));
+        arms.extend(layers.map(|n| {
+            let exactly = whole.clone().n_gpu_layers(GpuLayers::Exactly(n));
+            Arm::asked(format!("{n} layers"), exactly)
+        }));
+        Ok(arms)
+    }
+
+    /// Measures what [`arms`](Self::arms) lists.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`](Self::run).
+    pub fn sweep(self, steps: Steps) -> Result<Measurement, Error> {
+        let arms = self.arms(steps)?;
+        self.run(&arms)
+    }
+
+    /// Measures these placements, in turns. One that cannot be planned, loaded or computed with is a point that says
+    /// why.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Load`] where no placement has a plan or the first cannot be loaded, [`Error::Protocol`], and
+    /// [`Error::Stopped`].
+    pub fn run(mut self, arms: &[Arm]) -> Result<Measurement, Error> {
+        let mut points: Vec<Point> = arms.iter().map(|arm| Point::new(&arm.name)).collect();
+        let (protocol, expected) = self.planned(arms, &mut points)?;
+        let all: f64 = expected.iter().sum();
+        let mut run = Run {
+            protocol: &protocol,
+            done: 0.0,
+            all: all.max(f64::MIN_POSITIVE),
+            measurement: None,
+        };
+        let mut order: Vec<usize> = (0..arms.len()).collect();
+        let mut is_stopped = false;
+        'rounds: for round in 0..protocol.rounds {
+            for &n in &order {
+                let point = &mut points[n];
+                if point.failure.is_some() {
+                    continue;
+                }
+                let share = expected[n] / f64::from(protocol.rounds);
+                match run.visit(&mut self, (&arms[n], share), round, point) {
+                    Ok(true) => {}
+                    Ok(false) => {
+                        is_stopped = true;
+                        break 'rounds;
+                    }
+                    Err(error) if run.measurement.is_none() => return Err(error),
+                    Err(error @ Error::Protocol(_)) => return Err(error),
+                    Err(error) => point.failure = Some(error.to_string()),
+                }
+            }
+            order.reverse();
+        }
+        let mut measurement = run.measurement.ok_or(Error::Stopped)?;
+        if is_stopped {
+            measurement.notes.push("stopped before all was measured".to_owned());
+        }
+        measurement.points = points;
+        Ok(measurement)
+    }
+
+    /// What is computed of each placement, and the seconds that it is predicted to take. Points that have no plan say
+    /// why.
+    fn planned(
+        &mut self,
+        arms: &[Arm],
+        points: &mut [Point],
+    ) -> Result<(Protocol, Vec<f64>), Error> {
+        let mut protocol = self.protocol.take();
+        let mut expected = vec![0.0; arms.len()];
+        let mut why = None;
+        for ((arm, point), expected) in arms.iter().zip(points).zip(&mut expected) {
+            match self.builder(arm).plan() {
+                Ok(plan) => {
+                    let n_ctx = plan.context.n_ctx;
+                    let protocol = protocol.get_or_insert_with(|| Protocol::new(n_ctx));
+                    *expected = seconds(&plan, protocol);
+                }
+                Err(error) => {
+                    point.failure = Some(error.to_string());
+                    why.get_or_insert(error);
+                }
+            }
+        }
+        let has_any = expected.iter().any(|&seconds| seconds > 0.0);
+        match (protocol, why) {
+            (Some(protocol), _) if has_any => {
+                protocol.check()?;
+                Ok((protocol, expected))
+            }
+            (_, Some(why)) => Err(why.into()),
+            (_, None) => Err(Error::Protocol("there is no placement to measure".to_owned())),
+        }
+    }
+}
+
+impl fmt::Debug for Measure<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Measure")
+            .field("path", &self.path)
+            .field("protocol", &self.protocol)
+            .finish_non_exhaustive()
+    }
+}
+
+struct Run<'p> {
+    protocol: &'p Protocol,
+    /// Seconds, as predicted.
+    done: f64,
+    all: f64,
+    /// From the first load on.
+    measurement: Option<Measurement>,
+}
+
+impl Run<'_> {
+    /// One round of one placement. `false`: stopped.
+    fn visit(
+        &mut self,
+        measure: &mut Measure<'_>,
+        (arm, share): (&Arm, f64),
+        round: u32,
+        point: &mut Point,
+    ) -> Result<bool, Error> {
+        if !(measure.progress)(&Progress { name: &arm.name, done: self.done / self.all }) {
+            return Ok(false);
+        }
+        let model = measure.builder(arm).load()?;
+        let plan = model.placement();
+        if self.measurement.is_none() {
+            let measured = MeasuredModel::of(&measure.path, &model)?;
+            let machine = (*model.machine()).clone();
+            self.measurement = Some(Measurement::new(measured, machine, self.protocol.clone()));
+        }
+        point.placement.get_or_insert_with(|| Measured::of(&model.report()));
+        let tokens =
+            self.protocol.tokens(&model, plan.context.n_ctx / plan.context.n_seq_max.max(1))?;
+        let profile = ModelProfile::from_header(model.header().map_err(load::Error::from)?);
+        let law = profile.ok().and_then(|profile| speed_model(&profile, &plan, &model.machine()));
+        let predicted = |[n_prompt, n_gen, depth]: [u32; 3]| {
+            let (speeds, assignment) = law.as_ref()?;
+            Some(match n_gen {
+                0 => {
+                    let workload = Workload::new(n_prompt, 0).after(depth);
+                    f64::from(n_prompt) / speeds.prompt_seconds(assignment, &workload)
+                }
+                _ => speeds.tokens_per_second(assignment, depth + n_gen / 2),
+            })
+        };
+        let mut observer = Observer::new(&model);
+        compute(&model, tokens.before(WARM_UP as u32), WARM_UP, false)?;
+        let texts = self.texts(&tokens, round);
+        let steps = (texts.len() * self.protocol.depths.len()) as f64;
+        for &depth in &self.protocol.depths {
+            let before = tokens.before(depth);
+            if depth > 0 {
+                compute(&model, before.clone(), 1, true)?;
+            }
+            for &text in &texts {
+                let prompt = &tokens.prompts[text];
+                let begun = now();
+                let whole = before.iter().chain(prompt).copied().collect();
+                let statistics =
+                    compute(&model, whole, self.protocol.n_gen as usize + 1, depth > 0)?;
+                let n_prompt = prompt.len() as u32;
+                let n_gen = self.protocol.n_gen;
+                // What the context held of it is not exactly what was before: its time is that of the tokens computed.
+                let computed = statistics.prompt_tokens - statistics.cached_tokens;
+                let ns = per(statistics.prompt_time.as_nanos(), n_prompt, computed);
+                let shape = [n_prompt, 0, depth];
+                point.add(shape, Sample { round, ns }, &begun, predicted(shape));
+                let generated = statistics.generated_tokens.saturating_sub(1);
+                let ns = per(statistics.generation_time.as_nanos(), n_gen, generated);
+                let shape = [0, n_gen, depth + n_prompt];
+                point.add(shape, Sample { round, ns }, &begun, predicted(shape));
+                observer.look(&mut point.conditions);
+                self.done += share / steps;
+                if !(measure.progress)(&Progress { name: &arm.name, done: self.done / self.all }) {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Which prompts are computed in this round.
+    fn texts(&self, tokens: &Tokens, round: u32) -> Vec<usize> {
+        (round as usize..tokens.prompts.len()).step_by(self.protocol.rounds as usize).collect()
+    }
+}
+
+/// Computes a prompt and so many tokens after it, the end of the text or not.
+fn compute(model: &Model, prompt: Vec<Token>, n: usize, cached: bool) -> Result<Statistics, Error> {
+    let generate = model.generate(prompt).cache_prompt(cached).temp(0.0).max_tokens(n).past_end();
+    let mut stream = generate.stream()?;
+    for piece in &mut stream {
+        piece?;
+    }
+    Ok(stream.statistics())
+}
+
+/// Nanoseconds of `n` tokens, where so many took so long.
+fn per(ns: u128, n: u32, tokens: usize) -> u64 {
+    let tokens = u128::try_from(tokens).unwrap_or_default().max(1);
+    u64::try_from(ns * u128::from(n) / tokens).unwrap_or(u64::MAX)
+}
+
+/// What a plan says that its part takes.
+fn seconds(plan: &Plan, protocol: &Protocol) -> f64 {
+    let texts = (protocol.n_texts() * protocol.depths.len()) as f64;
+    // Without a prediction all count the same.
+    plan.speed.as_ref().map_or(1.0, |speed| {
+        let prompt = match speed.prompt.tokens_per_second {
+            fast if fast > 0.0 => f64::from(protocol.n_prompt) / fast,
+            _ => 0.0,
+        };
+        texts * (prompt + f64::from(protocol.n_gen) / speed.tokens_per_second.max(1e-9))
+    })
+}
+
+/// This second, in UTC.
+fn now() -> String {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let second = since.as_secs() % 86_400;
+    let (hours, minutes) = (second / 3600, second / 60 % 60);
+    format!("{}T{hours:02}:{minutes:02}:{:02}Z", Date::today(), second % 60)
+}

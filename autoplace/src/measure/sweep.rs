@@ -1,0 +1,55 @@
+//! Which layers a sweep puts on the GPUs.
+
+/// Which `n_gpu_layers` a sweep measures, beside what the planner chooses.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Steps {
+    /// None, half of what fits, the most that fits and one, two and four fewer, one more, and all.
+    #[default]
+    Edge,
+    /// So many from none to all, as far apart as they can be; at least two.
+    Even(u32),
+    /// Every one.
+    Full,
+}
+
+impl Steps {
+    /// From the most down. `fit`: how many whole layers fit.
+    pub(super) fn layers(self, all: u32, fit: u32) -> Vec<u32> {
+        let mut layers: Vec<u32> = match self {
+            Self::Full => (0..=all).collect(),
+            Self::Even(n) => {
+                let last = u64::from(n.max(2) - 1);
+                (0..=last).map(|step| (u64::from(all) * step / last) as u32).collect()
+            }
+            Self::Edge => {
+                let fewer = [1, 2, 4].map(|fewer| fit.saturating_sub(fewer));
+                [0, fit / 2, fit, (fit + 1).min(all), all].into_iter().chain(fewer).collect()
+            }
+        };
+        layers.sort_unstable_by(|a, b| b.cmp(a));
+        layers.dedup();
+        layers
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Steps;
+
+    #[test]
+    fn an_edge_is_seen_from_both_sides_and_both_ends() {
+        assert_eq!(Steps::Edge.layers(49, 40), [49, 41, 40, 39, 38, 36, 20, 0]);
+        assert_eq!(Steps::Edge.layers(33, 33), [33, 32, 31, 29, 16, 0]);
+        assert_eq!(Steps::Edge.layers(33, 0), [33, 1, 0]);
+        assert_eq!(Steps::Edge.layers(3, 3), [3, 2, 1, 0]);
+    }
+
+    #[test]
+    fn even_steps_have_both_ends_and_a_full_sweep_all() {
+        assert_eq!(Steps::Even(7).layers(48, 0), [48, 40, 32, 24, 16, 8, 0]);
+        assert_eq!(Steps::Even(0).layers(9, 9), [9, 0]);
+        assert_eq!(Steps::Even(40).layers(3, 3), [3, 2, 1, 0]);
+        assert_eq!(Steps::Full.layers(3, 1), [3, 2, 1, 0]);
+    }
+}

@@ -1,0 +1,160 @@
+//! Placements measured side by side: on a simulated GPU, whose arithmetic is the CPU's, with real loads. No speed is
+//! asserted.
+
+use std::cell::Cell;
+
+use crate::native_support::demo_path;
+use crate::sim_support::card;
+use autoplace::gguf::Header;
+use autoplace::load;
+use autoplace::machine::mib;
+use autoplace::measure::{Arm, Error, Measure, Measurement, Protocol, Steps};
+use autoplace::memory::Headroom;
+use autoplace::plan::{GpuLayers, Request, SavedPlan};
+
+const SCHEMA: &str = include_str!("../../../docs/measurement.schema.json");
+
+fn request() -> Request {
+    Request::new().headroom(Headroom::Bytes(0)).n_ctx(256)
+}
+
+fn measure<'a>() -> Measure<'a> {
+    let short = Protocol::new(256).n_prompt(16).n_gen(4).depths([0, 64]).rounds(2);
+    let measure = Measure::new(demo_path()).request(request()).protocol(short);
+    measure.load_with(|builder| builder.n_threads(1))
+}
+
+#[track_caller]
+fn meets_the_schema(measurement: &Measurement) {
+    let schema = serde_json::from_str(SCHEMA).unwrap();
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    let json = serde_json::from_str(&measurement.to_json()).unwrap();
+    let wrong: Vec<String> =
+        validator.iter_errors(&json).map(|it| format!("{}: {it}", it.instance_path())).collect();
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn a_sweep_measures_what_fits_and_says_why_the_rest_does_not() {
+    own_process!();
+    let gpu = card(mib(5));
+    let sweep = measure().sweep(Steps::Edge).unwrap();
+    assert_eq!(gpu.used(), 0);
+
+    let plan = sweep.point("plan").unwrap().placement.as_ref().unwrap();
+    let fit = plan.n_gpu_layers;
+    assert!((1..plan.layers).contains(&fit), "{fit} of {}", plan.layers);
+    let all = sweep.point(&format!("{} layers", plan.layers)).unwrap();
+    assert!(all.rows.is_empty() && all.failure.as_ref().unwrap().contains("fit"), "{all:?}");
+
+    let measured: Vec<_> = sweep.points.iter().filter(|point| point.failure.is_none()).collect();
+    assert!(measured.len() > 3, "{sweep:#?}");
+    for point in measured {
+        // Twelve prompts, and what was generated after each, at two depths.
+        let rows: Vec<_> =
+            point.rows.iter().map(|row| (row.name(), row.samples.len(), row.n_depth)).collect();
+        let expected = [("pp16", 0), ("tg4 @ d16", 16), ("pp16 @ d64", 64), ("tg4 @ d80", 80)];
+        assert_eq!(
+            rows,
+            expected.map(|(name, depth)| (name.to_owned(), 12, depth)),
+            "{}",
+            point.name
+        );
+        for row in &point.rows {
+            let speed = row.speed;
+            assert!(0.0 < speed.least && speed.least <= speed.median && speed.median <= speed.most);
+            assert!(
+                row.samples.iter().map(|sample| sample.round).eq([0; 6].into_iter().chain([1; 6]))
+            );
+        }
+        let placement = point.placement.as_ref().unwrap();
+        let (host, gpus) = placement.devices.split_last().unwrap();
+        assert_eq!(host.device, None);
+        for gpu in gpus {
+            assert_eq!(
+                (Some(gpu.planned), Some(gpu.planned)),
+                (gpu.probed, gpu.allocated),
+                "{}",
+                point.name
+            );
+            assert_eq!(gpu.taken, Some(gpu.planned.total()));
+        }
+        let layers: u32 = placement.devices.iter().map(|device| device.layers).sum();
+        assert_eq!(layers, placement.layers);
+    }
+    meets_the_schema(&sweep);
+    assert_eq!(Measurement::from_json(&sweep.to_json()).unwrap(), sweep);
+}
+
+#[test]
+fn a_placement_is_held_against_another_that_was_saved() {
+    own_process!();
+    let _gpu = card(mib(64));
+    let less = request().n_gpu_layers(GpuLayers::Exactly(2));
+    let plan = measure().plan(less.clone()).unwrap();
+    let header = Header::open(demo_path()).unwrap();
+    let saved = SavedPlan::new(plan, less, &header, &load::detect().unwrap()).unwrap();
+    let arms = [Arm::saved("before", saved), Arm::asked("after", request())];
+    let both = measure().run(&arms).unwrap();
+    let layers = |name| both.point(name).unwrap().placement.as_ref().unwrap().n_gpu_layers;
+    assert_eq!(layers("before"), 2);
+    assert!(layers("after") > 2);
+    let comparison = both.compare("before", "after").unwrap();
+    let names: Vec<&str> = comparison.ratios.iter().map(|ratio| ratio.name.as_str()).collect();
+    assert_eq!(names, ["pp16", "tg4 @ d16", "pp16 @ d64", "tg4 @ d80"]);
+    for ratio in &comparison.ratios {
+        let (low, high) = ratio.interval.unwrap();
+        assert!(low <= ratio.ratio && ratio.ratio <= high, "{ratio}");
+    }
+    assert_eq!(both.compare("before", "nothing"), None);
+}
+
+#[test]
+fn what_was_measured_before_it_is_stopped_is_kept() {
+    own_process!();
+    let left = Cell::new(0);
+    let stopped_after = |calls| {
+        left.set(calls);
+        let going = |progress: &autoplace::measure::Progress<'_>| {
+            assert!((0.0..=1.0).contains(&progress.done));
+            left.set(left.get() - 1);
+            left.get() >= 0
+        };
+        measure().progress(going).sweep(Steps::Edge)
+    };
+    assert!(matches!(stopped_after(0), Err(Error::Stopped)));
+    let part = stopped_after(3).unwrap();
+    // Without a GPU there is one placement.
+    assert_eq!(part.points.len(), 1);
+    assert_eq!(part.points[0].rows[0].samples.len(), 3);
+    assert_eq!(part.notes, ["stopped before all was measured"]);
+    meets_the_schema(&part);
+}
+
+#[test]
+fn texts_of_ones_own_are_computed_as_they_are_and_not_given_away() {
+    own_process!();
+    let texts = ["Once upon a time", "And"].map(str::to_owned);
+    let protocol = Protocol::new(256).n_prompt(0).n_gen(2).depths([0]).rounds(1).prompts(texts);
+    let own = measure().protocol(protocol).sweep(Steps::Full).unwrap();
+    let model = autoplace::Model::builder(demo_path()).load().unwrap();
+    let tokens = |text| model.count_tokens(text).unwrap() as u32;
+    let prompts: Vec<u32> =
+        own.points[0].rows.iter().map(|row| row.n_prompt).filter(|&n| n > 0).collect();
+    assert_eq!(prompts, [tokens("Once upon a time"), tokens("And")]);
+
+    let folder = demo_path().parent().unwrap().display().to_string();
+    assert!(own.to_json().contains(&folder) && own.to_json().contains("Once upon"));
+    let told = own.anonymous();
+    assert!(!told.to_json().contains(&folder) && !told.to_json().contains("Once upon"));
+    assert_eq!(told.model.path.to_str(), demo_path().file_name().unwrap().to_str());
+    meets_the_schema(&told);
+}
+
+#[test]
+fn what_has_no_room_in_the_context_is_refused_with_what_it_would_need() {
+    own_process!();
+    let deep = Protocol::new(256).n_prompt(16).n_gen(4).depths([240]);
+    let error = measure().protocol(deep).sweep(Steps::Edge).unwrap_err().to_string();
+    assert!(error.contains("need a context of 261 tokens, and it has 256"), "{error}");
+}
