@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use autoplace::llama_sys::sim::MAX_CARDS;
 use autoplace::memory::companion::Role;
 use autoplace::memory::{FlashAttention, Headroom, KvType, Pooling};
 use autoplace::plan::{Context, GpuLayers, HostParts, KvCache, KvPlace, Policy, Request, Workload};
@@ -12,6 +11,7 @@ use serde_json::Value;
 
 use crate::gpu::SimulatedGpu;
 use crate::host::HostArgs;
+use crate::measure::MeasureArgs;
 use crate::outputs::OutputArgs;
 use crate::sizes;
 
@@ -34,6 +34,8 @@ pub(crate) enum Verb {
     Plan(Box<PlanArgs>),
     /// Lists what this machine has to place a model on, and who holds its memory
     Devices(DevicesArgs),
+    /// Measures tokens per second by the layers on the GPU, or of one placement against another
+    Measure(Box<MeasureArgs>),
     /// Prints what a model would see of a conversation: the prompt that its chat template makes
     Template(TemplateArgs),
     /// Prints a script that makes a shell complete these arguments
@@ -90,12 +92,9 @@ pub(crate) struct TemplateArgs {
     pub(crate) batch: bool,
 }
 
-/// The arguments of `plan`.
+/// What a plan is asked for.
 #[derive(Debug, clap::Args)]
-#[command(allow_negative_numbers = true)]
-pub(crate) struct PlanArgs {
-    /// GGUF file; of a split model, the first part
-    pub(crate) model: PathBuf,
+pub(crate) struct AskArgs {
     /// Tokens of context; `8192+` is at least so many, and as many more as cost no layer; `auto` is the default and
     /// more [default: 4096, or what the model was trained on if that is less]
     #[arg(long, value_name = "N|N+|auto", value_parser = context)]
@@ -125,6 +124,26 @@ pub(crate) struct PlanArgs {
     /// middle of the context]
     #[arg(long, value_name = "PROMPT+REPLY", value_parser = workload)]
     pub(crate) workload: Option<Workload>,
+    /// Fused attention; `auto` is where every device that holds a layer can
+    #[arg(long, value_name = "auto|on|off", value_enum, default_value_t = FlashAttn::Auto, hide_possible_values = true)]
+    pub(crate) flash_attn: FlashAttn,
+    /// Layers on the GPU, the output layer counted first; an error if they do not fit [default: as many as are safe]
+    #[arg(long, value_name = "N")]
+    pub(crate) ngl: Option<u32>,
+    /// What stays free on a GPU: `tight`, `default`, `cautious` (15 % of its total), `600MiB`, or a share
+    /// of its total, `5%`
+    #[arg(long, value_name = "tight|default|cautious|SIZE|PERCENT", allow_hyphen_values = true, value_parser = sizes::headroom)]
+    pub(crate) headroom: Option<Headroom>,
+}
+
+/// The arguments of `plan`.
+#[derive(Debug, clap::Args)]
+#[command(allow_negative_numbers = true)]
+pub(crate) struct PlanArgs {
+    /// GGUF file; of a split model, the first part
+    pub(crate) model: PathBuf,
+    #[command(flatten)]
+    pub(crate) ask: AskArgs,
     /// Depths, in tokens, at which the speed is told [default: 64, half and all of the context]
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = value_parser!(u32).range(0..=i64::from(MAX_TOKENS)))]
     pub(crate) at: Vec<u32>,
@@ -138,12 +157,6 @@ pub(crate) struct PlanArgs {
     /// once [default: 3]
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "0", value_parser = value_parser!(u32).range(0..=64), conflicts_with = "embeddings")]
     pub(crate) mtp: Option<u32>,
-    /// Fused attention; `auto` is where every device that holds a layer can
-    #[arg(long, value_name = "auto|on|off", value_enum, default_value_t = FlashAttn::Auto, hide_possible_values = true)]
-    pub(crate) flash_attn: FlashAttn,
-    /// Layers on the GPU, the output layer counted first; an error if they do not fit [default: as many as are safe]
-    #[arg(long, value_name = "N")]
-    pub(crate) ngl: Option<u32>,
     /// A simulated GPU instead of the machine's own: `RTX 4090`, `RTX 4090=24GiB,free=22.6GiB`; several
     /// times for several
     #[arg(long, value_name = "NAME[=TOTAL][,free=SIZE]", allow_hyphen_values = true)]
@@ -168,10 +181,6 @@ pub(crate) struct PlanArgs {
     /// A control vector that is computed with; several times for several
     #[arg(long, value_name = "FILE")]
     pub(crate) control_vector: Vec<PathBuf>,
-    /// What stays free on a GPU: `tight`, `default`, `cautious` (15 % of its total), `600MiB`, or a share
-    /// of its total, `5%`
-    #[arg(long, value_name = "tight|default|cautious|SIZE|PERCENT", allow_hyphen_values = true, value_parser = sizes::headroom)]
-    pub(crate) headroom: Option<Headroom>,
     /// Answers by arithmetic alone, without asking llama.cpp
     #[arg(long)]
     pub(crate) no_probe: bool,
@@ -239,26 +248,25 @@ pub(crate) enum FlashAttn {
 }
 
 impl PlanArgs {
-    /// Refuses what only all arguments together show.
-    pub(crate) fn check(&self) -> Result<(), String> {
-        if self.gpu.len() > MAX_CARDS {
-            return Err(format!(
-                "--gpu is given {} times: llama.cpp takes at most {MAX_CARDS} GPUs",
-                self.gpu.len()
-            ));
-        }
-        for (index, gpu) in self.gpu.iter().enumerate() {
-            let name = gpu.name();
-            if self.gpu[..index].iter().any(|other| other.name() == name) {
-                return Err(format!(
-                    "--gpu: two GPUs are called `{name}`: number them, `{name}#0` and `{name}#1`"
-                ));
-            }
-        }
-        Ok(())
-    }
-
     /// What is asked of the planner.
+    pub(crate) fn request(&self) -> Request {
+        let mut request = self.outputs.request(self.ask.request());
+        request = request.at(self.at.as_slice()).allow_paging(self.allow_paging);
+        if let Some(tokens) = self.mtp {
+            request = request.draft_max(tokens);
+        }
+        if let Some(pooling) = self.embeddings {
+            request = request.embeddings(pooling.into());
+        }
+        // One is what nobody has asked for.
+        if self.seqs > 1 {
+            request = request.n_seq_max(self.seqs);
+        }
+        request
+    }
+}
+
+impl AskArgs {
     pub(crate) fn request(&self) -> Request {
         let mut request = Request::new();
         match self.ubatch {
@@ -280,20 +288,7 @@ impl PlanArgs {
             KvOffload::Auto => request.kv_place(KvPlace::Auto),
         };
         request.workload = self.workload;
-        request = request.at(self.at.as_slice());
-        request = self.outputs.request(request);
-        if let Some(tokens) = self.mtp {
-            request = request.draft_max(tokens);
-        }
-        if let Some(pooling) = self.embeddings {
-            request = request.embeddings(pooling.into());
-        }
-        // One is what nobody has asked for.
-        if self.seqs > 1 {
-            request = request.n_seq_max(self.seqs);
-        }
         request
-            .allow_paging(self.allow_paging)
             .context(self.ctx.unwrap_or_default())
             .swa_full(self.swa_full)
             .policy(match self.policy {
@@ -400,7 +395,7 @@ fn variable(text: &str) -> Result<(String, Value), String> {
 }
 
 /// Seconds, with a fraction or without.
-fn seconds(text: &str) -> Result<Duration, String> {
+pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().map(Duration::try_from_secs_f64);
     let seconds = seconds.and_then(Result::ok);
     seconds.ok_or_else(|| "seconds are a number such as 2 or 0.5".to_owned())

@@ -65,10 +65,21 @@ impl FromStr for SimulatedGpu {
     }
 }
 
-impl SimulatedGpu {
-    /// Its name for people.
-    pub(crate) fn name(&self) -> &str {
-        &self.0.name
+/// Refuses GPUs that cannot be told apart, and more than llama.cpp takes.
+pub(crate) fn check(gpus: &[SimulatedGpu]) -> Result<(), String> {
+    if gpus.len() > MAX_CARDS {
+        let times = gpus.len();
+        return Err(format!(
+            "--gpu is given {times} times: llama.cpp takes at most {MAX_CARDS} GPUs"
+        ));
+    }
+    let names: Vec<&str> = gpus.iter().map(|gpu| gpu.0.name.as_str()).collect();
+    let mut twice = names.iter().enumerate().filter(|(index, name)| names[..*index].contains(name));
+    match twice.next() {
+        Some((_, name)) => Err(format!(
+            "--gpu: two GPUs are called `{name}`: number them, `{name}#0` and `{name}#1`"
+        )),
+        None => Ok(()),
     }
 }
 

@@ -1,8 +1,8 @@
 //! `autoplace`: the library's answers on the command line. `docs/cli.md` describes what it takes and what it prints.
 //!
-//! Arguments flow in ([`args`], with [`sizes`], [`gpu`] and [`host`] for what they are made of), a verb does its
-//! work ([`plan`] with its [`outputs`], [`devices`], [`template`], [`shell`]), and text or JSON ([`json`]) flows
-//! out. Exit code 1 is an answer that could not be given, 2 a question that could not be understood; either is
+//! Arguments flow in ([`args`], with [`sizes`], [`gpu`] and [`host`] for what they are made of), a verb does its work
+//! ([`plan`] with its [`outputs`], [`devices`], [`measure`], [`template`], [`shell`]), and text or JSON ([`json`])
+//! flows out. Exit code 1 is an answer that could not be given, 2 a question that could not be understood; either is
 //! one line on stderr.
 
 mod args;
@@ -11,6 +11,7 @@ mod emit;
 mod gpu;
 mod host;
 mod json;
+mod measure;
 mod outputs;
 mod picture;
 mod plan;
@@ -42,12 +43,16 @@ fn main() -> ExitCode {
     };
     let answer = match &args.verb {
         Verb::Plan(args) => {
-            if let Err(error) = args.check() {
+            if let Err(error) = gpu::check(&args.gpu) {
                 return fail(2, "error: ", &error);
             }
             plan::run(args, begin)
         }
         Verb::Devices(args) => devices::run(args),
+        Verb::Measure(args) => match gpu::check(&args.gpu) {
+            Ok(()) => measure::run(args),
+            Err(error) => return fail(2, "error: ", &error),
+        },
         Verb::Template(args) => template::run(args),
         Verb::Completions { shell } => Ok(text(shell::completions(*shell))),
         Verb::Man => shell::manual().map(text).map_err(Into::into),
@@ -67,7 +72,7 @@ fn text(bytes: Vec<u8>) -> String {
     text
 }
 
-fn print(text: &str) -> ExitCode {
+pub(crate) fn print(text: &str) -> ExitCode {
     let shown = stdout().is_terminal().then(|| shown(text));
     match writeln!(stdout(), "{}", shown.as_deref().unwrap_or(text)) {
         // A reader that has left has what it wanted.

@@ -17,19 +17,19 @@ use autoplace::machine::Bytes;
 
 use autoplace::plan::{Placement, PlacementKind, Plan, Speed};
 
-/// The picture cannot be drawn.
+/// A picture cannot be drawn.
 #[derive(Debug, thiserror::Error)]
-#[error("the plan of {model} cannot be drawn: {reason}")]
+#[error("{what} cannot be drawn: {reason}")]
 pub(crate) struct PictureError {
-    model: String,
-    reason: String,
+    pub(crate) what: String,
+    pub(crate) reason: String,
 }
 
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-type Drawn = Result<(), DrawingAreaErrorKind<io::Error>>;
+pub(crate) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+pub(crate) type Drawn = Result<(), DrawingAreaErrorKind<io::Error>>;
 
-const WIDTH: u32 = 960;
-const MARGIN: i32 = 24;
+pub(crate) const WIDTH: u32 = 960;
+pub(crate) const MARGIN: i32 = 24;
 /// From the top to the first device: the title and the legend.
 const HEAD: i32 = 88;
 /// A device: its name, its bar, a line of numbers, and air.
@@ -38,14 +38,14 @@ const BAR: i32 = 26;
 const CURVE: u32 = 320;
 
 /// Colours that differ in lightness too, and for every kind of colour blindness (Okabe and Ito, 2008).
-const WEIGHTS: RGBColor = RGBColor(0, 114, 178);
-const KV: RGBColor = RGBColor(230, 159, 0);
-const COMPUTE: RGBColor = RGBColor(0, 158, 115);
-const HEADROOM: RGBColor = RGBColor(204, 121, 167);
-const FREE: RGBColor = RGBColor(233, 233, 233);
+pub(crate) const WEIGHTS: RGBColor = RGBColor(0, 114, 178);
+pub(crate) const KV: RGBColor = RGBColor(230, 159, 0);
+pub(crate) const COMPUTE: RGBColor = RGBColor(0, 158, 115);
+pub(crate) const HEADROOM: RGBColor = RGBColor(204, 121, 167);
+pub(crate) const FREE: RGBColor = RGBColor(233, 233, 233);
 const TAKEN: RGBColor = RGBColor(120, 120, 120);
-const CHOSEN: RGBColor = RGBColor(213, 94, 0);
-const INK: RGBColor = RGBColor(34, 34, 34);
+pub(crate) const CHOSEN: RGBColor = RGBColor(213, 94, 0);
+pub(crate) const INK: RGBColor = RGBColor(34, 34, 34);
 
 /// The plan as an SVG document: a bar per device with weights, keys and values, compute buffers, headroom and what
 /// stays free, and, where the plan has a predicted speed, its curve over `n_gpu_layers`.
@@ -61,7 +61,7 @@ pub(crate) fn svg(plan: &Plan) -> Result<String, PictureError> {
     let height = bars + speed.map_or(0, |_| CURVE);
     let mut svg = String::new();
     draw(plan, &mut svg, height, bars, speed).map_err(|error| PictureError {
-        model: plan.model.name.clone(),
+        what: format!("the plan of {}", plan.model.name),
         reason: error.to_string(),
     })?;
     Ok(svg)
@@ -207,12 +207,19 @@ fn number(speed: f64) -> String {
     if speed < 10.0 { format!("{speed:.1}") } else { format!("{speed:.0}") }
 }
 
-fn fill(area: &Area<'_>, x: i32, y: i32, width: i32, height: i32, color: RGBColor) -> Drawn {
+pub(crate) fn fill(
+    area: &Area<'_>,
+    x: i32,
+    y: i32,
+    width: i32,
+    height: i32,
+    color: RGBColor,
+) -> Drawn {
     let style = ShapeStyle::from(&color).filled();
     area.draw(&Rectangle::new([(x, y), (x + width, y + height)], style))
 }
 
-fn write(area: &Area<'_>, text: &str, at: (i32, i32), size: u32, side: HPos) -> Drawn {
+pub(crate) fn write(area: &Area<'_>, text: &str, at: (i32, i32), size: u32, side: HPos) -> Drawn {
     let style = style(size, side, VPos::Top).color(&INK);
     area.draw(&Text::new(printable(text), at, style))
 }

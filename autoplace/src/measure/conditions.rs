@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use crate::load::Model;
 use crate::machine::ThrottleReason;
-use crate::watch::{ModelSource, Sample, Source};
+use crate::watch::{ModelSource, Sample, Source, host_sample};
 
 /// How the machine was: the worst of what was seen between two computations. `None`: nothing tells.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -36,22 +36,30 @@ pub struct Conditions {
 #[derive(Debug)]
 pub(super) struct Observer {
     source: ModelSource,
+    /// Those that the model is on; the source has others behind them.
+    gpus: usize,
+    proc: PathBuf,
     swapped: Option<[u64; 2]>,
 }
 
 impl Observer {
-    pub(super) fn new(model: &Model) -> Self {
+    /// With the system below this folder.
+    pub(super) fn new(model: &Model, root: &Path) -> Self {
         let mut source = ModelSource::new(model);
         source.watched();
-        Self { source, swapped: swapped(Path::new("/proc/vmstat")) }
+        let proc = root.join("proc");
+        let swapped = swapped(&proc.join("vmstat"));
+        Self { source, gpus: model.placement().gpus().count(), proc, swapped }
     }
 
     /// Adds what is seen now, and what was swapped since it began or looked last.
     pub(super) fn look(&mut self, conditions: &mut Conditions) {
-        if let Some(sample) = self.source.sample(false) {
+        if let Some(mut sample) = self.source.sample(false) {
+            sample.devices.truncate(self.gpus);
+            sample.host = host_sample(&self.proc.join("pressure"));
             conditions.add(&sample);
         }
-        let now = swapped(Path::new("/proc/vmstat"));
+        let now = swapped(&self.proc.join("vmstat"));
         if let (Some(before), Some(now)) = (self.swapped, now) {
             let [pages_in, pages_out] = [0, 1].map(|n| now[n].saturating_sub(before[n]));
             *conditions.swapped_in.get_or_insert(0) += pages_in;

@@ -28,6 +28,9 @@ pub struct Measurement {
     pub protocol: Protocol,
     /// The placements.
     pub points: Vec<Point>,
+    /// Predicted tokens per second of generation at the least depth, of whole layers by `n_gpu_layers` from 0, whether
+    /// or not they fit; empty without GPUs, and where nothing is predicted.
+    pub predicted: Vec<f64>,
     /// What else there is to say, for people.
     pub notes: Vec<String>,
 }
@@ -55,7 +58,7 @@ pub struct MeasuredModel {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Point {
-    /// What it was called: `plan`, `32 layers`, `before`.
+    /// What it was called: `plan`, `ngl 32`, `before`.
     pub name: String,
     /// Where the model went; `None` where it was not loaded.
     pub placement: Option<Measured>,
@@ -129,7 +132,8 @@ pub struct Row {
     pub time: String,
     /// Tokens per second.
     pub speed: Speed,
-    /// What the plan's model of speed says, from the rates of this machine; `None` where it knows no law for this model.
+    /// What the plan's model of speed says, from the rates of this machine; `None` where it knows no law for this
+    /// model, or a rate would be a guess.
     pub predicted: Option<f64>,
     /// Each computation, in the order in which they were made.
     pub samples: Vec<Sample>,
@@ -169,6 +173,7 @@ impl Measurement {
             machine,
             protocol,
             points: Vec::new(),
+            predicted: Vec::new(),
             notes: Vec::new(),
         }
     }
@@ -305,13 +310,18 @@ impl Speed {
     pub(super) fn of(speeds: impl Iterator<Item = f64>) -> Self {
         let mut sorted: Vec<f64> = speeds.collect();
         sorted.sort_by(f64::total_cmp);
-        let at = |n: usize| sorted.get(n).copied().unwrap_or_default();
+        let at = |n: usize| rounded(sorted.get(n).copied().unwrap_or_default());
         Self {
             median: at(sorted.len() / 2),
             least: at(0),
             most: at(sorted.len().saturating_sub(1)),
         }
     }
+}
+
+/// With four decimals: so few are read back from text as they were.
+pub(super) fn rounded(speed: f64) -> f64 {
+    (speed * 1e4).round() / 1e4
 }
 
 impl Measured {

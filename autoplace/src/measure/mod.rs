@@ -13,16 +13,17 @@
 //!
 //! Every placement is planned as any load is, so that none runs out of memory; one that does not fit is a
 //! [`Point`] with the reason. They take turns: each round loads each of them anew, every other round in the opposite
-//! order, so that a machine that becomes warmer or busier is no placement's fault. Speeds are those of the library's own
-//! [`generate`](crate::generate), prompt and generation apart as llama-bench has them.
+//! order, so that a machine that becomes warmer or busier is no placement's fault. Speeds are those of the library's
+//! own [`generate`], prompt and generation apart as llama-bench has them.
 //!
-//! What a load measures of its devices is kept for plans as ever ([`measure_rates`](crate::load::measure_rates)), so that
-//! the next one knows.
+//! What a load measures of its devices is kept for plans as ever ([`measure_rates`](crate::load::measure_rates)), so
+//! that the next one knows.
 
 mod compare;
 mod conditions;
 mod measurement;
 mod protocol;
+mod ready;
 mod run;
 mod sweep;
 
@@ -32,6 +33,7 @@ pub use measurement::{
     Measured, MeasuredDevice, MeasuredModel, Measurement, Point, Row, Sample, Speed,
 };
 pub use protocol::Protocol;
+pub use ready::{Aspect, Check, Readiness, Ready, Trial};
 pub use run::{Arm, Measure, Progress};
 pub use sweep::Steps;
 

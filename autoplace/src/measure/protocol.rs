@@ -4,6 +4,7 @@ use llama_sys::Token;
 use serde::{Deserialize, Serialize};
 
 use super::Error;
+use crate::generate::Prompt;
 use crate::load::Model;
 
 /// Ours, a line each.
@@ -105,7 +106,8 @@ impl Protocol {
 
     /// The tokens of each prompt, and those that fill the context before it.
     pub(super) fn tokens(&self, model: &Model, n_ctx: u32) -> Result<Tokens, Error> {
-        let texts = self.texts().into_iter();
+        // Without BOS, with which all would begin: the context would hold it already.
+        let texts = self.texts().into_iter().map(|text| Prompt::text(text).add_special(false));
         let own: Vec<Vec<Token>> =
             texts.map(|text| model.tokenize(text)).collect::<Result<_, _>>()?;
         let before = own.concat();

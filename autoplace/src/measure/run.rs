@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::Error;
 use super::conditions::Observer;
-use super::measurement::{Measured, MeasuredModel, Measurement, Point, Sample};
+use super::measurement::{Measured, MeasuredModel, Measurement, Point, Sample, rounded};
 use super::protocol::{Protocol, Tokens};
 use super::sweep::Steps;
 use llama_sys::Token;
@@ -14,6 +14,8 @@ use llama_sys::Token;
 use crate::generate::Statistics;
 use crate::load::{self, Model, ModelBuilder};
 use crate::machine::Date;
+use crate::memory::estimate::Assignment;
+use crate::plan::speed::SpeedModel;
 use crate::plan::{GpuLayers, HostParts, Plan, Policy, Request, SavedPlan, Workload};
 use crate::profile::ModelProfile;
 use crate::watch::speed_model;
@@ -21,11 +23,13 @@ use crate::watch::speed_model;
 /// Measures one model in several placements.
 #[must_use = "nothing is measured until `sweep` or `run` is called"]
 pub struct Measure<'a> {
-    path: PathBuf,
-    request: Request,
-    protocol: Option<Protocol>,
+    pub(super) path: PathBuf,
+    pub(super) request: Request,
+    pub(super) protocol: Box<dyn Fn(Protocol) -> Protocol + 'a>,
     prepare: Box<dyn Fn(ModelBuilder) -> ModelBuilder + 'a>,
-    progress: Box<dyn FnMut(&Progress<'_>) -> bool + 'a>,
+    pub(super) progress: Box<dyn FnMut(&Progress<'_>) -> bool + 'a>,
+    /// Below which `proc` is.
+    pub(super) system: PathBuf,
 }
 
 /// A placement to be measured.
@@ -72,9 +76,10 @@ impl<'a> Measure<'a> {
         Self {
             path: path.as_ref().to_owned(),
             request: Request::new(),
-            protocol: None,
+            protocol: Box::new(|usual| usual),
             prepare: Box::new(|builder| builder),
             progress: Box::new(|_| true),
+            system: PathBuf::from("/"),
         }
     }
 
@@ -84,9 +89,9 @@ impl<'a> Measure<'a> {
         self
     }
 
-    /// What is computed of each placement. Default: [`Protocol::new`] of the context.
-    pub fn protocol(mut self, protocol: Protocol) -> Self {
-        self.protocol = Some(protocol);
+    /// What is computed of each placement, made of what usually is: [`Protocol::new`] of the first one's context.
+    pub fn protocol(mut self, change: impl Fn(Protocol) -> Protocol + 'a) -> Self {
+        self.protocol = Box::new(change);
         self
     }
 
@@ -102,7 +107,14 @@ impl<'a> Measure<'a> {
         self
     }
 
-    fn builder(&self, arm: &Arm) -> ModelBuilder {
+    /// Where the system is seen that the host's pressure and its swap are read of (`proc/pressure`, `proc/vmstat`):
+    /// another folder in a container that has the host's mounted. Default: `/`.
+    pub fn system(mut self, root: impl Into<PathBuf>) -> Self {
+        self.system = root.into();
+        self
+    }
+
+    pub(super) fn builder(&self, arm: &Arm) -> ModelBuilder {
         let builder = Model::builder(&self.path);
         (self.prepare)(match &arm.way {
             Way::Asked(request) => builder.request(request.clone()),
@@ -138,7 +150,7 @@ impl<'a> Measure<'a> {
         let layers = steps.layers(chosen.layers(), fit).into_iter().filter(|&n| !is_chosen(n));
         arms.extend(layers.map(|n| {
             let exactly = whole.clone().n_gpu_layers(GpuLayers::Exactly(n));
-            Arm::asked(format!("{n} layers"), exactly)
+            Arm::asked(format!("ngl {n}"), exactly)
         }));
         Ok(arms)
     }
@@ -202,19 +214,16 @@ impl<'a> Measure<'a> {
 
     /// What is computed of each placement, and the seconds that it is predicted to take. Points that have no plan say
     /// why.
-    fn planned(
-        &mut self,
-        arms: &[Arm],
-        points: &mut [Point],
-    ) -> Result<(Protocol, Vec<f64>), Error> {
-        let mut protocol = self.protocol.take();
+    fn planned(&self, arms: &[Arm], points: &mut [Point]) -> Result<(Protocol, Vec<f64>), Error> {
+        let mut protocol = None;
         let mut expected = vec![0.0; arms.len()];
         let mut why = None;
         for ((arm, point), expected) in arms.iter().zip(points).zip(&mut expected) {
             match self.builder(arm).plan() {
                 Ok(plan) => {
                     let n_ctx = plan.context.n_ctx;
-                    let protocol = protocol.get_or_insert_with(|| Protocol::new(n_ctx));
+                    let protocol =
+                        protocol.get_or_insert_with(|| (self.protocol)(Protocol::new(n_ctx)));
                     *expected = seconds(&plan, protocol);
                 }
                 Err(error) => {
@@ -237,10 +246,7 @@ impl<'a> Measure<'a> {
 
 impl fmt::Debug for Measure<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Measure")
-            .field("path", &self.path)
-            .field("protocol", &self.protocol)
-            .finish_non_exhaustive()
+        f.debug_struct("Measure").field("path", &self.path).finish_non_exhaustive()
     }
 }
 
@@ -267,52 +273,48 @@ impl Run<'_> {
         }
         let model = measure.builder(arm).load()?;
         let plan = model.placement();
-        if self.measurement.is_none() {
-            let measured = MeasuredModel::of(&measure.path, &model)?;
-            let machine = (*model.machine()).clone();
-            self.measurement = Some(Measurement::new(measured, machine, self.protocol.clone()));
-        }
         point.placement.get_or_insert_with(|| Measured::of(&model.report()));
         let tokens =
             self.protocol.tokens(&model, plan.context.n_ctx / plan.context.n_seq_max.max(1))?;
         let profile = ModelProfile::from_header(model.header().map_err(load::Error::from)?);
-        let law = profile.ok().and_then(|profile| speed_model(&profile, &plan, &model.machine()));
+        let laws = |plan: &Plan| speed_model(profile.as_ref().ok()?, plan, &model.machine());
+        let law = laws(&plan);
+        if self.measurement.is_none() {
+            let measured = MeasuredModel::of(&measure.path, &model)?;
+            let machine = (*model.machine()).clone();
+            let mut begun = Measurement::new(measured, machine, self.protocol.clone());
+            let before = tokens.prompts.first().map_or(0, Vec::len) as u32;
+            let least = self.protocol.depths.iter().copied().min().unwrap_or_default();
+            begun.predicted = curve(&plan, least + before + self.protocol.n_gen / 2, laws);
+            self.measurement = Some(begun);
+        }
         let predicted = |[n_prompt, n_gen, depth]: [u32; 3]| {
             let (speeds, assignment) = law.as_ref()?;
-            Some(match n_gen {
+            Some(rounded(match n_gen {
                 0 => {
                     let workload = Workload::new(n_prompt, 0).after(depth);
                     f64::from(n_prompt) / speeds.prompt_seconds(assignment, &workload)
                 }
                 _ => speeds.tokens_per_second(assignment, depth + n_gen / 2),
-            })
+            }))
         };
-        let mut observer = Observer::new(&model);
+        let mut observer = Observer::new(&model, &measure.system);
         compute(&model, tokens.before(WARM_UP as u32), WARM_UP, false)?;
         let texts = self.texts(&tokens, round);
         let steps = (texts.len() * self.protocol.depths.len()) as f64;
         for &depth in &self.protocol.depths {
-            let before = tokens.before(depth);
             if depth > 0 {
-                compute(&model, before.clone(), 1, true)?;
+                compute(&model, tokens.before(depth), 1, true)?;
             }
-            for &text in &texts {
-                let prompt = &tokens.prompts[text];
+            for &which in &texts {
                 let begun = now();
-                let whole = before.iter().chain(prompt).copied().collect();
-                let statistics =
-                    compute(&model, whole, self.protocol.n_gen as usize + 1, depth > 0)?;
-                let n_prompt = prompt.len() as u32;
+                let n_prompt = tokens.prompts[which].len() as u32;
                 let n_gen = self.protocol.n_gen;
-                // What the context held of it is not exactly what was before: its time is that of the tokens computed.
-                let computed = statistics.prompt_tokens - statistics.cached_tokens;
-                let ns = per(statistics.prompt_time.as_nanos(), n_prompt, computed);
-                let shape = [n_prompt, 0, depth];
-                point.add(shape, Sample { round, ns }, &begun, predicted(shape));
-                let generated = statistics.generated_tokens.saturating_sub(1);
-                let ns = per(statistics.generation_time.as_nanos(), n_gen, generated);
-                let shape = [0, n_gen, depth + n_prompt];
-                point.add(shape, Sample { round, ns }, &begun, predicted(shape));
+                let [prompt, generation] = text(&model, &tokens, (which, depth), n_gen)?;
+                let shapes = [[n_prompt, 0, depth], [0, n_gen, depth + n_prompt]];
+                for (shape, ns) in shapes.into_iter().zip([prompt, generation]) {
+                    point.add(shape, Sample { round, ns }, &begun, predicted(shape));
+                }
                 observer.look(&mut point.conditions);
                 self.done += share / steps;
                 if !(measure.progress)(&Progress { name: &arm.name, done: self.done / self.all }) {
@@ -327,6 +329,42 @@ impl Run<'_> {
     fn texts(&self, tokens: &Tokens, round: u32) -> Vec<usize> {
         (round as usize..tokens.prompts.len()).step_by(self.protocol.rounds as usize).collect()
     }
+}
+
+/// Tokens per second by `n_gpu_layers`, of whole layers.
+fn curve(
+    plan: &Plan,
+    depth: u32,
+    laws: impl Fn(&Plan) -> Option<(SpeedModel, Assignment)>,
+) -> Vec<f64> {
+    let mut whole = plan.clone();
+    whole.overrides.clear();
+    let layers = plan.gpus().next().map_or(0, |_| plan.layers() + 1);
+    let speeds = (0..layers).map(|n| {
+        whole.n_gpu_layers = n;
+        let (speeds, assignment) = laws(&whole)?;
+        Some(rounded(speeds.tokens_per_second(&assignment, depth)))
+    });
+    speeds.collect::<Option<_>>().unwrap_or_default()
+}
+
+/// The nanoseconds of a prompt at a depth, and of `n_gen` tokens after it.
+pub(super) fn text(
+    model: &Model,
+    tokens: &Tokens,
+    (which, depth): (usize, u32),
+    n_gen: u32,
+) -> Result<[u64; 2], Error> {
+    let prompt = &tokens.prompts[which];
+    let whole = tokens.before(depth).iter().chain(prompt).copied().collect();
+    let statistics = compute(model, whole, n_gen as usize + 1, depth > 0)?;
+    // What the context held is not exactly what was before: the time is that of the tokens that were computed.
+    let computed = statistics.prompt_tokens - statistics.cached_tokens;
+    let generated = statistics.generated_tokens.saturating_sub(1);
+    Ok([
+        per(statistics.prompt_time.as_nanos(), prompt.len() as u32, computed),
+        per(statistics.generation_time.as_nanos(), n_gen, generated),
+    ])
 }
 
 /// Computes a prompt and so many tokens after it, the end of the text or not.
@@ -359,7 +397,7 @@ fn seconds(plan: &Plan, protocol: &Protocol) -> f64 {
 }
 
 /// This second, in UTC.
-fn now() -> String {
+pub(super) fn now() -> String {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let second = since.as_secs() % 86_400;
     let (hours, minutes) = (second / 3600, second / 60 % 60);

@@ -33,6 +33,7 @@ pub use depth::DepthCost;
 pub(crate) use depth::speed_model;
 pub use event::{Cause, Event, Resize};
 pub use model::ModelSource;
+pub(crate) use model::host_sample;
 pub use sample::{DeviceSample, HostSample, Sample, Source, Watched, WatchedDevice};
 pub use sentinel::{Error, Sentinel, SentinelBuilder};
 

@@ -239,7 +239,7 @@ fn depth_cost(plan: &Plan, machine: &Machine) -> DepthCost {
 
 /// Whether the host is busy or short of memory, by the kernel's pressure stall information in this folder (Linux 4.20
 /// and later, where it is switched on).
-fn host_sample(folder: &Path) -> HostSample {
+pub(crate) fn host_sample(folder: &Path) -> HostSample {
     let share = |file| some_avg10(&fs::read_to_string(folder.join(file)).ok()?);
     HostSample { cpu_pressure: share("cpu"), memory_pressure: share("memory") }
 }

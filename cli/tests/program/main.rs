@@ -2,6 +2,8 @@
 
 #[path = "../../../autoplace/tests/support/cli_support/mod.rs"]
 mod cli_support;
+#[path = "../../../autoplace/tests/support/llama_source/mod.rs"]
+mod llama_source;
 #[path = "../../../planner/tests/support/lora_support/mod.rs"]
 mod lora_support;
 #[path = "../../../autoplace/tests/support/random_weights/mod.rs"]
@@ -15,6 +17,7 @@ use synthetic::shapes;
 
 mod cli_devices;
 mod cli_lora;
+mod cli_measure;
 mod cli_mtp;
 mod cli_outputs;
 mod cli_plan;

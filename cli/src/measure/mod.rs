@@ -1,0 +1,345 @@
+//! The verb `measure`: a model and what is to be measured of it flow in, what was measured flows out, for people or for
+//! another tool.
+
+mod bench;
+mod beside;
+mod flags;
+mod page;
+mod table;
+
+use std::error::Error;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use autoplace::gguf::Header;
+use autoplace::load::{RatesRequest, measure_rates};
+use autoplace::machine::Machine;
+use autoplace::measure::{Arm, Measure, Measurement, Protocol, Ready, Steps};
+use autoplace::plan::{Request, SavedPlan};
+use autoplace::profile::ModelProfile;
+use clap::{ValueEnum, value_parser};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::args::{self, AskArgs};
+use crate::gpu::{self, SimulatedGpu};
+
+/// The arguments of `measure`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct MeasureArgs {
+    /// GGUF file; or what `--write` wrote (`.json`), to be shown again
+    model: PathBuf,
+    #[command(flatten)]
+    ask: AskArgs,
+    /// So many values of `n_gpu_layers` from none to all [default: both ends, and around the most that fit]
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(2..), conflicts_with_all = ["full", "before"])]
+    steps: Option<u32>,
+    /// Every value of `n_gpu_layers`
+    #[arg(long, conflicts_with = "before")]
+    full: bool,
+    /// Instead of a sweep one placement against another: a plan that `plan --save` wrote, or flags of llama.cpp's
+    /// programs, `'-ngl 58 -ctk q8_0'`
+    #[arg(long, value_name = "PLAN|FLAGS", allow_hyphen_values = true, value_parser = placement)]
+    before: Option<String>,
+    /// What `--before` is held against [default: what is planned]
+    #[arg(long, value_name = "PLAN|FLAGS", allow_hyphen_values = true, value_parser = placement, requires = "before")]
+    after: Option<String>,
+    /// Instead of a sweep the same work so many times at the end of the context, while the machine is watched: drift,
+    /// headroom, clocks, swap and pressure pass or fail, and where one fails a smaller placement is tried [default: 10]
+    #[arg(long, value_name = "RUNS", num_args = 0..=1, require_equals = true, default_missing_value = "10", value_parser = value_parser!(u32).range(2..), conflicts_with_all = ["steps", "full", "before", "write", "submission", "at", "rounds"])]
+    ready: Option<u32>,
+    /// The seconds that the runs are spread over [default: 600]
+    #[arg(long, value_name = "SECONDS", value_parser = args::seconds, requires = "ready")]
+    over: Option<Duration>,
+    /// By how much the last runs may be slower or faster than the first, in percent [default: 5]
+    #[arg(long, value_name = "PERCENT", requires = "ready")]
+    drift: Option<f64>,
+    /// Saves the plan that passed, which `generate --plan` follows
+    #[arg(long, value_name = "FILE", requires = "ready")]
+    save: Option<PathBuf>,
+    /// Tokens of each prompt; 0 takes each as long as it is [default: 512, or a quarter of the context]
+    #[arg(long, value_name = "N")]
+    prompt_tokens: Option<u32>,
+    /// Tokens that are generated after each [default: 256, or a quarter of the context]
+    #[arg(short = 'n', long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
+    tokens: Option<u32>,
+    /// Tokens in the context before each prompt [default: none, and half of the context]
+    #[arg(long, value_name = "N,...", value_delimiter = ',')]
+    at: Vec<u32>,
+    /// Rounds over all placements, which share the prompts out [default: 3, of two placements 6]
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
+    rounds: Option<u32>,
+    /// Prompts instead of autoplace's twelve: a line each, or a JSON list of texts
+    #[arg(long, value_name = "FILE")]
+    prompts: Option<PathBuf>,
+    /// Threads for what the CPU computes [default: as a load chooses them]
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
+    threads: Option<u32>,
+    /// A simulated GPU instead of the machine's own, whose memory is a number and which computes as fast as the CPU;
+    /// several times for several
+    #[arg(long, value_name = "NAME[=TOTAL][,free=SIZE]", allow_hyphen_values = true)]
+    pub(crate) gpu: Vec<SimulatedGpu>,
+    /// What is printed
+    #[arg(long, value_name = "table|markdown|json|llama-bench|html|svg", value_enum, default_value_t = Format::Table, hide_possible_values = true)]
+    format: Format,
+    /// Writes the JSON to a file too
+    #[arg(long, value_name = "FILE")]
+    write: Option<PathBuf>,
+    /// Draws the speeds of another measurement beside it (`html`, `svg`): of autoplace, of llama-bench (`-o jsonl`), or
+    /// a table of `n_gpu_layers` and tokens per second
+    #[arg(long, value_name = "FILE")]
+    beside: Vec<PathBuf>,
+    /// Leaves out what tells whose machine it was (folders, texts, programs, addresses), and says on stderr what stays
+    #[arg(long)]
+    submission: bool,
+}
+
+/// What is printed of a measurement.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Format {
+    Table,
+    Markdown,
+    Json,
+    LlamaBench,
+    Html,
+    Svg,
+}
+
+/// Measures, or reads what was measured, and says so.
+pub(crate) fn run(args: &MeasureArgs) -> Result<String, Box<dyn Error>> {
+    if let Some(runs) = args.ready {
+        return ready(args, runs);
+    }
+    // Before hours of measuring, not after them.
+    let beside = args.beside.iter().map(|file| beside::read(file));
+    let beside: Vec<beside::Series> = beside.collect::<Result<_, _>>()?;
+    let mut measurement = if args.model.extension().is_some_and(|it| it == "json") {
+        let text = read(&args.model)?;
+        Measurement::from_json(&text).map_err(|error| in_file(&args.model, error))?
+    } else {
+        measured(args)?
+    };
+    if args.submission {
+        measurement = measurement.anonymous();
+        eprint!("{}", left_in(&measurement));
+    }
+    if let Some(file) = &args.write {
+        fs::write(file, measurement.to_json()).map_err(|error| in_file(file, error))?;
+    }
+    Ok(match args.format {
+        Format::Table => table::text(&measurement),
+        Format::Markdown => table::markdown(&measurement),
+        Format::Json => measurement.to_json(),
+        Format::LlamaBench => bench::jsonl(&measurement),
+        Format::Html => page::html(&measurement, &beside)?,
+        Format::Svg => page::svg(&measurement, &beside)?,
+    })
+}
+
+fn measured(args: &MeasureArgs) -> Result<Measurement, Box<dyn Error>> {
+    with_measure(args, |measure, profile, request| {
+        let arms = arms(args, &measure, profile, request)?;
+        Ok(measure.run(&arms)?)
+    })
+}
+
+/// Whether the placement holds, in words or JSON: an error, below the words, where none does.
+fn ready(args: &MeasureArgs, runs: u32) -> Result<String, Box<dyn Error>> {
+    let usual = Ready::default();
+    let over = args.over.unwrap_or(usual.over);
+    let drift = args.drift.map_or(usual.drift, |percent| percent / 100.0);
+    let ready = Ready { runs, over, drift };
+    let readiness = with_measure(args, |measure, _, _| Ok(measure.ready(&ready)?))?;
+    let text = match args.format {
+        Format::Json => serde_json::to_string_pretty(&readiness)?,
+        _ => table::ready(&readiness),
+    };
+    match &readiness.plan {
+        Some(plan) => {
+            if let Some(file) = &args.save {
+                plan.write(file)?;
+            }
+            Ok(text)
+        }
+        None => {
+            crate::print(&text);
+            Err("no placement passed".into())
+        }
+    }
+}
+
+/// Describes what is measured, and shows how far it is.
+fn with_measure<T>(
+    args: &MeasureArgs,
+    run: impl FnOnce(Measure<'_>, &ModelProfile, &Request) -> Result<T, Box<dyn Error>>,
+) -> Result<T, Box<dyn Error>> {
+    let header = Header::open(&args.model)?;
+    let profile = ModelProfile::from_header(&header)?;
+    let request = args.ask.request();
+    let texts = args.prompts.as_deref().map(texts).transpose()?.unwrap_or_default();
+    let (machine, _cards) = taught(args, &header, &profile, &request)?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&stop);
+    // The second one ends everything.
+    ctrlc::set_handler(move || {
+        if flag.swap(true, Relaxed) {
+            std::process::exit(130);
+        }
+    })?;
+    let bar = bar();
+    let measure = Measure::new(&args.model)
+        .request(request.clone())
+        .protocol(|usual| args.protocol(usual, &texts))
+        .load_with(|mut builder| {
+            if let Some(machine) = &machine {
+                builder = builder.machine(machine.clone());
+            }
+            match args.threads {
+                Some(threads) => builder.n_threads(threads),
+                None => builder,
+            }
+        })
+        .progress(|progress| {
+            bar.set_message(progress.name.to_owned());
+            bar.set_position((progress.done * STEPS as f64) as u64);
+            !stop.load(Relaxed)
+        });
+    let measured = run(measure, &profile, &request);
+    bar.finish_and_clear();
+    measured
+}
+
+/// What takes turns.
+fn arms(
+    args: &MeasureArgs,
+    measure: &Measure<'_>,
+    profile: &ModelProfile,
+    request: &Request,
+) -> Result<Vec<Arm>, Box<dyn Error>> {
+    let Some(before) = &args.before else {
+        let steps = match args.steps {
+            _ if args.full => Steps::Full,
+            Some(steps) => Steps::Even(steps),
+            None => Steps::Edge,
+        };
+        return Ok(measure.arms(steps)?);
+    };
+    let arm = |name, said: &str| -> Result<Arm, Box<dyn Error>> {
+        Ok(if is_plan(said) {
+            Arm::saved(name, SavedPlan::read(said)?)
+        } else {
+            Arm::asked(name, flags::request(said, request, profile.full_offload())?)
+        })
+    };
+    let after = match &args.after {
+        Some(after) => arm("after", after)?,
+        None => Arm::asked("after", request.clone()),
+    };
+    Ok(vec![arm("before", before)?, after])
+}
+
+fn is_plan(said: &str) -> bool {
+    Path::new(said).extension().is_some_and(|it| it == "json")
+}
+
+/// Refuses flags that are not known before anything is computed.
+fn placement(said: &str) -> Result<String, String> {
+    if !is_plan(said) {
+        let _ = flags::request(said, &Request::new(), 0)?;
+    }
+    Ok(said.to_owned())
+}
+
+/// What a load would measure of the devices for this model, measured now, so that the first prediction knows it. The
+/// machine where it is not this one, and its cards, which stay registered as long as they live.
+fn taught(
+    args: &MeasureArgs,
+    header: &Header,
+    profile: &ModelProfile,
+    request: &Request,
+) -> Result<(Option<Machine>, Vec<autoplace::llama_sys::sim::SimGpu>), Box<dyn Error>> {
+    // A load keeps what it measures of real devices.
+    if args.gpu.is_empty() {
+        return Ok((None, Vec::new()));
+    }
+    let (mut machine, cards) = gpu::simulated(gpu::machine(&args.gpu), true)?;
+    // A card too small to be measured: the processor computes for it.
+    let bandwidth = machine.host.bandwidth.or_else(|| machine.host.measure_bandwidth());
+    machine.gpus.iter_mut().for_each(|gpu| gpu.bandwidth = bandwidth);
+    let kv = [request.params.type_k, request.params.type_v];
+    let mut rates = RatesRequest::of_model(header, profile, &kv);
+    rates.missing = true;
+    measure_rates(&mut machine, &rates, args.threads, |_| ())?;
+    Ok((Some(machine), cards))
+}
+
+impl MeasureArgs {
+    fn protocol(&self, mut protocol: Protocol, texts: &[String]) -> Protocol {
+        protocol.n_prompt = self.prompt_tokens.unwrap_or(protocol.n_prompt);
+        protocol.n_gen = self.tokens.unwrap_or(protocol.n_gen);
+        if !self.at.is_empty() {
+            protocol.depths.clone_from(&self.at);
+        }
+        let usual = if self.before.is_some() { 6 } else { protocol.rounds };
+        // Fewer texts than rounds are as many rounds.
+        let most = if texts.is_empty() { usual } else { texts.len() as u32 };
+        protocol.rounds = self.rounds.unwrap_or(usual.min(most));
+        protocol.prompts(texts)
+    }
+}
+
+/// A text a line, or a JSON list of them.
+fn texts(file: &Path) -> Result<Vec<String>, Box<dyn Error>> {
+    let text = read(file)?;
+    let texts: Vec<String> = if text.trim_start().starts_with('[') {
+        serde_json::from_str(&text).map_err(|error| in_file(file, error))?
+    } else {
+        text.lines().filter(|line| !line.trim().is_empty()).map(str::to_owned).collect()
+    };
+    match texts.len() {
+        0 => Err(in_file(file, "there is no prompt in it").into()),
+        _ => Ok(texts),
+    }
+}
+
+fn read(file: &Path) -> Result<String, String> {
+    fs::read_to_string(file).map_err(|error| in_file(file, error))
+}
+
+fn in_file(file: &Path, error: impl std::fmt::Display) -> String {
+    format!("{}: {error}", file.display())
+}
+
+/// Steps of the bar.
+const STEPS: u64 = 10_000;
+
+/// Shows itself on a terminal only.
+fn bar() -> ProgressBar {
+    let bar = ProgressBar::new(STEPS);
+    let style = ProgressStyle::with_template("measuring {msg} {wide_bar} {percent} %, {eta} left");
+    match style {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
+}
+
+/// What a submission tells.
+fn left_in(measurement: &Measurement) -> String {
+    let machine = &measurement.machine;
+    let host = &machine.host;
+    let gpus: Vec<&str> = machine.gpus.iter().map(|gpu| gpu.description.as_str()).collect();
+    let drivers: Vec<&str> = machine.gpus.iter().filter_map(|gpu| gpu.driver.as_deref()).collect();
+    let model = &measurement.model;
+    format!(
+        "the submission tells: {} ({}), {}; GPUs: {}; drivers: {}; processor: {}; memory: {} bytes; settings, bytes, speeds, temperatures and clocks\n",
+        model.identity.name,
+        model.path.display(),
+        measurement.made_by,
+        gpus.join(", "),
+        drivers.join(", "),
+        host.cpu.as_deref().unwrap_or("unknown"),
+        host.total,
+    )
+}

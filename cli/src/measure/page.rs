@@ -1,0 +1,204 @@
+//! A measurement as a picture and as a page: tokens per second over `n_gpu_layers` beside what was predicted, and what
+//! each placement takes of each GPU.
+
+use plotters::backend::SVGBackend;
+use plotters::chart::ChartBuilder;
+use plotters::drawing::IntoDrawingArea;
+use plotters::element::{Circle, PathElement};
+use plotters::style::text_anchor::HPos;
+use plotters::style::{Color, IntoFont, RGBColor, WHITE};
+
+use autoplace::machine::Bytes;
+use autoplace::measure::{Measurement, Point};
+
+use super::beside::{self, Series};
+use super::table::{self, Table};
+use crate::picture::{
+    Area, CHOSEN, COMPUTE, Drawn, FREE, HEADROOM, INK, KV, MARGIN, PictureError, WEIGHTS, WIDTH,
+    fill, write,
+};
+
+const CURVE: u32 = 420;
+/// From the top of the second part to its first bar.
+const HEAD: i32 = 64;
+/// A bar and its line of numbers.
+const ROW: i32 = 52;
+/// Of the curves beside ours; more of them begin again.
+const OTHERS: [RGBColor; 3] = [KV, COMPUTE, HEADROOM];
+
+/// The picture as an SVG document.
+pub(super) fn svg(measurement: &Measurement, others: &[Series]) -> Result<String, PictureError> {
+    let bars = bars(measurement);
+    let height = CURVE + u32::try_from(HEAD + ROW * bars.len() as i32).unwrap_or_default();
+    let mut svg = String::new();
+    draw(&mut svg, height, measurement, others, &bars).map_err(|error| PictureError {
+        what: format!("the measurement of {}", measurement.model.identity.name),
+        reason: error.to_string(),
+    })?;
+    Ok(svg)
+}
+
+/// A page with the picture and the table, which needs no other file.
+pub(super) fn html(measurement: &Measurement, others: &[Series]) -> Result<String, PictureError> {
+    let svg = svg(measurement, others)?;
+    let rows = Table::of(measurement).rows;
+    let rows = rows.iter().enumerate().map(|(index, row)| {
+        let tag = if index == 0 { "th" } else { "td" };
+        let cells: String =
+            row.iter().map(|cell| format!("<{tag}>{}</{tag}>", escaped(cell))).collect();
+        format!("<tr>{cells}</tr>\n")
+    });
+    let rows: String = rows.collect();
+    let paragraphs = |lines: Vec<String>| -> String {
+        lines.iter().map(|line| format!("<p>{}</p>\n", escaped(line))).collect()
+    };
+    let (head, foot) = (paragraphs(table::head(measurement)), paragraphs(table::foot(measurement)));
+    let title = escaped(&measurement.model.identity.name);
+    Ok(format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<title>{title}</title>\n<style>\nbody {{ font-family: sans-serif; max-width: 64em; margin: 2em auto; color: #222 }}\nsvg {{ max-width: 100%; height: auto }}\ntable {{ border-collapse: collapse }}\nth, td {{ padding: .3em .8em; border-bottom: 1px solid #ddd; text-align: right }}\nth:first-child, td:first-child {{ text-align: left }}\n</style>\n{head}{svg}\n<table>\n{rows}</table>\n{foot}</html>"
+    ))
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+fn draw(
+    svg: &mut String,
+    height: u32,
+    measurement: &Measurement,
+    others: &[Series],
+    bars: &[Bar],
+) -> Drawn {
+    let root = SVGBackend::with_string(svg, (WIDTH, height)).into_drawing_area();
+    root.fill(&WHITE)?;
+    let (top, bottom) = root.split_vertically(CURVE);
+    draw_curve(&top, measurement, others)?;
+    draw_bars(&bottom, bars)?;
+    root.present()
+}
+
+fn draw_curve(area: &Area<'_>, measurement: &Measurement, others: &[Series]) -> Drawn {
+    let title = table::head(measurement).swap_remove(0);
+    write(area, &title, (MARGIN, 12), 20, HPos::Left)?;
+    let measured = beside::of(measurement);
+    let finite = |(_, speed): &(u32, f64)| (0.0..1e9).contains(speed);
+    let predicted: Vec<(u32, f64)> =
+        (0..).zip(measurement.predicted.iter().copied()).filter(finite).collect();
+    let placements = || measurement.points.iter().filter_map(|point| point.placement.as_ref());
+    let layers = placements().map(|it| it.layers).max().unwrap_or(1).max(1);
+    let chosen = measurement.point("plan").and_then(|point| {
+        Some((point.placement.as_ref()?.n_gpu_layers, point.generation()?.speed.median))
+    });
+    let names = [("measured, and predicted (line)", WEIGHTS), ("the plan", CHOSEN)];
+    let colored = others.iter().map(|it| it.name.as_str()).zip(OTHERS.into_iter().cycle());
+    legend(area, &names.into_iter().chain(colored).collect::<Vec<_>>(), 48)?;
+    // 99 is what people write for all.
+    let others: Vec<Vec<(u32, f64)>> = others
+        .iter()
+        .map(|it| it.points.iter().map(|&(n, speed)| (n.min(layers), speed)).collect())
+        .collect();
+    let speeds = measured.iter().chain(&predicted).chain(others.iter().flatten()).chain(&chosen);
+    let highest = speeds.map(|(_, speed)| *speed).fold(1e-3, f64::max);
+    let mut chart = ChartBuilder::on(area)
+        .margin(MARGIN)
+        .margin_top(72)
+        .x_label_area_size(44)
+        .y_label_area_size(64)
+        .build_cartesian_2d(0..layers, 0.0..highest * 1.1)?;
+    let small = ("sans-serif", 15).into_font().color(&INK);
+    chart
+        .configure_mesh()
+        .x_desc("n_gpu_layers")
+        .y_desc("tokens per second, generation")
+        .y_label_formatter(&|speed| table::number(*speed))
+        .x_labels(12)
+        .y_labels(6)
+        .label_style(small.clone())
+        .axis_desc_style(small)
+        .light_line_style(WHITE)
+        .bold_line_style(FREE)
+        .axis_style(INK)
+        .draw()?;
+    let plot = chart.plotting_area();
+    plot.draw(&PathElement::new(predicted, WEIGHTS.stroke_width(2)))?;
+    for (points, color) in others.into_iter().zip(OTHERS.iter().cycle()) {
+        for point in &points {
+            plot.draw(&Circle::new(*point, 3, color.filled()))?;
+        }
+        plot.draw(&PathElement::new(points, color.stroke_width(1)))?;
+    }
+    let circles = measured.into_iter().map(|point| (point, 5, WEIGHTS));
+    for (point, size, color) in circles.chain(chosen.map(|point| (point, 6, CHOSEN))) {
+        plot.draw(&Circle::new(point, size, color.filled()))?;
+    }
+    Ok(())
+}
+
+/// The names of the curves, with their colours, in one line.
+fn legend(area: &Area<'_>, names: &[(&str, RGBColor)], y: i32) -> Drawn {
+    let mut x = MARGIN;
+    for (name, color) in names {
+        fill(area, x, y, 14, 14, *color)?;
+        write(area, name, (x + 20, y - 2), 16, HPos::Left)?;
+        x += 48 + 8 * name.chars().count() as i32;
+    }
+    Ok(())
+}
+
+/// One GPU of one placement.
+struct Bar {
+    label: String,
+    parts: [u64; 3],
+    taken: Option<u64>,
+}
+
+fn bars(measurement: &Measurement) -> Vec<Bar> {
+    let of = |point: &Point| -> Vec<Bar> {
+        let devices = point.placement.iter().flat_map(|placement| &placement.devices);
+        let gpus = devices.filter(|device| device.device.is_some());
+        gpus.map(|gpu| {
+            let planned = gpu.planned;
+            let taken = gpu.taken.map_or_else(|| "not told".to_owned(), |it| Bytes(it).to_string());
+            Bar {
+                label: format!(
+                    "{} on {}: {} planned, {taken} taken",
+                    point.name,
+                    gpu.name,
+                    Bytes(planned.total())
+                ),
+                parts: [planned.weights, planned.kv, planned.compute],
+                taken: gpu.taken,
+            }
+        })
+        .collect()
+    };
+    measurement.points.iter().flat_map(of).collect()
+}
+
+fn draw_bars(area: &Area<'_>, bars: &[Bar]) -> Drawn {
+    let whole = WIDTH as i32 - 2 * MARGIN;
+    let total = |bar: &Bar| bar.parts.iter().sum::<u64>().max(bar.taken.unwrap_or(0));
+    let Some(most) = bars.iter().map(total).max().filter(|&most| most > 0) else {
+        return Ok(());
+    };
+    let names = [("weights", WEIGHTS), ("KV", KV), ("compute", COMPUTE), ("taken", CHOSEN)];
+    legend(area, &names, 20)?;
+    let at = |bytes: u64| MARGIN + (bytes as f64 / most as f64 * f64::from(whole)) as i32;
+    for (bar, y) in bars.iter().zip((HEAD - 16..).step_by(ROW as usize)) {
+        write(area, &bar.label, (MARGIN, y), 15, HPos::Left)?;
+        let mut end = 0;
+        for (bytes, color) in bar.parts.into_iter().zip([WEIGHTS, KV, COMPUTE]) {
+            let (left, right) = (at(end), at(end + bytes));
+            end += bytes;
+            if right > left {
+                fill(area, left, y + 20, right - left, 18, color)?;
+            }
+        }
+        if let Some(taken) = bar.taken {
+            let x = at(taken);
+            area.draw(&PathElement::new([(x, y + 17), (x, y + 41)], CHOSEN.stroke_width(2)))?;
+        }
+    }
+    Ok(())
+}

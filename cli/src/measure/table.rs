@@ -1,0 +1,172 @@
+//! A measurement as a table: of text for a terminal, of Markdown for an issue.
+
+use std::fmt::Write as _;
+
+use autoplace::machine::Bytes;
+use autoplace::measure::{Measured, Measurement, Point, Readiness, Row};
+
+/// Cells by rows, the heading first. All that differs between its forms is what lies between cells.
+pub(super) struct Table {
+    pub(super) rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    pub(super) fn of(measurement: &Measurement) -> Self {
+        let mut kinds: Vec<String> = Vec::new();
+        for row in measurement.points.iter().flat_map(|point| &point.rows) {
+            let name = row.name();
+            if !kinds.contains(&name) {
+                kinds.push(name);
+            }
+        }
+        let head = ["placement", "layers", "GPUs planned", "taken"].map(str::to_owned).into_iter();
+        let head = head.chain(kinds.iter().map(|kind| format!("{kind} (predicted)"))).collect();
+        let mut rows = vec![head];
+        for point in &measurement.points {
+            let cell = |kind: &String| {
+                point.rows.iter().find(|row| row.name() == *kind).map_or_else(dash, speed)
+            };
+            let first = [point.name.clone()].into_iter().chain(placed(point));
+            rows.push(first.chain(kinds.iter().map(cell)).collect());
+        }
+        Self { rows }
+    }
+}
+
+fn dash() -> String {
+    "-".to_owned()
+}
+
+/// Layers, and bytes of all GPUs.
+fn placed(point: &Point) -> [String; 3] {
+    let Some(placement) = &point.placement else {
+        return [dash(), dash(), dash()];
+    };
+    let gpus = || placement.devices.iter().filter(|device| device.device.is_some());
+    let planned: u64 = gpus().map(|device| device.planned.total()).sum();
+    let taken: Option<u64> = gpus().map(|device| device.taken).sum();
+    let on_gpus = gpus().next().is_some();
+    let bytes = |bytes: Option<u64>| match bytes {
+        Some(bytes) if on_gpus => Bytes(bytes).to_string(),
+        _ => dash(),
+    };
+    let layers = format!("{} of {}", placement.n_gpu_layers, placement.layers);
+    [layers, bytes(Some(planned)), bytes(taken)]
+}
+
+/// The median, how far the others are from it, and what was predicted.
+fn speed(row: &Row) -> String {
+    let speed = row.speed;
+    let spread = (speed.most - speed.least) / 2.0 / speed.median.max(f64::MIN_POSITIVE) * 100.0;
+    let predicted = row.predicted.map_or(String::new(), |it| format!(" ({})", number(it)));
+    format!("{} ±{spread:.0} %{predicted}", number(speed.median))
+}
+
+/// With as many digits as say something.
+pub(super) fn number(speed: f64) -> String {
+    match speed {
+        100.0.. => format!("{speed:.0}"),
+        10.0.. => format!("{speed:.1}"),
+        _ => format!("{speed:.2}"),
+    }
+}
+
+/// What is above and below the table, a line each.
+pub(super) fn head(measurement: &Measurement) -> Vec<String> {
+    let machine = &measurement.machine;
+    let gpus = machine.gpus.iter().map(|gpu| gpu.name.clone());
+    let cpu = machine.host.cpu.clone().unwrap_or_else(|| "host".to_owned());
+    let on: Vec<String> = gpus.chain([cpu]).collect();
+    let model = &measurement.model;
+    vec![
+        format!("{} · {} · {}", model.identity.name, model.description, on.join(", ")),
+        format!("{}; tokens per second, median and half of the spread", measurement.made_by),
+    ]
+}
+
+pub(super) fn foot(measurement: &Measurement) -> Vec<String> {
+    let mut lines = Vec::new();
+    if let Some(comparison) = measurement.compare("before", "after") {
+        lines.extend(comparison.ratios.iter().map(|ratio| format!("after by before, {ratio}")));
+    }
+    for point in &measurement.points {
+        lines.extend(point.failure.iter().map(|why| format!("{}: {why}", point.name)));
+        let conditions = &point.conditions;
+        if !conditions.throttle.is_empty() {
+            let reasons: Vec<String> =
+                conditions.throttle.iter().map(ToString::to_string).collect();
+            lines.push(format!("{}: clocks were held down ({})", point.name, reasons.join(", ")));
+        }
+        let swapped = conditions.swapped_in.unwrap_or(0) + conditions.swapped_out.unwrap_or(0);
+        if swapped > 0 {
+            lines.push(format!("{}: the system swapped {swapped} pages meanwhile", point.name));
+        }
+    }
+    lines.extend(measurement.notes.iter().cloned());
+    lines
+}
+
+/// Each placement that was tried, with a line for each thing that was judged.
+pub(super) fn ready(readiness: &Readiness) -> String {
+    let mut text = String::new();
+    for trial in &readiness.trials {
+        let Measured { n_gpu_layers, layers, settings, .. } = &trial.placement;
+        let runs = trial.runs.samples.len();
+        let _ = writeln!(
+            text,
+            "{n_gpu_layers} of {layers} layers on GPUs, a context of {}, {runs} runs at its end",
+            settings.n_ctx
+        );
+        for check in &trial.checks {
+            let _ = writeln!(text, "  {check}");
+        }
+    }
+    for note in &readiness.notes {
+        let _ = writeln!(text, "{note}");
+    }
+    text.truncate(text.trim_end().len());
+    text
+}
+
+pub(super) fn text(measurement: &Measurement) -> String {
+    let Table { rows } = Table::of(measurement);
+    let mut text = head(measurement).join("\n");
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    for row in &rows {
+        text.push_str("\n ");
+        for (column, cell) in row.iter().enumerate() {
+            let width = width(column);
+            // Names to the left, numbers to the right.
+            let _ = match column {
+                0 => write!(text, " {cell:<width$}"),
+                _ => write!(text, "  {cell:>width$}"),
+            };
+        }
+    }
+    for line in foot(measurement) {
+        let _ = write!(text, "\n  {line}");
+    }
+    text
+}
+
+pub(super) fn markdown(measurement: &Measurement) -> String {
+    let Table { rows } = Table::of(measurement);
+    let mut text = head(measurement).join("  \n");
+    text.push('\n');
+    for (index, row) in rows.iter().enumerate() {
+        // A bar would begin a cell, and a model's name may hold anything.
+        let cells: Vec<String> = row.iter().map(|cell| cell.replace('|', "\\|")).collect();
+        let _ = write!(text, "\n| {} |", cells.join(" | "));
+        if index == 0 {
+            let _ = write!(text, "\n|---|{}", "--:|".repeat(row.len().saturating_sub(1)));
+        }
+    }
+    text.push('\n');
+    for line in foot(measurement) {
+        let _ = write!(text, "\n- {line}");
+    }
+    text
+}

@@ -1,0 +1,220 @@
+//! What `autoplace measure` measures and how it is shown. No speed is asserted.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use crate::cli_support::{User, demo, text};
+use crate::llama_source;
+use autoplace::measure::Measurement;
+use autoplace::memory::KvType;
+use serde_json::Value;
+
+/// A card on which half of the demo model fits, and little to compute.
+const SHORT: [&str; 14] = [
+    "--gpu",
+    "X=6MiB",
+    "--headroom",
+    "0",
+    "--ctx",
+    "256",
+    "--prompt-tokens",
+    "8",
+    "-n",
+    "4",
+    "--threads",
+    "1",
+    "--at",
+    "0,32",
+];
+
+/// Measures into a file of the user's, which is read.
+fn measured(user: &User, args: &[&str]) -> (String, Measurement) {
+    let file = user.path("measured.json").to_str().unwrap().to_owned();
+    let demo = demo();
+    user.says(&[&["measure", &demo, "--write", &file][..], &SHORT, args].concat());
+    let read = Measurement::from_json(&fs::read_to_string(&file).unwrap()).unwrap();
+    (file, read)
+}
+
+#[test]
+fn what_was_measured_once_is_shown_in_every_form() {
+    let user = User::new();
+    let (file, measurement) = measured(&user, &["--rounds", "1"]);
+    let show = |format| user.says(&["measure", &file, "--format", format]);
+
+    let names: Vec<&str> = measurement.points.iter().map(|point| point.name.as_str()).collect();
+    assert!(names.contains(&"plan") && names.contains(&"ngl 0"), "{names:?}");
+    let (table, markdown) = (show("table"), show("markdown"));
+    for name in names {
+        assert!(
+            table.contains(name) && markdown.contains(&format!("| {name} |")),
+            "{table}{markdown}"
+        );
+    }
+    assert!(table.contains("does not fit"), "{table}");
+    assert_eq!(Measurement::from_json(&show("json")).unwrap(), measurement);
+
+    let svg = show("svg");
+    let document = roxmltree::Document::parse(&svg).unwrap();
+    let texts: Vec<&str> = document.descendants().filter_map(|node| node.text()).collect();
+    assert!(texts.iter().any(|text| text.contains("plan on X")), "{texts:?}");
+    let html = show("html");
+    assert!(html.starts_with("<!DOCTYPE html>") && html.contains(svg.trim()), "{html}");
+    assert!(!html.contains("src=") && !html.contains("href="), "needs another file: {html}");
+}
+
+/// The keys of an object in their order, with the kind of each value.
+fn shape(line: &str) -> Vec<(String, &'static str)> {
+    let kind = |value: &Value| match value {
+        Value::String(_) => "text",
+        Value::Number(_) => "number",
+        Value::Bool(_) => "bool",
+        Value::Array(_) => "list",
+        _ => "else",
+    };
+    let object: serde_json::Map<String, Value> = serde_json::from_str(line).unwrap();
+    object.iter().map(|(key, value)| (key.clone(), kind(value))).collect()
+}
+
+#[test]
+fn llama_bench_has_the_same_keys_and_no_sample_is_lost() {
+    let user = User::new();
+    let (file, measurement) = measured(&user, &["--rounds", "1", "--steps", "2"]);
+    let lines = user.says(&["measure", &file, "--format", "llama-bench"]);
+    let readme = llama_source::read("tools/llama-bench/README.md");
+    let theirs = readme.lines().find(|line| line.starts_with("{\"build_commit\"")).unwrap();
+    let rows: Vec<_> = measurement.points.iter().flat_map(|point| &point.rows).collect();
+    assert_eq!(lines.lines().count(), rows.len());
+    let mut told = BTreeSet::new();
+    for (line, row) in lines.lines().zip(rows) {
+        assert_eq!(shape(line), shape(theirs));
+        let json: Value = serde_json::from_str(line).unwrap();
+        let ns: Vec<Value> = row.samples.iter().map(|sample| sample.ns.into()).collect();
+        assert_eq!(json["samples_ns"], Value::Array(ns));
+        assert_eq!(
+            [&json["n_prompt"], &json["n_gen"], &json["n_depth"]],
+            [row.n_prompt, row.n_gen, row.n_depth]
+        );
+        told.insert(json["n_gpu_layers"].as_u64().unwrap());
+    }
+    assert_eq!(told.len(), 2, "the plan's layers, and none: {told:?}");
+}
+
+#[test]
+fn one_placement_is_held_against_another() {
+    let user = User::new();
+    let [plan, file] = ["plan.json", "measured.json"].map(|it| user.path(it).display().to_string());
+    let demo = demo();
+    user.says(&["plan", &demo, "--ctx", "256", "--kv", "q8_0", "--save", &plan]);
+    let both = ["--before", "-ngl 0 -ctk bf16", "--after", &plan, "--rounds", "2"];
+    let measure =
+        ["measure", &demo, "--write", &file, "--prompt-tokens", "8", "-n", "4", "--at", "0"];
+    let table = user.says(&[&measure[..], &both].concat());
+    assert!(
+        table.contains("after by before, tg4 @ d8: ") && table.contains(" times as fast ("),
+        "{table}"
+    );
+    let measurement = Measurement::from_json(&fs::read_to_string(&file).unwrap()).unwrap();
+    let keys = |name| measurement.point(name).unwrap().placement.as_ref().unwrap().settings.type_k;
+    assert_eq!((keys("before"), keys("after")), (KvType::BF16, KvType::Q8_0));
+
+    let refused =
+        |flags, word| user.fails(&["measure", &demo, "--before", flags], 2, &["--before", word]);
+    refused("-ngl", "-ngl is missing");
+    refused("-ngl 3 --mlock", "--mlock is not known");
+}
+
+#[test]
+fn another_measurement_is_drawn_beside_it() {
+    let user = User::new();
+    let (file, _) = measured(&user, &["--rounds", "1", "--steps", "2"]);
+    let published = user.path("published.md");
+    fs::write(
+        &published,
+        "| -ngl | Throughput |\n|---|---|\n| 0 | 2.89 tok/s |\n| 99 | 43.18 tok/s |\n",
+    )
+    .unwrap();
+    let bench = user.path("bench.jsonl");
+    fs::write(&bench, user.says(&["measure", &file, "--format", "llama-bench"])).unwrap();
+    let (published, bench) = (published.to_str().unwrap(), bench.to_str().unwrap());
+    let args = ["measure", &file, "--format", "svg", "--beside", published, "--beside", bench];
+    let svg = user.says(&args);
+    let alone = user.says(&["measure", &file, "--format", "svg"]);
+    assert!(svg.contains("published") && svg.contains("bench"), "{svg}");
+    let circles = |svg: &str| svg.matches("<circle").count();
+    // Two points of the table, and of the bench as many as have layers of their own.
+    assert_eq!(circles(&svg), circles(&alone) + 4);
+    let demo = demo();
+    user.fails(&["measure", &file, "--beside", &demo], 1, &["autoplace-demo-q8_0.gguf"]);
+}
+
+#[test]
+fn a_submission_says_what_it_tells() {
+    let user = User::new();
+    let texts = user.path("texts");
+    fs::write(&texts, "My name is Ann.\n").unwrap();
+    let demo = demo();
+    let prompts =
+        ["--prompts", texts.to_str().unwrap(), "--steps", "2", "--submission", "--format", "json"];
+    let output = user.autoplace(&[&["measure", &demo][..], &SHORT, &prompts].concat());
+    let (json, told) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{told}");
+    assert!(told.starts_with("the submission tells: autoplace demo"), "{told}");
+    assert!(json.contains("\"autoplace-demo-q8_0.gguf\"") && !json.contains(&demo), "{json}");
+    assert!(!json.contains("Ann"), "{json}");
+}
+
+#[test]
+fn what_cannot_be_measured_is_refused_before_anything_is() {
+    let user = User::new();
+    let demo = demo();
+    let empty = user.path("empty.txt");
+    fs::write(&empty, "\n").unwrap();
+    let empty = empty.to_str().unwrap();
+    user.fails(&["measure", &demo, "--prompts", empty], 1, &["empty.txt", "no prompt"]);
+    user.fails(&["measure", &demo, "--ctx", "256", "--at", "250"], 1, &["context", "256"]);
+    user.fails(&["measure", empty], 1, &["empty.txt"]);
+    let json = user.path("other.json");
+    fs::write(&json, "{\"version\": 7}").unwrap();
+    user.fails(&["measure", json.to_str().unwrap()], 1, &["other.json"]);
+    user.fails(&["measure", &demo, "--steps", "1"], 2, &["--steps"]);
+}
+
+#[test]
+fn a_placement_that_holds_is_saved_and_one_that_does_not_is_a_failure() {
+    let user = User::new();
+    let plan = user.path("plan.json");
+    let demo = demo();
+    let ready = |drift| {
+        let saved = plan.to_str().unwrap();
+        let args = [
+            "measure",
+            &demo,
+            "--ctx",
+            "256",
+            "--ready=3",
+            "--over",
+            "0",
+            "--drift",
+            drift,
+            "--save",
+            saved,
+        ];
+        user.autoplace(&args)
+    };
+    // No two runs take the same time. This machine may be busy, which fails too.
+    let output = ready("0");
+    let (told, why) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(
+        (output.status.code(), why.as_str()),
+        (Some(1), "error: no placement passed\n"),
+        "{told}"
+    );
+    assert!(told.contains("a context of 256, 3 runs at its end"), "{told}");
+    assert!(told.contains("FAIL  drift") && told.contains("swap") && !plan.exists(), "{told}");
+    let output = ready("1e9");
+    let told = text(&output.stdout);
+    assert!(told.contains("pass  drift"), "{told}");
+    assert_eq!(output.status.success(), plan.exists(), "{told}");
+    assert_eq!(plan.exists(), !told.contains("FAIL"), "{told}");
+}
