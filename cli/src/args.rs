@@ -9,6 +9,7 @@ use autoplace::plan::{Context, GpuLayers, HostParts, KvCache, KvPlace, Policy, R
 use clap::{Parser, Subcommand, ValueEnum, value_parser};
 use serde_json::Value;
 
+use crate::doctor::DoctorArgs;
 use crate::gpu::SimulatedGpu;
 use crate::host::HostArgs;
 use crate::measure::MeasureArgs;
@@ -36,6 +37,8 @@ pub(crate) enum Verb {
     Devices(DevicesArgs),
     /// Measures tokens per second by the layers on the GPU, or of one placement against another
     Measure(Box<MeasureArgs>),
+    /// Says what keeps a model from being as fast as it could be on this machine, and what mends it
+    Doctor(Box<DoctorArgs>),
     /// Prints what a model would see of a conversation: the prompt that its chat template makes
     Template(TemplateArgs),
     /// Prints a script that makes a shell complete these arguments

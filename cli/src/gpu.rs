@@ -129,6 +129,17 @@ pub(crate) fn simulated(
     Ok((machine, cards))
 }
 
+/// The host as it is, and these GPUs as devices of llama.cpp, on which the processor computes.
+pub(crate) fn as_fast_as_the_host(
+    gpus: &[SimulatedGpu],
+) -> Result<(Machine, Vec<SimGpu>), Box<dyn Error>> {
+    let (mut machine, cards) = simulated(machine(gpus), true)?;
+    let bandwidth = machine.host.bandwidth.or_else(|| machine.host.measure_bandwidth());
+    machine.host.bandwidth = bandwidth;
+    machine.gpus.iter_mut().for_each(|gpu| gpu.bandwidth = bandwidth);
+    Ok((machine, cards))
+}
+
 /// How a GPU's backend allocates, where that is known without the GPU.
 fn rules(gpu: &Gpu) -> Result<Rules, String> {
     match gpu.backend.as_str() {

@@ -1,12 +1,13 @@
 //! `autoplace`: the library's answers on the command line. `docs/cli.md` describes what it takes and what it prints.
 //!
 //! Arguments flow in ([`args`], with [`sizes`], [`gpu`] and [`host`] for what they are made of), a verb does its work
-//! ([`plan`] with its [`outputs`], [`devices`], [`measure`], [`template`], [`shell`]), and text or JSON ([`json`])
-//! flows out. Exit code 1 is an answer that could not be given, 2 a question that could not be understood; either is
-//! one line on stderr.
+//! ([`plan`] with its [`outputs`], [`devices`], [`measure`], [`doctor`], [`template`], [`shell`]), and text or JSON
+//! ([`json`]) flows out. Exit code 1 is an answer that could not be given, 2 a question that could not be understood;
+//! either is one line on stderr. 3 is the doctor's, where something is wrong.
 
 mod args;
 mod devices;
+mod doctor;
 mod emit;
 mod gpu;
 mod host;
@@ -49,6 +50,17 @@ fn main() -> ExitCode {
             plan::run(args, begin)
         }
         Verb::Devices(args) => devices::run(args),
+        Verb::Doctor(args) => match gpu::check(&args.gpu) {
+            Ok(()) => match doctor::run(args) {
+                Ok((text, true)) => Ok(text),
+                Ok((text, false)) => {
+                    print(&text);
+                    return ExitCode::from(3);
+                }
+                Err(error) => Err(error),
+            },
+            Err(error) => return fail(2, "error: ", &error),
+        },
         Verb::Measure(args) => match gpu::check(&args.gpu) {
             Ok(()) => measure::run(args),
             Err(error) => return fail(2, "error: ", &error),

@@ -13,6 +13,9 @@ pub struct BuildInfo {
     /// CPU features that the code was compiled for and requires; empty with `dynamic-backends`, which
     /// choose at run time.
     pub instruction_set: Vec<&'static str>,
+    /// CPU features that this computer has and that would make the code faster, had it been compiled for them (`native`
+    /// does); empty with `dynamic-backends`.
+    pub unused_instructions: Vec<&'static str>,
     /// Backends that were built, by ggml's names. With `dynamic-backends` they are loaded at run time, and others may
     /// be: [`Backend::names`](crate::Backend::names) tells which are.
     pub backends: Vec<&'static str>,
@@ -29,6 +32,7 @@ pub fn build_info() -> BuildInfo {
     BuildInfo {
         llama_cpp: version.to_string_lossy().into_owned(),
         instruction_set: isa::required().collect(),
+        unused_instructions: isa::unused().collect(),
         backends: env!("LLAMA_SYS_BACKENDS").split(',').filter(|name| !name.is_empty()).collect(),
         openmp: env!("LLAMA_SYS_OPENMP") == "1",
         dynamic_backends: cfg!(feature = "dynamic-backends"),

@@ -13,6 +13,21 @@ pub(crate) fn missing<'a>(
     required.filter(|name| !has(name)).map(str::to_owned).collect()
 }
 
+/// What of this CPU the native code makes no use of, of what speeds ggml up most; nothing where it is chosen at run
+/// time.
+pub(crate) fn unused() -> impl Iterator<Item = &'static str> {
+    #[cfg(target_arch = "x86_64")]
+    const FAST: [&str; 6] = ["avx2", "fma", "f16c", "avxvnni", "avx512f", "avx512vnni"];
+    #[cfg(target_arch = "aarch64")]
+    const FAST: [&str; 3] = ["dotprod", "i8mm", "sve"];
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    const FAST: [&str; 0] = [];
+    let chosen_later = cfg!(feature = "dynamic-backends");
+    FAST.into_iter().filter(move |name| {
+        !chosen_later && cpu_has(name) && !required().any(|compiled| compiled == *name)
+    })
+}
+
 /// Asks the CPU. Unknown names count as present: refusing to run on a guess would be worse.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn cpu_has(name: &str) -> bool {

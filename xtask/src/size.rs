@@ -12,12 +12,12 @@ use crate::workspace::Workspace;
 /// more than that, what there are now.
 const BUDGETS: [(&str, &[&str], usize, usize); 7] = [
     ("planner", &["planner/src"], 17_000, 23_412),
-    ("autoplace", &["autoplace/src"], 20_000, 30_700),
+    ("autoplace", &["autoplace/src"], 20_000, 31_280),
     ("chat", &["chat/src"], 4_500, 4_970),
     ("openai", &["openai/src"], 3_500, 3_850),
-    ("cli", &["cli/src"], 4_500, 5_110),
+    ("cli", &["cli/src"], 4_500, 5_262),
     ("llama-sys", &["llama-sys/src"], 12_000, 13_200),
-    ("tests", &TESTS, 25_000, 35_040),
+    ("tests", &TESTS, 25_000, 35_350),
 ];
 
 /// Columns of a comment; rustfmt sees to code.

@@ -3,12 +3,15 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::load::Model;
-use crate::machine::ThrottleReason;
-use crate::watch::{ModelSource, Sample, Source, host_sample};
+use crate::machine::nvidia::Driver;
+use crate::machine::{Machine, ThrottleReason};
+use crate::watch::{DeviceSample, ModelSource, Sample, Source, host_sample};
 
 /// How the machine was: the worst of what was seen between two computations. `None`: nothing tells.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -22,6 +25,9 @@ pub struct Conditions {
     pub throttle: BTreeSet<ThrottleReason>,
     /// The least that was free of a GPU, in bytes.
     pub least_free: Option<u64>,
+    /// The most that a driver held in the host's memory for a GPU, in bytes (Windows).
+    #[serde(default)]
+    pub on_host: Option<u64>,
     /// The share of ten seconds in which a thread waited for a core, in percent (Linux).
     pub cpu_pressure: Option<f32>,
     /// The share of ten seconds in which a thread waited for memory, in percent (Linux).
@@ -60,22 +66,51 @@ impl Observer {
             conditions.add(&sample);
         }
         let now = swapped(&self.proc.join("vmstat"));
-        if let (Some(before), Some(now)) = (self.swapped, now) {
-            let [pages_in, pages_out] = [0, 1].map(|n| now[n].saturating_sub(before[n]));
-            *conditions.swapped_in.get_or_insert(0) += pages_in;
-            *conditions.swapped_out.get_or_insert(0) += pages_out;
-        }
+        conditions.swap(self.swapped, now);
         self.swapped = now;
     }
 }
 
 impl Conditions {
+    /// Of a machine and the system below `root`, within this time.
+    pub(super) fn of_machine(machine: &Machine, root: &Path, within: Duration) -> Self {
+        let proc = root.join("proc");
+        let before = swapped(&proc.join("vmstat"));
+        thread::sleep(within);
+        let driver = Driver::open();
+        let devices = machine.gpus.iter().map(|gpu| {
+            let card = driver.as_ref().zip(gpu.pci_id.filter(|_| gpu.nvml.is_some()));
+            let state = card.map(|(driver, id)| driver.state(id)).unwrap_or_default();
+            let mut sample = DeviceSample::new(gpu.free);
+            (sample.throttle, sample.temperature) = (state.throttle, state.temperature);
+            sample.clock_mhz = state.clock_mhz;
+            sample
+        });
+        let mut conditions = Self::default();
+        conditions.add(&Sample {
+            devices: devices.collect(),
+            host: host_sample(&proc.join("pressure")),
+            ..Sample::default()
+        });
+        conditions.swap(before, swapped(&proc.join("vmstat")));
+        conditions
+    }
+
+    fn swap(&mut self, before: Option<[u64; 2]>, now: Option<[u64; 2]>) {
+        if let (Some(before), Some(now)) = (before, now) {
+            let [pages_in, pages_out] = [0, 1].map(|n| now[n].saturating_sub(before[n]));
+            *self.swapped_in.get_or_insert(0) += pages_in;
+            *self.swapped_out.get_or_insert(0) += pages_out;
+        }
+    }
+
     fn add(&mut self, sample: &Sample) {
         for device in &sample.devices {
             self.temperature = self.temperature.max(device.temperature);
             self.clock_mhz = least(self.clock_mhz, device.clock_mhz);
             self.throttle.extend(device.throttle.iter().flatten());
             self.least_free = least(self.least_free, device.free);
+            self.on_host = self.on_host.max(device.on_host);
         }
         let host = sample.host;
         self.cpu_pressure = most(self.cpu_pressure, host.cpu_pressure);
@@ -101,7 +136,7 @@ fn swapped(file: &Path) -> Option<[u64; 2]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::watch::{DeviceSample, HostSample};
+    use crate::watch::HostSample;
 
     #[test]
     fn the_worst_that_was_seen_is_kept() {

@@ -208,15 +208,7 @@ impl Measurement {
         }
         self.model.path = file;
         self.protocol.prompts.iter_mut().for_each(String::clear);
-        let machine = &mut self.machine;
-        for gpu in &mut machine.gpus {
-            (gpu.processes, gpu.pci_id) = (None, None);
-        }
-        if let HostLimit::Cgroup { file, .. } = &mut machine.host.limit {
-            file.clear();
-        }
-        machine.unused_gpus.clear();
-        machine.notes.clear();
+        anonymous(&mut self.machine);
         self.notes.clear();
         self
     }
@@ -317,6 +309,23 @@ impl Speed {
             most: at(sorted.len().saturating_sub(1)),
         }
     }
+}
+
+/// Leaves out what tells whose machine it is.
+pub(super) fn anonymous(machine: &mut Machine) {
+    for gpu in &mut machine.gpus {
+        gpu.pci_id = None;
+        for (number, program) in (0..).zip(gpu.processes.iter_mut().flatten()) {
+            (program.pid, program.name) = (number, None);
+        }
+    }
+    if let HostLimit::Cgroup { file, .. } = &mut machine.host.limit {
+        "a control group".clone_into(file);
+    }
+    for unused in &mut machine.unused_gpus {
+        (unused.gpu.pci_id, unused.gpu.processes) = (None, None);
+    }
+    machine.notes.clear();
 }
 
 /// With four decimals: so few are read back from text as they were.

@@ -21,6 +21,8 @@
 
 mod compare;
 mod conditions;
+mod doctor;
+mod evidence;
 mod measurement;
 mod protocol;
 mod ready;
@@ -29,6 +31,8 @@ mod sweep;
 
 pub use compare::{Comparison, Ratio};
 pub use conditions::Conditions;
+pub use doctor::{Cause, Finding};
+pub use evidence::{Evidence, ModelEvidence};
 pub use measurement::{
     Measured, MeasuredDevice, MeasuredModel, Measurement, Point, Row, Sample, Speed,
 };

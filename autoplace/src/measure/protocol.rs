@@ -73,6 +73,12 @@ impl Protocol {
         self
     }
 
+    /// The first texts only.
+    pub(super) fn only(mut self, n: usize) -> Self {
+        self.prompts = self.texts().into_iter().take(n).map(str::to_owned).collect();
+        self
+    }
+
     fn texts(&self) -> Vec<&str> {
         match self.prompts.as_slice() {
             [] => PROMPTS.lines().collect(),

@@ -49,6 +49,7 @@ mod chaos;
 mod companion_draft;
 mod compute_buffers;
 mod conformance;
+mod doctor;
 mod embed_memory;
 mod flags;
 mod fleets;

@@ -264,10 +264,7 @@ fn taught(
     if args.gpu.is_empty() {
         return Ok((None, Vec::new()));
     }
-    let (mut machine, cards) = gpu::simulated(gpu::machine(&args.gpu), true)?;
-    // A card too small to be measured: the processor computes for it.
-    let bandwidth = machine.host.bandwidth.or_else(|| machine.host.measure_bandwidth());
-    machine.gpus.iter_mut().for_each(|gpu| gpu.bandwidth = bandwidth);
+    let (mut machine, cards) = gpu::as_fast_as_the_host(&args.gpu)?;
     let kv = [request.params.type_k, request.params.type_v];
     let mut rates = RatesRequest::of_model(header, profile, &kv);
     rates.missing = true;

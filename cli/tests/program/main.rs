@@ -16,6 +16,7 @@ mod synthetic;
 use synthetic::shapes;
 
 mod cli_devices;
+mod cli_doctor;
 mod cli_lora;
 mod cli_measure;
 mod cli_mtp;

@@ -1,0 +1,373 @@
+//! What is wrong, by what is known: a rule for each cause, each with the evidence that it needs.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::evidence::{Evidence, ModelEvidence};
+use crate::machine::{Bytes, Gpu, HostLimit, UnusedReason};
+use crate::memory::WSL_HEADROOM;
+use crate::plan::{Change, ChangeKind, Effect, Plan};
+
+/// Something that keeps a model from being as fast as it could be on this machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Finding {
+    /// What.
+    pub cause: Cause,
+    /// The evidence, in a sentence.
+    pub evidence: String,
+    /// What mends it: a command where there is one.
+    pub remedy: Option<String>,
+}
+
+/// Why a model is slow, the worst first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Cause {
+    /// It fits nowhere.
+    OutOfReach,
+    /// A card that is there cannot be used.
+    UnusedCard,
+    /// A driver has moved to the host's memory what should be on a GPU.
+    Spilled,
+    /// The system reads memory back from swap, or writes it there.
+    Swapping,
+    /// Weights are read from disk again for every token.
+    Paging,
+    /// A limit on the process keeps it from memory that the machine has.
+    Limited,
+    /// Clocks are held down.
+    Throttled,
+    /// Other programs hold memory of a GPU without which more of the model would fit.
+    OtherPrograms,
+    /// The context takes what would hold the rest of the layers.
+    LargeContext,
+    /// Not everything is on GPUs.
+    NotOnGpu,
+    /// A card's link has fewer lanes than it can have.
+    Link,
+    /// Other programs keep the processor busy, or this process may use a part of it only.
+    Processor,
+    /// The processor can do what this build makes no use of.
+    Instructions,
+    /// It is slower than predicted, and nothing here explains it.
+    Unexplained,
+}
+
+/// Measured by predicted from which on it is normal: what the predictions are held to (docs/speed-model.md), and the
+/// noise of a few seconds.
+const NORMAL: f64 = 0.75;
+/// What a driver keeps on the host for a card anyway.
+const USUAL_ON_HOST: u64 = 256 << 20;
+/// The share of a card that other programs must hold to be worth a word without a model.
+const NOTABLE: u64 = 10;
+/// Percent of ten seconds in which threads waited for a core.
+const BUSY: f32 = 25.0;
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::OutOfReach => "the model fits nowhere on this machine",
+            Self::UnusedCard => "a card is not used",
+            Self::Spilled => "the driver has moved memory of the GPU to the host",
+            Self::Swapping => "the system is swapping",
+            Self::Paging => "weights are read from disk for every token",
+            Self::Limited => "a limit on this process keeps it from the machine's memory",
+            Self::Throttled => "a GPU runs below its clocks",
+            Self::OtherPrograms => "other programs hold the GPU's memory",
+            Self::LargeContext => "the context takes the room of the rest of the layers",
+            Self::NotOnGpu => "not everything is on the GPU",
+            Self::Link => "a card's link runs with fewer lanes than it has",
+            Self::Processor => "the processor is not free",
+            Self::Instructions => "this build makes no use of the processor's instructions",
+            Self::Unexplained => {
+                "it is slower than predicted, and nothing that is watched explains it"
+            }
+        })
+    }
+}
+
+impl Finding {
+    fn new(cause: Cause, evidence: String) -> Self {
+        Self { cause, evidence, remedy: None }
+    }
+
+    fn mended(mut self, remedy: impl Into<String>) -> Self {
+        self.remedy = Some(remedy.into());
+        self
+    }
+}
+
+impl Evidence {
+    /// What is wrong, the worst first. Nothing: it is as it should be.
+    pub fn diagnose(&self) -> Vec<Finding> {
+        let mut findings: Vec<Finding> = self.unused_cards().chain(self.links()).collect();
+        let rules = [
+            Self::spilled,
+            Self::swapping,
+            Self::limited,
+            Self::throttled,
+            Self::other_programs,
+            Self::processor,
+            Self::instructions,
+        ];
+        findings.extend(rules.iter().filter_map(|rule| rule(self)));
+        if let Some(model) = &self.model {
+            let rules = [out_of_reach, paging, large_context];
+            findings.extend(rules.iter().filter_map(|rule| rule(model)));
+            findings.extend(not_on_gpu(model).filter(|_| !self.machine.gpus.is_empty()));
+            if findings.is_empty() {
+                findings.extend(unexplained(model));
+            }
+        }
+        findings.sort_by_key(|finding| finding.cause);
+        findings
+    }
+
+    fn plan(&self) -> Option<&Plan> {
+        self.model.as_ref()?.plan.as_ref()
+    }
+
+    /// Whether something of the model computes on the host; without a model it might.
+    fn uses_host(&self) -> bool {
+        self.plan().is_none_or(|plan| !plan.full_offload || !plan.overrides.is_empty())
+    }
+
+    fn unused_cards(&self) -> impl Iterator<Item = Finding> {
+        self.machine.unused_gpus.iter().filter_map(|unused| {
+            let remedy = match &unused.reason {
+                // It is used, by another name; or nobody knows how.
+                UnusedReason::SameAs { .. } | UnusedReason::OtherSlice => return None,
+                UnusedReason::NoBackend if unused.gpu.backend == "ROCm" => {
+                    "cargo install autoplace-cli --features hip"
+                }
+                UnusedReason::NoBackend => "cargo install autoplace-cli --features cuda",
+                UnusedReason::Hidden => "unset CUDA_VISIBLE_DEVICES",
+                UnusedReason::NoSlice => "sudo nvidia-smi mig -cgi 0 -C",
+                _ => "nvidia-smi    # a driver that is too old for this build's CUDA, or a card that is, is seen there",
+            };
+            Some(Finding::new(Cause::UnusedCard, unused.to_string()).mended(remedy))
+        })
+    }
+
+    fn spilled(&self) -> Option<Finding> {
+        let on_host = self.conditions.on_host.unwrap_or(0);
+        if on_host > USUAL_ON_HOST {
+            let evidence =
+                format!("the driver keeps {} of it in the host's memory", Bytes(on_host));
+            return Some(Finding::new(Cause::Spilled, evidence).mended(self.smaller()));
+        }
+        let free =
+            self.conditions.least_free.filter(|_| self.machine.wsl && self.plan().is_some())?;
+        let evidence = format!(
+            "{} are free on the GPU, and Windows begins to move memory to the host below {}",
+            Bytes(free),
+            Bytes(WSL_HEADROOM)
+        );
+        (free < WSL_HEADROOM).then(|| Finding::new(Cause::Spilled, evidence).mended(self.smaller()))
+    }
+
+    fn smaller(&self) -> String {
+        let model = self.model.as_ref().map_or("MODEL".to_owned(), ModelEvidence::file);
+        format!("autoplace plan {model} --headroom cautious")
+    }
+
+    fn swapping(&self) -> Option<Finding> {
+        let [pages_in, pages_out] = [self.conditions.swapped_in, self.conditions.swapped_out];
+        let [pages_in, pages_out] = [pages_in.unwrap_or(0), pages_out.unwrap_or(0)];
+        let evidence = format!("{pages_in} pages were read back meanwhile, {pages_out} written");
+        let finding = Finding::new(Cause::Swapping, evidence);
+        let remedy = "ps aux --sort=-rss | head    # what holds the memory, to be closed";
+        (pages_in + pages_out > 0).then(|| finding.mended(remedy))
+    }
+
+    fn limited(&self) -> Option<Finding> {
+        let host = &self.machine.host;
+        let (bytes, remedy) = match &host.limit {
+            HostLimit::Cgroup { bytes, .. } => (*bytes, "docker update --memory SIZE CONTAINER"),
+            HostLimit::AddressSpace { bytes } => (*bytes, "ulimit -v unlimited"),
+            HostLimit::DataSegment { bytes } => (*bytes, "ulimit -d unlimited"),
+            _ => return None,
+        };
+        // Of a limit that leaves nearly all nobody is in want, nor where nothing is on the host.
+        let is_less = bytes < host.total / 4 * 3;
+        let model = self.model.as_ref();
+        let matters = model.is_none_or(|it| it.refused.is_some() || self.uses_host());
+        let evidence = format!("{} of the machine's {}", Bytes(bytes), Bytes(host.total));
+        let finding = Finding::new(Cause::Limited, evidence);
+        (is_less && matters).then(|| finding.mended(remedy))
+    }
+
+    fn throttled(&self) -> Option<Finding> {
+        let held = self.conditions.throttle.iter().filter(|reason| reason.is_fault());
+        let held: Vec<String> = held.map(ToString::to_string).collect();
+        let celsius = self.conditions.temperature.map_or(String::new(), |it| format!(", {it} °C"));
+        let evidence = format!("held down by {}{celsius}", held.join(", "));
+        let finding = Finding::new(Cause::Throttled, evidence);
+        let remedy = "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER";
+        (!held.is_empty()).then(|| finding.mended(remedy))
+    }
+
+    fn other_programs(&self) -> Option<Finding> {
+        if let Some(model) = &self.model {
+            let change = model.change(|kind| matches!(kind, ChangeKind::CloseProcess { .. }))?;
+            return Some(Finding::new(Cause::OtherPrograms, change.to_string()));
+        }
+        let held = |gpu: &&Gpu| {
+            let programs = gpu.processes.iter().flatten();
+            let bytes: u64 = programs.filter_map(|program| program.bytes).sum();
+            // Where nobody is named, all that is not free.
+            let bytes = bytes.max(gpu.total.saturating_sub(gpu.free));
+            (bytes > gpu.total / NOTABLE).then_some(bytes)
+        };
+        let (gpu, bytes) = self.machine.gpus.iter().find_map(|gpu| Some((gpu, held(&gpu)?)))?;
+        let evidence = format!("{} of {}'s {}", Bytes(bytes), gpu.name, Bytes(gpu.total));
+        let finding = Finding::new(Cause::OtherPrograms, evidence);
+        Some(finding.mended("autoplace devices    # which they are"))
+    }
+
+    fn links(&self) -> impl Iterator<Item = Finding> {
+        // One card with all of a model has little to send.
+        let matters = self.machine.gpus.len() > 1 || self.uses_host();
+        let gpus = self.machine.gpus.iter().filter(move |_| matters);
+        gpus.filter_map(|gpu| {
+            let link = gpu.pcie?;
+            // An idle card takes back its generation, and not its lanes.
+            let now = link.current.filter(|now| now.lanes < link.max.lanes)?;
+            let evidence = format!("{} has {} lanes of {}", gpu.name, now.lanes, link.max.lanes);
+            let remedy = "sudo lspci -vv | grep -A40 VGA | grep LnkSta    # then another slot, or the card seated again";
+            Some(Finding::new(Cause::Link, evidence).mended(remedy))
+        })
+    }
+
+    fn processor(&self) -> Option<Finding> {
+        if !self.uses_host() {
+            return None;
+        }
+        let host = &self.machine.host;
+        if let (Some(usable), Some(all)) = (host.usable_cores, host.physical_cores)
+            && usable < all / 2
+        {
+            let evidence = format!("this process may compute on {usable} of {all} cores");
+            let finding = Finding::new(Cause::Processor, evidence);
+            return Some(finding.mended("taskset -pc $$    # and the limits of a container"));
+        }
+        let pressure = self.conditions.cpu_pressure.filter(|&pressure| pressure > BUSY)?;
+        let evidence = format!("threads waited for a core in {pressure:.0} % of ten seconds");
+        Some(Finding::new(Cause::Processor, evidence).mended("top    # what computes beside it"))
+    }
+
+    fn instructions(&self) -> Option<Finding> {
+        let unused = &self.unused_instructions;
+        let evidence = format!("{} are there and not used", unused.join(", "));
+        let finding = Finding::new(Cause::Instructions, evidence);
+        let remedy = "cargo install autoplace-cli --features native";
+        (!unused.is_empty() && self.uses_host()).then(|| finding.mended(remedy))
+    }
+}
+
+impl ModelEvidence {
+    fn file(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    /// The cheapest change of this kind alone.
+    fn change(&self, is: impl Fn(&ChangeKind) -> bool) -> Option<&Change> {
+        self.advice.changes.iter().find(|change| change.kinds.iter().all(&is))
+    }
+
+    /// As a command, where it is one of this program's.
+    fn command(&self, change: &Change) -> Option<String> {
+        let flags = change.kinds.iter().map(|kind| match kind {
+            ChangeKind::KvType(ty) => Some(format!("--kv {}", ty.to_string().to_lowercase())),
+            ChangeKind::Context(tokens) => Some(format!("--ctx {tokens}")),
+            ChangeKind::SwaFull(true) => Some("--swa-full".to_owned()),
+            ChangeKind::Ubatch(tokens) => Some(format!("--ubatch {tokens}")),
+            _ => None,
+        });
+        let flags: Vec<String> = flags.collect::<Option<_>>()?;
+        Some(format!("autoplace plan {} {}", self.file(), flags.join(" ")))
+    }
+
+    /// What mends it: as a command, with what comes of it, or in words.
+    fn mended(&self, finding: Finding, change: Option<&Change>) -> Finding {
+        let Some(change) = change else {
+            return finding;
+        };
+        finding.mended(match self.command(change) {
+            Some(command) => format!("{command}    # {change}"),
+            None => change.to_string(),
+        })
+    }
+
+    /// The cheapest change that brings everything onto GPUs, or the cheapest at all.
+    fn best(&self) -> Option<&Change> {
+        let changes = &self.advice.changes;
+        changes.iter().find(|change| change.effect == Effect::Fits).or(changes.first())
+    }
+}
+
+fn out_of_reach(model: &ModelEvidence) -> Option<Finding> {
+    let finding = Finding::new(Cause::OutOfReach, model.refused.clone()?);
+    Some(model.mended(finding, model.best()))
+}
+
+fn paging(model: &ModelEvidence) -> Option<Finding> {
+    let paging = model.plan.as_ref()?.paging?;
+    let evidence = format!(
+        "{} of it are larger than all memory, and {} are read again for each token",
+        Bytes(paging.bytes),
+        Bytes(paging.bytes_per_token)
+    );
+    let smaller = |kind: &ChangeKind| matches!(kind, ChangeKind::Quantisation { .. });
+    Some(model.mended(Finding::new(Cause::Paging, evidence), model.change(smaller)))
+}
+
+/// A smaller cache alone would bring everything onto the GPU.
+fn large_context(model: &ModelEvidence) -> Option<Finding> {
+    let plan = model.plan.as_ref()?;
+    let is_cache = |kind: &ChangeKind| {
+        matches!(kind, ChangeKind::KvType(_) | ChangeKind::Context(_) | ChangeKind::SwaFull(_))
+    };
+    let mut changes = model.advice.changes.iter();
+    let change = changes.find(|it| it.effect == Effect::Fits && it.kinds.iter().all(is_cache))?;
+    let kv: u64 = plan.placements.iter().map(|placement| placement.footprint.kv).sum();
+    let (n_ctx, kv) = (plan.context.n_ctx, Bytes(kv));
+    let evidence = format!("its cache of {n_ctx} tokens takes {kv}: {}", on_gpus(plan));
+    Some(model.mended(Finding::new(Cause::LargeContext, evidence), Some(change)))
+}
+
+fn not_on_gpu(model: &ModelEvidence) -> Option<Finding> {
+    let plan = model.plan.as_ref()?;
+    if plan.full_offload && plan.parted_blocks == 0 {
+        return None;
+    }
+    // That is said with its cause.
+    if large_context(model).is_some() {
+        return None;
+    }
+    Some(model.mended(Finding::new(Cause::NotOnGpu, on_gpus(plan)), model.best()))
+}
+
+/// `58 of 81 layers on GPUs, parts of 12 blocks on the host, about 3.9 tok/s, 20.1 if all were`.
+fn on_gpus(plan: &Plan) -> String {
+    let speed = plan.speed.as_ref().map_or(String::new(), |speed| {
+        let all = speed.all_on_gpus.map_or(String::new(), |all| format!(", {all:.1} if all were"));
+        format!(", about {:.1} tok/s{all}", speed.tokens_per_second)
+    });
+    let parts = match plan.parted_blocks {
+        0 => String::new(),
+        blocks => format!(", parts of {blocks} blocks on the host"),
+    };
+    format!("{} of {} layers on GPUs{parts}{speed}", plan.n_gpu_layers, plan.layers())
+}
+
+fn unexplained(model: &ModelEvidence) -> Option<Finding> {
+    let (measured, predicted) = (model.measured?.median, model.predicted?);
+    let evidence = format!("{measured:.1} tok/s measured, {predicted:.1} predicted");
+    let finding = Finding::new(Cause::Unexplained, evidence);
+    let remedy = format!("autoplace measure {} --ready", model.file());
+    (measured < predicted * NORMAL).then(|| finding.mended(remedy))
+}

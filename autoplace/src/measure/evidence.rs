@@ -1,0 +1,194 @@
+//! What a diagnosis is made from: the machine as it is, and a model on it.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::conditions::Conditions;
+use super::measurement::{Speed, anonymous};
+use super::run::{Arm, Measure};
+use super::{Error, Protocol};
+use crate::gguf::Header;
+use crate::load::{self, build_name};
+use crate::machine::Machine;
+use crate::plan::{self, Advice, ChangeKind, Plan, Planner, Request};
+use crate::profile::ModelProfile;
+
+/// How long a machine without a model is looked at.
+const LOOK: Duration = Duration::from_millis(300);
+
+/// What is known of a machine, and of a model on it: what [`diagnose`](Self::diagnose) judges. As JSON it is a report
+/// that somebody else can judge again.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Evidence {
+    /// The version of this form: [`Evidence::VERSION`].
+    pub version: u64,
+    /// This crate, llama.cpp and its backends, with their versions.
+    pub made_by: String,
+    /// The machine.
+    pub machine: Machine,
+    /// Instructions that the processor has and this build makes no use of.
+    #[serde(default)]
+    pub unused_instructions: Vec<String>,
+    /// How the machine was while it was looked at.
+    #[serde(default)]
+    pub conditions: Conditions,
+    /// The model, if there is one.
+    #[serde(default)]
+    pub model: Option<ModelEvidence>,
+}
+
+/// A model, as far as it could be placed and measured.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ModelEvidence {
+    /// Its file; its name alone in a report.
+    pub path: PathBuf,
+    /// Where it goes.
+    pub plan: Option<Plan>,
+    /// Why it goes nowhere.
+    pub refused: Option<String>,
+    /// What would make more of it fit.
+    #[serde(default)]
+    pub advice: Advice,
+    /// Tokens per second of generation, where it was measured.
+    #[serde(default)]
+    pub measured: Option<Speed>,
+    /// The same as the plan's model of speed has it.
+    #[serde(default)]
+    pub predicted: Option<f64>,
+}
+
+impl Evidence {
+    /// The version that this crate writes.
+    pub const VERSION: u64 = 1;
+
+    /// Of a machine that is described, which nobody looked at.
+    pub fn of(machine: Machine) -> Self {
+        Self {
+            version: Self::VERSION,
+            made_by: build_name(),
+            machine,
+            unused_instructions: Vec::new(),
+            conditions: Conditions::default(),
+            model: None,
+        }
+    }
+
+    /// Of this computer, as it is within some tenths of a second.
+    ///
+    /// # Errors
+    ///
+    /// [`load::Error::Native`] when the native code cannot run on this CPU.
+    pub fn of_this_machine() -> Result<Self, load::Error> {
+        let machine = load::detect()?;
+        let mut evidence = Self::of(machine);
+        evidence.conditions = Conditions::of_machine(&evidence.machine, Path::new("/"), LOOK);
+        let unused = llama_sys::build_info().unused_instructions;
+        evidence.unused_instructions = unused.into_iter().map(str::to_owned).collect();
+        Ok(evidence)
+    }
+
+    /// Adds a model: where it goes on this machine by arithmetic, and what would make more of it fit. Loads nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`load::Error::Gguf`] and [`load::Error::Profile`] for a file that is no model, and [`load::Error::Plan`] for a
+    /// request that cannot be. That it does not fit is evidence.
+    pub fn with_model(mut self, path: &Path, request: &Request) -> Result<Self, load::Error> {
+        let header = Header::open(path)?;
+        let profile = ModelProfile::from_header(&header)?;
+        let planner = Planner::new(&profile, &self.machine).request(request.clone());
+        let mut model = ModelEvidence { path: path.to_owned(), ..ModelEvidence::default() };
+        match planner.plan() {
+            Ok(plan) => {
+                model.advice = Advice::on(&planner, &plan);
+                model.predicted = plan.speed.as_ref().map(|speed| speed.tokens_per_second);
+                model.plan = Some(plan);
+            }
+            Err(error @ plan::Error::DoesNotFit { .. }) => {
+                model.advice = planner.advice()?;
+                model.refused = Some(error.to_string());
+            }
+            Err(error) => return Err(error.into()),
+        }
+        self.model = Some(model);
+        Ok(self)
+    }
+
+    /// Adds what the model does: loads it and generates, some seconds in all.
+    ///
+    /// # Errors
+    ///
+    /// As [`Measure::run`].
+    pub fn measured(mut self, measure: Measure<'_>) -> Result<Self, Error> {
+        let Some(model) = self.model.as_mut().filter(|model| model.plan.is_some()) else {
+            return Ok(self);
+        };
+        let few = |usual: Protocol| {
+            let (n_prompt, n_gen) = (usual.n_prompt.min(64), usual.n_gen.min(32));
+            usual.n_prompt(n_prompt).n_gen(n_gen).depths([0]).rounds(1).only(3)
+        };
+        let request = measure.request.clone();
+        let measure = measure.protocol(few);
+        let measured = measure.run(&[Arm::asked("doctor", request)])?;
+        let point = &measured.points[0];
+        if let Some(row) = point.generation() {
+            model.measured = Some(row.speed);
+            model.predicted = row.predicted;
+        }
+        self.conditions = point.conditions.clone();
+        self.machine = measured.machine;
+        Ok(self)
+    }
+
+    /// The same without what tells whose machine it is.
+    #[must_use]
+    pub fn anonymous(mut self) -> Self {
+        anonymous(&mut self.machine);
+        if let Some(model) = &mut self.model {
+            let whole = model.path.display().to_string();
+            model.path = model.path.file_name().map_or_else(PathBuf::new, PathBuf::from);
+            let file = model.path.display().to_string();
+            if let Some(refused) = &mut model.refused {
+                *refused = refused.replace(&whole, &file);
+            }
+            if let Some(plan) = &mut model.plan {
+                plan.model.path = None;
+            }
+            let changes = model.advice.changes.iter_mut();
+            for kind in changes.flat_map(|change| &mut change.kinds) {
+                if let ChangeKind::CloseProcess { name, pid, .. } = kind {
+                    (*name, *pid) = (None, 0);
+                }
+            }
+        }
+        self
+    }
+
+    /// As JSON, indented.
+    pub fn to_json(&self) -> String {
+        // Its maps have texts as keys, and nothing of it can fail to be written.
+        serde_json::to_string_pretty(self).unwrap_or_default()
+    }
+
+    /// Reads what [`to_json`](Self::to_json) wrote, also within a longer text.
+    ///
+    /// # Errors
+    ///
+    /// A line that names what is wrong, and where.
+    pub fn from_json(text: &str) -> Result<Self, String> {
+        let begin = text.find('{').ok_or("there is no JSON in it")?;
+        let mut values = serde_json::Deserializer::from_str(&text[begin..]).into_iter::<Self>();
+        match values.next() {
+            Some(Ok(read)) if read.version == Self::VERSION => Ok(read),
+            Some(Ok(read)) => {
+                Err(format!("its version is {}, and {} is read", read.version, Self::VERSION))
+            }
+            Some(Err(error)) => Err(error.to_string()),
+            None => Err("there is no JSON in it".to_owned()),
+        }
+    }
+}

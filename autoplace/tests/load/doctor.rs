@@ -1,0 +1,239 @@
+//! Every cause that a diagnosis names, by a case that has it and a near miss that has not. The machines are described,
+//! and nothing is loaded.
+
+use std::collections::BTreeSet;
+
+use autoplace::machine::{
+    Gpu, GpuProcess, Host, HostLimit, Machine, PcieLink, PcieRate, ThrottleReason, UnusedReason,
+    gib, mib,
+};
+use autoplace::measure::{Cause, Evidence, Speed};
+use autoplace::plan::Request;
+
+use crate::shapes::{LLAMA_8B, LLAMA_70B, Shape};
+
+/// A machine of today: a card, and memory for a large model.
+fn machine(card: &str) -> Machine {
+    let host = Host::new(gib(64)).bandwidth(60_000_000_000).physical_cores(16);
+    Machine::new(host).with_gpu(Gpu::named(card).unwrap())
+}
+
+fn with_model(machine: Machine, shape: &Shape, request: &Request) -> Evidence {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("model.gguf");
+    shape.builder().write_sparse(&file).unwrap();
+    Evidence::of(machine).with_model(&file, request).unwrap()
+}
+
+/// All of it on the card.
+fn whole() -> Evidence {
+    with_model(machine("RTX 4090"), &LLAMA_8B, &Request::new())
+}
+
+/// Layers on the host.
+fn parted() -> Evidence {
+    with_model(machine("RTX 4090"), &LLAMA_70B, &Request::new())
+}
+
+#[track_caller]
+fn finds(cause: Cause, case: &Evidence, near_miss: &Evidence) {
+    let causes = |evidence: &Evidence| -> Vec<Cause> {
+        evidence.diagnose().iter().map(|finding| finding.cause).collect()
+    };
+    let (found, missed) = (causes(case), causes(near_miss));
+    assert!(found.contains(&cause) && found.is_sorted(), "{cause:?} is not in {found:?}");
+    assert!(!missed.contains(&cause), "{cause:?} is in {missed:?}");
+    for finding in case.diagnose() {
+        assert!(!finding.evidence.is_empty(), "{finding:?}");
+    }
+    // As a report tells it, too.
+    let told = Evidence::from_json(&format!("words\n{}", case.clone().anonymous().to_json()));
+    assert_eq!(causes(&told.unwrap()), found);
+}
+
+/// The same evidence, changed.
+fn but(mut evidence: Evidence, change: impl FnOnce(&mut Evidence)) -> Evidence {
+    change(&mut evidence);
+    evidence
+}
+
+#[test]
+fn a_model_that_fits_nowhere_is_out_of_reach_until_there_is_room() {
+    let small = |ram| {
+        let mut machine = machine("RTX 3060 12GB");
+        machine.host = Host::new(gib(ram)).bandwidth(60_000_000_000);
+        with_model(machine, &LLAMA_70B, &Request::new())
+    };
+    finds(Cause::OutOfReach, &small(16), &small(64));
+}
+
+#[test]
+fn a_card_without_a_backend_is_unused_and_one_of_another_name_is_not() {
+    let unused = |reason: UnusedReason| {
+        let card = Gpu::named("RTX 3090").unwrap();
+        let json = serde_json::json!({ "gpu": card, "reason": reason });
+        but(Evidence::of(machine("RTX 4090")), |it| {
+            it.machine.unused_gpus = vec![serde_json::from_value(json).unwrap()];
+        })
+    };
+    let same = UnusedReason::SameAs { device: "Vulkan0".to_owned() };
+    finds(Cause::UnusedCard, &unused(UnusedReason::NoBackend), &unused(same));
+    let remedy = unused(UnusedReason::NoBackend).diagnose()[0].remedy.clone().unwrap();
+    assert!(remedy.contains("--features cuda"), "{remedy}");
+}
+
+#[test]
+fn what_a_driver_keeps_on_the_host_is_a_spill_beyond_the_usual() {
+    let on_host = |bytes| but(whole(), |it| it.conditions.on_host = Some(bytes));
+    finds(Cause::Spilled, &on_host(gib(1)), &on_host(mib(100)));
+    let wsl = |free| {
+        but(whole(), |it| {
+            it.machine.wsl = true;
+            it.conditions.least_free = Some(free);
+        })
+    };
+    finds(Cause::Spilled, &wsl(mib(90)), &wsl(gib(2)));
+    // Elsewhere a full card is no spill.
+    let full = but(wsl(mib(90)), |it| it.machine.wsl = false);
+    finds(Cause::Spilled, &wsl(mib(90)), &full);
+}
+
+#[test]
+fn one_page_of_swap_is_swapping() {
+    let pages = |n| but(whole(), |it| it.conditions.swapped_in = Some(n));
+    finds(Cause::Swapping, &pages(1), &pages(0));
+}
+
+#[test]
+fn a_model_beyond_all_memory_is_paged_where_that_is_allowed() {
+    let ram = |ram| {
+        let host = Host::new(gib(ram)).bandwidth(60_000_000_000).disk(3_000_000_000);
+        with_model(Machine::new(host), &LLAMA_70B, &Request::new().allow_paging(true))
+    };
+    finds(Cause::Paging, &ram(32), &ram(64));
+}
+
+#[test]
+fn a_limit_matters_where_it_keeps_most_of_the_memory_away() {
+    let limited = |evidence, bytes| {
+        but(evidence, |it: &mut Evidence| {
+            let file = "/sys/fs/cgroup/job/memory.max".to_owned();
+            it.machine.host.limit = HostLimit::Cgroup { file, bytes };
+        })
+    };
+    finds(Cause::Limited, &limited(parted(), gib(40)), &limited(parted(), gib(60)));
+    finds(Cause::Limited, &limited(parted(), gib(40)), &limited(whole(), gib(40)));
+}
+
+#[test]
+fn heat_holds_clocks_down_and_a_power_limit_is_how_busy_cards_run() {
+    let held = |reason| but(whole(), |it| it.conditions.throttle = BTreeSet::from([reason]));
+    finds(Cause::Throttled, &held(ThrottleReason::Heat), &held(ThrottleReason::PowerLimit));
+}
+
+#[test]
+fn another_program_matters_where_the_model_needs_its_room() {
+    let held = |bytes| {
+        let mut machine = machine("RTX 4090");
+        let card = &mut machine.gpus[0];
+        card.free -= bytes;
+        card.processes = Some(vec![GpuProcess::new(7).name("game").bytes(bytes)]);
+        machine
+    };
+    let model = |bytes| with_model(held(bytes), &LLAMA_8B, &Request::new());
+    finds(Cause::OtherPrograms, &model(gib(21)), &model(gib(6)));
+    let evidence = &model(gib(21)).diagnose()[0].evidence.clone();
+    assert!(evidence.contains("game"), "{evidence}");
+    finds(Cause::OtherPrograms, &Evidence::of(held(gib(6))), &Evidence::of(held(gib(1))));
+    let unnamed = but(Evidence::of(held(gib(6))), |it| it.machine.gpus[0].processes = None);
+    finds(Cause::OtherPrograms, &unnamed, &Evidence::of(machine("RTX 4090")));
+}
+
+#[test]
+fn a_cache_is_too_large_where_a_smaller_one_brings_everything_onto_the_card() {
+    let at = |n_ctx| with_model(machine("RTX 3060 12GB"), &LLAMA_8B, &Request::new().n_ctx(n_ctx));
+    finds(Cause::LargeContext, &at(65_536), &at(8192));
+    let remedy = at(65_536).diagnose()[0].remedy.clone().unwrap();
+    assert!(remedy.starts_with("autoplace plan ") && remedy.contains(" --"), "{remedy}");
+    // Here no cache would help.
+    finds(Cause::LargeContext, &at(65_536), &parted());
+}
+
+#[test]
+fn what_is_planned_for_the_host_is_not_on_the_card() {
+    finds(Cause::NotOnGpu, &parted(), &whole());
+    let mut alone = machine("RTX 4090");
+    alone.gpus.clear();
+    finds(Cause::NotOnGpu, &parted(), &with_model(alone, &LLAMA_70B, &Request::new()));
+    // A card without room for a single layer is one, too.
+    let mut full = machine("RTX 4090");
+    full.gpus[0].free = mib(100);
+    finds(Cause::NotOnGpu, &with_model(full, &LLAMA_8B, &Request::new()), &whole());
+}
+
+#[test]
+fn fewer_lanes_are_a_fault_and_a_lower_generation_is_an_idle_card() {
+    let rate = |generation, lanes| PcieRate::new(generation, lanes).unwrap();
+    let now = |generation, lanes| {
+        but(parted(), |it| {
+            let link = PcieLink::new(rate(4, 16)).current(rate(generation, lanes));
+            it.machine.gpus[0].pcie = Some(link);
+        })
+    };
+    finds(Cause::Link, &now(4, 4), &now(1, 16));
+    let all_on_it = but(whole(), |it| it.machine.gpus[0].pcie = now(4, 4).machine.gpus[0].pcie);
+    finds(Cause::Link, &now(4, 4), &all_on_it);
+}
+
+#[test]
+fn a_busy_processor_matters_where_it_computes() {
+    let busy = |evidence, percent| {
+        but(evidence, |it: &mut Evidence| it.conditions.cpu_pressure = Some(percent))
+    };
+    finds(Cause::Processor, &busy(parted(), 60.0), &busy(parted(), 5.0));
+    finds(Cause::Processor, &busy(parted(), 60.0), &busy(whole(), 60.0));
+    let cores = |usable| but(parted(), |it| it.machine.host.usable_cores = Some(usable));
+    finds(Cause::Processor, &cores(2), &cores(8));
+}
+
+#[test]
+fn instructions_matter_where_the_processor_computes() {
+    let unused = |evidence| {
+        but(evidence, |it: &mut Evidence| it.unused_instructions = vec!["avx512f".to_owned()])
+    };
+    finds(Cause::Instructions, &unused(parted()), &parted());
+    finds(Cause::Instructions, &unused(parted()), &unused(whole()));
+}
+
+#[test]
+fn what_nothing_explains_is_said_and_what_is_as_predicted_is_normal() {
+    let measured = |share: f64| {
+        but(whole(), |it| {
+            let model = it.model.as_mut().unwrap();
+            let mut speed = Speed::default();
+            speed.median = model.predicted.unwrap() * share;
+            model.measured = Some(speed);
+        })
+    };
+    finds(Cause::Unexplained, &measured(0.4), &measured(0.9));
+    assert_eq!(measured(0.9).diagnose(), []);
+    // Where something explains it, that is said.
+    let explained = but(measured(0.4), |it| it.conditions.swapped_out = Some(9));
+    finds(Cause::Unexplained, &measured(0.4), &explained);
+}
+
+#[test]
+fn a_report_tells_nobodys_name() {
+    let mut machine = machine("RTX 4090");
+    machine.gpus[0].processes =
+        Some(vec![GpuProcess::new(4711).name("/home/ann/game").bytes(gib(21))]);
+    machine.gpus[0].free = gib(3);
+    let evidence = with_model(machine, &LLAMA_8B, &Request::new());
+    let folder = evidence.model.as_ref().unwrap().path.parent().unwrap().display().to_string();
+    assert!(evidence.to_json().contains(&folder));
+    let told = evidence.anonymous().to_json();
+    for word in ["ann", "4711", folder.as_str()] {
+        assert!(!told.contains(word), "{word}: {told}");
+    }
+    assert!(told.contains("\"model.gguf\""), "{told}");
+}

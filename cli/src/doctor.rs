@@ -1,0 +1,132 @@
+//! The verb `doctor`: a machine and perhaps a model flow in, a verdict with its evidence flows out.
+
+use std::error::Error;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use autoplace::machine::Machine;
+use autoplace::measure::{Evidence, Finding, Measure};
+use serde::Serialize;
+
+use crate::args::AskArgs;
+use crate::gpu::{self, SimulatedGpu};
+
+/// The arguments of `doctor`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct DoctorArgs {
+    /// GGUF file: it is planned, loaded and measured for some seconds
+    model: Option<PathBuf>,
+    #[command(flatten)]
+    ask: AskArgs,
+    /// A simulated GPU instead of the machine's own; several times for several
+    #[arg(long, value_name = "NAME[=TOTAL][,free=SIZE]", allow_hyphen_values = true)]
+    pub(crate) gpu: Vec<SimulatedGpu>,
+    /// Judges the machine in a file instead of this one: of `doctor --report`, or of `devices --write`
+    #[arg(long, value_name = "FILE", conflicts_with = "gpu")]
+    machine: Option<PathBuf>,
+    /// Plans the model and does not load it
+    #[arg(long)]
+    no_load: bool,
+    /// Prints a report for an issue, without what tells whose machine it is, which `--machine` reads
+    #[arg(long, conflicts_with = "json")]
+    report: bool,
+    /// Prints JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// In JSON.
+#[derive(Serialize)]
+struct Verdict<'a> {
+    healthy: bool,
+    findings: &'a [Finding],
+    evidence: &'a Evidence,
+}
+
+/// The verdict, and whether nothing was found.
+pub(crate) fn run(args: &DoctorArgs) -> Result<(String, bool), Box<dyn Error>> {
+    let (mut evidence, cards) = match &args.machine {
+        Some(file) => (read(file)?, None),
+        None if args.gpu.is_empty() => (Evidence::of_this_machine()?, None),
+        None => {
+            let (machine, cards) = gpu::as_fast_as_the_host(&args.gpu)?;
+            (Evidence::of(machine), Some(cards))
+        }
+    };
+    if let Some(model) = &args.model {
+        let request = args.ask.request();
+        evidence = evidence.with_model(model, &request)?;
+        if args.machine.is_none() && !args.no_load {
+            let machine = evidence.machine.clone();
+            let measure = Measure::new(model).request(request).load_with(|builder| match cards {
+                Some(_) => builder.machine(machine.clone()),
+                None => builder,
+            });
+            evidence = evidence.measured(measure)?;
+        }
+    }
+    let findings = evidence.diagnose();
+    let text = if args.json {
+        let healthy = findings.is_empty();
+        serde_json::to_string_pretty(&Verdict {
+            healthy,
+            findings: &findings,
+            evidence: &evidence,
+        })?
+    } else if args.report {
+        let evidence = evidence.anonymous();
+        let words = words(&evidence, &evidence.diagnose());
+        format!("{words}\n\n```json\n{}\n```", evidence.to_json())
+    } else {
+        words(&evidence, &findings)
+    };
+    Ok((text, findings.is_empty()))
+}
+
+/// A report, or a machine that nobody looked at.
+fn read(file: &Path) -> Result<Evidence, Box<dyn Error>> {
+    let in_file = |error: String| format!("{}: {error}", file.display());
+    let text = fs::read_to_string(file).map_err(|error| in_file(error.to_string()))?;
+    match Evidence::from_json(&text) {
+        Ok(evidence) => Ok(evidence),
+        // Of two reasons the one of the form that it seems to have.
+        Err(error) if text.contains("\"machine\"") => Err(in_file(error).into()),
+        Err(_) => Ok(Evidence::of(Machine::read(file)?)),
+    }
+}
+
+/// The verdict first.
+fn words(evidence: &Evidence, findings: &[Finding]) -> String {
+    let mut text = String::new();
+    if findings.is_empty() {
+        text.push_str("verdict: nothing is wrong\n");
+    }
+    for (index, finding) in findings.iter().enumerate() {
+        let lead = if index == 0 { "verdict" } else { "also" };
+        let _ = writeln!(text, "{lead}: {}\n  {}", finding.cause, finding.evidence);
+        if let Some(remedy) = &finding.remedy {
+            let _ = writeln!(text, "  mend: {remedy}");
+        }
+    }
+    let model = evidence.model.as_ref();
+    if let Some(plan) = model.and_then(|model| model.plan.as_ref()) {
+        let (layers, all) = (plan.n_gpu_layers, plan.layers());
+        let _ = writeln!(text, "{}: {layers} of {all} layers on GPUs", plan.model.name);
+    }
+    match model.and_then(|model| Some((model.measured?, model.predicted))) {
+        Some((measured, Some(predicted))) => {
+            let _ =
+                writeln!(text, "{:.1} tok/s measured, {predicted:.1} predicted", measured.median);
+        }
+        Some((measured, None)) => {
+            let _ = writeln!(text, "{:.1} tok/s measured, nothing predicted", measured.median);
+        }
+        None => {}
+    }
+    for gpu in &evidence.machine.gpus {
+        let _ = writeln!(text, "{gpu}");
+    }
+    let _ = write!(text, "{}", evidence.machine.host);
+    text
+}
