@@ -1,5 +1,6 @@
 //! Whether one placement is faster than another, or the difference is noise.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -51,8 +52,8 @@ impl Measurement {
 
 impl Ratio {
     fn of(before: &Row, after: &Row) -> Option<Self> {
-        let last = before.samples.iter().map(|sample| sample.round).max()?;
-        let rounds = (0..=last).filter_map(|round| {
+        let rounds: BTreeSet<u32> = before.samples.iter().map(|sample| sample.round).collect();
+        let rounds = rounds.into_iter().filter_map(|round| {
             let (before, after) = (mean_log(before, round)?, mean_log(after, round)?);
             // More time is less speed.
             Some(before - after)

@@ -42,8 +42,8 @@ pub struct Conditions {
 #[derive(Debug)]
 pub(super) struct Observer {
     source: ModelSource,
-    /// Those that the model is on; the source has others behind them.
-    gpus: usize,
+    /// The least that was free of each that the model is on; the source has others behind them.
+    free: Vec<Option<u64>>,
     proc: PathBuf,
     swapped: Option<[u64; 2]>,
 }
@@ -55,13 +55,22 @@ impl Observer {
         source.watched();
         let proc = root.join("proc");
         let swapped = swapped(&proc.join("vmstat"));
-        Self { source, gpus: model.placement().gpus().count(), proc, swapped }
+        let free = vec![None; model.placement().gpus().count()];
+        Self { source, free, proc, swapped }
+    }
+
+    /// The least that was free of each GPU of the plan, where it tells.
+    pub(super) fn least_free(&self) -> &[Option<u64>] {
+        &self.free
     }
 
     /// Adds what is seen now, and what was swapped since it began or looked last.
     pub(super) fn look(&mut self, conditions: &mut Conditions) {
         if let Some(mut sample) = self.source.sample(false) {
-            sample.devices.truncate(self.gpus);
+            sample.devices.truncate(self.free.len());
+            for (free, device) in self.free.iter_mut().zip(&sample.devices) {
+                *free = least(*free, device.free);
+            }
             sample.host = host_sample(&self.proc.join("pressure"));
             conditions.add(&sample);
         }

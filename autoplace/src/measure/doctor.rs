@@ -48,7 +48,7 @@ pub enum Cause {
     NotOnGpu,
     /// A card's link has fewer lanes than it can have.
     Link,
-    /// Other programs keep the processor busy, or this process may use a part of it only.
+    /// Other programs keep the processor busy.
     Processor,
     /// The processor can do what this build makes no use of.
     Instructions,
@@ -80,7 +80,7 @@ impl fmt::Display for Cause {
             Self::LargeContext => "the context takes the room of the rest of the layers",
             Self::NotOnGpu => "not everything is on the GPU",
             Self::Link => "a card's link runs with fewer lanes than it has",
-            Self::Processor => "the processor is not free",
+            Self::Processor => "other programs keep the processor busy",
             Self::Instructions => "this build makes no use of the processor's instructions",
             Self::Unexplained => {
                 "it is slower than predicted, and nothing that is watched explains it"
@@ -109,11 +109,11 @@ impl Evidence {
             Self::swapping,
             Self::limited,
             Self::throttled,
-            Self::other_programs,
             Self::processor,
             Self::instructions,
         ];
         findings.extend(rules.iter().filter_map(|rule| rule(self)));
+        findings.extend(self.other_programs());
         if let Some(model) = &self.model {
             let rules = [out_of_reach, paging, large_context];
             findings.extend(rules.iter().filter_map(|rule| rule(model)));
@@ -170,8 +170,9 @@ impl Evidence {
     }
 
     fn smaller(&self) -> String {
-        let model = self.model.as_ref().map_or("MODEL".to_owned(), ModelEvidence::file);
-        format!("autoplace plan {model} --headroom cautious")
+        let model =
+            self.model.as_ref().map(|model| model.asking(&["--headroom cautious".to_owned()]));
+        model.unwrap_or_else(|| "autoplace plan MODEL --headroom cautious".to_owned())
     }
 
     fn swapping(&self) -> Option<Finding> {
@@ -180,7 +181,7 @@ impl Evidence {
         let evidence = format!("{pages_in} pages were read back meanwhile, {pages_out} written");
         let finding = Finding::new(Cause::Swapping, evidence);
         let remedy = "ps aux --sort=-rss | head    # what holds the memory, to be closed";
-        (pages_in + pages_out > 0).then(|| finding.mended(remedy))
+        (pages_in.max(pages_out) > 0).then(|| finding.mended(remedy))
     }
 
     fn limited(&self) -> Option<Finding> {
@@ -210,22 +211,23 @@ impl Evidence {
         (!held.is_empty()).then(|| finding.mended(remedy))
     }
 
-    fn other_programs(&self) -> Option<Finding> {
+    fn other_programs(&self) -> Vec<Finding> {
         if let Some(model) = &self.model {
-            let change = model.change(|kind| matches!(kind, ChangeKind::CloseProcess { .. }))?;
-            return Some(Finding::new(Cause::OtherPrograms, change.to_string()));
+            let change = model.change(|kind| matches!(kind, ChangeKind::CloseProcess { .. }));
+            let finding = |change: &Change| Finding::new(Cause::OtherPrograms, change.to_string());
+            return change.map(finding).into_iter().collect();
         }
-        let held = |gpu: &&Gpu| {
-            let programs = gpu.processes.iter().flatten();
-            let bytes: u64 = programs.filter_map(|program| program.bytes).sum();
+        let gpus = self.machine.gpus.iter().filter_map(|gpu: &Gpu| {
+            let programs = gpu.processes.iter().flatten().filter_map(|program| program.bytes);
             // Where nobody is named, all that is not free.
-            let bytes = bytes.max(gpu.total.saturating_sub(gpu.free));
-            (bytes > gpu.total / NOTABLE).then_some(bytes)
-        };
-        let (gpu, bytes) = self.machine.gpus.iter().find_map(|gpu| Some((gpu, held(&gpu)?)))?;
-        let evidence = format!("{} of {}'s {}", Bytes(bytes), gpu.name, Bytes(gpu.total));
-        let finding = Finding::new(Cause::OtherPrograms, evidence);
-        Some(finding.mended("autoplace devices    # which they are"))
+            let rest = gpu.total.saturating_sub(gpu.free);
+            let bytes = programs.fold(0, u64::saturating_add).max(rest);
+            let evidence = format!("{} of {}'s {}", Bytes(bytes), gpu.name, Bytes(gpu.total));
+            let finding = Finding::new(Cause::OtherPrograms, evidence);
+            let remedy = "autoplace devices    # which they are";
+            (bytes > gpu.total / NOTABLE).then(|| finding.mended(remedy))
+        });
+        gpus.collect()
     }
 
     fn links(&self) -> impl Iterator<Item = Finding> {
@@ -246,14 +248,6 @@ impl Evidence {
         if !self.uses_host() {
             return None;
         }
-        let host = &self.machine.host;
-        if let (Some(usable), Some(all)) = (host.usable_cores, host.physical_cores)
-            && usable < all / 2
-        {
-            let evidence = format!("this process may compute on {usable} of {all} cores");
-            let finding = Finding::new(Cause::Processor, evidence);
-            return Some(finding.mended("taskset -pc $$    # and the limits of a container"));
-        }
         let pressure = self.conditions.cpu_pressure.filter(|&pressure| pressure > BUSY)?;
         let evidence = format!("threads waited for a core in {pressure:.0} % of ten seconds");
         Some(Finding::new(Cause::Processor, evidence).mended("top    # what computes beside it"))
@@ -269,8 +263,31 @@ impl Evidence {
 }
 
 impl ModelEvidence {
+    /// The file as a shell reads it back: it may be called anything.
     fn file(&self) -> String {
-        self.path.display().to_string()
+        let path = self.path.display().to_string().replace(char::is_control, "?");
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "._/-+=:@%".contains(c);
+        if !path.is_empty() && path.chars().all(is_plain) {
+            return path;
+        }
+        format!("'{}'", path.replace('\'', r"'\''"))
+    }
+
+    /// A command that plans it with these flags, and in all else as it was.
+    fn asking(&self, flags: &[String]) -> String {
+        let mut command = format!("autoplace plan {}", self.file());
+        let said = |flag: &str| flags.iter().any(|it| it.starts_with(flag));
+        if let Some(plan) = &self.plan {
+            let (n_ctx, kv) = (plan.context.n_ctx, plan.context.type_k);
+            let own = [format!("--ctx {n_ctx}"), format!("--kv {kv}").to_lowercase()];
+            for (flag, own) in ["--ctx ", "--kv "].into_iter().zip(own) {
+                // What is the default everywhere goes without saying.
+                if !said(flag) && own != "--kv f16" {
+                    command = format!("{command} {own}");
+                }
+            }
+        }
+        format!("{command} {}", flags.join(" "))
     }
 
     /// The cheapest change of this kind alone.
@@ -288,7 +305,7 @@ impl ModelEvidence {
             _ => None,
         });
         let flags: Vec<String> = flags.collect::<Option<_>>()?;
-        Some(format!("autoplace plan {} {}", self.file(), flags.join(" ")))
+        Some(self.asking(&flags))
     }
 
     /// What mends it: as a command, with what comes of it, or in words.
@@ -333,26 +350,30 @@ fn large_context(model: &ModelEvidence) -> Option<Finding> {
     };
     let mut changes = model.advice.changes.iter();
     let change = changes.find(|it| it.effect == Effect::Fits && it.kinds.iter().all(is_cache))?;
-    let kv: u64 = plan.placements.iter().map(|placement| placement.footprint.kv).sum();
+    let kv = plan.placements.iter().map(|placement| placement.footprint.kv);
+    let kv = kv.fold(0, u64::saturating_add);
     let (n_ctx, kv) = (plan.context.n_ctx, Bytes(kv));
-    let evidence = format!("its cache of {n_ctx} tokens takes {kv}: {}", on_gpus(plan));
+    let evidence = format!("its cache of {n_ctx} tokens takes {kv}: {}", told(plan));
     Some(model.mended(Finding::new(Cause::LargeContext, evidence), Some(change)))
 }
 
 fn not_on_gpu(model: &ModelEvidence) -> Option<Finding> {
     let plan = model.plan.as_ref()?;
-    if plan.full_offload && plan.parted_blocks == 0 {
+    let on_gpus = plan.gpus().next().is_some();
+    // A card that is slower than the host was left out on purpose; then nothing would bring the model over.
+    let is_worse = !on_gpus && model.advice.changes.is_empty();
+    if is_worse || (plan.full_offload && plan.parted_blocks == 0) {
         return None;
     }
     // That is said with its cause.
     if large_context(model).is_some() {
         return None;
     }
-    Some(model.mended(Finding::new(Cause::NotOnGpu, on_gpus(plan)), model.best()))
+    Some(model.mended(Finding::new(Cause::NotOnGpu, told(plan)), model.best()))
 }
 
 /// `58 of 81 layers on GPUs, parts of 12 blocks on the host, about 3.9 tok/s, 20.1 if all were`.
-fn on_gpus(plan: &Plan) -> String {
+fn told(plan: &Plan) -> String {
     let speed = plan.speed.as_ref().map_or(String::new(), |speed| {
         let all = speed.all_on_gpus.map_or(String::new(), |all| format!(", {all:.1} if all were"));
         format!(", about {:.1} tok/s{all}", speed.tokens_per_second)

@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::conditions::Conditions;
-use super::measurement::{Speed, anonymous};
+use super::measurement::{Speed, anonymous, file_of, folder_of, lossy, masked};
 use super::run::{Arm, Measure};
 use super::{Error, Protocol};
 use crate::gguf::Header;
@@ -45,6 +46,7 @@ pub struct Evidence {
 #[non_exhaustive]
 pub struct ModelEvidence {
     /// Its file; its name alone in a report.
+    #[serde(serialize_with = "lossy")]
     pub path: PathBuf,
     /// Where it goes.
     pub plan: Option<Plan>,
@@ -103,9 +105,10 @@ impl Evidence {
         let planner = Planner::new(&profile, &self.machine).request(request.clone());
         let mut model = ModelEvidence { path: path.to_owned(), ..ModelEvidence::default() };
         match planner.plan() {
-            Ok(plan) => {
+            Ok(mut plan) => {
                 model.advice = Advice::on(&planner, &plan);
                 model.predicted = plan.speed.as_ref().map(|speed| speed.tokens_per_second);
+                plan.model.path = None;
                 model.plan = Some(plan);
             }
             Err(error @ plan::Error::DoesNotFit { .. }) => {
@@ -134,29 +137,38 @@ impl Evidence {
         let request = measure.request.clone();
         let measure = measure.protocol(few);
         let measured = measure.run(&[Arm::asked("doctor", request)])?;
-        let point = &measured.points[0];
+        let [point] = measured.points.as_slice() else {
+            return Err(Error::Stopped);
+        };
+        if let Some(failure) = &point.failure {
+            return Err(Error::Failed(failure.clone()));
+        }
         if let Some(row) = point.generation() {
             model.measured = Some(row.speed);
             model.predicted = row.predicted;
         }
         self.conditions = point.conditions.clone();
-        self.machine = measured.machine;
+        // A load that uses no GPU looks for none.
+        if measured.machine.gpus.len() >= self.machine.gpus.len() {
+            self.machine = measured.machine;
+        }
         Ok(self)
     }
 
     /// The same without what tells whose machine it is.
     #[must_use]
     pub fn anonymous(mut self) -> Self {
-        anonymous(&mut self.machine);
+        let names = anonymous(&mut self.machine);
         if let Some(model) = &mut self.model {
-            let whole = model.path.display().to_string();
-            model.path = model.path.file_name().map_or_else(PathBuf::new, PathBuf::from);
-            let file = model.path.display().to_string();
+            let folder = folder_of(&model.path);
+            model.path = file_of(&model.path);
             if let Some(refused) = &mut model.refused {
-                *refused = refused.replace(&whole, &file);
+                masked(refused, &names);
+                *refused = refused.replace(&folder, "");
             }
             if let Some(plan) = &mut model.plan {
-                plan.model.path = None;
+                plan.placements.iter_mut().for_each(|device| masked(&mut device.name, &names));
+                plan.notes.iter_mut().for_each(|note| masked(note, &names));
             }
             let changes = model.advice.changes.iter_mut();
             for kind in changes.flat_map(|change| &mut change.kinds) {
@@ -180,15 +192,21 @@ impl Evidence {
     ///
     /// A line that names what is wrong, and where.
     pub fn from_json(text: &str) -> Result<Self, String> {
-        let begin = text.find('{').ok_or("there is no JSON in it")?;
-        let mut values = serde_json::Deserializer::from_str(&text[begin..]).into_iter::<Self>();
-        match values.next() {
-            Some(Ok(read)) if read.version == Self::VERSION => Ok(read),
-            Some(Ok(read)) => {
-                Err(format!("its version is {}, and {} is read", read.version, Self::VERSION))
-            }
-            Some(Err(error)) => Err(error.to_string()),
-            None => Err("there is no JSON in it".to_owned()),
+        let fenced = text.find("```json").unwrap_or(0);
+        let begin = text[fenced..].find('{').ok_or("there is no JSON in it")? + fenced;
+        let mut values = serde_json::Deserializer::from_str(&text[begin..]).into_iter::<Value>();
+        let value = values.next().transpose().map_err(|error| in_json(&error))?.unwrap_or_default();
+        // Of another version other keys may be missing.
+        let version = &value["version"];
+        if *version != Self::VERSION {
+            return Err(format!("its version is {version}, and {} is read", Self::VERSION));
         }
+        let read: Self = serde_json::from_value(value).map_err(|error| in_json(&error))?;
+        read.machine.check().map_err(|error| format!("its machine: {error}"))?;
+        Ok(read)
     }
+}
+
+fn in_json(error: &serde_json::Error) -> String {
+    format!("its JSON: {error}")
 }

@@ -3,12 +3,12 @@
 
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use super::conditions::Conditions;
 use super::protocol::Protocol;
 use crate::load::{LoadReport, Model, build_name};
-use crate::machine::{HostLimit, Machine};
+use crate::machine::{GpuKind, HostLimit, Machine};
 use crate::memory::{ContextParams, Footprint, TensorOverride};
 use crate::plan::{ModelIdentity, PlacementKind};
 
@@ -39,7 +39,8 @@ pub struct Measurement {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct MeasuredModel {
-    /// The file, as it was given.
+    /// The file, as it was given; what is no Unicode of it is replaced in JSON.
+    #[serde(serialize_with = "lossy")]
     pub path: PathBuf,
     /// Its name, its length and the hash of its header.
     #[serde(flatten)]
@@ -201,14 +202,18 @@ impl Measurement {
     /// that held memory, the control group, and the addresses of the cards.
     #[must_use]
     pub fn anonymous(mut self) -> Self {
-        let whole = self.model.path.display().to_string();
-        let file = self.model.path.file_name().map_or_else(PathBuf::new, PathBuf::from);
-        for failure in self.points.iter_mut().filter_map(|point| point.failure.as_mut()) {
-            *failure = failure.replace(&whole, &file.display().to_string());
+        let names = anonymous(&mut self.machine);
+        let folder = folder_of(&self.model.path);
+        for point in &mut self.points {
+            let devices = point.placement.iter_mut().flat_map(|placement| &mut placement.devices);
+            devices.for_each(|device| masked(&mut device.name, &names));
+            if let Some(failure) = &mut point.failure {
+                masked(failure, &names);
+                *failure = failure.replace(&folder, "");
+            }
         }
-        self.model.path = file;
+        self.model.path = file_of(&self.model.path);
         self.protocol.prompts.iter_mut().for_each(String::clear);
-        anonymous(&mut self.machine);
         self.notes.clear();
         self
     }
@@ -277,7 +282,7 @@ impl Row {
 
     /// Tokens of each computation.
     pub const fn tokens(&self) -> u32 {
-        self.n_prompt + self.n_gen
+        self.n_prompt.saturating_add(self.n_gen)
     }
 
     /// The tokens per second of each computation.
@@ -311,21 +316,61 @@ impl Speed {
     }
 }
 
-/// Leaves out what tells whose machine it is.
-pub(super) fn anonymous(machine: &mut Machine) {
-    for gpu in &mut machine.gpus {
+/// Leaves out what tells whose machine it is. What devices of other machines are called, which is their address, with what
+/// they are called now.
+pub(super) fn anonymous(machine: &mut Machine) -> Vec<(String, String)> {
+    let mut names = Vec::new();
+    let mut pids = Vec::new();
+    let unused = machine.unused_gpus.iter_mut().map(|unused| &mut unused.gpu);
+    for gpu in machine.gpus.iter_mut().chain(unused) {
         gpu.pci_id = None;
-        for (number, program) in (0..).zip(gpu.processes.iter_mut().flatten()) {
-            (program.pid, program.name) = (number, None);
+        if let Some(slice) = &mut gpu.mig {
+            slice.uuid = None;
+        }
+        for program in gpu.processes.iter_mut().flatten() {
+            // One program may be on several GPUs.
+            let known = pids.iter().position(|pid| *pid == program.pid);
+            let number = known.unwrap_or_else(|| {
+                pids.push(program.pid);
+                pids.len() - 1
+            });
+            (program.pid, program.name) = (number as u32, None);
+        }
+        if gpu.kind == GpuKind::Remote {
+            let masked = format!("a remote GPU ({})", names.len());
+            for name in [&mut gpu.name, &mut gpu.description] {
+                names.push((std::mem::replace(name, masked.clone()), masked.clone()));
+            }
         }
     }
     if let HostLimit::Cgroup { file, .. } = &mut machine.host.limit {
         "a control group".clone_into(file);
     }
-    for unused in &mut machine.unused_gpus {
-        (unused.gpu.pci_id, unused.gpu.processes) = (None, None);
-    }
     machine.notes.clear();
+    names.retain(|(name, _)| !name.is_empty());
+    names
+}
+
+pub(super) fn masked(text: &mut String, names: &[(String, String)]) {
+    for (name, mask) in names {
+        *text = text.replace(name, mask);
+    }
+}
+
+/// The name of a file alone.
+pub(super) fn file_of(path: &Path) -> PathBuf {
+    path.file_name().map_or_else(PathBuf::new, PathBuf::from)
+}
+
+/// What stands before it, as messages have it.
+pub(super) fn folder_of(path: &Path) -> String {
+    let whole = path.display().to_string();
+    whole.strip_suffix(&*file_of(path).to_string_lossy()).unwrap_or_default().to_owned()
+}
+
+/// A path as JSON can hold it.
+pub(super) fn lossy<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&path.to_string_lossy())
 }
 
 /// With four decimals: so few are read back from text as they were.
@@ -334,6 +379,12 @@ pub(super) fn rounded(speed: f64) -> f64 {
 }
 
 impl Measured {
+    /// Whether it is the same placement, with the same settings.
+    pub(super) fn is_where(&self, other: &Self) -> bool {
+        (self.n_gpu_layers, &self.tensor_split, &self.overrides, &self.settings)
+            == (other.n_gpu_layers, &other.tensor_split, &other.overrides, &other.settings)
+    }
+
     pub(super) fn of(report: &LoadReport) -> Self {
         let plan = &report.plan;
         let on_gpus = plan.gpus().zip(&report.gpus).map(|(placement, gpu)| MeasuredDevice {

@@ -56,6 +56,9 @@ pub enum Error {
     /// A text was not generated.
     #[error(transparent)]
     Generate(#[from] generate::Error),
+    /// The model was loaded, and failed while it computed.
+    #[error("the model was loaded and cannot be measured: {0}")]
+    Failed(String),
     /// It was stopped before the first placement was loaded.
     #[error("stopped before anything was measured")]
     Stopped,

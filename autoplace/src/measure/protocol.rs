@@ -110,8 +110,23 @@ impl Protocol {
         Ok(())
     }
 
+    /// Refuses a prompt of so many tokens, at the greatest depth, that has no room in this context.
+    pub(super) fn fits(&self, longest: usize, n_ctx: u32) -> Result<(), Error> {
+        let deepest = self.depths.iter().copied().max().unwrap_or_default();
+        let needed = longest as u64 + u64::from(deepest) + u64::from(self.n_gen) + 1;
+        if needed <= u64::from(n_ctx) {
+            return Ok(());
+        }
+        Err(Error::Protocol(format!(
+            "a depth of {deepest}, a prompt of {longest} and {} tokens after it need a context of {needed} tokens, and it has {n_ctx}",
+            self.n_gen
+        )))
+    }
+
     /// The tokens of each prompt, and those that fill the context before it.
     pub(super) fn tokens(&self, model: &Model, n_ctx: u32) -> Result<Tokens, Error> {
+        // Before as many are made.
+        self.fits(self.n_prompt as usize, n_ctx)?;
         // Without BOS, with which all would begin: the context would hold it already.
         let texts = self.texts().into_iter().map(|text| Prompt::text(text).add_special(false));
         let own: Vec<Vec<Token>> =
@@ -119,20 +134,11 @@ impl Protocol {
         let before = own.concat();
         let prompts: Vec<Vec<Token>> = match self.n_prompt as usize {
             0 => own,
-            n => {
-                own.iter().map(|tokens| tokens.iter().copied().cycle().take(n).collect()).collect()
-            }
+            n => own.iter().map(|text| text.iter().copied().cycle().take(n).collect()).collect(),
         };
-        let longest = prompts.iter().map(Vec::len).max().unwrap_or_default();
-        let deepest = self.depths.iter().copied().max().unwrap_or_default();
-        let needed = longest as u64 + u64::from(deepest) + u64::from(self.n_gen) + 1;
-        if needed > u64::from(n_ctx) {
-            return Err(Error::Protocol(format!(
-                "a depth of {deepest}, a prompt of {longest} and {} tokens after it need a context of {needed} tokens, and it has {n_ctx}",
-                self.n_gen
-            )));
-        }
-        Ok(Tokens { before, prompts })
+        let tokens = Tokens { before, prompts };
+        self.fits(tokens.longest(), n_ctx)?;
+        Ok(tokens)
     }
 }
 
@@ -143,6 +149,10 @@ pub(super) struct Tokens {
 }
 
 impl Tokens {
+    pub(super) fn longest(&self) -> usize {
+        self.prompts.iter().map(Vec::len).max().unwrap_or_default()
+    }
+
     pub(super) fn before(&self, depth: u32) -> Vec<Token> {
         self.before.iter().copied().cycle().take(depth as usize).collect()
     }

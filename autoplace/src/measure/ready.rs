@@ -46,8 +46,7 @@ impl Default for Ready {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Readiness {
-    /// The placements that were tried, each smaller than the one before; the last passed, or nothing smaller would
-    /// help.
+    /// The placements that were tried, at most eight, each smaller than the one before.
     pub trials: Vec<Trial>,
     /// The plan that passed, to be followed ([`ModelBuilder::follow`](crate::ModelBuilder::follow)).
     pub plan: Option<SavedPlan>,
@@ -145,8 +144,14 @@ impl Measure<'_> {
         let header = Header::open(&self.path).map_err(load::Error::from)?;
         let mut request = self.request.clone();
         let mut readiness = Readiness { trials: Vec::new(), plan: None, notes: Vec::new() };
-        while readiness.trials.len() < MOST_TRIALS {
+        loop {
             let tried = readiness.trials.len();
+            if tried == MOST_TRIALS {
+                readiness
+                    .notes
+                    .push(format!("{MOST_TRIALS} placements were tried, and no more are"));
+                break;
+            }
             let model = match self.builder(&Arm::asked("", request.clone())).load() {
                 Ok(model) => model,
                 Err(error) if tried == 0 => return Err(error.into()),
@@ -188,12 +193,11 @@ impl Measure<'_> {
         tried: usize,
     ) -> Result<Option<Trial>, Error> {
         let (plan, runs) = (model.placement(), ready.runs.max(2));
-        let n_ctx = plan.context.n_ctx / plan.context.n_seq_max.max(1);
-        let usual = (self.protocol)(Protocol::new(n_ctx));
-        let deepest = n_ctx.saturating_sub(usual.n_prompt + usual.n_gen + 1);
-        let protocol = usual.depths([deepest]).rounds(1);
+        let n_ctx = plan.context.n_ctx_seq();
+        let protocol = (self.protocol)(Protocol::new(n_ctx)).depths([0]).rounds(1);
         protocol.check()?;
         let tokens = protocol.tokens(model, n_ctx)?;
+        let deepest = n_ctx - protocol.n_gen - 1 - tokens.longest() as u32;
         let name = format!("ngl {}, trial {}", plan.n_gpu_layers, tried + 1);
         let mut point = Point::new(&name);
         // Apart: it fills the context, and finds everything cold.
@@ -202,7 +206,9 @@ impl Measure<'_> {
         observer.look(&mut point.conditions);
         let begin = Instant::now();
         for run in 0..runs {
-            let due = ready.over.mul_f64(f64::from(run) / f64::from(runs - 1));
+            let share = f64::from(run) / f64::from(runs - 1);
+            let due = Duration::try_from_secs_f64(ready.over.as_secs_f64() * share);
+            let due = due.unwrap_or(Duration::MAX);
             loop {
                 let done = f64::from(run) / f64::from(runs);
                 if !(self.progress)(&Progress { name: &name, done }) {
@@ -227,7 +233,8 @@ impl Measure<'_> {
         row.samples.extend(rows.into_iter().flat_map(|row| row.samples));
         row.samples.sort_by_key(|sample| sample.round);
         row.speed = Speed::of(row.speeds());
-        let checks = checks(&plan, &row, &conditions, ready.drift);
+        let free = observer.least_free();
+        let checks = checks(&plan, (&row, ready.drift), &conditions, free);
         let placement = Measured::of(&model.report());
         Ok(Some(Trial { placement, runs: row, conditions, checks }))
     }
@@ -249,7 +256,12 @@ fn smaller(request: &Request, plan: &Plan, trial: &Trial) -> Option<Request> {
     }
 }
 
-fn checks(plan: &Plan, runs: &Row, conditions: &Conditions, most: f64) -> Vec<Check> {
+fn checks(
+    plan: &Plan,
+    (runs, most): (&Row, f64),
+    conditions: &Conditions,
+    free: &[Option<u64>],
+) -> Vec<Check> {
     let check = |aspect, passed, found| Check { aspect, passed, found };
     let share = drift(runs);
     let drifted = format!(
@@ -259,16 +271,20 @@ fn checks(plan: &Plan, runs: &Row, conditions: &Conditions, most: f64) -> Vec<Ch
         runs.speed.median
     );
     let mut checks = vec![check(Aspect::Drift, share.abs() <= most, drifted)];
-    let margin = plan.gpus().map(|gpu| gpu.headroom.margin).max().unwrap_or(0);
     if plan.gpus().next().is_some() {
-        let (passed, found) = match conditions.least_free {
-            Some(free) => (
-                free >= margin,
-                format!("{} free at the full context, {} at least", Bytes(free), Bytes(margin)),
-            ),
-            None => (true, "its free memory is not told".to_owned()),
-        };
-        checks.push(check(Aspect::Headroom, passed, found));
+        let told: Vec<(String, bool)> = plan
+            .gpus()
+            .zip(free)
+            .filter_map(|(gpu, free)| {
+                let (free, margin) = ((*free)?, gpu.headroom.margin);
+                let told =
+                    format!("{} of {} free, {} at least", Bytes(free), gpu.name, Bytes(margin));
+                Some((told, free >= margin))
+            })
+            .collect();
+        let found: Vec<&str> = told.iter().map(|(told, _)| told.as_str()).collect();
+        let found = if found.is_empty() { "not told".to_owned() } else { found.join("; ") };
+        checks.push(check(Aspect::Headroom, told.iter().all(|(_, passed)| *passed), found));
         let held: BTreeSet<ThrottleReason> =
             conditions.throttle.iter().copied().filter(|reason| reason.is_fault()).collect();
         let reasons: Vec<String> = held.iter().map(ToString::to_string).collect();
@@ -286,7 +302,7 @@ fn checks(plan: &Plan, runs: &Row, conditions: &Conditions, most: f64) -> Vec<Ch
         Some(_) => format!("{pages_in} pages in, {pages_out} out, 0 at most"),
         None => "not told".to_owned(),
     };
-    checks.push(check(Aspect::Swap, pages_in + pages_out == 0, found));
+    checks.push(check(Aspect::Swap, pages_in.max(pages_out) == 0, found));
     let pressure = |aspect, found: Option<f32>, most: f32| {
         let told = match found {
             Some(found) => format!("waited for {found:.1} % of the time, {most:.0} % at most"),

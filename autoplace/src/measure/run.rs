@@ -89,7 +89,8 @@ impl<'a> Measure<'a> {
         self
     }
 
-    /// What is computed of each placement, made of what usually is: [`Protocol::new`] of the first one's context.
+    /// What is computed of each placement, made of what usually is: [`Protocol::new`] of the least of
+    /// their contexts.
     pub fn protocol(mut self, change: impl Fn(Protocol) -> Protocol + 'a) -> Self {
         self.protocol = Box::new(change);
         self
@@ -198,7 +199,6 @@ impl<'a> Measure<'a> {
                         break 'rounds;
                     }
                     Err(error) if run.measurement.is_none() => return Err(error),
-                    Err(error @ Error::Protocol(_)) => return Err(error),
                     Err(error) => point.failure = Some(error.to_string()),
                 }
             }
@@ -215,27 +215,29 @@ impl<'a> Measure<'a> {
     /// What is computed of each placement, and the seconds that it is predicted to take. Points that have no plan say
     /// why.
     fn planned(&self, arms: &[Arm], points: &mut [Point]) -> Result<(Protocol, Vec<f64>), Error> {
-        let mut protocol = None;
-        let mut expected = vec![0.0; arms.len()];
         let mut why = None;
-        for ((arm, point), expected) in arms.iter().zip(points).zip(&mut expected) {
-            match self.builder(arm).plan() {
-                Ok(plan) => {
-                    let n_ctx = plan.context.n_ctx;
-                    let protocol =
-                        protocol.get_or_insert_with(|| (self.protocol)(Protocol::new(n_ctx)));
-                    *expected = seconds(&plan, protocol);
-                }
+        let plans: Vec<Option<Plan>> = arms
+            .iter()
+            .zip(points)
+            .map(|(arm, point)| match self.builder(arm).plan() {
+                Ok(plan) => Some(plan),
                 Err(error) => {
                     point.failure = Some(error.to_string());
                     why.get_or_insert(error);
+                    None
                 }
-            }
-        }
-        let has_any = expected.iter().any(|&seconds| seconds > 0.0);
-        match (protocol, why) {
-            (Some(protocol), _) if has_any => {
+            })
+            .collect();
+        // All compute the same, so that it has room in the least context.
+        let contexts = plans.iter().flatten().map(|plan| plan.context.n_ctx_seq());
+        match (contexts.min(), why) {
+            (Some(n_ctx), _) => {
+                let protocol = (self.protocol)(Protocol::new(n_ctx));
                 protocol.check()?;
+                protocol.fits(protocol.n_prompt as usize, n_ctx)?;
+                let expected =
+                    |plan: &Option<Plan>| plan.as_ref().map_or(0.0, |it| seconds(it, &protocol));
+                let expected = plans.iter().map(expected).collect();
                 Ok((protocol, expected))
             }
             (_, Some(why)) => Err(why.into()),
@@ -273,20 +275,33 @@ impl Run<'_> {
         }
         let model = measure.builder(arm).load()?;
         let plan = model.placement();
-        point.placement.get_or_insert_with(|| Measured::of(&model.report()));
-        let tokens =
-            self.protocol.tokens(&model, plan.context.n_ctx / plan.context.n_seq_max.max(1))?;
+        let placed = Measured::of(&model.report());
+        if let Some(first) = point.placement.as_ref().filter(|first| !first.is_where(&placed)) {
+            let (before, now) = (first.n_gpu_layers, placed.n_gpu_layers);
+            return Err(Error::Failed(format!(
+                "it was planned otherwise the next time ({before} layers on GPUs, then {now}): memory was taken or given back, or a load has taught something"
+            )));
+        }
+        point.placement.get_or_insert(placed);
+        let tokens = self.protocol.tokens(&model, plan.context.n_ctx_seq())?;
         let profile = ModelProfile::from_header(model.header().map_err(load::Error::from)?);
         let laws = |plan: &Plan| speed_model(profile.as_ref().ok()?, plan, &model.machine());
         let law = laws(&plan);
-        if self.measurement.is_none() {
-            let measured = MeasuredModel::of(&measure.path, &model)?;
-            let machine = (*model.machine()).clone();
-            let mut begun = Measurement::new(measured, machine, self.protocol.clone());
-            let before = tokens.prompts.first().map_or(0, Vec::len) as u32;
-            let least = self.protocol.depths.iter().copied().min().unwrap_or_default();
-            begun.predicted = curve(&plan, least + before + self.protocol.n_gen / 2, laws);
-            self.measurement = Some(begun);
+        let measurement = match &mut self.measurement {
+            Some(begun) => begun,
+            None => {
+                let measured = MeasuredModel::of(&measure.path, &model)?;
+                let begun =
+                    Measurement::new(measured, (*model.machine()).clone(), self.protocol.clone());
+                self.measurement.insert(begun)
+            }
+        };
+        // A load that uses no GPU looks for none.
+        if measurement.predicted.is_empty() || measurement.machine.gpus.is_empty() {
+            let depths = self.protocol.depths.iter().copied();
+            let before = depths.min().unwrap_or_default() + tokens.longest() as u32;
+            measurement.machine = (*model.machine()).clone();
+            measurement.predicted = curve(&plan, before + self.protocol.n_gen / 2, laws);
         }
         let predicted = |[n_prompt, n_gen, depth]: [u32; 3]| {
             let (speeds, assignment) = law.as_ref()?;

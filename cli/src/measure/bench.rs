@@ -70,18 +70,17 @@ impl<'a> Line<'a> {
         let (machine, model) = (&measurement.machine, &measurement.model);
         let settings = &placement.settings;
         let on_gpus = || placement.devices.iter().filter(|device| device.device.is_some());
-        let names = |separator: &str, of: fn(&autoplace::machine::Gpu) -> &str| {
+        let names = |of: fn(&autoplace::machine::Gpu) -> &str| {
             let used = machine.gpus.iter().filter(|gpu| {
                 on_gpus().any(|device| device.device == gpu.device && gpu.kind != GpuKind::Remote)
             });
-            let mut names: Vec<&str> = used.map(of).collect();
-            names.dedup();
-            names.join(separator)
+            used.map(of).collect::<Vec<&str>>()
         };
-        let backends = match names(",", |gpu| &gpu.backend) {
-            none if none.is_empty() => "CPU".to_owned(),
-            some => some,
-        };
+        let mut backends = names(|gpu| &gpu.backend);
+        backends.dedup();
+        if backends.is_empty() {
+            backends.push("CPU");
+        }
         let devices: Vec<&str> = on_gpus().filter_map(|it| it.device.as_deref()).collect();
         let samples_ns: Vec<u64> = row.samples.iter().map(|sample| sample.ns).collect();
         let samples_ts: Vec<f64> = row.speeds().collect();
@@ -94,8 +93,8 @@ impl<'a> Line<'a> {
             build_commit: &measurement.made_by,
             build_number: 0,
             cpu_info: machine.host.cpu.as_deref().unwrap_or_default(),
-            gpu_info: names(", ", |gpu| &gpu.description),
-            backends,
+            gpu_info: names(|gpu| &gpu.description).join(", "),
+            backends: backends.join(","),
             model_filename: model.path.to_string_lossy().into_owned(),
             model_type: &model.description,
             model_size: model.tensor_bytes,

@@ -38,9 +38,14 @@ pub(super) fn of(measurement: &Measurement) -> Vec<(u32, f64)> {
     sorted(points)
 }
 
+/// Whether an axis can hold it: it may come from anybody.
+pub(super) fn can_be_drawn((_, speed): &(u32, f64)) -> bool {
+    (0.0..1e9).contains(speed)
+}
+
 fn sorted(points: impl Iterator<Item = (u32, f64)>) -> Vec<(u32, f64)> {
     // Keys in order, each once.
-    let points: BTreeMap<u32, f64> = points.filter(|(_, speed)| speed.is_finite()).collect();
+    let points: BTreeMap<u32, f64> = points.filter(can_be_drawn).collect();
     points.into_iter().collect()
 }
 

@@ -48,13 +48,13 @@ pub(crate) struct MeasureArgs {
     after: Option<String>,
     /// Instead of a sweep the same work so many times at the end of the context, while the machine is watched: drift,
     /// headroom, clocks, swap and pressure pass or fail, and where one fails a smaller placement is tried [default: 10]
-    #[arg(long, value_name = "RUNS", num_args = 0..=1, require_equals = true, default_missing_value = "10", value_parser = value_parser!(u32).range(2..), conflicts_with_all = ["steps", "full", "before", "write", "submission", "at", "rounds"])]
+    #[arg(long, value_name = "RUNS", num_args = 0..=1, require_equals = true, default_missing_value = "10", value_parser = value_parser!(u32).range(2..), conflicts_with_all = ["steps", "full", "before", "write", "submission", "at", "rounds", "beside"])]
     ready: Option<u32>,
     /// The seconds that the runs are spread over [default: 600]
     #[arg(long, value_name = "SECONDS", value_parser = args::seconds, requires = "ready")]
     over: Option<Duration>,
     /// By how much the last runs may be slower or faster than the first, in percent [default: 5]
-    #[arg(long, value_name = "PERCENT", requires = "ready")]
+    #[arg(long, value_name = "PERCENT", allow_negative_numbers = true, requires = "ready")]
     drift: Option<f64>,
     /// Saves the plan that passed, which `generate --plan` follows
     #[arg(long, value_name = "FILE", requires = "ready")]
@@ -109,13 +109,22 @@ enum Format {
 
 /// Measures, or reads what was measured, and says so.
 pub(crate) fn run(args: &MeasureArgs) -> Result<String, Box<dyn Error>> {
+    let is_read = args.model.extension().is_some_and(|it| it == "json");
+    if is_read && args.asks_to_measure() {
+        return Err(
+            in_file(&args.model, "what was measured is shown again, and not measured").into()
+        );
+    }
     if let Some(runs) = args.ready {
-        return ready(args, runs);
+        return match args.format {
+            Format::Table | Format::Json => ready(args, runs),
+            _ => Err("--ready is told as a table or as JSON".into()),
+        };
     }
     // Before hours of measuring, not after them.
     let beside = args.beside.iter().map(|file| beside::read(file));
     let beside: Vec<beside::Series> = beside.collect::<Result<_, _>>()?;
-    let mut measurement = if args.model.extension().is_some_and(|it| it == "json") {
+    let mut measurement = if is_read {
         let text = read(&args.model)?;
         Measurement::from_json(&text).map_err(|error| in_file(&args.model, error))?
     } else {
@@ -123,7 +132,7 @@ pub(crate) fn run(args: &MeasureArgs) -> Result<String, Box<dyn Error>> {
     };
     if args.submission {
         measurement = measurement.anonymous();
-        eprint!("{}", left_in(&measurement));
+        eprintln!("{}", args::in_one_line(&left_in(&measurement)));
     }
     if let Some(file) = &args.write {
         fs::write(file, measurement.to_json()).map_err(|error| in_file(file, error))?;
@@ -150,6 +159,9 @@ fn ready(args: &MeasureArgs, runs: u32) -> Result<String, Box<dyn Error>> {
     let usual = Ready::default();
     let over = args.over.unwrap_or(usual.over);
     let drift = args.drift.map_or(usual.drift, |percent| percent / 100.0);
+    if drift.is_nan() {
+        return Err("--drift is a number of percent".into());
+    }
     let ready = Ready { runs, over, drift };
     let readiness = with_measure(args, |measure, _, _| Ok(measure.ready(&ready)?))?;
     let text = match args.format {
@@ -273,6 +285,22 @@ fn taught(
 }
 
 impl MeasureArgs {
+    /// Whether anything is said that only a measurement heeds.
+    const fn asks_to_measure(&self) -> bool {
+        self.steps.is_some()
+            || self.full
+            || self.before.is_some()
+            || self.ready.is_some()
+            || self.prompt_tokens.is_some()
+            || self.tokens.is_some()
+            || !self.at.is_empty()
+            || self.rounds.is_some()
+            || self.prompts.is_some()
+            || self.threads.is_some()
+            || !self.gpu.is_empty()
+            || self.ask.ctx.is_some()
+    }
+
     fn protocol(&self, mut protocol: Protocol, texts: &[String]) -> Protocol {
         protocol.n_prompt = self.prompt_tokens.unwrap_or(protocol.n_prompt);
         protocol.n_gen = self.tokens.unwrap_or(protocol.n_gen);
@@ -330,7 +358,7 @@ fn left_in(measurement: &Measurement) -> String {
     let drivers: Vec<&str> = machine.gpus.iter().filter_map(|gpu| gpu.driver.as_deref()).collect();
     let model = &measurement.model;
     format!(
-        "the submission tells: {} ({}), {}; GPUs: {}; drivers: {}; processor: {}; memory: {} bytes; settings, bytes, speeds, temperatures and clocks\n",
+        "the submission tells: {} ({}), {}; GPUs: {}; drivers: {}; processor: {}; memory: {} bytes; settings, bytes, speeds, temperatures and clocks",
         model.identity.name,
         model.path.display(),
         measurement.made_by,

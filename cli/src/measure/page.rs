@@ -82,13 +82,15 @@ fn draw_curve(area: &Area<'_>, measurement: &Measurement, others: &[Series]) -> 
     let title = table::head(measurement).swap_remove(0);
     write(area, &title, (MARGIN, 12), 20, HPos::Left)?;
     let measured = beside::of(measurement);
-    let finite = |(_, speed): &(u32, f64)| (0.0..1e9).contains(speed);
-    let predicted: Vec<(u32, f64)> =
-        (0..).zip(measurement.predicted.iter().copied()).filter(finite).collect();
     let placements = || measurement.points.iter().filter_map(|point| point.placement.as_ref());
     let layers = placements().map(|it| it.layers).max().unwrap_or(1).max(1);
+    let predicted: Vec<(u32, f64)> = (0..=layers)
+        .zip(measurement.predicted.iter().copied())
+        .filter(beside::can_be_drawn)
+        .collect();
     let chosen = measurement.point("plan").and_then(|point| {
-        Some((point.placement.as_ref()?.n_gpu_layers, point.generation()?.speed.median))
+        let at = (point.placement.as_ref()?.n_gpu_layers, point.generation()?.speed.median);
+        Some(at).filter(beside::can_be_drawn)
     });
     let names = [("measured, and predicted (line)", WEIGHTS), ("the plan", CHOSEN)];
     let colored = others.iter().map(|it| it.name.as_str()).zip(OTHERS.into_iter().cycle());
@@ -129,8 +131,8 @@ fn draw_curve(area: &Area<'_>, measurement: &Measurement, others: &[Series]) -> 
         plot.draw(&PathElement::new(points, color.stroke_width(1)))?;
     }
     let circles = measured.into_iter().map(|point| (point, 5, WEIGHTS));
-    for (point, size, color) in circles.chain(chosen.map(|point| (point, 6, CHOSEN))) {
-        plot.draw(&Circle::new(point, size, color.filled()))?;
+    for ((n, speed), size, color) in circles.chain(chosen.map(|point| (point, 6, CHOSEN))) {
+        plot.draw(&Circle::new((n.min(layers), speed), size, color.filled()))?;
     }
     Ok(())
 }
@@ -178,7 +180,8 @@ fn bars(measurement: &Measurement) -> Vec<Bar> {
 
 fn draw_bars(area: &Area<'_>, bars: &[Bar]) -> Drawn {
     let whole = WIDTH as i32 - 2 * MARGIN;
-    let total = |bar: &Bar| bar.parts.iter().sum::<u64>().max(bar.taken.unwrap_or(0));
+    let all = |bar: &Bar| bar.parts.into_iter().fold(0, u64::saturating_add);
+    let total = |bar: &Bar| all(bar).max(bar.taken.unwrap_or(0));
     let Some(most) = bars.iter().map(total).max().filter(|&most| most > 0) else {
         return Ok(());
     };
@@ -187,10 +190,11 @@ fn draw_bars(area: &Area<'_>, bars: &[Bar]) -> Drawn {
     let at = |bytes: u64| MARGIN + (bytes as f64 / most as f64 * f64::from(whole)) as i32;
     for (bar, y) in bars.iter().zip((HEAD - 16..).step_by(ROW as usize)) {
         write(area, &bar.label, (MARGIN, y), 15, HPos::Left)?;
-        let mut end = 0;
+        let mut end = 0_u64;
         for (bytes, color) in bar.parts.into_iter().zip([WEIGHTS, KV, COMPUTE]) {
-            let (left, right) = (at(end), at(end + bytes));
-            end += bytes;
+            let left = at(end);
+            end = end.saturating_add(bytes);
+            let right = at(end);
             if right > left {
                 fill(area, left, y + 20, right - left, 18, color)?;
             }

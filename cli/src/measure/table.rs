@@ -43,8 +43,9 @@ fn placed(point: &Point) -> [String; 3] {
         return [dash(), dash(), dash()];
     };
     let gpus = || placement.devices.iter().filter(|device| device.device.is_some());
-    let planned: u64 = gpus().map(|device| device.planned.total()).sum();
-    let taken: Option<u64> = gpus().map(|device| device.taken).sum();
+    let planned = gpus().map(|device| device.planned.total()).fold(0, u64::saturating_add);
+    let taken: Option<Vec<u64>> = gpus().map(|device| device.taken).collect();
+    let taken = taken.map(|all| all.into_iter().fold(0, u64::saturating_add));
     let on_gpus = gpus().next().is_some();
     let bytes = |bytes: Option<u64>| match bytes {
         Some(bytes) if on_gpus => Bytes(bytes).to_string(),
@@ -97,7 +98,8 @@ pub(super) fn foot(measurement: &Measurement) -> Vec<String> {
                 conditions.throttle.iter().map(ToString::to_string).collect();
             lines.push(format!("{}: clocks were held down ({})", point.name, reasons.join(", ")));
         }
-        let swapped = conditions.swapped_in.unwrap_or(0) + conditions.swapped_out.unwrap_or(0);
+        let swapped =
+            conditions.swapped_in.unwrap_or(0).saturating_add(conditions.swapped_out.unwrap_or(0));
         if swapped > 0 {
             lines.push(format!("{}: the system swapped {swapped} pages meanwhile", point.name));
         }
@@ -133,7 +135,8 @@ pub(super) fn text(measurement: &Measurement) -> String {
     let mut text = head(measurement).join("\n");
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));
-        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+        // A name in a file may have any length.
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0).min(200)
     };
     for row in &rows {
         text.push_str("\n ");
@@ -158,7 +161,10 @@ pub(super) fn markdown(measurement: &Measurement) -> String {
     text.push('\n');
     for (index, row) in rows.iter().enumerate() {
         // A bar would begin a cell, and a model's name may hold anything.
-        let cells: Vec<String> = row.iter().map(|cell| cell.replace('|', "\\|")).collect();
+        let cells: Vec<String> = row
+            .iter()
+            .map(|cell| cell.replace('|', "\\|").replace(char::is_control, " "))
+            .collect();
         let _ = write!(text, "\n| {} |", cells.join(" | "));
         if index == 0 {
             let _ = write!(text, "\n|---|{}", "--:|".repeat(row.len().saturating_sub(1)));

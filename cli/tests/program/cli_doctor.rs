@@ -66,7 +66,7 @@ fn what_is_no_report_is_refused_with_its_reason() {
     let user = User::new();
     let file = user.path("report.md");
     std::fs::write(&file, "words\n```json\n{\"version\": 1, \"machine\": 3}\n```\n").unwrap();
-    user.fails(&["doctor", "--machine", file.to_str().unwrap()], 1, &["report.md", "line 1"]);
+    user.fails(&["doctor", "--machine", file.to_str().unwrap()], 1, &["report.md", "its JSON"]);
     user.fails(&["doctor", "no-such-model.gguf"], 1, &["no-such-model.gguf"]);
     user.fails(&["doctor", "--report", "--json"], 2, &["--json"]);
 }

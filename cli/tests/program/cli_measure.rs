@@ -10,7 +10,9 @@ use autoplace::memory::KvType;
 use serde_json::Value;
 
 /// A card on which half of the demo model fits, and little to compute.
-const SHORT: [&str; 14] = [
+const SHORT: [&str; 16] = [
+    "--policy",
+    "most-layers",
     "--gpu",
     "X=6MiB",
     "--headroom",
@@ -177,6 +179,8 @@ fn what_cannot_be_measured_is_refused_before_anything_is() {
     let json = user.path("other.json");
     fs::write(&json, "{\"version\": 7}").unwrap();
     user.fails(&["measure", json.to_str().unwrap()], 1, &["other.json"]);
+    user.fails(&["measure", json.to_str().unwrap(), "--full"], 1, &["not measured"]);
+    user.fails(&["measure", &demo, "--ready", "--format", "svg"], 1, &["--ready"]);
     user.fails(&["measure", &demo, "--steps", "1"], 2, &["--steps"]);
 }
 
@@ -202,8 +206,8 @@ fn a_placement_that_holds_is_saved_and_one_that_does_not_is_a_failure() {
         ];
         user.autoplace(&args)
     };
-    // No two runs take the same time. This machine may be busy, which fails too.
-    let output = ready("0");
+    // No drift is that small. This machine may be busy, which fails too.
+    let output = ready("-1");
     let (told, why) = (text(&output.stdout), text(&output.stderr));
     assert_eq!(
         (output.status.code(), why.as_str()),
@@ -216,5 +220,6 @@ fn a_placement_that_holds_is_saved_and_one_that_does_not_is_a_failure() {
     let told = text(&output.stdout);
     assert!(told.contains("pass  drift"), "{told}");
     assert_eq!(output.status.success(), plan.exists(), "{told}");
-    assert_eq!(plan.exists(), !told.contains("FAIL"), "{told}");
+    let last = told.rsplit("runs at its end").next().unwrap();
+    assert_eq!(plan.exists(), !last.contains("FAIL"), "{told}");
 }
