@@ -5,12 +5,13 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use autoplace::machine::Machine;
-use autoplace::measure::{Evidence, Finding, Measure};
+use autoplace::machine::{Bytes, Machine};
+use autoplace::measure::{Evidence, Finding, Measure, Running};
 use serde::Serialize;
 
 use crate::args::AskArgs;
 use crate::gpu::{self, SimulatedGpu};
+use crate::running::{self, Watched};
 
 /// The arguments of `doctor`.
 #[derive(Debug, clap::Args)]
@@ -25,6 +26,10 @@ pub(crate) struct DoctorArgs {
     /// Judges the machine in a file instead of this one: of `doctor --report`, or of `devices --write`
     #[arg(long, value_name = "FILE", conflicts_with = "gpu")]
     machine: Option<PathBuf>,
+    /// Looks at another program that runs the model now: llama-server, Ollama, LM Studio, KoboldCpp; by its process id
+    /// or its address. Nothing is loaded, and nothing is asked of it that it would compute
+    #[arg(long, value_name = "PID|URL", conflicts_with = "machine")]
+    watch: Option<Watched>,
     /// Plans the model and does not load it
     #[arg(long)]
     no_load: bool,
@@ -49,12 +54,17 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(String, bool), Box<dyn Error>> {
     let (mut evidence, cards) = match &args.machine {
         Some(file) => (read(file)?, None),
         None if args.gpu.is_empty() => (Evidence::of_this_machine()?, None),
+        // Another program computes on no simulated device: it is looked at as if the card were there.
+        None if args.watch.is_some() => (Evidence::of(gpu::machine(&args.gpu)), None),
         None => {
             let (machine, cards) = gpu::as_fast_as_the_host(&args.gpu)?;
             (Evidence::of(machine), Some(cards))
         }
     };
-    if let Some(model) = &args.model {
+    if let Some(watched) = &args.watch {
+        let found = running::find(watched)?;
+        evidence = running::compare(evidence, &found, args.model.as_deref(), &args.ask)?;
+    } else if let Some(model) = &args.model {
         let request = args.ask.request();
         evidence = evidence.with_model(model, &request)?;
         if args.machine.is_none() && !args.no_load {
@@ -105,14 +115,26 @@ fn words(evidence: &Evidence, findings: &[Finding]) -> String {
     for (index, finding) in findings.iter().enumerate() {
         let lead = if index == 0 { "verdict" } else { "also" };
         let _ = writeln!(text, "{lead}: {}\n  {}", finding.cause, finding.evidence);
-        if let Some(remedy) = &finding.remedy {
-            let _ = writeln!(text, "  mend: {remedy}");
+        match &finding.remedy {
+            Some(remedy) if remedy.contains('\n') => {
+                let _ = writeln!(text, "  mend:");
+                remedy.lines().for_each(|line| {
+                    let _ = writeln!(text, "    {line}");
+                });
+            }
+            Some(remedy) => {
+                let _ = writeln!(text, "  mend: {remedy}");
+            }
+            None => {}
         }
     }
     let model = evidence.model.as_ref();
     if let Some(plan) = model.and_then(|model| model.plan.as_ref()) {
         let (layers, all) = (plan.n_gpu_layers, plan.layers());
         let _ = writeln!(text, "{}: {layers} of {all} layers on GPUs", plan.model.name);
+    }
+    if let Some(running) = model.and_then(|model| model.running.as_ref()) {
+        describe(&mut text, running);
     }
     match model.and_then(|model| Some((model.measured?, model.predicted))) {
         Some((measured, Some(predicted))) => {
@@ -129,4 +151,22 @@ fn words(evidence: &Evidence, findings: &[Finding]) -> String {
     }
     let _ = write!(text, "{}", evidence.machine.host);
     text
+}
+
+/// The program that was looked at.
+fn describe(text: &mut String, running: &Running) {
+    let pid = running.pid.map_or(String::new(), |pid| format!(" (process {pid})"));
+    let layers = running.n_gpu_layers.map_or("?".to_owned(), |it| it.to_string());
+    let held = running.on_gpus.map_or(String::new(), |it| format!(", {} of GPU memory", Bytes(it)));
+    let _ = write!(text, "{}{pid}: {layers} layers on GPUs{held}", running.program);
+    if let Some(speed) = running.tokens_per_second {
+        let _ = write!(text, "; {speed:.1} tok/s");
+    }
+    if let Some(predicted) = running.predicted {
+        let _ = write!(text, "; {predicted:.1} predicted");
+    }
+    text.push('\n');
+    running.notes.iter().for_each(|note| {
+        let _ = writeln!(text, "  note: {note}");
+    });
 }

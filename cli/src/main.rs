@@ -1,7 +1,7 @@
 //! `autoplace`: the library's answers on the command line. `docs/cli.md` describes what it takes and what it prints.
 //!
-//! Arguments flow in ([`args`], with [`sizes`], [`gpu`] and [`host`] for what they are made of), a verb does its work
-//! ([`plan`] with its [`outputs`], [`devices`], [`measure`], [`doctor`], [`template`], [`shell`]), and text or JSON
+//! Arguments flow in ([`args`], with [`sizes`], [`flags`], [`gpu`] and [`host`] for what they are made of), a verb does its work
+//! ([`plan`] with its [`outputs`], [`devices`], [`measure`], [`doctor`] with what is [`running`], [`template`], [`shell`]), and text or JSON
 //! ([`json`]) flows out. Exit code 1 is an answer that could not be given, 2 a question that could not be understood;
 //! either is one line on stderr. 3 is the doctor's, where something is wrong.
 
@@ -9,6 +9,7 @@ mod args;
 mod devices;
 mod doctor;
 mod emit;
+mod flags;
 mod gpu;
 mod host;
 mod json;
@@ -17,6 +18,7 @@ mod outputs;
 mod picture;
 mod plan;
 mod rates;
+mod running;
 mod shell;
 mod sizes;
 mod template;

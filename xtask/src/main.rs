@@ -15,6 +15,7 @@ mod fit_table;
 mod fuzz;
 mod gpu_bundle;
 mod interop;
+mod llama_server;
 mod package;
 mod promises;
 mod python;
@@ -79,6 +80,8 @@ fn run(arguments: &[String]) -> Result<()> {
         "gpu-bundle" => gpu_bundle::gpu_bundle(&workspace, rest),
         "interop" if rest.is_empty() => interop::interop(&workspace),
         "interop" => bail!("usage: cargo xtask interop"),
+        "llama-server" if rest.is_empty() => llama_server::llama_server(&workspace),
+        "llama-server" => bail!("usage: cargo xtask llama-server"),
         "package" if rest.is_empty() => package::package(&workspace),
         "package" => bail!("usage: cargo xtask package"),
         "sanitize" if rest.is_empty() => sanitize::sanitize(&workspace),
@@ -109,6 +112,7 @@ cargo xtask fit-table [WORD...]     plans beside llama.cpp's own fit: 28 models 
 cargo xtask fuzz [TARGET...]        random bytes for whatever reads bytes from anybody, 60 s a target or as many as `--seconds` says
 cargo xtask gpu-bundle [--no-run]   makes the archive that checks the library on a machine with an NVIDIA card (Linux; compiles llama.cpp once more)
 cargo xtask interop                 checks, tests and runs the planner beside llama-cpp-2 (compiles a second llama.cpp)
+cargo xtask llama-server            has `doctor --watch` look at the llama-server of the pinned source (compiles it)
 cargo xtask package                 packages both published crates and builds what was packaged
 cargo xtask sanitize                runs the native layer and the probe under AddressSanitizer (Linux; compiles llama.cpp once more)
 cargo xtask semver                  compares the libraries' interfaces with those of the last release's tag, if there is one

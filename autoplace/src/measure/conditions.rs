@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::load::Model;
 use crate::machine::nvidia::Driver;
-use crate::machine::{Machine, ThrottleReason};
-use crate::watch::{DeviceSample, ModelSource, Sample, Source, host_sample};
+use crate::machine::{HostSample, Machine, ThrottleReason};
+use crate::watch::{DeviceSample, ModelSource, Sample, Source};
 
 /// How the machine was: the worst of what was seen between two computations. `None`: nothing tells.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -71,7 +71,7 @@ impl Observer {
             for (free, device) in self.free.iter_mut().zip(&sample.devices) {
                 *free = least(*free, device.free);
             }
-            sample.host = host_sample(&self.proc.join("pressure"));
+            sample.host = HostSample::read(&self.proc.join("pressure"));
             conditions.add(&sample);
         }
         let now = swapped(&self.proc.join("vmstat"));
@@ -98,7 +98,7 @@ impl Conditions {
         let mut conditions = Self::default();
         conditions.add(&Sample {
             devices: devices.collect(),
-            host: host_sample(&proc.join("pressure")),
+            host: HostSample::read(&proc.join("pressure")),
             ..Sample::default()
         });
         conditions.swap(before, swapped(&proc.join("vmstat")));

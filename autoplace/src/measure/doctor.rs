@@ -40,6 +40,8 @@ pub enum Cause {
     Limited,
     /// Clocks are held down.
     Throttled,
+    /// A program runs the model with a slower placement than there is room for.
+    RunsSlower,
     /// Other programs hold memory of a GPU without which more of the model would fit.
     OtherPrograms,
     /// The context takes what would hold the rest of the layers.
@@ -76,6 +78,7 @@ impl fmt::Display for Cause {
             Self::Paging => "weights are read from disk for every token",
             Self::Limited => "a limit on this process keeps it from the machine's memory",
             Self::Throttled => "a GPU runs below its clocks",
+            Self::RunsSlower => "it is run slower than this machine could",
             Self::OtherPrograms => "other programs hold the GPU's memory",
             Self::LargeContext => "the context takes the room of the rest of the layers",
             Self::NotOnGpu => "not everything is on the GPU",
@@ -115,7 +118,7 @@ impl Evidence {
         findings.extend(rules.iter().filter_map(|rule| rule(self)));
         findings.extend(self.other_programs());
         if let Some(model) = &self.model {
-            let rules = [out_of_reach, paging, large_context];
+            let rules = [out_of_reach, paging, runs_slower, large_context];
             findings.extend(rules.iter().filter_map(|rule| rule(model)));
             findings.extend(not_on_gpu(model).filter(|_| !self.machine.gpus.is_empty()));
             if findings.is_empty() {
@@ -342,6 +345,31 @@ fn paging(model: &ModelEvidence) -> Option<Finding> {
     Some(model.mended(Finding::new(Cause::Paging, evidence), model.change(smaller)))
 }
 
+/// Faster by less is noise in the predictions.
+const NOTABLY: f64 = 1.1;
+
+fn runs_slower(model: &ModelEvidence) -> Option<Finding> {
+    let (running, plan) = (model.running.as_ref()?, model.plan.as_ref()?);
+    let theirs = running.n_gpu_layers?;
+    let planned = plan.speed.as_ref().map(|speed| speed.tokens_per_second);
+    let is_slower = match (running.predicted, planned) {
+        (Some(runs), Some(planned)) => runs * NOTABLY < planned,
+        _ => theirs < plan.n_gpu_layers,
+    };
+    let about = running.predicted.map_or(String::new(), |it| format!(", about {it:.1} tok/s"));
+    let (program, all) = (&running.program, plan.layers());
+    let evidence = format!(
+        "{program}: {theirs} of {all} layers on GPUs{about}; there is room for {}",
+        told(plan)
+    );
+    let finding = Finding::new(Cause::RunsSlower, evidence);
+    let mended = match &running.otherwise {
+        Some(otherwise) => finding.mended(otherwise.clone()),
+        None => finding,
+    };
+    is_slower.then_some(mended)
+}
+
 /// A smaller cache alone would bring everything onto the GPU.
 fn large_context(model: &ModelEvidence) -> Option<Finding> {
     let plan = model.plan.as_ref()?;
@@ -386,7 +414,10 @@ fn told(plan: &Plan) -> String {
 }
 
 fn unexplained(model: &ModelEvidence) -> Option<Finding> {
-    let (measured, predicted) = (model.measured?.median, model.predicted?);
+    let (measured, predicted) = match &model.running {
+        Some(running) => (running.tokens_per_second?, running.predicted?),
+        None => (model.measured?.median, model.predicted?),
+    };
     let evidence = format!("{measured:.1} tok/s measured, {predicted:.1} predicted");
     let finding = Finding::new(Cause::Unexplained, evidence);
     let remedy = format!("autoplace measure {} --ready", model.file());

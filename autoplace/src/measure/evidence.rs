@@ -61,6 +61,31 @@ pub struct ModelEvidence {
     /// The same as the plan's model of speed has it.
     #[serde(default)]
     pub predicted: Option<f64>,
+    /// Another program that runs the model now.
+    #[serde(default)]
+    pub running: Option<Running>,
+}
+
+/// Another program that runs the model, as far as it tells. What it holds is free in the plan beside it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Running {
+    /// `llama-server b11434`.
+    pub program: String,
+    /// Its process.
+    pub pid: Option<u32>,
+    /// Layers on GPUs: what it was told, or as many as take what it holds there.
+    pub n_gpu_layers: Option<u32>,
+    /// Bytes that it holds on GPUs.
+    pub on_gpus: Option<u64>,
+    /// Tokens per second of generation, where it tells.
+    pub tokens_per_second: Option<f64>,
+    /// The same as the plan's model of speed has it for its placement.
+    pub predicted: Option<f64>,
+    /// How it is started to place the model as the plan does.
+    pub otherwise: Option<String>,
+    /// What could not be told, or is not taken into account.
+    pub notes: Vec<String>,
 }
 
 impl Evidence {
@@ -165,6 +190,14 @@ impl Evidence {
             if let Some(refused) = &mut model.refused {
                 masked(refused, &names);
                 *refused = refused.replace(&folder, "");
+            }
+            if let Some(running) = &mut model.running {
+                running.pid = None;
+                let texts = running.notes.iter_mut().chain(&mut running.otherwise);
+                texts.for_each(|text| {
+                    masked(text, &names);
+                    *text = text.replace(&folder, "");
+                });
             }
             if let Some(plan) = &mut model.plan {
                 plan.placements.iter_mut().for_each(|device| masked(&mut device.name, &names));

@@ -32,7 +32,7 @@ mod sweep;
 pub use compare::{Comparison, Ratio};
 pub use conditions::Conditions;
 pub use doctor::{Cause, Finding};
-pub use evidence::{Evidence, ModelEvidence};
+pub use evidence::{Evidence, ModelEvidence, Running};
 pub use measurement::{
     Measured, MeasuredDevice, MeasuredModel, Measurement, Point, Row, Sample, Speed,
 };

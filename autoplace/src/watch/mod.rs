@@ -33,8 +33,8 @@ pub use depth::DepthCost;
 pub(crate) use depth::speed_model;
 pub use event::{Cause, Event, Resize};
 pub use model::ModelSource;
-pub(crate) use model::host_sample;
-pub use sample::{DeviceSample, HostSample, Sample, Source, Watched, WatchedDevice};
+pub use sample::{DeviceSample, Sample, Source, Watched, WatchedDevice};
 pub use sentinel::{Error, Sentinel, SentinelBuilder};
 
 pub use crate::load::{Generated, GeneratingThreads};
+pub use crate::machine::HostSample;

@@ -1,18 +1,16 @@
 //! Samples of a loaded model: NVIDIA's driver where the GPU is one of its, ggml's devices elsewhere, and the model's
 //! own count of tokens.
 
-use std::fs;
-use std::path::Path;
 use std::sync::{Arc, Weak};
 
 use llama_sys::{Backend, Device};
 
 use super::depth::DepthCost;
-use super::sample::{DeviceSample, HostSample, Sample, Source, Watched, WatchedDevice};
+use super::sample::{DeviceSample, Sample, Source, Watched, WatchedDevice};
 use crate::gguf::Header;
 use crate::load::{self, Model, Pacer, Pulse, WeakModel};
 use crate::machine::nvidia::Driver;
-use crate::machine::{Gpu, GpuKind, Machine, PciId, mib};
+use crate::machine::{Gpu, GpuKind, HostSample, Machine, PciId, mib};
 use crate::memory::WSL_HEADROOM;
 use crate::plan::{Placement, PlacementKind, Plan};
 use crate::profile::ModelProfile;
@@ -166,7 +164,7 @@ impl Source for ModelSource {
         Some(Sample {
             devices: devices.map(|n| self.sample_device(n, processes)).collect(),
             generated,
-            host: host_sample(Path::new("/proc/pressure")),
+            host: HostSample::now(),
             threads,
             placement,
         })
@@ -235,45 +233,4 @@ fn depth_cost(plan: &Plan, machine: &Machine) -> DepthCost {
         ModelProfile::from_header(&header).ok()
     });
     profile.map_or_else(DepthCost::default, |profile| DepthCost::of(&profile, plan, machine))
-}
-
-/// Whether the host is busy or short of memory, by the kernel's pressure stall information in this folder (Linux 4.20
-/// and later, where it is switched on).
-pub(crate) fn host_sample(folder: &Path) -> HostSample {
-    let share = |file| some_avg10(&fs::read_to_string(folder.join(file)).ok()?);
-    HostSample { cpu_pressure: share("cpu"), memory_pressure: share("memory") }
-}
-
-/// The share of the last ten seconds in which some task waited, in percent: `some avg10=1.53 ...`
-/// (Documentation/accounting/psi.rst).
-fn some_avg10(text: &str) -> Option<f32> {
-    let line = text.lines().find_map(|line| line.strip_prefix("some "))?;
-    let mut words = line.split_whitespace();
-    let share = words.find_map(|word| word.strip_prefix("avg10="))?;
-    share.parse().ok().filter(|share: &f32| share.is_finite())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const BUSY: &str = "some avg10=41.53 avg60=20.12 avg300=5.00 total=99\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n";
-
-    #[test]
-    fn the_first_line_tells_the_last_ten_seconds() {
-        assert_eq!(some_avg10(BUSY), Some(41.53));
-        for text in ["", "full avg10=1.00", "some avg10=x", "some avg60=1.00"] {
-            assert_eq!(some_avg10(text), None, "{text}");
-        }
-    }
-
-    #[test]
-    fn a_system_without_such_files_tells_nothing() {
-        let folder = tempfile::tempdir().unwrap();
-        assert_eq!(host_sample(folder.path()), HostSample::default());
-        fs::write(folder.path().join("cpu"), BUSY).unwrap();
-        let sample = host_sample(folder.path());
-        let found = (sample.cpu_pressure, sample.memory_pressure);
-        assert_eq!(found, (Some(41.53), None));
-    }
 }

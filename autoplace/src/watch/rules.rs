@@ -11,8 +11,8 @@ use std::time::Duration;
 use self::speed::SpeedRule;
 use super::event::{Cause, Event};
 use super::latch::Condition;
-use super::sample::{DeviceSample, HostSample, Sample, Watched, WatchedDevice};
-use crate::machine::{GpuProcess, ThrottleReason};
+use super::sample::{DeviceSample, Sample, Watched, WatchedDevice};
+use crate::machine::{GpuProcess, HostSample, ThrottleReason};
 
 /// The share of time in which threads wait for a core that explains a slowdown, in percent.
 const BUSY_HOST: f32 = 20.0;

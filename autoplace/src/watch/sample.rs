@@ -2,7 +2,7 @@
 
 use super::depth::DepthCost;
 use crate::load::{Generated, GeneratingThreads};
-use crate::machine::{GpuProcess, ThrottleReason};
+use crate::machine::{GpuProcess, HostSample, ThrottleReason};
 
 /// Where samples come from: [`ModelSource`](super::ModelSource) for a loaded model, anything else for tests and for
 /// sources of one's own.
@@ -103,14 +103,4 @@ impl DeviceSample {
         self.processes = Some(processes.into());
         self
     }
-}
-
-/// The host at one moment. `None`: the system does not tell.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct HostSample {
-    /// The share of the last ten seconds in which a thread waited for a core, in percent (Linux: `/proc/pressure/cpu`).
-    pub cpu_pressure: Option<f32>,
-    /// The share of the last ten seconds in which a thread waited for memory, in percent (Linux:
-    /// `/proc/pressure/memory`).
-    pub memory_pressure: Option<f32>,
 }

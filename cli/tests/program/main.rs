@@ -22,3 +22,4 @@ mod cli_measure;
 mod cli_mtp;
 mod cli_outputs;
 mod cli_plan;
+mod cli_watch;

@@ -50,6 +50,7 @@ pub mod nvidia;
 mod pci;
 mod pcie;
 mod pools;
+mod pressure;
 mod tree;
 mod visible;
 
@@ -77,6 +78,7 @@ pub use nvidia::ThrottleReason;
 pub use pci::PciId;
 pub use pcie::{PcieLink, PcieRate};
 pub use pools::{Pool, Pools};
+pub use pressure::HostSample;
 pub use tree::Note;
 
 /// What there is to place a model on: GPUs with their free bytes, and the host with its real limit.

@@ -16,10 +16,10 @@ use case::Scale;
 use llama_sys::{Backend, Bench, Device, DeviceKind};
 
 use super::devices::{bounded_by_now, build_name, is_simulated};
-use super::recipe::Recipe;
+use super::recipe::{Learn, Recipe};
 use super::{Error, threads};
 use crate::gguf::Header;
-use crate::machine::{Date, GpuKind, Host, Machine, MeasuredRates};
+use crate::machine::{Date, GpuKind, Host, HostSample, Machine, MeasuredRates};
 use crate::memory::KvType;
 use crate::plan::KvCache;
 use crate::profile::ModelProfile;
@@ -182,6 +182,9 @@ const WORKING_SET: u64 = 256 << 20;
 /// Each case; a computation under way is waited for.
 const EACH: Duration = Duration::from_millis(15);
 
+/// Percent of ten seconds in which threads wait for a core, from which on others compute here as well.
+const BUSY: f32 = 50.0;
+
 impl Recipe {
     /// This machine with what was measured of its devices with as many threads as this load takes. What is missing for
     /// this model is measured now and kept, unless nothing is to be learned, the model is small, the machine was
@@ -227,7 +230,11 @@ impl Recipe {
         if machine == before {
             return machine;
         }
-        cache.put_rates(&machine, &build);
+        // Beside other programs the figures are theirs too: a later load measures again. Who named a folder wants them.
+        let pressure = HostSample::now().cpu_pressure.filter(|_| self.terms.learn == Learn::User);
+        if pressure.is_none_or(|percent| percent < BUSY) {
+            cache.put_rates(&machine, &build);
+        }
         // A driver may keep some of what it took for its kernels.
         bounded_by_now(machine).unwrap_or(before)
     }

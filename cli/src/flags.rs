@@ -1,11 +1,72 @@
-//! Flags of llama.cpp's programs, as somebody has them in a script: a [`Request`] that places the model as they would.
+//! Flags of llama.cpp's programs, in a script or as one of them runs: a [`Request`] that places the model as they do.
 
 use autoplace::memory::{FlashAttention, KvType};
 use autoplace::plan::{GpuLayers, HostParts, Request};
 
-/// What these flags ask for, and `asked` for the rest, whole layers as llama.cpp places them; `all` are there.
-pub(super) fn request(text: &str, asked: &Request, all: u32) -> Result<Request, String> {
-    let words = shlex::split(text).ok_or("a quotation mark is missing")?;
+/// A script's words; `None` where a quotation mark is missing.
+pub(crate) fn words(text: &str) -> Result<Vec<String>, String> {
+    shlex::split(text).ok_or_else(|| "a quotation mark is missing".to_owned())
+}
+
+/// Flags that place a model and have a value.
+const VALUED: [&[&str]; 7] = [
+    &["-ngl", "--gpu-layers", "--n-gpu-layers"],
+    &["-c", "--ctx-size"],
+    &["-b", "--batch-size"],
+    &["-ub", "--ubatch-size"],
+    &["-ctk", "--cache-type-k"],
+    &["-ctv", "--cache-type-v"],
+    &["-fa", "--flash-attn"],
+];
+/// Those without.
+const SWITCHES: [&str; 3] = ["-nkvo", "--no-kv-offload", "--swa-full"];
+/// Those that place it too, and that no request says.
+const OTHERS: [&str; 19] = [
+    "-ot",
+    "--override-tensor",
+    "-cmoe",
+    "--cpu-moe",
+    "-ncmoe",
+    "--n-cpu-moe",
+    "-ts",
+    "--tensor-split",
+    "-sm",
+    "--split-mode",
+    "-dev",
+    "--device",
+    "--rpc",
+    "-mm",
+    "--mmproj",
+    "-md",
+    "--model-draft",
+    "--lora",
+    "--control-vector",
+];
+
+/// Of a program's arguments those that [`request`] takes, and the names of those that place the model beside them.
+pub(crate) fn placing(arguments: &[String]) -> (Vec<String>, Vec<String>) {
+    let (mut known, mut others) = (Vec::new(), Vec::new());
+    let mut arguments = arguments.iter();
+    while let Some(argument) = arguments.next() {
+        // common/arg.cpp takes both.
+        let flag = match argument.strip_prefix("--") {
+            Some(name) => format!("--{}", name.replace('_', "-")),
+            None => argument.clone(),
+        };
+        if VALUED.iter().any(|names| names.contains(&flag.as_str())) {
+            known.push(flag);
+            known.extend(arguments.next().cloned());
+        } else if SWITCHES.contains(&flag.as_str()) {
+            known.push(flag);
+        } else if OTHERS.contains(&flag.as_str()) {
+            others.push(flag);
+        }
+    }
+    (known, others)
+}
+
+/// What these words ask for, and `asked` for the rest, whole layers as llama.cpp places them; `all` are there.
+pub(crate) fn request(words: &[String], asked: &Request, all: u32) -> Result<Request, String> {
     let mut words = words.iter();
     let mut request = asked.clone().host_parts(HostParts::None);
     let mut layers = request.gpu_layers;
@@ -18,8 +79,8 @@ pub(super) fn request(text: &str, asked: &Request, all: u32) -> Result<Request, 
         match flag.as_str() {
             "-ngl" | "--gpu-layers" | "--n-gpu-layers" => {
                 layers = match value()?.as_str() {
-                    "auto" => GpuLayers::Auto,
-                    "all" => GpuLayers::All,
+                    "auto" | "-1" => GpuLayers::Auto,
+                    "all" | "-2" => GpuLayers::All,
                     // 99 is what people write for all.
                     n => GpuLayers::Exactly(number(&n.to_owned())?.min(all)),
                 };
@@ -51,13 +112,14 @@ pub(super) fn request(text: &str, asked: &Request, all: u32) -> Result<Request, 
 
 #[cfg(test)]
 mod tests {
-    use super::request;
+    use super::{placing, request, words};
     use autoplace::memory::{FlashAttention, KvType};
     use autoplace::plan::{Context, GpuLayers, Request};
 
     #[test]
     fn what_is_in_a_script_is_asked_for() {
-        let request = |flags| request(flags, &Request::new().n_ctx(512), 81).unwrap();
+        let request =
+            |flags| request(&words(flags).unwrap(), &Request::new().n_ctx(512), 81).unwrap();
         let asked = request("-ngl 58 -c 8192 -ub 1024 -ctk q8_0 -ctv q4_0 -fa on -nkvo");
         assert_eq!(asked.gpu_layers, GpuLayers::Exactly(58));
         assert_eq!(asked.context, Context::Tokens(8192));
@@ -80,8 +142,21 @@ mod tests {
             ("--mlock", "--mlock is not known"),
             ("-ngl '5", "quotation mark"),
         ] {
-            let error = request(flags, &Request::new(), 81).unwrap_err();
+            let error = words(flags).and_then(|it| request(&it, &Request::new(), 81));
+            let error = error.unwrap_err();
             assert!(error.contains(word), "{flags}: {error}");
         }
+    }
+
+    #[test]
+    fn of_all_that_a_server_was_started_with_what_places_its_model_is_taken() {
+        let line =
+            "-m a.gguf --temp -1 --n_gpu_layers 4 -c 2048 --host ::1 -ot exps=CPU --swa-full -np 2";
+        let (known, others) = placing(&words(line).unwrap());
+        assert_eq!(known, ["--n-gpu-layers", "4", "-c", "2048", "--swa-full"]);
+        assert_eq!(others, ["-ot"]);
+        // One whose value is missing says so where it is read.
+        let (known, _) = placing(&words("-m a -ngl").unwrap());
+        assert!(request(&known, &Request::new(), 1).unwrap_err().contains("-ngl is missing"));
     }
 }

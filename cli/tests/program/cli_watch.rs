@@ -1,0 +1,376 @@
+//! `autoplace doctor --watch`: programs that run a model, as they answered once (`recorded/`), and llama-server itself
+//! where there is one (`cargo xtask llama-server`).
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use crate::cli_support::{User, demo, text};
+use serde_json::{Value, json};
+
+/// A card that holds all of the demo model, and is faster than any host.
+const CARD: [&str; 4] = ["--gpu", "RTX 4090", "--headroom", "0"];
+
+/// Answers as a program answered, by path; all else is not found.
+struct Recorded {
+    url: String,
+}
+
+impl Recorded {
+    fn new(answers: Value) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        // Ends with the tests.
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let _ = answer(stream.unwrap(), &answers);
+            }
+        });
+        Self { url }
+    }
+}
+
+fn answer(stream: TcpStream, answers: &Value) -> std::io::Result<()> {
+    let mut reader = BufReader::new(stream);
+    let (mut first, mut line, mut length) = (String::new(), String::new(), 0);
+    reader.read_line(&mut first)?;
+    while reader.read_line(&mut line)? > 2 {
+        if let Some(value) = line.to_lowercase().strip_prefix("content-length:") {
+            length = value.trim().parse().unwrap();
+        }
+        line.clear();
+    }
+    std::io::copy(&mut reader.by_ref().take(length), &mut std::io::sink())?;
+    let path = first.split(' ').nth(1).unwrap_or_default();
+    let (status, body) = match answers.get(path) {
+        Some(body) => ("200 OK", body.to_string()),
+        None => ("404 Not Found", "{}".to_owned()),
+    };
+    let length = body.len();
+    write!(
+        reader.get_mut(),
+        "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+    )
+}
+
+/// What the doctor says, and its exit code.
+fn watched(user: &User, args: &[&str]) -> (Value, i32) {
+    let output = user.autoplace(&[&["doctor", "--json"], args].concat());
+    assert_eq!(text(&output.stderr), "", "{args:?}");
+    (serde_json::from_str(&text(&output.stdout)).unwrap(), output.status.code().unwrap())
+}
+
+fn causes(verdict: &Value) -> Vec<&str> {
+    let findings = verdict["findings"].as_array().unwrap();
+    findings.iter().map(|finding| finding["cause"].as_str().unwrap()).collect()
+}
+
+/// A process that is called so and does nothing; its arguments are not its own.
+#[cfg(target_os = "linux")]
+struct Process(Child);
+
+#[cfg(target_os = "linux")]
+impl Process {
+    fn new(name: &str, arguments: &[&str], environment: &[(&str, &str)]) -> Self {
+        use std::os::unix::process::CommandExt;
+        // A shell that waits for its input, and heeds nothing behind the two dashes.
+        let mut command = Command::new("sh");
+        command.arg0(name).args(["-s", "--"]).args(arguments).envs(environment.iter().copied());
+        Self(command.stdin(Stdio::piped()).spawn().unwrap())
+    }
+
+    fn id(&self) -> String {
+        self.0.id().to_string()
+    }
+}
+
+#[cfg(target_os = "linux")]
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn llama_server() -> Value {
+    json!({
+        "/props": {
+            "default_generation_settings": {"n_ctx": 2048},
+            "total_slots": 1,
+            "model_path": demo(),
+            "build_info": "b11434-0000000",
+        },
+        "/slots": [{"id": 0, "is_processing": false, "id_task": -1, "next_token": [{"n_decoded": 0}]}],
+    })
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_server_with_too_few_layers_is_told_so_with_the_flags_that_mend_it() {
+    let user = User::new();
+    let server = Recorded::new(llama_server());
+    let port = server.url.rsplit(':').next().unwrap();
+    let demo = demo();
+    let arguments = ["-m", &demo, "-ngl", "2", "--port", port, "-ctk", "q8_0", "-ctv", "q8_0"];
+    let few = Process::new("llama-server", &arguments, &[]);
+    let (by_pid, code) = watched(&user, &[&["--watch", &few.id()], &CARD[..]].concat());
+    assert_eq!((causes(&by_pid)[0], code), ("runs_slower", 3), "{by_pid}");
+    let running = &by_pid["evidence"]["model"]["running"];
+    assert_eq!(
+        (&running["n_gpu_layers"], &running["program"]),
+        (&2.into(), &"llama-server b11434-0000000".into())
+    );
+    let plan = &by_pid["evidence"]["model"]["plan"];
+    // What it was started with otherwise is kept.
+    assert_eq!(
+        (&plan["context"]["n_ctx"], &plan["context"]["type_k"]),
+        (&2048.into(), &"Q8_0".into())
+    );
+    let mend = by_pid["findings"][0]["remedy"].as_str().unwrap();
+    let layers = plan["n_gpu_layers"].as_u64().unwrap();
+    for word in ["llama-server -m", &format!("-ngl {layers}"), "-c 2048", "-ctk q8_0"] {
+        assert!(mend.contains(word), "no {word:?} in {mend}");
+    }
+    // By its address the same process is found.
+    let (by_url, _) = watched(&user, &[&["--watch", &server.url], &CARD[..]].concat());
+    assert_eq!(by_url["evidence"]["model"]["running"], *running);
+
+    // In words, and for somebody else.
+    let told = user.autoplace(&[&["doctor", "--watch", &few.id(), "--report"], &CARD[..]].concat());
+    let told = text(&told.stdout);
+    assert!(told.starts_with("verdict: it is run slower") && !told.contains(&demo), "{told}");
+
+    // The near miss: all that it could have.
+    let all = Process::new("llama-server", &["-m", &demo, "-ngl", "99", "--port", port], &[]);
+    let (verdict, code) = watched(&user, &[&["--watch", &all.id()], &CARD[..]].concat());
+    assert_eq!((causes(&verdict), code), (vec![], 0), "{verdict}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_server_in_a_container_says_its_settings_in_variables_and_what_is_not_heeded_is_named() {
+    let user = User::new();
+    let server = Recorded::new(llama_server());
+    let port = server.url.rsplit(':').next().unwrap();
+    let environment = [("LLAMA_ARG_N_GPU_LAYERS", "1"), ("LLAMA_ARG_PORT", port)];
+    let process = Process::new("/app/llama-server", &["-ot", "exps=CPU"], &environment);
+    let (verdict, _) = watched(&user, &[&["--watch", &process.id()], &CARD[..]].concat());
+    let running = &verdict["evidence"]["model"]["running"];
+    assert_eq!(running["n_gpu_layers"], 1);
+    assert!(running["notes"][0].as_str().unwrap().contains("-ot"), "{running}");
+}
+
+#[test]
+fn of_a_server_elsewhere_the_layers_are_not_known_and_that_is_said() {
+    let user = User::new();
+    let server = Recorded::new(llama_server());
+    let (verdict, code) = watched(&user, &[&["--watch", &server.url], &CARD[..]].concat());
+    assert_eq!((causes(&verdict), code), (vec![], 0), "{verdict}");
+    let running = &verdict["evidence"]["model"]["running"];
+    assert_eq!(running["n_gpu_layers"], Value::Null);
+    let notes = running["notes"].to_string();
+    assert!(notes.contains("cannot be told") && notes.contains("its process"), "{notes}");
+}
+
+#[test]
+fn ollama_tells_how_much_is_on_gpus_and_where_its_file_is() {
+    let user = User::new();
+    // docs.ollama.com, `List running models` and `Show model details`.
+    let ollama = |size_vram: u64| {
+        json!({
+            "/api/version": {"version": "0.12.6"},
+            "/api/ps": {"models": [{
+                "name": "demo:latest", "model": "demo:latest", "size": 6_000_000u64,
+                "digest": "a2af6cc3eb7fa8be8504abaf9b04e88f17a119ec3f04a3addf55f92841195f5a",
+                "details": {"format": "gguf", "family": "llama", "quantization_level": "Q8_0"},
+                "expires_at": "2026-10-17T16:47:07.93355-07:00", "size_vram": size_vram, "context_length": 4096,
+            }]},
+            "/api/show": {
+                "modelfile": format!("# Modelfile generated by \"ollama show\"\nFROM {}\nTEMPLATE x\n", demo()),
+                "parameters": "stop                           \"x\"",
+            },
+        })
+    };
+    let (verdict, code) =
+        watched(&user, &[&["--watch", &Recorded::new(ollama(0)).url], &CARD[..]].concat());
+    assert_eq!((causes(&verdict)[0], code), ("runs_slower", 3), "{verdict}");
+    let running = &verdict["evidence"]["model"]["running"];
+    assert_eq!(
+        (&running["program"], &running["n_gpu_layers"]),
+        (&"Ollama 0.12.6".into(), &0.into())
+    );
+    let mend = verdict["findings"][0]["remedy"].as_str().unwrap();
+    assert!(mend.contains("PARAMETER num_gpu") && mend.contains("num_ctx 4096"), "{mend}");
+
+    let (verdict, code) =
+        watched(&user, &[&["--watch", &Recorded::new(ollama(6_000_000)).url], &CARD[..]].concat());
+    assert_eq!((causes(&verdict), code), (vec![], 0), "{verdict}");
+
+    // Nothing is loaded: there is nothing to look at.
+    let idle = Recorded::new(json!({"/api/ps": {"models": []}}));
+    user.fails(&["doctor", "--watch", &idle.url], 1, &["no model is loaded now"]);
+}
+
+#[test]
+fn lm_studio_does_not_tell_its_file_which_is_then_asked_for() {
+    let user = User::new();
+    // lmstudio.ai/docs, `GET /api/v1/models`, and `GET /api/v0/models` of versions before 0.4.
+    let answers = [
+        json!({"/api/v1/models": {"models": [
+            {"type": "llm", "key": "other", "loaded_instances": []},
+            {"type": "llm", "key": "autoplace/demo", "loaded_instances": [{"id": "demo", "config": {
+                "context_length": 4096, "eval_batch_size": 512, "flash_attention": false,
+                "offload_kv_cache_to_gpu": false}}]},
+        ]}}),
+        json!({"/api/v0/models": {"object": "list", "data": [
+            {"id": "other", "state": "not-loaded"},
+            {"id": "autoplace/demo", "state": "loaded", "loaded_context_length": 4096},
+        ]}}),
+    ];
+    for (index, answers) in answers.into_iter().enumerate() {
+        let server = Recorded::new(answers);
+        user.fails(&["doctor", "--watch", &server.url], 1, &["autoplace/demo", "FILE"]);
+        let (verdict, _) =
+            watched(&user, &[&[&demo(), "--watch", &server.url], &CARD[..]].concat());
+        let model = &verdict["evidence"]["model"];
+        assert_eq!(model["running"]["program"], "LM Studio");
+        assert_eq!(model["plan"]["context"]["n_ctx"], 4096);
+        assert_eq!(model["plan"]["context"]["offload_kqv"], index == 1, "{model}");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn koboldcpp_is_told_by_its_arguments_or_its_file_of_settings() {
+    let user = User::new();
+    let server = Recorded::new(json!({
+        "/api/extra/version": {"result": "KoboldCpp", "version": "1.101"},
+        "/api/v1/model": {"result": "koboldcpp/autoplace-demo-q8_0"},
+        "/api/extra/true_max_context_length": {"value": 4096},
+        "/api/extra/perf": {"last_eval_speed": 12.5, "total_gens": 2, "idle": 1},
+        // Others' interfaces that it has too.
+        "/props": {"default_generation_settings": {"n_ctx": 1}},
+        "/api/ps": {"models": []},
+    }));
+    let port = server.url.rsplit(':').next().unwrap();
+    let settings = user.path("a.kcpps");
+    let demo = demo();
+    std::fs::write(
+        &settings,
+        json!({"model_param": demo, "gpulayers": 3, "quantkv": 1}).to_string(),
+    )
+    .unwrap();
+    for arguments in [
+        vec!["koboldcpp.py", "--port", port, "--gpulayers", "3", "--quantkv", "1", &demo],
+        vec!["koboldcpp.py", "--port", port, "--config", settings.to_str().unwrap()],
+    ] {
+        let process = Process::new("koboldcpp", &arguments[1..], &[]);
+        let (verdict, code) = watched(&user, &[&["--watch", &process.id()], &CARD[..]].concat());
+        assert_eq!((causes(&verdict)[0], code), ("runs_slower", 3), "{verdict}");
+        let model = &verdict["evidence"]["model"];
+        assert_eq!(model["running"]["n_gpu_layers"], 3);
+        assert_eq!(model["running"]["tokens_per_second"], 12.5);
+        assert_eq!(model["plan"]["context"]["type_v"], "Q8_0");
+        let mend = verdict["findings"][0]["remedy"].as_str().unwrap();
+        assert!(mend.contains("--gpulayers") && mend.contains("--quantkv 1"), "{mend}");
+    }
+}
+
+#[test]
+fn what_is_no_such_program_is_refused_with_its_reason() {
+    let user = User::new();
+    user.fails(&["doctor", "--watch", "https://example.com"], 2, &["process id", "address"]);
+    let own = std::process::id().to_string();
+    user.fails(&["doctor", "--watch", &own], 1, &[&own, "llama-server, ollama"]);
+    user.fails(&["doctor", "--watch", "http://127.0.0.1:1"], 1, &["http://127.0.0.1:1/props"]);
+    let other = Recorded::new(json!({"/props": {"a": 1}}));
+    user.fails(&["doctor", "--watch", &other.url], 1, &["none of llama-server"]);
+}
+
+/// The real one, on the demo model.
+struct LlamaServer {
+    process: Child,
+    url: String,
+}
+
+impl LlamaServer {
+    fn new(arguments: &[&str]) -> Self {
+        let program = std::env::var("AUTOPLACE_LLAMA_SERVER")
+            .expect("cargo xtask llama-server says where it is");
+        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let port = free.port().to_string();
+        let mut command = Command::new(program);
+        command.args(["-m", &demo(), "--port", &port, "-c", "2048"]).args(arguments);
+        let process = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let mut server = Self { process, url: format!("http://{free}") };
+        // However long it takes, unless it has ended.
+        while !server.get("/health").contains("200 OK") {
+            assert_eq!(server.process.try_wait().unwrap(), None);
+            thread::sleep(Duration::from_millis(50));
+        }
+        server
+    }
+
+    fn say(&self, request: &str) -> String {
+        let Ok(mut stream) = TcpStream::connect(self.url.trim_start_matches("http://")) else {
+            return String::new();
+        };
+        let mut answer = Vec::new();
+        let _ = stream.write_all(request.as_bytes());
+        let _ = stream.read_to_end(&mut answer);
+        String::from_utf8_lossy(&answer).into_owned()
+    }
+
+    fn get(&self, path: &str) -> String {
+        self.say(&format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"))
+    }
+}
+
+impl Drop for LlamaServer {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[test]
+#[ignore = "compiles llama-server: cargo xtask llama-server"]
+fn a_real_llama_server_is_seen_as_it_was_started() {
+    let user = User::new();
+    let few = LlamaServer::new(&["-ngl", "2", "-np", "1", "--context-shift"]);
+    let pid = few.process.id().to_string();
+    for watch in [&pid, &few.url] {
+        let (verdict, code) = watched(&user, &[&["--watch", watch], &CARD[..]].concat());
+        assert_eq!((causes(&verdict)[0], code), ("runs_slower", 3), "{verdict}");
+        let running = &verdict["evidence"]["model"]["running"];
+        assert_eq!(
+            (&running["n_gpu_layers"], &running["notes"]),
+            (&2.into(), &json!([])),
+            "{running}"
+        );
+        assert_eq!(running["tokens_per_second"], Value::Null);
+        let mend = verdict["findings"][0]["remedy"].as_str().unwrap();
+        assert!(mend.contains("-ngl ") && mend.contains("-c 2048"), "{mend}");
+        println!("{mend}");
+    }
+
+    // While it generates its speed is seen.
+    let body = r#"{"prompt": "And", "n_predict": 100000, "ignore_eos": true, "stream": true}"#;
+    let length = body.len();
+    let ask =
+        format!("POST /completion HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n{body}");
+    let mut stream = TcpStream::connect(few.url.trim_start_matches("http://")).unwrap();
+    stream.write_all(ask.as_bytes()).unwrap();
+    stream.read_exact(&mut [0; 64]).unwrap();
+    let (verdict, _) = watched(&user, &[&["--watch", &pid], &CARD[..]].concat());
+    let speed = &verdict["evidence"]["model"]["running"]["tokens_per_second"];
+    assert!(speed.as_f64().is_some_and(|speed| speed > 0.0), "{verdict}");
+    drop((stream, few));
+
+    let all = LlamaServer::new(&["-ngl", "all"]);
+    let (verdict, code) = watched(&user, &[&["--watch", &all.url], &CARD[..]].concat());
+    assert_eq!((causes(&verdict), code), (vec![], 0), "{verdict}");
+    println!("{}", all.get("/props"));
+}

@@ -1,0 +1,62 @@
+//! Whether threads wait for cores or for memory: the kernel's pressure stall information
+//! (Documentation/accounting/psi.rst; Linux 4.20 and later, where it is switched on).
+
+use std::fs;
+use std::path::Path;
+
+/// The host at one moment. `None`: the system does not tell.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct HostSample {
+    /// The share of the last ten seconds in which a thread waited for a core, in percent (Linux: `/proc/pressure/cpu`).
+    pub cpu_pressure: Option<f32>,
+    /// The share of the last ten seconds in which a thread waited for memory, in percent (Linux:
+    /// `/proc/pressure/memory`).
+    pub memory_pressure: Option<f32>,
+}
+
+impl HostSample {
+    /// Of this computer.
+    pub fn now() -> Self {
+        Self::read(Path::new("/proc/pressure"))
+    }
+
+    /// Of the files `cpu` and `memory` in this folder.
+    pub fn read(folder: &Path) -> Self {
+        let share = |file| some_avg10(&fs::read_to_string(folder.join(file)).ok()?);
+        Self { cpu_pressure: share("cpu"), memory_pressure: share("memory") }
+    }
+}
+
+/// The share of the last ten seconds in which some task waited, in percent: `some avg10=1.53 ...`
+/// (Documentation/accounting/psi.rst).
+fn some_avg10(text: &str) -> Option<f32> {
+    let line = text.lines().find_map(|line| line.strip_prefix("some "))?;
+    let mut words = line.split_whitespace();
+    let share = words.find_map(|word| word.strip_prefix("avg10="))?;
+    share.parse().ok().filter(|share: &f32| share.is_finite())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BUSY: &str = "some avg10=41.53 avg60=20.12 avg300=5.00 total=99\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n";
+
+    #[test]
+    fn the_first_line_tells_the_last_ten_seconds() {
+        assert_eq!(some_avg10(BUSY), Some(41.53));
+        for text in ["", "full avg10=1.00", "some avg10=x", "some avg60=1.00"] {
+            assert_eq!(some_avg10(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_system_without_such_files_tells_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(HostSample::read(folder.path()), HostSample::default());
+        fs::write(folder.path().join("cpu"), BUSY).unwrap();
+        let sample = HostSample::read(folder.path());
+        let found = (sample.cpu_pressure, sample.memory_pressure);
+        assert_eq!(found, (Some(41.53), None));
+    }
+}
