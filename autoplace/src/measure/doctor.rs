@@ -147,6 +147,9 @@ impl Evidence {
                     "cargo install autoplace-cli --features hip"
                 }
                 UnusedReason::NoBackend => "cargo install autoplace-cli --features cuda",
+                UnusedReason::NoDriver { .. } => {
+                    "nvidia-smi    # in a container: `docker run --gpus all`; else install the driver"
+                }
                 UnusedReason::Hidden => "unset CUDA_VISIBLE_DEVICES",
                 UnusedReason::NoSlice => "sudo nvidia-smi mig -cgi 0 -C",
                 _ => "nvidia-smi    # a driver that is too old for this build's CUDA, or a card that is, is seen there",
@@ -403,7 +406,8 @@ fn not_on_gpu(model: &ModelEvidence) -> Option<Finding> {
 /// `58 of 81 layers on GPUs, parts of 12 blocks on the host, about 3.9 tok/s, 20.1 if all were`.
 fn told(plan: &Plan) -> String {
     let speed = plan.speed.as_ref().map_or(String::new(), |speed| {
-        let all = speed.all_on_gpus.map_or(String::new(), |all| format!(", {all:.1} if all were"));
+        let all = speed.all_on_gpus.filter(|_| !plan.full_offload || plan.parted_blocks > 0);
+        let all = all.map_or(String::new(), |all| format!(", {all:.1} if all were"));
         format!(", about {:.1} tok/s{all}", speed.tokens_per_second)
     });
     let parts = match plan.parted_blocks {

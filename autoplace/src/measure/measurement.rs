@@ -316,8 +316,8 @@ impl Speed {
     }
 }
 
-/// Leaves out what tells whose machine it is. What devices of other machines are called, which is their address, with what
-/// they are called now.
+/// Leaves out what tells whose machine it is. What devices of other machines are called, which is their address, with
+/// what they are called now.
 pub(super) fn anonymous(machine: &mut Machine) -> Vec<(String, String)> {
     let mut names = Vec::new();
     let mut pids = Vec::new();

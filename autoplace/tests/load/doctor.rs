@@ -7,7 +7,7 @@ use autoplace::machine::{
     Gpu, GpuProcess, Host, HostLimit, Machine, PcieLink, PcieRate, ThrottleReason, UnusedReason,
     gib, mib,
 };
-use autoplace::measure::{Cause, Evidence, Speed};
+use autoplace::measure::{Cause, Evidence, Running, Speed};
 use autoplace::plan::Request;
 
 use crate::shapes::{LLAMA_8B, LLAMA_70B, Shape};
@@ -77,9 +77,40 @@ fn a_card_without_a_backend_is_unused_and_one_of_another_name_is_not() {
         })
     };
     let same = UnusedReason::SameAs { device: "Vulkan0".to_owned() };
-    finds(Cause::UnusedCard, &unused(UnusedReason::NoBackend), &unused(same));
+    finds(Cause::UnusedCard, &unused(UnusedReason::NoBackend), &unused(same.clone()));
+    let missing = UnusedReason::NoDriver { library: "libnvidia-ml.so.1".to_owned() };
+    finds(Cause::UnusedCard, &unused(missing), &unused(same));
     let remedy = unused(UnusedReason::NoBackend).diagnose()[0].remedy.clone().unwrap();
     assert!(remedy.contains("--features cuda"), "{remedy}");
+}
+
+#[test]
+fn a_program_runs_slower_where_its_placement_is_slower_than_there_is_room_for() {
+    let runs = |layers, predicted| {
+        but(whole(), |it| {
+            let mut running = Running::default();
+            running.program = "llama-server b1".to_owned();
+            (running.n_gpu_layers, running.predicted) = (Some(layers), predicted);
+            running.otherwise = Some("llama-server -ngl 33".to_owned());
+            it.model.as_mut().unwrap().running = Some(running);
+        })
+    };
+    let model = whole().model.unwrap();
+    let plan = model.plan.unwrap();
+    let (all, speed) = (plan.layers(), plan.speed.unwrap().tokens_per_second);
+    finds(Cause::RunsSlower, &runs(3, Some(speed / 2.0)), &runs(3, Some(speed / 1.05)));
+    // Where no speed is known, layers count.
+    finds(Cause::RunsSlower, &runs(all - 1, None), &runs(all, None));
+    let mend = runs(3, None).diagnose()[0].remedy.clone();
+    assert_eq!(mend.as_deref(), Some("llama-server -ngl 33"));
+    // It is slower than its own placement should be.
+    let slow = |factor: f64| {
+        but(runs(all, Some(speed)), |it| {
+            let running = it.model.as_mut().unwrap().running.as_mut().unwrap();
+            running.tokens_per_second = Some(speed * factor);
+        })
+    };
+    finds(Cause::Unexplained, &slow(0.5), &slow(0.9));
 }
 
 #[test]

@@ -90,7 +90,11 @@ pub(crate) fn compare(
         if let Some(mut plan) = added.plan.clone() {
             plan.model.path = Some(model.to_owned());
             match emit::emit(&plan, tool) {
-                Ok(text) => running.otherwise = Some(text.trim_end().to_owned()),
+                // What `plan --emit` says of it beside.
+                Ok(text) => {
+                    let lines = text.lines().filter(|line| !line.starts_with('#'));
+                    running.otherwise = Some(lines.collect::<Vec<_>>().join("\n"));
+                }
                 Err(error) => running.notes.push(error.to_string()),
             }
         }

@@ -100,10 +100,11 @@ fn llama_server(process: Option<&Process>, http: &Http) -> Result<Seen, String> 
     let parted = process.is_some_and(|it| it.value(&["-np", "--parallel"]).is_some())
         && !words.iter().any(|word| word == "-kvu" || word == "--kv-unified");
     seen.sequences = slots.filter(|&slots| slots > 1).map(|slots| (slots, !parted));
+    // One that is longer than the model was trained for is said shorter, and takes its memory all the same.
+    let said = seen.words.windows(2).rev().find(|pair| pair[0] == "-c" || pair[0] == "--ctx-size");
     let each = number(&props["default_generation_settings"]["n_ctx"]);
-    if let Some(each) = each {
+    if let (Some(each), None) = (each, said.filter(|pair| pair[1] != "0")) {
         let all = if parted { each.saturating_mul(slots.unwrap_or(1)) } else { each };
-        // As it is, whatever was asked for: the last counts.
         seen.words.extend(["-c".to_owned(), all.to_string()]);
     }
     match model {

@@ -11,6 +11,7 @@ use super::merge::{self, GgmlDevice};
 use super::nvidia::{self, Nvidia};
 use super::pcie::PcieLink;
 use super::tree::{Notes, Tree};
+use super::unlisted;
 use super::visible::CudaVisibility;
 
 /// Looks at this computer. [`Machine::detect`] is this with nothing changed.
@@ -138,6 +139,7 @@ impl Detector {
             return;
         };
         machine.wsl = Host::is_wsl(root);
+        unlisted::add(machine, &self.backends, Tree::new(root));
         let unused = machine.unused_gpus.iter_mut().map(|unused| &mut unused.gpu);
         for gpu in machine.gpus.iter_mut().chain(unused) {
             if let (GpuKind::Discrete, None, Some(id)) = (gpu.kind, gpu.pcie, gpu.pci_id) {

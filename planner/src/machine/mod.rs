@@ -52,6 +52,7 @@ mod pcie;
 mod pools;
 mod pressure;
 mod tree;
+mod unlisted;
 mod visible;
 
 use std::fmt;
@@ -169,6 +170,12 @@ pub enum UnusedReason {
         /// The backend that does not list it.
         backend: String,
     },
+    /// It is on the PCI bus and its driver's library is not there, or does not answer: the driver is not installed, or
+    /// a container was started without its GPUs.
+    NoDriver {
+        /// The library: `libnvidia-ml.so.1`.
+        library: String,
+    },
     /// It is the same hardware as a device already in use through another backend. llama.cpp makes the same choice
     /// (src/llama.cpp, `llama_prepare_model_devices`).
     SameAs {
@@ -192,6 +199,9 @@ impl fmt::Display for UnusedReason {
             Self::Hidden => "CUDA_VISIBLE_DEVICES hides it",
             Self::NotListed { backend } => {
                 return write!(f, "the {backend} backend of this build does not list it");
+            }
+            Self::NoDriver { library } => {
+                return write!(f, "its driver does not answer here ({library})");
             }
             Self::SameAs { device } => return write!(f, "the same hardware is in use as {device}"),
             Self::NoMemory => "its backend says that it has no memory",

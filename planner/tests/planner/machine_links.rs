@@ -7,7 +7,8 @@ use std::os::unix::fs::symlink;
 use crate::folder::Fake;
 use crate::shapes::{LLAMA_8B, LLAMA_70B, Shape};
 use autoplace_planner::machine::{
-    GgmlDevice, GgmlKind, Gpu, GpuKind, Machine, PcieLink, PcieRate, Pool, Pools, gib, mib,
+    GgmlDevice, GgmlKind, Gpu, GpuKind, Machine, PcieLink, PcieRate, Pool, Pools, UnusedReason,
+    gib, mib,
 };
 use autoplace_planner::plan::{Plan, Planner, Policy, Request};
 
@@ -72,6 +73,51 @@ fn a_card_that_does_not_tell_its_link_has_none_nor_one_in_the_hosts_memory() {
         .device_id("0000:03:00.0")
         .memory(gib(16), gib(15));
     assert_eq!(fake.detector().detect_with(&[device]).gpus[0].pcie, None);
+}
+
+/// A device on the PCI bus, as the kernel describes it whether it is driven or not.
+fn on_the_bus(fake: Fake, id: &str, [class, vendor, device]: [&str; 3]) -> Fake {
+    let file = |name: &str| format!("/sys/bus/pci/devices/{id}/{name}");
+    let fake = fake.file(&file("class"), format!("{class}\n"));
+    fake.file(&file("vendor"), format!("{vendor}\n")).file(&file("device"), format!("{device}\n"))
+}
+
+#[test]
+fn a_card_whose_driver_does_not_answer_is_told_apart_from_none() {
+    // As in a container that was started without its GPUs.
+    let nvidia = ["0x030200", "0x10de", "0x2330"];
+    let fake = on_the_bus(Fake::new(), "0000:03:00.0", nvidia);
+    // Its audio, another maker's and a processor's own graphics are none.
+    let fake = on_the_bus(fake, "0000:03:00.1", ["0x040300", "0x10de", "0x22bc"]);
+    let fake = on_the_bus(fake, "0000:00:02.0", ["0x030000", "0x8086", "0x4680"]);
+    let fake = on_the_bus(fake, "0000:c5:00.0", ["0x030000", "0x1002", "0x1586"]);
+    let fake =
+        fake.file("/sys/bus/pci/devices/0000:c5:00.0/mem_info_vram_total", mib(512).to_string());
+    let machine = fake.detector().detect_with(&[]);
+    let [unused] = machine.unused_gpus.as_slice() else { panic!("{machine}") };
+    let library = "libnvidia-ml.so.1".to_owned();
+    assert_eq!(unused.reason, UnusedReason::NoDriver { library });
+    assert_eq!(unused.gpu.pci_id, Some("0000:03:00.0".parse().unwrap()));
+    let told = "NVIDIA GPU 2330 is not used: its driver does not answer here (libnvidia-ml.so.1)";
+    assert_eq!(unused.to_string(), told);
+    // One that a backend lists is there, and one whose address nobody knows may be it.
+    let listed = GgmlDevice::new("Vulkan0", "Vulkan", GgmlKind::Gpu).memory(gib(16), gib(15));
+    for device in [listed.clone().device_id("0000:03:00.0"), listed] {
+        assert_eq!(fake.detector().detect_with(&[device]).unused_gpus, []);
+    }
+}
+
+#[test]
+fn a_large_card_of_amd_that_nothing_drives_is_told() {
+    let fake = on_the_bus(Fake::new(), "0000:c5:00.0", ["0x030000", "0x1002", "0x744c"]);
+    let fake =
+        fake.file("/sys/bus/pci/devices/0000:c5:00.0/mem_info_vram_total", gib(24).to_string());
+    let reason = |backends: &[&str]| {
+        let machine = fake.detector().backends(backends.iter().copied()).detect_with(&[]);
+        machine.unused_gpus[0].reason.clone()
+    };
+    assert_eq!(reason(&["CUDA"]), UnusedReason::NoBackend);
+    assert_eq!(reason(&["Vulkan"]), UnusedReason::NotListed { backend: "Vulkan".to_owned() });
 }
 
 /// A machine with an AMD GPU at 0000:c5:00.0, by its carve-out, its GTT and the memory that Linux has, in bytes.

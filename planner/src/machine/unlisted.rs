@@ -1,0 +1,69 @@
+//! Cards that are in the computer and that no driver told of: a container that was started without its GPUs, a driver
+//! that is not installed. Linux names them all the same, below `/sys/bus/pci/devices`.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use super::pci::PciId;
+use super::tree::{Notes, Tree};
+use super::{Gpu, Machine, UnusedGpu, UnusedReason, gib};
+
+const NVIDIA: &str = "0x10de";
+const AMD: &str = "0x1002";
+
+/// A processor's own graphics have less set aside, and nobody misses them.
+const LEAST_CARD: u64 = gib(4);
+
+/// Adds them to a machine that knows the others. `backends` are those of this build.
+pub(super) fn add(machine: &mut Machine, backends: &[String], tree: Tree<'_>) {
+    let known = machine.gpus.iter().chain(machine.unused_gpus.iter().map(|unused| &unused.gpu));
+    let known: BTreeSet<Option<PciId>> = known.map(|gpu| gpu.pci_id).collect();
+    // One without an address may be any of them.
+    if known.contains(&None) {
+        return;
+    }
+    let Ok(entries) = fs::read_dir(tree.locate("/sys/bus/pci/devices")) else {
+        return;
+    };
+    let ids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    // In an order that is the same each time.
+    let ids: BTreeSet<PciId> = ids.filter(|&id| !known.contains(&Some(id))).collect();
+    let cards = ids.into_iter().filter_map(|id| card(tree, backends, id));
+    machine.unused_gpus.extend(cards);
+}
+
+fn card(tree: Tree<'_>, backends: &[String], id: PciId) -> Option<UnusedGpu> {
+    let mut notes = Notes::default();
+    let mut read = |file: &str| {
+        let text = tree.read(&format!("/sys/bus/pci/devices/{id}/{file}"), &mut notes)?;
+        Some(text.trim().to_owned())
+    };
+    // Display controllers: with a screen or without (PCI code and ID assignment specification, class 03).
+    read("class").filter(|class| class.starts_with("0x03"))?;
+    let (vendor, device) = (read("vendor")?, read("device")?);
+    let named = |maker: &str| {
+        let name = format!("{maker} GPU {}", device.trim_start_matches("0x"));
+        let mut gpu = Gpu::new(&name);
+        // The maker is all that is known of it.
+        gpu.name = name;
+        gpu
+    };
+    let (gpu, reason) = match vendor.as_str() {
+        NVIDIA => {
+            let library = "libnvidia-ml.so.1".to_owned();
+            (named("NVIDIA"), UnusedReason::NoDriver { library })
+        }
+        AMD => {
+            let total = read("mem_info_vram_total").and_then(|text| text.parse().ok());
+            let total = total.filter(|&total: &u64| total >= LEAST_CARD)?;
+            let mut able = backends.iter().filter(|name| *name == "ROCm" || *name == "Vulkan");
+            let reason = match able.next() {
+                Some(backend) => UnusedReason::NotListed { backend: backend.clone() },
+                None => UnusedReason::NoBackend,
+            };
+            (named("AMD").total(total).backend("ROCm"), reason)
+        }
+        _ => return None,
+    };
+    Some(UnusedGpu { gpu: gpu.pci_id(id), reason })
+}
