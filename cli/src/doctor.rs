@@ -62,7 +62,10 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(String, bool), Box<dyn Error>> {
         }
     };
     if let Some(watched) = &args.watch {
-        let found = running::find(watched)?;
+        let mut found = running::find(watched)?;
+        if !found.is_here && args.gpu.is_empty() {
+            found.seen.unlike.push("it runs on another computer".to_owned());
+        }
         evidence = running::compare(evidence, &found, args.model.as_deref(), &args.ask)?;
     } else if let Some(model) = &args.model {
         let request = args.ask.request();

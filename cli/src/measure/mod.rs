@@ -23,7 +23,7 @@ use clap::{ValueEnum, value_parser};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::args::{self, AskArgs};
-use crate::flags;
+use crate::flags::Flags;
 use crate::gpu::{self, SimulatedGpu};
 
 /// The arguments of `measure`.
@@ -242,8 +242,8 @@ fn arms(
         Ok(if is_plan(said) {
             Arm::saved(name, SavedPlan::read(said)?)
         } else {
-            let words = flags::words(said)?;
-            Arm::asked(name, flags::request(&words, request, profile.full_offload())?)
+            let flags = Flags::of_script(said)?;
+            Arm::asked(name, flags.request(request, profile.full_offload())?)
         })
     };
     let after = match &args.after {
@@ -260,7 +260,7 @@ fn is_plan(said: &str) -> bool {
 /// Refuses flags that are not known before anything is computed.
 fn placement(said: &str) -> Result<String, String> {
     if !is_plan(said) {
-        let _ = flags::request(&flags::words(said)?, &Request::new(), 0)?;
+        let _ = Flags::of_script(said)?.request(&Request::new(), 0)?;
     }
     Ok(said.to_owned())
 }

@@ -5,14 +5,15 @@ use std::error::Error;
 use std::path::Path;
 
 use autoplace::gguf::Header;
-use autoplace::measure::{Evidence, Running};
-use autoplace::memory::{Headroom, KvType};
-use autoplace::plan::{GpuLayers, HostParts, Plan, Planner, Request};
+use autoplace::machine::Machine;
+use autoplace::measure::{Evidence, ModelEvidence, Running};
+use autoplace::memory::{FlashAttention, Headroom, KvType};
+use autoplace::plan::{self, GpuLayers, HostParts, Plan, Planner, Request};
 use autoplace::profile::ModelProfile;
 
 use super::Found;
-use crate::args::{AskArgs, Kv};
-use crate::{emit, flags};
+use crate::args::{AskArgs, Kv, KvOffload};
+use crate::emit::{self, Tool};
 
 /// Adds the model that the program runs, as it places it and as it would be planned, to a machine on which the program
 /// runs. What is not asked for here is as the program has it.
@@ -36,20 +37,7 @@ pub(crate) fn compare(
     };
     let header = Header::open(model)?;
     let profile = ModelProfile::from_header(&header)?;
-    let held = found.given_back(&mut evidence.machine);
-
-    let mut theirs = flags::request(&seen.words, &ask.request(), profile.full_offload())?;
-    if let Some((sequences, unified)) = seen.sequences {
-        (theirs.params.n_seq_max, theirs.params.kv_unified) = (sequences, unified);
-    }
-    let ours = planned(&theirs, ask);
-    // It runs, so it fits.
-    let theirs = theirs.host_parts(HostParts::None).headroom(Headroom::Tight);
-    let machine = evidence.machine.clone();
-    let placed = |layers| {
-        let request = theirs.clone().n_gpu_layers(GpuLayers::Exactly(layers));
-        Planner::new(&profile, &machine).request(request).plan()
-    };
+    let all = profile.full_offload();
 
     let mut running = Running::default();
     running.program = match &seen.version {
@@ -57,65 +45,166 @@ pub(crate) fn compare(
         None => called(tool).to_owned(),
     };
     running.pid = found.pids.first().copied();
-    running.notes.clone_from(&seen.notes);
-    running.on_gpus = seen.on_gpus.map(|(bytes, _)| bytes).or((held > 0).then_some(held));
     running.tokens_per_second = seen.speed;
-    let all = profile.full_offload();
-    running.n_gpu_layers = match (theirs.gpu_layers, seen.on_gpus, running.on_gpus) {
-        (GpuLayers::Exactly(layers), ..) => Some(layers),
-        (GpuLayers::All, ..) => Some(all),
-        (_, Some((on_gpus, bytes)), _) if on_gpus >= bytes => Some(all),
-        (_, _, Some(0)) => Some(0),
-        (_, _, Some(held)) => {
-            // The most that it has room for, as the program may count its buffers otherwise.
-            let plans = (0..=all).filter_map(|layers| Some((layers, taken(&placed(layers).ok()?))));
-            plans.min_by_key(|(_, bytes)| bytes.abs_diff(held)).map(|(layers, _)| layers)
-        }
-        _ => {
-            running.notes.push("how many layers it has on GPUs cannot be told".to_owned());
-            None
-        }
+    let mut notes = seen.notes.clone();
+    let mut note = |text: &str| notes.push(text.to_owned());
+
+    let mut theirs = Request::new();
+    theirs.max_ubatch = None;
+    let mut theirs = seen.flags.request(&theirs, all)?;
+    if let Some((sequences, unified)) = seen.sequences {
+        (theirs.params.n_seq_max, theirs.params.kv_unified) = (sequences, unified);
+    }
+    if seen.flags.get("-c").is_none_or(|tokens| tokens == "0") {
+        theirs = theirs.n_ctx(profile.hparams.n_ctx_train);
+        note("its context is not told: that which the model was trained for is assumed");
+    }
+    let ours = planned(&theirs, ask);
+    let running_as = Theirs {
+        profile: &profile,
+        // It runs, so it fits.
+        request: theirs.host_parts(HostParts::None).headroom(Headroom::Tight),
     };
-    match running.n_gpu_layers.map(placed) {
-        Some(Ok(plan)) => running.predicted = plan.speed.map(|speed| speed.tokens_per_second),
-        Some(Err(error)) => {
-            running.notes.push(format!("as it runs it could not be planned: {error}"));
+    let stated = match running_as.request.gpu_layers {
+        GpuLayers::Exactly(layers) => Some(layers),
+        GpuLayers::All => Some(all),
+        _ => None,
+    };
+
+    let machine = &mut evidence.machine;
+    let mut held = found.given_back(machine);
+    if let Some((on_gpus, _)) =
+        seen.on_gpus.filter(|(on_gpus, _)| held.unwrap_or(0) == 0 && *on_gpus > 0)
+    {
+        // Drivers on some systems name no bytes.
+        held = None;
+        if let [gpu] = machine.gpus.as_mut_slice() {
+            gpu.free = gpu.free.saturating_add(on_gpus).min(gpu.total);
+            held = Some(on_gpus);
         }
+    }
+    let is_simulated = machine.gpus.iter().all(|gpu| gpu.device.is_none());
+    let is_room_known = match (held, stated) {
+        (Some(_), _) => true,
+        _ if is_simulated || seen.on_gpus.is_some_and(|(on_gpus, _)| on_gpus == 0) => true,
+        (None, Some(layers)) => running_as.give_back(machine, layers),
+        (None, None) => false,
+    };
+    running.on_gpus = seen.on_gpus.map(|(bytes, _)| bytes).or(held.filter(|&bytes| bytes > 0));
+    running.n_gpu_layers = match (stated, seen.on_gpus, running.on_gpus) {
+        _ if !seen.unlike.is_empty() => None,
+        (Some(layers), None, None) if held == Some(0) && layers > 0 => {
+            note(
+                "it was started with layers on GPUs and holds no GPU memory: its build has no backend for them, or its container no GPU",
+            );
+            Some(0)
+        }
+        (Some(layers), ..) => Some(layers),
+        (_, Some((on_gpus, bytes)), _) if on_gpus >= bytes => Some(all),
+        (_, Some((0, _)), _) => Some(0),
+        // llama.cpp's fit takes experts off a GPU before it takes layers.
+        (_, _, Some(bytes)) if tool != Tool::LlamaCpp || profile.hparams.experts.is_none() => {
+            running_as.layers_in(bytes, machine)
+        }
+        _ if held == Some(0) => Some(0),
+        _ => None,
+    };
+    for reason in &seen.unlike {
+        note(&format!("{reason}: it is not held against a plan"));
+    }
+    if running.n_gpu_layers.is_none() && seen.unlike.is_empty() {
+        note("how many layers it has on GPUs cannot be told");
+    }
+    match running.n_gpu_layers.map(|layers| running_as.plan(machine, layers)) {
+        Some(Ok(plan)) => running.predicted = plan.speed.map(|speed| speed.tokens_per_second),
+        Some(Err(error)) => note(&format!("as it runs it could not be planned: {error}")),
         None => {}
     }
 
     let mut evidence = evidence.with_model(model, &ours)?;
-    let added = evidence.model.as_mut();
-    if let Some(added) = added {
-        if let Some(mut plan) = added.plan.clone() {
-            plan.model.path = Some(model.to_owned());
-            match emit::emit(&plan, tool) {
-                // What `plan --emit` says of it beside.
-                Ok(text) => {
-                    let lines = text.lines().filter(|line| !line.starts_with('#'));
-                    running.otherwise = Some(lines.collect::<Vec<_>>().join("\n"));
-                }
-                Err(error) => running.notes.push(error.to_string()),
+    let added = evidence.model.get_or_insert_default();
+    if let Some(mut plan) = added.plan.clone().filter(|_| is_room_known) {
+        // As the program means it, in a container too.
+        let root = format!("/proc/{}/root", running.pid.unwrap_or_default());
+        let inside = model.strip_prefix(root).map(|path| Path::new("/").join(path));
+        plan.model.path = Some(inside.unwrap_or_else(|_| model.to_owned()));
+        match emit::emit(&plan, tool) {
+            // What `plan --emit` says of it beside.
+            Ok(text) => {
+                let lines = text.lines().filter(|line| !line.starts_with('#'));
+                running.otherwise = Some(lines.collect::<Vec<_>>().join("\n"));
             }
+            Err(error) => note(&error.to_string()),
         }
-        added.running = Some(running);
+    } else {
+        note(
+            "what it holds cannot be told, and so not what there is room for: ask again when it has ended",
+        );
+        *added = ModelEvidence::default();
+        added.path = model.to_owned();
     }
+    running.notes = notes;
+    added.running = Some(running);
     Ok(evidence)
 }
 
-/// What is planned: the program's context and cache, where no other is asked for.
+/// A model as the program was told to place it.
+struct Theirs<'a> {
+    profile: &'a ModelProfile,
+    request: Request,
+}
+
+impl Theirs<'_> {
+    fn plan(&self, machine: &Machine, layers: u32) -> Result<Plan, plan::Error> {
+        let request = self.request.clone().n_gpu_layers(GpuLayers::Exactly(layers));
+        Planner::new(self.profile, machine).request(request).plan()
+    }
+
+    /// The layers that take as many bytes of GPUs as the program holds.
+    fn layers_in(&self, held: u64, machine: &Machine) -> Option<u32> {
+        // The nearest, as the program may count its buffers otherwise.
+        let plans = (0..=self.profile.full_offload())
+            .filter_map(|layers| Some((layers, taken(&self.plan(machine, layers).ok()?))));
+        plans.min_by_key(|(_, bytes)| bytes.abs_diff(held)).map(|(layers, _)| layers)
+    }
+
+    /// Takes for free what so many layers take of each GPU; `false`: that cannot be told.
+    fn give_back(&self, machine: &mut Machine, layers: u32) -> bool {
+        let mut empty = machine.clone();
+        empty.gpus.iter_mut().for_each(|gpu| gpu.free = gpu.total);
+        let Ok(plan) = self.plan(&empty, layers) else { return false };
+        for placed in plan.gpus() {
+            let gpu = machine.gpus.iter_mut().find(|gpu| gpu.device == placed.device);
+            let Some(gpu) = gpu else { return false };
+            let bytes = placed.footprint.total().saturating_add(placed.headroom.driver);
+            gpu.free = gpu.free.saturating_add(bytes).min(gpu.total);
+        }
+        true
+    }
+}
+
+/// What is planned: what is asked for here, and in all else what the program has.
 fn planned(theirs: &Request, ask: &AskArgs) -> Request {
-    let asked = ask.request();
-    let mut ours = theirs.clone();
-    ours.gpu_layers = asked.gpu_layers;
-    ours.host_parts = asked.host_parts;
-    if ask.ctx.is_some() {
-        (ours.context, ours.params.n_ctx) = (asked.context, 0);
+    let mut ours = ask.request();
+    let params = &theirs.params;
+    if ask.ctx.is_none() {
+        (ours.context, ours.params.n_ctx) = (theirs.context, params.n_ctx);
     }
-    if !matches!(ask.kv, Kv::One(KvType::F16)) {
-        ours.kv_cache = asked.kv_cache;
-        (ours.params.type_k, ours.params.type_v) = (asked.params.type_k, asked.params.type_v);
+    if matches!(ask.kv, Kv::One(KvType::F16)) {
+        (ours.params.type_k, ours.params.type_v) = (params.type_k, params.type_v);
     }
+    if matches!(ask.kv_offload, KvOffload::On) {
+        ours.params.offload_kqv = params.offload_kqv;
+    }
+    if ask.ubatch.is_none() {
+        (ours.params.n_batch, ours.params.n_ubatch) = (params.n_batch, params.n_ubatch);
+        ours.max_ubatch = None;
+    }
+    if ours.params.flash_attn == FlashAttention::Auto {
+        ours.params.flash_attn = params.flash_attn;
+    }
+    ours.params.swa_full |= params.swa_full;
+    (ours.params.n_seq_max, ours.params.kv_unified) = (params.n_seq_max, params.kv_unified);
     ours
 }
 
@@ -127,11 +216,84 @@ fn taken(plan: &Plan) -> u64 {
 }
 
 /// The program as people call it.
-const fn called(tool: emit::Tool) -> &'static str {
+const fn called(tool: Tool) -> &'static str {
     match tool {
-        emit::Tool::LlamaCpp | emit::Tool::LlamaCpp2 => "llama-server",
-        emit::Tool::Ollama => "Ollama",
-        emit::Tool::LmStudio => "LM Studio",
-        emit::Tool::KoboldCpp => "KoboldCpp",
+        Tool::LlamaCpp | Tool::LlamaCpp2 => "llama-server",
+        Tool::Ollama => "Ollama",
+        Tool::LmStudio => "LM Studio",
+        Tool::KoboldCpp => "KoboldCpp",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use autoplace::machine::{Gpu, GpuProcess, Host, Machine, gib, mib};
+    use autoplace::measure::{Cause, Evidence};
+    use clap::Parser;
+
+    use super::super::{Found, Seen};
+    use super::compare;
+    use crate::args::{Args, AskArgs, Verb};
+    use crate::emit::Tool;
+    use crate::flags::Flags;
+
+    /// No process has it.
+    const PID: u32 = u32::MAX;
+
+    fn ask() -> AskArgs {
+        let args = Args::parse_from(["autoplace", "plan", "a.gguf", "--headroom", "0"]);
+        let Verb::Plan(args) = args.verb else { unreachable!() };
+        args.ask
+    }
+
+    /// What is found of a server that was started so, on a card of 4 GiB.
+    fn watched(flags: &str, free: u64, processes: Option<Vec<GpuProcess>>) -> Evidence {
+        let mut gpu = Gpu::new("A card").total(gib(4)).free(free).bandwidth(1 << 40);
+        (gpu.device, gpu.processes) = (Some("CUDA0".to_owned()), processes);
+        let seen = Seen { flags: Flags::of_script(flags).unwrap(), ..Seen::default() };
+        let found = Found { tool: Tool::LlamaCpp, pids: vec![PID], seen, is_here: true };
+        let demo =
+            concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
+        let mut machine = Machine::new(Host::new(gib(8)));
+        machine.gpus.push(gpu);
+        compare(Evidence::of(machine), &found, Some(Path::new(demo)), &ask()).unwrap()
+    }
+
+    /// Layers that it has and that there is room for, and whether it is told that it could be faster.
+    fn layers(evidence: &Evidence) -> (Option<u32>, Option<u32>, bool) {
+        let model = evidence.model.as_ref().unwrap();
+        let running = model.running.as_ref().unwrap();
+        let plan = model.plan.as_ref().map(|plan| plan.n_gpu_layers);
+        let is_slower = evidence.diagnose().iter().any(|it| it.cause == Cause::RunsSlower);
+        (running.n_gpu_layers, plan, is_slower)
+    }
+
+    fn process(pid: u32, bytes: Option<u64>) -> GpuProcess {
+        let mut process = GpuProcess::new(pid);
+        process.bytes = bytes;
+        process
+    }
+
+    #[test]
+    fn what_it_holds_is_room_for_it() {
+        let own = || Some(vec![process(PID, Some(gib(3)))]);
+        assert_eq!(layers(&watched("-ngl 2 -c 512", mib(4), own())), (Some(2), Some(7), true));
+        // Nobody tells whose bytes they are, and how many layers it has is known.
+        assert_eq!(layers(&watched("-ngl 7 -c 512", 0, None)), (Some(7), Some(7), false));
+        let of_nobody = Some(vec![process(PID, None)]);
+        assert_eq!(layers(&watched("-ngl 7 -c 512", 0, of_nobody)), (Some(7), Some(7), false));
+        // Neither is known: nothing is said of it.
+        let unknown = watched("-c 512", 0, None);
+        assert_eq!((layers(&unknown), unknown.diagnose().len()), ((None, None, false), 0));
+    }
+
+    #[test]
+    fn one_that_holds_nothing_of_the_card_has_nothing_there_whatever_it_was_told() {
+        for flags in ["-ngl 99 -c 512", "-c 512"] {
+            let on_host = watched(flags, gib(4), Some(Vec::new()));
+            assert_eq!(layers(&on_host), (Some(0), Some(7), true), "{flags}");
+        }
     }
 }

@@ -23,13 +23,9 @@ impl Http {
         Self { agent: config.build().into(), url: url.to_owned(), key }
     }
 
-    pub(super) fn url(&self) -> &str {
-        &self.url
-    }
-
     /// # Errors
     ///
-    /// A line that names the address and what came instead.
+    /// A line that names the path and what came instead.
     pub(super) fn get(&self, path: &str) -> Result<Value, String> {
         let mut request = self.agent.get(format!("{}{path}", self.url));
         if let Some(key) = &self.key {
@@ -53,6 +49,6 @@ impl Http {
         let read = answer.and_then(|mut answer| {
             answer.body_mut().with_config().limit(MOST).read_json::<Value>()
         });
-        read.map_err(|error| format!("{}{path}: {error}", self.url))
+        read.map_err(|error| format!("{path}: {error}"))
     }
 }

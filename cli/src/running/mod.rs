@@ -9,12 +9,13 @@ mod tools;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use autoplace::machine::Machine;
+use autoplace::machine::{Machine, gib};
 
 use crate::emit::Tool;
+use crate::flags::Flags;
 pub(crate) use compare::compare;
 use http::Http;
-use process::Process;
+use process::{Process, is_here};
 
 /// Which program to look at.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,7 +36,7 @@ impl FromStr for Watched {
         let address = text.strip_prefix("http://").unwrap_or(text);
         // A clipped address as people have it in their settings, `http://localhost:1234/v1`, is one of the same server.
         let host = address.split('/').next().unwrap_or_default();
-        if host.is_empty() || host.contains("https:") {
+        if host.is_empty() || host.contains("https:") || host.contains('@') {
             return Err("a process id, or an address such as http://127.0.0.1:8080".to_owned());
         }
         Ok(Self::Url(format!("http://{host}")))
@@ -51,15 +52,17 @@ pub(crate) struct Seen {
     pub(crate) name: String,
     /// The model's file.
     pub(crate) model: Option<PathBuf>,
-    /// What places it, as [`flags::request`](crate::flags::request) takes it.
-    pub(crate) words: Vec<String>,
-    /// Sequences at once, where it holds several, and whether all of them may take all of the context.
+    /// What places it.
+    pub(crate) flags: Flags,
+    /// Sequences at once, where it holds several, and whether each may take all of the context.
     pub(crate) sequences: Option<(u32, bool)>,
     /// Bytes on GPUs, of all that the model takes.
     pub(crate) on_gpus: Option<(u64, u64)>,
     /// Tokens per second, now or of the last answer.
     pub(crate) speed: Option<f64>,
-    /// What could not be told, or is not taken into account.
+    /// Why its placement is not held against a plan: what places it otherwise than a plan would.
+    pub(crate) unlike: Vec<String>,
+    /// What could not be told.
     pub(crate) notes: Vec<String>,
 }
 
@@ -68,6 +71,8 @@ pub(crate) struct Found {
     pub(crate) tool: Tool,
     pub(crate) pids: Vec<u32>,
     pub(crate) seen: Seen,
+    /// Whether it runs on this computer.
+    pub(crate) is_here: bool,
 }
 
 /// Looks at it.
@@ -77,42 +82,62 @@ pub(crate) struct Found {
 /// A line that says what is not there, or why it could not be told.
 pub(crate) fn find(watched: &Watched) -> Result<Found, String> {
     let processes = Process::all();
-    let (tool, process, http) = match watched {
+    let (tool, process, url) = match watched {
         Watched::Pid(pid) => {
-            let process = processes.iter().find(|process| process.pid == *pid);
-            let process = process.ok_or_else(|| format!("there is no process {pid}"))?;
-            let tool = process.tool().ok_or_else(|| {
-                format!("process {pid} is `{}`: llama-server, ollama, LM Studio and koboldcpp are known", process.name())
-            })?;
-            (tool, Some(process), Http::new(&process.url(tool), process.key(tool)))
+            let (process, tool) = process::program(&processes, *pid)?;
+            (tool, Some(process), process.url(tool))
         }
         Watched::Url(url) => {
-            let tool = tools::answering(&Http::new(url, None))?;
-            let mut processes = processes.iter();
-            let process = processes.find(|it| it.tool() == Some(tool) && it.serves(tool, url));
-            (tool, process, Http::new(url, process.and_then(|it| it.key(tool))))
+            let process = process::serving(&processes, url)?;
+            let http = Http::new(url, process.and_then(Process::key));
+            let tool = tools::answering(&http).map_err(|error| format!("{url}: {error}"))?;
+            (tool, process.filter(|it| it.tool() == Some(tool)), url.clone())
         }
     };
-    let mut seen = tools::look(tool, process, &http)?;
-    if process.is_none() {
-        let note = "its process is not among those of this computer that may be seen: what it was started with is not known";
-        seen.notes.push(note.to_owned());
+    let http = Http::new(&url, process.and_then(Process::key));
+    let (mut seen, process) =
+        tools::look(tool, process, &http).map_err(|error| format!("{url}: {error}"))?;
+    match process {
+        None => {
+            let note = "its process is not among those of this computer that may be seen: what it was started with is not known";
+            seen.notes.push(note.to_owned());
+        }
+        Some(process) if process.environment.is_empty() => {
+            let note = "its environment may not be read: what its variables set is not known";
+            seen.notes.push(note.to_owned());
+        }
+        Some(_) => {}
     }
     let pids = process.map_or_else(Vec::new, |it| it.family(&processes));
-    Ok(Found { tool, pids, seen })
+    Ok(Found { tool, pids, seen, is_here: process.is_some() || is_here(&url) })
 }
 
+/// Memory that a driver uses of a card for itself, at most: what is taken beyond the programs' bytes is somebody's.
+const DRIVERS_OWN: u64 = gib(1);
+
 impl Found {
-    /// Takes what it holds of the machine's GPUs for free, as it would be were it started anew; bytes in all.
-    pub(crate) fn given_back(&self, machine: &mut Machine) -> u64 {
-        let mut held = 0u64;
+    /// Takes what it holds of the host's memory and of the machine's GPUs for free, as it would be were it started
+    /// anew: bytes on GPUs, `None` where no driver tells.
+    pub(crate) fn given_back(&self, machine: &mut Machine) -> Option<u64> {
+        let host = &mut machine.host;
+        let bytes = process::on_host(&self.pids);
+        for free in [&mut host.available, &mut host.system_available] {
+            *free = free.saturating_add(bytes).min(host.total);
+        }
+        let (mut held, mut all_tell) = (0u64, !machine.gpus.is_empty());
         for gpu in &mut machine.gpus {
-            let Some(processes) = &mut gpu.processes else { continue };
+            let Some(processes) = &mut gpu.processes else {
+                all_tell = false;
+                continue;
+            };
+            let told = processes.iter().filter_map(|process| process.bytes);
+            let told = told.fold(DRIVERS_OWN, u64::saturating_add);
+            all_tell &= told >= gpu.total.saturating_sub(gpu.free);
             let own = processes.extract_if(.., |process| self.pids.contains(&process.pid));
             let bytes = own.filter_map(|process| process.bytes).fold(0, u64::saturating_add);
             gpu.free = gpu.free.saturating_add(bytes).min(gpu.total);
             held = held.saturating_add(bytes);
         }
-        held
+        (held > 0 || (all_tell && !self.pids.is_empty())).then_some(held)
     }
 }

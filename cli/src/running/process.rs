@@ -1,22 +1,91 @@
 //! Processes of this computer: what one was started with, and which one serves an address.
 
 use std::ffi::OsString;
+use std::fs;
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use sysinfo::{ProcessRefreshKind, ProcessesToUpdate, System, UpdateKind};
 
 use crate::emit::Tool;
 
-/// A process, as far as this user may see it.
+/// A process, as far as this user may see it: of another user's, neither its environment nor its folder.
 pub(super) struct Process {
     pub(super) pid: u32,
     parent: Option<u32>,
     /// Its command line.
     pub(super) words: Vec<String>,
     /// Its environment, `NAME=VALUE`.
-    environment: Vec<String>,
+    pub(super) environment: Vec<String>,
     /// The folder that its paths begin at.
-    pub(super) folder: Option<PathBuf>,
+    folder: Option<PathBuf>,
+}
+
+/// The program that this process is or belongs to: drivers name the one that computes, which its server started.
+///
+/// # Errors
+///
+/// A line that says what it is instead.
+pub(super) fn program(all: &[Process], pid: u32) -> Result<(&Process, Tool), String> {
+    let found = all.iter().find(|process| process.pid == pid);
+    let found = found.ok_or_else(|| format!("there is no process {pid}"))?;
+    let mut programs =
+        found.ancestry(all).into_iter().filter_map(|process| Some((process, process.tool()?)));
+    programs.next().ok_or_else(|| {
+        let name = found.name();
+        format!(
+            "process {pid} is `{name}`: llama-server, ollama, LM Studio and koboldcpp are known"
+        )
+    })
+}
+
+/// The program that serves this address of this computer, where its process may be seen.
+///
+/// # Errors
+///
+/// A line that names several that may be the one.
+pub(super) fn serving<'a>(all: &'a [Process], url: &str) -> Result<Option<&'a Process>, String> {
+    let serves = |process: &&Process| process.serves(url);
+    // What a server started says the same of itself.
+    let is_started = |process: &&Process| process.ancestry(all).iter().skip(1).any(serves);
+    let found: Vec<_> = all.iter().filter(serves).filter(|process| !is_started(process)).collect();
+    match found.as_slice() {
+        [] => Ok(None),
+        [process] => Ok(Some(process)),
+        several => {
+            let pids: Vec<String> = several.iter().map(|it| it.pid.to_string()).collect();
+            Err(format!("processes {} may all serve {url}: say one's id", pids.join(", ")))
+        }
+    }
+}
+
+/// Whether it is an address of this computer.
+pub(super) fn is_here(url: &str) -> bool {
+    let (host, _) = authority(url);
+    let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
+    host == "localhost" || address.is_ok_and(|address| address.is_loopback())
+}
+
+/// Host and port.
+fn authority(url: &str) -> (&str, &str) {
+    let authority = url.strip_prefix("http://").unwrap_or(url);
+    match authority.rsplit_once(':') {
+        Some((host, port)) if !port.ends_with(']') => (host, port),
+        _ => (authority, "80"),
+    }
+}
+
+/// Bytes of the host's memory that these hold and that no file holds too: what would be free without them.
+pub(super) fn on_host(pids: &[u32]) -> u64 {
+    let status = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/status")).ok();
+    let held = pids.iter().filter_map(status).map(|status| {
+        let lines = status.lines().filter_map(|line| line.split_once(':'));
+        let own = lines.filter(|(name, _)| ["RssAnon", "RssShmem"].contains(name));
+        let kib =
+            own.filter_map(|(_, value)| value.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+        kib.fold(0, u64::saturating_add).saturating_mul(1024)
+    });
+    held.fold(0, u64::saturating_add)
 }
 
 impl Process {
@@ -49,21 +118,34 @@ impl Process {
 
     /// The program, by the name of its file; or of the script that an interpreter runs.
     pub(super) fn tool(&self) -> Option<Tool> {
+        // Others with the same name ask a server for something.
+        let is_server = self.words.get(1).is_some_and(|word| word == "serve");
         let names = self.words.iter().take(2).map(|word| stem(word).to_lowercase());
         names.into_iter().find_map(|name| match name.as_str() {
             "llama-server" => Some(Tool::LlamaCpp),
-            "ollama" => Some(Tool::Ollama),
-            "lm studio" | "lm-studio" | "lms" | "llmster" => Some(Tool::LmStudio),
+            "llama" if is_server => Some(Tool::LlamaCpp),
+            "ollama" if is_server => Some(Tool::Ollama),
+            "lm studio" | "lm-studio" | "llmster" => Some(Tool::LmStudio),
             name if name.starts_with("koboldcpp") => Some(Tool::KoboldCpp),
             _ => None,
         })
     }
 
+    /// Itself and those that it was started by, the nearest first.
+    fn ancestry<'a>(&'a self, all: &'a [Self]) -> Vec<&'a Self> {
+        let parent = |process: &&'a Self| all.iter().find(|it| Some(it.pid) == process.parent);
+        // No process is its own ancestor, but they come and go while they are listed.
+        std::iter::successors(Some(self), parent).take(64).collect()
+    }
+
     /// The value behind one of these flags; the last counts.
     pub(super) fn value(&self, names: &[&str]) -> Option<&str> {
-        let pairs = self.words.windows(2).rev();
-        let mut found = pairs.filter(|pair| names.contains(&pair[0].replace('_', "-").as_str()));
-        found.next().map(|pair| pair[1].as_str())
+        let is_named = |word: &str| names.contains(&word.replace('_', "-").as_str());
+        (0..self.words.len()).rev().find_map(|index| match self.words[index].split_once('=') {
+            Some((name, value)) => is_named(name).then_some(value),
+            None if is_named(&self.words[index]) => self.words.get(index + 1).map(String::as_str),
+            None => None,
+        })
     }
 
     pub(super) fn variable(&self, name: &str) -> Option<&str> {
@@ -104,21 +186,38 @@ impl Process {
     }
 
     /// Whether this address is its own, which must be one of this computer.
-    pub(super) fn serves(&self, tool: Tool, url: &str) -> bool {
-        let port = |url: &str| url.rsplit_once(':').map(|(_, port)| port.to_owned());
-        let is_here = ["http://127.", "http://localhost", "http://[::1]"];
-        // Ollama's runners say a port of their own.
-        let is_runner = tool == Tool::Ollama && self.words.get(1).is_some_and(|it| it == "runner");
-        is_here.iter().any(|here| url.starts_with(here))
-            && port(url) == port(&self.url(tool))
-            && !is_runner
+    fn serves(&self, url: &str) -> bool {
+        let Some(tool) = self.tool() else { return false };
+        is_here(url) && authority(url).1 == authority(&self.url(tool)).1
     }
 
     /// What llama-server asks of who reads its slots.
-    pub(super) fn key(&self, tool: Tool) -> Option<String> {
-        let key = self.value(&["--api-key"]).or(self.variable("LLAMA_API_KEY"));
-        let first = key.filter(|_| tool == Tool::LlamaCpp)?.split(',').next()?;
-        Some(first.to_owned())
+    pub(super) fn key(&self) -> Option<String> {
+        if self.tool() != Some(Tool::LlamaCpp) {
+            return None;
+        }
+        let said = self.value(&["--api-key"]).or(self.variable("LLAMA_API_KEY"));
+        let said = said.map(str::to_owned).or_else(|| {
+            let file =
+                self.value(&["--api-key-file"]).or(self.variable("LLAMA_ARG_API_KEY_FILE"))?;
+            fs::read_to_string(self.path(file)).ok()
+        })?;
+        let mut keys = said.split([',', '\n']).map(str::trim).filter(|key| !key.is_empty());
+        keys.next().map(str::to_owned)
+    }
+
+    /// A path as the program means it: from its folder, and in a container from what that has as root.
+    pub(super) fn path(&self, path: &str) -> PathBuf {
+        let path = match &self.folder {
+            Some(folder) => folder.join(path),
+            None => PathBuf::from(path),
+        };
+        let root = PathBuf::from(format!("/proc/{}/root", self.pid));
+        let inside = path.strip_prefix("/").map(|path| root.join(path));
+        match inside {
+            Ok(inside) if !path.exists() && inside.exists() => inside,
+            _ => path,
+        }
     }
 
     /// Itself and what it has started.
@@ -144,7 +243,7 @@ fn stem(word: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::Process;
+    use super::{Process, is_here, program, serving};
     use crate::emit::Tool;
 
     fn process(line: &str, environment: &[&str]) -> Process {
@@ -162,7 +261,9 @@ mod tests {
         for (line, tool) in [
             ("/usr/bin/llama-server -m a.gguf", Some(Tool::LlamaCpp)),
             (r"'C:\llama\llama-server.exe' -m a.gguf", Some(Tool::LlamaCpp)),
+            ("llama serve", Some(Tool::LlamaCpp)),
             ("ollama serve", Some(Tool::Ollama)),
+            ("ollama run qwen3", None),
             ("python3 /opt/koboldcpp.py --model a.gguf", Some(Tool::KoboldCpp)),
             ("./koboldcpp-linux-x64 a.gguf", Some(Tool::KoboldCpp)),
             ("'/opt/LM Studio/LM Studio'", Some(Tool::LmStudio)),
@@ -193,13 +294,39 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_that_of_the_server_and_not_of_its_runner_or_of_another_computer() {
-        let server = process("ollama serve", &[]);
-        assert!(server.serves(Tool::Ollama, "http://localhost:11434"));
-        assert!(!server.serves(Tool::Ollama, "http://localhost:11435"));
-        assert!(!server.serves(Tool::Ollama, "http://10.0.0.1:11434"));
-        let runner = process("ollama runner --model a", &[]);
-        assert!(!runner.serves(Tool::Ollama, "http://localhost:11434"));
+    fn an_address_is_that_of_the_server_on_this_computer() {
+        let child = |pid, parent, line| Process { pid, parent: Some(parent), ..process(line, &[]) };
+        let all = [process("ollama serve", &[]), child(8, 7, "ollama runner"), child(9, 8, "x")];
+        let pid = |url| serving(&all, url).unwrap().map(|process| process.pid);
+        assert_eq!(pid("http://localhost:11434"), Some(7));
+        assert_eq!(pid("http://[::1]:11434"), Some(7));
+        assert_eq!(pid("http://localhost:11435"), None);
+        assert_eq!(pid("http://10.0.0.1:11434"), None);
+        for url in ["http://127.evil.org", "http://localhost.evil.org:80"] {
+            assert!(!is_here(url), "{url}");
+        }
+        // What a driver names is what the server started.
+        assert_eq!(
+            program(&all, 9).map(|(process, tool)| (process.pid, tool)),
+            Ok((7, Tool::Ollama))
+        );
+        // What the server started is not another server; a second one is.
+        let mut all = vec![process("lm-studio", &[]), child(8, 7, "lm-studio --type=renderer")];
+        let url = "http://127.0.0.1:1234";
+        assert_eq!(serving(&all, url).unwrap().map(|process| process.pid), Some(7));
+        all.push(child(9, 1, "llmster"));
+        assert!(serving(&all, url).is_err_and(|error| error.contains("7, 9")));
+    }
+
+    #[test]
+    fn a_key_is_the_first_of_those_in_a_file_too() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("keys"), "\nabc\ndef\n").unwrap();
+        let mut server = process("llama-server --api-key-file=keys", &[]);
+        server.folder = Some(folder.path().to_owned());
+        assert_eq!(server.key().as_deref(), Some("abc"));
+        assert_eq!(process("llama-server --api-key a,b", &[]).key().as_deref(), Some("a"));
+        assert_eq!(process("koboldcpp --api-key a", &[]).key(), None);
     }
 
     #[test]

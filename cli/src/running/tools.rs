@@ -11,9 +11,9 @@ use super::Seen;
 use super::http::Http;
 use super::process::Process;
 use crate::emit::Tool;
-use crate::flags;
+use crate::flags::Flags;
 
-/// How long llama-server's slots are watched for tokens.
+/// How long llama-server's slot is watched for tokens.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Which program answers. Some take others' interfaces too, and are asked for their own first.
@@ -44,31 +44,28 @@ pub(super) fn answering(http: &Http) -> Result<Tool, String> {
     }
 }
 
+/// What it runs, and the process if it is the one that answers.
+///
 /// # Errors
 ///
 /// A line that says which answer is missing.
-pub(super) fn look(tool: Tool, process: Option<&Process>, http: &Http) -> Result<Seen, String> {
+pub(super) fn look<'a>(
+    tool: Tool,
+    process: Option<&'a Process>,
+    http: &Http,
+) -> Result<(Seen, Option<&'a Process>), String> {
     match tool {
         Tool::LlamaCpp | Tool::LlamaCpp2 => llama_server(process, http),
-        Tool::Ollama => ollama(process, http),
-        Tool::LmStudio => lm_studio(http),
-        Tool::KoboldCpp => koboldcpp(process, http),
+        Tool::Ollama => Ok((ollama(process, http)?, process)),
+        Tool::LmStudio => Ok((lm_studio(http)?, process)),
+        Tool::KoboldCpp => Ok((koboldcpp(process, http)?, process)),
     }
 }
 
-/// Its variables that place a model (common/arg.cpp), which flags override.
-const VARIABLES: [(&str, &str); 8] = [
-    ("LLAMA_ARG_MODEL", "-m"),
-    ("LLAMA_ARG_N_GPU_LAYERS", "-ngl"),
-    ("LLAMA_ARG_CTX_SIZE", "-c"),
-    ("LLAMA_ARG_BATCH", "-b"),
-    ("LLAMA_ARG_UBATCH", "-ub"),
-    ("LLAMA_ARG_CACHE_TYPE_K", "-ctk"),
-    ("LLAMA_ARG_CACHE_TYPE_V", "-ctv"),
-    ("LLAMA_ARG_FLASH_ATTN", "-fa"),
-];
-
-fn llama_server(process: Option<&Process>, http: &Http) -> Result<Seen, String> {
+fn llama_server<'a>(
+    process: Option<&'a Process>,
+    http: &Http,
+) -> Result<(Seen, Option<&'a Process>), String> {
     let mut seen = Seen::default();
     let props = match http.get("/props") {
         Ok(props) => props,
@@ -78,79 +75,67 @@ fn llama_server(process: Option<&Process>, http: &Http) -> Result<Seen, String> 
             Value::Null
         }
     };
-    seen.version = text(&props["build_info"]);
-    let mut words = Vec::new();
-    let mut model = text(&props["model_path"]);
-    if let Some(process) = process {
-        let variable = |(name, flag): &(&str, &str)| {
-            Some([(*flag).to_owned(), process.variable(name)?.to_owned()])
-        };
-        words.extend(VARIABLES.iter().filter_map(variable).flatten());
-        words.extend_from_slice(&process.words);
-        let said = process.value(&["-m", "--model"]).or(process.variable("LLAMA_ARG_MODEL"));
-        model = model.or(said.map(str::to_owned));
+    if props["role"] == "router" {
+        return Err("it starts a server for each model: say the process id of that one".to_owned());
     }
-    let others;
-    (seen.words, others) = flags::placing(&words);
-    if !others.is_empty() {
-        seen.notes.push(format!("{} are not taken into account", others.join(", ")));
+    seen.version = text(&props["build_info"]);
+    let flags_of = |process: &Process| Flags::of_server(&process.words, |it| process.variable(it));
+    let model = text(&props["model_path"]);
+    // A container has ports of its own, and another program may have the same here.
+    let is_same = |process: &&Process| match (&model, flags_of(process).get("-m")) {
+        (Some(answered), Some(started)) => file_name(answered) == file_name(started),
+        _ => true,
+    };
+    let process = process.filter(is_same);
+    seen.flags = process.map(flags_of).unwrap_or_default();
+    for flag in &seen.flags.others {
+        seen.unlike.push(format!("{flag} places it too"));
+    }
+    if props["modalities"]["vision"] == true || props["modalities"]["audio"] == true {
+        seen.unlike.push("an mmproj is loaded beside it".to_owned());
     }
     let slots = number(&props["total_slots"]);
     // Slots whose number nobody said share all of the context.
-    let parted = process.is_some_and(|it| it.value(&["-np", "--parallel"]).is_some())
-        && !words.iter().any(|word| word == "-kvu" || word == "--kv-unified");
-    seen.sequences = slots.filter(|&slots| slots > 1).map(|slots| (slots, !parted));
+    let is_said = seen.flags.get("-np").is_some_and(|slots| !slots.starts_with('-'));
+    let is_unified = seen.flags.get("-kvu").map_or(!is_said, |it| it != "off");
+    seen.sequences = slots.filter(|&slots| slots > 1).map(|slots| (slots, is_unified));
     // One that is longer than the model was trained for is said shorter, and takes its memory all the same.
-    let said = seen.words.windows(2).rev().find(|pair| pair[0] == "-c" || pair[0] == "--ctx-size");
+    let is_told = seen.flags.get("-c").is_some_and(|tokens| tokens != "0");
     let each = number(&props["default_generation_settings"]["n_ctx"]);
-    if let (Some(each), None) = (each, said.filter(|pair| pair[1] != "0")) {
-        let all = if parted { each.saturating_mul(slots.unwrap_or(1)) } else { each };
-        seen.words.extend(["-c".to_owned(), all.to_string()]);
+    if let Some(each) = each.filter(|_| !is_told) {
+        let parts = if is_unified { 1 } else { slots.unwrap_or(1) };
+        seen.flags.set("-c", each.saturating_mul(parts).to_string());
     }
-    match model {
-        Some(model) => seen.model = Some(absolute(process, &model)),
-        None if props["role"] == "router" => {
-            return Err(
-                "it starts a server for each model: give the process id of that one".to_owned()
-            );
-        }
-        None => {}
-    }
-    if !props.is_null() {
+    let model = model.or_else(|| seen.flags.get("-m").map(str::to_owned));
+    seen.model = model.map(|model| path(process, &model));
+    // Asked for its slots, one that sleeps loads the model again.
+    if !props.is_null() && props["is_sleeping"] != true && props["endpoint_slots"] != false {
         match generated(http) {
             Ok(speed) => seen.speed = speed,
             Err(error) => seen.notes.push(error),
         }
     }
-    Ok(seen)
+    Ok((seen, process))
 }
 
-/// Tokens per second over all slots, where they generate now.
+/// Tokens per second of the one slot that generates, if just one does.
 fn generated(http: &Http) -> Result<Option<f64>, String> {
-    let count = || -> Result<Vec<(Value, u64)>, String> {
+    let look = || -> Result<Option<(Value, u64)>, String> {
         let slots = http.get("/slots")?;
         let slots = slots.as_array().map_or(&[][..], Vec::as_slice);
-        let decoded = |slot: &Value| {
-            let next = &slot["next_token"];
-            // A list of late.
-            let next = next.get(0).unwrap_or(next);
-            (slot["id_task"].clone(), next["n_decoded"].as_u64().unwrap_or(0))
-        };
-        Ok(slots.iter().filter(|it| it["is_processing"] == true).map(decoded).collect())
+        let mut busy = slots.iter().filter(|slot| slot["is_processing"] == true);
+        let (Some(slot), None) = (busy.next(), busy.next()) else { return Ok(None) };
+        let next = &slot["next_token"];
+        // A list of late.
+        let decoded = next.get(0).unwrap_or(next)["n_decoded"].as_u64();
+        Ok(decoded.filter(|&decoded| decoded > 0).map(|it| (slot["id_task"].clone(), it)))
     };
-    let (before, begin) = (count()?, Instant::now());
-    if before.is_empty() {
-        return Ok(None);
-    }
+    let begin = Instant::now();
+    let Some((task, before)) = look()? else { return Ok(None) };
     sleep(LOOK);
-    let after = count()?;
-    let seconds = begin.elapsed().as_secs_f64();
-    let new = after.iter().filter_map(|(task, now)| {
-        let (_, then) = before.iter().find(|(earlier, _)| earlier == task)?;
-        now.checked_sub(*then)
-    });
-    let new: u64 = new.sum();
-    Ok((new > 0).then(|| new as f64 / seconds))
+    let Some((_, after)) = look()?.filter(|(now, _)| *now == task) else { return Ok(None) };
+    let new = after.saturating_sub(before);
+    Ok((new > 0).then(|| new as f64 / begin.elapsed().as_secs_f64()))
 }
 
 fn ollama(process: Option<&Process>, http: &Http) -> Result<Seen, String> {
@@ -158,92 +143,140 @@ fn ollama(process: Option<&Process>, http: &Http) -> Result<Seen, String> {
     let mut models: Vec<&Value> = running["models"].as_array().into_iter().flatten().collect();
     models.sort_by_key(|model| std::cmp::Reverse(model["size"].as_u64()));
     let [model, rest @ ..] = models.as_slice() else {
-        return Err(format!("{}: no model is loaded now: ask it for something first", http.url()));
+        return Err("no model is loaded now: ask it for something first".to_owned());
     };
     let mut seen = Seen { name: text(&model["name"]).unwrap_or_default(), ..Seen::default() };
-    for model in rest {
-        seen.notes.push(format!("{} is loaded too", model["name"]));
-    }
+    seen.others(rest.len());
     seen.version = http.get("/api/version").ok().and_then(|it| text(&it["version"]));
     seen.on_gpus = model["size_vram"].as_u64().zip(model["size"].as_u64());
     let shown = http.post("/api/show", &json!({"model": seen.name}))?;
     let file = shown["modelfile"].as_str().unwrap_or_default();
-    let from = file.lines().find_map(|line| line.strip_prefix("FROM "));
-    seen.model = from.filter(|from| from.contains(['/', '\\'])).map(PathBuf::from);
-    let mut push = |flag: &str, value: &str| seen.words.extend([flag.to_owned(), value.to_owned()]);
-    let variable = |name| process.and_then(|it| it.variable(name));
+    let from = file.lines().filter_map(|line| line.strip_prefix("FROM "));
+    let mut files = from.filter(|from| from.contains(['/', '\\']));
+    seen.model = files.next().map(|file| path(process, file));
+    if files.next().is_some() {
+        seen.unlike.push("an mmproj is loaded beside it".to_owned());
+    }
+    if file.lines().any(|line| line.starts_with("ADAPTER ")) {
+        seen.unlike.push("an adapter is loaded beside it".to_owned());
+    }
+    // Its runner is a llama-server of late, and heeds its variables.
+    let variable =
+        |name: &str| process.and_then(|it| it.variable(name)).filter(|value| !value.is_empty());
+    seen.flags = Flags::of_server(&[], variable);
+    for flag in &seen.flags.others {
+        seen.unlike.push(format!("the variable of {flag} places it too"));
+    }
+    let at_once = variable("OLLAMA_NUM_PARALLEL").and_then(|it| it.parse().ok()).unwrap_or(1);
+    seen.sequences = (at_once > 1).then_some((at_once, false));
     if let Some(each) = number(&model["context_length"]) {
-        let at_once = variable("OLLAMA_NUM_PARALLEL").and_then(|it| it.parse().ok());
-        push("-c", &each.saturating_mul(at_once.unwrap_or(1).max(1)).to_string());
+        seen.flags.set("-c", each.saturating_mul(at_once.max(1)).to_string());
     }
     let parameters = shown["parameters"].as_str().unwrap_or_default();
-    let asked = parameters.lines().find_map(|line| line.trim().strip_prefix("num_gpu"));
-    if let Some(layers) = asked {
-        push("-ngl", layers.trim());
+    let parameters = parameters.lines().filter_map(|line| line.trim().split_once(' '));
+    for (name, value) in parameters {
+        let flag = match name {
+            "num_gpu" => "-ngl",
+            "num_batch" => "-ub",
+            _ => continue,
+        };
+        seen.flags.set(flag, value.trim());
     }
-    if let Some(ty) = variable("OLLAMA_KV_CACHE_TYPE").filter(|ty| !ty.is_empty()) {
-        push("-ctk", ty);
-        push("-ctv", ty);
+    if let Some(ty) = variable("OLLAMA_KV_CACHE_TYPE") {
+        seen.flags.set("-ctk", ty);
+        seen.flags.set("-ctv", ty);
+    }
+    if let Some(is_on) = variable("OLLAMA_FLASH_ATTENTION") {
+        seen.flags.set("-fa", is_on);
     }
     Ok(seen)
 }
 
 fn lm_studio(http: &Http) -> Result<Seen, String> {
     let mut seen = Seen::default();
-    let mut push = |words: &[&str]| seen.words.extend(words.iter().map(|&it| it.to_owned()));
+    let flags = &mut seen.flags;
+    let mut loaded: Vec<(Value, Value)> = Vec::new();
     if let Ok(models) = http.get("/api/v1/models") {
-        let all = models["models"].as_array().into_iter().flatten();
-        let mut loaded = all.filter(|model| model["loaded_instances"][0].is_object());
-        let model = loaded.next().ok_or_else(|| nothing_loaded(http))?;
-        let config = &model["loaded_instances"][0]["config"];
-        if let Some(n_ctx) = number(&config["context_length"]) {
-            push(&["-c", &n_ctx.to_string()]);
+        for model in models["models"].as_array().into_iter().flatten() {
+            let instances = model["loaded_instances"].as_array().into_iter().flatten();
+            loaded.extend(instances.map(|it| (model.clone(), it["config"].clone())));
         }
-        if config["offload_kv_cache_to_gpu"] == false {
-            push(&["-nkvo"]);
-        }
-        match config["flash_attention"].as_bool() {
-            Some(true) => push(&["-fa", "on"]),
-            Some(false) => push(&["-fa", "off"]),
-            None => {}
-        }
-        seen.name = text(&model["key"]).unwrap_or_default();
-        seen.notes.extend(loaded.map(|model| format!("{} is loaded too", model["key"])));
     } else {
         let models = http.get("/api/v0/models")?;
-        let mut all = models["data"].as_array().into_iter().flatten();
-        let model = all.find(|model| model["state"] == "loaded");
-        let model = model.ok_or_else(|| nothing_loaded(http))?;
-        if let Some(n_ctx) = number(&model["loaded_context_length"]) {
-            push(&["-c", &n_ctx.to_string()]);
-        }
-        seen.name = text(&model["id"]).unwrap_or_default();
+        let all = models["data"].as_array().into_iter().flatten();
+        let all = all.filter(|model| model["state"] == "loaded");
+        loaded.extend(all.map(|model| (model.clone(), Value::Null)));
     }
+    // Generating ones first, the largest of them.
+    let is_other = |model: &Value| model["type"].as_str().is_some_and(|it| it.starts_with("embed"));
+    loaded.sort_by_key(|(model, _)| {
+        (is_other(model), std::cmp::Reverse(model["size_bytes"].as_u64()))
+    });
+    let [(model, config), rest @ ..] = loaded.as_slice() else {
+        return Err("no model is loaded now".to_owned());
+    };
+    let n_ctx = number(&config["context_length"]).or(number(&model["loaded_context_length"]));
+    if let Some(n_ctx) = n_ctx {
+        flags.set("-c", n_ctx.to_string());
+    }
+    if config["offload_kv_cache_to_gpu"] == false {
+        flags.set("-kvo", "off");
+    }
+    if let Some(is_on) = config["flash_attention"].as_bool() {
+        flags.set("-fa", if is_on { "on" } else { "off" });
+    }
+    seen.name = text(&model["key"]).or(text(&model["id"])).unwrap_or_default();
+    seen.others(rest.len());
     Ok(seen)
 }
 
-fn nothing_loaded(http: &Http) -> String {
-    format!("{}: no model is loaded now", http.url())
-}
-
 /// Its flags that place a model, in llama.cpp's words. A file of settings has the same names.
-const KOBOLDCPP: [(&str, &str); 3] =
-    [("gpulayers", "-ngl"), ("contextsize", "-c"), ("batchsize", "-ub")];
+const KOBOLDCPP: [(&str, &str); 4] =
+    [("gpulayers", "-ngl"), ("contextsize", "-c"), ("blasbatchsize", "-ub"), ("batchsize", "-ub")];
+/// Those that no request says.
+const KOBOLDCPP_OTHERS: [&str; 9] = [
+    "tensor_split",
+    "maingpu",
+    "overridetensors",
+    "moecpu",
+    "mmproj",
+    "draftmodel",
+    "lora",
+    "lowvram",
+    "usecpu",
+];
 
 fn koboldcpp(process: Option<&Process>, http: &Http) -> Result<Seen, String> {
     let version = http.get("/api/extra/version").ok().and_then(|it| text(&it["version"]));
     let mut seen = Seen { version, ..Seen::default() };
     let settings = match process.and_then(|it| Some((it, it.value(&["--config"])?))) {
-        Some((process, file)) => settings(&absolute(Some(process), file))?,
+        Some((process, file)) => settings(&process.path(file))?,
         None => Value::Null,
     };
+    let words = process.map_or(&[][..], |it| it.words.as_slice());
+    // Its names are written with underscores and without.
+    let flag = |name: &str| format!("--{}", name.replace('_', "-"));
     let said = |name: &str| {
-        let flag = process.and_then(|it| it.value(&[&format!("--{name}")])).map(str::to_owned);
-        flag.or_else(|| number_or_text(&settings[name]))
+        let said = process.and_then(|it| it.value(&[&flag(name)])).map(str::to_owned);
+        said.or_else(|| number_or_text(&settings[name]))
     };
     for (name, flag) in KOBOLDCPP {
-        if let Some(value) = said(name) {
-            seen.words.extend([flag.to_owned(), value]);
+        // -1 is what it chooses itself.
+        if let Some(value) = said(name).filter(|value| value != "-1") {
+            seen.flags.set(flag, value);
+        }
+    }
+    for name in KOBOLDCPP_OTHERS {
+        let is_there =
+            |word: &String| word.replace('_', "-").split('=').next() == Some(&flag(name));
+        // What a file has for those that nobody said.
+        let is_set = |value: &Value| {
+            let is_nothing = matches!(value, Value::Null | Value::Bool(false));
+            let is_empty = *value == "" || *value == json!([]);
+            !is_nothing && !is_empty && value.as_i64().is_none_or(|it| it > 0)
+        };
+        if words.iter().any(is_there) || is_set(&settings[name]) {
+            seen.unlike.push(format!("--{name} places it too"));
         }
     }
     let ty = match said("quantkv").as_deref() {
@@ -251,22 +284,31 @@ fn koboldcpp(process: Option<&Process>, http: &Http) -> Result<Seen, String> {
         Some("2") => Some("q4_0"),
         _ => None,
     };
-    for flag in ["-ctk", "-ctv"] {
-        seen.words.extend(ty.iter().flat_map(|ty| [flag.to_owned(), (*ty).to_owned()]));
+    if let Some(ty) = ty {
+        seen.flags.set("-ctk", ty);
+        seen.flags.set("-ctv", ty);
     }
     let n_ctx = http.get("/api/extra/true_max_context_length").ok();
     if let Some(n_ctx) = n_ctx.and_then(|it| number(&it["value"])) {
-        seen.words.extend(["-c".to_owned(), n_ctx.to_string()]);
+        seen.flags.set("-c", n_ctx.to_string());
     }
-    let words = process.map_or(&[][..], |it| it.words.as_slice());
     let file = said("model").or_else(|| text(&settings["model_param"]));
     let file = file.or_else(|| words.iter().skip(1).find(|it| it.ends_with(".gguf")).cloned());
-    seen.model = file.map(|file| absolute(process, &file));
+    seen.model = file.map(|file| path(process, &file));
     seen.name =
         http.get("/api/v1/model").ok().and_then(|it| text(&it["result"])).unwrap_or_default();
     let last = http.get("/api/extra/perf").ok().and_then(|it| it["last_eval_speed"].as_f64());
     seen.speed = last.filter(|&speed| speed > 0.0);
     Ok(seen)
+}
+
+impl Seen {
+    /// So many other models are loaded in the same program.
+    fn others(&mut self, models: usize) {
+        if models > 0 {
+            self.unlike.push(format!("{models} more of its models are loaded"));
+        }
+    }
 }
 
 fn settings(file: &Path) -> Result<Value, String> {
@@ -275,12 +317,12 @@ fn settings(file: &Path) -> Result<Value, String> {
     serde_json::from_str(&text).map_err(|error| in_file(error.to_string()))
 }
 
-/// A path as the program means it.
-fn absolute(process: Option<&Process>, path: &str) -> PathBuf {
-    match process.and_then(|process| process.folder.as_ref()) {
-        Some(folder) => folder.join(path),
-        None => PathBuf::from(path),
-    }
+fn path(process: Option<&Process>, path: &str) -> PathBuf {
+    process.map_or_else(|| PathBuf::from(path), |process| process.path(path))
+}
+
+fn file_name(path: &str) -> &str {
+    path.rsplit(['/', '\\']).next().unwrap_or(path)
 }
 
 /// A text with something in it.

@@ -4,6 +4,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -16,35 +17,57 @@ const CARD: [&str; 4] = ["--gpu", "RTX 4090", "--headroom", "0"];
 /// Answers as a program answered, by path; all else is not found.
 struct Recorded {
     url: String,
+    asked: Arc<Mutex<Vec<String>>>,
 }
 
 impl Recorded {
     fn new(answers: Value) -> Self {
+        Self::with_key(answers, "")
+    }
+
+    /// One that answers who has the key.
+    fn with_key(answers: Value, key: &'static str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let paths = Arc::clone(&asked);
         // Ends with the tests.
         thread::spawn(move || {
             for stream in listener.incoming() {
-                let _ = answer(stream.unwrap(), &answers);
+                let _ = answer(stream.unwrap(), &answers, key, &paths);
             }
         });
-        Self { url }
+        Self { url, asked }
+    }
+
+    #[cfg(target_os = "linux")]
+    fn was_asked(&self, path: &str) -> bool {
+        self.asked.lock().unwrap().iter().any(|asked| asked == path)
     }
 }
 
-fn answer(stream: TcpStream, answers: &Value) -> std::io::Result<()> {
+fn answer(
+    stream: TcpStream,
+    answers: &Value,
+    key: &str,
+    paths: &Mutex<Vec<String>>,
+) -> std::io::Result<()> {
     let mut reader = BufReader::new(stream);
     let (mut first, mut line, mut length) = (String::new(), String::new(), 0);
+    let mut has_key = key.is_empty();
     reader.read_line(&mut first)?;
     while reader.read_line(&mut line)? > 2 {
         if let Some(value) = line.to_lowercase().strip_prefix("content-length:") {
             length = value.trim().parse().unwrap();
         }
+        has_key |= line.trim_end().ends_with(&format!("Bearer {key}"));
         line.clear();
     }
     std::io::copy(&mut reader.by_ref().take(length), &mut std::io::sink())?;
     let path = first.split(' ').nth(1).unwrap_or_default();
+    paths.lock().unwrap().push(path.to_owned());
     let (status, body) = match answers.get(path) {
+        _ if !has_key => ("401 Unauthorized", "{}".to_owned()),
         Some(body) => ("200 OK", body.to_string()),
         None => ("404 Not Found", "{}".to_owned()),
     };
@@ -155,11 +178,38 @@ fn a_server_in_a_container_says_its_settings_in_variables_and_what_is_not_heeded
     let server = Recorded::new(llama_server());
     let port = server.url.rsplit(':').next().unwrap();
     let environment = [("LLAMA_ARG_N_GPU_LAYERS", "1"), ("LLAMA_ARG_PORT", port)];
-    let process = Process::new("/app/llama-server", &["-ot", "exps=CPU"], &environment);
+    let process = Process::new("/app/llama-server", &[], &environment);
     let (verdict, _) = watched(&user, &[&["--watch", &process.id()], &CARD[..]].concat());
+    assert_eq!(causes(&verdict)[0], "runs_slower");
+    assert_eq!(verdict["evidence"]["model"]["running"]["n_gpu_layers"], 1);
+
+    // What no plan says is not held against one.
+    let process = Process::new("/app/llama-server", &["-ot", "exps=CPU"], &environment);
+    let (verdict, code) = watched(&user, &[&["--watch", &process.id()], &CARD[..]].concat());
+    assert_eq!((causes(&verdict), code), (vec![], 0), "{verdict}");
     let running = &verdict["evidence"]["model"]["running"];
-    assert_eq!(running["n_gpu_layers"], 1);
+    assert_eq!((&running["n_gpu_layers"], &running["predicted"]), (&Value::Null, &Value::Null));
     assert!(running["notes"][0].as_str().unwrap().contains("-ot"), "{running}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_server_is_asked_with_its_own_key_and_one_that_sleeps_is_not_woken() {
+    let user = User::new();
+    let mut answers = llama_server();
+    answers["/props"]["is_sleeping"] = true.into();
+    let server = Recorded::with_key(answers, "secret");
+    let port = server.url.rsplit(':').next().unwrap();
+    let arguments = ["-m", &demo(), "--port", port, "-ngl", "2", "--api-key", "secret"];
+    let _process = Process::new("llama-server", &arguments, &[]);
+    let (verdict, _) = watched(&user, &[&["--watch", &server.url], &CARD[..]].concat());
+    assert_eq!(verdict["evidence"]["model"]["running"]["n_gpu_layers"], 2, "{verdict}");
+    assert!(!server.was_asked("/slots"));
+
+    // One for several models places none.
+    let router = Recorded::new(json!({"/props": {
+        "role": "router", "model_path": "none", "default_generation_settings": {"n_ctx": 0}}}));
+    user.fails(&["doctor", "--watch", &router.url], 1, &["a server for each model"]);
 }
 
 #[test]
@@ -208,6 +258,16 @@ fn ollama_tells_how_much_is_on_gpus_and_where_its_file_is() {
         watched(&user, &[&["--watch", &Recorded::new(ollama(6_000_000)).url], &CARD[..]].concat());
     assert_eq!((causes(&verdict), code), (vec![], 0), "{verdict}");
 
+    // Another model takes room that is not told apart, an mmproj too.
+    let mut beside = ollama(0);
+    beside["/api/ps"]["models"].as_array_mut().unwrap().push(json!({"name": "b", "size": 1}));
+    beside["/api/show"]["modelfile"] = format!("FROM {0}\nFROM {0}\n", demo()).into();
+    let (verdict, _) =
+        watched(&user, &[&["--watch", &Recorded::new(beside).url], &CARD[..]].concat());
+    assert_eq!(causes(&verdict), [""; 0]);
+    let notes = verdict["evidence"]["model"]["running"]["notes"].to_string();
+    assert!(notes.contains("1 more of its models") && notes.contains("mmproj"), "{notes}");
+
     // Nothing is loaded: there is nothing to look at.
     let idle = Recorded::new(json!({"/api/ps": {"models": []}}));
     user.fails(&["doctor", "--watch", &idle.url], 1, &["no model is loaded now"]);
@@ -220,6 +280,7 @@ fn lm_studio_does_not_tell_its_file_which_is_then_asked_for() {
     let answers = [
         json!({"/api/v1/models": {"models": [
             {"type": "llm", "key": "other", "loaded_instances": []},
+            {"type": "embedding", "key": "e", "size_bytes": 9, "loaded_instances": [{"config": {"context_length": 1}}]},
             {"type": "llm", "key": "autoplace/demo", "loaded_instances": [{"id": "demo", "config": {
                 "context_length": 4096, "eval_batch_size": 512, "flash_attention": false,
                 "offload_kv_cache_to_gpu": false}}]},
@@ -263,7 +324,7 @@ fn koboldcpp_is_told_by_its_arguments_or_its_file_of_settings() {
     )
     .unwrap();
     for arguments in [
-        vec!["koboldcpp.py", "--port", port, "--gpulayers", "3", "--quantkv", "1", &demo],
+        vec!["koboldcpp.py", "--port", port, "--gpulayers=3", "--quantkv", "1", &demo],
         vec!["koboldcpp.py", "--port", port, "--config", settings.to_str().unwrap()],
     ] {
         let process = Process::new("koboldcpp", &arguments[1..], &[]);
@@ -284,7 +345,8 @@ fn what_is_no_such_program_is_refused_with_its_reason() {
     user.fails(&["doctor", "--watch", "https://example.com"], 2, &["process id", "address"]);
     let own = std::process::id().to_string();
     user.fails(&["doctor", "--watch", &own], 1, &[&own, "llama-server, ollama"]);
-    user.fails(&["doctor", "--watch", "http://127.0.0.1:1"], 1, &["http://127.0.0.1:1/props"]);
+    user.fails(&["doctor", "--watch", "http://a@127.0.0.1"], 2, &["process id", "address"]);
+    user.fails(&["doctor", "--watch", "http://127.0.0.1:1"], 1, &["http://127.0.0.1:1: /props"]);
     let other = Recorded::new(json!({"/props": {"a": 1}}));
     user.fails(&["doctor", "--watch", &other.url], 1, &["none of llama-server"]);
 }

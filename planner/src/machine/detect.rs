@@ -114,10 +114,11 @@ impl Detector {
         };
         let visibility = self.cuda_visibility.clone();
         let visibility = visibility.unwrap_or_else(CudaVisibility::from_environment);
+        let nvml_answers = !nvidia.gpus.is_empty();
         let mut hidden = Notes::default();
         visibility.apply(&mut nvidia.gpus, &mut hidden);
         let mut machine = build(nvidia.gpus, host);
-        self.look_around(&mut machine);
+        self.look_around(&mut machine, nvml_answers);
         // What was learned and measured with this build.
         if let (Some(cache), Some(build)) = (cache, &self.build) {
             for gpu in &mut machine.gpus {
@@ -134,12 +135,12 @@ impl Detector {
     }
 
     /// Adds what the system itself tells: of the machine, and of cards whose driver does not.
-    fn look_around(&self, machine: &mut Machine) {
+    fn look_around(&self, machine: &mut Machine, nvml_answers: bool) {
         let Some(root) = self.linux_root() else {
             return;
         };
         machine.wsl = Host::is_wsl(root);
-        unlisted::add(machine, &self.backends, Tree::new(root));
+        unlisted::add(machine, &self.backends, nvml_answers, Tree::new(root));
         let unused = machine.unused_gpus.iter_mut().map(|unused| &mut unused.gpu);
         for gpu in machine.gpus.iter_mut().chain(unused) {
             if let (GpuKind::Discrete, None, Some(id)) = (gpu.kind, gpu.pcie, gpu.pci_id) {

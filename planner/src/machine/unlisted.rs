@@ -6,7 +6,7 @@ use std::fs;
 
 use super::pci::PciId;
 use super::tree::{Notes, Tree};
-use super::{Gpu, Machine, UnusedGpu, UnusedReason, gib};
+use super::{Gpu, GpuKind, Machine, UnusedGpu, UnusedReason, gib};
 
 const NVIDIA: &str = "0x10de";
 const AMD: &str = "0x1002";
@@ -14,9 +14,14 @@ const AMD: &str = "0x1002";
 /// A processor's own graphics have less set aside, and nobody misses them.
 const LEAST_CARD: u64 = gib(4);
 
-/// Adds them to a machine that knows the others. `backends` are those of this build.
-pub(super) fn add(machine: &mut Machine, backends: &[String], tree: Tree<'_>) {
+/// What a virtual machine is given a card by, or what keeps it for one.
+const LENT: [&str; 2] = ["vfio-pci", "pci-stub"];
+
+/// Adds them to a machine that knows the others. `backends` are those of this build; a driver of NVIDIA's that answers
+/// for any card does for all.
+pub(super) fn add(machine: &mut Machine, backends: &[String], nvml_answers: bool, tree: Tree<'_>) {
     let known = machine.gpus.iter().chain(machine.unused_gpus.iter().map(|unused| &unused.gpu));
+    let known = known.filter(|gpu| gpu.kind != GpuKind::Remote);
     let known: BTreeSet<Option<PciId>> = known.map(|gpu| gpu.pci_id).collect();
     // One without an address may be any of them.
     if known.contains(&None) {
@@ -28,11 +33,16 @@ pub(super) fn add(machine: &mut Machine, backends: &[String], tree: Tree<'_>) {
     let ids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     // In an order that is the same each time.
     let ids: BTreeSet<PciId> = ids.filter(|&id| !known.contains(&Some(id))).collect();
-    let cards = ids.into_iter().filter_map(|id| card(tree, backends, id));
+    let cards = ids.into_iter().filter_map(|id| card(tree, backends, nvml_answers, id));
     machine.unused_gpus.extend(cards);
 }
 
-fn card(tree: Tree<'_>, backends: &[String], id: PciId) -> Option<UnusedGpu> {
+fn card(tree: Tree<'_>, backends: &[String], nvml_answers: bool, id: PciId) -> Option<UnusedGpu> {
+    let driver = fs::read_link(tree.locate(&format!("/sys/bus/pci/devices/{id}/driver"))).ok();
+    let driver = driver.as_ref().and_then(|link| link.file_name()?.to_str());
+    if driver.is_some_and(|driver| LENT.contains(&driver)) {
+        return None;
+    }
     let mut notes = Notes::default();
     let mut read = |file: &str| {
         let text = tree.read(&format!("/sys/bus/pci/devices/{id}/{file}"), &mut notes)?;
@@ -49,7 +59,7 @@ fn card(tree: Tree<'_>, backends: &[String], id: PciId) -> Option<UnusedGpu> {
         gpu
     };
     let (gpu, reason) = match vendor.as_str() {
-        NVIDIA => {
+        NVIDIA if !nvml_answers => {
             let library = "libnvidia-ml.so.1".to_owned();
             (named("NVIDIA"), UnusedReason::NoDriver { library })
         }

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::slice;
 
 use crate::folder::Fake;
 use crate::shapes::{LLAMA_8B, LLAMA_70B, Shape};
@@ -105,6 +106,14 @@ fn a_card_whose_driver_does_not_answer_is_told_apart_from_none() {
     for device in [listed.clone().device_id("0000:03:00.0"), listed] {
         assert_eq!(fake.detector().detect_with(&[device]).unused_gpus, []);
     }
+    // One that another computer has does not stand for it; one that a virtual machine has is not this one's.
+    let remote = GgmlDevice::new("RPC0", "RPC", GgmlKind::Gpu).memory(gib(16), gib(15));
+    let unused =
+        |fake: &Fake| fake.detector().detect_with(slice::from_ref(&remote)).unused_gpus.len();
+    assert_eq!(unused(&fake), 1);
+    let driver = fake.path("/sys/bus/pci/devices/0000:03:00.0/driver");
+    symlink("../../../bus/pci/drivers/vfio-pci", driver).unwrap();
+    assert_eq!(unused(&fake), 0);
 }
 
 #[test]
