@@ -28,6 +28,7 @@ mod source;
 mod templates;
 mod test;
 mod tree;
+mod vulkan;
 mod workspace;
 
 use std::process::ExitCode;
@@ -51,10 +52,10 @@ fn run(arguments: &[String]) -> Result<()> {
         print!("{}", help());
         return Ok(());
     };
-    let workspace = Workspace::find()?;
+    let mut workspace = Workspace::find()?;
     match verb.as_str() {
         "demo" => demo::demo(&workspace, rest),
-        "test" => test::test(&workspace, rest),
+        "test" => test::test(&mut workspace, rest),
         "attack" => attack::attack(&workspace, rest),
         "conformance" => match rest {
             [] => conformance::conformance(&workspace),
@@ -90,6 +91,7 @@ fn run(arguments: &[String]) -> Result<()> {
         "semver" => bail!("usage: cargo xtask semver"),
         "soak" => soak::soak(&workspace, rest),
         "templates" => templates::templates(&workspace, rest),
+        "vulkan" => vulkan::vulkan(&mut workspace, rest),
         "help" | "--help" | "-h" => {
             print!("{}", help());
             Ok(())
@@ -119,6 +121,7 @@ cargo xtask semver                  compares the libraries' interfaces with thos
 cargo xtask soak [TOKENS]           a million tokens, and whether memory, open files or threads grow (Linux)
 cargo xtask templates DIR           renders the chat templates of a folder here and in Hugging Face's transformers, and compares
 cargo xtask templates --fixtures    writes what transformers makes of the tests' own templates
+cargo xtask vulkan [CHECK...]       the checks of a card on Mesa's software driver (Debian and Ubuntu; compiles ggml's shaders)
 cargo xtask help                    this text
 
 steps of test:

@@ -223,7 +223,7 @@ fn cargo(workspace: &Workspace, verb: &str, check: &Path) -> Result<Command> {
     tree::write(&check.join("Cargo.toml"), manifest.as_bytes())?;
     // The versions that were tested, less what these crates do not use.
     fs::copy(workspace.root.join("Cargo.lock"), check.join("Cargo.lock"))?;
-    let mut command = workspace.cargo(&[verb, "--workspace", "--lib", "--bins"]);
+    let mut command = workspace.compile(verb, &["--workspace", "--lib", "--bins"]);
     command.arg("--manifest-path").arg(check.join("Cargo.toml"));
     command.arg("--target-dir").arg(check.join("target"));
     Ok(command)

@@ -76,6 +76,24 @@ pub(crate) fn libclang() -> Result<()> {
     )
 }
 
+/// ggml's shader compiler, the loader and Mesa's software driver.
+pub(crate) fn vulkan() -> Result<()> {
+    let lies = |path: &str| Path::new(path).exists();
+    let mut missing = Vec::new();
+    if !succeeds("glslc", &["--version"]) {
+        missing.push(Missing { what: "glslc", package: "glslc" });
+    }
+    if !lies("/usr/share/vulkan/icd.d/lvp_icd.x86_64.json")
+        && !lies("/usr/share/vulkan/icd.d/lvp_icd.json")
+    {
+        missing.push(Missing { what: "Mesa's Vulkan driver", package: "mesa-vulkan-drivers" });
+    }
+    if !lies("/usr/lib/x86_64-linux-gnu/libvulkan.so.1") {
+        missing.push(Missing { what: "the Vulkan loader", package: "libvulkan1" });
+    }
+    install(&missing, "Install it: `apt install glslc mesa-vulkan-drivers libvulkan1`.")
+}
+
 /// A Python that can make environments.
 pub(crate) fn python() -> Result<&'static str> {
     // Debian's own has the module `venv`, but not what that needs.

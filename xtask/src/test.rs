@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::workspace::{Workspace, output, run};
-use crate::{bindings, package, promises, python, semver, setup, size};
+use crate::{bindings, package, promises, python, semver, setup, size, vulkan};
 
 /// One named part of the test.
 pub(crate) struct Step {
@@ -36,13 +36,8 @@ pub(crate) const STEPS: &[Step] = &[
         name: "lint",
         what: "clippy over everything, warnings denied (compiles llama.cpp, if nothing has before)",
         run: |workspace| {
-            run(&mut workspace.cargo(&[
-                "clippy",
-                "--workspace",
-                "--all-targets",
-                "--",
-                "-Dwarnings",
-            ]))
+            let lint = ["--workspace", "--all-targets", "--", "-Dwarnings"];
+            run(&mut workspace.compile("clippy", &lint))
         },
     },
     // Not `--all-targets`: that makes test harnesses of the examples, whose own tests want the programs.
@@ -66,7 +61,7 @@ pub(crate) const STEPS: &[Step] = &[
         what: "the documentation builds without a warning",
         run: |workspace| {
             run(workspace
-                .cargo(&["doc", "--workspace", "--no-deps"])
+                .compile("doc", &["--workspace", "--no-deps"])
                 .env("RUSTDOCFLAGS", "-Dwarnings"))
         },
     },
@@ -87,8 +82,8 @@ pub(crate) const STEPS: &[Step] = &[
     },
 ];
 
-/// Runs all steps, or the named ones. The first failure ends it.
-pub(crate) fn test(workspace: &Workspace, names: &[String]) -> Result<()> {
+/// Runs all steps, or the named ones. The first failure ends it. All steps meet a driver too, where one can be had.
+pub(crate) fn test(workspace: &mut Workspace, names: &[String]) -> Result<()> {
     for name in names {
         ensure!(
             STEPS.iter().any(|step| step.name == name),
@@ -107,6 +102,13 @@ pub(crate) fn test(workspace: &Workspace, names: &[String]) -> Result<()> {
     }
     if steps.iter().any(|step| step.name == "openai") {
         setup::python()?;
+    }
+
+    if names.is_empty() {
+        match vulkan::sdk(workspace) {
+            Ok(sdk) => workspace.vulkan = Some(sdk),
+            Err(error) => eprintln!("setup: without Vulkan and its tests: {error:#}"),
+        }
     }
 
     let begin = Instant::now();
@@ -132,15 +134,14 @@ const RANDOM_CASES: (&str, &str) = ("PROPTEST_RNG_SEED", "20261121");
 fn openai(workspace: &Workspace) -> Result<()> {
     let python = python::environment(workspace, "openai/tests/client/requirements.txt")?;
     // A test that is named does not have the examples built.
-    run(&mut workspace.cargo(&["build", "--workspace", "--examples"]))?;
-    let mut cargo = workspace.cargo(&["test", "--workspace"]);
+    run(&mut workspace.compile("build", &["--workspace", "--examples"]))?;
+    let mut cargo = workspace.compile("test", &["--workspace"]);
     cargo.args(["--test=openai", "--", "--ignored", "serve_client::"]);
     run(cargo.env("AUTOPLACE_PYTHON", python))
 }
 
 fn tests(workspace: &Workspace, selection: &[&str]) -> Result<()> {
-    let mut cargo = workspace.cargo(&["test"]);
-    cargo.args(selection);
+    let mut cargo = workspace.compile("test", selection);
     let (name, seed) = RANDOM_CASES;
     if std::env::var_os(name).is_none() {
         cargo.env(name, seed);

@@ -12,6 +12,8 @@ pub(crate) struct Workspace {
     pub(crate) root: PathBuf,
     /// Cargo's target folder.
     pub(crate) target: PathBuf,
+    /// Vulkan's headers and loader, where they are compiled with.
+    pub(crate) vulkan: Option<PathBuf>,
 }
 
 impl Workspace {
@@ -24,13 +26,26 @@ impl Workspace {
             Some(dir) => std::path::absolute(dir)?,
             None => root.join("target"),
         };
-        Ok(Self { root, target })
+        Ok(Self { root, target, vulkan: None })
     }
 
     /// Cargo in the root folder; the cargo that runs this program.
     pub(crate) fn cargo(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         command.current_dir(&self.root).args(arguments);
+        if let Some(sdk) = &self.vulkan {
+            command.env("VULKAN_SDK", sdk).env("CMAKE_PREFIX_PATH", sdk);
+        }
+        command
+    }
+
+    /// Cargo with a verb that compiles llama.cpp, always with the same features of it.
+    pub(crate) fn compile(&self, verb: &str, arguments: &[&str]) -> Command {
+        let mut command = self.cargo(&[verb]);
+        if self.vulkan.is_some() {
+            command.arg("--features=autoplace/vulkan");
+        }
+        command.args(arguments);
         command
     }
 

@@ -76,3 +76,5 @@ mod sentinel_replace;
 mod simulated_gpu;
 mod speculative_memory;
 mod tensor_types;
+#[cfg(feature = "vulkan")]
+mod vulkan;

@@ -21,18 +21,24 @@ macro_rules! own_process {
 
 /// Whether the test that calls this has run now, in another process. It fails here if it failed there.
 pub(crate) fn ran() -> bool {
+    ran_with(&[])
+}
+
+/// The same, with these variables set there.
+pub(crate) fn ran_with(environment: &[(&str, &str)]) -> bool {
     if env::var_os(CHILD).is_some() {
         return false;
     }
     let thread = thread::current();
     let name = thread.name().expect("tests run in threads of their names");
-    if name == "main" {
+    if name == "main" && environment.is_empty() {
         // `--test-threads=1`: no other test runs meanwhile.
         return false;
     }
     let output = Command::new(env::current_exe().unwrap())
         .args([name, "--exact", "--include-ignored", "--nocapture"])
         .env(CHILD, name)
+        .envs(environment.iter().copied())
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stdout);

@@ -1,0 +1,86 @@
+//! `vulkan`: a driver where there is no card: Vulkan on Mesa's software device, for tests and the GPU check.
+//!
+//! In: ggml-vulkan's shader compiler (`glslc`), Mesa's driver, and headers of Vulkan 1.4, which are newer than many
+//! systems'. Out: a folder with the headers; `gpu-check` on the device, its results below `target/vulkan/results`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Result, bail, ensure};
+
+use crate::setup;
+use crate::workspace::{Workspace, output, run};
+
+/// Debian 13's, which need nothing of the system that they are unpacked on: path in the archive, and SHA-256.
+const HEADERS: [(&str, &str); 2] = [
+    (
+        "pool/main/v/vulkan-loader/libvulkan-dev_1.4.309.0-1_amd64.deb",
+        "8d329d465e16168afff58b1bd0dd6db46aac2cc3f56054a481b25a04e90b345a",
+    ),
+    (
+        "pool/main/s/spirv-headers/spirv-headers_1.6.1+1.4.309.0-1_all.deb",
+        "dc18db866d63680351c40ac6b6bece34cb52da64a7799ce1cc4f16f6bff4d064",
+    ),
+];
+
+/// Where Debian's loader lies.
+const LOADER: &str = "/usr/lib/x86_64-linux-gnu/libvulkan.so.1";
+
+/// ggml leaves a device that computes on the CPU out unless it is named.
+const DEVICE: (&str, &str) = ("GGML_VK_VISIBLE_DEVICES", "0");
+
+/// The GPU check, however long it takes.
+pub(crate) fn vulkan(workspace: &mut Workspace, checks: &[String]) -> Result<()> {
+    setup::native()?;
+    workspace.vulkan = Some(sdk(workspace)?);
+    let build = ["--release", "--locked", "--bin=gpu-check", "--package=autoplace-gpu-check"];
+    run(&mut workspace.compile("build", &build))?;
+    let results = workspace.target.join("vulkan/results");
+    let mut check = Command::new(workspace.target.join("release/gpu-check"));
+    check.args(["--small", "--minutes=0", "--cases=4"]);
+    check.arg("--model=examples/model/autoplace-demo-q8_0.gguf");
+    check.arg("--out").arg(results).args(checks).env(DEVICE.0, DEVICE.1);
+    run(check.current_dir(&workspace.root))
+}
+
+/// Brings the driver, and the headers in a folder of their own, as Vulkan's kit for developers has them.
+pub(crate) fn sdk(workspace: &Workspace) -> Result<PathBuf> {
+    ensure!(
+        cfg!(all(target_os = "linux", target_arch = "x86_64")),
+        "Vulkan's driver and headers are taken from Debian's packages for x86-64"
+    );
+    setup::vulkan()?;
+    let folder = workspace.target.join("vulkan");
+    let sdk = folder.join("sdk/usr");
+    let loader = sdk.join("lib/libvulkan.so");
+    if loader.exists() {
+        return Ok(sdk);
+    }
+    fs::create_dir_all(&folder)?;
+    let listed = ["indextargets", "--format", "$(REPO_URI)"];
+    let archives = output(Command::new("apt-get").args(listed))?;
+    for (path, hash) in HEADERS {
+        fetch(&archives, path, hash, &folder)?;
+    }
+    #[cfg(unix)]
+    std::os::unix::fs::symlink(LOADER, &loader)?;
+    Ok(sdk)
+}
+
+/// Unpacks a package from the first of apt's archives that has it.
+fn fetch(archives: &str, path: &str, hash: &str, folder: &Path) -> Result<()> {
+    let package = folder.join(path.rsplit('/').next().unwrap_or(path));
+    let mut archives = archives.lines().filter(|line| !line.contains("security"));
+    let fetched = archives.any(|archive| {
+        let mut fetch = Command::new("/usr/lib/apt/apt-helper");
+        fetch.arg("download-file").arg(format!("{archive}{path}"));
+        run(fetch.arg(&package).arg(format!("SHA256:{hash}"))).is_ok()
+    });
+    if !fetched {
+        bail!(
+            "{path} is in no archive that apt knows: pin what Debian 13 has now (xtask/src/vulkan.rs)"
+        );
+    }
+    run(Command::new("dpkg").arg("-x").arg(&package).arg(folder.join("sdk")))
+}
