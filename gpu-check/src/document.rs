@@ -47,7 +47,7 @@ pub(crate) fn document(root: &Path) -> Result<String> {
     let mut real = 0;
     for folder in folders.iter().rev() {
         let results = Results::read(folder)?;
-        real += usize::from(results.machine["simulated"] == false);
+        real += usize::from(results.is_of_a_card());
         results.write(&mut text)?;
     }
     if real == 0 {
@@ -87,17 +87,37 @@ impl Results {
         self.write_ballast(text)
     }
 
+    fn gpus(&self) -> impl Iterator<Item = &str> {
+        let gpus = self.machine["machine"]["gpus"].as_array().into_iter().flatten();
+        gpus.filter_map(|gpu| gpu["name"].as_str())
+    }
+
+    /// Neither a simulation nor Mesa's driver that computes on the processor.
+    fn is_of_a_card(&self) -> bool {
+        self.machine["simulated"] == false && !self.gpus().any(|gpu| gpu.contains("llvmpipe"))
+    }
+
     /// The machine, in lines.
     fn described(&self) -> Vec<String> {
         let machine = &self.machine;
         let host = &machine["machine"]["host"];
         let mut lines = Vec::new();
+        let says_nothing = "as the host does, so that speeds say nothing of a card";
         match machine["nvidia"].as_str() {
-            // Its first line names the columns.
-            Some(said) if machine["simulated"] == false => {
-                lines.extend(said.lines().skip(1).map(str::to_owned));
+            _ if machine["simulated"] != false => {
+                lines.push(format!(
+                    "simulated cards, by CUDA's rules of allocation; they compute {says_nothing}"
+                ));
             }
-            _ => lines.push("simulated cards, by CUDA's rules of allocation; they compute as the host does, so that speeds say nothing of a card".to_owned()),
+            // Its first line names the columns.
+            Some(said) => lines.extend(said.lines().skip(1).map(str::to_owned)),
+            None if self.is_of_a_card() => lines.extend(self.gpus().map(str::to_owned)),
+            None => {
+                let gpus = self.gpus().map(|gpu| {
+                    format!("{gpu}: a driver without a card, which computes {says_nothing}")
+                });
+                lines.extend(gpus);
+            }
         }
         let cpu = host["cpu"].as_str().unwrap_or("a CPU without a name");
         let gib = host["total"].as_u64().unwrap_or(0) >> 30;

@@ -45,14 +45,14 @@ pub(crate) fn write(workspace: &Workspace) -> Result<()> {
 fn regenerate(workspace: &Workspace) -> Result<Vec<String>> {
     setup::native()?;
     setup::libclang()?;
+    // Those of the steps before, so that their native build is found.
+    let features = match workspace.vulkan {
+        Some(_) => "--features=bindgen,vulkan",
+        None => "--features=bindgen",
+    };
     // Bindings that lack what the crate already uses do not compile; the build script has written the new ones by then.
     let checked = workspace
-        .cargo(&[
-            "check",
-            "--package=autoplace-llama-sys",
-            "--features=bindgen",
-            "--message-format=json",
-        ])
+        .cargo(&["check", "--package=autoplace-llama-sys", features, "--message-format=json"])
         .stderr(Stdio::inherit())
         .output()
         .context("cannot start cargo")?;

@@ -132,7 +132,9 @@ impl Found {
             };
             let told = processes.iter().filter_map(|process| process.bytes);
             let told = told.fold(DRIVERS_OWN, u64::saturating_add);
-            all_tell &= told >= gpu.total.saturating_sub(gpu.free);
+            // In a container a driver may tell the ids that processes have outside, and no names.
+            all_tell &= told >= gpu.total.saturating_sub(gpu.free)
+                && processes.iter().all(|process| process.name.is_some());
             let own = processes.extract_if(.., |process| self.pids.contains(&process.pid));
             let bytes = own.filter_map(|process| process.bytes).fold(0, u64::saturating_add);
             gpu.free = gpu.free.saturating_add(bytes).min(gpu.total);
