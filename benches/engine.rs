@@ -26,11 +26,7 @@ fn main() {
         let mut request = Request::new().n_seq_max(SEQUENCES).n_ctx(SEQUENCES * 512);
         // The same text in every shape of batch, so that both generate as many tokens.
         request.params.flash_attn = FlashAttention::Off;
-        let model = Model::builder(&path)
-            .request(request)
-            .n_threads(threads)
-            .load()
-            .expect("the model loads");
+        let model = Model::builder(&path).request(request).n_threads(threads).load().expect("the model loads");
         let placement = model.placement();
         let engine = Engine::new(&model).expect("the context is free");
         let planned = &placement.context;
@@ -43,8 +39,7 @@ fn main() {
             params.kv_unified = planned.kv_unified;
             params.flash_attn_type = raw::LLAMA_FLASH_ATTN_TYPE_DISABLED;
         });
-        let Paired { rounds, first, second, speed_ratio, .. } =
-            paired(&mut plain, |_| ours(&model, &engine), generate);
+        let Paired { rounds, first, second, speed_ratio, .. } = paired(&mut plain, |_| ours(&model, &engine), generate);
         println!(
             "{SEQUENCES} texts, {threads} thread(s), {rounds} rounds of up to {TOKENS} tokens each: engine {first:.2} us/token, \
              plain llama.cpp {second:.2} us/token; throughput ratio {speed_ratio:.4} (median of pairs)"
@@ -56,8 +51,7 @@ fn ours(model: &Model, engine: &Engine) -> Run {
     let started = Instant::now();
     let answers: Vec<_> = (0..SEQUENCES)
         .map(|sequence| {
-            let generate =
-                model.generate(PROMPT).cache_prompt(false).seed(SEED + sequence).max_tokens(TOKENS);
+            let generate = model.generate(PROMPT).cache_prompt(false).seed(SEED + sequence).max_tokens(TOKENS);
             engine.submit(generate).expect("the prompt fits")
         })
         .collect();
@@ -95,13 +89,7 @@ fn generate(plain: &mut Plain) -> Run {
                 for (position, token) in (0..).zip(&tokens) {
                     add(&mut batch, *token, position, seq, position + 1 == count);
                 }
-                Text {
-                    seq,
-                    chain: chain(SEED + sequence),
-                    position: count,
-                    generated: 0,
-                    output: batch.n_tokens - 1,
-                }
+                Text { seq, chain: chain(SEED + sequence), position: count, generated: 0, output: batch.n_tokens - 1 }
             })
             .collect();
         let mut buffer = [0u8; 256];
@@ -115,8 +103,7 @@ fn generate(plain: &mut Plain) -> Run {
                 let mut goes_on = !raw::llama_vocab_is_eog(vocab, token);
                 if goes_on {
                     let into = buffer.as_mut_ptr().cast();
-                    let length =
-                        raw::llama_token_to_piece(vocab, token, into, 256, 0, false) as usize;
+                    let length = raw::llama_token_to_piece(vocab, token, into, 256, 0, false) as usize;
                     text.extend_from_slice(&buffer[..length]);
                     it.generated += 1;
                     generated += 1;

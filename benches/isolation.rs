@@ -33,8 +33,7 @@ fn main() {
 /// From the question to the last piece, the prompt included, and the tokens generated.
 fn generate(model: &Model) -> Run {
     let started = Instant::now();
-    let mut stream =
-        model.generate(PROMPT).seed(SEED).max_tokens(TOKENS).stream().expect("the prompt fits");
+    let mut stream = model.generate(PROMPT).seed(SEED).max_tokens(TOKENS).stream().expect("the prompt fits");
     let mut bytes = 0;
     for piece in &mut stream {
         bytes += piece.expect("the model generates").len();

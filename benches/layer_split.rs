@@ -16,14 +16,12 @@ use autoplace::plan::GpuLayers;
 use autoplace::{Model, load};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 
-const DEMO_MODEL: &str =
-    concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
+const DEMO_MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
 /// Tokens of one generation, at a depth that stays the same over the whole curve.
 const TOKENS: usize = 64;
 
 fn layer_split(c: &mut Criterion) {
-    let path =
-        std::env::var_os("AUTOPLACE_BENCH_MODEL").map_or_else(|| DEMO_MODEL.into(), PathBuf::from);
+    let path = std::env::var_os("AUTOPLACE_BENCH_MODEL").map_or_else(|| DEMO_MODEL.into(), PathBuf::from);
     let machine = load::detect().expect("the native code runs here");
 
     let host_alone = Machine::new(machine.host.clone());
@@ -46,10 +44,7 @@ fn measure(
     group.throughput(Throughput::Elements(1)).sample_size(10);
     let mut layers = 0;
     for n in splits {
-        let loaded = Model::builder(path)
-            .machine(machine.clone())
-            .n_gpu_layers(GpuLayers::Exactly(n))
-            .load();
+        let loaded = Model::builder(path).machine(machine.clone()).n_gpu_layers(GpuLayers::Exactly(n)).load();
         let model = match loaded {
             Ok(model) => model,
             Err(error) => {
@@ -72,8 +67,7 @@ fn generate(model: &Model, tokens: u64) -> Duration {
     while done < tokens {
         // Another seed each time: a text that happens to end early must not end the measurement.
         let generate = model.generate("And it came to pass").max_tokens(TOKENS).seed(done as u32);
-        let (_, stats) =
-            generate.stream().and_then(TokenStream::into_text).expect("the model generates");
+        let (_, stats) = generate.stream().and_then(TokenStream::into_text).expect("the model generates");
         done += stats.generated_tokens.saturating_sub(1) as u64;
         time += stats.generation_time;
     }

@@ -23,9 +23,7 @@ fn main() {
     let written = native_support::tiny_llama().write_sparse(&smallest);
     written.expect("the folder takes a file");
     let smallest = smallest.to_str().expect("a plain path");
-    for (name, path, threads) in
-        [("demo", &*model_path(), 1), ("demo", &*model_path(), 2), ("smallest", smallest, 1)]
-    {
+    for (name, path, threads) in [("demo", &*model_path(), 1), ("demo", &*model_path(), 2), ("smallest", smallest, 1)] {
         let model = Model::builder(path).n_threads(threads).load().expect("the model loads");
         let placement = model.placement();
         let mut plain = Plain::load(path, placement.n_gpu_layers, threads, |params| {
@@ -43,8 +41,7 @@ fn main() {
 }
 
 fn ours(model: &Model) -> Run {
-    let mut stream =
-        model.generate(PROMPT).seed(SEED).max_tokens(TOKENS).stream().expect("the prompt fits");
+    let mut stream = model.generate(PROMPT).seed(SEED).max_tokens(TOKENS).stream().expect("the prompt fits");
     let mut bytes = stream.next().expect("a first token").expect("it is computed").len();
     let already = stream.statistics().generated_tokens;
     let started = Instant::now();
@@ -76,8 +73,7 @@ fn generate(plain: &mut Plain) -> Run {
             if raw::llama_vocab_is_eog(vocab, token) {
                 break;
             }
-            bytes +=
-                raw::llama_token_to_piece(vocab, token, buffer.as_mut_ptr().cast(), 256, 0, false);
+            bytes += raw::llama_token_to_piece(vocab, token, buffer.as_mut_ptr().cast(), 256, 0, false);
             if generated == 0 {
                 started = Instant::now();
             }

@@ -33,15 +33,8 @@ use synthetic::dims::{self, Dims, Mixture};
 use synthetic::{SMALL, Sketch};
 
 /// Every head has keys of its own: the attention of phi-3-mini (3.8B).
-const PHI3_MINI: Dims = Dims {
-    n_layer: 32,
-    n_embd: 3072,
-    n_ff: 8192,
-    n_head: 32,
-    n_head_kv: 32,
-    head_dim: 96,
-    n_vocab: 32064,
-};
+const PHI3_MINI: Dims =
+    Dims { n_layer: 32, n_embd: 3072, n_ff: 8192, n_head: 32, n_head_kv: 32, head_dim: 96, n_vocab: 32064 };
 
 /// Blocks of each model: as many as a deep context takes minutes with, and not hours.
 const BLOCKS: u64 = 4;
@@ -82,15 +75,7 @@ fn main() {
 fn sketches(is_measured: bool) -> [Sketch; 3] {
     let width = |dims: Dims| match is_measured {
         true => Dims { n_layer: BLOCKS, ..dims },
-        false => Dims {
-            n_layer: 2,
-            n_embd: 512,
-            n_ff: 1024,
-            n_vocab: 512,
-            head_dim: 64,
-            n_head: 8,
-            ..SMALL
-        },
+        false => Dims { n_layer: 2, n_embd: 512, n_ff: 1024, n_vocab: 512, head_dim: 64, n_head: 8, ..SMALL },
     };
     let Mixture { dims, experts } = dims::QWEN3_30B_A3B;
     let mut mixture = Sketch::new("qwen3moe", "30B-A3B", width(dims));
@@ -105,11 +90,7 @@ fn sketches(is_measured: bool) -> [Sketch; 3] {
         finish(&mut sketch, |block| block);
         sketch
     };
-    [
-        dense("3.8B, a key for each head", PHI3_MINI),
-        dense("8B, a key for four heads", dims::LLAMA_8B),
-        mixture,
-    ]
+    [dense("3.8B, a key for each head", PHI3_MINI), dense("8B, a key for four heads", dims::LLAMA_8B), mixture]
 }
 
 /// As `llama-quantize` makes `Q4_K_M`.
@@ -217,8 +198,7 @@ impl Plain {
 
     /// Seconds to compute so many further tokens.
     fn decode(&mut self, n_tokens: u32) -> f64 {
-        let mut tokens: Vec<i32> =
-            (0..n_tokens).map(|n| ((self.tokens + n) * 31 % 500) as i32).collect();
+        let mut tokens: Vec<i32> = (0..n_tokens).map(|n| ((self.tokens + n) * 31 % 500) as i32).collect();
         let begin = Instant::now();
         // SAFETY: the context lives and has room; the tokens are of its vocabulary, and live through the call.
         unsafe {

@@ -26,20 +26,12 @@ use autoplace::Model;
 use autoplace::gguf::TensorType;
 use synthetic::{Dims, Sketch};
 
-const DEMO: &str =
-    concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
+const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
 /// What tells a process that it is one of the ways, or another program.
 const ROLE: &str = "AUTOPLACE_BENCH_ROLE";
 /// Llama 3.2 3B's width; as many blocks as make 2 GiB of Q8_0, which the CPU does not repack when it is loaded.
-const WIDE: Dims = Dims {
-    n_layer: 18,
-    n_embd: 3072,
-    n_ff: 8192,
-    n_head: 24,
-    n_head_kv: 8,
-    head_dim: 128,
-    n_vocab: 32000,
-};
+const WIDE: Dims =
+    Dims { n_layer: 18, n_embd: 3072, n_ff: 8192, n_head: 24, n_head_kv: 8, head_dim: 128, n_vocab: 32000 };
 /// Tokens of one text at most.
 const TOKENS: usize = 200;
 
@@ -132,8 +124,7 @@ impl Way {
         let mut process = start(threads, passive, Some(model));
         let to = process.0.stdin.take().expect("piped");
         let from = BufReader::new(process.0.stdout.take().expect("piped"));
-        let mut way =
-            Self { name, _process: process, to, from, speeds: Vec::new(), threads: String::new() };
+        let mut way = Self { name, _process: process, to, from, speeds: Vec::new(), threads: String::new() };
         assert_eq!(way.line(), "loaded");
         way
     }

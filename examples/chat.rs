@@ -97,12 +97,7 @@ fn run(args: Args) -> anyhow::Result<()> {
 }
 
 /// Prints an answer as it comes, with what is thought before it in grey.
-fn answer(
-    chat: &mut Chat,
-    said: &str,
-    answering: &Answering,
-    stopped: &AtomicBool,
-) -> anyhow::Result<()> {
+fn answer(chat: &mut Chat, said: &str, answering: &Answering, stopped: &AtomicBool) -> anyhow::Result<()> {
     let running = |answer| *answering.lock().unwrap_or_else(PoisonError::into_inner) = answer;
     let mut stream = chat.say(said)?;
     running(Some(stream.abort_handle()));

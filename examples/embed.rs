@@ -87,12 +87,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 /// The nearest first.
-fn print_ranked(
-    embedder: &mut Embedder,
-    query: &str,
-    texts: &[String],
-    rerank: bool,
-) -> anyhow::Result<()> {
+fn print_ranked(embedder: &mut Embedder, query: &str, texts: &[String], rerank: bool) -> anyhow::Result<()> {
     let scores = if rerank {
         embedder.rerank(query, texts)?
     } else {

@@ -121,10 +121,7 @@ fn run(args: Args, interrupted: &Arc<AtomicBool>) -> anyhow::Result<()> {
 
 /// Shows itself on a terminal only, and leaves no trace.
 fn progress_bar() -> ProgressBar {
-    let bar =
-        if std::io::stderr().is_terminal() { ProgressBar::new(100) } else { ProgressBar::hidden() };
-    bar.with_style(
-        ProgressStyle::with_template("loading {bar:40} {pos}%").expect("a valid template"),
-    )
-    .with_finish(indicatif::ProgressFinish::AndClear)
+    let bar = if std::io::stderr().is_terminal() { ProgressBar::new(100) } else { ProgressBar::hidden() };
+    bar.with_style(ProgressStyle::with_template("loading {bar:40} {pos}%").expect("a valid template"))
+        .with_finish(indicatif::ProgressFinish::AndClear)
 }

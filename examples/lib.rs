@@ -36,7 +36,6 @@ pub fn read_template(name: &str) -> anyhow::Result<ChatTemplate> {
     if FAMILIES.contains(&name) {
         return Ok(ChatTemplate::family(name)?);
     }
-    let source = std::fs::read_to_string(name)
-        .with_context(|| format!("cannot read the template {name}"))?;
+    let source = std::fs::read_to_string(name).with_context(|| format!("cannot read the template {name}"))?;
     Ok(ChatTemplate::new(&source, <_>::default())?)
 }

@@ -39,11 +39,7 @@ struct Target {
 impl Target {
     fn from_cargo() -> Self {
         let var = |name: &str| std::env::var(name).unwrap_or_default();
-        Self {
-            os: var("CARGO_CFG_TARGET_OS"),
-            arch: var("CARGO_CFG_TARGET_ARCH"),
-            env: var("CARGO_CFG_TARGET_ENV"),
-        }
+        Self { os: var("CARGO_CFG_TARGET_OS"), arch: var("CARGO_CFG_TARGET_ARCH"), env: var("CARGO_CFG_TARGET_ENV") }
     }
 
     /// True when what is built runs on the machine that builds it.

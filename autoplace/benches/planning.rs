@@ -73,12 +73,7 @@ fn arithmetic(criterion: &mut Criterion) {
 /// A whole plan that llama.cpp confirms: what `autoplace plan` does.
 fn probed(criterion: &mut Criterion) {
     let folder = tempfile::tempdir().unwrap();
-    let card = SimGpu::builder("RTX 4090")
-        .total(gib(24))
-        .rules(Rules::Cuda)
-        .backend("CUDA")
-        .register()
-        .unwrap();
+    let card = SimGpu::builder("RTX 4090").total(gib(24)).rules(Rules::Cuda).backend("CUDA").register().unwrap();
     let mut machine = machine();
     machine.gpus[0].device = Some(card.device().name());
     let mut group = criterion.benchmark_group("plan with probe");

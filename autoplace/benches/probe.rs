@@ -85,11 +85,7 @@ fn whole(path: &Path, card: &SimGpu) {
             ..ModelParams::default()
         },
     );
-    let params = llama_sys::ContextParams {
-        n_ctx: 4096,
-        n_outputs_max: 1,
-        ..llama_sys::ContextParams::default()
-    };
+    let params = llama_sys::ContextParams { n_ctx: 4096, n_outputs_max: 1, ..llama_sys::ContextParams::default() };
     let context = Context::new(&model.unwrap(), params).unwrap();
     black_box(context.memory_breakdown().unwrap());
 }

@@ -64,10 +64,7 @@ impl Error {
             return ["Gguf", "Profile", "Adapter", "Mtp", "Saved"].contains(&kind.as_str());
         }
         use llama_sys::Error::{AdapterLoad, ModelLoad, Unreadable};
-        let refused = matches!(
-            self.native(),
-            Some(Unreadable { .. } | ModelLoad { .. } | AdapterLoad { .. })
-        );
+        let refused = matches!(self.native(), Some(Unreadable { .. } | ModelLoad { .. } | AdapterLoad { .. }));
         refused && !self.is_out_of_memory()
     }
 
@@ -100,16 +97,14 @@ impl Error {
     fn load(&self) -> Option<&load::Error> {
         match self {
             Self::Load(error) => Some(error),
-            Self::Generate(generate::Error::Load(error))
-            | Self::Embed(embed::Error::Load(error)) => Some(error),
+            Self::Generate(generate::Error::Load(error)) | Self::Embed(embed::Error::Load(error)) => Some(error),
             _ => None,
         }
     }
 
     fn native(&self) -> Option<&llama_sys::Error> {
         match self {
-            Self::Generate(generate::Error::Native(error))
-            | Self::Embed(embed::Error::Native(error)) => Some(error),
+            Self::Generate(generate::Error::Native(error)) | Self::Embed(embed::Error::Native(error)) => Some(error),
             _ => match self.load()? {
                 load::Error::Native(error) => Some(error),
                 _ => None,
@@ -119,8 +114,7 @@ impl Error {
 
     fn worker(&self) -> Option<&worker::Error> {
         match self {
-            Self::Generate(generate::Error::Worker(error))
-            | Self::Embed(embed::Error::Worker(error)) => Some(error),
+            Self::Generate(generate::Error::Worker(error)) | Self::Embed(embed::Error::Worker(error)) => Some(error),
             _ => match self.load()? {
                 load::Error::Worker(error) => Some(error),
                 _ => None,
@@ -139,9 +133,7 @@ fn of_load(error: &load::Error) -> Option<Lack<'_>> {
         load::Error::OutOfMemory { name, needed, free, .. } => {
             Some(Lack { device: name, needed: Some(*needed), free: Some(*free) })
         }
-        load::Error::Difference { name, taken, .. } => {
-            Some(Lack { device: name, needed: Some(*taken), free: None })
-        }
+        load::Error::Difference { name, taken, .. } => Some(Lack { device: name, needed: Some(*taken), free: None }),
         load::Error::AllAttempts { attempts, source } => {
             let failure = attempts.iter().rev().find_map(|attempt| attempt.failure.as_ref());
             let lack = failure.and_then(|failure| {
@@ -163,9 +155,7 @@ fn of_plan(error: &plan::Error) -> Option<Lack<'_>> {
             Some(Lack { device: &most.device, needed: Some(most.needed), free: Some(most.free) })
         }
         plan::Error::Beside { source: Some(error), .. } => of_plan(error),
-        plan::Error::Beside { companions, source: None } => {
-            Some(Lack { device: companions, needed: None, free: None })
-        }
+        plan::Error::Beside { companions, source: None } => Some(Lack { device: companions, needed: None, free: None }),
         _ => None,
     }
 }
@@ -173,11 +163,7 @@ fn of_plan(error: &plan::Error) -> Option<Lack<'_>> {
 fn of_native(error: &llama_sys::Error) -> Option<Lack<'_>> {
     let failure = error.failure()?;
     if let Some(refused) = &failure.out_of_memory {
-        return Some(Lack {
-            device: &refused.buffer_type,
-            needed: Some(refused.bytes),
-            free: None,
-        });
+        return Some(Lack { device: &refused.buffer_type, needed: Some(refused.bytes), free: None });
     }
     let host = Lack { device: "host", needed: None, free: None };
     (failure.cause == Cause::HostMemory).then_some(host)
@@ -245,12 +231,7 @@ mod tests {
                 "stage": Stage::Weights, "device": device, "needed": 4, "free": 3, "message": "",
             })
         };
-        let out = load::Error::OutOfMemory {
-            device: "CUDA0".into(),
-            name: "RTX 4090".into(),
-            needed: 7,
-            free: 6,
-        };
+        let out = load::Error::OutOfMemory { device: "CUDA0".into(), name: "RTX 4090".into(), needed: 7, free: 6 };
         let difference = load::Error::Difference {
             device: "CUDA0".into(),
             name: "RTX 4090".into(),
@@ -270,17 +251,13 @@ mod tests {
             (embed::Error::from(refused(true)).into(), "CUDA0", Some(5), None),
         ] {
             assert!(error.is_out_of_memory() && !error.is_bad_file(), "{error}");
-            assert_eq!(
-                (error.device(), error.needed(), error.free()),
-                (Some(device), needed, free)
-            );
+            assert_eq!((error.device(), error.needed(), error.free()), (Some(device), needed, free));
         }
     }
 
     #[test]
     fn bad_files_and_what_was_aborted_are_told_apart() {
-        let answered =
-            |kind: &str| worker::Error::Answered { kind: kind.into(), message: "".into() };
+        let answered = |kind: &str| worker::Error::Answered { kind: kind.into(), message: "".into() };
         let gone = gguf::Error::NotAFile { path: "m".into() };
         let cancelled = llama_sys::Error::LoadCancelled { path: "m".into() };
         let aborted = generate::Error::from(llama_sys::Error::Aborted);

@@ -141,9 +141,7 @@ impl Served {
                 self.at = At::Nothing;
                 load_model(*load, &self.control, &self.sender, &mut self.model)
             }
-            Request::Loading(Loading::Replace { plan }) => {
-                self.sender.send(&replace(self.model.as_ref(), plan))
-            }
+            Request::Loading(Loading::Replace { plan }) => self.sender.send(&replace(self.model.as_ref(), plan)),
             // The thread that listens has heard them.
             Request::Loading(Loading::CancelLoad | Loading::Abort { .. }) => Ok(true),
             Request::Session(call) => self.session(*call),
@@ -321,8 +319,7 @@ impl Control {
         loop {
             thread::sleep(every);
             let state = self.state();
-            let (done, is_computing) =
-                state.pulse.as_ref().map_or((0, false), |pulse| pulse.computations());
+            let (done, is_computing) = state.pulse.as_ref().map_or((0, false), |pulse| pulse.computations());
             let is_working = state.is_working;
             drop(state);
             let hangs = is_computing && last.replace(done) == Some(done);
@@ -375,8 +372,7 @@ impl Control {
         thread::sleep(LAST);
         // What a library does at an exit, it does to what still computes; and an abort would dump all of the memory.
         #[cfg(unix)]
-        let _ =
-            rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+        let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
         process::abort();
     }
 }

@@ -152,10 +152,7 @@ fn unguarded(runs: &Path) -> ! {
 }
 
 fn builder(process: WorkerProcess) -> ModelBuilder {
-    Model::builder(demo_path())
-        .headroom(Headroom::Bytes(0))
-        .n_threads(1)
-        .isolation(Isolation::Process(process))
+    Model::builder(demo_path()).headroom(Headroom::Bytes(0)).n_threads(1).isolation(Isolation::Process(process))
 }
 
 /// In this program as its own worker, and without one.

@@ -2,8 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-const DEMO_MODEL: &str =
-    concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
+const DEMO_MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
 pub(crate) const PROMPT: &str = "And it came to pass";
 pub(crate) const TOKENS: usize = 200;
 pub(crate) const SEED: u32 = 42;
@@ -35,11 +34,7 @@ pub(crate) struct Paired {
 }
 
 /// Runs both by turns.
-pub(crate) fn paired<T>(
-    of: &mut T,
-    first: impl Fn(&mut T) -> Run,
-    second: impl Fn(&mut T) -> Run,
-) -> Paired {
+pub(crate) fn paired<T>(of: &mut T, first: impl Fn(&mut T) -> Run, second: impl Fn(&mut T) -> Run) -> Paired {
     // `cargo test` runs benches too, without this argument: one round shows that it works.
     let (least, most, longest) =
         if std::env::args().any(|arg| arg == "--bench") { ROUNDS } else { (1, 1, Duration::ZERO) };

@@ -41,17 +41,14 @@ impl FromIterator<String> for ControlTokens {
 impl ControlTokens {
     /// The length of the longest control token that a text begins with.
     fn at(&self, text: &str) -> Option<usize> {
-        let is_token =
-            |length: &usize| text.get(..*length).is_some_and(|start| self.texts.contains(start));
+        let is_token = |length: &usize| text.get(..*length).is_some_and(|start| self.texts.contains(start));
         self.lengths.iter().copied().find(is_token)
     }
 
     /// Whether a text is the beginning of a control token and not all of it.
     fn is_cut_off(&self, text: &str) -> bool {
         let longest = self.lengths.first().copied().unwrap_or(0);
-        !text.is_empty()
-            && text.len() < longest
-            && self.texts.iter().any(|token| token.starts_with(text))
+        !text.is_empty() && text.len() < longest && self.texts.iter().any(|token| token.starts_with(text))
     }
 
     /// The bytes at which control tokens begin, also within each other, and those that the text ends within.
@@ -64,11 +61,7 @@ impl ControlTokens {
     }
 
     /// What stands in for what, in a rendering of these values; nothing where no control token occurs in them.
-    pub(super) fn stand_ins<'a>(
-        &self,
-        values: impl Iterator<Item = &'a Value>,
-        source: &str,
-    ) -> Option<StandIns> {
+    pub(super) fn stand_ins<'a>(&self, values: impl Iterator<Item = &'a Value>, source: &str) -> Option<StandIns> {
         let mut occur = false;
         let mut used = HashSet::new();
         let private = |c: &char| u32::from(*c) >= FIRST_STAND_IN;

@@ -7,8 +7,7 @@ use super::error::Error;
 use super::special::SpecialTokens;
 
 /// A family's name, its source, the tokens before and behind a conversation, and further control tokens.
-type Family =
-    (&'static str, &'static str, Option<&'static str>, &'static str, &'static [&'static str]);
+type Family = (&'static str, &'static str, Option<&'static str>, &'static str, &'static [&'static str]);
 
 macro_rules! families {
     ($($name:literal: $bos:expr, $eos:literal, [$($control:literal),*];)*) => {
@@ -39,11 +38,9 @@ families! {
 /// The source of a family's template, its special tokens and its control tokens.
 pub(super) fn get(name: &str) -> Result<(&'static str, SpecialTokens, Vec<&'static str>), Error> {
     let family = ALL.iter().find(|(known, ..)| *known == name);
-    let (_, source, bos, eos, control) =
-        family.ok_or_else(|| Error::UnknownFamily { name: name.to_owned() })?;
+    let (_, source, bos, eos, control) = family.ok_or_else(|| Error::UnknownFamily { name: name.to_owned() })?;
     let special = [("bos_token", *bos), ("eos_token", Some(*eos))];
-    let special =
-        special.into_iter().filter_map(|(name, token)| Some((name.to_owned(), token?.to_owned())));
+    let special = special.into_iter().filter_map(|(name, token)| Some((name.to_owned(), token?.to_owned())));
     let control = control.iter().chain(bos).chain([eos]).copied();
     Ok((source, special.collect(), control.collect()))
 }

@@ -27,9 +27,6 @@ pub use family::FAMILIES;
 pub use jinja::{Limit, Limits, LocalTime};
 pub use message::{Message, Role, Tool, ToolCall};
 pub use rendered::{Part, Rendered};
-pub use reply::{
-    CallError, MalformedCall, ReasoningMarks, Reply, ReplyFormat, ReplyParser, ReplyPart,
-    ToolCallFormat,
-};
+pub use reply::{CallError, MalformedCall, ReasoningMarks, Reply, ReplyFormat, ReplyParser, ReplyPart, ToolCallFormat};
 pub use special::SpecialTokens;
 pub use template::ChatTemplate;

@@ -92,11 +92,7 @@ impl Message {
 
     /// What a tool gave for `call`.
     pub fn tool(call: &ToolCall, content: impl Into<String>) -> Self {
-        Self {
-            tool_call_id: call.id.clone(),
-            name: Some(call.name.clone()),
-            ..Self::new(Role::TOOL, content)
-        }
+        Self { tool_call_id: call.id.clone(), name: Some(call.name.clone()), ..Self::new(Role::TOOL, content) }
     }
 }
 

@@ -164,10 +164,7 @@ impl ChatTemplate {
     }
 
     /// Takes these texts for control tokens: a vocabulary's, where it is at hand.
-    pub fn with_control_tokens<T: Into<String>>(
-        mut self,
-        texts: impl IntoIterator<Item = T>,
-    ) -> Self {
+    pub fn with_control_tokens<T: Into<String>>(mut self, texts: impl IntoIterator<Item = T>) -> Self {
         self.control = texts.into_iter().map(Into::into).collect();
         self
     }
@@ -252,10 +249,7 @@ impl ChatTemplate {
 }
 
 /// All that a template sees, as `apply_chat_template` puts it together.
-fn variables(
-    special: &SpecialTokens,
-    conversation: &Conversation,
-) -> Result<Map<String, Value>, Error> {
+fn variables(special: &SpecialTokens, conversation: &Conversation) -> Result<Map<String, Value>, Error> {
     let mut messages = conversation.messages.clone();
     messages.iter_mut().for_each(alias_reasoning);
     if conversation.continue_final_message {
@@ -318,8 +312,7 @@ fn wants_parts(template: &Template, special: &SpecialTokens, limits: Limits) -> 
 /// Whether a tool's name is in what the template makes of a short conversation. One that refuses all of them is
 /// believed if it speaks of tools.
 fn shows_tools(variant: &Variant, special: &SpecialTokens, limits: Limits) -> bool {
-    let parameters =
-        json!({"type": "object", "properties": {"x": {"type": "string", "description": "x"}}});
+    let parameters = json!({"type": "object", "properties": {"x": {"type": "string", "description": "x"}}});
     let tool = [Tool::new(NEEDLE, "x", parameters)];
     let messages = [Message::system("Hello!"), Message::user("Hello!")];
     let shown = [&messages[1..], &messages].map(|messages| {

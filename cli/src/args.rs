@@ -408,8 +408,7 @@ pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
 /// `4096+512`: a prompt and its reply.
 fn workload(text: &str) -> Result<Workload, String> {
     let numbers = text.split_once('+');
-    let numbers =
-        numbers.and_then(|(prompt, reply)| Some((prompt.parse().ok()?, reply.parse().ok()?)));
+    let numbers = numbers.and_then(|(prompt, reply)| Some((prompt.parse().ok()?, reply.parse().ok()?)));
     match numbers {
         Some((prompt, reply)) if prompt <= MAX_TOKENS && (1..=MAX_TOKENS).contains(&reply) => {
             Ok(Workload::new(prompt, reply))
@@ -475,10 +474,7 @@ mod tests {
             let error = Args::try_parse_from(args).unwrap_err();
             in_one_line(&without_advice(&error))
         };
-        assert_eq!(
-            error(&["autoplace", "plan"]),
-            "error: the following required arguments were not provided: <MODEL>"
-        );
+        assert_eq!(error(&["autoplace", "plan"]), "error: the following required arguments were not provided: <MODEL>");
         let odd = error(&["autoplace", "plan", "m", "--seqs", "a\n\nb"]);
         assert!(odd.contains("'a b'") && odd.contains("--seqs"), "{odd}");
         let close = error(&["autoplace", "plan", "m", "--head", "1"]);

@@ -82,11 +82,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(String, bool), Box<dyn Error>> {
     let findings = evidence.diagnose();
     let text = if args.json {
         let healthy = findings.is_empty();
-        serde_json::to_string_pretty(&Verdict {
-            healthy,
-            findings: &findings,
-            evidence: &evidence,
-        })?
+        serde_json::to_string_pretty(&Verdict { healthy, findings: &findings, evidence: &evidence })?
     } else if args.report {
         let evidence = evidence.anonymous();
         let words = words(&evidence, &evidence.diagnose());
@@ -141,8 +137,7 @@ fn words(evidence: &Evidence, findings: &[Finding]) -> String {
     }
     match model.and_then(|model| Some((model.measured?, model.predicted))) {
         Some((measured, Some(predicted))) => {
-            let _ =
-                writeln!(text, "{:.1} tok/s measured, {predicted:.1} predicted", measured.median);
+            let _ = writeln!(text, "{:.1} tok/s measured, {predicted:.1} predicted", measured.median);
         }
         Some((measured, None)) => {
             let _ = writeln!(text, "{:.1} tok/s measured, nothing predicted", measured.median);

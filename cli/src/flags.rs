@@ -20,11 +20,7 @@ const fn valued(names: &'static [&'static str], variable: &'static str) -> Setti
     Setting { names, off: &[], has_value: true, variable }
 }
 
-const fn switch(
-    names: &'static [&'static str],
-    off: &'static [&'static str],
-    variable: &'static str,
-) -> Setting {
+const fn switch(names: &'static [&'static str], off: &'static [&'static str], variable: &'static str) -> Setting {
     Setting { names, off, has_value: false, variable }
 }
 
@@ -91,19 +87,14 @@ impl Flags {
         let mut rest = words.as_slice();
         while let [word, behind @ ..] = rest {
             rest = flags.take(&SAID, word, behind).ok_or_else(|| {
-                format!(
-                    "{word} is not known; known are -ngl, -c, -b, -ub, -ctk, -ctv, -fa, -fit, -nkvo and --swa-full"
-                )
+                format!("{word} is not known; known are -ngl, -c, -b, -ub, -ctk, -ctv, -fa, -fit, -nkvo and --swa-full")
             })?;
         }
         Ok(flags)
     }
 
     /// Those among a server's arguments, and its variables, which the arguments override.
-    pub(crate) fn of_server<'a>(
-        words: &[String],
-        variable: impl Fn(&str) -> Option<&'a str>,
-    ) -> Self {
+    pub(crate) fn of_server<'a>(words: &[String], variable: impl Fn(&str) -> Option<&'a str>) -> Self {
         let mut flags = Self::default();
         let all = || SAID.iter().chain(&SERVED).chain(&OTHERS);
         for setting in all().filter(|setting| !setting.variable.is_empty()) {
@@ -140,8 +131,8 @@ impl Flags {
             return Some(behind);
         }
         // Once it had no value.
-        let is_bare = setting.names[0] == "-fa"
-            && behind.first().is_none_or(|next| next.starts_with('-') && next != "-1");
+        let is_bare =
+            setting.names[0] == "-fa" && behind.first().is_none_or(|next| next.starts_with('-') && next != "-1");
         let (value, behind) = match behind {
             _ if is_bare => ("on", behind),
             [value, behind @ ..] => (value.as_str(), behind),

@@ -30,9 +30,10 @@ impl FromStr for SimulatedGpu {
         // One of several of a name has a number behind it.
         let (name, number) = match name.split_once('#') {
             Some((name, number)) => {
-                let number: u8 = number.trim().parse().map_err(|_| {
-                    "behind `#` comes the GPU's number, such as `RTX 4090#1`".to_owned()
-                })?;
+                let number: u8 = number
+                    .trim()
+                    .parse()
+                    .map_err(|_| "behind `#` comes the GPU's number, such as `RTX 4090#1`".to_owned())?;
                 (name.trim(), Some(number))
             }
             None => (name, None),
@@ -42,9 +43,8 @@ impl FromStr for SimulatedGpu {
         }
         let mut gpu = match total {
             Some(total) => stated(name, size(total)?)?,
-            None => Gpu::named(name).map_err(|error| {
-                format!("{error}; a GPU that it does not have is NAME=TOTAL, such as `X=24GiB`")
-            })?,
+            None => Gpu::named(name)
+                .map_err(|error| format!("{error}; a GPU that it does not have is NAME=TOTAL, such as `X=24GiB`"))?,
         };
         if let Some(number) = number {
             gpu.name = format!("{} #{number}", gpu.name);
@@ -69,16 +69,12 @@ impl FromStr for SimulatedGpu {
 pub(crate) fn check(gpus: &[SimulatedGpu]) -> Result<(), String> {
     if gpus.len() > MAX_CARDS {
         let times = gpus.len();
-        return Err(format!(
-            "--gpu is given {times} times: llama.cpp takes at most {MAX_CARDS} GPUs"
-        ));
+        return Err(format!("--gpu is given {times} times: llama.cpp takes at most {MAX_CARDS} GPUs"));
     }
     let names: Vec<&str> = gpus.iter().map(|gpu| gpu.0.name.as_str()).collect();
     let mut twice = names.iter().enumerate().filter(|(index, name)| names[..*index].contains(name));
     match twice.next() {
-        Some((_, name)) => Err(format!(
-            "--gpu: two GPUs are called `{name}`: number them, `{name}#0` and `{name}#1`"
-        )),
+        Some((_, name)) => Err(format!("--gpu: two GPUs are called `{name}`: number them, `{name}#0` and `{name}#1`")),
         None => Ok(()),
     }
 }
@@ -108,17 +104,12 @@ pub(crate) fn machine(gpus: &[SimulatedGpu]) -> Machine {
 /// A machine whose GPUs are not there. With `register` they are devices of llama.cpp, for as long as what is
 /// returned beside the machine lives. A context is still to be opened on them, as free memory is read off
 /// `nvidia-smi` beforehand.
-pub(crate) fn simulated(
-    mut machine: Machine,
-    register: bool,
-) -> Result<(Machine, Vec<SimGpu>), Box<dyn Error>> {
+pub(crate) fn simulated(mut machine: Machine, register: bool) -> Result<(Machine, Vec<SimGpu>), Box<dyn Error>> {
     let mut cards = Vec::new();
     if register {
         if machine.gpus.len() > MAX_CARDS {
             let count = machine.gpus.len();
-            return Err(
-                format!("there are {count} GPUs: llama.cpp takes at most {MAX_CARDS}").into()
-            );
+            return Err(format!("there are {count} GPUs: llama.cpp takes at most {MAX_CARDS}").into());
         }
         for gpu in &mut machine.gpus {
             let card = registered(gpu, rules(gpu)?)?;
@@ -130,9 +121,7 @@ pub(crate) fn simulated(
 }
 
 /// The host as it is, and these GPUs as devices of llama.cpp, on which the processor computes.
-pub(crate) fn as_fast_as_the_host(
-    gpus: &[SimulatedGpu],
-) -> Result<(Machine, Vec<SimGpu>), Box<dyn Error>> {
+pub(crate) fn as_fast_as_the_host(gpus: &[SimulatedGpu]) -> Result<(Machine, Vec<SimGpu>), Box<dyn Error>> {
     let (mut machine, cards) = simulated(machine(gpus), true)?;
     let bandwidth = machine.host.bandwidth.or_else(|| machine.host.measure_bandwidth());
     machine.host.bandwidth = bandwidth;
@@ -145,10 +134,9 @@ fn rules(gpu: &Gpu) -> Result<Rules, String> {
     match gpu.backend.as_str() {
         "CUDA" | "ROCm" => Ok(Rules::Cuda),
         "MTL" => Ok(Rules::Metal),
-        backend => Err(format!(
-            "how {backend} allocates on {} only the card itself tells: ask with --no-probe",
-            gpu.name
-        )),
+        backend => {
+            Err(format!("how {backend} allocates on {} only the card itself tells: ask with --no-probe", gpu.name))
+        }
     }
 }
 

@@ -90,9 +90,7 @@ pub(crate) fn print(text: &str) -> ExitCode {
     let shown = stdout().is_terminal().then(|| shown(text));
     match writeln!(stdout(), "{}", shown.as_deref().unwrap_or(text)) {
         // A reader that has left has what it wanted.
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            fail(1, "error: cannot write to stdout: ", &error)
-        }
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => fail(1, "error: cannot write to stdout: ", &error),
         _ => ExitCode::SUCCESS,
     }
 }

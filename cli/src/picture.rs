@@ -138,12 +138,10 @@ fn draw_device(plan: &Plan, area: &Area<'_>, placement: &Placement, y: i32) -> D
             fill(area, left, y + 24, right - left, BAR, color)?;
         }
     }
-    let frame =
-        Rectangle::new([(MARGIN, y + 24), (MARGIN + whole, y + 24 + BAR)], INK.stroke_width(1));
+    let frame = Rectangle::new([(MARGIN, y + 24), (MARGIN + whole, y + 24 + BAR)], INK.stroke_width(1));
     area.draw(&frame)?;
     let numbers = parts.iter().filter(|(_, bytes, _)| *bytes > 0);
-    let numbers: Vec<String> =
-        numbers.map(|(name, bytes, _)| format!("{name} {}", Bytes(*bytes))).collect();
+    let numbers: Vec<String> = numbers.map(|(name, bytes, _)| format!("{name} {}", Bytes(*bytes))).collect();
     write(area, &numbers.join(" · "), (MARGIN, y + 56), 15, HPos::Left)
 }
 
@@ -185,8 +183,7 @@ fn draw_curve(plan: &Plan, area: &Area<'_>, speed: &Speed) -> Drawn {
     };
     let label = format!("{} of {layers} layers{parted}: {} tok/s", chosen.0, number(chosen.1));
     // Above the point and before it, where the curve is lower; behind it where there is no room before.
-    let (side, at) =
-        if chosen.0 > layers / 3 { (HPos::Right, (-10, -8)) } else { (HPos::Left, (4, -24)) };
+    let (side, at) = if chosen.0 > layers / 3 { (HPos::Right, (-10, -8)) } else { (HPos::Left, (4, -24)) };
     let style = style(16, side, VPos::Bottom).color(&INK);
     let label = Text::new(label, at, style);
     plot.draw(&(plotters::element::EmptyElement::at(chosen) + label))
@@ -196,10 +193,7 @@ fn draw_curve(plan: &Plan, area: &Area<'_>, speed: &Speed) -> Drawn {
 fn can_be_drawn(speed: &Speed) -> bool {
     let finite = |speed: &f64| (0.0..=1e9).contains(speed);
     let highest = speed.curve.iter().copied().fold(0.0, f64::max);
-    speed.curve.len() > 1
-        && highest > 0.0
-        && speed.curve.iter().all(finite)
-        && finite(&speed.tokens_per_second)
+    speed.curve.len() > 1 && highest > 0.0 && speed.curve.iter().all(finite) && finite(&speed.tokens_per_second)
 }
 
 /// With as many digits as say something.
@@ -207,14 +201,7 @@ fn number(speed: f64) -> String {
     if speed < 10.0 { format!("{speed:.1}") } else { format!("{speed:.0}") }
 }
 
-pub(crate) fn fill(
-    area: &Area<'_>,
-    x: i32,
-    y: i32,
-    width: i32,
-    height: i32,
-    color: RGBColor,
-) -> Drawn {
+pub(crate) fn fill(area: &Area<'_>, x: i32, y: i32, width: i32, height: i32, color: RGBColor) -> Drawn {
     let style = ShapeStyle::from(&color).filled();
     area.draw(&Rectangle::new([(x, y), (x + width, y + height)], style))
 }

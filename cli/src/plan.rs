@@ -122,8 +122,7 @@ fn answer(args: &PlanArgs, begin: Instant) -> Result<Answer, Box<dyn Error>> {
     } else {
         (planner.plan().map_err(advised)?, None)
     };
-    let estimate =
-        planner.unknown().is_none().then(|| estimate(&profile, &machine, &plan)).transpose()?;
+    let estimate = planner.unknown().is_none().then(|| estimate(&profile, &machine, &plan)).transpose()?;
     let planning_took = planning.elapsed();
     let emitted = args.outputs.give(&plan, &request, &header, &machine, described.as_ref())?;
     // Advice is about the model alone.
@@ -157,11 +156,7 @@ fn advised(planner: &Planner<'_>, error: plan::Error) -> String {
 }
 
 /// A file that is loaded beside the model of this header.
-fn companion(
-    beside: &Beside,
-    image_max_tokens: u32,
-    main: &Header,
-) -> Result<Companion, Box<dyn Error>> {
+fn companion(beside: &Beside, image_max_tokens: u32, main: &Header) -> Result<Companion, Box<dyn Error>> {
     let in_file = |error: companion::Error| format!("{}: {error}", beside.path.display());
     let header = Header::open(&beside.path)?;
     let companion = match beside.role {
@@ -173,22 +168,15 @@ fn companion(
 }
 
 /// What the arithmetic says of a plan's own placement.
-fn estimate(
-    profile: &ModelProfile,
-    machine: &Machine,
-    plan: &Plan,
-) -> Result<Footprints, plan::Error> {
+fn estimate(profile: &ModelProfile, machine: &Machine, plan: &Plan) -> Result<Footprints, plan::Error> {
     let is = |gpu: &Gpu, placement: &Placement| {
         (&gpu.name, &gpu.device, gpu.total, gpu.free)
             == (&placement.name, &placement.device, placement.total, placement.free)
     };
-    let gpus: Vec<&Gpu> = plan
-        .gpus()
-        .filter_map(|placement| machine.gpus.iter().find(|gpu| is(gpu, placement)))
-        .collect();
-    let estimate = Estimate::new(profile, &gpus, &plan.context)?
-        .tensor_split(&plan.tensor_split)?
-        .overrides(&plan.overrides)?;
+    let gpus: Vec<&Gpu> =
+        plan.gpus().filter_map(|placement| machine.gpus.iter().find(|gpu| is(gpu, placement))).collect();
+    let estimate =
+        Estimate::new(profile, &gpus, &plan.context)?.tensor_split(&plan.tensor_split)?.overrides(&plan.overrides)?;
     Ok(estimate.footprints(plan.n_gpu_layers))
 }
 

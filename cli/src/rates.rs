@@ -52,8 +52,7 @@ pub(crate) fn describe(text: &mut String, rates: &MeasuredRates) {
             let of_type = |n: u32| {
                 let mut prompts = rates.prompts.iter();
                 let found = prompts.find(|prompt| {
-                    (prompt.tensor_type, prompt.experts, prompt.n_tokens)
-                        == (rate.tensor_type, rate.experts, n)
+                    (prompt.tensor_type, prompt.experts, prompt.n_tokens) == (rate.tensor_type, rate.experts, n)
                 });
                 found.map_or_else(String::new, |prompt| tera(prompt.flops))
             };

@@ -24,11 +24,8 @@ const FRACTION: usize = 15;
 
 /// Bytes: `8589934592`, `24GiB`, `24G` (the same), `24GB` (1000-based), `22.6 GiB`. Parts of a byte are dropped.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
-    let wrong = || {
-        format!(
-            "`{text}` is no size; sizes are 24GiB or 24G (1024-based), 24GB (1000-based), 600MiB, or bytes"
-        )
-    };
+    let wrong =
+        || format!("`{text}` is no size; sizes are 24GiB or 24G (1024-based), 24GB (1000-based), 600MiB, or bytes");
     let lower = text.trim().to_ascii_lowercase();
     let (number, unit) = UNITS
         .iter()
@@ -75,8 +72,8 @@ pub(crate) fn headroom(text: &str) -> Result<Headroom, String> {
         return size(text).map(Headroom::Bytes).map_err(wrong);
     };
     let percent = percent.trim_end();
-    let is_number = percent.starts_with(|c: char| c.is_ascii_digit())
-        && percent.chars().all(|c| c.is_ascii_digit() || c == '.');
+    let is_number =
+        percent.starts_with(|c: char| c.is_ascii_digit()) && percent.chars().all(|c| c.is_ascii_digit() || c == '.');
     let share = percent.parse::<f32>().ok().filter(|_| is_number);
     match share {
         Some(share) if share <= 100.0 => Ok(Headroom::Percent(share)),
@@ -101,9 +98,7 @@ mod tests {
 
     #[test]
     fn letters_alone_and_with_ib_count_by_1024_and_with_b_by_1000() {
-        for text in
-            ["24GiB", "24gib", "24G", "24 GiB", "24.0g", "24576M", "25769803776", "25769803776B"]
-        {
+        for text in ["24GiB", "24gib", "24G", "24 GiB", "24.0g", "24576M", "25769803776", "25769803776B"] {
             assert_eq!(size(text), Ok(gib(24)), "{text}");
         }
         assert_eq!(size("24GB"), Ok(24_000_000_000));
@@ -124,16 +119,12 @@ mod tests {
     #[test]
     fn what_is_no_size_is_refused() {
         for text in [
-            "", "GiB", "-1", "-1GiB", "+1G", "1e9", "1.5", "1.", ".5G", "1.5.5G", "0x10", "1GiBs",
-            "NaN", "five", "1,5G", "٣G",
+            "", "GiB", "-1", "-1GiB", "+1G", "1e9", "1.5", "1.", ".5G", "1.5.5G", "0x10", "1GiBs", "NaN", "five",
+            "1,5G", "٣G",
         ] {
             assert!(size(text).is_err(), "{text}");
         }
-        for text in [
-            "99999999999999999999",
-            "18014398509481984K",
-            "999999999999999999999999999999999999999999T",
-        ] {
+        for text in ["99999999999999999999", "18014398509481984K", "999999999999999999999999999999999999999999T"] {
             assert!(size(text).unwrap_err().contains("64 bits"), "{text}");
         }
         assert_eq!(size("18446744073709551615"), Ok(u64::MAX));
@@ -150,9 +141,7 @@ mod tests {
         assert_eq!(headroom("10%"), Ok(Headroom::Percent(10.0)));
         assert_eq!(headroom("7.5 %"), Ok(Headroom::Percent(7.5)));
         assert_eq!(headroom("100%"), Ok(Headroom::Percent(100.0)));
-        for text in
-            ["200%", "-1", "-1%", "100.1%", "%", "nan%", "inf%", "1e1%", "+5%", "..%", "10 percent"]
-        {
+        for text in ["200%", "-1", "-1%", "100.1%", "%", "nan%", "inf%", "1e1%", "+5%", "..%", "10 percent"] {
             assert!(headroom(text).is_err(), "{text}");
         }
     }

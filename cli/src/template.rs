@@ -55,8 +55,7 @@ fn open(path: &Path) -> Result<ChatTemplate, Box<dyn Error>> {
 }
 
 fn text(path: &Path) -> Result<String, String> {
-    std::fs::read_to_string(path)
-        .map_err(|error| format!("cannot read {}: {error}", path.display()))
+    std::fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()))
 }
 
 fn read<T: DeserializeOwned>(path: &Path) -> Result<T, String> {
@@ -109,8 +108,8 @@ fn answer(line: &str, of_model: Option<&ChatTemplate>) -> Result<String, Box<dyn
     if let Some(texts) = request.control_tokens {
         template = template.with_control_tokens(texts);
     }
-    let mut conversation = Conversation::from_json(request.messages)
-        .add_generation_prompt(request.add_generation_prompt);
+    let mut conversation =
+        Conversation::from_json(request.messages).add_generation_prompt(request.add_generation_prompt);
     if request.continue_final_message {
         conversation = conversation.continue_final_message();
     }

@@ -9,8 +9,7 @@ use autoplace::generate::{Constraint, Engine};
 pub fn run(path: &Path) -> Result<()> {
     let model = Model::builder(path).parallel(4, 256).load()?;
     let engine = Engine::new(&model)?;
-    let reviews =
-        ["What a day!", "Never again.", "It was fine.", "My best meal yet.", "Cold soup."];
+    let reviews = ["What a day!", "Never again.", "It was fine.", "My best meal yet.", "Cold soup."];
     let asked = reviews.map(|review| {
         let prompt = format!("Review: {review}\nThe writer is ");
         let request = model.generate(prompt).constraint(Constraint::choices(["happy", "unhappy"]));

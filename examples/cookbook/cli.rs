@@ -10,8 +10,7 @@ pub fn run(path: &Path) -> Result<()> {
     let builder = Model::builder(path).n_ctx(1024);
     println!("{}", builder.plan()?); // what went where, and why; nothing is loaded
     let model = builder.load()?;
-    let mut stream =
-        model.generate("Once upon a time").temp(0.7).seed(7).max_tokens(24).stream()?;
+    let mut stream = model.generate("Once upon a time").temp(0.7).seed(7).max_tokens(24).stream()?;
     let stop = stream.abort_handle();
     // ctrlc::set_handler(move || stop.abort())?;
     drop(stop);

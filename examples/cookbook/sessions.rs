@@ -7,8 +7,7 @@ use autoplace::Model;
 
 pub fn run(path: &Path) -> Result<()> {
     let file = std::env::temp_dir().join(format!("autoplace-cookbook-{}.kv", std::process::id()));
-    let history =
-        "Now these are the names of the children of Israel, which came into Egypt: ".repeat(4);
+    let history = "Now these are the names of the children of Israel, which came into Egypt: ".repeat(4);
     let model = Model::load(path)?;
     model.generate(&history).max_tokens(8).text()?;
     model.save_cache(&file)?;
@@ -22,10 +21,7 @@ pub fn run(path: &Path) -> Result<()> {
     let mut stream = model.generate(&history).cache_prompt(true).max_tokens(8).stream()?;
     let text = stream.by_ref().collect::<Result<String, _>>()?;
     let statistics = stream.statistics();
-    println!(
-        "{text:?}: {} of {} prompt tokens were there",
-        statistics.cached_tokens, statistics.prompt_tokens
-    );
+    println!("{text:?}: {} of {} prompt tokens were there", statistics.cached_tokens, statistics.prompt_tokens);
     std::fs::remove_file(file)?;
     Ok(())
 }

@@ -8,19 +8,16 @@ use autoplace::Model;
 use autoplace::chat::{ChatTemplate, SpecialTokens, Tool};
 use serde_json::json;
 
-const TEMPLATE: &str =
-    "{{ tools }}{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant: ";
+const TEMPLATE: &str = "{{ tools }}{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant: ";
 
 pub fn run(path: &Path) -> Result<()> {
-    let city =
-        json!({"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]});
+    let city = json!({"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]});
     let weather = Tool::new("weather", "The weather of a city.", city);
     let model = Model::load(path)?;
     // `model.chat()?` takes the model's own template; this model ships none.
     let template = ChatTemplate::new(TEMPLATE, SpecialTokens::new())?;
     assert!(template.supports_tools());
-    let mut chat =
-        model.chat_with(template).tools([weather]).with(|generate| generate.max_tokens(24));
+    let mut chat = model.chat_with(template).tools([weather]).with(|generate| generate.max_tokens(24));
     let (mut reply, _) = chat.say("Is it raining in Paris?")?.finish()?;
     while !reply.tool_calls.is_empty() {
         for call in &reply.tool_calls {

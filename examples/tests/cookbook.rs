@@ -57,9 +57,7 @@ const RECIPES: [(&str, Recipe); 12] = [
 fn main() {
     autoplace::worker_main();
     let runs = RECIPES.map(|(name, recipe)| {
-        Trial::test(name, move || {
-            recipe(Path::new(DEMO_MODEL)).map_err(|error| Failed::from(format!("{error:#}")))
-        })
+        Trial::test(name, move || recipe(Path::new(DEMO_MODEL)).map_err(|error| Failed::from(format!("{error:#}"))))
     });
     let mut trials = Vec::from(runs);
     trials.push(Trial::test("no_recipe_is_long", no_recipe_is_long));
@@ -81,8 +79,7 @@ fn no_recipe_is_long() -> Result<(), Failed> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
         let text = fs::read_to_string(&path)?;
-        let is_code =
-            |line: &&str| !line.is_empty() && !line.starts_with("use ") && !line.starts_with("//!");
+        let is_code = |line: &&str| !line.is_empty() && !line.starts_with("use ") && !line.starts_with("//!");
         let lines = text.lines().filter(is_code).count();
         assert!(lines <= MOST, "{} has {lines} lines", path.display());
         recipes += 1;

@@ -5,9 +5,7 @@ use std::path::PathBuf;
 use std::sync::{LazyLock, Mutex};
 use std::{env, fs, process};
 
-use autoplace::chat::{
-    ChatTemplate, Conversation, Limits, Message, ReplyFormat, ReplyParser, SpecialTokens,
-};
+use autoplace::chat::{ChatTemplate, Conversation, Limits, Message, ReplyFormat, ReplyParser, SpecialTokens};
 use autoplace::generate::{Constraint, Engine, Session};
 use autoplace::gguf::{Builder, Header};
 use autoplace::machine::{Gpu, Host, Machine, gib};
@@ -33,11 +31,9 @@ pub(crate) const TARGETS: [Target; 8] = [
     Target { name: "constraint", run: constraint, seeds: || owned(&CONSTRAINTS) },
 ];
 
-const MODEL: &str =
-    concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
+const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
 
-static LOADED: LazyLock<Model> =
-    LazyLock::new(|| Model::builder(MODEL).n_ctx(512).n_threads(1).load().unwrap());
+static LOADED: LazyLock<Model> = LazyLock::new(|| Model::builder(MODEL).n_ctx(512).n_threads(1).load().unwrap());
 
 fn pc() -> Machine {
     Machine::new(Host::new(gib(64))).with_gpu(Gpu::named("RTX 4090").unwrap())
@@ -122,8 +118,7 @@ fn saved_plan() -> String {
 
 /// What is read is what is written of it; and it can be shown.
 fn plan(data: &[u8]) {
-    let Some(saved) = str::from_utf8(data).ok().and_then(|text| SavedPlan::from_json(text).ok())
-    else {
+    let Some(saved) = str::from_utf8(data).ok().and_then(|text| SavedPlan::from_json(text).ok()) else {
         return;
     };
     assert_eq!(SavedPlan::from_json(&saved.to_json().unwrap()).unwrap(), saved);
@@ -133,8 +128,7 @@ fn plan(data: &[u8]) {
 /// What is read is what is written of it; and a model can be planned for it.
 fn machine(data: &[u8]) {
     static HEADER: LazyLock<Header> = LazyLock::new(|| Header::open(MODEL).unwrap());
-    let Some(machine) = str::from_utf8(data).ok().and_then(|text| Machine::from_json(text).ok())
-    else {
+    let Some(machine) = str::from_utf8(data).ok().and_then(|text| Machine::from_json(text).ok()) else {
         return;
     };
     assert_eq!(Machine::from_json(&machine.to_json().unwrap()).unwrap(), machine);

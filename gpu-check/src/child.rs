@@ -54,13 +54,11 @@ pub(crate) fn drive(job: &Job, cache: &Path) -> Result<Outcome> {
     let (stages, died) = converse(DRIVE, job, cache)?;
     let end = match (died, stages.last()) {
         (Some(died), _) => died,
-        (None, Some(Stage::Failed { error, out_of_memory, refused })) => {
-            match (refused, out_of_memory) {
-                (true, _) => End::Refused(error.clone()),
-                (_, true) => End::OutOfMemory(error.clone()),
-                _ => End::Failed(error.clone()),
-            }
-        }
+        (None, Some(Stage::Failed { error, out_of_memory, refused })) => match (refused, out_of_memory) {
+            (true, _) => End::Refused(error.clone()),
+            (_, true) => End::OutOfMemory(error.clone()),
+            _ => End::Failed(error.clone()),
+        },
         (None, _) => End::Completed,
     };
     Ok(Outcome { stages, end })
@@ -107,11 +105,7 @@ fn died(status: &str, said: &str) -> End {
     let reason = format!("the process ended with {status}: {last}");
     // CUDA's own words (`cudaGetErrorString`), those of cuBLAS, and ggml's of a pool.
     let memory = ["out of memory", "ALLOC_FAILED", "failed to allocate"];
-    if memory.iter().any(|words| said.contains(words)) {
-        End::OutOfMemory(reason)
-    } else {
-        End::Failed(reason)
-    }
+    if memory.iter().any(|words| said.contains(words)) { End::OutOfMemory(reason) } else { End::Failed(reason) }
 }
 
 /// Memory of every GPU, held by another process as long as this lives.
@@ -180,9 +174,7 @@ mod tests {
     #[test]
     fn a_process_that_died_of_memory_is_told_from_one_that_died_of_anything_else() {
         let cuda = "CUDA error: out of memory\n  current device: 0";
-        assert!(
-            matches!(died("signal: 6", cuda), End::OutOfMemory(reason) if reason.contains("current device"))
-        );
+        assert!(matches!(died("signal: 6", cuda), End::OutOfMemory(reason) if reason.contains("current device")));
         let other = died("signal: 11", "");
         assert_eq!(other, End::Failed("the process ended with signal: 11: ".to_owned()));
     }

@@ -68,8 +68,7 @@ const GRID: RGBColor = RGBColor(233, 233, 233);
 /// The predicted curve as a line, what was measured as circles. `predicted` is by `n_gpu_layers`, from 0.
 pub(crate) fn svg(title: &str, points: &[Point], predicted: &[f64]) -> Result<String> {
     let mut picture = String::new();
-    draw(&mut picture, title, points, predicted)
-        .map_err(|error| anyhow!("the curve cannot be drawn: {error}"))?;
+    draw(&mut picture, title, points, predicted).map_err(|error| anyhow!("the curve cannot be drawn: {error}"))?;
     Ok(picture)
 }
 
@@ -80,12 +79,9 @@ fn draw(
     predicted: &[f64],
 ) -> Result<(), Box<dyn std::error::Error>> {
     let drawable = |speed: &f64| (0.0..=1e9).contains(speed);
-    let measured: Vec<(u32, f64)> = points
-        .iter()
-        .filter_map(|point| Some((point.n_gpu_layers, point.generation.filter(drawable)?)))
-        .collect();
-    let line: Vec<(u32, f64)> =
-        (0..).zip(predicted.iter().copied()).filter(|(_, speed)| drawable(speed)).collect();
+    let measured: Vec<(u32, f64)> =
+        points.iter().filter_map(|point| Some((point.n_gpu_layers, point.generation.filter(drawable)?))).collect();
+    let line: Vec<(u32, f64)> = (0..).zip(predicted.iter().copied()).filter(|(_, speed)| drawable(speed)).collect();
     let both = || measured.iter().chain(&line);
     let layers = both().map(|(layers, _)| *layers).max().unwrap_or(0).max(1);
     let highest = both().map(|(_, speed)| *speed).fold(1.0, f64::max);
@@ -139,12 +135,8 @@ mod tests {
 
     #[test]
     fn a_point_that_was_refused_has_a_line_without_speeds() {
-        let refused = Point {
-            end: End::Refused("no room, none".to_owned()),
-            prompt: None,
-            generation: None,
-            ..point(33, 0.0)
-        };
+        let refused =
+            Point { end: End::Refused("no room, none".to_owned()), prompt: None, generation: None, ..point(33, 0.0) };
         let table = csv(&[point(32, 100.0), refused]);
         let lines: Vec<&str> = table.lines().collect();
         assert_eq!(lines[1], "32,completed,1000.000,100.000,50.000,2.000");

@@ -36,10 +36,8 @@ struct Results {
 
 /// The whole document, of the folders below `root` that hold a `machine.json`.
 pub(crate) fn document(root: &Path) -> Result<String> {
-    let entries =
-        std::fs::read_dir(root).with_context(|| format!("cannot list {}", root.display()))?;
-    let mut folders: Vec<PathBuf> =
-        entries.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
+    let entries = std::fs::read_dir(root).with_context(|| format!("cannot list {}", root.display()))?;
+    let mut folders: Vec<PathBuf> = entries.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
     folders.retain(|folder| folder.join("machine.json").is_file());
     // Their names begin with the day.
     folders.sort();
@@ -77,11 +75,7 @@ impl Results {
         }
         writeln!(text, "\n{}", self.summary.trim_end())?;
         if self.has_curve {
-            writeln!(
-                text,
-                "\n![tokens per second over n_gpu_layers](../benches/results/{}/cliff.svg)",
-                self.folder
-            )?;
+            writeln!(text, "\n![tokens per second over n_gpu_layers](../benches/results/{}/cliff.svg)", self.folder)?;
         }
         self.write_bytes(text)?;
         self.write_ballast(text)
@@ -105,17 +99,14 @@ impl Results {
         let says_nothing = "as the host does, so that speeds say nothing of a card";
         match machine["nvidia"].as_str() {
             _ if machine["simulated"] != false => {
-                lines.push(format!(
-                    "simulated cards, by CUDA's rules of allocation; they compute {says_nothing}"
-                ));
+                lines.push(format!("simulated cards, by CUDA's rules of allocation; they compute {says_nothing}"));
             }
             // Its first line names the columns.
             Some(said) => lines.extend(said.lines().skip(1).map(str::to_owned)),
             None if self.is_of_a_card() => lines.extend(self.gpus().map(str::to_owned)),
             None => {
-                let gpus = self.gpus().map(|gpu| {
-                    format!("{gpu}: a driver without a card, which computes {says_nothing}")
-                });
+                let gpus =
+                    self.gpus().map(|gpu| format!("{gpu}: a driver without a card, which computes {says_nothing}"));
                 lines.extend(gpus);
             }
         }
@@ -199,10 +190,7 @@ impl Results {
 
 #[allow(clippy::cast_precision_loss)] // Printed with one decimal.
 fn in_mib(bytes: Option<u64>) -> String {
-    bytes.map_or_else(
-        || "untold".to_owned(),
-        |bytes| format!("{:.1}", bytes as f64 / f64::from(1 << 20)),
-    )
+    bytes.map_or_else(|| "untold".to_owned(), |bytes| format!("{:.1}", bytes as f64 / f64::from(1 << 20)))
 }
 
 fn json(path: &Path) -> Result<Value> {

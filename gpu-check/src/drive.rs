@@ -112,10 +112,7 @@ impl<'a> Driver<'a> {
                     let text = self.run(self.prompt(prompt), generated)?;
                     let statistics = text.statistics;
                     if round > 0 {
-                        done.speeds.push((
-                            statistics.prompt_tokens_per_second(),
-                            statistics.tokens_per_second(),
-                        ));
+                        done.speeds.push((statistics.prompt_tokens_per_second(), statistics.tokens_per_second()));
                     }
                 }
             }
@@ -195,11 +192,7 @@ impl<'a> Driver<'a> {
                 text.extend(piece.token);
                 if let Some(end) = piece.end {
                     self.depth = end.statistics.prompt_tokens + text.len();
-                    return Ok(Text {
-                        tokens: text,
-                        reason: end.reason,
-                        statistics: end.statistics,
-                    });
+                    return Ok(Text { tokens: text, reason: end.reason, statistics: end.statistics });
                 }
             }
         }
@@ -246,9 +239,7 @@ impl Failed {
 /// Whether a load failed for memory at any of its attempts.
 fn lacks_memory(error: &load::Error) -> bool {
     match error {
-        load::Error::OutOfMemory { .. }
-        | load::Error::Difference { .. }
-        | load::Error::AllAttempts { .. } => true,
+        load::Error::OutOfMemory { .. } | load::Error::Difference { .. } | load::Error::AllAttempts { .. } => true,
         load::Error::Native(native) => native.out_of_memory().is_some(),
         _ => false,
     }

@@ -51,11 +51,7 @@ impl Asked<'_> {
         let mut devices = handles(self.devices)?;
         // SAFETY: functions without arguments.
         let (mut model, most_devices, most_overrides) = unsafe {
-            (
-                raw::llama_model_default_params(),
-                raw::llama_max_devices(),
-                raw::llama_max_tensor_buft_overrides(),
-            )
+            (raw::llama_model_default_params(), raw::llama_max_devices(), raw::llama_max_tensor_buft_overrides())
         };
         model.devices = devices.as_mut_ptr();
         let mut context = native_context(self.params, self.threads);
@@ -118,10 +114,7 @@ impl Asked<'_> {
 }
 
 /// Whose memory it is.
-fn place_of(
-    buft: raw::ggml_backend_buffer_type_t,
-    devices: &[raw::ggml_backend_dev_t],
-) -> Result<Place> {
+fn place_of(buft: raw::ggml_backend_buffer_type_t, devices: &[raw::ggml_backend_dev_t]) -> Result<Place> {
     // SAFETY: a function without arguments.
     if buft == unsafe { raw::ggml_backend_cpu_buffer_type() } {
         return Ok(Place::Host);
@@ -130,7 +123,5 @@ fn place_of(
         // SAFETY: a device that is found lives until the process ends, and has a buffer type.
         !device.is_null() && buft == unsafe { raw::ggml_backend_dev_buffer_type(device) }
     });
-    Ok(Place::Gpu(
-        found.context("llama.cpp's fit puts weights into memory of no device that it was given")?,
-    ))
+    Ok(Place::Gpu(found.context("llama.cpp's fit puts weights into memory of no device that it was given")?))
 }

@@ -22,10 +22,8 @@ pub(crate) fn record(setting: &Setting, build: Option<&Path>) -> Result<()> {
     let build_record: Value = match build {
         None => Value::Null,
         Some(file) => {
-            let text = std::fs::read(file)
-                .with_context(|| format!("--build: cannot read {}", file.display()))?;
-            serde_json::from_slice(&text)
-                .with_context(|| format!("--build: {} is no JSON", file.display()))?
+            let text = std::fs::read(file).with_context(|| format!("--build: cannot read {}", file.display()))?;
+            serde_json::from_slice(&text).with_context(|| format!("--build: {} is no JSON", file.display()))?
         }
     };
     let info = build_info();

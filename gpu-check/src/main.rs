@@ -134,13 +134,11 @@ fn run(args: &Args) -> Result<bool> {
     let mut summary = Summary::new();
     for check in chosen {
         let begin = Instant::now();
-        setting.until = (args.minutes > 0.0)
-            .then(|| begin + Duration::from_secs_f64(args.minutes * 60.0 * check.share / shares));
+        setting.until =
+            (args.minutes > 0.0).then(|| begin + Duration::from_secs_f64(args.minutes * 60.0 * check.share / shares));
         eprintln!("{}: {}", check.name, check.what);
-        let verdict =
-            (check.run)(&setting).with_context(|| format!("the check `{}`", check.name))?;
-        setting
-            .keep(&format!("{}.json", check.name), &serde_json::to_vec_pretty(&verdict.json)?)?;
+        let verdict = (check.run)(&setting).with_context(|| format!("the check `{}`", check.name))?;
+        setting.keep(&format!("{}.json", check.name), &serde_json::to_vec_pretty(&verdict.json)?)?;
         summary.add(check.name, &verdict, begin.elapsed());
         setting.keep("summary.md", summary.table().as_bytes())?;
     }

@@ -50,11 +50,7 @@ pub(crate) fn model(setting: &Setting, copies: u64) -> Result<Written> {
 
 /// Where there is no such model.
 pub(crate) fn nothing(error: &anyhow::Error) -> Verdict {
-    Verdict {
-        passed: false,
-        line: format!("{error:#}"),
-        json: serde_json::json!({ "wrong": [format!("{error:#}")] }),
-    }
+    Verdict { passed: false, line: format!("{error:#}"), json: serde_json::json!({ "wrong": [format!("{error:#}")] }) }
 }
 
 /// The middle of these, or of the two in the middle the upper one; `None` of nothing.

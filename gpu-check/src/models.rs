@@ -14,15 +14,7 @@ use crate::synthetic::dims::{self, Dims, Mixture};
 use crate::weights;
 
 /// For a first look: less than many a test picture.
-const TINY: Dims = Dims {
-    n_layer: 8,
-    n_embd: 768,
-    n_ff: 2048,
-    n_head: 12,
-    n_head_kv: 4,
-    head_dim: 64,
-    n_vocab: 32000,
-};
+const TINY: Dims = Dims { n_layer: 8, n_embd: 768, n_ff: 2048, n_head: 12, n_head_kv: 4, head_dim: 64, n_vocab: 32000 };
 
 /// Llama 3.2.
 const LLAMA_3B: Dims = Dims { n_layer: 28, n_embd: 3072, n_ff: 8192, n_head: 24, ..dims::LLAMA_8B };
@@ -114,8 +106,8 @@ impl Written {
 
     /// Its header alone; the data is a hole.
     pub(crate) fn blank(sketch: &Sketch, folder: &Path) -> Result<Self> {
-        let own = tempfile::tempdir_in(folder)
-            .with_context(|| format!("cannot make a folder in {}", folder.display()))?;
+        let own =
+            tempfile::tempdir_in(folder).with_context(|| format!("cannot make a folder in {}", folder.display()))?;
         let path = sketch.write(own.path());
         let bytes = Header::open(&path)?.tensors().map(Tensor::bytes).sum();
         Ok(Self { name: sketch.name.to_owned(), path, bytes, _folder: own })

@@ -89,8 +89,7 @@ pub(crate) enum Stage {
 
 /// Reads a question from stdin and writes its stages to stdout. What fails is a stage too.
 pub(crate) fn main() -> Result<()> {
-    let question: Question =
-        serde_json::from_reader(std::io::stdin().lock()).context("no question on stdin")?;
+    let question: Question = serde_json::from_reader(std::io::stdin().lock()).context("no question on stdin")?;
     if let Err(error) = answer(&question) {
         say(&Stage::Failed { error: format!("{error:#}") })?;
     }
@@ -114,13 +113,7 @@ fn answer(question: &Question) -> Result<()> {
     let Some(work) = question.work else {
         return Ok(());
     };
-    let mut plain = Plain::load(
-        &question.model,
-        &chosen.devices,
-        &chosen.split,
-        &chosen.context,
-        question.threads,
-    )?;
+    let mut plain = Plain::load(&question.model, &chosen.devices, &chosen.split, &chosen.context, question.threads)?;
     say(&Stage::Loaded { free: rig.free()? })?;
     // Once unmeasured, as llama-bench does.
     plain.prompt(work.prompt)?;

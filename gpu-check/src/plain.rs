@@ -36,11 +36,8 @@ impl Plain {
     ) -> Result<Self> {
         let text = CString::new(path.to_str().context("a path of UTF-8")?)?;
         let mut list = handles(devices)?;
-        let patterns: Vec<CString> = split
-            .overrides
-            .iter()
-            .map(|rule| CString::new(rule.pattern.as_str()))
-            .collect::<Result<_, _>>()?;
+        let patterns: Vec<CString> =
+            split.overrides.iter().map(|rule| CString::new(rule.pattern.as_str())).collect::<Result<_, _>>()?;
         let mut overrides = Vec::new();
         for (rule, pattern) in split.overrides.iter().zip(&patterns) {
             overrides.push(raw::llama_model_tensor_buft_override {
@@ -72,11 +69,9 @@ impl Plain {
         }
         // SAFETY: the path is NUL-terminated; every list ends as llama.h says and lives as long as the call.
         let model = unsafe { raw::llama_model_load_from_file(text.as_ptr(), native) };
-        let model = NonNull::new(model)
-            .with_context(|| format!("llama.cpp cannot load {}", path.display()))?;
+        let model = NonNull::new(model).with_context(|| format!("llama.cpp cannot load {}", path.display()))?;
         // SAFETY: the model is loaded; plain numbers.
-        let context =
-            unsafe { raw::llama_init_from_model(model.as_ptr(), native_context(params, threads)) };
+        let context = unsafe { raw::llama_init_from_model(model.as_ptr(), native_context(params, threads)) };
         let Some(context) = NonNull::new(context) else {
             // SAFETY: loaded above, and freed once.
             unsafe { raw::llama_model_free(model.as_ptr()) };
@@ -177,10 +172,7 @@ struct Dice {
 impl Dice {
     fn roll(&mut self, begins: bool) -> raw::llama_token {
         // Knuth's linear congruential generator (MMIX), of which the upper bits are the better ones.
-        self.state = self
-            .state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
+        self.state = self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let token = (self.state >> 33) % self.n_vocab;
         let first = self.first.filter(|_| begins);
         first.unwrap_or_else(|| i32::try_from(token).unwrap_or_default())
@@ -206,10 +198,7 @@ pub(crate) fn handles(devices: &[String]) -> Result<Vec<raw::ggml_backend_dev_t>
 }
 
 /// The memory of a place, on a list of devices that ends with a null.
-pub(crate) fn memory_of(
-    place: Place,
-    devices: &[raw::ggml_backend_dev_t],
-) -> Result<raw::ggml_backend_buffer_type_t> {
+pub(crate) fn memory_of(place: Place, devices: &[raw::ggml_backend_dev_t]) -> Result<raw::ggml_backend_buffer_type_t> {
     match place {
         // SAFETY: a function without arguments.
         Place::Host => Ok(unsafe { raw::ggml_backend_cpu_buffer_type() }),

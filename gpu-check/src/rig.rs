@@ -51,10 +51,7 @@ pub(crate) struct Free {
 
 impl Free {
     fn of(gpu: &Gpu) -> Self {
-        Self {
-            ggml: gpu.ggml.map(|reading| reading.free),
-            nvml: gpu.nvml.map(|reading| reading.free),
-        }
+        Self { ggml: gpu.ggml.map(|reading| reading.free), nvml: gpu.nvml.map(|reading| reading.free) }
     }
 }
 

@@ -18,11 +18,7 @@ impl Summary {
 
     pub(crate) fn add(&mut self, name: &str, verdict: &Verdict, took: Duration) {
         let passed = if verdict.passed { "passed" } else { "FAILED" };
-        self.rows.push(format!(
-            "| {name} | {passed} | {} | {:.0} s |\n",
-            verdict.line,
-            took.as_secs_f64()
-        ));
+        self.rows.push(format!("| {name} | {passed} | {} | {:.0} s |\n", verdict.line, took.as_secs_f64()));
         self.passed &= verdict.passed;
     }
 

@@ -56,9 +56,7 @@ pub(crate) fn main() -> Result<bool> {
     // It opens the backends.
     load::detect()?;
     let models = at_size();
-    let models = models
-        .iter()
-        .filter(|sketch| words.is_empty() || words.iter().any(|word| sketch.name.contains(word)));
+    let models = models.iter().filter(|sketch| words.is_empty() || words.iter().any(|word| sketch.name.contains(word)));
     let mut rows = Vec::new();
     for sketch in models {
         let model = Model::of(sketch, folder.path())?;
@@ -91,17 +89,11 @@ fn print_ratios(rows: &[Row]) {
 }
 
 fn print_speeds(rows: &[Row]) {
-    println!(
-        "\n| model | tokens | machine | ours: generation | prompts | the fit: generation | prompts |"
-    );
+    println!("\n| model | tokens | machine | ours: generation | prompts | the fit: generation | prompts |");
     println!("|---|--:|---|--:|--:|--:|--:|");
     for (model, n_ctx, cells) in rows {
         for ((machine, _), cell) in MACHINES.iter().zip(cells) {
-            println!(
-                "| {model} | {n_ctx} | {machine} | {} | {} |",
-                speeds(&cell.ours),
-                speeds(&cell.theirs)
-            );
+            println!("| {model} | {n_ctx} | {machine} | {} | {} |", speeds(&cell.ours), speeds(&cell.theirs));
         }
     }
 }
@@ -207,21 +199,10 @@ impl Model {
         let mut params = request.params;
         params.n_ctx = n_ctx;
         let (theirs, fit_ms) = milliseconds(|| self.theirs(&machine, params, plan.as_ref().ok()));
-        Ok(Cell {
-            ours,
-            theirs: theirs.map_err(|error| format!("{error:#}")),
-            arithmetic_ms,
-            probed_ms,
-            fit_ms,
-        })
+        Ok(Cell { ours, theirs: theirs.map_err(|error| format!("{error:#}")), arithmetic_ms, probed_ms, fit_ms })
     }
 
-    fn theirs(
-        &self,
-        machine: &Machine,
-        mut params: ContextParams,
-        plan: Option<&Plan>,
-    ) -> Result<Score> {
+    fn theirs(&self, machine: &Machine, mut params: ContextParams, plan: Option<&Plan>) -> Result<Score> {
         let gpus: Vec<&Gpu> = machine.gpus.iter().collect();
         let sizes = params.sizes()?;
         let workload = memory::Workload::of(&self.profile, &sizes);
@@ -238,13 +219,7 @@ impl Model {
             params.n_outputs_max = plan.context.n_outputs_max;
         }
         let devices: Vec<String> = gpus.iter().filter_map(|gpu| gpu.device.clone()).collect();
-        let asked = Asked {
-            path: &self.path,
-            devices: &devices,
-            params: &params,
-            margins: &margins,
-            threads: HOST.2,
-        };
+        let asked = Asked { path: &self.path, devices: &devices, params: &params, margins: &margins, threads: HOST.2 };
         let split = asked.read(asked.fit()?)?;
         self.score_split(machine, &gpus, &params, &split)
     }
@@ -253,20 +228,13 @@ impl Model {
         self.score_split(machine, gpus, &plan.context, &plan.split())
     }
 
-    fn score_split(
-        &self,
-        machine: &Machine,
-        gpus: &[&Gpu],
-        params: &ContextParams,
-        split: &Split,
-    ) -> Result<Score> {
+    fn score_split(&self, machine: &Machine, gpus: &[&Gpu], params: &ContextParams, split: &Split) -> Result<Score> {
         let profile = &self.profile;
         let workload = Workload::typical(params.n_ctx);
-        let assignment = Estimate::new(profile, gpus, params)?
-            .tensor_split(&split.tensor_split)?
-            .assignment(split.n_gpu_layers);
-        let model = SpeedModel::new(profile, params, Rates::of(gpus, &machine.host))
-            .overrides(profile, &split.overrides)?;
+        let assignment =
+            Estimate::new(profile, gpus, params)?.tensor_split(&split.tensor_split)?.assignment(split.n_gpu_layers);
+        let model =
+            SpeedModel::new(profile, params, Rates::of(gpus, &machine.host)).overrides(profile, &split.overrides)?;
         let patterns: Vec<&str> = split.overrides.iter().map(|one| one.pattern.as_str()).collect();
         Ok(Score {
             seconds: model.seconds(&assignment, &workload),
@@ -292,9 +260,7 @@ fn host() -> Host {
 /// The GPUs of a plan, in its order.
 fn used<'m>(plan: &Plan, machine: &'m Machine) -> Result<Vec<&'m Gpu>> {
     let find = |device: &Option<String>| machine.gpus.iter().find(|gpu| &gpu.device == device);
-    plan.gpus()
-        .map(|placement| find(&placement.device).context("a plan for the machine's own GPUs"))
-        .collect()
+    plan.gpus().map(|placement| find(&placement.device).context("a plan for the machine's own GPUs")).collect()
 }
 
 impl Cell {

@@ -27,8 +27,7 @@ struct Slot<'a> {
 /// Gives every tensor of a model's files, whose data is a hole, random values that stay finite through its blocks.
 pub(crate) fn fill(first: &Path) -> Result<()> {
     let header = Header::open(first)?;
-    let shards: Vec<PathBuf> =
-        header.shards().iter().map(|shard| shard.path().to_owned()).collect();
+    let shards: Vec<PathBuf> = header.shards().iter().map(|shard| shard.path().to_owned()).collect();
     let slots: Vec<Slot> = header
         .tensors()
         .map(|tensor| Slot {
@@ -55,17 +54,16 @@ pub(crate) fn fill(first: &Path) -> Result<()> {
                     while let Some(slot) = slots.get(next.fetch_add(1, Ordering::Relaxed)) {
                         let tile = tiles.iter().find(|(ty, _)| *ty == slot.ty);
                         let tile = tile.filter(|_| slot.elements > TILE);
-                        write(slot, tile.map(|(_, tile)| tile.as_slice())).with_context(|| {
-                            format!("cannot write {} of {}", slot.name, slot.path.display())
-                        })?;
+                        write(slot, tile.map(|(_, tile)| tile.as_slice()))
+                            .with_context(|| format!("cannot write {} of {}", slot.name, slot.path.display()))?;
                     }
                     Ok(())
                 })
             })
             .collect();
-        writers.into_iter().try_for_each(|writer| {
-            writer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        })
+        writers
+            .into_iter()
+            .try_for_each(|writer| writer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     })
 }
 

@@ -34,16 +34,11 @@ pub(crate) fn is_miscompiled(target: &Target) -> bool {
     };
     let out = std::env::var_os("OUT_DIR").expect("cargo sets it");
     let source = Path::new(&out).join("amx.cpp");
-    fs::write(&source, SNIPPET)
-        .unwrap_or_else(|e| panic!("cannot write {}: {e}", source.display()));
+    fs::write(&source, SNIPPET).unwrap_or_else(|e| panic!("cannot write {}: {e}", source.display()));
     // Into a file: not every compiler takes `-` for its standard output.
     let assembly = source.with_extension("s");
-    let status = Command::new(compiler.path())
-        .args(["-O2", "-mamx-tile", "-S", "-o"])
-        .args([&assembly, &source])
-        .output();
+    let status =
+        Command::new(compiler.path()).args(["-O2", "-mamx-tile", "-S", "-o"]).args([&assembly, &source]).output();
     let text = fs::read_to_string(&assembly).unwrap_or_default();
-    status.is_ok_and(|output| output.status.success())
-        && text.contains("ldtilecfg")
-        && !text.contains("77")
+    status.is_ok_and(|output| output.status.success()) && text.contains("ldtilecfg") && !text.contains("77")
 }

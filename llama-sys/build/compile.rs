@@ -29,8 +29,7 @@ pub(crate) fn run(source: &Path, options: &Options) -> Built {
     };
     fs::create_dir_all(&dir).unwrap_or_else(|e| panic!("cannot create {}: {e}", dir.display()));
     let lock = dir.join("lock");
-    let lock =
-        File::create(&lock).unwrap_or_else(|e| panic!("cannot create {}: {e}", lock.display()));
+    let lock = File::create(&lock).unwrap_or_else(|e| panic!("cannot create {}: {e}", lock.display()));
     // Released when the file is dropped, also after a crash.
     lock.lock().expect("a lock on a fresh file");
 

@@ -17,8 +17,7 @@ pub(crate) struct Options {
 /// Reads the cargo features.
 pub(crate) fn options(target: &Target) -> Options {
     let dynamic = feature("dynamic-backends");
-    let mut options =
-        Options { defines: Vec::new(), flags: Vec::new(), backends: vec!["CPU"], dynamic };
+    let mut options = Options { defines: Vec::new(), flags: Vec::new(), backends: vec!["CPU"], dynamic };
     let mut set = |name, on: bool| {
         options.defines.push((name, if on { "ON" } else { "OFF" }.into()));
     };

@@ -86,17 +86,10 @@ fn native(flag: &str, flags: &[&str], macros: &[(&str, &'static str)]) -> Vec<&'
     };
     if compiler.is_like_msvc() {
         // ggml's FindSIMD stops at what the build machine has of these; cl.exe has no way to print its choice.
-        return ["avx", "avx2", "fma", "avx512f"]
-            .into_iter()
-            .filter(|name| host_has(name))
-            .collect();
+        return ["avx", "avx2", "fma", "avx512f"].into_iter().filter(|name| host_has(name)).collect();
     }
     let null = if cfg!(windows) { "NUL" } else { "/dev/null" };
-    let output = Command::new(compiler.path())
-        .arg(flag)
-        .args(flags)
-        .args(["-dM", "-E", "-x", "c", null])
-        .output();
+    let output = Command::new(compiler.path()).arg(flag).args(flags).args(["-dM", "-E", "-x", "c", null]).output();
     // An empty answer would mean "runs anywhere", which is the one wrong thing to record.
     let output = output.unwrap_or_else(|e| panic!("cannot run {}: {e}", compiler.path().display()));
     assert!(

@@ -30,11 +30,7 @@ pub(crate) fn libraries(target: &Target, built: &Built) {
     names.sort_by_key(|name| (rank(name), *name));
     names.dedup();
     for required in ["llama", "ggml", "ggml-base"] {
-        assert!(
-            names.contains(&required),
-            "cmake built no {required} library below {}",
-            built.dir.display()
-        );
+        assert!(names.contains(&required), "cmake built no {required} library below {}", built.dir.display());
     }
     for name in names {
         println!("cargo:rustc-link-lib={kind}={name}");
@@ -141,9 +137,8 @@ fn cuda(target: &Target) {
     for name in ["CUDA_PATH", "CUDA_HOME"] {
         println!("cargo:rerun-if-env-changed={name}");
     }
-    let root = std::env::var("CUDA_PATH")
-        .or_else(|_| std::env::var("CUDA_HOME"))
-        .unwrap_or_else(|_| "/usr/local/cuda".into());
+    let root =
+        std::env::var("CUDA_PATH").or_else(|_| std::env::var("CUDA_HOME")).unwrap_or_else(|_| "/usr/local/cuda".into());
     let root = Path::new(&root);
     if target.os == "windows" {
         search(&root.join("lib/x64"));
@@ -189,14 +184,10 @@ fn library_name(path: &Path, target: &Target, dynamic: bool) -> Option<String> {
 
 /// Makes every file of `from` appear in `to`: by hard link, or by copy where that cannot be.
 fn link_files(from: &Path, to: &Path) {
-    let failed =
-        |e: std::io::Error| panic!("cannot link {} into {}: {e}", from.display(), to.display());
+    let failed = |e: std::io::Error| panic!("cannot link {} into {}: {e}", from.display(), to.display());
     let _ = std::fs::remove_dir_all(to);
     std::fs::create_dir_all(to).unwrap_or_else(failed);
-    for entry in std::fs::read_dir(from)
-        .unwrap_or_else(|e| panic!("cannot read {}: {e}", from.display()))
-        .flatten()
-    {
+    for entry in std::fs::read_dir(from).unwrap_or_else(|e| panic!("cannot read {}: {e}", from.display())).flatten() {
         let target = to.join(entry.file_name());
         // Versioned names are links to one file; what they lead to is what is wanted under each name.
         let source = entry.path().canonicalize().unwrap_or_else(|_| entry.path());
@@ -214,10 +205,7 @@ fn walk(dir: &Path, visit: &mut dyn FnMut(&Path)) {
         let path = entry.path();
         if path.is_dir() {
             // The shader compiler of ggml-vulkan is a build of its own, for the build machine.
-            if path
-                .file_name()
-                .is_some_and(|name| name != "CMakeFiles" && name != "vulkan-shaders-gen-prefix")
-            {
+            if path.file_name().is_some_and(|name| name != "CMakeFiles" && name != "vulkan-shaders-gen-prefix") {
                 walk(&path, visit);
             }
         } else {

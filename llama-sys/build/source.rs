@@ -56,8 +56,7 @@ fn pinned(manifest: &Path) -> PathBuf {
         manifest.display(),
         String::from_utf8_lossy(&output.stderr)
     );
-    let metadata: serde_json::Value =
-        serde_json::from_slice(&output.stdout).expect("cargo metadata prints JSON");
+    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).expect("cargo metadata prints JSON");
     let package = metadata["packages"]
         .as_array()
         .and_then(|all| all.iter().find(|p| p["name"] == PACKAGE))
@@ -66,11 +65,6 @@ fn pinned(manifest: &Path) -> PathBuf {
         .parent()
         .expect("a manifest lies in a folder")
         .join("llama.cpp");
-    assert!(
-        is_llama_cpp(&root),
-        "{PACKAGE} {} ships no llama.cpp source at {}",
-        package["version"],
-        root.display()
-    );
+    assert!(is_llama_cpp(&root), "{PACKAGE} {} ships no llama.cpp source at {}", package["version"], root.display());
     root
 }

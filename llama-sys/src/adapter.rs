@@ -68,10 +68,8 @@ impl LoraAdapter {
             |error| unsafe { raw::shim_lora_load(model.as_ptr(), text.as_ptr(), error) },
             |adapter| !adapter.is_null(),
         );
-        let adapter = adapter.map_err(|failure| Error::AdapterLoad {
-            path: path.to_owned(),
-            failure: Box::new(failure),
-        })?;
+        let adapter =
+            adapter.map_err(|failure| Error::AdapterLoad { path: path.to_owned(), failure: Box::new(failure) })?;
         let raw = NonNull::new(adapter).expect("accepted above");
         Ok(Self { inner: Arc::new(Inner { raw, path: path.to_owned(), model: model.clone() }) })
     }
@@ -108,9 +106,7 @@ impl LoraAdapter {
             let count = raw::llama_adapter_get_alora_n_invocation_tokens(self.as_ptr());
             let tokens = raw::llama_adapter_get_alora_invocation_tokens(self.as_ptr());
             match usize::try_from(count) {
-                Ok(count) if count > 0 && !tokens.is_null() => {
-                    std::slice::from_raw_parts(tokens, count).to_vec()
-                }
+                Ok(count) if count > 0 && !tokens.is_null() => std::slice::from_raw_parts(tokens, count).to_vec(),
                 _ => Vec::new(),
             }
         }
@@ -216,11 +212,7 @@ impl Context {
     /// [`Error::InvalidParameter`] for data that is not so many whole layers, is no number somewhere, or a range
     /// without layers; nothing has changed then. [`Error::Call`] where a buffer finds no room; the context is
     /// unusable from then on.
-    pub fn set_control_vector(
-        &mut self,
-        data: &[f32],
-        layers: std::ops::RangeInclusive<u32>,
-    ) -> Result<(), Error> {
+    pub fn set_control_vector(&mut self, data: &[f32], layers: std::ops::RangeInclusive<u32>) -> Result<(), Error> {
         self.check_usable()?;
         if data.is_empty() && !self.control_vector {
             return Ok(());
@@ -288,13 +280,7 @@ impl Context {
             // there is room for, and returns 0 where it fails.
             unsafe {
                 shim::list(|rows, room| {
-                    raw::shim_adapter_bytes(
-                        self.model().as_ptr(),
-                        self.control_vector,
-                        rows,
-                        room,
-                        error,
-                    )
+                    raw::shim_adapter_bytes(self.model().as_ptr(), self.control_vector, rows, room, error)
                 })
             }
         })

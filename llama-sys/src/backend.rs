@@ -38,10 +38,7 @@ impl Backend {
         INIT.get_or_init(|| {
             let missing = isa::missing(isa::required(), isa::cpu_has);
             if !missing.is_empty() {
-                return Err(Error::UnsupportedCpu {
-                    required: isa::required().map(str::to_owned).collect(),
-                    missing,
-                });
+                return Err(Error::UnsupportedCpu { required: isa::required().map(str::to_owned).collect(), missing });
             }
             log::install();
             // SAFETY: called once, before anything else of llama.cpp; neither has preconditions.
@@ -114,8 +111,8 @@ impl Backend {
     pub fn add_rpc_server(self, endpoint: &str) -> Result<Vec<Device>, Error> {
         // llama.cpp would end the process on a failed connection where its assertion cannot be caught.
         reachable(endpoint)?;
-        let text = CString::new(endpoint)
-            .map_err(|_| Error::parameter("endpoint", endpoint, "an address without NUL"))?;
+        let text =
+            CString::new(endpoint).map_err(|_| Error::parameter("endpoint", endpoint, "an address without NUL"))?;
         let _changing = registry::changing()?;
         let reg = shim::accepted(
             // SAFETY: a NUL-terminated address and a valid error slot.
@@ -142,8 +139,7 @@ fn devices_of(reg: raw::ggml_backend_reg_t) -> Vec<Device> {
 /// Refuses an address where nothing listens.
 fn reachable(endpoint: &str) -> Result<(), Error> {
     let refuse = |reason: String| Error::parameter("endpoint", endpoint, reason);
-    let addresses =
-        endpoint.to_socket_addrs().map_err(|e| refuse(format!("host:port is wanted: {e}")))?;
+    let addresses = endpoint.to_socket_addrs().map_err(|e| refuse(format!("host:port is wanted: {e}")))?;
     let mut last = "no address of that name".to_owned();
     for address in addresses {
         match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {

@@ -65,9 +65,7 @@ impl Model {
         native.progress_callback = Some(no_progress);
         let made = shim::accepted(
             // SAFETY: the path is NUL-terminated; `native` points into `storage`, which outlives the call.
-            |error| unsafe {
-                raw::shim_model_from_metadata(text.as_ptr(), &raw const native, error)
-            },
+            |error| unsafe { raw::shim_model_from_metadata(text.as_ptr(), &raw const native, error) },
             |model| !model.is_null(),
         );
         let model = made.map_err(|failure| Error::ModelLoad { path: path.to_owned(), failure })?;
@@ -85,11 +83,7 @@ impl Model {
     /// without an embedding.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), Error> {
         if self.is_no_alloc() {
-            return Err(Error::parameter(
-                "no_alloc",
-                true,
-                "a model without data cannot be written",
-            ));
+            return Err(Error::parameter("no_alloc", true, "a model without data cannot be written"));
         }
         if !self.tensors().iter().any(|t| t.name == "token_embd.weight") {
             return Err(Error::parameter(

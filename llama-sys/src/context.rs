@@ -113,11 +113,8 @@ impl Context {
         let has_memory = unsafe { !raw::llama_get_memory(context).is_null() };
         let embedding_shape = model.embedding_shape();
         // llama-context.cpp: 0 means n_batch, and models with an encoder always get that.
-        let n_outputs_max = if params.n_outputs_max == 0 || model.has_encoder() {
-            n_batch
-        } else {
-            params.n_outputs_max
-        };
+        let n_outputs_max =
+            if params.n_outputs_max == 0 || model.has_encoder() { n_batch } else { params.n_outputs_max };
         let mut context = Self {
             raw,
             n_ctx,
@@ -324,11 +321,8 @@ impl Context {
                 Err(Error::Aborted)
             }
             Ok(code) => {
-                let failure = Failure::new(
-                    Cause::Refused,
-                    format!("llama_decode returned {code}"),
-                    Captured::default(),
-                );
+                let failure =
+                    Failure::new(Cause::Refused, format!("llama_decode returned {code}"), Captured::default());
                 if code != -1 {
                     self.poison(&failure);
                 }
@@ -407,9 +401,8 @@ impl Context {
     /// Threads that compute a graph of one token, and one of several.
     pub fn threads(&self) -> (u32, u32) {
         // SAFETY: the context lives.
-        let (one, several) = unsafe {
-            (raw::llama_n_threads(self.as_ptr()), raw::llama_n_threads_batch(self.as_ptr()))
-        };
+        let (one, several) =
+            unsafe { (raw::llama_n_threads(self.as_ptr()), raw::llama_n_threads_batch(self.as_ptr())) };
         (one.unsigned_abs(), several.unsigned_abs())
     }
 
@@ -440,12 +433,10 @@ impl Context {
     pub fn synchronize(&mut self) -> Result<(), Error> {
         self.check_usable()?;
         // SAFETY: the context lives and is borrowed mutably.
-        shim::quick(|error| unsafe { raw::shim_synchronize(self.as_ptr(), error) })
-            .map(drop)
-            .map_err(|failure| {
-                self.poison(&failure);
-                Error::Call { what: "waiting for the devices", failure }
-            })
+        shim::quick(|error| unsafe { raw::shim_synchronize(self.as_ptr(), error) }).map(drop).map_err(|failure| {
+            self.poison(&failure);
+            Error::Call { what: "waiting for the devices", failure }
+        })
     }
 
     /// Refuses an index that is no output of the last batch.
@@ -454,11 +445,7 @@ impl Context {
         if self.is_output(index) && !self.embeddings {
             Ok(())
         } else {
-            Err(Error::parameter(
-                "index",
-                index,
-                "logits were not asked for at this index of the last batch",
-            ))
+            Err(Error::parameter("index", index, "logits were not asked for at this index of the last batch"))
         }
     }
 
@@ -498,22 +485,14 @@ impl Context {
     /// Refuses what llama_decode asserts against (llama-context.cpp, decode) or would read out of bounds for.
     pub(crate) fn check_batch(&self, batch: &Batch) -> Result<(), Error> {
         if self.model().is_no_alloc() {
-            return Err(Error::parameter(
-                "no_alloc",
-                true,
-                "a model without data computes nothing",
-            ));
+            return Err(Error::parameter("no_alloc", true, "a model without data computes nothing"));
         }
         let n_tokens = batch.len();
         if n_tokens == 0 {
             return Err(Error::parameter("n_tokens", 0, "a batch holds at least one token"));
         }
         if n_tokens > self.n_batch as usize {
-            return Err(Error::parameter(
-                "n_tokens",
-                n_tokens,
-                format!("n_batch is {}", self.n_batch),
-            ));
+            return Err(Error::parameter("n_tokens", n_tokens, format!("n_batch is {}", self.n_batch)));
         }
         if self.needs_encoder {
             // llama-graph.cpp asserts that llama_encode was called first.
@@ -529,19 +508,12 @@ impl Context {
             return Err(Error::parameter(
                 "n_tokens",
                 n_tokens,
-                format!(
-                    "for this model or pooling a batch is one graph, and n_ubatch is {}",
-                    self.n_ubatch
-                ),
+                format!("for this model or pooling a batch is one graph, and n_ubatch is {}", self.n_ubatch),
             ));
         }
         let n_outputs = if self.embeddings || encodes { n_tokens } else { batch.n_outputs() };
         if n_outputs > self.n_outputs_max as usize {
-            return Err(Error::parameter(
-                "n_outputs",
-                n_outputs,
-                format!("n_outputs_max is {}", self.n_outputs_max),
-            ));
+            return Err(Error::parameter("n_outputs", n_outputs, format!("n_outputs_max is {}", self.n_outputs_max)));
         }
         for &token in &batch.tokens {
             self.vocab.check(token)?;

@@ -154,25 +154,13 @@ impl ContextParams {
             return Err(Error::parameter("n_ctx", 0, "the model names no context length either"));
         }
         if self.n_seq_max == 0 || self.n_seq_max > MAX_SEQ {
-            return Err(Error::parameter(
-                "n_seq_max",
-                self.n_seq_max,
-                format!("1 to {MAX_SEQ} sequences"),
-            ));
+            return Err(Error::parameter("n_seq_max", self.n_seq_max, format!("1 to {MAX_SEQ} sequences")));
         }
         if self.n_batch == 0 || self.n_batch > MAX_CTX {
-            return Err(Error::parameter(
-                "n_batch",
-                self.n_batch,
-                format!("1 to {MAX_CTX} tokens"),
-            ));
+            return Err(Error::parameter("n_batch", self.n_batch, format!("1 to {MAX_CTX} tokens")));
         }
         if self.n_ubatch > MAX_CTX {
-            return Err(Error::parameter(
-                "n_ubatch",
-                self.n_ubatch,
-                format!("at most {MAX_CTX} tokens"),
-            ));
+            return Err(Error::parameter("n_ubatch", self.n_ubatch, format!("at most {MAX_CTX} tokens")));
         }
         // llama-context.cpp reserves graphs with n_seq_max sequences in n_tokens tokens and asserts that they fit.
         let shape = model.shape();
@@ -182,9 +170,7 @@ impl ContextParams {
             return Err(Error::parameter(
                 "n_seq_max",
                 self.n_seq_max,
-                format!(
-                    "at most n_batch ({n_batch}) and n_ubatch ({n_ubatch}), one token per sequence"
-                ),
+                format!("at most n_batch ({n_batch}) and n_ubatch ({n_ubatch}), one token per sequence"),
             ));
         }
         // llama-batch.cpp, `split_equal`: what may be taken back is computed in one graph, with a token before it
@@ -203,9 +189,7 @@ impl ContextParams {
                 format!("at least n_seq_max ({}), one output per sequence", self.n_seq_max),
             ));
         }
-        for (name, threads) in
-            [("n_threads", self.n_threads), ("n_threads_batch", self.n_threads_batch)]
-        {
+        for (name, threads) in [("n_threads", self.n_threads), ("n_threads_batch", self.n_threads_batch)] {
             if let Some(threads) = threads {
                 check_threads(name, threads)?;
             }
@@ -213,17 +197,12 @@ impl ContextParams {
         self.rope.check()?;
         // With flash attention llama.cpp checks the row itself; without, it asserts later
         // (llama-kv-cache.cpp, `cpy_k`).
-        for (name, kv, head) in
-            [("type_k", self.type_k, shape.head_k), ("type_v", self.type_v, shape.head_v)]
-        {
+        for (name, kv, head) in [("type_k", self.type_k, shape.head_k), ("type_v", self.type_v, shape.head_v)] {
             if head % kv.block_size() != 0 {
                 return Err(Error::parameter(
                     name,
                     kv,
-                    format!(
-                        "its blocks of {} do not divide the model's attention heads of {head}",
-                        kv.block_size()
-                    ),
+                    format!("its blocks of {} do not divide the model's attention heads of {head}", kv.block_size()),
                 ));
             }
         }
@@ -238,11 +217,7 @@ impl ContextParams {
             self.check_pooling(model, n_ctx, n_ubatch)?;
         }
         if self.type_v.is_quantized() && self.flash_attention == FlashAttention::Disabled {
-            return Err(Error::parameter(
-                "type_v",
-                self.type_v,
-                "a quantised V cache needs flash attention",
-            ));
+            return Err(Error::parameter("type_v", self.type_v, "a quantised V cache needs flash attention"));
         }
         Ok(())
     }

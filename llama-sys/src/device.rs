@@ -69,9 +69,7 @@ impl Device {
     /// Name of the backend that drives it, such as `CUDA`.
     pub fn backend(&self) -> String {
         // SAFETY: every device belongs to a registry entry with a name.
-        unsafe {
-            owned(raw::ggml_backend_reg_name(raw::ggml_backend_dev_backend_reg(self.as_ptr())))
-        }
+        unsafe { owned(raw::ggml_backend_reg_name(raw::ggml_backend_dev_backend_reg(self.as_ptr()))) }
     }
 
     /// What kind of device it is.
@@ -142,10 +140,7 @@ impl Device {
 
 impl fmt::Debug for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Device")
-            .field("name", &self.name())
-            .field("kind", &self.kind())
-            .finish_non_exhaustive()
+        f.debug_struct("Device").field("name", &self.name()).field("kind", &self.kind()).finish_non_exhaustive()
     }
 }
 

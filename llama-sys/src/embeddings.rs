@@ -101,8 +101,7 @@ impl Vocab {
             )
         };
         // SAFETY: as above.
-        let separator = Some(unsafe { raw::llama_vocab_sep(self.as_ptr()) })
-            .filter(|token| self.contains(*token));
+        let separator = Some(unsafe { raw::llama_vocab_sep(self.as_ptr()) }).filter(|token| self.contains(*token));
         AddedTokens {
             bos: self.bos().filter(|_| bos),
             eos: self.eos().or(separator).filter(|_| eos),
@@ -114,12 +113,7 @@ impl Vocab {
 impl ContextParams {
     /// Refuses a pooling that ends the process, or that would read past what the model computes. `n_ctx` and
     /// `n_ubatch` are resolved.
-    pub(crate) fn check_pooling(
-        &self,
-        model: &Model,
-        n_ctx: u32,
-        n_ubatch: u32,
-    ) -> Result<(), Error> {
+    pub(crate) fn check_pooling(&self, model: &Model, n_ctx: u32, n_ubatch: u32) -> Result<(), Error> {
         let shape = model.embedding_shape();
         let pooling = match self.pooling {
             Pooling::Unspecified => shape.pooling.unwrap_or(Pooling::None),
@@ -188,11 +182,7 @@ impl Context {
         }
         // llama-graph.cpp, llm_graph_input_attn_no_cache: the first sequence of a token is the only one that counts.
         if let Some(count) = batch.seq_counts.iter().find(|count| **count > 1) {
-            return Err(Error::parameter(
-                "n_seq_id",
-                count,
-                "a token that is embedded belongs to one sequence",
-            ));
+            return Err(Error::parameter("n_seq_id", count, "a token that is embedded belongs to one sequence"));
         }
         // llama-kv-cache.cpp, init_batch: with a cache of their own, sequences of different lengths are computed as
         // several graphs; recurrent memory has one graph for each whole sequence.
@@ -226,9 +216,8 @@ impl Context {
         }
         let width = self.embedding_width();
         // SAFETY: the context lives and is borrowed mutably.
-        let row =
-            shim::quick(|error| unsafe { raw::shim_embeddings_seq(self.as_ptr(), seq, error) })
-                .map_err(|failure| self.failed_to_embed(failure))?;
+        let row = shim::quick(|error| unsafe { raw::shim_embeddings_seq(self.as_ptr(), seq, error) })
+            .map_err(|failure| self.failed_to_embed(failure))?;
         if row.is_null() {
             return Err(none());
         }
@@ -250,9 +239,8 @@ impl Context {
         }
         let width = self.embedding_width();
         // SAFETY: the context lives and is borrowed mutably; `index` is an output of the last batch.
-        let row =
-            shim::quick(|error| unsafe { raw::shim_embeddings_ith(self.as_ptr(), index, error) })
-                .map_err(|failure| self.failed_to_embed(failure))?;
+        let row = shim::quick(|error| unsafe { raw::shim_embeddings_ith(self.as_ptr(), index, error) })
+            .map_err(|failure| self.failed_to_embed(failure))?;
         if row.is_null() {
             return Err(none());
         }

@@ -156,11 +156,7 @@ impl Error {
         self.failure()?.out_of_memory.as_ref()
     }
 
-    pub(crate) fn parameter(
-        name: &'static str,
-        value: impl fmt::Display,
-        reason: impl Into<String>,
-    ) -> Self {
+    pub(crate) fn parameter(name: &'static str, value: impl fmt::Display, reason: impl Into<String>) -> Self {
         Self::InvalidParameter { name, value: value.to_string(), reason: reason.into() }
     }
 }
@@ -267,20 +263,13 @@ mod tests {
     fn a_failed_allocation_is_read_from_ggmls_log_line() {
         let line = "alloc_tensor_range: failed to allocate CUDA0 buffer of size 123456";
         let failure = Failure::new(Cause::Refused, String::new(), said(Some(line), &[line]));
-        assert_eq!(
-            failure.out_of_memory,
-            Some(OutOfMemory { buffer_type: "CUDA0".into(), bytes: 123_456 })
-        );
+        assert_eq!(failure.out_of_memory, Some(OutOfMemory { buffer_type: "CUDA0".into(), bytes: 123_456 }));
         assert_eq!(failure.to_string(), "out of memory: CUDA0 has no 123456 bytes free");
     }
 
     #[test]
     fn without_an_exception_the_first_error_is_the_reason_and_warnings_are_not() {
-        let failure = Failure::new(
-            Cause::Refused,
-            String::new(),
-            said(Some("an error"), &["a warning", "an error"]),
-        );
+        let failure = Failure::new(Cause::Refused, String::new(), said(Some("an error"), &["a warning", "an error"]));
         assert_eq!(failure.reason, "an error");
         assert_eq!(failure.log.len(), 2);
     }

@@ -6,10 +6,7 @@ pub(crate) fn required() -> impl Iterator<Item = &'static str> {
 }
 
 /// The required features that `has` denies.
-pub(crate) fn missing<'a>(
-    required: impl Iterator<Item = &'a str>,
-    has: impl Fn(&str) -> bool,
-) -> Vec<String> {
+pub(crate) fn missing<'a>(required: impl Iterator<Item = &'a str>, has: impl Fn(&str) -> bool) -> Vec<String> {
     required.filter(|name| !has(name)).map(str::to_owned).collect()
 }
 
@@ -23,9 +20,7 @@ pub(crate) fn unused() -> impl Iterator<Item = &'static str> {
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     const FAST: [&str; 0] = [];
     let chosen_later = cfg!(feature = "dynamic-backends");
-    FAST.into_iter().filter(move |name| {
-        !chosen_later && cpu_has(name) && !required().any(|compiled| compiled == *name)
-    })
+    FAST.into_iter().filter(move |name| !chosen_later && cpu_has(name) && !required().any(|compiled| compiled == *name))
 }
 
 /// Asks the CPU. Unknown names count as present: refusing to run on a guess would be worse.

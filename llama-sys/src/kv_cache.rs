@@ -14,10 +14,8 @@ impl Context {
     /// [`Error::Poisoned`], [`Error::Call`].
     pub fn kv_clear(&mut self) -> Result<(), Error> {
         // SAFETY: the context lives and is borrowed mutably.
-        self.memory_call("clearing the KV cache", |ctx, error| unsafe {
-            raw::shim_memory_clear(ctx, true, error)
-        })
-        .map(drop)
+        self.memory_call("clearing the KV cache", |ctx, error| unsafe { raw::shim_memory_clear(ctx, true, error) })
+            .map(drop)
     }
 
     /// Forgets the positions in `range` of one sequence. Returns `false` when the memory cannot do that: recurrent
@@ -43,12 +41,7 @@ impl Context {
     ///
     /// As [`Context::kv_seq_remove`], and [`Error::InvalidParameter`] for a part of a sequence when every sequence has
     /// a cache of its own (`kv_unified` off), which llama.cpp asserts against.
-    pub fn kv_seq_copy(
-        &mut self,
-        source: SeqId,
-        target: SeqId,
-        range: Range<Position>,
-    ) -> Result<(), Error> {
+    pub fn kv_seq_copy(&mut self, source: SeqId, target: SeqId, range: Range<Position>) -> Result<(), Error> {
         self.check_seq(source)?;
         self.check_seq(target)?;
         check_range(&range)?;
@@ -77,9 +70,7 @@ impl Context {
     pub fn kv_seq_keep(&mut self, seq: SeqId) -> Result<(), Error> {
         self.check_seq(seq)?;
         // SAFETY: the sequence exists.
-        self.memory_call("keeping one sequence", |ctx, error| unsafe {
-            raw::shim_memory_seq_keep(ctx, seq, error)
-        })?;
+        self.memory_call("keeping one sequence", |ctx, error| unsafe { raw::shim_memory_seq_keep(ctx, seq, error) })?;
         if !self.kv_unified() {
             // llama-kv-cache.cpp, seq_keep: without kv_unified it only looks into the cache of `seq` itself.
             for other in (0..self.n_seq_max() as SeqId).filter(|other| *other != seq) {
@@ -95,30 +86,17 @@ impl Context {
     ///
     /// As [`Context::kv_seq_remove`], and [`Error::InvalidParameter`] when the memory cannot shift
     /// ([`Context::kv_can_shift`]).
-    pub fn kv_seq_shift(
-        &mut self,
-        seq: SeqId,
-        range: Range<Position>,
-        delta: Position,
-    ) -> Result<(), Error> {
+    pub fn kv_seq_shift(&mut self, seq: SeqId, range: Range<Position>, delta: Position) -> Result<(), Error> {
         self.check_seq(seq)?;
         check_range(&range)?;
         if !self.kv_can_shift() {
-            return Err(Error::parameter(
-                "delta",
-                delta,
-                "this model's memory cannot shift positions",
-            ));
+            return Err(Error::parameter("delta", delta, "this model's memory cannot shift positions"));
         }
         // The last position that there is moves too.
         let last = self.kv_seq_end(seq)?.unwrap_or(0).min(range.end);
         let moved = |position: Position| position.checked_add(delta).filter(|moved| *moved >= 0);
         if moved(range.start).is_none() || moved(last).is_none() {
-            return Err(Error::parameter(
-                "delta",
-                delta,
-                "positions stay between 0 and 2147483646",
-            ));
+            return Err(Error::parameter("delta", delta, "positions stay between 0 and 2147483646"));
         }
         // SAFETY: the sequence exists and the memory can shift (llama-kv-cache.cpp, `seq_add`, `update`).
         self.memory_call("shifting positions", |ctx, error| unsafe {
@@ -153,10 +131,7 @@ impl Context {
     /// [`Error::Poisoned`]; [`Error::Call`], where a buffer finds no room, and the context is unusable from then on.
     pub fn kv_update(&mut self) -> Result<(), Error> {
         // SAFETY: the context lives and is borrowed mutably, and has a memory.
-        self.memory_call("updating the KV cache", |ctx, error| unsafe {
-            raw::shim_memory_update(ctx, error)
-        })
-        .map(drop)
+        self.memory_call("updating the KV cache", |ctx, error| unsafe { raw::shim_memory_update(ctx, error) }).map(drop)
     }
 
     /// True when moving positions rotates keys and changes them no further: with YaRN's factors each shift scales all
@@ -228,22 +203,14 @@ impl Context {
         if u32::try_from(seq).is_ok_and(|seq| seq < self.n_seq_max()) {
             Ok(())
         } else {
-            Err(Error::parameter(
-                "seq_id",
-                seq,
-                format!("the context has {} sequences", self.n_seq_max()),
-            ))
+            Err(Error::parameter("seq_id", seq, format!("the context has {} sequences", self.n_seq_max())))
         }
     }
 }
 
 fn check_range(range: &Range<Position>) -> Result<(), Error> {
     if range.start < 0 || range.end < range.start {
-        return Err(Error::parameter(
-            "range",
-            format!("{}..{}", range.start, range.end),
-            "0 <= start <= end",
-        ));
+        return Err(Error::parameter("range", format!("{}..{}", range.start, range.end), "0 <= start <= end"));
     }
     Ok(())
 }

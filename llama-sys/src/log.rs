@@ -136,8 +136,7 @@ impl ThreadLog {
     fn append(&mut self, level: Option<Level>, text: &str) -> Vec<(Level, String)> {
         let mut finished = Vec::new();
         for piece in text.split_inclusive('\n') {
-            let (line_level, line) =
-                self.partial.get_or_insert_with(|| (level.unwrap_or(Level::Info), String::new()));
+            let (line_level, line) = self.partial.get_or_insert_with(|| (level.unwrap_or(Level::Info), String::new()));
             line.push_str(piece.trim_end_matches(['\n', '\r']));
             if piece.ends_with('\n') {
                 let line_level = *line_level;
@@ -206,10 +205,7 @@ fn module(line: &str) -> &'static str {
         ("gguf", "ggml"),
         ("alloc_tensor_range", "ggml"),
     ];
-    PREFIXES
-        .iter()
-        .find(|(prefix, _)| line.starts_with(prefix))
-        .map_or("llama", |&(_, module)| module)
+    PREFIXES.iter().find(|(prefix, _)| line.starts_with(prefix)).map_or("llama", |&(_, module)| module)
 }
 
 #[cfg(test)]

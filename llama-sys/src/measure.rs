@@ -27,25 +27,10 @@ pub enum Operation {
     /// Tokens through the experts that they use (`MUL_MAT_ID`), each of which is such a matrix.
     Experts { type_id: u32, n_in: u32, n_out: u32, n_expert: u32, n_used: u32, n_tokens: u32 },
     /// Fused attention (`FLASH_ATTN_EXT`) of tokens that see all `n_kv` cells.
-    Attention {
-        type_id: u32,
-        head_size: u32,
-        n_head: u32,
-        n_head_kv: u32,
-        n_kv: u32,
-        n_tokens: u32,
-    },
+    Attention { type_id: u32, head_size: u32, n_head: u32, n_head_kv: u32, n_kv: u32, n_tokens: u32 },
     /// What a block computes beside its matrices and its attention: norms, rotations, writes to the cache, an
     /// activation, sums.
-    Block {
-        type_id: u32,
-        n_embd: u32,
-        n_ff: u32,
-        head_size: u32,
-        n_head: u32,
-        n_head_kv: u32,
-        n_tokens: u32,
-    },
+    Block { type_id: u32, n_embd: u32, n_ff: u32, head_size: u32, n_head: u32, n_head_kv: u32, n_tokens: u32 },
     /// What a block computes to choose experts and to add up their results.
     Routing { n_embd: u32, n_expert: u32, n_used: u32, n_tokens: u32 },
 }
@@ -89,9 +74,8 @@ impl Bench {
     pub fn new(device: &Device, threads: u32, repack: bool) -> Result<Self, Error> {
         Backend::init()?;
         let n_threads = i32::try_from(threads).ok().filter(|&n| n > 0);
-        let n_threads = n_threads.ok_or_else(|| {
-            Error::parameter("n_threads", threads, "at least one thread computes")
-        })?;
+        let n_threads =
+            n_threads.ok_or_else(|| Error::parameter("n_threads", threads, "at least one thread computes"))?;
         let bench = shim::checked(|error| {
             // SAFETY: the device is registered, and the error slot is valid.
             unsafe { raw::shim_bench_new(device.as_ptr(), n_threads, repack, error) }
@@ -108,12 +92,7 @@ impl Bench {
     /// # Errors
     ///
     /// [`Error::InvalidParameter`] for sizes that cannot be; [`Error::Call`] where the device fails.
-    pub fn time(
-        &mut self,
-        operation: &Operation,
-        n_repeat: u32,
-        budget: Duration,
-    ) -> Result<Option<Timing>, Error> {
+    pub fn time(&mut self, operation: &Operation, n_repeat: u32, budget: Duration) -> Result<Option<Timing>, Error> {
         let native = operation.to_native(n_repeat)?;
         let mut timing = raw::shim_timing { graph_ns: 0, bytes: 0 };
         let budget = nanoseconds(budget);
@@ -136,12 +115,7 @@ impl Bench {
     /// # Errors
     ///
     /// [`Error::InvalidParameter`] for sizes that cannot be; [`Error::Call`] where the device fails.
-    pub fn link(
-        &mut self,
-        bytes: u32,
-        width: u32,
-        budget: Duration,
-    ) -> Result<Option<LinkTiming>, Error> {
+    pub fn link(&mut self, bytes: u32, width: u32, budget: Duration) -> Result<Option<LinkTiming>, Error> {
         if bytes == 0 || width == 0 || width > MAX_SIZE {
             let given = format!("{bytes} bytes, {width} activations");
             return Err(Error::parameter("link", given, "something is carried"));
@@ -263,9 +237,7 @@ impl Operation {
         }
         // Twenty for a block; a sum for each expert, and its view.
         let nodes = i64::from(n_repeat) * (20 + 2 * native.n_used);
-        if nodes > i64::from(MAX_NODES)
-            || native.head_size % 2 != 0 && native.kind == raw::SHIM_OPERATION_BLOCK
-        {
+        if nodes > i64::from(MAX_NODES) || native.head_size % 2 != 0 && native.kind == raw::SHIM_OPERATION_BLOCK {
             return wrong("it makes too large a graph, or turns half a pair");
         }
         native.type_ = type_id as raw::ggml_type;

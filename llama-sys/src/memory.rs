@@ -108,11 +108,7 @@ impl Context {
         let rows = shim::checked(|error| {
             // SAFETY: the context lives, on this thread alone (it is no `Sync`), so that one without data may be
             // reserved again; the shim writes as many rows as there is room for, and returns 0 where it fails.
-            unsafe {
-                shim::list(|rows, room| {
-                    raw::shim_memory_breakdown(self.as_ptr(), rows, room, error)
-                })
-            }
+            unsafe { shim::list(|rows, room| raw::shim_memory_breakdown(self.as_ptr(), rows, room, error)) }
         })
         .map_err(|failure| Error::Call { what: "reading the memory breakdown", failure })?;
         let read = |row: &raw::shim_memory_row| read(row, Device::from_raw(row.device));
@@ -131,8 +127,7 @@ impl Context {
 
 fn read(row: &raw::shim_memory_row, device: Option<Device>) -> BufferUse {
     // CPU_REPACK calls itself no host buffer but lies in host memory: llama.cpp's own fit forgets it.
-    let on_host =
-        row.is_host || device.as_ref().is_none_or(|device| device.kind() == DeviceKind::Cpu);
+    let on_host = row.is_host || device.as_ref().is_none_or(|device| device.kind() == DeviceKind::Cpu);
     BufferUse {
         // SAFETY: a registered buffer type with a NUL-terminated name.
         buffer_type: unsafe { owned(raw::ggml_backend_buft_name(row.buft)) },

@@ -113,11 +113,7 @@ impl Model {
 
         let mut native = storage.native(&params);
 
-        let mut progress = params.progress.take().map(|callback| Progress {
-            callback,
-            cancelled: false,
-            panic: None,
-        });
+        let mut progress = params.progress.take().map(|callback| Progress { callback, cancelled: false, panic: None });
         if let Some(progress) = &mut progress {
             native.progress_callback = Some(on_progress);
             native.progress_callback_user_data = ptr::from_mut(progress).cast();
@@ -140,19 +136,13 @@ impl Model {
                 return Err(Error::LoadCancelled { path: path.to_owned() });
             }
         }
-        let model =
-            loaded.map_err(|failure| Error::ModelLoad { path: path.to_owned(), failure })?;
+        let model = loaded.map_err(|failure| Error::ModelLoad { path: path.to_owned(), failure })?;
         let raw = NonNull::new(model).expect("accepted above");
         Ok(Self::adopt(raw, path, &params, storage))
     }
 
     /// Takes what llama.cpp has just loaded with these parameters.
-    pub(crate) fn adopt(
-        raw: NonNull<raw::llama_model>,
-        path: &Path,
-        params: &ModelParams,
-        storage: Storage,
-    ) -> Self {
+    pub(crate) fn adopt(raw: NonNull<raw::llama_model>, path: &Path, params: &ModelParams, storage: Storage) -> Self {
         let model = raw.as_ptr();
         // SAFETY: the model is loaded; indices below the count.
         let devices = unsafe {

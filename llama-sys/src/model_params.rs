@@ -108,8 +108,7 @@ impl ModelParams {
         const MAX_BACKENDS: usize = 16;
         let all = backend.devices();
         let helpers = all.iter().filter(|device| !device.is_gpu()).count().max(1);
-        let used =
-            self.devices.as_ref().map_or_else(|| all.len() - helpers.min(all.len()), Vec::len);
+        let used = self.devices.as_ref().map_or_else(|| all.len() - helpers.min(all.len()), Vec::len);
         if used + helpers > MAX_BACKENDS {
             return Err(Error::parameter(
                 "devices",
@@ -119,22 +118,12 @@ impl ModelParams {
         }
         if let Some(devices) = &self.devices {
             if let Some(device) = devices.iter().find(|device| !device.is_gpu()) {
-                return Err(Error::parameter(
-                    "devices",
-                    device.name(),
-                    "layers can be offloaded to GPUs only",
-                ));
+                return Err(Error::parameter("devices", device.name(), "layers can be offloaded to GPUs only"));
             }
-            if let Some((index, device)) = devices
-                .iter()
-                .enumerate()
-                .find(|(index, device)| devices[..*index].contains(device))
+            if let Some((index, device)) =
+                devices.iter().enumerate().find(|(index, device)| devices[..*index].contains(device))
             {
-                return Err(Error::parameter(
-                    "devices",
-                    device.name(),
-                    format!("listed again at index {index}"),
-                ));
+                return Err(Error::parameter("devices", device.name(), format!("listed again at index {index}")));
             }
         }
         // SAFETY: a constant.
@@ -147,17 +136,10 @@ impl ModelParams {
             ));
         }
         if let Some(bad) = self.tensor_split.iter().find(|part| !part.is_finite() || **part < 0.0) {
-            return Err(Error::parameter(
-                "tensor_split",
-                bad,
-                "proportions are finite and not negative",
-            ));
+            return Err(Error::parameter("tensor_split", bad, "proportions are finite and not negative"));
         }
         if self.split_mode == SplitMode::None
-            && self
-                .devices
-                .as_ref()
-                .is_some_and(|list| !list.is_empty() && self.main_gpu >= list.len() as i32)
+            && self.devices.as_ref().is_some_and(|list| !list.is_empty() && self.main_gpu >= list.len() as i32)
         {
             return Err(Error::parameter("main_gpu", self.main_gpu, "an index into `devices`"));
         }
@@ -184,10 +166,8 @@ pub(crate) struct Storage {
 impl Storage {
     pub(crate) fn new(params: &ModelParams) -> Result<Self, Error> {
         // NULL-terminated lists; all `llama_max_devices` proportions are copied (llama-model.cpp, the constructor).
-        let devices = params
-            .devices
-            .as_ref()
-            .map(|list| list.iter().map(Device::as_ptr).chain([ptr::null_mut()]).collect());
+        let devices =
+            params.devices.as_ref().map(|list| list.iter().map(Device::as_ptr).chain([ptr::null_mut()]).collect());
         let mut tensor_split = params.tensor_split.clone();
         // SAFETY: a constant.
         tensor_split.resize(unsafe { raw::llama_max_devices() }, 0.0);
@@ -195,13 +175,8 @@ impl Storage {
             .overrides
             .iter()
             .map(|rule| {
-                CString::new(rule.pattern.as_str()).map_err(|_| {
-                    Error::parameter(
-                        "tensor_buft_overrides",
-                        &rule.pattern,
-                        "a pattern without NUL",
-                    )
-                })
+                CString::new(rule.pattern.as_str())
+                    .map_err(|_| Error::parameter("tensor_buft_overrides", &rule.pattern, "a pattern without NUL"))
             })
             .collect::<Result<Vec<_>, _>>()?;
         let overrides = patterns
@@ -212,10 +187,7 @@ impl Storage {
                 // SAFETY: the device is registered.
                 buft: unsafe { raw::ggml_backend_dev_buffer_type(rule.device.as_ptr()) },
             })
-            .chain([raw::llama_model_tensor_buft_override {
-                pattern: ptr::null(),
-                buft: ptr::null_mut(),
-            }])
+            .chain([raw::llama_model_tensor_buft_override { pattern: ptr::null(), buft: ptr::null_mut() }])
             .collect();
         Ok(Self { devices, tensor_split, _patterns: patterns, overrides })
     }
@@ -225,17 +197,14 @@ impl Storage {
         // SAFETY: returns a plain struct.
         let mut native = unsafe { raw::llama_model_default_params() };
         native.n_gpu_layers = params.n_gpu_layers;
-        native.devices =
-            self.devices.as_ref().map_or(ptr::null_mut(), |list| list.as_ptr().cast_mut());
-        native.tensor_buft_overrides =
-            if params.overrides.is_empty() { ptr::null() } else { self.overrides.as_ptr() };
+        native.devices = self.devices.as_ref().map_or(ptr::null_mut(), |list| list.as_ptr().cast_mut());
+        native.tensor_buft_overrides = if params.overrides.is_empty() { ptr::null() } else { self.overrides.as_ptr() };
         native.split_mode = match params.split_mode {
             SplitMode::None => raw::LLAMA_SPLIT_MODE_NONE,
             SplitMode::Layer => raw::LLAMA_SPLIT_MODE_LAYER,
         };
         native.main_gpu = params.main_gpu;
-        native.tensor_split =
-            if params.tensor_split.is_empty() { ptr::null() } else { self.tensor_split.as_ptr() };
+        native.tensor_split = if params.tensor_split.is_empty() { ptr::null() } else { self.tensor_split.as_ptr() };
         native.load_mode = match params.load_mode {
             LoadMode::Auto => raw::LLAMA_LOAD_MODE_AUTO,
             LoadMode::None => raw::LLAMA_LOAD_MODE_NONE,

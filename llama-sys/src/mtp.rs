@@ -63,11 +63,7 @@ impl Context {
             ));
         }
         if ![0, rows].contains(&batch.n_outputs()) {
-            return Err(Error::parameter(
-                "n_outputs",
-                batch.n_outputs(),
-                format!("none or all of {rows} tokens"),
-            ));
+            return Err(Error::parameter("n_outputs", batch.n_outputs(), format!("none or all of {rows} tokens")));
         }
         self.check_batch(batch)?;
         self.compute(batch, hidden.as_ptr())
@@ -86,8 +82,7 @@ impl Context {
             Mtp::Trunk => usize::try_from(index).is_ok_and(|index| index < self.last_tokens()),
             Mtp::Heads => index >= 0 && self.is_output(index),
         };
-        let missing =
-            || Error::parameter("index", index, "the last batch has no hidden state of this index");
+        let missing = || Error::parameter("index", index, "the last batch has no hidden state of this index");
         if !is_there {
             return Err(missing());
         }

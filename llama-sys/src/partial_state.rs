@@ -36,10 +36,7 @@ impl PartialState {
 
 impl std::fmt::Debug for PartialState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("PartialState")
-            .field("bytes", &self.data.len())
-            .field("end", &self.end)
-            .finish_non_exhaustive()
+        f.debug_struct("PartialState").field("bytes", &self.data.len()).field("end", &self.end).finish_non_exhaustive()
     }
 }
 
@@ -106,10 +103,7 @@ impl Context {
         }
         let held = self.kv_seq_end(seq)?.unwrap_or(0);
         if held < state.end {
-            return refused(format!(
-                "the sequence holds {held} positions, and it was taken at {}",
-                state.end
-            ));
+            return refused(format!("the sequence holds {held} positions, and it was taken at {}", state.end));
         }
         let bytes = state.data.len() as u64;
         self.read_part(seq, Part::Partial, bytes, &mut &*state.data)?;
@@ -125,10 +119,6 @@ impl Context {
         if self.has_partial_state() {
             return Ok(());
         }
-        Err(Error::parameter(
-            "model",
-            self.model().description(),
-            "its memory goes back to every token by itself",
-        ))
+        Err(Error::parameter("model", self.model().description(), "its memory goes back to every token by itself"))
     }
 }

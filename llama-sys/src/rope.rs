@@ -93,12 +93,8 @@ mod tests {
 
     #[test]
     fn numbers_that_mean_something_else_to_llama_cpp_are_refused() {
-        let ok = Rope {
-            freq_scale: Some(0.25),
-            yarn_ext_factor: Some(0.0),
-            yarn_orig_ctx: Some(4096),
-            ..Rope::default()
-        };
+        let ok =
+            Rope { freq_scale: Some(0.25), yarn_ext_factor: Some(0.0), yarn_orig_ctx: Some(4096), ..Rope::default() };
         assert!(ok.check().is_ok());
         for (bad, name) in [
             (Rope { freq_base: Some(0.0), ..ok }, "rope_freq_base"),

@@ -18,9 +18,7 @@ pub fn make_sparse(file: &File) -> io::Result<()> {
     let mut returned = 0;
     // SAFETY: the handle is open during the call. This code reads and writes no buffer (winioctl.h: without one the
     // file is made sparse); `returned` is valid for writes, as is wanted of calls that are not overlapped.
-    let done = unsafe {
-        DeviceIoControl(handle, FSCTL_SET_SPARSE, None, 0, None, 0, Some(&raw mut returned), None)
-    };
+    let done = unsafe { DeviceIoControl(handle, FSCTL_SET_SPARSE, None, 0, None, 0, Some(&raw mut returned), None) };
     done.map_err(io::Error::from)
 }
 

@@ -10,10 +10,7 @@ const THREAD: &str = "llama-deep-stack";
 /// used takes memory.
 ///
 /// What llama.cpp logs meanwhile is that thread's.
-pub(crate) fn with_stack<T: Send>(
-    bytes: usize,
-    f: impl FnOnce() -> T + Send,
-) -> Result<T, io::Error> {
+pub(crate) fn with_stack<T: Send>(bytes: usize, f: impl FnOnce() -> T + Send) -> Result<T, io::Error> {
     thread::scope(|scope| {
         let builder = thread::Builder::new().name(THREAD.into()).stack_size(bytes);
         let thread = builder.spawn_scoped(scope, f)?;

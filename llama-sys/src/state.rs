@@ -62,10 +62,8 @@ impl State {
             return refuse(format!("{} bytes are too few for a header of {HEADER}", bytes.len()));
         }
         let (header, data) = bytes.split_at(HEADER);
-        let u32_at =
-            |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().expect("four bytes"));
-        let u64_at =
-            |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().expect("eight bytes"));
+        let u32_at = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().expect("four bytes"));
+        let u64_at = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().expect("eight bytes"));
         if &header[..8] != MAGIC {
             return refuse("it does not begin with `llmstate`".into());
         }
@@ -73,11 +71,7 @@ impl State {
             return refuse(format!("its version is {}, and this is version {VERSION}", u32_at(8)));
         }
         if u64_at(24) != data.len() as u64 {
-            return refuse(format!(
-                "its header says {} bytes, and {} follow",
-                u64_at(24),
-                data.len()
-            ));
+            return refuse(format!("its header says {} bytes, and {} follow", u64_at(24), data.len()));
         }
         if u64_at(32) != fnv1a(data) {
             return refuse("its checksum does not match: it was altered".into());
@@ -88,10 +82,7 @@ impl State {
 
 impl std::fmt::Debug for State {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("State")
-            .field("bytes", &self.data.len())
-            .field("whole", &self.whole)
-            .finish_non_exhaustive()
+        f.debug_struct("State").field("bytes", &self.data.len()).field("whole", &self.whole).finish_non_exhaustive()
     }
 }
 
@@ -130,14 +121,9 @@ impl Context {
         self.check_usable()?;
         let id = self.state_seq(seq)?;
         if state.whole != seq.is_none() {
-            let (has, asked) = if state.whole {
-                ("everything", "one sequence")
-            } else {
-                ("one sequence", "everything")
-            };
-            return Err(Error::State {
-                reason: format!("it holds {has}, and {asked} was to be restored"),
-            });
+            let (has, asked) =
+                if state.whole { ("everything", "one sequence") } else { ("one sequence", "everything") };
+            return Err(Error::State { reason: format!("it holds {has}, and {asked} was to be restored") });
         }
         if state.fingerprint != self.fingerprint() {
             return Err(Error::State { reason: "it was taken from another model".into() });
@@ -146,9 +132,7 @@ impl Context {
         shim::accepted(
             // SAFETY: the context lives and is borrowed mutably; the bytes are those that llama.cpp wrote
             // for such a model.
-            |error| unsafe {
-                raw::shim_state_set(ctx, id, state.data.as_ptr(), state.data.len(), error)
-            },
+            |error| unsafe { raw::shim_state_set(ctx, id, state.data.as_ptr(), state.data.len(), error) },
             |read| *read > 0,
         )
         .map(drop)
@@ -191,25 +175,17 @@ impl Context {
         self.write_part(seq, Part::Whole, to)
     }
 
-    pub(crate) fn write_part(
-        &mut self,
-        seq: SeqId,
-        part: Part,
-        to: &mut dyn Write,
-    ) -> Result<u64, Error> {
+    pub(crate) fn write_part(&mut self, seq: SeqId, part: Part, to: &mut dyn Write) -> Result<u64, Error> {
         self.check_streamed(seq)?;
         let (ctx, partial) = (self.as_ptr(), part == Part::Partial);
         let mut stream = Stream { of: to, said: Ok(Ok(())) };
         let user = (&raw mut stream).cast();
         // SAFETY: as above; `put` is called during the call only, with the stream that outlives it.
-        let written = shim::checked(|error| unsafe {
-            raw::shim_state_write(ctx, seq, partial, Some(put), user, error)
-        });
+        let written =
+            shim::checked(|error| unsafe { raw::shim_state_write(ctx, seq, partial, Some(put), user, error) });
         let said = stream.said.unwrap_or_else(|panic| panic::resume_unwind(panic));
         said.map_err(|said| Error::State { reason: said.to_string() })?;
-        written
-            .map(|bytes| bytes as u64)
-            .map_err(|failure| Error::Call { what: "saving the state", failure })
+        written.map(|bytes| bytes as u64).map_err(|failure| Error::Call { what: "saving the state", failure })
     }
 
     /// Reads what [`write_state`](Self::write_state) wrote, `bytes` of it, into a sequence. The caller has
@@ -227,13 +203,7 @@ impl Context {
         self.read_part(seq, Part::Whole, bytes, from)
     }
 
-    pub(crate) fn read_part(
-        &mut self,
-        seq: SeqId,
-        part: Part,
-        bytes: u64,
-        from: &mut dyn Read,
-    ) -> Result<(), Error> {
+    pub(crate) fn read_part(&mut self, seq: SeqId, part: Part, bytes: u64, from: &mut dyn Read) -> Result<(), Error> {
         self.check_streamed(seq)?;
         let (ctx, partial) = (self.as_ptr(), part == Part::Partial);
         let size = usize::try_from(bytes).unwrap_or(usize::MAX);
@@ -241,9 +211,8 @@ impl Context {
         let user = (&raw mut stream).cast();
         // SAFETY: as above. Every length that llama.cpp reads is held against what is left
         // (native/shim.cpp, stream_reader).
-        let read = shim::checked(|error| unsafe {
-            raw::shim_state_read(ctx, seq, partial, size, Some(take), user, error)
-        });
+        let read =
+            shim::checked(|error| unsafe { raw::shim_state_read(ctx, seq, partial, size, Some(take), user, error) });
         let reason = match (read, &stream.said) {
             (_, Ok(Err(said))) => said.to_string(),
             (Ok(read), Ok(Ok(()))) if read == size => return Ok(()),
@@ -263,11 +232,7 @@ impl Context {
         if self.has_memory() {
             return Ok(());
         }
-        Err(Error::parameter(
-            "model",
-            self.model().description(),
-            "a model that keeps nothing has no state",
-        ))
+        Err(Error::parameter("model", self.model().description(), "a model that keeps nothing has no state"))
     }
 
     fn state_seq(&self, seq: Option<SeqId>) -> Result<SeqId, Error> {
@@ -335,7 +300,5 @@ unsafe extern "C" fn take(user: *mut c_void, data: *mut c_void, size: usize) -> 
 
 /// FNV-1a, 64 bits: against accidents, not against forgery.
 fn fnv1a(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    })
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }

@@ -62,17 +62,8 @@ pub enum KvType {
 
 impl KvType {
     /// Every type, in llama.cpp's order.
-    pub const ALL: [Self; 9] = [
-        Self::F32,
-        Self::F16,
-        Self::BF16,
-        Self::Q8_0,
-        Self::Q4_0,
-        Self::Q4_1,
-        Self::IQ4_NL,
-        Self::Q5_0,
-        Self::Q5_1,
-    ];
+    pub const ALL: [Self; 9] =
+        [Self::F32, Self::F16, Self::BF16, Self::Q8_0, Self::Q4_0, Self::Q4_1, Self::IQ4_NL, Self::Q5_0, Self::Q5_1];
 
     pub(crate) fn id(self) -> raw::ggml_type {
         match self {
@@ -113,16 +104,10 @@ impl FromStr for KvType {
 
     /// Reads ggml's name, in any case.
     fn from_str(text: &str) -> Result<Self, Error> {
-        Self::ALL.into_iter().find(|kv| kv.to_string().eq_ignore_ascii_case(text)).ok_or_else(
-            || {
-                let names: Vec<String> = Self::ALL.iter().map(ToString::to_string).collect();
-                Error::parameter(
-                    "type_k/type_v",
-                    text,
-                    format!("a KV cache can be {}", names.join(", ")),
-                )
-            },
-        )
+        Self::ALL.into_iter().find(|kv| kv.to_string().eq_ignore_ascii_case(text)).ok_or_else(|| {
+            let names: Vec<String> = Self::ALL.iter().map(ToString::to_string).collect();
+            Error::parameter("type_k/type_v", text, format!("a KV cache can be {}", names.join(", ")))
+        })
     }
 }
 

@@ -40,19 +40,12 @@ impl Vocab {
     /// # Errors
     ///
     /// [`Error::NoVocabulary`]; [`Error::InvalidParameter`] for a text over 2 GiB; [`Error::NoStack`]; [`Error::Call`].
-    pub fn tokenize(
-        &self,
-        text: &str,
-        add_special: bool,
-        parse_special: bool,
-    ) -> Result<Vec<Token>, Error> {
+    pub fn tokenize(&self, text: &str, add_special: bool, parse_special: bool) -> Result<Vec<Token>, Error> {
         if !self.has_tokenizer() {
             return Err(Error::NoVocabulary);
         }
         match self.kind() {
-            raw::LLAMA_VOCAB_TYPE_BPE if text.len() > SHALLOW => {
-                self.tokenize_deep(text, add_special, parse_special)
-            }
+            raw::LLAMA_VOCAB_TYPE_BPE if text.len() > SHALLOW => self.tokenize_deep(text, add_special, parse_special),
             raw::LLAMA_VOCAB_TYPE_SPM if text.len() > WHOLE => {
                 self.tokenize_in_pieces(text, add_special, parse_special, PIECE)
             }
@@ -61,12 +54,7 @@ impl Vocab {
     }
 
     /// With as much stack as it may need.
-    fn tokenize_deep(
-        &self,
-        text: &str,
-        add_special: bool,
-        parse_special: bool,
-    ) -> Result<Vec<Token>, Error> {
+    fn tokenize_deep(&self, text: &str, add_special: bool, parse_special: bool) -> Result<Vec<Token>, Error> {
         let tokenize = || self.tokenize_whole(text, add_special, parse_special);
         let depth = longest_match(text);
         if depth <= SHALLOW {
@@ -122,8 +110,7 @@ impl Vocab {
 
     /// The characters of all tokens' texts; `None` where tokens take the whitespace around them.
     fn characters(&self) -> Option<HashSet<char>> {
-        const STRIPS: raw::llama_token_attr =
-            raw::LLAMA_TOKEN_ATTR_LSTRIP | raw::LLAMA_TOKEN_ATTR_RSTRIP;
+        const STRIPS: raw::llama_token_attr = raw::LLAMA_TOKEN_ATTR_LSTRIP | raw::LLAMA_TOKEN_ATTR_RSTRIP;
         // SentencePiece writes a space as U+2581, and tokens have that.
         let mut characters = HashSet::from([' ']);
         for token in 0..self.n_tokens() as Token {
@@ -145,12 +132,7 @@ impl Vocab {
         Some(characters)
     }
 
-    fn tokenize_whole(
-        &self,
-        text: &str,
-        add_special: bool,
-        parse_special: bool,
-    ) -> Result<Vec<Token>, Error> {
+    fn tokenize_whole(&self, text: &str, add_special: bool, parse_special: bool) -> Result<Vec<Token>, Error> {
         let length = i32::try_from(text.len())
             .map_err(|_| Error::parameter("text_len", text.len(), "at most 2147483647 bytes"))?;
         // A token covers at least one byte, but for BOS, EOS and a prefix space.
@@ -179,11 +161,7 @@ impl Vocab {
             }
             // llama_tokenize: minus the number needed; INT32_MIN when that overflows.
             let needed = count.checked_neg().ok_or_else(|| {
-                Error::parameter(
-                    "text_len",
-                    text.len(),
-                    "the text makes more than 2147483647 tokens",
-                )
+                Error::parameter("text_len", text.len(), "the text makes more than 2147483647 tokens")
             })?;
             tokens.resize(needed as usize, 0);
         }
@@ -224,8 +202,7 @@ mod tests {
     use super::*;
     use crate::{Model, ModelParams};
 
-    const DEMO: &str =
-        concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
+    const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
 
     fn vocab() -> Vocab {
         let params = ModelParams { devices: Some(Vec::new()), ..ModelParams::default() };
@@ -275,8 +252,7 @@ mod tests {
                 let whole = vocab.tokenize_whole(&text, add_special, parse_special);
                 let whole = whole.unwrap();
                 for piece in [1, 3, 10, 40] {
-                    let in_pieces =
-                        vocab.tokenize_in_pieces(&text, add_special, parse_special, piece);
+                    let in_pieces = vocab.tokenize_in_pieces(&text, add_special, parse_special, piece);
                     assert_eq!(in_pieces.unwrap(), whole, "{text:?} in {piece}");
                     cuts += cut(&text, piece, |it| !known.contains(&it)).count();
                 }

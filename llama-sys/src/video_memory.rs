@@ -6,8 +6,7 @@
 
 use windows::Win32::Graphics::Dxgi::{
     CreateDXGIFactory1, DXGI_MEMORY_SEGMENT_GROUP, DXGI_MEMORY_SEGMENT_GROUP_LOCAL,
-    DXGI_MEMORY_SEGMENT_GROUP_NON_LOCAL, DXGI_QUERY_VIDEO_MEMORY_INFO, IDXGIAdapter3,
-    IDXGIFactory1,
+    DXGI_MEMORY_SEGMENT_GROUP_NON_LOCAL, DXGI_QUERY_VIDEO_MEMORY_INFO, IDXGIAdapter3, IDXGIFactory1,
 };
 use windows::core::Interface;
 
@@ -49,10 +48,7 @@ impl VideoMemory {
                 let described = unsafe { adapter.GetDesc1() }.ok()?;
                 let name = &described.Description;
                 let end = name.iter().position(|&c| c == 0).unwrap_or(name.len());
-                Some(Self {
-                    adapter: adapter.cast().ok()?,
-                    description: String::from_utf16_lossy(&name[..end]),
-                })
+                Some(Self { adapter: adapter.cast().ok()?, description: String::from_utf16_lossy(&name[..end]) })
             })
             .collect()
     }
@@ -68,11 +64,7 @@ impl VideoMemory {
     pub fn usage(&self) -> Option<VideoMemoryUse> {
         let local = self.ask(DXGI_MEMORY_SEGMENT_GROUP_LOCAL)?;
         let host = self.ask(DXGI_MEMORY_SEGMENT_GROUP_NON_LOCAL)?;
-        Some(VideoMemoryUse {
-            budget: local.Budget,
-            used: local.CurrentUsage,
-            on_host: host.CurrentUsage,
-        })
+        Some(VideoMemoryUse { budget: local.Budget, used: local.CurrentUsage, on_host: host.CurrentUsage })
     }
 
     fn ask(&self, group: DXGI_MEMORY_SEGMENT_GROUP) -> Option<DXGI_QUERY_VIDEO_MEMORY_INFO> {

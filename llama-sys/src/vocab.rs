@@ -40,12 +40,7 @@ impl Vocab {
         // SAFETY: the model is loaded; the vocabulary lives as long as it does.
         unsafe {
             let raw = raw::llama_model_get_vocab(model.as_ptr());
-            Self {
-                raw,
-                n_tokens: raw::llama_vocab_n_tokens(raw),
-                kind: raw::llama_vocab_type(raw),
-                model,
-            }
+            Self { raw, n_tokens: raw::llama_vocab_n_tokens(raw), kind: raw::llama_vocab_type(raw), model }
         }
     }
 
@@ -88,12 +83,7 @@ impl Vocab {
     /// # Errors
     ///
     /// [`Error::InvalidParameter`] for a token outside the vocabulary; [`Error::NoVocabulary`]; [`Error::Call`].
-    pub fn append_piece(
-        &self,
-        token: Token,
-        special: bool,
-        bytes: &mut Vec<u8>,
-    ) -> Result<(), Error> {
+    pub fn append_piece(&self, token: Token, special: bool, bytes: &mut Vec<u8>) -> Result<(), Error> {
         if !self.has_tokenizer() {
             return Err(Error::NoVocabulary);
         }
@@ -106,15 +96,7 @@ impl Vocab {
                 // SAFETY: `room` bytes from `start` are initialised and ours; the token is in the vocabulary.
                 unsafe {
                     let target = bytes.as_mut_ptr().add(start).cast();
-                    raw::shim_token_to_piece(
-                        self.raw,
-                        token,
-                        target,
-                        room as i32,
-                        0,
-                        special,
-                        error,
-                    )
+                    raw::shim_token_to_piece(self.raw, token, target, room as i32, 0, special, error)
                 }
             })
             .map_err(|failure| {
@@ -143,17 +125,13 @@ impl Vocab {
     /// True for tokens that end a generation: end of text, of turn, of message. False for what is no token.
     pub fn is_eog(&self, token: Token) -> bool {
         // SAFETY: the token is in the vocabulary, and there is one.
-        self.has_tokenizer()
-            && self.contains(token)
-            && unsafe { raw::llama_vocab_is_eog(self.raw, token) }
+        self.has_tokenizer() && self.contains(token) && unsafe { raw::llama_vocab_is_eog(self.raw, token) }
     }
 
     /// True for control tokens, which have no text of their own. False for what is no token.
     pub fn is_control(&self, token: Token) -> bool {
         // SAFETY: as in `is_eog`.
-        self.has_tokenizer()
-            && self.contains(token)
-            && unsafe { raw::llama_vocab_is_control(self.raw, token) }
+        self.has_tokenizer() && self.contains(token) && unsafe { raw::llama_vocab_is_control(self.raw, token) }
     }
 
     /// The token that begins a text, if the model has one.

@@ -91,8 +91,7 @@ impl Api {
         let asked = texts.len().saturating_mul(options.n);
         let most = self.engine.capacity();
         if asked > most {
-            let message =
-                format!("{asked} answers were asked for: {most} can run and wait at once");
+            let message = format!("{asked} answers were asked for: {most} can run and wait at once");
             return Err(ApiError::invalid("n", message));
         }
         let prompt_name = endpoint.prompt();
@@ -104,17 +103,14 @@ impl Api {
         for (prompt, (generate, echo)) in texts.into_iter().enumerate() {
             for _ in 0..options.n {
                 let generate = options.apply(generate.clone(), choices.len())?;
-                let answer = self
-                    .engine
-                    .try_submit(generate)
-                    .map_err(|error| ApiError::of_generation(&error, prompt_name))?;
+                let answer =
+                    self.engine.try_submit(generate).map_err(|error| ApiError::of_generation(&error, prompt_name))?;
                 let choice = Choice::new(answer, reading(), prompt, tokens.clone());
                 choices.push((choice, echo.clone()));
             }
         }
         let stream = options.stream.then_some(options.stream_options.include_usage);
-        let frame =
-            Frame { endpoint, id: self.id(endpoint), created: now(), model: self.name.clone() };
+        let frame = Frame { endpoint, id: self.id(endpoint), created: now(), model: self.name.clone() };
         Ok(Completion::new(frame, choices, stream))
     }
 
@@ -151,10 +147,7 @@ pub(super) fn check_name(asked: Option<&str>, name: &str) -> Result<(), ApiError
     match asked {
         Some(asked) if asked != name => {
             let message = format!("the model `{asked}` does not exist: this is `{name}`");
-            Err(ApiError {
-                status: 404,
-                ..ApiError::invalid("model", message).with_code("model_not_found")
-            })
+            Err(ApiError { status: 404, ..ApiError::invalid("model", message).with_code("model_not_found") })
         }
         _ => Ok(()),
     }

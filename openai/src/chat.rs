@@ -56,8 +56,7 @@ impl ChatRequest {
         template: Result<&ChatTemplate, &chat::Error>,
     ) -> Result<Self, ApiError> {
         let body = reading::object(body)?;
-        const REFUSED: [&str; 5] =
-            ["audio", "functions", "function_call", "prediction", "web_search_options"];
+        const REFUSED: [&str; 5] = ["audio", "functions", "function_call", "prediction", "web_search_options"];
         body.refuse(&REFUSED)?;
         let mut options = Options::read(&body)?;
         let chat: ChatBody = body.part()?;
@@ -86,9 +85,7 @@ impl ChatRequest {
         let constraint = match body.tree("response_format")? {
             None | Some(ResponseFormat::Text) => own,
             Some(ResponseFormat::JsonObject) => Some(Constraint::json_object()),
-            Some(ResponseFormat::JsonSchema { json_schema }) => {
-                Some(Constraint::json_schema(json_schema.schema))
-            }
+            Some(ResponseFormat::JsonSchema { json_schema }) => Some(Constraint::json_schema(json_schema.schema)),
         };
         // A text that is held to a form from its beginning has no marks to read, but for a call.
         let forced = choice
@@ -106,34 +103,22 @@ impl ChatRequest {
         for (name, value) in variables.unwrap_or_default() {
             conversation = conversation.variable(name, value);
         }
-        let rendered = template
-            .render(&conversation)
-            .map_err(|error| ApiError::of_template(&error, "messages"))?;
+        let rendered = template.render(&conversation).map_err(|error| ApiError::of_template(&error, "messages"))?;
         let prompt = Prompt::from(&rendered);
         let rendered = rendered.into_string();
         check_length(rendered.len(), context, "messages")?;
-        let mut generate = model
-            .generate(prompt)
-            .special(constraint.is_none())
-            .sampling(sampling(&model.sampling(), &body)?);
+        let mut generate =
+            model.generate(prompt).special(constraint.is_none()).sampling(sampling(&model.sampling(), &body)?);
         options.constraint = constraint;
         if chat.logprobs {
             generate = generate.logprobs(chat.top_logprobs);
         }
-        Ok(Self {
-            options,
-            generate,
-            format,
-            rendered,
-            tools,
-            one_call: chat.parallel_tool_calls == Some(false),
-        })
+        Ok(Self { options, generate, format, rendered, tools, one_call: chat.parallel_tool_calls == Some(false) })
     }
 
     /// How an answer is read.
     pub(super) fn reading(&self) -> Reading {
-        let parser =
-            ReplyParser::new(&self.format).after_prompt(&self.rendered).with_tools(&self.tools);
+        let parser = ReplyParser::new(&self.format).after_prompt(&self.rendered).with_tools(&self.tools);
         Reading::Chat { parser: Box::new(parser), one_call: self.one_call }
     }
 }

@@ -44,12 +44,7 @@ pub(super) struct Step {
 }
 
 impl Choice {
-    pub(super) fn new(
-        answer: Answer,
-        reading: Reading,
-        prompt: usize,
-        tokens: Option<Arc<TokenTable>>,
-    ) -> Self {
+    pub(super) fn new(answer: Answer, reading: Reading, prompt: usize, tokens: Option<Arc<TokenTable>>) -> Self {
         Self {
             tokens,
             statistics: answer.statistics(),

@@ -85,10 +85,7 @@ impl Completion {
     }
 
     /// The next chunk; `None` after the last. An error is the last.
-    pub fn poll_chunk(
-        &mut self,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Value, ApiError>>> {
+    pub fn poll_chunk(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Value, ApiError>>> {
         let mut streaming = match self.streaming.take() {
             Some(streaming) => streaming,
             None => self.begin(),
@@ -153,11 +150,7 @@ impl Completion {
     }
 
     /// A step of any of the answers, by turns; `None` when all have ended.
-    fn poll_any(
-        &mut self,
-        turn: &mut usize,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<(usize, Result<Step, Error>)>> {
+    fn poll_any(&mut self, turn: &mut usize, context: &mut Context<'_>) -> Poll<Option<(usize, Result<Step, Error>)>> {
         let count = self.choices.len();
         for ahead in 0..count {
             let index = (*turn + ahead) % count;
@@ -207,10 +200,7 @@ impl Iterator for Waiting {
 impl futures_core::Stream for Completion {
     type Item = Result<Value, ApiError>;
 
-    fn poll_next(
-        self: std::pin::Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Self::Item>> {
+    fn poll_next(self: std::pin::Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         self.get_mut().poll_chunk(context)
     }
 }

@@ -51,20 +51,14 @@ impl EmbeddingRequest {
         let missing = || ApiError::invalid("input", "`input` is missing or empty");
         let input = object.get("input").ok_or_else(missing)?;
         if matches!(reading::first_of_list(input), Some(b'[' | b'-' | b'0'..=b'9')) {
-            let message =
-                "`input` of tokens is not supported: each vocabulary has its own, so send texts";
+            let message = "`input` of tokens is not supported: each vocabulary has its own, so send texts";
             return Err(ApiError::unsupported("input", message));
         }
         let texts = reading::texts::<MOST_TEXTS>(input, "input")?;
         if texts.is_empty() {
             return Err(missing());
         }
-        Ok(Self {
-            texts,
-            in_base64: encoding_format == Some(Encoding::Base64),
-            dimensions,
-            model: name.to_owned(),
-        })
+        Ok(Self { texts, in_base64: encoding_format == Some(Encoding::Base64), dimensions, model: name.to_owned() })
     }
 
     /// Computes the vectors, on this thread, and returns the body of the response.
@@ -76,15 +70,12 @@ impl EmbeddingRequest {
     pub fn answer(&self, embedder: &mut Embedder) -> Result<Value, ApiError> {
         let pooling = embedder.pooling()?;
         if matches!(pooling, Pooling::None | Pooling::Rank) {
-            let message = format!(
-                "the model was loaded with the pooling `{pooling}`, and gives no vector for a text"
-            );
+            let message = format!("the model was loaded with the pooling `{pooling}`, and gives no vector for a text");
             return Err(ApiError::new(500, message));
         }
         let width = embedder.width()?;
         if let Some(dimensions) = self.dimensions.filter(|it| *it != width) {
-            let message =
-                format!("`dimensions` is {dimensions}: the vectors of this model have {width}");
+            let message = format!("`dimensions` is {dimensions}: the vectors of this model have {width}");
             return Err(ApiError::unsupported("dimensions", message));
         }
         let longest = embedder.longest_text()?;

@@ -59,20 +59,16 @@ impl ApiError {
         use generate::Error;
         let message = error.to_string();
         match error {
-            Error::PromptTooLong { .. } => {
-                Self::invalid(prompt, message).with_code("context_length_exceeded")
-            }
+            Error::PromptTooLong { .. } => Self::invalid(prompt, message).with_code("context_length_exceeded"),
             Error::EmptyPrompt => Self::invalid(prompt, message),
             Error::EmptyStop => Self::invalid("stop", message),
             Error::NotOneToken { .. } => Self::invalid("logit_bias_text", message),
             Error::TooManyLogprobs { .. } => Self::invalid("logprobs", message),
             Error::Constraint { .. } => Self::invalid("response_format", message),
-            Error::Native(autoplace::llama_sys::Error::InvalidParameter { name, .. }) => {
-                match name_of(name) {
-                    Some(name) => Self::invalid(name, message),
-                    None => Self::new(400, message),
-                }
-            }
+            Error::Native(autoplace::llama_sys::Error::InvalidParameter { name, .. }) => match name_of(name) {
+                Some(name) => Self::invalid(name, message),
+                None => Self::new(400, message),
+            },
             Error::Template(error) => Self::of_template(error, prompt),
             Error::QueueFull { .. } => Self::new(503, message).with_code("overloaded"),
             Error::EngineEnded => Self::new(503, message).with_code("shutting_down"),
@@ -84,13 +80,12 @@ impl ApiError {
     pub(super) fn of_template(error: &chat::Error, prompt: &str) -> Self {
         match error {
             chat::Error::NoTemplate { .. } => {
-                let message = "the model has no chat template: use /v1/completions, or start the server with a template";
+                let message =
+                    "the model has no chat template: use /v1/completions, or start the server with a template";
                 Self::new(400, message).with_code("no_chat_template")
             }
             // The model's own template is wrong, whatever is asked.
-            chat::Error::Syntax { .. } | chat::Error::Header(_) => {
-                Self::new(500, error.to_string())
-            }
+            chat::Error::Syntax { .. } | chat::Error::Header(_) => Self::new(500, error.to_string()),
             chat::Error::ToolsNotShown { .. } => Self::invalid("tools", error.to_string()),
             error => Self::invalid(prompt, error.to_string()),
         }
@@ -107,9 +102,7 @@ pub(super) fn check_length(bytes: usize, context: usize, param: &str) -> Result<
     if bytes <= most {
         return Ok(());
     }
-    let message = format!(
-        "{param}: {bytes} bytes of text, where {context} tokens of context take {most} at most"
-    );
+    let message = format!("{param}: {bytes} bytes of text, where {context} tokens of context take {most} at most");
     Err(ApiError::invalid(param, message).with_code("context_length_exceeded"))
 }
 
@@ -131,8 +124,7 @@ impl From<embed::Error> for ApiError {
         let message = error.to_string();
         match error {
             embed::Error::TooLong { index, .. } => {
-                Self::invalid(format!("input[{index}]"), message)
-                    .with_code("context_length_exceeded")
+                Self::invalid(format!("input[{index}]"), message).with_code("context_length_exceeded")
             }
             embed::Error::Empty { index } => Self::invalid(format!("input[{index}]"), message),
             embed::Error::Busy => Self::new(503, message).with_code("overloaded"),
@@ -149,8 +141,7 @@ mod tests {
 
     #[test]
     fn an_error_names_its_parameter_and_a_code() {
-        let error =
-            ApiError::of_generation(&Error::PromptTooLong { tokens: 9, context: 8 }, "messages");
+        let error = ApiError::of_generation(&Error::PromptTooLong { tokens: 9, context: 8 }, "messages");
         assert_eq!(error.status, 400);
         let body = error.to_json();
         assert_eq!(body["error"]["type"], "invalid_request_error");

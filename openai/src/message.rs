@@ -63,10 +63,7 @@ struct ToolFunction {
 }
 
 /// The messages of a request. `knows_developers`: whether the template has that role; else it is the system's.
-pub(super) fn messages(
-    request: &Body<'_>,
-    knows_developers: bool,
-) -> Result<Vec<Message>, ApiError> {
+pub(super) fn messages(request: &Body<'_>, knows_developers: bool) -> Result<Vec<Message>, ApiError> {
     let missing = || ApiError::invalid("messages", "`messages` is missing");
     let given = request.get("messages").ok_or_else(missing)?;
     let List::<MessageBody<'_>, MOST_MESSAGES>(bodies) = reading::value(given, "messages")?;
@@ -88,21 +85,15 @@ pub(super) fn messages(
 }
 
 impl<'a> MessageBody<'a> {
-    fn into_message(
-        self,
-        request: &Body<'a>,
-        index: usize,
-        before: &[Message],
-    ) -> Result<Message, ApiError> {
+    fn into_message(self, request: &Body<'a>, index: usize, before: &[Message]) -> Result<Message, ApiError> {
         let place = format!("messages[{index}]");
         let calls: Vec<CallBody<'_>> = match self.tool_calls {
             Some(calls) => request.counted(calls, &format!("{place}.tool_calls"))?,
             None => Vec::new(),
         };
         let calls = calls.into_iter().enumerate();
-        let calls: Result<_, _> = calls
-            .map(|(call, body)| body.into_call(request, &format!("{place}.tool_calls[{call}]")))
-            .collect();
+        let calls: Result<_, _> =
+            calls.map(|(call, body)| body.into_call(request, &format!("{place}.tool_calls[{call}]"))).collect();
         let mut message = Message {
             reasoning_content: self.reasoning_content,
             tool_calls: calls?,
@@ -161,9 +152,8 @@ impl<'a> CallBody<'a> {
                 request.count(&text, &place)?;
                 match text.trim() {
                     "" => json!({}),
-                    text => serde_json::from_str(text).map_err(|error| {
-                        ApiError::invalid(&place, format!("{place}: no JSON: {error}"))
-                    })?,
+                    text => serde_json::from_str(text)
+                        .map_err(|error| ApiError::invalid(&place, format!("{place}: no JSON: {error}")))?,
                 }
             }
             Some(arguments) => reading::value(arguments, &place)?,
@@ -268,10 +258,7 @@ mod tests {
         let broken = json!([{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}]);
         refused(&broken, "messages[0].tool_calls[0].function.arguments");
         refused(&Value::Null, "messages");
-        refused(
-            &json!([{"role": "user", "content": [{"type": "text", "text": 1}]}]),
-            "messages[0].content[0].text",
-        );
+        refused(&json!([{"role": "user", "content": [{"type": "text", "text": 1}]}]), "messages[0].content[0].text");
         refused(&json!(vec![json!({"role": "user"}); 8193]), "messages");
         let parts = vec![json!({"type": "text", "text": "a"}); 1025];
         refused(&json!([{"role": "user", "content": parts}]), "messages[0].content");
@@ -287,7 +274,8 @@ mod tests {
 
     #[test]
     fn tools_are_shown_as_they_were_given_unless_they_are_forbidden() {
-        let tool = json!({"type": "function", "function": {"name": "f", "parameters": {"type": "object"}, "strict": true}});
+        let tool =
+            json!({"type": "function", "function": {"name": "f", "parameters": {"type": "object"}, "strict": true}});
         let tools = |body: Value| tools(&reading::object(body.to_string().as_bytes())?);
         let read = |choice: Value| tools(json!({"tools": [tool], "tool_choice": choice}));
         let (shown, typed, choice) = read(Value::Null).unwrap();

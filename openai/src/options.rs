@@ -106,8 +106,7 @@ impl Options {
 pub(super) fn sampling(own: &Sampling, body: &Body<'_>) -> Result<Sampling, ApiError> {
     // Integers of any size, and a map: see `Options`.
     const READ_ELSEWHERE: [&str; 2] = ["seed", "logit_bias"];
-    let own = serde_json::to_vec(own)
-        .map_err(|_| ApiError::new(500, "the model's sampling parameters are no JSON"))?;
+    let own = serde_json::to_vec(own).map_err(|_| ApiError::new(500, "the model's sampling parameters are no JSON"))?;
     let sampling: Sampling = body.over(reading::object(&own)?, &READ_ELSEWHERE)?.part()?;
     // Each entry costs its part of every token, or of the vocabulary.
     for (name, entries) in [
@@ -193,10 +192,7 @@ mod tests {
         let constraint = |value| options(value).unwrap().constraint;
         assert_eq!(constraint(json!({"grammar": ""})), None);
         let gbnf = "root ::= \"a\"";
-        assert_eq!(
-            constraint(json!({"grammar": gbnf, "json_schema": {}})),
-            Some(Constraint::gbnf(gbnf))
-        );
+        assert_eq!(constraint(json!({"grammar": gbnf, "json_schema": {}})), Some(Constraint::gbnf(gbnf)));
         assert_eq!(
             constraint(json!({"json_schema": {"type": "null"}})),
             Some(Constraint::json_schema(json!({"type": "null"})))

@@ -52,11 +52,7 @@ impl<'a> Body<'a> {
     }
 
     /// A value that becomes a tree, at `place` of the request.
-    pub(super) fn counted<T: Deserialize<'a>>(
-        &self,
-        given: &'a RawValue,
-        place: &str,
-    ) -> Result<T, ApiError> {
+    pub(super) fn counted<T: Deserialize<'a>>(&self, given: &'a RawValue, place: &str) -> Result<T, ApiError> {
         self.count(given.get(), place)?;
         value(given, place)
     }
@@ -64,9 +60,8 @@ impl<'a> Body<'a> {
     /// Refuses a text of JSON with which the request has too many values.
     pub(super) fn count(&self, json: &str, place: &str) -> Result<(), ApiError> {
         let left = self.values_left.get().checked_sub(values(json)).ok_or_else(|| {
-            let message = format!(
-                "{place}: with it the request has more than {MOST_VALUES} values in its lists and objects"
-            );
+            let message =
+                format!("{place}: with it the request has more than {MOST_VALUES} values in its lists and objects");
             ApiError::invalid(place, message)
         })?;
         self.values_left.set(left);
@@ -113,18 +108,12 @@ fn values(json: &str) -> usize {
 }
 
 /// A value that is in the request at `place`.
-pub(super) fn value<'de, T: Deserialize<'de>>(
-    value: &'de RawValue,
-    place: &str,
-) -> Result<T, ApiError> {
+pub(super) fn value<'de, T: Deserialize<'de>>(value: &'de RawValue, place: &str) -> Result<T, ApiError> {
     told(serde_path_to_error::deserialize(value), place)
 }
 
 /// A text, or a list of so many texts at most.
-pub(super) fn texts<const MOST: usize>(
-    given: &RawValue,
-    place: &str,
-) -> Result<Vec<String>, ApiError> {
+pub(super) fn texts<const MOST: usize>(given: &RawValue, place: &str) -> Result<Vec<String>, ApiError> {
     if is_text(given) {
         return Ok(vec![value(given, place)?]);
     }
@@ -142,10 +131,7 @@ pub(super) fn first_of_list(value: &RawValue) -> Option<u8> {
 }
 
 /// What is wrong, named from the request on.
-fn told<T>(
-    read: Result<T, serde_path_to_error::Error<serde_json::Error>>,
-    place: &str,
-) -> Result<T, ApiError> {
+fn told<T>(read: Result<T, serde_path_to_error::Error<serde_json::Error>>, place: &str) -> Result<T, ApiError> {
     read.map_err(|error| {
         let inner = error.path().to_string();
         let path = match (place, &*inner) {
@@ -295,8 +281,7 @@ mod tests {
     fn what_becomes_a_tree_is_counted_and_what_nobody_reads_is_not() {
         assert_eq!(values(r#"{"a": ["b,[{\"", {}], "c\\": 0}"#), 6);
         let half = format!("[{}0]", "0,".repeat(MOST_VALUES / 2));
-        let body =
-            format!(r#"{{"unknown": [{half}, {half}], "tools": {half}, "json_schema": {half}}}"#);
+        let body = format!(r#"{{"unknown": [{half}, {half}], "tools": {half}, "json_schema": {half}}}"#);
         let body = object(body.as_bytes()).unwrap();
         assert!(body.tree::<Value>("tools").unwrap().is_some());
         let error = body.tree::<Value>("json_schema").unwrap_err();

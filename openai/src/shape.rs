@@ -111,9 +111,7 @@ impl Chunks {
     /// What comes before all: who speaks, or the prompt that is to be written again.
     pub(super) fn first(&mut self, echo: &str) -> Option<Value> {
         match self.endpoint {
-            Endpoint::Chat => {
-                Some(self.chunk(json!({"role": "assistant", "content": ""}), Value::Null, None))
-            }
+            Endpoint::Chat => Some(self.chunk(json!({"role": "assistant", "content": ""}), Value::Null, None)),
             Endpoint::Completions if echo.is_empty() => None,
             Endpoint::Completions => {
                 self.offset = echo.chars().count();
@@ -231,11 +229,7 @@ mod tests {
 
     fn parts() -> Vec<ReplyPart> {
         let called = |id: Option<&str>| {
-            ReplyPart::ToolCall(ToolCall {
-                id: id.map(str::to_owned),
-                name: "f".into(),
-                arguments: json!({"a": 1}),
-            })
+            ReplyPart::ToolCall(ToolCall { id: id.map(str::to_owned), name: "f".into(), arguments: json!({"a": 1}) })
         };
         vec![ReplyPart::Reasoning("hm".into()), called(Some("x")), called(None)]
     }
@@ -261,10 +255,7 @@ mod tests {
         assert_eq!(sent[0]["delta"], json!({"reasoning_content": "hm"}));
         assert_eq!(sent[2]["delta"]["tool_calls"][0]["index"], 1);
         assert_eq!(sent[2]["finish_reason"], Value::Null);
-        assert_eq!(
-            (&sent[3]["delta"], &sent[3]["finish_reason"]),
-            (&json!({}), &json!("tool_calls"))
-        );
+        assert_eq!((&sent[3]["delta"], &sent[3]["finish_reason"]), (&json!({}), &json!("tool_calls")));
     }
 
     #[test]
@@ -273,10 +264,7 @@ mod tests {
         whole.add(step(vec![ReplyPart::Content("c".into())], None));
         whole.add(step(vec![], Some("length")));
         let choice = whole.into_choice(&frame(Endpoint::Completions), 0);
-        assert_eq!(
-            choice,
-            json!({"index": 0, "text": "abc", "logprobs": null, "finish_reason": "length"})
-        );
+        assert_eq!(choice, json!({"index": 0, "text": "abc", "logprobs": null, "finish_reason": "length"}));
         let mut chunks = Chunks::new(&frame(Endpoint::Completions), 0);
         assert_eq!(chunks.first(""), None);
         assert_eq!(chunks.first("ab").unwrap()["text"], "ab");

@@ -89,8 +89,7 @@ fn prompts(body: &Body<'_>) -> Result<Vec<PromptBody>, ApiError> {
     let given = body.get("prompt").ok_or_else(missing)?;
     let one = |given: &RawValue, place: &str| match reading::is_text(given) {
         true => reading::value(given, place).map(PromptBody::Text),
-        false => reading::value(given, place)
-            .map(|List::<_, MOST_TOKENS>(tokens)| PromptBody::Tokens(tokens)),
+        false => reading::value(given, place).map(|List::<_, MOST_TOKENS>(tokens)| PromptBody::Tokens(tokens)),
     };
     match reading::first_of_list(given) {
         Some(b'"' | b'[') => {

@@ -36,16 +36,12 @@ const ATTACKS: &[Attack] = &[
         answers: &["400", "200"],
         is_isolated: false,
         run: |server| {
-            let ranges: String = (0..100)
-                .map(|it| format!("\\u{:04x}-\\u{:04x}", 256 + 4 * it, 258 + 4 * it))
-                .collect();
+            let ranges: String =
+                (0..100).map(|it| format!("\\u{:04x}-\\u{:04x}", 256 + 4 * it, 258 + 4 * it)).collect();
             let class = format!("[{ranges}]{{1,100}} ");
             let grammar = format!("root ::= {}", class.repeat((258_000) / class.len()));
             let grammar = grammar.replace('\\', "\\\\");
-            vec![server.post(
-                TEXT,
-                &format!(r#"{{"prompt": "a", "max_tokens": 8, "grammar": "{grammar}"}}"#),
-            )]
+            vec![server.post(TEXT, &format!(r#"{{"prompt": "a", "max_tokens": 8, "grammar": "{grammar}"}}"#))]
         },
     },
     Attack {
@@ -79,9 +75,8 @@ const ATTACKS: &[Attack] = &[
             let tools = format!(
                 r#"[{{"type": "function", "function": {{"name": "f", "parameters": {{"enum": [{objects}0]}}}}}}]"#
             );
-            let body = format!(
-                r#"{{"messages": [{{"role": "user", "content": "a"}}], "max_tokens": 1, "tools": {tools}}}"#
-            );
+            let body =
+                format!(r#"{{"messages": [{{"role": "user", "content": "a"}}], "max_tokens": 1, "tools": {tools}}}"#);
             at_once(8, || server.post("/v1/chat/completions", &body))
         },
     },
@@ -90,9 +85,7 @@ const ATTACKS: &[Attack] = &[
         most: 96,
         answers: &["400"],
         is_isolated: false,
-        run: |server| {
-            vec![server.post(TEXT, &format!(r#"{{"prompt": "{}"}}"#, "a".repeat(LARGEST)))]
-        },
+        run: |server| vec![server.post(TEXT, &format!(r#"{{"prompt": "{}"}}"#, "a".repeat(LARGEST)))],
     },
     Attack {
         name: "160,000 entries of `logit_bias`, with a grammar; 8 tokens",
@@ -101,13 +94,15 @@ const ATTACKS: &[Attack] = &[
         is_isolated: false,
         run: |server| {
             // The demo model has 1024 tokens: by several names each.
-            let biases =
-                (0..160_000).map(|it| format!("\"{}{}\": 1", "0".repeat(it / 1024), it % 1024));
+            let biases = (0..160_000).map(|it| format!("\"{}{}\": 1", "0".repeat(it / 1024), it % 1024));
             let biases: Vec<String> = biases.collect();
             let grammar = r#""root ::= [a-z]{100}""#;
             vec![server.post(
                 TEXT,
-                &format!(r#"{{"prompt": "a", "max_tokens": 8, "grammar": {grammar}, "logit_bias": {{{}}}}}"#, biases.join(",")),
+                &format!(
+                    r#"{{"prompt": "a", "max_tokens": 8, "grammar": {grammar}, "logit_bias": {{{}}}}}"#,
+                    biases.join(",")
+                ),
             )]
         },
     },
@@ -130,13 +125,7 @@ const ATTACKS: &[Attack] = &[
         most: 64,
         answers: &["403"],
         is_isolated: false,
-        run: |server| {
-            vec![
-                server.sent(
-                    "GET /v1/models HTTP/1.1\r\nhost: evil.example\r\nconnection: close\r\n\r\n",
-                ),
-            ]
-        },
+        run: |server| vec![server.sent("GET /v1/models HTTP/1.1\r\nhost: evil.example\r\nconnection: close\r\n\r\n")],
     },
     Attack {
         name: "a worker that was stopped (SIGSTOP), and given up after 5 s",
@@ -226,8 +215,7 @@ fn objects(name: &str, bytes: usize) -> String {
 fn at_once(count: usize, ask: impl Fn() -> String + Sync) -> Vec<String> {
     thread::scope(|scope| {
         let asking: Vec<_> = (0..count).map(|_| scope.spawn(&ask)).collect();
-        let mut answers: Vec<String> =
-            asking.into_iter().map(|it| it.join().unwrap_or_default()).collect();
+        let mut answers: Vec<String> = asking.into_iter().map(|it| it.join().unwrap_or_default()).collect();
         answers.sort();
         answers
     })

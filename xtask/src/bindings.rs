@@ -35,8 +35,7 @@ pub(crate) fn check(workspace: &Workspace) -> Result<()> {
 pub(crate) fn write(workspace: &Workspace) -> Result<()> {
     let fresh = regenerate(workspace)?;
     let path = workspace.root.join(COMMITTED);
-    fs::write(&path, fresh.join("\n") + "\n")
-        .with_context(|| format!("cannot write {}", path.display()))?;
+    fs::write(&path, fresh.join("\n") + "\n").with_context(|| format!("cannot write {}", path.display()))?;
     println!("wrote {COMMITTED} ({} lines)", fresh.len());
     Ok(())
 }
@@ -72,7 +71,6 @@ fn regenerate(workspace: &Workspace) -> Result<Vec<String>> {
 
 /// Lines without their ends: git may have written the committed file with other newlines.
 fn lines_of(path: PathBuf) -> Result<Vec<String>> {
-    let text =
-        fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
     Ok(text.lines().map(str::to_owned).collect())
 }

@@ -30,8 +30,7 @@ pub(crate) fn write(workspace: &Workspace) -> Result<()> {
 
 /// What stands before and after the table.
 fn document(path: &Path) -> Result<(String, String)> {
-    let text =
-        std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let parts = text.split_once(BEGIN).and_then(|(before, rest)| {
         let (_, after) = rest.split_once(END)?;
         Some((before.to_owned(), after.to_owned()))

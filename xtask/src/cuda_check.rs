@@ -84,11 +84,7 @@ pub(crate) fn cuda_check(workspace: &Workspace, all: bool) -> Result<()> {
     if all {
         make.arg("ggml-cuda");
     } else {
-        make.args(
-            REPRESENTATIVE
-                .iter()
-                .map(|source| format!("{BACKEND}/CMakeFiles/ggml-cuda.dir/{source}.o")),
-        );
+        make.args(REPRESENTATIVE.iter().map(|source| format!("{BACKEND}/CMakeFiles/ggml-cuda.dir/{source}.o")));
     }
     if env::var_os("CMAKE_BUILD_PARALLEL_LEVEL").is_none() {
         let cores = thread::available_parallelism()?;
@@ -113,9 +109,8 @@ pub(crate) fn cuda_check(workspace: &Workspace, all: bool) -> Result<()> {
 
 /// The folder of the toolkit in Python's environment, completed to what cmake and nvcc look for.
 fn toolkit(python: &Path) -> Result<PathBuf> {
-    let libraries = output(
-        Command::new(python).args(["-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]),
-    )?;
+    let libraries =
+        output(Command::new(python).args(["-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]))?;
     // The packages of CUDA 13 share this one folder, laid out as a toolkit is.
     let toolkit = Path::new(libraries.trim()).join("nvidia/cu13");
     complete(&toolkit)?;
@@ -155,8 +150,7 @@ fn link(name: &str, path: &Path) -> Result<()> {
 /// symbol that is asked for.
 fn stand_in(toolkit: &Path) -> Result<()> {
     let header = toolkit.join("include/cuda.h");
-    let header =
-        fs::read_to_string(&header).with_context(|| format!("cannot read {}", header.display()))?;
+    let header = fs::read_to_string(&header).with_context(|| format!("cannot read {}", header.display()))?;
     let stubs = toolkit.join("lib/stubs");
     let (code, library) = (stubs.join("libcuda.c"), stubs.join("libcuda.so"));
     tree::write(&code, stub(&header).as_bytes())?;
@@ -172,14 +166,10 @@ fn stand_in(toolkit: &Path) -> Result<()> {
 fn stub(header: &str) -> String {
     // Types begin with `CU`, functions of the runtime with `cuda`: only the driver's functions, and their
     // versions, are written so.
-    let is_function = |word: &&str| {
-        word.strip_prefix("cu")
-            .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_uppercase()))
-    };
-    let names: BTreeSet<&str> = header
-        .split(|c: char| c != '_' && !c.is_ascii_alphanumeric())
-        .filter(is_function)
-        .collect();
+    let is_function =
+        |word: &&str| word.strip_prefix("cu").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_uppercase()));
+    let names: BTreeSet<&str> =
+        header.split(|c: char| c != '_' && !c.is_ascii_alphanumeric()).filter(is_function).collect();
     names.into_iter().map(|name| format!("int {name}(void) {{ return 34; }}\n")).collect()
 }
 
@@ -219,10 +209,7 @@ fn check_library(folder: &Path) -> Result<()> {
 /// perhaps versioned.
 fn names_of_cpp<'a>(lacking: &'a str, defined: &'a str) -> Vec<&'a str> {
     let names = |list: &'a str| -> BTreeSet<&'a str> {
-        list.lines()
-            .filter_map(|line| line.split([' ', '@']).next())
-            .filter(|name| name.starts_with("_Z"))
-            .collect()
+        list.lines().filter_map(|line| line.split([' ', '@']).next()).filter(|name| name.starts_with("_Z")).collect()
     };
     names(lacking).intersection(&names(defined)).copied().collect()
 }
@@ -300,13 +287,8 @@ mod tests {
 
         let toolkit = env::temp_dir().join(format!("autoplace-toolkit-{}", std::process::id()));
         let _ = fs::remove_dir_all(&toolkit);
-        for path in [
-            "bin/nvcc",
-            "nvvm/bin/cicc",
-            "lib/libcudart.so.13",
-            "lib/libcublas.so.13",
-            "lib/libcublasLt.so.13",
-        ] {
+        for path in ["bin/nvcc", "nvvm/bin/cicc", "lib/libcudart.so.13", "lib/libcublas.so.13", "lib/libcublasLt.so.13"]
+        {
             tree::write(&toolkit.join(path), path.as_bytes()).unwrap();
         }
         complete(&toolkit).unwrap();
@@ -316,10 +298,9 @@ mod tests {
             let mode = fs::metadata(toolkit.join(program)).unwrap().permissions();
             assert_eq!(mode.mode() & 0o111, 0o111, "{program}");
         }
-        for (link, content) in [
-            ("lib64/libcudart.so", "lib/libcudart.so.13"),
-            ("lib/libcublas.so", "lib/libcublas.so.13"),
-        ] {
+        for (link, content) in
+            [("lib64/libcudart.so", "lib/libcudart.so.13"), ("lib/libcublas.so", "lib/libcublas.so.13")]
+        {
             assert_eq!(fs::read_to_string(toolkit.join(link)).unwrap(), content);
         }
         fs::remove_dir_all(toolkit).unwrap();
@@ -329,10 +310,7 @@ mod tests {
     fn a_stub_has_the_functions_of_the_drivers_header() {
         let header = "typedef int CUresult; /* see cudaMalloc */\n#define cuMemFree cuMemFree_v2\n\
              CUresult CUDAAPI cuMemFree(CUdeviceptr dptr, cuuint64_t flags);";
-        assert_eq!(
-            stub(header),
-            "int cuMemFree(void) { return 34; }\nint cuMemFree_v2(void) { return 34; }\n"
-        );
+        assert_eq!(stub(header), "int cuMemFree(void) { return 34; }\nint cuMemFree_v2(void) { return 34; }\n");
     }
 
     #[test]

@@ -6,8 +6,7 @@ use crate::setup;
 use crate::workspace::{Workspace, run};
 
 /// A prompt that the demo model continues well; the seed makes the text the same every time on one machine.
-const ARGUMENTS: [&str; 6] =
-    ["-p", "And the king said unto his servants,", "-n", "120", "--seed", "1"];
+const ARGUMENTS: [&str; 6] = ["-p", "And the king said unto his servants,", "-n", "120", "--seed", "1"];
 
 /// Sets up, builds and runs `examples/generate.rs`.
 pub(crate) fn demo(workspace: &Workspace, arguments: &[String]) -> Result<()> {

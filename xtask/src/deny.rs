@@ -13,9 +13,8 @@ const VERSION: &str = "0.20.2";
 /// Fails for what may not be.
 pub(crate) fn deny(workspace: &Workspace) -> Result<()> {
     let tool = setup::tool(workspace, "cargo-deny", VERSION)?;
-    let deny = |arguments: &[&str]| {
-        run(Command::new(&tool).current_dir(&workspace.root).args(["--locked"]).args(arguments))
-    };
+    let deny =
+        |arguments: &[&str]| run(Command::new(&tool).current_dir(&workspace.root).args(["--locked"]).args(arguments));
     deny(&["check", "licenses", "bans", "sources"])?;
     // The database is a repository of its own, which not every machine reaches.
     if let Err(error) = deny(&["fetch", "db"]) {

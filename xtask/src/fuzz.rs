@@ -42,18 +42,15 @@ pub(crate) fn fuzz(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     run(build.env("CARGO_TARGET_DIR", &folder).env("RUSTFLAGS", FLAGS))?;
     let program = folder.join(host).join("release/autoplace-fuzz");
     let targets = output(&mut Command::new(&program))?;
-    if let Some(unknown) = named.iter().find(|name| targets.lines().all(|target| target != **name))
-    {
+    if let Some(unknown) = named.iter().find(|name| targets.lines().all(|target| target != **name)) {
         bail!("there is no target `{unknown}`; there are:\n{targets}");
     }
 
-    let mut table =
-        String::from("| target | seconds | executions | edges | inputs |\n|---|---|---|---|---|\n");
+    let mut table = String::from("| target | seconds | executions | edges | inputs |\n|---|---|---|---|---|\n");
     let mut findings = Vec::new();
     for target in targets.lines().filter(|it| named.is_empty() || named.contains(it)) {
         println!("fuzz: {target}, {seconds} s");
-        let (corpus, log) =
-            (folder.join("corpus").join(target), folder.join(format!("{target}.log")));
+        let (corpus, log) = (folder.join("corpus").join(target), folder.join(format!("{target}.log")));
         fs::create_dir_all(&corpus)?;
         let mut fuzzer = Command::new(&program);
         fuzzer.env("FUZZ_TARGET", target).arg(&corpus).args(LIMITS);

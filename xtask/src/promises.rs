@@ -74,9 +74,7 @@ mod tests {
     fn read(file: &str) -> String {
         let text = match file {
             "a.md" => "It never\nfails.",
-            "b.rs" => {
-                "#[test]\nfn one() {}\nfn two() {}\n#[test]\n#[ignore]\nfn long() {}\n(\"row\", two),"
-            }
+            "b.rs" => "#[test]\nfn one() {}\nfn two() {}\n#[test]\n#[ignore]\nfn long() {}\n(\"row\", two),",
             _ => "",
         };
         text.to_owned()
@@ -97,8 +95,8 @@ mod tests {
     #[test]
     fn a_test_is_a_function_with_the_attribute() {
         assert_eq!(tests("`a b.rs::c`, `b.rs::one`, `b.rs`"), ["b.rs::one"]);
-        let found = ["b.rs::one", "b.rs::row", "b.rs::two", "b.rs::long", "b.rs::no", "c.rs::one"]
-            .map(|it| is_test(it, &read));
+        let found =
+            ["b.rs::one", "b.rs::row", "b.rs::two", "b.rs::long", "b.rs::no", "c.rs::one"].map(|it| is_test(it, &read));
         assert_eq!(found, [true, true, false, false, false, false]);
     }
 }

@@ -25,9 +25,7 @@ pub(crate) fn environment(workspace: &Workspace, requirements: &str) -> Result<P
         let python = setup::python()?;
         // What an earlier list has brought must not stay.
         run(Command::new(python).args(["-m", "venv", "--clear"]).arg(&folder))?;
-        run(Command::new(&program)
-            .args(["-m", "pip", "install", "--quiet", "--requirement"])
-            .arg(&pinned))?;
+        run(Command::new(&program).args(["-m", "pip", "install", "--quiet", "--requirement"]).arg(&pinned))?;
         fs::copy(&pinned, &stamp)?;
     }
     Ok(program)

@@ -35,7 +35,8 @@ const NATIVE_FLAGS: &str = "-fsanitize=address -fno-omit-frame-pointer -g1";
 const RUST_FLAGS: &str = "-Zsanitizer=address -Cforce-frame-pointers=yes";
 
 /// Asking for more than there is, is what some tests do: that is answered as usual and not with a report.
-const OPTIONS: &str = "detect_leaks=1:detect_stack_use_after_return=1:allocator_may_return_null=1:strict_string_checks=1";
+const OPTIONS: &str =
+    "detect_leaks=1:detect_stack_use_after_return=1:allocator_may_return_null=1:strict_string_checks=1";
 
 /// Builds and runs the tests; the first report ends it.
 pub(crate) fn sanitize(workspace: &Workspace) -> Result<()> {
@@ -74,9 +75,6 @@ pub(crate) fn sanitize(workspace: &Workspace) -> Result<()> {
 pub(crate) fn host() -> Result<String> {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let version = output(Command::new(rustc).arg("-vV"))?;
-    let host = version
-        .lines()
-        .find_map(|line| line.strip_prefix("host: "))
-        .context("`rustc -vV` names no host")?;
+    let host = version.lines().find_map(|line| line.strip_prefix("host: ")).context("`rustc -vV` names no host")?;
     Ok(host.to_owned())
 }

@@ -25,16 +25,13 @@ pub(crate) fn semver(workspace: &Workspace) -> Result<()> {
     }
     let tags = git(workspace, &["tag", "--list", "v*", "--merged", "HEAD"])?;
     let Some(tag) = newest(&tags) else {
-        let is_shallow =
-            git(workspace, &["rev-parse", "--is-shallow-repository"])?.trim() == "true";
+        let is_shallow = git(workspace, &["rev-parse", "--is-shallow-repository"])?.trim() == "true";
         let changelog = std::fs::read_to_string(workspace.root.join("CHANGELOG.md"))?;
         ensure!(
             !(is_shallow && has_release(&changelog)),
             "CHANGELOG.md has a release, but its tag is not in this shallow clone: `git fetch --unshallow --tags`"
         );
-        println!(
-            "no tag of a release (vX.Y.Z) is below HEAD yet: there is nothing to compare with"
-        );
+        println!("no tag of a release (vX.Y.Z) is below HEAD yet: there is nothing to compare with");
         return Ok(());
     };
     let manifests = git(workspace, &["grep", "-h", "^name = ", tag, "--", "*/Cargo.toml"])?;
@@ -56,14 +53,7 @@ pub(crate) fn semver(workspace: &Workspace) -> Result<()> {
     run(&mut clean)?;
     let breaks = |name: &&str| {
         let mut check = Command::new(&tool);
-        check.args([
-            "semver-checks",
-            "--default-features",
-            "--baseline-rev",
-            tag,
-            "--package",
-            name,
-        ]);
+        check.args(["semver-checks", "--default-features", "--baseline-rev", tag, "--package", name]);
         check.args(FEATURES.iter().filter(|(of, _)| of == name).map(|(_, features)| features));
         check.current_dir(&workspace.root).env("CARGO_TARGET_DIR", &target);
         // Documentation needs no native code, and the release's llama.cpp may be another (llama-sys/build.rs).

@@ -63,11 +63,7 @@ pub(crate) fn native() -> Result<()> {
 
 /// libclang with its headers, which bindgen needs. Users of the crates never do.
 pub(crate) fn libclang() -> Result<()> {
-    let missing = if has_libclang() {
-        Vec::new()
-    } else {
-        vec![Missing { what: "libclang", package: "libclang-dev" }]
-    };
+    let missing = if has_libclang() { Vec::new() } else { vec![Missing { what: "libclang", package: "libclang-dev" }] };
     install(
         &missing,
         "The check of the raw bindings regenerates them with bindgen. Install libclang: `apt install libclang-dev` (Debian, \
@@ -83,9 +79,7 @@ pub(crate) fn vulkan() -> Result<()> {
     if !succeeds("glslc", &["--version"]) {
         missing.push(Missing { what: "glslc", package: "glslc" });
     }
-    if !lies("/usr/share/vulkan/icd.d/lvp_icd.x86_64.json")
-        && !lies("/usr/share/vulkan/icd.d/lvp_icd.json")
-    {
+    if !lies("/usr/share/vulkan/icd.d/lvp_icd.x86_64.json") && !lies("/usr/share/vulkan/icd.d/lvp_icd.json") {
         missing.push(Missing { what: "Mesa's Vulkan driver", package: "mesa-vulkan-drivers" });
     }
     if !lies("/usr/lib/x86_64-linux-gnu/libvulkan.so.1") {
@@ -184,8 +178,7 @@ fn install(missing: &[Missing], otherwise: &str) -> Result<()> {
     }
     let mut arguments = vec!["install", "--yes", "--no-install-recommends"];
     arguments.extend(&packages);
-    apt_get(&arguments)
-        .map_err(|error| error.context(format!("this machine lacks {names}. {otherwise}")))
+    apt_get(&arguments).map_err(|error| error.context(format!("this machine lacks {names}. {otherwise}")))
 }
 
 /// How to become root for apt-get without being asked anything; `None` where that is not possible, or
@@ -206,9 +199,8 @@ fn has_libclang() -> bool {
     if !cfg!(target_os = "linux") || chosen("LIBCLANG_PATH").is_some() {
         return true;
     }
-    let mut dirs: Vec<PathBuf> = ["/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/local/lib64"]
-        .map(PathBuf::from)
-        .to_vec();
+    let mut dirs: Vec<PathBuf> =
+        ["/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/local/lib64"].map(PathBuf::from).to_vec();
     for parent in ["/usr/lib", "/usr/lib/llvm"] {
         for dir in children(Path::new(parent)) {
             dirs.extend([dir.join("lib"), dir.join("lib64"), dir]);
@@ -217,16 +209,11 @@ fn has_libclang() -> bool {
     let is_library = |path: &PathBuf| {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         name.starts_with("libclang.so")
-            || (name.starts_with("libclang-")
-                && !name.starts_with("libclang-cpp")
-                && name.contains(".so"))
+            || (name.starts_with("libclang-") && !name.starts_with("libclang-cpp") && name.contains(".so"))
     };
     // The library alone cannot parse `#include <stddef.h>`: distributions package its headers apart.
-    let has_headers = |dir: &Path| {
-        children(&dir.join("clang"))
-            .iter()
-            .any(|version| version.join("include/stddef.h").is_file())
-    };
+    let has_headers =
+        |dir: &Path| children(&dir.join("clang")).iter().any(|version| version.join("include/stddef.h").is_file());
     let library = dirs.iter().any(|dir| children(dir).iter().any(is_library));
     library && dirs.iter().any(|dir| has_headers(dir))
 }

@@ -11,13 +11,13 @@ use crate::workspace::Workspace;
 /// Folders, the lines that they should have, and the lines beyond which this fails: a tenth more, or while there are
 /// more than that, what there are now.
 const BUDGETS: [(&str, &[&str], usize, usize); 7] = [
-    ("planner", &["planner/src"], 17_000, 23_568),
-    ("autoplace", &["autoplace/src"], 20_000, 31_446),
-    ("chat", &["chat/src"], 4_500, 4_970),
+    ("planner", &["planner/src"], 17_000, 22_930),
+    ("autoplace", &["autoplace/src"], 20_000, 30_450),
+    ("chat", &["chat/src"], 4_500, 4_950),
     ("openai", &["openai/src"], 3_500, 3_850),
-    ("cli", &["cli/src"], 4_500, 6_780),
+    ("cli", &["cli/src"], 4_500, 6_540),
     ("llama-sys", &["llama-sys/src"], 12_000, 13_200),
-    ("tests", &TESTS, 25_000, 35_990),
+    ("tests", &TESTS, 25_000, 34_990),
 ];
 
 /// Columns of a comment; rustfmt sees to code.
@@ -43,8 +43,7 @@ pub(crate) fn size(workspace: &Workspace) -> Result<()> {
         for folder in folders {
             let root = workspace.root.join(folder);
             for file in tree::files(&root)? {
-                let is_ours =
-                    file.extension().is_some_and(|it| it == "rs") && !file.ends_with("bindings.rs");
+                let is_ours = file.extension().is_some_and(|it| it == "rs") && !file.ends_with("bindings.rs");
                 if !is_ours {
                     continue;
                 }

@@ -23,8 +23,6 @@ pub(crate) fn soak(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     // No `--package`: cargo then resolves features as it does for `cargo test --workspace`, and both share all they
     // build. The dev profile is optimised, and the native code is in every profile.
     let mut command = workspace.cargo(&["test", "--workspace", "--test=generate"]);
-    command
-        .args(["--", "--ignored", "--nocapture", "soak::"])
-        .env("AUTOPLACE_SOAK_TOKENS", tokens.to_string());
+    command.args(["--", "--ignored", "--nocapture", "soak::"]).env("AUTOPLACE_SOAK_TOKENS", tokens.to_string());
     run(&mut command)
 }

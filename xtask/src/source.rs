@@ -55,8 +55,7 @@ pub(crate) fn find(workspace: &Workspace) -> Result<PathBuf> {
         "--format-version=1",
         "--manifest-path=vendor/Cargo.toml",
     ]))?;
-    let metadata: serde_json::Value =
-        serde_json::from_str(&metadata).context("cargo metadata prints JSON")?;
+    let metadata: serde_json::Value = serde_json::from_str(&metadata).context("cargo metadata prints JSON")?;
     let packages = metadata["packages"].as_array().context("cargo metadata lists packages")?;
     let manifest = packages
         .iter()
@@ -72,8 +71,7 @@ pub(crate) fn read_by(workspace: &Workspace, source: &Path) -> Result<BTreeSet<P
     let mut read = BTreeSet::new();
     for build in workspace.native_builds() {
         let build = build.join("build");
-        let mut lists =
-            vec![build.join("CMakeFiles/Makefile.cmake"), build.join("compile_commands.json")];
+        let mut lists = vec![build.join("CMakeFiles/Makefile.cmake"), build.join("compile_commands.json")];
         let objects = tree::files(&build)?.into_iter();
         let objects = objects.filter(|file| file.to_string_lossy().ends_with(".o.d"));
         lists.extend(objects.map(|file| build.join(file)));
@@ -99,15 +97,10 @@ pub(crate) fn read_by(workspace: &Workspace, source: &Path) -> Result<BTreeSet<P
 pub(crate) fn mirror(from: &Path, to: &Path) -> Result<()> {
     for path in NEEDED.iter().chain(&UNUSED) {
         // Else a move in llama.cpp would go unnoticed: a file missing from the package, or a backend creeping in.
-        ensure!(
-            from.join(path).exists(),
-            "{} has no {path}: correct the lists in xtask/src/source.rs",
-            from.display()
-        );
+        ensure!(from.join(path).exists(), "{} has no {path}: correct the lists in xtask/src/source.rs", from.display());
     }
     tree::mirror(from, to, &|path| {
-        let needed =
-            NEEDED.iter().any(|one| path.starts_with(one) || Path::new(one).starts_with(path));
+        let needed = NEEDED.iter().any(|one| path.starts_with(one) || Path::new(one).starts_with(path));
         needed && !UNUSED.iter().any(|one| path.starts_with(one))
     })
 }

@@ -44,13 +44,10 @@ fn compare(workspace: &Workspace, folder: &Path) -> Result<()> {
     run(&mut workspace.cargo(&["build", "--workspace", "--bin=autoplace"]))?;
     let program = format!("autoplace{}", std::env::consts::EXE_SUFFIX);
     let program = workspace.target.join("debug").join(program);
-    let ours = |requests: &[&Value]| {
-        answers(Command::new(&program).args(["template", "--batch"]), requests)
-    };
+    let ours = |requests: &[&Value]| answers(Command::new(&program).args(["template", "--batch"]), requests);
     let mut answered = ours(&requests)?;
     // Where a template shows no tools, transformers leaves them out and says nothing.
-    let is_told =
-        |answer: &Value| answer["error"].as_str().is_some_and(|it| it.contains("shows no tools"));
+    let is_told = |answer: &Value| answer["error"].as_str().is_some_and(|it| it.contains("shows no tools"));
     let told: Vec<usize> = (0..answered.len()).filter(|&it| is_told(&answered[it])).collect();
     let without: Vec<Value> = told
         .iter()
@@ -112,8 +109,7 @@ fn difference(case: &Case, theirs: &Value, ours: &Value) -> String {
     };
     let (theirs, ours) = (said(theirs), said(ours));
     let same = theirs.chars().zip(ours.chars()).take_while(|(a, b)| a == b).count();
-    let excerpt =
-        |text: &str| -> String { text.chars().skip(same.saturating_sub(30)).take(90).collect() };
+    let excerpt = |text: &str| -> String { text.chars().skip(same.saturating_sub(30)).take(90).collect() };
     format!(
         "{} with `{}`, at character {same}:\n  transformers {:?}\n  autoplace    {:?}",
         case.template,
@@ -208,10 +204,8 @@ fn answers(command: &mut Command, requests: &[&Value]) -> Result<Vec<Value>> {
     let output = child.wait_with_output()?;
     writer.join().ok().context("the writer has ended")??;
     let answers = std::str::from_utf8(&output.stdout)?.lines();
-    let answers: Vec<Value> = answers
-        .filter(|line| !line.is_empty())
-        .map(serde_json::from_str)
-        .collect::<Result<_, _>>()?;
+    let answers: Vec<Value> =
+        answers.filter(|line| !line.is_empty()).map(serde_json::from_str).collect::<Result<_, _>>()?;
     ensure!(
         answers.len() == requests.len(),
         "{} answers to {} requests ({})",

@@ -41,16 +41,8 @@ pub(crate) const STEPS: &[Step] = &[
         },
     },
     // Not `--all-targets`: that makes test harnesses of the examples, whose own tests want the programs.
-    Step {
-        name: "test",
-        what: "all tests and doc tests",
-        run: |workspace| tests(workspace, &["--workspace"]),
-    },
-    Step {
-        name: "openai",
-        what: "OpenAI's own Python client drives the example `serve`",
-        run: openai,
-    },
+    Step { name: "test", what: "all tests and doc tests", run: |workspace| tests(workspace, &["--workspace"]) },
+    Step { name: "openai", what: "OpenAI's own Python client drives the example `serve`", run: openai },
     Step {
         name: "bench",
         what: "every benchmark once, unmeasured",
@@ -59,17 +51,9 @@ pub(crate) const STEPS: &[Step] = &[
     Step {
         name: "docs",
         what: "the documentation builds without a warning",
-        run: |workspace| {
-            run(workspace
-                .compile("doc", &["--workspace", "--no-deps"])
-                .env("RUSTDOCFLAGS", "-Dwarnings"))
-        },
+        run: |workspace| run(workspace.compile("doc", &["--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-Dwarnings")),
     },
-    Step {
-        name: "bindings",
-        what: "the committed bindings are those of the pinned llama.cpp",
-        run: bindings::check,
-    },
+    Step { name: "bindings", what: "the committed bindings are those of the pinned llama.cpp", run: bindings::check },
     Step {
         name: "package",
         what: "all crates as they would be published are complete, small enough, and compile",
@@ -85,15 +69,10 @@ pub(crate) const STEPS: &[Step] = &[
 /// Runs all steps, or the named ones. The first failure ends it. All steps meet a driver too, where one can be had.
 pub(crate) fn test(workspace: &mut Workspace, names: &[String]) -> Result<()> {
     for name in names {
-        ensure!(
-            STEPS.iter().any(|step| step.name == name),
-            "there is no step `{name}`; `cargo xtask help` lists them"
-        );
+        ensure!(STEPS.iter().any(|step| step.name == name), "there is no step `{name}`; `cargo xtask help` lists them");
     }
-    let steps: Vec<&Step> = STEPS
-        .iter()
-        .filter(|step| names.is_empty() || names.iter().any(|name| name == step.name))
-        .collect();
+    let steps: Vec<&Step> =
+        STEPS.iter().filter(|step| names.is_empty() || names.iter().any(|name| name == step.name)).collect();
     // All that can be missing is missing now rather than in half an hour.
     setup::native()?;
     setup::rust_components(workspace)?;
@@ -120,8 +99,7 @@ pub(crate) fn test(workspace: &mut Workspace, names: &[String]) -> Result<()> {
         println!("== {} took {}", step.name, seconds(begin));
     }
     once(&builds, &workspace.native_builds())?;
-    let number =
-        if steps.len() == 1 { "1 step".to_owned() } else { format!("All {} steps", steps.len()) };
+    let number = if steps.len() == 1 { "1 step".to_owned() } else { format!("All {} steps", steps.len()) };
     println!("\n{number} passed in {}.", seconds(begin));
     Ok(())
 }
@@ -171,8 +149,7 @@ fn pure(workspace: &Workspace) -> Result<()> {
         "--prefix=none",
         "--format={p}",
     ]))?;
-    let packages: BTreeSet<&str> =
-        tree.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    let packages: BTreeSet<&str> = tree.lines().filter_map(|line| line.split_whitespace().next()).collect();
     for native in ["autoplace-llama-sys", "bindgen", "cc", "cmake"] {
         if packages.contains(native) {
             bail!("the planner depends on `{native}`");

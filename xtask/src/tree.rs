@@ -49,8 +49,7 @@ fn copy(
         if source.is_dir() {
             copy(from, to, &path, wanted, keep)?;
         } else {
-            let content =
-                fs::read(&source).with_context(|| format!("cannot read {}", source.display()))?;
+            let content = fs::read(&source).with_context(|| format!("cannot read {}", source.display()))?;
             write(&to.join(&path), &content)?;
             keep.insert(path);
         }
@@ -71,8 +70,7 @@ pub(crate) fn write(path: &Path, content: &[u8]) -> Result<()> {
 fn prune(dir: &Path, below: &Path, keep: &BTreeSet<PathBuf>) -> Result<()> {
     walk(dir, below, &mut |path| {
         if !keep.contains(path) {
-            fs::remove_file(dir.join(path))
-                .with_context(|| format!("cannot remove {}", dir.join(path).display()))?;
+            fs::remove_file(dir.join(path)).with_context(|| format!("cannot remove {}", dir.join(path).display()))?;
         }
         Ok(())
     })
@@ -103,8 +101,7 @@ mod tests {
 
     /// A folder of this test's own below the build folder.
     fn folder(name: &str) -> PathBuf {
-        let dir =
-            std::env::temp_dir().join(format!("autoplace-xtask-{name}-{}", std::process::id()));
+        let dir = std::env::temp_dir().join(format!("autoplace-xtask-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&dir);
         dir
     }

@@ -78,9 +78,7 @@ fn fetch(archives: &str, path: &str, hash: &str, folder: &Path) -> Result<()> {
         run(fetch.arg(&package).arg(format!("SHA256:{hash}"))).is_ok()
     });
     if !fetched {
-        bail!(
-            "{path} is in no archive that apt knows: pin what Debian 13 has now (xtask/src/vulkan.rs)"
-        );
+        bail!("{path} is in no archive that apt knows: pin what Debian 13 has now (xtask/src/vulkan.rs)");
     }
     run(Command::new("dpkg").arg("-x").arg(&package).arg(folder.join("sdk")))
 }

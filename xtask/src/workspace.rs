@@ -19,8 +19,7 @@ pub(crate) struct Workspace {
 impl Workspace {
     /// Finds it from what cargo tells the programs that it runs.
     pub(crate) fn find() -> Result<Self> {
-        let here = std::env::var_os("CARGO_MANIFEST_DIR")
-            .unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+        let here = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
         let root = Path::new(&here).parent().context("xtask lies in the workspace")?.to_owned();
         let target = match std::env::var_os("CARGO_TARGET_DIR") {
             Some(dir) => std::path::absolute(dir)?,
@@ -78,8 +77,7 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
     if !output.status.success() {
         bail!("`{}` failed ({})", line(command), output.status);
     }
-    String::from_utf8(output.stdout)
-        .with_context(|| format!("`{}` printed something that is not text", line(command)))
+    String::from_utf8(output.stdout).with_context(|| format!("`{}` printed something that is not text", line(command)))
 }
 
 /// True when the program can be started with these arguments and succeeds. Its output is thrown away.

@@ -32,8 +32,7 @@ pub(crate) const LLAMA_8B: Model = Model {
 };
 
 /// The bar of [`planning`](super): 70B with a vocabulary of 128k.
-pub(crate) const LLAMA_70B: Model =
-    Model { name: "Llama-3.3-70B", dims: dims::LLAMA_70B, ..LLAMA_8B };
+pub(crate) const LLAMA_70B: Model = Model { name: "Llama-3.3-70B", dims: dims::LLAMA_70B, ..LLAMA_8B };
 
 pub(crate) const QWEN3_30B_A3B: Model = Model {
     name: "Qwen3-30B-A3B",
@@ -100,9 +99,7 @@ impl Model {
             .u32("general.file_type", 15)
             .f32(&format!("{}.attention.layer_norm_rms_epsilon", self.arch), 1e-6);
         let all = keys.into_iter().chain(experts).chain(window);
-        all.fold(builder, |builder, (key, value)| {
-            builder.u32(&format!("{}.{key}", self.arch), small(value))
-        })
+        all.fold(builder, |builder, (key, value)| builder.u32(&format!("{}.{key}", self.arch), small(value)))
     }
 
     fn tensors(&self) -> Vec<(String, T, Vec<u64>)> {
@@ -116,9 +113,7 @@ impl Model {
         }
         for il in 0..n_layer {
             let block = self.block(il).into_iter();
-            all.extend(
-                block.map(|(name, ty, shape)| (format!("blk.{il}.{name}.weight"), ty, shape)),
-            );
+            all.extend(block.map(|(name, ty, shape)| (format!("blk.{il}.{name}.weight"), ty, shape)));
         }
         all.push(("output_norm.weight".to_owned(), T::F32, vec![n_embd]));
         if !tied {

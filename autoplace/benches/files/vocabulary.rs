@@ -27,14 +27,9 @@ impl Vocabulary {
                 .str("tokenizer.ggml.pre", pre)
                 .array_str("tokenizer.ggml.merges", splits(&tokens).take(merges)),
             Self::SentencePiece => {
-                #[allow(
-                    clippy::cast_precision_loss,
-                    reason = "a vocabulary has less than 2^24 tokens"
-                )]
+                #[allow(clippy::cast_precision_loss, reason = "a vocabulary has less than 2^24 tokens")]
                 let scores: Vec<f32> = (0..n).map(|token| -(token as f32)).collect();
-                builder
-                    .str("tokenizer.ggml.model", "llama")
-                    .array_f32("tokenizer.ggml.scores", &scores)
+                builder.str("tokenizer.ggml.model", "llama").array_f32("tokenizer.ggml.scores", &scores)
             }
         };
         let types: Vec<i32> = (0..n).map(|token| self.token_type(token, n)).collect();

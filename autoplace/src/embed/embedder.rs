@@ -96,11 +96,7 @@ impl Embedder {
     ///
     /// [`Error::NotReranking`] for a model that was not loaded with [`Pooling::Rank`], or whose own pooling is another;
     /// else as [`embed`](Self::embed), the index being the document's.
-    pub fn rerank<T: AsRef<str>>(
-        &mut self,
-        query: &str,
-        documents: &[T],
-    ) -> Result<Vec<f32>, Error> {
+    pub fn rerank<T: AsRef<str>>(&mut self, query: &str, documents: &[T]) -> Result<Vec<f32>, Error> {
         match &mut self.at {
             At::Here(it) => it.rerank(query, documents, self.options),
             At::There(it) => it.rerank(query, documents, self.options),

@@ -30,9 +30,7 @@ impl EmbedderHere {
         let native = context.model();
         if native.has_encoder() && native.has_decoder() {
             model.slot().give_back(context, contents);
-            return Err(Error::NotEmbedding {
-                architecture: model.placement().model.architecture.clone(),
-            });
+            return Err(Error::NotEmbedding { architecture: model.placement().model.architecture.clone() });
         }
         // Its own: who still holds one of an earlier embedder stops nothing of this one.
         let abort = AbortHandle::default();
@@ -46,18 +44,12 @@ impl EmbedderHere {
         })
     }
 
-    pub(super) fn embed<T: AsRef<str>>(
-        &mut self,
-        texts: &[T],
-        options: Options,
-    ) -> Result<Vec<Embedding>, Error> {
+    pub(super) fn embed<T: AsRef<str>>(&mut self, texts: &[T], options: Options) -> Result<Vec<Embedding>, Error> {
         self.prepare();
         let limit = self.limit(options)?;
         let vocab = self.context()?.model().vocab();
-        let texts: Result<Vec<Text>, Error> = (0..)
-            .zip(texts)
-            .map(|(index, text)| Text::of(&vocab, index, text.as_ref(), limit))
-            .collect();
+        let texts: Result<Vec<Text>, Error> =
+            (0..).zip(texts).map(|(index, text)| Text::of(&vocab, index, text.as_ref(), limit)).collect();
         self.compute(&texts?, options.normalization)
     }
 
@@ -75,10 +67,8 @@ impl EmbedderHere {
         let limit = self.limit(options)?;
         let vocab = self.context()?.model().vocab();
         let format = Format::of(&vocab);
-        let pairs: Result<Vec<Text>, Error> = (0..)
-            .zip(documents)
-            .map(|(index, document)| format.pair(index, query, document.as_ref(), limit))
-            .collect();
+        let pairs: Result<Vec<Text>, Error> =
+            (0..).zip(documents).map(|(index, document)| format.pair(index, query, document.as_ref(), limit)).collect();
         let scores = self.compute(&pairs?, options.normalization)?;
         let first = |scores: &Embedding| scores.values.first().copied().unwrap_or(f32::NAN);
         Ok(scores.iter().map(first).collect())
@@ -108,11 +98,7 @@ impl EmbedderHere {
         Ok(Limit { tokens, truncate: options.truncate })
     }
 
-    fn compute(
-        &mut self,
-        texts: &[Text],
-        normalization: Normalization,
-    ) -> Result<Vec<Embedding>, Error> {
+    fn compute(&mut self, texts: &[Text], normalization: Normalization) -> Result<Vec<Embedding>, Error> {
         let context = self.context()?;
         let room = Room {
             tokens: context.n_ubatch().min(context.n_batch()).min(context.n_ctx()) as usize,

@@ -64,9 +64,7 @@ pub enum Error {
     #[error("text {index} is empty, and the model has no token that begins a text")]
     Empty { index: usize },
     /// Documents were to be scored by a model that was loaded to embed.
-    #[error(
-        "the model was loaded to embed, with the pooling {pooling}: load it with `Pooling::Rank` to rerank"
-    )]
+    #[error("the model was loaded to embed, with the pooling {pooling}: load it with `Pooling::Rank` to rerank")]
     NotReranking { pooling: Pooling },
     /// The model is an encoder-decoder, whose encoder is there for its decoder.
     #[error("{architecture} models do not embed")]

@@ -37,13 +37,7 @@ impl<'a> Format<'a> {
     /// # Errors
     ///
     /// As [`Text::of`].
-    pub(super) fn pair(
-        &self,
-        index: usize,
-        query: &str,
-        document: &str,
-        limit: Limit,
-    ) -> Result<Text, Error> {
+    pub(super) fn pair(&self, index: usize, query: &str, document: &str, limit: Limit) -> Result<Text, Error> {
         let parts = match &self.template {
             Some(template) => {
                 let parts = parts(template, query, document);

@@ -101,11 +101,7 @@ impl EmbedderThere {
         answered.outcome.into_result()
     }
 
-    pub(super) fn embed<T: AsRef<str>>(
-        &mut self,
-        texts: &[T],
-        options: Options,
-    ) -> Result<Vec<Embedding>, Error> {
+    pub(super) fn embed<T: AsRef<str>>(&mut self, texts: &[T], options: Options) -> Result<Vec<Embedding>, Error> {
         let call = Request::Embed(Call::Embed { texts: owned(texts), options });
         self.ask(|worker| {
             let Answered { outcome, statistics } = worker.ask(&call, DOING)?;

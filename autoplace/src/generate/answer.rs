@@ -38,11 +38,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    pub(super) fn new(
-        receiver: Receiver<Message>,
-        progress: Progress,
-        writer: impl Writer + 'static,
-    ) -> Self {
+    pub(super) fn new(receiver: Receiver<Message>, progress: Progress, writer: impl Writer + 'static) -> Self {
         Self { receiver, progress, tokens: None, writer: Arc::new(writer) }
     }
 
@@ -112,10 +108,7 @@ impl Answer {
     }
 
     /// The same for a reader in another process, which has not [read](Self::has_read) the piece yet.
-    pub(super) fn poll_unread(
-        &mut self,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Piece, Error>>> {
+    pub(super) fn poll_unread(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Piece, Error>>> {
         let message = match ready!(self.receiver.poll_unread(context)) {
             Some(message) => message,
             None if self.receiver.is_cancelled() || self.progress.finished.is_some() => {
@@ -141,10 +134,7 @@ impl Answer {
     }
 
     /// The next piece with text; `None` after the end.
-    pub(super) fn poll_text(
-        &mut self,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<String, Error>>> {
+    pub(super) fn poll_text(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<String, Error>>> {
         loop {
             match ready!(self.poll_piece(context)) {
                 Some(Ok(piece)) if piece.text.is_empty() => {}

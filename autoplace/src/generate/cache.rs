@@ -61,11 +61,7 @@ impl Cache {
     }
 
     pub(super) fn into_contents(self) -> Contents {
-        if self.stale {
-            Contents::Unknown
-        } else {
-            Contents::Idle(self.idle, self.checkpoints.into_kept())
-        }
+        if self.stale { Contents::Unknown } else { Contents::Idle(self.idle, self.checkpoints.into_kept()) }
     }
 
     /// Says that a computation failed: nobody knows what of it the context holds.
@@ -83,13 +79,7 @@ impl Cache {
     }
 
     /// Keeps what a sequence holds when its text, computed with these adapters, has ended.
-    pub(super) fn remember(
-        &mut self,
-        seq: SeqId,
-        scales: Scales,
-        mut tokens: Vec<Token>,
-        computed: usize,
-    ) {
+    pub(super) fn remember(&mut self, seq: SeqId, scales: Scales, mut tokens: Vec<Token>, computed: usize) {
         tokens.truncate(computed);
         if !tokens.is_empty() {
             let remembered = Remembered { seq, scales, tokens };
@@ -146,12 +136,7 @@ impl Cache {
     }
 
     /// Forgets idle sequences that begin with more than `keep` of these tokens: they may lie in the same cells.
-    pub(super) fn part_from(
-        &mut self,
-        context: &mut Context,
-        tokens: &[Token],
-        keep: usize,
-    ) -> Result<(), Error> {
+    pub(super) fn part_from(&mut self, context: &mut Context, tokens: &[Token], keep: usize) -> Result<(), Error> {
         let shares = |idle: &mut Remembered| common_prefix(&idle.tokens, tokens) > keep;
         for idle in self.idle.extract_if(.., shares) {
             context.kv_seq_remove(idle.seq, 0..Position::MAX)?;
@@ -239,8 +224,7 @@ impl Cache {
             context.kv_clear()?;
             self.emptied();
         }
-        let mut free = (0..room.sequences as SeqId)
-            .filter(|seq| !running.iter().any(|(running, _)| running == seq));
+        let mut free = (0..room.sequences as SeqId).filter(|seq| !running.iter().any(|(running, _)| running == seq));
         let empty = free.find(|seq| !self.idle.iter().any(|idle| idle.seq == *seq));
         Ok(empty.or_else(|| self.idle.first().map(|idle| idle.seq)))
     }

@@ -11,12 +11,7 @@ use std::thread::{self, Thread};
 /// may write all the same.
 pub(super) fn channel<T>(ahead: usize, writer: Waker) -> (Sender<T>, Receiver<T>) {
     let shared = Arc::new(Shared {
-        queue: Mutex::new(Queue {
-            items: VecDeque::new(),
-            unread: 0,
-            reader: None,
-            is_written: true,
-        }),
+        queue: Mutex::new(Queue { items: VecDeque::new(), unread: 0, reader: None, is_written: true }),
         is_wanted: AtomicBool::new(true),
         ahead: ahead.max(1),
         writer,
@@ -226,10 +221,8 @@ impl Bell {
     /// Sleeps until it rings. Returns at once if it has rung since the last time.
     pub(super) fn wait(&self) {
         let has_rung = self.has_rung.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut has_rung = self
-            .rings
-            .wait_while(has_rung, |has_rung| !*has_rung)
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut has_rung =
+            self.rings.wait_while(has_rung, |has_rung| !*has_rung).unwrap_or_else(PoisonError::into_inner);
         *has_rung = false;
     }
 }

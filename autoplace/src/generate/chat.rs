@@ -19,8 +19,8 @@ use super::prompt::Prompt;
 use super::request::Generate;
 use super::stats::Statistics;
 use crate::chat::{
-    ChatTemplate, Conversation, Message, Part, Rendered, Reply, ReplyFormat, ReplyParser,
-    ReplyPart, Role, Tool, ToolCall,
+    ChatTemplate, Conversation, Message, Part, Rendered, Reply, ReplyFormat, ReplyParser, ReplyPart, Role, Tool,
+    ToolCall,
 };
 use crate::load::{AbortHandle, Model};
 
@@ -223,11 +223,7 @@ impl Chat {
         T: serde::de::DeserializeOwned + schemars::JsonSchema,
     {
         let before = self.messages.len();
-        let mut asked = Self {
-            format: Some(ReplyFormat::plain()),
-            tool_choice: ToolChoice::Auto,
-            ..self.clone()
-        };
+        let mut asked = Self { format: Some(ReplyFormat::plain()), tool_choice: ToolChoice::Auto, ..self.clone() };
         asked.variables.entry("enable_thinking").or_insert(false.into());
         asked.generate = asked.generate.special(false).constraint(Constraint::of_type::<T>());
         let (reply, _) = asked.say(content)?.finish()?;
@@ -294,8 +290,7 @@ impl Chat {
             (None, Some(format)) => (None, format.clone()),
             (None, None) => (None, self.template_format()),
         };
-        let parser =
-            ReplyParser::new(&format).after_prompt(rendered.as_str()).with_tools(&self.tools);
+        let parser = ReplyParser::new(&format).after_prompt(rendered.as_str()).with_tools(&self.tools);
         let tokens = self.tokens(&rendered)?;
         let known = Known { text: rendered.into_string(), tokens };
         Ok(Asked { known, parser, constraint })
@@ -440,10 +435,7 @@ impl ChatStream<'_> {
         self.text.abort_handle()
     }
 
-    pub(super) fn poll_part(
-        &mut self,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<ReplyPart, Error>>> {
+    pub(super) fn poll_part(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<ReplyPart, Error>>> {
         loop {
             if let Some(part) = self.parts.pop_front() {
                 return Poll::Ready(Some(Ok(part)));
@@ -471,9 +463,7 @@ impl ChatStream<'_> {
         let prompt = mem::take(&mut self.prompt);
         let tokens = self.text.tokens();
         let known = self.chat.generator.with_vocab(|vocab| {
-            prompt.and_then_said(&reply.raw, tokens, |token, bytes| {
-                vocab.append_piece(token, true, bytes).is_ok()
-            })
+            prompt.and_then_said(&reply.raw, tokens, |token, bytes| vocab.append_piece(token, true, bytes).is_ok())
         });
         self.chat.known = known.ok();
         if !reply.raw.is_empty() {

@@ -123,10 +123,7 @@ impl Text {
     }
 
     /// A stream computes here.
-    pub(super) fn poll(
-        &mut self,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<String, Error>>> {
+    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<String, Error>>> {
         match self {
             Self::Stream(stream) => Poll::Ready(stream.next()),
             Self::Answer(answer) => answer.poll_text(context),
@@ -139,9 +136,7 @@ impl Text {
     #[cfg(feature = "async")]
     pub(super) fn move_away(&mut self) -> Result<(), Error> {
         *self = match std::mem::replace(self, Self::Lost) {
-            Self::Stream(stream) => {
-                Self::Answer(Box::new(stream.into_async()?.into_inner().keep_tokens()))
-            }
+            Self::Stream(stream) => Self::Answer(Box::new(stream.into_async()?.into_inner().keep_tokens())),
             there => there,
         };
         Ok(())

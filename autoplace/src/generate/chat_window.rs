@@ -97,10 +97,7 @@ mod tests {
             }
             while window.narrow(&history) {}
             assert!(contents(&window.shown(&history)).ends_with('3'));
-            assert_eq!(
-                contents(window.forgotten(&history)).len(),
-                7 - window.shown(&history).len()
-            );
+            assert_eq!(contents(window.forgotten(&history)).len(), 7 - window.shown(&history).len());
         }
     }
 

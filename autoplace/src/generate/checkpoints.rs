@@ -92,13 +92,7 @@ impl Checkpoints {
 
     /// Has a sequence, which holds these tokens, go back to the last checkpoint among them. Returns how many tokens it
     /// holds then: none where there is no such, or the context does not take it.
-    pub(super) fn restore(
-        &mut self,
-        context: &mut Context,
-        seq: SeqId,
-        tokens: &[Token],
-        scales: &Scales,
-    ) -> usize {
+    pub(super) fn restore(&mut self, context: &mut Context, seq: SeqId, tokens: &[Token], scales: &Scales) -> usize {
         let Some(at) = self.find(tokens, scales) else {
             return 0;
         };
@@ -146,11 +140,7 @@ impl Checkpoints {
         }
         self.evict_to(limit - needed);
         match context.save_partial_state(seq) {
-            Ok(state) => self.kept.push(Checkpoint {
-                scales: scales.clone(),
-                tokens: tokens.to_vec(),
-                state,
-            }),
+            Ok(state) => self.kept.push(Checkpoint { scales: scales.clone(), tokens: tokens.to_vec(), state }),
             Err(error) => tracing::debug!("no checkpoint after {} tokens: {error}", tokens.len()),
         }
     }
@@ -241,11 +231,8 @@ mod tests {
     #[test]
     fn one_is_due_at_each_stop_and_after_many_tokens() {
         let mut stops = Stops::of(20_000, 0, 0);
-        let due: Vec<usize> = (0..19_900)
-            .step_by(500)
-            .chain([19_996, 20_000])
-            .filter(|&computed| stops.is_due(computed))
-            .collect();
+        let due: Vec<usize> =
+            (0..19_900).step_by(500).chain([19_996, 20_000]).filter(|&computed| stops.is_due(computed)).collect();
         assert_eq!(due, [8500, 17_000, 19_996]);
         assert_eq!(stops.next(19_996), None);
     }

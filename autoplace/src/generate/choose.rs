@@ -146,12 +146,7 @@ impl Chooser {
     }
 
     /// The candidates that a mask allows, or all, with the biases added to their logits.
-    fn fill(
-        &mut self,
-        context: &mut Context,
-        output: i32,
-        mask: Option<&[u32]>,
-    ) -> Result<(), llama_sys::Error> {
+    fn fill(&mut self, context: &mut Context, output: i32, mask: Option<&[u32]>) -> Result<(), llama_sys::Error> {
         match mask {
             Some(mask) => self.candidates.fill_masked(context, output, mask)?,
             None => self.candidates.fill(context, output)?,
@@ -227,18 +222,13 @@ mod tests {
     use super::*;
     use crate::generate::Mirostat;
 
-    const DEMO: &str =
-        concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
+    const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
 
     /// A context that has computed a token.
     fn context() -> Context {
         let params = ModelParams { devices: Some(Vec::new()), ..ModelParams::default() };
         let model = Model::load(DEMO, params).unwrap();
-        let params = ContextParams {
-            n_threads: Some(1),
-            n_threads_batch: Some(1),
-            ..ContextParams::default()
-        };
+        let params = ContextParams { n_threads: Some(1), n_threads_batch: Some(1), ..ContextParams::default() };
         let mut context = Context::new(&model, params).unwrap();
         let mut batch = Batch::default();
         batch.add(9, 0, 0, true);
@@ -266,8 +256,7 @@ mod tests {
         let sampling = Sampling::default();
         let model = context.model().clone();
         let mut chooser = Chooser::new(&sampling, Some(1), Some(custom), &model).unwrap();
-        let mut choose =
-            |so_far: &[Token]| chooser.choose_masked(&mut context, -1, so_far, Some(&mask));
+        let mut choose = |so_far: &[Token]| chooser.choose_masked(&mut context, -1, so_far, Some(&mask));
         let choice = choose(&[]).unwrap();
         assert!((5..8).contains(&choice.token));
         assert_eq!(choice.logprobs.unwrap().token, choice.token);
@@ -309,12 +298,7 @@ mod tests {
     fn choices_of_an_earlier_process_are_skipped_or_made_again() {
         let mut context = context();
         let model = context.model().clone();
-        let plain = Sampling {
-            temperature: 1.5,
-            repeat_penalty: 1.3,
-            seed: Some(3),
-            ..Sampling::default()
-        };
+        let plain = Sampling { temperature: 1.5, repeat_penalty: 1.3, seed: Some(3), ..Sampling::default() };
         let mut xtc = plain.clone();
         (xtc.xtc_probability, xtc.xtc_threshold) = (0.5, 0.02);
         let mut mirostat = plain.clone();

@@ -42,14 +42,10 @@ pub enum Error {
     #[error("the prompt is empty, and the model has no token that begins a text")]
     EmptyPrompt,
     /// The prompt leaves no room for an answer.
-    #[error(
-        "the prompt is {tokens} tokens long, and the context holds {context}, one of which the answer needs"
-    )]
+    #[error("the prompt is {tokens} tokens long, and the context holds {context}, one of which the answer needs")]
     PromptTooLong { tokens: usize, context: usize },
     /// What a shift keeps leaves it nothing to forget, or it was to forget no token.
-    #[error(
-        "a shift cannot make room: {keep} tokens are kept, and the context holds {context} of the text"
-    )]
+    #[error("a shift cannot make room: {keep} tokens are kept, and the context holds {context} of the text")]
     NothingToShift { keep: usize, context: usize },
     /// The context is full, and the text was to end with an error then.
     #[error("the context is full: the text takes {tokens} tokens")]
@@ -79,9 +75,7 @@ pub enum Error {
     #[error("{asked} log-probabilities per token were asked for, and {most} are the most")]
     TooManyLogprobs { asked: usize, most: usize },
     /// The application's own sampler chose a token that is not allowed at this place.
-    #[error(
-        "the application's sampler chose token {token}, which the constraint does not allow here"
-    )]
+    #[error("the application's sampler chose token {token}, which the constraint does not allow here")]
     NotAllowed { token: llama_sys::Token },
     /// A stop string is empty: nothing could ever be generated before it.
     #[error("a stop string is empty")]
@@ -104,9 +98,7 @@ pub enum Error {
     #[error("the engine's queue is full: {queue} texts are waiting")]
     QueueFull { queue: usize },
     /// The engine was shut down or dropped, or its thread has panicked.
-    #[error(
-        "the engine has ended: it takes no texts any more, and what it had not finished is lost"
-    )]
+    #[error("the engine has ended: it takes no texts any more, and what it had not finished is lost")]
     EngineEnded,
     /// A thread could not be started, or has panicked.
     #[error("the thread {name} failed: {reason}")]
@@ -141,9 +133,7 @@ impl Error {
 
     /// Of a text that has taken this.
     pub(super) fn full(statistics: &Statistics) -> Self {
-        Self::ContextFull {
-            tokens: statistics.prompt_tokens.saturating_add(statistics.generated_tokens),
-        }
+        Self::ContextFull { tokens: statistics.prompt_tokens.saturating_add(statistics.generated_tokens) }
     }
 
     pub(super) fn not_loaded() -> Self {

@@ -116,8 +116,7 @@ impl Sequence {
         let mut choosing = self.choices.choosing.clone();
         choosing.sampling = fork.sampling.unwrap_or(choosing.sampling);
         choosing.sampling.seed = fork.seed.or(choosing.sampling.seed);
-        let (tokens, choices) =
-            if fork.from_prompt { (self.prompt, 0) } else { (self.len(), generated) };
+        let (tokens, choices) = if fork.from_prompt { (self.prompt, 0) } else { (self.len(), generated) };
         let mut chooser = self.chooser_after(&mut choosing, tokens, choices, model)?;
         if !fork.from_prompt {
             chooser.take_custom(&self.choices.chooser);

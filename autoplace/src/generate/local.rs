@@ -38,8 +38,7 @@ pub(super) struct SessionHere {
 
 impl SessionHere {
     pub(super) fn open(model: &Model) -> Result<Self, Error> {
-        let not_generative =
-            || Error::NotGenerative { architecture: model.placement().model.architecture.clone() };
+        let not_generative = || Error::NotGenerative { architecture: model.placement().model.architecture.clone() };
         let native = model.native()?;
         // Encoders (BERT), encoder-decoders (T5) and diffusion models (LLaDA) have no next token.
         let causal = native.has_decoder() && !native.has_encoder() && native.shape().causal;

@@ -93,13 +93,7 @@ pub(super) struct Progress {
 
 impl Progress {
     pub(super) fn new(full_is_error: bool, is_constrained: bool, statistics: Statistics) -> Self {
-        Self {
-            statistics,
-            finished: None,
-            full_is_error,
-            text: is_constrained.then(String::new),
-            error: None,
-        }
+        Self { statistics, finished: None, full_is_error, text: is_constrained.then(String::new), error: None }
     }
 
     /// The piece, or the error instead of it; `None` where the text was aborted.
@@ -151,14 +145,8 @@ mod tests {
     use super::*;
 
     /// The error that follows these texts, of which the last ends for this reason.
-    fn error(
-        full_is_error: bool,
-        is_constrained: bool,
-        texts: &[&str],
-        reason: FinishReason,
-    ) -> Option<Error> {
-        let statistics =
-            Statistics { prompt_tokens: 3, generated_tokens: 4, ..Statistics::default() };
+    fn error(full_is_error: bool, is_constrained: bool, texts: &[&str], reason: FinishReason) -> Option<Error> {
+        let statistics = Statistics { prompt_tokens: 3, generated_tokens: 4, ..Statistics::default() };
         let end = End { reason, meets_constraint: !is_constrained, statistics };
         let mut progress = Progress::new(full_is_error, is_constrained, Statistics::default());
         for (at, text) in (1..).zip(texts) {

@@ -89,15 +89,11 @@ impl SessionHere {
 
     fn check_room(&self, room: Room) -> Result<(), Error> {
         if self.sequences.len() > room.sequences {
-            return Err(Error::TooFewSequences {
-                running: self.sequences.len(),
-                n_seq_max: room.sequences,
-            });
+            return Err(Error::TooFewSequences { running: self.sequences.len(), n_seq_max: room.sequences });
         }
         let needs = self.sequences.iter().map(Sequence::needs);
-        let (longest, all) = needs.fold((0, 0), |(longest, all): (usize, usize), needs| {
-            (longest.max(needs), all + needs)
-        });
+        let (longest, all) =
+            needs.fold((0, 0), |(longest, all): (usize, usize), needs| (longest.max(needs), all + needs));
         for (tokens, context) in [(longest, room.each), (all, room.all)] {
             if tokens > context {
                 return Err(Error::ContextTooSmall { tokens, context });

@@ -197,10 +197,7 @@ impl Generate {
     ///
     /// Whatever it drafts, the text is the same: see [`speculate`](Self::speculate). A model in a worker
     /// process refuses it.
-    pub fn draft_with(
-        mut self,
-        draft: impl FnMut(&[Token], &mut Vec<Token>) + Clone + Send + 'static,
-    ) -> Self {
+    pub fn draft_with(mut self, draft: impl FnMut(&[Token], &mut Vec<Token>) + Clone + Send + 'static) -> Self {
         self.spec.drafter = Some(CustomDrafter::new(Box::new(draft)));
         self
     }

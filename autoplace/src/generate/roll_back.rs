@@ -26,21 +26,13 @@ pub struct RolledBack {
 const SAMPLER: &str = "what the sampler goes by depends on the logits of its choices";
 
 impl SessionHere {
-    pub(super) fn roll_back(
-        &mut self,
-        sequence: SequenceId,
-        tokens: usize,
-    ) -> Result<RolledBack, Error> {
+    pub(super) fn roll_back(&mut self, sequence: SequenceId, tokens: usize) -> Result<RolledBack, Error> {
         let at = self.position(sequence)?;
         let lent = self.lent.as_mut().ok_or_else(Error::not_loaded)?;
         let sequence = &mut self.sequences[at];
         let possible = sequence.can_roll_back(lent, &self.cache)?;
         if tokens > possible {
-            return Err(Error::CannotRollBack {
-                tokens,
-                possible,
-                reason: sequence.why_no_further(lent).into(),
-            });
+            return Err(Error::CannotRollBack { tokens, possible, reason: sequence.why_no_further(lent).into() });
         }
         if sequence.choices_lost(tokens) {
             return Err(Error::CannotRollBack { tokens, possible: 0, reason: SAMPLER.into() });
@@ -130,12 +122,7 @@ impl Sequence {
     }
 
     /// Forgets as many tokens as it [can](Self::can_roll_back).
-    fn roll_back(
-        &mut self,
-        lent: &mut Lent,
-        cache: &mut Cache,
-        tokens: usize,
-    ) -> Result<RolledBack, Error> {
+    fn roll_back(&mut self, lent: &mut Lent, cache: &mut Cache, tokens: usize) -> Result<RolledBack, Error> {
         if tokens == 0 {
             return Ok(RolledBack { tokens, text: 0 });
         }

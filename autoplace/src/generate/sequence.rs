@@ -99,8 +99,7 @@ impl Sequence {
         let shifting = Shifting::of(&spec.when_full, &tokens, capacity, vocab)?;
         let text = TextAssembler::new(spec.stops);
         tokens.reserve(spec.limits.max_tokens.min(capacity.saturating_sub(prompt)));
-        let mut choosing =
-            Choosing { sampling: spec.sampling, logprobs: spec.logprobs, custom: spec.custom };
+        let mut choosing = Choosing { sampling: spec.sampling, logprobs: spec.logprobs, custom: spec.custom };
         let mut chooser = choosing.begin(vocab.model())?;
         tokens.iter().try_for_each(|it| chooser.accept(*it))?;
         let statistics = Statistics { seed: chooser.seed(), ..Statistics::default() };
@@ -128,12 +127,7 @@ impl Sequence {
     /// Puts tokens behind the prompt that an earlier process has generated: they are computed again one after the
     /// other, as they were there, since another shape of batch would round otherwise. Their text has been told, but for
     /// what is held back. What has no place in `capacity` tokens was forgotten there too.
-    fn go_on_after(
-        &mut self,
-        so_far: &[Token],
-        vocab: &Vocab,
-        capacity: usize,
-    ) -> Result<(), Error> {
+    fn go_on_after(&mut self, so_far: &[Token], vocab: &Vocab, capacity: usize) -> Result<(), Error> {
         if so_far.is_empty() {
             return Ok(());
         }
@@ -219,8 +213,7 @@ impl Sequence {
     }
 
     pub(super) fn count_turn(&mut self, scales: &Scales) {
-        self.turn.turns_waited =
-            if self.scales == *scales { 0 } else { self.turn.turns_waited.saturating_add(1) };
+        self.turn.turns_waited = if self.scales == *scales { 0 } else { self.turn.turns_waited.saturating_add(1) };
     }
 
     /// Tokens that it has places for or needs them: those computed, and those to be.
@@ -279,12 +272,7 @@ pub(super) fn take_out(sequences: &mut Vec<Sequence>, at: usize) -> Sequence {
 
 /// Of the texts that share more than `keep` tokens with the text `id`, the one that shares the most has all that the
 /// others have: they share with that one now, and it has as much of `left` as it had of them.
-fn part(
-    sequences: &mut [Sequence],
-    id: SequenceId,
-    keep: usize,
-    left: Option<(SequenceId, usize)>,
-) {
+fn part(sequences: &mut [Sequence], id: SequenceId, keep: usize, left: Option<(SequenceId, usize)>) {
     let more = |it: &Sequence| it.shared_with(id).filter(|tokens| *tokens > keep);
     let heirs = sequences.iter().filter_map(|it| Some((more(it)?, it.id)));
     let Some((most, heir)) = heirs.max() else {

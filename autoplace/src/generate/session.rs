@@ -188,11 +188,7 @@ impl Session {
     /// [`Error::Saved`] when there is nothing to save or the file cannot be written; [`Error::NotRunning`];
     /// [`Error::Load`] after a re-placement that failed, or when the model file cannot be read any more;
     /// [`Error::Native`].
-    pub fn save(
-        &mut self,
-        sequence: SequenceId,
-        path: impl AsRef<Path>,
-    ) -> Result<SavedCache, Error> {
+    pub fn save(&mut self, sequence: SequenceId, path: impl AsRef<Path>) -> Result<SavedCache, Error> {
         match &mut self.0 {
             At::Here(it) => it.save(sequence, path),
             At::There(it) => it.ask(Call::Save(sequence, absolute(path))),

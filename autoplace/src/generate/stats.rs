@@ -94,11 +94,7 @@ impl fmt::Display for Statistics {
             write!(f, "; first token after {:.0} ms", latency.as_secs_f64() * 1e3)?;
         }
         if self.drafted_tokens > 0 {
-            write!(
-                f,
-                "; {} of {} guessed tokens accepted",
-                self.accepted_tokens, self.drafted_tokens
-            )?;
+            write!(f, "; {} of {} guessed tokens accepted", self.accepted_tokens, self.drafted_tokens)?;
         }
         Ok(())
     }

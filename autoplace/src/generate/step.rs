@@ -184,10 +184,7 @@ impl Step<'_> {
         if self.sequences.iter().any(Sequence::ends_prompt) {
             context.synchronize()?;
         }
-        Ok(Computed {
-            is_steady,
-            generated: (generates && self.work.batch.len() == queued).then_some(queued),
-        })
+        Ok(Computed { is_steady, generated: (generates && self.work.batch.len() == queued).then_some(queued) })
     }
 
     /// Sets the threads of the batch, which holds tokens of prompts unless it `generates`.
@@ -349,12 +346,7 @@ impl Step<'_> {
 
 /// Adds drafts to a batch that holds the next tokens of every text. Returns whether it is a step to learn from: one
 /// that computes no prompt, beside which a draft would say little of what drafts take. Others have no drafts.
-fn draft(
-    lent: &Lent,
-    drafters: &mut Drafters,
-    sequences: &mut [Sequence],
-    batch: &mut Batch,
-) -> Result<bool, Error> {
+fn draft(lent: &Lent, drafters: &mut Drafters, sequences: &mut [Sequence], batch: &mut Batch) -> Result<bool, Error> {
     let Lent { context, vocab, room, .. } = lent;
     if sequences.iter().all(|sequence| sequence.speculator.is_none()) {
         return Ok(false);
@@ -370,8 +362,7 @@ fn draft(
         0 => usize::MAX,
         tokens => tokens as usize,
     };
-    let mut left =
-        of_graph.saturating_sub(batch.len()).min(outputs).min(room.all.saturating_sub(used));
+    let mut left = of_graph.saturating_sub(batch.len()).min(outputs).min(room.all.saturating_sub(used));
     let mut sharing = sequences.iter().filter(|it| it.speculator.is_some()).count();
     for sequence in sequences.iter_mut().filter(|it| it.speculator.is_some()) {
         let share = if is_steady { left / sharing } else { 0 };

@@ -62,8 +62,7 @@ impl TextAssembler {
                 }
                 Err(error) => {
                     let valid = start + error.valid_up_to();
-                    self.held
-                        .push_str(str::from_utf8(&self.bytes[start..valid]).unwrap_or_default());
+                    self.held.push_str(str::from_utf8(&self.bytes[start..valid]).unwrap_or_default());
                     start = valid;
                     match error.error_len() {
                         Some(invalid) => {

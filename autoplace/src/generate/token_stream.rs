@@ -140,9 +140,9 @@ impl TokenStream {
     fn session(&mut self) -> Result<&mut SessionHere, Error> {
         match &mut self.source {
             Source::Local(session) => Ok(session),
-            Source::Remote(_) => Err(Error::Worker(worker::Error::Elsewhere {
-                what: "the generation that is under way",
-            })),
+            Source::Remote(_) => {
+                Err(Error::Worker(worker::Error::Elsewhere { what: "the generation that is under way" }))
+            }
         }
     }
 

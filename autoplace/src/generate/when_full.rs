@@ -153,12 +153,7 @@ impl Sequence {
 
     /// Makes room by forgetting its oldest tokens, all but the last of which are computed. `shared`: tokens at the
     /// beginning that lie in cells of others too. Returns whether there was anything to forget.
-    pub(super) fn shift(
-        &mut self,
-        lent: &mut Lent,
-        cache: &mut Cache,
-        shared: usize,
-    ) -> Result<bool, Error> {
+    pub(super) fn shift(&mut self, lent: &mut Lent, cache: &mut Cache, shared: usize) -> Result<bool, Error> {
         let capacity = lent.room.each;
         let Some((keep, discard)) = self.forget_oldest(&lent.vocab, capacity, shared)? else {
             return Ok(false);

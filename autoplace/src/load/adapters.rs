@@ -37,11 +37,7 @@ impl AdapterFiles {
     /// Adds an adapter, which without a name is called as its file is.
     pub(super) fn push(&mut self, name: Option<String>, path: &Path, scale: f32) {
         let stem = || path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
-        self.lora.push(Adapter {
-            name: name.or_else(stem).unwrap_or_default(),
-            path: path.to_owned(),
-            scale,
-        });
+        self.lora.push(Adapter { name: name.or_else(stem).unwrap_or_default(), path: path.to_owned(), scale });
     }
 
     pub(super) fn limit_control_vectors(&mut self, layers: &RangeInclusive<u32>) {
@@ -52,10 +48,7 @@ impl AdapterFiles {
     pub(super) fn beside(&self, mut profile: ModelProfile) -> Result<ModelProfile, AdapterError> {
         for (index, adapter) in self.lora.iter().enumerate() {
             if !adapter.scale.is_finite() {
-                return Err(AdapterError::Scale {
-                    name: adapter.name.clone(),
-                    scale: adapter.scale,
-                });
+                return Err(AdapterError::Scale { name: adapter.name.clone(), scale: adapter.scale });
             }
             if self.lora[..index].iter().any(|other| other.name == adapter.name) {
                 return Err(AdapterError::Twice { name: adapter.name.clone() });
@@ -92,11 +85,7 @@ impl AdapterFiles {
     }
 
     /// Loads the adapters beside the model, and reads the control vectors.
-    pub(super) fn load(
-        &self,
-        native: &llama_sys::Model,
-        profile: &ModelProfile,
-    ) -> Result<Attached, Error> {
+    pub(super) fn load(&self, native: &llama_sys::Model, profile: &ModelProfile) -> Result<Attached, Error> {
         let mut direction = Vec::new();
         for (path, scale) in &self.control_vectors {
             let vector = ControlVector::from_header(&Header::open(path)?, profile)?;

@@ -69,8 +69,7 @@ impl Added {
     pub(super) fn scales(&self, files: &AdapterFiles) -> Result<Option<Scales>, Unreadable> {
         let mut scales = vec![0.0; files.lora.len()];
         if !self.lora.is_empty() {
-            let present: Vec<String> =
-                files.lora.iter().map(|one| hash(&one.path)).collect::<Result<_, _>>()?;
+            let present: Vec<String> = files.lora.iter().map(|one| hash(&one.path)).collect::<Result<_, _>>()?;
             for one in &self.lora {
                 let mut places = present.iter().zip(&mut scales);
                 // The same file may be there by two names.

@@ -288,12 +288,7 @@ impl ModelBuilder {
     }
 
     /// The same with a name of its own.
-    pub fn lora_named(
-        mut self,
-        name: impl Into<String>,
-        path: impl AsRef<Path>,
-        scale: f32,
-    ) -> Self {
+    pub fn lora_named(mut self, name: impl Into<String>, path: impl AsRef<Path>, scale: f32) -> Self {
         let name = Some(name.into());
         self.recipe.adapters.push(name, path.as_ref(), scale);
         self

@@ -63,8 +63,7 @@ impl Recipe {
         progress: &Progress,
     ) -> Result<Loaded, Box<Failure>> {
         let plan = &prepared.plan;
-        let devices =
-            devices::of_plan(plan).map_err(|error| Failure::other(Stage::Check, error))?;
+        let devices = devices::of_plan(plan).map_err(|error| Failure::other(Stage::Check, error))?;
         check(plan, &devices).map_err(|error| Failure::lacking(Stage::Check, error))?;
         let made = self.make(prepared, model, &devices, progress);
         made.map_err(|unmade| unmade.freed(plan, &devices))
@@ -94,10 +93,7 @@ impl Recipe {
             tensor_split: plan.tensor_split.clone(),
             overrides: native::overrides(&plan.split(), header, devices)
                 .map_err(Unmade::at(Stage::Weights, devices))?,
-            load_mode: native::load_mode(
-                &plan.context,
-                plan.gpus().map(|gpu| gpu.backend.as_str()),
-            ),
+            load_mode: native::load_mode(&plan.context, plan.gpus().map(|gpu| gpu.backend.as_str())),
             use_extra_bufts: plan.context.repack,
             progress: progress.callback(),
             load_mtp: plan.context.mtp,
@@ -105,10 +101,8 @@ impl Recipe {
         };
         let model = native::load(header, params).map_err(Unmade::at(Stage::Weights, devices))?;
         // Before the context, whose graphs leave room for the nodes of all adapters.
-        let attached =
-            (self.adapters.load(&model, profile)).map_err(Unmade::at(Stage::Weights, devices))?;
-        let threads =
-            Threads::before((self.threads, self.threads_batch), &machine.host, plan, verify);
+        let attached = (self.adapters.load(&model, profile)).map_err(Unmade::at(Stage::Weights, devices))?;
+        let threads = Threads::before((self.threads, self.threads_batch), &machine.host, plan, verify);
         let mut params = llama_sys::ContextParams {
             n_threads: Some(threads.generation),
             n_threads_batch: Some(threads.prompt),
@@ -117,16 +111,10 @@ impl Recipe {
         let mut context = Context::new(&model, params.clone())
             .and_then(|mut context| attached.attach(&mut context).map(|()| context))
             .map_err(Unmade::at(Stage::Context, devices))?;
-        let mut heads = Heads::new(&model, &plan.context, threads.prompt)
-            .map_err(Unmade::at(Stage::Context, devices))?;
-        let run = warm_up(
-            &mut context,
-            heads.as_mut().map(|heads| &mut heads.context),
-            devices,
-            verify,
-            progress,
-        )
-        .map_err(Unmade::at(Stage::WarmUp, devices))?;
+        let mut heads =
+            Heads::new(&model, &plan.context, threads.prompt).map_err(Unmade::at(Stage::Context, devices))?;
+        let run = warm_up(&mut context, heads.as_mut().map(|heads| &mut heads.context), devices, verify, progress)
+            .map_err(Unmade::at(Stage::WarmUp, devices))?;
         let threads = try_out(&mut context, threads).map_err(Unmade::at(Stage::WarmUp, devices))?;
         params.n_threads = Some(threads.generation);
         let placed = Placed::new(prepared, &readings, &run, threads, &self.terms);
@@ -167,25 +155,12 @@ impl Failure {
     }
 
     /// One of llama.cpp's, all of whose load has been freed. `free` was before that.
-    fn of(
-        stage: Stage,
-        error: llama_sys::Error,
-        free: Vec<Option<u64>>,
-        plan: &Plan,
-        devices: &[Device],
-    ) -> Box<Self> {
-        let refused =
-            error.out_of_memory().map(|failed| (failed.buffer_type.clone(), failed.bytes));
+    fn of(stage: Stage, error: llama_sys::Error, free: Vec<Option<u64>>, plan: &Plan, devices: &[Device]) -> Box<Self> {
+        let refused = error.out_of_memory().map(|failed| (failed.buffer_type.clone(), failed.bytes));
         if !lacks_memory(stage, &error, devices) {
             return Self::other(stage, error.into());
         }
-        Box::new(Self {
-            stage,
-            error: explain(error, plan, devices),
-            lacks_memory: true,
-            refused,
-            free,
-        })
+        Box::new(Self { stage, error: explain(error, plan, devices), lacks_memory: true, refused, free })
     }
 }
 
@@ -226,10 +201,5 @@ fn explain(error: llama_sys::Error, plan: &Plan, devices: &[Device]) -> Error {
 fn lack(gpu: &Placement, device: &Device) -> Option<Error> {
     let free = devices::memory(device)?.free;
     let needed = gpu.footprint.total().saturating_add(gpu.companions);
-    (needed > free).then(|| Error::OutOfMemory {
-        device: device.name(),
-        name: gpu.name.clone(),
-        needed,
-        free,
-    })
+    (needed > free).then(|| Error::OutOfMemory { device: device.name(), name: gpu.name.clone(), needed, free })
 }

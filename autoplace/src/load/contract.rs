@@ -115,8 +115,7 @@ impl<'a> Contract<'a> {
                 let (header, profile) = (&self.header, &self.profile);
                 let probe = self.recipe.adapters.probe(header)?;
                 let model = (header, profile, &probe);
-                let (plan, machine, lease) =
-                    replay::follow(saved, *replay, model, machine, leases)?;
+                let (plan, machine, lease) = replay::follow(saved, *replay, model, machine, leases)?;
                 Ok((self.prepared(plan, machine)?, lease))
             }
         }
@@ -173,8 +172,7 @@ impl<'a> Contract<'a> {
         let gpus: Vec<&Gpu> = gpus.iter().collect();
         let probe = self.recipe.adapters.probe(&self.header)?;
         let probed = probe.footprints(&gpus, &plan.context, &plan.split());
-        Ok(probed
-            .map_err(|source| plan::Error::Probe { n_gpu_layers: plan.n_gpu_layers, source })?)
+        Ok(probed.map_err(|source| plan::Error::Probe { n_gpu_layers: plan.n_gpu_layers, source })?)
     }
 
     /// Holds what was taken against what was left for it.
@@ -289,16 +287,11 @@ impl<'a> Contract<'a> {
 fn say(plan: &Plan) {
     let (name, n, layers) = (&plan.model.name, plan.n_gpu_layers, plan.layers());
     let speed = plan.speed.as_ref().map(|speed| speed.tokens_per_second);
-    let speed =
-        speed.map_or_else(|| "no predicted speed".to_owned(), |it| format!("about {it:.1} tok/s"));
+    let speed = speed.map_or_else(|| "no predicted speed".to_owned(), |it| format!("about {it:.1} tok/s"));
     tracing::info!("{name}: {n} of {layers} layers on GPUs, {speed}; {}", plan.notes.join("; "));
     if let Some(trained) = plan.trained_on_fewer() {
         let n_ctx = plan.context.n_ctx;
-        tracing::warn!(
-            n_ctx,
-            trained,
-            "{name} has a context of {n_ctx} tokens and was trained on {trained}"
-        );
+        tracing::warn!(n_ctx, trained, "{name} has a context of {n_ctx} tokens and was trained on {trained}");
     }
 }
 
@@ -309,9 +302,7 @@ fn leased(prepared: Prepared, section: Section) -> (Prepared, Lease) {
 
 /// Whether two plans load the same.
 fn is_same(one: &Plan, other: &Plan) -> bool {
-    let devices = |plan: &Plan| -> Vec<Option<String>> {
-        plan.gpus().map(|gpu| gpu.device.clone()).collect()
-    };
+    let devices = |plan: &Plan| -> Vec<Option<String>> { plan.gpus().map(|gpu| gpu.device.clone()).collect() };
     one.split() == other.split() && one.context == other.context && devices(one) == devices(other)
 }
 
@@ -326,21 +317,14 @@ fn withheld(now: &Machine, bounded: &Machine) -> BTreeMap<String, u64> {
 }
 
 /// The device that failed: the one that is named; of a computation that failed, the GPU with the least left.
-fn place(
-    prepared: &Prepared,
-    error: &Error,
-    refused: Option<&(String, u64)>,
-    free: &[Option<u64>],
-) -> Option<Place> {
+fn place(prepared: &Prepared, error: &Error, refused: Option<&(String, u64)>, free: &[Option<u64>]) -> Option<Place> {
     if let Error::OutOfMemory { device, .. } | Error::Difference { device, .. } = error {
         return Some(Place::Gpu(device.clone()));
     }
     let gpus = || prepared.plan.gpus();
     let device = match refused {
         Some((name, _)) => gpus().find(|gpu| gpu.device.as_ref() == Some(name)),
-        None => {
-            gpus().zip(free).min_by_key(|(_, free)| free.unwrap_or(u64::MAX)).map(|(gpu, _)| gpu)
-        }
+        None => gpus().zip(free).min_by_key(|(_, free)| free.unwrap_or(u64::MAX)).map(|(gpu, _)| gpu),
     };
     match (device.and_then(|gpu| gpu.device.clone()), refused) {
         (Some(device), _) => Some(Place::Gpu(device)),
@@ -350,14 +334,8 @@ fn place(
     }
 }
 
-fn failed(
-    prepared: &Prepared,
-    stage: Stage,
-    error: &Error,
-    device: Option<String>,
-) -> AttemptFailure {
-    let needed =
-        prepared.plan.gpus().find(|gpu| gpu.device == device).map(|gpu| gpu.footprint.total());
+fn failed(prepared: &Prepared, stage: Stage, error: &Error, device: Option<String>) -> AttemptFailure {
+    let needed = prepared.plan.gpus().find(|gpu| gpu.device == device).map(|gpu| gpu.footprint.total());
     let free = match error {
         Error::OutOfMemory { free, .. } => Some(*free),
         _ => device.as_deref().and_then(free_now),

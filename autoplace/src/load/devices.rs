@@ -25,12 +25,7 @@ pub fn detect() -> Result<Machine, Error> {
 /// [`MeasurementCache`](crate::machine::MeasurementCache).
 pub fn build_name() -> String {
     let build = llama_sys::build_info();
-    format!(
-        "autoplace {}, llama.cpp {} ({})",
-        env!("CARGO_PKG_VERSION"),
-        build.llama_cpp,
-        build.backends.join(", ")
-    )
+    format!("autoplace {}, llama.cpp {} ({})", env!("CARGO_PKG_VERSION"), build.llama_cpp, build.backends.join(", "))
 }
 
 /// Whether it is one of [`llama_sys::sim`], by the names that those have: `SIM0` to `SIM14`.
@@ -55,9 +50,8 @@ fn describe(device: &Device) -> GgmlDevice {
         },
         |memory| (memory.total, memory.free),
     );
-    let described = GgmlDevice::new(device.name(), device.backend(), kind)
-        .description(device.description())
-        .memory(total, free);
+    let described =
+        GgmlDevice::new(device.name(), device.backend(), kind).description(device.description()).memory(total, free);
     match device.pci_id() {
         Some(id) => described.device_id(id),
         None => described,
@@ -66,23 +60,16 @@ fn describe(device: &Device) -> GgmlDevice {
 
 /// The devices of these names, in their order: ggml's name, and the GPU's for people. A GPU without a device is one
 /// that this process cannot use, and leaving it out would silently put its layers on the host.
-pub(super) fn by_name<'a>(
-    names: impl Iterator<Item = (Option<&'a str>, &'a str)>,
-) -> Result<Vec<Device>, Error> {
+pub(super) fn by_name<'a>(names: impl Iterator<Item = (Option<&'a str>, &'a str)>) -> Result<Vec<Device>, Error> {
     let all = Backend::init()?.devices();
     names
         .map(|(device, name)| {
-            device
-                .and_then(|device| all.iter().find(|known| known.name() == device))
-                .cloned()
-                .ok_or_else(|| Error::DeviceGone {
+            device.and_then(|device| all.iter().find(|known| known.name() == device)).cloned().ok_or_else(|| {
+                Error::DeviceGone {
                     device: device.unwrap_or(name).to_owned(),
-                    present: all
-                        .iter()
-                        .filter(|device| device.is_gpu())
-                        .map(Device::name)
-                        .collect(),
-                })
+                    present: all.iter().filter(|device| device.is_gpu()).map(Device::name).collect(),
+                }
+            })
         })
         .collect()
 }

@@ -91,27 +91,17 @@ impl Recipe {
             },
         )
         .map_err(Unmade::at(Stage::Weights, gpus))?;
-        let params = ContextParams {
-            n_threads: Some(threads),
-            n_threads_batch: Some(threads),
-            ..native::context(&context)
-        };
-        let mut made =
-            Context::new(&native, params.clone()).map_err(Unmade::at(Stage::Context, gpus))?;
+        let params =
+            ContextParams { n_threads: Some(threads), n_threads_batch: Some(threads), ..native::context(&context) };
+        let mut made = Context::new(&native, params.clone()).map_err(Unmade::at(Stage::Context, gpus))?;
         let verify = self.terms.verify;
-        let run = warm_up(&mut made, None, &devices, verify, progress)
-            .map_err(Unmade::at(Stage::WarmUp, gpus))?;
+        let run = warm_up(&mut made, None, &devices, verify, progress).map_err(Unmade::at(Stage::WarmUp, gpus))?;
         let taken = taken(&run, &before, verify);
         Ok((Draft::new(made, params), companion, taken))
     }
 
     /// Holds what a draft took of its GPU against what the plan left for it. Returns what to say of it.
-    fn judge_draft(
-        &self,
-        companion: &Companion,
-        gpu: Option<&Placement>,
-        taken: u64,
-    ) -> Result<String, Box<Failure>> {
+    fn judge_draft(&self, companion: &Companion, gpu: Option<&Placement>, taken: u64) -> Result<String, Box<Failure>> {
         let Some(gpu) = gpu else {
             return Ok(format!("{companion} is on the host"));
         };
@@ -119,9 +109,7 @@ impl Recipe {
         let difference = taken.saturating_sub(gpu.companions.saturating_add(headroom));
         if difference == 0 || self.terms.on_difference == OnDifference::Accept {
             let (name, taken, left) = (&gpu.name, Bytes(taken), Bytes(gpu.companions));
-            return Ok(format!(
-                "{companion} is on {name}: it took {taken}, and {left} were left for it"
-            ));
+            return Ok(format!("{companion} is on {name}: it took {taken}, and {left} were left for it"));
         }
         Err(self.differs(Error::Difference {
             device: gpu.device.clone().unwrap_or_default(),
@@ -140,9 +128,7 @@ fn taken(run: &WarmedUp, before: &[Option<u64>], verify: Verify) -> u64 {
     let told = run.allocated.gpus.first();
     let told = told.map_or(0, Footprint::total);
     let shrunk = match (before.first(), run.used.first()) {
-        (Some(Some(before)), Some(Some(used))) if verify != Verify::Off => {
-            before.saturating_sub(*used)
-        }
+        (Some(Some(before)), Some(Some(used))) if verify != Verify::Off => before.saturating_sub(*used),
         _ => 0,
     };
     told.max(shrunk)
@@ -195,11 +181,7 @@ impl Heads {
         if !plan.mtp {
             return Ok(None);
         }
-        let params = ContextParams {
-            n_threads: Some(threads),
-            n_threads_batch: Some(threads),
-            ..native::heads(plan)
-        };
+        let params = ContextParams { n_threads: Some(threads), n_threads_batch: Some(threads), ..native::heads(plan) };
         let context = Context::new(model, params.clone())?;
         Ok(Some(Self::of(context, params)))
     }

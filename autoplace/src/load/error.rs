@@ -37,15 +37,10 @@ pub enum Error {
     #[serde(skip)]
     SavedPlan(#[from] plan::SavedPlanError),
     /// Settings were given twice, and one of them would have been lost.
-    #[error(
-        "`{late}` would replace settings of the load that were made apart from it: say them in one place"
-    )]
+    #[error("`{late}` would replace settings of the load that were made apart from it: say them in one place")]
     Conflict { late: String },
     /// A device of the plan is not there.
-    #[error(
-        "the plan uses the device {device}, which this process does not have: {}",
-        list(present)
-    )]
+    #[error("the plan uses the device {device}, which this process does not have: {}", list(present))]
     DeviceGone { device: String, present: Vec<String> },
     /// Another process took memory that the plan counted on, between plan and load. A new plan will be smaller. In
     /// bytes: what the plan takes of the device, headroom not counted, and what is free on it now.
@@ -60,14 +55,7 @@ pub enum Error {
         "the load took {} of {name} ({device}), where its plan takes {} and leaves {} free: {} more than both",
         Bytes(*.taken), Bytes(*.planned), Bytes(*.headroom), Bytes(*.difference)
     )]
-    Difference {
-        device: String,
-        name: String,
-        planned: u64,
-        headroom: u64,
-        taken: u64,
-        difference: u64,
-    },
+    Difference { device: String, name: String, planned: u64, headroom: u64, taken: u64, difference: u64 },
     /// Memory was lacking in every attempt, each with a smaller plan than the one before. The source is the
     /// last one's error.
     #[error("no attempt to load the model found enough memory: {}", attempt_list(attempts))]
@@ -80,9 +68,7 @@ pub enum Error {
     #[error("the model is generating: its context is lent to a stream")]
     Busy,
     /// Its context yields embeddings, and no next token.
-    #[error(
-        "the model was loaded to embed (`ModelBuilder::embeddings`): load it without that to generate"
-    )]
+    #[error("the model was loaded to embed (`ModelBuilder::embeddings`): load it without that to generate")]
     Embeds,
     /// The model's own pooling was asked for, and it has none: each token would get a vector of its own.
     #[error(
@@ -120,11 +106,7 @@ impl From<profile::AdapterError> for Error {
 }
 
 fn list(present: &[String]) -> String {
-    if present.is_empty() {
-        "it has no GPU".into()
-    } else {
-        format!("it has {}", present.join(", "))
-    }
+    if present.is_empty() { "it has no GPU".into() } else { format!("it has {}", present.join(", ")) }
 }
 
 /// How far a load came.
@@ -209,12 +191,7 @@ impl Attempt {
             needed: gpu.footprint.total(),
             planned_free: gpu.free,
         });
-        Self {
-            n_gpu_layers: plan.n_gpu_layers,
-            layers: plan.layers(),
-            gpus: gpus.collect(),
-            failure,
-        }
+        Self { n_gpu_layers: plan.n_gpu_layers, layers: plan.layers(), gpus: gpus.collect(), failure }
     }
 
     /// One for which no plan was found.
@@ -223,13 +200,7 @@ impl Attempt {
             n_gpu_layers: 0,
             layers: 0,
             gpus: Vec::new(),
-            failure: Some(AttemptFailure {
-                stage: Stage::Plan,
-                device: None,
-                needed: None,
-                free: None,
-                message,
-            }),
+            failure: Some(AttemptFailure { stage: Stage::Plan, device: None, needed: None, free: None, message }),
         }
     }
 }
@@ -294,11 +265,8 @@ mod tests {
             n_ctx: 4096,
             devices: vec![shortfall],
         };
-        let top_p = llama_sys::Error::InvalidParameter {
-            name: "top_p",
-            value: "2".into(),
-            reason: "0.0 to 1.0".into(),
-        };
+        let top_p =
+            llama_sys::Error::InvalidParameter { name: "top_p", value: "2".into(), reason: "0.0 to 1.0".into() };
         let (planned, headroom, taken, difference) = (1, 2, 4, 1);
         let (needed, free) = (u64::MAX, 7);
         let errors = [

@@ -44,8 +44,7 @@ pub(super) fn judge(
         });
         let seen = seen(index, readings, run);
         // The last GPU has the output layer (llama-model.cpp, load_tensors).
-        let work =
-            if index + 1 == count { &readings.work.with_output } else { &readings.work.blocks };
+        let work = if index + 1 == count { &readings.work.with_output } else { &readings.work.blocks };
         let learned = match (doubt, gpu) {
             (Some(doubt), _) => Err(doubt),
             (None, _) if run.warm_up.verify == Verify::Off => Err(Doubt::NotComputed),
@@ -137,10 +136,7 @@ impl Work {
     pub(super) fn of(profile: &ModelProfile, sizes: &ContextSizes) -> Self {
         let mut without_output = *sizes;
         without_output.n_outputs = 0;
-        Self {
-            blocks: Workload::of(profile, &without_output),
-            with_output: Workload::of(profile, sizes),
-        }
+        Self { blocks: Workload::of(profile, &without_output), with_output: Workload::of(profile, sizes) }
     }
 
     /// What it does at the most.
@@ -194,11 +190,7 @@ fn are_same(before: &[GpuProcess], now: &[GpuProcess]) -> bool {
 impl Seen {
     /// What driver and pools took, unless something else has changed the readings. `table`: what they are known to
     /// take at the most.
-    pub(super) fn learned(
-        &self,
-        workload: &Workload,
-        table: u64,
-    ) -> Result<LearnedHeadroom, Doubt> {
+    pub(super) fn learned(&self, workload: &Workload, table: u64) -> Result<LearnedHeadroom, Doubt> {
         let told = |reading: Option<u64>| reading.ok_or(Doubt::NotTold);
         let (before, loaded, used) = (told(self.before)?, told(self.loaded)?, told(self.used)?);
         let expected = before.saturating_sub(told(self.allocated)?);

@@ -116,10 +116,7 @@ impl LentWorker {
         }
     }
 
-    pub(crate) fn receive<T: DeserializeOwned>(
-        &mut self,
-        doing: &'static str,
-    ) -> Result<T, worker::Error> {
+    pub(crate) fn receive<T: DeserializeOwned>(&mut self, doing: &'static str) -> Result<T, worker::Error> {
         let worker = self.worker.as_mut().map_err(|death| death.clone())?;
         let answer = worker.receive(doing);
         self.heard(answer)

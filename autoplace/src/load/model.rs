@@ -191,8 +191,7 @@ impl Model {
         if let Some(vocab) = self.inner.vocab.get() {
             return Ok(vocab.clone());
         }
-        let params =
-            ModelParams { vocab_only: true, devices: Some(Vec::new()), ..ModelParams::default() };
+        let params = ModelParams { vocab_only: true, devices: Some(Vec::new()), ..ModelParams::default() };
         let vocab = native::load(self.header()?, params)?.vocab();
         Ok(self.inner.vocab.get_or_init(|| vocab).clone())
     }
@@ -243,10 +242,7 @@ impl Model {
 
     /// What is made of the model once, when it is first asked for, and stays with it wherever it is placed: it must
     /// hold nothing of the loaded model. One type of value is kept; others are made each time.
-    #[cfg_attr(
-        not(feature = "constraints"),
-        expect(dead_code, reason = "constraints keep their vocabulary")
-    )]
+    #[cfg_attr(not(feature = "constraints"), expect(dead_code, reason = "constraints keep their vocabulary"))]
     pub(crate) fn kept<T, E>(&self, make: impl FnOnce() -> Result<T, E>) -> Result<T, E>
     where
         T: Any + Clone + Send + Sync,

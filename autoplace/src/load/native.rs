@@ -5,9 +5,7 @@ use llama_sys::{Backend, Device, DeviceKind, LoadMode, Model, ModelParams};
 use super::Error;
 use crate::gguf::{Header, Tensor};
 use crate::memory::backend::Family;
-use crate::memory::{
-    ContextParams, FlashAttention, KvType, Place, Pooling, Rope, RopeScaling, Split, TensorOverride,
-};
+use crate::memory::{ContextParams, FlashAttention, KvType, Place, Pooling, Rope, RopeScaling, Split, TensorOverride};
 use crate::plan;
 
 /// The context parameters that llama.cpp takes. Threads are left to the caller: they cost no memory.
@@ -68,10 +66,7 @@ pub(super) fn load(header: &Header, params: ModelParams) -> Result<Model, Error>
 /// Metal maps a GPU's weights by the span of the file from the first to the last of them, those of the host in between
 /// included (llama-model.cpp, `load_tensors`), which no probe sees: there the file is read instead, so that what was
 /// planned is what is taken.
-pub(crate) fn load_mode<'a>(
-    params: &ContextParams,
-    mut backends: impl Iterator<Item = &'a str>,
-) -> LoadMode {
+pub(crate) fn load_mode<'a>(params: &ContextParams, mut backends: impl Iterator<Item = &'a str>) -> LoadMode {
     if params.mmap && !backends.any(|backend| Family::of(backend) == Family::Metal) {
         LoadMode::Auto
     } else {

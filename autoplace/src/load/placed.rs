@@ -27,12 +27,7 @@ pub(super) struct Prepared {
 }
 
 impl Prepared {
-    pub(super) fn new(
-        plan: Plan,
-        machine: Machine,
-        probed: Footprints,
-        profile: &ModelProfile,
-    ) -> Self {
+    pub(super) fn new(plan: Plan, machine: Machine, probed: Footprints, profile: &ModelProfile) -> Self {
         // A plan has sizes that llama.cpp takes.
         let sizes = plan.context.sizes().ok();
         let work = sizes.map(|sizes| Work::of(profile, &sizes));
@@ -66,23 +61,12 @@ impl Placed {
 
     /// Of a model in a worker.
     pub(super) fn told(machine: Machine, allocated: Footprints, report: LoadReport) -> Self {
-        Self {
-            plan: Arc::new(report.plan.clone()),
-            machine: Arc::new(machine),
-            allocated,
-            report: Arc::new(report),
-        }
+        Self { plan: Arc::new(report.plan.clone()), machine: Arc::new(machine), allocated, report: Arc::new(report) }
     }
 }
 
 /// The report of a load that was carried out, without its attempts and its lease. What is learned of the GPUs is kept.
-fn report(
-    prepared: &Prepared,
-    readings: &LoadReadings,
-    run: &WarmedUp,
-    threads: Threads,
-    terms: &Terms,
-) -> LoadReport {
+fn report(prepared: &Prepared, readings: &LoadReadings, run: &WarmedUp, threads: Threads, terms: &Terms) -> LoadReport {
     let Prepared { plan, machine, .. } = prepared;
     let judged = judge(plan, machine, readings, run, &terms.learn);
     let at = |values: &[Option<u64>], index| values.get(index).copied().flatten();
@@ -98,12 +82,7 @@ fn report(
             layers: placement.layers,
             planned: placement.footprint,
             headroom: placement.headroom,
-            withheld: placement
-                .device
-                .as_ref()
-                .and_then(|device| prepared.withheld.get(device))
-                .copied()
-                .unwrap_or(0),
+            withheld: placement.device.as_ref().and_then(|device| prepared.withheld.get(device)).copied().unwrap_or(0),
             probed: prepared.probed.gpus.get(index).copied().unwrap_or_default(),
             allocated,
             grown: allocated.unwrap_or_default().total().saturating_sub(at_first.unwrap_or(0)),
@@ -136,9 +115,7 @@ fn notes(gpu: &GpuReport) -> Vec<String> {
     let device = &gpu.device;
     if gpu.grown > 0 {
         let grown = Bytes(gpu.grown);
-        notes.push(format!(
-            "{device}: compute buffers take {grown} more than llama.cpp reserves by itself"
-        ));
+        notes.push(format!("{device}: compute buffers take {grown} more than llama.cpp reserves by itself"));
     }
     let beyond_probe = gpu.unplanned().saturating_sub(gpu.grown);
     if beyond_probe > 0 {

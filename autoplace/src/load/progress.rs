@@ -26,9 +26,7 @@ impl Progress {
 
     /// Tells how much is done, and whether to go on.
     pub(super) fn tell(&self, done: f32) -> bool {
-        self.0
-            .as_ref()
-            .is_none_or(|shared| (shared.lock().unwrap_or_else(PoisonError::into_inner))(done))
+        self.0.as_ref().is_none_or(|shared| (shared.lock().unwrap_or_else(PoisonError::into_inner))(done))
     }
 
     /// Whether to go on with a load whose weights are all there.

@@ -55,9 +55,7 @@ impl Recipe {
             (Some(machine), _) if again => bounded_by_now(machine.clone()),
             (Some(machine), _) => Ok(machine.clone()),
             // Asking a CUDA device for its memory opens a context there, for nothing if no layer may go to it.
-            (None, GpuLayers::Exactly(0) | GpuLayers::AtMost(0)) => {
-                Ok(Machine::new(Host::detect().0))
-            }
+            (None, GpuLayers::Exactly(0) | GpuLayers::AtMost(0)) => Ok(Machine::new(Host::detect().0)),
             (None, _) => detect(),
         }
     }
@@ -72,12 +70,7 @@ impl Recipe {
     }
 
     /// A plan for this machine, confirmed by llama.cpp.
-    pub(super) fn plan(
-        &self,
-        header: &Header,
-        profile: &ModelProfile,
-        machine: &Machine,
-    ) -> Result<Plan, Error> {
+    pub(super) fn plan(&self, header: &Header, profile: &ModelProfile, machine: &Machine) -> Result<Plan, Error> {
         let mut request = self.request.clone();
         let companion = self.companion(header)?;
         if companion.is_some() && request.draft_max == 0 {

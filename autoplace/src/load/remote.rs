@@ -74,11 +74,7 @@ pub(crate) struct Told {
 
 impl Told {
     pub(crate) fn of(model: &Model) -> Self {
-        Self {
-            machine: (*model.machine()).clone(),
-            allocated: model.allocated(),
-            report: (*model.report()).clone(),
-        }
+        Self { machine: (*model.machine()).clone(), allocated: model.allocated(), report: (*model.report()).clone() }
     }
 
     pub(super) fn placed(self) -> Placed {
@@ -111,11 +107,7 @@ enum State {
 }
 
 impl Remote {
-    pub(super) fn start(
-        load: Load,
-        process: WorkerProcess,
-        progress: &Progress,
-    ) -> Result<(Self, Placed), Error> {
+    pub(super) fn start(load: Load, process: WorkerProcess, progress: &Progress) -> Result<(Self, Placed), Error> {
         let mut attempts = process.attempts();
         let (worker, told) = loop {
             match load_in(&process, &load, progress) {
@@ -214,11 +206,7 @@ impl State {
     }
 }
 
-fn load_in(
-    process: &WorkerProcess,
-    load: &Load,
-    progress: &Progress,
-) -> Result<(Worker, Told), Error> {
+fn load_in(process: &WorkerProcess, load: &Load, progress: &Progress) -> Result<(Worker, Told), Error> {
     const DOING: &str = "loading the model";
     let mut worker = Worker::start(process, &build_name())?;
     let request = Request::Loading(Loading::Load(Box::new(load.clone())));

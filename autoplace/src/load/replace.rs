@@ -93,9 +93,7 @@ impl Model {
         }
         // A mapped file is in the page cache, which counts as available already.
         let mapped = plan.context.mmap;
-        let unmapped = |held: Footprint| {
-            Footprint::new(if mapped { 0 } else { held.weights }, held.kv, held.compute)
-        };
+        let unmapped = |held: Footprint| Footprint::new(if mapped { 0 } else { held.weights }, held.kv, held.compute);
         let held = unmapped(allocated.host);
         let host = &mut machine.host;
         let held = held.total().saturating_add(unmapped(draft.host).total());

@@ -76,8 +76,7 @@ pub(super) fn follow(
         }
         .into());
     }
-    let mut plan =
-        Planner::new(profile, &machine).request(saved.request.clone()).plan_probed(probe)?;
+    let mut plan = Planner::new(profile, &machine).request(saved.request.clone()).plan_probed(probe)?;
     let changes = MachineChange::list(&changes);
     plan.notes.push(format!("planned anew, as the saved plan cannot be followed: {changes}"));
     let lease = section.hold(&plan, &machine);
@@ -118,9 +117,8 @@ fn changes(
 
 /// What the plan's weights and caches take, and the logits that it makes room for: exact, and known without llama.cpp.
 fn stored(plan: &Plan, profile: &ModelProfile, gpus: &[&Gpu]) -> Result<Footprints, memory::Error> {
-    let estimate = Estimate::new(profile, gpus, &plan.context)?
-        .tensor_split(&plan.tensor_split)?
-        .overrides(&plan.overrides)?;
+    let estimate =
+        Estimate::new(profile, gpus, &plan.context)?.tensor_split(&plan.tensor_split)?.overrides(&plan.overrides)?;
     let mut stored = estimate.stored(&estimate.assignment(plan.n_gpu_layers));
     let logits = 4_u64.saturating_mul(u64::from(profile.hparams.n_vocab));
     stored.output = logits.saturating_mul(estimate.sizes().output_rows);

@@ -185,11 +185,7 @@ impl fmt::Display for LoadReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plan = &self.plan;
         let (layers, all) = (plan.n_gpu_layers, plan.layers());
-        write!(
-            f,
-            "{}: {layers} of {all} layers on GPUs, a context of {}",
-            plan.model.name, plan.context.n_ctx
-        )?;
+        write!(f, "{}: {layers} of {all} layers on GPUs, a context of {}", plan.model.name, plan.context.n_ctx)?;
         if self.tries() > 1 {
             write!(f, ", at attempt {}", self.tries())?;
         }
@@ -204,10 +200,7 @@ impl fmt::Display for LoadReport {
             }
         }
         if let Some(why @ Unleased::Failed(_)) = &self.unleased {
-            write!(
-                f,
-                "\n  loaded without a lease, so others may count the same free bytes: {why}"
-            )?;
+            write!(f, "\n  loaded without a lease, so others may count the same free bytes: {why}")?;
         }
         for note in &self.notes {
             write!(f, "\n  note: {note}")?;
@@ -247,11 +240,7 @@ impl fmt::Display for HostReport {
     }
 }
 
-fn planned_and_allocated(
-    f: &mut fmt::Formatter<'_>,
-    planned: Footprint,
-    allocated: Option<Footprint>,
-) -> fmt::Result {
+fn planned_and_allocated(f: &mut fmt::Formatter<'_>, planned: Footprint, allocated: Option<Footprint>) -> fmt::Result {
     write!(f, "planned {}", Bytes(planned.total()))?;
     match allocated {
         Some(allocated) => write!(f, ", allocated {}", Bytes(allocated.total())),

@@ -82,11 +82,7 @@ pub(crate) struct Checkpoint {
 impl ContextSlot {
     pub(super) fn new(native: Native, context: Context, drafts: Drafts) -> Self {
         Self {
-            held: Mutex::new(Held {
-                native: Some(native),
-                context: State::Ready(context, Contents::Unknown),
-                drafts,
-            }),
+            held: Mutex::new(Held { native: Some(native), context: State::Ready(context, Contents::Unknown), drafts }),
         }
     }
 

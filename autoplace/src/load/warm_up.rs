@@ -102,8 +102,7 @@ pub(super) fn reserve(context: &mut Context, verify: Verify) -> Result<(), Error
         return Ok(());
     }
     let n_ubatch = context.n_ubatch();
-    let halves =
-        (0..4).map(|half| n_ubatch >> half).flat_map(|half| [half, half.saturating_sub(1)]);
+    let halves = (0..4).map(|half| n_ubatch >> half).flat_map(|half| [half, half.saturating_sub(1)]);
     let mut numbers = match verify {
         Verify::Full => (1..=n_ubatch).rev().collect::<Vec<_>>(),
         Verify::Off | Verify::Quick => halves.chain([MOST_NOT_OFFLOADED]).collect(),
@@ -273,11 +272,7 @@ impl Run<'_> {
         if context.embeds() {
             return context.longest_text();
         }
-        let length = if context.kv_unified() {
-            context.n_ctx() / self.sequences()
-        } else {
-            context.n_ctx_seq()
-        };
+        let length = if context.kv_unified() { context.n_ctx() / self.sequences() } else { context.n_ctx_seq() };
         length.max(1)
     }
 }

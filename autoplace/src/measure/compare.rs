@@ -38,15 +38,9 @@ impl Measurement {
     /// `None` where there are no such points.
     pub fn compare(&self, before: &str, after: &str) -> Option<Comparison> {
         let (one, other) = (self.point(before)?, self.point(after)?);
-        let same = |row: &Row, point: &Point| {
-            point.rows.iter().find(|it| it.name() == row.name()).cloned()
-        };
+        let same = |row: &Row, point: &Point| point.rows.iter().find(|it| it.name() == row.name()).cloned();
         let ratios = one.rows.iter().filter_map(|row| Ratio::of(row, &same(row, other)?));
-        Some(Comparison {
-            before: before.to_owned(),
-            after: after.to_owned(),
-            ratios: ratios.collect(),
-        })
+        Some(Comparison { before: before.to_owned(), after: after.to_owned(), ratios: ratios.collect() })
     }
 }
 
@@ -93,8 +87,7 @@ fn mean_log(row: &Row, round: u32) -> Option<f64> {
 /// The mean, and half of the interval around it that holds the true one with 95 %.
 fn mean_and_error(values: &[f64]) -> Option<(f64, Option<f64>)> {
     /// Student's t, 97.5 %, for 1 degree of freedom and more; beyond that the normal distribution's is near enough.
-    const T: [f64; 12] =
-        [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179];
+    const T: [f64; 12] = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179];
     let n = values.len();
     if n == 0 {
         return None;

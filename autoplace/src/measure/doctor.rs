@@ -85,9 +85,7 @@ impl fmt::Display for Cause {
             Self::Link => "a card's link runs with fewer lanes than it has",
             Self::Processor => "other programs keep the processor busy",
             Self::Instructions => "this build makes no use of the processor's instructions",
-            Self::Unexplained => {
-                "it is slower than predicted, and nothing that is watched explains it"
-            }
+            Self::Unexplained => "it is slower than predicted, and nothing that is watched explains it",
         })
     }
 }
@@ -107,14 +105,8 @@ impl Evidence {
     /// What is wrong, the worst first. Nothing: it is as it should be.
     pub fn diagnose(&self) -> Vec<Finding> {
         let mut findings: Vec<Finding> = self.unused_cards().chain(self.links()).collect();
-        let rules = [
-            Self::spilled,
-            Self::swapping,
-            Self::limited,
-            Self::throttled,
-            Self::processor,
-            Self::instructions,
-        ];
+        let rules =
+            [Self::spilled, Self::swapping, Self::limited, Self::throttled, Self::processor, Self::instructions];
         findings.extend(rules.iter().filter_map(|rule| rule(self)));
         findings.extend(self.other_programs());
         if let Some(model) = &self.model {
@@ -143,9 +135,7 @@ impl Evidence {
             let remedy = match &unused.reason {
                 // It is used, by another name; or nobody knows how.
                 UnusedReason::SameAs { .. } | UnusedReason::OtherSlice => return None,
-                UnusedReason::NoBackend if unused.gpu.backend == "ROCm" => {
-                    "cargo install autoplace-cli --features hip"
-                }
+                UnusedReason::NoBackend if unused.gpu.backend == "ROCm" => "cargo install autoplace-cli --features hip",
                 UnusedReason::NoBackend => "cargo install autoplace-cli --features cuda",
                 UnusedReason::NoDriver { .. } => {
                     "nvidia-smi    # in a container: `docker run --gpus all`; else install the driver"
@@ -161,12 +151,10 @@ impl Evidence {
     fn spilled(&self) -> Option<Finding> {
         let on_host = self.conditions.on_host.unwrap_or(0);
         if on_host > USUAL_ON_HOST {
-            let evidence =
-                format!("the driver keeps {} of it in the host's memory", Bytes(on_host));
+            let evidence = format!("the driver keeps {} of it in the host's memory", Bytes(on_host));
             return Some(Finding::new(Cause::Spilled, evidence).mended(self.smaller()));
         }
-        let free =
-            self.conditions.least_free.filter(|_| self.machine.wsl && self.plan().is_some())?;
+        let free = self.conditions.least_free.filter(|_| self.machine.wsl && self.plan().is_some())?;
         let evidence = format!(
             "{} are free on the GPU, and Windows begins to move memory to the host below {}",
             Bytes(free),
@@ -176,8 +164,7 @@ impl Evidence {
     }
 
     fn smaller(&self) -> String {
-        let model =
-            self.model.as_ref().map(|model| model.asking(&["--headroom cautious".to_owned()]));
+        let model = self.model.as_ref().map(|model| model.asking(&["--headroom cautious".to_owned()]));
         model.unwrap_or_else(|| "autoplace plan MODEL --headroom cautious".to_owned())
     }
 
@@ -245,7 +232,8 @@ impl Evidence {
             // An idle card takes back its generation, and not its lanes.
             let now = link.current.filter(|now| now.lanes < link.max.lanes)?;
             let evidence = format!("{} has {} lanes of {}", gpu.name, now.lanes, link.max.lanes);
-            let remedy = "sudo lspci -vv | grep -A40 VGA | grep LnkSta    # then another slot, or the card seated again";
+            let remedy =
+                "sudo lspci -vv | grep -A40 VGA | grep LnkSta    # then another slot, or the card seated again";
             Some(Finding::new(Cause::Link, evidence).mended(remedy))
         })
     }
@@ -361,10 +349,7 @@ fn runs_slower(model: &ModelEvidence) -> Option<Finding> {
     };
     let about = running.predicted.map_or(String::new(), |it| format!(", about {it:.1} tok/s"));
     let (program, all) = (&running.program, plan.layers());
-    let evidence = format!(
-        "{program}: {theirs} of {all} layers on GPUs{about}; there is room for {}",
-        told(plan)
-    );
+    let evidence = format!("{program}: {theirs} of {all} layers on GPUs{about}; there is room for {}", told(plan));
     let finding = Finding::new(Cause::RunsSlower, evidence);
     let mended = match &running.otherwise {
         Some(otherwise) => finding.mended(otherwise.clone()),
@@ -376,9 +361,8 @@ fn runs_slower(model: &ModelEvidence) -> Option<Finding> {
 /// A smaller cache alone would bring everything onto the GPU.
 fn large_context(model: &ModelEvidence) -> Option<Finding> {
     let plan = model.plan.as_ref()?;
-    let is_cache = |kind: &ChangeKind| {
-        matches!(kind, ChangeKind::KvType(_) | ChangeKind::Context(_) | ChangeKind::SwaFull(_))
-    };
+    let is_cache =
+        |kind: &ChangeKind| matches!(kind, ChangeKind::KvType(_) | ChangeKind::Context(_) | ChangeKind::SwaFull(_));
     let mut changes = model.advice.changes.iter();
     let change = changes.find(|it| it.effect == Effect::Fits && it.kinds.iter().all(is_cache))?;
     let kv = plan.placements.iter().map(|placement| placement.footprint.kv);

@@ -235,13 +235,7 @@ impl Point {
         }
     }
 
-    pub(super) fn add(
-        &mut self,
-        shape: [u32; 3],
-        sample: Sample,
-        begun: &str,
-        predicted: Option<f64>,
-    ) {
+    pub(super) fn add(&mut self, shape: [u32; 3], sample: Sample, begun: &str, predicted: Option<f64>) {
         let [n_prompt, n_gen, n_depth] = shape;
         let found = self.rows.iter_mut().find(|row| row.shape() == shape);
         let row = match found {
@@ -293,8 +287,7 @@ impl Row {
 
     /// As llama-bench calls it: `pp512`, `tg256 @ d2048`.
     pub fn name(&self) -> String {
-        let (kind, tokens) =
-            if self.n_gen > 0 { ("tg", self.n_gen) } else { ("pp", self.n_prompt) };
+        let (kind, tokens) = if self.n_gen > 0 { ("tg", self.n_gen) } else { ("pp", self.n_prompt) };
         match self.n_depth {
             0 => format!("{kind}{tokens}"),
             depth => format!("{kind}{tokens} @ d{depth}"),
@@ -308,11 +301,7 @@ impl Speed {
         let mut sorted: Vec<f64> = speeds.collect();
         sorted.sort_by(f64::total_cmp);
         let at = |n: usize| rounded(sorted.get(n).copied().unwrap_or_default());
-        Self {
-            median: at(sorted.len() / 2),
-            least: at(0),
-            most: at(sorted.len().saturating_sub(1)),
-        }
+        Self { median: at(sorted.len() / 2), least: at(0), most: at(sorted.len().saturating_sub(1)) }
     }
 }
 

@@ -33,9 +33,7 @@ pub use compare::{Comparison, Ratio};
 pub use conditions::Conditions;
 pub use doctor::{Cause, Finding};
 pub use evidence::{Evidence, ModelEvidence, Running};
-pub use measurement::{
-    Measured, MeasuredDevice, MeasuredModel, Measurement, Point, Row, Sample, Speed,
-};
+pub use measurement::{Measured, MeasuredDevice, MeasuredModel, Measurement, Point, Row, Sample, Speed};
 pub use protocol::Protocol;
 pub use ready::{Aspect, Check, Readiness, Ready, Trial};
 pub use run::{Arm, Measure, Progress};

@@ -103,9 +103,7 @@ impl Protocol {
         let texts = self.n_texts();
         if self.rounds == 0 || self.rounds as usize > texts {
             let rounds = self.rounds;
-            return wrong(format!(
-                "rounds are 1 to the number of prompts, {texts}, and not {rounds}"
-            ));
+            return wrong(format!("rounds are 1 to the number of prompts, {texts}, and not {rounds}"));
         }
         Ok(())
     }
@@ -129,8 +127,7 @@ impl Protocol {
         self.fits(self.n_prompt as usize, n_ctx)?;
         // Without BOS, with which all would begin: the context would hold it already.
         let texts = self.texts().into_iter().map(|text| Prompt::text(text).add_special(false));
-        let own: Vec<Vec<Token>> =
-            texts.map(|text| model.tokenize(text)).collect::<Result<_, _>>()?;
+        let own: Vec<Vec<Token>> = texts.map(|text| model.tokenize(text)).collect::<Result<_, _>>()?;
         let before = own.concat();
         let prompts: Vec<Vec<Token>> = match self.n_prompt as usize {
             0 => own,
@@ -165,10 +162,7 @@ mod tests {
     #[test]
     fn the_usual_protocol_is_twelve_prompts_and_fits_its_context() {
         let usual = Protocol::new(4096);
-        assert_eq!(
-            (usual.n_prompt, usual.n_gen, usual.depths.as_slice()),
-            (512, 256, &[0, 2048][..])
-        );
+        assert_eq!((usual.n_prompt, usual.n_gen, usual.depths.as_slice()), (512, 256, &[0, 2048][..]));
         assert_eq!(usual.n_texts(), 12);
         for n_ctx in [8, 100, 512, 1000, 4096, 131_072] {
             let Protocol { n_prompt, n_gen, depths, .. } = Protocol::new(n_ctx);
@@ -183,10 +177,7 @@ mod tests {
             (usual().n_gen(0), "n_gen"),
             (usual().depths([]), "depth"),
             (usual().rounds(0), "rounds"),
-            (
-                usual().rounds(3).prompts(["one".to_owned()]),
-                "rounds are 1 to the number of prompts, 1",
-            ),
+            (usual().rounds(3).prompts(["one".to_owned()]), "rounds are 1 to the number of prompts, 1"),
         ] {
             let error = wrong.check().unwrap_err().to_string();
             assert!(error.contains(word), "{error}");

@@ -147,9 +147,7 @@ impl Measure<'_> {
         loop {
             let tried = readiness.trials.len();
             if tried == MOST_TRIALS {
-                readiness
-                    .notes
-                    .push(format!("{MOST_TRIALS} placements were tried, and no more are"));
+                readiness.notes.push(format!("{MOST_TRIALS} placements were tried, and no more are"));
                 break;
             }
             let model = match self.builder(&Arm::asked("", request.clone())).load() {
@@ -186,12 +184,7 @@ impl Measure<'_> {
     }
 
     /// `None`: stopped.
-    fn trial(
-        &mut self,
-        model: &Model,
-        ready: &Ready,
-        tried: usize,
-    ) -> Result<Option<Trial>, Error> {
+    fn trial(&mut self, model: &Model, ready: &Ready, tried: usize) -> Result<Option<Trial>, Error> {
         let (plan, runs) = (model.placement(), ready.runs.max(2));
         let n_ctx = plan.context.n_ctx_seq();
         let protocol = (self.protocol)(Protocol::new(n_ctx)).depths([0]).rounds(1);
@@ -214,8 +207,7 @@ impl Measure<'_> {
                 if !(self.progress)(&Progress { name: &name, done }) {
                     return Ok(None);
                 }
-                let Some(left) = due.checked_sub(begin.elapsed()).filter(|left| !left.is_zero())
-                else {
+                let Some(left) = due.checked_sub(begin.elapsed()).filter(|left| !left.is_zero()) else {
                     break;
                 };
                 thread::sleep(left.min(Duration::from_secs(1)));
@@ -256,12 +248,7 @@ fn smaller(request: &Request, plan: &Plan, trial: &Trial) -> Option<Request> {
     }
 }
 
-fn checks(
-    plan: &Plan,
-    (runs, most): (&Row, f64),
-    conditions: &Conditions,
-    free: &[Option<u64>],
-) -> Vec<Check> {
+fn checks(plan: &Plan, (runs, most): (&Row, f64), conditions: &Conditions, free: &[Option<u64>]) -> Vec<Check> {
     let check = |aspect, passed, found| Check { aspect, passed, found };
     let share = drift(runs);
     let drifted = format!(
@@ -277,8 +264,7 @@ fn checks(
             .zip(free)
             .filter_map(|(gpu, free)| {
                 let (free, margin) = ((*free)?, gpu.headroom.margin);
-                let told =
-                    format!("{} of {} free, {} at least", Bytes(free), gpu.name, Bytes(margin));
+                let told = format!("{} of {} free, {} at least", Bytes(free), gpu.name, Bytes(margin));
                 Some((told, free >= margin))
             })
             .collect();

@@ -177,12 +177,7 @@ impl<'a> Measure<'a> {
         let mut points: Vec<Point> = arms.iter().map(|arm| Point::new(&arm.name)).collect();
         let (protocol, expected) = self.planned(arms, &mut points)?;
         let all: f64 = expected.iter().sum();
-        let mut run = Run {
-            protocol: &protocol,
-            done: 0.0,
-            all: all.max(f64::MIN_POSITIVE),
-            measurement: None,
-        };
+        let mut run = Run { protocol: &protocol, done: 0.0, all: all.max(f64::MIN_POSITIVE), measurement: None };
         let mut order: Vec<usize> = (0..arms.len()).collect();
         let mut is_stopped = false;
         'rounds: for round in 0..protocol.rounds {
@@ -235,8 +230,7 @@ impl<'a> Measure<'a> {
                 let protocol = (self.protocol)(Protocol::new(n_ctx));
                 protocol.check()?;
                 protocol.fits(protocol.n_prompt as usize, n_ctx)?;
-                let expected =
-                    |plan: &Option<Plan>| plan.as_ref().map_or(0.0, |it| seconds(it, &protocol));
+                let expected = |plan: &Option<Plan>| plan.as_ref().map_or(0.0, |it| seconds(it, &protocol));
                 let expected = plans.iter().map(expected).collect();
                 Ok((protocol, expected))
             }
@@ -291,8 +285,7 @@ impl Run<'_> {
             Some(begun) => begun,
             None => {
                 let measured = MeasuredModel::of(&measure.path, &model)?;
-                let begun =
-                    Measurement::new(measured, (*model.machine()).clone(), self.protocol.clone());
+                let begun = Measurement::new(measured, (*model.machine()).clone(), self.protocol.clone());
                 self.measurement.insert(begun)
             }
         };
@@ -347,11 +340,7 @@ impl Run<'_> {
 }
 
 /// Tokens per second by `n_gpu_layers`, of whole layers.
-fn curve(
-    plan: &Plan,
-    depth: u32,
-    laws: impl Fn(&Plan) -> Option<(SpeedModel, Assignment)>,
-) -> Vec<f64> {
+fn curve(plan: &Plan, depth: u32, laws: impl Fn(&Plan) -> Option<(SpeedModel, Assignment)>) -> Vec<f64> {
     let mut whole = plan.clone();
     whole.overrides.clear();
     let layers = plan.gpus().next().map_or(0, |_| plan.layers() + 1);

@@ -49,10 +49,7 @@ impl DepthCost {
     /// The cost of a token with so many before it; 1 where nothing is known.
     pub fn at(&self, depth: f64) -> f64 {
         let after = self.points.partition_point(|point| f64::from(point.0) <= depth);
-        match (
-            after.checked_sub(1).and_then(|before| self.points.get(before)),
-            self.points.get(after),
-        ) {
+        match (after.checked_sub(1).and_then(|before| self.points.get(before)), self.points.get(after)) {
             (Some(&(from, low)), Some(&(to, high))) => {
                 let (from, to) = (f64::from(from), f64::from(to));
                 low + (high - low) * (depth - from) / (to - from)
@@ -65,11 +62,7 @@ impl DepthCost {
 
 /// The model of [`plan::speed`](crate::plan::speed) for a plan on this machine, and where its layers are; `None` where
 /// a rate would be a guess.
-pub(crate) fn speed_model(
-    profile: &ModelProfile,
-    plan: &Plan,
-    machine: &Machine,
-) -> Option<(SpeedModel, Assignment)> {
+pub(crate) fn speed_model(profile: &ModelProfile, plan: &Plan, machine: &Machine) -> Option<(SpeedModel, Assignment)> {
     let of_plan = |device: &Option<String>| {
         let mut gpus = machine.gpus.iter();
         gpus.find(|gpu| device.is_some() && gpu.device == *device)
@@ -80,8 +73,7 @@ pub(crate) fn speed_model(
     if rates.gpus.iter().any(is_guess) || is_guess(&rates.host) {
         return None;
     }
-    let points =
-        if rates.gpus.len() > 1 { split_points(&plan.tensor_split).ok()? } else { vec![1.0] };
+    let points = if rates.gpus.len() > 1 { split_points(&plan.tensor_split).ok()? } else { vec![1.0] };
     let n_gpu_layers = if rates.gpus.is_empty() { 0 } else { plan.n_gpu_layers };
     let assignment = Assignment::new(profile.n_layer(), n_gpu_layers, &points);
     let model = SpeedModel::new(profile, &plan.context, rates);
@@ -99,9 +91,7 @@ mod tests {
     #[test]
     fn it_is_linear_between_what_is_known_and_flat_beyond() {
         let cost = DepthCost::new([(1000, 3.0), (0, 1.0), (2000, 4.0)]);
-        for (depth, expected) in
-            [(0.0, 1.0), (500.0, 2.0), (1000.0, 3.0), (1500.0, 3.5), (9999.0, 4.0)]
-        {
+        for (depth, expected) in [(0.0, 1.0), (500.0, 2.0), (1000.0, 3.0), (1500.0, 3.5), (9999.0, 4.0)] {
             assert!(close(cost.at(depth), expected), "{depth}");
         }
     }

@@ -106,8 +106,9 @@ impl Event {
     /// Which way it would be worth to place the model anew; `None` where that would not help.
     pub const fn advises(&self) -> Option<Resize> {
         match self {
-            Self::MemoryPressure { .. }
-            | Self::Slowdown { likely_cause: Cause::Spill { .. }, .. } => Some(Resize::Smaller),
+            Self::MemoryPressure { .. } | Self::Slowdown { likely_cause: Cause::Spill { .. }, .. } => {
+                Some(Resize::Smaller)
+            }
             Self::RoomGained { .. } => Some(Resize::Larger),
             _ => None,
         }
@@ -154,12 +155,7 @@ mod tests {
             observed: 31.25,
             likely_cause: Cause::Throttled { device: device(), reasons },
         };
-        let other = Event::OtherProcess {
-            name: Some("ollama".to_owned()),
-            pid: 7,
-            bytes: gib(5),
-            device: device(),
-        };
+        let other = Event::OtherProcess { name: Some("ollama".to_owned()), pid: 7, bytes: gib(5), device: device() };
         let lines = [
             "CUDA0 has 12 MiB free, and the model may still need 88 MiB of it",
             "31.2 tokens per second instead of 80.0: CUDA0 runs below its clocks: heat, hardware slowdown",

@@ -62,9 +62,7 @@ impl<E> Condition<E> {
             (false, Some(true)) => State::Pending(since),
             (false, _) => State::Off,
             // The time of calm is one in which it is known not to hold.
-            (true, Some(false)) if matches!(self.state, State::Calming(_)) && lasts >= calm => {
-                State::Off
-            }
+            (true, Some(false)) if matches!(self.state, State::Calming(_)) && lasts >= calm => State::Off,
             (true, Some(false)) => State::Calming(since),
             (true, _) => State::On,
         };

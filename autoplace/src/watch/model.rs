@@ -52,12 +52,7 @@ struct DeviceSource {
 impl ModelSource {
     /// A source of samples of this model.
     pub fn new(model: &Model) -> Self {
-        Self {
-            model: model.downgrade(),
-            pulse: Arc::downgrade(model.pulse()),
-            devices: Vec::new(),
-            driver: None,
-        }
+        Self { model: model.downgrade(), pulse: Arc::downgrade(model.pulse()), devices: Vec::new(), driver: None }
     }
 
     fn sample_device(&mut self, n: usize, processes: bool) -> DeviceSample {
@@ -125,19 +120,13 @@ impl Source for ModelSource {
         let source = |name: Option<&str>, gpu: Option<&Gpu>, is_spare: bool| DeviceSource {
             ggml: ggml.iter().find(|device| name == Some(&device.name())).cloned(),
             #[cfg(windows)]
-            video: gpu
-                .filter(|gpu| gpu.kind != GpuKind::Remote)
-                .and_then(|gpu| video_memory(&gpu.description)),
+            video: gpu.filter(|gpu| gpu.kind != GpuKind::Remote).and_then(|gpu| video_memory(&gpu.description)),
             nvidia: gpu.filter(|gpu| is_nvidia(gpu)).and_then(|gpu| gpu.pci_id),
-            counts: gpu.is_some_and(|gpu| {
-                gpu.kind == GpuKind::Discrete && gpu.mig.is_none() && gpu.nvml.is_some()
-            }),
+            counts: gpu.is_some_and(|gpu| gpu.kind == GpuKind::Discrete && gpu.mig.is_none() && gpu.nvml.is_some()),
             is_spare,
         };
         let spare = spare(&plan, &machine);
-        let used = plan
-            .gpus()
-            .map(|placement| source(placement.device.as_deref(), gpu_of(placement), false));
+        let used = plan.gpus().map(|placement| source(placement.device.as_deref(), gpu_of(placement), false));
         let unused = spare.iter().map(|gpu| source(gpu.device.as_deref(), Some(gpu), true));
         self.devices = used.chain(unused).collect();
         let has_nvidia = self.devices.iter().any(|device| device.nvidia.is_some());
@@ -146,11 +135,7 @@ impl Source for ModelSource {
         }
         let used = plan.gpus().map(|placement| watched(placement, &plan, &machine));
         let devices = used.chain(spare.iter().map(|gpu| watched_for_room(gpu, &plan)));
-        Some(Watched {
-            devices: devices.collect(),
-            depth_cost: depth_cost(&plan, &machine),
-            placement: placed,
-        })
+        Some(Watched { devices: devices.collect(), depth_cost: depth_cost(&plan, &machine), placement: placed })
     }
 
     fn sample(&mut self, processes: bool) -> Option<Sample> {
@@ -182,11 +167,7 @@ fn watched(placement: &Placement, plan: &Plan, machine: &Machine) -> WatchedDevi
     let left = placement.budget.saturating_sub(placement.footprint.total());
     let left = left.saturating_add(headroom.margin);
     let growth = headroom.growth.min(left / 2);
-    let needed = if machine.wsl && headroom.margin > WSL_HEADROOM {
-        growth.max(WSL_HEADROOM)
-    } else {
-        growth
-    };
+    let needed = if machine.wsl && headroom.margin > WSL_HEADROOM { growth.max(WSL_HEADROOM) } else { growth };
     let (footprint, layers) = (placement.footprint.total(), placement.layers.max(1));
     WatchedDevice {
         device: name.to_owned(),
@@ -214,8 +195,7 @@ fn spare<'m>(plan: &Plan, machine: &'m Machine) -> Vec<&'m Gpu> {
 /// A GPU that the model is not on: only room for a layer of the host's is worth a word.
 fn watched_for_room(gpu: &Gpu, plan: &Plan) -> WatchedDevice {
     let name = gpu.device.as_deref().unwrap_or(&gpu.name);
-    let layer =
-        plan.host().map_or(0, |host| host.footprint.total() / u64::from(host.layers.max(1)));
+    let layer = plan.host().map_or(0, |host| host.footprint.total() / u64::from(host.layers.max(1)));
     WatchedDevice {
         device: name.to_owned(),
         needed: 0,

@@ -134,8 +134,7 @@ impl Rules {
             device.step(&mut now, sample.devices.get(n).unwrap_or(&silent));
         }
         let devices = &self.devices;
-        self.speed
-            .step(sample.generated, &mut now, |depth| likely_cause(devices, &sample.host, depth));
+        self.speed.step(sample.generated, &mut now, |depth| likely_cause(devices, &sample.host, depth));
     }
 
     /// Whether to look for other programs sooner than usual: they may be why something is about to be told.
@@ -295,12 +294,7 @@ impl DeviceRules {
         let device = || self.watched.device.clone();
         self.takers.retain(|&pid, (name, took)| {
             let limit = if took.is_on() { notable / 2 } else { notable };
-            let came = || Event::OtherProcess {
-                name: name.clone(),
-                pid,
-                bytes: bytes(&held, pid),
-                device: device(),
-            };
+            let came = || Event::OtherProcess { name: name.clone(), pid, bytes: bytes(&held, pid), device: device() };
             now.step(
                 took,
                 Some(taken(pid) >= limit.max(1)),
@@ -317,8 +311,7 @@ impl DeviceRules {
     fn throttled(&self, counts: fn(&ThrottleReason) -> bool) -> Option<Cause> {
         let reasons = self.reasons.iter().copied().filter(counts);
         let reasons: Vec<ThrottleReason> = reasons.collect();
-        (!reasons.is_empty())
-            .then(|| Cause::Throttled { device: self.watched.device.clone(), reasons })
+        (!reasons.is_empty()).then(|| Cause::Throttled { device: self.watched.device.clone(), reasons })
     }
 
     /// That its driver has moved memory to the host, or is about to.

@@ -88,11 +88,7 @@ impl DeviceSample {
     }
 
     /// Sets what holds its clocks down, and its temperature in degrees Celsius.
-    pub fn throttle(
-        mut self,
-        reasons: impl Into<Vec<ThrottleReason>>,
-        temperature: Option<u32>,
-    ) -> Self {
+    pub fn throttle(mut self, reasons: impl Into<Vec<ThrottleReason>>, temperature: Option<u32>) -> Self {
         self.throttle = Some(reasons.into());
         self.temperature = temperature;
         self

@@ -220,9 +220,7 @@ impl SentinelBuilder {
             sender,
             callback: self.callback,
         };
-        let thread = thread::Builder::new()
-            .name("autoplace-watch".to_owned())
-            .spawn(move || watch.run(&stopped))?;
+        let thread = thread::Builder::new().name("autoplace-watch".to_owned()).spawn(move || watch.run(&stopped))?;
         Ok(Sentinel { events, stop: Some(stop), thread: Some(thread) })
     }
 }

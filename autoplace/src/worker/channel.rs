@@ -58,10 +58,7 @@ impl Receiver {
     }
 
     /// The same, and `sign` at each [sign of life](Sender::sign) before it.
-    pub(crate) fn receive_after_signs<T: DeserializeOwned>(
-        &mut self,
-        sign: impl Fn(),
-    ) -> Result<T, Failed> {
+    pub(crate) fn receive_after_signs<T: DeserializeOwned>(&mut self, sign: impl Fn()) -> Result<T, Failed> {
         read_message(&mut self.reader, &mut self.buffer, sign)
     }
 
@@ -156,11 +153,7 @@ impl Prepared {
     }
 
     #[cfg(unix)]
-    pub(super) fn connected(
-        self,
-        _: &mut Child,
-        timeout: Duration,
-    ) -> io::Result<(Connection, Receiver, Sender)> {
+    pub(super) fn connected(self, _: &mut Child, timeout: Duration) -> io::Result<(Connection, Receiver, Sender)> {
         let (stream, writer) = (self.stream.try_clone()?, self.stream.try_clone()?);
         // A worker that reads nothing is waited for no longer than one that says nothing.
         writer.set_write_timeout(Some(timeout.max(Duration::from_millis(1))))?;
@@ -175,15 +168,9 @@ impl Prepared {
     }
 
     #[cfg(not(unix))]
-    pub(super) fn connected(
-        self,
-        child: &mut Child,
-        _: Duration,
-    ) -> io::Result<(Connection, Receiver, Sender)> {
+    pub(super) fn connected(self, child: &mut Child, _: Duration) -> io::Result<(Connection, Receiver, Sender)> {
         match (child.stdout.take(), child.stdin.take()) {
-            (Some(stdout), Some(stdin)) => {
-                Ok((Connection {}, Receiver::new(stdout), Sender::new(stdin)))
-            }
+            (Some(stdout), Some(stdin)) => Ok((Connection {}, Receiver::new(stdout), Sender::new(stdin))),
             _ => Err(io::ErrorKind::BrokenPipe.into()),
         }
     }
@@ -290,10 +277,8 @@ pub(super) const LONGEST: usize = 64 << 20;
 fn write_message(buffer: &mut Vec<u8>, message: &impl Serialize) -> Result<(), Error> {
     let start = buffer.len();
     buffer.extend_from_slice(&[0; 4]);
-    let written = serde_json::to_writer(&mut *buffer, message).map_err(|error| Error::Protocol {
-        doing: "writing a message to it",
-        reason: error.to_string(),
-    });
+    let written = serde_json::to_writer(&mut *buffer, message)
+        .map_err(|error| Error::Protocol { doing: "writing a message to it", reason: error.to_string() });
     let bytes = buffer.len() - start - 4;
     let length = u32::try_from(bytes).ok().filter(|_| bytes <= LONGEST);
     let length = length.ok_or(Error::TooLong { bytes, limit: LONGEST });
@@ -338,9 +323,7 @@ fn read_message<T: DeserializeOwned>(
     };
     let fits = usize::try_from(length).is_ok_and(|length| length <= LONGEST);
     if !fits {
-        return Err(Failed::Senseless(format!(
-            "a message of {length} bytes, where {LONGEST} are the most"
-        )));
+        return Err(Failed::Senseless(format!("a message of {length} bytes, where {LONGEST} are the most")));
     }
     buffer.clear();
     let read = reader.take(u64::from(length)).read_to_end(buffer);

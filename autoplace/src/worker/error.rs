@@ -47,10 +47,7 @@ pub enum Error {
     Died { doing: Word, status: Option<ExitStatus>, log: Vec<String> },
     /// The worker showed no sign of life for so long ([`WorkerProcess::timeout`](super::WorkerProcess::timeout)), or
     /// did not hear of an abort, and was ended.
-    #[error(
-        "the worker showed no sign of life for {silent:.1?} while {doing}, and was ended{}",
-        last(log)
-    )]
+    #[error("the worker showed no sign of life for {silent:.1?} while {doing}, and was ended{}", last(log))]
     #[serde(skip)]
     Silent { doing: Word, silent: Duration, log: Vec<String> },
     /// The worker said something that makes no sense, and was ended.

@@ -10,9 +10,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tracing::level_filters::LevelFilter;
 
-use super::channel::{
-    Failed, Hello, LEVEL, Prepared, Receiver, SIGNS, Sender, VALUE, VARIABLE, is_guarded, is_worker,
-};
+use super::channel::{Failed, Hello, LEVEL, Prepared, Receiver, SIGNS, Sender, VALUE, VARIABLE, is_guarded, is_worker};
 use super::log::Tail;
 use super::watch::Watch;
 use super::{Error, WorkerProcess};
@@ -47,14 +45,11 @@ impl Worker {
         if process.program.is_none() && !is_guarded() {
             return Err(Error::NoWorkerMain);
         }
-        let program = process.path().map_err(|error| Error::Start {
-            program: PathBuf::from("of this process"),
-            reason: error.to_string(),
-        })?;
-        let mut worker = spawn(process, &program).map_err(|error| Error::Start {
-            program: program.clone(),
-            reason: error.to_string(),
-        })?;
+        let program = process
+            .path()
+            .map_err(|error| Error::Start { program: PathBuf::from("of this process"), reason: error.to_string() })?;
+        let mut worker = spawn(process, &program)
+            .map_err(|error| Error::Start { program: program.clone(), reason: error.to_string() })?;
         worker.watch.begin();
         let hello = worker.receiver.as_mut().map_or(Err(Failed::Gone), Hello::hear);
         worker.watch.end();
@@ -91,11 +86,7 @@ impl Worker {
     }
 
     /// Sends a message. `doing` is what the worker is at, for the error.
-    pub(crate) fn send(
-        &mut self,
-        message: &impl Serialize,
-        doing: &'static str,
-    ) -> Result<(), Error> {
+    pub(crate) fn send(&mut self, message: &impl Serialize, doing: &'static str) -> Result<(), Error> {
         self.watch.begin();
         let is_sent = self.sender.send(message);
         self.watch.end();

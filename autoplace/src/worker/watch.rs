@@ -46,14 +46,7 @@ impl Watch {
         connection: Connection,
         timeout: Duration,
     ) -> std::io::Result<Arc<Self>> {
-        let state = State {
-            timeout,
-            since: None,
-            is_aborted: false,
-            looks: None,
-            is_over: false,
-            ended_after: None,
-        };
+        let state = State { timeout, since: None, is_aborted: false, looks: None, is_over: false, ended_after: None };
         let watch = Arc::new(Self { state: Mutex::new(state), changed: Condvar::new() });
         let (watching, child) = (Arc::clone(&watch), Arc::clone(child));
         thread::Builder::new()

@@ -55,8 +55,7 @@ fn tokens(model: &Model, text: &str) -> usize {
 #[test]
 fn a_clone_goes_its_own_way_and_shares_what_was_computed() {
     let model = load();
-    let mut one =
-        chat(&model).system("In the days of Noah, of Abraham and of Isaac, it was said unto them:");
+    let mut one = chat(&model).system("In the days of Noah, of Abraham and of Isaac, it was said unto them:");
     ask(&mut one, "Hear me.");
     let mut other = one.clone();
     let (_, new) = ask(&mut other, "Go up.");
@@ -148,10 +147,9 @@ fn a_call_can_be_forced_and_after_its_result_the_model_is_free() {
     let template = ChatTemplate::new("{{ tools }}{{ messages[-1].content }}", <_>::default());
     let all = load().chat_with(template.unwrap()).tools([tool("walk"), tool("ride")]);
     let chat = |choice| all.clone().with(|it| it.max_tokens(200)).tool_choice(choice);
-    for (choice, names) in [
-        (ToolChoice::Required, &["walk", "ride"][..]),
-        (ToolChoice::Function("ride".into()), &["ride"]),
-    ] {
+    for (choice, names) in
+        [(ToolChoice::Required, &["walk", "ride"][..]), (ToolChoice::Function("ride".into()), &["ride"])]
+    {
         let mut chat = chat(choice);
         let (reply, _) = chat.say("How far is it to Nineveh?").unwrap().finish().unwrap();
         let [call] = &reply.tool_calls[..] else { panic!("{reply:?}") };
@@ -176,9 +174,8 @@ fn what_a_person_writes_is_never_a_control_token() {
     let written = String::from_utf8(vocab.piece(bos, true).unwrap()).unwrap();
     let template = template().with_control_tokens([written.clone()]);
     let computed = |text: &str| {
-        let mut chat = model
-            .chat_with(template.clone())
-            .with(|generate| generate.temp(0.0).max_tokens(1).cache_prompt(false));
+        let mut chat =
+            model.chat_with(template.clone()).with(|generate| generate.temp(0.0).max_tokens(1).cache_prompt(false));
         let (_, statistics) = chat.say(text).unwrap().finish().unwrap();
         statistics.prompt_tokens
     };

@@ -90,8 +90,7 @@ fn a_role_that_a_template_does_not_know_is_written_or_is_its_own_refusal() {
 }
 
 const SYSTEM: &str = "In the days of Noah, of Abraham and of Isaac:";
-const QUESTIONS: [&str; 4] =
-    ["Who art thou?", "Whither goest thou?", "And wherefore?", "And then?"];
+const QUESTIONS: [&str; 4] = ["Who art thou?", "Whither goest thou?", "And wherefore?", "And then?"];
 
 fn ask(chat: &mut Chat, questions: &[&str]) -> Vec<String> {
     let answer = |question: &&str| chat.say(*question).unwrap().finish().unwrap().0.raw;

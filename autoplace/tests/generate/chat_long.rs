@@ -51,8 +51,7 @@ fn a_message_that_has_no_room_by_itself_is_taken_back() {
 fn a_full_context_is_an_error_where_that_was_asked_for() {
     let mut chat = chat(256).when_full(ChatFull::Error);
     let error = (0..100).find_map(|_| {
-        let ended =
-            chat.say("Go up unto the mountain.").and_then(autoplace::generate::ChatStream::finish);
+        let ended = chat.say("Go up unto the mountain.").and_then(autoplace::generate::ChatStream::finish);
         ended.err()
     });
     assert!(matches!(error, Some(Error::PromptTooLong { .. })), "{error:?}");

@@ -18,10 +18,7 @@ fn generate(model: &Model, constraint: Constraint, seed: u32) -> Result<String, 
 
 /// Why the text is not what the schema allows, formats included.
 fn violation(schema: &Value, text: &str) -> Option<String> {
-    let validator = jsonschema::options()
-        .should_validate_formats(true)
-        .build(schema)
-        .expect("the schema is one");
+    let validator = jsonschema::options().should_validate_formats(true).build(schema).expect("the schema is one");
     let value: Value = match serde_json::from_str(text) {
         Ok(value) => value,
         Err(error) => return Some(format!("{error} in {text:?}")),
@@ -42,8 +39,7 @@ fn all_validate(schemas: impl IntoIterator<Item = Value>, all_end: bool) {
                     ended += 1;
                 }
                 Err(Error::Incomplete { limit, .. }) if !all_end => {
-                    let is_long =
-                        matches!(limit, FinishReason::MaxTokens | FinishReason::ContextFull);
+                    let is_long = matches!(limit, FinishReason::MaxTokens | FinishReason::ContextFull);
                     assert!(is_long, "{schema}: {limit:?}");
                 }
                 Err(error) => panic!("{schema}: {error}"),
@@ -83,14 +79,12 @@ fn values_of_few_characters() {
 #[test]
 fn formats() {
     all_validate(
-        ["date", "time", "date-time", "uuid", "ipv4", "ipv6"]
-            .map(|format| json!({"type": "string", "format": format})),
+        ["date", "time", "date-time", "uuid", "ipv4", "ipv6"].map(|format| json!({"type": "string", "format": format})),
         true,
     );
     all_validate(
-        ["email", "hostname", "duration", "uri"].map(
-            |format| json!({"type": "string", "format": format, "maxLength": 40, "minLength": 1}),
-        ),
+        ["email", "hostname", "duration", "uri"]
+            .map(|format| json!({"type": "string", "format": format, "maxLength": 40, "minLength": 1})),
         true,
     );
 }
@@ -196,8 +190,7 @@ fn values_without_an_end_of_their_own() {
 #[test]
 fn whitespace_comes_to_an_end() {
     let model = load_demo();
-    let schema =
-        json!({"type": "array", "items": {"type": "boolean"}, "minItems": 3, "maxItems": 3});
+    let schema = json!({"type": "array", "items": {"type": "boolean"}, "minItems": 3, "maxItems": 3});
     for seed in 0..10 {
         let text = generate(&model, Constraint::json_schema(schema.clone()), seed).unwrap();
         let longest = text.split(|c: char| !c.is_whitespace()).map(str::len).max();
@@ -215,9 +208,8 @@ fn any_schema() -> impl Strategy<Value = Value> {
         (-1000_i64..1000, 0_i64..2000).prop_map(|(low, width)| json!({
             "type": "integer", "minimum": low, "maximum": low + width
         })),
-        (0_u64..4, 0_u64..6).prop_map(
-            |(least, more)| json!({"type": "string", "minLength": least, "maxLength": least + more})
-        ),
+        (0_u64..4, 0_u64..6)
+            .prop_map(|(least, more)| json!({"type": "string", "minLength": least, "maxLength": least + more})),
         (1_u32..4, 0_u32..4).prop_map(|(least, more)| json!({
             "type": "string", "pattern": format!("^[a-c]{{{least},{}}}(x|yz)?$", least + more)
         })),
@@ -233,10 +225,8 @@ fn any_schema() -> impl Strategy<Value = Value> {
         let object = btree_map(name.clone(), member, 0..4).prop_map(|members| {
             let required = members.iter().filter(|(_, (_, it))| *it);
             let required: Vec<_> = required.map(|(name, _)| name.clone()).collect();
-            let properties: Map<String, Value> = members
-                .into_iter()
-                .map(|(name, (schema, _))| (name, schema))
-                .collect();
+            let properties: Map<String, Value> =
+                members.into_iter().map(|(name, (schema, _))| (name, schema)).collect();
             json!({
                 "type": "object", "properties": properties, "required": required, "additionalProperties": false
             })
@@ -249,8 +239,7 @@ fn any_schema() -> impl Strategy<Value = Value> {
 #[test]
 fn whatever_a_schema_allows() {
     let model = load_demo();
-    let mut runner =
-        TestRunner::new(Config { cases: 48, failure_persistence: None, ..Config::default() });
+    let mut runner = TestRunner::new(Config { cases: 48, failure_persistence: None, ..Config::default() });
     runner
         .run(&(any_schema(), 0_u32..1000), |(schema, seed)| {
             let text = generate(&model, Constraint::json_schema(schema.clone()), seed);

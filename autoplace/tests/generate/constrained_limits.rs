@@ -50,9 +50,7 @@ fn what_no_text_can_meet_is_refused() {
         Constraint::json_schema(json!({"type": "integer", "minimum": 5, "maximum": 3})),
         Constraint::json_schema(json!({"type": "string", "minLength": 5, "maxLength": 3})),
         Constraint::json_schema(json!({"allOf": [{"type": "string"}, {"type": "null"}]})),
-        Constraint::json_schema(
-            json!({"type": "object", "required": ["a"], "additionalProperties": false}),
-        ),
+        Constraint::json_schema(json!({"type": "object", "required": ["a"], "additionalProperties": false})),
         Constraint::json_schema(json!({"$ref": "#"})),
         Constraint::json_schema(json!("text")),
         Constraint::regex("[a&&b]"),
@@ -90,14 +88,10 @@ fn hostile() -> Vec<Constraint> {
         .collect::<serde_json::Map<_, _>>()
         .into();
     let nested = (0..400).fold(json!({}), |inner, _| json!({"items": inner}));
-    let optional: Value = (0..900)
-        .map(|i| (format!("p{i}"), json!({"type": "string"})))
-        .collect::<serde_json::Map<_, _>>()
-        .into();
-    let patterns: Value = (0..24)
-        .map(|i| (format!("^x{i}(a|b)*c(a|b){{12}}$"), json!(true)))
-        .collect::<serde_json::Map<_, _>>()
-        .into();
+    let optional: Value =
+        (0..900).map(|i| (format!("p{i}"), json!({"type": "string"}))).collect::<serde_json::Map<_, _>>().into();
+    let patterns: Value =
+        (0..24).map(|i| (format!("^x{i}(a|b)*c(a|b){{12}}$"), json!(true))).collect::<serde_json::Map<_, _>>().into();
     let either = |key: &str, n: usize| json!({"anyOf": list(n, |i| json!({"type": "object", "required": [format!("{key}{i}")]}))});
     let mut all: Vec<Constraint> = vec![
         json!({"$ref": "#/$defs/d0", "$defs": chain}),
@@ -130,9 +124,7 @@ fn hostile() -> Vec<Constraint> {
         Constraint::lark("start: start start | \"a\" | "),
         Constraint::lark("start: (\"a\" | b){1,100000}\nb: (start{1,1000}){1,1000}"),
         Constraint::lark(format!("start: {}", "(".repeat(100_000))),
-        Constraint::gbnf(
-            "root ::= (a a)* \"b\"\na ::= (\"x\" | \"x\" a | a2)*\na2 ::= \"x\"* \"x\"* \"x\"*",
-        ),
+        Constraint::gbnf("root ::= (a a)* \"b\"\na ::= (\"x\" | \"x\" a | a2)*\na2 ::= \"x\"* \"x\"* \"x\"*"),
         Constraint::gbnf("root ::= ((((\"x\"{40}){40}){40}){40})"),
         Constraint::gbnf("root ::= \"x\"{2000} | \"x\"{3,1} | [^x]{0,99999999999999999999}"),
         Constraint::gbnf(format!("root ::= {}", "(".repeat(100_000))),
@@ -161,10 +153,7 @@ fn bombs() -> Vec<(Constraint, &'static str)> {
     let enumerated = json!({"type": "object", "properties": {"x": {"enum": numbers(4500)}}});
     let schemas = [
         (json!({"allOf": [{"anyOf": objects}, enumerated]}), AT_ONCE),
-        (
-            json!({"type": "object", "anyOf": objects, "properties": {"x": {"enum": numbers(4500)}}}),
-            AT_ONCE,
-        ),
+        (json!({"type": "object", "anyOf": objects, "properties": {"x": {"enum": numbers(4500)}}}), AT_ONCE),
         (json!({"allOf": [{"enum": numbers(4500)}, enumerated]}), AT_ONCE),
         (
             json!({"allOf": [{"type": "object", "properties": named(|_| json!(true))},
@@ -182,10 +171,7 @@ fn bombs() -> Vec<(Constraint, &'static str)> {
                    "$defs": {"a": enumerated, "b": {"type": "object", "properties": {"y": {"enum": numbers(4500)}}}}}),
             AT_ONCE,
         ),
-        (
-            json!({"properties": named(|_| json!(true)), "patternProperties": {"^p": {"enum": numbers(4500)}}}),
-            AT_ONCE,
-        ),
+        (json!({"properties": named(|_| json!(true)), "patternProperties": {"^p": {"enum": numbers(4500)}}}), AT_ONCE),
         (json!({"anyOf": list(5000, |_| json!({"$ref": "#"}))}), "nested without end"),
         (
             json!({"anyOf": list(900, |i| json!({"type": "array", "items": {"$ref": "#"}, "minItems": i}))}),
@@ -198,27 +184,14 @@ fn bombs() -> Vec<(Constraint, &'static str)> {
             "9000 numbers with bounds",
         ),
     ];
-    let mut all: Vec<_> =
-        schemas.into_iter().map(|(schema, why)| (Constraint::json_schema(schema), why)).collect();
+    let mut all: Vec<_> = schemas.into_iter().map(|(schema, why)| (Constraint::json_schema(schema), why)).collect();
     let captures = (0..400).map(|i| format!("r{i}[capture]: r{}\n", i + 1)).collect::<String>();
     all.extend([
-        (
-            Constraint::lark(format!("start: %json {one_of_them}")),
-            "`minProperties` wants one of 500 properties",
-        ),
-        (
-            Constraint::lark("b: <\">\nstart: a::0\na::_: a::incr(_) \"y\" | \"x\""),
-            "parameters (`::`)",
-        ),
+        (Constraint::lark(format!("start: %json {one_of_them}")), "`minProperties` wants one of 500 properties"),
+        (Constraint::lark("b: <\">\nstart: a::0\na::_: a::incr(_) \"y\" | \"x\""), "parameters (`::`)"),
         (Constraint::lark("start: a::0\na::_: a::incr(_) \"y\" | \"x\""), "parameters (`::`)"),
-        (
-            Constraint::lark("start: %lark {\nstart: A\nA: B B\nB: /a?/\n}"),
-            "a grammar within it (`%lark`)",
-        ),
-        (
-            Constraint::lark(format!("start: r0\n{captures}r400: start /[a-z]/ | \"z\"")),
-            "a `capture`",
-        ),
+        (Constraint::lark("start: %lark {\nstart: A\nA: B B\nB: /a?/\n}"), "a grammar within it (`%lark`)"),
+        (Constraint::lark(format!("start: r0\n{captures}r400: start /[a-z]/ | \"z\"")), "a `capture`"),
     ]);
     all
 }
@@ -240,11 +213,8 @@ fn closed(properties: serde_json::Map<String, Value>) -> Value {
 fn large_schemas_of_tools_are_followed() {
     let optional = (0..900).map(|i| (format!("p{i}"), json!({"type": "string"})));
     let arguments = |i: usize| -> Value {
-        let types = [
-            json!({"type": "integer", "minimum": 0}),
-            json!({"type": ["string", "null"]}),
-            json!({"enum": [1, "a"]}),
-        ];
+        let types =
+            [json!({"type": "integer", "minimum": 0}), json!({"type": ["string", "null"]}), json!({"enum": [1, "a"]})];
         let properties = (0..12).map(|j| (format!("a{i}_{j}"), types[j % 3].clone()));
         closed(properties.collect())
     };
@@ -253,9 +223,7 @@ fn large_schemas_of_tools_are_followed() {
                "required": ["name", "arguments"], "additionalProperties": false})
     };
     let resource = |i: usize| {
-        let fields = (0..20).map(|j| {
-            (format!("f{j}"), json!({"$ref": format!("#/$defs/{}", (7 * i + 13 * j) % 100)}))
-        });
+        let fields = (0..20).map(|j| (format!("f{j}"), json!({"$ref": format!("#/$defs/{}", (7 * i + 13 * j) % 100)})));
         (i.to_string(), closed(fields.collect()))
     };
     let resources: Value = (0..100).map(resource).collect::<serde_json::Map<_, _>>().into();
@@ -269,12 +237,7 @@ fn large_schemas_of_tools_are_followed() {
         json!({"allOf": [{"$ref": "#/$defs/base"}, {"type": "object", "properties": {"a0_3": {"maximum": 9}}}],
                "$defs": {"base": arguments(0)}}),
     ] {
-        match model
-            .generate(PROMPT)
-            .constraint(Constraint::json_schema(schema))
-            .max_tokens(16)
-            .text()
-        {
+        match model.generate(PROMPT).constraint(Constraint::json_schema(schema)).max_tokens(16).text() {
             Ok(_) | Err(Error::Incomplete { .. }) => {}
             Err(error) => panic!("{error}"),
         }
@@ -297,8 +260,7 @@ fn peak() -> u64 {
 /// Each in a process of its own, so that its peak is that constraint's.
 #[test]
 fn a_hostile_constraint_is_an_error_or_followed_in_256_mib() {
-    const NAME: &str =
-        "constrained_limits::a_hostile_constraint_is_an_error_or_followed_in_256_mib";
+    const NAME: &str = "constrained_limits::a_hostile_constraint_is_an_error_or_followed_in_256_mib";
     const INDEX: &str = "AUTOPLACE_HOSTILE";
     let mut all = hostile();
     all.extend(bombs().into_iter().map(|(bomb, _)| bomb));

@@ -129,13 +129,10 @@ fn no_token_of_a_held_text_is_a_control_token() {
     let model = load_demo();
     let native = model.native().unwrap();
     let vocab = native.vocab();
-    let control: Vec<_> =
-        (0..vocab.n_tokens() as i32).filter(|token| vocab.is_control(*token)).collect();
+    let control: Vec<_> = (0..vocab.n_tokens() as i32).filter(|token| vocab.is_control(*token)).collect();
     assert!(!control.is_empty());
     let any_token = Constraint::lark(format!("start: (<[0-{}]>){{1,40}}", vocab.n_tokens() - 1));
-    for constraint in
-        [any_token, Constraint::regex("(?s:.){40}"), Constraint::gbnf("root ::= [^\\x00]{40}")]
-    {
+    for constraint in [any_token, Constraint::regex("(?s:.){40}"), Constraint::gbnf("root ::= [^\\x00]{40}")] {
         for seed in 0..4 {
             let held = model.generate(PROMPT).special(true).seed(seed);
             let held = held.constraint(constraint.clone()).temp(3.0);

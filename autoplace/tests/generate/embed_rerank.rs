@@ -15,11 +15,7 @@ const F32: TensorType = TensorType::F32;
 const QUERY: &str = "tide on the river";
 
 fn load(path: &Path, pooling: Pooling) -> Result<Model, load::Error> {
-    Model::builder(path)
-        .embeddings(pooling)
-        .machine(Machine::new(Host::new(gib(8))))
-        .n_threads(1)
-        .load()
+    Model::builder(path).embeddings(pooling).machine(Machine::new(Host::new(gib(8)))).n_threads(1).load()
 }
 
 /// The model in a file, and what embeds with it.
@@ -136,10 +132,7 @@ fn a_model_without_a_head_or_without_that_pooling_does_not_rerank() {
     let folder = tempfile::tempdir().unwrap();
     let path = crate::random_weights::write(&bert(F32), folder.path());
     let refused = load(&path, Pooling::Rank).map(drop).unwrap_err();
-    assert!(
-        matches!(&refused, load::Error::NoRankHead { architecture } if architecture == "bert"),
-        "{refused}"
-    );
+    assert!(matches!(&refused, load::Error::NoRankHead { architecture } if architecture == "bert"), "{refused}");
     let mut embedder = load(&path, Pooling::Model).unwrap().embedder().unwrap();
     let refused = embedder.rerank(QUERY, &["the sea"]);
     let Err(Error::NotReranking { pooling }) = refused else {

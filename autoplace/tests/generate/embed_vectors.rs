@@ -68,8 +68,7 @@ fn together_as_alone(path: &Path, case: &str, pooling: Pooling, texts: &[String]
     assert!(1.0 - cosine > apart, "{case}: all texts are alike, {cosine}");
 }
 
-const POOLINGS: [Pooling; 5] =
-    [Pooling::Model, Pooling::None, Pooling::Mean, Pooling::Cls, Pooling::Last];
+const POOLINGS: [Pooling; 5] = [Pooling::Model, Pooling::None, Pooling::Mean, Pooling::Cls, Pooling::Last];
 
 #[test]
 fn an_encoder_gives_many_texts_at_once_the_vectors_that_each_has_alone() {
@@ -109,12 +108,11 @@ fn so_does_a_model_with_a_memory_of_whatever_kind() {
 
 /// The embedding of one text by llama.cpp, as its own example `embedding` computes it; not scaled.
 fn by_llama_cpp(path: &Path, pooling: llama_sys::Pooling, text: &str) -> Vec<f32> {
-    let (mut context, tokens) =
-        computed(path, pooling, |vocab| vocab.tokenize(text, true, false).unwrap());
+    let (mut context, tokens) = computed(path, pooling, |vocab| vocab.tokenize(text, true, false).unwrap());
     match context.pooling() {
-        llama_sys::Pooling::None => (0..tokens as i32)
-            .flat_map(|index| context.embeddings_ith(index).unwrap().to_vec())
-            .collect(),
+        llama_sys::Pooling::None => {
+            (0..tokens as i32).flat_map(|index| context.embeddings_ith(index).unwrap().to_vec()).collect()
+        }
         _ => context.embeddings_seq(0).unwrap().to_vec(),
     }
 }

@@ -5,9 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::text_support::{
-    SEED, answered, random, raw_by_chance, request, sampled, small, until, words,
-};
+use crate::text_support::{SEED, answered, random, raw_by_chance, request, sampled, small, until, words};
 use autoplace::Model;
 use autoplace::generate::{Engine, Generate};
 use autoplace::llama_sys::Token;
@@ -60,8 +58,7 @@ fn texts_alone_and_side_by_side_and_cut_into_chunks_are_those_of_a_raw_loop() {
                 let engine = Engine::builder(&model).prompt_chunk(chunk).start().unwrap();
                 // The second time some of it may be in the context.
                 for round in 0..2 {
-                    let submit =
-                        |prompt: &Vec<Token>| engine.submit(generate(&model, prompt)).unwrap();
+                    let submit = |prompt: &Vec<Token>| engine.submit(generate(&model, prompt)).unwrap();
                     let answers: Vec<_> = prompts.iter().map(submit).collect();
                     for (answer, expected) in answers.into_iter().zip(&expected) {
                         let case = format!("{title}, {sequences} at once, {chunk}, {round}");

@@ -29,8 +29,7 @@ fn texts_go_on_where_the_model_is_placed_anew() {
     let model = load(&path, &shared(), 7);
     let expected: Vec<String> = all(&model).into_iter().map(|it| it.text().unwrap()).collect();
     let engine = Engine::new(&model).unwrap();
-    let mut answers: Vec<Answer> =
-        all(&model).into_iter().map(|it| engine.submit(it).unwrap()).collect();
+    let mut answers: Vec<Answer> = all(&model).into_iter().map(|it| engine.submit(it).unwrap()).collect();
     let mut texts = vec![String::new(); answers.len()];
     for plan in plans {
         let layers = plan.n_gpu_layers;
@@ -93,10 +92,7 @@ fn a_computation_that_fails_ends_the_texts_that_run_and_no_others() {
     card.fail_graph(1);
     for answer in running {
         let failed = answer.into_text().map(drop);
-        assert_is!(
-            failed,
-            Err(Error::Native(llama_sys::Error::Decode { .. } | llama_sys::Error::Call { .. }))
-        );
+        assert_is!(failed, Err(Error::Native(llama_sys::Error::Decode { .. } | llama_sys::Error::Call { .. })));
     }
     assert_eq!(waiting.into_text().unwrap().0, expected);
 }

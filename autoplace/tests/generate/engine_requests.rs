@@ -80,8 +80,7 @@ fn those_who_wait_for_a_place_get_it_in_their_order() {
     let model = demo(2048, 1, false);
     let engine = Engine::builder(&model).queue(0).ahead(4).start().unwrap();
     let running = engine.submit(greedy(&model, PROMPTS[0], LONG)).unwrap();
-    let mut waiting: Vec<_> =
-        (0..3).map(|_| engine.submit_async(greedy(&model, PROMPTS[1], LONG))).collect();
+    let mut waiting: Vec<_> = (0..3).map(|_| engine.submit_async(greedy(&model, PROMPTS[1], LONG))).collect();
     assert!(waiting.iter_mut().all(|it| poll(it).is_pending()));
     drop(running);
     until(&engine, |it| it.running == 0);
@@ -132,9 +131,7 @@ fn a_reader_that_does_not_read_stalls_nobody() {
     for (sequences, unified) in [(1, false), (2, false), (2, true)] {
         let model = demo(512 * sequences, sequences, unified);
         let engine = Engine::builder(&model).ahead(4).start().unwrap();
-        let slow: Vec<_> = (0..3)
-            .map(|index| engine.submit(greedy(&model, PROMPTS[index], 100)).unwrap())
-            .collect();
+        let slow: Vec<_> = (0..3).map(|index| engine.submit(greedy(&model, PROMPTS[index], 100)).unwrap()).collect();
         for _ in 0..3 {
             let quick = engine.submit(greedy(&model, PROMPTS[5], 30)).unwrap();
             assert_eq!(quick.into_text().unwrap().1.generated_tokens, 30);
@@ -229,8 +226,7 @@ fn a_panic_on_the_engines_thread_is_an_error_for_everyone() {
     let model = demo(4096, 2, false);
     let expected = alone(&model, PROMPTS[3], 20);
     let engine = Engine::new(&model).unwrap();
-    let others: Vec<_> =
-        (0..4).map(|_| engine.submit(greedy(&model, PROMPTS[1], 100)).unwrap()).collect();
+    let others: Vec<_> = (0..4).map(|_| engine.submit(greedy(&model, PROMPTS[1], 100)).unwrap()).collect();
     let mut answer = engine.submit(greedy(&model, PROMPTS[0], LONG)).unwrap();
     let waker = Waker::from(Arc::new(Panics));
     // It waits behind the others.

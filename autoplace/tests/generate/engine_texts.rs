@@ -1,8 +1,6 @@
 //! Texts of an engine are the texts of a raw loop, however many run at once: on the demo model.
 
-use crate::text_support::{
-    PROMPTS, Raw, answered, demo, greedy, likeliest, text, text_and_statistics, tokens_of,
-};
+use crate::text_support::{PROMPTS, Raw, answered, demo, greedy, likeliest, text, text_and_statistics, tokens_of};
 use autoplace::generate::{Engine, Error, FinishReason, Generate, Keep, WhenFull};
 use autoplace::llama_sys;
 use proptest::prelude::*;

@@ -2,15 +2,11 @@
 //! tasks await. On the demo model.
 
 use crate::native_support::demo_path;
-use crate::text_support::{
-    PROMPT, Told, answered, demo, in_worker, request, text, to_the_end, tokens_of,
-};
+use crate::text_support::{PROMPT, Told, answered, demo, in_worker, request, text, to_the_end, tokens_of};
 use autoplace::Model;
 #[cfg(feature = "constraints")]
 use autoplace::generate::Constraint;
-use autoplace::generate::{
-    Engine, Error, FinishReason, Generate, Keep, Metrics, Prompt, Statistics, WhenFull,
-};
+use autoplace::generate::{Engine, Error, FinishReason, Generate, Keep, Metrics, Prompt, Statistics, WhenFull};
 use autoplace::llama_sys::{self, Token};
 #[cfg(feature = "constraints")]
 use serde_json::json;
@@ -69,13 +65,8 @@ impl Outcome {
             }
         }
         let (reason, it) = end();
-        let counts = [
-            it.prompt_tokens,
-            it.generated_tokens,
-            it.discarded_tokens,
-            it.shifted_tokens,
-            it.recomputed_tokens,
-        ];
+        let counts =
+            [it.prompt_tokens, it.generated_tokens, it.discarded_tokens, it.shifted_tokens, it.recomputed_tokens];
         Self { text, error, reason, counts }
     }
 }
@@ -182,8 +173,7 @@ fn shift(keep: Keep, discard: Option<usize>) -> WhenFull {
 }
 
 fn cases(stop: String) -> Vec<Case> {
-    let is_range: Check =
-        |it| matches!(it, Error::Native(llama_sys::Error::InvalidParameter { .. }));
+    let is_range: Check = |it| matches!(it, Error::Native(llama_sys::Error::InvalidParameter { .. }));
     let is_full: Check = |it| matches!(it, Error::ContextFull { tokens: 65 });
     let no_shift: Check = |it| matches!(it, Error::NothingToShift { context: 64, .. });
     let too_long: Check = |it| matches!(it, Error::PromptTooLong { tokens: 64, context: 64 });
@@ -195,12 +185,8 @@ fn cases(stop: String) -> Vec<Case> {
         case("to a stop string", By(StopString), move |it| it.stop(&stop)),
         case("to the end of the context", By(ContextFull), |it| it),
         case("which is an error", With(ContextFull, is_full), |it| it.when_full(WhenFull::Error)),
-        case("beyond the context", By(MaxTokens), |it| {
-            it.max_tokens(150).when_full(shift(Keep::Prompt, None))
-        }),
-        case("a shift of nothing", Refused(no_shift), |it| {
-            it.when_full(shift(Keep::Nothing, Some(0)))
-        }),
+        case("beyond the context", By(MaxTokens), |it| it.max_tokens(150).when_full(shift(Keep::Prompt, None))),
+        case("a shift of nothing", Refused(no_shift), |it| it.when_full(shift(Keep::Nothing, Some(0)))),
         of_tokens("a shift that keeps all", 63, Refused(no_shift), shift(Keep::Prompt, None)),
         of_tokens("a prompt of all but one", 63, By(ContextFull), WhenFull::Stop),
         of_tokens("a prompt of all", 64, Refused(too_long), WhenFull::Stop),
@@ -226,17 +212,11 @@ fn constrained(stop: String) -> Vec<Case> {
         case("letters cut short", With(MaxTokens, cut), move |it| letters(it).max_tokens(3)),
         case("no letters", With(MaxTokens, cut), move |it| letters(it).max_tokens(0)),
         case("letters to a stop", With(StopString, stopped), move |it| letters(it).stop(&stop)),
-        case("too many letters", With(ContextFull, full), |it| {
-            it.constraint(Constraint::regex("[a-z]{500}"))
-        }),
+        case("too many letters", With(ContextFull, full), |it| it.constraint(Constraint::regex("[a-z]{500}"))),
         // What is there is what was asked for.
-        case("cut where it may end", By(MaxTokens), |it| {
-            it.constraint(Constraint::regex("[a-z ]+")).max_tokens(5)
-        }),
+        case("cut where it may end", By(MaxTokens), |it| it.constraint(Constraint::regex("[a-z ]+")).max_tokens(5)),
         case("a schema", By(EndOfGeneration), move |it| it.constraint(person.clone())),
-        case("a grammar", By(EndOfGeneration), |it| {
-            it.constraint(Constraint::gbnf("root ::= [a-z]{9}"))
-        }),
+        case("a grammar", By(EndOfGeneration), |it| it.constraint(Constraint::gbnf("root ::= [a-z]{9}"))),
         case("no expression", Refused(|it| matches!(it, Error::Constraint { .. })), |it| {
             it.constraint(Constraint::regex("("))
         }),

@@ -79,9 +79,8 @@ fn engines() -> usize {
     let Ok(threads) = std::fs::read_dir("/proc/self/task") else {
         return 0;
     };
-    let name = |thread: std::io::Result<std::fs::DirEntry>| {
-        std::fs::read_to_string(thread.ok()?.path().join("comm")).ok()
-    };
+    let name =
+        |thread: std::io::Result<std::fs::DirEntry>| std::fs::read_to_string(thread.ok()?.path().join("comm")).ok();
     let names = threads.filter_map(name);
     // The kernel keeps 15 characters of a name.
     names.filter(|name| name.starts_with("autoplace-engin")).count()

@@ -10,8 +10,7 @@ use crate::sim_support::{card, fits_whatever_is_free};
 use crate::synthetic::block::Block;
 use crate::synthetic::{Dims, Sketch};
 use crate::text_support::{
-    PROMPT, Raw, SEED, all_differ, answered, request, sampled, text, text_and_statistics,
-    to_the_end, tokens_of, told,
+    PROMPT, Raw, SEED, all_differ, answered, request, sampled, text, text_and_statistics, to_the_end, tokens_of, told,
 };
 use autoplace::generate::{Engine, Error, Generate};
 use autoplace::gguf::{Builder, Header, TensorType};
@@ -47,9 +46,8 @@ impl Files {
     fn control_vector(&self, name: &str, most: f32) -> PathBuf {
         let path = self.path(name);
         let builder = Builder::new("controlvector").str("controlvector.model_hint", "llama");
-        let builder = (1..6).fold(builder, |builder, layer| {
-            builder.tensor(&format!("direction.{layer}"), TensorType::F32, &[256])
-        });
+        let builder = (1..6)
+            .fold(builder, |builder, layer| builder.tensor(&format!("direction.{layer}"), TensorType::F32, &[256]));
         builder.write_sparse(&path).unwrap();
         crate::lora_support::fill(&path, 5, most);
         path
@@ -114,10 +112,7 @@ fn an_adapter_that_is_not_there_or_is_there_twice_is_refused_by_name() {
     let files = Files::new();
     let model = demo().lora(files.path("one"), 1.0).load().unwrap();
     let error = greedy(&model).lora([("three", 1.0)]).text().unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "the model was loaded without an adapter called three: it has one"
-    );
+    assert_eq!(error.to_string(), "the model was loaded without an adapter called three: it has one");
     let error = greedy(&model).lora([("one", f32::NAN)]).text();
     assert_is!(error, Err(Error::Load(_)));
     let twice = demo().lora(files.path("one"), 1.0);
@@ -133,8 +128,7 @@ fn an_adapter_that_is_not_there_or_is_there_twice_is_refused_by_name() {
 #[test]
 fn each_text_is_that_of_its_own_adapters_and_scales() {
     let files = Files::new();
-    let sets: [Set; 5] =
-        [&[("one", 1.0)], &[], &[("one", 0.8), ("two", 1.0)], &[("two", 1.0)], &[("two", -0.5)]];
+    let sets: [Set; 5] = [&[("one", 1.0)], &[], &[("one", 0.8), ("two", 1.0)], &[("two", 1.0)], &[("two", -0.5)]];
     for sequences in [1, 5] {
         let model = demo()
             .request(request(512 * sequences, sequences, false))
@@ -374,15 +368,7 @@ fn a_saved_plan_is_followed_with_the_adapters_that_it_was_made_with() {
 
 /// A small model of 32-bit floats.
 fn floats(folder: &Path) -> PathBuf {
-    let dims = Dims {
-        n_layer: 3,
-        n_embd: 64,
-        n_ff: 96,
-        n_head: 4,
-        n_head_kv: 2,
-        head_dim: 16,
-        n_vocab: 128,
-    };
+    let dims = Dims { n_layer: 3, n_embd: 64, n_ff: 96, n_head: 4, n_head_kv: 2, head_dim: 16, n_vocab: 128 };
     let mut sketch = Sketch::new("llama", "floats", dims);
     sketch.ends(TensorType::F32, Some(TensorType::F32));
     sketch.stack(&Block::new(TensorType::F32, TensorType::F32));
@@ -419,12 +405,7 @@ fn merge(model: &Path, adapter: &Path, scale: f32, into: &Path) {
 fn logits(model: &Path, adapter: Option<(&Path, f32)>) -> Vec<f32> {
     let model = native(model).unwrap();
     let lora = adapter.map(|(path, scale)| (LoraAdapter::load(&model, path).unwrap(), scale));
-    let params = ContextParams {
-        n_ctx: 64,
-        n_threads: Some(1),
-        n_threads_batch: Some(1),
-        ..ContextParams::default()
-    };
+    let params = ContextParams { n_ctx: 64, n_threads: Some(1), n_threads_batch: Some(1), ..ContextParams::default() };
     let mut context = Context::new(&model, params).unwrap();
     context.set_lora(&lora.into_iter().collect::<Vec<_>>()).unwrap();
     let mut batch = Batch::default();
@@ -492,8 +473,7 @@ fn a_saved_text_goes_on_with_the_adapters_that_it_was_computed_with_and_no_other
     let again = model.generate(PROMPT).temp(0.0).max_tokens(8);
     let again = again.lora([("one", 0.5)]).cache_prompt(true);
     assert_eq!(again.text().unwrap(), expected);
-    let others: [&[(&str, f32)]; 4] =
-        [&[("one", 1.0)], &[], &[("two", 0.5)], &[("one", 0.5), ("two", 1.0)]];
+    let others: [&[(&str, f32)]; 4] = [&[("one", 1.0)], &[], &[("two", 0.5)], &[("one", 0.5), ("two", 1.0)]];
     for lora in others {
         assert_eq!(cached(&model, lora), 0, "{lora:?}");
     }

@@ -1,9 +1,7 @@
 //! A prompt that begins like an earlier one pays only for the rest, and its text is the same: through the public API,
 //! on the demo model.
 
-use crate::text_support::{
-    PROMPTS, Raw, SYSTEM, demo, greedy, text_and_statistics, to_the_end, tokens_of, told,
-};
+use crate::text_support::{PROMPTS, Raw, SYSTEM, demo, greedy, text_and_statistics, to_the_end, tokens_of, told};
 use autoplace::generate::Prompt;
 use autoplace::llama_sys::Token;
 
@@ -34,8 +32,7 @@ fn what_the_context_holds_of_a_prompt_is_not_computed_again() {
         }
         let generate = greedy(&model, &prompt[..]);
         // By default it is not.
-        let generate =
-            if case.ends_with("looked for") { generate } else { generate.cache_prompt(true) };
+        let generate = if case.ends_with("looked for") { generate } else { generate.cache_prompt(true) };
         let told = told(generate, &model);
         assert_eq!(told.tokens, raw(prompt), "{case}");
         let it = told.statistics();
@@ -73,8 +70,7 @@ fn texts_of_one_session_share_what_they_begin_with() {
 fn conversations_keep_their_own_caches_while_there_are_sequences() {
     let model = demo(1024, 2, false);
     let mut session = model.session().unwrap();
-    let mut texts =
-        ["The first song of David, when he", "A psalm of the sons of Korah, for"].map(String::from);
+    let mut texts = ["The first song of David, when he", "A psalm of the sons of Korah, for"].map(String::from);
     for turn in 0..4 {
         for text in &mut texts {
             let generate = greedy(&model, text.as_str()).cache_prompt(true);

@@ -114,11 +114,7 @@ fn parameters_out_of_range_are_refused_even_where_they_have_no_effect() {
         let mut sampling = Sampling::default();
         change(&mut sampling);
         let refused = model.generate(PROMPT).sampling(sampling.clone()).stream();
-        assert_is!(
-            refused,
-            Err(Error::Native(llama_sys::Error::InvalidParameter { .. })),
-            "{sampling:?}"
-        );
+        assert_is!(refused, Err(Error::Native(llama_sys::Error::InvalidParameter { .. })), "{sampling:?}");
     }
 }
 

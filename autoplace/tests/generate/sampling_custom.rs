@@ -117,9 +117,7 @@ fn a_text_whose_token_cannot_be_chosen_ends_and_the_others_miss_nothing() {
             let step = session.step().map(Iterator::collect::<Vec<_>>);
             match step {
                 Ok(pieces) => told.extend(pieces),
-                Err(Error::Native(llama_sys::Error::InvalidParameter {
-                    name: "token", ..
-                })) => {
+                Err(Error::Native(llama_sys::Error::InvalidParameter { name: "token", .. })) => {
                     failed.extend(session.failed());
                 }
                 Err(error) => panic!("{error}"),

@@ -3,9 +3,7 @@
 use std::sync::OnceLock;
 
 use crate::native_support::{demo_path, native};
-use autoplace::llama_sys::{
-    Batch, Candidates, Context, ContextParams, Error, Model, Sampler, Token,
-};
+use autoplace::llama_sys::{Batch, Candidates, Context, ContextParams, Error, Model, Sampler, Token};
 use proptest::prelude::*;
 
 fn model() -> Model {
@@ -15,8 +13,7 @@ fn model() -> Model {
 
 /// A context that has computed a token.
 fn context() -> Context {
-    let params =
-        ContextParams { n_threads: Some(1), n_threads_batch: Some(1), ..ContextParams::default() };
+    let params = ContextParams { n_threads: Some(1), n_threads_batch: Some(1), ..ContextParams::default() };
     let mut context = Context::new(&model(), params).unwrap();
     let mut batch = Batch::default();
     batch.add(9, 0, 0, true);

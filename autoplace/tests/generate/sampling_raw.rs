@@ -97,10 +97,7 @@ const METHODS: &[(Method, Change)] = &[
             it.logit_bias = vec![(300, 1.0)];
         },
     ),
-    (
-        |it| it.mirostat(Mirostat::V1, 3.0),
-        |it| (it.mirostat, it.mirostat_tau) = (Mirostat::V1, 3.0),
-    ),
+    (|it| it.mirostat(Mirostat::V1, 3.0), |it| (it.mirostat, it.mirostat_tau) = (Mirostat::V1, 3.0)),
     (
         |it| it.adaptive_p(0.25),
         |it| {
@@ -155,13 +152,8 @@ fn samplers_apply_in_any_order_and_those_that_are_left_out_do_not() {
         let generate = generate.temp(2.5).top_k(9).top_p(0.7).min_p(0.1);
         told(generate.samplers(order.iter().copied()), &model).tokens
     };
-    let orders: [&[SamplerKind]; 5] = [
-        &[],
-        &[TopK],
-        &[Temperature, TopP],
-        &[TopP, Temperature],
-        &[MinP, TopK, Temperature, TopP],
-    ];
+    let orders: [&[SamplerKind]; 5] =
+        [&[], &[TopK], &[Temperature, TopP], &[TopP, Temperature], &[MinP, TopK, Temperature, TopP]];
     let mut all = Vec::new();
     for order in orders {
         for seed in SEEDS {

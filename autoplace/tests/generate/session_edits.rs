@@ -15,8 +15,7 @@ fn kinds(model: &Model) -> Vec<(&'static str, Generate)> {
     };
     let prompt = tokens_of(model, SYSTEM).len();
     let own = || model.generate(SYSTEM).top_p(1.0).min_p(0.0).max_tokens(24);
-    let by_length = own()
-        .sampler(move |candidates, so_far: &[Token]| nth(candidates, (so_far.len() - prompt) % 3));
+    let by_length = own().sampler(move |candidates, so_far: &[Token]| nth(candidates, (so_far.len() - prompt) % 3));
     let mut calls = 0;
     let by_calls = own().sampler(move |candidates, _: &[Token]| {
         calls += 1;

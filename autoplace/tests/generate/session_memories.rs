@@ -6,9 +6,7 @@ mod checkpoints;
 
 use std::path::{Path, PathBuf};
 
-use crate::text_support::{
-    Raw, SEED, Texts, random, raw_by_chance as raw, request, sampled, small, told, words,
-};
+use crate::text_support::{Raw, SEED, Texts, random, raw_by_chance as raw, request, sampled, small, told, words};
 use autoplace::Model;
 use autoplace::generate::{Error, Fork, Keep, SavedCacheError, WhenFull};
 use autoplace::llama_sys::{KvType, Token};

@@ -73,8 +73,7 @@ fn carry_out(model: &Model, deeds: &[Deed]) -> Result<(), TestCaseError> {
         match *deed {
             Deed::Begin { prompt, cached } => {
                 let prompt = tokens_of(model, PROMPTS[prompt]);
-                let generate =
-                    greedy(model, prompt).logprobs(2).max_tokens(MOST).cache_prompt(cached);
+                let generate = greedy(model, prompt).logprobs(2).max_tokens(MOST).cache_prompt(cached);
                 match session.begin(generate) {
                     Ok(sequence) => running.push(sequence),
                     Err(error) => is_no_place(&error)?,
@@ -124,10 +123,7 @@ fn carry_out(model: &Model, deeds: &[Deed]) -> Result<(), TestCaseError> {
 }
 
 fn is_no_place(error: &Error) -> Result<(), TestCaseError> {
-    let is = matches!(
-        error,
-        Error::SequencesBusy { .. } | Error::ContextTooSmall { .. } | Error::PromptTooLong { .. }
-    );
+    let is = matches!(error, Error::SequencesBusy { .. } | Error::ContextTooSmall { .. } | Error::PromptTooLong { .. });
     prop_assert!(is, "{error}");
     Ok(())
 }
@@ -143,25 +139,14 @@ fn is_as_likely(piece: &Piece, fresh: Token) -> bool {
 }
 
 /// A step, of which every token is the one that a fresh model chooses.
-fn step(
-    model: &Model,
-    session: &mut Session,
-    running: &mut Vec<SequenceId>,
-) -> Result<(), TestCaseError> {
-    let before: HashMap<_, _> =
-        running.iter().map(|&it| (it, session.tokens(it).unwrap())).collect();
+fn step(model: &Model, session: &mut Session, running: &mut Vec<SequenceId>) -> Result<(), TestCaseError> {
+    let before: HashMap<_, _> = running.iter().map(|&it| (it, session.tokens(it).unwrap())).collect();
     let pieces: Vec<_> = session.step().unwrap().collect();
     for piece in pieces {
         if piece.token.is_some() {
             let before = &before[&piece.sequence];
             let fresh = next(model, before);
-            prop_assert!(
-                is_as_likely(&piece, fresh),
-                "{:?}, not {} after {:?}",
-                piece,
-                fresh,
-                before
-            );
+            prop_assert!(is_as_likely(&piece, fresh), "{:?}, not {} after {:?}", piece, fresh, before);
         }
         if piece.end.is_some() {
             running.retain(|it| *it != piece.sequence);

@@ -2,9 +2,7 @@
 
 use crate::native_support::demo_path;
 use crate::sim_support::card;
-use crate::text_support::{
-    Raw, SYSTEM, Texts, demo, greedy, load, request, to_the_end, tokens_of, told,
-};
+use crate::text_support::{Raw, SYSTEM, Texts, demo, greedy, load, request, to_the_end, tokens_of, told};
 use autoplace::generate::{FinishReason, Fork, Generate, Keep, Prompt, WhenFull};
 use autoplace::llama_sys::Token;
 use autoplace::machine::mib;

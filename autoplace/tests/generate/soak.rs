@@ -21,9 +21,7 @@ fn growth(rows: &[Row], kib: u64) -> Vec<String> {
         let level = level.iter().map(of).max().unwrap_or_default();
         let highest = later.iter().map(of).max().unwrap_or_default();
         if highest > level + tolerance {
-            grown.push(format!(
-                "{name}: {highest}, at first {level}, and {tolerance} more are allowed"
-            ));
+            grown.push(format!("{name}: {highest}, at first {level}, and {tolerance} more are allowed"));
         }
     }
     grown

@@ -5,12 +5,9 @@ use std::path::{Path, PathBuf};
 
 use crate::sim_support::card;
 use crate::speculative_support::{
-    PROMPT, alone, builder, exact, heads, load as load_alone, oracle, request, run,
-    run_placed_anew, tokens, told,
+    PROMPT, alone, builder, exact, heads, load as load_alone, oracle, request, run, run_placed_anew, tokens, told,
 };
-use autoplace::generate::{
-    DraftsOff, Engine, Generate, Keep, Prompt, Speculation, Statistics, WhenFull,
-};
+use autoplace::generate::{DraftsOff, Engine, Generate, Keep, Prompt, Speculation, Statistics, WhenFull};
 use autoplace::llama_sys::Token;
 use autoplace::load::Error;
 use autoplace::machine::mib;
@@ -419,8 +416,7 @@ fn an_engine_has_guesses_for_all_its_texts() {
     let model = load(&path, request(1024, 4, 3));
     let (plain, _) = told(greedy(&model));
     let engine = Engine::new(&model).unwrap();
-    let answers: Vec<_> =
-        (0..6).map(|_| engine.submit(greedy(&model).speculate(mtp(3))).unwrap()).collect();
+    let answers: Vec<_> = (0..6).map(|_| engine.submit(greedy(&model).speculate(mtp(3))).unwrap()).collect();
     for answer in answers {
         let (text, statistics) = answer.into_text().unwrap();
         assert_eq!(text, plain.text);

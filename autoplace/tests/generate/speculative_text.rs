@@ -2,9 +2,7 @@
 //! and on the demo model.
 
 use crate::native_support::demo_path;
-use crate::speculative_support::{
-    PROMPT, alone, builder, exact, load, oracle, request, tokens, told,
-};
+use crate::speculative_support::{PROMPT, alone, builder, exact, load, oracle, request, tokens, told};
 use crate::text_support::REPEATED;
 use autoplace::Model;
 use autoplace::generate::{FinishReason, Generate, Speculation};

@@ -81,8 +81,7 @@ impl Survey<'_> {
         let case = blueprint.title();
         if let Err(error) = self.file(blueprint, &case, &written) {
             // Not every architecture can do without an output.
-            let tied =
-                blueprint.name == "tied" && error.contains("tensor 'output.weight' not found");
+            let tied = blueprint.name == "tied" && error.contains("tensor 'output.weight' not found");
             let bare = blueprint.may_be_refused() && error.contains("not found");
             if !tied && !bare {
                 self.faults.push(format!("{case}: {error}"));
@@ -205,11 +204,7 @@ impl std::fmt::Display for Survey<'_> {
         }
         let comparisons: usize = self.exact.values().map(|(_, n)| n).sum();
         let files: usize = self.exact.values().map(|(n, _)| n).sum();
-        writeln!(
-            f,
-            "\n{} architectures, {files} files, {comparisons} comparisons",
-            self.exact.len()
-        )?;
+        writeln!(f, "\n{} architectures, {files} files, {comparisons} comparisons", self.exact.len())?;
         for (model, reason) in &self.unknown {
             writeln!(f, "unknown: {model}: {reason}")?;
         }

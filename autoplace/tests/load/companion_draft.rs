@@ -4,9 +4,7 @@
 use autoplace::gguf::Header;
 use autoplace::llama_sys::sim::Rules;
 use autoplace::machine::{Gpu, gib};
-use autoplace::memory::{
-    Companion, ContextParams, Estimate, Footprint, Footprints, KvType, Split, Workload,
-};
+use autoplace::memory::{Companion, ContextParams, Estimate, Footprint, Footprints, KvType, Split, Workload};
 use autoplace::profile::ModelProfile;
 
 use crate::rig::{Card, Kind, Loaded};

@@ -11,9 +11,7 @@ use autoplace::gguf::Header;
 use autoplace::llama_sys::sim::Rules;
 use autoplace::machine::{Gpu, Host, Machine, gib};
 use autoplace::memory::estimate::Assignment;
-use autoplace::memory::{
-    self, ContextParams, Estimate, Footprints, KvType, Place, Split, TensorOverride,
-};
+use autoplace::memory::{self, ContextParams, Estimate, Footprints, KvType, Place, Split, TensorOverride};
 use autoplace::plan::{self, Confidence, Planner, Probe};
 use autoplace::profile::ModelProfile;
 
@@ -61,8 +59,7 @@ impl Suite {
         let card = |rules, asynchronous, size| Card::of((rules, asynchronous), gib(size));
         let [large, small] = [400, 150].map(|size| card(Rules::Cuda, true, size));
         let slow = card(Rules::Cuda, false, 230);
-        let [wide, fine] =
-            [(256, 270), (64, 90)].map(|(align, size)| card(vulkan(align, gib(4)), true, size));
+        let [wide, fine] = [(256, 270), (64, 90)].map(|(align, size)| card(vulkan(align, gib(4)), true, size));
         let metal = card(Rules::Metal, true, 200);
         let machines = [
             &[][..],
@@ -237,8 +234,7 @@ fn patterns_mean_to_us_what_they_mean_to_llama_cpp() {
     let plain = Estimate::new(&profile, &[&card.gpu], params).unwrap();
     let mut seen = std::collections::BTreeSet::new();
     for pattern in PATTERNS.split_whitespace().chain([""]) {
-        let split = Split::layers(profile.full_offload())
-            .overrides([TensorOverride::new(pattern, Place::Host)]);
+        let split = Split::layers(profile.full_offload()).overrides([TensorOverride::new(pattern, Place::Host)]);
         let probed = probed(&path, &[&card], &split, params.repack);
         let theirs = probed.footprints(params).unwrap();
         let estimate = plain.clone().overrides(&split.overrides).unwrap();

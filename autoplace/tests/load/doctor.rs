@@ -4,8 +4,7 @@
 use std::collections::BTreeSet;
 
 use autoplace::machine::{
-    Gpu, GpuProcess, Host, HostLimit, Machine, PcieLink, PcieRate, ThrottleReason, UnusedReason,
-    gib, mib,
+    Gpu, GpuProcess, Host, HostLimit, Machine, PcieLink, PcieRate, ThrottleReason, UnusedReason, gib, mib,
 };
 use autoplace::measure::{Cause, Evidence, Running, Speed};
 use autoplace::plan::Request;
@@ -37,9 +36,8 @@ fn parted() -> Evidence {
 
 #[track_caller]
 fn finds(cause: Cause, case: &Evidence, near_miss: &Evidence) {
-    let causes = |evidence: &Evidence| -> Vec<Cause> {
-        evidence.diagnose().iter().map(|finding| finding.cause).collect()
-    };
+    let causes =
+        |evidence: &Evidence| -> Vec<Cause> { evidence.diagnose().iter().map(|finding| finding.cause).collect() };
     let (found, missed) = (causes(case), causes(near_miss));
     assert!(found.contains(&cause) && found.is_sorted(), "{cause:?} is not in {found:?}");
     assert!(!missed.contains(&cause), "{cause:?} is in {missed:?}");
@@ -224,18 +222,14 @@ fn fewer_lanes_are_a_fault_and_a_lower_generation_is_an_idle_card() {
 
 #[test]
 fn a_busy_processor_matters_where_it_computes() {
-    let busy = |evidence, percent| {
-        but(evidence, |it: &mut Evidence| it.conditions.cpu_pressure = Some(percent))
-    };
+    let busy = |evidence, percent| but(evidence, |it: &mut Evidence| it.conditions.cpu_pressure = Some(percent));
     finds(Cause::Processor, &busy(parted(), 60.0), &busy(parted(), 5.0));
     finds(Cause::Processor, &busy(parted(), 60.0), &busy(whole(), 60.0));
 }
 
 #[test]
 fn instructions_matter_where_the_processor_computes() {
-    let unused = |evidence| {
-        but(evidence, |it: &mut Evidence| it.unused_instructions = vec!["avx512f".to_owned()])
-    };
+    let unused = |evidence| but(evidence, |it: &mut Evidence| it.unused_instructions = vec!["avx512f".to_owned()]);
     finds(Cause::Instructions, &unused(parted()), &parted());
     finds(Cause::Instructions, &unused(parted()), &unused(whole()));
 }
@@ -260,8 +254,7 @@ fn what_nothing_explains_is_said_and_what_is_as_predicted_is_normal() {
 #[test]
 fn a_report_tells_nobodys_name() {
     let mut machine = machine("RTX 4090");
-    machine.gpus[0].processes =
-        Some(vec![GpuProcess::new(4711).name("/home/ann/game").bytes(gib(21))]);
+    machine.gpus[0].processes = Some(vec![GpuProcess::new(4711).name("/home/ann/game").bytes(gib(21))]);
     machine.gpus[0].free = gib(3);
     let evidence = with_model(machine, &LLAMA_8B, &Request::new());
     let folder = evidence.model.as_ref().unwrap().path.parent().unwrap().display().to_string();

@@ -76,8 +76,7 @@ fn a_probe_of_embeddings_is_the_real_load_to_the_byte() {
 }
 
 fn builder(path: &std::path::Path, machine: &Machine) -> ModelBuilder {
-    let request =
-        Request::new().embeddings(Pooling::Mean).headroom(Headroom::Bytes(0)).n_ctx(LONGEST as u32);
+    let request = Request::new().embeddings(Pooling::Mean).headroom(Headroom::Bytes(0)).n_ctx(LONGEST as u32);
     Model::builder(path).request(request).machine(machine.clone()).n_threads(1)
 }
 
@@ -156,10 +155,7 @@ fn planned(sketch: &Sketch, request: Request) -> Plan {
     let header = Header::open(&path).unwrap();
     let profile = ModelProfile::from_header(&header).unwrap();
     let machine = load::detect().unwrap();
-    Planner::new(&profile, &machine)
-        .request(request)
-        .plan_probed(&NativeProbe::new(&header).unwrap())
-        .unwrap()
+    Planner::new(&profile, &machine).request(request).plan_probed(&NativeProbe::new(&header).unwrap()).unwrap()
 }
 
 #[test]

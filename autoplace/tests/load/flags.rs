@@ -21,8 +21,7 @@ fn flags() -> BTreeSet<String> {
     let mut flags = BTreeSet::new();
     for option in source.split("add_opt(common_arg(").skip(1) {
         let examples = option.split("set_examples({").nth(1);
-        let examples =
-            examples.and_then(|it| it.split("})").next()).unwrap_or("LLAMA_EXAMPLE_COMMON");
+        let examples = examples.and_then(|it| it.split("})").next()).unwrap_or("LLAMA_EXAMPLE_COMMON");
         let is_ours = |name: &str| {
             let name = name.trim().strip_prefix("LLAMA_EXAMPLE_");
             name.is_some_and(|name| PROGRAMS.contains(&name))
@@ -33,8 +32,7 @@ fn flags() -> BTreeSet<String> {
         // The names, and in a second list those that say the opposite.
         let mut lists = option.split('}');
         let names = lists.next().unwrap();
-        let opposites =
-            lists.next().filter(|list| list.trim_start_matches([',', ' ', '\n']).starts_with('{'));
+        let opposites = lists.next().filter(|list| list.trim_start_matches([',', ' ', '\n']).starts_with('{'));
         let all = quoted(names, '"').chain(quoted(opposites.unwrap_or_default(), '"'));
         flags.extend(all.map(str::to_owned));
     }
@@ -68,9 +66,7 @@ fn every_flag_is_in_the_table_once() {
 /// All of our public functions, by name.
 fn methods() -> BTreeSet<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let mut folders = ["autoplace/src", "chat/src", "planner/src", "llama-sys/src"]
-        .map(|it| root.join(it))
-        .to_vec();
+    let mut folders = ["autoplace/src", "chat/src", "planner/src", "llama-sys/src"].map(|it| root.join(it)).to_vec();
     let mut names = BTreeSet::new();
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).unwrap() {
@@ -80,9 +76,7 @@ fn methods() -> BTreeSet<String> {
             } else if path.extension().is_some_and(|it| it == "rs") {
                 let text = fs::read_to_string(path).unwrap();
                 let ends = |c: char| !(c.is_alphanumeric() || c == '_');
-                let functions = ["pub fn ", "pub const fn "]
-                    .into_iter()
-                    .flat_map(|begin| text.split(begin).skip(1));
+                let functions = ["pub fn ", "pub const fn "].into_iter().flat_map(|begin| text.split(begin).skip(1));
                 names.extend(functions.map(|it| it.split(ends).next().unwrap().to_owned()));
             }
         }

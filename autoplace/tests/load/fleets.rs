@@ -35,8 +35,7 @@ fn fleets(cases: u64) {
     run_all(cases, &LEAST, |number| {
         let case = Case::new(number, &models);
         let model = case.model(&models);
-        let outcome = run(&case, &models)
-            .map_err(|fault| format!("{}\n    {fault}", case.describe(&models)))?;
+        let outcome = run(&case, &models).map_err(|fault| format!("{}\n    {fault}", case.describe(&models)))?;
         let Some(plan) = outcome else {
             return Ok(vec!["refused".to_owned(), format!("refused: {}", model.title)]);
         };

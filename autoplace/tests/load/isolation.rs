@@ -138,13 +138,9 @@ fn refusals_have_their_own_types() {
     let long = refused(model.generate(PROMPT.repeat(40)));
     assert_matches!(long, Err(Error::PromptTooLong { context: 64, .. }));
     assert_matches!(refused(text().stop("")), Err(Error::EmptyStop));
-    for bad in [
-        text().temp(f32::NAN),
-        text().temp(-0.5),
-        text().top_p(1.5),
-        text().dry(-1.0),
-        text().logit_bias(1 << 30, 1.0),
-    ] {
+    for bad in
+        [text().temp(f32::NAN), text().temp(-0.5), text().top_p(1.5), text().dry(-1.0), text().logit_bias(1 << 30, 1.0)]
+    {
         assert_matches!(refused(bad), Err(Error::Native(Native::InvalidParameter { .. })));
     }
     let several = refused(text().logit_bias_text("a b", 1.0));
@@ -374,9 +370,7 @@ pub(crate) mod deaths {
         stream.next().unwrap().unwrap();
         kill(&model);
         let error = stream.by_ref().find_map(Result::err).expect("it is dead");
-        let generate::Error::Worker(Lost::Died { status, .. }) = &error else {
-            panic!("{error:?}")
-        };
+        let generate::Error::Worker(Lost::Died { status, .. }) = &error else { panic!("{error:?}") };
         assert_eq!(status.and_then(|status| status.signal()), Some(9));
         assert!(error.to_string().contains("SIGKILL"), "{error}");
         assert!(stream.next().is_none());
@@ -403,9 +397,7 @@ pub(crate) mod deaths {
             file.set_len(1 << 20).unwrap();
             let error = model.generate(PROMPT).max_tokens(4).text().unwrap_err();
             if attempts == 0 {
-                let generate::Error::Worker(Lost::Died { status, .. }) = &error else {
-                    panic!("{error:?}")
-                };
+                let generate::Error::Worker(Lost::Died { status, .. }) = &error else { panic!("{error:?}") };
                 let bus = rustix::process::Signal::BUS.as_raw();
                 assert_eq!(status.and_then(|status| status.signal()), Some(bus));
             } else {

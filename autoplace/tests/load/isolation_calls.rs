@@ -19,11 +19,7 @@ const PROMPT: &str = "And the king said unto his servants,";
 fn load(path: &Path, process: Option<WorkerProcess>) -> Model {
     let isolation = process.map_or(Isolation::None, Isolation::Process);
     let builder = Model::builder(path).n_threads(1).isolation(isolation);
-    let builder = if path == demo_path() {
-        builder.parallel(3, 128)
-    } else {
-        builder.embeddings(Pooling::Model)
-    };
+    let builder = if path == demo_path() { builder.parallel(3, 128) } else { builder.embeddings(Pooling::Model) };
     builder.load().unwrap()
 }
 
@@ -143,8 +139,7 @@ fn a_saved_cache_of_a_worker_is_one_of_this_process() {
     let path = folder.path().join("turn.kv");
     let (here, there) = (demo(None), demo(Some(program())));
     let answer = |model: &Model, prompt: &str| {
-        let mut stream =
-            model.generate(prompt).temp(0.0).max_tokens(12).cache_prompt(true).stream().unwrap();
+        let mut stream = model.generate(prompt).temp(0.0).max_tokens(12).cache_prompt(true).stream().unwrap();
         let text: String = stream.by_ref().map(Result::unwrap).collect();
         (text, stream.statistics().cached_tokens)
     };
@@ -189,8 +184,7 @@ fn an_embedder_gives_the_vectors_of_this_process_however_many_there_are() {
     let folder = tempfile::tempdir().unwrap();
     let path = crate::random_weights::write(&bert(F32), folder.path());
     // More numbers than a message holds.
-    let texts: Vec<String> =
-        (0..4200).map(|n| format!("the sea{}", " moon".repeat(n % 7))).collect();
+    let texts: Vec<String> = (0..4200).map(|n| format!("the sea{}", " moon".repeat(n % 7))).collect();
     let there = embedded(&path, Some(program()), &texts);
     assert_eq!(there, embedded(&path, None, &texts));
     assert!(there.len() * there[0].width() > 1 << 20);

@@ -36,12 +36,7 @@ fn the_demo_model_is_loaded_as_planned() {
 
 #[test]
 fn the_context_and_the_cache_type_are_the_ones_asked_for() {
-    let model = Model::builder(demo_path())
-        .n_ctx(1024)
-        .type_k(KvType::Q8_0)
-        .type_v(KvType::Q8_0)
-        .load()
-        .unwrap();
+    let model = Model::builder(demo_path()).n_ctx(1024).type_k(KvType::Q8_0).type_v(KvType::Q8_0).load().unwrap();
     let plan = model.placement();
     assert_eq!(plan.context.n_ctx, 1024);
     // 6 blocks, 1024 cells, K and V of 128 elements each in blocks of 32 elements and 34 bytes.
@@ -77,9 +72,7 @@ fn what_cannot_be_loaded_is_refused_with_the_reason() {
     }
     let small = Machine::new(Host::new(gib(1)).available(mib(2)));
     let error = demo().machine(small).load().unwrap_err();
-    let load::Error::Plan(plan::Error::DoesNotFit { devices, .. }) = &error else {
-        panic!("{error:?}")
-    };
+    let load::Error::Plan(plan::Error::DoesNotFit { devices, .. }) = &error else { panic!("{error:?}") };
     assert_eq!(devices.len(), 1);
     assert!(devices[0].missing > 0 && devices[0].needed > mib(4));
     assert!(error.to_string().contains("missing on host"), "{error}");
@@ -107,11 +100,9 @@ fn what_is_no_gguf_is_refused_with_the_file_and_the_reason() {
     let text = dir.path().join("notes.txt");
     let truncated = dir.path().join("cut.gguf");
     let whole = std::fs::read(demo_path()).unwrap();
-    for (path, bytes) in [
-        (text, &b"this is no model"[..]),
-        (truncated.clone(), &whole[..1000]),
-        (truncated, &whole[..whole.len() - 1]),
-    ] {
+    for (path, bytes) in
+        [(text, &b"this is no model"[..]), (truncated.clone(), &whole[..1000]), (truncated, &whole[..whole.len() - 1])]
+    {
         std::fs::write(&path, bytes).unwrap();
         let error = Model::load(&path).unwrap_err();
         assert_matches!(error, load::Error::Gguf(_));
@@ -132,12 +123,8 @@ fn positions_are_scaled_as_was_asked() {
     let text = |builder: ModelBuilder| text(&builder.load().unwrap());
     let demo = || Model::builder(demo_path()).verify(Verify::Off);
     let quarter = |scaling| text(demo().rope_scaling(scaling).rope_freq_scale(0.25));
-    let texts = [
-        text(demo()),
-        text(demo().rope_freq_base(100.0)),
-        quarter(RopeScaling::Linear),
-        quarter(RopeScaling::Yarn),
-    ];
+    let texts =
+        [text(demo()), text(demo().rope_freq_base(100.0)), quarter(RopeScaling::Linear), quarter(RopeScaling::Yarn)];
     let different: BTreeSet<_> = texts.iter().collect();
     assert_eq!(different.len(), texts.len(), "{texts:?}");
     assert_eq!(text(demo().rope_scaling(RopeScaling::None)), texts[0]);

@@ -123,9 +123,7 @@ fn a_model_that_does_not_generate_is_loaded_without_a_warm_up() {
     let (_gpu, machine) = registered();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.gguf");
-    let llada = tiny("llada", 2)
-        .str("tokenizer.ggml.model", "no_vocab")
-        .u32("llada.vocab_size", TINY_VOCABULARY);
+    let llada = tiny("llada", 2).str("tokenizer.ggml.model", "no_vocab").u32("llada.vocab_size", TINY_VOCABULARY);
     llada.write_sparse(&path).unwrap();
     for verify in [Verify::Quick, Verify::Full] {
         let builder = Model::builder(&path).machine(machine.clone()).n_threads(1);

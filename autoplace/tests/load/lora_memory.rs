@@ -43,9 +43,9 @@ fn adapter(dice: &mut Dice, model: &Header, folder: &Path, name: &str) -> PathBu
     let architecture = model.architecture().unwrap();
     let lora = Adapter::of(architecture).alpha(16.0);
     let lora = lora.of_weights(model, rank, ty, takes);
-    let query = model.tensors().find(|tensor| {
-        tensor.shape()[1] > 1 && tensor.name().starts_with("blk.0.") && tensor.shape()[2] == 1
-    });
+    let query = model
+        .tensors()
+        .find(|tensor| tensor.shape()[1] > 1 && tensor.name().starts_with("blk.0.") && tensor.shape()[2] == 1);
     // Never empty.
     let is_empty = lora.header().tensors().len() == 0;
     let lora = match query {
@@ -72,12 +72,7 @@ fn embedded(lora: Adapter, model: &Header, tied: bool, rank: u64, dice: &mut Dic
     factors.iter().fold(lora, |lora, (name, shape)| lora.tensor(name, TensorType::F32, shape))
 }
 
-fn compare(
-    sketch: &Sketch,
-    folder: &Path,
-    families: &[[Card; 3]; 3],
-    failures: &mut Vec<String>,
-) -> usize {
+fn compare(sketch: &Sketch, folder: &Path, families: &[[Card; 3]; 3], failures: &mut Vec<String>) -> usize {
     let path = sketch.write(folder);
     let header = Header::open(&path).unwrap();
     let mut dice = Dice::new(sketch.title().len() as u64);
@@ -136,10 +131,7 @@ fn the_estimate_counts_the_bytes_of_adapters_and_covers_what_they_compute_with()
     let folder = tempfile::tempdir().unwrap();
     let mut failures = Vec::new();
     let sketches = crate::synthetic::all();
-    let compared: usize = sketches
-        .iter()
-        .map(|sketch| compare(sketch, folder.path(), &families, &mut failures))
-        .sum();
+    let compared: usize = sketches.iter().map(|sketch| compare(sketch, folder.path(), &families, &mut failures)).sum();
     none_failed(&failures, compared);
     assert!(compared > 300, "{compared}");
 }

@@ -40,8 +40,7 @@ fn meets_the_schema(measurement: &Measurement) {
     let schema = serde_json::from_str(SCHEMA).unwrap();
     let validator = jsonschema::validator_for(&schema).unwrap();
     let json = serde_json::from_str(&measurement.to_json()).unwrap();
-    let wrong: Vec<String> =
-        validator.iter_errors(&json).map(|it| format!("{}: {it}", it.instance_path())).collect();
+    let wrong: Vec<String> = validator.iter_errors(&json).map(|it| format!("{}: {it}", it.instance_path())).collect();
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
@@ -67,33 +66,20 @@ fn a_sweep_measures_what_fits_and_says_why_the_rest_does_not() {
     assert!(measured.len() > 3, "{sweep:#?}");
     for point in measured {
         // Twelve prompts, and what was generated after each, at two depths.
-        let rows: Vec<_> =
-            point.rows.iter().map(|row| (row.name(), row.samples.len(), row.n_depth)).collect();
+        let rows: Vec<_> = point.rows.iter().map(|row| (row.name(), row.samples.len(), row.n_depth)).collect();
         let expected = [("pp16", 0), ("tg4 @ d16", 16), ("pp16 @ d64", 64), ("tg4 @ d80", 80)];
-        assert_eq!(
-            rows,
-            expected.map(|(name, depth)| (name.to_owned(), 12, depth)),
-            "{}",
-            point.name
-        );
+        assert_eq!(rows, expected.map(|(name, depth)| (name.to_owned(), 12, depth)), "{}", point.name);
         for row in &point.rows {
             let speed = row.speed;
             assert!(row.predicted.is_some_and(|predicted| predicted > 0.0), "{row:?}");
             assert!(0.0 < speed.least && speed.least <= speed.median && speed.median <= speed.most);
-            assert!(
-                row.samples.iter().map(|sample| sample.round).eq([0; 6].into_iter().chain([1; 6]))
-            );
+            assert!(row.samples.iter().map(|sample| sample.round).eq([0; 6].into_iter().chain([1; 6])));
         }
         let placement = point.placement.as_ref().unwrap();
         let (host, gpus) = placement.devices.split_last().unwrap();
         assert_eq!(host.device, None);
         for gpu in gpus {
-            assert_eq!(
-                (Some(gpu.planned), Some(gpu.planned)),
-                (gpu.probed, gpu.allocated),
-                "{}",
-                point.name
-            );
+            assert_eq!((Some(gpu.planned), Some(gpu.planned)), (gpu.probed, gpu.allocated), "{}", point.name);
             assert_eq!(gpu.taken, Some(gpu.planned.total()));
         }
         let layers: u32 = placement.devices.iter().map(|device| device.layers).sum();
@@ -154,12 +140,10 @@ fn texts_of_ones_own_are_computed_as_they_are_and_not_given_away() {
     own_process!();
     let texts = ["Once upon a time", "And"].map(str::to_owned);
     let short = |usual: Protocol| usual.n_prompt(0).n_gen(2).depths([0]).rounds(1);
-    let own =
-        measure().protocol(|usual| short(usual).prompts(texts.clone())).sweep(Steps::Full).unwrap();
+    let own = measure().protocol(|usual| short(usual).prompts(texts.clone())).sweep(Steps::Full).unwrap();
     let model = autoplace::Model::builder(demo_path()).load().unwrap();
     let tokens = |text| model.count_tokens(Prompt::text(text).add_special(false)).unwrap() as u32;
-    let prompts: Vec<u32> =
-        own.points[0].rows.iter().map(|row| row.n_prompt).filter(|&n| n > 0).collect();
+    let prompts: Vec<u32> = own.points[0].rows.iter().map(|row| row.n_prompt).filter(|&n| n > 0).collect();
     assert_eq!(prompts, [tokens("Once upon a time"), tokens("And")]);
 
     let folder = demo_path().parent().unwrap().display().to_string();

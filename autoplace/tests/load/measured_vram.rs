@@ -14,8 +14,7 @@ use autoplace::plan::{GpuLayers, Planner, Request};
 use autoplace::profile::ModelProfile;
 
 /// `-ngl`, and MiB in use.
-const SWEEP: [(u32, u64); 6] =
-    [(8, 2161), (16, 3509), (24, 4875), (32, 6241), (40, 7593), (99, 9179)];
+const SWEEP: [(u32, u64); 6] = [(8, 2161), (16, 3509), (24, 4875), (32, 6241), (40, 7593), (99, 9179)];
 
 /// Chosen once the rows had shown a constant of 133 to 139 MiB: what an RTX 4060 Ti, the same class of the generation
 /// before, has in use for CUDA's context alone (llama.cpp PR 23604). No number of the 5060 Ti itself is published.
@@ -43,10 +42,7 @@ fn what_the_card_showed_is_the_footprint_a_context_and_a_workspace_in_every_row(
         let planned = plan.gpus().next().unwrap();
         let footprint = planned.footprint.total();
         let expected = footprint + CONTEXT + WORKSPACE;
-        println!(
-            "{layers} layers: {:?}, {expected} expected, {measured} measured",
-            planned.footprint
-        );
+        println!("{layers} layers: {:?}, {expected} expected, {measured} measured", planned.footprint);
         let off = expected.abs_diff(measured);
         assert!(off <= mib(100), "{layers} layers: off by {off} bytes");
         // The plan keeps more free than was taken.

@@ -23,16 +23,14 @@ use autoplace::profile::{ModelProfile, MtpError};
 use autoplace::{Model, ModelBuilder};
 
 /// Architectures whose prediction blocks are computed with, of those that such models can be made of.
-const PREDICTS: &str =
-    "cohere2moe deepseek2 deepseek32 glm-dsa glm4moe hy_v3 qwen35 qwen35moe step35";
+const PREDICTS: &str = "cohere2moe deepseek2 deepseek32 glm-dsa glm4moe hy_v3 qwen35 qwen35moe step35";
 
 #[test]
 fn a_probe_is_the_real_load_of_both_contexts_to_the_byte() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
     let (mut failures, mut cases) = (Vec::new(), 0);
-    for (path, layers, n_rs_seq) in
-        [(heads::random(folder.path()), 4, 0), (heads::random_states(folder.path()), 6, 3)]
+    for (path, layers, n_rs_seq) in [(heads::random(folder.path()), 4, 0), (heads::random_states(folder.path()), 6, 3)]
     {
         let probe = NativeProbe::new(&Header::open(&path).unwrap()).unwrap();
         for (place, placement) in Placement::of(layers).iter().enumerate() {

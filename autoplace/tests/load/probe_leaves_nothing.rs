@@ -123,9 +123,7 @@ impl Traces {
             threads: count("/proc/self/task"),
             devices: devices.iter().map(Device::name).collect(),
             environment: std::env::vars_os().collect(),
-            temporary: temporary
-                .filter(|entry| entry.file_name().to_string_lossy().contains("skeleton"))
-                .count(),
+            temporary: temporary.filter(|entry| entry.file_name().to_string_lossy().contains("skeleton")).count(),
         }
     }
 }

@@ -109,9 +109,8 @@ fn what_llama_cpp_asserts_on_is_refused_by_the_name_of_its_key() {
 #[test]
 fn a_vocabulary_with_a_token_twice() {
     let tokens = (0..TINY_VOCABULARY).map(|n| format!("token{}", n.max(7)));
-    let model = tiny_llama_without_vocabulary()
-        .str("tokenizer.ggml.model", "llama")
-        .array_str("tokenizer.ggml.tokens", tokens);
+    let model =
+        tiny_llama_without_vocabulary().str("tokenizer.ggml.model", "llama").array_str("tokenizer.ggml.tokens", tokens);
     // Nothing before llama.cpp reads whole vocabularies: the guard around it is what answers.
     let (error, file) = load(&model);
     let error = error.unwrap_err();
@@ -132,18 +131,13 @@ fn a_model_without_a_vocabulary_loads_and_says_that_it_cannot_read_text() {
 #[test]
 fn a_model_that_continues_nothing_loads_and_refuses_to_generate() {
     // LLaDA fills in a whole text: it has no cache, and llama_decode would assert on what a generation asks for.
-    let llada = tiny("llada", 2)
-        .str("tokenizer.ggml.model", "no_vocab")
-        .u32("llada.vocab_size", TINY_VOCABULARY);
+    let llada = tiny("llada", 2).str("tokenizer.ggml.model", "no_vocab").u32("llada.vocab_size", TINY_VOCABULARY);
     let model = load(&llada).0.unwrap();
     let error = model.generate("text").stream().unwrap_err();
     assert_matches!(error, generate::Error::NotGenerative { architecture } if architecture == "llada");
 
-    let params = llama_sys::ContextParams {
-        n_outputs_max: 1,
-        n_threads: Some(1),
-        ..llama_sys::ContextParams::default()
-    };
+    let params =
+        llama_sys::ContextParams { n_outputs_max: 1, n_threads: Some(1), ..llama_sys::ContextParams::default() };
     let mut context = llama_sys::Context::new(&model.native().unwrap(), params).unwrap();
     assert!(!context.has_memory());
     let mut batch = llama_sys::Batch::default();
@@ -162,8 +156,7 @@ fn a_cache_whose_blocks_do_not_divide_the_heads() {
         .u32("llama.vocab_size", TINY_VOCABULARY);
     let file = write(&model);
     let native = native(&file.path).unwrap();
-    for flash_attention in [llama_sys::FlashAttention::Disabled, llama_sys::FlashAttention::Enabled]
-    {
+    for flash_attention in [llama_sys::FlashAttention::Disabled, llama_sys::FlashAttention::Enabled] {
         let params = llama_sys::ContextParams {
             type_k: llama_sys::KvType::Q8_0,
             flash_attention,
@@ -172,8 +165,7 @@ fn a_cache_whose_blocks_do_not_divide_the_heads() {
         let error = llama_sys::Context::new(&native, params).unwrap_err();
         assert_matches!(error, llama_sys::Error::InvalidParameter { name: "type_k", .. });
     }
-    let error =
-        Model::builder(&file.path).type_k(KvType::Q8_0).type_v(KvType::F16).load().unwrap_err();
+    let error = Model::builder(&file.path).type_k(KvType::Q8_0).type_v(KvType::F16).load().unwrap_err();
     assert!(error.to_string().contains("type_k"), "{error}");
 }
 

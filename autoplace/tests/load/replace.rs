@@ -2,9 +2,7 @@
 
 use crate::native_support::demo_path;
 use crate::random_weights;
-use crate::replace_support::{
-    Dice, PROMPT, builder, generations, load, plan, request, text_of, texts_of,
-};
+use crate::replace_support::{Dice, PROMPT, builder, generations, load, plan, request, text_of, texts_of};
 use crate::sim_support::card;
 use crate::synthetic::Sketch;
 use autoplace::Model;
@@ -242,10 +240,8 @@ fn a_cache_of_another_layout_is_computed_again_and_said_to_be() {
     let path = demo_path();
     let request = request().n_batch(16);
     let plain = plan(&path, &request, 0);
-    let others = [
-        request.clone().kv_types(KvType::Q8_0, KvType::Q8_0),
-        request.clone().flash_attention(FlashAttention::Off),
-    ];
+    let others =
+        [request.clone().kv_types(KvType::Q8_0, KvType::Q8_0), request.clone().flash_attention(FlashAttention::Off)];
     for other in others {
         let other = plan(&path, &other, 0);
         let model = load(&path, &request, 0);

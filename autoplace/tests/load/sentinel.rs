@@ -13,8 +13,8 @@ use autoplace::machine::{GpuProcess, ThrottleReason, mib};
 use autoplace::memory::Headroom;
 use autoplace::plan::GpuLayers;
 use autoplace::watch::{
-    Cause, DepthCost, DeviceSample, Error, Event, Generated, ModelSource, Resize, Sample, Sentinel,
-    SentinelBuilder, Source, Watched,
+    Cause, DepthCost, DeviceSample, Error, Event, Generated, ModelSource, Resize, Sample, Sentinel, SentinelBuilder,
+    Source, Watched,
 };
 use autoplace::{Model, ModelBuilder, load};
 
@@ -72,11 +72,7 @@ struct Scripted(Arc<Mutex<Script>>);
 
 impl Scripted {
     fn over(&self, model: &Model) -> ScriptedSource {
-        ScriptedSource {
-            model: ModelSource::new(model),
-            script: self.clone(),
-            generated: Generated::default(),
-        }
+        ScriptedSource { model: ModelSource::new(model), script: self.clone(), generated: Generated::default() }
     }
 
     fn device(&self, device: DeviceSample) {

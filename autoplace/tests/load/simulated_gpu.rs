@@ -42,11 +42,7 @@ fn a_file_whose_host_weights_lie_between_the_gpus_takes_no_more_of_the_gpu() {
     let path = dir.path().join("model.gguf");
     tiny_llama().write_sparse(&path).unwrap();
     let gpu = Card::of((Rules::Metal, false), mib(64)).sim;
-    let model = Model::builder(&path)
-        .headroom(Headroom::Bytes(0))
-        .n_gpu_layers(GpuLayers::Exactly(2))
-        .load()
-        .unwrap();
+    let model = Model::builder(&path).headroom(Headroom::Bytes(0)).n_gpu_layers(GpuLayers::Exactly(2)).load().unwrap();
     let plan = model.placement();
     let planned = plan.gpus().next().unwrap();
     assert_eq!(model.allocated().gpus, [planned.footprint]);
@@ -107,14 +103,8 @@ fn a_card_and_the_host_are_measured_case_by_case_and_what_is_known_is_left_out()
     machine.host.rates = None;
     let name = card.device().name();
     (machine.gpus).retain(|gpu| gpu.device.as_ref() == Some(&name));
-    let matrix =
-        |experts, n_tokens| RateCase::Matrix { tensor_type: TensorType::Q4_K, experts, n_tokens };
-    let attention = |n_tokens| RateCase::Attention {
-        kv_type: TensorType::F16,
-        head_size: 64,
-        n_gqa: 4,
-        n_tokens,
-    };
+    let matrix = |experts, n_tokens| RateCase::Matrix { tensor_type: TensorType::Q4_K, experts, n_tokens };
+    let attention = |n_tokens| RateCase::Attention { kv_type: TensorType::F16, head_size: 64, n_gqa: 4, n_tokens };
     let cases = [
         matrix(false, 1),
         matrix(true, 1),

@@ -2,9 +2,7 @@
 //! caches that move to another card in mid-text. On small models with random weights.
 
 use crate::sim_support::card;
-use crate::speculative_support::{
-    PROMPT, alone, builder, exact, load, oracle, request, run_placed_anew, tokens,
-};
+use crate::speculative_support::{PROMPT, alone, builder, exact, load, oracle, request, run_placed_anew, tokens};
 use autoplace::generate::{DraftsOff, Generate, Prompt, Speculation};
 use autoplace::llama_sys::Token;
 use autoplace::machine::mib;

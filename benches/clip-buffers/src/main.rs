@@ -95,12 +95,9 @@ fn main() -> Result<()> {
         builder.write_sparse(&path)?;
         let companion = Companion::mmproj(&builder.header()?)?;
         let vulkan = Rules::Vulkan { alignment: 256, max_alloc: 1 << 40 };
-        for (backend, rules) in [
-            ("CUDA", Some(Rules::Cuda)),
-            ("Vulkan", Some(vulkan)),
-            ("MTL", Some(Rules::Metal)),
-            ("CPU", None),
-        ] {
+        for (backend, rules) in
+            [("CUDA", Some(Rules::Cuda)), ("Vulkan", Some(vulkan)), ("MTL", Some(Rules::Metal)), ("CPU", None)]
+        {
             for fused in [true, false] {
                 let hears = name.starts_with("Ultravox");
                 let ratios = compare(&companion, &path, &inputs, hears, backend, rules, fused)
@@ -126,12 +123,7 @@ fn compare(
     fused: bool,
 ) -> Result<(f64, f64)> {
     let sim = rules.map(|rules| {
-        SimGpu::builder("SIM")
-            .total(400 << 30)
-            .rules(rules)
-            .backend(backend)
-            .asynchronous(true)
-            .register()
+        SimGpu::builder("SIM").total(400 << 30).rules(rules).backend(backend).asynchronous(true).register()
     });
     let sim = sim.transpose()?;
     let gpu = Gpu::new("card").total(400 << 30).backend(backend);
@@ -155,27 +147,13 @@ fn compare(
         // SAFETY: the path is a C string, the device one of ggml's or null, `theirs` laid out as the callee's struct;
         // exceptions are caught there.
         let failed = unsafe {
-            clip_reserve(
-                path.as_ptr(),
-                device,
-                hears,
-                fused,
-                input.width,
-                input.height,
-                input.images,
-                &raw mut theirs,
-            )
+            clip_reserve(path.as_ptr(), device, hears, fused, input.width, input.height, input.images, &raw mut theirs)
         };
         ensure!(failed == 0, "clip.cpp refuses the file");
         let limited = companion.clone().max_image_tokens(input.max_tokens);
         let bytes = limited.bytes(gpu, &params)?;
         let (ours, reserved) = if gpu.is_some() {
-            ensure!(
-                bytes.host.compute >= theirs.host,
-                "the host's {} of {}",
-                bytes.host.compute,
-                theirs.host
-            );
+            ensure!(bytes.host.compute >= theirs.host, "the host's {} of {}", bytes.host.compute, theirs.host);
             (bytes.gpu, theirs.device)
         } else {
             (bytes.host, theirs.host)
@@ -183,13 +161,7 @@ fn compare(
         ensure!(ours.weights == theirs.weights, "weights: {} of {}", ours.weights, theirs.weights);
         #[allow(clippy::cast_precision_loss)] // a ratio for people
         let ratio = ours.compute as f64 / reserved as f64;
-        ensure!(
-            ours.compute >= reserved,
-            "{} x {}: {} of {reserved} bytes",
-            input.width,
-            input.height,
-            ours.compute
-        );
+        ensure!(ours.compute >= reserved, "{} x {}: {} of {reserved} bytes", input.width, input.height, ours.compute);
         (low, high) = (low.min(ratio), high.max(ratio));
     }
     Ok((low, high))

@@ -39,9 +39,7 @@ struct Carried(FaultKind);
 impl fmt::Display for Carried {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            FaultKind::Syntax(text) | FaultKind::Raised(text) | FaultKind::Failed(text) => {
-                f.write_str(text)
-            }
+            FaultKind::Syntax(text) | FaultKind::Raised(text) | FaultKind::Failed(text) => f.write_str(text),
             FaultKind::Limit(limit) => limit.fmt(f),
         }
     }

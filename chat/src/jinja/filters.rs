@@ -11,23 +11,19 @@ use super::printing::{escaped, text_of};
 use super::source::PRINTF;
 
 pub(super) fn add(environment: &mut Environment<'_>) {
-    environment.add_filter(
-        "tojson",
-        |state: &State, value: &Value, arguments: Rest<Value>, named: Kwargs| {
-            let dumped = Dumps::of(&arguments, &named)?.dump(state, value)?;
-            named.assert_all_used()?;
-            Ok::<_, Error>(dumped)
-        },
-    );
+    environment.add_filter("tojson", |state: &State, value: &Value, arguments: Rest<Value>, named: Kwargs| {
+        let dumped = Dumps::of(&arguments, &named)?.dump(state, value)?;
+        named.assert_all_used()?;
+        Ok::<_, Error>(dumped)
+    });
     environment.add_filter(PRINTF, |state: &State, text: &str, value: &Value| {
         match value.downcast_object_ref::<Tuple>() {
             Some(tuple) => printf(state, text, &tuple.iter().cloned().collect::<Vec<_>>()),
             None => printf(state, text, std::slice::from_ref(value)),
         }
     });
-    environment.add_filter("format", |state: &State, text: &str, arguments: Rest<Value>| {
-        printf(state, text, &arguments)
-    });
+    environment
+        .add_filter("format", |state: &State, text: &str, arguments: Rest<Value>| printf(state, text, &arguments));
     environment.add_filter("indent", indent);
     environment.add_filter("center", |state: &State, value: &Value, width: Option<usize>| {
         pad(&text_of(state, value)?, "center", width.unwrap_or(80), " ")
@@ -73,12 +69,7 @@ fn printf(state: &State, text: &str, arguments: &[Value]) -> Result<String, Erro
 }
 
 /// jinja2's `do_indent`, whose width may be a text.
-fn indent(
-    state: &State,
-    text: &str,
-    arguments: Rest<Value>,
-    named: Kwargs,
-) -> Result<String, Error> {
+fn indent(state: &State, text: &str, arguments: Rest<Value>, named: Kwargs) -> Result<String, Error> {
     let argument = |index: usize, name: &str| match arguments.get(index) {
         Some(value) => Ok(Some(value.clone())),
         None => named.get::<Option<Value>>(name),
@@ -88,8 +79,7 @@ fn indent(
         Some(width) => pad("", "ljust", usize::try_from(width)?, " ")?,
         None => "    ".to_owned(),
     };
-    let is_set =
-        |index, name| Ok::<_, Error>(argument(index, name)?.is_some_and(|value| value.is_true()));
+    let is_set = |index, name| Ok::<_, Error>(argument(index, name)?.is_some_and(|value| value.is_true()));
     let (first, blank) = (is_set(1, "first")?, is_set(2, "blank")?);
     named.assert_all_used()?;
     let lines = text.matches('\n').count() + 1;

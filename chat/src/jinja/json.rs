@@ -50,9 +50,8 @@ impl Dumps {
             None if indent.is_some() => (",".to_owned(), ": ".to_owned()),
             None => (", ".to_owned(), ": ".to_owned()),
         };
-        let flag = |index, name| -> Result<bool, Error> {
-            Ok(argument(index, name)?.is_some_and(|value| value.is_true()))
-        };
+        let flag =
+            |index, name| -> Result<bool, Error> { Ok(argument(index, name)?.is_some_and(|value| value.is_true())) };
         Ok(Self {
             ensure_ascii: flag(0, "ensure_ascii")?,
             sort_keys: flag(3, "sort_keys")?,
@@ -69,13 +68,7 @@ impl Dumps {
         Ok(out)
     }
 
-    fn write(
-        &self,
-        state: &State,
-        value: &Value,
-        level: usize,
-        out: &mut String,
-    ) -> Result<(), Error> {
+    fn write(&self, state: &State, value: &Value, level: usize, out: &mut String) -> Result<(), Error> {
         match value.kind() {
             ValueKind::None => out.push_str("null"),
             ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
@@ -114,25 +107,16 @@ impl Dumps {
                 out.push('}');
             }
             kind => {
-                return Err(failed(format!(
-                    "tojson: Object of type {kind} is not JSON serializable"
-                )));
+                return Err(failed(format!("tojson: Object of type {kind} is not JSON serializable")));
             }
         }
         Ok(())
     }
 
     /// Separators and indents are as long as the template likes: they are paid for apart.
-    fn begin_item(
-        &self,
-        state: &State,
-        index: usize,
-        level: usize,
-        out: &mut String,
-    ) -> Result<(), Error> {
+    fn begin_item(&self, state: &State, index: usize, level: usize, out: &mut String) -> Result<(), Error> {
         let indent = self.indent.as_ref().map_or(0, String::len);
-        let bytes =
-            self.item_separator.len() + self.key_separator.len() + indent.saturating_mul(level + 1);
+        let bytes = self.item_separator.len() + self.key_separator.len() + indent.saturating_mul(level + 1);
         state.consume_fuel((bytes / 64) as u64)?;
         if index > 0 {
             out.push_str(&self.item_separator);

@@ -27,13 +27,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self {
-            source_bytes: 1 << 20,
-            steps: 1_000_000,
-            seconds: 5,
-            output_bytes: 64 << 20,
-            calls: 100,
-        }
+        Self { source_bytes: 1 << 20, steps: 1_000_000, seconds: 5, output_bytes: 64 << 20, calls: 100 }
     }
 }
 

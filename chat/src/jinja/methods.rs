@@ -23,12 +23,7 @@ pub(super) fn add(environment: &mut Environment<'_>) {
     });
 }
 
-fn text_method(
-    state: &State,
-    value: &Value,
-    method: &str,
-    arguments: &[Value],
-) -> Result<Option<Value>, Error> {
+fn text_method(state: &State, value: &Value, method: &str, arguments: &[Value]) -> Result<Option<Value>, Error> {
     let Some(text) = value.as_str() else {
         return Ok(None);
     };
@@ -38,8 +33,7 @@ fn text_method(
     Ok(Some(match method {
         "replace" => {
             let (old, new, count): (&str, &str, Option<i64>) = from_args(arguments)?;
-            let most =
-                count.map_or(usize::MAX, |count| usize::try_from(count).unwrap_or(usize::MAX));
+            let most = count.map_or(usize::MAX, |count| usize::try_from(count).unwrap_or(usize::MAX));
             let found = text.matches(old).take(most).count();
             pay(state, text.len().saturating_add(new.len().saturating_mul(found)))?;
             text.replacen(old, new, found).into()
@@ -54,8 +48,7 @@ fn text_method(
         }
         "split" | "splitlines" => {
             let separator = arguments.first().and_then(Value::as_str).filter(|it| !it.is_empty());
-            let parts = separator
-                .map_or_else(|| text.split_whitespace().count(), |it| text.matches(it).count());
+            let parts = separator.map_or_else(|| text.split_whitespace().count(), |it| text.matches(it).count());
             pay(state, (parts + text.lines().count()).saturating_mul(size_of::<Value>()))?;
             return Ok(None);
         }
@@ -129,15 +122,9 @@ fn list_method(value: &Value, method: &str, arguments: &[Value]) -> Result<Optio
             Ok(Some(value.clone()))
         }
         // jinja2's sandbox lets no template change what it was given.
-        (
-            ValueKind::Seq,
-            "append" | "extend" | "insert" | "pop" | "remove" | "clear" | "sort" | "reverse",
-        )
+        (ValueKind::Seq, "append" | "extend" | "insert" | "pop" | "remove" | "clear" | "sort" | "reverse")
         | (ValueKind::Map, "update" | "pop" | "popitem" | "clear" | "setdefault") => {
-            Err(Error::new(
-                ErrorKind::InvalidOperation,
-                format!("access to attribute '{method}' is unsafe"),
-            ))
+            Err(Error::new(ErrorKind::InvalidOperation, format!("access to attribute '{method}' is unsafe")))
         }
         _ => Ok(None),
     }
@@ -148,9 +135,7 @@ fn join(state: &State, separator: &str, items: &Value) -> Result<String, Error> 
     for (index, item) in items.try_iter()?.enumerate() {
         let Some(text) = item.as_str() else {
             let kind = item.kind();
-            return Err(failed(format!(
-                "sequence item {index}: expected str instance, {kind} found"
-            )));
+            return Err(failed(format!("sequence item {index}: expected str instance, {kind} found")));
         };
         pay(state, separator.len() + text.len())?;
         out.push_str(if index > 0 { separator } else { "" });
@@ -160,12 +145,7 @@ fn join(state: &State, separator: &str, items: &Value) -> Result<String, Error> 
 }
 
 /// Refuses a format that makes much of little: `begin` begins a place for a value.
-pub(super) fn check_format(
-    state: &State,
-    text: &str,
-    begin: char,
-    arguments: &[Value],
-) -> Result<(), Error> {
+pub(super) fn check_format(state: &State, text: &str, begin: char, arguments: &[Value]) -> Result<(), Error> {
     let mut digits = 0;
     for c in text.chars() {
         digits = if c.is_ascii_digit() { digits + 1 } else { 0 };
@@ -245,9 +225,5 @@ fn titled(text: &str) -> String {
 }
 
 fn swap_case(c: char) -> char {
-    if c.is_uppercase() {
-        c.to_lowercase().next().unwrap_or(c)
-    } else {
-        c.to_uppercase().next().unwrap_or(c)
-    }
+    if c.is_uppercase() { c.to_lowercase().next().unwrap_or(c) } else { c.to_uppercase().next().unwrap_or(c) }
 }

@@ -80,11 +80,9 @@ impl Template {
             let mut environment = environment(limits, now);
             let added = environment.add_template(NAME, &self.source);
             added.map_err(|error| fault(&error, &limits))?;
-            let mut output =
-                Bounded { bytes: Vec::new(), limit: limits.output_bytes, is_full: false };
+            let mut output = Bounded { bytes: Vec::new(), limit: limits.output_bytes, is_full: false };
             let template = environment.get_template(NAME);
-            let rendered = template
-                .and_then(|template| template.render_captured_to(variables, &mut output).map(drop));
+            let rendered = template.and_then(|template| template.render_captured_to(variables, &mut output).map(drop));
             if output.is_full {
                 let limit = Limit::OutputBytes(limits.output_bytes);
                 return Err(Fault::new(FaultKind::Limit(limit)));
@@ -97,9 +95,7 @@ impl Template {
 
 /// Runs this where parsing, compiling, printing, comparing and dropping what [`source`] and [`kept`] let through cannot
 /// overflow the stack.
-fn on_large_stack<T: Send>(
-    run: impl FnOnce() -> Result<T, Box<Fault>> + Send,
-) -> Result<T, Box<Fault>> {
+fn on_large_stack<T: Send>(run: impl FnOnce() -> Result<T, Box<Fault>> + Send) -> Result<T, Box<Fault>> {
     let failed = |reason: String| Err(Fault::new(FaultKind::Failed(reason)));
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("chat template".to_owned()).stack_size(STACK);

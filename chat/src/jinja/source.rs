@@ -106,12 +106,7 @@ impl<'a> Tag<'a> {
             let rest = &source[at..];
             let sign = usize::from(rest.starts_with(['-', '+']));
             if open.is_empty() && rest[sign..].starts_with(close) {
-                return Ok(Self {
-                    inner: &source[..at],
-                    tokens,
-                    end: &rest[..sign + close.len()],
-                    is_block,
-                });
+                return Ok(Self { inner: &source[..at], tokens, end: &rest[..sign + close.len()], is_block });
             }
             let text = TOKEN.find(rest).ok_or("unexpected end of a tag")?.as_str();
             let before = source.as_bytes()[..at].last().copied();
@@ -220,8 +215,7 @@ impl<'a> Tag<'a> {
         for index in row.iter().map(Some).chain([None]) {
             let text = index.map_or(",", |index| self.word(*index));
             let is_attribute = previous == ".";
-            let is_unary = run.is_empty()
-                || matches!(previous, "*" | "/" | "//" | "%" | "**" | "+" | "-" | "~");
+            let is_unary = run.is_empty() || matches!(previous, "*" | "/" | "//" | "%" | "**" | "+" | "-" | "~");
             // What binds less.
             let is_end = match text {
                 "," | ":" | "=" | "==" | "!=" | "<" | ">" | "<=" | ">=" => true,
@@ -238,8 +232,7 @@ impl<'a> Tag<'a> {
                 run.extend(index);
             } else {
                 // `*` that begins an argument unpacks it.
-                let is_unpacked =
-                    run.first().is_some_and(|index| matches!(self.word(*index), "*" | "**"));
+                let is_unpacked = run.first().is_some_and(|index| matches!(self.word(*index), "*" | "**"));
                 let run_of = &run[usize::from(is_unpacked)..];
                 if is_sum {
                     self.guard_sum(run_of, guards);
@@ -254,14 +247,12 @@ impl<'a> Tag<'a> {
     }
 
     fn guard_sum(&self, run: &[usize], guards: &mut Guards) {
-        let plus: Vec<usize> =
-            run.iter().copied().filter(|index| self.word(*index) == "+").collect();
+        let plus: Vec<usize> = run.iter().copied().filter(|index| self.word(*index) == "+").collect();
         let (Some(first), Some(last), false) = (run.first(), run.last(), plus.is_empty()) else {
             return;
         };
-        let is_html = |pair: &[usize]| {
-            self.word(pair[0]) == "|" && matches!(self.word(pair[1]), "safe" | "e" | "escape")
-        };
+        let is_html =
+            |pair: &[usize]| self.word(pair[0]) == "|" && matches!(self.word(pair[1]), "safe" | "e" | "escape");
         let is_other = |index: &usize| matches!(self.word(*index), "-" | "~");
         if run.windows(2).any(is_html) && !run.iter().any(is_other) {
             guards.before[*first].push_str(&format!("{SUM}("));
@@ -277,9 +268,7 @@ impl<'a> Tag<'a> {
             return;
         };
         let is_text = self.word(*first).starts_with(['\'', '"']);
-        if let (true, Some(&percent)) =
-            (is_text, run.get(1).filter(|index| self.word(**index) == "%"))
-        {
+        if let (true, Some(&percent)) = (is_text, run.get(1).filter(|index| self.word(**index) == "%")) {
             // What is behind it, up to what binds as strongly.
             let is_next = |index: &&usize| !matches!(self.word(**index), "*" | "/" | "//" | "%");
             if let Some(operand) = run[2..].iter().take_while(is_next).last() {
@@ -299,19 +288,15 @@ impl<'a> Tag<'a> {
         for (place, index) in row.iter().enumerate().filter(|(_, index)| **index >= from) {
             let text = |place: usize| row.get(place).map_or("", |index| self.word(*index));
             let before = |back: usize| place.checked_sub(back).map_or("", text);
-            let is_word =
-                |text: &str| text.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
+            let is_word = |text: &str| text.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
             match text(place) {
                 open @ ("[" | "{" | "(") => {
-                    let is_keyword = matches!(
-                        before(1),
-                        "in" | "not" | "and" | "or" | "if" | "else" | "elif" | "is"
-                    ) && before(2) != ".";
-                    let follows_operand = (is_word(before(1)) && !is_keyword)
-                        || before(1).starts_with([')', ']', '}', '\'', '"']);
+                    let is_keyword = matches!(before(1), "in" | "not" | "and" | "or" | "if" | "else" | "elif" | "is")
+                        && before(2) != ".";
+                    let follows_operand =
+                        (is_word(before(1)) && !is_keyword) || before(1).starts_with([')', ']', '}', '\'', '"']);
                     let is_tuple = || {
-                        let within =
-                            |token: &&Token<'_>| token.around == Some(*index) && token.text == ",";
+                        let within = |token: &&Token<'_>| token.around == Some(*index) && token.text == ",";
                         self.tokens.iter().find(within).is_some()
                     };
                     if !follows_operand && (open != "(" || is_tuple()) {
@@ -329,8 +314,8 @@ impl<'a> Tag<'a> {
                         last += 2;
                     }
                     let filter = match text(place + 1) {
-                        "batch" | "items" | "map" | "reject" | "rejectattr" | "reverse"
-                        | "select" | "selectattr" | "slice" | "unique" => GENERATED,
+                        "batch" | "items" | "map" | "reject" | "rejectattr" | "reverse" | "select" | "selectattr"
+                        | "slice" | "unique" => GENERATED,
                         _ => KEPT,
                     };
                     if let Some(index) = row.get(last) {
@@ -352,11 +337,7 @@ struct Guards {
 
 impl Guards {
     fn new(tokens: usize) -> Self {
-        Self {
-            before: vec![String::new(); tokens],
-            instead: vec![None; tokens],
-            after: vec![String::new(); tokens],
-        }
+        Self { before: vec![String::new(); tokens], instead: vec![None; tokens], after: vec![String::new(); tokens] }
     }
 
     /// From one token to another.
@@ -371,9 +352,7 @@ impl Guards {
 /// Whether what is behind a number could be a part of it: minijinja takes `1.in` apart in one way and
 /// `1. in` in another.
 fn runs_on(after: Option<u8>, before: Option<u8>) -> bool {
-    after.is_some_and(|it| {
-        it.is_ascii_alphanumeric() || it == b'_' || (it == b'.' && before != Some(b'.'))
-    })
+    after.is_some_and(|it| it.is_ascii_alphanumeric() || it == b'_' || (it == b'.' && before != Some(b'.')))
 }
 
 fn regex(pattern: &str) -> Regex {
@@ -383,8 +362,7 @@ fn regex(pattern: &str) -> Regex {
 
 static OPEN: LazyLock<Regex> = LazyLock::new(|| regex(r"\{[{%#][-+]?"));
 static RAW: LazyLock<Regex> = LazyLock::new(|| regex(r"^[ \t\n\r\x0C]*raw[ \t\n\r\x0C]*[-+]?%\}"));
-static END_RAW: LazyLock<Regex> =
-    LazyLock::new(|| regex(r"\{%[-+]?[ \t\n\r\x0C]*endraw[ \t\n\r\x0C]*[-+]?%\}"));
+static END_RAW: LazyLock<Regex> = LazyLock::new(|| regex(r"\{%[-+]?[ \t\n\r\x0C]*endraw[ \t\n\r\x0C]*[-+]?%\}"));
 /// A name, a text, a number, an operator; one character of anything else.
 static TOKEN: LazyLock<Regex> = LazyLock::new(|| {
     regex(concat!(

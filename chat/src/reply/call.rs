@@ -102,9 +102,7 @@ impl Body {
     ) -> Result<Vec<ToolCall>, CallError> {
         let can_be_whole = match self {
             Self::Named(_) => text.contains('{'),
-            Self::Tags(Tags { call: [open, _, end], .. }) => {
-                !open.is_empty() && text.trim_end().ends_with(end)
-            }
+            Self::Tags(Tags { call: [open, _, end], .. }) => !open.is_empty() && text.trim_end().ends_with(end),
             _ => true,
         };
         match self.parse(text, tool, tools) {
@@ -114,12 +112,7 @@ impl Body {
         }
     }
 
-    fn parse(
-        &self,
-        text: &str,
-        tool: Option<&str>,
-        tools: &[Tool],
-    ) -> Result<Vec<ToolCall>, CallError> {
+    fn parse(&self, text: &str, tool: Option<&str>, tools: &[Tool]) -> Result<Vec<ToolCall>, CallError> {
         match self {
             Self::Json | Self::BareJson => json::calls(text),
             Self::JsonByName => json::calls_by_name(text),
@@ -128,9 +121,7 @@ impl Body {
             Self::Tags(tags) => tags::calls(text, tags, tools),
             Self::NestedTags => tags::nested_calls(text, tools),
             // LFM2 can be told to write JSON there.
-            Self::Python if text.trim_start_matches(['[', ' ']).trim_start().starts_with('{') => {
-                json::calls(text)
-            }
+            Self::Python if text.trim_start_matches(['[', ' ']).trim_start().starts_with('{') => json::calls(text),
             Self::Python => literal::python(text),
             Self::Gemma => literal::gemma(text).map(|call| vec![call]),
             Self::Code => program(text),
@@ -158,11 +149,7 @@ impl Head {
     fn call(self, text: &str) -> Result<ToolCall, CallError> {
         let (head, json) = text.split_at(text.find('{').unwrap_or(text.len()));
         let (id, name) = self.id_and_name(head.trim());
-        Ok(ToolCall {
-            id: id.map(str::to_owned),
-            name: arguments::tool_name(name)?,
-            arguments: json::arguments(json)?,
-        })
+        Ok(ToolCall { id: id.map(str::to_owned), name: arguments::tool_name(name)?, arguments: json::arguments(json)? })
     }
 
     fn id_and_name(self, head: &str) -> (Option<&str>, &str) {

@@ -25,8 +25,7 @@ pub(super) enum Message {
 }
 
 /// The call that a message is: it ends with the message.
-pub(super) const CALL: CallSyntax =
-    CallSyntax { open: "", end: End::Mark(&[]), bodies: &[Body::Arguments] };
+pub(super) const CALL: CallSyntax = CallSyntax { open: "", end: End::Mark(&[]), bodies: &[Body::Arguments] };
 
 /// No header is longer, in bytes: from there on, text is what the model says.
 pub(super) const LONGEST_HEADER: usize = 256;

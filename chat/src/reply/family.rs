@@ -24,15 +24,8 @@ pub(super) struct Family {
 }
 
 /// No calls.
-pub(super) const NONE: Family = Family {
-    name: "",
-    templates: &[],
-    calls: &[],
-    silent: &[],
-    ends_reasoning: false,
-    bare: None,
-    channels: None,
-};
+pub(super) const NONE: Family =
+    Family { name: "", templates: &[], calls: &[], silent: &[], ends_reasoning: false, bare: None, channels: None };
 
 impl ToolCallFormat {
     /// All of them.

@@ -94,10 +94,7 @@ impl ReasoningMarks {
     /// Marks of other names. Whitespace around them is none of theirs, and left away. A model that always begins with
     /// its reasoning, and writes the closing mark alone, has an empty opening one.
     pub fn new(open: &str, close: &str) -> Self {
-        Self {
-            open: Cow::Owned(open.trim().to_owned()),
-            close: Cow::Owned(close.trim().to_owned()),
-        }
+        Self { open: Cow::Owned(open.trim().to_owned()), close: Cow::Owned(close.trim().to_owned()) }
     }
 
     const fn of(open: &'static str, close: &'static str) -> Self {
@@ -126,7 +123,7 @@ impl ReasoningMarks {
 const TEMPLATES: &[(&str, &str, &str)] = &[
     ("<|END_THINKING|>", "<|START_THINKING|>", "<|END_THINKING|>"), // Command R7B, Command A
     ("[/THINK]", "[THINK]", "[/THINK]"),                            // Magistral, Ministral
-    ("<channel|>", "<|channel>thought", "<channel|>"), // Gemma 4: a channel of this name
+    ("<channel|>", "<|channel>thought", "<channel|>"),              // Gemma 4: a channel of this name
     ("<seed:think>", "<seed:think>", "</seed:think>"), // Seed-OSS: its template puts the marks together from variables
     ("</mm:think>", "<mm:think>", "</mm:think>"),      // MiniMax M3
     ("':opensource'", "<think:opensource>", "</think:opensource>"), // Hunyuan 3
@@ -141,7 +138,5 @@ const TEMPLATES: &[(&str, &str, &str)] = &[
 ];
 
 /// What stands in a template, and the marks around the answer itself that its model writes behind its reasoning.
-const FRAMES: &[(&str, &[&str])] = &[
-    ("<response></response>", &["<response>", "</response>"]),
-    ("[BEGIN FINAL RESPONSE]", &["[END FINAL RESPONSE]"]),
-];
+const FRAMES: &[(&str, &[&str])] =
+    &[("<response></response>", &["<response>", "</response>"]), ("[BEGIN FINAL RESPONSE]", &["[END FINAL RESPONSE]"])];

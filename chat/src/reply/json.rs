@@ -19,9 +19,7 @@ pub(super) fn calls(text: &str) -> Result<Vec<ToolCall>, CallError> {
 /// The same of calls that are `{"f": {..}}`.
 pub(super) fn calls_by_name(text: &str) -> Result<Vec<ToolCall>, CallError> {
     calls_as(text, |object| match object.iter().next() {
-        Some((name, arguments)) if object.len() == 1 => {
-            Ok(ToolCall::of(name, arguments::object(arguments.clone())?))
-        }
+        Some((name, arguments)) if object.len() == 1 => Ok(ToolCall::of(name, arguments::object(arguments.clone())?)),
         _ => call(object),
     })
 }
@@ -76,11 +74,9 @@ fn call(mut object: Map<String, Value>) -> Result<ToolCall, CallError> {
         _ => None,
     });
     match take(NAME) {
-        Some(Value::String(name)) if !name.is_empty() => Ok(ToolCall {
-            id,
-            name,
-            arguments: arguments::object(take(ARGUMENTS).unwrap_or_default())?,
-        }),
+        Some(Value::String(name)) if !name.is_empty() => {
+            Ok(ToolCall { id, name, arguments: arguments::object(take(ARGUMENTS).unwrap_or_default())? })
+        }
         // `{"type": "function", "function": {"name": .., ..}}`
         Some(Value::Object(function)) => {
             let inner = call(function)?;

@@ -58,13 +58,7 @@ pub(super) fn gemma(text: &str) -> Result<ToolCall, CallError> {
 
 impl Reader<'_> {
     /// Keys and values up to `end`.
-    fn object(
-        &mut self,
-        between: &str,
-        end: &str,
-        quotes: Quotes,
-        depth: u8,
-    ) -> Result<Value, CallError> {
+    fn object(&mut self, between: &str, end: &str, quotes: Quotes, depth: u8) -> Result<Value, CallError> {
         let mut object = Map::new();
         while !self.next_is(end) {
             let key = match self.string(quotes)? {

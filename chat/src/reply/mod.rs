@@ -60,11 +60,7 @@ pub struct Reply {
 impl Reply {
     /// The answer as a message of the conversation: what a template needs to write it into the next prompt.
     pub fn into_message(self) -> Message {
-        Message {
-            reasoning_content: self.reasoning,
-            tool_calls: self.tool_calls,
-            ..Message::assistant(self.content)
-        }
+        Message { reasoning_content: self.reasoning, tool_calls: self.tool_calls, ..Message::assistant(self.content) }
     }
 }
 

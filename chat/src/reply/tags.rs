@@ -50,12 +50,8 @@ pub(super) const QWEN3_CODER_BARE: Tags = Tags { call: ["", ">", "</function>"],
 
 pub(super) const SEED_OSS: Tags = Tags { lines: false, ..QWEN3_CODER };
 
-pub(super) const GLM: Tags = Tags {
-    call: ["", "", ""],
-    key: ["<arg_key>", "</arg_key>"],
-    value: ["<arg_value>", "</arg_value>"],
-    lines: false,
-};
+pub(super) const GLM: Tags =
+    Tags { call: ["", "", ""], key: ["<arg_key>", "</arg_key>"], value: ["<arg_value>", "</arg_value>"], lines: false };
 
 pub(super) const HUNYUAN: Tags = Tags {
     call: ["", "<tool_sep:opensource>", ""],

@@ -1,8 +1,6 @@
 //! What a model's answer means: its reasoning, its content and the tools that it calls.
 
-use autoplace_chat::{
-    CallError, ReasoningMarks, Reply, ReplyFormat, ReplyParser, ReplyPart, ToolCallFormat,
-};
+use autoplace_chat::{CallError, ReasoningMarks, Reply, ReplyFormat, ReplyParser, ReplyPart, ToolCallFormat};
 use serde_json::json;
 
 use crate::chat_reply_support::{SAMPLES, arguments, tools};
@@ -79,8 +77,7 @@ fn an_answer_in_the_manner_of_its_template_means_what_was_written() {
 
 #[test]
 fn a_template_without_marks_is_plain() {
-    let template =
-        "{% for m in messages %}<start_of_turn>{{ m.role }}\n{{ m.content }}{% endfor %}";
+    let template = "{% for m in messages %}<start_of_turn>{{ m.role }}\n{{ m.content }}{% endfor %}";
     assert_eq!(ReplyFormat::of_template(template), ReplyFormat::plain());
 }
 
@@ -100,14 +97,9 @@ fn parts_come_as_soon_as_they_are_certain() {
     assert_eq!(parts(&mut parser, &["<thi"]), []);
     assert_eq!(parts(&mut parser, &["nk>\n", "Well"]), [reasoning("Well")]);
     assert_eq!(parts(&mut parser, &[" ", "then"]), [reasoning(" then")]);
-    assert_eq!(
-        parts(&mut parser, &["\n</", "think>\n\nA <", "b> "]),
-        [content("A"), content(" <b>")]
-    );
+    assert_eq!(parts(&mut parser, &["\n</", "think>\n\nA <", "b> "]), [content("A"), content(" <b>")]);
     assert_eq!(parts(&mut parser, &["\n<tool_call>{\"name\": \"f\"}"]), []);
-    assert!(
-        matches!(&parts(&mut parser, &["</tool_call>"])[..], [ReplyPart::ToolCall(call)] if call.name == "f")
-    );
+    assert!(matches!(&parts(&mut parser, &["</tool_call>"])[..], [ReplyPart::ToolCall(call)] if call.name == "f"));
 }
 
 #[test]
@@ -257,8 +249,7 @@ fn json_is_a_call_only_if_it_names_a_tool_and_is_the_whole_answer() {
 
 #[test]
 fn llamas_own_tools_and_programs_follow_a_mark() {
-    let search =
-        read(&llama(), "", "<|python_tag|>brave_search.call(query=\"rain in \\\"Bonn\\\"\")");
+    let search = read(&llama(), "", "<|python_tag|>brave_search.call(query=\"rain in \\\"Bonn\\\"\")");
     assert_eq!(search.tool_calls[0].name, "brave_search");
     assert_eq!(search.tool_calls[0].arguments, json!({"query": "rain in \"Bonn\""}));
     let program = read(&llama(), "", "<|python_tag|>import math\nprint(math.pi)");
@@ -278,8 +269,7 @@ fn a_channel_can_run_a_program() {
 #[test]
 fn a_calls_token_ends_reasoning_where_no_model_writes_it_otherwise() {
     let kimi = thinking().with_tool_calls(ToolCallFormat::KimiK2);
-    let text =
-        "<think>Hm.<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{}<|tool_call_end|>";
+    let text = "<think>Hm.<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{}<|tool_call_end|>";
     let reply = read(&kimi, "", text);
     assert_eq!(reply.reasoning.as_deref(), Some("Hm."));
     assert_eq!(reply.tool_calls[0].name, "f");

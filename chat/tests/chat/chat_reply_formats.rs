@@ -12,11 +12,7 @@ fn read(format: ToolCallFormat, text: &str, parameters: Value) -> Reply {
 }
 
 /// The calls that the text is, or why there is none.
-fn calls(
-    format: ToolCallFormat,
-    text: &str,
-    parameters: Value,
-) -> Result<Vec<ToolCall>, CallError> {
+fn calls(format: ToolCallFormat, text: &str, parameters: Value) -> Result<Vec<ToolCall>, CallError> {
     let mut reply = read(format, text, parameters);
     match reply.malformed.pop() {
         Some(call) => Err(call.reason),
@@ -38,11 +34,7 @@ fn arguments_are_read_as_each_format_writes_them() {
             "<tool_call>\n<function=f>\n<parameter=a>\n one\ntwo \n</parameter>\n</function>\n</tool_call>",
             json!({"a": " one\ntwo "}),
         ),
-        (
-            Glm,
-            "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>one\n</arg_value>\n</tool_call>",
-            json!({"a": "one\n"}),
-        ),
+        (Glm, "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>one\n</arg_value>\n</tool_call>", json!({"a": "one\n"})),
         // The schema or an attribute says what is no string.
         (
             Glm,
@@ -71,16 +63,8 @@ fn arguments_are_read_as_each_format_writes_them() {
             r#"<|tool_call_start|>[f(a='it\'s', b="x, y", c=True, d=None, e=-1.5, g=[1, 'z'], h={"k": (2,)})]<|tool_call_end|>"#,
             json!({"a": "it's", "b": "x, y", "c": true, "d": null, "e": -1.5, "g": [1, "z"], "h": {"k": [2]}}),
         ),
-        (
-            Lfm2,
-            "<|tool_call_start|>f(a='it's here', b='x')<|tool_call_end|>",
-            json!({"a": "it's here", "b": "x"}),
-        ),
-        (
-            Lfm2,
-            "<|tool_call_start|>[{\"name\": \"f\", \"arguments\": {\"a\": 1}}]<|tool_call_end|>",
-            json!({"a": 1}),
-        ),
+        (Lfm2, "<|tool_call_start|>f(a='it's here', b='x')<|tool_call_end|>", json!({"a": "it's here", "b": "x"})),
+        (Lfm2, "<|tool_call_start|>[{\"name\": \"f\", \"arguments\": {\"a\": 1}}]<|tool_call_end|>", json!({"a": 1})),
         // Gemma's strings are between tokens.
         (
             Gemma4,
@@ -117,8 +101,7 @@ fn bare_text_is_read_as_the_schema_wants_it() {
         (json!({"type": "integer"}), "about 12", json!("about 12")),
         (json!(null), "12", json!("12")),
     ] {
-        let call =
-            format!("<tool_call>f<arg_key>a</arg_key><arg_value>{text}</arg_value></tool_call>");
+        let call = format!("<tool_call>f<arg_key>a</arg_key><arg_value>{text}</arg_value></tool_call>");
         let parameters = json!({"properties": {"a": schema}});
         let read = calls(ToolCallFormat::Glm, &call, parameters).unwrap();
         assert_eq!(read[0].arguments, json!({"a": value}), "{text}: {schema}");
@@ -159,10 +142,8 @@ fn a_call_in_json_goes_by_several_names() {
 #[test]
 fn what_is_no_call_says_why() {
     use ToolCallFormat::*;
-    let unexpected = |expected: &str, found: &str| CallError::Unexpected {
-        expected: expected.to_owned(),
-        found: found.to_owned(),
-    };
+    let unexpected =
+        |expected: &str, found: &str| CallError::Unexpected { expected: expected.to_owned(), found: found.to_owned() };
     let nested = |text: &str| {
         let text = format!("~<tool_call>{text}~</tool_call>");
         text.replace('~', "]<]minimax[>[")
@@ -184,11 +165,7 @@ fn what_is_no_call_says_why() {
             json("<function=f> and <parameter=a>1</parameter></function>"),
             unexpected("</function>", "and <parameter=a>1</para"),
         ),
-        (
-            Qwen3Coder,
-            json("<function=f><parameter=a>1</function>"),
-            unexpected("</parameter>", "1</function>"),
-        ),
+        (Qwen3Coder, json("<function=f><parameter=a>1</function>"), unexpected("</parameter>", "1</function>")),
         (
             MiniMaxM3,
             nested("~<invoke name=\"f\">~<a>1~</b>~</invoke>"),
@@ -247,9 +224,7 @@ fn a_header_says_what_its_message_is() {
             tool => assert_eq!(reply.tool_calls[0].name, tool, "{header}"),
         }
     }
-    for (format, text) in
-        [(Harmony, "Once upon a time<|message|>"), (FunctionaryV32, ">>> print(1)\n")]
-    {
+    for (format, text) in [(Harmony, "Once upon a time<|message|>"), (FunctionaryV32, ">>> print(1)\n")] {
         assert_eq!(read(format, text, json!({})).content, text);
     }
 }

@@ -2,9 +2,7 @@
 //! nothing of it is lost.
 
 use autoplace_chat::{ReasoningMarks, Reply, ReplyFormat, ReplyParser, ReplyPart, ToolCallFormat};
-use proptest::prelude::{
-    Just, ProptestConfig, Strategy, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest,
-};
+use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest};
 
 use crate::chat_reply_support::{SAMPLES, tools};
 
@@ -54,8 +52,8 @@ fn cut<'a>(text: &'a str, sizes: &[usize]) -> Vec<&'a str> {
 /// What marks are made of, and what stands between them.
 fn fragments() -> Vec<String> {
     let short = [
-        " ", "\n", "\n\n", "a", "é", "word ", "<", ">", "[", "]", "{", "}", "\"", "\\", "'", ":",
-        ",", "(", ")", "=", "{}", "note", "all\n", ">>>", "```", "<think>", "</think>",
+        " ", "\n", "\n\n", "a", "é", "word ", "<", ">", "[", "]", "{", "}", "\"", "\\", "'", ":", ",", "(", ")", "=",
+        "{}", "note", "all\n", ">>>", "```", "<think>", "</think>",
     ];
     let long = [
         "{\"name\": \"note\", \"arguments\": {\"text\": \"x\"}}",
@@ -148,9 +146,7 @@ const MOST_HELD_BACK: usize = 300;
 fn text_that_is_no_call_is_given_out_as_it_comes() {
     for sample in SAMPLES {
         let format = ReplyFormat::of_template(sample.template);
-        for unit in
-            ["word ", "é", "<", "<b>", "[", ">>> x\n", "\"{", "a</think>", "] ", "<tool_call> "]
-        {
+        for unit in ["word ", "é", "<", "<b>", "[", ">>> x\n", "\"{", "a</think>", "] ", "<tool_call> "] {
             let mut parser = ReplyParser::new(&format);
             let mut pushed = 0;
             let mut given = 0;

@@ -1,8 +1,7 @@
 //! What an application meets of chat templates: where they come from, what they refuse, what of a prompt users wrote.
 
 use autoplace_chat::{
-    ChatTemplate, Conversation, Error, FAMILIES, Limit, LocalTime, Message, Part, Role, Tool,
-    ToolCall,
+    ChatTemplate, Conversation, Error, FAMILIES, Limit, LocalTime, Message, Part, Role, Tool, ToolCall,
 };
 use autoplace_planner::gguf::Builder;
 use proptest::prelude::*;
@@ -32,8 +31,7 @@ fn header() -> Builder {
         .u32("tokenizer.ggml.eos_token_id", 3)
 }
 
-const CONTENTS: &str =
-    "{{ bos_token }}{% for m in messages %}{{ m.content }}{{ eos_token }}{% endfor %}";
+const CONTENTS: &str = "{{ bos_token }}{% for m in messages %}{{ m.content }}{{ eos_token }}{% endfor %}";
 
 #[test]
 fn a_model_s_own_template_sees_its_special_tokens_by_name() {
@@ -99,12 +97,8 @@ fn tools_that_a_template_does_not_show_are_an_error() {
 
 #[test]
 fn every_family_renders_a_conversation_and_an_unknown_one_is_an_error() {
-    let turns = [
-        Message::system("Be brief."),
-        Message::user("Hello!"),
-        Message::assistant("Hi."),
-        Message::user("Bye."),
-    ];
+    let turns =
+        [Message::system("Be brief."), Message::user("Hello!"), Message::assistant("Hi."), Message::user("Bye.")];
     for family in FAMILIES {
         let template = ChatTemplate::family(family).unwrap();
         let text = prompt(&template, &Conversation::new(&turns));
@@ -142,11 +136,7 @@ fn a_hostile_template_is_stopped() {
 
 #[test]
 fn messages_tools_and_calls_have_the_shape_that_templates_know() {
-    let call = ToolCall {
-        id: Some("c1".to_owned()),
-        name: "f".to_owned(),
-        arguments: json!({"b": 1, "a": 2}),
-    };
+    let call = ToolCall { id: Some("c1".to_owned()), name: "f".to_owned(), arguments: json!({"b": 1, "a": 2}) };
     let mut calling = Message::assistant("");
     calling.tool_calls = vec![call.clone()];
     let result = Message::tool(&call, "done");
@@ -164,8 +154,7 @@ fn messages_tools_and_calls_have_the_shape_that_templates_know() {
 
 #[test]
 fn a_template_that_only_walks_over_parts_gets_parts_of_typed_messages() {
-    let source =
-        "{% for m in messages %}{% for part in m.content %}{{ part.text }}{% endfor %}{% endfor %}";
+    let source = "{% for m in messages %}{% for part in m.content %}{{ part.text }}{% endfor %}{% endfor %}";
     assert_eq!(prompt(&template(source), &user("hello")), "hello");
 }
 
@@ -182,10 +171,7 @@ fn the_last_message_can_be_continued() {
     let template = ChatTemplate::family("chatml").unwrap();
     let turns = [Message::user("Count."), Message::assistant("One, ")];
     let conversation = Conversation::new(&turns).continue_final_message();
-    assert_eq!(
-        prompt(&template, &conversation),
-        "<|im_start|>user\nCount.<|im_end|>\n<|im_start|>assistant\nOne, "
-    );
+    assert_eq!(prompt(&template, &conversation), "<|im_start|>user\nCount.<|im_end|>\n<|im_start|>assistant\nOne, ");
     let silent = self::template("nothing of it").render(&conversation);
     assert!(matches!(silent, Err(Error::Continue { .. })));
 }
@@ -212,8 +198,7 @@ fn only_control_tokens_of_the_vocabulary_are_held_back() {
     let header = header().str("tokenizer.chat_template", CONTENTS).header().unwrap();
     let template = ChatTemplate::from_header(&header).unwrap();
     let rendered = template.render(&user("<think>x<end>")).unwrap();
-    let texts: Vec<Part<'_>> =
-        rendered.parts().filter(|part| matches!(part, Part::Text(_))).collect();
+    let texts: Vec<Part<'_>> = rendered.parts().filter(|part| matches!(part, Part::Text(_))).collect();
     assert_eq!(texts, [Part::Text("<end>")]);
 }
 
@@ -238,8 +223,7 @@ fn texts_do_not_make_a_control_token_together_or_with_what_follows() {
     let source = "{% for part in messages[0].content %}{{ part.text }}{% endfor %}|> <|im_end|>";
     let template = template(source).with_control_tokens(["<|im_end|>", "<|"]);
     let part = |text: &str| json!({"type": "text", "text": text});
-    let message =
-        json!({"role": "user", "content": [part("a<|im_"), part("end|>b <"), part("|im_end")]});
+    let message = json!({"role": "user", "content": [part("a<|im_"), part("end|>b <"), part("|im_end")]});
     let rendered = template.render(&Conversation::from_json(vec![message])).unwrap();
     assert_eq!(rendered.as_str(), "a<|im_end|>b <|im_end|> <|im_end|>");
     let parts: Vec<Part<'_>> = rendered.parts().collect();

@@ -32,11 +32,7 @@ fn shown(source: &str) -> String {
 fn unstopped(sources: &[String], limits: Limits) -> Vec<String> {
     let outcomes = sources.iter().map(|source| (source, run(source, limits)));
     let unstopped = outcomes.filter(|(_, outcome)| !matches!(outcome, Err(Error::Limit { .. })));
-    unstopped
-        .map(|(source, outcome)| {
-            format!("{}: {:?}", shown(source), outcome.map(|text| shown(&text)))
-        })
-        .collect()
+    unstopped.map(|(source, outcome)| format!("{}: {:?}", shown(source), outcome.map(|text| shown(&text)))).collect()
 }
 
 /// In a namespace `ns`, `s` becomes this 64 times.
@@ -63,10 +59,7 @@ fn endless(bytes: usize) -> Vec<String> {
         looped(&looped(&"x".repeat(60))),
         looped(&format!("{{% set s %}}{}{{% endset %}}", looped("x"))),
         format!("{{% set s %}}{}{{% endset %}}", looped(&looped("0123456789"))),
-        format!(
-            "{{% macro m() %}}{}{{% endmacro %}}{{{{ m() }}}}",
-            looped(&looped(&"x".repeat(60)))
-        ),
+        format!("{{% macro m() %}}{}{{% endmacro %}}{{{{ m() }}}}", looped(&looped(&"x".repeat(60)))),
     ];
     for (begin, then) in [
         ("'x'", "ns.s ~ ns.s"),
@@ -168,15 +161,8 @@ fn the_default_limits_stop_it_too() {
 
 #[test]
 fn what_a_filter_makes_of_one_item_is_counted_before_the_next() {
-    for filter in [
-        "'batch', 9000, 1",
-        "'center', 9000",
-        "'format', 1",
-        "'indent', 9000, true",
-        "'slice', 9000",
-    ] {
-        let source =
-            format!("{{% set l = ['%9000d'] * 2000 %}}{{% set made = l | map({filter}) | list %}}");
+    for filter in ["'batch', 9000, 1", "'center', 9000", "'format', 1", "'indent', 9000, true", "'slice', 9000"] {
+        let source = format!("{{% set l = ['%9000d'] * 2000 %}}{{% set made = l | map({filter}) | list %}}");
         let limit = stopped(&source, small());
         assert!(matches!(limit, Limit::Steps(_)), "{filter}: {limit}");
     }

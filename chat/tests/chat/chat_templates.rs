@@ -23,9 +23,8 @@ fn list(value: &Value) -> Option<Vec<Value>> {
 fn conversation(history: &Value, tools: &Value) -> Conversation {
     let messages = list(&history["messages"]).unwrap();
     let add = history["add_generation_prompt"].as_bool().unwrap_or(false);
-    let mut conversation = Conversation::from_json(messages)
-        .add_generation_prompt(add)
-        .at(LocalTime::new(2025, 7, 4, 16, 5, 9).unwrap());
+    let mut conversation =
+        Conversation::from_json(messages).add_generation_prompt(add).at(LocalTime::new(2025, 7, 4, 16, 5, 9).unwrap());
     let tools = match &history["tools"] {
         Value::String(set) => list(&tools[set.as_str()]),
         given => list(given),
@@ -39,8 +38,7 @@ fn conversation(history: &Value, tools: &Value) -> Conversation {
     if history["continue_final_message"] == true {
         conversation = conversation.continue_final_message();
     }
-    let variables: Map<String, Value> =
-        history["variables"].as_object().cloned().unwrap_or_default();
+    let variables: Map<String, Value> = history["variables"].as_object().cloned().unwrap_or_default();
     for (name, value) in variables {
         conversation = conversation.variable(name, value);
     }
@@ -49,16 +47,14 @@ fn conversation(history: &Value, tools: &Value) -> Conversation {
 
 /// Renders every template of a set with every history and compares.
 fn compare(set: &str) {
-    let (histories, tools, expected) =
-        (read("histories.json"), read("tools.json"), read(&format!("{set}.json")));
-    let special = [("bos_token", "<s>"), ("eos_token", "</s>")]
-        .map(|(name, token)| (name.to_owned(), token.to_owned()));
+    let (histories, tools, expected) = (read("histories.json"), read("tools.json"), read(&format!("{set}.json")));
+    let special =
+        [("bos_token", "<s>"), ("eos_token", "</s>")].map(|(name, token)| (name.to_owned(), token.to_owned()));
     let mut compared = 0;
     for (name, by_history) in expected.as_object().unwrap() {
         let source = fs::read_to_string(root().join(set).join(format!("{name}.jinja"))).unwrap();
-        let template = ChatTemplate::new(&source, special.clone().into())
-            .unwrap()
-            .with_control_tokens(Vec::<String>::new());
+        let template =
+            ChatTemplate::new(&source, special.clone().into()).unwrap().with_control_tokens(Vec::<String>::new());
         for history in histories.as_array().unwrap() {
             let what = history["name"].as_str().unwrap();
             let mut rendered = template.render(&conversation(history, &tools));

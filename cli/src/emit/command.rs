@@ -34,10 +34,8 @@ impl Command {
     /// The comments, and the command in one line, quoted for a POSIX shell.
     pub(super) fn finish(self, plan: &Plan) -> Result<String, EmitError> {
         let words = self.words.iter().map(String::as_str);
-        let line = shlex::try_join(words).map_err(|_| EmitError::Inexpressible {
-            tool: self.tool,
-            what: "a word with a NUL".to_owned(),
-        })?;
+        let line = shlex::try_join(words)
+            .map_err(|_| EmitError::Inexpressible { tool: self.tool, what: "a word with a NUL".to_owned() })?;
         let comments = comment("#", plan, &self.notes);
         Ok(format!("{comments}{line}\n"))
     }

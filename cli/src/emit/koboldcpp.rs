@@ -35,40 +35,28 @@ pub(super) fn emit(plan: &Plan) -> Result<String, EmitError> {
         command.flag("--overridetensors", overrides);
     }
     if !CONTEXT.contains(&context.n_ctx) {
-        return Err(cannot(format!(
-            "a context of {} tokens: it takes 256 to 262144",
-            context.n_ctx
-        )));
+        return Err(cannot(format!("a context of {} tokens: it takes 256 to 262144", context.n_ctx)));
     }
     command.flag("--contextsize", context.n_ctx);
     let batch = BATCHES.into_iter().rev().find(|&size| size <= n_ubatch(plan));
-    let batch = batch.ok_or_else(|| {
-        cannot(format!("a batch of {} tokens: 16 are its fewest", n_ubatch(plan)))
-    })?;
+    let batch = batch.ok_or_else(|| cannot(format!("a batch of {} tokens: 16 are its fewest", n_ubatch(plan))))?;
     command.flag("--batchsize", batch);
     if batch != n_ubatch(plan) {
-        command.note(format!(
-            "KoboldCpp takes batches of powers of two: {batch} and not {} tokens",
-            n_ubatch(plan)
-        ));
+        command.note(format!("KoboldCpp takes batches of powers of two: {batch} and not {} tokens", n_ubatch(plan)));
     }
     match (context.type_k, context.type_v) {
         (KvType::F16, KvType::F16) => {}
         (KvType::Q8_0, KvType::Q8_0) => command.flag("--quantkv", 1),
         (KvType::Q4_0, KvType::Q4_0) => command.flag("--quantkv", 2),
         (keys, values) => {
-            return Err(cannot(format!(
-                "keys of {keys} and values of {values}: it takes f16, q8_0 or q4_0 for both"
-            )));
+            return Err(cannot(format!("keys of {keys} and values of {values}: it takes f16, q8_0 or q4_0 for both")));
         }
     }
     match context.flash_attn {
         FlashAttention::On => command.switch("--flashattention"),
         FlashAttention::Auto => {
             command.switch("--flashattention");
-            command.note(
-                "KoboldCpp has no `auto` for flash attention: leave it out where a device cannot",
-            );
+            command.note("KoboldCpp has no `auto` for flash attention: leave it out where a device cannot");
         }
         FlashAttention::Off => {}
     }
@@ -115,7 +103,8 @@ fn gpus(plan: &Plan, command: &mut Command) -> Result<(), EmitError> {
         .collect();
     let ids = ids.unwrap_or_default();
     if ids.is_empty() {
-        command.note("the plan's GPUs are not here: where there are others too, say which with --usecuda or --usevulkan");
+        command
+            .note("the plan's GPUs are not here: where there are others too, say which with --usecuda or --usevulkan");
     }
     match family {
         Family::Cuda => {

@@ -156,15 +156,7 @@ mod tests {
         ] {
             has(&words, part);
         }
-        for absent in [
-            "-ts",
-            "-ot",
-            "--no-kv-offload",
-            "--no-repack",
-            "--load-mode",
-            "--kv-unified",
-            "--swa-full",
-        ] {
+        for absent in ["-ts", "-ot", "--no-kv-offload", "--no-repack", "--load-mode", "--kv-unified", "--swa-full"] {
             assert!(!words.contains(&absent.to_owned()), "{absent}");
         }
     }
@@ -238,9 +230,7 @@ mod tests {
 
     #[test]
     fn a_shell_reads_any_path_back() {
-        for path in
-            ["/a b/it's.gguf", "$(rm -rf ~).gguf", "a\"b`c\\d!.gguf", "two\nlines", "-x", ""]
-        {
+        for path in ["/a b/it's.gguf", "$(rm -rf ~).gguf", "a\"b`c\\d!.gguf", "two\nlines", "-x", ""] {
             let mut plan = plan();
             plan.model.path = Some(PathBuf::from(path));
             let text = emit(&plan, Tool::LlamaCpp).unwrap();

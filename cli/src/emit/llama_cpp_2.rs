@@ -14,17 +14,14 @@ pub(super) fn emit(plan: &Plan) -> Result<String, EmitError> {
     let cannot = |what: String| EmitError::Inexpressible { tool: TOOL, what };
     let path = model_path(plan, TOOL)?;
     if plan.gpus().count() > 1 {
-        return Err(cannot(
-            "how several GPUs share the layers: it has no setter for tensor_split".to_owned(),
-        ));
+        return Err(cannot("how several GPUs share the layers: it has no setter for tensor_split".to_owned()));
     }
     if !context.repack {
-        return Err(cannot(
-            "not to rearrange weights for the CPU: it has no setter for use_extra_bufts".to_owned(),
-        ));
+        return Err(cannot("not to rearrange weights for the CPU: it has no setter for use_extra_bufts".to_owned()));
     }
     let mut notes = vec![
-        "with llama-cpp-2 0.1.160 and its llama-cpp-sys-2; examples/with-llama-cpp-2 of autoplace does it at run time".to_owned(),
+        "with llama-cpp-2 0.1.160 and its llama-cpp-sys-2; examples/with-llama-cpp-2 of autoplace does it at run time"
+            .to_owned(),
     ];
     if context.n_outputs_max != 0 {
         notes.push(
@@ -73,19 +70,11 @@ pub(super) fn emit(plan: &Plan) -> Result<String, EmitError> {
         if !rule.pattern.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ') {
             return Err(refused("it takes printable ASCII only"));
         }
-        line(
-            &mut code,
-            format_args!("    params.as_mut().add_cpu_buft_override(c{:?});", rule.pattern),
-        );
+        line(&mut code, format_args!("    params.as_mut().add_cpu_buft_override(c{:?});", rule.pattern));
     }
-    line(
-        &mut code,
-        format_args!("    Ok(LlamaModel::load_from_file(backend, {path:?}, &params)?)\n}}\n"),
-    );
+    line(&mut code, format_args!("    Ok(LlamaModel::load_from_file(backend, {path:?}, &params)?)\n}}\n"));
 
-    code.push_str(
-        "fn context_params() -> LlamaContextParams {\n    LlamaContextParams::default()\n",
-    );
+    code.push_str("fn context_params() -> LlamaContextParams {\n    LlamaContextParams::default()\n");
     for (setter, value) in [
         ("n_ctx", format!("NonZeroU32::new({})", context.n_ctx)),
         ("n_batch", context.n_batch.to_string()),

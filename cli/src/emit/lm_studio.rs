@@ -78,24 +78,15 @@ pub(super) fn emit(plan: &Plan) -> Result<String, EmitError> {
         ),
     ];
     if context.flash_attn == FlashAttention::Auto {
-        notes.push(
-            "LM Studio has no `auto` for flash attention: turn it off where a device cannot"
-                .to_owned(),
-        );
+        notes.push("LM Studio has no `auto` for flash attention: turn it off where a device cannot".to_owned());
     }
     for (differs, what) in [
         (context.n_seq_max > 1, "several sequences (a setting of its own in newer versions)"),
         (context.n_batch != n_ubatch(plan), "n_batch apart from n_ubatch"),
-        (
-            context.n_outputs_max != 0,
-            "to make room for the logits of few tokens only, which may take more",
-        ),
+        (context.n_outputs_max != 0, "to make room for the logits of few tokens only, which may take more"),
         (!context.op_offload, "to keep large batches off the GPU (op_offload)"),
         (!context.repack, "not to rearrange weights for the CPU (repack)"),
-        (
-            context.swa_full,
-            "to keep more than the sliding windows (swa_full), which takes less and goes back less far",
-        ),
+        (context.swa_full, "to keep more than the sliding windows (swa_full), which takes less and goes back less far"),
     ] {
         if differs {
             notes.push(format!("LM Studio cannot be told here: {what}"));

@@ -37,8 +37,7 @@ pub(crate) enum Tool {
 
 impl Tool {
     /// All of them.
-    pub(crate) const ALL: [Self; 5] =
-        [Self::LlamaCpp, Self::Ollama, Self::LmStudio, Self::KoboldCpp, Self::LlamaCpp2];
+    pub(crate) const ALL: [Self; 5] = [Self::LlamaCpp, Self::Ollama, Self::LmStudio, Self::KoboldCpp, Self::LlamaCpp2];
 
     /// Its name, as [`FromStr`] takes it.
     pub(crate) const fn name(self) -> &'static str {
@@ -67,9 +66,7 @@ impl fmt::Display for Tool {
 
 /// The text names no tool that a plan can be told to.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "`{text}` is no known tool: there are llama.cpp, ollama, lm-studio, koboldcpp and llama-cpp-2"
-)]
+#[error("`{text}` is no known tool: there are llama.cpp, ollama, lm-studio, koboldcpp and llama-cpp-2")]
 pub(crate) struct ToolError {
     text: String,
 }
@@ -79,8 +76,7 @@ impl FromStr for Tool {
 
     fn from_str(text: &str) -> Result<Self, ToolError> {
         let mut all = Self::ALL.into_iter();
-        all.find(|tool| tool.name().eq_ignore_ascii_case(text))
-            .ok_or_else(|| ToolError { text: text.to_owned() })
+        all.find(|tool| tool.name().eq_ignore_ascii_case(text)).ok_or_else(|| ToolError { text: text.to_owned() })
     }
 }
 

@@ -10,10 +10,7 @@ use std::path::Path;
 use autoplace::memory::{FlashAttention, KvType};
 use autoplace::plan::Plan;
 
-use super::{
-    EmitError, Tool, comment, devices, kv_type, mapped, model_path, n_ubatch, override_tensor,
-    tensor_split,
-};
+use super::{EmitError, Tool, comment, devices, kv_type, mapped, model_path, n_ubatch, override_tensor, tensor_split};
 
 const TOOL: Tool = Tool::Ollama;
 
@@ -24,10 +21,7 @@ pub(super) fn emit(plan: &Plan) -> Result<String, EmitError> {
     let here = if Path::new(path).is_relative() && !path.starts_with('.') { "./" } else { "" };
     let mut notes = Vec::new();
     if path.contains("-00001-of-") {
-        notes.push(
-            "Ollama takes a model of one file: join the parts with llama-gguf-split --merge"
-                .to_owned(),
-        );
+        notes.push("Ollama takes a model of one file: join the parts with llama-gguf-split --merge".to_owned());
     }
     if context.n_batch != n_ubatch(plan) {
         notes.push(format!(
@@ -36,20 +30,12 @@ pub(super) fn emit(plan: &Plan) -> Result<String, EmitError> {
         ));
     }
     if context.kv_unified && context.n_seq_max > 1 {
-        notes.push(
-            "Ollama gives every sequence its own share of the context, the plan one cache to all"
-                .to_owned(),
-        );
+        notes.push("Ollama gives every sequence its own share of the context, the plan one cache to all".to_owned());
     }
     if !context.op_offload {
-        notes.push(
-            "Ollama cannot be told to keep large batches off the GPU (op_offload)".to_owned(),
-        );
+        notes.push("Ollama cannot be told to keep large batches off the GPU (op_offload)".to_owned());
     }
-    notes.push(
-        "Ollama before May 2026 places layers by its own rules and may not follow the plan"
-            .to_owned(),
-    );
+    notes.push("Ollama before May 2026 places layers by its own rules and may not follow the plan".to_owned());
     let variables = variables(plan)?;
     if !variables.is_empty() {
         notes.push("no parameter says the rest of the plan; start `ollama serve` with these variables, which hold for all its models:".to_owned());
@@ -76,11 +62,7 @@ fn path(plan: &Plan) -> Result<&str, EmitError> {
     if plain && !path.is_empty() {
         return Ok(path);
     }
-    Err(EmitError::Path {
-        tool: TOOL,
-        path: format!("{path:?}"),
-        reason: "a line of a Modelfile cannot hold it",
-    })
+    Err(EmitError::Path { tool: TOOL, path: format!("{path:?}"), reason: "a line of a Modelfile cannot hold it" })
 }
 
 /// The variables of the server, quoted for a POSIX shell.
@@ -127,10 +109,7 @@ fn variables(plan: &Plan) -> Result<Vec<String>, EmitError> {
     }
     let quoted = |(variable, value): (&str, String)| match shlex::try_quote(&value) {
         Ok(value) => Ok(format!("{variable}={value}")),
-        Err(_) => Err(EmitError::Inexpressible {
-            tool: TOOL,
-            what: format!("a value of {variable} with a NUL"),
-        }),
+        Err(_) => Err(EmitError::Inexpressible { tool: TOOL, what: format!("a value of {variable} with a NUL") }),
     };
     all.into_iter().map(quoted).collect()
 }
@@ -159,21 +138,14 @@ mod tests {
     fn a_modelfile_counts_the_output_layer_as_llama_cpp_does() {
         assert_eq!(
             settings(&plan()),
-            [
-                "FROM /models/llama 8b.gguf",
-                "PARAMETER num_gpu 20",
-                "PARAMETER num_ctx 8192",
-                "PARAMETER num_batch 512",
-            ]
+            ["FROM /models/llama 8b.gguf", "PARAMETER num_gpu 20", "PARAMETER num_ctx 8192", "PARAMETER num_batch 512",]
         );
         assert!(settings(&host_plan()).contains(&"PARAMETER num_gpu 0".to_owned()));
     }
 
     #[test]
     fn a_relative_path_is_told_from_the_name_of_a_model() {
-        for (path, from) in
-            [("m.gguf", "./m.gguf"), ("../m.gguf", "../m.gguf"), ("/m.gguf", "/m.gguf")]
-        {
+        for (path, from) in [("m.gguf", "./m.gguf"), ("../m.gguf", "../m.gguf"), ("/m.gguf", "/m.gguf")] {
             let mut plan = plan();
             plan.model.path = Some(PathBuf::from(path));
             assert_eq!(settings(&plan)[0], format!("FROM {from}"));

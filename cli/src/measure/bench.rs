@@ -71,9 +71,10 @@ impl<'a> Line<'a> {
         let settings = &placement.settings;
         let on_gpus = || placement.devices.iter().filter(|device| device.device.is_some());
         let names = |of: fn(&autoplace::machine::Gpu) -> &str| {
-            let used = machine.gpus.iter().filter(|gpu| {
-                on_gpus().any(|device| device.device == gpu.device && gpu.kind != GpuKind::Remote)
-            });
+            let used = machine
+                .gpus
+                .iter()
+                .filter(|gpu| on_gpus().any(|device| device.device == gpu.device && gpu.kind != GpuKind::Remote));
             used.map(of).collect::<Vec<&str>>()
         };
         let mut backends = names(|gpu| &gpu.backend);
@@ -151,8 +152,7 @@ fn tensor_split(shares: &[f32]) -> String {
 }
 
 fn overrides(placement: &Measured) -> String {
-    let gpus: Vec<&str> =
-        placement.devices.iter().filter_map(|device| device.device.as_deref()).collect();
+    let gpus: Vec<&str> = placement.devices.iter().filter_map(|device| device.device.as_deref()).collect();
     let rules = placement.overrides.iter().map(|rule| {
         let at = match rule.place {
             Place::Host => "CPU",

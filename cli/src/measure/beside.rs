@@ -55,9 +55,8 @@ fn bench(text: &str) -> Option<Vec<(u32, f64)>> {
         _ => text.lines().map(serde_json::from_str).collect::<Result<_, _>>().ok()?,
     };
     let generation = rows.iter().filter(|row| row["n_gen"].as_u64().is_some_and(|n| n > 0));
-    let points = generation.filter_map(|row| {
-        Some((u32::try_from(row["n_gpu_layers"].as_u64()?).ok()?, row["avg_ts"].as_f64()?))
-    });
+    let points = generation
+        .filter_map(|row| Some((u32::try_from(row["n_gpu_layers"].as_u64()?).ok()?, row["avg_ts"].as_f64()?)));
     Some(sorted(points))
 }
 
@@ -97,9 +96,7 @@ mod tests {
 
     #[test]
     fn llama_benchs_generations_are_read_and_its_prompts_are_not() {
-        let line = |ngl, gen_, ts| {
-            format!("{{\"n_gpu_layers\": {ngl}, \"n_gen\": {gen_}, \"avg_ts\": {ts}}}")
-        };
+        let line = |ngl, gen_, ts| format!("{{\"n_gpu_layers\": {ngl}, \"n_gen\": {gen_}, \"avg_ts\": {ts}}}");
         let lines = [line(33, 0, 900.0), line(33, 128, 40.5), line(10, 128, 5.0)].join("\n");
         assert_eq!(bench(&lines), Some(vec![(10, 5.0), (33, 40.5)]));
         assert_eq!(bench("| a | b |"), None);

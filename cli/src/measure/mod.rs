@@ -111,9 +111,7 @@ enum Format {
 pub(crate) fn run(args: &MeasureArgs) -> Result<String, Box<dyn Error>> {
     let is_read = args.model.extension().is_some_and(|it| it == "json");
     if is_read && args.asks_to_measure() {
-        return Err(
-            in_file(&args.model, "what was measured is shown again, and not measured").into()
-        );
+        return Err(in_file(&args.model, "what was measured is shown again, and not measured").into());
     }
     if let Some(runs) = args.ready {
         return match args.format {

@@ -14,8 +14,7 @@ use autoplace::measure::{Measurement, Point};
 use super::beside::{self, Series};
 use super::table::{self, Table};
 use crate::picture::{
-    Area, CHOSEN, COMPUTE, Drawn, FREE, HEADROOM, INK, KV, MARGIN, PictureError, WEIGHTS, WIDTH,
-    fill, write,
+    Area, CHOSEN, COMPUTE, Drawn, FREE, HEADROOM, INK, KV, MARGIN, PictureError, WEIGHTS, WIDTH, fill, write,
 };
 
 const CURVE: u32 = 420;
@@ -44,14 +43,12 @@ pub(super) fn html(measurement: &Measurement, others: &[Series]) -> Result<Strin
     let rows = Table::of(measurement).rows;
     let rows = rows.iter().enumerate().map(|(index, row)| {
         let tag = if index == 0 { "th" } else { "td" };
-        let cells: String =
-            row.iter().map(|cell| format!("<{tag}>{}</{tag}>", escaped(cell))).collect();
+        let cells: String = row.iter().map(|cell| format!("<{tag}>{}</{tag}>", escaped(cell))).collect();
         format!("<tr>{cells}</tr>\n")
     });
     let rows: String = rows.collect();
-    let paragraphs = |lines: Vec<String>| -> String {
-        lines.iter().map(|line| format!("<p>{}</p>\n", escaped(line))).collect()
-    };
+    let paragraphs =
+        |lines: Vec<String>| -> String { lines.iter().map(|line| format!("<p>{}</p>\n", escaped(line))).collect() };
     let (head, foot) = (paragraphs(table::head(measurement)), paragraphs(table::foot(measurement)));
     let title = escaped(&measurement.model.identity.name);
     Ok(format!(
@@ -63,13 +60,7 @@ fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-fn draw(
-    svg: &mut String,
-    height: u32,
-    measurement: &Measurement,
-    others: &[Series],
-    bars: &[Bar],
-) -> Drawn {
+fn draw(svg: &mut String, height: u32, measurement: &Measurement, others: &[Series], bars: &[Bar]) -> Drawn {
     let root = SVGBackend::with_string(svg, (WIDTH, height)).into_drawing_area();
     root.fill(&WHITE)?;
     let (top, bottom) = root.split_vertically(CURVE);
@@ -84,10 +75,8 @@ fn draw_curve(area: &Area<'_>, measurement: &Measurement, others: &[Series]) -> 
     let measured = beside::of(measurement);
     let placements = || measurement.points.iter().filter_map(|point| point.placement.as_ref());
     let layers = placements().map(|it| it.layers).max().unwrap_or(1).max(1);
-    let predicted: Vec<(u32, f64)> = (0..=layers)
-        .zip(measurement.predicted.iter().copied())
-        .filter(beside::can_be_drawn)
-        .collect();
+    let predicted: Vec<(u32, f64)> =
+        (0..=layers).zip(measurement.predicted.iter().copied()).filter(beside::can_be_drawn).collect();
     let chosen = measurement.point("plan").and_then(|point| {
         let at = (point.placement.as_ref()?.n_gpu_layers, point.generation()?.speed.median);
         Some(at).filter(beside::can_be_drawn)
@@ -96,10 +85,8 @@ fn draw_curve(area: &Area<'_>, measurement: &Measurement, others: &[Series]) -> 
     let colored = others.iter().map(|it| it.name.as_str()).zip(OTHERS.into_iter().cycle());
     legend(area, &names.into_iter().chain(colored).collect::<Vec<_>>(), 48)?;
     // 99 is what people write for all.
-    let others: Vec<Vec<(u32, f64)>> = others
-        .iter()
-        .map(|it| it.points.iter().map(|&(n, speed)| (n.min(layers), speed)).collect())
-        .collect();
+    let others: Vec<Vec<(u32, f64)>> =
+        others.iter().map(|it| it.points.iter().map(|&(n, speed)| (n.min(layers), speed)).collect()).collect();
     let speeds = measured.iter().chain(&predicted).chain(others.iter().flatten()).chain(&chosen);
     let highest = speeds.map(|(_, speed)| *speed).fold(1e-3, f64::max);
     let mut chart = ChartBuilder::on(area)
@@ -163,12 +150,7 @@ fn bars(measurement: &Measurement) -> Vec<Bar> {
             let planned = gpu.planned;
             let taken = gpu.taken.map_or_else(|| "not told".to_owned(), |it| Bytes(it).to_string());
             Bar {
-                label: format!(
-                    "{} on {}: {} planned, {taken} taken",
-                    point.name,
-                    gpu.name,
-                    Bytes(planned.total())
-                ),
+                label: format!("{} on {}: {} planned, {taken} taken", point.name, gpu.name, Bytes(planned.total())),
                 parts: [planned.weights, planned.kv, planned.compute],
                 taken: gpu.taken,
             }

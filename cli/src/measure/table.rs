@@ -23,9 +23,7 @@ impl Table {
         let head = head.chain(kinds.iter().map(|kind| format!("{kind} (predicted)"))).collect();
         let mut rows = vec![head];
         for point in &measurement.points {
-            let cell = |kind: &String| {
-                point.rows.iter().find(|row| row.name() == *kind).map_or_else(dash, speed)
-            };
+            let cell = |kind: &String| point.rows.iter().find(|row| row.name() == *kind).map_or_else(dash, speed);
             let first = [point.name.clone()].into_iter().chain(placed(point));
             rows.push(first.chain(kinds.iter().map(cell)).collect());
         }
@@ -94,12 +92,10 @@ pub(super) fn foot(measurement: &Measurement) -> Vec<String> {
         lines.extend(point.failure.iter().map(|why| format!("{}: {why}", point.name)));
         let conditions = &point.conditions;
         if !conditions.throttle.is_empty() {
-            let reasons: Vec<String> =
-                conditions.throttle.iter().map(ToString::to_string).collect();
+            let reasons: Vec<String> = conditions.throttle.iter().map(ToString::to_string).collect();
             lines.push(format!("{}: clocks were held down ({})", point.name, reasons.join(", ")));
         }
-        let swapped =
-            conditions.swapped_in.unwrap_or(0).saturating_add(conditions.swapped_out.unwrap_or(0));
+        let swapped = conditions.swapped_in.unwrap_or(0).saturating_add(conditions.swapped_out.unwrap_or(0));
         if swapped > 0 {
             lines.push(format!("{}: the system swapped {swapped} pages meanwhile", point.name));
         }
@@ -161,10 +157,8 @@ pub(super) fn markdown(measurement: &Measurement) -> String {
     text.push('\n');
     for (index, row) in rows.iter().enumerate() {
         // A bar would begin a cell, and a model's name may hold anything.
-        let cells: Vec<String> = row
-            .iter()
-            .map(|cell| cell.replace('|', "\\|").replace(char::is_control, " "))
-            .collect();
+        let cells: Vec<String> =
+            row.iter().map(|cell| cell.replace('|', "\\|").replace(char::is_control, " ")).collect();
         let _ = write!(text, "\n| {} |", cells.join(" | "));
         if index == 0 {
             let _ = write!(text, "\n|---|{}", "--:|".repeat(row.len().saturating_sub(1)));

@@ -30,10 +30,7 @@ pub(crate) fn compare(
     let (seen, tool) = (&found.seen, found.tool);
     let Some(model) = model.or(seen.model.as_deref()) else {
         let name = &seen.name;
-        return Err(format!(
-            "{tool} runs `{name}` and does not tell its file: say `doctor FILE --watch ...`"
-        )
-        .into());
+        return Err(format!("{tool} runs `{name}` and does not tell its file: say `doctor FILE --watch ...`").into());
     };
     let header = Header::open(model)?;
     let profile = ModelProfile::from_header(&header)?;
@@ -73,9 +70,7 @@ pub(crate) fn compare(
 
     let machine = &mut evidence.machine;
     let mut held = found.given_back(machine);
-    if let Some((on_gpus, _)) =
-        seen.on_gpus.filter(|(on_gpus, _)| held.unwrap_or(0) == 0 && *on_gpus > 0)
-    {
+    if let Some((on_gpus, _)) = seen.on_gpus.filter(|(on_gpus, _)| held.unwrap_or(0) == 0 && *on_gpus > 0) {
         // Drivers on some systems name no bytes.
         held = None;
         if let [gpu] = machine.gpus.as_mut_slice() {
@@ -137,9 +132,7 @@ pub(crate) fn compare(
             Err(error) => note(&error.to_string()),
         }
     } else {
-        note(
-            "what it holds cannot be told, and so not what there is room for: ask again when it has ended",
-        );
+        note("what it holds cannot be told, and so not what there is room for: ask again when it has ended");
         *added = ModelEvidence::default();
         added.path = model.to_owned();
     }
@@ -254,8 +247,7 @@ mod tests {
         (gpu.device, gpu.processes) = (Some("CUDA0".to_owned()), processes);
         let seen = Seen { flags: Flags::of_script(flags).unwrap(), ..Seen::default() };
         let found = Found { tool: Tool::LlamaCpp, pids: vec![PID], seen, is_here: true };
-        let demo =
-            concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
+        let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
         let mut machine = Machine::new(Host::new(gib(8)));
         machine.gpus.push(gpu);
         compare(Evidence::of(machine), &found, Some(Path::new(demo)), &ask()).unwrap()

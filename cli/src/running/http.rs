@@ -18,8 +18,7 @@ const MOST: u64 = 4 << 20;
 
 impl Http {
     pub(super) fn new(url: &str, key: Option<String>) -> Self {
-        let config =
-            Agent::config_builder().timeout_global(Some(WAIT)).proxy(None).max_redirects(0);
+        let config = Agent::config_builder().timeout_global(Some(WAIT)).proxy(None).max_redirects(0);
         Self { agent: config.build().into(), url: url.to_owned(), key }
     }
 
@@ -41,14 +40,8 @@ impl Http {
         self.read(path, self.agent.post(format!("{}{path}", self.url)).send_json(body))
     }
 
-    fn read(
-        &self,
-        path: &str,
-        answer: Result<ureq::http::Response<ureq::Body>, ureq::Error>,
-    ) -> Result<Value, String> {
-        let read = answer.and_then(|mut answer| {
-            answer.body_mut().with_config().limit(MOST).read_json::<Value>()
-        });
+    fn read(&self, path: &str, answer: Result<ureq::http::Response<ureq::Body>, ureq::Error>) -> Result<Value, String> {
+        let read = answer.and_then(|mut answer| answer.body_mut().with_config().limit(MOST).read_json::<Value>());
         read.map_err(|error| format!("{path}: {error}"))
     }
 }

@@ -95,8 +95,7 @@ pub(crate) fn find(watched: &Watched) -> Result<Found, String> {
         }
     };
     let http = Http::new(&url, process.and_then(Process::key));
-    let (mut seen, process) =
-        tools::look(tool, process, &http).map_err(|error| format!("{url}: {error}"))?;
+    let (mut seen, process) = tools::look(tool, process, &http).map_err(|error| format!("{url}: {error}"))?;
     match process {
         None => {
             let note = "its process is not among those of this computer that may be seen: what it was started with is not known";
@@ -133,8 +132,8 @@ impl Found {
             let told = processes.iter().filter_map(|process| process.bytes);
             let told = told.fold(DRIVERS_OWN, u64::saturating_add);
             // In a container a driver may tell the ids that processes have outside, and no names.
-            all_tell &= told >= gpu.total.saturating_sub(gpu.free)
-                && processes.iter().all(|process| process.name.is_some());
+            all_tell &=
+                told >= gpu.total.saturating_sub(gpu.free) && processes.iter().all(|process| process.name.is_some());
             let own = processes.extract_if(.., |process| self.pids.contains(&process.pid));
             let bytes = own.filter_map(|process| process.bytes).fold(0, u64::saturating_add);
             gpu.free = gpu.free.saturating_add(bytes).min(gpu.total);

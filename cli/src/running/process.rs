@@ -29,13 +29,10 @@ pub(super) struct Process {
 pub(super) fn program(all: &[Process], pid: u32) -> Result<(&Process, Tool), String> {
     let found = all.iter().find(|process| process.pid == pid);
     let found = found.ok_or_else(|| format!("there is no process {pid}"))?;
-    let mut programs =
-        found.ancestry(all).into_iter().filter_map(|process| Some((process, process.tool()?)));
+    let mut programs = found.ancestry(all).into_iter().filter_map(|process| Some((process, process.tool()?)));
     programs.next().ok_or_else(|| {
         let name = found.name();
-        format!(
-            "process {pid} is `{name}`: llama-server, ollama, LM Studio and koboldcpp are known"
-        )
+        format!("process {pid} is `{name}`: llama-server, ollama, LM Studio and koboldcpp are known")
     })
 }
 
@@ -81,8 +78,7 @@ pub(super) fn on_host(pids: &[u32]) -> u64 {
     let held = pids.iter().filter_map(status).map(|status| {
         let lines = status.lines().filter_map(|line| line.split_once(':'));
         let own = lines.filter(|(name, _)| ["RssAnon", "RssShmem"].contains(name));
-        let kib =
-            own.filter_map(|(_, value)| value.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+        let kib = own.filter_map(|(_, value)| value.trim().strip_suffix(" kB")?.parse::<u64>().ok());
         kib.fold(0, u64::saturating_add).saturating_mul(1024)
     });
     held.fold(0, u64::saturating_add)
@@ -198,8 +194,7 @@ impl Process {
         }
         let said = self.value(&["--api-key"]).or(self.variable("LLAMA_API_KEY"));
         let said = said.map(str::to_owned).or_else(|| {
-            let file =
-                self.value(&["--api-key-file"]).or(self.variable("LLAMA_ARG_API_KEY_FILE"))?;
+            let file = self.value(&["--api-key-file"]).or(self.variable("LLAMA_ARG_API_KEY_FILE"))?;
             fs::read_to_string(self.path(file)).ok()
         })?;
         let mut keys = said.split([',', '\n']).map(str::trim).filter(|key| !key.is_empty());
@@ -278,18 +273,11 @@ mod tests {
     fn where_it_serves_is_said_by_flags_or_variables_or_is_the_usual_place() {
         let url = |tool, line, environment: &[&str]| process(line, environment).url(tool);
         assert_eq!(url(Tool::LlamaCpp, "llama-server", &[]), "http://127.0.0.1:8080");
-        let said =
-            url(Tool::LlamaCpp, "llama-server --host 0.0.0.0 --port 81", &["LLAMA_ARG_PORT=82"]);
+        let said = url(Tool::LlamaCpp, "llama-server --host 0.0.0.0 --port 81", &["LLAMA_ARG_PORT=82"]);
         assert_eq!(said, "http://127.0.0.1:81");
-        assert_eq!(
-            url(Tool::LlamaCpp, "llama-server", &["LLAMA_ARG_PORT=82"]),
-            "http://127.0.0.1:82"
-        );
+        assert_eq!(url(Tool::LlamaCpp, "llama-server", &["LLAMA_ARG_PORT=82"]), "http://127.0.0.1:82");
         assert_eq!(url(Tool::LlamaCpp, "llama-server --host ::1", &[]), "http://[::1]:8080");
-        assert_eq!(
-            url(Tool::Ollama, "ollama serve", &["OLLAMA_HOST=0.0.0.0:99"]),
-            "http://127.0.0.1:99"
-        );
+        assert_eq!(url(Tool::Ollama, "ollama serve", &["OLLAMA_HOST=0.0.0.0:99"]), "http://127.0.0.1:99");
         assert_eq!(url(Tool::Ollama, "ollama serve", &["OLLAMA_HOST=gpu"]), "http://gpu:11434");
     }
 
@@ -306,10 +294,7 @@ mod tests {
             assert!(!is_here(url), "{url}");
         }
         // What a driver names is what the server started.
-        assert_eq!(
-            program(&all, 9).map(|(process, tool)| (process.pid, tool)),
-            Ok((7, Tool::Ollama))
-        );
+        assert_eq!(program(&all, 9).map(|(process, tool)| (process.pid, tool)), Ok((7, Tool::Ollama)));
         // What the server started is not another server; a second one is.
         let mut all = vec![process("lm-studio", &[]), child(8, 7, "lm-studio --type=renderer")];
         let url = "http://127.0.0.1:1234";

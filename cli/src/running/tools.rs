@@ -27,9 +27,7 @@ pub(super) fn answering(http: &Http) -> Result<Tool, String> {
         return Ok(Tool::KoboldCpp);
     }
     let loaded = |it: &Value| it["models"][0]["loaded_instances"].is_array();
-    if has("/api/v1/models", loaded)
-        || has("/api/v0/models", |it| it["data"][0]["state"].is_string())
-    {
+    if has("/api/v1/models", loaded) || has("/api/v0/models", |it| it["data"][0]["state"].is_string()) {
         return Ok(Tool::LmStudio);
     }
     if has("/api/ps", |it| it["models"].is_array()) {
@@ -37,9 +35,7 @@ pub(super) fn answering(http: &Http) -> Result<Tool, String> {
     }
     match http.get("/props") {
         Ok(props) if props["default_generation_settings"].is_object() => Ok(Tool::LlamaCpp),
-        Ok(_) => {
-            Err("what answers is none of llama-server, Ollama, LM Studio and koboldcpp".to_owned())
-        }
+        Ok(_) => Err("what answers is none of llama-server, Ollama, LM Studio and koboldcpp".to_owned()),
         Err(error) => Err(error),
     }
 }
@@ -62,10 +58,7 @@ pub(super) fn look<'a>(
     }
 }
 
-fn llama_server<'a>(
-    process: Option<&'a Process>,
-    http: &Http,
-) -> Result<(Seen, Option<&'a Process>), String> {
+fn llama_server<'a>(process: Option<&'a Process>, http: &Http) -> Result<(Seen, Option<&'a Process>), String> {
     let mut seen = Seen::default();
     let props = match http.get("/props") {
         Ok(props) => props,
@@ -161,8 +154,7 @@ fn ollama(process: Option<&Process>, http: &Http) -> Result<Seen, String> {
         seen.unlike.push("an adapter is loaded beside it".to_owned());
     }
     // Its runner is a llama-server of late, and heeds its variables.
-    let variable =
-        |name: &str| process.and_then(|it| it.variable(name)).filter(|value| !value.is_empty());
+    let variable = |name: &str| process.and_then(|it| it.variable(name)).filter(|value| !value.is_empty());
     seen.flags = Flags::of_server(&[], variable);
     for flag in &seen.flags.others {
         seen.unlike.push(format!("the variable of {flag} places it too"));
@@ -209,9 +201,7 @@ fn lm_studio(http: &Http) -> Result<Seen, String> {
     }
     // Generating ones first, the largest of them.
     let is_other = |model: &Value| model["type"].as_str().is_some_and(|it| it.starts_with("embed"));
-    loaded.sort_by_key(|(model, _)| {
-        (is_other(model), std::cmp::Reverse(model["size_bytes"].as_u64()))
-    });
+    loaded.sort_by_key(|(model, _)| (is_other(model), std::cmp::Reverse(model["size_bytes"].as_u64())));
     let [(model, config), rest @ ..] = loaded.as_slice() else {
         return Err("no model is loaded now".to_owned());
     };
@@ -234,17 +224,8 @@ fn lm_studio(http: &Http) -> Result<Seen, String> {
 const KOBOLDCPP: [(&str, &str); 4] =
     [("gpulayers", "-ngl"), ("contextsize", "-c"), ("blasbatchsize", "-ub"), ("batchsize", "-ub")];
 /// Those that no request says.
-const KOBOLDCPP_OTHERS: [&str; 9] = [
-    "tensor_split",
-    "maingpu",
-    "overridetensors",
-    "moecpu",
-    "mmproj",
-    "draftmodel",
-    "lora",
-    "lowvram",
-    "usecpu",
-];
+const KOBOLDCPP_OTHERS: [&str; 9] =
+    ["tensor_split", "maingpu", "overridetensors", "moecpu", "mmproj", "draftmodel", "lora", "lowvram", "usecpu"];
 
 fn koboldcpp(process: Option<&Process>, http: &Http) -> Result<Seen, String> {
     let version = http.get("/api/extra/version").ok().and_then(|it| text(&it["version"]));
@@ -267,8 +248,7 @@ fn koboldcpp(process: Option<&Process>, http: &Http) -> Result<Seen, String> {
         }
     }
     for name in KOBOLDCPP_OTHERS {
-        let is_there =
-            |word: &String| word.replace('_', "-").split('=').next() == Some(&flag(name));
+        let is_there = |word: &String| word.replace('_', "-").split('=').next() == Some(&flag(name));
         // What a file has for those that nobody said.
         let is_set = |value: &Value| {
             let is_nothing = matches!(value, Value::Null | Value::Bool(false));
@@ -295,8 +275,7 @@ fn koboldcpp(process: Option<&Process>, http: &Http) -> Result<Seen, String> {
     let file = said("model").or_else(|| text(&settings["model_param"]));
     let file = file.or_else(|| words.iter().skip(1).find(|it| it.ends_with(".gguf")).cloned());
     seen.model = file.map(|file| path(process, &file));
-    seen.name =
-        http.get("/api/v1/model").ok().and_then(|it| text(&it["result"])).unwrap_or_default();
+    seen.name = http.get("/api/v1/model").ok().and_then(|it| text(&it["result"])).unwrap_or_default();
     let last = http.get("/api/extra/perf").ok().and_then(|it| it["last_eval_speed"].as_f64());
     seen.speed = last.filter(|&speed| speed > 0.0);
     Ok(seen)

@@ -5,8 +5,7 @@ use std::fs;
 use crate::cli_support::{User, demo};
 use autoplace::gguf::TensorType;
 use autoplace::machine::{
-    Date, Gpu, Host, LearnedHeadroom, Machine, MeasuredRates, PromptRate, Reading, WeightRate, gib,
-    mib,
+    Date, Gpu, Host, LearnedHeadroom, Machine, MeasuredRates, PromptRate, Reading, WeightRate, gib, mib,
 };
 use serde_json::Value;
 
@@ -91,17 +90,10 @@ fn what_was_measured_is_a_table_and_json_and_stays_in_a_written_machine() {
     let mut machine = elsewhere();
     let mut rates = MeasuredRates::new(Date::new(2026, 11, 22).unwrap());
     rates.threads = Some(16);
-    rates.weights = vec![WeightRate {
-        tensor_type: TensorType::Q4_K,
-        experts: false,
-        bytes_per_second: 41_500_000_000,
-    }];
-    rates.prompts = vec![PromptRate {
-        tensor_type: TensorType::Q4_K,
-        experts: false,
-        n_tokens: 512,
-        flops: 812_000_000_000,
-    }];
+    rates.weights =
+        vec![WeightRate { tensor_type: TensorType::Q4_K, experts: false, bytes_per_second: 41_500_000_000 }];
+    rates.prompts =
+        vec![PromptRate { tensor_type: TensorType::Q4_K, experts: false, n_tokens: 512, flops: 812_000_000_000 }];
     rates.layer_ns = 31_400;
     machine.host.rates = Some(rates);
     let file = file(&user, &machine);
@@ -165,10 +157,7 @@ fn what_was_learned_of_a_card_is_told_and_left_free() {
     card.ggml = Some(Reading::new(card.total, card.free));
     let file = file(&user, &machine);
     let words = user.says(&["devices", "--machine", &file]);
-    assert!(
-        words.contains("headroom  driver 40 MiB, growth 50 MiB, measured on 2026-11-21\n"),
-        "{words}"
-    );
+    assert!(words.contains("headroom  driver 40 MiB, growth 50 MiB, measured on 2026-11-21\n"), "{words}");
     let json = user.json(&["devices", "--machine", &file]);
     assert_eq!(json["gpus"][0]["learned"]["growth"], mib(50));
     let plan = ["plan", &demo(), "--machine", &file, "--headroom", "tight"];
@@ -183,10 +172,7 @@ fn a_plan_is_made_for_the_machine_in_a_file() {
     for probing in [&[][..], &["--no-probe"]] {
         let json = plan(&[&["--machine", &file], probing].concat());
         let devices = json["devices"].as_array().unwrap();
-        assert_eq!(
-            (&devices[0]["name"], &devices[0]["free"]),
-            (&"RTX 4090".into(), &gib(22).into())
-        );
+        assert_eq!((&devices[0]["name"], &devices[0]["free"]), (&"RTX 4090".into(), &gib(22).into()));
         assert_eq!(devices.last().unwrap()["total"], gib(512));
         assert_eq!(json["probe"].is_null(), !probing.is_empty());
         // The same as the same card on this host.

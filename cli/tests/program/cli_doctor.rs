@@ -15,8 +15,7 @@ fn judged(user: &User, args: &[&str]) -> (Value, i32) {
 #[test]
 fn every_report_that_somebody_sent_is_judged_as_it_was() {
     let user = User::new();
-    let cases =
-        std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases")).unwrap();
+    let cases = std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases")).unwrap();
     let mut seen = 0;
     for case in cases {
         let path = case.unwrap().path();
@@ -56,8 +55,7 @@ fn a_model_that_is_parted_is_told_with_what_would_bring_it_together() {
     assert!(!first.contains(&demo), "{first}");
 
     // Of the machine that was reported another model can be asked.
-    let args =
-        [&["--machine", report.to_str().unwrap(), &demo, "--ctx", "64"], &card[2..]].concat();
+    let args = [&["--machine", report.to_str().unwrap(), &demo, "--ctx", "64"], &card[2..]].concat();
     assert_eq!(judged(&user, &args).0["evidence"]["model"]["measured"], Value::Null);
 }
 

@@ -48,10 +48,7 @@ fn what_was_measured_once_is_shown_in_every_form() {
     assert!(names.contains(&"plan") && names.contains(&"ngl 0"), "{names:?}");
     let (table, markdown) = (show("table"), show("markdown"));
     for name in names {
-        assert!(
-            table.contains(name) && markdown.contains(&format!("| {name} |")),
-            "{table}{markdown}"
-        );
+        assert!(table.contains(name) && markdown.contains(&format!("| {name} |")), "{table}{markdown}");
     }
     assert!(table.contains("does not fit"), "{table}");
     assert_eq!(Measurement::from_json(&show("json")).unwrap(), measurement);
@@ -93,10 +90,7 @@ fn llama_bench_has_the_same_keys_and_no_sample_is_lost() {
         let json: Value = serde_json::from_str(line).unwrap();
         let ns: Vec<Value> = row.samples.iter().map(|sample| sample.ns.into()).collect();
         assert_eq!(json["samples_ns"], Value::Array(ns));
-        assert_eq!(
-            [&json["n_prompt"], &json["n_gen"], &json["n_depth"]],
-            [row.n_prompt, row.n_gen, row.n_depth]
-        );
+        assert_eq!([&json["n_prompt"], &json["n_gen"], &json["n_depth"]], [row.n_prompt, row.n_gen, row.n_depth]);
         told.insert(json["n_gpu_layers"].as_u64().unwrap());
     }
     assert_eq!(told.len(), 2, "the plan's layers, and none: {told:?}");
@@ -109,19 +103,14 @@ fn one_placement_is_held_against_another() {
     let demo = demo();
     user.says(&["plan", &demo, "--ctx", "256", "--kv", "q8_0", "--save", &plan]);
     let both = ["--before", "-ngl 0 -ctk bf16", "--after", &plan, "--rounds", "2"];
-    let measure =
-        ["measure", &demo, "--write", &file, "--prompt-tokens", "8", "-n", "4", "--at", "0"];
+    let measure = ["measure", &demo, "--write", &file, "--prompt-tokens", "8", "-n", "4", "--at", "0"];
     let table = user.says(&[&measure[..], &both].concat());
-    assert!(
-        table.contains("after by before, tg4 @ d8: ") && table.contains(" times as fast ("),
-        "{table}"
-    );
+    assert!(table.contains("after by before, tg4 @ d8: ") && table.contains(" times as fast ("), "{table}");
     let measurement = Measurement::from_json(&fs::read_to_string(&file).unwrap()).unwrap();
     let keys = |name| measurement.point(name).unwrap().placement.as_ref().unwrap().settings.type_k;
     assert_eq!((keys("before"), keys("after")), (KvType::BF16, KvType::Q8_0));
 
-    let refused =
-        |flags, word| user.fails(&["measure", &demo, "--before", flags], 2, &["--before", word]);
+    let refused = |flags, word| user.fails(&["measure", &demo, "--before", flags], 2, &["--before", word]);
     refused("-ngl", "-ngl is missing");
     refused("-ngl 3 --mlock", "--mlock is not known");
 }
@@ -131,11 +120,7 @@ fn another_measurement_is_drawn_beside_it() {
     let user = User::new();
     let (file, _) = measured(&user, &["--rounds", "1", "--steps", "2"]);
     let published = user.path("published.md");
-    fs::write(
-        &published,
-        "| -ngl | Throughput |\n|---|---|\n| 0 | 2.89 tok/s |\n| 99 | 43.18 tok/s |\n",
-    )
-    .unwrap();
+    fs::write(&published, "| -ngl | Throughput |\n|---|---|\n| 0 | 2.89 tok/s |\n| 99 | 43.18 tok/s |\n").unwrap();
     let bench = user.path("bench.jsonl");
     fs::write(&bench, user.says(&["measure", &file, "--format", "llama-bench"])).unwrap();
     let (published, bench) = (published.to_str().unwrap(), bench.to_str().unwrap());
@@ -156,8 +141,7 @@ fn a_submission_says_what_it_tells() {
     let texts = user.path("texts");
     fs::write(&texts, "My name is Ann.\n").unwrap();
     let demo = demo();
-    let prompts =
-        ["--prompts", texts.to_str().unwrap(), "--steps", "2", "--submission", "--format", "json"];
+    let prompts = ["--prompts", texts.to_str().unwrap(), "--steps", "2", "--submission", "--format", "json"];
     let output = user.autoplace(&[&["measure", &demo][..], &SHORT, &prompts].concat());
     let (json, told) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{told}");
@@ -191,29 +175,13 @@ fn a_placement_that_holds_is_saved_and_one_that_does_not_is_a_failure() {
     let demo = demo();
     let ready = |drift| {
         let saved = plan.to_str().unwrap();
-        let args = [
-            "measure",
-            &demo,
-            "--ctx",
-            "256",
-            "--ready=3",
-            "--over",
-            "0",
-            "--drift",
-            drift,
-            "--save",
-            saved,
-        ];
+        let args = ["measure", &demo, "--ctx", "256", "--ready=3", "--over", "0", "--drift", drift, "--save", saved];
         user.autoplace(&args)
     };
     // No drift is that small. This machine may be busy, which fails too.
     let output = ready("-1");
     let (told, why) = (text(&output.stdout), text(&output.stderr));
-    assert_eq!(
-        (output.status.code(), why.as_str()),
-        (Some(1), "error: no placement passed\n"),
-        "{told}"
-    );
+    assert_eq!((output.status.code(), why.as_str()), (Some(1), "error: no placement passed\n"), "{told}");
     assert!(told.contains("a context of 256, 3 runs at its end"), "{told}");
     assert!(told.contains("FAIL  drift") && told.contains("swap") && !plan.exists(), "{told}");
     let output = ready("1e9");

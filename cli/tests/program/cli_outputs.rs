@@ -98,11 +98,7 @@ fn nonsense_is_refused_in_a_line() {
     fails(&["plan", &demo, "--emit", "ollama", "--json"], 2, &["--json"]);
     fails(&["plan", &demo, "--svg", "/no/such/folder/x.svg"], 1, &["/no/such/folder/x.svg: "]);
     fails(&["plan", &demo, "--save", "/no/such/folder/x.json"], 1, &["/no/such/folder/x.json: "]);
-    fails(
-        &["plan", &demo, "--ctx", "100", "--emit", "koboldcpp"],
-        1,
-        &["koboldcpp cannot be told a context of 100"],
-    );
+    fails(&["plan", &demo, "--ctx", "100", "--emit", "koboldcpp"], 1, &["koboldcpp cannot be told a context of 100"]);
     fails(&["completions", "tcsh"], 2, &["tcsh"]);
 }
 

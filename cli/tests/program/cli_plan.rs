@@ -91,10 +91,7 @@ fn has_the_documented_shape(json: &Value, probed: bool) {
 
     let devices = json["devices"].as_array().expect("devices");
     for device in devices {
-        assert_eq!(
-            keys(device).join(" "),
-            "compute free headroom kind kv layers name of_host total weights"
-        );
+        assert_eq!(keys(device).join(" "), "compute free headroom kind kv layers name of_host total weights");
         assert!(device["name"].is_string());
         for size in ["total", "free", "layers", "weights", "kv", "compute", "headroom"] {
             bytes(&device[size]);
@@ -214,14 +211,10 @@ fn a_model_of_unknown_memory_is_an_error_without_a_probe() {
 
 #[test]
 fn one_gpu_is_enough_where_more_would_take_no_more_layers() {
-    let gpus =
-        ["--gpu", "small=8GiB", "--gpu", "large#0=24GiB", "--gpu", "large#1=24GiB,free=12GiB"];
+    let gpus = ["--gpu", "small=8GiB", "--gpu", "large#0=24GiB", "--gpu", "large#1=24GiB,free=12GiB"];
     let words = plan(&demo(), &gpus);
     assert!(words.contains("all 7 layers on large #0"), "{words}");
-    assert!(
-        words.contains("not used, as the plan would not be faster: small, large #1"),
-        "{words}"
-    );
+    assert!(words.contains("not used, as the plan would not be faster: small, large #1"), "{words}");
     let json = plan_json(&demo(), &gpus);
     assert_eq!(json["devices"].as_array().unwrap().len(), 2);
     assert_eq!(bytes(&json["devices"][0]["free"]), gib(24));
@@ -275,8 +268,7 @@ fn the_types_of_the_cache_get_smaller_where_that_is_faster() {
 #[test]
 fn the_curve_shows_every_number_of_layers() {
     let dir = tempfile::tempdir().unwrap();
-    let machine = Machine::new(Host::new(gib(64)).bandwidth(60_000_000_000))
-        .with_gpu(Gpu::named("RTX 4090").unwrap());
+    let machine = Machine::new(Host::new(gib(64)).bandwidth(60_000_000_000)).with_gpu(Gpu::named("RTX 4090").unwrap());
     let path = dir.path().join("machine.json");
     let mut json = serde_json::to_value(&machine).unwrap();
     json["version"] = serde_json::json!(1);
@@ -357,10 +349,7 @@ fn a_context_that_no_memory_holds_is_an_error_of_which_nothing_is_allocated() {
 
 #[test]
 fn the_same_question_has_the_same_answer_but_for_the_time_it_took() {
-    for args in [
-        &["--gpu", "A=9MiB", "--gpu", "B=9MiB", "--headroom", "0"][..],
-        &["--gpu", "A=8GiB", "--no-probe"],
-    ] {
+    for args in [&["--gpu", "A=9MiB", "--gpu", "B=9MiB", "--headroom", "0"][..], &["--gpu", "A=8GiB", "--no-probe"]] {
         let answer = || {
             let mut json = plan_json(&demo(), args);
             json.as_object_mut().unwrap().remove("took_ms");
@@ -393,17 +382,8 @@ fn a_parameter_out_of_its_range_is_named() {
 
 #[test]
 fn a_gpu_that_cannot_be_is_named() {
-    for wrong in [
-        "X",
-        "X=",
-        "=8GiB",
-        "X=0",
-        "X=-1",
-        "X=8GiB,free=9GiB",
-        "X=8GiB,5GiB",
-        "X=8 apples",
-        "X=99999999999T",
-    ] {
+    for wrong in ["X", "X=", "=8GiB", "X=0", "X=-1", "X=8GiB,free=9GiB", "X=8GiB,5GiB", "X=8 apples", "X=99999999999T"]
+    {
         misused(&["--gpu", wrong], &["--gpu", wrong]);
     }
     let twice = ["--gpu", "RTX 4090", "--gpu", "RTX 4090"];
@@ -420,8 +400,7 @@ fn a_headroom_may_be_a_preset_and_leaves_more_the_more_cautious_it_is() {
         let json = plan_json(&model, &[&gpu, args].concat());
         json["devices"][0]["headroom"].as_u64().unwrap()
     };
-    let [tight, default, cautious] =
-        ["tight", "default", "cautious"].map(|preset| headroom(&["--headroom", preset]));
+    let [tight, default, cautious] = ["tight", "default", "cautious"].map(|preset| headroom(&["--headroom", preset]));
     assert!(tight < default && default < cautious);
     assert_eq!(headroom(&[]), default);
     // 15 % of 8 GiB, rounded up.
@@ -506,18 +485,9 @@ fn embeddings_are_planned_by_llama_cpp_alone() {
 fn help_and_version_are_no_errors() {
     let help = autoplace(&["plan", "--help"]);
     assert_eq!((help.status.code(), text(&help.stderr)), (Some(0), String::new()));
-    for argument in [
-        "--ctx",
-        "--kv",
-        "--ubatch",
-        "--seqs",
-        "--flash-attn",
-        "--ngl",
-        "--gpu",
-        "--headroom",
-        "--no-probe",
-        "--json",
-    ] {
+    for argument in
+        ["--ctx", "--kv", "--ubatch", "--seqs", "--flash-attn", "--ngl", "--gpu", "--headroom", "--no-probe", "--json"]
+    {
         assert!(text(&help.stdout).contains(argument), "{argument}");
     }
     assert!(text(&autoplace(&["--version"]).stdout).contains(env!("CARGO_PKG_VERSION")));

@@ -46,12 +46,7 @@ impl Recorded {
     }
 }
 
-fn answer(
-    stream: TcpStream,
-    answers: &Value,
-    key: &str,
-    paths: &Mutex<Vec<String>>,
-) -> std::io::Result<()> {
+fn answer(stream: TcpStream, answers: &Value, key: &str, paths: &Mutex<Vec<String>>) -> std::io::Result<()> {
     let mut reader = BufReader::new(stream);
     let (mut first, mut line, mut length) = (String::new(), String::new(), 0);
     let mut has_key = key.is_empty();
@@ -141,16 +136,10 @@ fn a_server_with_too_few_layers_is_told_so_with_the_flags_that_mend_it() {
     let (by_pid, code) = watched(&user, &[&["--watch", &few.id()], &CARD[..]].concat());
     assert_eq!((causes(&by_pid)[0], code), ("runs_slower", 3), "{by_pid}");
     let running = &by_pid["evidence"]["model"]["running"];
-    assert_eq!(
-        (&running["n_gpu_layers"], &running["program"]),
-        (&2.into(), &"llama-server b11434-0000000".into())
-    );
+    assert_eq!((&running["n_gpu_layers"], &running["program"]), (&2.into(), &"llama-server b11434-0000000".into()));
     let plan = &by_pid["evidence"]["model"]["plan"];
     // What it was started with otherwise is kept.
-    assert_eq!(
-        (&plan["context"]["n_ctx"], &plan["context"]["type_k"]),
-        (&2048.into(), &"Q8_0".into())
-    );
+    assert_eq!((&plan["context"]["n_ctx"], &plan["context"]["type_k"]), (&2048.into(), &"Q8_0".into()));
     let mend = by_pid["findings"][0]["remedy"].as_str().unwrap();
     let layers = plan["n_gpu_layers"].as_u64().unwrap();
     for word in ["llama-server -m", &format!("-ngl {layers}"), "-c 2048", "-ctk q8_0"] {
@@ -243,27 +232,21 @@ fn ollama_tells_how_much_is_on_gpus_and_where_its_file_is() {
             },
         })
     };
-    let (verdict, code) =
-        watched(&user, &[&["--watch", &Recorded::new(ollama(0)).url], &CARD[..]].concat());
+    let (verdict, code) = watched(&user, &[&["--watch", &Recorded::new(ollama(0)).url], &CARD[..]].concat());
     assert_eq!((causes(&verdict)[0], code), ("runs_slower", 3), "{verdict}");
     let running = &verdict["evidence"]["model"]["running"];
-    assert_eq!(
-        (&running["program"], &running["n_gpu_layers"]),
-        (&"Ollama 0.12.6".into(), &0.into())
-    );
+    assert_eq!((&running["program"], &running["n_gpu_layers"]), (&"Ollama 0.12.6".into(), &0.into()));
     let mend = verdict["findings"][0]["remedy"].as_str().unwrap();
     assert!(mend.contains("PARAMETER num_gpu") && mend.contains("num_ctx 4096"), "{mend}");
 
-    let (verdict, code) =
-        watched(&user, &[&["--watch", &Recorded::new(ollama(6_000_000)).url], &CARD[..]].concat());
+    let (verdict, code) = watched(&user, &[&["--watch", &Recorded::new(ollama(6_000_000)).url], &CARD[..]].concat());
     assert_eq!((causes(&verdict), code), (vec![], 0), "{verdict}");
 
     // Another model takes room that is not told apart, an mmproj too.
     let mut beside = ollama(0);
     beside["/api/ps"]["models"].as_array_mut().unwrap().push(json!({"name": "b", "size": 1}));
     beside["/api/show"]["modelfile"] = format!("FROM {0}\nFROM {0}\n", demo()).into();
-    let (verdict, _) =
-        watched(&user, &[&["--watch", &Recorded::new(beside).url], &CARD[..]].concat());
+    let (verdict, _) = watched(&user, &[&["--watch", &Recorded::new(beside).url], &CARD[..]].concat());
     assert_eq!(causes(&verdict), [""; 0]);
     let notes = verdict["evidence"]["model"]["running"]["notes"].to_string();
     assert!(notes.contains("1 more of its models") && notes.contains("mmproj"), "{notes}");
@@ -293,8 +276,7 @@ fn lm_studio_does_not_tell_its_file_which_is_then_asked_for() {
     for (index, answers) in answers.into_iter().enumerate() {
         let server = Recorded::new(answers);
         user.fails(&["doctor", "--watch", &server.url], 1, &["autoplace/demo", "FILE"]);
-        let (verdict, _) =
-            watched(&user, &[&[&demo(), "--watch", &server.url], &CARD[..]].concat());
+        let (verdict, _) = watched(&user, &[&[&demo(), "--watch", &server.url], &CARD[..]].concat());
         let model = &verdict["evidence"]["model"];
         assert_eq!(model["running"]["program"], "LM Studio");
         assert_eq!(model["plan"]["context"]["n_ctx"], 4096);
@@ -318,11 +300,7 @@ fn koboldcpp_is_told_by_its_arguments_or_its_file_of_settings() {
     let port = server.url.rsplit(':').next().unwrap();
     let settings = user.path("a.kcpps");
     let demo = demo();
-    std::fs::write(
-        &settings,
-        json!({"model_param": demo, "gpulayers": 3, "quantkv": 1}).to_string(),
-    )
-    .unwrap();
+    std::fs::write(&settings, json!({"model_param": demo, "gpulayers": 3, "quantkv": 1}).to_string()).unwrap();
     for arguments in [
         vec!["koboldcpp.py", "--port", port, "--gpulayers=3", "--quantkv", "1", &demo],
         vec!["koboldcpp.py", "--port", port, "--config", settings.to_str().unwrap()],
@@ -359,8 +337,7 @@ struct LlamaServer {
 
 impl LlamaServer {
     fn new(arguments: &[&str]) -> Self {
-        let program = std::env::var("AUTOPLACE_LLAMA_SERVER")
-            .expect("cargo xtask llama-server says where it is");
+        let program = std::env::var("AUTOPLACE_LLAMA_SERVER").expect("cargo xtask llama-server says where it is");
         let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let port = free.port().to_string();
         let mut command = Command::new(program);
@@ -407,11 +384,7 @@ fn a_real_llama_server_is_seen_as_it_was_started() {
         let (verdict, code) = watched(&user, &[&["--watch", watch], &CARD[..]].concat());
         assert_eq!((causes(&verdict)[0], code), ("runs_slower", 3), "{verdict}");
         let running = &verdict["evidence"]["model"]["running"];
-        assert_eq!(
-            (&running["n_gpu_layers"], &running["notes"]),
-            (&2.into(), &json!([])),
-            "{running}"
-        );
+        assert_eq!((&running["n_gpu_layers"], &running["notes"]), (&2.into(), &json!([])), "{running}");
         assert_eq!(running["tokens_per_second"], Value::Null);
         let mend = verdict["findings"][0]["remedy"].as_str().unwrap();
         assert!(mend.contains("-ngl ") && mend.contains("-c 2048"), "{mend}");
@@ -421,8 +394,7 @@ fn a_real_llama_server_is_seen_as_it_was_started() {
     // While it generates its speed is seen.
     let body = r#"{"prompt": "And", "n_predict": 100000, "ignore_eos": true, "stream": true}"#;
     let length = body.len();
-    let ask =
-        format!("POST /completion HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n{body}");
+    let ask = format!("POST /completion HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n{body}");
     let mut stream = TcpStream::connect(few.url.trim_start_matches("http://")).unwrap();
     stream.write_all(ask.as_bytes()).unwrap();
     stream.read_exact(&mut [0; 64]).unwrap();

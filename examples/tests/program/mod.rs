@@ -17,11 +17,7 @@ impl Program {
     }
 
     pub(crate) fn run(&self, args: &[&str]) -> Output {
-        Command::new(self.executable())
-            .args(args)
-            .stdin(Stdio::null())
-            .output()
-            .expect("the example starts")
+        Command::new(self.executable()).args(args).stdin(Stdio::null()).output().expect("the example starts")
     }
 
     /// What it prints, with nothing on stderr.

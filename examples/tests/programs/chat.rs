@@ -71,8 +71,7 @@ fn what_is_wrong_is_one_line() {
 #[test]
 fn ctrl_c_stops_the_answer_and_not_the_program() {
     // More text than a pipe holds: it waits for the signal, however late that comes.
-    let mut child =
-        start(&["--template", "chatml", "-n", "1000000", "--ctx", "65536", "--seed", "1"]);
+    let mut child = start(&["--template", "chatml", "-n", "1000000", "--ctx", "65536", "--seed", "1"]);
     let mut input = child.stdin.take().expect("a pipe");
     let mut output = child.stdout.take().expect("a pipe");
     input.write_all(b"Tell me all.\n").expect("it reads");

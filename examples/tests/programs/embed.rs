@@ -13,8 +13,7 @@ fn texts_of_arguments_and_of_a_file_are_put_in_the_order_of_the_query() {
     let file = folder.path().join("lines.txt");
     std::fs::write(&file, format!("{NOISE}\n{LIGHT}\n")).unwrap();
     let query = "And God said, Let there be light";
-    let out =
-        EMBED.succeeds(&["--pooling", "mean", "-q", query, "-f", file.to_str().unwrap(), query]);
+    let out = EMBED.succeeds(&["--pooling", "mean", "-q", query, "-f", file.to_str().unwrap(), query]);
     let lines: Vec<&str> = out.lines().collect();
     assert_eq!(lines.len(), 3, "{out}");
     assert_eq!(lines[0], format!("1.0000  {query}"));

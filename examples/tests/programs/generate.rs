@@ -25,9 +25,7 @@ fn without_arguments_it_prints_the_placement_english_text_and_the_speed() {
 #[test]
 fn the_prompt_is_continued_and_a_seed_repeats_the_text() {
     let args = ["-p", "And Moses", "-n", "20", "--seed", "3", "--ctx", "256"];
-    let without_speed = |out: String| {
-        out.split("\n\nprompt ").next().unwrap().split("\n\n").last().unwrap().to_owned()
-    };
+    let without_speed = |out: String| out.split("\n\nprompt ").next().unwrap().split("\n\n").last().unwrap().to_owned();
     let first = without_speed(GENERATE.succeeds(&args));
     assert!(first.starts_with("And Moses"), "{first}");
     assert!(first.len() > "And Moses".len() + 20, "{first}");
@@ -36,9 +34,7 @@ fn the_prompt_is_continued_and_a_seed_repeats_the_text() {
 
 #[test]
 fn an_empty_prompt_is_a_text_from_the_beginning() {
-    assert!(
-        GENERATE.succeeds(&["-p", "", "-n", "8", "--temp", "0"]).contains("generated 8 tokens")
-    );
+    assert!(GENERATE.succeeds(&["-p", "", "-n", "8", "--temp", "0"]).contains("generated 8 tokens"));
 }
 
 #[test]

@@ -56,10 +56,7 @@ pub enum Error {
         present: Vec<String>,
     },
     /// A GPU of the plan may be any of several devices.
-    #[error(
-        "the plan is for {gpu}, which could be {}: plan with `machine`, which knows their names",
-        list(devices)
-    )]
+    #[error("the plan is for {gpu}, which could be {}: plan with `machine`, which knows their names", list(devices))]
     SeveralDevices {
         /// The GPU.
         gpu: String,
@@ -112,13 +109,8 @@ pub fn request() -> Request {
 /// # Errors
 ///
 /// As [`Planner::plan`]; where it fits no GPU nor the host, the error is that of the first GPU.
-pub fn plan(
-    profile: &ModelProfile,
-    machine: &Machine,
-    request: &Request,
-) -> Result<Plan, plan::Error> {
-    let plan_on =
-        |machine: &Machine| Planner::new(profile, machine).request(request.clone()).plan();
+pub fn plan(profile: &ModelProfile, machine: &Machine, request: &Request) -> Result<Plan, plan::Error> {
+    let plan_on = |machine: &Machine| Planner::new(profile, machine).request(request.clone()).plan();
     let alone = |gpu: &Gpu| {
         let mut alone = machine.clone();
         alone.gpus = vec![gpu.clone()];
@@ -254,15 +246,10 @@ fn find(gpu: &Placement, devices: &[LlamaBackendDevice]) -> Result<usize, Error>
     let is_it = |device: &&LlamaBackendDevice| match &gpu.device {
         Some(name) => device.name == *name,
         // A plan for a card that no ggml has seen: by `Machine::detect`, or by its name.
-        None => {
-            device.backend == gpu.backend
-                && is_gpu(device)
-                && Gpu::new(&device.description).name == gpu.name
-        }
+        None => device.backend == gpu.backend && is_gpu(device) && Gpu::new(&device.description).name == gpu.name,
     };
     let names = |devices: Vec<&LlamaBackendDevice>| {
-        let name =
-            |device: &LlamaBackendDevice| format!("{} ({})", device.name, device.description);
+        let name = |device: &LlamaBackendDevice| format!("{} ({})", device.name, device.description);
         devices.into_iter().map(name).collect()
     };
     let found: Vec<&LlamaBackendDevice> = devices.iter().filter(is_it).collect();

@@ -67,11 +67,8 @@ fn run(args: &Args) -> anyhow::Result<()> {
     // One thread per physical core: a second one on the same core only waits for the same memory.
     let cores = machine.host.usable_cores.or(machine.host.physical_cores);
     let threads = cores.map_or(4, |cores| i32::try_from(cores).unwrap_or(i32::MAX));
-    let params =
-        convert::context_params(&plan)?.with_n_threads(threads).with_n_threads_batch(threads);
-    let mut context = model
-        .new_context(&backend, params)
-        .context("llama.cpp makes no context; --verbose shows why")?;
+    let params = convert::context_params(&plan)?.with_n_threads(threads).with_n_threads_batch(threads);
+    let mut context = model.new_context(&backend, params).context("llama.cpp makes no context; --verbose shows why")?;
 
     // The prompt, as many tokens at once as were planned for; the logits of its last one are wanted.
     let vocab = model.vocab();

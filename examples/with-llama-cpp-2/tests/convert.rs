@@ -241,9 +241,7 @@ fn cache_types_and_attention_keep_their_names() {
         let converted = convert::context_params(&plan).unwrap().type_k();
         assert_eq!(format!("{converted:?}"), ty.to_string().to_uppercase());
     }
-    for (policy, number) in
-        [(FlashAttention::Off, 0), (FlashAttention::On, 1), (FlashAttention::Auto, -1)]
-    {
+    for (policy, number) in [(FlashAttention::Off, 0), (FlashAttention::On, 1), (FlashAttention::Auto, -1)] {
         plan.context.flash_attn = policy;
         let params = convert::context_params(&plan).unwrap();
         assert_eq!(params.flash_attention_policy(), number, "{policy:?}");

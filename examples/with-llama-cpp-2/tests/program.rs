@@ -15,9 +15,8 @@ fn it_prints_the_plan_the_text_and_the_speed() {
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{stderr}");
     assert_eq!(stderr, "");
-    let (plan, rest) = stdout
-        .split_once("\n\nAnd the king said unto his servants,")
-        .expect("the prompt comes after the plan");
+    let (plan, rest) =
+        stdout.split_once("\n\nAnd the king said unto his servants,").expect("the prompt comes after the plan");
     assert!(plan.contains("weights") && plan.contains("host"), "{plan}");
     let (text, speed) = rest.rsplit_once("\n\n").expect("the speed comes last");
     let words = ["the", "and", "of", "to", "in", "that", "was", "not"];

@@ -113,10 +113,7 @@ fn crowded(setting: &Setting, rig: &Rig, model: &Written, left: u64) -> Result<R
         return Ok(row);
     }
     // Layers beyond the plan's, until one is too many.
-    while row.n_gpu_layers + row.also_safe < row.layers
-        && row.also_safe < MOST_MORE
-        && setting.ends(0).is_none()
-    {
+    while row.n_gpu_layers + row.also_safe < row.layers && row.also_safe < MOST_MORE && setting.ends(0).is_none() {
         let more = row.n_gpu_layers + row.also_safe + 1;
         let end = child::drive(&bare(&job, more), &setting.cache())?.end;
         if end != End::Completed {

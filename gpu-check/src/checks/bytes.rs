@@ -100,9 +100,8 @@ impl Row {
                 ));
             }
             let (_, beyond) = gpu.beyond()?;
-            (beyond > gpu.headroom).then(|| {
-                format!("{device}: {beyond} bytes beyond the footprint, {} were left", gpu.headroom)
-            })
+            (beyond > gpu.headroom)
+                .then(|| format!("{device}: {beyond} bytes beyond the footprint, {} were left", gpu.headroom))
         })
     }
 }
@@ -120,11 +119,9 @@ struct Shape {
 fn shapes(setting: &Setting, number: usize) -> Vec<Shape> {
     let shape = |n_ctx, kv, flash| Shape { n_ctx, kv, flash };
     let all = match setting.size {
-        Size::Small => vec![
-            shape(512, KvType::F16, true),
-            shape(1024, KvType::Q8_0, true),
-            shape(512, KvType::F16, false),
-        ],
+        Size::Small => {
+            vec![shape(512, KvType::F16, true), shape(1024, KvType::Q8_0, true), shape(512, KvType::F16, false)]
+        }
         Size::Real => vec![
             shape(4096, KvType::F16, true),
             shape(16384, KvType::Q8_0, true),
@@ -181,12 +178,7 @@ fn of_model(
             let row = of_split(setting, &rig, model, shape, layers)?;
             if layers == GpuLayers::Auto {
                 let found = row.n_gpu_layers;
-                asked.extend(
-                    [found / 2, 1]
-                        .into_iter()
-                        .filter(|&n| n > 0 && n < found)
-                        .map(GpuLayers::Exactly),
-                );
+                asked.extend([found / 2, 1].into_iter().filter(|&n| n > 0 && n < found).map(GpuLayers::Exactly));
             }
             rows.push(row);
         }
@@ -194,13 +186,7 @@ fn of_model(
     Ok(())
 }
 
-fn of_split(
-    setting: &Setting,
-    rig: &Rig,
-    model: &Written,
-    shape: &Shape,
-    layers: GpuLayers,
-) -> Result<Row> {
+fn of_split(setting: &Setting, rig: &Rig, model: &Written, shape: &Shape, layers: GpuLayers) -> Result<Row> {
     let request: Request = setting
         .request()
         .n_ctx(shape.n_ctx)
@@ -241,8 +227,7 @@ fn row(model: &Written, shape: &Shape, unopened: &[Free], outcome: &Outcome) -> 
             Stage::Loaded { report, free, .. } => {
                 let plan = &report.plan;
                 (row.n_gpu_layers, row.layers) = (plan.n_gpu_layers, plan.layers());
-                (row.host_planned, row.host_allocated) =
-                    (report.host.planned, report.host.allocated);
+                (row.host_planned, row.host_allocated) = (report.host.planned, report.host.allocated);
                 row.gpus = report
                     .gpus
                     .iter()
@@ -288,10 +273,7 @@ fn verdict(rows: &[Row], skipped: &[String]) -> Verdict {
         .iter()
         .filter_map(|row| {
             let what = row.wrong()?;
-            Some(format!(
-                "{}, {} tokens, {} layers: {what}",
-                row.model, row.n_ctx, row.n_gpu_layers
-            ))
+            Some(format!("{}, {} tokens, {} layers: {what}", row.model, row.n_ctx, row.n_gpu_layers))
         })
         .collect();
     let loads = rows.iter().filter(|row| row.end == End::Completed).count();

@@ -118,8 +118,7 @@ impl Sweep {
         n_gpu_layers: u32,
     ) -> Result<()> {
         let request = request(setting, shape)?.n_gpu_layers(GpuLayers::Exactly(n_gpu_layers));
-        let step =
-            Step::Speed { prompt: shape.prompt, generated: shape.generated, rounds: shape.rounds };
+        let step = Step::Speed { prompt: shape.prompt, generated: shape.generated, rounds: shape.rounds };
         let job = setting.job(rig, &model.path, request, vec![step]);
         let outcome = child::drive(&job, &setting.cache())?;
         let mut point = Point {

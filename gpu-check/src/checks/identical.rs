@@ -41,9 +41,7 @@ pub(crate) fn run(setting: &Setting) -> Result<Verdict> {
         while n_gpu_layers <= layers {
             // There is always time for the CPU and one split.
             if let Some(why) = setting.ends(rows.len()).filter(|_| rows.len() > 1) {
-                skipped.push(format!(
-                    "{n_gpu_layers} layers and more, flash attention {flash}: {why}"
-                ));
+                skipped.push(format!("{n_gpu_layers} layers and more, flash attention {flash}: {why}"));
                 break;
             }
             let text = text(setting, n_gpu_layers, flash)?;
@@ -54,8 +52,7 @@ pub(crate) fn run(setting: &Setting) -> Result<Verdict> {
                 n_gpu_layers,
                 flash_attention: flash,
                 tokens: text.tokens.len(),
-                differs_at: first_difference(&of_cpu, &text.tokens)
-                    .filter(|_| text.end == End::Completed),
+                differs_at: first_difference(&of_cpu, &text.tokens).filter(|_| text.end == End::Completed),
                 end: text.end,
             });
             n_gpu_layers += 1;
@@ -103,9 +100,7 @@ fn verdict(simulated: bool, rows: &[Row], skipped: &[String]) -> Verdict {
         .filter_map(|row| {
             let what = match (&row.end, row.differs_at) {
                 (End::Completed, Some(at)) if simulated && !row.flash_attention => {
-                    format!(
-                        "differs from the CPU's after {at} tokens, with the CPU's own arithmetic"
-                    )
+                    format!("differs from the CPU's after {at} tokens, with the CPU's own arithmetic")
                 }
                 (End::Completed, _) if row.tokens < TOKENS => {
                     format!("{} tokens instead of {TOKENS}", row.tokens)
@@ -119,12 +114,10 @@ fn verdict(simulated: bool, rows: &[Row], skipped: &[String]) -> Verdict {
         .collect();
     let of_splits = || rows.iter().filter(|row| row.n_gpu_layers > 0);
     let splits = of_splits().count();
-    let same =
-        of_splits().filter(|row| row.end == End::Completed && row.differs_at.is_none()).count();
+    let same = of_splits().filter(|row| row.end == End::Completed && row.differs_at.is_none()).count();
     let soonest = of_splits().filter_map(|row| row.differs_at).min();
-    let soonest = soonest.map_or(String::new(), |at| {
-        format!("; the first difference after {at} tokens: rounding may differ")
-    });
+    let soonest =
+        soonest.map_or(String::new(), |at| format!("; the first difference after {at} tokens: rounding may differ"));
     let first = first(&wrong);
     Verdict {
         passed: wrong.is_empty() && splits > 0,

@@ -48,10 +48,5 @@ pub(crate) const CHECKS: [Check; 5] = [
         share: 1.5,
         run: cliff::run,
     },
-    Check {
-        name: "peers",
-        what: "beside llama.cpp's own loop and its own fit",
-        share: 1.5,
-        run: peers::run,
-    },
+    Check { name: "peers", what: "beside llama.cpp's own loop and its own fit", share: 1.5, run: peers::run },
 ];

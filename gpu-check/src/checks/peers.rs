@@ -102,13 +102,7 @@ impl Peers {
 
     /// The session beside llama.cpp's loop, with all layers on the card by 1, or half of them by 2. The first
     /// is never too late.
-    fn beside_loop(
-        &mut self,
-        setting: &Setting,
-        model: &Written,
-        by: u32,
-        work: Work,
-    ) -> Result<()> {
+    fn beside_loop(&mut self, setting: &Setting, model: &Written, by: u32, work: Work) -> Result<()> {
         let ends = setting.ends(self.cases());
         if let Some(why) = ends.filter(|_| !self.loops.is_empty()) {
             let name = &model.name;
@@ -158,9 +152,7 @@ impl Peers {
         let wrong: Vec<String> = ours
             .filter_map(|(model, end)| match end {
                 End::Completed => None,
-                End::Refused(why) | End::OutOfMemory(why) | End::Failed(why) => {
-                    Some(format!("{model}: {why}"))
-                }
+                End::Refused(why) | End::OutOfMemory(why) | End::Failed(why) => Some(format!("{model}: {why}")),
             })
             .collect();
         let loops = self.loops.iter().filter_map(|row| {
@@ -230,9 +222,7 @@ mod tests {
     fn what_a_peer_cannot_do_is_told_and_fails_nobody() {
         let died = || End::Failed("signal: 6".to_owned());
         let judged = peers(End::Completed, died()).verdict(&shape(Size::Small));
-        assert!(
-            judged.passed && judged.line.contains("0.875") && judged.line.contains("signal: 6")
-        );
+        assert!(judged.passed && judged.line.contains("0.875") && judged.line.contains("signal: 6"));
         let judged = peers(died(), End::Completed).verdict(&shape(Size::Small));
         assert!(!judged.passed && judged.line.contains("signal: 6"));
     }

@@ -47,10 +47,7 @@ fn success(output: &Output) {
 
 #[test]
 fn no_plan_is_behind_llama_cpps_own_fit() {
-    let output = Command::new(PROGRAM)
-        .args(["fit-table", "Llama 3.1 8B", "Mistral Small 24B"])
-        .output()
-        .unwrap();
+    let output = Command::new(PROGRAM).args(["fit-table", "Llama 3.1 8B", "Mistral Small 24B"]).output().unwrap();
     success(&output);
     let table = String::from_utf8_lossy(&output.stdout);
     for row in ["| Llama 3.1 8B | 32768 | ", "| Mistral Small 24B | 4096 | "] {
@@ -89,8 +86,7 @@ fn without_a_card_every_check_passes_from_a_folder_like_the_archive() {
         for card in row["gpus"].as_array().unwrap() {
             assert_eq!(card["planned"], card["allocated"]);
             let stages = card["stages"].as_array().unwrap();
-            let names: Vec<_> =
-                stages.iter().map(|stage| stage["stage"].as_str().unwrap()).collect();
+            let names: Vec<_> = stages.iter().map(|stage| stage["stage"].as_str().unwrap()).collect();
             assert_eq!(names, ["opened", "loaded", "prompt", "decoded", "full"]);
         }
     }
@@ -135,8 +131,7 @@ fn a_card_that_takes_more_than_was_left_free_is_found() {
 fn what_is_not_there_is_said_in_a_line() {
     let folder = tempfile::tempdir().unwrap();
     let run = |arguments: &[&str]| {
-        let output =
-            Command::new(PROGRAM).args(arguments).current_dir(folder.path()).output().unwrap();
+        let output = Command::new(PROGRAM).args(arguments).current_dir(folder.path()).output().unwrap();
         (output.status.code(), String::from_utf8(output.stderr).unwrap())
     };
     let (code, said) = run(&["--cpu", "--model", "no-such.gguf"]);
@@ -148,11 +143,7 @@ fn what_is_not_there_is_said_in_a_line() {
 
 #[test]
 fn the_document_is_what_the_kept_results_make_it() {
-    let output = Command::new(PROGRAM)
-        .arg("--document")
-        .arg(repository().join("benches/results"))
-        .output()
-        .unwrap();
+    let output = Command::new(PROGRAM).arg("--document").arg(repository().join("benches/results")).output().unwrap();
     success(&output);
     let committed = fs::read_to_string(repository().join("docs/hardware.md")).unwrap();
     assert!(

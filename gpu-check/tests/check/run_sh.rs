@@ -14,8 +14,8 @@ static PROGRAMS: Mutex<()> = Mutex::new(());
 
 /// What `run.sh` uses of any Linux. Nothing else of this machine is in PATH.
 const SYSTEM: [&str; 22] = [
-    "awk", "bash", "cat", "cmp", "cp", "date", "dirname", "grep", "head", "mkdir", "mv", "nproc",
-    "paste", "readlink", "rm", "sed", "sleep", "sort", "tail", "tee", "tr", "true",
+    "awk", "bash", "cat", "cmp", "cp", "date", "dirname", "grep", "head", "mkdir", "mv", "nproc", "paste", "readlink",
+    "rm", "sed", "sleep", "sort", "tail", "tee", "tr", "true",
 ];
 
 const H200: &str = "9.0, NVIDIA H200";
@@ -35,11 +35,7 @@ struct Run {
 
 impl Bundle {
     fn new() -> Self {
-        let bundle = Self {
-            folder: tempfile::tempdir().unwrap(),
-            cards: H200.to_owned(),
-            variables: Vec::new(),
-        };
+        let bundle = Self { folder: tempfile::tempdir().unwrap(), cards: H200.to_owned(), variables: Vec::new() };
         for folder in ["bin", "cuda", "model", "tools", "system"] {
             fs::create_dir(bundle.path(folder)).unwrap();
         }
@@ -117,10 +113,7 @@ impl Bundle {
             command.spawn().unwrap()
         };
         let output = started.wait_with_output().unwrap();
-        Run {
-            code: output.status.code().unwrap(),
-            stderr: String::from_utf8(output.stderr).unwrap(),
-        }
+        Run { code: output.status.code().unwrap(), stderr: String::from_utf8(output.stderr).unwrap() }
     }
 
     /// What cmake was called with, but for its version.
@@ -132,8 +125,7 @@ impl Bundle {
     /// The folders below `results`.
     fn results(&self) -> Vec<String> {
         let entries = fs::read_dir(self.path("results")).unwrap();
-        let mut names: Vec<String> =
-            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         names.sort();
         names
     }
@@ -235,24 +227,13 @@ fn checks_options_and_the_exit_code_are_handed_on() {
     let bundle = Bundle::new();
     bundle.program("bin/gpu-check", "echo \"$*\" >\"$BUNDLE/check.arguments\"; exit 7");
     let out = bundle.path("out");
-    let run = bundle.run(&[
-        "--small",
-        "--minutes",
-        "2",
-        "bytes",
-        "--out",
-        out.to_str().unwrap(),
-        "cliff",
-    ]);
+    let run = bundle.run(&["--small", "--minutes", "2", "bytes", "--out", out.to_str().unwrap(), "cliff"]);
     assert_eq!(run.code, 7);
     let arguments = bundle.read("check.arguments");
     let (model, out) = (bundle.path("model/autoplace-demo-q8_0.gguf"), out.display());
     assert_eq!(
         arguments.trim_end(),
-        format!(
-            "--model {} --build {out}/build.json --out {out} --small --minutes 2 bytes cliff",
-            model.display()
-        )
+        format!("--model {} --build {out}/build.json --out {out} --small --minutes 2 bytes cliff", model.display())
     );
 }
 
@@ -334,18 +315,13 @@ fn a_card_that_nvcc_does_not_compile_for_is_named() {
     bundle.cards = "12.0, NVIDIA GeForce RTX 5090".to_owned();
     let run = bundle.run(&[]);
     assert_eq!(run.code, 3);
-    assert!(
-        run.stderr.contains("compute capability 12.0, only for 75 80 86 90;"),
-        "{}",
-        run.stderr
-    );
+    assert!(run.stderr.contains("compute capability 12.0, only for 75 80 86 90;"), "{}", run.stderr);
 }
 
 #[test]
 fn a_driver_that_is_older_than_the_toolkit_is_noted() {
     let bundle = Bundle::new();
-    let script =
-        bundle.read("tools/nvidia-smi").replace("CUDA Version: 12.4", "CUDA Version: 11.8");
+    let script = bundle.read("tools/nvidia-smi").replace("CUDA Version: 12.4", "CUDA Version: 11.8");
     bundle.write("tools/nvidia-smi", &script);
     let run = bundle.run(&["--build-only"]);
     assert_eq!(run.code, 0);

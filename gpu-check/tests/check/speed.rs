@@ -11,8 +11,7 @@ use tempfile::TempDir;
 /// The results of a check that has passed.
 fn passed(check: &str) -> (TempDir, Value) {
     let out = tempfile::tempdir().unwrap();
-    let demo: PathBuf =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/model/autoplace-demo-q8_0.gguf");
+    let demo: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/model/autoplace-demo-q8_0.gguf");
     let output = Command::new(env!("CARGO_BIN_EXE_gpu-check"))
         .args([check, "--cpu", "--threads", "1", "--minutes", "0"])
         .arg("--model")

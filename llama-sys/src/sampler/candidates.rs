@@ -72,12 +72,7 @@ impl Candidates {
     /// # Errors
     ///
     /// As [`Context::logits`]; [`Error::NoCandidates`] for a mask that allows no token.
-    pub fn fill_masked(
-        &mut self,
-        context: &mut Context,
-        index: i32,
-        mask: &[u32],
-    ) -> Result<(), Error> {
+    pub fn fill_masked(&mut self, context: &mut Context, index: i32, mask: &[u32]) -> Result<(), Error> {
         self.set(context.logits(index)?, Some(mask));
         if self.is_empty() {
             return Err(Error::NoCandidates { n_tokens: self.n_tokens });
@@ -90,9 +85,8 @@ impl Candidates {
         self.list.clear();
         // Once: what a mask allows of the next token may be more than of this one.
         self.list.reserve(logits.len());
-        let candidate = |token: usize| {
-            Candidate(raw::llama_token_data { id: token as Token, logit: logits[token], p: 0.0 })
-        };
+        let candidate =
+            |token: usize| Candidate(raw::llama_token_data { id: token as Token, logit: logits[token], p: 0.0 });
         match mask {
             None => self.list.extend((0..logits.len()).map(candidate)),
             Some(mask) => {
@@ -214,8 +208,7 @@ impl Candidates {
         self.start = usize::try_from(moved).unwrap_or(0).min(self.list.len());
         self.end = (self.start + array.size).min(self.list.len());
         self.sorted = array.sorted;
-        self.selected =
-            usize::try_from(array.selected).ok().filter(|selected| *selected < self.len());
+        self.selected = usize::try_from(array.selected).ok().filter(|selected| *selected < self.len());
         outcome
     }
 }

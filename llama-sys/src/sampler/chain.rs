@@ -5,8 +5,8 @@ use std::fmt;
 use std::ptr::NonNull;
 
 use super::check::{
-    MIN_TEMPERATURE, bias, finite, int, last_n as check_last_n, not_negative, probability,
-    sequence_breaker, temperature as check_temperature, text,
+    MIN_TEMPERATURE, bias, finite, int, last_n as check_last_n, not_negative, probability, sequence_breaker,
+    temperature as check_temperature, text,
 };
 use super::{Candidates, Chain, Sampler};
 use crate::error::Error;
@@ -57,21 +57,11 @@ impl SamplerChain {
             // SAFETY: a valid error slot; the chain is ours.
             unsafe { raw::shim_sampler_chain(error) }
         })?;
-        Ok(Self {
-            chain: Chain(chain),
-            vocab,
-            min_keep: 0,
-            seed: None,
-            depends_on_logits: false,
-            has_grammar: false,
-        })
+        Ok(Self { chain: Chain(chain), vocab, min_keep: 0, seed: None, depends_on_logits: false, has_grammar: false })
     }
 
     /// Adds what `make` makes.
-    fn add(
-        self,
-        make: impl FnOnce(*mut raw::shim_error) -> *mut raw::llama_sampler,
-    ) -> Result<Self, Error> {
+    fn add(self, make: impl FnOnce(*mut raw::shim_error) -> *mut raw::llama_sampler) -> Result<Self, Error> {
         let sampler = made("making a sampler", make)?;
         shim::checked(|error| {
             // SAFETY: the chain takes ownership of a sampler that was just made, or frees it.
@@ -112,11 +102,7 @@ impl SamplerChain {
     /// Takes note of a seed, of which the sampler to come draws its numbers.
     pub(super) fn seeded(mut self, seed: u32) -> Result<Self, Error> {
         if seed == raw::LLAMA_DEFAULT_SEED {
-            return Err(Error::parameter(
-                "seed",
-                seed,
-                "0 to 4294967294: llama.cpp would draw a seed of its own",
-            ));
+            return Err(Error::parameter("seed", seed, "0 to 4294967294: llama.cpp would draw a seed of its own"));
         }
         self.seed = Some(seed);
         Ok(self)
@@ -141,11 +127,7 @@ impl SamplerChain {
     /// [`Error::InvalidParameter`] beyond 2147483647.
     pub fn top_k(self, k: u32) -> Result<Self, Error> {
         let count = int("top_k", k)?;
-        self.simple(&raw::shim_sampler_params {
-            kind: raw::SHIM_SAMPLER_KIND_TOP_K,
-            count,
-            ..NOTHING
-        })
+        self.simple(&raw::shim_sampler_params { kind: raw::SHIM_SAMPLER_KIND_TOP_K, count, ..NOTHING })
     }
 
     /// Keeps the likeliest tokens whose probabilities add up to `p`; 1.0 keeps all.
@@ -238,12 +220,7 @@ impl SamplerChain {
     /// As [`temperature`](Self::temperature); [`Error::InvalidParameter`] for a range or an exponent that is not
     /// finite or is negative.
     #[doc(alias = "temp_ext")]
-    pub fn dynamic_temperature(
-        self,
-        temperature: f32,
-        range: f32,
-        exponent: f32,
-    ) -> Result<Self, Error> {
+    pub fn dynamic_temperature(self, temperature: f32, range: f32, exponent: f32) -> Result<Self, Error> {
         check_temperature(temperature)?;
         not_negative("dynatemp_range", range)?;
         not_negative("dynatemp_exponent", exponent)?;
@@ -264,13 +241,7 @@ impl SamplerChain {
     ///
     /// [`Error::InvalidParameter`] for numbers that are not finite, a `repeat` below 0.000001, a `frequency` or
     /// `presence` beyond a million either way.
-    pub fn penalties(
-        self,
-        last_n: u32,
-        repeat: f32,
-        frequency: f32,
-        presence: f32,
-    ) -> Result<Self, Error> {
+    pub fn penalties(self, last_n: u32, repeat: f32, frequency: f32, presence: f32) -> Result<Self, Error> {
         let last_n = check_last_n("penalty_last_n", last_n)?;
         if !repeat.is_finite() || repeat < MIN_TEMPERATURE {
             return Err(Error::parameter("penalty_repeat", repeat, "finite and above 0; 1 is off"));
@@ -279,9 +250,7 @@ impl SamplerChain {
         bias("penalty_present", presence)?;
         let n_vocab = self.vocab.n_tokens() as i32;
         // SAFETY: the numbers are what include/llama.h asks for.
-        self.add(|error| unsafe {
-            raw::shim_sampler_penalties(n_vocab, last_n, repeat, frequency, presence, error)
-        })
+        self.add(|error| unsafe { raw::shim_sampler_penalties(n_vocab, last_n, repeat, frequency, presence, error) })
     }
 
     /// "Don't repeat yourself" (<https://github.com/oobabooga/text-generation-webui/pull/5677>): a token that would go
@@ -353,9 +322,7 @@ impl SamplerChain {
             biases.iter().map(|&(token, bias)| raw::llama_logit_bias { token, bias }).collect();
         let n_vocab = self.vocab.n_tokens() as i32;
         // SAFETY: the list is copied during the call (llama-sampler.cpp, llama_sampler_init_logit_bias).
-        self.add(|error| unsafe {
-            raw::shim_sampler_logit_bias(n_vocab, list.len() as i32, list.as_ptr(), error)
-        })
+        self.add(|error| unsafe { raw::shim_sampler_logit_bias(n_vocab, list.len() as i32, list.as_ptr(), error) })
     }
 
     /// Allows only tokens that continue a text of the GBNF `grammar` from rule `root`. A chain with a grammar

@@ -65,11 +65,7 @@ impl SamplerChain {
     pub fn mirostat_v2(self, tau: f32, eta: f32, seed: u32) -> Result<Sampler, Error> {
         not_negative("mirostat_tau", tau)?;
         not_negative("mirostat_eta", eta)?;
-        self.depending_on_logits().chosen_by(
-            raw::SHIM_SAMPLER_KIND_MIROSTAT_V2,
-            [tau, eta, 0.0],
-            seed,
-        )
+        self.depending_on_logits().chosen_by(raw::SHIM_SAMPLER_KIND_MIROSTAT_V2, [tau, eta, 0.0], seed)
     }
 
     /// Completes the chain: adaptive-p (<https://github.com/ggml-org/llama.cpp/pull/17927>), which prefers tokens whose
@@ -87,20 +83,11 @@ impl SamplerChain {
         if !(0.0..=0.99).contains(&decay) {
             return Err(Error::parameter("adaptive_decay", decay, "0.0 to 0.99"));
         }
-        self.depending_on_logits().chosen_by(
-            raw::SHIM_SAMPLER_KIND_ADAPTIVE_P,
-            [target, decay, 0.0],
-            seed,
-        )
+        self.depending_on_logits().chosen_by(raw::SHIM_SAMPLER_KIND_ADAPTIVE_P, [target, decay, 0.0], seed)
     }
 
     /// Completes the chain with a sampler that draws.
-    fn chosen_by(
-        self,
-        kind: raw::shim_sampler_kind,
-        values: [f32; 3],
-        seed: u32,
-    ) -> Result<Sampler, Error> {
+    fn chosen_by(self, kind: raw::shim_sampler_kind, values: [f32; 3], seed: u32) -> Result<Sampler, Error> {
         let params = raw::shim_sampler_params { kind, seed, values, ..NOTHING };
         let chain = self.seeded(seed)?;
         chain.simple(&params).map(Self::finish)

@@ -86,9 +86,7 @@ impl Sampler {
         shim::quick(|error| {
             // SAFETY: chain and context live and are borrowed mutably; `index` has logits; the chain ends in a sampler
             // that selects, as llama_sampler_sample asserts.
-            unsafe {
-                raw::shim_sampler_sample(self.chain.0.as_ptr(), context.as_ptr(), index, error)
-            }
+            unsafe { raw::shim_sampler_sample(self.chain.0.as_ptr(), context.as_ptr(), index, error) }
         })
         .map_err(|failure| Error::Call { what: "sampling", failure })
     }
@@ -99,15 +97,9 @@ impl Sampler {
     /// # Errors
     ///
     /// As [`sample`](Self::sample); [`Error::NoCandidates`] for a mask that allows no token.
-    pub fn sample_masked(
-        &mut self,
-        context: &mut Context,
-        index: i32,
-        mask: &[u32],
-    ) -> Result<Token, Error> {
+    pub fn sample_masked(&mut self, context: &mut Context, index: i32, mask: &[u32]) -> Result<Token, Error> {
         let mut allowed = std::mem::take(&mut self.allowed);
-        let chosen =
-            allowed.fill_masked(context, index, mask).and_then(|()| self.apply(&mut allowed));
+        let chosen = allowed.fill_masked(context, index, mask).and_then(|()| self.apply(&mut allowed));
         self.allowed = allowed;
         let token = chosen?;
         self.accept(token)?;

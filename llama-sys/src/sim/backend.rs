@@ -46,16 +46,12 @@ pub(super) fn cpu_device() -> raw::ggml_backend_dev_t {
     static CPU: OnceLock<usize> = OnceLock::new();
     let address = *CPU.get_or_init(|| {
         // SAFETY: looked up first by `registry::register`, under the registry's lock; the device is a static of ggml's.
-        unsafe { raw::ggml_backend_dev_by_type(raw::GGML_BACKEND_DEVICE_TYPE_CPU) }
-            .expose_provenance()
+        unsafe { raw::ggml_backend_dev_by_type(raw::GGML_BACKEND_DEVICE_TYPE_CPU) }.expose_provenance()
     });
     ptr::with_exposed_provenance_mut(address)
 }
 
-pub(super) unsafe extern "C" fn init(
-    device: raw::ggml_backend_dev_t,
-    _params: *const c_char,
-) -> raw::ggml_backend_t {
+pub(super) unsafe extern "C" fn init(device: raw::ggml_backend_dev_t, _params: *const c_char) -> raw::ggml_backend_t {
     guarded(ptr::null_mut(), || {
         // SAFETY: a device of ours.
         let slot = unsafe { device::slot(device) };
@@ -67,14 +63,8 @@ pub(super) unsafe extern "C" fn init(
         let (cpu, set_n_threads) = unsafe {
             let cpu = raw::ggml_backend_dev_init(cpu_device(), ptr::null());
             let reg = raw::ggml_backend_dev_backend_reg(cpu_device());
-            let set =
-                raw::ggml_backend_reg_get_proc_address(reg, c"ggml_backend_set_n_threads".as_ptr());
-            (
-                cpu,
-                std::mem::transmute::<*mut std::ffi::c_void, raw::ggml_backend_set_n_threads_t>(
-                    set,
-                ),
-            )
+            let set = raw::ggml_backend_reg_get_proc_address(reg, c"ggml_backend_set_n_threads".as_ptr());
+            (cpu, std::mem::transmute::<*mut std::ffi::c_void, raw::ggml_backend_set_n_threads_t>(set))
         };
         if cpu.is_null() {
             return ptr::null_mut();
@@ -114,10 +104,7 @@ unsafe extern "C" fn free(backend: raw::ggml_backend_t) {
     });
 }
 
-unsafe extern "C" fn graph_compute(
-    backend: raw::ggml_backend_t,
-    graph: *mut raw::ggml_cgraph,
-) -> raw::ggml_status {
+unsafe extern "C" fn graph_compute(backend: raw::ggml_backend_t, graph: *mut raw::ggml_cgraph) -> raw::ggml_status {
     // SAFETY: a backend of ours.
     let stream = unsafe { stream(backend) };
     let fails = guarded(true, || {
@@ -147,36 +134,24 @@ pub(super) unsafe extern "C" fn set_n_threads(backend: raw::ggml_backend_t, n_th
 
 /// Nothing runs ahead, so an event has happened as soon as it is recorded. NULL on a card that is not asynchronous:
 /// ggml does without (ggml-backend.cpp, `ggml_backend_sched_compute_splits`, `ggml_backend_sched_new`).
-pub(super) unsafe extern "C" fn event_new(
-    device: raw::ggml_backend_dev_t,
-) -> raw::ggml_backend_event_t {
+pub(super) unsafe extern "C" fn event_new(device: raw::ggml_backend_dev_t) -> raw::ggml_backend_event_t {
     guarded(ptr::null_mut(), || {
         // SAFETY: a device of ours.
         match unsafe { device::slot(device) }.card() {
             Some(card) if card.settings.asynchronous => {
-                Box::into_raw(Box::new(raw::ggml_backend_event {
-                    device,
-                    context: ptr::null_mut(),
-                }))
+                Box::into_raw(Box::new(raw::ggml_backend_event { device, context: ptr::null_mut() }))
             }
             _ => ptr::null_mut(),
         }
     })
 }
 
-pub(super) unsafe extern "C" fn event_free(
-    _: raw::ggml_backend_dev_t,
-    event: raw::ggml_backend_event_t,
-) {
+pub(super) unsafe extern "C" fn event_free(_: raw::ggml_backend_dev_t, event: raw::ggml_backend_event_t) {
     // SAFETY: made by `event_new`, freed once (ggml-backend.cpp, `ggml_backend_event_free`).
     guarded((), || drop(unsafe { Box::from_raw(event) }));
 }
 
-pub(super) unsafe extern "C" fn event_synchronize(
-    _: raw::ggml_backend_dev_t,
-    _: raw::ggml_backend_event_t,
-) {
-}
+pub(super) unsafe extern "C" fn event_synchronize(_: raw::ggml_backend_dev_t, _: raw::ggml_backend_event_t) {}
 
 unsafe extern "C" fn event_record(_: raw::ggml_backend_t, _: raw::ggml_backend_event_t) {}
 

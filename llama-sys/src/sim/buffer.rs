@@ -95,9 +95,7 @@ pub(super) unsafe extern "C" fn alloc(
         let own = || match Memory::reserve(size) {
             Ok(memory) => Some(Bytes::Own(memory)),
             Err(error) => {
-                log_error(&format!(
-                    "ggml_backend_sim: the host has no {size} bytes to simulate with: {error}"
-                ));
+                log_error(&format!("ggml_backend_sim: the host has no {size} bytes to simulate with: {error}"));
                 None
             }
         };
@@ -197,11 +195,7 @@ unsafe extern "C" fn copy_tensor(
             if buffer.is_null() || slot::owner((*buffer).buft).is_none() {
                 return false;
             }
-            ptr::copy(
-                (*source).data.cast::<u8>(),
-                (*target).data.cast::<u8>(),
-                raw::ggml_nbytes(source),
-            );
+            ptr::copy((*source).data.cast::<u8>(), (*target).data.cast::<u8>(), raw::ggml_nbytes(source));
         }
         true
     })

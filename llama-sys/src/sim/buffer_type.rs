@@ -86,10 +86,7 @@ unsafe extern "C" fn max_size(buft: raw::ggml_backend_buffer_type_t) -> usize {
     guarded(usize::MAX, || unsafe { rules(buft) }.buffer_limit())
 }
 
-unsafe extern "C" fn alloc_size(
-    buft: raw::ggml_backend_buffer_type_t,
-    tensor: *const raw::ggml_tensor,
-) -> usize {
+unsafe extern "C" fn alloc_size(buft: raw::ggml_backend_buffer_type_t, tensor: *const raw::ggml_tensor) -> usize {
     // SAFETY: a tensor that lives during the call.
     let bytes = unsafe { raw::ggml_nbytes(tensor) };
     guarded(bytes, || {
@@ -100,17 +97,13 @@ unsafe extern "C" fn alloc_size(
 
 /// As `ggml_backend_cuda_host_buffer_type_alloc_buffer` and `ggml_backend_vk_host_buffer_type_alloc_buffer`: a CPU
 /// buffer that is told to be of this type.
-unsafe extern "C" fn alloc_host(
-    buft: raw::ggml_backend_buffer_type_t,
-    size: usize,
-) -> raw::ggml_backend_buffer_t {
+unsafe extern "C" fn alloc_host(buft: raw::ggml_backend_buffer_type_t, size: usize) -> raw::ggml_backend_buffer_t {
     guarded(ptr::null_mut(), || {
         // SAFETY: a buffer type of ours. The CPU's buffer type is a constant and its buffers are freed by their own
         // vtable, whatever type they are of (ggml-backend.cpp, ggml_backend_buffer_free).
         unsafe {
             let size = size.saturating_add(rules(buft).host_extra());
-            let buffer =
-                raw::ggml_backend_buft_alloc_buffer(raw::ggml_backend_cpu_buffer_type(), size);
+            let buffer = raw::ggml_backend_buft_alloc_buffer(raw::ggml_backend_cpu_buffer_type(), size);
             if !buffer.is_null() {
                 (*buffer).buft = buft;
             }

@@ -163,9 +163,8 @@ impl SimGpuBuilder {
             growth: self.growth,
         };
         let shared = self.shared.map(|file| {
-            Shared::join(&file).map_err(|error| {
-                Error::parameter("shared", file.display().to_string(), error.to_string())
-            })
+            Shared::join(&file)
+                .map_err(|error| Error::parameter("shared", file.display().to_string(), error.to_string()))
         });
         let card = Arc::new(Card::new(settings, shared.transpose()?));
         card.set_taken(self.taken);
@@ -177,16 +176,11 @@ impl SimGpuBuilder {
 }
 
 fn text(parameter: &'static str, text: String) -> Result<&'static CStr, Error> {
-    CString::new(text)
-        .map(slot::intern)
-        .map_err(|e| Error::parameter(parameter, format!("{e}"), "a text without NUL"))
+    CString::new(text).map(slot::intern).map_err(|e| Error::parameter(parameter, format!("{e}"), "a text without NUL"))
 }
 
 /// From so many tokens on, a GPU computes with weights that the host keeps: ggml-cuda.cu, `ggml_backend_cuda_reg`, and
 /// the same in Vulkan and Metal.
 fn offload_from() -> i64 {
-    std::env::var("GGML_OP_OFFLOAD_MIN_BATCH")
-        .ok()
-        .and_then(|text| text.trim().parse().ok())
-        .unwrap_or(32)
+    std::env::var("GGML_OP_OFFLOAD_MIN_BATCH").ok().and_then(|text| text.trim().parse().ok()).unwrap_or(32)
 }

@@ -190,9 +190,7 @@ impl Card {
 
 /// The answer, or why there is none in the log.
 fn told<T>(answer: io::Result<T>) -> Option<T> {
-    answer
-        .inspect_err(|error| log_error(&format!("ggml_backend_sim: the shared file: {error}")))
-        .ok()
+    answer.inspect_err(|error| log_error(&format!("ggml_backend_sim: the shared file: {error}"))).ok()
 }
 
 /// Counts down; true for the one that was waited for.

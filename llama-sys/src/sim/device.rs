@@ -57,10 +57,7 @@ unsafe extern "C" fn device_count(_: raw::ggml_backend_reg_t) -> usize {
     1
 }
 
-unsafe extern "C" fn get_device(
-    reg: raw::ggml_backend_reg_t,
-    index: usize,
-) -> raw::ggml_backend_dev_t {
+unsafe extern "C" fn get_device(reg: raw::ggml_backend_reg_t, index: usize) -> raw::ggml_backend_dev_t {
     guarded(ptr::null_mut(), || {
         // SAFETY: as in `reg_name`.
         let slot = slot::of(unsafe { (*reg).context });
@@ -112,10 +109,7 @@ unsafe extern "C" fn device_type(_: raw::ggml_backend_dev_t) -> raw::ggml_backen
     raw::GGML_BACKEND_DEVICE_TYPE_GPU
 }
 
-unsafe extern "C" fn props(
-    device: raw::ggml_backend_dev_t,
-    props: *mut raw::ggml_backend_dev_props,
-) {
+unsafe extern "C" fn props(device: raw::ggml_backend_dev_t, props: *mut raw::ggml_backend_dev_props) {
     guarded((), || {
         // SAFETY: a device of ours, and a struct that ggml has zeroed (ggml-backend.cpp, `ggml_backend_dev_get_props`).
         let (slot, props) = unsafe { (slot(device), &mut *props) };
@@ -138,16 +132,12 @@ unsafe extern "C" fn props(
     });
 }
 
-unsafe extern "C" fn buffer_type(
-    device: raw::ggml_backend_dev_t,
-) -> raw::ggml_backend_buffer_type_t {
+unsafe extern "C" fn buffer_type(device: raw::ggml_backend_dev_t) -> raw::ggml_backend_buffer_type_t {
     // SAFETY: a device of ours.
     guarded(ptr::null_mut(), || unsafe { slot(device) }.buft())
 }
 
-unsafe extern "C" fn host_buffer_type(
-    device: raw::ggml_backend_dev_t,
-) -> raw::ggml_backend_buffer_type_t {
+unsafe extern "C" fn host_buffer_type(device: raw::ggml_backend_dev_t) -> raw::ggml_backend_buffer_type_t {
     guarded(ptr::null_mut(), || {
         // SAFETY: a device of ours.
         let slot = unsafe { slot(device) };
@@ -159,10 +149,7 @@ unsafe extern "C" fn host_buffer_type(
 }
 
 /// Whether the card can run an operation: the CPU can, no operand lies on another card, and no rule forbids it.
-unsafe extern "C" fn supports_op(
-    device: raw::ggml_backend_dev_t,
-    op: *const raw::ggml_tensor,
-) -> bool {
+unsafe extern "C" fn supports_op(device: raw::ggml_backend_dev_t, op: *const raw::ggml_tensor) -> bool {
     guarded(false, || {
         // SAFETY: a device of ours and a tensor that lives during the call.
         let (slot, op) = unsafe { (slot(device), &*op) };
@@ -186,16 +173,12 @@ unsafe extern "C" fn supports_op(
         // SAFETY: as above; the CPU's device is registered until the process ends.
         reachable
             && unsafe {
-                raw::ggml_nbytes(op) as u64 <= largest
-                    && raw::ggml_backend_dev_supports_op(backend::cpu_device(), op)
+                raw::ggml_nbytes(op) as u64 <= largest && raw::ggml_backend_dev_supports_op(backend::cpu_device(), op)
             }
     })
 }
 
-unsafe extern "C" fn supports_buft(
-    device: raw::ggml_backend_dev_t,
-    buft: raw::ggml_backend_buffer_type_t,
-) -> bool {
+unsafe extern "C" fn supports_buft(device: raw::ggml_backend_dev_t, buft: raw::ggml_backend_buffer_type_t) -> bool {
     // SAFETY: a device of ours.
     guarded(false, || unsafe { slot(device) }.owns(buft))
 }
@@ -203,10 +186,7 @@ unsafe extern "C" fn supports_buft(
 /// Whether the card wants to compute with a weight that the host keeps: from 32 tokens on, as
 /// `ggml_backend_cuda_device_offload_op`, `ggml_backend_vk_device_offload_op` and, for products alone,
 /// `ggml_backend_metal_device_offload_op`.
-unsafe extern "C" fn offload_op(
-    device: raw::ggml_backend_dev_t,
-    op: *const raw::ggml_tensor,
-) -> bool {
+unsafe extern "C" fn offload_op(device: raw::ggml_backend_dev_t, op: *const raw::ggml_tensor) -> bool {
     guarded(false, || {
         // SAFETY: a device of ours and a tensor that lives during the call.
         let (slot, op) = unsafe { (slot(device), &*op) };

@@ -25,8 +25,7 @@ pub(crate) struct State {
     leaving: [bool; MAX_CARDS],
 }
 
-static STATE: Mutex<State> =
-    Mutex::new(State { readings: 0, listed: [false; MAX_CARDS], leaving: [false; MAX_CARDS] });
+static STATE: Mutex<State> = Mutex::new(State { readings: 0, listed: [false; MAX_CARDS], leaving: [false; MAX_CARDS] });
 static NOBODY_READS: Condvar = Condvar::new();
 
 thread_local! {
@@ -97,10 +96,7 @@ pub(super) fn register(card: &Arc<Card>) -> Result<&'static Slot, Error> {
             "simulated GPUs compute with the CPU's backend, and none is loaded",
         ));
     }
-    let free = slot::all()
-        .iter()
-        .enumerate()
-        .find(|(index, slot)| !state.listed[*index] && slot.occupy(card));
+    let free = slot::all().iter().enumerate().find(|(index, slot)| !state.listed[*index] && slot.occupy(card));
     let Some((index, slot)) = free else {
         return Err(Error::parameter(
             "simulated GPUs",

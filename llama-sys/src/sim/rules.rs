@@ -73,9 +73,7 @@ impl Rules {
     /// `ggml_backend_vk_buffer_type_get_max_size`.
     pub(super) fn buffer_limit(self) -> usize {
         match self {
-            Self::Vulkan { max_alloc, .. } => {
-                usize::try_from(max_alloc.min(VULKAN_BLOCK)).unwrap_or(usize::MAX)
-            }
+            Self::Vulkan { max_alloc, .. } => usize::try_from(max_alloc.min(VULKAN_BLOCK)).unwrap_or(usize::MAX),
             _ => usize::MAX,
         }
     }

@@ -36,17 +36,14 @@ unsafe impl Sync for Slot {}
 impl Slot {
     fn new(index: usize) -> Self {
         let context = index_to_context(index);
-        let name =
-            |suffix: &str| CString::new(format!("SIM{index}{suffix}")).expect("a name without NUL");
+        let name = |suffix: &str| CString::new(format!("SIM{index}{suffix}")).expect("a name without NUL");
         let reg = leak(raw::ggml_backend_reg {
             api_version: raw::GGML_BACKEND_API_VERSION as i32,
             iface: device::REG,
             context,
         });
-        let device =
-            leak(raw::ggml_backend_device { iface: device::DEVICE, reg: pointer(reg), context });
-        let buft =
-            |iface| leak(raw::ggml_backend_buffer_type { iface, device: pointer(device), context });
+        let device = leak(raw::ggml_backend_device { iface: device::DEVICE, reg: pointer(reg), context });
+        let buft = |iface| leak(raw::ggml_backend_buffer_type { iface, device: pointer(device), context });
         Self {
             name: name(""),
             host_name: name("_Host"),

@@ -26,11 +26,7 @@ pub(crate) struct Lora {
 impl Lora {
     /// One for the queries and keys of each of the demo model's blocks.
     pub(crate) fn of_attention(seed: u64, rank: usize) -> Self {
-        let texts = [
-            ("general.type", "adapter"),
-            ("general.architecture", "llama"),
-            ("adapter.type", "lora"),
-        ];
+        let texts = [("general.type", "adapter"), ("general.architecture", "llama"), ("adapter.type", "lora")];
         let texts = texts.map(|(key, value)| (key.to_owned(), value.to_owned()));
         let lora = Self { texts: texts.to_vec(), tensors: Vec::new() };
         (0..6).fold(lora, |lora, block| {

@@ -49,12 +49,7 @@ pub(crate) fn batch_of(tokens: &[Token], start: i32) -> Batch {
 }
 
 /// Decodes tokens at positions from `start` and chooses greedily so many times.
-pub(crate) fn greedy(
-    context: &mut Context,
-    tokens: &[Token],
-    start: i32,
-    count: usize,
-) -> Vec<Token> {
+pub(crate) fn greedy(context: &mut Context, tokens: &[Token], start: i32, count: usize) -> Vec<Token> {
     let mut sampler = Sampler::chain(context.model()).unwrap().greedy().unwrap();
     let mut batch = batch_of(tokens, start);
     let mut chosen = Vec::new();

@@ -1,10 +1,7 @@
 //! What the tests of simulated GPUs share.
 
 use llama_sys::sim::{Rules, SimGpu};
-use llama_sys::{
-    BufferUse, Context, ContextParams, Device, Error, KvType, MemoryBreakdown, Model, ModelParams,
-    Token,
-};
+use llama_sys::{BufferUse, Context, ContextParams, Device, Error, KvType, MemoryBreakdown, Model, ModelParams, Token};
 
 pub(crate) use super::demo_path;
 

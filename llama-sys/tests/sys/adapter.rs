@@ -115,10 +115,7 @@ fn an_adapter_of_another_load_and_one_that_is_there_twice_are_refused() {
 
 #[test]
 fn a_wrong_file_is_an_error_that_names_the_reason() {
-    assert_matches!(
-        LoraAdapter::load(&demo(), "/nonexistent/adapter.gguf"),
-        Err(Error::Unreadable { .. })
-    );
+    assert_matches!(LoraAdapter::load(&demo(), "/nonexistent/adapter.gguf"), Err(Error::Unreadable { .. }));
     let error = LoraAdapter::load(&demo(), demo_path()).unwrap_err();
     assert!(error.to_string().contains("general.type"), "{error}");
     let lora = || Lora::of_attention(1, 4);

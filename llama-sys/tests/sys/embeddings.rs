@@ -3,11 +3,8 @@
 use crate::support::{cpu_context, demo_model, refused, tokens};
 use llama_sys::{Batch, Context, ContextParams, Pooling, raw};
 
-const TEXTS: [&str; 3] = [
-    "In the beginning God created the heaven and the earth",
-    "And the evening and the morning",
-    "unto him",
-];
+const TEXTS: [&str; 3] =
+    ["In the beginning God created the heaven and the earth", "And the evening and the morning", "unto him"];
 
 fn embedding(pooling: Pooling) -> ContextParams {
     ContextParams {
@@ -172,8 +169,7 @@ fn what_llama_cpp_would_pool_in_parts_is_refused() {
     unpooled.decode(&batch(&TEXTS[..1])).unwrap();
 
     // Sequences of their own caches are computed side by side, as long as the shortest of them is.
-    let mut context =
-        cpu_context(ContextParams { n_ctx: 1024, kv_unified: false, ..embedding(Pooling::Mean) });
+    let mut context = cpu_context(ContextParams { n_ctx: 1024, kv_unified: false, ..embedding(Pooling::Mean) });
     assert_eq!(refused(context.decode(&batch(&TEXTS))), "kv_unified");
     context.decode(&batch(&TEXTS[..1])).unwrap();
 

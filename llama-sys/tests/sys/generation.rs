@@ -73,8 +73,7 @@ fn rolling_back_gives_the_same_tokens_again() {
 
 #[test]
 fn a_copied_sequence_continues_like_its_source() {
-    let mut context =
-        cpu_context(ContextParams { n_seq_max: 2, n_ctx: 1024, ..ContextParams::default() });
+    let mut context = cpu_context(ContextParams { n_seq_max: 2, n_ctx: 1024, ..ContextParams::default() });
     let prompt = tokens(PROMPT);
     greedy(&mut context, &prompt, 0, 1);
     let end = context.kv_seq_end(0).unwrap().unwrap();

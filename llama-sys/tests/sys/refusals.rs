@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use crate::support::{assert_refused, cpu, cpu_context, demo_model, demo_path, refused};
 use llama_sys::{
-    Backend, Batch, Cause, Context, ContextParams, Error, FlashAttention, KvType, LoadMode, Model,
-    ModelParams, Mtp, Sampler, State,
+    Backend, Batch, Cause, Context, ContextParams, Error, FlashAttention, KvType, LoadMode, Model, ModelParams, Mtp,
+    Sampler, State,
 };
 
 /// What becomes of a load of the demo model on the CPU with something changed.
@@ -75,10 +75,7 @@ fn patched(key: &str, value: u32) -> (tempfile::TempDir, PathBuf) {
 }
 
 #[test]
-#[cfg_attr(
-    target_env = "msvc",
-    ignore = "MSVC cannot unwind through C: the product layer checks the file before"
-)]
+#[cfg_attr(target_env = "msvc", ignore = "MSVC cannot unwind through C: the product layer checks the file before")]
 fn a_file_that_fails_an_assertion_is_an_error_with_the_assertion_in_it() {
     for blocks in [0, 513] {
         let (_dir, path) = patched("llama.block_count", blocks);
@@ -176,12 +173,8 @@ fn computing_with_a_model_that_has_no_data() {
 
 #[test]
 fn batches_that_llama_decode_asserts_against() {
-    let mut context = cpu_context(ContextParams {
-        n_batch: 4,
-        n_ubatch: 4,
-        n_outputs_max: 1,
-        ..ContextParams::default()
-    });
+    let mut context =
+        cpu_context(ContextParams { n_batch: 4, n_ubatch: 4, n_outputs_max: 1, ..ContextParams::default() });
     let of_sequences = |sequences: &[i32]| {
         let mut batch = Batch::default();
         batch.add_shared(1, 0, sequences, true);
@@ -392,8 +385,7 @@ fn states_that_were_altered_or_belong_elsewhere() {
         assert_matches!(cut, Err(Error::State { .. }));
     }
     assert_matches!(context.restore_state(&state, None), Err(Error::State { .. }));
-    let mut small =
-        cpu_context(ContextParams { n_ctx: 256, type_k: KvType::Q8_0, ..ContextParams::default() });
+    let mut small = cpu_context(ContextParams { n_ctx: 256, type_k: KvType::Q8_0, ..ContextParams::default() });
     let other_type = small.restore_state(&state, Some(0));
     assert_matches!(other_type, Err(Error::State { .. }));
     small.kv_clear().unwrap();

@@ -1,8 +1,6 @@
 //! A simulated GPU computes what the CPU computes.
 
-use crate::support::sim::{
-    MIB, card, card_by, context, context_params, greedy, load, vulkan, with_kv,
-};
+use crate::support::sim::{MIB, card, card_by, context, context_params, greedy, load, vulkan, with_kv};
 use llama_sys::sim::{Rules, SimGpu};
 use llama_sys::{Context, ContextParams, FlashAttention, KvType, Token};
 

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::support::sim::{
-    MIB, accounted, are_empty, card, card_by, context, context_params, demo_path, greedy, load,
-    params, try_context, try_load, vulkan,
+    MIB, accounted, are_empty, card, card_by, context, context_params, demo_path, greedy, load, params, try_context,
+    try_load, vulkan,
 };
 use crate::support::{batch_of, resident};
 use llama_sys::sim::{Rules, SimGpu};
@@ -212,14 +212,7 @@ fn operations(name: &str) -> [Operation; 5] {
     let (n_embd, n_expert, n_used, n_tokens) = (256, 8, 2, 1);
     [
         matrix(type_id(name), n_embd, 64),
-        Operation::Experts {
-            type_id: type_id(name),
-            n_in: n_embd,
-            n_out: 64,
-            n_expert,
-            n_used,
-            n_tokens,
-        },
+        Operation::Experts { type_id: type_id(name), n_in: n_embd, n_out: 64, n_expert, n_used, n_tokens },
         attention(type_id("q8_0"), 4),
         Operation::Block {
             type_id: type_id("f16"),

@@ -2,9 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::support::sim::{
-    MIB, are_empty, card, context, demo_path, greedy, load, params, try_load,
-};
+use crate::support::sim::{MIB, are_empty, card, context, demo_path, greedy, load, params, try_load};
 use crate::support::{refused, resident};
 use llama_sys::sim::{MAX_CARDS, SimGpu};
 use llama_sys::{Backend, DeviceKind, Model};
@@ -21,12 +19,8 @@ fn listed() -> Vec<String> {
 fn a_card_is_listed_as_a_gpu_until_it_is_dropped() {
     own_process!();
     let before = listed();
-    let gpu = SimGpu::builder("SIM RTX 4090")
-        .total(24 << 30)
-        .pci_id("0000:01:00.0")
-        .backend("CUDA")
-        .register()
-        .unwrap();
+    let gpu =
+        SimGpu::builder("SIM RTX 4090").total(24 << 30).pci_id("0000:01:00.0").backend("CUDA").register().unwrap();
     let device = gpu.device();
     assert_eq!(listed().last(), Some(&device.name()));
     assert_eq!(device.description(), "SIM RTX 4090");
@@ -153,11 +147,9 @@ fn several_threads_may_use_one_card() {
 #[test]
 fn texts_with_nul_and_foreign_backends_are_refused() {
     own_process!();
-    for builder in [
-        SimGpu::builder("a\0b"),
-        SimGpu::builder("card").pci_id("\0"),
-        SimGpu::builder("card").backend("RPC"),
-    ] {
+    for builder in
+        [SimGpu::builder("a\0b"), SimGpu::builder("card").pci_id("\0"), SimGpu::builder("card").backend("RPC")]
+    {
         refused(builder.register());
     }
 }

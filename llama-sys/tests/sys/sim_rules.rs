@@ -24,10 +24,7 @@ fn weights() -> Vec<Weight> {
         let count = raw::gguf_get_n_tensors(file);
         let weights = (0..count)
             .map(|index| Weight {
-                name: CStr::from_ptr(raw::gguf_get_tensor_name(file, index))
-                    .to_str()
-                    .unwrap()
-                    .to_owned(),
+                name: CStr::from_ptr(raw::gguf_get_tensor_name(file, index)).to_str().unwrap().to_owned(),
                 type_: raw::gguf_get_tensor_type(file, index),
                 bytes: raw::gguf_get_tensor_size(file, index) as u64,
             })
@@ -39,22 +36,13 @@ fn weights() -> Vec<Weight> {
 
 /// Elements of a row.
 fn row(model: &Model, weight: &Weight) -> i64 {
-    let key = if weight.name.contains("ffn_down") {
-        "llama.feed_forward_length"
-    } else {
-        "llama.embedding_length"
-    };
+    let key = if weight.name.contains("ffn_down") { "llama.feed_forward_length" } else { "llama.embedding_length" };
     model.metadata(key).unwrap().parse().unwrap()
 }
 
 /// What the weights of the blocks and the output take on a GPU, those that it can hold, and how many of them get a
 /// longer last row.
-fn expected(
-    model: &Model,
-    alignment: u64,
-    pad_rows_to: Option<i64>,
-    fits: impl Fn(&Weight) -> bool,
-) -> (u64, usize) {
+fn expected(model: &Model, alignment: u64, pad_rows_to: Option<i64>, fits: impl Fn(&Weight) -> bool) -> (u64, usize) {
     let mut padded = 0;
     let all = weights();
     let tied = !all.iter().any(|weight| weight.name == "output.weight");
@@ -68,8 +56,7 @@ fn expected(
             if rest != 0 && unsafe { raw::ggml_is_quantized(weight.type_) } {
                 padded += 1;
                 // SAFETY: as above.
-                bytes +=
-                    unsafe { raw::ggml_row_size(weight.type_, pad_rows_to.unwrap() - rest) } as u64;
+                bytes += unsafe { raw::ggml_row_size(weight.type_, pad_rows_to.unwrap() - rest) } as u64;
             }
             bytes.next_multiple_of(alignment)
         })
@@ -120,9 +107,7 @@ fn vulkan_aligns_as_the_device_does_and_cuts_lists_at_its_largest_allocation() {
     for alignment in [16, 64, 256, 4096] {
         let gpu = register(vulkan(alignment, max_alloc));
         let model = load(&[&gpu], -1);
-        let fits = |weight: &Weight| {
-            weight.name.contains("norm") || largest_operand(&model, weight) <= max_alloc
-        };
+        let fits = |weight: &Weight| weight.name.contains("norm") || largest_operand(&model, weight) <= max_alloc;
         assert_eq!(gpu.used(), expected(&model, alignment, None, fits).0);
         // As few buffers as hold it, or some more where the next tensor no longer fitted.
         let least = gpu.used().div_ceil(max_alloc);
@@ -168,12 +153,9 @@ fn metal_maps_the_file_from_the_first_to_the_last_tensor_of_its_own() {
 #[test]
 fn cuda_and_vulkan_keep_what_stays_on_the_host_in_pinned_memory() {
     own_process!();
-    for (rules, pinned) in [
-        (Rules::Plain, false),
-        (Rules::Cuda, true),
-        (vulkan(64, 64 * MIB), true),
-        (Rules::Metal, false),
-    ] {
+    for (rules, pinned) in
+        [(Rules::Plain, false), (Rules::Cuda, true), (vulkan(64, 64 * MIB), true), (Rules::Metal, false)]
+    {
         let gpu = register(rules);
         let mut read = params(&[gpu.device()], 3);
         read.load_mode = LoadMode::None;

@@ -37,13 +37,9 @@ fn growth(of: ContextParams) -> u64 {
 #[test]
 fn plain_keys_are_turned_without_memory_from_four_tokens_for_each_cache_on() {
     own_process!();
-    for (n_ctx, n_ubatch, n_seq_max, kv_unified) in [
-        (16384, 128, 1, false),
-        (16384, 4, 1, false),
-        (65536, 4, 1, false),
-        (65536, 16, 4, false),
-        (65536, 4, 4, true),
-    ] {
+    for (n_ctx, n_ubatch, n_seq_max, kv_unified) in
+        [(16384, 128, 1, false), (16384, 4, 1, false), (65536, 4, 1, false), (65536, 16, 4, false), (65536, 4, 4, true)]
+    {
         for flash_attention in [FlashAttention::Disabled, FlashAttention::Enabled] {
             for type_k in [KvType::F16, KvType::F32] {
                 let params = ContextParams {
@@ -67,11 +63,7 @@ fn quantised_keys_and_the_smallest_batches_take_memory_to_turn() {
     own_process!();
     let quantised = ContextParams { type_k: KvType::Q8_0, n_ctx: 65536, ..context_params() };
     assert!(growth(quantised) > 0);
-    let small = ContextParams {
-        n_ubatch: 1,
-        n_ctx: 65536,
-        flash_attention: FlashAttention::Enabled,
-        ..context_params()
-    };
+    let small =
+        ContextParams { n_ubatch: 1, n_ctx: 65536, flash_attention: FlashAttention::Enabled, ..context_params() };
     assert!(growth(small) > 0);
 }

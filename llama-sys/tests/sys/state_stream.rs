@@ -8,8 +8,7 @@ use llama_sys::{Batch, Context, ContextParams, Error, Position};
 
 /// Two sequences with caches of their own, the first of which holds a text.
 fn with_text() -> (Context, Position) {
-    let mut context =
-        cpu_context(ContextParams { n_ctx: 512, n_seq_max: 2, ..ContextParams::default() });
+    let mut context = cpu_context(ContextParams { n_ctx: 512, n_seq_max: 2, ..ContextParams::default() });
     let tokens = tokens("In the beginning God created");
     context.decode(&batch_of(&tokens, 0)).unwrap();
     (context, tokens.len() as i32)

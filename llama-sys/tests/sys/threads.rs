@@ -3,9 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::support::{cpu_context, demo_model, greedy, tokens};
-use llama_sys::{
-    AbortHandle, Backend, Batch, Context, Device, Error, Model, Sampler, State, Vocab,
-};
+use llama_sys::{AbortHandle, Backend, Batch, Context, Device, Error, Model, Sampler, State, Vocab};
 use static_assertions::{assert_impl_all, assert_not_impl_any};
 
 assert_impl_all!(Model: Send, Sync);

@@ -84,9 +84,7 @@ impl Access {
         routes.layer(from_fn(move |request: Request, next: Next| {
             let refusal = refusal(&request, &allow_host, &allow_origin);
             let allowed = refusal.is_none().then_some((request, next));
-            answered(allowed, || {
-                failed(StatusCode::FORBIDDEN, refusal.unwrap_or_default()).into_response()
-            })
+            answered(allowed, || failed(StatusCode::FORBIDDEN, refusal.unwrap_or_default()).into_response())
         }))
     }
 }
@@ -124,7 +122,6 @@ fn refusal(request: &Request, hosts: &[String], origins: &[HeaderValue]) -> Opti
     };
     let address = name.trim_start_matches('[').trim_end_matches(']');
     let mut names = hosts.iter().map(String::as_str).chain(["localhost", ""]);
-    let is_here =
-        address.parse::<IpAddr>().is_ok() || names.any(|it| it.eq_ignore_ascii_case(name));
+    let is_here = address.parse::<IpAddr>().is_ok() || names.any(|it| it.eq_ignore_ascii_case(name));
     (!is_here).then(|| format!("this server is not called `{name}`: see --allow-host"))
 }

@@ -38,12 +38,7 @@ pub(crate) struct Connection {
 
 /// Takes connections until `stop`, then lets requests finish. Of more than `most` at once, the oldest is closed that
 /// is not being answered, so that nobody keeps others out by saying nothing; where all are, a new one is turned away.
-pub(crate) async fn serve(
-    listener: TcpListener,
-    routes: Router,
-    most: usize,
-    stop: impl Future<Output = ()>,
-) {
+pub(crate) async fn serve(listener: TcpListener, routes: Router, most: usize, stop: impl Future<Output = ()>) {
     let open = Arc::new(Mutex::new(Vec::<Arc<Connection>>::new()));
     let shutdown = GracefulShutdown::new();
     let mut stop = pin!(stop);

@@ -88,11 +88,11 @@ impl<S: Send + Sync> FromRequest<S> for Body {
         }
         let (mut parts, body) = request.into_parts();
         let connection = Extension::from_request_parts(&mut parts, state).await;
-        let Extension(connection) = connection
-            .map_err(|error| failed(StatusCode::INTERNAL_SERVER_ERROR, error.body_text()))?;
-        let (bytes, room) = timeout(LONGEST_UPLOAD, collect(body)).await.map_err(|_| {
-            failed(StatusCode::REQUEST_TIMEOUT, "the request does not come to its end")
-        })??;
+        let Extension(connection) =
+            connection.map_err(|error| failed(StatusCode::INTERNAL_SERVER_ERROR, error.body_text()))?;
+        let (bytes, room) = timeout(LONGEST_UPLOAD, collect(body))
+            .await
+            .map_err(|_| failed(StatusCode::REQUEST_TIMEOUT, "the request does not come to its end"))??;
         Ok(Self { bytes, under_way: UnderWay { connection, _room: room } })
     }
 }
@@ -133,9 +133,7 @@ pub(crate) async fn blocking<T: Send + 'static>(
 ) -> Result<T, Failed> {
     match tokio::task::spawn_blocking(work).await {
         Ok(outcome) => Ok(outcome?),
-        Err(_) => {
-            Err(failed(StatusCode::INTERNAL_SERVER_ERROR, "the request could not be worked on"))
-        }
+        Err(_) => Err(failed(StatusCode::INTERNAL_SERVER_ERROR, "the request could not be worked on")),
     }
 }
 
@@ -159,9 +157,7 @@ pub(crate) async fn read<T: Send + 'static>(
 }
 
 /// The chunks of an answer as server-sent events, with a comment now and then while a prompt is long.
-pub(crate) fn events(
-    completion: Completion,
-) -> Sse<KeepAliveStream<impl Stream<Item = Result<Event, Infallible>>>> {
+pub(crate) fn events(completion: Completion) -> Sse<KeepAliveStream<impl Stream<Item = Result<Event, Infallible>>>> {
     let chunks = completion.map(|chunk| match chunk {
         Ok(chunk) => chunk.to_string(),
         Err(error) => error.to_json().to_string(),
@@ -177,12 +173,7 @@ pub(crate) fn events(
 /// # Errors
 ///
 /// Where it cannot listen.
-pub(crate) async fn serve(
-    address: SocketAddr,
-    routes: Router,
-    most: usize,
-    grace: Duration,
-) -> anyhow::Result<()> {
+pub(crate) async fn serve(address: SocketAddr, routes: Router, most: usize, grace: Duration) -> anyhow::Result<()> {
     let stopping = Arc::new((Notify::new(), AtomicBool::new(false)));
     let stop = Arc::clone(&stopping);
     let on_signal = move || {

@@ -100,8 +100,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         Isolation::None
     };
     let embedding = args.embed.as_deref().map(|it| load_embedding(it, &isolation)).transpose()?;
-    let request =
-        Request::new().n_seq_max(args.at_once).n_ctx(args.ctx.saturating_mul(args.at_once));
+    let request = Request::new().n_seq_max(args.at_once).n_ctx(args.ctx.saturating_mul(args.at_once));
     let mut model = Model::builder(&args.model).request(request).isolation(isolation);
     if let Some(threads) = args.threads {
         model = model.n_threads(threads);
@@ -130,9 +129,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         .route("/v1/models", get(async move || models))
         .route("/health", get(health))
         .fallback(async || failed(StatusCode::NOT_FOUND, "there is nothing at this path"))
-        .method_not_allowed_fallback(async || {
-            failed(StatusCode::METHOD_NOT_ALLOWED, "this path takes another method")
-        });
+        .method_not_allowed_fallback(async || failed(StatusCode::METHOD_NOT_ALLOWED, "this path takes another method"));
     let routes = args.access.guard(routes, key);
     let address = SocketAddr::new(args.host, args.port);
     http::serve(address, routes, most, Duration::from_secs(30)).await
@@ -140,8 +137,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
 
 /// With the pooling that the model names, or the mean.
 fn load_embedding(path: &Path, isolation: &Isolation) -> anyhow::Result<Embedding> {
-    let load =
-        |pooling| Model::builder(path).embeddings(pooling).isolation(isolation.clone()).load();
+    let load = |pooling| Model::builder(path).embeddings(pooling).isolation(isolation.clone()).load();
     let model = match load(Pooling::Model) {
         Err(load::Error::NoPooling { .. }) => load(Pooling::Mean),
         loaded => loaded,

@@ -80,8 +80,7 @@ fn a_stream_says_what_the_whole_answer_says() {
         let asked = said(&json!({"n": n, "cache_prompt": false}));
         // The texts of one request and of the other run beside as many.
         let whole = chat(&asked).unwrap().wait().unwrap();
-        let streamed =
-            with(asked, &json!({"stream": true, "stream_options": {"include_usage": true}}));
+        let streamed = with(asked, &json!({"stream": true, "stream_options": {"include_usage": true}}));
         let stream = chat(&streamed).unwrap();
         assert!(stream.is_stream());
         let chunks: Vec<Value> = stream.into_iter().map(Result::unwrap).collect();
@@ -107,8 +106,7 @@ fn a_stream_says_what_the_whole_answer_says() {
 #[test]
 fn an_answer_is_what_the_library_generates() {
     let (model, engine, api) = shared();
-    let asked =
-        json!({"prompt": "And it came", "max_tokens": 16, "temperature": 0, "cache_prompt": false});
+    let asked = json!({"prompt": "And it came", "max_tokens": 16, "temperature": 0, "cache_prompt": false});
     let answer = complete(&asked).unwrap().wait().unwrap();
     let generate = model.generate("And it came").temp(0.0);
     let own = engine.submit(generate.max_tokens(16).cache_prompt(false)).unwrap();
@@ -133,12 +131,8 @@ fn prompts_come_as_texts_and_tokens_and_each_has_its_answers() {
     assert_eq!(texts(json!(tokens("And it"))), one);
     let both = with(asked(json!(["And it", "In the"])), &json!({"n": 2, "echo": true}));
     let answer = complete(&both).unwrap().wait().unwrap();
-    let begins: Vec<&str> = answer["choices"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|it| &it["text"].as_str().unwrap()[..6])
-        .collect();
+    let begins: Vec<&str> =
+        answer["choices"].as_array().unwrap().iter().map(|it| &it["text"].as_str().unwrap()[..6]).collect();
     assert_eq!(begins, ["And it", "And it", "In the", "In the"]);
     assert_eq!(answer["usage"]["prompt_tokens"], tokens("And it").len() + tokens("In the").len());
 }
@@ -176,9 +170,7 @@ fn what_was_said_can_go_on() {
 
 #[test]
 fn every_token_has_its_probability_in_a_stream_and_in_the_whole() {
-    let asked = said(
-        &json!({"logprobs": true, "top_logprobs": 2, "temperature": 0, "cache_prompt": false}),
-    );
+    let asked = said(&json!({"logprobs": true, "top_logprobs": 2, "temperature": 0, "cache_prompt": false}));
     let whole = chat(&asked).unwrap().wait().unwrap();
     let told = whole["choices"][0]["logprobs"]["content"].as_array().unwrap();
     assert_eq!(told.len(), 12);
@@ -190,8 +182,7 @@ fn every_token_has_its_probability_in_a_stream_and_in_the_whole() {
     }
     let streamed = chat(&with(asked, &json!({"stream": true}))).unwrap();
     let chunks: Vec<Value> = streamed.into_iter().map(Result::unwrap).collect();
-    let entries =
-        chunks.iter().filter_map(|chunk| chunk["choices"][0]["logprobs"]["content"].as_array());
+    let entries = chunks.iter().filter_map(|chunk| chunk["choices"][0]["logprobs"]["content"].as_array());
     let entries: Vec<&Value> = entries.flatten().collect();
     assert_eq!(entries, told.iter().collect::<Vec<_>>());
 }
@@ -310,13 +301,10 @@ fn vectors_come_as_numbers_and_packed() {
     let model = Model::builder(demo_path()).embeddings(Pooling::Mean).n_threads(1).load().unwrap();
     let mut embedder = model.embedder().unwrap();
     let mut answer = |body: Value| {
-        EmbeddingRequest::read(body.to_string().as_bytes(), NAME)
-            .and_then(|request| request.answer(&mut embedder))
+        EmbeddingRequest::read(body.to_string().as_bytes(), NAME).and_then(|request| request.answer(&mut embedder))
     };
     let plain = answer(json!({"input": ["tide", "the tide comes in"]})).unwrap();
-    let packed =
-        answer(json!({"input": ["tide", "the tide comes in"], "encoding_format": "base64"}))
-            .unwrap();
+    let packed = answer(json!({"input": ["tide", "the tide comes in"], "encoding_format": "base64"})).unwrap();
     for index in 0..2 {
         let numbers = plain["data"][index]["embedding"].as_array().unwrap();
         let text = packed["data"][index]["embedding"].as_str().unwrap();
@@ -329,10 +317,7 @@ fn vectors_come_as_numbers_and_packed() {
     let error = answer(json!({"input": "a", "dimensions": 7})).unwrap_err();
     assert_eq!(error.param.as_deref(), Some("dimensions"));
     let long = answer(json!({"input": ["a", "word ".repeat(20_000)]})).unwrap_err();
-    assert_eq!(
-        (long.param.as_deref(), long.code),
-        (Some("input[1]"), Some("context_length_exceeded"))
-    );
+    assert_eq!((long.param.as_deref(), long.code), (Some("input[1]"), Some("context_length_exceeded")));
     drop(embedder);
 
     let each = Model::builder(demo_path()).embeddings(Pooling::None).n_threads(1).load().unwrap();
@@ -341,8 +326,7 @@ fn vectors_come_as_numbers_and_packed() {
     assert!(error.message.contains("pooling"), "{error}");
 }
 
-const NAMES: &str =
-    "role content type text function name arguments tool_calls json_schema schema 0 7";
+const NAMES: &str = "role content type text function name arguments tool_calls json_schema schema 0 7";
 
 /// One word of a list.
 fn one_of(words: &'static str) -> impl Strategy<Value = &'static str> + Clone {
@@ -362,10 +346,8 @@ fn any_json() -> impl Strategy<Value = Value> {
         let names = one_of(NAMES);
         prop_oneof![
             prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
-            prop::collection::vec((names, inner), 0..4).prop_map(|fields| fields
-                .into_iter()
-                .map(|(name, value)| (name.to_owned(), value))
-                .collect()),
+            prop::collection::vec((names, inner), 0..4)
+                .prop_map(|fields| fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()),
         ]
     })
 }

@@ -75,8 +75,7 @@ fn biases_are_few_and_each_token_has_one() {
     let server = Server::start(&["--ctx", "512"]);
     let ask = |biases: &str| {
         let grammar = r#""root ::= [a-z]{3}""#;
-        let body =
-            format!(r#"{{"prompt": "a", "grammar": {grammar}, "logit_bias": {{{biases}}}}}"#);
+        let body = format!(r#"{{"prompt": "a", "grammar": {grammar}, "logit_bias": {{{biases}}}}}"#);
         let (status, mut answer) = server.post(TEXT, &body);
         (status, answer["error"]["param"].take())
     };
@@ -97,13 +96,9 @@ fn who_has_no_key_gets_no_further_than_health() {
     std::fs::write(&file, "sesame\n").unwrap();
     let server = Server::start(&["--ctx", "512", "--api-key-file", file.to_str().unwrap()]);
     assert_eq!(server.get("/health").0, 200);
-    let models = |authorization: &str| {
-        server.raw(&["GET /v1/models HTTP/1.1", "host: localhost", authorization])
-    };
+    let models = |authorization: &str| server.raw(&["GET /v1/models HTTP/1.1", "host: localhost", authorization]);
     assert!(models("authorization: Bearer sesame").starts_with("HTTP/1.1 200"));
-    for wrong in
-        ["x: y", "authorization: Bearer sesamf", "authorization: Bearer ", "authorization: sesame"]
-    {
+    for wrong in ["x: y", "authorization: Bearer sesamf", "authorization: Bearer ", "authorization: sesame"] {
         let refused = models(wrong);
         assert!(refused.starts_with("HTTP/1.1 401"), "{wrong}: {refused}");
         assert!(refused.contains("www-authenticate: Bearer") && refused.contains("\"error\""));
@@ -115,10 +110,8 @@ fn who_has_no_key_gets_no_further_than_health() {
 
 #[test]
 fn pages_of_other_sites_are_turned_away_on_any_address() {
-    let args =
-        ["--ctx", "512", "--host", "0.0.0.0", "--without-key", "--allow-host", "Box.example"];
-    let mut server =
-        Server::start(&[&args[..], &["--allow-origin", "https://chat.example"]].concat());
+    let args = ["--ctx", "512", "--host", "0.0.0.0", "--without-key", "--allow-host", "Box.example"];
+    let mut server = Server::start(&[&args[..], &["--allow-origin", "https://chat.example"]].concat());
     let port = server.address.split_once(':').unwrap().1.to_owned();
     server.address = format!("127.0.0.1:{port}");
     let asked = |lines: &[&str]| server.raw(&[&["GET /v1/models HTTP/1.1"], lines].concat());

@@ -17,8 +17,7 @@ const TOKENS: u32 = 65_000;
 fn endless(tokens: u32, more: &Value) -> String {
     // Without the tokens that end a text (`</s>`, and what else the vocabulary has before its first word).
     let bias = json!({"0": -1000, "1": -1000, "2": -1000});
-    let mut body =
-        json!({"prompt": "In the beginning", "max_tokens": tokens, "logit_bias": bias, "seed": 1});
+    let mut body = json!({"prompt": "In the beginning", "max_tokens": tokens, "logit_bias": bias, "seed": 1});
     for (name, value) in more.as_object().expect("an object") {
         body[name] = value.clone();
     }
@@ -135,10 +134,7 @@ fn a_client_that_goes_leaves_its_place() {
     server.until("it runs", |it| it["running"] == 1);
     drop(whole);
     let at_the_end = server.until("it has ended", freed);
-    assert!(
-        at_the_end["generated_tokens"].as_u64().unwrap() < 2 * u64::from(TOKENS),
-        "{at_the_end}"
-    );
+    assert!(at_the_end["generated_tokens"].as_u64().unwrap() < 2 * u64::from(TOKENS), "{at_the_end}");
 }
 
 #[test]

@@ -12,8 +12,7 @@ use tempfile::NamedTempFile;
 use crate::program::Program;
 
 pub(crate) const MODEL: &str = "autoplace-demo-q8_0";
-pub(crate) const FILE: &str =
-    concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
+pub(crate) const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
 
 /// How long a test waits for what must come: it fails after, rather than for ever.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
@@ -152,8 +151,7 @@ impl Drop for Server {
 }
 
 fn agent() -> ureq::Agent {
-    let config =
-        ureq::Agent::config_builder().http_status_as_error(false).timeout_global(Some(PATIENCE));
+    let config = ureq::Agent::config_builder().http_status_as_error(false).timeout_global(Some(PATIENCE));
     config.build().into()
 }
 

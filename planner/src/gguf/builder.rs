@@ -202,9 +202,7 @@ impl Builder {
     /// As [`write_sparse`](Self::write_sparse).
     pub fn write_sparse_into(&self, mut file: &File, path: &Path) -> Result<(), Error> {
         let (bytes, file_bytes) = self.encoded()?;
-        file.write_all(&bytes)
-            .and_then(|()| file.set_len(file_bytes))
-            .map_err(|source| unwritten(path, source))
+        file.write_all(&bytes).and_then(|()| file.set_len(file_bytes)).map_err(|source| unwritten(path, source))
     }
 
     /// The header, and the length of the whole file.
@@ -348,8 +346,7 @@ mod tests {
 
     #[test]
     fn a_model_without_a_vocabulary_keeps_the_size_that_it_states() {
-        let model =
-            Builder::new("llama").str("tokenizer.ggml.model", "none").u32("llama.vocab_size", 77);
+        let model = Builder::new("llama").str("tokenizer.ggml.model", "none").u32("llama.vocab_size", 77);
         let size = skeleton(&model).arch_u32("vocab_size").unwrap();
         assert_eq!(size, Some(77));
     }

@@ -31,9 +31,7 @@ pub enum Error {
     Write { path: PathBuf, source: io::Error },
 
     /// The file was written to, or another has taken its place.
-    #[error(
-        "{path}: the file was changed or replaced since its header was read ({was} bytes then, {is} bytes now)"
-    )]
+    #[error("{path}: the file was changed or replaced since its header was read ({was} bytes then, {is} bytes now)")]
     Changed { path: PathBuf, was: u64, is: u64 },
 
     /// The header goes on after the last byte.
@@ -88,9 +86,7 @@ fn hint(found: &[u8; 4]) -> &'static str {
         b"vers" => " (a Git LFS pointer: fetch the file itself with `git lfs pull`)",
         b"<!do" | b"<!DO" | b"<htm" => " (a web page: the download was refused)",
         b"PK\x03\x04" => " (a PyTorch or zip archive: convert it with convert_hf_to_gguf.py)",
-        b"lmgg" | b"fmgg" | b"tjgg" => {
-            " (a GGML file of before August 2023: convert the model again)"
-        }
+        b"lmgg" | b"fmgg" | b"tjgg" => " (a GGML file of before August 2023: convert the model again)",
         [0, 0, 0, 0] => " (zeros: the download is incomplete)",
         _ => "",
     }

@@ -69,9 +69,7 @@ impl Header {
         let what = format_args!("the value of key '{key}'");
         match self.get(key) {
             Some(Value::Bytes(bytes)) => Err(source.not_utf8(at(), what, bytes)),
-            Some(Value::LongText(text)) => {
-                Err(source.too_long(at(), what, text.len(), MAX_KEPT_STRING))
-            }
+            Some(Value::LongText(text)) => Err(source.too_long(at(), what, text.len(), MAX_KEPT_STRING)),
             _ => metadata.typed(key),
         }
     }
@@ -130,9 +128,7 @@ impl Header {
     #[doc(alias = "get_key_or_arr")]
     pub fn u32_per_layer(&self, key: &str, n: usize) -> Result<Option<Vec<u32>>, Error> {
         match self.get(key) {
-            Some(Value::Array(array)) if array.len() == n as u64 => {
-                array.to_per_layer_u32s().map(Some)
-            }
+            Some(Value::Array(array)) if array.len() == n as u64 => array.to_per_layer_u32s().map(Some),
             Some(Value::Array(array)) => {
                 let problem = format_args!("key '{key}' has {} elements, not {n}", array.len());
                 Err(self.malformed(key, problem))

@@ -71,9 +71,7 @@ impl Header {
     ///
     /// As [`open`](Self::open); [`Error::Truncated`] if a header is not in memory as a whole; [`Error::Shards`] if the
     /// model has another number of shards.
-    pub fn parse_shards(
-        shards: impl IntoIterator<Item = (Arc<[u8]>, u64)>,
-    ) -> Result<Header, Error> {
+    pub fn parse_shards(shards: impl IntoIterator<Item = (Arc<[u8]>, u64)>) -> Result<Header, Error> {
         let given: Vec<_> = shards.into_iter().collect();
         Self::in_memory("<memory>", &given)
     }
@@ -94,11 +92,7 @@ impl Header {
             shards::wrong(Path::new(name), problem)
         };
         let inner = assemble(source(0), |index, count| {
-            if given.len() == usize::from(count) {
-                Ok(source(index.into()))
-            } else {
-                Err(wrong_number(count))
-            }
+            if given.len() == usize::from(count) { Ok(source(index.into())) } else { Err(wrong_number(count)) }
         })?;
         if given.len() > inner.shards.len() {
             return Err(wrong_number(1));

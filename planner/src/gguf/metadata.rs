@@ -104,19 +104,12 @@ impl Metadata {
     }
 
     pub(super) fn wrong_type(&self, key: &str, wanted: ValueType, found: ValueType) -> Error {
-        Error::WrongType {
-            path: self.source.path_buf(),
-            at: self.offset_of(key),
-            key: key.to_owned(),
-            wanted,
-            found,
-        }
+        Error::WrongType { path: self.source.path_buf(), at: self.offset_of(key), key: key.to_owned(), wanted, found }
     }
 
     /// The value of a key that has to be there.
     pub(super) fn required<'a, T: OfValue<'a>>(&'a self, key: &str) -> Result<T, Error> {
-        self.typed(key)?
-            .ok_or_else(|| Error::MissingKey { path: self.source.path_buf(), key: key.to_owned() })
+        self.typed(key)?.ok_or_else(|| Error::MissingKey { path: self.source.path_buf(), key: key.to_owned() })
     }
 
     fn find(&self, key: &str) -> Option<&Entry> {
@@ -136,11 +129,7 @@ impl Metadata {
 
 /// Reads a name (of a key or a tensor) of at most `limit` bytes. llama.cpp would cut it at a NUL, and whoever prints it
 /// would obey its other control characters.
-pub(super) fn read_name(
-    cursor: &mut Cursor<'_>,
-    limit: u64,
-    what: impl Display + Copy,
-) -> Result<Arc<str>, Error> {
+pub(super) fn read_name(cursor: &mut Cursor<'_>, limit: u64, what: impl Display + Copy) -> Result<Arc<str>, Error> {
     let source = cursor.source();
     let at = cursor.at();
     let length = cursor.string_len(what)?;
@@ -149,8 +138,7 @@ pub(super) fn read_name(
     }
     let mut name = Vec::new();
     cursor.bytes(length, &mut name, what)?;
-    let name =
-        String::from_utf8(name).map_err(|error| source.not_utf8(at, what, error.as_bytes()))?;
+    let name = String::from_utf8(name).map_err(|error| source.not_utf8(at, what, error.as_bytes()))?;
     if name.contains(char::is_control) {
         let name = name.as_bytes().escape_ascii();
         let problem = format_args!("{what} holds a control character: \"{name}\"");
@@ -182,11 +170,7 @@ fn read_value(cursor: &mut Cursor<'_>, key: &str, kept: &mut u64) -> Result<Stor
     Ok(Stored::Number(number))
 }
 
-fn read_string(
-    cursor: &mut Cursor<'_>,
-    what: impl Display + Copy,
-    kept: &mut u64,
-) -> Result<Stored, Error> {
+fn read_string(cursor: &mut Cursor<'_>, what: impl Display + Copy, kept: &mut u64) -> Result<Stored, Error> {
     let length = cursor.string_len(what)?;
     if length > MAX_KEPT_STRING || *kept + length > MAX_KEPT {
         let place = ArrayPlace { ty: ValueType::U8, count: length, at: cursor.at(), bytes: length };

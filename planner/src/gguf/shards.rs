@@ -29,11 +29,7 @@ pub struct Shard {
 
 impl Shard {
     fn of(source: &Source) -> Shard {
-        Shard {
-            path: source.path().clone(),
-            file_bytes: source.len(),
-            opened: source.opened().cloned(),
-        }
+        Shard { path: source.path().clone(), file_bytes: source.len(), opened: source.opened().cloned() }
     }
 
     /// The file.
@@ -55,10 +51,7 @@ impl Shard {
 }
 
 /// Reads the first shard, then those that it names, which `open` gives by index (from 1) and count.
-pub(super) fn assemble(
-    first: Source,
-    mut open: impl FnMut(u16, u16) -> Result<Source, Error>,
-) -> Result<Inner, Error> {
+pub(super) fn assemble(first: Source, mut open: impl FnMut(u16, u16) -> Result<Source, Error>) -> Result<Inner, Error> {
     let (metadata, mut tensors) = header::read(&first)?;
     let mut shards = vec![Shard::of(&first)];
     let count: u16 = metadata.typed(SPLIT_COUNT)?.unwrap_or(0);
@@ -133,9 +126,8 @@ fn read_later(source: &Source, index: u16, count: u16) -> Result<Vec<Tensor>, Er
     let own_count = metadata.typed(SPLIT_COUNT)?.unwrap_or(count);
     for (key, found, wanted) in [(SPLIT_NO, no, index), (SPLIT_COUNT, own_count, count)] {
         if found != wanted {
-            let problem = format!(
-                "the key '{key}' is {found}, not {wanted}: a shard of another model, or under another's name"
-            );
+            let problem =
+                format!("the key '{key}' is {found}, not {wanted}: a shard of another model, or under another's name");
             return Err(wrong(source.path(), problem));
         }
     }
@@ -155,8 +147,7 @@ fn check_total(source: &Source, shards: &[Shard], tensors: usize) -> Result<(), 
     } else {
         return Ok(());
     };
-    let problem =
-        format_args!("{count} {things} in all shards, but there can be at most {limit} ({why})");
+    let problem = format_args!("{count} {things} in all shards, but there can be at most {limit} ({why})");
     Err(source.malformed(0, problem))
 }
 

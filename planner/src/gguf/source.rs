@@ -89,10 +89,7 @@ impl Source {
         match &self.bytes {
             Bytes::File(file, _) => read_file_at(file, buf, offset),
             Bytes::Memory(bytes) => {
-                let rest = usize::try_from(offset)
-                    .ok()
-                    .and_then(|from| bytes.get(from..))
-                    .unwrap_or_default();
+                let rest = usize::try_from(offset).ok().and_then(|from| bytes.get(from..)).unwrap_or_default();
                 let n = rest.len().min(buf.len());
                 buf[..n].copy_from_slice(&rest[..n]);
                 Ok(n)
@@ -124,8 +121,7 @@ impl Source {
 
     #[cold]
     pub(super) fn too_long(&self, at: u64, what: impl Display, length: u64, limit: u64) -> Error {
-        let problem =
-            format_args!("{what} has a length of {length}, but at most {limit} is allowed");
+        let problem = format_args!("{what} has a length of {length}, but at most {limit} is allowed");
         self.malformed(at, problem)
     }
 
@@ -137,11 +133,7 @@ impl Source {
 }
 
 /// Errs unless both are of one file that nobody wrote to in between.
-pub(super) fn check_unchanged(
-    path: &Path,
-    was: &Metadata,
-    is: io::Result<Metadata>,
-) -> Result<(), Error> {
+pub(super) fn check_unchanged(path: &Path, was: &Metadata, is: io::Result<Metadata>) -> Result<(), Error> {
     let is = is.map_err(|source| Error::Open { path: path.to_owned(), source })?;
     #[cfg(unix)]
     let inode = |file: &Metadata| (file.dev(), file.ino());
@@ -278,12 +270,7 @@ impl<'s> Cursor<'s> {
     }
 
     /// The next `n` bytes, instead of what `out` holds.
-    pub(super) fn bytes(
-        &mut self,
-        n: u64,
-        out: &mut Vec<u8>,
-        what: impl Display,
-    ) -> Result<(), Error> {
+    pub(super) fn bytes(&mut self, n: u64, out: &mut Vec<u8>, what: impl Display) -> Result<(), Error> {
         self.require(n, what)?;
         out.clear();
         out.resize(n as usize, 0);

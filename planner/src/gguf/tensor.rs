@@ -40,8 +40,7 @@ impl Tensor {
         let n_dims_at = cursor.at();
         let n_dims = cursor.u32(format_args!("the number of dimensions of tensor '{name}'"))?;
         if n_dims > MAX_DIMS {
-            let problem =
-                format_args!("tensor '{name}' has {n_dims} dimensions, but at most 4 are allowed");
+            let problem = format_args!("tensor '{name}' has {n_dims} dimensions, but at most 4 are allowed");
             return Err(source.malformed(n_dims_at, problem));
         }
         let shape_at = cursor.at();
@@ -148,12 +147,7 @@ pub(super) fn data_bytes(ty: TensorType, shape: &[u64]) -> Option<u64> {
 /// llama.cpp asks for exactly this order (`ggml/src/gguf.cpp`, "compute the total size of the data section") and,
 /// when the model is loaded, for the inside (`src/llama-model-loader.h`, `llama_tensor_weight`). The last tensor's
 /// padding may be missing.
-pub(super) fn place(
-    tensors: &mut [Tensor],
-    source: &Source,
-    alignment: u64,
-    data_offset: u64,
-) -> Result<(), Error> {
+pub(super) fn place(tensors: &mut [Tensor], source: &Source, alignment: u64, data_offset: u64) -> Result<(), Error> {
     let mut expected = 0;
     for tensor in tensors {
         let Tensor { name, offset, .. } = &*tensor;

@@ -130,12 +130,7 @@ impl TensorType {
     pub(super) const fn removed(id: u32) -> Option<&'static str> {
         macro_rules! use_instead {
             ($old:literal, $new:literal) => {
-                concat!(
-                    $old,
-                    ", removed from llama.cpp: use ",
-                    $new,
-                    ", which is repacked when it is loaded"
-                )
+                concat!($old, ", removed from llama.cpp: use ", $new, ", which is repacked when it is loaded")
             };
         }
         Some(match id {

@@ -57,10 +57,8 @@ impl ValueType {
     /// The name that llama.cpp prints: `u32`, `str`, `arr`.
     #[doc(alias = "gguf_type_name")]
     pub const fn name(self) -> &'static str {
-        const NAMES: [&str; 13] = [
-            "u8", "i8", "u16", "i16", "u32", "i32", "f32", "bool", "str", "arr", "u64", "i64",
-            "f64",
-        ];
+        const NAMES: [&str; 13] =
+            ["u8", "i8", "u16", "i16", "u32", "i32", "f32", "bool", "str", "arr", "u64", "i64", "f64"];
         NAMES[self as usize]
     }
 }
@@ -311,8 +309,7 @@ impl<'a> Array<'a> {
             let value = i32::from_le_bytes(*bytes);
             if ty == ValueType::I32 && value < 0 {
                 let at = self.place.at + index as u64 * 4;
-                let problem =
-                    format!("element {index} of the array is {value}, which is not a u32");
+                let problem = format!("element {index} of the array is {value}, which is not a u32");
                 return Err(self.source.malformed(at, problem));
             }
             out.push(value.cast_unsigned());

@@ -131,8 +131,7 @@ impl MeasurementCache {
 
     fn merge(&self, key: String, later: MeasuredRates) {
         let mut ways = self.ways(&key);
-        let is_same =
-            |one: &MeasuredRates| (one.threads, one.repacked) == (later.threads, later.repacked);
+        let is_same = |one: &MeasuredRates| (one.threads, one.repacked) == (later.threads, later.repacked);
         let merged = match ways.iter().position(is_same) {
             Some(index) => {
                 let mut merged = ways.remove(index);
@@ -154,9 +153,7 @@ impl MeasurementCache {
             }
         });
         let document: Document<T> = serde_json::from_str(&text.ok()?)
-            .inspect_err(
-                |error| tracing::debug!(%error, file = %file.display(), "is not understood"),
-            )
+            .inspect_err(|error| tracing::debug!(%error, file = %file.display(), "is not understood"))
             .ok()?;
         let is_it = document.version == VERSION && document.key == key;
         is_it.then_some(document.value)

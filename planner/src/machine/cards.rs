@@ -35,11 +35,7 @@ impl MigSlice {
     /// A slice by the driver's name for it, `NVIDIA A100-SXM4-40GB MIG 1g.5gb`; its profile is what follows `MIG`.
     pub fn new(name: &str) -> Self {
         let profile = name.rsplit_once("MIG ").map(|(_, profile)| profile.trim());
-        Self {
-            profile: profile.filter(|text| !text.is_empty()).map(str::to_owned),
-            uuid: None,
-            memory: None,
-        }
+        Self { profile: profile.filter(|text| !text.is_empty()).map(str::to_owned), uuid: None, memory: None }
     }
 
     /// Whether a device with so many bytes can be this slice: ggml's total is what CUDA can use of what the driver
@@ -188,9 +184,7 @@ pub(super) fn slice_of(slices: &[MigSlice], total: u64) -> MigSlice {
 /// The part of a card's bandwidth that a part of its memory has. A slice of memory has its share of both (NVIDIA
 /// Multi-Instance GPU User Guide, "GPU memory slice"). In bytes per second; `None` where the card's total is not known.
 fn share(bandwidth: u64, total: u64, of: u64) -> Option<u64> {
-    let share = u128::from(bandwidth)
-        .checked_mul(u128::from(total.min(of)))?
-        .checked_div(u128::from(of))?;
+    let share = u128::from(bandwidth).checked_mul(u128::from(total.min(of)))?.checked_div(u128::from(of))?;
     u64::try_from(share).ok()
 }
 

@@ -17,8 +17,7 @@ pub(super) use cpus::host;
 use name::{Name, near};
 
 /// The rows of `cards.txt`, which says what its columns are.
-static CARDS: LazyLock<Vec<Card>> =
-    LazyLock::new(|| rows(include_str!("catalogue/cards.txt"), Card::parse));
+static CARDS: LazyLock<Vec<Card>> = LazyLock::new(|| rows(include_str!("catalogue/cards.txt"), Card::parse));
 
 /// NVIDIA's drivers keep 1 to 3 % of a card: 638 MiB were seen on one of 24 GiB (Ollama #18201). This part of a
 /// hypothetical card counts as not free.
@@ -134,15 +133,7 @@ pub(crate) fn every_card() -> impl Iterator<Item = (String, Gpu)> {
 
 /// Another card of the same kind, that nothing uses yet: see [`Gpu::another`].
 pub(super) fn another(gpu: &Gpu) -> Gpu {
-    let other = Gpu {
-        device: None,
-        pci_id: None,
-        pcie: None,
-        processes: None,
-        ggml: None,
-        nvml: None,
-        ..gpu.clone()
-    };
+    let other = Gpu { device: None, pci_id: None, pcie: None, processes: None, ggml: None, nvml: None, ..gpu.clone() };
     other.free(gpu.total - gpu.total / DRIVERS_SHARE)
 }
 
@@ -310,9 +301,7 @@ mod tests {
             assert_eq!(gpu.description, "NVIDIA GeForce RTX 4090");
         }
         // A laptop's chip is a card of its own.
-        for (text, expected) in
-            [("RTX 4090 Laptop GPU", 576), ("RTX 4090 laptop", 576), ("RTX 4090", 1_008)]
-        {
+        for (text, expected) in [("RTX 4090 Laptop GPU", 576), ("RTX 4090 laptop", 576), ("RTX 4090", 1_008)] {
             let peak = named(text).unwrap().bandwidth.unwrap().bytes_per_second;
             assert_eq!(peak, expected * 1_000_000_000, "{text}");
         }

@@ -95,10 +95,7 @@ impl Detector {
         })
     }
 
-    fn with_witnesses(
-        &self,
-        build: impl FnOnce(Vec<nvidia::NvidiaGpu>, Host) -> Machine,
-    ) -> Machine {
+    fn with_witnesses(&self, build: impl FnOnce(Vec<nvidia::NvidiaGpu>, Host) -> Machine) -> Machine {
         let root = self.root.as_deref();
         let (mut host, mut notes) = root.map_or_else(Host::detect, Host::detect_under);
         // The user's own is of the computer itself: what a folder describes is another one.

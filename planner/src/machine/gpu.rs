@@ -133,12 +133,7 @@ impl Gpu {
     /// in `description`. Control characters are left out: another machine may say what its GPUs are called.
     pub fn new(name: impl Into<String>) -> Self {
         let description = name.into().replace(char::is_control, " ");
-        Self {
-            name: short_name(&description).to_owned(),
-            description,
-            backend: "CUDA".to_owned(),
-            ..Self::default()
-        }
+        Self { name: short_name(&description).to_owned(), description, backend: "CUDA".to_owned(), ..Self::default() }
     }
 
     /// A card of the catalogue that is not there: `RTX 4090`, `RTX 3060 12GB`, `RTX 4090 Laptop GPU`,
@@ -263,11 +258,7 @@ impl fmt::Display for Gpu {
             GpuKind::Integrated if !self.shares_host_memory() => ", set aside for it",
             GpuKind::Integrated if own == 0 => ", shared with the host",
             GpuKind::Integrated => {
-                return write!(
-                    f,
-                    ", {} set aside for it, the rest shared with the host",
-                    Bytes(own)
-                );
+                return write!(f, ", {} set aside for it, the rest shared with the host", Bytes(own));
             }
         })
     }

@@ -74,12 +74,8 @@ impl MeasuredRates {
         self.date = later.date;
         self.threads = later.threads.or(self.threads);
         update(&mut self.weights, later.weights, |rate| (rate.tensor_type, rate.experts));
-        update(&mut self.attention, later.attention, |rate| {
-            (rate.kv_type, rate.head_size, rate.n_gqa)
-        });
-        update(&mut self.prompts, later.prompts, |rate| {
-            (rate.tensor_type, rate.experts, rate.n_tokens)
-        });
+        update(&mut self.attention, later.attention, |rate| (rate.kv_type, rate.head_size, rate.n_gqa));
+        update(&mut self.prompts, later.prompts, |rate| (rate.tensor_type, rate.experts, rate.n_tokens));
         update(&mut self.prompt_attention, later.prompt_attention, |rate| {
             (rate.kv_type, rate.head_size, rate.n_gqa, rate.n_tokens)
         });
@@ -87,8 +83,7 @@ impl MeasuredRates {
         let measured = |later: u64, mine: u64| if later > 0 { later } else { mine };
         self.layer_ns = measured(later.layer_ns, self.layer_ns);
         self.routing_ns = measured(later.routing_ns, self.routing_ns);
-        self.activations_per_second =
-            measured(later.activations_per_second, self.activations_per_second);
+        self.activations_per_second = measured(later.activations_per_second, self.activations_per_second);
         self.link = later.link.or(self.link);
     }
 }
@@ -219,8 +214,7 @@ impl LearnedHeadroom {
     /// Two measurements as one: of both parts the larger, learned with the larger work. Where neither work is the
     /// larger it is the later one, `self`: what it was seen to take with that, it surely takes no more than.
     pub(super) fn and_earlier(self, earlier: Self) -> Self {
-        let larger =
-            if earlier.covers(self.activations, self.decoded_matrix) { earlier } else { self };
+        let larger = if earlier.covers(self.activations, self.decoded_matrix) { earlier } else { self };
         Self {
             driver: self.driver.max(earlier.driver),
             growth: self.growth.max(earlier.growth),
@@ -257,19 +251,11 @@ mod tests {
         rates.threads = Some(2);
         let mut later = MeasuredRates::new(day(22));
         later.weights = vec![weight(TensorType::Q6_K, 21), weight(TensorType::F16, 22)];
-        later.attention = vec![AttentionRate {
-            kv_type: TensorType::F16,
-            head_size: 128,
-            n_gqa: 4,
-            bytes_per_second: 3,
-        }];
+        later.attention =
+            vec![AttentionRate { kv_type: TensorType::F16, head_size: 128, n_gqa: 4, bytes_per_second: 3 }];
         later.link = Some(LinkRate { upload: 1, download: 2, crossing_ns: 3 });
         rates.merge(later.clone());
-        let expected = [
-            weight(TensorType::Q4_K, 10),
-            weight(TensorType::Q6_K, 21),
-            weight(TensorType::F16, 22),
-        ];
+        let expected = [weight(TensorType::Q4_K, 10), weight(TensorType::Q6_K, 21), weight(TensorType::F16, 22)];
         assert_eq!(rates.weights, expected);
         assert_eq!((rates.date, rates.threads), (day(22), Some(2)));
         assert_eq!((rates.layer_ns, rates.routing_ns), (5, 0));

@@ -71,15 +71,7 @@ impl GgmlDevice {
     /// A device of a backend, with no memory yet. Its description is its name until told otherwise.
     pub fn new(name: impl Into<String>, backend: impl Into<String>, kind: GgmlKind) -> Self {
         let name = name.into();
-        Self {
-            description: name.clone(),
-            name,
-            backend: backend.into(),
-            kind,
-            device_id: None,
-            total: 0,
-            free: 0,
-        }
+        Self { description: name.clone(), name, backend: backend.into(), kind, device_id: None, total: 0, free: 0 }
     }
 
     setters! {
@@ -107,9 +99,7 @@ impl GgmlDevice {
         let in_mac = self.backend == "MTL" && self.description.starts_with("Intel");
         match self.kind {
             GgmlKind::Gpu if self.backend == "RPC" => Some(GpuKind::Remote),
-            GgmlKind::Gpu if in_mac || self.description.starts_with("Apple ") => {
-                Some(GpuKind::Integrated)
-            }
+            GgmlKind::Gpu if in_mac || self.description.starts_with("Apple ") => Some(GpuKind::Integrated),
             GgmlKind::Gpu => Some(GpuKind::Discrete),
             GgmlKind::IntegratedGpu => Some(GpuKind::Integrated),
             GgmlKind::Cpu | GgmlKind::Accelerator | GgmlKind::Meta => None,
@@ -154,8 +144,7 @@ struct Merge<'a> {
 
 impl Merge<'_> {
     fn add(&mut self, device: &GgmlDevice, kind: GpuKind) {
-        let mut gpu =
-            Gpu::new(&device.description).kind(kind).backend(&device.backend).device(&device.name);
+        let mut gpu = Gpu::new(&device.description).kind(kind).backend(&device.backend).device(&device.name);
         gpu.pci_id = device.pci_id();
         gpu.ggml = Some(Reading::new(device.total, device.free));
         let place = self.card(device, kind);
@@ -233,8 +222,7 @@ impl Merge<'_> {
         if is_negative || free > device.total {
             let total = Bytes(device.total);
             let (text, believed) = if is_negative {
-                let text =
-                    "that less than nothing is free (more is used than its budget): taken as 0";
+                let text = "that less than nothing is free (more is used than its budget): taken as 0";
                 (text.to_owned(), 0)
             } else {
                 let text = format!("that {} are free of {total}: taken as {total}", Bytes(free));
@@ -245,9 +233,7 @@ impl Merge<'_> {
         }
         let host = &self.machine.host;
         match (gpu.kind, gpu.nvml) {
-            (GpuKind::Discrete, Some(card)) if card.total > 0 => {
-                free.min(card.free / self.sharers(device))
-            }
+            (GpuKind::Discrete, Some(card)) if card.total > 0 => free.min(card.free / self.sharers(device)),
             (GpuKind::Integrated, _) if host.limit != HostLimit::Unknown => {
                 let shared = gpu.pools.map_or(u64::MAX, |pools| pools.shared.free);
                 let own = gpu.pools.map_or(0, |pools| pools.own.free);
@@ -261,16 +247,14 @@ impl Merge<'_> {
     /// (ggml-cuda.cu, `ggml_backend_cuda_device_get_memory`).
     fn sharers(&self, device: &GgmlDevice) -> u64 {
         let Some(id) = device.pci_id() else { return 1 };
-        let shares =
-            |other: &&GgmlDevice| other.backend == device.backend && other.pci_id() == Some(id);
+        let shares = |other: &&GgmlDevice| other.backend == device.backend && other.pci_id() == Some(id);
         let count = self.devices.iter().filter(shares).count();
         u64::try_from(count).unwrap_or(u64::MAX).max(1)
     }
 
     fn finish(mut self, backends: &[String]) -> Machine {
         let built = |name: &str| {
-            backends.iter().any(|backend| backend == name)
-                || self.devices.iter().any(|device| device.backend == name)
+            backends.iter().any(|backend| backend == name) || self.devices.iter().any(|device| device.backend == name)
         };
         let backend = ["CUDA", "Vulkan"].into_iter().find(|name| built(name));
         let cards = self.cards.iter().zip(&self.claimed);

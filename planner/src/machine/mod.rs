@@ -71,8 +71,7 @@ pub use file::MachineError;
 pub use gpu::{Gpu, GpuKind, Reading};
 pub use host::{Host, HostLimit};
 pub use measured::{
-    AttentionRate, LearnedHeadroom, LinkRate, MeasuredRates, PromptAttentionRate, PromptRate,
-    WeightRate,
+    AttentionRate, LearnedHeadroom, LinkRate, MeasuredRates, PromptAttentionRate, PromptRate, WeightRate,
 };
 pub use merge::{GgmlDevice, GgmlKind};
 pub use nvidia::ThrottleReason;

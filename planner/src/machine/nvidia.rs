@@ -131,8 +131,7 @@ fn open(library: Option<&Path>) -> Result<Nvml, Option<String>> {
 /// One card, or nothing and a note where it does not even give itself out.
 fn gpu(nvml: &Nvml, index: u32, driver: &Option<String>, notes: &mut Notes) -> Option<NvidiaGpu> {
     let about = format!("NVIDIA GPU {index}");
-    let mut told =
-        |what: &str, error: &dyn Display| notes.add(about.clone(), format!("{what}: {error}"));
+    let mut told = |what: &str, error: &dyn Display| notes.add(about.clone(), format!("{what}: {error}"));
     let device = nvml.device_by_index(index).map_err(|error| told("is skipped", &error)).ok()?;
     let name = device.name().map_err(|error| told("does not tell its name", &error));
     let pci = device.pci_info().map_err(|error| told("does not tell its PCI address", &error));

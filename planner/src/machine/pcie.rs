@@ -104,17 +104,13 @@ impl PcieRate {
 
     /// The lower generation and the fewer lanes of two links in a row.
     fn least(self, other: Self) -> Self {
-        Self {
-            generation: self.generation.min(other.generation),
-            lanes: self.lanes.min(other.lanes),
-        }
+        Self { generation: self.generation.min(other.generation), lanes: self.lanes.min(other.lanes) }
     }
 
     /// `max` or `current` of one device. The files read `16.0 GT/s PCIe` and `16`; what is unknown reads
     /// `Unknown`, 0 or 255.
     fn of_device(device: &Path, which: &str) -> Option<Self> {
-        let read =
-            |what: &str| fs::read_to_string(device.join(format!("{which}_link_{what}"))).ok();
+        let read = |what: &str| fs::read_to_string(device.join(format!("{which}_link_{what}"))).ok();
         let generation = match read("speed")?.split_whitespace().next()? {
             "2.5" => 1,
             "5" | "5.0" => 2,
@@ -157,14 +153,9 @@ mod tests {
     #[test]
     fn a_link_carries_what_its_generation_and_lanes_make() {
         // As the specification rounds it: 4, 7.9, 15.8, 31.5, 63 and 121 GB/s.
-        for (generation, lanes, megabytes) in [
-            (1, 16, 4_000),
-            (3, 8, 7_877),
-            (3, 16, 15_754),
-            (4, 16, 31_508),
-            (5, 16, 63_015),
-            (6, 16, 121_000),
-        ] {
+        for (generation, lanes, megabytes) in
+            [(1, 16, 4_000), (3, 8, 7_877), (3, 16, 15_754), (4, 16, 31_508), (5, 16, 63_015), (6, 16, 121_000)]
+        {
             let found = rate(generation, lanes).bytes_per_second();
             let difference = found.abs_diff(megabytes * 1_000_000);
             assert!(difference < 1_000_000, "{generation} x{lanes}");

@@ -51,13 +51,7 @@ impl Pools {
     /// What amdgpu tells of the GPU at this address (`mem_info_*`, kernel documentation of amdgpu), as `backend` uses
     /// it, which says that it has `total` bytes. `None` where amdgpu does not drive it, or how the backend takes
     /// memory is not known.
-    pub(super) fn of_amdgpu(
-        tree: Tree<'_>,
-        id: PciId,
-        backend: &str,
-        total: u64,
-        notes: &mut Notes,
-    ) -> Option<Self> {
+    pub(super) fn of_amdgpu(tree: Tree<'_>, id: PciId, backend: &str, total: u64, notes: &mut Notes) -> Option<Self> {
         let mut read = |what: &str| {
             let file = format!("/sys/bus/pci/devices/{id}/mem_info_{what}");
             tree.read(&file, notes)?.trim().parse::<u64>().ok()
@@ -71,9 +65,7 @@ impl Pools {
         match backend {
             "Vulkan" => Some(Self::new(own, shared)),
             // Kernels before 6.10 keep ROCm in the carve-out whatever its size; then the backend's total says so.
-            "ROCm" if own.total >= shared.total || total <= own.total => {
-                Some(Self::new(own, Pool::default()))
-            }
+            "ROCm" if own.total >= shared.total || total <= own.total => Some(Self::new(own, Pool::default())),
             "ROCm" => Some(Self::new(Pool::default(), shared)),
             _ => None,
         }

@@ -40,7 +40,8 @@ fn some_avg10(text: &str) -> Option<f32> {
 mod tests {
     use super::*;
 
-    const BUSY: &str = "some avg10=41.53 avg60=20.12 avg300=5.00 total=99\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n";
+    const BUSY: &str =
+        "some avg10=41.53 avg60=20.12 avg300=5.00 total=99\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n";
 
     #[test]
     fn the_first_line_tells_the_last_ten_seconds() {

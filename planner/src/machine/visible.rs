@@ -46,9 +46,7 @@ impl CudaVisibility {
                     return;
                 }
                 Ok(number) => Some(number),
-                Err(_) if entry.starts_with("GPU-") => {
-                    cards.iter().position(|card| begins(&card.uuid))
-                }
+                Err(_) if entry.starts_with("GPU-") => cards.iter().position(|card| begins(&card.uuid)),
                 // Of slices CUDA takes the first, and nothing else.
                 Err(_) if entry.starts_with("MIG-") => {
                     let is_it = |slice: &MigSlice| begins(&slice.uuid);

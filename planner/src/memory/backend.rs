@@ -71,9 +71,7 @@ impl BackendRules {
     /// (ggml-backend.cpp, `ggml_backend_buft_alloc_buffer_n_plan`, `ggml_backend_buft_get_alloc_size`).
     pub fn alloc(&self, ty: TensorType, ne0: u64, bytes: u64) -> u64 {
         let rest = match self.row_padding {
-            Some(padding) if ty.is_quantized() && !ne0.is_multiple_of(padding) => {
-                ty.row_bytes(padding - ne0 % padding)
-            }
+            Some(padding) if ty.is_quantized() && !ne0.is_multiple_of(padding) => ty.row_bytes(padding - ne0 % padding),
             _ => 0,
         };
         pad(bytes.saturating_add(rest), self.alignment)
@@ -109,10 +107,7 @@ impl Family {
         match self {
             Self::Cuda => match ty {
                 TensorType::IQ4_NL | TensorType::MXFP4 => ne0.is_multiple_of(256),
-                _ => !matches!(
-                    ty,
-                    TensorType::NVFP4 | TensorType::TQ1_0 | TensorType::TQ2_0 | TensorType::Q8_K
-                ),
+                _ => !matches!(ty, TensorType::NVFP4 | TensorType::TQ1_0 | TensorType::TQ2_0 | TensorType::Q8_K),
             },
             _ => !matches!(ty, TensorType::Q8_K),
         }
@@ -222,8 +217,7 @@ mod tests {
     fn an_unknown_backend_takes_the_most_of_all() {
         let unknown = Rules::of("SomethingNew");
         for rules in [Rules::CUDA, Rules::VULKAN, Rules::METAL] {
-            for (ty, ne0, bytes) in [(T::Q4_0, 96, 54_000), (T::F32, 7, 28), (T::Q6_K, 4096, 3360)]
-            {
+            for (ty, ne0, bytes) in [(T::Q4_0, 96, 54_000), (T::F32, 7, 28), (T::Q6_K, 4096, 3360)] {
                 assert!(unknown.alloc(ty, ne0, bytes) >= rules.alloc(ty, ne0, bytes));
             }
         }

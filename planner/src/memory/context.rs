@@ -156,7 +156,8 @@ impl ContextParams {
             Err(Error::Context { parameter, value, limit })
         };
         if !(1..=MAX_CONTEXT).contains(&self.n_ctx) {
-            let limit = "a context has 1 to 2147483392 tokens (it is padded to a multiple of 256, and positions are signed)";
+            let limit =
+                "a context has 1 to 2147483392 tokens (it is padded to a multiple of 256, and positions are signed)";
             return refuse("n_ctx", self.n_ctx, limit.to_owned());
         }
         if !(1..=MAX_SEQUENCES).contains(&self.n_seq_max) {
@@ -189,11 +190,8 @@ impl ContextParams {
             return refuse("n_rs_seq", self.n_rs_seq, limit);
         }
         let n_ctx = pad(n_ctx, CONTEXT_PADDING.into());
-        let (cells, streams) = if self.kv_unified {
-            (n_ctx, 1)
-        } else {
-            (pad(n_ctx / n_seq, CONTEXT_PADDING.into()), n_seq)
-        };
+        let (cells, streams) =
+            if self.kv_unified { (n_ctx, 1) } else { (pad(n_ctx / n_seq, CONTEXT_PADDING.into()), n_seq) };
         let n_ctx = cells * streams;
         let n_outputs_max = match self.n_outputs_max {
             0 => n_batch,

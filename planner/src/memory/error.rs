@@ -17,9 +17,7 @@ pub enum Error {
         limit: String,
     },
     /// A quantised cache type whose blocks do not divide a head (llama-context.cpp, `llama_init_from_model`).
-    #[error(
-        "{parameter} {ty} stores blocks of {block} elements, which do not divide heads of {head}"
-    )]
+    #[error("{parameter} {ty} stores blocks of {block} elements, which do not divide heads of {head}")]
     KvWidth {
         /// `type_k` or `type_v`.
         parameter: &'static str,

@@ -157,9 +157,7 @@ static TAKEN: LazyLock<Regex> = LazyLock::new(|| {
     let plain = r##"[ !"#%&',\-/0-9:;<=>@A-Z_`a-z~]"##;
     let class = format!(r"\[\^?(?:[ -Z^-~]|{escape})+\]");
     let repeated = r"(?:[*+?]|\{[0-9]+(?:,[0-9]*)?\})\??";
-    let taken = format!(
-        r"^(?:(?:{escape}|{plain}|\.|{class}|\))(?:{repeated})?|\((?:\?:)?|\\[bB]|[\^$|])*$"
-    );
+    let taken = format!(r"^(?:(?:{escape}|{plain}|\.|{class}|\))(?:{repeated})?|\((?:\?:)?|\\[bB]|[\^$|])*$");
     Regex::new(&taken).expect("a pattern of ours")
 });
 
@@ -251,8 +249,7 @@ ffn\
             "enc.blk.1.ffn_up.weight",
             "blk.1.ffn_up.weight\n",
         ];
-        let rules =
-            [(r"blk\.1\.", Place::Gpu(0)), ("(f|f.)+_up", Place::Host), ("^output", Place::Host)];
+        let rules = [(r"blk\.1\.", Place::Gpu(0)), ("(f|f.)+_up", Place::Host), ("^output", Place::Host)];
         let expected = [
             (r"^output\.weight$", Place::Host),
             (r"^blk\.(0|10)\.ffn_up\.weight$", Place::Host),

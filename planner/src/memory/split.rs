@@ -62,10 +62,7 @@ impl Split {
     ///
     /// [`Error::Override`] for a pattern that is no regular expression, that C++ could read differently, or that is too
     /// long; and for tensors that no few patterns list.
-    pub fn overrides_by_name<'a>(
-        &self,
-        tensors: impl Iterator<Item = &'a str>,
-    ) -> Result<Vec<TensorOverride>, Error> {
+    pub fn overrides_by_name<'a>(&self, tensors: impl Iterator<Item = &'a str>) -> Result<Vec<TensorOverride>, Error> {
         pattern::by_name(&self.overrides, tensors)
     }
 }

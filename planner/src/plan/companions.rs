@@ -40,10 +40,7 @@ struct Arrangement {
 impl Planner<'_> {
     /// The best plan over all places of the companions. On a GPU they come first: an image takes a hundred times as
     /// long on the host, and a draft that is no faster than the model is none.
-    pub(super) fn beside_companions(
-        &self,
-        plan: impl Fn(&Planner<'_>) -> Result<Plan, Error>,
-    ) -> Result<Plan, Error> {
+    pub(super) fn beside_companions(&self, plan: impl Fn(&Planner<'_>) -> Result<Plan, Error>) -> Result<Plan, Error> {
         let params = self.params();
         let mut request = self.request.clone();
         if self.companions.iter().any(|one| one.role() == Role::Draft) {
@@ -77,10 +74,8 @@ impl Planner<'_> {
             }
         }
         let names: Vec<String> = self.companions.iter().map(ToString::to_string).collect();
-        let beside = |source: Option<Error>| Error::Beside {
-            companions: names.join(" and "),
-            source: source.map(Box::new),
-        };
+        let beside =
+            |source: Option<Error>| Error::Beside { companions: names.join(" and "), source: source.map(Box::new) };
         let Some((_, arrangement)) = best else {
             return Err(beside(failed));
         };
@@ -172,8 +167,7 @@ impl Arrangement {
         for (index, gpu) in self.machine.gpus.iter().enumerate() {
             let whole = &machine.gpus[index];
             let mut of_gpu = plan.placements.iter_mut().filter(|placement| {
-                (&placement.name, &placement.device, placement.free)
-                    == (&gpu.name, &gpu.device, gpu.free)
+                (&placement.name, &placement.device, placement.free) == (&gpu.name, &gpu.device, gpu.free)
                     && placement.companions == 0
             });
             if let Some(placement) = of_gpu.next() {

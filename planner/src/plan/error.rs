@@ -25,8 +25,7 @@ pub struct Shortfall {
 
 impl fmt::Display for Shortfall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [needed, budget, free, missing] =
-            [self.needed, self.budget, self.free, self.missing].map(Bytes);
+        let [needed, budget, free, missing] = [self.needed, self.budget, self.free, self.missing].map(Bytes);
         match missing {
             Bytes(0) => write!(f, "enough on {}: ", self.device)?,
             missing => write!(f, "{missing} missing on {}: ", self.device)?,
@@ -71,9 +70,7 @@ pub enum Error {
         n_gpu_layers: u32,
     },
     /// The architecture's memory follows no law that we know, and nothing was there to ask llama.cpp with.
-    #[error(
-        "the memory that {model} needs cannot be computed: {reason}; plan with a probe, which asks llama.cpp"
-    )]
+    #[error("the memory that {model} needs cannot be computed: {reason}; plan with a probe, which asks llama.cpp")]
     Unknown {
         /// The model's name.
         model: String,
@@ -112,10 +109,7 @@ pub enum Error {
 }
 
 fn why(source: Option<&Error>) -> String {
-    source.map_or_else(
-        || "no GPU has room for that, nor has the host".to_owned(),
-        ToString::to_string,
-    )
+    source.map_or_else(|| "no GPU has room for that, nor has the host".to_owned(), ToString::to_string)
 }
 
 fn list(devices: &[Shortfall]) -> String {

@@ -2,9 +2,7 @@
 
 use crate::machine::{Gpu, GpuKind, Host, mib};
 use crate::memory::estimate::Assignment;
-use crate::memory::{
-    ContextParams, Footprint, Footprints, Headroom, HeadroomParts, Split, Uncertainty, Workload,
-};
+use crate::memory::{ContextParams, Footprint, Footprints, Headroom, HeadroomParts, Split, Uncertainty, Workload};
 
 use super::{Confidence, Placement, PlacementKind, Shortfall};
 
@@ -173,23 +171,14 @@ impl Room<'_> {
     }
 
     /// The devices of a plan, with so many layers on each GPU and on the host.
-    pub(super) fn placements(
-        &self,
-        levels: &Levels,
-        gpu_layers: &[u32],
-        host_layers: u32,
-    ) -> Vec<Placement> {
+    pub(super) fn placements(&self, levels: &Levels, gpu_layers: &[u32], host_layers: u32) -> Vec<Placement> {
         let gpus = self.gpus.iter().zip(&levels.gpus).zip(gpu_layers);
         let mut all: Vec<Placement> = gpus
             .map(|((gpu, level), &layers)| Placement {
                 name: gpu.name.clone(),
                 device: gpu.device.clone(),
                 backend: gpu.backend.clone(),
-                kind: if gpu.shares_host_memory() {
-                    PlacementKind::SharedGpu
-                } else {
-                    PlacementKind::Gpu
-                },
+                kind: if gpu.shares_host_memory() { PlacementKind::SharedGpu } else { PlacementKind::Gpu },
                 total: gpu.total,
                 free: gpu.free,
                 layers,

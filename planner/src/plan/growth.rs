@@ -1,8 +1,6 @@
 //! More context than was asked for, as far as that costs no layer.
 
-use crate::memory::{
-    CONTEXT_PADDING as STEP, ContextParams, Estimate, Footprint, Footprints, Uncertainty,
-};
+use crate::memory::{CONTEXT_PADDING as STEP, ContextParams, Estimate, Footprint, Footprints, Uncertainty};
 use crate::profile::ModelProfile;
 
 use super::fit::{Chosen, Levels};
@@ -23,11 +21,7 @@ pub(super) fn grow(profile: &ModelProfile, chosen: &mut Chosen<'_>) -> Result<()
 }
 
 /// The same, as llama.cpp confirms it.
-pub(super) fn grow_probed(
-    profile: &ModelProfile,
-    chosen: &mut Chosen<'_>,
-    probe: &dyn Probe,
-) -> Result<(), Error> {
+pub(super) fn grow_probed(profile: &ModelProfile, chosen: &mut Chosen<'_>, probe: &dyn Probe) -> Result<(), Error> {
     // What the accepted placement takes beyond the estimate, a longer context will take too.
     let mut beyond = beyond(profile, chosen, &chosen.params, &chosen.levels)?;
     for _ in 0..MOST_PROBES {
@@ -99,9 +93,8 @@ fn beyond(
     levels: &Levels,
 ) -> Result<Footprints, Error> {
     let (estimate, _) = estimated(profile, chosen, params)?;
-    let beyond = |theirs: &Footprint, ours: &Footprint| {
-        Footprint::new(0, 0, theirs.total().saturating_sub(ours.total()))
-    };
+    let beyond =
+        |theirs: &Footprint, ours: &Footprint| Footprint::new(0, 0, theirs.total().saturating_sub(ours.total()));
     let gpus = levels.gpus.iter().zip(&estimate.gpus);
     let gpus = gpus.map(|(theirs, ours)| beyond(&theirs.footprint, ours));
     let host = beyond(&levels.host.footprint, &estimate.host);

@@ -136,9 +136,7 @@ impl Plan {
 
     /// What llama.cpp is told of it.
     pub fn split(&self) -> Split {
-        Split::layers(self.n_gpu_layers)
-            .tensor_split(self.tensor_split.clone())
-            .overrides(self.overrides.clone())
+        Split::layers(self.n_gpu_layers).tensor_split(self.tensor_split.clone()).overrides(self.overrides.clone())
     }
 
     /// Layers of the model, the output layer counted.

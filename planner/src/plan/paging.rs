@@ -56,9 +56,7 @@ impl Paging {
     /// A predicted speed with what the disk takes of the time: of each token, and of each of a prompt's
     /// computations, which need all.
     pub(super) fn slow_down(&self, mut speed: Speed, n_ubatch: u32) -> Speed {
-        let slower = |speed: f64, tokens: f64, seconds: f64| {
-            (tokens * 1e4 / (tokens / speed + seconds)).round() / 1e4
-        };
+        let slower = |speed: f64, tokens: f64, seconds: f64| (tokens * 1e4 / (tokens / speed + seconds)).round() / 1e4;
         let token = |speed: f64| slower(speed, 1.0, self.seconds_per_token());
         speed.tokens_per_second = token(speed.tokens_per_second);
         for at in &mut speed.generation {
@@ -69,8 +67,7 @@ impl Paging {
             let computations = f64::from(prompt.tokens.div_ceil(n_ubatch.max(1)));
             let each = self.bytes as f64 / self.disk.bytes_per_second.max(1) as f64;
             let tokens = f64::from(prompt.tokens);
-            prompt.tokens_per_second =
-                slower(prompt.tokens_per_second, tokens, computations * each);
+            prompt.tokens_per_second = slower(prompt.tokens_per_second, tokens, computations * each);
         }
         speed
     }

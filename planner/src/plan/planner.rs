@@ -10,8 +10,7 @@ use super::growth;
 use super::search::Placements;
 use super::speed::{Rates, Speed, SpeedModel};
 use super::{
-    Context, Error, GpuLayers, KvCache, KvPlace, ModelSummary, Paging, Plan, Policy, Probe,
-    Request, Workload, reasons,
+    Context, Error, GpuLayers, KvCache, KvPlace, ModelSummary, Paging, Plan, Policy, Probe, Request, Workload, reasons,
 };
 
 /// How many times as fast another placement is at some depth that is worth a note.
@@ -127,10 +126,9 @@ impl<'a> Planner<'a> {
                 // More context would leave less room for weights.
                 request.context = Context::Tokens(request.tokens(self.profile));
                 let mut found = plan(&self.clone().request(request))?;
-                found.notes.push(
-                    "the file is mapped, and no weight arranged anew: it fits nowhere otherwise"
-                        .to_owned(),
-                );
+                found
+                    .notes
+                    .push("the file is mapped, and no weight arranged anew: it fits nowhere otherwise".to_owned());
                 Ok(found)
             }
             found => found,
@@ -264,7 +262,8 @@ impl<'a> Planner<'a> {
             "a context for embeddings computes what we have no model of (llama-graph.cpp, build_pooling)".to_owned()
         });
         let predicts = self.profile.predicts().then(|| {
-            "a context that predicts further tokens computes what we have no model of (models/*.cpp, graph_mtp)".to_owned()
+            "a context that predicts further tokens computes what we have no model of (models/*.cpp, graph_mtp)"
+                .to_owned()
         });
         let model = self.profile.unmodelled().map(reasons::unmodelled);
         model.or(embeds).or(predicts)

@@ -23,10 +23,9 @@ pub(super) fn unmodelled(reason: Unmodelled<'_>) -> String {
     match reason {
         Unmodelled::State(reason) => reason.to_owned(),
         Unmodelled::Graph { architecture, does } => format!("`{architecture}` {does}"),
-        Unmodelled::Weights { first, count, bytes } => format!(
-            "the file holds {count} tensors ({}) of no known place, such as `{first}`",
-            Bytes(bytes)
-        ),
+        Unmodelled::Weights { first, count, bytes } => {
+            format!("the file holds {count} tensors ({}) of no known place, such as `{first}`", Bytes(bytes))
+        }
     }
 }
 
@@ -42,12 +41,7 @@ pub(super) fn changed(profile: &ModelProfile, request: &Request) -> Option<Strin
 }
 
 /// Another placement that is so many times as fast: at a depth, or else with parts of dense blocks on the host.
-pub(super) fn another_is_faster(
-    depth: u32,
-    other: &Chosen<'_>,
-    layers: u32,
-    faster: f64,
-) -> String {
+pub(super) fn another_is_faster(depth: u32, other: &Chosen<'_>, layers: u32, faster: f64) -> String {
     let n = other.split.n_gpu_layers;
     let parts = match other.parted_blocks {
         0 => String::new(),
@@ -67,12 +61,8 @@ fn adapters(profile: &ModelProfile) -> Option<String> {
         parts.push("a control vector".to_owned());
     }
     let bytes = Bytes(adapters.bytes());
-    (!parts.is_empty()).then(|| {
-        format!(
-            "with {} beside the weights that they change: {bytes} of adapters in all",
-            parts.join(", ")
-        )
-    })
+    (!parts.is_empty())
+        .then(|| format!("with {} beside the weights that they change: {bytes} of adapters in all", parts.join(", ")))
 }
 
 /// What to know of the model and of the numbers.
@@ -90,9 +80,7 @@ pub(super) fn notes(
         notes.push(format!("{each} tokens of context, but the model was trained on {trained}"));
     }
     if request.context == Context::Default && n_ctx < trained {
-        notes.push(format!(
-            "{n_ctx} tokens of context, the default; the model was trained on {trained}"
-        ));
+        notes.push(format!("{n_ctx} tokens of context, the default; the model was trained on {trained}"));
     }
     if let (sequences @ 2.., None) = (params.n_seq_max, params.embeddings) {
         notes.push(match params.kv_unified {
@@ -130,10 +118,7 @@ pub(super) fn notes(
     }
     notes.extend(adapters(profile));
     if confidence == Confidence::Modelled {
-        notes.push(format!(
-            "compute is an estimate for `{}`; as much again is kept free on top",
-            profile.architecture
-        ));
+        notes.push(format!("compute is an estimate for `{}`; as much again is kept free on top", profile.architecture));
     }
     notes
 }

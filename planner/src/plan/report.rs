@@ -129,7 +129,6 @@ fn cells(placement: &Placement) -> [String; 5] {
         bytes => Bytes(bytes).to_string(),
     };
     let Footprint { weights, kv, compute, .. } = placement.footprint;
-    let [weights, kv, compute, headroom] =
-        [weights, kv, compute, placement.headroom.total()].map(bytes);
+    let [weights, kv, compute, headroom] = [weights, kv, compute, placement.headroom.total()].map(bytes);
     [weights, kv, compute, headroom, Bytes(placement.free).to_string()]
 }

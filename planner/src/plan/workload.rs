@@ -72,10 +72,7 @@ mod tests {
     fn the_middle_of_a_typical_reply_is_the_middle_of_the_context() {
         for n_ctx in [4096, 8192, 32768, 131_072] {
             let workload = Workload::typical(n_ctx);
-            assert_eq!(
-                (workload.prompt, workload.reply, workload.depth()),
-                (1024.min(n_ctx / 4), 256, n_ctx / 2)
-            );
+            assert_eq!((workload.prompt, workload.reply, workload.depth()), (1024.min(n_ctx / 4), 256, n_ctx / 2));
         }
         let short = Workload::typical(512);
         assert!(short.tokens() <= 512 && short.depth() == 256);

@@ -95,8 +95,7 @@ impl Lora {
             found => Err(AdapterError::WrongKind {
                 file: file.clone(),
                 key: key.to_owned(),
-                found: found
-                    .map_or_else(|| "missing".to_owned(), |it| format!("`{}`", it.escape_debug())),
+                found: found.map_or_else(|| "missing".to_owned(), |it| format!("`{}`", it.escape_debug())),
                 wanted,
             }),
         };
@@ -235,9 +234,8 @@ impl ModelProfile {
         let layers = blocks
             .map(|(index, block)| (&block.weights, Layer::Block(index)))
             .chain([(&weights.input, Layer::Input), (&weights.output, Layer::Output)]);
-        let known: HashMap<&str, (&Weight, Layer)> = layers
-            .flat_map(|(weights, layer)| weights.iter().map(move |one| (&*one.name, (one, layer))))
-            .collect();
+        let known: HashMap<&str, (&Weight, Layer)> =
+            layers.flat_map(|(weights, layer)| weights.iter().map(move |one| (&*one.name, (one, layer)))).collect();
         let mut adapted = Vec::with_capacity(lora.pairs.len());
         for pair in &lora.pairs {
             let Some(&(weight, layer)) = known.get(pair.weight.as_str()) else {
@@ -251,18 +249,9 @@ impl ModelProfile {
             if weights.tied_output && pair.weight == "token_embd.weight" {
                 // As the output matrix it would be multiplied with the factors of a lookup (llama-graph.cpp,
                 // `build_lora_mm`).
-                return Err(AdapterError::TiedEmbedding {
-                    file: lora.file.clone(),
-                    model: self.name.clone(),
-                });
+                return Err(AdapterError::TiedEmbedding { file: lora.file.clone(), model: self.name.clone() });
             }
-            adapted.push(Adapted {
-                adapter,
-                weight: pair.weight.clone(),
-                layer,
-                a: pair.a,
-                b: pair.b,
-            });
+            adapted.push(Adapted { adapter, weight: pair.weight.clone(), layer, a: pair.a, b: pair.b });
         }
         self.adapters.adapted.extend(adapted);
         self.adapters.lora.push(lora.name.clone());

@@ -166,32 +166,28 @@ pub(super) fn law(architecture: &str) -> Option<Law> {
     use Recurring::{AllButEvery, Every, WithoutKeyHeads, WithoutKeyHeadsAndForward};
     use Unstated::{Fatal, NoWindow, Refused, Tokens};
     let window = |unstated, pattern| Window { unstated, fixed: None, pattern };
-    let fixed =
-        |tokens, unstated, pattern| Window { fixed: Some(tokens), ..window(unstated, pattern) };
+    let fixed = |tokens, unstated, pattern| Window { fixed: Some(tokens), ..window(unstated, pattern) };
     let windowed = |unstated, pattern| Law::Windowed(window(unstated, pattern));
-    let hybrid = |mixer, recurring, attention, predicting| {
-        Law::Hybrid(Hybrid { mixer, recurring, attention, predicting })
-    };
+    let hybrid =
+        |mixer, recurring, attention, predicting| Law::Hybrid(Hybrid { mixer, recurring, attention, predicting });
     Some(match architecture {
         // phi3 reads a sliding window and then disables it (models/phi3.cpp, `load_arch_hparams`); phimoe, llama, qwen2
         // and mistral3 never read it.
-        "llama" | "llama-embed" | "mistral3" | "qwen" | "qwen2" | "qwen2moe" | "qwen2vl"
-        | "qwen3" | "qwen3moe" | "qwen3vl" | "qwen3vlmoe" | "qwen3tts" | "phi2" | "phi3"
-        | "phimoe" | "gemma" | "granite" | "granitemoe" | "smollm3" | "arcee" | "apertus"
-        | "seed_oss" | "ernie4_5" | "ernie4_5-moe" | "paddleocr" | "hunyuan-moe"
-        | "hunyuan-dense" | "hunyuan_vl" | "dots1" | "bailingmoe" | "bailingmoe2" | "glm4"
-        | "glm4moe" | "hy_v3" | "chatglm" | "cogvlm" | "command-r" | "dbrx" | "arctic" | "grok"
-        | "deepseek" | "deepseek2-ocr" | "minicpm" | "minicpm3" | "minimax-m2" | "olmo"
-        | "olmoe" | "internlm2" | "stablelm" | "starcoder" | "starcoder2" | "falcon"
-        | "gptneox" | "gpt2" | "mpt" | "bloom" | "baichuan" | "xverse" | "orion" | "plamo"
-        | "plm" | "codeshell" | "refact" | "nemotron" | "exaone" | "jais" | "jais2" | "openelm"
-        | "bitnet" | "deci" | "pangu-embedded" | "maincoder" | "grovemoe" | "chameleon"
-        | "hrm_text" | "talkie" | "pockettts" | "t5encoder" | "nanbeige" => Law::Full,
+        "llama" | "llama-embed" | "mistral3" | "qwen" | "qwen2" | "qwen2moe" | "qwen2vl" | "qwen3" | "qwen3moe"
+        | "qwen3vl" | "qwen3vlmoe" | "qwen3tts" | "phi2" | "phi3" | "phimoe" | "gemma" | "granite" | "granitemoe"
+        | "smollm3" | "arcee" | "apertus" | "seed_oss" | "ernie4_5" | "ernie4_5-moe" | "paddleocr" | "hunyuan-moe"
+        | "hunyuan-dense" | "hunyuan_vl" | "dots1" | "bailingmoe" | "bailingmoe2" | "glm4" | "glm4moe" | "hy_v3"
+        | "chatglm" | "cogvlm" | "command-r" | "dbrx" | "arctic" | "grok" | "deepseek" | "deepseek2-ocr"
+        | "minicpm" | "minicpm3" | "minimax-m2" | "olmo" | "olmoe" | "internlm2" | "stablelm" | "starcoder"
+        | "starcoder2" | "falcon" | "gptneox" | "gpt2" | "mpt" | "bloom" | "baichuan" | "xverse" | "orion"
+        | "plamo" | "plm" | "codeshell" | "refact" | "nemotron" | "exaone" | "jais" | "jais2" | "openelm"
+        | "bitnet" | "deci" | "pangu-embedded" | "maincoder" | "grovemoe" | "chameleon" | "hrm_text" | "talkie"
+        | "pockettts" | "t5encoder" | "nanbeige" => Law::Full,
         "graniteswitch" => Law::Routed,
         "t5" => Law::EncoderDecoder,
-        "bert" | "jina-bert-v2" | "jina-bert-v3" | "nomic-bert" | "nomic-bert-moe" | "neo-bert"
-        | "eurobert" | "modern-bert" | "gemma-embedding" | "wavtokenizer-dec" | "dream"
-        | "llada" | "llada-moe" | "rnd1" | "clef" => Law::Nothing,
+        "bert" | "jina-bert-v2" | "jina-bert-v3" | "nomic-bert" | "nomic-bert-moe" | "neo-bert" | "eurobert"
+        | "modern-bert" | "gemma-embedding" | "wavtokenizer-dec" | "dream" | "llada" | "llada-moe" | "rnd1"
+        | "clef" => Law::Nothing,
         "olmo2" | "mellum" => windowed(NoWindow, LastIsFull(4)),
         "afmoe" => windowed(Fatal, LastIsFull(4)),
         "gemma3" => windowed(NoWindow, LastIsFull(6)),
@@ -227,9 +223,7 @@ pub(super) fn law(architecture: &str) -> Option<Law> {
         "bailingmoe3" => hybrid(Kda, WithoutKeyHeads, A::Compressed, AsOthers),
         // key, gate, and what is pooled
         "glm5-next" => hybrid(Kda, WithoutKeyHeads, A::CompressedAndIndexed(3), Nothing),
-        "nemotron_h" | "nemotron_h_moe" => {
-            hybrid(Mamba2, WithoutKeyHeadsAndForward, A::Full, AsOthers)
-        }
+        "nemotron_h" | "nemotron_h_moe" => hybrid(Mamba2, WithoutKeyHeadsAndForward, A::Full, AsOthers),
         "falcon-h1" => hybrid(Mamba2, Every, A::Full, Unread),
         "qwen3next" | "qwen35" | "qwen35moe" => hybrid(Mamba2, AllButEvery(4), A::Full, Nothing),
         // key, and what is pooled
@@ -254,7 +248,6 @@ pub(super) fn why_unknown(architecture: &str) -> &'static str {
 /// `None` for all others.
 pub(super) fn unmodelled_graph(architecture: &str) -> Option<&'static str> {
     // The buffers came out 25 times too small.
-    (architecture == "gemma3n").then_some(
-        "computes several streams at once, of whose buffers we have no model (models/gemma3n.cpp)",
-    )
+    (architecture == "gemma3n")
+        .then_some("computes several streams at once, of whose buffers we have no model (models/gemma3n.cpp)")
 }

@@ -63,10 +63,8 @@ impl ControlVector {
     ///
     /// [`AdapterError::Unreadable`].
     pub fn add_to(&self, sum: &mut Vec<f32>, scale: f32) -> Result<(), AdapterError> {
-        let unreadable = |error: std::io::Error| AdapterError::Unreadable {
-            file: self.file.clone(),
-            reason: error.to_string(),
-        };
+        let unreadable =
+            |error: std::io::Error| AdapterError::Unreadable { file: self.file.clone(), reason: error.to_string() };
         let mut file = File::open(self.header.path()).map_err(unreadable)?;
         // A width of 32 bits, and a header whose tensors lie within the file.
         let width = usize::try_from(self.width).unwrap_or(usize::MAX);

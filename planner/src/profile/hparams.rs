@@ -94,11 +94,8 @@ impl Hyperparameters {
             n_layer_nextn = 0;
         }
         let n_ctx_train = keys.required("context_length")?;
-        let n_embd = keys.required(if architecture == "wavtokenizer-dec" {
-            "features_length"
-        } else {
-            "embedding_length"
-        })?;
+        let n_embd =
+            keys.required(if architecture == "wavtokenizer-dec" { "features_length" } else { "embedding_length" })?;
         let limit = "a model has a width";
         keys.check(n_embd > 0, "embedding_length", n_embd, limit)?;
         keys.rope_scaling()?;
@@ -159,9 +156,7 @@ impl Hyperparameters {
         let blocks = self.n_layer_trunk();
         let all = blocks.checked_mul(loops);
         let holds = all.is_some_and(|all| (1..=MAX_LAYERS).contains(&all));
-        let limit = format!(
-            "there may be 512 layers of {blocks} blocks (models/nanbeige.cpp, `load_arch_hparams`)"
-        );
+        let limit = format!("there may be 512 layers of {blocks} blocks (models/nanbeige.cpp, `load_arch_hparams`)");
         keys.check(holds, "num_loops", loops, limit)?;
         if loops > 1 {
             for each in [&mut self.n_head, &mut self.n_head_kv, &mut self.n_ff_of] {
@@ -180,8 +175,7 @@ impl Hyperparameters {
         let blocks = self.n_layer_trunk();
         let limit = "llama.cpp adds a layer to at most 511 (models/granite-switch.cpp, `load_arch_hparams`)";
         keys.check(blocks < MAX_LAYERS, "block_count", blocks, limit)?;
-        for (each, own) in [(&mut self.n_head, 1), (&mut self.n_head_kv, 1), (&mut self.n_ff_of, 0)]
-        {
+        for (each, own) in [(&mut self.n_head, 1), (&mut self.n_head_kv, 1), (&mut self.n_ff_of, 0)] {
             each.truncate(blocks as usize);
             each.push(own);
         }
@@ -255,10 +249,7 @@ impl Keys<'_> {
     }
 
     pub(super) fn required(&self, suffix: &str) -> Result<u32, Error> {
-        let missing = || gguf::Error::MissingKey {
-            path: self.header.path().to_owned(),
-            key: self.key(suffix),
-        };
+        let missing = || gguf::Error::MissingKey { path: self.header.path().to_owned(), key: self.key(suffix) };
         Ok(self.stated(suffix)?.ok_or_else(missing)?)
     }
 

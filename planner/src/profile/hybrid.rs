@@ -39,18 +39,15 @@ impl Hybrid {
                     index_k,
                     index_v: None,
                 }),
-                (None, Some(windows)) => BlockState::Windowed {
-                    state: hparams.windowed_state(il),
-                    window: windows.tokens,
-                },
+                (None, Some(windows)) => {
+                    BlockState::Windowed { state: hparams.windowed_state(il), window: windows.tokens }
+                }
                 (None, None) if compressed => BlockState::Compressed { k: cache.k },
                 (None, None) => BlockState::Full(cache),
             }
         };
         let trunk = hparams.n_layer_trunk() as usize;
-        let forward = |il: usize| {
-            self.recurring == Recurring::WithoutKeyHeadsAndForward && hparams.n_ff_of[il] > 0
-        };
+        let forward = |il: usize| self.recurring == Recurring::WithoutKeyHeadsAndForward && hparams.n_ff_of[il] > 0;
         let blocks = (0..hparams.n_layer as usize).map(|il| match self.recurring {
             Recurring::Every => BlockState::FullAndRecurrent(hparams.state(il), state),
             _ if il >= trunk && self.predicting == Predicting::Nothing => BlockState::None,
@@ -173,10 +170,7 @@ impl Mixer {
                 let conv = keys.required("ssm.conv_kernel")?;
                 let past = if conv > 0 { conv - 1 } else { 3 };
                 let width = head.checked_mul(first_heads).filter(|_| head > 0);
-                (
-                    width.and_then(|n| n.checked_mul(past)?.checked_mul(3)),
-                    width.and_then(|n| n.checked_mul(head)),
-                )
+                (width.and_then(|n| n.checked_mul(past)?.checked_mul(3)), width.and_then(|n| n.checked_mul(head)))
             }
             Self::Lightning => {
                 let head = hparams.head_dim_k;

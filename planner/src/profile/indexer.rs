@@ -25,9 +25,7 @@ pub(super) fn blocks(facts: Facts<'_>, indexer: Indexer) -> Result<Kept, NoLaw> 
     }
     let trunk = hparams.n_layer_trunk() as usize;
     let types = match indexer {
-        Indexer::Glm(_) | Indexer::ListedIfChoosing => {
-            keys.flags(TYPES, hparams.n_layer_trunk())?
-        }
+        Indexer::Glm(_) | Indexer::ListedIfChoosing => keys.flags(TYPES, hparams.n_layer_trunk())?,
         _ => None,
     };
     let indexed = match indexer {
@@ -92,10 +90,7 @@ fn beside_windows(facts: Facts<'_>) -> Result<Kept, NoLaw> {
     let blocks = hparams.each_block(|il| {
         let k = hparams.state(il).k;
         match (windows.blocks[il], types[il]) {
-            (true, _) => BlockState::CompressedWindowed {
-                k: hparams.windowed_state(il).k,
-                window: windows.tokens,
-            },
+            (true, _) => BlockState::CompressedWindowed { k: hparams.windowed_state(il).k, window: windows.tokens },
             (false, 0) => BlockState::Compressed { k },
             (false, _) => BlockState::Indexed(IndexedState { k, v: None, index_k, index_v: None }),
         }

@@ -57,9 +57,7 @@ impl StateLaw {
                 let windowed = windows.map(|windows| windows.blocks).unwrap_or_default();
                 Ok(Self::Known { widest_v: hparams.widest_v_of(&windowed), blocks, windowed })
             }
-            Err(NoLaw::Unknown(why)) => {
-                Ok(Self::Unknown { reason: format!("`{}` {why}", keys.architecture) })
-            }
+            Err(NoLaw::Unknown(why)) => Ok(Self::Unknown { reason: format!("`{}` {why}", keys.architecture) }),
             Err(NoLaw::Refused(error)) => Err(error),
         }
     }
@@ -99,9 +97,7 @@ fn kept(facts: Facts<'_>) -> Result<Kept, NoLaw> {
             return unknown("with more blocks that decode than that encode");
         }
         Law::Routed => (0..n_layer).map(|il| hparams.full(il)).collect(),
-        Law::Full | Law::EncoderDecoder | Law::WindowedAt64Blocks(_) => {
-            hparams.every_block_in_full()
-        }
+        Law::Full | Law::EncoderDecoder | Law::WindowedAt64Blocks(_) => hparams.every_block_in_full(),
     };
     Ok((blocks, None))
 }
@@ -157,8 +153,7 @@ fn reused(facts: Facts<'_>, window: Window, from: Option<u32>) -> Result<Kept, N
     };
     // llama.cpp ends the process where there is no such block (llama-kv-cache.cpp, the constructor).
     let first = from as usize;
-    let fits =
-        from >= 2 && (from >= n_layer || (windows.blocks[first - 2] && !windows.blocks[first - 1]));
+    let fits = from >= 2 && (from >= n_layer || (windows.blocks[first - 2] && !windows.blocks[first - 1]));
     if !fits {
         let (windowed, full) = (first.wrapping_sub(2), first.wrapping_sub(1));
         return unknown(format!("that uses the caches of blocks {windowed} and {full} again"));
@@ -177,8 +172,7 @@ pub(super) fn windows(facts: Facts<'_>, window: Window) -> Result<Option<Windows
     let tokens = match (keys.stated(WINDOW)?, window.unstated) {
         (None | Some(0), Unstated::NoWindow) => return Ok(None),
         (None | Some(0), Unstated::Fatal) => {
-            let limit =
-                "llama.cpp ends the process without a window (models/afmoe.cpp, `graph::graph`)";
+            let limit = "llama.cpp ends the process without a window (models/afmoe.cpp, `graph::graph`)";
             keys.check(false, WINDOW, 0, limit)?;
             return Ok(None);
         }
@@ -245,9 +239,7 @@ impl Hyperparameters {
     /// `create_memory`).
     pub(super) fn each_block(&self, of: impl Fn(usize) -> BlockState) -> Vec<BlockState> {
         let trunk = self.n_layer_trunk() as usize;
-        (0..self.n_layer as usize)
-            .map(|il| if il < trunk { of(il) } else { BlockState::None })
-            .collect()
+        (0..self.n_layer as usize).map(|il| if il < trunk { of(il) } else { BlockState::None }).collect()
     }
 
     /// What each block keeps if some of them are windowed.

@@ -31,9 +31,7 @@ pub use hparams::{Error, Experts, Hyperparameters, Switches};
 pub use mtp::MtpError;
 pub use names::Role;
 pub use quantisation::Quantisation;
-pub use state::{
-    BlockState, Distilled, DistilledState, IndexedState, LayerState, RecurrentState, StateLaw,
-};
+pub use state::{BlockState, Distilled, DistilledState, IndexedState, LayerState, RecurrentState, StateLaw};
 pub use weights::{Block, Weight, WeightBytes};
 
 /// What a model is, as far as memory is concerned.

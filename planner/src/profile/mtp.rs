@@ -13,9 +13,7 @@ pub enum MtpError {
     #[error("{model} has no blocks that predict further tokens: {reason}")]
     NoHeads { model: String, reason: String },
     /// llama.cpp has no graph for them, or one whose draft tokens could not be taken back.
-    #[error(
-        "{model}: the blocks of `{architecture}` that predict further tokens cannot be used: {reason}"
-    )]
+    #[error("{model}: the blocks of `{architecture}` that predict further tokens cannot be used: {reason}")]
     Architecture { model: String, architecture: String, reason: &'static str },
     /// There are several, each for another token; only chains of one are computed.
     #[error("{model} has {heads} blocks that predict further tokens, and only one can be used")]
@@ -125,11 +123,7 @@ impl ModelProfile {
         }
         let model = self.name.clone();
         match needs(&self.architecture, &self.switches) {
-            Err(reason) => Err(MtpError::Architecture {
-                model,
-                architecture: self.architecture.clone(),
-                reason,
-            }),
+            Err(reason) => Err(MtpError::Architecture { model, architecture: self.architecture.clone(), reason }),
             Ok(_) if heads > 1 => Err(MtpError::Several { model, heads }),
             Ok(needs) => Ok(needs),
         }

@@ -32,10 +32,7 @@ impl Role {
         // `ffn_up.17.weight`: one expert of old files.
         let single = rest.starts_with(|c: char| c.is_ascii_digit());
         let step = first.strip_prefix("ffn_").unwrap_or_default();
-        let step = ["_chexps", "_exps"]
-            .iter()
-            .find_map(|end| step.strip_suffix(end))
-            .or(single.then_some(step));
+        let step = ["_chexps", "_exps"].iter().find_map(|end| step.strip_suffix(end)).or(single.then_some(step));
         if matches!(step, Some("up" | "down" | "gate" | "gate_up")) {
             return Self::Experts;
         }
@@ -146,9 +143,9 @@ pub(super) fn is_loaded(architecture: &str, name: &str) -> bool {
     let Some(own) = in_block(name) else {
         return false;
     };
-    not_skipped(architecture).split_whitespace().any(|stem| {
-        own.strip_prefix(stem).is_some_and(|end| end.is_empty() || end.starts_with('.'))
-    })
+    not_skipped(architecture)
+        .split_whitespace()
+        .any(|stem| own.strip_prefix(stem).is_some_and(|end| end.is_empty() || end.starts_with('.')))
 }
 
 /// The rest of a name after `blk.` and the block's number.
@@ -169,10 +166,7 @@ mod tests {
             (FeedForward, "blk.0.ffn_up.weight blk.0.ffn_norm.weight blk.0.ffn_norm_exps.weight"),
             (FeedForward, "enc.blk.0.ffn_up.weight blk.0.channel_mix_key.weight"),
             (Experts, "blk.0.ffn_up_exps.weight blk.0.ffn_gate_up_exps.weight"),
-            (
-                Experts,
-                "blk.0.ffn_down_chexps.weight blk.0.ffn_down_exps.bias blk.0.ffn_up.17.weight",
-            ),
+            (Experts, "blk.0.ffn_down_chexps.weight blk.0.ffn_down_exps.bias blk.0.ffn_up.17.weight"),
             (SharedExperts, "blk.0.ffn_up_shexp.weight blk.0.ffn_gate_inp_shexp.weight"),
             (Other, "blk.0.ffn_gate_inp.weight blk.0.exp_probs_b.bias blk.0.ssm_in.weight"),
             (Other, "blk.0.nextn.eh_proj.weight output.weight"),
@@ -191,11 +185,7 @@ mod tests {
             ("llama", Block(0), "token_embd_norm.weight per_layer_model_proj.weight"),
             ("llama", Block(0), "blk.0.attn_q.weight"),
             ("llama", Block(79), "blk.79.ffn_down_exps.weight"),
-            (
-                "llama",
-                Block(2),
-                "blk.2.ssm_a enc.blk.2.attn_q.weight dec.blk.2.cross_attn_q.weight",
-            ),
+            ("llama", Block(2), "blk.2.ssm_a enc.blk.2.attn_q.weight dec.blk.2.cross_attn_q.weight"),
             ("llama", Block(5), "posnet.5.attn_norm.weight"),
             ("llama", Output, "output.weight output.scale output_norm.weight"),
             ("llama", Output, "enc.output_norm.weight cls.output.bias decision.scales"),

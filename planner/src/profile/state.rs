@@ -126,9 +126,7 @@ impl StateLaw {
     /// Whether keys are compressed: then values are part of them, and there is one type for both.
     pub fn is_compressed(&self) -> bool {
         let compressed = |block: &BlockState| match block {
-            BlockState::Compressed { .. }
-            | BlockState::CompressedWindowed { .. }
-            | BlockState::Distilled(_) => true,
+            BlockState::Compressed { .. } | BlockState::CompressedWindowed { .. } | BlockState::Distilled(_) => true,
             BlockState::Indexed(state) => state.v.is_none(),
             _ => false,
         };

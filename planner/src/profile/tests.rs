@@ -45,9 +45,7 @@ fn full(kv: u32) -> BlockState {
 
 /// Adds matrices of 64 x 64 floats.
 fn with_matrices(builder: Builder, names: &[&str]) -> Builder {
-    names.iter().fold(builder, |builder, name| {
-        builder.tensor(&format!("{name}.weight"), TensorType::F32, &[64, 64])
-    })
+    names.iter().fold(builder, |builder, name| builder.tensor(&format!("{name}.weight"), TensorType::F32, &[64, 64]))
 }
 
 #[test]
@@ -89,11 +87,9 @@ fn the_vocabulary_is_counted_stated_or_measured() {
 
 #[test]
 fn without_an_output_matrix_the_embedding_is_used_twice_where_there_are_logits() {
-    for (architecture, keys, tied, apart) in [
-        ("llama", "", true, false),
-        ("bert", "", false, false),
-        ("gemma4", "attention.sliding_window=8", true, true),
-    ] {
+    for (architecture, keys, tied, apart) in
+        [("llama", "", true, false), ("bert", "", false, false), ("gemma4", "attention.sliding_window=8", true, true)]
+    {
         let embedding = with_matrices(model(architecture, keys), &["token_embd", "output_norm"]);
         let weights = profile(&embedding).weights;
         assert_eq!((weights.tied_output, weights.tied_apart), (tied, apart));
@@ -170,8 +166,7 @@ fn what_there_is_no_model_of_is_named() {
     let graph = streams.unmodelled();
     assert!(matches!(graph, Some(Unmodelled::Graph { .. })), "{graph:?}");
     let elsewhere = with_matrices(model("llama", ""), &["v.patch_embd", "blk.7.attn_q"]);
-    let weights =
-        Unmodelled::Weights { first: "v.patch_embd.weight", count: 2, bytes: 2 * 4 * 64 * 64 };
+    let weights = Unmodelled::Weights { first: "v.patch_embd.weight", count: 2, bytes: 2 * 4 * 64 * 64 };
     assert_eq!(profile(&elsewhere).unmodelled(), Some(weights));
 }
 

@@ -35,9 +35,7 @@ impl Split {
         Self {
             n_gpu_layers: plan.n_gpu_layers,
             tensor_split: plan.tensor_split.clone(),
-            devices: devices
-                .map(|device| (device.layers, device.footprint, device.budget))
-                .collect(),
+            devices: devices.map(|device| (device.layers, device.footprint, device.budget)).collect(),
         }
     }
 }

@@ -170,10 +170,7 @@ fn what_no_projector_is_or_none_that_we_know_is_refused_with_one_line() {
     let mmproj = |builder: Builder| Companion::mmproj(&builder.header().unwrap()).unwrap_err();
     let text = mmproj(Builder::new("llama"));
     assert!(matches!(text, Error::WrongKind { .. }));
-    assert_eq!(
-        text.to_string(),
-        "<builder>: the architecture is `llama`, but an mmproj is of `clip`"
-    );
+    assert_eq!(text.to_string(), "<builder>: the architecture is `llama`, but an mmproj is of `clip`");
     assert!(matches!(mmproj(Builder::new("clip")), Error::Missing { .. }));
     for (file, name) in [("Gemma 3", "gemma3nv"), ("Gemma 3", ""), ("Ultravox 0.5", "gemma4a")] {
         let unread = mmproj(mmproj::named(file).str("clip.projector_type", name));

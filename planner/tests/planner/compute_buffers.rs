@@ -3,9 +3,7 @@
 
 use autoplace_planner::gguf::Header;
 use autoplace_planner::machine::{Gpu, gib, mib};
-use autoplace_planner::memory::{
-    ContextParams, Estimate, FlashAttention, KvType, Place, TensorOverride,
-};
+use autoplace_planner::memory::{ContextParams, Estimate, FlashAttention, KvType, Place, TensorOverride};
 use autoplace_planner::profile::ModelProfile;
 
 use crate::shapes::{LLAMA_1B, LLAMA_8B, LLAMA_70B, QWEN_14B, QWEN3_8B, QWEN3_30B_A3B, Shape};
@@ -102,14 +100,10 @@ fn totals_are_near_what_llama_cpp_takes_and_never_below_it_by_more_than_is_state
         let unsure = estimate.uncertainty(&assignment);
         let unsure = unsure.gpus.iter().chain([&unsure.host]);
         let ours = footprints.gpus.iter().chain([&footprints.host]);
-        for (device, ((ours, unsure), &theirs)) in ours.zip(unsure).zip(&recorded.bytes).enumerate()
-        {
+        for (device, ((ours, unsure), &theirs)) in ours.zip(unsure).zip(&recorded.bytes).enumerate() {
             let output = if device == recorded.gpus.len() { footprints.output } else { 0 };
             let compute = ours.compute - output;
-            assert!(
-                theirs <= compute + unsure,
-                "{line:?}: device {device}: {compute} and {unsure}"
-            );
+            assert!(theirs <= compute + unsure, "{line:?}: device {device}: {compute} and {unsure}");
             let total = ours.total() - compute + theirs;
             let bar = (total / 100 * 3).max(mib(32));
             devices += 1;

@@ -12,10 +12,7 @@ fn allocations(shape: &Shape) -> usize {
     let cards: Vec<Gpu> = [24, 12, 48].map(|size| Gpu::new("card").total(gib(size))).to_vec();
     let gpus: Vec<&Gpu> = cards.iter().collect();
     let rules = [TensorOverride::new(r"ffn_(up|down)", Place::Host)];
-    let estimate = Estimate::new(&profile, &gpus, &ContextParams::default())
-        .unwrap()
-        .overrides(&rules)
-        .unwrap();
+    let estimate = Estimate::new(&profile, &gpus, &ContextParams::default()).unwrap().overrides(&rules).unwrap();
     let before = crate::counting::allocations();
     let assignment = estimate.assignment(profile.n_layer() / 2);
     let stored = estimate.stored(&assignment);

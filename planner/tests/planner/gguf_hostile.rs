@@ -51,8 +51,7 @@ fn any_bool_other_than_0_is_true_as_in_llama_cpp() {
     let header = Raw::head(0, 2).key("a", BOOL).put(&[2]).key("b", BOOL).put(&[0]).parse().unwrap();
     assert_eq!(header.bool("a").unwrap(), Some(true));
     assert_eq!(header.bool("b").unwrap(), Some(false));
-    let header =
-        Raw::head(0, 1).key("c", ARRAY).u32(BOOL).u64(3).put(&[0, 1, 255]).parse().unwrap();
+    let header = Raw::head(0, 1).key("c", ARRAY).u32(BOOL).u64(3).put(&[0, 1, 255]).parse().unwrap();
     let bools = header.u32_per_layer("c", 3).unwrap();
     assert_eq!(bools.unwrap(), [0, 1, 1]);
 }
@@ -78,12 +77,7 @@ fn the_padding_after_the_last_tensor_may_be_missing() {
 #[test]
 fn huge_tensors_that_add_up_past_64_bits_are_outside_the_file() {
     let n = 1 << 60;
-    let raw = Raw::head(3, 0).tensor("a", &[n], F32, 0).tensor("b", &[n], F32, n * 4).tensor(
-        "c",
-        &[n],
-        F32,
-        n * 8,
-    );
+    let raw = Raw::head(3, 0).tensor("a", &[n], F32, 0).tensor("b", &[n], F32, n * 4).tensor("c", &[n], F32, n * 8);
     let error = Header::parse_shards([(raw.0.into(), u64::MAX)]).unwrap_err();
     says(&error, &["'b'", "9223372036854775807"]);
     assert!(matches!(error, Error::TensorOutside { .. }));
@@ -96,10 +90,7 @@ fn every_prefix_of_a_file_is_refused() {
     let bytes = small().to_bytes().unwrap();
     for end in 0..bytes.len() {
         let error = Header::parse(&bytes[..end]).expect_err("a prefix");
-        let expected = matches!(
-            error,
-            Error::Truncated { .. } | Error::Malformed { .. } | Error::TensorOutside { .. }
-        );
+        let expected = matches!(error, Error::Truncated { .. } | Error::Malformed { .. } | Error::TensorOutside { .. });
         assert!(expected, "{end}: {error}");
     }
 }

@@ -144,11 +144,8 @@ fn getters_give_what_is_there_and_nothing_for_a_key_that_is_not() {
 #[test]
 fn getters_refuse_another_type_length_or_sign_and_say_so() {
     let header = small().header().unwrap();
-    let numbers = Builder::new("llama")
-        .array_i32("llama.i32", &[1, -1])
-        .array_u64("llama.u64", &[1, 1])
-        .header()
-        .unwrap();
+    let numbers =
+        Builder::new("llama").array_i32("llama.i32", &[1, -1]).array_u64("llama.u64", &[1, 1]).header().unwrap();
     let bare = Builder::empty().header().unwrap();
     for (error, words) in [
         (header.u32("t.u16").err(), "'t.u16' is of type u16, not u32"),

@@ -8,13 +8,14 @@ use autoplace_planner::gguf::{Builder, Error, Header, TensorType};
 
 /// The shards of a model of three tensors: two in the first file, none in the second, one in the third.
 fn shards() -> [Builder; 3] {
-    let keys = |builder: Builder, no: u16| {
-        builder.u16("split.no", no).u16("split.count", 3).i32("split.tensors.count", 3)
-    };
+    let keys =
+        |builder: Builder, no: u16| builder.u16("split.no", no).u16("split.count", 3).i32("split.tensors.count", 3);
     [
-        keys(Builder::new("llama").u32("llama.block_count", 1), 0)
-            .tensor("a", TensorType::F32, &[5])
-            .tensor("b", TensorType::Q8_0, &[32, 2]),
+        keys(Builder::new("llama").u32("llama.block_count", 1), 0).tensor("a", TensorType::F32, &[5]).tensor(
+            "b",
+            TensorType::Q8_0,
+            &[32, 2],
+        ),
         keys(Builder::empty(), 1),
         keys(Builder::empty(), 2).tensor("c", TensorType::F16, &[3]),
     ]
@@ -52,11 +53,8 @@ fn the_first_shard_opens_all() {
 
 #[test]
 fn shards_in_memory_are_read_like_files() {
-    let given: Vec<(Arc<[u8]>, u64)> = shards()
-        .iter()
-        .map(|s| s.encoded().unwrap())
-        .map(|(bytes, file_bytes)| (bytes.into(), file_bytes))
-        .collect();
+    let given: Vec<(Arc<[u8]>, u64)> =
+        shards().iter().map(|s| s.encoded().unwrap()).map(|(bytes, file_bytes)| (bytes.into(), file_bytes)).collect();
     let header = Header::parse_shards(given.clone()).unwrap();
     assert_eq!(header.tensors().len(), 3);
     let error = Header::parse_shards(given[..2].to_vec()).unwrap_err();
@@ -116,20 +114,12 @@ fn shards_that_do_not_belong_together_are_refused_by_name() {
     type Change = fn([Builder; 3]) -> [Builder; 3];
     let cases: [(&str, &str, Change); 8] = [
         ("big-00002-of-00003.gguf; 'split.no' is 2, not 1", "", |[a, b, c]| [a, c, b]),
-        ("big-00003-of-00003.gguf; 'split.count' is 4, not 3", "", |[a, b, c]| {
-            [a, b, c.u16("split.count", 4)]
-        }),
+        ("big-00003-of-00003.gguf; 'split.count' is 4, not 3", "", |[a, b, c]| [a, b, c.u16("split.count", 4)]),
         // llama.cpp aborts.
-        ("big-00002-of-00003.gguf; 'split.no'; u32; u16", "WrongType", |[a, b, c]| {
-            [a, b.u32("split.no", 1), c]
-        }),
+        ("big-00002-of-00003.gguf; 'split.no'; u32; u16", "WrongType", |[a, b, c]| [a, b.u32("split.no", 1), c]),
         ("'split.count'; u32; u16", "WrongType", |[a, b, c]| [a.u32("split.count", 3), b, c]),
-        ("split.tensors.count is 4; hold 3", "", |[a, b, c]| {
-            [a.i32("split.tensors.count", 4), b, c]
-        }),
-        ("big-00002-of-00003.gguf; 'split.no' is missing", "MissingKey", |[a, _, c]| {
-            [a, Builder::empty(), c]
-        }),
+        ("split.tensors.count is 4; hold 3", "", |[a, b, c]| [a.i32("split.tensors.count", 4), b, c]),
+        ("big-00002-of-00003.gguf; 'split.no' is missing", "MissingKey", |[a, _, c]| [a, Builder::empty(), c]),
         ("'split.tensors.count' is missing", "MissingKey", |[_, b, c]| {
             let keys = Builder::new("llama").u16("split.no", 0);
             [keys.u16("split.count", 3), b, c]
@@ -150,10 +140,7 @@ fn a_shard_that_is_not_the_first_not_there_damaged_or_called_otherwise_is_named(
     let dir = tempfile::tempdir().unwrap();
     let first = write(dir.path(), &shards());
     let [second, third] = [1, 2].map(|index| path(dir.path(), index));
-    refused(
-        &second,
-        "big-00002-of-00003.gguf: this is shard 2 of 3; open the first; big-00001-of-00003.gguf",
-    );
+    refused(&second, "big-00002-of-00003.gguf: this is shard 2 of 3; open the first; big-00001-of-00003.gguf");
     let renamed = dir.path().join("renamed.gguf");
     std::fs::copy(&third, &renamed).unwrap();
     refused(&renamed, "this is shard 3 of 3; open the first");

@@ -12,35 +12,29 @@ const PRESETS: [Headroom; 3] = [Headroom::Tight, Headroom::Default, Headroom::Ca
 
 /// Any card: of any backend and size, measured or not, open or not.
 fn gpu() -> impl Strategy<Value = Gpu> {
-    let backend =
-        prop_oneof![Just("CUDA"), Just("ROCm"), Just("Vulkan"), Just("MTL"), Just("Other")];
-    let learned =
-        (any::<u64>(), any::<u64>(), any::<(u64, u64)>()).prop_map(|(driver, growth, work)| {
-            let date = Date::new(2026, 11, 21).unwrap();
-            LearnedHeadroom::new(driver, growth, date).work(work.0, work.1)
-        });
+    let backend = prop_oneof![Just("CUDA"), Just("ROCm"), Just("Vulkan"), Just("MTL"), Just("Other")];
+    let learned = (any::<u64>(), any::<u64>(), any::<(u64, u64)>()).prop_map(|(driver, growth, work)| {
+        let date = Date::new(2026, 11, 21).unwrap();
+        LearnedHeadroom::new(driver, growth, date).work(work.0, work.1)
+    });
     let sizes = prop_oneof![(0..gib(200), 0..gib(200)), any::<(u64, u64)>()];
     let known = (option::of(learned), any::<Option<u32>>(), any::<bool>(), any::<bool>());
-    (backend, sizes, known).prop_map(
-        |(backend, (total, free), (learned, threads, open, versioned))| {
-            let mut gpu = Gpu::new("card").total(total).free(free).backend(backend);
-            gpu.resident_threads = threads;
-            gpu.learned = learned;
-            gpu.ggml = open.then(|| Reading::new(total, free));
-            gpu.driver = versioned.then(|| "550.54.14".to_owned());
-            gpu
-        },
-    )
+    (backend, sizes, known).prop_map(|(backend, (total, free), (learned, threads, open, versioned))| {
+        let mut gpu = Gpu::new("card").total(total).free(free).backend(backend);
+        gpu.resident_threads = threads;
+        gpu.learned = learned;
+        gpu.ggml = open.then(|| Reading::new(total, free));
+        gpu.driver = versioned.then(|| "550.54.14".to_owned());
+        gpu
+    })
 }
 
 fn workload() -> impl Strategy<Value = Workload> {
-    prop_oneof![(0..gib(4), 0..gib(4)), any::<(u64, u64)>()].prop_map(
-        |(activations, decoded_matrix)| {
-            let mut workload = Workload::default();
-            (workload.activations, workload.decoded_matrix) = (activations, decoded_matrix);
-            workload
-        },
-    )
+    prop_oneof![(0..gib(4), 0..gib(4)), any::<(u64, u64)>()].prop_map(|(activations, decoded_matrix)| {
+        let mut workload = Workload::default();
+        (workload.activations, workload.decoded_matrix) = (activations, decoded_matrix);
+        workload
+    })
 }
 
 fn any_headroom() -> impl Strategy<Value = Headroom> {

@@ -11,8 +11,7 @@ use autoplace_planner::profile::{AdapterError, ControlVector, Lora, ModelProfile
 const F32: TensorType = TensorType::F32;
 
 /// A model of two blocks, 64 wide.
-const MODEL: Shape =
-    Shape { n_ff: 96, n_vocab: 128, rope_freqs: false, types: (F32, F32, F32), ..TINY };
+const MODEL: Shape = Shape { n_ff: 96, n_vocab: 128, rope_freqs: false, types: (F32, F32, F32), ..TINY };
 
 fn profile() -> ModelProfile {
     MODEL.profile()
@@ -51,13 +50,9 @@ fn a_file_of_another_kind_is_refused_by_the_key_that_says_so() {
     let model = Lora::from_header(&MODEL.header());
     let Err(AdapterError::WrongKind { key, .. }) = &model else { panic!("{model:?}") };
     assert_eq!(key, "general.type");
-    let other =
-        Builder::new("llama").str("general.type", "adapter").str("adapter.type", "control_vector");
+    let other = Builder::new("llama").str("general.type", "adapter").str("adapter.type", "control_vector");
     let error = Lora::from_header(&other.header().unwrap()).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "<builder> is no LoRA adapter: `adapter.type` is `control_vector` and not `lora`"
-    );
+    assert_eq!(error.to_string(), "<builder> is no LoRA adapter: `adapter.type` is `control_vector` and not `lora`");
     let activated = keys().with(|it| it.array_u32("adapter.alora.invocation_tokens", &[1, 2]));
     assert!(refused(&activated).contains("aLoRA"));
     assert!(refused(&Adapter::of("llama")).contains("no tensor"));
@@ -84,19 +79,14 @@ fn every_tensor_is_held_against_its_weight_and_its_other_half() {
     assert!(refused(&alone).contains("without `blk.1.attn_k.weight.lora_a`"));
     let unknown = keys().tensor("blk.0.attn_k.weight", F32, &[64, 32]);
     assert!(refused(&unknown).contains("none of an adapter's"));
-    let integers =
-        Adapter::of("llama").pair("blk.0.attn_k.weight", [64, 32, 1, 1], 4, TensorType::I32);
+    let integers = Adapter::of("llama").pair("blk.0.attn_k.weight", [64, 32, 1, 1], 4, TensorType::I32);
     assert!(refused(&integers).contains("is I32"));
 }
 
 #[test]
 fn the_factors_of_an_embedding_change_places_and_a_tied_one_is_refused() {
     let embedding = |a: &[u64], b: &[u64]| {
-        Adapter::of("llama").tensor("token_embd.weight.lora_a", F32, a).tensor(
-            "token_embd.weight.lora_b",
-            F32,
-            b,
-        )
+        Adapter::of("llama").tensor("token_embd.weight.lora_a", F32, a).tensor("token_embd.weight.lora_b", F32, b)
     };
     let right = embedding(&[4, 128], &[4, 64]);
     let lora = Lora::from_header(&right.header()).unwrap();

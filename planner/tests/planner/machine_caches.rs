@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use crate::folder::Fake;
 use autoplace_planner::gguf::TensorType;
 use autoplace_planner::machine::{
-    Bandwidth, Date, Detector, GgmlDevice, GgmlKind, Gpu, GpuKind, Host, LearnedHeadroom, Machine,
-    MeasuredRates, MeasurementCache, MigSlice, PciId, WeightRate, gib, mib,
+    Bandwidth, Date, Detector, GgmlDevice, GgmlKind, Gpu, GpuKind, Host, LearnedHeadroom, Machine, MeasuredRates,
+    MeasurementCache, MigSlice, PciId, WeightRate, gib, mib,
 };
 use proptest::prelude::{any, prop_assert, prop_assert_eq, proptest};
 use tempfile::TempDir;
@@ -31,11 +31,8 @@ fn rates(threads: Option<u32>, weights: &[(TensorType, u64)]) -> MeasuredRates {
     let mut rates = MeasuredRates::new(day());
     rates.threads = threads;
     let weights = weights.iter();
-    let weights = weights.map(|&(tensor_type, bytes_per_second)| WeightRate {
-        tensor_type,
-        experts: false,
-        bytes_per_second,
-    });
+    let weights =
+        weights.map(|&(tensor_type, bytes_per_second)| WeightRate { tensor_type, experts: false, bytes_per_second });
     rates.weights = weights.collect();
     rates
 }
@@ -117,8 +114,7 @@ fn headroom_is_found_again_by_the_same_device_driver_backend_and_build_alone() {
 fn rates_are_found_again_by_device_build_and_threads_and_later_ones_are_added() {
     let (_folder, cache) = empty();
     let host = Host::new(gib(64)).physical_cores(8);
-    let with =
-        |build: &str, threads| cache.host_rates(&host, build, |it| it.threads == Some(threads));
+    let with = |build: &str, threads| cache.host_rates(&host, build, |it| it.threads == Some(threads));
     assert_eq!(cache.host_rates(&host, BUILD, |_| true), None);
     put_rates(&cache, &host, rates(Some(8), &[(TensorType::Q4_K, 10)]));
     put_rates(&cache, &host, rates(Some(8), &[(TensorType::Q6_K, 11)]));
@@ -336,15 +332,10 @@ fn a_new_version_of_the_driver_is_measured_anew() {
     let root = tempfile::tempdir().unwrap();
     let card = |version: &str| {
         let memory = format!("memory {} {} 0", gib(24), gib(22));
-        let script = format!(
-            "driver {version}\ngpu NVIDIA GeForce RTX 4090\npci 00000000:01:00.0\n{memory}\n"
-        );
+        let script = format!("driver {version}\ngpu NVIDIA GeForce RTX 4090\npci 00000000:01:00.0\n{memory}\n");
         let nvml = ScriptedNvml::new(&script);
-        let detector = Detector::new()
-            .root(root.path())
-            .cache_folder(folder.path())
-            .for_build(BUILD)
-            .nvml_library(nvml.library());
+        let detector =
+            Detector::new().root(root.path()).cache_folder(folder.path()).for_build(BUILD).nvml_library(nvml.library());
         detector.detect().gpus.remove(0)
     };
     let old = card("550.54.14");

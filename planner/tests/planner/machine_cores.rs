@@ -6,9 +6,7 @@ use crate::folder::Fake;
 fn cores_that_the_process_may_not_run_on_are_not_usable() {
     // Four cores with two threads each, the second ones numbered from 4.
     let all: Vec<(u32, u32, u32)> = (0..8).map(|cpu| (cpu, 0, cpu % 4)).collect();
-    for (allowed, usable) in
-        [("0-7", 4), ("0-3", 4), ("0,4", 1), ("1-2,5", 2), ("6", 1), ("0-4294967295", 4)]
-    {
+    for (allowed, usable) in [("0-7", 4), ("0-3", 4), ("0,4", 1), ("1-2,5", 2), ("6", 1), ("0-4294967295", 4)] {
         let host = Fake::new()
             .processors(&all)
             .file("/proc/self/status", format!("Name:\tx\nCpus_allowed_list:\t{allowed}\n"))
@@ -46,10 +44,7 @@ fn of_two_kinds_of_cores_the_performance_cores_compute_unless_there_are_none() {
 #[test]
 fn the_processor_is_named_without_its_spaces() {
     let host = Fake::new()
-        .file(
-            "/proc/cpuinfo",
-            "processor\t: 0\nmodel name\t: Intel(R)  Core(TM)   i7-8700 CPU\nmodel name\t: other\n",
-        )
+        .file("/proc/cpuinfo", "processor\t: 0\nmodel name\t: Intel(R)  Core(TM)   i7-8700 CPU\nmodel name\t: other\n")
         .host();
     assert_eq!(host.cpu.as_deref(), Some("Intel(R) Core(TM) i7-8700 CPU"));
     let arm = Fake::new().file("/proc/cpuinfo", "processor\t: 0\nCPU part\t: 0xd0c\n");
@@ -64,11 +59,7 @@ fn a_linux_inside_of_windows_says_so_in_its_kernels_release_or_version() {
         (RELEASE, "5.15.167.4-microsoft-standard-WSL2\n", true),
         (RELEASE, "4.4.0-19041-Microsoft\n", true),
         (RELEASE, "6.8.0-45-generic\n", false),
-        (
-            VERSION,
-            "Linux version 6.6.36.3-custom (root@x) (gcc (GCC) 11.2.0) #1 SMP Microsoft\n",
-            true,
-        ),
+        (VERSION, "Linux version 6.6.36.3-custom (root@x) (gcc (GCC) 11.2.0) #1 SMP Microsoft\n", true),
         (VERSION, "Linux version 6.12.1 (gcc (Debian 14)) #1 SMP\n", false),
     ] {
         let machine = Fake::new().file(file, text).detector().detect();

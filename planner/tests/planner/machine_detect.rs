@@ -43,9 +43,7 @@ fn cuda0(total: u64, free: u64) -> GgmlDevice {
 }
 
 fn vulkan0() -> GgmlDevice {
-    GgmlDevice::new("Vulkan0", "Vulkan", GgmlKind::Gpu)
-        .description("NVIDIA GeForce RTX 4090")
-        .memory(gib(24), gib(23))
+    GgmlDevice::new("Vulkan0", "Vulkan", GgmlKind::Gpu).description("NVIDIA GeForce RTX 4090").memory(gib(24), gib(23))
 }
 
 fn cpu() -> GgmlDevice {
@@ -224,12 +222,8 @@ fn a_machine_is_the_same_after_a_trip_through_json() {
 
 #[test]
 fn a_hypothetical_machine_is_written_down_in_a_line() {
-    let machine = Machine::new(Host::new(gib(64)))
-        .with_gpu(Gpu::new("RTX 4090").total(gib(24)).free(gib(22)));
-    assert_eq!(
-        machine.to_string(),
-        "RTX 4090: 22.0 GiB free of 24.0 GiB\nhost: 64.0 GiB free of 64.0 GiB"
-    );
+    let machine = Machine::new(Host::new(gib(64))).with_gpu(Gpu::new("RTX 4090").total(gib(24)).free(gib(22)));
+    assert_eq!(machine.to_string(), "RTX 4090: 22.0 GiB free of 24.0 GiB\nhost: 64.0 GiB free of 64.0 GiB");
     assert_eq!(Bytes(machine.gpus[0].free).to_string(), "22.0 GiB");
     let stated = Gpu::new("card").bandwidth(900_000_000_000).bandwidth;
     assert_eq!(stated.unwrap().to_string(), "900 GB/s as stated");
@@ -247,9 +241,7 @@ fn ggml_device() -> impl Strategy<Value = GgmlDevice> {
         Some("0000:02:00.0"),
         Some("odd"),
     ]);
-    let bytes = || {
-        prop::strategy::Union::new([Just(0).boxed(), (0..gib(200)).boxed(), any::<u64>().boxed()])
-    };
+    let bytes = || prop::strategy::Union::new([Just(0).boxed(), (0..gib(200)).boxed(), any::<u64>().boxed()]);
     (kind, backend, id, bytes(), bytes()).prop_map(|(kind, backend, id, total, free)| {
         let device = GgmlDevice::new("D", backend, kind).memory(total, free);
         id.map_or(device.clone(), |id| device.device_id(id))
@@ -258,8 +250,7 @@ fn ggml_device() -> impl Strategy<Value = GgmlDevice> {
 
 #[test]
 fn no_gpu_has_more_free_than_it_has_or_than_its_card() {
-    let script =
-        rtx_4090() + &card("NVIDIA GeForce RTX 3060", "00000000:02:00.0", gib(12), gib(9), 0);
+    let script = rtx_4090() + &card("NVIDIA GeForce RTX 3060", "00000000:02:00.0", gib(12), gib(9), 0);
     let nvml = ScriptedNvml::new(&script);
     let (_root, detector) = detector();
     let detector = detector.nvml_library(nvml.library());

@@ -4,9 +4,7 @@
 use crate::folder::Fake;
 use crate::table::rows;
 use autoplace_planner::machine::{Host, HostLimit, gib, mib};
-use proptest::prelude::{
-    ProptestConfig, Strategy, any, prop, prop_assert, prop_assert_eq, proptest,
-};
+use proptest::prelude::{ProptestConfig, Strategy, any, prop, prop_assert, prop_assert_eq, proptest};
 
 const V2_MOUNT: &str = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n";
 const V1_MOUNT: &str = "35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n";
@@ -34,10 +32,7 @@ fn with_files(fake: Fake, word: &str) -> Fake {
         "v1" => [
             ("memory.limit_in_bytes", limit),
             ("memory.usage_in_bytes", used),
-            (
-                "memory.stat",
-                format!("cache 1\ntotal_inactive_file {cache}\ntotal_active_file {cache}\n"),
-            ),
+            ("memory.stat", format!("cache 1\ntotal_inactive_file {cache}\ntotal_active_file {cache}\n")),
         ],
         _ => [
             ("memory.max", limit),
@@ -45,9 +40,7 @@ fn with_files(fake: Fake, word: &str) -> Fake {
             ("memory.stat", format!("anon 5\ninactive_file {cache}\nactive_file {cache}\n")),
         ],
     };
-    files
-        .into_iter()
-        .fold(fake, |fake, (name, text)| fake.file(&format!("{folder}/{name}"), text + "\n"))
+    files.into_iter().fold(fake, |fake, (name, text)| fake.file(&format!("{folder}/{name}"), text + "\n"))
 }
 
 #[test]
@@ -94,10 +87,7 @@ fn a_host_says_what_it_has_and_what_limits_it() {
 
 #[test]
 fn an_old_kernel_without_memavailable_is_taken_as_free_and_cache_less_shared_memory() {
-    let fake = Fake::new().file(
-        "/proc/meminfo",
-        "MemTotal: 1000 kB\nMemFree: 300 kB\nCached: 200 kB\nShmem: 50 kB\n",
-    );
+    let fake = Fake::new().file("/proc/meminfo", "MemTotal: 1000 kB\nMemFree: 300 kB\nCached: 200 kB\nShmem: 50 kB\n");
     let (host, notes) = Host::detect_under(&fake.path("/"));
     assert_eq!(host.available, 450 * 1024);
     let note = "/proc/meminfo: has no MemAvailable: taken as MemFree + Cached - Shmem";
@@ -173,18 +163,13 @@ fn nested(groups: &[[Option<String>; 4]]) -> Fake {
     let mut folder = "/sys/fs/cgroup".to_owned();
     for (level, [max, high, current, cache]) in groups.iter().enumerate() {
         folder = format!("{folder}/g{level}");
-        for (name, value) in
-            [("memory.max", max), ("memory.high", high), ("memory.current", current)]
-        {
+        for (name, value) in [("memory.max", max), ("memory.high", high), ("memory.current", current)] {
             if let Some(value) = value {
                 fake = fake.file(&format!("{folder}/{name}"), value);
             }
         }
         if let Some(cache) = cache {
-            fake = fake.file(
-                &format!("{folder}/memory.stat"),
-                format!("inactive_file {cache}\nactive_file 1\n"),
-            );
+            fake = fake.file(&format!("{folder}/memory.stat"), format!("inactive_file {cache}\nactive_file 1\n"));
         }
     }
     fake

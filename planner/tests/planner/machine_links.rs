@@ -8,8 +8,7 @@ use std::slice;
 use crate::folder::Fake;
 use crate::shapes::{LLAMA_8B, LLAMA_70B, Shape};
 use autoplace_planner::machine::{
-    GgmlDevice, GgmlKind, Gpu, GpuKind, Machine, PcieLink, PcieRate, Pool, Pools, UnusedReason,
-    gib, mib,
+    GgmlDevice, GgmlKind, Gpu, GpuKind, Machine, PcieLink, PcieRate, Pool, Pools, UnusedReason, gib, mib,
 };
 use autoplace_planner::plan::{Plan, Planner, Policy, Request};
 
@@ -20,8 +19,7 @@ fn behind(path: &[&str]) -> Fake {
     for device in path {
         let figures: Vec<&str> = device.split(',').collect();
         folder = format!("{folder}/{}", figures[0]);
-        let names =
-            ["current_link_speed", "max_link_speed", "current_link_width", "max_link_width"];
+        let names = ["current_link_speed", "max_link_speed", "current_link_width", "max_link_width"];
         for (name, figure) in names.iter().zip(&figures[1..]) {
             fake = fake.file(&format!("{folder}/{name}"), format!("{figure}\n"));
         }
@@ -34,9 +32,7 @@ fn behind(path: &[&str]) -> Fake {
 
 /// The link of a card that only ggml's Vulkan backend lists, at 0000:03:00.0.
 fn link(fake: &Fake) -> Option<PcieLink> {
-    let device = GgmlDevice::new("Vulkan0", "Vulkan", GgmlKind::Gpu)
-        .device_id("0000:03:00.0")
-        .memory(gib(16), gib(15));
+    let device = GgmlDevice::new("Vulkan0", "Vulkan", GgmlKind::Gpu).device_id("0000:03:00.0").memory(gib(16), gib(15));
     fake.detector().detect_with(&[device]).gpus[0].pcie
 }
 
@@ -61,11 +57,9 @@ fn a_link_is_as_good_as_the_worst_of_the_bridges_before_the_card() {
 #[test]
 fn a_card_that_does_not_tell_its_link_has_none_nor_one_in_the_hosts_memory() {
     let bridge = "0000:00:01.0,8.0 GT/s PCIe,8.0 GT/s PCIe,16,16";
-    for card in [
-        "0000:03:00.0,Unknown,Unknown,255,255",
-        "0000:03:00.0,16.0 GT/s PCIe,16.0 GT/s PCIe,0,0",
-        "0000:03:00.0,,,,",
-    ] {
+    for card in
+        ["0000:03:00.0,Unknown,Unknown,255,255", "0000:03:00.0,16.0 GT/s PCIe,16.0 GT/s PCIe,0,0", "0000:03:00.0,,,,"]
+    {
         assert_eq!(link(&behind(&[bridge, card])), None, "{card}");
     }
     assert_eq!(link(&Fake::new()), None);
@@ -92,8 +86,7 @@ fn a_card_whose_driver_does_not_answer_is_told_apart_from_none() {
     let fake = on_the_bus(fake, "0000:03:00.1", ["0x040300", "0x10de", "0x22bc"]);
     let fake = on_the_bus(fake, "0000:00:02.0", ["0x030000", "0x8086", "0x4680"]);
     let fake = on_the_bus(fake, "0000:c5:00.0", ["0x030000", "0x1002", "0x1586"]);
-    let fake =
-        fake.file("/sys/bus/pci/devices/0000:c5:00.0/mem_info_vram_total", mib(512).to_string());
+    let fake = fake.file("/sys/bus/pci/devices/0000:c5:00.0/mem_info_vram_total", mib(512).to_string());
     let machine = fake.detector().detect_with(&[]);
     let [unused] = machine.unused_gpus.as_slice() else { panic!("{machine}") };
     let library = "libnvidia-ml.so.1".to_owned();
@@ -108,8 +101,7 @@ fn a_card_whose_driver_does_not_answer_is_told_apart_from_none() {
     }
     // One that another computer has does not stand for it; one that a virtual machine has is not this one's.
     let remote = GgmlDevice::new("RPC0", "RPC", GgmlKind::Gpu).memory(gib(16), gib(15));
-    let unused =
-        |fake: &Fake| fake.detector().detect_with(slice::from_ref(&remote)).unused_gpus.len();
+    let unused = |fake: &Fake| fake.detector().detect_with(slice::from_ref(&remote)).unused_gpus.len();
     assert_eq!(unused(&fake), 1);
     let driver = fake.path("/sys/bus/pci/devices/0000:03:00.0/driver");
     symlink("../../../bus/pci/drivers/vfio-pci", driver).unwrap();
@@ -119,8 +111,7 @@ fn a_card_whose_driver_does_not_answer_is_told_apart_from_none() {
 #[test]
 fn a_large_card_of_amd_that_nothing_drives_is_told() {
     let fake = on_the_bus(Fake::new(), "0000:c5:00.0", ["0x030000", "0x1002", "0x744c"]);
-    let fake =
-        fake.file("/sys/bus/pci/devices/0000:c5:00.0/mem_info_vram_total", gib(24).to_string());
+    let fake = fake.file("/sys/bus/pci/devices/0000:c5:00.0/mem_info_vram_total", gib(24).to_string());
     let reason = |backends: &[&str]| {
         let machine = fake.detector().backends(backends.iter().copied()).detect_with(&[]);
         machine.unused_gpus[0].reason.clone()
@@ -132,12 +123,7 @@ fn a_large_card_of_amd_that_nothing_drives_is_told() {
 /// A machine with an AMD GPU at 0000:c5:00.0, by its carve-out, its GTT and the memory that Linux has, in bytes.
 fn amd(carve_out: u64, gtt: u64, mem_total: u64, mem_available: u64) -> Fake {
     let fake = Fake::new().meminfo(mem_total, mem_available);
-    let figures = [
-        ("vram_total", carve_out),
-        ("vram_used", mib(200)),
-        ("gtt_total", gtt),
-        ("gtt_used", mib(50)),
-    ];
+    let figures = [("vram_total", carve_out), ("vram_used", mib(200)), ("gtt_total", gtt), ("gtt_used", mib(50))];
     figures.into_iter().fold(fake, |fake, (name, bytes)| {
         let file = format!("/sys/bus/pci/devices/0000:c5:00.0/mem_info_{name}");
         fake.file(&file, format!("{bytes}\n"))

@@ -180,10 +180,8 @@ fn the_slices_of_a_card_in_mig_mode_are_told_wherever_they_are() {
     );
     let found = detect(&script);
     let slices = found.gpus[0].mig.as_deref().unwrap();
-    let told: Vec<_> = slices
-        .iter()
-        .map(|slice| (slice.profile.as_deref().unwrap(), slice.uuid.as_deref().unwrap()))
-        .collect();
+    let told: Vec<_> =
+        slices.iter().map(|slice| (slice.profile.as_deref().unwrap(), slice.uuid.as_deref().unwrap())).collect();
     assert_eq!(told, [("1g.10gb", "MIG-aaaa"), ("3g.40gb", "MIG-bbbb")]);
     let memory = slices[0].memory.unwrap();
     assert_eq!((memory.total, memory.free), (gib(10), gib(9)));

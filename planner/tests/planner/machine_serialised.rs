@@ -1,8 +1,8 @@
 //! A machine is written down and read again, by this version and by others.
 
 use autoplace_planner::machine::{
-    Bandwidth, BandwidthSource, Date, Gpu, GpuKind, GpuProcess, Host, HostLimit, LearnedHeadroom,
-    Machine, MigSlice, Note, PciId, PcieLink, PcieRate, Reading, UnusedReason, gib,
+    Bandwidth, BandwidthSource, Date, Gpu, GpuKind, GpuProcess, Host, HostLimit, LearnedHeadroom, Machine, MigSlice,
+    Note, PciId, PcieLink, PcieRate, Reading, UnusedReason, gib,
 };
 use proptest::prelude::{any, prop, prop_assert_eq, proptest};
 use serde_json::Value;

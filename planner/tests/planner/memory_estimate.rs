@@ -3,8 +3,7 @@
 use autoplace_planner::machine::{Gpu, gib};
 use autoplace_planner::memory::estimate::Assignment;
 use autoplace_planner::memory::{
-    ContextParams, Estimate, FlashAttention, Footprint, Footprints, KvType, Place, Split,
-    TensorOverride,
+    ContextParams, Estimate, FlashAttention, Footprint, Footprints, KvType, Place, Split, TensorOverride,
 };
 use autoplace_planner::profile::ModelProfile;
 
@@ -169,10 +168,7 @@ fn a_cache_type_that_does_not_divide_a_head_is_an_error() {
     let mut params = params(512);
     params.type_k = KvType::Q8_0;
     let error = Estimate::new(&odd, &[], &params).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "type_k Q8_0 stores blocks of 32 elements, which do not divide heads of 80"
-    );
+    assert_eq!(error.to_string(), "type_k Q8_0 stores blocks of 32 elements, which do not divide heads of 80");
     params.type_k = KvType::F16;
     params.type_v = KvType::Q4_0;
     params.flash_attn = FlashAttention::Off;
@@ -258,10 +254,7 @@ fn an_override_that_cannot_be_followed_is_an_error_that_names_it() {
         let rules = [TensorOverride::new(pattern, place)];
         estimate.overrides(&rules).unwrap_err().to_string()
     };
-    assert_eq!(
-        error("ffn", Place::Gpu(2)),
-        "tensor_buft_overrides `ffn`: there is no GPU 2: there are 2"
-    );
+    assert_eq!(error("ffn", Place::Gpu(2)), "tensor_buft_overrides `ffn`: there is no GPU 2: there are 2");
     let flags = error("(?i)ffn", Place::Host);
     assert!(flags.starts_with("tensor_buft_overrides `(?i)ffn`: C++ could read it"), "{flags}");
     assert!(error("ffn(", Place::Host).starts_with("tensor_buft_overrides `ffn(`: "));

@@ -3,13 +3,10 @@
 use autoplace_planner::machine::{Gpu, GpuProcess, Host, Machine, gib, mib};
 use autoplace_planner::memory::{Headroom, KvType};
 use autoplace_planner::plan::{
-    Advice, Change, ChangeKind, Effect, Error, GpuLayers, HostParts, KvCache, Outcome, Plan,
-    Planner, Request, Workload,
+    Advice, Change, ChangeKind, Effect, Error, GpuLayers, HostParts, KvCache, Outcome, Plan, Planner, Request, Workload,
 };
 use autoplace_planner::profile::{ModelProfile, Quantisation};
-use proptest::prelude::{
-    Just, ProptestConfig, Strategy, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest,
-};
+use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest};
 
 use crate::shapes::{LLAMA_8B, LLAMA_70B, QWEN3_30B_A3B, Shape};
 use crate::table::rows;

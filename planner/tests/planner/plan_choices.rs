@@ -2,9 +2,7 @@
 
 use autoplace_planner::gguf::Header;
 use autoplace_planner::machine::{BandwidthSource, Gpu, GpuKind, Host, Machine, gib};
-use autoplace_planner::plan::{
-    Context, Error, GpuLayers, HostParts, Plan, Planner, Policy, Request,
-};
+use autoplace_planner::plan::{Context, Error, GpuLayers, HostParts, Plan, Planner, Policy, Request};
 use autoplace_planner::profile::ModelProfile;
 
 use crate::shapes::{LLAMA_1B, LLAMA_8B, LLAMA_70B, QWEN3_30B_A3B, Shape};
@@ -82,9 +80,7 @@ fn the_context_is_4096_tokens_unless_asked_for() {
     let of = |request: Request| plan(&short, &machine, &request);
     assert_eq!(of(Request::new()).unwrap().context.n_ctx, 2048);
     // Beyond what it was trained on counts what each sequence has.
-    for (n_ctx, sequences, said) in
-        [(2048, 1, None), (2049, 1, Some(2048)), (8192, 4, None), (8192, 2, Some(2048))]
-    {
+    for (n_ctx, sequences, said) in [(2048, 1, None), (2049, 1, Some(2048)), (8192, 4, None), (8192, 2, Some(2048))] {
         let plan = of(Request::new().n_ctx(n_ctx).n_seq_max(sequences)).unwrap();
         assert_eq!(plan.trained_on_fewer(), said);
         let each = format!("{sequences} sequences of {} tokens", n_ctx / sequences);
@@ -189,11 +185,10 @@ fn a_window_is_kept_as_a_window_unless_the_whole_context_is_asked_for() {
     let at_32k = |sketch: &crate::synthetic::Sketch, card, swa_full| {
         let header = Header::open(sketch.write(folder.path())).unwrap();
         let profile = ModelProfile::from_header(&header).unwrap();
-        let machine = Machine::new(Host::new(gib(64)))
-            .with_gpu(Gpu::new("card").total(gib(card)).bandwidth(1_008_000_000_000));
+        let machine =
+            Machine::new(Host::new(gib(64))).with_gpu(Gpu::new("card").total(gib(card)).bandwidth(1_008_000_000_000));
         // As llama.cpp's own fit: whole layers, or experts.
-        let request =
-            Request::new().host_parts(HostParts::Experts).n_ctx(32_768).swa_full(swa_full);
+        let request = Request::new().host_parts(HostParts::Experts).n_ctx(32_768).swa_full(swa_full);
         plan(&profile, &machine, &request).unwrap()
     };
     // What llama.cpp's own fit finds with its defaults and the same bytes left free, less what arithmetic alone must
@@ -210,10 +205,8 @@ fn a_window_is_kept_as_a_window_unless_the_whole_context_is_asked_for() {
         assert!(full.n_gpu_layers + 4 < windows.n_gpu_layers, "{full}");
         assert!(full.to_string().contains("swa_full"), "{full}");
     }
-    let (windows, full) = (
-        at_32k(&named("gpt-oss gpt-oss 20B"), 8, false),
-        at_32k(&named("gpt-oss gpt-oss 20B"), 8, true),
-    );
+    let (windows, full) =
+        (at_32k(&named("gpt-oss gpt-oss 20B"), 8, false), at_32k(&named("gpt-oss gpt-oss 20B"), 8, true));
     assert!(windows.parted_blocks <= 13, "{windows}");
     assert!(windows.parted_blocks < full.parted_blocks, "{full}");
 }

@@ -9,15 +9,7 @@ use crate::shapes::{LLAMA_8B, Shape};
 
 /// A draft of the same vocabulary.
 fn draft() -> Companion {
-    let shape = Shape {
-        n_layer: 4,
-        n_embd: 512,
-        n_ff: 2048,
-        n_head: 8,
-        n_head_kv: 2,
-        head_dim: 64,
-        ..LLAMA_8B
-    };
+    let shape = Shape { n_layer: 4, n_embd: 512, n_ff: 2048, n_head: 8, n_head_kv: 2, head_dim: 64, ..LLAMA_8B };
     Companion::draft(&shape.header()).unwrap()
 }
 
@@ -101,10 +93,8 @@ fn where_nothing_has_room_for_both_the_error_says_so() {
 
 #[test]
 fn an_mmproj_is_no_draft() {
-    let clip: Header = Builder::new("clip")
-        .tensor("v.patch_embd.weight", TensorType::F16, &[14, 14, 3, 32])
-        .header()
-        .unwrap();
+    let clip: Header =
+        Builder::new("clip").tensor("v.patch_embd.weight", TensorType::F16, &[14, 14, 3, 32]).header().unwrap();
     assert!(Companion::draft(&clip).is_err());
     assert!(Companion::mmproj(&LLAMA_8B.header()).is_err());
 }

@@ -27,19 +27,17 @@ fn request() -> impl Strategy<Value = Request> {
     let (parts, types) = (crate::shapes::any::host_parts(), crate::shapes::any::kv_cache());
     let place = prop_oneof![Just(KvPlace::Given), Just(KvPlace::Auto)];
     let sizes = (1u32..20_000, 16u32..512, prop::option::of(Just(16u32)));
-    (headroom, parts, types, place, sizes).prop_map(
-        |(headroom, parts, types, place, (n_ctx, n_ubatch, least))| {
-            let mut request = Request::new()
-                .headroom(headroom)
-                .host_parts(parts)
-                .kv_cache(types)
-                .kv_place(place)
-                .n_ctx(n_ctx)
-                .n_ubatch(n_ubatch);
-            request.min_ubatch = least;
-            request
-        },
-    )
+    (headroom, parts, types, place, sizes).prop_map(|(headroom, parts, types, place, (n_ctx, n_ubatch, least))| {
+        let mut request = Request::new()
+            .headroom(headroom)
+            .host_parts(parts)
+            .kv_cache(types)
+            .kv_place(place)
+            .n_ctx(n_ctx)
+            .n_ubatch(n_ubatch);
+        request.min_ubatch = least;
+        request
+    })
 }
 
 fn machine(gpus: &[Gpu], host: u64) -> Machine {

@@ -4,9 +4,7 @@ use std::cell::RefCell;
 
 use autoplace_planner::machine::{Gpu, Host, Machine, gib, mib};
 use autoplace_planner::memory::{ContextParams, Estimate, Footprints, Split};
-use autoplace_planner::plan::{
-    Confidence, Error, GpuLayers, HostParts, Planner, Policy, Probe, Request,
-};
+use autoplace_planner::plan::{Confidence, Error, GpuLayers, HostParts, Planner, Policy, Probe, Request};
 use autoplace_planner::profile::ModelProfile;
 use proptest::prelude::{prop_assert, prop_assert_eq, proptest};
 
@@ -145,10 +143,7 @@ fn the_error_of_a_probed_plan_is_about_the_split_that_lacks_the_least() {
     };
     let (estimated, ..) = lacking(planner.plan().unwrap_err());
     let (probed, devices, n_ctx) = lacking(planner.plan_probed(&probe).unwrap_err());
-    assert!(
-        (35..60).contains(&estimated) && estimated.abs_diff(probed) < 2,
-        "{estimated} {probed}"
-    );
+    assert!((35..60).contains(&estimated) && estimated.abs_diff(probed) < 2, "{estimated} {probed}");
     // On how many devices, and how much.
     let lack = |n: u32| {
         let gpus: Vec<&Gpu> = machine.gpus.iter().collect();
@@ -237,8 +232,7 @@ fn a_card_that_llama_cpp_refuses_is_left_out_and_named() {
 #[test]
 fn a_number_of_layers_that_llama_cpp_refuses_is_passed_over_and_the_plan_says_so() {
     let profile = LLAMA_8B.profile();
-    let machine =
-        Machine::new(Host::new(gib(32))).with_gpu(Gpu::new("card").total(gib(8)).free(gib(4)));
+    let machine = Machine::new(Host::new(gib(32))).with_gpu(Gpu::new("card").total(gib(8)).free(gib(4)));
     let planned = |refused: &[u32]| {
         let refuses = |_: &[&Gpu], layers| match refused.contains(&layers) {
             true => Err("no cache for these"),

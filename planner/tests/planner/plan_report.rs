@@ -81,10 +81,9 @@ fn a_card_that_the_build_cannot_drive_is_named() {
     let card = serde_json::to_value(Gpu::new("NVIDIA GeForce RTX 4090").total(gib(24))).unwrap();
     let unused = |why| serde_json::json!({ "gpu": card, "reason": why });
     let mut machine = Machine::new(Host::new(gib(16)));
-    for reason in [
-        serde_json::json!({ "why": "no_backend" }),
-        serde_json::json!({ "why": "same_as", "device": "CUDA0" }),
-    ] {
+    for reason in
+        [serde_json::json!({ "why": "no_backend" }), serde_json::json!({ "why": "same_as", "device": "CUDA0" })]
+    {
         machine.unused_gpus.push(serde_json::from_value(unused(reason)).unwrap());
     }
     let text = report(&LLAMA_1B, &machine, Request::new());

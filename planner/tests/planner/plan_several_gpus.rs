@@ -2,9 +2,7 @@
 
 use autoplace_planner::machine::{Gpu, Host, Machine, gib, mib};
 use autoplace_planner::memory::estimate::Assignment;
-use autoplace_planner::memory::{
-    ContextParams, Estimate, Headroom, Place, TensorOverride, Workload,
-};
+use autoplace_planner::memory::{ContextParams, Estimate, Headroom, Place, TensorOverride, Workload};
 use autoplace_planner::plan::{Error, GpuLayers, Plan, Planner, Policy, Request};
 use autoplace_planner::profile::ModelProfile;
 use proptest::prelude::{Strategy, prop_assert_eq, proptest};
@@ -12,21 +10,14 @@ use proptest::prelude::{Strategy, prop_assert_eq, proptest};
 use crate::shapes::any::{gpus, request, shape};
 use crate::shapes::{LLAMA_8B, LLAMA_70B, Shape};
 
-fn most_layers(
-    profile: &ModelProfile,
-    host: &Host,
-    gpus: &[Gpu],
-    request: &Request,
-) -> Result<Plan, Error> {
+fn most_layers(profile: &ModelProfile, host: &Host, gpus: &[Gpu], request: &Request) -> Result<Plan, Error> {
     let machine = Machine::new(host.clone());
     let machine = gpus.iter().cloned().fold(machine, Machine::with_gpu);
     Planner::new(profile, &machine).request(request.clone().policy(Policy::MostLayers)).plan()
 }
 
 fn cards(free: &[u64]) -> Vec<Gpu> {
-    let card = |(index, &free)| {
-        Gpu::new(format!("card {index}")).total(gib(24)).free(free).backend("CUDA")
-    };
+    let card = |(index, &free)| Gpu::new(format!("card {index}")).total(gib(24)).free(free).backend("CUDA");
     free.iter().enumerate().map(card).collect()
 }
 
@@ -41,13 +32,7 @@ fn small() -> impl Strategy<Value = Shape> {
 
 /// Whether so many layers on each of these GPUs fit, put together anew from the parts. Where several hold all of them,
 /// a single copy of the graph will do.
-fn fits(
-    profile: &ModelProfile,
-    host: &Host,
-    gpus: &[&Gpu],
-    request: &Request,
-    counts: &[u32],
-) -> bool {
+fn fits(profile: &ModelProfile, host: &Host, gpus: &[&Gpu], request: &Request, counts: &[u32]) -> bool {
     let mut params: ContextParams = request.params.clone();
     params.n_ctx = request.context.tokens(profile);
     let estimate = Estimate::new(profile, gpus, &params).unwrap();
@@ -92,10 +77,8 @@ fn ways(n: u32, gpus: usize) -> Vec<Vec<u32>> {
 fn brute_force(profile: &ModelProfile, host: &Host, gpus: &[Gpu], request: &Request) -> u32 {
     let mut most = 0;
     for chosen in 1_u32..1 << gpus.len() {
-        let chosen: Vec<&Gpu> = (0..gpus.len())
-            .filter(|&index| chosen & (1 << index) != 0)
-            .map(|index| &gpus[index])
-            .collect();
+        let chosen: Vec<&Gpu> =
+            (0..gpus.len()).filter(|&index| chosen & (1 << index) != 0).map(|index| &gpus[index]).collect();
         for n in most + 1..=profile.full_offload() {
             let mut ways = ways(n, chosen.len()).into_iter();
             if ways.any(|counts| fits(profile, host, &chosen, request, &counts)) {
@@ -157,11 +140,9 @@ fn unequal_cards_are_filled_to_the_same_share() {
     let request = Request::new().headroom(Headroom::Bytes(gib(1)));
     let plan = plan(&profile, &gpus, &request).unwrap();
     assert!(plan.full_offload, "{plan}");
-    let shares: Vec<f64> =
-        plan.gpus().map(|gpu| gpu.footprint.total() as f64 / gpu.budget as f64).collect();
-    let (least, most) = shares
-        .iter()
-        .fold((1.0_f64, 0.0_f64), |(least, most), &share| (least.min(share), most.max(share)));
+    let shares: Vec<f64> = plan.gpus().map(|gpu| gpu.footprint.total() as f64 / gpu.budget as f64).collect();
+    let (least, most) =
+        shares.iter().fold((1.0_f64, 0.0_f64), |(least, most), &share| (least.min(share), most.max(share)));
     // One layer is 5 % of the smallest of them, and what each needs beside its layers differs.
     assert!(most - least < 0.08, "{shares:?}");
 }

@@ -26,8 +26,7 @@ fn one_gpu(profile: &ModelProfile, n: u32) -> Assignment {
 /// Qwen2.5-Coder-14B Q4_K_M with 256 tokens generated, llama.cpp with CUDA on an RTX 5060 Ti (PCIe 3.0 x8), i7-8700
 /// with DDR4-2400 in two channels: `n_gpu_layers` and tokens per second (InventiveHQ, `local-llm-benchmarks`,
 /// vram-offload-cliff; CC BY 4.0).
-const SWEEP: [(u32, f64); 7] =
-    [(0, 2.89), (8, 3.58), (16, 4.24), (24, 5.61), (32, 7.26), (40, 12.5), (99, 43.18)];
+const SWEEP: [(u32, f64); 7] = [(0, 2.89), (8, 3.58), (16, 4.24), (24, 5.61), (32, 7.26), (40, 12.5), (99, 43.18)];
 
 #[test]
 fn two_measured_ends_give_the_cliff_between_them_within_eight_percent() {
@@ -51,11 +50,7 @@ fn a_token_reads_the_experts_it_uses_and_no_embedding() {
     let read = token_bytes(&profile, 0);
     let weights = &profile.weights;
     let all: u64 = weights.loaded().map(|weight| weight.bytes).sum();
-    let experts: u64 = weights
-        .loaded()
-        .filter(|weight| weight.name.contains("_exps"))
-        .map(|weight| weight.bytes)
-        .sum();
+    let experts: u64 = weights.loaded().filter(|weight| weight.name.contains("_exps")).map(|weight| weight.bytes).sum();
     let embedding = weights.token_embedding().unwrap().bytes;
     // 8 of 128.
     assert_eq!(read, all - embedding - experts + experts / 16);

@@ -41,9 +41,7 @@ pub(crate) fn check(workspace: &Workspace, toolchain: &Toolchain) -> Result<()> 
         // What the other library wants of a newer glibc is this machine's business.
         .args(["-Wl,--allow-shlib-undefined", "-Wl,-rpath,$ORIGIN", "-o"])
         .arg(&program))?;
-    let status = Command::new(&program)
-        .status()
-        .with_context(|| format!("cannot start {}", program.display()))?;
+    let status = Command::new(&program).status().with_context(|| format!("cannot start {}", program.display()))?;
     if status.success() {
         return Ok(());
     }
@@ -56,10 +54,5 @@ pub(crate) fn check(workspace: &Workspace, toolchain: &Toolchain) -> Result<()> 
 
 fn shared<'a>(compiler: &'a mut Command, source: &Path, library: &Path) -> &'a mut Command {
     let name = library.file_name().unwrap_or_default().to_string_lossy();
-    compiler
-        .args(["-O2", "-fPIC", "-shared"])
-        .arg(format!("-Wl,-soname,{name}"))
-        .arg(source)
-        .arg("-o")
-        .arg(library)
+    compiler.args(["-O2", "-fPIC", "-shared"]).arg(format!("-Wl,-soname,{name}")).arg(source).arg("-o").arg(library)
 }

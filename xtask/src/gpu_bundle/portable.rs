@@ -13,15 +13,8 @@ use object::{Endianness, StringTable};
 use crate::tree;
 
 /// What is there wherever glibc is, and gcc's unwinder, which is there wherever a C++ program is.
-const SYSTEM: [&str; 7] = [
-    "ld-linux-x86-64.so.2",
-    "libc.so.6",
-    "libdl.so.2",
-    UNWINDER,
-    "libm.so.6",
-    "libpthread.so.0",
-    "librt.so.1",
-];
+const SYSTEM: [&str; 7] =
+    ["ld-linux-x86-64.so.2", "libc.so.6", "libdl.so.2", UNWINDER, "libm.so.6", "libpthread.so.0", "librt.so.1"];
 
 const UNWINDER: &str = "libgcc_s.so.1";
 
@@ -77,8 +70,7 @@ pub(crate) fn check(folder: &Path, glibc: (u32, u32)) -> Result<()> {
         let needs = needs(&folder.join(&file))?;
         all.push((file.display().to_string(), needs));
     }
-    let beside: BTreeSet<&str> =
-        all.iter().filter_map(|(_, needs)| needs.name.as_deref()).collect();
+    let beside: BTreeSet<&str> = all.iter().filter_map(|(_, needs)| needs.name.as_deref()).collect();
     for (file, needs) in &all {
         let missing = missing(needs, &beside, glibc);
         ensure!(
@@ -91,12 +83,7 @@ pub(crate) fn check(folder: &Path, glibc: (u32, u32)) -> Result<()> {
         // Another unwinder, linked in, cannot unwind the CUDA backend.
         ensure!(needs.libraries.contains(UNWINDER), "{file} does not use the system's {UNWINDER}");
     }
-    println!(
-        "gpu-bundle: {} files need nothing newer than glibc {}.{}",
-        all.len(),
-        glibc.0,
-        glibc.1
-    );
+    println!("gpu-bundle: {} files need nothing newer than glibc {}.{}", all.len(), glibc.0, glibc.1);
     Ok(())
 }
 
@@ -133,8 +120,7 @@ mod tests {
 
     #[test]
     fn a_newer_symbol_of_glibc_is_missing() {
-        let needs =
-            asking(&["libc.so.6"], &["GLIBC_2.2.5", "GLIBC_2.28", "GLIBC_2.29", "GLIBC_PRIVATE"]);
+        let needs = asking(&["libc.so.6"], &["GLIBC_2.2.5", "GLIBC_2.28", "GLIBC_2.29", "GLIBC_PRIVATE"]);
         let beside = BTreeSet::new();
         assert_eq!(missing(&needs, &beside, (2, 28)), ["GLIBC_2.29", "GLIBC_PRIVATE"]);
     }

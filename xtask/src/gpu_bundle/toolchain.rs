@@ -46,10 +46,7 @@ impl Toolchain {
         let folder = workspace.target.join("gpu-bundle");
         let toolchain = Self {
             unwinder: folder.join("gcc_s/libgcc_s.so.1"),
-            packages: fs::read_to_string(workspace.root.join(REQUIREMENTS))?
-                .lines()
-                .map(str::to_owned)
-                .collect(),
+            packages: fs::read_to_string(workspace.root.join(REQUIREMENTS))?.lines().map(str::to_owned).collect(),
             folder,
             python,
         };
@@ -62,14 +59,9 @@ impl Toolchain {
     /// Compared by address, no `catch` would know what another library has thrown, and the words in it would be lost.
     fn compare_types_by_name(&self) -> Result<()> {
         let mut ask = Command::new(&self.python);
-        let zig =
-            output(ask.args([
-                "-c",
-                "import os, ziglang; print(os.path.dirname(ziglang.__file__), end='')",
-            ]))?;
+        let zig = output(ask.args(["-c", "import os, ziglang; print(os.path.dirname(ziglang.__file__), end='')"]))?;
         let header = Path::new(&zig).join("lib/libcxx/include/typeinfo");
-        let text = fs::read_to_string(&header)
-            .with_context(|| format!("cannot read {}", header.display()))?;
+        let text = fs::read_to_string(&header).with_context(|| format!("cannot read {}", header.display()))?;
         let changed = text.replace(BY_ADDRESS, BY_NAME);
         // Windows has the one such line that is there from the first.
         ensure!(
@@ -78,8 +70,7 @@ impl Toolchain {
             header.display()
         );
         if changed != text {
-            fs::write(&header, changed)
-                .with_context(|| format!("cannot write {}", header.display()))?;
+            fs::write(&header, changed).with_context(|| format!("cannot write {}", header.display()))?;
         }
         Ok(())
     }
@@ -113,9 +104,7 @@ impl Toolchain {
     fn zig(&self, language: &str) -> Command {
         let (major, minor) = GLIBC;
         let mut command = Command::new(&self.python);
-        command
-            .args(["-m", "ziglang", language, "-target"])
-            .arg(format!("x86_64-linux-gnu.{major}.{minor}"));
+        command.args(["-m", "ziglang", language, "-target"]).arg(format!("x86_64-linux-gnu.{major}.{minor}"));
         self.surround(&mut command);
         command
     }

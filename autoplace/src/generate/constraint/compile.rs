@@ -43,10 +43,7 @@ fn limits(constraint: &Constraint) -> ParserLimits {
 }
 
 /// Compiles a constraint.
-pub(super) fn matcher(
-    constraint: &Constraint,
-    vocabulary: &Vocabulary,
-) -> Result<llguidance::Matcher, Error> {
+pub(super) fn matcher(constraint: &Constraint, vocabulary: &Vocabulary) -> Result<llguidance::Matcher, Error> {
     let refused = |reason| Error::Constraint { constraint: constraint.name().to_owned(), reason };
     let grammar = grammar(constraint).map_err(refused)?;
     guarded(constraint.name(), || {
@@ -66,9 +63,7 @@ pub(super) fn matcher(
 fn grammar(constraint: &Constraint) -> Result<TopLevelGrammar, String> {
     Ok(match &constraint.0 {
         Kind::JsonSchema(schema) => TopLevelGrammar::from_json_schema(json_schema(schema)?),
-        Kind::JsonObject => {
-            TopLevelGrammar::from_json_schema(json_schema(&json!({"type": "object"}))?)
-        }
+        Kind::JsonObject => TopLevelGrammar::from_json_schema(json_schema(&json!({"type": "object"}))?),
         Kind::Regex(regex) => {
             bounded(regex)?;
             weight::check(weight::regex(regex))?;
@@ -142,10 +137,7 @@ fn bounded(text: &str) -> Result<(), String> {
 }
 
 /// Does the work on a stack that is large enough for it, and makes an error of a panic.
-pub(super) fn guarded<T: Send>(
-    constraint: &str,
-    work: impl FnOnce() -> Result<T, String> + Send,
-) -> Result<T, Error> {
+pub(super) fn guarded<T: Send>(constraint: &str, work: impl FnOnce() -> Result<T, String> + Send) -> Result<T, Error> {
     let failed = |reason: String| Error::Constraint { constraint: constraint.to_owned(), reason };
     thread::scope(|scope| {
         thread::Builder::new()

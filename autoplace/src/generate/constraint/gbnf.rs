@@ -71,8 +71,7 @@ impl Rule {
 
     /// Whether it leaves blanks out or repeats them, or has nothing else.
     fn has_loose_blanks(&self) -> bool {
-        self.elements().all(Element::is_blank)
-            || self.elements().any(|it| it.is_blank() && !it.is_once())
+        self.elements().all(Element::is_blank) || self.elements().any(|it| it.is_blank() && !it.is_once())
     }
 }
 

@@ -16,9 +16,7 @@ pub(super) fn prepared(grammar: &str) -> Result<String, String> {
         match token {
             // `a::_: a::incr(_)` is a rule for each of 2^64 numbers, all in one step.
             ":" if prepared.ends_with(':') => {
-                return Err(
-                    "it has parameters (`::`), of which rules without end can be made".to_owned()
-                );
+                return Err("it has parameters (`::`), of which rules without end can be made".to_owned());
             }
             "lark" if is_directive => return Err("it has a grammar within it (`%lark`)".to_owned()),
             // Each step would keep the text so far.

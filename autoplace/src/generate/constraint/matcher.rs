@@ -133,11 +133,7 @@ impl Matcher {
     }
 
     fn refusal(&self, reason: String) -> Error {
-        Error::NoTokenAllowed {
-            constraint: self.constraint.to_owned(),
-            tokens: self.accepted,
-            reason,
-        }
+        Error::NoTokenAllowed { constraint: self.constraint.to_owned(), tokens: self.accepted, reason }
     }
 
     /// Goes on with the model as it is loaded now.
@@ -150,9 +146,7 @@ impl Matcher {
 fn reason(message: &str) -> String {
     match compile::said(message).as_str() {
         "NoExtension" | "NoExtensionBias" => NOTHING_GOES_ON.to_owned(),
-        "LexerTooComplex" | "ParserTooComplex" => {
-            "one step of it takes more than llguidance is allowed".to_owned()
-        }
+        "LexerTooComplex" | "ParserTooComplex" => "one step of it takes more than llguidance is allowed".to_owned(),
         message => message.to_owned(),
     }
 }

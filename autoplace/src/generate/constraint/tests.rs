@@ -14,10 +14,7 @@ fn matcher(constraint: &Constraint, vocab: &Vocab) -> Matcher {
 
 /// The vocabulary puts a space before every text.
 fn kinds() -> [Constraint; 2] {
-    [
-        Constraint::regex(" the king( said)*"),
-        Constraint::gbnf("root ::= \" the king\" (\" said\")*"),
-    ]
+    [Constraint::regex(" the king( said)*"), Constraint::gbnf("root ::= \" the king\" (\" said\")*")]
 }
 
 #[test]
@@ -94,11 +91,7 @@ letter ::= [ぁ-ゟ] | [ァ-ヿ] | [、-〾] | [一-鿿]"#;
             vec!["{}", "{\"a\": [1, -2.5e+3, {\"b\":null}],\n\t\"c\":\"\\u00e9\\n / é\"}"],
             vec!["{\"a\":}", "[1]", "{\"a\": 01}", "{\"a\":\"b\""],
         ),
-        (
-            arithmetic,
-            vec!["1+2=3\n", "(a1 *2) -x=\n y \n\n7=7\n"],
-            vec!["1+2=3", "1+=3\n", "(1=1\n"],
-        ),
+        (arithmetic, vec!["1+2=3\n", "(a1 *2) -x=\n y \n\n7=7\n"], vec!["1+2=3", "1+=3\n", "(1=1\n"]),
         (
             statements,
             vec!["", "int main(){whale = 1;while(i<=f(1, -i)){/* a * b */i = ( 2 )+3;}return i;}"],
@@ -155,10 +148,7 @@ fn a_schema_within_a_lark_grammar_is_held_to_what_one_alone_is() {
     let grammar = |schema: &str| Constraint::lark(format!("start: \"<\" %json {schema} \">\""));
     let number = grammar(r#"{"type": "integer", "exclusiveMinimum": 1, "maximum": 3}"#);
     assert!(allows(&number, "<2>") && !allows(&number, "<1>") && !allows(&number, "<4>"));
-    assert!(!allows(
-        &grammar(r#"{"const": "a", "x-guidance": {"whitespace_pattern": "x"}}"#),
-        "<x\"a\">"
-    ));
+    assert!(!allows(&grammar(r#"{"const": "a", "x-guidance": {"whitespace_pattern": "x"}}"#), "<x\"a\">"));
 }
 
 #[test]
@@ -199,14 +189,9 @@ fn what_weighs_too_much_is_refused_before_it_is_compiled() {
             (1..15).map(|i| format!("A{i}: A{} A{}\n", i - 1, i - 1)).collect::<String>()
         )),
         Constraint::lark(format!("start: A\nA: {}/b/", "~/.*a.*/ & ".repeat(8_000))),
-        Constraint::json_schema(
-            serde_json::json!({"pattern": format!("^{}$", "a?".repeat(8_000))}),
-        ),
+        Constraint::json_schema(serde_json::json!({"pattern": format!("^{}$", "a?".repeat(8_000))})),
     ] {
         let refused = Matcher::new(&constraint, &vocabulary, &vocab).unwrap_err().to_string();
-        assert!(
-            refused.contains("larger than 256 KiB") || refused.contains("too large together"),
-            "{refused}"
-        );
+        assert!(refused.contains("larger than 256 KiB") || refused.contains("too large together"), "{refused}");
     }
 }

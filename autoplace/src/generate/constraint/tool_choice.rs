@@ -34,10 +34,9 @@ impl ToolChoice {
         let (called, missing): (Vec<&Tool>, _) = match self {
             Self::Auto => return Ok(None),
             Self::Required => (tools.iter().collect(), "there are no tools".to_owned()),
-            Self::Function(name) => (
-                tools.iter().filter(|tool| tool.name == *name).collect(),
-                format!("there is no tool {name:?}"),
-            ),
+            Self::Function(name) => {
+                (tools.iter().filter(|tool| tool.name == *name).collect(), format!("there is no tool {name:?}"))
+            }
         };
         let reason = match other {
             Some(other) => Some(format!("the answer is to be a {} too", other.name())),

@@ -24,8 +24,7 @@ impl Constraint {
 
     /// The value that a text is which was held to [its type](Self::of_type).
     pub(in crate::generate) fn value<T: DeserializeOwned>(text: String) -> Result<T, Error> {
-        serde_json::from_str(&text)
-            .map_err(|error| Error::NotOfType { reason: error.to_string(), text })
+        serde_json::from_str(&text).map_err(|error| Error::NotOfType { reason: error.to_string(), text })
     }
 }
 
@@ -57,9 +56,7 @@ fn is_mixed(schema: &Value) -> bool {
         Value::Object(members) => {
             let has = |keyword: &str| members.contains_key(keyword);
             let others = ["$ref", "anyOf", "oneOf"];
-            has("allOf")
-                || (has("properties") && others.into_iter().any(has))
-                || members.values().any(is_mixed)
+            has("allOf") || (has("properties") && others.into_iter().any(has)) || members.values().any(is_mixed)
         }
         Value::Array(items) => items.iter().any(is_mixed),
         _ => false,

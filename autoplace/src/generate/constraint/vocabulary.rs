@@ -40,9 +40,7 @@ struct Tokens {
 
 impl fmt::Debug for Vocabulary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Vocabulary")
-            .field("n_tokens", &self.tokens.tree.vocab_size())
-            .finish_non_exhaustive()
+        f.debug_struct("Vocabulary").field("n_tokens", &self.tokens.tree.vocab_size()).finish_non_exhaustive()
     }
 }
 
@@ -59,8 +57,7 @@ impl Vocabulary {
         let env: TokEnv = tokens.clone();
         let factory = compile::guarded("vocabulary", || {
             let slices = SlicedBiasComputer::general_slices();
-            ParserFactory::new(&env, InferenceCapabilities::default(), &slices)
-                .map_err(|error| error.to_string())
+            ParserFactory::new(&env, InferenceCapabilities::default(), &slices).map_err(|error| error.to_string())
         })?;
         Ok(Self { tokens, factory: Arc::new(factory) })
     }
@@ -106,8 +103,7 @@ impl Vocabulary {
 
 /// Whether a mask has a token.
 fn has(mask: &[u32], token: Token) -> bool {
-    usize::try_from(token)
-        .is_ok_and(|token| mask.get(token / 32).is_some_and(|word| word >> (token % 32) & 1 == 1))
+    usize::try_from(token).is_ok_and(|token| mask.get(token / 32).is_some_and(|word| word >> (token % 32) & 1 == 1))
 }
 
 /// The bytes of every token; none for those that are not text.
@@ -130,8 +126,7 @@ fn words(vocab: &Vocab) -> Result<Vec<Vec<u8>>, Error> {
 impl Tokens {
     fn new(vocab: &Vocab, words: &[Vec<u8>]) -> Self {
         let n_tokens = words.len() as u32;
-        let eog: Vec<TokenId> =
-            (0..n_tokens).filter(|token| vocab.is_eog(*token as Token)).collect();
+        let eog: Vec<TokenId> = (0..n_tokens).filter(|token| vocab.is_eog(*token as Token)).collect();
         let info = TokRxInfo::new(n_tokens, eog.first().copied().unwrap_or(INVALID_TOKEN));
         let mut tree = TokTrie::from(&info, words);
         if !eog.is_empty() {
@@ -152,9 +147,8 @@ impl Tokens {
             tokenizer: RwLock::new(vocab.downgrade()),
             is_canonical: true,
         };
-        let is_canonical = ["{\"name\": ", "true", " a\n\tb", "é日🦙"]
-            .iter()
-            .all(|text| tokens.tokens_of(text).is_some());
+        let is_canonical =
+            ["{\"name\": ", "true", " a\n\tb", "é日🦙"].iter().all(|text| tokens.tokens_of(text).is_some());
         Self { is_canonical, ..tokens }
     }
 

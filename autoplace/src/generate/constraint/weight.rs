@@ -20,9 +20,7 @@ const ALTERNATIVE: usize = 1024;
 pub(super) fn check(weight: usize) -> Result<(), String> {
     if weight > MAX_BYTES {
         let (kib, parts) = (MAX_BYTES >> 10, MAX_BYTES / REPETITION);
-        return Err(format!(
-            "it is larger than {kib} KiB, or has more than {parts} repetitions, groups and names"
-        ));
+        return Err(format!("it is larger than {kib} KiB, or has more than {parts} repetitions, groups and names"));
     }
     Ok(())
 }
@@ -58,8 +56,7 @@ pub(super) fn lark(lark: &str) -> usize {
                 ..Definition::default()
             });
         }
-        is_new =
-            first == '\n' && depth == 0 || is_new && matches!(first, ' ' | '\t' | '\r' | '!' | '?');
+        is_new = first == '\n' && depth == 0 || is_new && matches!(first, ' ' | '\t' | '\r' | '!' | '?');
         let Some(definition) = definitions.last_mut() else {
             continue;
         };

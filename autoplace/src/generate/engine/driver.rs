@@ -29,11 +29,7 @@ pub(super) struct Driver {
 }
 
 impl Driver {
-    pub(super) fn new(
-        shared: Arc<Shared>,
-        session: SessionHere,
-        prompt_chunk: PromptChunk,
-    ) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, session: SessionHere, prompt_chunk: PromptChunk) -> Self {
         Self {
             model: session.model.clone(),
             shared,
@@ -97,10 +93,7 @@ impl Driver {
     }
 
     /// The same while there is no session. `None` where nothing was done.
-    fn replace_without_session(
-        &self,
-        replacement: &Replacement,
-    ) -> Option<Result<Replaced, Error>> {
+    fn replace_without_session(&self, replacement: &Replacement) -> Option<Result<Replaced, Error>> {
         let (before, begun) = (self.model.placement(), Instant::now());
         if let Err(error) = self.model.carry_out(replacement) {
             tracing::warn!("the model is not re-placed: {error}");
@@ -270,9 +263,7 @@ impl Driver {
                 }
             }
         }
-        while let Some((piece, statistics)) =
-            self.session.as_mut().and_then(SessionHere::next_piece)
-        {
+        while let Some((piece, statistics)) = self.session.as_mut().and_then(SessionHere::next_piece) {
             let mut running = self.running.iter();
             let Some(at) = running.position(|text| text.id() == piece.sequence) else {
                 continue;

@@ -278,11 +278,7 @@ impl EngineBuilder {
     }
 
     /// The same in this process, with what stops a computation; wakes `watcher` when the metrics have changed.
-    pub(super) fn start_here(
-        self,
-        prompt_chunk: PromptChunk,
-        watcher: Waker,
-    ) -> Result<(Engine, AbortHandle), Error> {
+    pub(super) fn start_here(self, prompt_chunk: PromptChunk, watcher: Waker) -> Result<(Engine, AbortHandle), Error> {
         let mut session = SessionHere::open(&self.model)?;
         session.work.prompt_chunk = prompt_chunk;
         let abort = session.abort_handle();

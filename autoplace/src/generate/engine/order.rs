@@ -126,8 +126,12 @@ mod tests {
 
     fn life() -> impl Strategy<Value = Life> {
         let reads = prop::collection::vec(any::<bool>(), 5);
-        (0usize..40, 1usize..60, 1usize..80, reads)
-            .prop_map(|(comes, prompt, answer, reads)| Life { comes, prompt, answer, reads })
+        (0usize..40, 1usize..60, 1usize..80, reads).prop_map(|(comes, prompt, answer, reads)| Life {
+            comes,
+            prompt,
+            answer,
+            reads,
+        })
     }
 
     proptest! {

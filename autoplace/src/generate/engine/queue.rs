@@ -144,12 +144,7 @@ impl Shared {
         Self { link: Some(Arc::clone(link)), ..shared }
     }
 
-    pub(super) fn new(
-        model: &Model,
-        room: Room,
-        (queue, ahead): (usize, usize),
-        watcher: Waker,
-    ) -> Self {
+    pub(super) fn new(model: &Model, room: Room, (queue, ahead): (usize, usize), watcher: Waker) -> Self {
         Self {
             model: model.clone(),
             link: None,
@@ -435,10 +430,7 @@ impl Submission {
     }
 
     /// Whether it is accepted, where a worker checks it.
-    pub(in crate::generate) fn poll_checked(
-        &mut self,
-        context: &mut Context<'_>,
-    ) -> Poll<Result<Statistics, Error>> {
+    pub(in crate::generate) fn poll_checked(&mut self, context: &mut Context<'_>) -> Poll<Result<Statistics, Error>> {
         match &mut self.checked {
             Some(Ok(Checked { text: CheckedText::There(asked), progress })) => {
                 ready!(asked.poll(context, &mut progress.statistics))?;
@@ -464,11 +456,7 @@ impl Submission {
 
     /// Whether it may join the queue now. Otherwise it waits for its turn, and `waker` is woken then. Either way the
     /// waker before it is returned: nobody knows what it does when it is dropped.
-    fn may_join(
-        &mut self,
-        state: &mut State,
-        waker: &Waker,
-    ) -> Result<Option<Waker>, Option<Waker>> {
+    fn may_join(&mut self, state: &mut State, waker: &Waker) -> Result<Option<Waker>, Option<Waker>> {
         let places = self.shared.places(state);
         let first = state.submitters.front().map(|(number, _)| *number);
         // Those who have waited go first.

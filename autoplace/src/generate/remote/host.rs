@@ -44,11 +44,7 @@ struct Outbox {
 
 impl Host {
     /// Starts one, and returns what stops a computation of it.
-    pub(crate) fn start(
-        model: &Model,
-        start: Start,
-        sender: &Sender,
-    ) -> Result<(Self, AbortHandle), Error> {
+    pub(crate) fn start(model: &Model, start: Start, sender: &Sender) -> Result<(Self, AbortHandle), Error> {
         let bell = Arc::<Bell>::default();
         let builder = Engine::builder(model).queue(usize::MAX).ahead(start.ahead);
         let (engine, abort) = builder.start_here(start.prompt_chunk, Arc::clone(&bell).into())?;

@@ -71,11 +71,7 @@ impl Text {
         let Self { id, ref spec, ref tokens, .. } = *self;
         let generation = Generation { id, spec: spec.clone(), so_far: tokens.clone() };
         sender.put(&Request::Text(TextCall::Submit(Box::new(generation))))?;
-        if self.place.is_some() {
-            sender.put(&Request::Text(TextCall::Begin { id }))
-        } else {
-            Ok(())
-        }
+        if self.place.is_some() { sender.put(&Request::Text(TextCall::Begin { id })) } else { Ok(()) }
     }
 
     /// A piece with what all workers took. Another one computes the prompt again, and what drafts and shifts came to is
@@ -422,11 +418,7 @@ pub(in crate::generate) struct Reader {
 
 impl Reader {
     /// Takes the worker, and has it start a run.
-    pub(in crate::generate) fn open(
-        model: &Model,
-        ahead: usize,
-        prompt_chunk: PromptChunk,
-    ) -> Result<Self, Error> {
+    pub(in crate::generate) fn open(model: &Model, ahead: usize, prompt_chunk: PromptChunk) -> Result<Self, Error> {
         let mut worker = LentWorker::take(model)?;
         let start = Start { run: worker.run(), ahead, prompt_chunk };
         match worker.ask_any(&Request::Text(TextCall::Start(start)), DOING)? {

@@ -152,10 +152,7 @@ impl SessionThere {
         Ok(self.pieces.drain(..))
     }
 
-    pub(in crate::generate) fn improve(
-        &mut self,
-        min_gain: f64,
-    ) -> Result<Option<Replaced>, Error> {
+    pub(in crate::generate) fn improve(&mut self, min_gain: f64) -> Result<Option<Replaced>, Error> {
         self.ask(Call::Improve(finite(min_gain)))
     }
 

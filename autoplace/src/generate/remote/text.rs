@@ -29,10 +29,7 @@ pub(in crate::generate) struct RemoteText {
 }
 
 impl RemoteText {
-    pub(in crate::generate) fn new(
-        model: Model,
-        mut spec: Spec,
-    ) -> Result<(Self, Statistics), Error> {
+    pub(in crate::generate) fn new(model: Model, mut spec: Spec) -> Result<(Self, Statistics), Error> {
         // An engine would do it by default.
         spec.cache_prompt.get_or_insert(false);
         let mut reader = Reader::open(&model, AHEAD, PromptChunk::default())?;
@@ -68,10 +65,7 @@ impl RemoteText {
 }
 
 /// Reads what the worker says until there is an answer.
-fn until<T>(
-    reader: &mut Reader,
-    mut poll: impl FnMut(&mut Context<'_>) -> Poll<Result<T, Error>>,
-) -> Result<T, Error> {
+fn until<T>(reader: &mut Reader, mut poll: impl FnMut(&mut Context<'_>) -> Poll<Result<T, Error>>) -> Result<T, Error> {
     let mut context = Context::from_waker(Waker::noop());
     let mut goes_on = true;
     loop {

@@ -50,9 +50,7 @@ impl Sampling {
     }
 
     fn is_on(&self, kind: SamplerKind) -> bool {
-        let penalises = self.repeat_penalty != 1.0
-            || self.frequency_penalty != 0.0
-            || self.presence_penalty != 0.0;
+        let penalises = self.repeat_penalty != 1.0 || self.frequency_penalty != 0.0 || self.presence_penalty != 0.0;
         match kind {
             SamplerKind::Penalties => self.repeat_last_n > 0 && penalises,
             SamplerKind::Dry => self.dry_penalty_last_n > 0 && self.dry_multiplier > 0.0,
@@ -72,28 +70,17 @@ impl Sampling {
     /// of what it drops.
     fn keeps_the_likeliest(&self, kind: SamplerKind) -> bool {
         let others = [SamplerKind::TypicalP, SamplerKind::Xtc];
-        let is_alone =
-            others.into_iter().all(|other| !self.is_on(other) || !self.samplers.contains(&other));
-        let drops_the_less_likely = matches!(
-            kind,
-            SamplerKind::TopNSigma | SamplerKind::TopK | SamplerKind::TopP | SamplerKind::MinP
-        );
+        let is_alone = others.into_iter().all(|other| !self.is_on(other) || !self.samplers.contains(&other));
+        let drops_the_less_likely =
+            matches!(kind, SamplerKind::TopNSigma | SamplerKind::TopK | SamplerKind::TopP | SamplerKind::MinP);
         is_alone && drops_the_less_likely
     }
 
-    fn add(
-        &self,
-        chain: SamplerChain,
-        kind: SamplerKind,
-        seed: u32,
-    ) -> Result<SamplerChain, llama_sys::Error> {
+    fn add(&self, chain: SamplerChain, kind: SamplerKind, seed: u32) -> Result<SamplerChain, llama_sys::Error> {
         match kind {
-            SamplerKind::Penalties => chain.penalties(
-                self.repeat_last_n,
-                self.repeat_penalty,
-                self.frequency_penalty,
-                self.presence_penalty,
-            ),
+            SamplerKind::Penalties => {
+                chain.penalties(self.repeat_last_n, self.repeat_penalty, self.frequency_penalty, self.presence_penalty)
+            }
             SamplerKind::Dry => self.add_dry(chain, &self.dry_sequence_breakers),
             SamplerKind::TopNSigma => chain.top_n_sigma(self.top_n_sigma),
             SamplerKind::TopK => chain.top_k(self.top_k),
@@ -101,27 +88,15 @@ impl Sampling {
             SamplerKind::TopP => chain.top_p(self.top_p),
             SamplerKind::MinP => chain.min_p(self.min_p),
             SamplerKind::Xtc => chain.xtc(self.xtc_probability, self.xtc_threshold, seed),
-            SamplerKind::Temperature => chain.dynamic_temperature(
-                self.temperature,
-                self.dynatemp_range,
-                self.dynatemp_exponent,
-            ),
+            SamplerKind::Temperature => {
+                chain.dynamic_temperature(self.temperature, self.dynatemp_range, self.dynatemp_exponent)
+            }
             SamplerKind::AdaptiveP => Ok(chain),
         }
     }
 
-    fn add_dry(
-        &self,
-        chain: SamplerChain,
-        breakers: &[String],
-    ) -> Result<SamplerChain, llama_sys::Error> {
-        chain.dry(
-            self.dry_multiplier,
-            self.dry_base,
-            self.dry_allowed_length,
-            self.dry_penalty_last_n,
-            breakers,
-        )
+    fn add_dry(&self, chain: SamplerChain, breakers: &[String]) -> Result<SamplerChain, llama_sys::Error> {
+        chain.dry(self.dry_multiplier, self.dry_base, self.dry_allowed_length, self.dry_penalty_last_n, breakers)
     }
 
     /// Refuses what is out of range even where it would have no effect.

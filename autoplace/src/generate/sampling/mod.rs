@@ -244,8 +244,7 @@ mod tests {
 
     #[test]
     fn what_json_leaves_out_is_as_by_default_and_what_it_adds_is_not_looked_at() {
-        let some =
-            r#"{"top_k": 3, "mirostat": "v2", "samplers": ["top_k", "typ_p"], "n_probs": 4}"#;
+        let some = r#"{"top_k": 3, "mirostat": "v2", "samplers": ["top_k", "typ_p"], "n_probs": 4}"#;
         let read: Sampling = serde_json::from_str(some).unwrap();
         let expected = Sampling {
             top_k: 3,

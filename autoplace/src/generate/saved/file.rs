@@ -76,13 +76,8 @@ impl Opened {
 }
 
 /// What is the matter where this cannot be done with a file.
-pub(super) fn cannot(
-    doing: &'static str,
-    path: &Path,
-) -> impl Fn(io::Error) -> Box<SavedCacheError> + Copy {
-    move |error| {
-        Box::new(SavedCacheError::Io { path: path.to_owned(), doing, error: Arc::new(error) })
-    }
+pub(super) fn cannot(doing: &'static str, path: &Path) -> impl Fn(io::Error) -> Box<SavedCacheError> + Copy {
+    move |error| Box::new(SavedCacheError::Io { path: path.to_owned(), doing, error: Arc::new(error) })
 }
 
 /// Writes a file beside its place, and puts it there when it is whole. `state` writes as many bytes as the
@@ -95,10 +90,8 @@ pub(super) fn write<E: From<Box<SavedCacheError>>>(
 ) -> Result<u64, E> {
     let failed = cannot("write", path);
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let file = tempfile::Builder::new()
-        .prefix(".autoplace-")
-        .tempfile_in(folder.unwrap_or(Path::new(".")))
-        .map_err(failed)?;
+    let file =
+        tempfile::Builder::new().prefix(".autoplace-").tempfile_in(folder.unwrap_or(Path::new("."))).map_err(failed)?;
     let mut to = Checked::new(BufWriter::with_capacity(BUFFER, file));
     let json = serde_json::to_vec(description).map_err(io::Error::from).map_err(failed)?;
     let in_tokens = tokens.len() as u64 * 4;
@@ -190,25 +183,13 @@ pub(super) fn open(path: &Path) -> Result<Opened, Box<SavedCacheError>> {
     let described = bytes_at(&head, 12).map(u32::from_le_bytes);
     let needed = bytes_at(&head, 16).map(u64::from_le_bytes);
     let (Some(version), Some(described), Some(needed)) = (version, described, needed) else {
-        return Err(Box::new(SavedCacheError::Length {
-            path: path(),
-            needed: HEAD + CHECKSUM,
-            found,
-        }));
+        return Err(Box::new(SavedCacheError::Length { path: path(), needed: HEAD + CHECKSUM, found }));
     };
     if version != VERSION {
-        return Err(Box::new(SavedCacheError::Version {
-            path: path(),
-            needed: VERSION,
-            found: version,
-        }));
+        return Err(Box::new(SavedCacheError::Version { path: path(), needed: VERSION, found: version }));
     }
     if needed != found || found < HEAD + CHECKSUM {
-        return Err(Box::new(SavedCacheError::Length {
-            path: path(),
-            needed: needed.max(HEAD + CHECKSUM),
-            found,
-        }));
+        return Err(Box::new(SavedCacheError::Length { path: path(), needed: needed.max(HEAD + CHECKSUM), found }));
     }
     let end = found - CHECKSUM;
     let mut hash = Xxh3::new();
@@ -223,12 +204,7 @@ pub(super) fn open(path: &Path) -> Result<Opened, Box<SavedCacheError>> {
 }
 
 /// Reads what is between the head and the checksum, which is right: so many bytes, the first of them the description.
-fn read(
-    path: &Path,
-    mut file: File,
-    described: u64,
-    bytes: u64,
-) -> Result<Opened, Box<SavedCacheError>> {
+fn read(path: &Path, mut file: File, described: u64, bytes: u64) -> Result<Opened, Box<SavedCacheError>> {
     let failed = cannot("read", path);
     let malformed = |field: &'static str, offset, reason| {
         let (path, field) = (path.to_owned(), field.into());
@@ -245,30 +221,22 @@ fn read(
     buffered.by_ref().take(described).read_to_end(&mut json).map_err(failed)?;
     let unread = |reason: String| malformed("the description", HEAD, reason);
     let text = str::from_utf8(&json).map_err(|error| unread(error.to_string()))?;
-    let description: Description =
-        serde_json::from_str(text).map_err(|error| unread(error.to_string()))?;
+    let description: Description = serde_json::from_str(text).map_err(|error| unread(error.to_string()))?;
     let at = HEAD + described;
     let rest = bytes - described;
     let in_tokens = description.tokens.checked_mul(4);
     let needed = in_tokens.and_then(|bytes| bytes.checked_add(description.state));
     let (Some(in_tokens), true) = (in_tokens, needed == Some(rest)) else {
-        let reason = format!(
-            "{} tokens and {} bytes of state, in {rest} bytes",
-            description.tokens, description.state
-        );
+        let reason = format!("{} tokens and {} bytes of state, in {rest} bytes", description.tokens, description.state);
         return Err(malformed("the tokens", at, reason));
     };
     if description.tokens == 0 || description.tokens > description.positions {
-        let reason =
-            format!("{} tokens in {} positions", description.tokens, description.positions);
+        let reason = format!("{} tokens in {} positions", description.tokens, description.positions);
         return Err(malformed("the tokens", at, reason));
     }
     let mut tokens = Vec::new();
     buffered.by_ref().take(in_tokens).read_to_end(&mut tokens).map_err(failed)?;
-    let tokens = tokens
-        .chunks_exact(4)
-        .filter_map(|four| Some(Token::from_le_bytes(four.try_into().ok()?)))
-        .collect();
+    let tokens = tokens.chunks_exact(4).filter_map(|four| Some(Token::from_le_bytes(four.try_into().ok()?))).collect();
     file.seek(SeekFrom::Start(at + in_tokens)).map_err(failed)?;
     Ok(Opened { description, tokens, file })
 }
@@ -286,12 +254,7 @@ mod tests {
         Description {
             model: ModelIdentity::of(&header).unwrap(),
             weights: "1a".into(),
-            layout: Layout {
-                type_k: KvType::F16,
-                type_v: KvType::Q8_0,
-                flash_attn: true,
-                streams: 1,
-            },
+            layout: Layout { type_k: KvType::F16, type_v: KvType::Q8_0, flash_attn: true, streams: 1 },
             adapters: Added::default(),
             tokens: 3,
             positions: 5,

@@ -46,10 +46,7 @@ impl SessionHere {
         save(&self.model, lent, held, scales, path.as_ref())
     }
 
-    pub(in crate::generate) fn save_last(
-        &mut self,
-        path: impl AsRef<Path>,
-    ) -> Result<SavedCache, Error> {
+    pub(in crate::generate) fn save_last(&mut self, path: impl AsRef<Path>) -> Result<SavedCache, Error> {
         let path = path.as_ref();
         let lent = self.lent.as_mut().ok_or_else(Error::not_loaded)?;
         match self.cache.last() {
@@ -61,10 +58,7 @@ impl SessionHere {
         }
     }
 
-    pub(in crate::generate) fn restore(
-        &mut self,
-        path: impl AsRef<Path>,
-    ) -> Result<SavedCache, Error> {
+    pub(in crate::generate) fn restore(&mut self, path: impl AsRef<Path>) -> Result<SavedCache, Error> {
         let path = path.as_ref();
         let lent = self.lent.as_mut().ok_or_else(Error::not_loaded)?;
         let opened = file::open(path)?;
@@ -89,17 +83,15 @@ impl SessionHere {
         let seq = self.cache.clear_one(context, lent.room, &running, others)?;
         let seq = seq.ok_or(Error::SequencesBusy { n_seq_max: lent.room.sequences })?;
         let tokens = opened.tokens.clone();
-        let refused = |reason: String| {
-            Error::from(Box::new(SavedCacheError::Refused { path: path.to_owned(), reason }))
-        };
+        let refused =
+            |reason: String| Error::from(Box::new(SavedCacheError::Refused { path: path.to_owned(), reason }));
         let read = context.read_state(seq, state, &mut opened.into_state());
         let reason = match read {
             Err(llama_sys::Error::State { reason }) => Some(reason),
             read => {
                 read?;
                 let ends = (context.kv_seq_start(seq)?, context.kv_seq_end(seq)?);
-                let is_whole =
-                    matches!(ends, (Some(_), Some(end)) if usize::try_from(end) == Ok(positions));
+                let is_whole = matches!(ends, (Some(_), Some(end)) if usize::try_from(end) == Ok(positions));
                 (!is_whole).then(|| format!("the state does not end at position {positions}"))
             }
         };
@@ -116,10 +108,7 @@ impl SessionHere {
         let context = &mut lent.context;
         let kept = self.cache.go_back(context, seq, &tokens, &scales)?;
         self.cache.remember(seq, scales, tokens, kept);
-        Ok(SavedCache {
-            tokens: kept,
-            bytes: std::fs::metadata(path).map_or(state, |file| file.len()),
-        })
+        Ok(SavedCache { tokens: kept, bytes: std::fs::metadata(path).map_or(state, |file| file.len()) })
     }
 }
 
@@ -171,9 +160,7 @@ fn save(
         positions,
         state: context.state_bytes(seq)?,
     };
-    let bytes = file::write(path, &description, tokens, |to| {
-        Ok::<_, Error>(context.write_state(seq, to)?)
-    })?;
+    let bytes = file::write(path, &description, tokens, |to| Ok::<_, Error>(context.write_state(seq, to)?))?;
     Ok(SavedCache { tokens: tokens.len(), bytes })
 }
 
@@ -212,10 +199,7 @@ fn check(
         }));
     }
     if found.weights != *weights {
-        return Err(Box::new(SavedCacheError::OtherWeights {
-            path: path.to_owned(),
-            model: Box::new(model.clone()),
-        }));
+        return Err(Box::new(SavedCacheError::OtherWeights { path: path.to_owned(), model: Box::new(model.clone()) }));
     }
     let of = &found.layout;
     let fields = [
@@ -225,12 +209,9 @@ fn check(
         ("streams", layout.streams.to_string(), of.streams.to_string()),
     ];
     match fields.into_iter().find(|(_, needed, found)| needed != found) {
-        Some((field, needed, found)) => Err(Box::new(SavedCacheError::OtherCache {
-            path: path.to_owned(),
-            field: field.into(),
-            needed,
-            found,
-        })),
+        Some((field, needed, found)) => {
+            Err(Box::new(SavedCacheError::OtherCache { path: path.to_owned(), field: field.into(), needed, found }))
+        }
         None => Ok(()),
     }
 }

@@ -40,8 +40,7 @@ impl Sequence {
 
     /// Adds its next tokens to a batch, as many as [wanted](Self::wanted) at most.
     pub(crate) fn queue(&mut self, batch: &mut Batch, tokens: usize) {
-        self.batch =
-            InBatch { at: batch.len() as i32, tokens, queued: tokens, ..InBatch::default() };
+        self.batch = InBatch { at: batch.len() as i32, tokens, queued: tokens, ..InBatch::default() };
         let from = self.held.computed;
         for position in from..from + tokens {
             let last = position + 1 == self.choices.known;
@@ -131,12 +130,7 @@ impl Sequence {
 
     /// Has what drafts for it follow the tokens `from` on, which the batch has computed: those of the text, and those
     /// of the draft that were chosen.
-    pub(crate) fn followed(
-        &self,
-        drafters: &mut Drafters,
-        context: &mut Context,
-        from: usize,
-    ) -> Result<(), Error> {
+    pub(crate) fn followed(&self, drafters: &mut Drafters, context: &mut Context, from: usize) -> Result<(), Error> {
         let is_followed = |speculator: &Speculator| speculator.is_followed();
         if self.held.computed <= from || !self.speculator.as_ref().is_some_and(is_followed) {
             return Ok(());
@@ -208,13 +202,7 @@ impl Sequence {
 
     /// Takes the token that was chosen, so long after its batch was computed, and makes text of it. `full`: there is no
     /// place for the token to be computed.
-    pub(crate) fn take(
-        &mut self,
-        choice: Choice,
-        took: Duration,
-        vocab: &Vocab,
-        full: bool,
-    ) -> Result<Piece, Error> {
+    pub(crate) fn take(&mut self, choice: Choice, took: Duration, vocab: &Vocab, full: bool) -> Result<Piece, Error> {
         let statistics = &mut self.statistics;
         if statistics.first_token_latency.is_none() {
             statistics.prompt_tokens = self.prompt;
@@ -223,13 +211,7 @@ impl Sequence {
             statistics.generation_time += took;
         }
         let Choice { token, logprobs } = choice;
-        let mut piece = Piece {
-            sequence: self.id,
-            token: Some(token),
-            logprobs,
-            text: String::new(),
-            end: None,
-        };
+        let mut piece = Piece { sequence: self.id, token: Some(token), logprobs, text: String::new(), end: None };
         if vocab.is_eog(token) && !self.limits.past_end {
             self.finish(&mut piece, FinishReason::EndOfGeneration);
             return Ok(piece);

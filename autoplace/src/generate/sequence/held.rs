@@ -54,8 +54,7 @@ impl Sequence {
 
     /// Its number in the context, and what the context holds of it that others with these adapters can go on from.
     pub(crate) fn held(&self, scales: &Scales) -> (SeqId, &[Token]) {
-        let shared =
-            if self.scales == *scales { self.held.computed.min(self.held.unshifted) } else { 0 };
+        let shared = if self.scales == *scales { self.held.computed.min(self.held.unshifted) } else { 0 };
         (self.held.seq, &self.tokens[..shared])
     }
 
@@ -68,11 +67,7 @@ impl Sequence {
 
     /// Takes it out of the context, which keeps what it holds of it as long as nobody needs the place. It is
     /// [put](Self::put_again) somewhere again.
-    pub(crate) fn suspend(
-        &mut self,
-        cache: &mut Cache,
-        context: &mut Context,
-    ) -> Result<(), Error> {
+    pub(crate) fn suspend(&mut self, cache: &mut Cache, context: &mut Context) -> Result<(), Error> {
         let held = self.keep_unshifted(cache, context);
         self.held.computed = 0;
         self.held.shares = None;

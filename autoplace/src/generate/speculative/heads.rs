@@ -101,9 +101,8 @@ impl PredictionHeads {
             return Ok(());
         };
         let known = self.known(seq);
-        let is_there = known.end() + 1 == tokens.len()
-            && known.has_next(width)
-            && known.agrees_with(tokens) == known.tokens.len();
+        let is_there =
+            known.end() + 1 == tokens.len() && known.has_next(width) && known.agrees_with(tokens) == known.tokens.len();
         if most == 0 || !is_there {
             return Ok(());
         }

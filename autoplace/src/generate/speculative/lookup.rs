@@ -69,8 +69,7 @@ impl Lookup {
     fn entry(&self, tokens: &[Token]) -> usize {
         // Fibonacci hashing: the high bits of a product with 2^64 over the golden ratio.
         let hash = tokens.iter().fold(0_u64, |hash, &token| {
-            (hash.rotate_left(5) ^ u64::from(token.cast_unsigned()).wrapping_add(1))
-                .wrapping_mul(0x9E37_79B9_7F4A_7C15)
+            (hash.rotate_left(5) ^ u64::from(token.cast_unsigned()).wrapping_add(1)).wrapping_mul(0x9E37_79B9_7F4A_7C15)
         });
         let bits = self.entries.len().ilog2();
         // A table has 256 entries at least.

@@ -36,11 +36,7 @@ enum Drafter {
 
 impl Speculator {
     /// As a generation asks for it, of a text that has room for `capacity` tokens; `None` for nothing.
-    pub(crate) fn new(
-        speculation: Speculation,
-        custom: Option<CustomDrafter>,
-        capacity: usize,
-    ) -> Option<Self> {
+    pub(crate) fn new(speculation: Speculation, custom: Option<CustomDrafter>, capacity: usize) -> Option<Self> {
         let (drafter, draft_max) = match (custom, speculation) {
             // As many as the context was planned for.
             (Some(custom), _) => (Drafter::Custom(custom), capacity),
@@ -49,20 +45,10 @@ impl Speculator {
                 let lookup = Lookup::new(ngram_max, ngram_min, capacity);
                 (Drafter::Lookup(lookup), draft_max as usize)
             }
-            (None, Speculation::DraftModel { draft_max, p_min }) => {
-                (Drafter::Model { p_min }, draft_max as usize)
-            }
-            (None, Speculation::Mtp { draft_max, p_min }) => {
-                (Drafter::Heads { p_min }, draft_max as usize)
-            }
+            (None, Speculation::DraftModel { draft_max, p_min }) => (Drafter::Model { p_min }, draft_max as usize),
+            (None, Speculation::Mtp { draft_max, p_min }) => (Drafter::Heads { p_min }, draft_max as usize),
         };
-        Some(Self {
-            drafter,
-            gate: Gate::new(),
-            draft_max,
-            draft: Vec::with_capacity(draft_max.min(64)),
-            accepted: 0,
-        })
+        Some(Self { drafter, gate: Gate::new(), draft_max, draft: Vec::with_capacity(draft_max.min(64)), accepted: 0 })
     }
 
     /// Guesses up to `most` tokens of a vocabulary of `n_vocab` that follow `tokens` in a sequence, if that
@@ -155,17 +141,11 @@ pub(crate) struct Drafters {
 impl Drafters {
     /// A draft model stops when the main model does; what the block computes is short.
     pub(crate) fn new(drafts: Drafts, abort: AbortHandle) -> Self {
-        Self {
-            model: drafts.model.map(|it| DraftModel::new(it, abort)),
-            heads: drafts.heads.map(PredictionHeads::new),
-        }
+        Self { model: drafts.model.map(|it| DraftModel::new(it, abort)), heads: drafts.heads.map(PredictionHeads::new) }
     }
 
     pub(crate) fn into_inner(self) -> Drafts {
-        Drafts {
-            model: self.model.map(DraftModel::into_inner),
-            heads: self.heads.map(PredictionHeads::into_inner),
-        }
+        Drafts { model: self.model.map(DraftModel::into_inner), heads: self.heads.map(PredictionHeads::into_inner) }
     }
 
     /// How many of those that hold the main model are among them.

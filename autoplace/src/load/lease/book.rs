@@ -54,11 +54,7 @@ impl Book {
     }
 
     /// Waits for all gates, in the devices' order, so that two who want the same ones do not wait for each other.
-    pub(super) fn gates(
-        &self,
-        devices: &BTreeSet<DeviceKey>,
-        give_up: impl Fn() -> bool,
-    ) -> io::Result<Vec<Gate>> {
+    pub(super) fn gates(&self, devices: &BTreeSet<DeviceKey>, give_up: impl Fn() -> bool) -> io::Result<Vec<Gate>> {
         let gates = devices.iter().map(|device| self.gate(device, &give_up));
         gates.collect()
     }
@@ -81,10 +77,7 @@ impl Book {
 
     /// What the leases on these devices sum up to, for those that have any. Deletes those of the dead.
     /// Behind the gates.
-    pub(super) fn others(
-        &self,
-        devices: &BTreeSet<DeviceKey>,
-    ) -> io::Result<BTreeMap<DeviceKey, u64>> {
+    pub(super) fn others(&self, devices: &BTreeSet<DeviceKey>) -> io::Result<BTreeMap<DeviceKey, u64>> {
         let mut others = BTreeMap::new();
         for file in fs::read_dir(&self.folder)? {
             let file = file?;
@@ -109,12 +102,7 @@ impl Book {
     pub(super) fn write(&self, device: &DeviceKey, bytes: u64) -> io::Result<NamedTempFile> {
         let pid = std::process::id();
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        let record = Record {
-            pid,
-            since: since.map_or(0, |time| time.as_secs()),
-            device: device.to_string(),
-            bytes,
-        };
+        let record = Record { pid, since: since.map_or(0, |time| time.as_secs()), device: device.to_string(), bytes };
         let mut file = tempfile::Builder::new()
             .prefix(&format!("{}.{pid}-", device.file_name()))
             .suffix(LEASE)

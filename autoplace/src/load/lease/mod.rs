@@ -96,10 +96,7 @@ impl Leases {
     /// take. `read` is called once to know the GPUs, and again once nobody else is at them.
     ///
     /// A load that has a lease drops it first: it would wait for itself.
-    pub(super) fn machine<E>(
-        &self,
-        read: impl Fn() -> Result<Machine, E>,
-    ) -> Result<(Machine, Section), E> {
+    pub(super) fn machine<E>(&self, read: impl Fn() -> Result<Machine, E>) -> Result<(Machine, Section), E> {
         let machine = read()?;
         let section = self.enter(&machine.gpus);
         if section.book.is_err() {
@@ -239,9 +236,11 @@ impl Section {
         }
         let mut lease = Lease::default();
         for (device, bytes) in devices.into_iter().filter(|(_, bytes)| *bytes > 0) {
-            let written = self.book.as_ref().map_err(Clone::clone).and_then(|book| {
-                book.write(&device, bytes).map_err(|error| Unleased::failed(&error))
-            });
+            let written = self
+                .book
+                .as_ref()
+                .map_err(Clone::clone)
+                .and_then(|book| book.write(&device, bytes).map_err(|error| Unleased::failed(&error)));
             match written {
                 Ok(entry) => lease.entries.push(entry),
                 Err(why) => lease.unleased = Some(why),
@@ -273,9 +272,7 @@ const NAME: &str = "autoplace";
 /// session says (XDG Base Directory Specification), where systemd puts it, and the folder for temporary files, which
 /// may be everybody's.
 fn user_folder() -> io::Result<PathBuf> {
-    let session = std::env::var_os("XDG_RUNTIME_DIR")
-        .map(PathBuf::from)
-        .filter(|folder| folder.is_absolute());
+    let session = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|folder| folder.is_absolute());
     let user = user();
     let mut failed = None;
     for candidate in [
@@ -323,10 +320,7 @@ fn private(folder: &Path, user: u32) -> io::Result<()> {
     if there.is_dir() && is_alone(&there, user) {
         return Ok(());
     }
-    Err(io::Error::new(
-        io::ErrorKind::PermissionDenied,
-        format!("{} is not this user's alone", folder.display()),
-    ))
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("{} is not this user's alone", folder.display())))
 }
 
 #[cfg(unix)]

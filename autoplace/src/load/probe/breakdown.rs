@@ -45,25 +45,16 @@ pub struct BufferBytes {
 impl BufferBytes {
     /// All of it; saturates.
     pub const fn total(&self) -> u64 {
-        self.model
-            .saturating_add(self.context)
-            .saturating_add(self.compute)
-            .saturating_add(self.output)
+        self.model.saturating_add(self.context).saturating_add(self.compute).saturating_add(self.output)
     }
 }
 
 impl Breakdown {
     /// Sums the rows up for so many GPUs. `resident` are the bytes of the host's weights where their file is mapped.
-    pub(crate) fn new(
-        mut rows: Vec<BufferBytes>,
-        copies: u32,
-        gpus: usize,
-        resident: Option<u64>,
-    ) -> Self {
+    pub(crate) fn new(mut rows: Vec<BufferBytes>, copies: u32, gpus: usize, resident: Option<u64>) -> Self {
         rows.retain(|row| row.total() > 0);
         rows.sort_by(|a, b| a.buffer_type.cmp(&b.buffer_type));
-        let mut footprints =
-            Footprints::new(vec![Footprint::default(); gpus], Footprint::default());
+        let mut footprints = Footprints::new(vec![Footprint::default(); gpus], Footprint::default());
         for row in &rows {
             let is_mapped = row.buffer_type == MAPPED;
             let weights = if is_mapped { 0 } else { row.model };
@@ -120,10 +111,7 @@ mod tests {
 
     #[test]
     fn a_mapped_file_counts_with_what_must_stay_in_memory() {
-        let rows = vec![
-            row(MAPPED, Place::Host, [500, 0, 0, 0]),
-            row("CPU_REPACK", Place::Host, [40, 0, 0, 0]),
-        ];
+        let rows = vec![row(MAPPED, Place::Host, [500, 0, 0, 0]), row("CPU_REPACK", Place::Host, [40, 0, 0, 0])];
         let sums = Breakdown::new(rows, 1, 0, Some(60)).footprints;
         assert_eq!(sums.host.weights, 100);
     }

@@ -67,13 +67,7 @@ mod tests {
             (place.name, place.on_host) = (name.to_owned(), on_host);
             place
         };
-        let places = [
-            place("a", true),
-            place("b", false),
-            place("c", true),
-            place("c", true),
-            place("d", false),
-        ];
+        let places = [place("a", true), place("b", false), place("c", true), place("c", true), place("d", false)];
         let mapped = Mapped::of(&header, &places);
         // a takes 12 bytes, padded to 32 in the file as on the host; c lies behind the 256 of b.
         assert_eq!(mapped.resident, 32 + 32);

@@ -126,12 +126,7 @@ impl NativeProbe {
     ///
     /// [`Error::DeviceGone`] for a GPU that this process does not have; [`Error::Native`] when llama.cpp refuses the
     /// model or the parameters, or a GPU has no room for the state of a recurrent model.
-    pub fn breakdown(
-        &self,
-        gpus: &[&Gpu],
-        params: &ContextParams,
-        split: &Split,
-    ) -> Result<Breakdown, Error> {
+    pub fn breakdown(&self, gpus: &[&Gpu], params: &ContextParams, split: &Split) -> Result<Breakdown, Error> {
         let gpus = gpus.iter();
         let devices = by_name(gpus.map(|gpu| (gpu.device.as_deref(), gpu.name.as_str())))?;
         let load = ModelParams {
@@ -188,11 +183,7 @@ impl NativeProbe {
     }
 
     /// What a context holds whichever adapters it computes with: none, each alone, all.
-    fn most(
-        &self,
-        all: &[(LoraAdapter, f32)],
-        context: &mut Context,
-    ) -> Result<MemoryBreakdown, llama_sys::Error> {
+    fn most(&self, all: &[(LoraAdapter, f32)], context: &mut Context) -> Result<MemoryBreakdown, llama_sys::Error> {
         if self.control_vector {
             let model = context.model();
             let layers = model.n_layer().saturating_sub(1);

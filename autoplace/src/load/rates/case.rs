@@ -6,9 +6,7 @@ use llama_sys::{Bench, Operation};
 
 use crate::gguf::TensorType;
 use crate::load::Error;
-use crate::machine::{
-    AttentionRate, LinkRate, MeasuredRates, PromptAttentionRate, PromptRate, WeightRate,
-};
+use crate::machine::{AttentionRate, LinkRate, MeasuredRates, PromptAttentionRate, PromptRate, WeightRate};
 
 /// One figure of [`MeasuredRates`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -88,11 +86,7 @@ impl RateCase {
     }
 
     /// `head_size` and `n_gqa` are those of the heads.
-    pub(super) fn attention(
-        kv_type: TensorType,
-        (head_size, n_gqa): (u32, u32),
-        n_tokens: u32,
-    ) -> Self {
+    pub(super) fn attention(kv_type: TensorType, (head_size, n_gqa): (u32, u32), n_tokens: u32) -> Self {
         Self::Attention { kv_type, head_size, n_gqa, n_tokens }
     }
 
@@ -105,8 +99,7 @@ impl RateCase {
         let one = rates.attention.iter();
         let one = one.map(|it| Self::attention(it.kv_type, (it.head_size, it.n_gqa), 1));
         let many = rates.prompt_attention.iter();
-        let many =
-            many.map(|it| Self::attention(it.kv_type, (it.head_size, it.n_gqa), it.n_tokens));
+        let many = many.map(|it| Self::attention(it.kv_type, (it.head_size, it.n_gqa), it.n_tokens));
         match self {
             Self::Matrix { .. } => weights.chain(prompts).any(|known| known == *self),
             Self::Attention { .. } => one.chain(many).any(|known| known == *self),
@@ -163,9 +156,7 @@ impl RateCase {
     /// What a graph computes for it; `None` for the link.
     fn work(&self, scale: &Scale) -> Option<Work> {
         let work = match *self {
-            Self::Matrix { tensor_type, experts: false, n_tokens } => {
-                matrix(tensor_type, n_tokens, scale)
-            }
+            Self::Matrix { tensor_type, experts: false, n_tokens } => matrix(tensor_type, n_tokens, scale),
             Self::Matrix { tensor_type, n_tokens, .. } => experts(tensor_type, n_tokens, scale),
             Self::Attention { kv_type, head_size, n_gqa, n_tokens } => {
                 attention(kv_type, head_size, n_gqa, n_tokens, scale)
@@ -177,12 +168,8 @@ impl RateCase {
                 Work(block(N_PROMPT), 2, u64::from(outputs) * u64::from(N_PROMPT))
             }
             Self::Routing => {
-                let routing = Operation::Routing {
-                    n_embd: EXPERT_EMBD,
-                    n_expert: N_EXPERT,
-                    n_used: N_USED,
-                    n_tokens: 1,
-                };
+                let routing =
+                    Operation::Routing { n_embd: EXPERT_EMBD, n_expert: N_EXPERT, n_used: N_USED, n_tokens: 1 };
                 Work(routing, N_BLOCKS, 0)
             }
             Self::Link => return None,
@@ -233,13 +220,7 @@ fn experts(tensor_type: TensorType, n_tokens: u32, scale: &Scale) -> Work {
     Work(operation, n_repeat, flops * u64::from(n_out))
 }
 
-fn attention(
-    kv_type: TensorType,
-    head_size: u32,
-    n_gqa: u32,
-    n_tokens: u32,
-    scale: &Scale,
-) -> Work {
+fn attention(kv_type: TensorType, head_size: u32, n_gqa: u32, n_tokens: u32, scale: &Scale) -> Work {
     let many = n_tokens > 1;
     // As wide as the block; for many tokens on a host some of its heads are work enough.
     let flops = 4 * u64::from(n_tokens) * u64::from(N_EMBD);
@@ -251,14 +232,8 @@ fn attention(
     // llama.cpp pads what attention sees (llama-kv-cache.cpp, get_n_kv).
     let n_kv = (cells / 256 * 256).clamp(256, N_KV.into());
     let n_kv = u32::try_from(n_kv).unwrap_or(N_KV);
-    let operation = Operation::Attention {
-        type_id: kv_type.id(),
-        head_size,
-        n_head,
-        n_head_kv: n_head / n_gqa,
-        n_kv,
-        n_tokens,
-    };
+    let operation =
+        Operation::Attention { type_id: kv_type.id(), head_size, n_head, n_head_kv: n_head / n_gqa, n_kv, n_tokens };
     let n_repeat = if many { 1 } else { scale.repeats(u64::from(n_kv) * cell_bytes, 16) };
     let factors = [4, head_size, n_head, n_kv, n_tokens].map(u64::from);
     let flops = factors.into_iter().fold(1, u64::saturating_mul);

@@ -139,12 +139,7 @@ impl<'a> Job<'a> {
         Self { device, cases, scale, way, rates }
     }
 
-    fn run(
-        &mut self,
-        request: &RatesRequest,
-        threads: u32,
-        mut done: impl FnMut(),
-    ) -> Result<(), Error> {
+    fn run(&mut self, request: &RatesRequest, threads: u32, mut done: impl FnMut()) -> Result<(), Error> {
         if self.cases.is_empty() {
             return Ok(());
         }
@@ -189,12 +184,7 @@ impl Recipe {
     /// This machine with what was measured of its devices with as many threads as this load takes. What is missing for
     /// this model is measured now and kept, unless nothing is to be learned, the model is small, the machine was
     /// described by somebody, or it has simulated GPUs.
-    pub(super) fn measured(
-        &self,
-        mut machine: Machine,
-        header: &Header,
-        profile: &ModelProfile,
-    ) -> Machine {
+    pub(super) fn measured(&self, mut machine: Machine, header: &Header, profile: &ModelProfile) -> Machine {
         let mut devices = machine.gpus.iter().filter_map(|gpu| gpu.device.as_deref());
         let is_real = self.machine.is_none() && !devices.any(is_simulated);
         let Some(cache) = self.terms.learn.cache(false).filter(|_| is_real) else {
@@ -209,8 +199,7 @@ impl Recipe {
         }
         let devices = Backend::init().map(Backend::devices);
         let way = (Some(threads), repacks(&machine, &devices.unwrap_or_default()));
-        machine.host.rates =
-            cache.host_rates(&machine.host, &build, |rates| (rates.threads, rates.repacked) == way);
+        machine.host.rates = cache.host_rates(&machine.host, &build, |rates| (rates.threads, rates.repacked) == way);
         let params = &self.request.params;
         let kv = match self.request.kv_cache {
             KvCache::Given => [params.type_k, params.type_v],

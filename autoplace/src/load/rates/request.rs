@@ -48,13 +48,7 @@ const KV_TYPES: [TensorType; 3] = [TensorType::F16, TensorType::Q8_0, TensorType
 impl RatesRequest {
     /// These cases, measured for 60 milliseconds each.
     pub const fn new(cases: Vec<RateCase>) -> Self {
-        Self {
-            cases,
-            each: Duration::from_millis(60),
-            within: None,
-            missing: false,
-            working_set: None,
-        }
+        Self { cases, each: Duration::from_millis(60), within: None, missing: false, working_set: None }
     }
 
     /// All that plans commonly need, what a token needs first: some ten seconds per device.
@@ -62,14 +56,11 @@ impl RatesRequest {
         let dense = WEIGHTS.map(|tensor_type| (tensor_type, false));
         let experts = EXPERTS.map(|tensor_type| (tensor_type, true));
         let weights: Vec<_> = dense.into_iter().chain(experts).collect();
-        let mut cases =
-            vec![RateCase::Layer, RateCase::Routing, RateCase::Link, RateCase::Activations];
+        let mut cases = vec![RateCase::Layer, RateCase::Routing, RateCase::Link, RateCase::Activations];
         cases.extend(weights.iter().map(|&weights| RateCase::matrix(weights, 1)));
         for kv_type in KV_TYPES {
             for head_size in [64, 128, 256] {
-                cases.extend(
-                    [1, 4, 8].map(|n_gqa| RateCase::attention(kv_type, (head_size, n_gqa), 1)),
-                );
+                cases.extend([1, 4, 8].map(|n_gqa| RateCase::attention(kv_type, (head_size, n_gqa), 1)));
             }
         }
         for n_tokens in [512, 2048, 32] {
@@ -85,8 +76,7 @@ impl RatesRequest {
     /// more, the largest first. What matters most comes first.
     pub fn of_model(header: &Header, profile: &ModelProfile, kv: &[KvType]) -> Self {
         let weights = weight_types(header);
-        let mut cases: Vec<RateCase> =
-            weights.iter().map(|&kind| RateCase::matrix(kind, 1)).collect();
+        let mut cases: Vec<RateCase> = weights.iter().map(|&kind| RateCase::matrix(kind, 1)).collect();
         cases.extend([RateCase::Layer, RateCase::Link]);
         if weights.iter().any(|&(_, experts)| experts) {
             cases.push(RateCase::Routing);

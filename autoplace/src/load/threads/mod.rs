@@ -93,12 +93,7 @@ impl Threads {
             None if weights_on_host(plan) > MOST_WEIGHTS => (cores, ThreadBasis::LargeModel),
             None => (cores, ThreadBasis::Measured),
         };
-        Self {
-            generation,
-            prompt: for_prompts.or(asked).unwrap_or(cores),
-            basis,
-            tried: Vec::new(),
-        }
+        Self { generation, prompt: for_prompts.or(asked).unwrap_or(cores), basis, tried: Vec::new() }
     }
 }
 
@@ -156,9 +151,7 @@ pub(crate) struct Pacer {
 
 /// The threads of the CPU that generate, as they were changed last. Speeds in tokens per second.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
-#[error(
-    "{threads} of {usual} threads generate: {after:.1} tokens per second instead of {before:.1}"
-)]
+#[error("{threads} of {usual} threads generate: {after:.1} tokens per second instead of {before:.1}")]
 pub struct GeneratingThreads {
     /// Threads.
     pub threads: u32,
@@ -206,12 +199,7 @@ impl Pacer {
         let pace = self.pace(tokens)?;
         let usual = pace.usual();
         let Change { from: _, to: threads, before, after } = pace.step(took)?;
-        let told = GeneratingThreads {
-            threads,
-            usual,
-            before: tokens as f64 / before,
-            after: tokens as f64 / after,
-        };
+        let told = GeneratingThreads { threads, usual, before: tokens as f64 / before, after: tokens as f64 / after };
         self.change = Some(told);
         self.change
     }
@@ -287,10 +275,7 @@ mod tests {
         let told = until_change(&mut pacer, 1).expect("a change");
         assert_eq!((told.threads, told.usual), (1, 2));
         assert!((told.before * 0.03 - 1.0).abs() < 1e-9, "{told:?}");
-        assert_eq!(
-            told.to_string(),
-            "1 of 2 threads generate: 1000.0 tokens per second instead of 33.3"
-        );
+        assert_eq!(told.to_string(), "1 of 2 threads generate: 1000.0 tokens per second instead of 33.3");
         assert_eq!((pacer.threads(1), pacer.prompt()), (1, 2));
         assert_eq!(pacer.change(), Some(told));
         // Steps that were not seen before begin where others are.

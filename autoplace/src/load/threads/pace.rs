@@ -126,8 +126,7 @@ impl Window {
     }
 
     fn is_full(self) -> bool {
-        (self.steps >= STEPS && self.time >= WINDOW)
-            || (self.steps >= FEW_STEPS && self.time >= LONG_WINDOW)
+        (self.steps >= STEPS && self.time >= WINDOW) || (self.steps >= FEW_STEPS && self.time >= LONG_WINDOW)
     }
 
     /// Whether it cannot come to what it is held against any more.

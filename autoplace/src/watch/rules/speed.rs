@@ -39,12 +39,7 @@ impl SpeedRule {
     }
 
     /// `cause` is asked for the likely cause when a slowdown begins, and given what speaks for depth as one.
-    pub(super) fn step(
-        &mut self,
-        now: Generated,
-        told: &mut Now<'_>,
-        cause: impl FnOnce(Option<Cause>) -> Cause,
-    ) {
+    pub(super) fn step(&mut self, now: Generated, told: &mut Now<'_>, cause: impl FnOnce(Option<Cause>) -> Cause) {
         let settings = told.settings;
         let first = *self.first.get_or_insert(now);
         if now.tokens.saturating_sub(first.tokens) < settings.warm_up {
@@ -67,17 +62,12 @@ impl SpeedRule {
         let own = *self.own.get_or_insert(seen);
         let cost = self.cost.at(seen.depth);
         // A third of the way back is what it takes to end.
-        let limit = if self.slow.is_on() {
-            settings.slow + (1.0 - settings.slow) / 3.0
-        } else {
-            settings.slow
-        };
+        let limit = if self.slow.is_on() { settings.slow + (1.0 - settings.slow) / 3.0 } else { settings.slow };
         let slow = own.seconds < limit * seen.seconds;
         let (expected, observed) = (1.0 / (own.seconds * cost), 1.0 / (seen.seconds * cost));
         let deeper = !self.cost.is_known() && seen.depth > own.depth * 1.5 + 256.0;
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // saturates
-        let depth = deeper
-            .then_some(Cause::DeeperContext { depth: seen.depth as u64, before: own.depth as u64 });
+        let depth = deeper.then_some(Cause::DeeperContext { depth: seen.depth as u64, before: own.depth as u64 });
         // Of time spent generating, unlike all else.
         told.at = now.time;
         told.step(

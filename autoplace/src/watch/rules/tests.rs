@@ -41,11 +41,7 @@ impl Rig {
             depth_cost: cost,
             placement: 0,
         };
-        Self {
-            rules: Rules::new(Settings::default(), watched),
-            second: 0,
-            generated: Generated::default(),
-        }
+        Self { rules: Rules::new(Settings::default(), watched), second: 0, generated: Generated::default() }
     }
 
     fn step(&mut self, sample: &Sample) -> Vec<Event> {
@@ -90,9 +86,7 @@ fn roomy() -> Sample {
 
 fn slowdown(events: &[Event]) -> (f64, f64, Cause) {
     match events {
-        [Event::Slowdown { expected, observed, likely_cause }] => {
-            (*expected, *observed, likely_cause.clone())
-        }
+        [Event::Slowdown { expected, observed, likely_cause }] => (*expected, *observed, likely_cause.clone()),
         other => panic!("{other:?}"),
     }
 }
@@ -102,8 +96,7 @@ fn memory_pressure_is_told_at_once_and_its_end_after_calm() {
     let mut rig = Rig::new();
     assert_eq!(rig.step(&roomy()), []);
     let low = on_first(DeviceSample::new(NEEDED - 1));
-    let expected =
-        Event::MemoryPressure { device: "SIM0".to_owned(), free: NEEDED - 1, needed: NEEDED };
+    let expected = Event::MemoryPressure { device: "SIM0".to_owned(), free: NEEDED - 1, needed: NEEDED };
     assert_eq!(rig.step(&low), [expected]);
     assert_eq!(rig.steps(20, &low), []);
     // A little more is not yet enough.
@@ -120,8 +113,7 @@ fn more_room_than_at_first_is_told_where_more_of_the_model_could_use_it() {
     let mut rig = Rig::new();
     rig.step(&roomy());
     let room = of([DeviceSample::new(mib(1400)), DeviceSample::new(mib(1400))]);
-    let expected =
-        Event::RoomGained { device: "SIM0".to_owned(), free: mib(1400), before: mib(900) };
+    let expected = Event::RoomGained { device: "SIM0".to_owned(), free: mib(1400), before: mib(900) };
     assert_eq!(rig.steps(9, &room), [expected]);
 }
 
@@ -134,11 +126,7 @@ fn heat_is_told_after_patience_and_the_power_limit_never() {
     let reasons = [ThrottleReason::PowerLimit, ThrottleReason::Heat];
     let hot = on_first(DeviceSample::new(mib(900)).throttle(reasons, Some(91)));
     assert_eq!(rig.steps(2, &hot), []);
-    let expected = Event::Throttled {
-        device: "SIM0".to_owned(),
-        reasons: HOT.to_vec(),
-        temperature: Some(91),
-    };
+    let expected = Event::Throttled { device: "SIM0".to_owned(), reasons: HOT.to_vec(), temperature: Some(91) };
     assert_eq!(rig.step(&hot), [expected]);
     let expected = Event::Unthrottled { device: "SIM0".to_owned(), temperature: Some(70) };
     assert_eq!(rig.steps(20, &busy), [expected]);
@@ -148,27 +136,18 @@ fn heat_is_told_after_patience_and_the_power_limit_never() {
 fn a_program_is_told_that_came_or_grew_and_not_one_that_was_there() {
     let mut rig = Rig::new();
     let with = |processes: &[(u32, u64)]| {
-        let processes =
-            processes.iter().map(|&(pid, bytes)| GpuProcess::new(pid).name("game").bytes(bytes));
+        let processes = processes.iter().map(|&(pid, bytes)| GpuProcess::new(pid).name("game").bytes(bytes));
         let processes: Vec<_> = processes.collect();
         on_first(DeviceSample::new(mib(900)).processes(processes))
     };
     assert_eq!(rig.step(&with(&[(1, mib(2000))])), []);
     assert_eq!(rig.step(&with(&[(1, mib(2100)), (2, mib(100))])), []);
-    let came = |pid, bytes| Event::OtherProcess {
-        name: Some("game".to_owned()),
-        pid,
-        bytes,
-        device: "SIM0".to_owned(),
-    };
+    let came =
+        |pid, bytes| Event::OtherProcess { name: Some("game".to_owned()), pid, bytes, device: "SIM0".to_owned() };
     let both = with(&[(1, mib(2256)), (2, mib(300))]);
     assert_eq!(rig.step(&both), [came(1, mib(2256)), came(2, mib(300))]);
     let events = rig.steps(20, &with(&[(1, mib(2000))]));
-    let gone = |pid| Event::OtherProcessGone {
-        name: Some("game".to_owned()),
-        pid,
-        device: "SIM0".to_owned(),
-    };
+    let gone = |pid| Event::OtherProcessGone { name: Some("game".to_owned()), pid, device: "SIM0".to_owned() };
     assert_eq!(events, [gone(1), gone(2)]);
     // One whose bytes are not counted says nothing.
     let listed = DeviceSample::new(mib(900)).processes([GpuProcess::new(7)]);

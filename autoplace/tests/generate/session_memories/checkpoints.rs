@@ -8,9 +8,7 @@ use autoplace::Model;
 use autoplace::generate::{Engine, Fork, Generate, Statistics};
 use autoplace::llama_sys::{self, Batch, Context, ContextParams, Error, KvType, Position, Token};
 
-use crate::text_support::{
-    SEED, Texts, answered, random, raw_by_chance as raw, request, sampled, small, told, words,
-};
+use crate::text_support::{SEED, Texts, answered, random, raw_by_chance as raw, request, sampled, small, told, words};
 
 const ANSWER: usize = 48;
 /// How far before the end of a prompt the last checkpoint lies.

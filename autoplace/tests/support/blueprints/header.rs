@@ -55,11 +55,8 @@ fn numbers<T: FromStr<Err: Debug>>(list: &str) -> Vec<T> {
 
 /// What the header of such a model says, without some of it.
 pub(super) fn keys<'a>(arch: &'a str, dims: Dims, experts: bool, omitted: &[&'a str]) -> Keys<'a> {
-    let mut keys = Keys {
-        arch,
-        builder: Builder::new(arch).str("tokenizer.ggml.model", "no_vocab"),
-        omitted: omitted.to_vec(),
-    };
+    let mut keys =
+        Keys { arch, builder: Builder::new(arch).str("tokenizer.ggml.model", "no_vocab"), omitted: omitted.to_vec() };
     let Dims { n_layer, n_nextn, n_embd, n_head, n_head_kv, n_ff, n_vocab } = dims;
     let (head, trunk) = (n_embd / n_head, n_layer - n_nextn);
     keys.say(&format!(
@@ -101,9 +98,7 @@ pub(super) fn keys<'a>(arch: &'a str, dims: Dims, experts: bool, omitted: &[&'a 
             keys.say(&format!("attention.{key} = {heads:?}"));
         }
     } else {
-        keys.say(&format!(
-            "attention.head_count = {n_head}; attention.head_count_kv = {n_head_kv}"
-        ));
+        keys.say(&format!("attention.head_count = {n_head}; attention.head_count_kv = {n_head_kv}"));
     }
     if among(LISTED_WINDOWS, arch) {
         // Of five blocks the last is full (gemma4), or of two the first.
@@ -169,10 +164,7 @@ fn of_its_own(arch: &str, dims: Dims) -> String {
         "glm5-next" => {
             format!("{HYPER_CONNECTED}; attention.key_length = 512; rope.dimension_count = 0")
         }
-        "mimo2" => format!(
-            "attention.key_length = {}; attention.value_length = {head}",
-            2 * head
-        ),
+        "mimo2" => format!("attention.key_length = {}; attention.value_length = {head}", 2 * head),
         "dots3note" => "attention.kv_lora_rank_swa = 512; attention.key_length_swa = 576;
             attention.value_length_swa = 512; attention.key_length_mla_swa = 192;
             attention.value_length_mla_swa = 128; rope.freq_base_swa = 10000.0"

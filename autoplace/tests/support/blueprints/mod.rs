@@ -88,10 +88,7 @@ impl Blueprint {
             let shape = &tensor.shape[..=used];
             file.tensor(&tensor.name, self.ty(shape), shape)
         });
-        let file = self
-            .also
-            .iter()
-            .fold(file, |file, (name, shape)| file.tensor(name, self.ty(shape), shape));
+        let file = self.also.iter().fold(file, |file, (name, shape)| file.tensor(name, self.ty(shape), shape));
         let path = self.path(folder, "");
         file.write_sparse(&path).unwrap();
         path

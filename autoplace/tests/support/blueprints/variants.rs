@@ -16,8 +16,7 @@ const EXPERTS_ONLY: &str = "llama4 cohere2moe grok qwen2moe qwen3moe qwen3next q
     smallthinker llada-moe grovemoe maple minimax-01 minimax-m2 minimax-m3 rnd1 mimo2 kimi-linear kimi-k3 step35
     mistral4 mellum laguna nemotron_h_moe nomic-bert-moe";
 /// Architectures that come with experts and without.
-const EXPERTS_TOO: &str =
-    "llama refact minicpm granite granitemoe granitehybrid mistral3 llama-embed jamba gemma4
+const EXPERTS_TOO: &str = "llama refact minicpm granite granitemoe granitehybrid mistral3 llama-embed jamba gemma4
     ernie4_5 paddleocr";
 /// Architectures whose loader knows prediction blocks (`TENSOR_SKIP` in models/*.cpp).
 const PREDICTS: &str = "bailingmoe2 bailingmoe3 cohere2moe deepseek2 deepseek32 deepseek4 dots3note exaone-moe exaone4
@@ -25,19 +24,17 @@ const PREDICTS: &str = "bailingmoe2 bailingmoe3 cohere2moe deepseek2 deepseek32 
 /// Of these, those whose prediction blocks it never loads, asked for or not.
 const NEVER_PREDICTS: &str = "bailingmoe2 dots3note exaone-moe exaone4 glm4";
 /// Blocks without key heads are recurrent.
-pub(super) const HYBRID_BY_HEADS: &str =
-    "plamo2 jamba nemotron_h nemotron_h_moe granitehybrid lfm2 lfm2moe kimi-linear
+pub(super) const HYBRID_BY_HEADS: &str = "plamo2 jamba nemotron_h nemotron_h_moe granitehybrid lfm2 lfm2moe kimi-linear
     kimi-k3 bailingmoe3 glm5-next";
 /// Compressed keys.
-pub(super) const LATENT: &str =
-    "deepseek2 deepseek32 glm-dsa glm5-next dots3note hy_v4 kimi-linear kimi-k3 bailingmoe3
+pub(super) const LATENT: &str = "deepseek2 deepseek32 glm-dsa glm5-next dots3note hy_v4 kimi-linear kimi-k3 bailingmoe3
     mistral4";
 /// The pattern of windows is a list.
-pub(super) const LISTED_WINDOWS: &str =
-    "cohere2moe mimo2 step35 muse-glimmer granite_swa dots3note maple spark2_5
+pub(super) const LISTED_WINDOWS: &str = "cohere2moe mimo2 step35 muse-glimmer granite_swa dots3note maple spark2_5
     gemma4 gemma4-assistant";
 /// Heads of one size for queries, keys and values.
-const EVEN_HEADS: &str = "gpt2 starcoder bloom gptneox bert nomic-bert nomic-bert-moe jina-bert-v2 jina-bert-v3 neo-bert
+const EVEN_HEADS: &str =
+    "gpt2 starcoder bloom gptneox bert nomic-bert nomic-bert-moe jina-bert-v2 jina-bert-v3 neo-bert
     modern-bert codeshell phi2 mpt plm t5 t5encoder minicpm3 qwen cogvlm chameleon pockettts jais talkie rwkv6qwen2
     arwkv7 olmoe bitnet plamo deepseek2-ocr dots1";
 /// Ends of the names of tensors that few files have.
@@ -117,8 +114,7 @@ pub(super) struct Dims {
 /// `large` has more blocks, and queries share keys where the architecture lets them.
 fn dims(arch: &str, large: bool) -> Dims {
     let (n_layer, n_head) = if large { (7, 4) } else { (2, 2) };
-    let mut dims =
-        Dims { n_layer, n_nextn: 0, n_embd: 256, n_head, n_head_kv: 2, n_ff: 384, n_vocab: 128 };
+    let mut dims = Dims { n_layer, n_nextn: 0, n_embd: 256, n_head, n_head_kv: 2, n_ff: 384, n_vocab: 128 };
     let mut set = |n_embd, n_head, n_head_kv, n_ff| {
         (dims.n_embd, dims.n_ff) = (n_embd, n_ff);
         (dims.n_head, dims.n_head_kv) = (n_head, n_head_kv);
@@ -158,12 +154,7 @@ pub(crate) fn all(arch: &str) -> Vec<Blueprint> {
     let (small, large) = (dims(arch, false), dims(arch, true));
     let mut all = Vec::new();
     let mut push = |name, dims, experts, matrices, lacks| {
-        all.push(Blueprint {
-            name,
-            matrices,
-            lacks,
-            ..Blueprint::of(arch, keys(arch, dims, experts, &[]).build())
-        });
+        all.push(Blueprint { name, matrices, lacks, ..Blueprint::of(arch, keys(arch, dims, experts, &[]).build()) });
     };
     if dense {
         push("dense", small, false, TensorType::F32, &[][..]);

@@ -80,13 +80,10 @@ impl<'m> Round<'m> {
     }
 
     pub(crate) fn describe(&self) -> String {
-        let (attempts, verify, case) =
-            (self.attempts, self.verify, self.case.describe(self.models));
+        let (attempts, verify, case) = (self.attempts, self.verify, self.case.describe(self.models));
         let (number, happened) = (self.number, self.happened.join("; "));
         let on_difference = self.on_difference;
-        format!(
-            "round {number}: {attempts} attempts, {verify:?}, {on_difference:?}: {happened}\n    {case}"
-        )
+        format!("round {number}: {attempts} attempts, {verify:?}, {on_difference:?}: {happened}\n    {case}")
     }
 
     /// Loads and generates while things happen: the kinds that the round is of.
@@ -209,9 +206,7 @@ impl<'m> Round<'m> {
             Error::Plan(_) => Ok("no plan at first"),
             Error::OutOfMemory { .. } if self.attempts == 1 => Ok("out of memory, tried once"),
             Error::Native(_) if self.attempts == 1 => Ok("llama.cpp's error, tried once"),
-            Error::Difference { .. }
-                if self.attempts == 1 || self.on_difference == OnDifference::Fail =>
-            {
+            Error::Difference { .. } if self.attempts == 1 || self.on_difference == OnDifference::Fail => {
                 Ok("more taken than planned")
             }
             other => Err(format!("ended with {other:?}")),
@@ -241,16 +236,12 @@ impl<'m> Round<'m> {
             Ok(text) if expected.contains(&text) => SAME,
             Ok(text) => return Err(format!("{text:?} instead of {expected:?}\n{report}")),
             // Nothing was computed while it was verified, so that its pools are yet to find room.
-            Err(generate::Error::Native(llama_sys::Error::Decode { .. }))
-                if fails || self.verify == Verify::Off =>
-            {
+            Err(generate::Error::Native(llama_sys::Error::Decode { .. })) if fails || self.verify == Verify::Off => {
                 for sim in sims {
                     sim.fail_graph(0);
                 }
                 match self.generate(model, sims) {
-                    Ok(text) if expected.contains(&text) => {
-                        "a failed generation, then the same text"
-                    }
+                    Ok(text) if expected.contains(&text) => "a failed generation, then the same text",
                     Ok(text) => return Err(format!("{text:?} again, not {expected:?}")),
                     Err(generate::Error::Native(
                         llama_sys::Error::ContextInit { .. }
@@ -298,9 +289,9 @@ impl<'m> Round<'m> {
     /// What the CPU alone writes with the plan's parameters, in each way to attend that they may mean.
     fn expected(&self, plan: &Plan) -> Result<Vec<String>, String> {
         let profile = &self.case.model(self.models).profile;
-        let texts = ways_to_attend(profile, plan).into_iter().map(|flash_attn| {
-            self.on_the_cpu(plan, flash_attn).map_err(|error| format!("on the CPU: {error}"))
-        });
+        let texts = ways_to_attend(profile, plan)
+            .into_iter()
+            .map(|flash_attn| self.on_the_cpu(plan, flash_attn).map_err(|error| format!("on the CPU: {error}")));
         texts.collect()
     }
 
@@ -328,9 +319,7 @@ impl<'m> Round<'m> {
 fn ways_to_attend(profile: &ModelProfile, plan: &Plan) -> Vec<FlashAttention> {
     let context = &plan.context;
     let has_state = profile.state.blocks().is_some_and(|blocks| {
-        blocks.iter().any(|block| {
-            matches!(block, BlockState::Recurrent(_) | BlockState::FullAndRecurrent(..))
-        })
+        blocks.iter().any(|block| matches!(block, BlockState::Recurrent(_) | BlockState::FullAndRecurrent(..)))
     });
     let is_open = context.flash_attn == FlashAttention::Auto
         && !context.offload_kqv

@@ -10,8 +10,7 @@ use tempfile::TempDir;
 
 /// The model that the repository ships.
 pub(crate) fn demo() -> String {
-    let path =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/model/autoplace-demo-q8_0.gguf");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/model/autoplace-demo-q8_0.gguf");
     path.to_str().unwrap().to_owned()
 }
 

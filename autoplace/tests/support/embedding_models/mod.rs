@@ -10,15 +10,7 @@ use crate::native_support::native;
 use crate::synthetic::{Dims, Sketch};
 
 /// Small enough to be computed with in milliseconds.
-const DIMS: Dims = Dims {
-    n_layer: 3,
-    n_embd: 256,
-    n_ff: 512,
-    n_head: 4,
-    n_head_kv: 4,
-    head_dim: 64,
-    n_vocab: 512,
-};
+const DIMS: Dims = Dims { n_layer: 3, n_embd: 256, n_ff: 512, n_head: 4, n_head_kv: 4, head_dim: 64, n_vocab: 512 };
 
 /// Tokens that they were trained on, and rows of the table of positions of those that learned some.
 pub(crate) const LONGEST: u64 = 192;

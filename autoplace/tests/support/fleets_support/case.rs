@@ -51,11 +51,8 @@ impl Case {
             .map(|_| {
                 let rules = same_rules.unwrap_or_else(|| rules(&mut dice));
                 // Beside a card it is left out, so most of them are alone.
-                let kind = if dice.percent(if count == 1 { 25 } else { 6 }) {
-                    GpuKind::Integrated
-                } else {
-                    GpuKind::Discrete
-                };
+                let kind =
+                    if dice.percent(if count == 1 { 25 } else { 6 }) { GpuKind::Integrated } else { GpuKind::Discrete };
                 let usable = match dice.below(20) {
                     0..=1 => dice.share(needs.gpu, 0, 10),
                     2..=16 => dice.share(needs.gpu, 15, 160 / (count + 1)),
@@ -103,9 +100,7 @@ impl Case {
     pub(crate) fn describe(&self, models: &Models) -> String {
         let Self { number, cards, host, request, remainder, .. } = self;
         let title = &self.model(models).title;
-        format!(
-            "case {number}: {title} on {cards:?}, {host:?}: {request:?}, {remainder} tokens more"
-        )
+        format!("case {number}: {title} on {cards:?}, {host:?}: {request:?}, {remainder} tokens more")
     }
 
     pub(crate) fn has_gpus(&self) -> bool {
@@ -237,12 +232,7 @@ fn request(dice: &mut Dice) -> Request {
             5..=7 => Headroom::Default,
             _ => Headroom::Percent(dice.one_of(&[2.5, 7.5, 15.0])),
         })
-        .host_parts(dice.one_of(&[
-            HostParts::None,
-            HostParts::Experts,
-            HostParts::Experts,
-            HostParts::FeedForward,
-        ]))
+        .host_parts(dice.one_of(&[HostParts::None, HostParts::Experts, HostParts::Experts, HostParts::FeedForward]))
         .n_ubatch(n_ubatch)
         .n_batch(n_ubatch * dice.one_of(&[1, 2, 4]))
         .n_seq_max(dice.one_of(&[1, 1, 1, 2, 3]))
@@ -266,8 +256,7 @@ fn request(dice: &mut Dice) -> Request {
 /// Types of the cache, and whether attention is fused, which quantised values need.
 fn cache(dice: &mut Dice, request: &mut Request) {
     let params = &mut request.params;
-    params.flash_attn =
-        dice.one_of(&[FlashAttention::Auto, FlashAttention::Auto, FlashAttention::On]);
+    params.flash_attn = dice.one_of(&[FlashAttention::Auto, FlashAttention::Auto, FlashAttention::On]);
     match dice.below(10) {
         0..=3 => {
             if dice.percent(20) {

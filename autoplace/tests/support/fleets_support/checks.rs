@@ -38,12 +38,8 @@ pub(crate) fn nothing_left<'a>(cards: impl Iterator<Item = &'a SimGpu>) -> Resul
 fn on(fleet: &[Card], case: &Case, models: &Models) -> Result<Option<Plan>, String> {
     let machine = case.machine(fleet);
     // One thread: ggml's threads spin while they wait for each other.
-    let builder = || {
-        Model::builder(&case.model(models).path)
-            .request(case.request.clone())
-            .machine(machine.clone())
-            .n_threads(1)
-    };
+    let builder =
+        || Model::builder(&case.model(models).path).request(case.request.clone()).machine(machine.clone()).n_threads(1);
     let planned = match builder().plan() {
         Ok(plan) => plan,
         Err(load::Error::Plan(NoPlan::DoesNotFit { devices, .. }))
@@ -86,9 +82,7 @@ fn on(fleet: &[Card], case: &Case, models: &Models) -> Result<Option<Plan>, Stri
         let compute = on_card(&plan, gpu.device.as_deref()).compute;
         let more = if verify == Verify::Full { 0 } else { compute / 8 };
         if !(loaded..=loaded + more).contains(&used) {
-            return Err(format!(
-                "{name} counts {used} bytes, and had {loaded} after its load\n{plan}"
-            ));
+            return Err(format!("{name} counts {used} bytes, and had {loaded} after its load\n{plan}"));
         }
     }
     Ok(Some(Plan::clone(&plan)))

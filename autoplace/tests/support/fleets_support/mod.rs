@@ -39,11 +39,7 @@ impl Models {
             sketch.u32("context_length", 8192);
             let path = random_weights::write(&sketch, folder.path());
             let header = Header::open(&path).unwrap();
-            Model {
-                title: sketch.title(),
-                path,
-                profile: ModelProfile::from_header(&header).unwrap(),
-            }
+            Model { title: sketch.title(), path, profile: ModelProfile::from_header(&header).unwrap() }
         });
         Self { all: all.collect(), _folder: folder }
     }
@@ -52,11 +48,7 @@ impl Models {
 /// Runs so many cases, each by its number, and fails with all that is wrong with any of them, or where there were too
 /// few of a kind: 1,000 cases are not to be 1,000 times the same. `least`: how many of a thousand are to be of it.
 #[track_caller]
-pub(crate) fn run_all(
-    cases: u64,
-    least: &[(&str, u64)],
-    mut kinds_of: impl FnMut(u64) -> Result<Vec<String>, String>,
-) {
+pub(crate) fn run_all(cases: u64, least: &[(&str, u64)], mut kinds_of: impl FnMut(u64) -> Result<Vec<String>, String>) {
     let (mut counts, mut failures) = (BTreeMap::<String, u64>::new(), Vec::new());
     for number in 0..cases {
         match kinds_of(number) {
@@ -69,7 +61,6 @@ pub(crate) fn run_all(
     }
     none_failed(&failures, usize::try_from(cases).unwrap());
     let of = |kind| counts.get(kind).copied().unwrap_or_default();
-    let lacking: Vec<_> =
-        least.iter().filter(|&&(kind, least)| of(kind) < least * cases / 1000).collect();
+    let lacking: Vec<_> = least.iter().filter(|&&(kind, least)| of(kind) < least * cases / 1000).collect();
     assert!(lacking.is_empty(), "too few of {lacking:?}");
 }

@@ -12,11 +12,13 @@ use crate::llama_source::read;
 type Fields = BTreeMap<String, String>;
 
 /// Of the C API: callbacks, data, and what makes a model or a context another one.
-const API_APART: &str = "abort_callback abort_callback_data cb_eval cb_eval_user_data ctx_other ctx_type defrag_thold kv_overrides
+const API_APART: &str =
+    "abort_callback abort_callback_data cb_eval cb_eval_user_data ctx_other ctx_type defrag_thold kv_overrides
     n_sampler no_alloc no_perf progress_callback progress_callback_user_data sampler vocab_only";
 
 /// Of the tools: what is asked of a single one of them, files, the server's network and pages, and training.
-const TOOLS_APART: &str = "activation_statistics antiprompt api_keys api_prefix batched_bench_output_jsonl cb_eval cb_eval_user_data check
+const TOOLS_APART: &str =
+    "activation_statistics antiprompt api_keys api_prefix batched_bench_output_jsonl cb_eval cb_eval_user_data check
     chunk_separator chunk_size cls_sep completion compute_ppl context_files control_vector_layer_end
     control_vector_layer_start control_vectors conversation_mode cors_credentials cors_headers cors_methods
     cors_origins cors_origins_explicit cpuparams cpuparams_batch cvector_dimre_method cvector_negative_file
@@ -142,10 +144,8 @@ fn the_defaults_of_llama_cpps_tools_are_documented() {
     let sampling = members(&source, "common_params_sampling");
     theirs.extend(prefixed("sampling", sampling));
     // Of these, some.
-    for (prefix, name) in [
-        ("cpuparams", "common_cpu_params"),
-        ("speculative.draft", "common_params_speculative_draft"),
-    ] {
+    for (prefix, name) in [("cpuparams", "common_cpu_params"), ("speculative.draft", "common_params_speculative_draft")]
+    {
         let some = prefixed(prefix, members(&source, name));
         let documented = documented("llama.cpp's tools");
         theirs.extend(some.filter(|(name, _)| documented.contains_key(name)));

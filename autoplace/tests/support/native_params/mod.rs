@@ -3,9 +3,7 @@
 #![allow(dead_code)] // Each test uses some of it.
 
 use autoplace::llama_sys::{self, Backend, Device, DeviceKind, MemoryBreakdown};
-use autoplace::memory::{
-    ContextParams, FlashAttention, Footprint, Footprints, KvType, Place, Pooling, TensorOverride,
-};
+use autoplace::memory::{ContextParams, FlashAttention, Footprint, Footprints, KvType, Place, Pooling, TensorOverride};
 
 /// The parameters of a context; one thread.
 pub(crate) fn context(params: &ContextParams) -> llama_sys::ContextParams {
@@ -64,10 +62,7 @@ fn kv_type(ty: KvType) -> llama_sys::KvType {
 }
 
 /// Weights that go elsewhere than their layer, of a model on these devices.
-pub(crate) fn overrides(
-    rules: &[TensorOverride],
-    devices: &[Device],
-) -> Vec<llama_sys::TensorOverride> {
+pub(crate) fn overrides(rules: &[TensorOverride], devices: &[Device]) -> Vec<llama_sys::TensorOverride> {
     let all = Backend::init().unwrap().devices();
     let cpu = all.iter().find(|device| device.kind() == DeviceKind::Cpu);
     let native = |rule: &TensorOverride| {

@@ -7,15 +7,8 @@ use crate::synthetic::block::{ALL_NORMS, Block, Feed, QkNorms};
 use crate::synthetic::{Dims, Sketch};
 
 /// Small enough to be computed with in milliseconds.
-pub(crate) const DIMS: Dims = Dims {
-    n_layer: 4,
-    n_embd: 256,
-    n_ff: 768,
-    n_head: 4,
-    n_head_kv: 2,
-    head_dim: 64,
-    n_vocab: 512,
-};
+pub(crate) const DIMS: Dims =
+    Dims { n_layer: 4, n_embd: 256, n_ff: 768, n_head: 4, n_head_kv: 2, head_dim: 64, n_vocab: 512 };
 
 pub(crate) fn all() -> Vec<Sketch> {
     vec![
@@ -98,11 +91,7 @@ fn gemma3() -> Sketch {
     let mut sketch = Sketch::new("gemma3", "window 64", dims);
     sketch.u32("attention.sliding_window", 64);
     sketch.ends(T::Q8_0, None);
-    sketch.stack(&Block {
-        norms: ALL_NORMS,
-        qk_norms: QkNorms::PerHead,
-        ..Block::new(T::Q4_0, T::Q4_0)
-    });
+    sketch.stack(&Block { norms: ALL_NORMS, qk_norms: QkNorms::PerHead, ..Block::new(T::Q4_0, T::Q4_0) });
     sketch
 }
 
@@ -111,11 +100,7 @@ fn qwen3moe(name: &'static str, dims: Dims, n: u64) -> Sketch {
     let mut sketch = Sketch::new("qwen3moe", name, dims);
     sketch.mixture(n, 2, ff);
     sketch.ends(T::Q4_K, Some(T::Q6_K));
-    sketch.stack(&Block {
-        qk_norms: QkNorms::PerHead,
-        feed: Feed::Experts { n, ff, ty },
-        ..Block::new(ty, ty)
-    });
+    sketch.stack(&Block { qk_norms: QkNorms::PerHead, feed: Feed::Experts { n, ff, ty }, ..Block::new(ty, ty) });
     sketch
 }
 

@@ -117,10 +117,7 @@ pub(crate) fn decode(context: &mut Context) -> Result<(), llama_sys::Error> {
         }
         context.decode(&batch)?;
         let logits = context.logits(-1)?;
-        assert!(
-            logits.iter().all(|logit| logit.is_finite()),
-            "random weights that overflow test nothing"
-        );
+        assert!(logits.iter().all(|logit| logit.is_finite()), "random weights that overflow test nothing");
     }
     Ok(())
 }
@@ -145,8 +142,7 @@ fn embed(context: &mut Context) -> Result<(), llama_sys::Error> {
         for sequence in 0..sequences {
             for position in 0..each {
                 let token = 3 + (7 * position + sequence) % 500;
-                let [token, position, sequence] =
-                    [token, position, sequence].map(|it| it.try_into().unwrap());
+                let [token, position, sequence] = [token, position, sequence].map(|it| it.try_into().unwrap());
                 batch.add(token, position, sequence, true);
             }
         }
@@ -189,9 +185,7 @@ pub(crate) fn compare(
     let cards: Vec<Card> = placement.cards.iter().map(|&it| Card::new(it)).collect();
     let cards: Vec<&Card> = cards.iter().collect();
     let gpus = gpus(&cards);
-    let probed = probe
-        .breakdown(&gpus, params, &placement.split)
-        .map_err(|error| format!("probe: {error}"))?;
+    let probed = probe.breakdown(&gpus, params, &placement.split).map_err(|error| format!("probe: {error}"))?;
     for card in &cards {
         if card.sim.used() > 0 {
             return Err(format!("the probe left {} bytes", card.sim.used()));
@@ -238,12 +232,7 @@ pub(crate) fn compare(
 }
 
 /// The probe, llama.cpp's own account, and what the cards count.
-fn check(
-    when: &str,
-    probed: &Breakdown,
-    taken: &MemoryBreakdown,
-    cards: &[&Card],
-) -> Result<(), String> {
+fn check(when: &str, probed: &Breakdown, taken: &MemoryBreakdown, cards: &[&Card]) -> Result<(), String> {
     let rows = taken.rows.iter();
     let real = bytes(rows.map(|row| (&row.buffer_type, [row.model, row.context, row.compute])));
     let rows = probed.rows.iter();
@@ -256,10 +245,7 @@ fn check(
         let rows: u64 = rows.map(BufferBytes::total).sum();
         let sum = probed.footprints.gpus[index].total();
         if (card.sim.used(), sum) != (rows, rows) {
-            return Err(format!(
-                "{when}: card {index} counts {}, the rows {rows}, the sums {sum}",
-                card.sim.used()
-            ));
+            return Err(format!("{when}: card {index} counts {}, the rows {rows}, the sums {sum}", card.sim.used()));
         }
     }
     Ok(())

@@ -10,8 +10,7 @@ use crate::replace_support::Dice;
 /// Plackett and Burman, and its mirror image. The lengths of context and the types of the cache take turns, the
 /// mirror's lengths being no multiples of anything.
 pub(crate) fn settings() -> Vec<ContextParams> {
-    const FIRST: [bool; 11] =
-        [true, true, false, true, true, true, false, false, false, true, false];
+    const FIRST: [bool; 11] = [true, true, false, true, true, true, false, false, false, true, false];
     const TYPES: [(KvType, KvType); 6] = [
         (KvType::Q8_0, KvType::Q8_0),
         (KvType::Q4_0, KvType::Q4_0),
@@ -25,8 +24,7 @@ pub(crate) fn settings() -> Vec<ContextParams> {
         .map(|row| {
             let (row, mirrored) = (row % 12, row >= 12);
             let choice = |factor: usize| (row < 11 && FIRST[(factor + row) % 11]) != mirrored;
-            let (lengths, sequences) =
-                if mirrored { ([300, 5000, 8192], 3) } else { ([512, 4096, 8192], 4) };
+            let (lengths, sequences) = if mirrored { ([300, 5000, 8192], 3) } else { ([512, 4096, 8192], 4) };
             let mut params = ContextParams::default();
             params.n_ctx = lengths[row % 3];
             if choice(0) {
@@ -117,10 +115,7 @@ const PROPORTIONS: [&[f32]; 3] = [&[1.0, 3.0, 2.0], &[0.0, 1.0], &[0.7, 0.1, 0.1
 /// feed-forward steps of a block to the host, and a few tensors to GPUs that have nothing to do with them.
 fn overridden(split: Split, rule: usize, n_gpus: usize) -> Split {
     let rules = match rule {
-        0 => vec![
-            (r"blk\.(0|2)\.ffn_.*_exps", Place::Host),
-            (r"blk\.3\.(ffn|ssm)_(up|down|in|out)\.", Place::Host),
-        ],
+        0 => vec![(r"blk\.(0|2)\.ffn_.*_exps", Place::Host), (r"blk\.3\.(ffn|ssm)_(up|down|in|out)\.", Place::Host)],
         1 if n_gpus > 0 => vec![
             // The first that matches decides.
             (r"^blk\.1\.ffn_up", Place::Gpu(n_gpus - 1)),
@@ -147,8 +142,7 @@ pub(crate) fn rolled_layers(dice: &mut Dice, all: u32) -> u32 {
 
 /// Weights that go elsewhere than their layer, half of the time: experts, or parts of every second block.
 pub(crate) fn rolled_overrides(dice: &mut Dice, cards: usize) -> Vec<TensorOverride> {
-    let pattern =
-        dice.one_of(&["_exps", r"blk\.[0-9]*[02468]\.ffn", r"blk\.[0-3]\.attn_k", "nothing"]);
+    let pattern = dice.one_of(&["_exps", r"blk\.[0-9]*[02468]\.ffn", r"blk\.[0-3]\.attn_k", "nothing"]);
     let place = match dice.below(4) {
         0 if cards > 0 => Place::Gpu(dice.below(cards)),
         _ => Place::Host,

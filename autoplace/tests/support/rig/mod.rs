@@ -57,8 +57,7 @@ impl Card {
 
     /// Three of each family.
     pub(crate) fn families() -> [[Self; 3]; 3] {
-        [Rules::Cuda, vulkan(256, 1 << 40), Rules::Metal]
-            .map(|rules| [(); 3].map(|()| Self::new((rules, true))))
+        [Rules::Cuda, vulkan(256, 1 << 40), Rules::Metal].map(|rules| [(); 3].map(|()| Self::new((rules, true))))
     }
 }
 
@@ -98,11 +97,7 @@ impl Loaded {
                 n_gpu_layers: i32::try_from(split.n_gpu_layers).unwrap(),
                 tensor_split: split.tensor_split.clone(),
                 overrides: native_params::overrides(&split.overrides, &devices),
-                load_mode: if kind == Kind::Real && params.mmap && !metal {
-                    LoadMode::Auto
-                } else {
-                    LoadMode::None
-                },
+                load_mode: if kind == Kind::Real && params.mmap && !metal { LoadMode::Auto } else { LoadMode::None },
                 no_alloc: kind == Kind::Probe,
                 use_extra_bufts: params.repack,
                 load_mtp: params.mtp,
@@ -117,18 +112,12 @@ impl Loaded {
         Context::new(&self.model, native_params::context(params))
     }
 
-    pub(crate) fn breakdown(
-        &self,
-        params: &ContextParams,
-    ) -> Result<MemoryBreakdown, llama_sys::Error> {
+    pub(crate) fn breakdown(&self, params: &ContextParams) -> Result<MemoryBreakdown, llama_sys::Error> {
         self.context(params)?.memory_breakdown()
     }
 
     /// What llama.cpp allocates, or would, for a context of these parameters.
-    pub(crate) fn footprints(
-        &self,
-        params: &ContextParams,
-    ) -> Result<Footprints, llama_sys::Error> {
+    pub(crate) fn footprints(&self, params: &ContextParams) -> Result<Footprints, llama_sys::Error> {
         let breakdown = self.breakdown(params)?;
         Ok(native_params::footprints(&breakdown, &self.devices))
     }
@@ -139,10 +128,5 @@ impl Loaded {
 pub(crate) fn none_failed(failures: &[String], cases: usize) {
     println!("{cases} cases");
     let shown: Vec<_> = failures.iter().take(12).map(String::as_str).collect();
-    assert!(
-        failures.is_empty(),
-        "{} faults in {cases} cases:\n{}",
-        failures.len(),
-        shown.join("\n")
-    );
+    assert!(failures.is_empty(), "{} faults in {cases} cases:\n{}", failures.len(), shown.join("\n"));
 }

@@ -90,8 +90,7 @@ impl Tally {
     pub(crate) fn add(&mut self, architecture: &str, pair: &Pair) {
         let seen = self.0.entry(architecture.to_owned()).or_default();
         let (ours, theirs) = (&pair.ours, &pair.theirs);
-        let all =
-            [(ours.weights, theirs.weights), (ours.kv, theirs.kv), (ours.compute, theirs.compute)];
+        let all = [(ours.weights, theirs.weights), (ours.kv, theirs.kv), (ours.compute, theirs.compute)];
         for (differences, (ours, theirs)) in seen.differences.iter_mut().zip(all) {
             differences.push(ours.cast_signed() - theirs.cast_signed());
         }

@@ -121,15 +121,7 @@ impl Work {
         let request = request().n_ubatch(64).n_seq_max(4).n_ctx(1024);
         let card = card(mib(16));
         let plans = [7, 4, 0].map(|layers| plan(&path, &request, layers));
-        Self {
-            path,
-            request,
-            plans: plans.into(),
-            card,
-            model: None,
-            dice: Dice::new(1),
-            tally: Tally::default(),
-        }
+        Self { path, request, plans: plans.into(), card, model: None, dice: Dice::new(1), tally: Tally::default() }
     }
 
     fn model(&mut self) -> Model {

@@ -8,8 +8,7 @@ use autoplace::gguf::TensorType as T;
 use crate::random_weights;
 use crate::synthetic::{Dims, Sketch};
 
-const DIMS: Dims =
-    Dims { n_layer: 2, n_embd: 64, n_ff: 128, n_head: 2, n_head_kv: 1, head_dim: 32, n_vocab: 512 };
+const DIMS: Dims = Dims { n_layer: 2, n_embd: 64, n_ff: 128, n_head: 2, n_head_kv: 1, head_dim: 32, n_vocab: 512 };
 
 /// Attention to everything.
 pub(crate) fn llama(folder: &Path) -> PathBuf {

@@ -12,15 +12,7 @@ use crate::synthetic::block::{Block, Feed};
 use crate::synthetic::{Dims, Sketch};
 
 /// As many tokens as elements of a hidden state.
-const DIMS: Dims = Dims {
-    n_layer: 3,
-    n_embd: 512,
-    n_ff: 128,
-    n_head: 4,
-    n_head_kv: 2,
-    head_dim: 64,
-    n_vocab: 512,
-};
+const DIMS: Dims = Dims { n_layer: 3, n_embd: 512, n_ff: 128, n_head: 4, n_head_kv: 2, head_dim: 64, n_vocab: 512 };
 
 /// A dense block, one with experts, and one with experts that predicts.
 fn glm4moe(name: &'static str) -> Sketch {
@@ -30,12 +22,8 @@ fn glm4moe(name: &'static str) -> Sketch {
     sketch.u32("expert_shared_count", 1);
     sketch.mixture(4, 2, 64);
     sketch.ends(T::F32, Some(T::F32));
-    let dense = Block {
-        norms: &["attn_norm.weight", "post_attention_norm.weight"],
-        ..Block::new(T::F32, T::F32)
-    };
-    let mixture =
-        Block { feed: Feed::Shared { n: 4, ff: 64, ty: T::F32, shared: (64, T::F32) }, ..dense };
+    let dense = Block { norms: &["attn_norm.weight", "post_attention_norm.weight"], ..Block::new(T::F32, T::F32) };
+    let mixture = Block { feed: Feed::Shared { n: 4, ff: 64, ty: T::F32, shared: (64, T::F32) }, ..dense };
     sketch.put(0, &dense);
     for il in [1, 2] {
         sketch.put(il, &mixture);

@@ -5,12 +5,9 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use autoplace::generate::{
-    Answer, End, Engine, Generate, Metrics, Piece, Prompt, SequenceId, Session, Statistics,
-};
+use autoplace::generate::{Answer, End, Engine, Generate, Metrics, Piece, Prompt, SequenceId, Session, Statistics};
 use autoplace::llama_sys::{
-    self, Batch, Candidate, Candidates, Context, ContextParams, FlashAttention, Position, Sampler,
-    Token,
+    self, Batch, Candidate, Candidates, Context, ContextParams, FlashAttention, Position, Sampler, Token,
 };
 use autoplace::plan::{self, Request};
 use autoplace::{Isolation, Model, OnDeath, WorkerProcess, memory};
@@ -35,8 +32,7 @@ pub(crate) const PROMPT: &str = "And the king said unto his servants,";
 pub(crate) const SYSTEM: &str =
     "And the king said unto his servants, Go ye now unto the house of my father, and bring ";
 
-pub(crate) const REPEATED: &str =
-    "And he said, Go, and they went; and he said, Come, and they came; and he said,";
+pub(crate) const REPEATED: &str = "And he said, Go, and they went; and he said, Come, and they came; and he said,";
 
 pub(crate) const PROMPTS: [&str; 8] = [
     PROMPT,
@@ -277,12 +273,7 @@ impl Raw {
     }
 
     /// With keys and values of this type.
-    pub(crate) fn of(
-        model: &llama_sys::Model,
-        n_ctx: u32,
-        swa_full: bool,
-        kv: llama_sys::KvType,
-    ) -> Self {
+    pub(crate) fn of(model: &llama_sys::Model, n_ctx: u32, swa_full: bool, kv: llama_sys::KvType) -> Self {
         let params = ContextParams {
             n_ctx,
             n_threads: Some(1),

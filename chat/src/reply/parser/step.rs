@@ -154,13 +154,7 @@ impl ReplyParser {
         }
     }
 
-    fn begin_call(
-        &mut self,
-        syntax: &'static CallSyntax,
-        start: usize,
-        inside: usize,
-        tool: Option<String>,
-    ) {
+    fn begin_call(&mut self, syntax: &'static CallSyntax, start: usize, inside: usize, tool: Option<String>) {
         let mut ends = Marks::new();
         if let End::Mark(close) = syntax.end {
             ends.add(close, true);
@@ -171,8 +165,7 @@ impl ReplyParser {
                 ends.add(channels.starts, false);
             }
         }
-        self.state =
-            State::Call(Call { start, inside, syntax, ends, tool, body: None, follow: None });
+        self.state = State::Call(Call { start, inside, syntax, ends, tool, body: None, follow: None });
     }
 
     fn call(&mut self, mut call: Call, last: bool) -> bool {
@@ -228,9 +221,7 @@ impl ReplyParser {
                 calls.into_iter().for_each(|call| self.section.call(call));
                 self.section.begin(Kind::Content, behind);
             }
-            Err(reason)
-                if !call.is_bare() || self.tools.iter().any(|tool| has_name(&tool.name)) =>
-            {
+            Err(reason) if !call.is_bare() || self.tools.iter().any(|tool| has_name(&tool.name)) => {
                 let text = &self.raw[call.start..behind];
                 self.section.malformed(text, reason);
                 self.say(behind);

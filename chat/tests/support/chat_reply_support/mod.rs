@@ -48,10 +48,7 @@ pub(crate) fn tools() -> Vec<Tool> {
 
 /// What they are called with.
 pub(crate) fn arguments() -> [Value; 2] {
-    [
-        json!({"city": "Köln", "days": 3}),
-        json!({"text": "it's \"wet\",\n<b>cold</b>", "tags": ["x", "y"]}),
-    ]
+    [json!({"city": "Köln", "days": 3}), json!({"text": "it's \"wet\",\n<b>cold</b>", "tags": ["x", "y"]})]
 }
 
 pub(crate) const SAMPLES: &[Sample] = &[

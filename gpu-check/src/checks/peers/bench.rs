@@ -45,10 +45,8 @@ impl Loop {
         let layers = models::layers(&model.path)?;
         let Work { prompt, generated, rounds } = work;
         let step = Step::Beside { prompt, generated, rounds };
-        let request = setting
-            .request()
-            .n_ctx(u32::try_from(prompt + generated)?)
-            .n_gpu_layers(GpuLayers::Exactly(layers / by));
+        let request =
+            setting.request().n_ctx(u32::try_from(prompt + generated)?).n_gpu_layers(GpuLayers::Exactly(layers / by));
         let mut job = setting.job(&rig, &model.path, request, vec![step]);
         job.threads = Some(threads);
         let outcome = child::drive(&job, &setting.cache())?;

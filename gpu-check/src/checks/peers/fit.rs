@@ -87,14 +87,7 @@ impl Fit {
                 found.hear(stages, end);
             }
         }
-        Ok(Self {
-            model: model.name.clone(),
-            model_bytes: model.bytes,
-            n_ctx: shape.n_ctx,
-            margin,
-            ours,
-            theirs,
-        })
+        Ok(Self { model: model.name.clone(), model_bytes: model.bytes, n_ctx: shape.n_ctx, margin, ours, theirs })
     }
 
     /// In words: ours, then theirs.

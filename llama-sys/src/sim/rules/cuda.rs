@@ -36,16 +36,11 @@ unsafe fn attention_size(tensor: &raw::ggml_tensor, bytes: usize) -> usize {
         return bytes;
     };
     // One token at a time runs on the vector kernel, which reads the cache as it is (but converts F32).
-    let vector = queries.ne[1] == 1
-        && queries.ne[0] <= 256
-        && queries.ne[0] % 64 == 0
-        && queries.ne[0] != 192;
+    let vector = queries.ne[1] == 1 && queries.ne[0] <= 256 && queries.ne[0] % 64 == 0 && queries.ne[0] != 192;
     let converts = |source: &raw::ggml_tensor| {
         source.type_ != raw::GGML_TYPE_F16 && (!vector || source.type_ == raw::GGML_TYPE_F32)
     };
-    let append = |end: usize, source: &raw::ggml_tensor| {
-        end.next_multiple_of(SCRATCH_ALIGNMENT) + 2 * elements(source)
-    };
+    let append = |end: usize, source: &raw::ggml_tensor| end.next_multiple_of(SCRATCH_ALIGNMENT) + 2 * elements(source);
     let mut end = bytes;
     if converts(keys) {
         end = append(end, keys);

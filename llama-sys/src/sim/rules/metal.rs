@@ -26,8 +26,9 @@ pub(super) unsafe fn alloc_size(tensor: &raw::ggml_tensor, bytes: usize) -> usiz
         raw::GGML_OP_FLASH_ATTN_EXT => bytes + unsafe { attention_size(tensor) },
         raw::GGML_OP_CUMSUM | raw::GGML_OP_ARGSORT => 2 * bytes,
         // SAFETY: as above.
-        raw::GGML_OP_TOP_K => unsafe { tensor.src[0].as_ref() }
-            .map_or(bytes, |source| (8 * elements(source)).max(bytes)),
+        raw::GGML_OP_TOP_K => {
+            unsafe { tensor.src[0].as_ref() }.map_or(bytes, |source| (8 * elements(source)).max(bytes))
+        }
         _ => bytes,
     }
 }
@@ -51,11 +52,7 @@ unsafe fn attention_size(tensor: &raw::ggml_tensor) -> usize {
     let converted = dim(queries, 1) >= 32
         && matches!(
             keys.type_,
-            raw::GGML_TYPE_Q4_0
-                | raw::GGML_TYPE_Q4_1
-                | raw::GGML_TYPE_Q5_0
-                | raw::GGML_TYPE_Q5_1
-                | raw::GGML_TYPE_Q8_0
+            raw::GGML_TYPE_Q4_0 | raw::GGML_TYPE_Q4_1 | raw::GGML_TYPE_Q5_0 | raw::GGML_TYPE_Q5_1 | raw::GGML_TYPE_Q8_0
         );
     let shared = shares_memory(keys, values);
     let (key_row, value_row) = match (converted, shared) {
@@ -64,26 +61,16 @@ unsafe fn attention_size(tensor: &raw::ggml_tensor) -> usize {
         (true, true) => (2 * dim(keys, 0), 2 * dim(keys, 0)),
     };
     let mask_cells = mask.map_or(0, |mask| 2 * dim(mask, 1) * dim(mask, 2) * dim(mask, 3));
-    let pad = MATRIX.1
-        * (key_row * dim(keys, 2) * dim(keys, 3)
-            + value_row * dim(values, 2) * dim(values, 3)
-            + mask_cells);
+    let pad =
+        MATRIX.1 * (key_row * dim(keys, 2) * dim(keys, 3) + value_row * dim(values, 2) * dim(values, 3) + mask_cells);
     // ggml-metal-ops.cpp, `ggml_metal_op_flash_attn_ext_use_vec`.
     let vector = dim(queries, 1) < 20 && dim(queries, 0) % 32 == 0;
     let (per_queries, per_cells) = if vector { VECTOR } else { MATRIX };
     let blocks = mask.map_or(0, |mask| {
-        (dim(mask, 0).div_ceil(per_cells)
-            * dim(queries, 1).div_ceil(per_queries)
-            * dim(mask, 2)
-            * dim(mask, 3))
-        .next_multiple_of(32)
+        (dim(mask, 0).div_ceil(per_cells) * dim(queries, 1).div_ceil(per_queries) * dim(mask, 2) * dim(mask, 3))
+            .next_multiple_of(32)
     });
-    let partial = 4
-        * (dim(queries, 1).min(32)
-            * dim(queries, 2)
-            * dim(queries, 3)
-            * GROUPS
-            * (dim(values, 0) + 2));
+    let partial = 4 * (dim(queries, 1).min(32) * dim(queries, 2) * dim(queries, 3) * GROUPS * (dim(values, 0) + 2));
     let half = |source| (2 * elements(source)).next_multiple_of(16);
     let halves = half(keys) + if shared { 0 } else { half(values) };
     pad + blocks + partial + halves

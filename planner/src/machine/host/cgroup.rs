@@ -124,14 +124,12 @@ fn folders(version: Version, group: &str, mounts: &[Mount], notes: &mut Notes) -
         plain.then(|| below.to_string_lossy().into_owned())
     };
     // Of several mounts of one hierarchy, the one that shows least above the group is the container's own.
-    let best = candidates
-        .filter_map(|mount| Some((mount, inside(mount)?)))
-        .min_by_key(|(mount, _)| Reverse(mount.root.len()));
+    let best =
+        candidates.filter_map(|mount| Some((mount, inside(mount)?))).min_by_key(|(mount, _)| Reverse(mount.root.len()));
     let Some((mount, below)) = best else {
         // Seen from another namespace: the group is not below any mount. What is mounted is the best guess.
         let point = &first.point;
-        let text =
-            format!("{group} is not below what is mounted at {point}: its limits are read there");
+        let text = format!("{group} is not below what is mounted at {point}: its limits are read there");
         notes.add("control groups", text);
         return vec![point.clone()];
     };

@@ -6,12 +6,11 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// `O_DIRECT` (Linux, asm-generic/fcntl.h, and its exceptions).
-const O_DIRECT: i32 =
-    if cfg!(any(target_arch = "aarch64", target_arch = "arm", target_arch = "powerpc64")) {
-        0o200_000
-    } else {
-        0o40_000
-    };
+const O_DIRECT: i32 = if cfg!(any(target_arch = "aarch64", target_arch = "arm", target_arch = "powerpc64")) {
+    0o200_000
+} else {
+    0o40_000
+};
 /// What direct reads begin at multiples of: the largest sector of common disks, and a page.
 const ALIGNMENT: usize = 4096;
 /// One read.

@@ -78,10 +78,7 @@ fn process_limits(tree: Tree<'_>, notes: &mut Notes) -> Vec<Bound> {
     };
     let of_addresses = |bytes| HostLimit::AddressSpace { bytes };
     let of_data = |bytes| HostLimit::DataSegment { bytes };
-    let bounds = [
-        bound("Max address space", "VmSize", of_addresses),
-        bound("Max data size", "VmData", of_data),
-    ];
+    let bounds = [bound("Max address space", "VmSize", of_addresses), bound("Max data size", "VmData", of_data)];
     bounds.into_iter().flatten().collect()
 }
 

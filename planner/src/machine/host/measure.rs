@@ -52,9 +52,8 @@ pub(super) fn read_rate(threads: usize, bytes: u64) -> Option<u64> {
         Some(bytes_by_window(&buffer?, begin))
     };
     let all: Option<Vec<[u64; WINDOWS]>> = thread::scope(|scope| {
-        let readers: Vec<_> = (0..threads)
-            .map_while(|_| thread::Builder::new().spawn_scoped(scope, read).ok())
-            .collect();
+        let readers: Vec<_> =
+            (0..threads).map_while(|_| thread::Builder::new().spawn_scoped(scope, read).ok()).collect();
         // The pages are there before anybody starts.
         while ready.load(Ordering::Acquire) < readers.len() {
             thread::sleep(Duration::from_micros(200));

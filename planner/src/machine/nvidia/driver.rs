@@ -101,9 +101,8 @@ impl Driver {
 
     fn of(library: Option<&Path>) -> Option<Self> {
         let told = |error: &dyn fmt::Display| tracing::debug!(%error, "NVML is not watched");
-        let nvml = open(library)
-            .inspect_err(|error| told(&error.as_deref().unwrap_or("no NVIDIA driver library")))
-            .ok()?;
+        let nvml =
+            open(library).inspect_err(|error| told(&error.as_deref().unwrap_or("no NVIDIA driver library"))).ok()?;
         let count = nvml.device_count().inspect_err(|error| told(error)).ok()?;
         let address = |index| {
             let pci = nvml.device_by_index(index).ok()?.pci_info().ok()?;

@@ -64,11 +64,7 @@ impl Draft {
         Ok(Workload::of(&self.profile, &sizes))
     }
 
-    pub(super) fn bytes(
-        &self,
-        gpu: Option<&Gpu>,
-        main: &ContextParams,
-    ) -> Result<CompanionBytes, Error> {
+    pub(super) fn bytes(&self, gpu: Option<&Gpu>, main: &ContextParams) -> Result<CompanionBytes, Error> {
         let context = self.context(main)?;
         // Free bytes are what layers are split by; on one GPU there is nothing to split, and it may be full.
         let gpu = gpu.cloned().map(|gpu| Gpu { free: gpu.free.max(1), ..gpu });

@@ -84,12 +84,7 @@ impl Mmproj {
         if encoders.is_empty() {
             return Err(missing(header, "clip.has_vision_encoder"));
         }
-        Ok(Self {
-            header: header.clone(),
-            name: header.title().unwrap_or_default(),
-            encoders,
-            max_image_tokens: None,
-        })
+        Ok(Self { header: header.clone(), name: header.title().unwrap_or_default(), encoders, max_image_tokens: None })
     }
 
     /// Whether what it gives is as wide as the main model's embeddings (mtmd.cpp, `mtmd_context::mtmd_context`), where
@@ -202,8 +197,7 @@ impl Encoder {
         let known = PROJECTORS.iter().find(|known| is_listed(known.0, projector));
         let (patch, merged, patches, least) = match (kind, known) {
             ("vision", Some(&(_, tokens, merge, hears_pixels))) => {
-                let stated =
-                    optional("projector.scale_factor")?.or(optional("spatial_merge_size")?);
+                let stated = optional("projector.scale_factor")?.or(optional("spatial_merge_size")?);
                 let merge = stated.unwrap_or(merge).max(1);
                 let merged = product(&[merge, merge]);
                 let (side, mut image) = (size("patch_size")?, size("image_size")?);
@@ -303,12 +297,7 @@ impl Encoder {
     /// images from 4 tokens to the largest by CUDA's, Vulkan's, Metal's and the CPU's rules. llama.cpp warms up with a
     /// smaller image where a projector takes any size (`set_warmup_n_tokens`, clip-model.h), and takes more when a
     /// larger one comes.
-    fn buffers(
-        &self,
-        max_image_tokens: Option<u32>,
-        family: Option<Family>,
-        flash: FlashAttention,
-    ) -> (u64, u64) {
+    fn buffers(&self, max_image_tokens: Option<u32>, family: Option<Family>, flash: FlashAttention) -> (u64, u64) {
         let n = Saturating::<u64>;
         let (patches, batch) = self.input(max_image_tokens);
         let tokens = n(patches.div_ceil(self.merged)) * n(batch);

@@ -69,12 +69,7 @@ impl Vocabulary {
             let is_added = stated.map_or(is_added, |stated| stated || always);
             Ok::<_, Error>(is_added.then_some(id))
         };
-        Ok(Self {
-            kind: kind.to_owned(),
-            tokens,
-            bos: end("bos", ends[0])?,
-            eos: end("eos", ends[1])?,
-        })
+        Ok(Self { kind: kind.to_owned(), tokens, bos: end("bos", ends[0])?, eos: end("eos", ends[1])? })
     }
 }
 
@@ -82,22 +77,15 @@ impl Vocabulary {
 pub(super) fn compatible(draft: &Header, main: &Header) -> Result<(), Error> {
     let (ours, theirs) = (Vocabulary::read(draft)?, Vocabulary::read(main)?);
     let differs = |what: &str, of_draft: String, of_main: String| {
-        Err(Error::Vocabulary {
-            draft: file(draft),
-            main: file(main),
-            what: what.to_owned(),
-            of_draft,
-            of_main,
-        })
+        Err(Error::Vocabulary { draft: file(draft), main: file(main), what: what.to_owned(), of_draft, of_main })
     };
     if ours.kind != theirs.kind {
         let [ours, theirs] = [ours, theirs].map(|one| one.kind.escape_debug().to_string());
         return differs("the type of the vocabulary", ours, theirs);
     }
-    for (what, ours, theirs) in [
-        ("the token before a text", ours.bos, theirs.bos),
-        ("the token after a text", ours.eos, theirs.eos),
-    ] {
+    for (what, ours, theirs) in
+        [("the token before a text", ours.bos, theirs.bos), ("the token after a text", ours.eos, theirs.eos)]
+    {
         if ours != theirs {
             let describe = |added: Option<Option<u64>>| match added {
                 None => "not added".to_owned(),

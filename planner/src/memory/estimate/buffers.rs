@@ -137,8 +137,7 @@ impl Buffers {
         let keys_row = head_dim * most(&hparams.n_head_kv);
         let blocks = profile.weights.blocks.iter();
         let weights = || blocks.clone().flat_map(|block| &block.weights);
-        let named =
-            |ends: &[&str]| weights().any(|it| ends.iter().any(|end| it.name.contains(end)));
+        let named = |ends: &[&str]| weights().any(|it| ends.iter().any(|end| it.name.contains(end)));
         let compressed = profile.state.is_compressed();
         let shape = AttentionShape::of(profile, params);
         let plain = params.flash_attn == FlashAttention::Off;
@@ -150,9 +149,8 @@ impl Buffers {
         // values of each head, row by row.
         let queries = tokens.min(32 * n(sizes.streams));
         let cell = if params.type_k == KvType::F32 { 8 } else { 4 };
-        let partial = 4 * queries * heads * 32 * (head_dim + 2)
-            + 64 * most(&hparams.n_head_kv) * keys_row * cell
-            + (1 << 20);
+        let partial =
+            4 * queries * heads * 32 * (head_dim + 2) + 64 * most(&hparams.n_head_kv) * keys_row * cell + (1 << 20);
         Self {
             tokens,
             cells: n(sizes.cells),
@@ -204,12 +202,7 @@ impl Buffers {
     }
 
     /// Bytes of the compute buffers under this assignment.
-    pub(super) fn bytes(
-        &self,
-        assignment: &Assignment,
-        weights: &WeightCost,
-        kv: &KvCost,
-    ) -> ComputeBytes {
+    pub(super) fn bytes(&self, assignment: &Assignment, weights: &WeightCost, kv: &KvCost) -> ComputeBytes {
         let on_host = kv.on_host != Held::default() || assignment.holds_block(Place::Host);
         let scene = Scene {
             assignment,
@@ -218,10 +211,7 @@ impl Buffers {
             on_host,
             copies: self.gpus.len() > 1 && !on_host && self.offload_kqv && !self.overridden,
         };
-        ComputeBytes {
-            gpus: (0..self.gpus.len()).map(|gpu| self.gpu(gpu, &scene)).collect(),
-            host: self.host(&scene),
-        }
+        ComputeBytes { gpus: (0..self.gpus.len()).map(|gpu| self.gpu(gpu, &scene)).collect(), host: self.host(&scene) }
     }
 
     /// Every cache that the model has.
@@ -322,8 +312,7 @@ impl Buffers {
                 (step.scores, step.kept) = self.scores(held);
             }
             if scene.copies {
-                let copies =
-                    3 * (self.mask(held) + self.places) + if first { 12 } else { 4 } * self.e;
+                let copies = 3 * (self.mask(held) + self.places) + if first { 12 } else { 4 } * self.e;
                 step.attention += copies;
                 step.feed += copies;
             }
@@ -382,11 +371,7 @@ impl Buffers {
     /// Of feed-forward matrices alone: one that is larger than the one before lies above its gap, where all
     /// else finds room.
     fn above(&self, host: &Largest, for_host: bool) -> u128 {
-        if host.down > host.up && !for_host {
-            n(host.up) + n(host.down) + self.u + self.inputs
-        } else {
-            0
-        }
+        if host.down > host.up && !for_host { n(host.up) + n(host.down) + self.u + self.inputs } else { 0 }
     }
 
     /// A cache that is no larger than the gap of a weight lies beside it.
@@ -437,8 +422,7 @@ impl Buffers {
         let host = scene.weights.host_largest.of_blocks() > 0;
         let in_chunks = family == Family::Vulkan && bytes > VULKAN_CHUNK * 3 / 4;
         let torn = !self.offload_kqv || (self.beside && self.overridden);
-        let plain =
-            self.plain && !self.gpus.is_empty() && ((self.lends && host) || torn || self.weighted);
+        let plain = self.plain && !self.gpus.is_empty() && ((self.lends && host) || torn || self.weighted);
         let (keys, values) = scene.kv.largest_elements;
         let cache = n(keys) + n(values);
         let base = ((bytes + self.logits) / 8).max(8 << 20) + 2 * self.e + self.inputs;
@@ -503,8 +487,7 @@ impl Step {
         }
         let scores = self.scores + self.kept;
         let beside_logits = self.attention.max(self.feed).max(self.beside);
-        let apart =
-            [(scores > 0, scores + self.attention), (self.logits > 0, self.logits + beside_logits)];
+        let apart = [(scores > 0, scores + self.attention), (self.logits > 0, self.logits + beside_logits)];
         apart.map(|term| sum(&[term])).into_iter().fold(whole, u128::max)
     }
 }
@@ -522,8 +505,7 @@ fn saturate(bytes: u128) -> u64 {
 /// Attention over everything, over windows, or over compressed keys.
 fn is_fitted(blocks: &[BlockState]) -> bool {
     use BlockState::{Compressed, Full, None, Windowed};
-    let is_other =
-        |block: &BlockState| !matches!(block, None | Full(_) | Windowed { .. } | Compressed { .. });
+    let is_other = |block: &BlockState| !matches!(block, None | Full(_) | Windowed { .. } | Compressed { .. });
     !blocks.iter().any(is_other)
 }
 
@@ -532,9 +514,7 @@ fn is_fitted(blocks: &[BlockState]) -> bool {
 fn mixer(profile: &ModelProfile, sizes: &ContextSizes, n_seq: u32) -> u128 {
     let blocks = profile.state.blocks().unwrap_or_default();
     let states = blocks.iter().map(|block| match *block {
-        BlockState::Recurrent(state) | BlockState::FullAndRecurrent(_, state) => {
-            n(state.r) + n(state.s)
-        }
+        BlockState::Recurrent(state) | BlockState::FullAndRecurrent(_, state) => n(state.r) + n(state.s),
         _ => 0,
     });
     let Some(state) = states.max().filter(|&state| state > 0) else {

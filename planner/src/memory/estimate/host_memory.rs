@@ -105,17 +105,10 @@ fn repackable(weight: &StoredWeight) -> bool {
 /// What it does depends on its instruction set, of which only the architecture is known here; the rearranged matrix is
 /// as large as before.
 pub(super) const fn repacks(ty: TensorType) -> bool {
-    let everywhere = matches!(
-        ty,
-        TensorType::Q4_0
-            | TensorType::Q2_K
-            | TensorType::Q4_K
-            | TensorType::IQ4_NL
-            | TensorType::MXFP4
-    );
+    let everywhere =
+        matches!(ty, TensorType::Q4_0 | TensorType::Q2_K | TensorType::Q4_K | TensorType::IQ4_NL | TensorType::MXFP4);
     // Only the kernels for Arm and RISC-V take these.
-    let elsewhere =
-        matches!(ty, TensorType::Q1_0 | TensorType::Q8_0 | TensorType::Q5_K | TensorType::Q6_K);
+    let elsewhere = matches!(ty, TensorType::Q1_0 | TensorType::Q8_0 | TensorType::Q5_K | TensorType::Q6_K);
     everywhere || (elsewhere && !cfg!(any(target_arch = "x86_64", target_arch = "x86")))
 }
 

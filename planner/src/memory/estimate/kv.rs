@@ -4,9 +4,7 @@
 use crate::gguf::TensorType;
 use crate::memory::backend::BackendRules;
 use crate::memory::context::{ContextParams, ContextSizes, FlashAttention};
-use crate::profile::{
-    BlockState, DistilledState, IndexedState, LayerState, ModelProfile, RecurrentState, StateLaw,
-};
+use crate::profile::{BlockState, DistilledState, IndexedState, LayerState, ModelProfile, RecurrentState, StateLaw};
 
 use super::{Assignment, Place};
 
@@ -21,8 +19,7 @@ pub(super) struct Held {
 
 impl Held {
     fn by(block: &BlockState) -> Self {
-        let windowed =
-            matches!(block, BlockState::Windowed { .. } | BlockState::CompressedWindowed { .. });
+        let windowed = matches!(block, BlockState::Windowed { .. } | BlockState::CompressedWindowed { .. });
         Self { full: !windowed && *block != BlockState::None, windowed }
     }
 
@@ -147,8 +144,7 @@ impl<'a> Shape<'a> {
     /// Every sequence has a row, and one more for each token that it can be taken back (llama-memory-recurrent.cpp,
     /// the constructor).
     fn recurrent(&self, state: RecurrentState) -> [Tensor; 2] {
-        let rows =
-            u64::from(self.params.n_seq_max).saturating_mul(1 + u64::from(self.params.n_rs_seq));
+        let rows = u64::from(self.params.n_seq_max).saturating_mul(1 + u64::from(self.params.n_rs_seq));
         [state.r, state.s].map(|n| floats(n, rows))
     }
 
@@ -224,9 +220,7 @@ impl KvTable {
         let cache = |block: &BlockState| {
             let tensors = shape.tensors(block);
             let bytes = |rules: &BackendRules| {
-                let alloc = |&(_, ty, ne0, rows): &Tensor| {
-                    rules.alloc(ty, ne0, ty.row_bytes(ne0).saturating_mul(rows))
-                };
+                let alloc = |&(_, ty, ne0, rows): &Tensor| rules.alloc(ty, ne0, ty.row_bytes(ne0).saturating_mul(rows));
                 tensors.iter().map(alloc).fold(0, u64::saturating_add)
             };
             let elements = |part: Part| {
@@ -267,11 +261,8 @@ impl KvTable {
 
     /// Bytes of the caches under this assignment: each where its block is, or all on the host.
     pub(super) fn cost(&self, assignment: &Assignment) -> KvCost {
-        let mut cost = KvCost {
-            gpus: vec![0; self.n_gpus],
-            on_gpus: vec![Held::default(); self.n_gpus],
-            ..KvCost::default()
-        };
+        let mut cost =
+            KvCost { gpus: vec![0; self.n_gpus], on_gpus: vec![Held::default(); self.n_gpus], ..KvCost::default() };
         for (cache, &place) in self.blocks.iter().zip(&assignment.blocks) {
             let gpu = match place {
                 Place::Gpu(gpu) => Some(gpu).filter(|&gpu| gpu < self.n_gpus),

@@ -85,11 +85,7 @@ impl Estimate {
     /// # Errors
     ///
     /// [`Error`] where llama.cpp would refuse the parameters or end the process.
-    pub fn new(
-        profile: &ModelProfile,
-        gpus: &[&Gpu],
-        params: &ContextParams,
-    ) -> Result<Self, Error> {
+    pub fn new(profile: &ModelProfile, gpus: &[&Gpu], params: &ContextParams) -> Result<Self, Error> {
         let sizes = params.sizes()?;
         params.check_kv_types(&profile.hparams)?;
         let (type_k, type_v) = (params.type_k, params.type_v);
@@ -100,8 +96,7 @@ impl Estimate {
         let free: Vec<f32> = gpus.iter().map(|gpu| gpu.free as f32).collect();
         let pinned = Pinned::by(gpus);
         let kv = Arc::new(KvTable::new(profile, &rules, params, &sizes));
-        let known =
-            matches!(profile.state, StateLaw::Known { .. }) && profile.weights.unplaced.is_empty();
+        let known = matches!(profile.state, StateLaw::Known { .. }) && profile.weights.unplaced.is_empty();
         let known_rules = gpus.iter().all(|gpu| BackendRules::are_exact_for(gpu));
         let known_host = match pinned {
             // How many buffers it makes depends on the order of the weights.
@@ -207,10 +202,7 @@ impl Estimate {
         }
         footprints.host.compute = host.bytes.saturating_add(self.output);
         footprints.output = self.output;
-        let uncertainty = Uncertainty {
-            gpus: gpus.iter().map(|buffer| buffer.unsure).collect(),
-            host: host.unsure,
-        };
+        let uncertainty = Uncertainty { gpus: gpus.iter().map(|buffer| buffer.unsure).collect(), host: host.unsure };
         (footprints, uncertainty)
     }
 

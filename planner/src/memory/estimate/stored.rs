@@ -113,11 +113,8 @@ pub(super) struct Stored {
 impl Stored {
     pub(super) fn new(profile: &ModelProfile) -> Self {
         let weights = &profile.weights;
-        let mut stored = Self {
-            rope_blocks: weights.rope_blocks.clone(),
-            tied_apart: weights.tied_apart,
-            ..Self::default()
-        };
+        let mut stored =
+            Self { rope_blocks: weights.rope_blocks.clone(), tied_apart: weights.tied_apart, ..Self::default() };
         let count = weights.loaded().count() + 1;
         stored.weights.reserve_exact(count);
         // About what `blk.10.attn_norm.weight` takes.
@@ -134,8 +131,7 @@ impl Stored {
         stored.extend(Group::Tied, tied.flatten());
         if matches!(profile.architecture.as_str(), "gemma4" | "qwen4exp") {
             for weight in &mut stored.weights {
-                let marked =
-                    stored.names.get(weight.name.clone()) == Some("per_layer_token_embd.weight");
+                let marked = stored.names.get(weight.name.clone()) == Some("per_layer_token_embd.weight");
                 weight.lazy = marked && weight.bytes > LAZY_ABOVE;
             }
         }
@@ -176,8 +172,7 @@ impl Stored {
             let floats = Factor::of_floats(u64::from(profile.hparams.n_embd));
             // llama-adapter.cpp, `llama_adapter_cvec::init`: for all layers but the first, whichever have a direction.
             let blocks = (1..profile.hparams.n_layer_trunk() as usize).map(Group::Block);
-            self.weights
-                .extend(blocks.map(|block| part(block, Kind::ControlVector, &floats, 0..0)));
+            self.weights.extend(blocks.map(|block| part(block, Kind::ControlVector, &floats, 0..0)));
         }
     }
 

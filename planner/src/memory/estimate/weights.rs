@@ -144,10 +144,7 @@ impl WeightTable {
             rules_of,
             host: HostMemory::new(pinned, params),
             overrides: Vec::new(),
-            sums: Sums {
-                blocks: vec![Layer::default(); profile.weights.blocks.len()],
-                ..Sums::default()
-            },
+            sums: Sums { blocks: vec![Layer::default(); profile.weights.blocks.len()], ..Sums::default() },
         };
         table.sums = table.sums();
         table

@@ -49,12 +49,9 @@ pub(super) fn growth(gpu: &Gpu, workload: &Workload) -> u64 {
         Family::Cuda => CUBLAS_WORKSPACE.saturating_add(pools),
         Family::Vulkan => workload.decoded_matrix.saturating_add(pools),
         Family::Metal => workload.activations,
-        Family::Other => {
-            CUBLAS_WORKSPACE.saturating_add(workload.decoded_matrix).saturating_add(pools)
-        }
+        Family::Other => CUBLAS_WORKSPACE.saturating_add(workload.decoded_matrix).saturating_add(pools),
     };
-    let covers =
-        |learned: LearnedHeadroom| learned.covers(workload.activations, workload.decoded_matrix);
+    let covers = |learned: LearnedHeadroom| learned.covers(workload.activations, workload.decoded_matrix);
     match gpu.learned {
         Some(learned) if is_same_driver(gpu) && covers(learned) => learned.growth,
         Some(learned) => learned.growth.max(table),
@@ -84,8 +81,7 @@ mod tests {
     use crate::machine::{Date, Gpu, LearnedHeadroom, Reading, gib, mib};
     use crate::memory::Workload;
 
-    const WORKLOAD: Workload =
-        Workload { activations: mib(28), decoded_matrix: mib(112), vocabulary: mib(32) };
+    const WORKLOAD: Workload = Workload { activations: mib(28), decoded_matrix: mib(112), vocabulary: mib(32) };
 
     /// An open card that has been measured with [`WORKLOAD`]: 20 MiB at the load, 30 after it.
     fn measured() -> Gpu {

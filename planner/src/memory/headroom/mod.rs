@@ -124,22 +124,12 @@ impl Headroom {
     ///
     /// With [`Headroom::Bytes`] and [`Headroom::Percent`] the parts are filled in this order as far as the bytes go,
     /// and the rest is margin: the total is what was asked for.
-    pub fn of_gpu(
-        &self,
-        gpu: &Gpu,
-        workload: &Workload,
-        uncertainty: u64,
-        wsl: bool,
-    ) -> HeadroomParts {
+    pub fn of_gpu(&self, gpu: &Gpu, workload: &Workload, uncertainty: u64, wsl: bool) -> HeadroomParts {
         let driver = known::driver(gpu);
         let growth = known::growth(gpu, workload);
         let spill = if wsl { WSL_HEADROOM } else { 0 };
         let usual = (gpu.free / 100).clamp(mib(64), mib(256)) + spill;
-        let with = |margin: u64| HeadroomParts {
-            driver,
-            growth,
-            margin: margin.saturating_add(uncertainty),
-        };
+        let with = |margin: u64| HeadroomParts { driver, growth, margin: margin.saturating_add(uncertainty) };
         match *self {
             Self::Tight => with(ROUNDING + spill),
             Self::Default => with(usual),
@@ -160,12 +150,7 @@ impl Headroom {
     /// What to leave free on the host: the vocabulary and work buffers that the load makes, what a GPU's driver
     /// keeps on the host, and a margin of 1 % of the memory, at least 64 and at most 512 MiB. The policy of the GPUs
     /// does not apply here.
-    pub fn of_host(
-        host: &Host,
-        workload: &Workload,
-        with_gpu: bool,
-        uncertainty: u64,
-    ) -> HeadroomParts {
+    pub fn of_host(host: &Host, workload: &Workload, with_gpu: bool, uncertainty: u64) -> HeadroomParts {
         HeadroomParts {
             // The libraries of CUDA and its mappings, in resident memory of the process; no number is published.
             driver: if with_gpu { mib(256) } else { 0 },
@@ -198,8 +183,7 @@ mod tests {
     use super::{Headroom, HeadroomParts, Workload};
     use crate::machine::{Gpu, Host, gib, mib};
 
-    const WORKLOAD: Workload =
-        Workload { activations: mib(28), decoded_matrix: mib(112), vocabulary: mib(32) };
+    const WORKLOAD: Workload = Workload { activations: mib(28), decoded_matrix: mib(112), vocabulary: mib(32) };
 
     fn card(total: u64) -> Gpu {
         Gpu::new("card").total(total)

@@ -9,8 +9,7 @@ use super::trials::Trials;
 use super::{Change, ChangeKind};
 
 /// What people buy for a desktop begins with this in its driver's name; the rest is for workstations and data centres.
-const CONSUMERS: [&str; 5] =
-    ["NVIDIA GeForce ", "AMD Radeon RX ", "AMD Radeon VII", "Intel Arc A", "Intel Arc B"];
+const CONSUMERS: [&str; 5] = ["NVIDIA GeForce ", "AMD Radeon RX ", "AMD Radeon VII", "Intel Arc A", "Intel Arc B"];
 
 /// What a chip has in its name that is soldered into a computer.
 const SOLDERED: [&str; 4] = ["Laptop", "Max-Q Design", "Mobile", "Notebook"];
@@ -22,20 +21,14 @@ pub(super) fn changes(trials: &Trials<'_>) -> Vec<Change> {
 /// The smallest larger card with which everything fits, in place of the smallest there is.
 fn another(trials: &Trials<'_>) -> Option<Change> {
     let gpus = trials.scene.machine.gpus.iter().enumerate();
-    let (index, gpu) =
-        gpus.filter(|(_, gpu)| can_be_bought(gpu)).min_by_key(|(_, gpu)| gpu.total)?;
-    let (mine, others): (Vec<_>, Vec<_>) = larger(gpu)
-        .into_iter()
-        .partition(|(_, card)| is_for_consumers(card) == is_for_consumers(gpu));
+    let (index, gpu) = gpus.filter(|(_, gpu)| can_be_bought(gpu)).min_by_key(|(_, gpu)| gpu.total)?;
+    let (mine, others): (Vec<_>, Vec<_>) =
+        larger(gpu).into_iter().partition(|(_, card)| is_for_consumers(card) == is_for_consumers(gpu));
     [mine, others].into_iter().find_map(|cards| {
         let cards = one_per_size(cards, gpu);
         let change = |at: usize| {
             let (name, _) = &cards[at];
-            vec![ChangeKind::AnotherCard {
-                name: name.clone(),
-                gpu: index,
-                gpu_name: gpu.name.clone(),
-            }]
+            vec![ChangeKind::AnotherCard { name: name.clone(), gpu: index, gpu_name: gpu.name.clone() }]
         };
         trials.first_that_fits(cards.len(), &change)
     })
@@ -49,8 +42,7 @@ fn second(trials: &Trials<'_>) -> Option<Change> {
     }
     // Of equals the first.
     let all = gpus.iter().enumerate().rev();
-    let (index, gpu) =
-        all.filter(|(_, gpu)| can_be_bought(gpu)).max_by_key(|(_, gpu)| gpu.total)?;
+    let (index, gpu) = all.filter(|(_, gpu)| can_be_bought(gpu)).max_by_key(|(_, gpu)| gpu.total)?;
     trials.worthwhile(vec![ChangeKind::SecondCard { gpu: index, gpu_name: gpu.name.clone() }])
 }
 

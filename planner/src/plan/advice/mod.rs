@@ -100,8 +100,7 @@ impl fmt::Display for Advice {
     /// A line per item, and nothing where there is none.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let pointless = self.pointless.iter().map(ToString::to_string);
-        let lines: Vec<String> =
-            pointless.chain(self.changes.iter().map(ToString::to_string)).collect();
+        let lines: Vec<String> = pointless.chain(self.changes.iter().map(ToString::to_string)).collect();
         f.write_str(&lines.join("\n"))
     }
 }

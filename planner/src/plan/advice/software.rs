@@ -41,10 +41,7 @@ fn smaller_types(trials: &Trials<'_>) -> Vec<KvType> {
     let params = trials.params();
     let bytes = |ty: KvType| ty.tensor_type().row_bytes(256);
     let (keys, values) = (bytes(params.type_k), bytes(params.type_v));
-    TYPES
-        .into_iter()
-        .filter(|&ty| bytes(ty) < keys.max(values) && bytes(ty) <= keys.min(values))
-        .collect()
+    TYPES.into_iter().filter(|&ty| bytes(ty) < keys.max(values) && bytes(ty) <= keys.min(values)).collect()
 }
 
 /// The longest context, shorter than what was asked for, with which everything fits; else half of what was asked for,
@@ -57,9 +54,7 @@ fn context(trials: &Trials<'_>) -> Option<Change> {
     }
     trials.first_that_fits(contexts.len(), &change).or_else(|| {
         let half = asked(trials) / 2 / STEP * STEP;
-        (half >= LEAST_CONTEXT)
-            .then(|| trials.worthwhile(vec![ChangeKind::Context(half)]))
-            .flatten()
+        (half >= LEAST_CONTEXT).then(|| trials.worthwhile(vec![ChangeKind::Context(half)])).flatten()
     })
 }
 
@@ -107,8 +102,7 @@ pub(super) fn closing(trials: &Trials<'_>) -> Vec<Change> {
     let enough = alone.find_map(|program| trials.first_that_fits(1, &|_| program.clone()));
     let change = enough.or_else(|| {
         let together = trials.worthwhile(all)?;
-        let largest =
-            trials.worthwhile(largest.clone()).filter(|largest| largest.effect == together.effect);
+        let largest = trials.worthwhile(largest.clone()).filter(|largest| largest.effect == together.effect);
         Some(largest.unwrap_or(together))
     });
     change.into_iter().collect()

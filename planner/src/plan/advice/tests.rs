@@ -9,13 +9,7 @@ fn change(kinds: &[&str]) -> Change {
     Change {
         kinds: kinds.iter().map(kind).collect(),
         effect: Effect::Fits,
-        outcome: Outcome {
-            n_gpu_layers: 81,
-            layers: 81,
-            parted_blocks: 0,
-            full: true,
-            tokens_per_second: Some(19.2),
-        },
+        outcome: Outcome { n_gpu_layers: 81, layers: 81, parted_blocks: 0, full: true, tokens_per_second: Some(19.2) },
         speedup: None,
     }
 }
@@ -40,8 +34,7 @@ fn each_item_is_a_line_and_plain_data() {
         let line = format!("to fit: {words}: all 81 layers, about 19 tok/s");
         assert_eq!(change.to_string(), line);
         assert_eq!(serde_json::to_string(&change.kinds[0]).unwrap(), json);
-        let advice =
-            Advice { changes: vec![change], pointless: None, workload: Workload::typical(16384) };
+        let advice = Advice { changes: vec![change], pointless: None, workload: Workload::typical(16384) };
         let text = serde_json::to_string(&advice).unwrap();
         assert_eq!(serde_json::from_str::<Advice>(&text).unwrap(), advice);
     }
@@ -73,12 +66,7 @@ fn what_helps_in_part_says_so() {
 fn pointless_layers_stand_first_and_no_advice_is_no_line() {
     let advice = Advice {
         changes: vec![change(&[r#"{"context":8192}"#])],
-        pointless: Some(Pointless {
-            n_gpu_layers: 4,
-            layers: 81,
-            tokens_per_second: 1.23,
-            all_on_host: 1.18,
-        }),
+        pointless: Some(Pointless { n_gpu_layers: 4, layers: 81, tokens_per_second: 1.23, all_on_host: 1.18 }),
         workload: Workload::typical(16384),
     };
     assert_eq!(

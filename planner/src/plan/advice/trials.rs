@@ -132,12 +132,7 @@ impl<'a> Trials<'a> {
         let before = self.before.map(Outcome::of);
         let before = before.and_then(|before| before.tokens_per_second);
         let speeds = outcome.tokens_per_second.zip(before);
-        Some(Change {
-            kinds,
-            effect,
-            outcome,
-            speedup: speeds.map(|(after, before)| after / before),
-        })
+        Some(Change { kinds, effect, outcome, speedup: speeds.map(|(after, before)| after / before) })
     }
 
     /// Whether everything fits with these changes. Nothing is left to the host then, so that no part of a block need be
@@ -154,11 +149,7 @@ impl<'a> Trials<'a> {
 
     /// The first of ever greater changes with which everything fits. `most` says how many changes there are, and
     /// `change` makes the one of an index.
-    pub(super) fn first_that_fits(
-        &self,
-        most: usize,
-        change: &impl Fn(usize) -> Vec<ChangeKind>,
-    ) -> Option<Change> {
+    pub(super) fn first_that_fits(&self, most: usize, change: &impl Fn(usize) -> Vec<ChangeKind>) -> Option<Change> {
         let last = most.checked_sub(1)?;
         if !self.fits(&change(last)) {
             return None;
@@ -170,11 +161,7 @@ impl<'a> Trials<'a> {
 
     /// The same; else, where nothing could be loaded before, the first with which the model can be, and else what gains
     /// most, the last, if that is worth it.
-    pub(super) fn least(
-        &self,
-        most: usize,
-        change: &impl Fn(usize) -> Vec<ChangeKind>,
-    ) -> Option<Change> {
+    pub(super) fn least(&self, most: usize, change: &impl Fn(usize) -> Vec<ChangeKind>) -> Option<Change> {
         if let Some(first) = self.first_that_fits(most, change) {
             return Some(first);
         }

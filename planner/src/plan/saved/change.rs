@@ -118,11 +118,7 @@ impl SavedPlan {
     }
 
     /// The GPU of this machine that is the plan's.
-    fn same_gpu<'m>(
-        &self,
-        machine: &'m Machine,
-        placement: &Placement,
-    ) -> Result<&'m Gpu, MachineChange> {
+    fn same_gpu<'m>(&self, machine: &'m Machine, placement: &Placement) -> Result<&'m Gpu, MachineChange> {
         let name = &placement.name;
         let Some(device) = &placement.device else {
             return Err(MachineChange::Hypothetical(name.clone()));
@@ -158,11 +154,7 @@ impl SavedPlan {
             true => format!(" ({} and {} bytes)", was.0, is.0),
             false => String::new(),
         };
-        Err(MachineChange::OtherGpu {
-            gpu: name.clone(),
-            was: format!("had {was}"),
-            is: format!("has {is}{exactly}"),
-        })
+        Err(MachineChange::OtherGpu { gpu: name.clone(), was: format!("had {was}"), is: format!("has {is}{exactly}") })
     }
 }
 
@@ -179,10 +171,7 @@ mod tests {
         let cases: [(Edit, &str); 13] = [
             (|_, it| it.gpus.clear(), "RTX 3050 (CUDA0) is gone"),
             (|_, it| it.gpus[0].name = "RTX 5090".to_owned(), "CUDA0 was RTX 3050 and is RTX 5090"),
-            (
-                |_, it| it.gpus[0].backend = "Vulkan".to_owned(),
-                "RTX 3050 was driven by CUDA and is by Vulkan",
-            ),
+            (|_, it| it.gpus[0].backend = "Vulkan".to_owned(), "RTX 3050 was driven by CUDA and is by Vulkan"),
             (
                 |_, it| it.gpus[0].pci_id = Some(PciId::new(0, 2, 0, 0)),
                 "CUDA0 was RTX 3050 at 0000:01:00.0 and is RTX 3050 at 0000:02:00.0",
@@ -195,22 +184,10 @@ mod tests {
                 "RTX 3050 had driver 550.54 and has 560.10",
             ),
             (|_, it| it.gpus[0].total = gib(8), "RTX 3050 had 6.0 GiB and has 8.0 GiB"),
-            (
-                |_, it| it.gpus[0].total -= 1,
-                "RTX 3050 had 6.0 GiB and has 6.0 GiB (6442450944 and 6442450943 bytes)",
-            ),
-            (
-                |_, it| it.gpus[0].free = mib(4339),
-                "RTX 3050 has 4.2 GiB free, and the plan needs 4.2 GiB",
-            ),
-            (
-                |_, it| it.host.available = gib(2),
-                "the host has 2.0 GiB to give, and the plan needs 2.4 GiB",
-            ),
-            (
-                |saved, _| saved.plan.placements[0].device = None,
-                "RTX 3050 was planned for without being there",
-            ),
+            (|_, it| it.gpus[0].total -= 1, "RTX 3050 had 6.0 GiB and has 6.0 GiB (6442450944 and 6442450943 bytes)"),
+            (|_, it| it.gpus[0].free = mib(4339), "RTX 3050 has 4.2 GiB free, and the plan needs 4.2 GiB"),
+            (|_, it| it.host.available = gib(2), "the host has 2.0 GiB to give, and the plan needs 2.4 GiB"),
+            (|saved, _| saved.plan.placements[0].device = None, "RTX 3050 was planned for without being there"),
             // More or less memory is no change as long as it is enough, and neither is another GPU.
             (|_, it| it.gpus[0].free = mib(4340), ""),
             (|_, it| it.gpus[0].free = gib(6), ""),
@@ -234,9 +211,7 @@ mod tests {
     fn what_llama_cpp_says_now_counts_more_than_what_the_file_says() {
         let mut saved = saved();
         let host = saved.plan.host().unwrap().footprint;
-        let by = |saved: &SavedPlan, gpu| {
-            saved.changes_by(&machine(), &Footprints::new(vec![gpu], host))
-        };
+        let by = |saved: &SavedPlan, gpu| saved.changes_by(&machine(), &Footprints::new(vec![gpu], host));
         assert_eq!(by(&saved, saved.plan.placements[0].footprint), []);
         for tampered in [false, true] {
             if tampered {

@@ -74,21 +74,12 @@ fn check_placements(plan: &Plan) -> Result<(), String> {
         ensure!(!twice, "{place}.device is {device}, which is there twice");
     }
     let layers: u64 = gpus.iter().map(|gpu| u64::from(gpu.layers)).sum();
-    ensure!(
-        layers == u64::from(n),
-        "placements have {layers} layers on GPUs, and n_gpu_layers is {n}"
-    );
+    ensure!(layers == u64::from(n), "placements have {layers} layers on GPUs, and n_gpu_layers is {n}");
     let (paged, weights) = (plan.paging.map_or(0, |it| it.bytes), host.footprint.weights);
-    ensure!(
-        paged <= weights,
-        "paging.bytes is {paged}, more than the host's weights, which are {weights}"
-    );
+    ensure!(paged <= weights, "paging.bytes is {paged}, more than the host's weights, which are {weights}");
     for (index, placement) in plan.placements.iter().enumerate() {
         let (free, total) = (placement.free, placement.total);
-        ensure!(
-            free <= total,
-            "placements[{index}].free is {free}, more than total, which is {total}"
-        );
+        ensure!(free <= total, "placements[{index}].free is {free}, more than total, which is {total}");
     }
     Ok(())
 }
@@ -101,10 +92,7 @@ fn check_split(plan: &Plan) -> Result<(), String> {
     let fits = if gpus > 1 { count == gpus } else { count <= gpus };
     ensure!(fits, "tensor_split has {count} proportions for {gpus} GPUs");
     for (index, share) in split.iter().enumerate() {
-        ensure!(
-            (0.0..=1e9).contains(share),
-            "tensor_split[{index}] is {share}: a share is finite and not negative"
-        );
+        ensure!((0.0..=1e9).contains(share), "tensor_split[{index}] is {share}: a share is finite and not negative");
     }
     ensure!(
         count == 0 || split.iter().any(|&share| share > 0.0),
@@ -120,10 +108,7 @@ fn check_speed(plan: &Plan) -> Result<(), String> {
         return Ok(());
     };
     let (curve, layers) = (speed.curve.len(), plan.layers());
-    ensure!(
-        curve == 0 || curve == layers as usize + 1,
-        "speed.curve has {curve} points for {layers} layers"
-    );
+    ensure!(curve == 0 || curve == layers as usize + 1, "speed.curve has {curve} points for {layers} layers");
     let generation = speed.generation.iter().map(|at| at.tokens_per_second);
     let mut all = [speed.tokens_per_second, speed.all_on_host, speed.prompt.tokens_per_second]
         .into_iter()

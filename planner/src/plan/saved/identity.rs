@@ -29,11 +29,7 @@ impl ModelIdentity {
     /// [`gguf::Error::Changed`] and [`gguf::Error::Read`].
     pub fn of(header: &Header) -> Result<Self, gguf::Error> {
         let files = header.shards().iter().map(gguf::Shard::file_bytes);
-        Ok(Self {
-            name: header.title().unwrap_or_default(),
-            file_bytes: files.collect(),
-            header: hash(header)?,
-        })
+        Ok(Self { name: header.title().unwrap_or_default(), file_bytes: files.collect(), header: hash(header)? })
     }
 
     /// Whether they are the same model, whatever it is called.
@@ -87,10 +83,11 @@ mod tests {
     fn a_model_is_its_header_and_the_lengths_of_its_files_whatever_it_is_called() {
         let identity = |builder: &Builder| ModelIdentity::of(&builder.header().unwrap()).unwrap();
         let model = |tokens: [&str; 2], tensor: &str, shape: [u64; 2]| {
-            Builder::new("llama")
-                .str("general.name", "A model")
-                .array_str("tokenizer.ggml.tokens", tokens)
-                .tensor(tensor, TensorType::F32, &shape)
+            Builder::new("llama").str("general.name", "A model").array_str("tokenizer.ggml.tokens", tokens).tensor(
+                tensor,
+                TensorType::F32,
+                &shape,
+            )
         };
         let same = || model(["a", "bc"], "output.weight", [4, 2]);
         let one = identity(&same());

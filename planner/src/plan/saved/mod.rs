@@ -103,11 +103,7 @@ pub enum SavedPlanError {
     },
     /// The machine has changed since the plan was made, and replanning was not asked for, or would leave no room for
     /// the plan's companions, whose files it does not hold.
-    #[error(
-        "the plan of {model} cannot be followed: {}{}",
-        MachineChange::list(changes),
-        beside(companions)
-    )]
+    #[error("the plan of {model} cannot be followed: {}{}", MachineChange::list(changes), beside(companions))]
     Changed {
         /// The plan's model.
         model: String,
@@ -125,10 +121,7 @@ fn prefix(file: Option<&Path>) -> String {
 fn beside(companions: &[String]) -> String {
     match companions {
         [] => String::new(),
-        names => format!(
-            "; it leaves room for {}, so make it anew from their files",
-            names.join(" and ")
-        ),
+        names => format!("; it leaves room for {}, so make it anew from their files", names.join(" and ")),
     }
 }
 
@@ -142,12 +135,7 @@ impl SavedPlan {
     /// # Errors
     ///
     /// [`gguf::Error`] where an array of the header cannot be read again to identify the model.
-    pub fn new(
-        plan: Plan,
-        request: Request,
-        header: &Header,
-        machine: &Machine,
-    ) -> Result<Self, gguf::Error> {
+    pub fn new(plan: Plan, request: Request, header: &Header, machine: &Machine) -> Result<Self, gguf::Error> {
         let mut machine = machine.clone();
         let unused = machine.unused_gpus.iter_mut().map(|unused| &mut unused.gpu);
         for gpu in machine.gpus.iter_mut().chain(unused) {

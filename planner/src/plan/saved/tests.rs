@@ -70,9 +70,7 @@ fn a_file_is_named_when_it_is_wrong() {
     written.write(&file).unwrap();
     assert_eq!(SavedPlan::read(&file).unwrap(), written);
     let too_long = " ".repeat(5 << 20);
-    for (content, words) in
-        [(None, ""), (Some("{"), "EOF"), (Some(&too_long), "longer than any plan")]
-    {
+    for (content, words) in [(None, ""), (Some("{"), "EOF"), (Some(&too_long), "longer than any plan")] {
         let _ = std::fs::remove_file(&file);
         if let Some(content) = content {
             std::fs::write(&file, content).unwrap();

@@ -19,11 +19,8 @@ impl<'a> Placements<'a> {
             return Err(self.does_not_fit(least));
         };
         let nearest = self.nearest(&found.path, &given)?;
-        let confidence = if self.estimate(&found.path)?.compute_is_fitted() {
-            Confidence::Estimated
-        } else {
-            Confidence::Modelled
-        };
+        let confidence =
+            if self.estimate(&found.path)?.compute_is_fitted() { Confidence::Estimated } else { Confidence::Modelled };
         let why = self.why(&found, nearest.as_ref(), false);
         Ok(self.chosen(found, why, confidence))
     }
@@ -32,9 +29,7 @@ impl<'a> Placements<'a> {
     pub(in crate::plan) fn choose_probed(&self, probe: &dyn Probe) -> Result<Chosen<'a>, Error> {
         let mut probed = Probed::new(self, probe);
         match (probed.search()?, probed.refusal) {
-            (Some((found, nearest)), refusal)
-                if refusal.is_none() || !found.path.runs.is_empty() =>
-            {
+            (Some((found, nearest)), refusal) if refusal.is_none() || !found.path.runs.is_empty() => {
                 let better = self.better(&found.path);
                 let refused = better.iter().any(|path| probed.refused.contains(path));
                 let why = self.why(&found, nearest.as_ref(), refused);
@@ -110,9 +105,7 @@ impl<'a> Placements<'a> {
                 _ if self.gpus.is_empty() && self.slow.is_empty() => {
                     "no layer on a GPU: there is no usable one".to_owned()
                 }
-                _ if self.gpus.is_empty() => {
-                    "no layer on a GPU: none is faster than the host".to_owned()
-                }
+                _ if self.gpus.is_empty() => "no layer on a GPU: none is faster than the host".to_owned(),
                 Some(nearest) => {
                     let lacks = lacks(nearest);
                     format!("no layer on a GPU: the output layer alone needs {lacks}")
@@ -153,8 +146,7 @@ impl<'a> Placements<'a> {
         let used = self.room(path).gpus;
         let is_used = |gpu: &&&Gpu| used.iter().any(|used| std::ptr::eq(*used, **gpu));
         let list = |gpus: Vec<&str>| gpus.join(", ");
-        let unused: Vec<&str> =
-            self.gpus.iter().filter(|gpu| !is_used(gpu)).map(|gpu| gpu.name.as_str()).collect();
+        let unused: Vec<&str> = self.gpus.iter().filter(|gpu| !is_used(gpu)).map(|gpu| gpu.name.as_str()).collect();
         if !used.is_empty() && !unused.is_empty() {
             let why = match self.policy {
                 Policy::Fastest => "the plan would not be faster",
@@ -168,25 +160,16 @@ impl<'a> Placements<'a> {
         }
         let (wanted, params) = (self.wanted(), self.params(path));
         if params.type_k != wanted.type_k {
-            notes.push(format!(
-                "keys and values as {}, which is faster than with {}",
-                params.type_k, wanted.type_k
-            ));
+            notes.push(format!("keys and values as {}, which is faster than with {}", params.type_k, wanted.type_k));
         }
         if params.offload_kqv != wanted.offload_kqv {
             notes.push("keys and values on the host: long prompts are slow there".to_owned());
         }
         if params.n_ubatch != wanted.n_ubatch {
-            notes.push(format!(
-                "{} tokens are computed at once instead of {}",
-                params.n_ubatch, wanted.n_ubatch
-            ));
+            notes.push(format!("{} tokens are computed at once instead of {}", params.n_ubatch, wanted.n_ubatch));
         }
         if path.single_copy {
-            notes.push(
-                "a single copy of the graph: prompts do not flow through several GPUs at once"
-                    .to_owned(),
-            );
+            notes.push("a single copy of the graph: prompts do not flow through several GPUs at once".to_owned());
         }
         notes
     }

@@ -42,8 +42,7 @@ impl Ground {
         let mut alone = BTreeMap::new();
         let mut least_compute: Vec<Roles> = Vec::with_capacity(gpus.len());
         for (index, &gpu) in gpus.iter().enumerate() {
-            let alike =
-                |other: &Gpu| (&other.backend, other.alignment) == (&gpu.backend, gpu.alignment);
+            let alike = |other: &Gpu| (&other.backend, other.alignment) == (&gpu.backend, gpu.alignment);
             let least = match gpus[..index].iter().position(|&other| alike(other)) {
                 Some(known) => least_compute[known],
                 None => {
@@ -128,8 +127,7 @@ fn smallest_compute(
     if !parts.all.is_empty() {
         // What is not there need not be computed with.
         let names = parts.names();
-        let parted =
-            by_role(&alone.clone().placing(|name| names.contains(name).then_some(Place::Host)));
+        let parted = by_role(&alone.clone().placing(|name| names.contains(name).then_some(Place::Host)));
         least_alone = least_alone.least(parted);
     }
     if !one_of_several {
@@ -141,13 +139,7 @@ fn smallest_compute(
     let rest = |n: u32| layers.saturating_sub(n);
     let least_of_several = least(
         &several,
-        &[
-            &[1, 1, rest(2)],
-            &[1, rest(2), 1],
-            &[third, third, rest(2 * third)],
-            &[1, 1, 1],
-            &[rest(1), 1, 0],
-        ],
+        &[&[1, 1, rest(2)], &[1, rest(2), 1], &[third, third, rest(2 * third)], &[1, 1, 1], &[rest(1), 1, 0]],
     );
     let least = |alone: u64| alone.min(least_of_several) / 2;
     Ok(least_alone.map(least))

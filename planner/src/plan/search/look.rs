@@ -140,10 +140,7 @@ impl Placements<'_> {
         let look = if kept.is_empty() && !path.single_copy {
             look(&estimate)
         } else {
-            look(
-                &Estimate::clone(&estimate)
-                    .placing(|name| kept.contains(name).then_some(Place::Host)),
-            )
+            look(&Estimate::clone(&estimate).placing(|name| kept.contains(name).then_some(Place::Host)))
         };
         let mut seen = self.seen.borrow_mut();
         let gpus = look.footprints.gpus.iter().zip(&look.unsure.gpus);

@@ -190,9 +190,7 @@ impl<'a> Placements<'a> {
         };
         let mut grounds: Vec<Ground> = settings
             .into_iter()
-            .map(|setting| {
-                Ground::new(profile, headroom, &gpus, setting, &parts, &rates, &workload)
-            })
+            .map(|setting| Ground::new(profile, headroom, &gpus, setting, &parts, &rates, &workload))
             .collect::<Result<_, Error>>()?;
         let exactly = request.gpu_layers.is_exact();
         let mut orders = orders(&gpus, &rates.gpus, exactly);
@@ -261,8 +259,7 @@ impl<'a> Placements<'a> {
                     continue;
                 };
                 let prices = self.prices(table, &self.orders[order]);
-                let around =
-                    Around { prices, onward: Onward::new(&prices), host_room, may_fit: &may_fit };
+                let around = Around { prices, onward: Onward::new(&prices), host_room, may_fit: &may_fit };
                 heap.begin(setting, order, self.on_host(), extra, &around);
                 arounds.insert((setting, order), around);
             }
@@ -333,13 +330,7 @@ impl<'a> Placements<'a> {
 
     /// Bytes that the host has for what layers leave to it at most; `None` where it has too few for what
     /// is always there.
-    fn host_room(
-        &self,
-        setting: usize,
-        order: usize,
-        table: &Table,
-        corrections: &Corrections,
-    ) -> Option<u64> {
+    fn host_room(&self, setting: usize, order: usize, table: &Table, corrections: &Corrections) -> Option<u64> {
         let host = &self.machine.host;
         let workload = &self.grounds[setting].workload;
         let order = &self.orders[order];

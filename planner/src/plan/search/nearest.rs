@@ -88,12 +88,8 @@ impl Placements<'_> {
         }
         if path.runs.is_empty() {
             let single = (0..self.orders.len()).filter(|&order| self.orders[order].len() == 1);
-            let output = |order| Path {
-                order,
-                first: layers.saturating_sub(1),
-                runs: vec![(layers, 0)],
-                ..path.clone()
-            };
+            let output =
+                |order| Path { order, first: layers.saturating_sub(1), runs: vec![(layers, 0)], ..path.clone() };
             return single.map(output).collect();
         }
         if path.single_copy {

@@ -49,18 +49,10 @@ pub(super) fn orders(gpus: &[&Gpu], rates: &[Rate], exactly: bool) -> Vec<Order>
 }
 
 /// Every order that begins with `begun`.
-fn extend(
-    all: &mut Vec<Order>,
-    begun: &mut Order,
-    gpus: &[usize],
-    equal: &impl Fn(usize, usize) -> bool,
-) {
+fn extend(all: &mut Vec<Order>, begun: &mut Order, gpus: &[usize], equal: &impl Fn(usize, usize) -> bool) {
     for &gpu in gpus {
         let unused = |other: &usize| !begun.contains(other);
-        let twin = gpus
-            .iter()
-            .filter(|other| unused(other))
-            .any(|&other| other < gpu && equal(other, gpu));
+        let twin = gpus.iter().filter(|other| unused(other)).any(|&other| other < gpu && equal(other, gpu));
         if !unused(&gpu) || twin {
             continue;
         }
@@ -119,8 +111,7 @@ mod tests {
 
     #[test]
     fn of_many_the_fastest_are_taken() {
-        let cards: Vec<Gpu> =
-            (1..=15).map(|n| Gpu::new("card").total(gib(24)).free(gib(n))).collect();
+        let cards: Vec<Gpu> = (1..=15).map(|n| Gpu::new("card").total(gib(24)).free(gib(n))).collect();
         let all = of(&cards);
         assert!(all.len() <= 45, "{}", all.len());
         assert!(all.contains(&(0..15).collect()) && all.contains(&vec![14]));

@@ -127,8 +127,7 @@ impl<'f, 'a> Probed<'f, 'a> {
             }
             // It does not fit, which is no refusal.
             Err(source) if source.is::<NoRoom>() => {
-                self.no_room
-                    .get_or_insert(Error::Probe { n_gpu_layers: split.n_gpu_layers, source });
+                self.no_room.get_or_insert(Error::Probe { n_gpu_layers: split.n_gpu_layers, source });
                 None
             }
             Err(source) => {

@@ -15,8 +15,7 @@ pub(super) struct Setting {
 }
 
 /// From the largest to the smallest.
-const TYPES: [KvType; 6] =
-    [KvType::F16, KvType::Q8_0, KvType::Q5_1, KvType::Q5_0, KvType::Q4_1, KvType::Q4_0];
+const TYPES: [KvType; 6] = [KvType::F16, KvType::Q8_0, KvType::Q5_1, KvType::Q5_0, KvType::Q4_1, KvType::Q4_0];
 
 /// A smaller type of cache costs quality: twice a step.
 const STEPS_PER_TYPE: u32 = 2;
@@ -28,12 +27,7 @@ impl Setting {
     }
 
     /// All that a request allows, the wanted ones first. `params` are the request's, resolved.
-    pub(super) fn all(
-        request: &Request,
-        profile: &ModelProfile,
-        params: &ContextParams,
-        gpus: &[&Gpu],
-    ) -> Vec<Self> {
+    pub(super) fn all(request: &Request, profile: &ModelProfile, params: &ContextParams, gpus: &[&Gpu]) -> Vec<Self> {
         let most = request.max_ubatch.filter(|_| leaves_something(profile, gpus));
         let most = most.map(|most| most.min(params.n_batch).min(params.n_ctx));
         let ubatches = ubatches(params.n_ubatch, request.min_ubatch, most);
@@ -51,8 +45,7 @@ impl Setting {
         for (smaller, &(type_k, type_v)) in (0..).zip(&types) {
             for (elsewhere, &offload_kqv) in (0..).zip(places) {
                 for &(changed, n_ubatch) in &ubatches {
-                    let params =
-                        ContextParams { type_k, type_v, offload_kqv, n_ubatch, ..params.clone() };
+                    let params = ContextParams { type_k, type_v, offload_kqv, n_ubatch, ..params.clone() };
                     // What llama.cpp would refuse (a width that is no multiple of the type's block) is no choice,
                     // unless it is the only one: then its error is the answer.
                     let refused = smaller > 0 && params.check_kv_types(&profile.hparams).is_err();
@@ -69,8 +62,7 @@ impl Setting {
 
 fn types_down_to(least: KvType) -> Vec<(KvType, KvType)> {
     let bytes = |ty: KvType| ty.tensor_type().row_bytes(256);
-    let mut types: Vec<KvType> =
-        TYPES.into_iter().filter(|&ty| bytes(ty) >= bytes(least)).collect();
+    let mut types: Vec<KvType> = TYPES.into_iter().filter(|&ty| bytes(ty) >= bytes(least)).collect();
     if types.is_empty() {
         types.push(least);
     }

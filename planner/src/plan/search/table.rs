@@ -97,19 +97,14 @@ impl Table {
         let reply = f64::from(workload.reply);
         let seconds = |place: Place, first: Option<usize>| {
             sums((0..n_layers).map(|il| {
-                model.layer_token(il, place, workload.depth()) * reply
-                    + model.layer_prompt(il, place, first, workload)
+                model.layer_token(il, place, workload.depth()) * reply + model.layer_prompt(il, place, first, workload)
             }))
         };
         let ways = reply + model.computations(workload);
         // The last part of a block is the first to stay: with it the block's activations go to the host and back.
         let next = parts.all.iter().skip(1).map(|part| Some(part.block));
-        let opens: Vec<bool> = parts
-            .all
-            .iter()
-            .zip(next.chain([None]))
-            .map(|(part, next)| next != Some(part.block))
-            .collect();
+        let opens: Vec<bool> =
+            parts.all.iter().zip(next.chain([None])).map(|(part, next)| next != Some(part.block)).collect();
         let part_seconds = |gpu: usize, first: usize| {
             let place = Place::Gpu(gpu);
             let there_and_back = model.there_and_back(place, Place::Host) * ways;
@@ -183,19 +178,12 @@ impl Table {
         let table = &self.gpus[gpu];
         let (from, to) = kept(run, parts);
         let part_seconds = &table.part_seconds[first];
-        table.seconds[run.end as usize] - table.seconds[run.begin as usize]
-            + (part_seconds[to] - part_seconds[from])
+        table.seconds[run.end as usize] - table.seconds[run.begin as usize] + (part_seconds[to] - part_seconds[from])
     }
 
     /// The same with as many parts more on the host as make it the fastest: with what a faster GPU computes of them in
     /// prompts, a part can gain there.
-    pub(super) fn least_seconds(
-        &self,
-        gpu: usize,
-        first: usize,
-        run: Run,
-        parts: &Parts<'_>,
-    ) -> f64 {
+    pub(super) fn least_seconds(&self, gpu: usize, first: usize, run: Run, parts: &Parts<'_>) -> f64 {
         let before = &self.gpus[gpu].part_seconds[first];
         let (from, _) = kept(run, parts);
         let gained = before[parts.begin(run.begin)..=from].iter();

@@ -34,19 +34,18 @@ fn shape(most_blocks: u32) -> impl Strategy<Value = Shape> {
 /// GPUs with a few hundred MiB free beyond their headroom, which is stated.
 fn gpus(most: usize) -> impl Strategy<Value = Vec<Gpu>> {
     let backend = prop_oneof![Just("CUDA"), Just("CUDA"), Just("Vulkan"), Just("MTL")];
-    let gpu =
-        (backend, 1..mib(600), 0u64..1000, 0u32..9).prop_map(|(backend, free, speed, kind)| {
-            let gpu = Gpu::new("card").total(mib(700)).free(free).backend(backend);
-            let own = Pool::new(free / 2, free / 2);
-            let shared = Pool::new(mib(700) - own.total, free - own.free);
-            let gpu = match kind {
-                0 => gpu.kind(GpuKind::Integrated),
-                1 => gpu.kind(GpuKind::Integrated).pools(Pools::new(own, shared)),
-                _ => gpu,
-            };
-            // Some of unknown speed, some slower than the host.
-            if speed < 50 { gpu } else { gpu.bandwidth(speed * 1_000_000_000) }
-        });
+    let gpu = (backend, 1..mib(600), 0u64..1000, 0u32..9).prop_map(|(backend, free, speed, kind)| {
+        let gpu = Gpu::new("card").total(mib(700)).free(free).backend(backend);
+        let own = Pool::new(free / 2, free / 2);
+        let shared = Pool::new(mib(700) - own.total, free - own.free);
+        let gpu = match kind {
+            0 => gpu.kind(GpuKind::Integrated),
+            1 => gpu.kind(GpuKind::Integrated).pools(Pools::new(own, shared)),
+            _ => gpu,
+        };
+        // Some of unknown speed, some slower than the host.
+        if speed < 50 { gpu } else { gpu.bandwidth(speed * 1_000_000_000) }
+    });
     prop::collection::vec(gpu, 1..=most)
 }
 
@@ -56,12 +55,8 @@ fn request() -> impl Strategy<Value = Request> {
     let headroom = (0..mib(60)).prop_map(Headroom::Bytes);
     (parts, types, place, headroom, 1u32..6000, prop::option::of(64u32..512)).prop_map(
         |(parts, types, place, headroom, n_ctx, min_ubatch)| {
-            let mut request = Request::new()
-                .host_parts(parts)
-                .kv_cache(types)
-                .kv_place(place)
-                .headroom(headroom)
-                .n_ctx(n_ctx);
+            let mut request =
+                Request::new().host_parts(parts).kv_cache(types).kv_place(place).headroom(headroom).n_ctx(n_ctx);
             request.min_ubatch = min_ubatch;
             request
         },
@@ -87,9 +82,8 @@ fn search(placements: &Placements<'_>) -> Option<Found> {
 fn ways(placements: &Placements<'_>, setting: usize, order: usize) -> Vec<Path> {
     let layers = placements.profile.full_offload();
     let n = placements.orders[order].len();
-    let mut begun: Vec<Path> = (0..=layers)
-        .map(|first| Path { setting, order, first, runs: Vec::new(), single_copy: false })
-        .collect();
+    let mut begun: Vec<Path> =
+        (0..=layers).map(|first| Path { setting, order, first, runs: Vec::new(), single_copy: false }).collect();
     for _ in 0..n {
         let mut longer = Vec::new();
         for path in &begun {
@@ -119,9 +113,7 @@ fn cost(placements: &Placements<'_>, request: &Request, path: &Path, tie: f64) -
     let (profile, params) = (placements.profile, placements.params(path));
     let gpus = placements.gpus_of(path);
     let rates = Rates::of(&gpus, &placements.machine.host);
-    let model = SpeedModel::new(profile, params, rates)
-        .overrides(profile, &placements.split(path).overrides)
-        .unwrap();
+    let model = SpeedModel::new(profile, params, rates).overrides(profile, &placements.split(path).overrides).unwrap();
     let seconds = model.seconds(&placements.assignment(path), &request.work(profile));
     let ground = &placements.grounds[path.setting];
     let order = &placements.orders[path.order];
@@ -136,8 +128,7 @@ fn cost(placements: &Placements<'_>, request: &Request, path: &Path, tie: f64) -
 
 /// Whether a path fits, put together anew from free bytes, headroom and footprints.
 fn fits(placements: &Placements<'_>, request: &Request, path: &Path) -> bool {
-    let (profile, params, host) =
-        (placements.profile, placements.params(path), &placements.machine.host);
+    let (profile, params, host) = (placements.profile, placements.params(path), &placements.machine.host);
     let gpus = placements.gpus_of(path);
     let split = placements.split(path);
     let estimate = Estimate::new(profile, &gpus, params).unwrap();
@@ -161,9 +152,8 @@ fn fits(placements: &Placements<'_>, request: &Request, path: &Path) -> bool {
 /// The least cost over everything that fits.
 fn exhaustive(placements: &Placements<'_>, request: &Request) -> Option<(f64, Path)> {
     let settings = 0..placements.grounds.len();
-    let all = settings.flat_map(|setting| {
-        (0..placements.orders.len()).flat_map(move |order| ways(placements, setting, order))
-    });
+    let all = settings
+        .flat_map(|setting| (0..placements.orders.len()).flat_map(move |order| ways(placements, setting, order)));
     let mut priced: Vec<(f64, Path)> =
         all.map(|path| (cost(placements, request, &path, placements.tie), path)).collect();
     priced.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -179,8 +169,7 @@ fn compare(shape: &Shape, gpus: Vec<Gpu>, host: u64, request: &Request) -> Resul
     let profile = shape.profile();
     let machine = machine(gpus, host);
     let params = params(&profile, request);
-    let Ok(placements) = Placements::new(&profile, &machine, request, &params, Policy::Fastest)
-    else {
+    let Ok(placements) = Placements::new(&profile, &machine, request, &params, Policy::Fastest) else {
         return Ok(());
     };
     let found = search(&placements);
@@ -265,18 +254,10 @@ fn the_patterns_of_parts_that_stay_on_the_host_name_those_and_no_others() {
     assert_eq!(parts.count(0, 12), 36);
     let overrides = parts.overrides(&[(1, 3), (8, 7)]);
     let patterns: Vec<&str> = overrides.iter().map(|rule| rule.pattern.as_str()).collect();
-    assert_eq!(
-        patterns,
-        [
-            r"^blk\.5\.ffn_down_exps\.",
-            r"^blk\.(0|6|7)\.(ffn_down_exps|ffn_gate_exps|ffn_up_exps)\.",
-        ]
-    );
+    assert_eq!(patterns, [r"^blk\.5\.ffn_down_exps\.", r"^blk\.(0|6|7)\.(ffn_down_exps|ffn_gate_exps|ffn_up_exps)\.",]);
     let rules = crate::memory::OverrideRules::new(&overrides, 1).unwrap();
-    let kept: BTreeSet<&str> = parts
-        .kept(&[(1, 3), (8, 7)])
-        .flat_map(|part| part.weights.iter().map(|weight| weight.name.as_str()))
-        .collect();
+    let kept: BTreeSet<&str> =
+        parts.kept(&[(1, 3), (8, 7)]).flat_map(|part| part.weights.iter().map(|weight| weight.name.as_str())).collect();
     for weight in profile.weights.blocks.iter().flat_map(|block| &block.weights) {
         let moved = rules.place(&weight.name) == Some(Place::Host);
         assert_eq!(moved, kept.contains(weight.name.as_str()), "{}", weight.name);
@@ -291,8 +272,7 @@ fn looked_at(shape: &Shape, gpus: Vec<Gpu>, host: u64, request: &Request) -> usi
     let profile = shape.profile();
     let params = params(&profile, request);
     let machine = machine(gpus, host);
-    let placements =
-        Placements::new(&profile, &machine, request, &params, Policy::Fastest).unwrap();
+    let placements = Placements::new(&profile, &machine, request, &params, Policy::Fastest).unwrap();
     let found = search(&placements).unwrap();
     assert!(found.path.runs.is_empty());
     placements.looked_at.borrow().len()
@@ -302,10 +282,7 @@ fn looked_at(shape: &Shape, gpus: Vec<Gpu>, host: u64, request: &Request) -> usi
 fn a_host_without_room_beside_a_gpu_is_seen_at_once() {
     // The token embedding stays on the host, and beside it a driver takes more than there is.
     let shape = Shape { tied: true, experts: Some(EXPERTS), ..small(5, 512, 512, 90_816) };
-    let request = Request::new()
-        .headroom(Headroom::Bytes(0))
-        .kv_cache(KvCache::DownTo(KvType::Q4_0))
-        .n_ctx(1);
+    let request = Request::new().headroom(Headroom::Bytes(0)).kv_cache(KvCache::DownTo(KvType::Q4_0)).n_ctx(1);
     let card = |free| Gpu::new("card").total(mib(900)).free(free);
     let gpus = vec![card(mib(118)), card(mib(90))];
     assert_eq!(looked_at(&shape, gpus, mib(365), &request), 1);
@@ -315,11 +292,9 @@ fn a_host_without_room_beside_a_gpu_is_seen_at_once() {
 fn a_host_without_room_for_its_compute_buffer_is_not_looked_at_again_and_again() {
     // Beside the GPUs' part of the model 3 MiB are left, and whatever is on the host computes with more.
     let shape = small(5, 256, 512, 99_328);
-    let request =
-        Request::new().headroom(Headroom::Bytes(0)).host_parts(HostParts::FeedForward).n_ctx(513);
+    let request = Request::new().headroom(Headroom::Bytes(0)).host_parts(HostParts::FeedForward).n_ctx(513);
     let card = |free| Gpu::new("card").total(mib(900)).free(free);
-    let gpus =
-        vec![card(49_298_429), card(46_337_063), card(109_120_842).bandwidth(497_000_000_000)];
+    let gpus = vec![card(49_298_429), card(46_337_063), card(109_120_842).bandwidth(497_000_000_000)];
     let looked_at = looked_at(&shape, gpus, 379_516_288, &request);
     assert!(looked_at < 1000, "{looked_at}");
 }
@@ -327,23 +302,15 @@ fn a_host_without_room_for_its_compute_buffer_is_not_looked_at_again_and_again()
 #[test]
 fn parts_on_the_host_may_need_a_smaller_compute_buffer_than_whole_blocks() {
     let shape = small(4, 768, 1536, 47_936);
-    let request = Request::new()
-        .headroom(Headroom::Bytes(8_984_420))
-        .host_parts(HostParts::FeedForward)
-        .n_ctx(2305);
-    let card = Gpu::new("card")
-        .total(mib(700))
-        .free(70_292_323)
-        .kind(GpuKind::Integrated)
-        .bandwidth(103_000_000_000);
+    let request = Request::new().headroom(Headroom::Bytes(8_984_420)).host_parts(HostParts::FeedForward).n_ctx(2305);
+    let card = Gpu::new("card").total(mib(700)).free(70_292_323).kind(GpuKind::Integrated).bandwidth(103_000_000_000);
     compare(&shape, vec![card], 449_284_980, &request).unwrap();
 }
 
 #[test]
 fn a_host_that_lacks_only_what_the_estimate_may_be_wrong_by_is_not_looked_at_again_and_again() {
     let shape = Shape { tied: true, ..small(3, 512, 512, 18_496) };
-    let request =
-        Request::new().headroom(Headroom::Bytes(0)).host_parts(HostParts::FeedForward).n_ctx(338);
+    let request = Request::new().headroom(Headroom::Bytes(0)).host_parts(HostParts::FeedForward).n_ctx(338);
     let card = |free| Gpu::new("card").total(mib(700)).free(free);
     let gpus = vec![
         card(45_941_663),

@@ -107,8 +107,7 @@ impl Speed {
         let placed = plain.clone().overrides(profile, &split.overrides)?;
         let speed_at = |depth| rounded(placed.tokens_per_second(assignment, depth));
         let prompt = placed.prompt_seconds(assignment, &workload);
-        let generation =
-            |&depth: &u32| GenerationSpeed { depth, tokens_per_second: speed_at(depth) };
+        let generation = |&depth: &u32| GenerationSpeed { depth, tokens_per_second: speed_at(depth) };
         Ok(Self {
             basis,
             prompt: PromptSpeed {

@@ -50,11 +50,7 @@ impl SpeedModel {
     /// # Errors
     ///
     /// [`Error::Override`] for a pattern that is none, and for a GPU that is not there.
-    pub fn overrides(
-        mut self,
-        profile: &ModelProfile,
-        overrides: &[TensorOverride],
-    ) -> Result<Self, Error> {
+    pub fn overrides(mut self, profile: &ModelProfile, overrides: &[TensorOverride]) -> Result<Self, Error> {
         let rules = OverrideRules::new(overrides, self.rates.gpus.len())?;
         let blocks = profile.weights.blocks.iter().map(|block| {
             let mut places: Vec<(Place, Vec<_>)> = Vec::new();
@@ -94,9 +90,7 @@ impl SpeedModel {
         });
         let first = gpus.min();
         let layer = |layer, place| self.layer_prompt(layer, place, first, workload);
-        let moved = |matrices: &[Matrices], place, other| {
-            self.moved_prompt(matrices, place, other, first, workload)
-        };
+        let moved = |matrices: &[Matrices], place, other| self.moved_prompt(matrices, place, other, first, workload);
         self.sum_of_layers(assignment, self.computations(workload), layer, moved)
     }
 
@@ -114,8 +108,7 @@ impl SpeedModel {
         for (layer, place) in assignment.layers().enumerate() {
             seconds += in_layer(layer, place);
             for (other, matrices) in self.moved(layer, place) {
-                seconds +=
-                    moved(matrices, place, other) + self.there_and_back(place, other) * crossings;
+                seconds += moved(matrices, place, other) + self.there_and_back(place, other) * crossings;
             }
             if place != at {
                 seconds += self.crossing(at).max(self.crossing(place)) * crossings;
@@ -140,22 +133,14 @@ impl SpeedModel {
         let weights: f64 = work.matrices.iter().map(|it| rate.token(it)).sum();
         let caches = work.caches.iter();
         let attention: f64 = caches.map(|cache| rate.attend(cache, depth)).sum();
-        let carried = if self.is_carried(work, place) {
-            self.carry_cache(work, rate, depth) + 2.0 * rate.crossing
-        } else {
-            0.0
-        };
+        let carried =
+            if self.is_carried(work, place) { self.carry_cache(work, rate, depth) + 2.0 * rate.crossing } else { 0.0 };
         let state = float(work.state) / rate.bytes_per_second;
         weights + attention + carried + state + rate.constant(work)
     }
 
     /// Seconds more of a token where weights of a layer lie elsewhere, without the way there.
-    pub(in crate::plan) fn moved_token(
-        &self,
-        matrices: &[Matrices],
-        place: Place,
-        other: Place,
-    ) -> f64 {
+    pub(in crate::plan) fn moved_token(&self, matrices: &[Matrices], place: Place, other: Place) -> f64 {
         let of = |rate: &Rate| matrices.iter().map(|it| rate.token(it)).sum::<f64>();
         of(self.rate(other)) - of(self.rate(place))
     }
@@ -208,21 +193,13 @@ impl SpeedModel {
         workload: &Workload,
     ) -> f64 {
         let of = |n_tokens: u32| {
-            self.compute(matrices, other, first, n_tokens)
-                - self.compute(matrices, place, first, n_tokens)
+            self.compute(matrices, other, first, n_tokens) - self.compute(matrices, place, first, n_tokens)
         };
-        self.sum_of_computations(workload, of) + self.last_token(matrices, other)
-            - self.last_token(matrices, place)
+        self.sum_of_computations(workload, of) + self.last_token(matrices, other) - self.last_token(matrices, place)
     }
 
     /// Seconds in which so many tokens pass these weights, carried over first where a GPU borrows them from the host.
-    fn compute(
-        &self,
-        matrices: &[Matrices],
-        place: Place,
-        first: Option<usize>,
-        n_tokens: u32,
-    ) -> f64 {
+    fn compute(&self, matrices: &[Matrices], place: Place, first: Option<usize>, n_tokens: u32) -> f64 {
         let borrower = self.borrower(place, first, n_tokens);
         let all = matrices.iter().filter(|it| !it.last_token);
         all.map(|it| match borrower {

@@ -200,8 +200,7 @@ impl Rate {
                 (upload, CROSSING)
             }
         };
-        Self { upload, crossing, basis, ..Self::new(bytes_per_second).per_layer(GPU_LAYER) }
-            .by(gpu.rates.as_ref())
+        Self { upload, crossing, basis, ..Self::new(bytes_per_second).per_layer(GPU_LAYER) }.by(gpu.rates.as_ref())
     }
 
     /// With what was measured instead.
@@ -210,9 +209,8 @@ impl Rate {
             return self;
         };
         let weights = measured.weights.iter().filter(|rate| !rate.experts);
-        let (count, sum) = weights.fold((0.0, 0.0), |(count, sum), rate| {
-            (count + 1.0, sum + float(rate.bytes_per_second))
-        });
+        let (count, sum) =
+            weights.fold((0.0, 0.0), |(count, sum), rate| (count + 1.0, sum + float(rate.bytes_per_second)));
         if count > 0.0 {
             self.bytes_per_second = sum / count;
             self.basis = Basis::Measured;
@@ -240,8 +238,7 @@ impl Rate {
         let bytes = float(matrices.token_bytes());
         let of_type = |experts: bool| {
             let mut rates = self.measured.iter().flat_map(|it| &it.weights);
-            let found = rates
-                .find(|rate| rate.experts == experts && rate.tensor_type == matrices.tensor_type);
+            let found = rates.find(|rate| rate.experts == experts && rate.tensor_type == matrices.tensor_type);
             found.map(|rate| float(rate.bytes_per_second.max(1)))
         };
         let experts = matrices.experts.is_some();
@@ -296,8 +293,7 @@ impl Rate {
     /// Seconds in which so many tokens at once pass these weights.
     pub(super) fn prompt(&self, matrices: &Matrices, n_tokens: u32) -> f64 {
         let operations = 2.0 * matrices.multiplications * f64::from(n_tokens);
-        let flops =
-            self.prompt_flops(matrices, n_tokens).unwrap_or_else(|| self.flops_with(n_tokens));
+        let flops = self.prompt_flops(matrices, n_tokens).unwrap_or_else(|| self.flops_with(n_tokens));
         let bytes = matrices.bytes(n_tokens);
         (operations / flops).max(bytes / self.bytes_per_second)
     }
@@ -307,9 +303,8 @@ impl Rate {
         let experts = matrices.experts.is_some();
         let of = |tensor_type: Option<TensorType>, experts: bool| {
             let all = self.measured.iter().flat_map(|it| &it.prompts);
-            let of_type = all.filter(|rate| {
-                tensor_type.is_none_or(|ty| rate.tensor_type == ty) && rate.experts == experts
-            });
+            let of_type =
+                all.filter(|rate| tensor_type.is_none_or(|ty| rate.tensor_type == ty) && rate.experts == experts);
             let nearest = nearest(of_type, |rate| unlike(rate.n_tokens, n_tokens));
             nearest.map(|rate| float(rate.flops.max(1)))
         };

@@ -180,12 +180,7 @@ impl Matrices {
 
 impl Cache {
     /// What a block attends to.
-    fn of(
-        profile: &ModelProfile,
-        params: &ContextParams,
-        index: usize,
-        state: BlockState,
-    ) -> Vec<Self> {
+    fn of(profile: &ModelProfile, params: &ContextParams, index: usize, state: BlockState) -> Vec<Self> {
         let of = |list: &[u32]| list.get(index).copied().unwrap_or(0).max(1);
         let n_head = of(&profile.hparams.n_head);
         let n_head_kv = of(&profile.hparams.n_head_kv).min(n_head);
@@ -201,8 +196,7 @@ impl Cache {
             types,
         };
         // One key for all heads, the larger part of which is the value too.
-        let compressed =
-            |k: u32, window: u32| Self { n_gqa: n_head, head: (k, k), ..plain(k, 0, window) };
+        let compressed = |k: u32, window: u32| Self { n_gqa: n_head, head: (k, k), ..plain(k, 0, window) };
         const ALL: u32 = u32::MAX;
         match state {
             BlockState::Full(cache) | BlockState::FullAndRecurrent(cache, _) => {

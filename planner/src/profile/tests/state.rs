@@ -3,9 +3,7 @@
 use proptest::prelude::{Just, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest};
 
 use super::{model, profile};
-use crate::profile::{
-    BlockState, IndexedState, LayerState, ModelProfile, RecurrentState, StateLaw,
-};
+use crate::profile::{BlockState, IndexedState, LayerState, ModelProfile, RecurrentState, StateLaw};
 
 /// What each block of [`model`] keeps: `64` for keys and values of so many elements, `64@512` in a window, `c576` for
 /// compressed keys and `c576+i128` with an indexer, `r128/s0` for a past and a state, `-` for nothing; `unknown`.
@@ -115,13 +113,11 @@ const KEPT: &str = "
     graniteswitch: 64 64 16";
 
 /// Keys of 576 elements and values of 512.
-const ONE_HEAD: &str =
-    "attention.head_count_kv=1 attention.key_length=576 attention.value_length=512";
+const ONE_HEAD: &str = "attention.head_count_kv=1 attention.key_length=576 attention.value_length=512";
 
 #[test]
 fn what_a_block_keeps_follows_from_the_architecture_and_its_keys() {
-    let shared =
-        "block_count=5 attention.sliding_window=512 attention.sliding_window_pattern=1,1,0,1,0";
+    let shared = "block_count=5 attention.sliding_window=512 attention.sliding_window_pattern=1,1,0,1,0";
     let table = KEPT
         .replace("$shared", shared)
         .replace("$ssm", "ssm.conv_kernel=4 ssm.inner_size=128 ssm.group_count=2")

@@ -63,5 +63,4 @@ pub(crate) const LLAMA_1B: Dims = Dims::of([16, 2048, 8192, 32, 8, 64, 128_256])
 pub(crate) const QWEN_14B: Dims = Dims::of([48, 5120, 13824, 40, 8, 128, 152_064]);
 pub(crate) const QWEN3_8B: Dims = Dims::of([36, 4096, 12288, 32, 8, 128, 151_936]);
 pub(crate) const GEMMA3_27B: Dims = Dims::of([62, 5376, 21504, 32, 16, 128, 262_208]);
-pub(crate) const QWEN3_30B_A3B: Mixture =
-    Mixture::of([48, 2048, 6144, 32, 4, 128, 151_936], [128, 8, 768]);
+pub(crate) const QWEN3_30B_A3B: Mixture = Mixture::of([48, 2048, 6144, 32, 4, 128, 151_936], [128, 8, 768]);

@@ -15,8 +15,7 @@ pub(crate) struct Adapter {
 impl Adapter {
     /// One of nothing, for an architecture.
     pub(crate) fn of(architecture: &str) -> Self {
-        let builder =
-            Builder::new(architecture).str("general.type", "adapter").str("adapter.type", "lora");
+        let builder = Builder::new(architecture).str("general.type", "adapter").str("adapter.type", "lora");
         Self { builder }
     }
 

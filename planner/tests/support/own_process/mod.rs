@@ -44,10 +44,6 @@ pub(crate) fn ran_with(environment: &[(&str, &str)]) -> bool {
     let said = String::from_utf8_lossy(&output.stdout);
     print!("{said}{}", String::from_utf8_lossy(&output.stderr));
     let passed = said.contains("test result: ok. 1 passed");
-    assert!(
-        output.status.success() && passed,
-        "{name} failed in a process of its own ({})",
-        output.status
-    );
+    assert!(output.status.success() && passed, "{name} failed in a process of its own ({})", output.status);
     true
 }

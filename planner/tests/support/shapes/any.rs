@@ -11,20 +11,18 @@ use super::{LLAMA_8B, Shape};
 /// A small model.
 pub(crate) fn shape() -> impl Strategy<Value = Shape> {
     let sizes = (1u32..24, 1u64..8, 1u64..6, 1u32..2000);
-    (sizes, any::<bool>(), any::<bool>()).prop_map(
-        |((n_layer, width, ff, vocab), tied, experts)| Shape {
-            n_layer,
-            n_embd: 256 * width,
-            n_ff: 512 * ff,
-            n_head: 4 * width,
-            n_head_kv: width,
-            head_dim: 64,
-            n_vocab: 64 * u64::from(vocab),
-            tied,
-            experts: experts.then_some(Experts { n: 8, used: 2, ff: 512 * ff }),
-            ..LLAMA_8B
-        },
-    )
+    (sizes, any::<bool>(), any::<bool>()).prop_map(|((n_layer, width, ff, vocab), tied, experts)| Shape {
+        n_layer,
+        n_embd: 256 * width,
+        n_ff: 512 * ff,
+        n_head: 4 * width,
+        n_head_kv: width,
+        head_dim: 64,
+        n_vocab: 64 * u64::from(vocab),
+        tied,
+        experts: experts.then_some(Experts { n: 8, used: 2, ff: 512 * ff }),
+        ..LLAMA_8B
+    })
 }
 
 /// Parts of blocks that may stay on the host.
@@ -34,12 +32,7 @@ pub(crate) fn host_parts() -> impl Strategy<Value = HostParts> {
 
 /// Types of the cache, as they are given in half of the cases.
 pub(crate) fn kv_cache() -> impl Strategy<Value = KvCache> {
-    prop_oneof![
-        Just(KvCache::Given),
-        Just(KvCache::Given),
-        Just(KvCache::Auto),
-        Just(KvCache::DownTo(KvType::Q4_0))
-    ]
+    prop_oneof![Just(KvCache::Given), Just(KvCache::Given), Just(KvCache::Auto), Just(KvCache::DownTo(KvType::Q4_0))]
 }
 
 /// A card of 4 GiB, some of them free, or an integrated GPU of as many, some of them perhaps its own.
@@ -62,8 +55,7 @@ pub(crate) fn gpu() -> impl Strategy<Value = Gpu> {
 
 /// One GPU of any kind, or up to three cards with little free, so that small models do not fit one of them.
 pub(crate) fn gpus() -> impl Strategy<Value = Vec<Gpu>> {
-    let card = (mib(1)..gib(1))
-        .prop_map(|free| Gpu::new("card").total(gib(24)).free(free).backend("CUDA"));
+    let card = (mib(1)..gib(1)).prop_map(|free| Gpu::new("card").total(gib(24)).free(free).backend("CUDA"));
     prop_oneof![gpu().prop_map(|gpu| vec![gpu]), prop::collection::vec(card, 1..4)]
 }
 
@@ -76,14 +68,12 @@ pub(crate) fn request() -> impl Strategy<Value = Request> {
         (0..mib(900)).prop_map(Headroom::Bytes),
         (0.0f32..30.0).prop_map(Headroom::Percent),
     ];
-    (headroom, 1u32..20_000, 1u32..1024, 0u32..600).prop_map(
-        |(headroom, n_ctx, n_ubatch, outputs)| {
-            Request::new()
-                .policy(Policy::MostLayers)
-                .headroom(headroom)
-                .n_ctx(n_ctx)
-                .n_ubatch(n_ubatch)
-                .n_outputs_max(outputs)
-        },
-    )
+    (headroom, 1u32..20_000, 1u32..1024, 0u32..600).prop_map(|(headroom, n_ctx, n_ubatch, outputs)| {
+        Request::new()
+            .policy(Policy::MostLayers)
+            .headroom(headroom)
+            .n_ctx(n_ctx)
+            .n_ubatch(n_ubatch)
+            .n_outputs_max(outputs)
+    })
 }

@@ -88,10 +88,7 @@ impl Sketch {
             self.vector(il, norm, n_embd);
         }
         let eighth = dims.n_layer / 8;
-        let better = il < eighth
-            || il >= 7 * eighth
-            || (il - eighth) % 3 == 2
-            || block.better == Better::Down;
+        let better = il < eighth || il >= 7 * eighth || (il - eighth) % 3 == 2 || block.better == Better::Down;
         let down = if better { block.fine } else { block.ty };
         let v = match block.better {
             Better::Half => down,

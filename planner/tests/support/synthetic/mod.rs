@@ -168,12 +168,7 @@ impl Sketch {
     }
 
     /// Tokens of a tokenizer, each with its kind: these, and of the others as many as the model has room for.
-    fn tokens(
-        &mut self,
-        tokenizer: &str,
-        special: &[(&str, i32)],
-        others: impl Iterator<Item = (String, i32)>,
-    ) {
+    fn tokens(&mut self, tokenizer: &str, special: &[(&str, i32)], others: impl Iterator<Item = (String, i32)>) {
         let n_vocab = usize::try_from(self.dims.n_vocab).unwrap();
         let special = special.iter().map(|&(text, kind)| (text.to_owned(), kind));
         let all = special.chain(others).take(n_vocab);
@@ -188,13 +183,8 @@ impl Sketch {
 
     /// BERT's vocabulary: these words, and letters and digits to put others together of.
     pub(crate) fn word_pieces(&mut self, words: &[&str]) {
-        let special = [
-            ("[PAD]", CONTROL),
-            ("[UNK]", UNKNOWN),
-            ("[CLS]", CONTROL),
-            ("[SEP]", CONTROL),
-            ("[MASK]", CONTROL),
-        ];
+        let special =
+            [("[PAD]", CONTROL), ("[UNK]", UNKNOWN), ("[CLS]", CONTROL), ("[SEP]", CONTROL), ("[MASK]", CONTROL)];
         let letters = || ('a'..='z').chain('0'..='9').map(String::from);
         // The beginning of a word is marked, not what goes on.
         let begins = |text: String| (format!("\u{2581}{text}"), NORMAL);

@@ -62,9 +62,7 @@ impl Line {
             ends: (type_called(embedding), output),
             block: match types.split_once('/') {
                 Some((ty, fine)) => Block::new(type_called(ty), type_called(fine)),
-                None if types == "Q4_K_M" => {
-                    Block { better: Better::Half, ..Block::new(T::Q4_K, T::Q6_K) }
-                }
+                None if types == "Q4_K_M" => Block { better: Better::Half, ..Block::new(T::Q4_K, T::Q6_K) },
                 None => Block::new(type_called(types), type_called(types)),
             },
             parts: parts.collect(),
@@ -104,14 +102,7 @@ impl Line {
                 }
             }
         };
-        self.block = Block {
-            norms,
-            qk_norms,
-            biases,
-            sinks: self.stated("sinks").is_some(),
-            feed,
-            ..self.block
-        };
+        self.block = Block { norms, qk_norms, biases, sinks: self.stated("sinks").is_some(), feed, ..self.block };
     }
 
     /// What is stated of a word or a key.

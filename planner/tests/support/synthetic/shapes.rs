@@ -39,8 +39,7 @@ pub const LLAMA_8B: Shape = Shape::of("Llama 3.1 8B Instruct", dims::LLAMA_8B);
 
 pub const LLAMA_70B: Shape = Shape::of("Llama 3.3 70B Instruct", dims::LLAMA_70B);
 
-pub const LLAMA_1B: Shape =
-    Shape { tied: true, ..Shape::of("Llama 3.2 1B Instruct", dims::LLAMA_1B) };
+pub const LLAMA_1B: Shape = Shape { tied: true, ..Shape::of("Llama 3.2 1B Instruct", dims::LLAMA_1B) };
 
 pub const QWEN_14B: Shape = Shape {
     arch: "qwen2",
@@ -122,11 +121,8 @@ impl Shape {
         sketch.f32("rope.freq_base", 500_000.0);
         sketch.text("general.name", self.name);
         let (most, better, output) = self.types;
-        let mut block = Block {
-            better: Better::Half,
-            biases: if self.qkv_bias { QKV } else { &[] },
-            ..Block::new(most, better)
-        };
+        let mut block =
+            Block { better: Better::Half, biases: if self.qkv_bias { QKV } else { &[] }, ..Block::new(most, better) };
         if self.qk_norm {
             block.qk_norms = QkNorms::PerHead;
         }

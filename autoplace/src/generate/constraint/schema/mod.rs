@@ -32,8 +32,7 @@ const ONE: [&str; 12] = [
 /// Keywords that hold a list of schemas.
 const LISTS: [&str; 5] = ["allOf", "anyOf", "items", "oneOf", "prefixItems"];
 /// Keywords that hold schemas by name.
-const MAPS: [&str; 5] =
-    ["$defs", "definitions", "dependentSchemas", "patternProperties", "properties"];
+const MAPS: [&str; 5] = ["$defs", "definitions", "dependentSchemas", "patternProperties", "properties"];
 /// Keywords that say something of an object or array.
 const STRUCTURE: [&str; 9] = [
     "additionalItems",
@@ -71,7 +70,8 @@ const ANNOTATIONS: [&str; 15] = [
 const DATE: &str = "(?:[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-9]|1[0-9]|2[0-8]))\
                     |(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)-02-29)";
 /// Without leap seconds, which few minutes have.
-const TIME: &str = "(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\\.[0-9]{1,9})?(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])";
+const TIME: &str =
+    "(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\\.[0-9]{1,9})?(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])";
 
 /// The schema that is compiled, or why it cannot be.
 pub(super) fn prepared(schema: &Value) -> Result<Value, String> {
@@ -147,9 +147,7 @@ fn tighten(schema: &mut Value, free: bool) -> Result<(), String> {
                 map.values_mut().try_for_each(|inner| tighten(inner, free))?;
             }
             Value::Object(_) | Value::Bool(_) if ONE.contains(&keyword) => tighten(value, free)?,
-            Value::Array(_) | Value::Object(_) | Value::Number(_)
-                if keyword == "enum" || keyword == "const" =>
-            {
+            Value::Array(_) | Value::Object(_) | Value::Number(_) if keyword == "enum" || keyword == "const" => {
                 numbers::exact(value)?;
             }
             _ => {}
@@ -160,9 +158,8 @@ fn tighten(schema: &mut Value, free: bool) -> Result<(), String> {
     }
     count_properties(members)?;
     format(members);
-    let says_something = members
-        .keys()
-        .any(|keyword| !is_annotation(keyword) && !APPLICATORS.contains(&keyword.as_str()));
+    let says_something =
+        members.keys().any(|keyword| !is_annotation(keyword) && !APPLICATORS.contains(&keyword.as_str()));
     if says_something {
         numbers::bound_all(members)?;
         if free {
@@ -199,9 +196,7 @@ fn count_properties(members: &Map<String, Value>) -> Result<(), String> {
     }
     let either = length("properties").saturating_sub(required);
     if least > required as u64 && either > MAX_EITHER {
-        return Err(format!(
-            "`minProperties` wants one of {either} properties, at most of {MAX_EITHER}"
-        ));
+        return Err(format!("`minProperties` wants one of {either} properties, at most of {MAX_EITHER}"));
     }
     Ok(())
 }
@@ -298,8 +293,7 @@ mod tests {
 
     #[test]
     fn integers_around_zero_have_no_minus_zero() {
-        let parted =
-            of(&json!({"title": "t", "type": ["integer", "null"], "minimum": -2, "maximum": 2}));
+        let parted = of(&json!({"title": "t", "type": ["integer", "null"], "minimum": -2, "maximum": 2}));
         assert_eq!(
             parted["anyOf"],
             json!([

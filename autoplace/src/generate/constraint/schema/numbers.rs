@@ -23,10 +23,8 @@ pub(super) fn bound_all(members: &mut Map<String, Value>) -> Result<(), String> 
     }
     let above = bound(members, "minimum", "exclusiveMinimum", just_above, f64::max)?;
     let below = bound(members, "maximum", "exclusiveMaximum", just_below, f64::min)?;
-    let (above, below) = (
-        above.map_or(-MAX_INTEGER, |it| it.max(-MAX_INTEGER)),
-        below.map_or(MAX_INTEGER, |it| it.min(MAX_INTEGER)),
-    );
+    let (above, below) =
+        (above.map_or(-MAX_INTEGER, |it| it.max(-MAX_INTEGER)), below.map_or(MAX_INTEGER, |it| it.min(MAX_INTEGER)));
     members.insert("minimum".to_owned(), above.into());
     members.insert("maximum".to_owned(), below.into());
     if above < 0.0 && below >= 0.0 {
@@ -89,9 +87,7 @@ fn bound(
     inside: fn(f64) -> f64,
     tighter: fn(f64, f64) -> f64,
 ) -> Result<Option<f64>, String> {
-    let number = |keyword: &str, value: Value| {
-        value.as_f64().ok_or_else(|| format!("`{keyword}` is not a number"))
-    };
+    let number = |keyword: &str, value: Value| value.as_f64().ok_or_else(|| format!("`{keyword}` is not a number"));
     let bound = members.remove(inclusive).map(|value| number(inclusive, value)).transpose()?;
     let excluded = match members.remove(exclusive) {
         // As in draft 4.

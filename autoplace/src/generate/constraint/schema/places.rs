@@ -59,14 +59,8 @@ impl<'a> Place<'a> {
     }
 
     /// Goes through what the place may be where `more` holds as well.
-    fn hold(
-        &mut self,
-        mut more: Vec<&'a Value>,
-        mut laid: Laid<'a>,
-        depth: usize,
-    ) -> Result<(), String> {
-        let depth =
-            depth.checked_sub(1).ok_or("its references and alternatives are nested without end")?;
+    fn hold(&mut self, mut more: Vec<&'a Value>, mut laid: Laid<'a>, depth: usize) -> Result<(), String> {
+        let depth = depth.checked_sub(1).ok_or("its references and alternatives are nested without end")?;
         loop {
             while let Some(schema) = more.pop() {
                 let Value::Object(members) = schema else { continue };
@@ -123,15 +117,11 @@ impl<'a> Place<'a> {
         let names = of("properties").filter_map(Value::as_object).flat_map(Map::keys);
         for name in names {
             let property = |it: &&'a Members| {
-                it.get("properties")
-                    .and_then(|map| map.get(name))
-                    .or_else(|| it.get("additionalProperties"))
+                it.get("properties").and_then(|map| map.get(name)).or_else(|| it.get("additionalProperties"))
             };
             self.parts(schemas.iter().filter_map(property), depth)?;
         }
-        let tuple = |it: &&'a Members| {
-            ["prefixItems", "items"].iter().find_map(|keyword| it.get(*keyword)?.as_array())
-        };
+        let tuple = |it: &&'a Members| ["prefixItems", "items"].iter().find_map(|keyword| it.get(*keyword)?.as_array());
         let longest = schemas.iter().filter_map(tuple).map(Vec::len).max().unwrap_or(0);
         for at in 0..=longest {
             let item = |it: &&'a Members| {
@@ -146,11 +136,7 @@ impl<'a> Place<'a> {
     }
 
     /// The same for a part of it, of which several schemas say something.
-    fn parts(
-        &mut self,
-        schemas: impl Iterator<Item = &'a Value>,
-        depth: usize,
-    ) -> Result<(), String> {
+    fn parts(&mut self, schemas: impl Iterator<Item = &'a Value>, depth: usize) -> Result<(), String> {
         let schemas: Vec<_> = schemas.collect();
         self.count(schemas.iter().map(|it| values(it)).sum())?;
         if schemas.len() < 2 {

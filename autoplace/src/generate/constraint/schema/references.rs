@@ -25,9 +25,7 @@ pub(super) fn plain(schema: &mut Value) -> Result<(), String> {
     let mut bytes = 0;
     for (index, (reference, name)) in names.iter_mut().enumerate() {
         let pointer = pointer(reference)?;
-        let target = schema
-            .pointer(&pointer)
-            .ok_or_else(|| format!("`$ref`: {reference:?} refers to nothing"))?;
+        let target = schema.pointer(&pointer).ok_or_else(|| format!("`$ref`: {reference:?} refers to nothing"))?;
         let is_plain = match pointer.split('/').collect::<Vec<_>>()[..] {
             [""] => true,
             ["", "$defs" | "definitions", definition] => {
@@ -58,13 +56,9 @@ pub(super) fn plain(schema: &mut Value) -> Result<(), String> {
 /// The JSON pointer that a reference within the schema is.
 fn pointer(reference: &str) -> Result<String, String> {
     let pointer = reference.strip_prefix('#').map(unescaped);
-    pointer
-        .filter(|it| it.is_empty() || it.starts_with('/'))
-        .ok_or_else(|| {
-            format!(
-                "`$ref`: {reference:?} is not a reference from the schema's root, as \"#/$defs/name\" is"
-            )
-        })
+    pointer.filter(|it| it.is_empty() || it.starts_with('/')).ok_or_else(|| {
+        format!("`$ref`: {reference:?} is not a reference from the schema's root, as \"#/$defs/name\" is")
+    })
 }
 
 /// The bytes that the percent signs of a URI's fragment stand for.
@@ -90,24 +84,15 @@ fn unescaped(fragment: &str) -> String {
 
 /// All references, each without a name yet. `has_base`: a schema around this one has an `$id`, from which its
 /// references would start.
-fn collect(
-    value: &Value,
-    is_root: bool,
-    has_base: bool,
-    names: &mut BTreeMap<String, String>,
-) -> Result<(), String> {
+fn collect(value: &Value, is_root: bool, has_base: bool, names: &mut BTreeMap<String, String>) -> Result<(), String> {
     match value {
-        Value::Array(items) => {
-            items.iter().try_for_each(|item| collect(item, false, has_base, names))
-        }
+        Value::Array(items) => items.iter().try_for_each(|item| collect(item, false, has_base, names)),
         Value::Object(members) => {
             let is_text = |keyword: &str| members.get(keyword).is_some_and(Value::is_string);
             let has_base = has_base || (!is_root && (is_text("$id") || is_text("id")));
             if let Some(Value::String(reference)) = members.get("$ref") {
                 if has_base {
-                    return Err(format!(
-                        "`$ref`: {reference:?} is within a schema that has an `$id` of its own"
-                    ));
+                    return Err(format!("`$ref`: {reference:?} is within a schema that has an `$id` of its own"));
                 }
                 names.insert(reference.clone(), String::new());
             }
@@ -176,10 +161,7 @@ mod tests {
             (json!({"items": {"$ref": "#anchor"}}), "not a reference from the schema's root"),
             (json!({"$ref": "other.json#/$defs/a"}), "not a reference from the schema's root"),
             (json!({"items": {"$id": "x", "not": {"$ref": "#"}}}), "`$id` of its own"),
-            (
-                json!({"allOf": many, "x": vec![json!({"..": "x".repeat(10_000)}); 200]}),
-                "more than 1024 KiB",
-            ),
+            (json!({"allOf": many, "x": vec![json!({"..": "x".repeat(10_000)}); 200]}), "more than 1024 KiB"),
         ] {
             let said = plain(&mut schema).unwrap_err();
             assert!(said.contains(why), "{schema}: {said}");

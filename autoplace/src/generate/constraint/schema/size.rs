@@ -18,8 +18,7 @@ const MAX_ONE_OF: usize = 256;
 const MAX_COMPARED: usize = 300_000_000;
 /// Numbers with bounds, each of which becomes a regular expression: 0.4 ms each.
 const MAX_RANGES: usize = 3000;
-const BOUNDS: [&str; 5] =
-    ["exclusiveMaximum", "exclusiveMinimum", "maximum", "minimum", "multipleOf"];
+const BOUNDS: [&str; 5] = ["exclusiveMaximum", "exclusiveMinimum", "maximum", "minimum", "multipleOf"];
 /// Properties of one object, and entries of a tuple: llguidance goes through them by recursion.
 const MAX_MEMBERS: usize = 1000;
 

@@ -46,15 +46,9 @@ fn is_shown(event: &Event, sample: &Sample) -> bool {
         reasons.map(|reasons| reasons.contains(&ThrottleReason::Heat))
     };
     match event {
-        Event::MemoryPressure { device, free, .. } => {
-            seen(device).free == Some(*free) && *free < NEEDED
-        }
-        Event::MemoryRelieved { device, free } => {
-            seen(device).free == Some(*free) && *free >= NEEDED
-        }
-        Event::RoomGained { device, free, before } => {
-            seen(device).free == Some(*free) && free > before
-        }
+        Event::MemoryPressure { device, free, .. } => seen(device).free == Some(*free) && *free < NEEDED,
+        Event::MemoryRelieved { device, free } => seen(device).free == Some(*free) && *free >= NEEDED,
+        Event::RoomGained { device, free, before } => seen(device).free == Some(*free) && free > before,
         Event::RoomLost { device, free } => seen(device).free == Some(*free),
         Event::Throttled { device, .. } => is_hot(device) == Some(true),
         Event::Unthrottled { device, .. } => is_hot(device) == Some(false),
@@ -62,12 +56,8 @@ fn is_shown(event: &Event, sample: &Sample) -> bool {
         Event::OtherProcessGone { device, .. } => seen(device).processes.is_some(),
         Event::Slowdown { expected, observed, .. } => *observed < 0.7 * expected,
         Event::SpeedRecovered { expected, observed } => *observed > 0.7 * expected,
-        Event::FewerThreads { threads, .. } => {
-            sample.threads.map(|seen| seen.threads) == Some(*threads)
-        }
-        Event::ThreadsRestored { threads } => {
-            sample.threads.map(|seen| seen.threads) == Some(*threads)
-        }
+        Event::FewerThreads { threads, .. } => sample.threads.map(|seen| seen.threads) == Some(*threads),
+        Event::ThreadsRestored { threads } => sample.threads.map(|seen| seen.threads) == Some(*threads),
     }
 }
 
@@ -104,9 +94,9 @@ fn any_samples() -> impl Strategy<Value = Vec<(Sample, u64)>> {
     let devices = [any_device(), any_device()];
     let second = (devices, 0u64..80, 1usize..10);
     prop::collection::vec(second, 0..40).prop_map(|samples| {
-        let lasting = samples.into_iter().flat_map(|(devices, tokens, seconds)| {
-            std::iter::repeat_n((of(devices), tokens), seconds)
-        });
+        let lasting = samples
+            .into_iter()
+            .flat_map(|(devices, tokens, seconds)| std::iter::repeat_n((of(devices), tokens), seconds));
         lasting.collect()
     })
 }
