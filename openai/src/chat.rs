@@ -9,7 +9,7 @@ use super::message::{messages, tools};
 use super::options::{Options, sampling};
 use super::reading;
 use autoplace::chat::{self, ChatTemplate, Conversation, ReplyFormat, ReplyParser};
-use autoplace::generate::{Constraint, Generate, Prompt};
+use autoplace::generate::{Generate, Prompt};
 use autoplace::load::Model;
 
 /// The parameters of the endpoint that are its own, but for messages, tools and what becomes a tree.
@@ -24,19 +24,6 @@ struct ChatBody {
     add_generation_prompt: Option<bool>,
     #[serde(default)]
     continue_final_message: bool,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
-enum ResponseFormat {
-    Text,
-    JsonObject,
-    JsonSchema { json_schema: NamedSchema },
-}
-
-#[derive(Debug, Deserialize)]
-struct NamedSchema {
-    schema: Value,
 }
 
 /// What an answer is generated and read by.
@@ -81,12 +68,7 @@ impl ChatRequest {
         if let Some(effort) = chat.reasoning_effort {
             conversation = conversation.variable("reasoning_effort", effort);
         }
-        let own = options.constraint.take();
-        let constraint = match body.tree("response_format")? {
-            None | Some(ResponseFormat::Text) => own,
-            Some(ResponseFormat::JsonObject) => Some(Constraint::json_object()),
-            Some(ResponseFormat::JsonSchema { json_schema }) => Some(Constraint::json_schema(json_schema.schema)),
-        };
+        let constraint = options.constraint.take();
         // A text that is held to a form from its beginning has no marks to read, but for a call.
         let forced = choice
             .forced(&tools, constraint.as_ref())

@@ -22,8 +22,8 @@
 //!
 //! | | |
 //! |---|---|
-//! | both | `model`, `stream`, `stream_options.include_usage`, `n`, `stop`, `max_tokens`, `seed`, `temperature`, `top_p`, `frequency_penalty`, `presence_penalty`, `logit_bias` |
-//! | chat | `messages`, `tools`, `tool_choice`, `parallel_tool_calls`, `response_format`, `max_completion_tokens`, `logprobs`, `top_logprobs`, `reasoning_effort` |
+//! | both | `model`, `stream`, `stream_options.include_usage`, `n`, `stop`, `max_tokens`, `seed`, `response_format`, `temperature`, `top_p`, `frequency_penalty`, `presence_penalty`, `logit_bias` |
+//! | chat | `messages`, `tools`, `tool_choice`, `parallel_tool_calls`, `max_completion_tokens`, `logprobs`, `top_logprobs`, `reasoning_effort` |
 //! | completions | `prompt` (a text, tokens, or a list of either), `echo`, `logprobs` |
 //! | llama.cpp's additions | every parameter of [`Sampling`](autoplace::generate::Sampling) by its name, `grammar` (GBNF), `json_schema`, `cache_prompt`, `chat_template_kwargs`, `add_generation_prompt`, `continue_final_message` |
 //!
@@ -35,6 +35,8 @@
 mod api;
 mod chat;
 mod choice;
+#[cfg(feature = "client")]
+pub mod client;
 mod completion;
 mod embeddings;
 mod error;
@@ -46,6 +48,8 @@ mod shape;
 mod text;
 
 pub use api::Api;
+#[cfg(feature = "client")]
+pub use client::Endpoint;
 pub use completion::{Completion, Waiting};
 pub use embeddings::EmbeddingRequest;
 pub use error::ApiError;

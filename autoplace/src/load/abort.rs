@@ -9,7 +9,8 @@ use std::sync::Arc;
 pub struct AbortHandle(Arc<dyn Fn() + Send + Sync>);
 
 impl AbortHandle {
-    pub(crate) fn new(abort: impl Fn() + Send + Sync + 'static) -> Self {
+    /// One that does this, once or more often.
+    pub fn new(abort: impl Fn() + Send + Sync + 'static) -> Self {
         Self(Arc::new(abort))
     }
 

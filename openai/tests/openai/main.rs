@@ -6,6 +6,7 @@ mod native_support;
 mod program;
 
 mod api;
+mod endpoint;
 mod hostile;
 mod serve;
 mod serve_client;

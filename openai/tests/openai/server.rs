@@ -26,7 +26,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// On a free port, with the demo model, a template, and one thread: beside other tests two would
+    /// On a free port, with the demo model, a template if none is named, and one thread: beside other tests two would
     /// wait for each other.
     pub(crate) fn start(args: &[&str]) -> Self {
         Self::run(Command::new(Program("serve").executable()), args)
@@ -43,8 +43,11 @@ impl Server {
 
     fn run(mut serve: Command, args: &[&str]) -> Self {
         let said = NamedTempFile::new().expect("a temporary file");
+        if !args.contains(&"--template") {
+            serve.args(["--template", "chatml"]);
+        }
         let mut child = serve
-            .args(["--port", "0", "--template", "chatml", "--threads", "1"])
+            .args(["--port", "0", "--threads", "1"])
             .args(args)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

@@ -25,8 +25,8 @@ pub(super) unsafe fn alloc_size(tensor: &raw::ggml_tensor, bytes: usize) -> usiz
         // SAFETY: the caller's promise.
         raw::GGML_OP_FLASH_ATTN_EXT => bytes + unsafe { attention_size(tensor) },
         raw::GGML_OP_CUMSUM | raw::GGML_OP_ARGSORT => 2 * bytes,
-        // SAFETY: as above.
         raw::GGML_OP_TOP_K => {
+            // SAFETY: as above.
             unsafe { tensor.src[0].as_ref() }.map_or(bytes, |source| (8 * elements(source)).max(bytes))
         }
         _ => bytes,

@@ -1,0 +1,130 @@
+//! One answer: events in, parts of it, its end and its counts out.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use autoplace::AbortHandle;
+use autoplace::chat::ReplyPart;
+use autoplace::generate::{FinishReason, Statistics};
+use serde_json::Value;
+
+use super::events::{Event, Events};
+use super::wire::Calls;
+use super::{Endpoint, Error};
+
+#[derive(Debug)]
+pub(super) struct Answer {
+    events: Events,
+    parts: VecDeque<ReplyPart>,
+    calls: Calls,
+    begun: Instant,
+    first: Option<Instant>,
+    statistics: Statistics,
+    /// What the server says of the end, before the counts.
+    announced: Option<FinishReason>,
+    finished: Option<FinishReason>,
+    url: String,
+}
+
+impl Answer {
+    pub(super) fn start(endpoint: &Endpoint, path: &'static str, body: Value) -> Result<Self, Error> {
+        Ok(Self {
+            events: Events::start(endpoint, path, body)?,
+            parts: VecDeque::new(),
+            calls: Calls::default(),
+            begun: Instant::now(),
+            first: None,
+            statistics: Statistics::default(),
+            announced: None,
+            finished: None,
+            url: endpoint.url.to_string(),
+        })
+    }
+
+    pub(super) fn statistics(&self) -> Statistics {
+        self.statistics
+    }
+
+    pub(super) fn finish_reason(&self) -> Option<FinishReason> {
+        self.finished
+    }
+
+    pub(super) fn abort_handle(&self) -> AbortHandle {
+        self.events.abort_handle()
+    }
+
+    /// The next part; `None` after the end or an error.
+    pub(super) fn next(&mut self) -> Option<Result<ReplyPart, Error>> {
+        loop {
+            if let Some(part) = self.parts.pop_front() {
+                return Some(Ok(part));
+            }
+            if self.finished.is_some() {
+                return None;
+            }
+            if let Err(error) = self.step() {
+                self.finished = Some(FinishReason::Error);
+                return Some(Err(error));
+            }
+        }
+    }
+
+    fn step(&mut self) -> Result<(), Error> {
+        match self.events.next()? {
+            Event::Data(data) => self.read(&data),
+            Event::Aborted => {
+                self.finished = Some(FinishReason::Aborted);
+                Ok(())
+            }
+            Event::End(_) if self.announced.is_some() => {
+                self.finished = self.announced;
+                Ok(())
+            }
+            Event::End(is_whole) => {
+                let reason = if is_whole { "no choice has a finish_reason" } else { "it was closed" };
+                Err(Error::CutOff { url: self.url.clone(), reason: reason.to_owned() })
+            }
+        }
+    }
+
+    fn read(&mut self, data: &Value) -> Result<(), Error> {
+        if data.get("error").is_some_and(|error| !error.is_null()) {
+            return Err(Error::refused(&self.url, 500, &data.to_string()));
+        }
+        let choice = &data["choices"][0];
+        let delta = &choice["delta"];
+        let text = |of: &Value| of.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
+        // vLLM's name of it is the second.
+        let reasoning = text(&delta["reasoning_content"]).or_else(|| text(&delta["reasoning"]));
+        self.parts.extend(reasoning.map(ReplyPart::Reasoning));
+        let content = text(&delta["content"]).or_else(|| text(&choice["text"]));
+        self.parts.extend(content.map(ReplyPart::Content));
+        self.calls.add(&delta["tool_calls"]);
+        if let Some(reason) = choice["finish_reason"].as_str() {
+            self.announced = Some(match reason {
+                "length" => FinishReason::MaxTokens,
+                _ => FinishReason::EndOfGeneration,
+            });
+            self.parts.extend(self.calls.finish()?.into_iter().map(ReplyPart::ToolCall));
+        }
+        self.count(&data["usage"]);
+        Ok(())
+    }
+
+    /// Times as they are seen here, with the way there and back.
+    fn count(&mut self, usage: &Value) {
+        if self.first.is_none() && !(self.parts.is_empty() && self.calls.is_empty()) {
+            self.first = Some(Instant::now());
+            self.statistics.first_token_latency = Some(self.begun.elapsed());
+            self.statistics.prompt_time = self.begun.elapsed();
+        }
+        self.statistics.generation_time = self.first.map(|first| first.elapsed()).unwrap_or_default();
+        let tokens = |of: &Value| of.as_u64().map(|tokens| usize::try_from(tokens).unwrap_or(usize::MAX));
+        let Some(prompt) = tokens(&usage["prompt_tokens"]) else {
+            return;
+        };
+        self.statistics.prompt_tokens = prompt;
+        self.statistics.cached_tokens = tokens(&usage["prompt_tokens_details"]["cached_tokens"]).unwrap_or_default();
+        self.statistics.generated_tokens = tokens(&usage["completion_tokens"]).unwrap_or_default();
+    }
+}

@@ -1,0 +1,165 @@
+//! Why an endpoint gives no answer.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+/// Why there is no answer of an endpoint, or only a part of one. No error holds the key.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// No server answers there.
+    #[error("{url} cannot be reached: {reason}")]
+    Unreachable {
+        /// The base address.
+        url: String,
+        /// Why not.
+        reason: String,
+    },
+    /// The server refuses the request, or fails at it.
+    #[error("{url} answers {status}: {message}")]
+    Refused {
+        /// The base address.
+        url: String,
+        /// HTTP status; of an error in the middle of an answer, what the server says, or 500.
+        status: u16,
+        /// What the server says.
+        message: String,
+        /// The parameter that it is about.
+        param: Option<String>,
+        /// The server's name of it: `context_length_exceeded`.
+        code: Option<String>,
+    },
+    /// What answers does not speak the API.
+    #[error("{url} does not answer as OpenAI's API does: {reason}")]
+    Protocol {
+        /// The base address.
+        url: String,
+        /// What is otherwise.
+        reason: String,
+    },
+    /// The connection ended before the answer did.
+    #[error("{url} ended the connection in the middle of an answer: {reason}")]
+    CutOff {
+        /// The base address.
+        url: String,
+        /// How.
+        reason: String,
+    },
+    /// Nothing came for as long as was [allowed](super::Endpoint::timeout).
+    #[error("{url} has said nothing for {silence:?}")]
+    Silent {
+        /// The base address.
+        url: String,
+        /// How long.
+        silence: Duration,
+    },
+    /// The server has several models, or none, and none was [named](super::Endpoint::model).
+    #[error("{url} has {} models: name one of [{}]", models.len(), models.join(", "))]
+    WhichModel {
+        /// The base address.
+        url: String,
+        /// Their names.
+        models: Vec<String>,
+    },
+    /// The API has no words for what was asked for.
+    #[error("OpenAI's API cannot be asked for {what}")]
+    Inexpressible {
+        /// What.
+        what: &'static str,
+    },
+    /// The model calls a tool with something else than a JSON object.
+    #[error("the call of `{name}` has no object for its arguments: {arguments}")]
+    Call {
+        /// The tool.
+        name: String,
+        /// What the model wrote.
+        arguments: String,
+    },
+    /// A limit cut an answer short that was to be a value of a type.
+    #[error("the answer was cut short at its limit of tokens: {text}")]
+    Incomplete {
+        /// As far as it came.
+        text: String,
+    },
+    /// The answer is no value of the type that was asked for.
+    #[error("the answer is not of the type that was asked for: {reason}: {text}")]
+    NotOfType {
+        /// The whole answer.
+        text: String,
+        /// Why not.
+        reason: String,
+    },
+    /// No thread could be started to read the answer.
+    #[error("no thread reads the answer: {reason}")]
+    Thread {
+        /// Why not.
+        reason: String,
+    },
+}
+
+impl Error {
+    /// Whether the conversation or prompt is longer than the server's context.
+    pub fn is_too_long(&self) -> bool {
+        // OpenAI's and our own name of it, and llama-server's.
+        let names = ["context_length_exceeded", "exceed_context_size_error"];
+        matches!(self, Self::Refused { code: Some(code), .. } if names.contains(&&**code))
+    }
+
+    /// Whether the server has too much to do: the same request may be answered later.
+    pub fn is_busy(&self) -> bool {
+        matches!(self, Self::Refused { status: 429 | 503, .. })
+    }
+
+    /// By the body of an answer: `{"error": {..}}`, the error alone (vLLM), or a text.
+    pub(super) fn refused(url: &str, status: u16, body: &str) -> Self {
+        let json: Value = serde_json::from_str(body).unwrap_or_default();
+        let error = json.get("error").unwrap_or(&json);
+        let text = |of: &Value| of.as_str().map(str::to_owned);
+        let message = text(&error["message"]).or_else(|| text(error)).unwrap_or_else(|| {
+            let line = body.lines().next().unwrap_or_default();
+            line.chars().take(200).collect()
+        });
+        Self::Refused {
+            url: url.to_owned(),
+            status: error["code"].as_u64().and_then(|code| code.try_into().ok()).unwrap_or(status),
+            message,
+            param: text(&error["param"]),
+            // llama-server says it in `type`, and has the status for a code.
+            code: text(&error["code"]).or_else(|| text(&error["type"])),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Error;
+
+    #[test]
+    fn each_server_s_words_for_a_prompt_that_is_too_long_are_understood() {
+        for (status, body) in [
+            (
+                400,
+                r#"{"error": {"message": "m", "type": "t", "param": "messages", "code": "context_length_exceeded"}}"#,
+            ),
+            (400, r#"{"error": {"code": 400, "message": "m", "type": "exceed_context_size_error", "n_ctx": 512}}"#),
+        ] {
+            let error = Error::refused("u", status, body);
+            assert!(error.is_too_long(), "{error:?}");
+            assert_eq!(error.to_string(), "u answers 400: m");
+        }
+    }
+
+    #[test]
+    fn an_answer_that_is_no_api_s_is_told_by_its_first_line() {
+        for (body, message) in [
+            ("<html>Bad gateway\nand more", "<html>Bad gateway"),
+            ("", ""),
+            (r#"{"object": "error", "message": "too many", "type": "t", "param": null, "code": 429}"#, "too many"),
+            (r#"{"error": "model is loading"}"#, "model is loading"),
+        ] {
+            let error = Error::refused("u", 503, body);
+            assert!(error.is_busy() && error.to_string().ends_with(&format!(": {message}")), "{error:?}");
+        }
+    }
+}

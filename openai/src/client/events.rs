@@ -1,0 +1,104 @@
+//! Server-sent events: a thread sends the request and reads what comes, so that whoever waits can be told to stop.
+
+use std::io::{BufRead, BufReader, Read};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::thread;
+
+use autoplace::AbortHandle;
+use serde_json::Value;
+
+use super::{Endpoint, Error};
+
+/// Events that wait for their reader; the server waits then too.
+const AHEAD: usize = 64;
+
+/// Bytes of one event.
+const LARGEST: u64 = 16 << 20;
+
+/// What a request is answered with, event by event. Dropping it ends the connection, with the next event at the latest.
+#[derive(Debug)]
+pub(super) struct Events {
+    endpoint: Endpoint,
+    receiver: Receiver<Result<Event, Error>>,
+    sender: SyncSender<Result<Event, Error>>,
+    is_aborted: Arc<AtomicBool>,
+}
+
+#[derive(Debug)]
+pub(super) enum Event {
+    Data(Value),
+    /// `[DONE]`, or the end of the connection; `true`: as it should be.
+    End(bool),
+    Aborted,
+}
+
+impl Events {
+    pub(super) fn start(endpoint: &Endpoint, path: &'static str, body: Value) -> Result<Self, Error> {
+        let (sender, receiver) = sync_channel(AHEAD);
+        let (here, to) = (endpoint.clone(), sender.clone());
+        let read = move || {
+            let last = read(&here, path, &body, |event| to.send(Ok(event)).is_ok());
+            if let Err(error) = last {
+                // Nobody may listen any more.
+                let _ = to.send(Err(error));
+            }
+        };
+        let thread = thread::Builder::new().name("autoplace-endpoint".into()).spawn(read);
+        thread.map_err(|error| Error::Thread { reason: error.to_string() })?;
+        Ok(Self { endpoint: endpoint.clone(), receiver, sender, is_aborted: Arc::default() })
+    }
+
+    /// Waits for the next.
+    pub(super) fn next(&self) -> Result<Event, Error> {
+        let silence = self.endpoint.silence;
+        let event = self.receiver.recv_timeout(silence);
+        if self.is_aborted.load(Ordering::Acquire) {
+            return Ok(Event::Aborted);
+        }
+        match event {
+            Ok(event) => event,
+            Err(RecvTimeoutError::Timeout) => Err(Error::Silent { url: self.endpoint.url.to_string(), silence }),
+            Err(RecvTimeoutError::Disconnected) => Ok(Event::End(false)),
+        }
+    }
+
+    pub(super) fn abort_handle(&self) -> AbortHandle {
+        let (is_aborted, sender) = (Arc::clone(&self.is_aborted), self.sender.clone());
+        AbortHandle::new(move || {
+            is_aborted.store(true, Ordering::Release);
+            // A reader that does not wait sees it with the event that is there.
+            let _: Result<(), TrySendError<_>> = sender.try_send(Ok(Event::Aborted));
+        })
+    }
+}
+
+fn read(endpoint: &Endpoint, path: &str, body: &Value, mut tell: impl FnMut(Event) -> bool) -> Result<(), Error> {
+    let response = endpoint.post(path, body)?;
+    let kind = response.headers().get("content-type").and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    if !kind.starts_with("text/event-stream") {
+        return Err(endpoint.protocol(format!("{path} streams no events, but {kind:?}")));
+    }
+    let mut lines = BufReader::new(response.into_body().into_reader());
+    let mut line = String::new();
+    loop {
+        line.clear();
+        let read = lines.by_ref().take(LARGEST).read_line(&mut line);
+        let read = read.map_err(|error| Error::CutOff { url: endpoint.url.to_string(), reason: error.to_string() })?;
+        if read as u64 == LARGEST {
+            return Err(endpoint.protocol(format!("an event of more than {LARGEST} bytes")));
+        }
+        // The API has one line for each event; comments and other fields say nothing.
+        let event = match line.strip_prefix("data:").map(str::trim) {
+            _ if read == 0 => Event::End(false),
+            Some("[DONE]") => Event::End(true),
+            Some(data) => Event::Data(serde_json::from_str(data).map_err(|error| endpoint.protocol(error))?),
+            None => continue,
+        };
+        let is_last = matches!(event, Event::End(_));
+        if !tell(event) || is_last {
+            return Ok(());
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! A model behind an OpenAI endpoint, called as a local one is: how an application outgrows one machine.
+//!
+//! In: the calls of [`Model`](autoplace::Model), [`Engine`](autoplace::generate::Engine) and
+//! [`Chat`](autoplace::generate::Chat). Out: requests to vLLM, llama-server, this crate's own `serve` or whatever else
+//! speaks the API, and their answers as they stream. One line of a program changes:
+//!
+//! ```no_run
+//! use autoplace::chat::ReplyPart;
+//! // let model = autoplace::Model::load("qwen3-8b-q4_k_m.gguf")?;
+//! let model = autoplace_openai::Endpoint::new("http://192.168.1.20:8000/v1");
+//! let mut chat = model.chat()?.system("Be brief.").with(|generate| generate.temp(0.7).max_tokens(200));
+//! for part in &mut chat.say("Why is the sky blue?")? {
+//!     if let ReplyPart::Content(text) = part? {
+//!         print!("{text}");
+//!     }
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! What a server cannot be told has no method here, and a constraint that the API has no words for is an error: nothing
+//! is left out in silence.
+
+mod answer;
+mod chat;
+mod error;
+mod events;
+mod generate;
+mod wire;
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use serde_json::Value;
+use ureq::Agent;
+use ureq::http::Response;
+
+pub use chat::{Chat, ChatStream};
+pub use error::Error;
+pub use generate::{Generate, TextStream};
+
+/// Until a server is there.
+const CONNECT: Duration = Duration::from_secs(10);
+
+/// As long as a worker may show no sign of life ([`WorkerProcess::timeout`](autoplace::WorkerProcess::timeout)).
+const SILENCE: Duration = Duration::from_secs(600);
+
+/// Bytes of an answer that is not streamed.
+const LARGEST_BODY: u64 = 4 << 20;
+
+/// A model that a server of OpenAI's API has. Clones are handles of the same.
+#[derive(Debug, Clone)]
+pub struct Endpoint {
+    agent: Agent,
+    url: Arc<str>,
+    key: Option<Key>,
+    name: Arc<OnceLock<String>>,
+    silence: Duration,
+}
+
+/// Shown to the server and to nobody else.
+#[derive(Clone)]
+struct Key(Arc<str>);
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("..")
+    }
+}
+
+impl Endpoint {
+    /// The server at this base address, as `OPENAI_BASE_URL` has it: `http://127.0.0.1:8080/v1`. Nothing is asked of it
+    /// yet. For `https`, the application's `Cargo.toml` has `ureq = { version = "3", features = ["rustls"] }`. Proxies
+    /// are those of the environment.
+    pub fn new(url: impl AsRef<str>) -> Self {
+        let config = Agent::config_builder()
+            .http_status_as_error(false)
+            // Elsewhere the key is not to go, and a conversation neither.
+            .max_redirects(0)
+            .timeout_connect(Some(CONNECT));
+        Self {
+            agent: config.build().into(),
+            url: url.as_ref().trim_end_matches('/').into(),
+            key: None,
+            name: Arc::default(),
+            silence: SILENCE,
+        }
+    }
+
+    /// The model of this name. Without it, the server's only one.
+    #[must_use]
+    pub fn model(mut self, name: impl Into<String>) -> Self {
+        self.name = Arc::new(OnceLock::from(name.into()));
+        self
+    }
+
+    /// The key that the server wants: `Authorization: Bearer KEY`. Without `https` it can be read on the way.
+    #[must_use]
+    pub fn api_key(mut self, key: impl Into<String>) -> Self {
+        self.key = Some(Key(key.into().into()));
+        self
+    }
+
+    /// How long an answer may bring nothing before it is [`Error::Silent`]: prompts that wait or take long are silent
+    /// too. Default: ten minutes.
+    #[must_use]
+    pub fn timeout(mut self, silence: Duration) -> Self {
+        self.silence = silence;
+        self
+    }
+
+    /// Names of the server's models.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unreachable`], [`Error::Refused`] and [`Error::Protocol`].
+    pub fn models(&self) -> Result<Vec<String>, Error> {
+        let mut response = self.sent(self.with_key(self.agent.get(self.address("/models"))).call())?;
+        let read = response.body_mut().with_config().limit(LARGEST_BODY).read_json::<Value>();
+        let body = read.map_err(|error| self.protocol(error))?;
+        let list = body["data"].as_array().ok_or_else(|| self.protocol("/models lists no `data`"))?;
+        Ok(list.iter().filter_map(|model| model["id"].as_str()).map(str::to_owned).collect())
+    }
+
+    /// A conversation with the model, as [`Model::chat`](autoplace::Model::chat). The server has the chat template.
+    ///
+    /// # Errors
+    ///
+    /// As [`models`](Self::models), where the model was not named; [`Error::WhichModel`] where there is not just one.
+    pub fn chat(&self) -> Result<Chat, Error> {
+        self.name()?;
+        Ok(Chat::new(self.generate("")))
+    }
+
+    /// A text that goes on from a prompt, as [`Model::generate`](autoplace::Model::generate).
+    pub fn generate(&self, prompt: impl Into<String>) -> Generate {
+        Generate::new(self.clone(), prompt.into())
+    }
+
+    /// Asks for a text, as [`Engine::submit`](autoplace::generate::Engine::submit). The server decides how many
+    /// requests run at once.
+    ///
+    /// # Errors
+    ///
+    /// As [`Generate::stream`].
+    pub fn submit(&self, generate: Generate) -> Result<TextStream, Error> {
+        generate.stream()
+    }
+
+    fn name(&self) -> Result<&str, Error> {
+        if let Some(name) = self.name.get() {
+            return Ok(name);
+        }
+        let mut models = self.models()?;
+        match models.len() {
+            1 => Ok(self.name.get_or_init(|| models.remove(0))),
+            _ => Err(Error::WhichModel { url: self.url.to_string(), models }),
+        }
+    }
+
+    fn address(&self, path: &str) -> String {
+        format!("{}{path}", self.url)
+    }
+
+    fn with_key<B>(&self, request: ureq::RequestBuilder<B>) -> ureq::RequestBuilder<B> {
+        match &self.key {
+            Some(Key(key)) => request.header("Authorization", format!("Bearer {key}")),
+            None => request,
+        }
+    }
+
+    fn post(&self, path: &str, body: &Value) -> Result<Response<ureq::Body>, Error> {
+        self.sent(self.with_key(self.agent.post(self.address(path))).send_json(body))
+    }
+
+    /// What a request was answered with, if it was not refused.
+    fn sent(&self, sent: Result<Response<ureq::Body>, ureq::Error>) -> Result<Response<ureq::Body>, Error> {
+        let mut response =
+            sent.map_err(|error| Error::Unreachable { url: self.url.to_string(), reason: error.to_string() })?;
+        let status = response.status().as_u16();
+        if status == 200 {
+            return Ok(response);
+        }
+        let body = response.body_mut().with_config().limit(LARGEST_BODY).read_to_string();
+        Err(Error::refused(&self.url, status, &body.unwrap_or_default()))
+    }
+
+    fn protocol(&self, reason: impl ToString) -> Error {
+        Error::Protocol { url: self.url.to_string(), reason: reason.to_string() }
+    }
+}

@@ -1,0 +1,166 @@
+//! Messages and calls of tools, as the API writes them.
+
+use std::collections::VecDeque;
+
+use autoplace::chat::{Message, Role, Tool, ToolCall};
+use autoplace::generate::{Constraint, ToolChoice};
+use serde_json::{Map, Value, json};
+
+use super::Error;
+
+/// The messages of a conversation. Calls without an id, as a local model's, are given one, and their results have it.
+pub(super) fn messages(messages: &[Message]) -> Value {
+    let mut open = VecDeque::new();
+    let mut calls = 0;
+    let messages = messages.iter().map(|message| {
+        let mut object = json!({"role": message.role, "content": message.content});
+        if !message.tool_calls.is_empty() {
+            let ids = message.tool_calls.iter().map(|call| {
+                calls += 1;
+                call.id.clone().unwrap_or_else(|| format!("call_{calls}"))
+            });
+            open = ids.collect::<VecDeque<String>>();
+            object["tool_calls"] = message.tool_calls.iter().zip(&open).map(|(of, id)| call(of, id)).collect();
+        }
+        let of_tool = message.role == Role::TOOL;
+        let next = if of_tool { open.pop_front() } else { None };
+        let id = message.tool_call_id.clone().or(next);
+        for (name, value) in
+            [("tool_call_id", &id), ("reasoning_content", &message.reasoning_content), ("name", &message.name)]
+        {
+            if let Some(value) = value {
+                object[name] = json!(value);
+            }
+        }
+        object
+    });
+    messages.collect()
+}
+
+fn call(call: &ToolCall, id: &str) -> Value {
+    let function = json!({"name": call.name, "arguments": call.arguments.to_string()});
+    json!({"id": id, "type": "function", "function": function})
+}
+
+pub(super) fn tools(tools: &[Tool]) -> Value {
+    tools.iter().map(|tool| json!({"type": "function", "function": tool})).collect()
+}
+
+pub(super) fn tool_choice(choice: &ToolChoice) -> Value {
+    match choice {
+        ToolChoice::Auto => "auto".into(),
+        ToolChoice::Required => "required".into(),
+        ToolChoice::Function(name) => json!({"type": "function", "function": {"name": name}}),
+    }
+}
+
+/// `response_format`: the API knows JSON, and no other constraint.
+pub(super) fn response_format(constraint: &Constraint) -> Result<Value, Error> {
+    let inexpressible = Error::Inexpressible { what: "a constraint that is no JSON schema" };
+    match serde_json::to_value(constraint).map_err(|_| inexpressible.clone())? {
+        Value::String(kind) if kind == "json_object" => Ok(json!({"type": "json_object"})),
+        Value::Object(mut kind) => {
+            let schema = kind.remove("json_schema").ok_or(inexpressible)?;
+            let schema = json!({"name": "answer", "strict": true, "schema": schema});
+            Ok(json!({"type": "json_schema", "json_schema": schema}))
+        }
+        _ => Err(inexpressible),
+    }
+}
+
+/// Calls in the making: their arguments come in pieces.
+#[derive(Debug, Default)]
+pub(super) struct Calls(Vec<Call>);
+
+#[derive(Debug, Default)]
+struct Call {
+    index: u64,
+    id: Option<String>,
+    name: String,
+    arguments: String,
+}
+
+impl Calls {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Adds the `tool_calls` of a chunk.
+    pub(super) fn add(&mut self, deltas: &Value) {
+        for delta in deltas.as_array().into_iter().flatten() {
+            let index = delta["index"].as_u64().unwrap_or_default();
+            if self.0.last().is_none_or(|last| last.index != index) {
+                self.0.push(Call { index, ..Call::default() });
+            }
+            let Some(call) = self.0.last_mut() else { continue };
+            let function = &delta["function"];
+            call.name.push_str(function["name"].as_str().unwrap_or_default());
+            call.arguments.push_str(function["arguments"].as_str().unwrap_or_default());
+            call.id = call.id.take().or_else(|| delta["id"].as_str().map(str::to_owned));
+        }
+    }
+
+    /// The whole calls, once there are no more.
+    pub(super) fn finish(&mut self) -> Result<Vec<ToolCall>, Error> {
+        let calls = self.0.drain(..).map(|Call { id, name, arguments, .. }| {
+            let read: Option<Map<String, Value>> = match arguments.trim() {
+                "" => Some(Map::new()),
+                text => serde_json::from_str(text).ok(),
+            };
+            match read {
+                Some(read) => Ok(ToolCall { id, name, arguments: read.into() }),
+                None => Err(Error::Call { name, arguments }),
+            }
+        });
+        calls.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn called(id: Option<&str>, name: &str) -> ToolCall {
+        ToolCall { id: id.map(str::to_owned), name: name.to_owned(), arguments: json!({"n": 1}) }
+    }
+
+    #[test]
+    fn results_name_the_calls_that_they_answer_whether_those_had_ids_or_not() {
+        let [with, without] = [called(Some("a"), "f"), called(None, "g")];
+        let said = Message { tool_calls: vec![with.clone(), without.clone()], ..Message::assistant("") };
+        let written = messages(&[Message::user("q"), said, Message::tool(&with, "1"), Message::tool(&without, "2")]);
+        let ids = |at: usize| [&written[at]["tool_calls"][0]["id"], &written[at]["tool_calls"][1]["id"]];
+        assert_eq!(ids(1), ["a", "call_2"]);
+        assert_eq!(written[1]["tool_calls"][0]["function"]["arguments"], r#"{"n":1}"#);
+        assert_eq!([&written[2]["tool_call_id"], &written[3]["tool_call_id"]], ["a", "call_2"]);
+        assert_eq!(written[0], json!({"role": "user", "content": "q"}));
+    }
+
+    #[test]
+    fn calls_in_pieces_are_put_together() {
+        let mut calls = Calls::default();
+        for delta in [
+            json!([{"index": 0, "id": "a", "function": {"name": "f", "arguments": ""}}]),
+            json!([{"index": 0, "function": {"arguments": "{\"n\""}}]),
+            json!([{"index": 0, "function": {"arguments": ":1}"}}, {"index": 1, "function": {"name": "g"}}]),
+            Value::Null,
+        ] {
+            calls.add(&delta);
+        }
+        let made = calls.finish().unwrap();
+        assert_eq!(made[0], called(Some("a"), "f"));
+        assert_eq!((&*made[1].name, &made[1].arguments), ("g", &json!({})));
+        calls.add(&json!([{"index": 0, "function": {"name": "f", "arguments": "[1]"}}]));
+        assert_eq!(calls.finish(), Err(Error::Call { name: "f".into(), arguments: "[1]".into() }));
+    }
+
+    #[test]
+    fn only_json_can_be_said_of_a_constraint() {
+        let schema = response_format(&Constraint::json_schema(json!({"type": "string"}))).unwrap();
+        assert_eq!(schema["json_schema"]["schema"], json!({"type": "string"}));
+        assert_eq!(response_format(&Constraint::json_object()).unwrap(), json!({"type": "json_object"}));
+        for other in [Constraint::regex("a"), Constraint::choices(["a"]), Constraint::lark("start: \"a\"")] {
+            assert!(matches!(response_format(&other), Err(Error::Inexpressible { .. })), "{other:?}");
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! `Endpoint`: the calls of a local model on one behind our own server, and on servers that answer as others do, or
+//! badly.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use autoplace::Model;
+use autoplace::chat::{ChatTemplate, Message, ReplyPart, Tool};
+use autoplace::generate::{Constraint, FinishReason, ToolChoice};
+use autoplace_openai::Endpoint;
+use autoplace_openai::client::Error;
+use serde_json::{Value, json};
+
+use crate::program::Program;
+use crate::server::{FILE, MODEL, PATIENCE, Server};
+
+#[derive(Debug, serde::Deserialize, schemars::JsonSchema)]
+struct Recipe {
+    #[expect(dead_code, reason = "that it is there is enough")]
+    minutes: u8,
+}
+
+/// The same lines for a conversation here and there.
+macro_rules! talk {
+    ($chat:expr) => {{
+        let mut chat = $chat.system("Be brief.").with(|generate| generate.temp(0.0).max_tokens(12).seed(1));
+        let mut text = String::new();
+        for part in &mut chat.say("And the king said")? {
+            if let ReplyPart::Content(part) = part? {
+                text.push_str(&part);
+            }
+        }
+        assert_eq!(chat.messages().len(), 3);
+        assert_eq!(chat.messages()[2].content, text);
+        let (reply, statistics) = chat.say("Go on.")?.finish()?;
+        assert_eq!(chat.messages()[4].content, reply.content);
+        chat = chat.with(|generate| generate.max_tokens(64));
+        chat.say_as::<Recipe>("A recipe.")?;
+        assert_eq!(chat.messages().len(), 7);
+        (text, statistics)
+    }};
+}
+
+/// The same lines for a text.
+macro_rules! text_of {
+    ($model:expr) => {{
+        let stream = $model.generate("In the beginning").temp(0.0).max_tokens(9).stop("never said").stream()?;
+        stream.collect::<Result<String, _>>()?
+    }};
+}
+
+type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+#[test]
+fn a_program_goes_on_at_an_endpoint_with_the_same_lines() -> Outcome {
+    let model = Model::builder(FILE).n_ctx(512).n_threads(1).load()?;
+    let (here, _) = talk!(model.chat_with(ChatTemplate::family("chatml")?));
+    assert!(!here.is_empty() && !text_of!(model).is_empty());
+
+    let server = Server::start(&["--ctx", "512"]);
+    let model = Endpoint::new(server.url("/v1/"));
+    assert_eq!(model.models()?, [MODEL]);
+    let (there, statistics) = talk!(model.chat()?);
+    let said = json!([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "And the king said"}]);
+    let asked = json!({"messages": said, "temperature": 0, "max_tokens": 12, "seed": 1});
+    let (_, told) = server.post("/v1/chat/completions", &asked.to_string());
+    assert_eq!(told["choices"][0]["message"]["content"], there);
+    assert!(statistics.prompt_tokens > 12 && statistics.generated_tokens > 0, "{statistics:?}");
+    assert!(statistics.first_token_latency.is_some());
+
+    let asked = json!({"prompt": "In the beginning", "temperature": 0, "max_tokens": 9});
+    let (_, told) = server.post("/v1/completions", &asked.to_string());
+    assert_eq!(told["choices"][0]["text"], text_of!(model));
+    model.generate("A recipe:").temp(0.0).max_tokens(64).parse::<Recipe>()?;
+    let words = Constraint::json_schema(json!({"type": "string", "maxLength": 4}));
+    let text = model.generate("A word:").constraint(words).max_tokens(64).text()?;
+    assert!(serde_json::from_str::<String>(&text)?.len() <= 16, "{text}");
+    Ok(())
+}
+
+/// A template that shows tools.
+const TOOLS: &str = "{% if tools %}<|im_start|>system\n{{ tools | tojson }}<|im_end|>\n{% endif %}\
+{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}\
+{% for call in message.tool_calls or [] %}<tool_call>{{ call.function | tojson }}</tool_call>{% endfor %}<|im_end|>\n\
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+
+#[test]
+fn a_tool_that_must_be_called_is_and_its_result_goes_back() -> Outcome {
+    let template = tempfile::NamedTempFile::new()?;
+    std::fs::write(&template, TOOLS)?;
+    let server = Server::start(&["--ctx", "1024", "--template", &template.path().to_string_lossy()]);
+    let schema = json!({"type": "object", "properties": {"day": {"type": "integer", "maximum": 31}}, "required": ["day"], "additionalProperties": false});
+    let mut chat = Endpoint::new(server.url("/v1")).chat()?;
+    chat = chat.tools([Tool::new("weather", "The weather of a day.", schema)]).tool_choice(ToolChoice::Required);
+    chat = chat.with(|generate| generate.temp(0.0).max_tokens(64));
+    let (reply, _) = chat.say("How will it be?")?.finish()?;
+    let [call] = &reply.tool_calls[..] else { panic!("{reply:?}") };
+    assert!(call.name == "weather" && call.arguments["day"].is_i64() && call.id.is_some(), "{call:?}");
+    chat.tool_result(call, "rain");
+    let (reply, _) = chat.answer()?.finish()?;
+    assert!(reply.tool_calls.is_empty() || !reply.content.is_empty(), "the model is free again: {reply:?}");
+    assert_eq!(chat.messages().len(), 4);
+    Ok(())
+}
+
+#[test]
+fn what_the_server_refuses_is_typed_and_what_was_said_is_taken_back() -> Outcome {
+    let server = Server::start(&["--ctx", "512"]);
+    let mut chat = Endpoint::new(server.url("/v1")).chat()?;
+    let error = chat.say("word ".repeat(2000))?.finish().unwrap_err();
+    assert!(error.is_too_long() && matches!(error, Error::Refused { status: 400, .. }), "{error:?}");
+    assert_eq!(chat.messages(), []);
+    let other = Endpoint::new(server.url("/v1")).model("other");
+    let error = other.generate("a").text().unwrap_err();
+    assert!(matches!(&error, Error::Refused { status: 404, code: Some(code), .. } if code == "model_not_found"));
+    let regex = other.generate("a").constraint(Constraint::regex("a+")).text().unwrap_err();
+    assert!(matches!(regex, Error::Inexpressible { .. }), "{regex:?}");
+    drop(server);
+    let error = chat.say("Hello!")?.finish().unwrap_err();
+    assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");
+    Ok(())
+}
+
+#[test]
+fn an_answer_that_is_aborted_or_dropped_is_cancelled_at_the_server() -> Outcome {
+    let server = Server::start(&["--at-once", "1", "--ctx", "65536"]);
+    let model = Endpoint::new(server.url("/v1"));
+    let endless = || model.generate("In the beginning").max_tokens(60_000).stop("\u{0}").stream();
+    let idle = |it: &Value| it["running"] == 0 && it["queued"] == 0;
+    let mut stream = endless()?;
+    assert!(stream.next().is_some());
+    let abort = stream.abort_handle();
+    let aborts = thread::spawn(move || abort.abort());
+    let pieces = stream.by_ref().filter(Result::is_ok).count();
+    aborts.join().unwrap();
+    assert_eq!(stream.finish_reason(), Some(FinishReason::Aborted), "{pieces}");
+    drop(stream);
+    server.until("the aborted one has ended", idle);
+    let mut stream = endless()?;
+    assert!(stream.next().is_some());
+    drop(stream);
+    server.until("the dropped one has ended", idle);
+    Ok(())
+}
+
+/// A server that answers each request with these bytes, and says what it was asked.
+fn canned(answer: impl Fn(&mut TcpStream, &str, Value) + Send + 'static) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address");
+    // Ends with the tests.
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let stream = stream.expect("a client");
+            stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+            let mut reader = BufReader::new(stream);
+            let (mut head, mut line) = (String::new(), String::new());
+            while reader.read_line(&mut line).expect("a head") > 2 {
+                head.push_str(&std::mem::take(&mut line));
+            }
+            let length =
+                head.lines().find_map(|it| it.to_lowercase().strip_prefix("content-length:")?.trim().parse().ok());
+            let mut body = vec![0; length.unwrap_or(0)];
+            reader.read_exact(&mut body).expect("a body");
+            answer(reader.get_mut(), &head, serde_json::from_slice(&body).unwrap_or_default());
+        }
+    });
+    format!("http://{address}/v1")
+}
+
+fn send(to: &mut TcpStream, status: &str, kind: &str, body: &str) {
+    let head = format!("HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nConnection: close\r\n\r\n");
+    // A client that has seen enough is gone.
+    let _ = to.write_all(format!("{head}{body}").as_bytes());
+}
+
+fn chunk(delta: &Value, finish: &Value) -> String {
+    format!("data: {}\n\n", json!({"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}))
+}
+
+#[test]
+fn an_answer_in_pieces_as_other_servers_send_it_is_read_whole() -> Outcome {
+    let url = canned(|to, head, body| {
+        assert!(head.contains("Bearer a-key"), "{head}");
+        if head.starts_with("GET") {
+            return send(to, "200 OK", "application/json", r#"{"data": [{"id": "qwen3"}]}"#);
+        }
+        assert_eq!((&body["model"], &body["stream"]), (&json!("qwen3"), &json!(true)));
+        assert_eq!(body["chat_template_kwargs"], json!({"enable_thinking": true}));
+        let call = |delta: Value| chunk(&json!({"tool_calls": [delta]}), &Value::Null);
+        let events = [
+            ": a comment\n\n".to_owned(),
+            chunk(&json!({"role": "assistant", "content": null, "reasoning_content": "Hm"}), &Value::Null),
+            chunk(&json!({"content": "Well"}), &Value::Null),
+            call(json!({"index": 0, "id": "a", "function": {"name": "f", "arguments": "{\"n\":"}})),
+            call(json!({"index": 0, "function": {"arguments": " 1}"}})),
+            chunk(&json!({}), &json!("tool_calls")),
+            "data: {\"choices\": [], \"usage\": {\"prompt_tokens\": 7, \"completion_tokens\": 5}}\n\n".to_owned(),
+            "data: [DONE]\n\n".to_owned(),
+        ];
+        send(to, "200 OK", "text/event-stream; charset=utf-8", &events.concat());
+    });
+    let model = Endpoint::new(url).api_key("a-key");
+    assert!(!format!("{model:?}").contains("a-key"));
+    let mut chat = model.chat()?.variable("enable_thinking", true);
+    // A conversation that began elsewhere goes on here.
+    chat.messages_mut().extend([Message::user("q"), Message::assistant("a")]);
+    let (reply, statistics) = chat.say("Go on.")?.finish()?;
+    assert_eq!((&*reply.content, reply.reasoning.as_deref()), ("Well", Some("Hm")));
+    assert_eq!(reply.tool_calls[0].arguments, json!({"n": 1}));
+    assert_eq!((statistics.prompt_tokens, statistics.generated_tokens), (7, 5));
+    assert_eq!(chat.messages().len(), 4);
+    Ok(())
+}
+
+#[test]
+fn each_way_of_answering_badly_is_an_error_of_its_own() {
+    const STREAM: &str = "text/event-stream";
+    let begun = || chunk(&json!({"content": "In the"}), &Value::Null);
+    type Case = (&'static str, &'static str, String, fn(&Error) -> bool);
+    let cases: [Case; 7] = [
+        ("200 OK", "application/json", "{}".into(), |it| matches!(it, Error::Protocol { .. })),
+        ("200 OK", STREAM, "data: {\n\n".into(), |it| matches!(it, Error::Protocol { .. })),
+        ("200 OK", STREAM, begun(), |it| matches!(it, Error::CutOff { .. })),
+        ("200 OK", STREAM, begun() + "data: [DONE]\n\n", |it| matches!(it, Error::CutOff { .. })),
+        ("200 OK", STREAM, "data: {\"error\": {\"message\": \"no memory\", \"code\": 503}}\n\n".into(), Error::is_busy),
+        ("307 Temporary Redirect\r\nLocation: http://127.0.0.1:9/", STREAM, String::new(), |it| {
+            matches!(it, Error::Refused { status: 307, .. })
+        }),
+        ("429 Too Many Requests", "text/html", "<h1>slow down</h1>".into(), Error::is_busy),
+    ];
+    for (status, kind, body, is_right) in cases {
+        let sent = body.clone();
+        let model = Endpoint::new(canned(move |to, _, _| send(to, status, kind, &sent))).model("m");
+        let error = model.chat().unwrap().say("Hello!").unwrap().finish().unwrap_err();
+        assert!(is_right(&error), "{status} {body:?}: {error:?}");
+        assert!(error.to_string().starts_with("http://127.0.0.1:"), "{error}");
+    }
+    let several = Endpoint::new(canned(|to, _, _| {
+        send(to, "200 OK", "application/json", r#"{"data": [{"id": "a"}, {"id": "b"}]}"#);
+    }));
+    assert!(several.chat().unwrap_err().to_string().ends_with("has 2 models: name one of [a, b]"));
+    let silent = Endpoint::new(canned(|_, _, _| thread::sleep(PATIENCE))).model("m").timeout(Duration::from_millis(50));
+    assert!(matches!(silent.generate("a").text(), Err(Error::Silent { .. })));
+    let nowhere = Endpoint::new("http://127.0.0.1:1/v1").chat().unwrap_err();
+    assert!(matches!(nowhere, Error::Unreachable { .. }), "{nowhere:?}");
+}
+
+#[test]
+fn the_example_is_short_and_talks_to_a_server() {
+    let source = include_str!("../../examples/outgrow.rs");
+    let code = source.lines().filter(|line| !line.is_empty() && !line.starts_with("//!")).count();
+    assert!(code <= 30, "{code} lines");
+    let server = Server::start(&["--ctx", "512"]);
+    let output = Program("outgrow").run(&[&server.url("/v1"), "And the king said"]);
+    assert!(output.status.success() && !output.stdout.is_empty(), "{output:?}");
+}
+
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+#[ignore = "compiles llama-server: cargo xtask llama-server"]
+fn a_real_llama_server_is_an_endpoint() -> Outcome {
+    let program = std::env::var_os("AUTOPLACE_LLAMA_SERVER").expect("llama-server");
+    let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port().to_string();
+    let mut server = Command::new(program);
+    server.args(["-m", FILE, "-c", "1024", "-np", "1", "-t", "1", "--chat-template", "chatml", "--port", &port]);
+    let mut server = Killed(server.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?);
+    let model = Endpoint::new(format!("http://127.0.0.1:{port}/v1"));
+    let is_there = |_: &u128| !model.models().is_ok_and(|models| !models.is_empty());
+    for _ in (0..PATIENCE.as_millis() / 50).take_while(is_there) {
+        assert_eq!(server.0.try_wait()?, None, "it ended");
+        thread::sleep(Duration::from_millis(50));
+    }
+    let (text, statistics) = talk!(model.chat()?);
+    assert!(!text.is_empty() && statistics.prompt_tokens > 12 && statistics.generated_tokens > 0, "{statistics:?}");
+    assert!(!text_of!(model).is_empty());
+    let error = model.chat()?.say("word ".repeat(4000))?.finish().unwrap_err();
+    assert!(error.is_too_long(), "{error:?}");
+    let schema = json!({"type": "object", "properties": {"day": {"type": "integer"}}, "required": ["day"]});
+    let mut chat = model.chat()?.tools([Tool::new("weather", "The weather of a day.", schema)]);
+    chat = chat.tool_choice(ToolChoice::Required).with(|generate| generate.temp(0.0).max_tokens(200));
+    let (reply, _) = chat.say("How will it be?")?.finish()?;
+    assert_eq!(reply.tool_calls.first().map(|call| &*call.name), Some("weather"), "{reply:?}");
+    Ok(())
+}
