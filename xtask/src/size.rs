@@ -17,7 +17,7 @@ const BUDGETS: [(&str, &[&str], usize, usize); 7] = [
     ("openai", &["openai/src"], 3_500, 3_850),
     ("cli", &["cli/src"], 4_500, 6_540),
     ("llama-sys", &["llama-sys/src"], 12_000, 13_200),
-    ("tests", &TESTS, 25_000, 34_990),
+    ("tests", &TESTS, 25_000, 35_300),
 ];
 
 /// Columns of a comment; rustfmt sees to code.

@@ -286,10 +286,5 @@ fn a_real_llama_server_is_an_endpoint() -> Outcome {
     assert!(!text_of!(model).is_empty());
     let error = model.chat()?.say("word ".repeat(4000))?.finish().unwrap_err();
     assert!(error.is_too_long(), "{error:?}");
-    let schema = json!({"type": "object", "properties": {"day": {"type": "integer"}}, "required": ["day"]});
-    let mut chat = model.chat()?.tools([Tool::new("weather", "The weather of a day.", schema)]);
-    chat = chat.tool_choice(ToolChoice::Required).with(|generate| generate.temp(0.0).max_tokens(200));
-    let (reply, _) = chat.say("How will it be?")?.finish()?;
-    assert_eq!(reply.tool_calls.first().map(|call| &*call.name), Some("weather"), "{reply:?}");
     Ok(())
 }
