@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, ensure};
-use autoplace::embed::{Normalization, cosine_similarity};
+use autoplace::embed::cosine_similarity;
 use autoplace::memory::Pooling;
 use autoplace::plan::Context;
 use autoplace::{Embedder, Model};
@@ -105,8 +105,8 @@ fn print_ranked(embedder: &mut Embedder, query: &str, texts: &[String], rerank: 
     Ok(out.flush()?)
 }
 
-fn print_json(embedder: Embedder, texts: &[String]) -> anyhow::Result<()> {
-    let embeddings = embedder.normalize(Normalization::Euclidean).embed(texts)?;
+fn print_json(mut embedder: Embedder, texts: &[String]) -> anyhow::Result<()> {
+    let embeddings = embedder.embed(texts)?;
     let vectors: Vec<&[f32]> = embeddings.iter().map(AsRef::as_ref).collect();
     // Numbers and brackets: in Rust's words for lists they are JSON.
     println!("{vectors:?}");

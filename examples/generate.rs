@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 use anyhow::Context as _;
 use autoplace::AbortHandle;
 use autoplace::Model;
-use autoplace::plan::{Context, GpuLayers, Replay};
+use autoplace::plan::{Context, GpuLayers, Replay, SavedPlan};
 use autoplace_examples::DEMO_MODEL;
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -89,7 +89,7 @@ fn run(args: Args, interrupted: &Arc<AtomicBool>) -> anyhow::Result<()> {
         });
     if let Some(file) = args.plan {
         let replay = if args.replan { Replay::Replan } else { Replay::Refuse };
-        builder = builder.plan_file(file).replay(replay);
+        builder = builder.follow(SavedPlan::read(file)?).replay(replay);
     }
     let model = builder.load()?;
 

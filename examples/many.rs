@@ -10,7 +10,7 @@ use std::thread;
 
 use anyhow::Context as _;
 use autoplace::Model;
-use autoplace::generate::{Answer, Engine, Shutdown, Statistics};
+use autoplace::generate::{Engine, Shutdown, Statistics, TokenStream};
 use autoplace::plan::Request;
 use autoplace_examples::DEMO_MODEL;
 use clap::Parser;
@@ -115,7 +115,7 @@ fn run(mut args: Args, interrupted: &Arc<AtomicBool>) -> anyhow::Result<()> {
 }
 
 /// Reads an answer to its end, and shows how far it is.
-fn read(prompt: &str, mut answer: Answer, bar: &ProgressBar) -> anyhow::Result<(String, Statistics)> {
+fn read(prompt: &str, mut answer: TokenStream, bar: &ProgressBar) -> anyhow::Result<(String, Statistics)> {
     let mut text = String::new();
     bar.set_message(prompt.to_owned());
     while let Some(piece) = answer.next() {

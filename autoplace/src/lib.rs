@@ -40,6 +40,6 @@ mod tests {
         fn is_shared<T: Clone + Send + Sync>() {}
         is_shared::<(Model, generate::Engine, AbortHandle)>();
         is_sent::<(generate::Chat, generate::Session, generate::TokenStream)>();
-        is_sent::<(generate::Answer, generate::ChatStream<'_>, Embedder)>();
+        is_sent::<(generate::ChatStream<'_>, Embedder)>();
     }
 }

@@ -4,7 +4,6 @@
 //! In: requests of the application, read on a thread of their own so that an abort is heard in the middle
 //! of a computation. Out: replies. What comes of a run of texts is the [`Host`]'s.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 use std::{process, thread};
@@ -12,10 +11,10 @@ use std::{process, thread};
 use serde::Deserialize;
 
 use crate::embed::remote::{Call as EmbedderCall, EmbedderHost};
-use crate::generate::remote::{Host, Reply, SessionCall, SessionHost, Start, TextCall};
-use crate::load::remote::{Load, Loading, Told};
+use crate::generate::remote::{CacheCall, Host, Reply, Start, TextCall};
+use crate::load::remote::{Load, Loading};
 use crate::load::{self, AbortHandle, Model, ModelBuilder, Pulse, build_name};
-use crate::plan::Plan;
+use crate::worker::crossing::Outcome;
 use crate::worker::{self, Hello, LogLines, Receiver, Sender};
 use crate::{embed, generate};
 
@@ -64,7 +63,7 @@ pub fn worker_main() {
 enum Request {
     Loading(Loading),
     Text(TextCall),
-    Session(Box<SessionCall>),
+    Cache(CacheCall),
     Embed(EmbedderCall),
 }
 
@@ -81,8 +80,7 @@ pub fn read_frames(bytes: &[u8]) {
 fn serve(receiver: Receiver, sender: &Sender) -> Result<(), worker::Error> {
     // Fails if the application has installed one before: its lines then go where it wants them.
     let _ = tracing::subscriber::set_global_default(LogLines::as_asked());
-    let hello = Hello { build: build_name() };
-    if !hello.say(sender)? {
+    if !sender.send(&Hello { build: build_name() })? {
         return Ok(());
     }
     let control = Arc::new(Control::default());
@@ -129,22 +127,24 @@ struct Served {
 enum At {
     Nothing,
     Texts(Host),
-    Session(Box<SessionHost>),
     Embedder(Box<EmbedderHost>),
 }
 
 impl Served {
-    /// `false`: nobody is there any more.
+    /// `false`: nobody is there any more. So for all that answers.
     fn carry_out(&mut self, request: Request) -> Result<bool, worker::Error> {
         match request {
             Request::Loading(Loading::Load(load)) => {
                 self.at = At::Nothing;
-                load_model(*load, &self.control, &self.sender, &mut self.model)
+                self.load(*load)
             }
-            Request::Loading(Loading::Replace { plan }) => self.sender.send(&replace(self.model.as_ref(), plan)),
+            Request::Loading(Loading::Replace { plan }) => {
+                let plan = plan.map(|plan| *plan);
+                self.placed(self.model().and_then(|model| model.replace(plan)))
+            }
             // The thread that listens has heard them.
             Request::Loading(Loading::CancelLoad | Loading::Abort { .. }) => Ok(true),
-            Request::Session(call) => self.session(*call),
+            Request::Cache(call) => self.cache(call),
             Request::Text(TextCall::Start(start)) => self.start(start),
             Request::Text(call) => match &mut self.at {
                 At::Texts(host) => host.carry_out(call),
@@ -152,6 +152,33 @@ impl Served {
             },
             Request::Embed(call) => self.embed(call),
         }
+    }
+
+    /// Loads the model and says so.
+    fn load(&mut self, load: Load) -> Result<bool, worker::Error> {
+        let (tells, sender, control) = (load.tell_progress, self.sender.clone(), Arc::clone(&self.control));
+        let mut told = -1.0;
+        self.model = None;
+        let progress = move |done| {
+            // llama.cpp calls for every tensor; a hundredth is as fine as anybody looks.
+            if tells && (done - told >= 0.01 || done >= 1.0) {
+                told = done;
+                // Without a connection the load is cancelled.
+                let _ = sender.send(&load::remote::Reply::Progress(done));
+            }
+            control.may_load()
+        };
+        let loaded = ModelBuilder::of(load).progress(progress).load();
+        let outcome = loaded.map(|model| self.model = Some(model));
+        self.placed(outcome)
+    }
+
+    /// Says where the model went, or why it did not.
+    fn placed(&self, outcome: Result<(), load::Error>) -> Result<bool, worker::Error> {
+        self.sender.send(&match outcome.and_then(|()| self.model()) {
+            Ok(model) => load::remote::Reply::Loaded(model.placed()),
+            Err(error) => load::remote::Reply::Failed(error),
+        })
     }
 
     fn model(&self) -> Result<&Model, load::Error> {
@@ -172,22 +199,10 @@ impl Served {
         }
     }
 
-    fn session(&mut self, call: SessionCall) -> Result<bool, worker::Error> {
-        match call {
-            SessionCall::Open { run } => {
-                self.at = At::Nothing;
-                let model = self.model().map_err(generate::Error::from);
-                let opened = SessionHost::open(model, &self.sender)?;
-                self.hold(run, opened, At::Session);
-            }
-            SessionCall::Close => self.at = At::Nothing,
-            call => {
-                if let At::Session(host) = &mut self.at {
-                    return host.carry_out(call);
-                }
-            }
-        }
-        Ok(true)
+    fn cache(&mut self, call: CacheCall) -> Result<bool, worker::Error> {
+        self.at = At::Nothing;
+        let model = self.model().map_err(generate::Error::from);
+        self.sender.send(&Outcome::from(model.and_then(|model| call.carry_out(model))))
     }
 
     fn embed(&mut self, call: EmbedderCall) -> Result<bool, worker::Error> {
@@ -195,8 +210,10 @@ impl Served {
             EmbedderCall::Open { run } => {
                 self.at = At::Nothing;
                 let model = self.model().map_err(embed::Error::from);
-                let opened = EmbedderHost::open(model, &self.sender)?;
-                self.hold(run, opened, At::Embedder);
+                if let Some((host, abort)) = EmbedderHost::open(model, &self.sender)? {
+                    self.control.begin(run, abort);
+                    self.at = At::Embedder(Box::new(host));
+                }
             }
             EmbedderCall::Close => self.at = At::Nothing,
             call => {
@@ -206,14 +223,6 @@ impl Served {
             }
         }
         Ok(true)
-    }
-
-    /// Keeps what was opened, if it was, and lets an abort of the run stop it.
-    fn hold<H>(&mut self, run: u64, opened: Option<(H, AbortHandle)>, at: fn(Box<H>) -> At) {
-        if let Some((host, abort)) = opened {
-            self.control.begin(run, abort);
-            self.at = at(Box::new(host));
-        }
     }
 }
 
@@ -230,52 +239,6 @@ fn listen(mut receiver: Receiver, control: &Control, tasks: &mpsc::Sender<Reques
                 }
             }
         }
-    }
-}
-
-/// Loads the model and says so. `false`: nobody is there any more.
-fn load_model(
-    load: Load,
-    control: &Arc<Control>,
-    sender: &Sender,
-    model: &mut Option<Model>,
-) -> Result<bool, worker::Error> {
-    let tell = load.tell_progress.then(|| sender.clone());
-    let watched = Arc::clone(control);
-    let is_gone = Arc::new(AtomicBool::new(false));
-    let gone = Arc::clone(&is_gone);
-    let mut told = -1.0;
-    *model = None;
-    let loaded = ModelBuilder::of(load)
-        .progress(move |done| {
-            // llama.cpp tells of every tensor; a hundredth is as fine as anybody looks.
-            if let Some(sender) = &tell
-                && (done - told >= 0.01 || done >= 1.0)
-            {
-                told = done;
-                let reply = load::remote::Reply::Progress(done);
-                if !matches!(sender.send(&reply), Ok(true)) {
-                    gone.store(true, Ordering::Relaxed);
-                }
-            }
-            !gone.load(Ordering::Relaxed) && watched.may_load()
-        })
-        .load();
-    sender.send(&placed(loaded.map(|loaded| &*model.insert(loaded))))
-}
-
-fn replace(model: Option<&Model>, plan: Option<Box<Plan>>) -> load::remote::Reply {
-    placed(model.ok_or(load::Error::NotLoaded).and_then(|model| {
-        model.replace(plan.map(|plan| *plan))?;
-        Ok(model)
-    }))
-}
-
-/// Where a model went, or why it did not.
-fn placed(model: Result<&Model, load::Error>) -> load::remote::Reply {
-    match model {
-        Ok(model) => load::remote::Reply::Loaded(Box::new(Told::of(model))),
-        Err(error) => load::remote::Reply::Failed(error),
     }
 }
 

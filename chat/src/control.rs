@@ -1,10 +1,9 @@
 //! Texts of users that look like control tokens: found before a template sees them, and told apart in what it makes.
 //!
 //! The first character of each such place is exchanged for a character of Unicode's private planes that occurs nowhere
-//! else, one for each different first character. A template treats that as it treats `<`: no letter, no space, one
-//! character. So what it cuts, pads, counts or indents stays as it would be, and what remains in the prompt is found
-//! again. So is the first character where a text ends within a token, whose rest another text may bring: whether it
-//! does is seen in the prompt.
+//! else, one for each different first character. A template treats that as it treats `<`, so that what it cuts, pads,
+//! counts or indents stays as it would be. What remains in the prompt is found again. The same is done where a text
+//! ends within a token, whose rest another text may bring.
 
 use std::collections::{BTreeSet, HashSet};
 

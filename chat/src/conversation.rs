@@ -33,9 +33,8 @@ impl Conversation {
         Self { typed: true, ..Self::from_json(messages) }
     }
 
-    /// Messages as transformers takes them, for what [`Message`] has no field for: objects with `role`, `content` (a
-    /// text, or a list of parts such as `{"type": "text", "text": "..."}`) and whatever else the template knows.
-    /// Nothing of them is changed.
+    /// Messages as transformers takes them, unchanged: objects with `role`, `content` (a text, or a list of parts such
+    /// as `{"type": "text", "text": "..."}`) and whatever else the template knows.
     pub fn from_json(messages: Vec<Value>) -> Self {
         Self {
             messages,
@@ -82,8 +81,8 @@ impl Conversation {
         self
     }
 
-    /// Another variable of the template: `enable_thinking`, `reasoning_effort`. One of the names that this type has
-    /// methods for, or that of a special token, replaces what the template would see else.
+    /// Another variable of the template: `enable_thinking`, `reasoning_effort`. It goes before what the template would
+    /// see under that name.
     pub fn variable(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
         self.variables.insert(name.into(), value.into());
         self

@@ -6,7 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Who says something. Templates know the roles that their models were trained with; any name can be given to them.
+/// Who says something. Templates know the roles that their models were trained with.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Role(Cow<'static, str>);

@@ -2,10 +2,7 @@
 
 use std::fmt;
 
-/// A prompt.
-///
-/// [`to_string`](ToString::to_string) and [`as_str`](Self::as_str) are all of it. [`parts`](Self::parts) tells the
-/// template's text from what users wrote that merely looks like control tokens.
+/// A prompt. [`parts`](Self::parts) tells the template's text from what users wrote that looks like control tokens.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rendered {
     text: String,
@@ -59,8 +56,7 @@ impl Rendered {
         self.text
     }
 
-    /// The parts in their order; together they are the whole prompt. One, where no user wrote what looks like
-    /// a control token.
+    /// The parts in their order; together they are the whole prompt.
     pub fn parts(&self) -> impl Iterator<Item = Part<'_>> {
         let mut from = 0;
         self.ends.iter().map(move |(end, is_text)| {

@@ -10,7 +10,7 @@ use autoplace_planner::gguf::{Header, Value as Field};
 use super::control::ControlTokens;
 use super::conversation::Conversation;
 use super::error::Error;
-use super::jinja::{Limits, LocalTime, Template};
+use super::jinja::{Limits, Template};
 use super::message::{Message, Tool};
 use super::rendered::Rendered;
 use super::special::{self, SpecialTokens};
@@ -61,10 +61,8 @@ struct Variant {
 const DEFAULT: &str = "default";
 
 impl ChatTemplate {
-    /// The template that a model ships, with its variants, special tokens and control tokens.
-    ///
-    /// Control tokens are those of the types `CONTROL` and `UNKNOWN` (`tokenizer.ggml.token_type`), and those that
-    /// the header names.
+    /// The template that a model ships, with its variants and special tokens. Control tokens are those of the types
+    /// `CONTROL` and `UNKNOWN` (`tokenizer.ggml.token_type`), and those that the header names.
     ///
     /// # Errors
     ///
@@ -80,7 +78,7 @@ impl ChatTemplate {
                 Some((KEY, suffix)) if suffix.starts_with('.') => &suffix[1..],
                 _ => continue,
             };
-            if matches!(value, Field::Str(_) | Field::Bytes(_) | Field::LongText(_)) {
+            if matches!(value, Field::Str(_) | Field::Bytes(_)) {
                 let source = header.str(key)?.unwrap_or_default();
                 sources.insert(name.to_owned(), source.to_owned());
             }
@@ -95,10 +93,8 @@ impl ChatTemplate {
         Ok(template)
     }
 
-    /// A template from its source, and the special tokens that it sees: `bos_token`, `eos_token`.
-    ///
-    /// The special tokens are its control tokens, until
-    /// [`with_control_tokens`](Self::with_control_tokens) says otherwise.
+    /// A template from its source, and the special tokens that it sees: `bos_token`, `eos_token`. They are its control
+    /// tokens, until [`with_control_tokens`](Self::with_control_tokens) says otherwise.
     ///
     /// # Errors
     ///
@@ -108,10 +104,8 @@ impl ChatTemplate {
         Self::of(sources.into(), special_tokens)
     }
 
-    /// The template of a family of models, for a model that ships none: `chatml`, `llama-3`, `gemma`;
-    /// [`FAMILIES`](super::FAMILIES) are all.
-    ///
-    /// Which family a model is of, its publisher says; a wrong one makes its answers worse without any error.
+    /// The template of a family of models, for a model that ships none: one of [`FAMILIES`](super::FAMILIES). Its
+    /// publisher says which; a wrong one makes answers worse without any error.
     ///
     /// # Errors
     ///
@@ -201,11 +195,8 @@ impl ChatTemplate {
         *variant.shows_tools.get_or_init(look)
     }
 
-    /// Renders a conversation.
-    ///
-    /// What users wrote that looks like control tokens is hidden from the template (which then cannot take it for one
-    /// either) and marked in the result: [`Rendered::parts`]. Where a template looks for such a text in a message, its
-    /// prompt is therefore not transformers', but the safe one.
+    /// Renders a conversation. What users wrote that looks like control tokens is hidden from the template, and marked
+    /// in the result: [`Rendered::parts`].
     ///
     /// # Errors
     ///
@@ -227,15 +218,16 @@ impl ChatTemplate {
         }
         let mut variables = variables(&self.special, conversation)?;
         // The special tokens are the template's own, unless the application has set them anew.
-        let is_users = |name: &str| !self.special.contains_key(name);
-        let users = variables.iter().filter(|(name, _)| is_users(name));
-        let users = users.map(|(_, value)| value);
-        let stand_ins = self.control.stand_ins(users, &variant.source);
+        let mut users: Vec<&mut Value> = variables
+            .iter_mut()
+            .filter(|(name, _)| !self.special.contains_key(name.as_str()))
+            .map(|(_, value)| value)
+            .collect();
+        let stand_ins = self.control.stand_ins(users.iter().map(|value| &**value), &variant.source);
         if let Some(stand_ins) = &stand_ins {
-            let users = variables.iter_mut().filter(|(name, _)| is_users(name));
-            users.for_each(|(_, value)| *value = self.control.protect(value, stand_ins));
+            users.iter_mut().for_each(|value| **value = self.control.protect(value, stand_ins));
         }
-        let text = run(&variant.template, &variables, conversation.now, self.limits)?;
+        let text = variant.template.render(&variables, conversation.now, self.limits)?;
         let mut rendered = match &stand_ins {
             Some(stand_ins) => self.control.restore(&text, stand_ins),
             None => Rendered::markup(text),
@@ -267,17 +259,7 @@ fn variables(special: &SpecialTokens, conversation: &Conversation) -> Result<Map
     Ok(all.map(|(name, value)| (name.to_owned(), value)).collect())
 }
 
-fn run(
-    template: &Template,
-    variables: &Map<String, Value>,
-    now: Option<LocalTime>,
-    limits: Limits,
-) -> Result<String, Error> {
-    let variables = variables.iter().map(|(name, value)| (name.as_str(), value));
-    Ok(template.render(variables, now, limits)?)
-}
-
-/// The names that templates read a message's reasoning by; transformers fills `reasoning_content` and `thinking` from
+/// The names that templates read a message's reasoning by. transformers fills `reasoning_content` and `thinking` from
 /// whichever is there (`chat_template_utils.py`, `_alias_reasoning_fields`).
 const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
@@ -298,8 +280,7 @@ fn alias_reasoning(message: &mut Value) {
 }
 
 /// Whether a template shows a content in parts and does not show a text: some that were written for images only walk
-/// over parts. transformers then prints what comes of walking over a text, and its users give parts; llama.cpp finds
-/// out as this does.
+/// over parts. llama.cpp finds out as this does.
 fn wants_parts(template: &Template, special: &SpecialTokens, limits: Limits) -> bool {
     let shows = |content: Value| {
         let message = json!({"role": "user", "content": content});
@@ -338,6 +319,6 @@ fn shows_needle(
     // Enough steps for any template that means to show one message.
     let limits = Limits { steps: limits.steps.min(100_000), ..limits };
     let variables = variables(special, conversation).ok()?;
-    let text = run(template, &variables, None, limits).ok()?;
+    let text = template.render(&variables, None, limits).ok()?;
     Some(text.contains(NEEDLE))
 }

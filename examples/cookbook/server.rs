@@ -17,7 +17,7 @@ pub fn run(path: &Path) -> Result<()> {
             let (engine, model) = (&engine, &model);
             clients.spawn(move || -> Result<()> {
                 let request = model.generate(format!("{n}. And the king said")).max_tokens(12);
-                // `submit_async` for a task; `try_submit` refuses instead of waiting. Dropping an answer ends it.
+                // `submit_async` for a task; `try_submit` refuses instead of waiting. Dropping a stream ends its text.
                 let (text, statistics) = engine.submit(request)?.into_text()?;
                 println!("{n}: {text:?}, {statistics}");
                 Ok(())

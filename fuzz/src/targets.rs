@@ -139,9 +139,9 @@ fn machine(data: &[u8]) {
 fn frame_seeds() -> Vec<Vec<u8>> {
     let messages = [
         r#"{"abort":{"run":1}}"#,
-        r#"{"start":{"run":1,"ahead":8,"prompt_chunk":"Batch"}}"#,
-        r#"{"read":{"id":1,"pieces":2}}"#,
-        r#"{"session":{"open":{"run":1}}}"#,
+        r#"{"text":{"start":{"run":1,"prompt_chunk":"Batch"}}}"#,
+        r#"{"text":{"cancel":{"id":1}}}"#,
+        r#"{"cache":{"save":"a"}}"#,
         r#"{"embed":{"open":{"run":1}}}"#,
         r#"{"progress":0.5}"#,
         r#""started""#,
@@ -172,7 +172,7 @@ const REQUESTS: [&str; 5] = [
     r#"c{"messages":[{"role":"system","content":"a"},{"role":"user","content":[{"type":"text","text":"b"}]}],"n":2,"stop":["c"]}"#,
     r#"c{"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function","function":{"name":"f","parameters":{}}}],"tool_choice":"required"}"#,
     r#"c{"messages":[{"role":"user","content":"a"}],"response_format":{"type":"json_object"},"logprobs":true,"top_logprobs":2}"#,
-    r#"t{"prompt":["a",[1,2]],"max_tokens":2,"temperature":0,"logit_bias":{"3":-1},"grammar":"root ::= \"a\""}"#,
+    r#"t{"prompt":["a",[1,2]],"max_tokens":2,"temperature":0,"logit_bias":{"3":-1},"grammar":"%llguidance {}\nstart: \"a\""}"#,
     r#"e{"model":"m","input":["a","b"],"encoding_format":"base64"}"#,
 ];
 
@@ -207,7 +207,6 @@ fn constraint(data: &[u8]) {
     };
     let text = str::from_utf8(text).unwrap_or_default();
     let constraint = match (kind, serde_json::from_str::<serde_json::Value>(text)) {
-        (b'g', _) => Constraint::gbnf(text),
         (b'r', _) => Constraint::regex(text),
         (b'l', _) => Constraint::lark(text),
         (b's', Ok(schema)) => Constraint::json_schema(schema),
@@ -216,8 +215,7 @@ fn constraint(data: &[u8]) {
     let _ = LOADED.generate("a").constraint(constraint).max_tokens(4).text();
 }
 
-const CONSTRAINTS: [&str; 7] = [
-    "groot ::= \"a\" [0-9]{2,4} (b | c)* \nb ::= [^\\x41-Z]+\nc ::= \"(\" c? \")\" # c",
+const CONSTRAINTS: [&str; 6] = [
     "r(?:a|[b-d]{2,3})\\d*?[^e]+",
     "lstart: A b*\nA: /[a-z]+/\nb: \"c\" | \"(\" b \")\"",
     r#"s{"type":"object","properties":{"a":{"type":"integer","minimum":-3,"maximum":7}},"required":["a"]}"#,

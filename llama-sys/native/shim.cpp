@@ -490,10 +490,6 @@ bool shim_memory_seq_cp(llama_context * ctx, llama_seq_id src, llama_seq_id dst,
     return guarded(error, false, [&] { llama_memory_seq_cp(llama_get_memory(ctx), src, dst, p0, p1); return true; });
 }
 
-bool shim_memory_seq_keep(llama_context * ctx, llama_seq_id seq, shim_error * error) {
-    return guarded(error, false, [&] { llama_memory_seq_keep(llama_get_memory(ctx), seq); return true; });
-}
-
 bool shim_memory_leave_window(llama_context * ctx, llama_seq_id seq, shim_error * error) {
     return guarded(error, false, [&] {
         llama_kv_cache * window = windowed(ctx->get_memory());
@@ -575,10 +571,6 @@ llama_sampler * shim_sampler_logit_bias(int32_t n_vocab, int32_t n, const llama_
     return guarded(error, (llama_sampler *) nullptr, [&] { return llama_sampler_init_logit_bias(n_vocab, n, bias); });
 }
 
-bool shim_sampler_reset(llama_sampler * chain, shim_error * error) {
-    return guarded(error, false, [&] { llama_sampler_reset(chain); return true; });
-}
-
 llama_sampler * shim_sampler_grammar(const llama_vocab * vocab, const char * grammar, const char * root, shim_error * error) {
     return guarded(error, (llama_sampler *) nullptr, [&] { return llama_sampler_init_grammar(vocab, grammar, root); });
 }
@@ -615,29 +607,6 @@ bool shim_sampler_skip(llama_sampler * chain, size_t n, shim_error * error) {
             llama_sampler_apply(chain, &candidates);
         }
         return true;
-    });
-}
-
-size_t shim_state_size(llama_context * ctx, llama_seq_id seq, shim_error * error) {
-    if (!shim_memory_update(ctx, error)) {
-        return 0;
-    }
-    return guarded(error, (size_t) 0, [&] { return seq < 0 ? llama_state_get_size(ctx) : llama_state_seq_get_size(ctx, seq); });
-}
-
-size_t shim_state_get(llama_context * ctx, llama_seq_id seq, uint8_t * dst, size_t size, shim_error * error) {
-    return guarded(error, (size_t) 0, [&] {
-        return seq < 0 ? llama_state_get_data(ctx, dst, size) : llama_state_seq_get_data(ctx, dst, size, seq);
-    });
-}
-
-size_t shim_state_set(llama_context * ctx, llama_seq_id seq, const uint8_t * src, size_t size, shim_error * error) {
-    // A copy that is still to be made would be one of what comes now.
-    if (!shim_memory_update(ctx, error)) {
-        return 0;
-    }
-    return guarded(error, (size_t) 0, [&] {
-        return seq < 0 ? llama_state_set_data(ctx, src, size) : llama_state_seq_set_data(ctx, src, size, seq);
     });
 }
 
@@ -683,10 +652,6 @@ size_t shim_state_read(llama_context * ctx, llama_seq_id seq, bool partial, size
         ctx->get_memory()->state_read(io, seq, flags_of(partial));
         return io.n_bytes();
     });
-}
-
-ggml_backend_reg_t shim_backend_load(const char * path, shim_error * error) {
-    return guarded(error, (ggml_backend_reg_t) nullptr, [&] { return ggml_backend_load(path); });
 }
 
 void shim_backend_load_all_from(const char * dir, shim_error * error) {

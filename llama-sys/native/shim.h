@@ -123,7 +123,6 @@ float * shim_embeddings_ith(struct llama_context * ctx, int32_t index, struct sh
 bool shim_memory_clear  (struct llama_context * ctx, bool data, struct shim_error * error);
 bool shim_memory_seq_rm (struct llama_context * ctx, llama_seq_id seq, llama_pos p0, llama_pos p1, struct shim_error * error);
 bool shim_memory_seq_cp (struct llama_context * ctx, llama_seq_id src, llama_seq_id dst, llama_pos p0, llama_pos p1, struct shim_error * error);
-bool shim_memory_seq_keep(struct llama_context * ctx, llama_seq_id seq, struct shim_error * error);
 // Forgets what has left the sliding window of a sequence, in the layers that have one: they keep it while a cell has
 // several sequences.
 bool shim_memory_leave_window(struct llama_context * ctx, llama_seq_id seq, struct shim_error * error);
@@ -169,7 +168,6 @@ struct shim_sampler_params {
 struct llama_sampler * shim_sampler_new(const struct shim_sampler_params * params, struct shim_error * error);
 struct llama_sampler * shim_sampler_penalties(int32_t n_vocab, int32_t last_n, float repeat, float freq, float present, struct shim_error * error);
 struct llama_sampler * shim_sampler_logit_bias(int32_t n_vocab, int32_t n, const llama_logit_bias * bias, struct shim_error * error);
-bool                   shim_sampler_reset(struct llama_sampler * chain, struct shim_error * error);
 struct llama_sampler * shim_sampler_grammar(const struct llama_vocab * vocab, const char * grammar, const char * root, struct shim_error * error);
 struct llama_sampler * shim_sampler_dry(const struct llama_vocab * vocab, float multiplier, float base, int32_t allowed_length,
                                         int32_t penalty_last_n, const char ** breakers, size_t n_breakers, struct shim_error * error);
@@ -181,11 +179,6 @@ bool        shim_sampler_accept(struct llama_sampler * chain, llama_token token,
 // Applies the chain `n` times to a single candidate and tells it of no token: random numbers are drawn as
 // for `n` choices.
 bool        shim_sampler_skip  (struct llama_sampler * chain, size_t n, struct shim_error * error);
-
-// Sizes and copies in bytes; 0 means failure. `seq` -1 is the whole context.
-size_t shim_state_size(struct llama_context * ctx, llama_seq_id seq, struct shim_error * error);
-size_t shim_state_get (struct llama_context * ctx, llama_seq_id seq, uint8_t * dst, size_t size, struct shim_error * error);
-size_t shim_state_set (struct llama_context * ctx, llama_seq_id seq, const uint8_t * src, size_t size, struct shim_error * error);
 
 // The state of one sequence in pieces, none of them larger than a megabyte. False ends the call with an error.
 typedef bool (*shim_put)(void * user, const void * data, size_t size);
@@ -201,7 +194,6 @@ size_t shim_state_read (struct llama_context * ctx, llama_seq_id seq, bool parti
                         struct shim_error * error);
 
 // Loads one backend library, or all in a folder.
-ggml_backend_reg_t shim_backend_load(const char * path, struct shim_error * error);
 void               shim_backend_load_all_from(const char * dir, struct shim_error * error);
 
 // Connects to an rpc-server and registers its devices. NULL without an error when this build has no RPC backend.

@@ -4,7 +4,6 @@
 //! adapters at a time, for all of its sequences. What a cache holds was computed under the set of that time: llama.cpp
 //! neither knows nor forgets it.
 
-use std::ffi::CString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
@@ -12,11 +11,9 @@ use std::sync::Arc;
 
 use crate::backend::path_to_c;
 use crate::context::Context;
-use crate::device::Device;
 use crate::error::Error;
-use crate::memory::BufferUse;
 use crate::model::{Model, readable};
-use crate::{Token, raw, shim};
+use crate::{raw, shim};
 
 /// A LoRA adapter of one model. Cloning is cheap; it is freed when the last clone and the last context that computes
 /// with it are dropped, and keeps its model until then.
@@ -82,34 +79,6 @@ impl LoraAdapter {
     /// The model that it changes.
     pub fn model(&self) -> &Model {
         &self.inner.model
-    }
-
-    /// A value of the file's metadata, as text; `None` without that key, for a list, and for an adapter without data.
-    pub fn metadata(&self, key: &str) -> Option<String> {
-        let key = CString::new(key).ok()?;
-        let read = |buffer: *mut std::ffi::c_char, size| {
-            // SAFETY: the adapter lives, the key is NUL-terminated, and at most `size` bytes are written.
-            unsafe { raw::llama_adapter_meta_val_str(self.as_ptr(), key.as_ptr(), buffer, size) }
-        };
-        let length = usize::try_from(read(ptr::null_mut(), 0)).ok()?;
-        let mut buffer = vec![0_u8; length + 1];
-        read(buffer.as_mut_ptr().cast(), buffer.len());
-        buffer.truncate(length);
-        Some(String::from_utf8_lossy(&buffer).into_owned())
-    }
-
-    /// The tokens after which an activated adapter (aLoRA) takes effect; none for a plain one. llama.cpp computes with
-    /// the adapter wherever it is [set](Context::set_lora): whoever uses it looks for the tokens.
-    pub fn invocation_tokens(&self) -> Vec<Token> {
-        // SAFETY: the adapter lives; as many tokens lie there as it says.
-        unsafe {
-            let count = raw::llama_adapter_get_alora_n_invocation_tokens(self.as_ptr());
-            let tokens = raw::llama_adapter_get_alora_invocation_tokens(self.as_ptr());
-            match usize::try_from(count) {
-                Ok(count) if count > 0 && !tokens.is_null() => std::slice::from_raw_parts(tokens, count).to_vec(),
-                _ => Vec::new(),
-            }
-        }
     }
 
     fn as_ptr(&self) -> *mut raw::llama_adapter_lora {
@@ -272,10 +241,10 @@ impl Context {
         })
     }
 
-    /// What adapters of the model and a control vector hold: a row for each buffer type, in `adapters` alone.
-    pub(crate) fn adapter_rows(&self) -> Result<Vec<BufferUse>, Error> {
+    /// What adapters of the model and a control vector hold: a row for each buffer type.
+    pub(crate) fn adapter_rows(&self) -> Result<Vec<raw::shim_buffer_bytes>, Error> {
         let _listed = self.model().adapters();
-        let rows = shim::checked(|error| {
+        shim::checked(|error| {
             // SAFETY: the model is loaded and its list of adapters stays as it is; the shim writes as many rows as
             // there is room for, and returns 0 where it fails.
             unsafe {
@@ -284,10 +253,6 @@ impl Context {
                 })
             }
         })
-        .map_err(|failure| Error::Call { what: "reading the memory of adapters", failure })?;
-        let row = |row: &raw::shim_buffer_bytes| {
-            BufferUse::of_adapters(row.buft, Device::from_raw(row.device), row.is_host, row.bytes)
-        };
-        Ok(rows.iter().map(row).collect())
+        .map_err(|failure| Error::Call { what: "reading the memory of adapters", failure })
     }
 }

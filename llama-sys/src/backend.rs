@@ -12,7 +12,7 @@ use crate::sim::registry;
 use crate::{isa, log, raw, shim};
 
 /// Proof that llama.cpp is initialised. Everything that needs it calls [`Backend::init`] itself, so that applications
-/// need it only to list devices or to load a backend.
+/// need it only to list devices or to add those of another machine.
 #[derive(Debug, Clone, Copy)]
 pub struct Backend(());
 
@@ -23,12 +23,10 @@ static INIT: OnceLock<Result<Backend, Error>> = OnceLock::new();
 
 impl Backend {
     /// Initialises llama.cpp once: checks the CPU, routes the log into `tracing`, and, with `dynamic-backends`, loads
-    /// what lies beside the program, or for one that lies in cargo's target folder, where it was built. Later calls
-    /// cost nothing.
+    /// what lies beside the program, or for one in cargo's target folder, where it was built. Later calls cost nothing.
     ///
-    /// ggml sets environment variables meanwhile, and never later: `KMP_BLOCKTIME` for OpenMP, and for Metal
-    /// `AGX_RELAX_CDM_CTXSTORE_TIMEOUT`. It does so with C's `setenv`, which other threads that read the environment
-    /// through C do not survive on every system: where there are such, call this before they are started.
+    /// ggml sets environment variables meanwhile (`KMP_BLOCKTIME`, for Metal `AGX_RELAX_CDM_CTXSTORE_TIMEOUT`) with C's
+    /// `setenv`: call this before threads are started that read the environment through C.
     ///
     /// # Errors
     ///
@@ -58,13 +56,9 @@ impl Backend {
         let _unchanged = registry::reading();
         // SAFETY: the registry is initialised, and does not change meanwhile.
         let count = unsafe { raw::ggml_backend_dev_count() };
-        (0..count)
-            .filter_map(|index| {
-                // SAFETY: `index` is below the count.
-                let device = unsafe { raw::ggml_backend_dev_get(index) };
-                Device::from_raw(device)
-            })
-            .collect()
+        // SAFETY: the indices are below the count.
+        let device = |index| Device::from_raw(unsafe { raw::ggml_backend_dev_get(index) });
+        (0..count).filter_map(device).collect()
     }
 
     /// Names of the backends that are registered, those without a device included: `CUDA` in a CUDA
@@ -73,34 +67,13 @@ impl Backend {
         let _unchanged = registry::reading();
         // SAFETY: the registry is initialised, and does not change meanwhile.
         let count = unsafe { raw::ggml_backend_reg_count() };
-        (0..count)
-            .map(|index| {
-                // SAFETY: `index` is below the count; a registered backend has a name.
-                unsafe { owned(raw::ggml_backend_reg_name(raw::ggml_backend_reg_get(index))) }
-            })
-            .collect()
-    }
-
-    /// Loads a backend library (`dynamic-backends`: a CUDA backend built elsewhere, say) and returns its devices.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Call`] with ggml's reason: no such file, not a backend, or built for another version of ggml.
-    pub fn load(self, path: impl AsRef<Path>) -> Result<Vec<Device>, Error> {
-        let path = path.as_ref();
-        let text = path_to_c(path)?;
-        let _changing = registry::changing()?;
-        let reg = shim::accepted(
-            // SAFETY: a NUL-terminated path and a valid error slot.
-            |error| unsafe { raw::shim_backend_load(text.as_ptr(), error) },
-            |reg| !reg.is_null(),
-        )
-        .map_err(|failure| Error::Call { what: "loading a backend", failure })?;
-        Ok(devices_of(reg))
+        // SAFETY: the indices are below the count; a registered backend has a name.
+        let name = |index| unsafe { owned(raw::ggml_backend_reg_name(raw::ggml_backend_reg_get(index))) };
+        (0..count).map(name).collect()
     }
 
     /// Adds the devices of another machine, whose `rpc-server` listens at `endpoint` (`host:port`). Needs the `rpc`
-    /// feature or a loaded RPC backend.
+    /// feature.
     ///
     /// The link is trusted from then on: llama.cpp ends the process when it drops later.
     ///
@@ -120,20 +93,12 @@ impl Backend {
             |reg| !reg.is_null(),
         )
         .map_err(|failure| Error::Call { what: "adding an rpc-server", failure })?;
-        Ok(devices_of(reg))
+        // SAFETY: `reg` was just registered and lives until the process ends.
+        let count = unsafe { raw::ggml_backend_reg_dev_count(reg) };
+        // SAFETY: the indices are below the count.
+        let device = |index| Device::from_raw(unsafe { raw::ggml_backend_reg_dev_get(reg, index) });
+        Ok((0..count).filter_map(device).collect())
     }
-}
-
-fn devices_of(reg: raw::ggml_backend_reg_t) -> Vec<Device> {
-    // SAFETY: `reg` was just registered and lives until the process ends.
-    let count = unsafe { raw::ggml_backend_reg_dev_count(reg) };
-    (0..count)
-        .filter_map(|index| {
-            // SAFETY: `index` is below the count.
-            let device = unsafe { raw::ggml_backend_reg_dev_get(reg, index) };
-            Device::from_raw(device)
-        })
-        .collect()
 }
 
 /// Refuses an address where nothing listens.

@@ -3,15 +3,13 @@
 use crate::vocab::Token;
 use crate::{Position, SeqId};
 
-/// A list of tokens, each with its position, its sequences, and whether its logits are wanted. Reusing one
+/// A list of tokens, each with its position, its sequence, and whether its logits are wanted. Reusing one
 /// allocates nothing.
 #[derive(Debug, Clone, Default)]
 pub struct Batch {
     pub(crate) tokens: Vec<Token>,
     pub(crate) positions: Vec<Position>,
-    /// Sequences of all tokens, end to end; `seq_counts` says how many belong to each.
     pub(crate) seqs: Vec<SeqId>,
-    pub(crate) seq_counts: Vec<i32>,
     pub(crate) outputs: Vec<i8>,
 }
 
@@ -22,22 +20,15 @@ impl Batch {
             tokens: Vec::with_capacity(tokens),
             positions: Vec::with_capacity(tokens),
             seqs: Vec::with_capacity(tokens),
-            seq_counts: Vec::with_capacity(tokens),
             outputs: Vec::with_capacity(tokens),
         }
     }
 
-    /// Adds a token of one sequence. `output`: its logits are wanted.
+    /// Adds a token of a sequence. `output`: its logits are wanted.
     pub fn add(&mut self, token: Token, position: Position, seq: SeqId, output: bool) {
-        self.add_shared(token, position, &[seq], output);
-    }
-
-    /// Adds a token that several sequences share.
-    pub fn add_shared(&mut self, token: Token, position: Position, seqs: &[SeqId], output: bool) {
         self.tokens.push(token);
         self.positions.push(position);
-        self.seqs.extend_from_slice(seqs);
-        self.seq_counts.push(seqs.len().try_into().unwrap_or(i32::MAX));
+        self.seqs.push(seq);
         self.outputs.push(output.into());
     }
 
@@ -46,7 +37,6 @@ impl Batch {
         self.tokens.clear();
         self.positions.clear();
         self.seqs.clear();
-        self.seq_counts.clear();
         self.outputs.clear();
     }
 

@@ -217,30 +217,21 @@ const _: () = {
     ["Offset of field: ggml_tensor::ne"][::core::mem::offset_of!(ggml_tensor, ne) - 16usize];
     ["Offset of field: ggml_tensor::nb"][::core::mem::offset_of!(ggml_tensor, nb) - 48usize];
     ["Offset of field: ggml_tensor::op"][::core::mem::offset_of!(ggml_tensor, op) - 80usize];
-    ["Offset of field: ggml_tensor::op_params"]
-        [::core::mem::offset_of!(ggml_tensor, op_params) - 84usize];
+    ["Offset of field: ggml_tensor::op_params"][::core::mem::offset_of!(ggml_tensor, op_params) - 84usize];
     ["Offset of field: ggml_tensor::flags"][::core::mem::offset_of!(ggml_tensor, flags) - 148usize];
     ["Offset of field: ggml_tensor::src"][::core::mem::offset_of!(ggml_tensor, src) - 152usize];
-    ["Offset of field: ggml_tensor::view_src"]
-        [::core::mem::offset_of!(ggml_tensor, view_src) - 232usize];
-    ["Offset of field: ggml_tensor::view_offs"]
-        [::core::mem::offset_of!(ggml_tensor, view_offs) - 240usize];
+    ["Offset of field: ggml_tensor::view_src"][::core::mem::offset_of!(ggml_tensor, view_src) - 232usize];
+    ["Offset of field: ggml_tensor::view_offs"][::core::mem::offset_of!(ggml_tensor, view_offs) - 240usize];
     ["Offset of field: ggml_tensor::data"][::core::mem::offset_of!(ggml_tensor, data) - 248usize];
     ["Offset of field: ggml_tensor::name"][::core::mem::offset_of!(ggml_tensor, name) - 256usize];
     ["Offset of field: ggml_tensor::extra"][::core::mem::offset_of!(ggml_tensor, extra) - 320usize];
-    ["Offset of field: ggml_tensor::padding"]
-        [::core::mem::offset_of!(ggml_tensor, padding) - 328usize];
+    ["Offset of field: ggml_tensor::padding"][::core::mem::offset_of!(ggml_tensor, padding) - 328usize];
 };
-pub type ggml_abort_callback =
-    ::core::option::Option<unsafe extern "C" fn(data: *mut ::core::ffi::c_void) -> bool>;
+pub type ggml_abort_callback = ::core::option::Option<unsafe extern "C" fn(data: *mut ::core::ffi::c_void) -> bool>;
 pub type ggml_guid = [u8; 16usize];
 pub type ggml_guid_t = *mut ggml_guid;
 pub type ggml_log_callback = ::core::option::Option<
-    unsafe extern "C" fn(
-        level: ggml_log_level,
-        text: *const ::core::ffi::c_char,
-        user_data: *mut ::core::ffi::c_void,
-    ),
+    unsafe extern "C" fn(level: ggml_log_level, text: *const ::core::ffi::c_char, user_data: *mut ::core::ffi::c_void),
 >;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -277,16 +268,13 @@ pub struct ggml_backend_dev_caps {
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ggml_backend_dev_caps"][::core::mem::size_of::<ggml_backend_dev_caps>() - 5usize];
-    ["Alignment of ggml_backend_dev_caps"]
-        [::core::mem::align_of::<ggml_backend_dev_caps>() - 1usize];
-    ["Offset of field: ggml_backend_dev_caps::async_"]
-        [::core::mem::offset_of!(ggml_backend_dev_caps, async_) - 0usize];
+    ["Alignment of ggml_backend_dev_caps"][::core::mem::align_of::<ggml_backend_dev_caps>() - 1usize];
+    ["Offset of field: ggml_backend_dev_caps::async_"][::core::mem::offset_of!(ggml_backend_dev_caps, async_) - 0usize];
     ["Offset of field: ggml_backend_dev_caps::host_buffer"]
         [::core::mem::offset_of!(ggml_backend_dev_caps, host_buffer) - 1usize];
     ["Offset of field: ggml_backend_dev_caps::buffer_from_host_ptr"]
         [::core::mem::offset_of!(ggml_backend_dev_caps, buffer_from_host_ptr) - 2usize];
-    ["Offset of field: ggml_backend_dev_caps::events"]
-        [::core::mem::offset_of!(ggml_backend_dev_caps, events) - 3usize];
+    ["Offset of field: ggml_backend_dev_caps::events"][::core::mem::offset_of!(ggml_backend_dev_caps, events) - 3usize];
     ["Offset of field: ggml_backend_dev_caps::mmap_support"]
         [::core::mem::offset_of!(ggml_backend_dev_caps, mmap_support) - 4usize];
 };
@@ -304,10 +292,8 @@ pub struct ggml_backend_dev_props {
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ggml_backend_dev_props"][::core::mem::size_of::<ggml_backend_dev_props>() - 56usize];
-    ["Alignment of ggml_backend_dev_props"]
-        [::core::mem::align_of::<ggml_backend_dev_props>() - 8usize];
-    ["Offset of field: ggml_backend_dev_props::name"]
-        [::core::mem::offset_of!(ggml_backend_dev_props, name) - 0usize];
+    ["Alignment of ggml_backend_dev_props"][::core::mem::align_of::<ggml_backend_dev_props>() - 8usize];
+    ["Offset of field: ggml_backend_dev_props::name"][::core::mem::offset_of!(ggml_backend_dev_props, name) - 0usize];
     ["Offset of field: ggml_backend_dev_props::description"]
         [::core::mem::offset_of!(ggml_backend_dev_props, description) - 8usize];
     ["Offset of field: ggml_backend_dev_props::memory_free"]
@@ -318,35 +304,22 @@ const _: () = {
         [::core::mem::offset_of!(ggml_backend_dev_props, type_) - 32usize];
     ["Offset of field: ggml_backend_dev_props::device_id"]
         [::core::mem::offset_of!(ggml_backend_dev_props, device_id) - 40usize];
-    ["Offset of field: ggml_backend_dev_props::caps"]
-        [::core::mem::offset_of!(ggml_backend_dev_props, caps) - 48usize];
+    ["Offset of field: ggml_backend_dev_props::caps"][::core::mem::offset_of!(ggml_backend_dev_props, caps) - 48usize];
 };
 pub type ggml_backend_comm_init_t = ::core::option::Option<
-    unsafe extern "C" fn(
-        backends: *mut ggml_backend_t,
-        n_backends: usize,
-    ) -> *mut ::core::ffi::c_void,
+    unsafe extern "C" fn(backends: *mut ggml_backend_t, n_backends: usize) -> *mut ::core::ffi::c_void,
 >;
-pub type ggml_backend_comm_free_t =
-    ::core::option::Option<unsafe extern "C" fn(comm_ctx: *mut ::core::ffi::c_void)>;
+pub type ggml_backend_comm_free_t = ::core::option::Option<unsafe extern "C" fn(comm_ctx: *mut ::core::ffi::c_void)>;
 pub type ggml_backend_comm_allreduce_tensor_t = ::core::option::Option<
-    unsafe extern "C" fn(
-        comm_ctx: *mut ::core::ffi::c_void,
-        tensors: *mut *mut ggml_tensor,
-    ) -> bool,
+    unsafe extern "C" fn(comm_ctx: *mut ::core::ffi::c_void, tensors: *mut *mut ggml_tensor) -> bool,
 >;
 pub type ggml_backend_split_buffer_type_t = ::core::option::Option<
-    unsafe extern "C" fn(
-        main_device: ::core::ffi::c_int,
-        tensor_split: *const f32,
-    ) -> ggml_backend_buffer_type_t,
+    unsafe extern "C" fn(main_device: ::core::ffi::c_int, tensor_split: *const f32) -> ggml_backend_buffer_type_t,
 >;
-pub type ggml_backend_set_n_threads_t = ::core::option::Option<
-    unsafe extern "C" fn(backend: ggml_backend_t, n_threads: ::core::ffi::c_int),
->;
-pub type ggml_backend_dev_get_extra_bufts_t = ::core::option::Option<
-    unsafe extern "C" fn(device: ggml_backend_dev_t) -> *mut ggml_backend_buffer_type_t,
->;
+pub type ggml_backend_set_n_threads_t =
+    ::core::option::Option<unsafe extern "C" fn(backend: ggml_backend_t, n_threads: ::core::ffi::c_int)>;
+pub type ggml_backend_dev_get_extra_bufts_t =
+    ::core::option::Option<unsafe extern "C" fn(device: ggml_backend_dev_t) -> *mut ggml_backend_buffer_type_t>;
 pub type ggml_backend_set_abort_callback_t = ::core::option::Option<
     unsafe extern "C" fn(
         backend: ggml_backend_t,
@@ -364,14 +337,11 @@ pub struct ggml_backend_feature {
 const _: () = {
     ["Size of ggml_backend_feature"][::core::mem::size_of::<ggml_backend_feature>() - 16usize];
     ["Alignment of ggml_backend_feature"][::core::mem::align_of::<ggml_backend_feature>() - 8usize];
-    ["Offset of field: ggml_backend_feature::name"]
-        [::core::mem::offset_of!(ggml_backend_feature, name) - 0usize];
-    ["Offset of field: ggml_backend_feature::value"]
-        [::core::mem::offset_of!(ggml_backend_feature, value) - 8usize];
+    ["Offset of field: ggml_backend_feature::name"][::core::mem::offset_of!(ggml_backend_feature, name) - 0usize];
+    ["Offset of field: ggml_backend_feature::value"][::core::mem::offset_of!(ggml_backend_feature, value) - 8usize];
 };
-pub type ggml_backend_get_features_t = ::core::option::Option<
-    unsafe extern "C" fn(reg: ggml_backend_reg_t) -> *mut ggml_backend_feature,
->;
+pub type ggml_backend_get_features_t =
+    ::core::option::Option<unsafe extern "C" fn(reg: ggml_backend_reg_t) -> *mut ggml_backend_feature>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct ggml_backend_sched {
@@ -379,11 +349,7 @@ pub struct ggml_backend_sched {
 }
 pub type ggml_backend_sched_t = *mut ggml_backend_sched;
 pub type ggml_backend_sched_eval_callback = ::core::option::Option<
-    unsafe extern "C" fn(
-        t: *mut ggml_tensor,
-        ask: bool,
-        user_data: *mut ::core::ffi::c_void,
-    ) -> bool,
+    unsafe extern "C" fn(t: *mut ggml_tensor, ask: bool, user_data: *mut ::core::ffi::c_void) -> bool,
 >;
 pub const GGML_BACKEND_SPLIT_AXIS_0: ggml_backend_meta_split_axis = 0;
 pub const GGML_BACKEND_SPLIT_AXIS_1: ggml_backend_meta_split_axis = 1;
@@ -404,10 +370,8 @@ pub struct ggml_backend_meta_split_state {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of ggml_backend_meta_split_state"]
-        [::core::mem::size_of::<ggml_backend_meta_split_state>() - 2128usize];
-    ["Alignment of ggml_backend_meta_split_state"]
-        [::core::mem::align_of::<ggml_backend_meta_split_state>() - 8usize];
+    ["Size of ggml_backend_meta_split_state"][::core::mem::size_of::<ggml_backend_meta_split_state>() - 2128usize];
+    ["Alignment of ggml_backend_meta_split_state"][::core::mem::align_of::<ggml_backend_meta_split_state>() - 8usize];
     ["Offset of field: ggml_backend_meta_split_state::axis"]
         [::core::mem::offset_of!(ggml_backend_meta_split_state, axis) - 0usize];
     ["Offset of field: ggml_backend_meta_split_state::ne"]
@@ -433,10 +397,8 @@ pub struct ggml_backend_graph_copy {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of ggml_backend_graph_copy"]
-        [::core::mem::size_of::<ggml_backend_graph_copy>() - 32usize];
-    ["Alignment of ggml_backend_graph_copy"]
-        [::core::mem::align_of::<ggml_backend_graph_copy>() - 8usize];
+    ["Size of ggml_backend_graph_copy"][::core::mem::size_of::<ggml_backend_graph_copy>() - 32usize];
+    ["Alignment of ggml_backend_graph_copy"][::core::mem::align_of::<ggml_backend_graph_copy>() - 8usize];
     ["Offset of field: ggml_backend_graph_copy::buffer"]
         [::core::mem::offset_of!(ggml_backend_graph_copy, buffer) - 0usize];
     ["Offset of field: ggml_backend_graph_copy::ctx_allocated"]
@@ -534,18 +496,15 @@ const _: () = {
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of ggml_opt_optimizer_params"]
-        [::core::mem::size_of::<ggml_opt_optimizer_params>() - 28usize];
-    ["Alignment of ggml_opt_optimizer_params"]
-        [::core::mem::align_of::<ggml_opt_optimizer_params>() - 4usize];
+    ["Size of ggml_opt_optimizer_params"][::core::mem::size_of::<ggml_opt_optimizer_params>() - 28usize];
+    ["Alignment of ggml_opt_optimizer_params"][::core::mem::align_of::<ggml_opt_optimizer_params>() - 4usize];
     ["Offset of field: ggml_opt_optimizer_params::adamw"]
         [::core::mem::offset_of!(ggml_opt_optimizer_params, adamw) - 0usize];
     ["Offset of field: ggml_opt_optimizer_params::sgd"]
         [::core::mem::offset_of!(ggml_opt_optimizer_params, sgd) - 20usize];
 };
-pub type ggml_opt_get_optimizer_params = ::core::option::Option<
-    unsafe extern "C" fn(userdata: *mut ::core::ffi::c_void) -> ggml_opt_optimizer_params,
->;
+pub type ggml_opt_get_optimizer_params =
+    ::core::option::Option<unsafe extern "C" fn(userdata: *mut ::core::ffi::c_void) -> ggml_opt_optimizer_params>;
 pub type ggml_opt_epoch_callback = ::core::option::Option<
     unsafe extern "C" fn(
         train: bool,
@@ -587,10 +546,8 @@ pub struct gguf_init_params {
 const _: () = {
     ["Size of gguf_init_params"][::core::mem::size_of::<gguf_init_params>() - 16usize];
     ["Alignment of gguf_init_params"][::core::mem::align_of::<gguf_init_params>() - 8usize];
-    ["Offset of field: gguf_init_params::no_alloc"]
-        [::core::mem::offset_of!(gguf_init_params, no_alloc) - 0usize];
-    ["Offset of field: gguf_init_params::ctx"]
-        [::core::mem::offset_of!(gguf_init_params, ctx) - 8usize];
+    ["Offset of field: gguf_init_params::no_alloc"][::core::mem::offset_of!(gguf_init_params, no_alloc) - 0usize];
+    ["Offset of field: gguf_init_params::ctx"][::core::mem::offset_of!(gguf_init_params, ctx) - 8usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -742,10 +699,8 @@ pub struct llama_token_data {
 const _: () = {
     ["Size of llama_token_data"][::core::mem::size_of::<llama_token_data>() - 12usize];
     ["Alignment of llama_token_data"][::core::mem::align_of::<llama_token_data>() - 4usize];
-    ["Offset of field: llama_token_data::id"]
-        [::core::mem::offset_of!(llama_token_data, id) - 0usize];
-    ["Offset of field: llama_token_data::logit"]
-        [::core::mem::offset_of!(llama_token_data, logit) - 4usize];
+    ["Offset of field: llama_token_data::id"][::core::mem::offset_of!(llama_token_data, id) - 0usize];
+    ["Offset of field: llama_token_data::logit"][::core::mem::offset_of!(llama_token_data, logit) - 4usize];
     ["Offset of field: llama_token_data::p"][::core::mem::offset_of!(llama_token_data, p) - 8usize];
 };
 #[repr(C)]
@@ -759,20 +714,16 @@ pub struct llama_token_data_array {
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of llama_token_data_array"][::core::mem::size_of::<llama_token_data_array>() - 32usize];
-    ["Alignment of llama_token_data_array"]
-        [::core::mem::align_of::<llama_token_data_array>() - 8usize];
-    ["Offset of field: llama_token_data_array::data"]
-        [::core::mem::offset_of!(llama_token_data_array, data) - 0usize];
-    ["Offset of field: llama_token_data_array::size"]
-        [::core::mem::offset_of!(llama_token_data_array, size) - 8usize];
+    ["Alignment of llama_token_data_array"][::core::mem::align_of::<llama_token_data_array>() - 8usize];
+    ["Offset of field: llama_token_data_array::data"][::core::mem::offset_of!(llama_token_data_array, data) - 0usize];
+    ["Offset of field: llama_token_data_array::size"][::core::mem::offset_of!(llama_token_data_array, size) - 8usize];
     ["Offset of field: llama_token_data_array::selected"]
         [::core::mem::offset_of!(llama_token_data_array, selected) - 16usize];
     ["Offset of field: llama_token_data_array::sorted"]
         [::core::mem::offset_of!(llama_token_data_array, sorted) - 24usize];
 };
-pub type llama_progress_callback = ::core::option::Option<
-    unsafe extern "C" fn(progress: f32, user_data: *mut ::core::ffi::c_void) -> bool,
->;
+pub type llama_progress_callback =
+    ::core::option::Option<unsafe extern "C" fn(progress: f32, user_data: *mut ::core::ffi::c_void) -> bool>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct llama_batch {
@@ -788,17 +739,13 @@ pub struct llama_batch {
 const _: () = {
     ["Size of llama_batch"][::core::mem::size_of::<llama_batch>() - 56usize];
     ["Alignment of llama_batch"][::core::mem::align_of::<llama_batch>() - 8usize];
-    ["Offset of field: llama_batch::n_tokens"]
-        [::core::mem::offset_of!(llama_batch, n_tokens) - 0usize];
+    ["Offset of field: llama_batch::n_tokens"][::core::mem::offset_of!(llama_batch, n_tokens) - 0usize];
     ["Offset of field: llama_batch::token"][::core::mem::offset_of!(llama_batch, token) - 8usize];
     ["Offset of field: llama_batch::embd"][::core::mem::offset_of!(llama_batch, embd) - 16usize];
     ["Offset of field: llama_batch::pos"][::core::mem::offset_of!(llama_batch, pos) - 24usize];
-    ["Offset of field: llama_batch::n_seq_id"]
-        [::core::mem::offset_of!(llama_batch, n_seq_id) - 32usize];
-    ["Offset of field: llama_batch::seq_id"]
-        [::core::mem::offset_of!(llama_batch, seq_id) - 40usize];
-    ["Offset of field: llama_batch::logits"]
-        [::core::mem::offset_of!(llama_batch, logits) - 48usize];
+    ["Offset of field: llama_batch::n_seq_id"][::core::mem::offset_of!(llama_batch, n_seq_id) - 32usize];
+    ["Offset of field: llama_batch::seq_id"][::core::mem::offset_of!(llama_batch, seq_id) - 40usize];
+    ["Offset of field: llama_batch::logits"][::core::mem::offset_of!(llama_batch, logits) - 48usize];
 };
 pub const LLAMA_KV_OVERRIDE_TYPE_INT: llama_model_kv_override_type = 0;
 pub const LLAMA_KV_OVERRIDE_TYPE_FLOAT: llama_model_kv_override_type = 1;
@@ -853,14 +800,10 @@ const _: () = {
 };
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of llama_model_kv_override"]
-        [::core::mem::size_of::<llama_model_kv_override>() - 264usize];
-    ["Alignment of llama_model_kv_override"]
-        [::core::mem::align_of::<llama_model_kv_override>() - 8usize];
-    ["Offset of field: llama_model_kv_override::tag"]
-        [::core::mem::offset_of!(llama_model_kv_override, tag) - 0usize];
-    ["Offset of field: llama_model_kv_override::key"]
-        [::core::mem::offset_of!(llama_model_kv_override, key) - 4usize];
+    ["Size of llama_model_kv_override"][::core::mem::size_of::<llama_model_kv_override>() - 264usize];
+    ["Alignment of llama_model_kv_override"][::core::mem::align_of::<llama_model_kv_override>() - 8usize];
+    ["Offset of field: llama_model_kv_override::tag"][::core::mem::offset_of!(llama_model_kv_override, tag) - 0usize];
+    ["Offset of field: llama_model_kv_override::key"][::core::mem::offset_of!(llama_model_kv_override, key) - 4usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -870,8 +813,7 @@ pub struct llama_model_tensor_buft_override {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of llama_model_tensor_buft_override"]
-        [::core::mem::size_of::<llama_model_tensor_buft_override>() - 16usize];
+    ["Size of llama_model_tensor_buft_override"][::core::mem::size_of::<llama_model_tensor_buft_override>() - 16usize];
     ["Alignment of llama_model_tensor_buft_override"]
         [::core::mem::align_of::<llama_model_tensor_buft_override>() - 8usize];
     ["Offset of field: llama_model_tensor_buft_override::pattern"]
@@ -904,8 +846,7 @@ pub struct llama_model_params {
 const _: () = {
     ["Size of llama_model_params"][::core::mem::size_of::<llama_model_params>() - 80usize];
     ["Alignment of llama_model_params"][::core::mem::align_of::<llama_model_params>() - 8usize];
-    ["Offset of field: llama_model_params::devices"]
-        [::core::mem::offset_of!(llama_model_params, devices) - 0usize];
+    ["Offset of field: llama_model_params::devices"][::core::mem::offset_of!(llama_model_params, devices) - 0usize];
     ["Offset of field: llama_model_params::tensor_buft_overrides"]
         [::core::mem::offset_of!(llama_model_params, tensor_buft_overrides) - 8usize];
     ["Offset of field: llama_model_params::n_gpu_layers"]
@@ -916,8 +857,7 @@ const _: () = {
         [::core::mem::offset_of!(llama_model_params, load_mode) - 24usize];
     ["Offset of field: llama_model_params::lazy_mode"]
         [::core::mem::offset_of!(llama_model_params, lazy_mode) - 28usize];
-    ["Offset of field: llama_model_params::main_gpu"]
-        [::core::mem::offset_of!(llama_model_params, main_gpu) - 32usize];
+    ["Offset of field: llama_model_params::main_gpu"][::core::mem::offset_of!(llama_model_params, main_gpu) - 32usize];
     ["Offset of field: llama_model_params::tensor_split"]
         [::core::mem::offset_of!(llama_model_params, tensor_split) - 40usize];
     ["Offset of field: llama_model_params::progress_callback"]
@@ -932,12 +872,9 @@ const _: () = {
         [::core::mem::offset_of!(llama_model_params, check_tensors) - 73usize];
     ["Offset of field: llama_model_params::use_extra_bufts"]
         [::core::mem::offset_of!(llama_model_params, use_extra_bufts) - 74usize];
-    ["Offset of field: llama_model_params::no_host"]
-        [::core::mem::offset_of!(llama_model_params, no_host) - 75usize];
-    ["Offset of field: llama_model_params::no_alloc"]
-        [::core::mem::offset_of!(llama_model_params, no_alloc) - 76usize];
-    ["Offset of field: llama_model_params::load_mtp"]
-        [::core::mem::offset_of!(llama_model_params, load_mtp) - 77usize];
+    ["Offset of field: llama_model_params::no_host"][::core::mem::offset_of!(llama_model_params, no_host) - 75usize];
+    ["Offset of field: llama_model_params::no_alloc"][::core::mem::offset_of!(llama_model_params, no_alloc) - 76usize];
+    ["Offset of field: llama_model_params::load_mtp"][::core::mem::offset_of!(llama_model_params, load_mtp) - 77usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -947,10 +884,8 @@ pub struct llama_sampler_seq_config {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of llama_sampler_seq_config"]
-        [::core::mem::size_of::<llama_sampler_seq_config>() - 16usize];
-    ["Alignment of llama_sampler_seq_config"]
-        [::core::mem::align_of::<llama_sampler_seq_config>() - 8usize];
+    ["Size of llama_sampler_seq_config"][::core::mem::size_of::<llama_sampler_seq_config>() - 16usize];
+    ["Alignment of llama_sampler_seq_config"][::core::mem::align_of::<llama_sampler_seq_config>() - 8usize];
     ["Offset of field: llama_sampler_seq_config::seq_id"]
         [::core::mem::offset_of!(llama_sampler_seq_config, seq_id) - 0usize];
     ["Offset of field: llama_sampler_seq_config::sampler"]
@@ -1001,10 +936,8 @@ pub struct llama_context_params {
 const _: () = {
     ["Size of llama_context_params"][::core::mem::size_of::<llama_context_params>() - 160usize];
     ["Alignment of llama_context_params"][::core::mem::align_of::<llama_context_params>() - 8usize];
-    ["Offset of field: llama_context_params::n_ctx"]
-        [::core::mem::offset_of!(llama_context_params, n_ctx) - 0usize];
-    ["Offset of field: llama_context_params::n_batch"]
-        [::core::mem::offset_of!(llama_context_params, n_batch) - 4usize];
+    ["Offset of field: llama_context_params::n_ctx"][::core::mem::offset_of!(llama_context_params, n_ctx) - 0usize];
+    ["Offset of field: llama_context_params::n_batch"][::core::mem::offset_of!(llama_context_params, n_batch) - 4usize];
     ["Offset of field: llama_context_params::n_ubatch"]
         [::core::mem::offset_of!(llama_context_params, n_ubatch) - 8usize];
     ["Offset of field: llama_context_params::n_seq_max"]
@@ -1049,10 +982,8 @@ const _: () = {
         [::core::mem::offset_of!(llama_context_params, cb_eval) - 88usize];
     ["Offset of field: llama_context_params::cb_eval_user_data"]
         [::core::mem::offset_of!(llama_context_params, cb_eval_user_data) - 96usize];
-    ["Offset of field: llama_context_params::type_k"]
-        [::core::mem::offset_of!(llama_context_params, type_k) - 104usize];
-    ["Offset of field: llama_context_params::type_v"]
-        [::core::mem::offset_of!(llama_context_params, type_v) - 108usize];
+    ["Offset of field: llama_context_params::type_k"][::core::mem::offset_of!(llama_context_params, type_k) - 104usize];
+    ["Offset of field: llama_context_params::type_v"][::core::mem::offset_of!(llama_context_params, type_v) - 108usize];
     ["Offset of field: llama_context_params::abort_callback"]
         [::core::mem::offset_of!(llama_context_params, abort_callback) - 112usize];
     ["Offset of field: llama_context_params::abort_callback_data"]
@@ -1084,10 +1015,8 @@ pub struct llama_model_tensor_override {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of llama_model_tensor_override"]
-        [::core::mem::size_of::<llama_model_tensor_override>() - 16usize];
-    ["Alignment of llama_model_tensor_override"]
-        [::core::mem::align_of::<llama_model_tensor_override>() - 8usize];
+    ["Size of llama_model_tensor_override"][::core::mem::size_of::<llama_model_tensor_override>() - 16usize];
+    ["Alignment of llama_model_tensor_override"][::core::mem::align_of::<llama_model_tensor_override>() - 8usize];
     ["Offset of field: llama_model_tensor_override::pattern"]
         [::core::mem::offset_of!(llama_model_tensor_override, pattern) - 0usize];
     ["Offset of field: llama_model_tensor_override::type_"]
@@ -1102,10 +1031,8 @@ pub struct llama_model_imatrix_data {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of llama_model_imatrix_data"]
-        [::core::mem::size_of::<llama_model_imatrix_data>() - 24usize];
-    ["Alignment of llama_model_imatrix_data"]
-        [::core::mem::align_of::<llama_model_imatrix_data>() - 8usize];
+    ["Size of llama_model_imatrix_data"][::core::mem::size_of::<llama_model_imatrix_data>() - 24usize];
+    ["Alignment of llama_model_imatrix_data"][::core::mem::align_of::<llama_model_imatrix_data>() - 8usize];
     ["Offset of field: llama_model_imatrix_data::name"]
         [::core::mem::offset_of!(llama_model_imatrix_data, name) - 0usize];
     ["Offset of field: llama_model_imatrix_data::data"]
@@ -1134,10 +1061,8 @@ pub struct llama_model_quantize_params {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of llama_model_quantize_params"]
-        [::core::mem::size_of::<llama_model_quantize_params>() - 64usize];
-    ["Alignment of llama_model_quantize_params"]
-        [::core::mem::align_of::<llama_model_quantize_params>() - 8usize];
+    ["Size of llama_model_quantize_params"][::core::mem::size_of::<llama_model_quantize_params>() - 64usize];
+    ["Alignment of llama_model_quantize_params"][::core::mem::align_of::<llama_model_quantize_params>() - 8usize];
     ["Offset of field: llama_model_quantize_params::nthread"]
         [::core::mem::offset_of!(llama_model_quantize_params, nthread) - 0usize];
     ["Offset of field: llama_model_quantize_params::ftype"]
@@ -1179,10 +1104,8 @@ pub struct llama_logit_bias {
 const _: () = {
     ["Size of llama_logit_bias"][::core::mem::size_of::<llama_logit_bias>() - 8usize];
     ["Alignment of llama_logit_bias"][::core::mem::align_of::<llama_logit_bias>() - 4usize];
-    ["Offset of field: llama_logit_bias::token"]
-        [::core::mem::offset_of!(llama_logit_bias, token) - 0usize];
-    ["Offset of field: llama_logit_bias::bias"]
-        [::core::mem::offset_of!(llama_logit_bias, bias) - 4usize];
+    ["Offset of field: llama_logit_bias::token"][::core::mem::offset_of!(llama_logit_bias, token) - 0usize];
+    ["Offset of field: llama_logit_bias::bias"][::core::mem::offset_of!(llama_logit_bias, bias) - 4usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -1191,10 +1114,8 @@ pub struct llama_sampler_chain_params {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of llama_sampler_chain_params"]
-        [::core::mem::size_of::<llama_sampler_chain_params>() - 1usize];
-    ["Alignment of llama_sampler_chain_params"]
-        [::core::mem::align_of::<llama_sampler_chain_params>() - 1usize];
+    ["Size of llama_sampler_chain_params"][::core::mem::size_of::<llama_sampler_chain_params>() - 1usize];
+    ["Alignment of llama_sampler_chain_params"][::core::mem::align_of::<llama_sampler_chain_params>() - 1usize];
     ["Offset of field: llama_sampler_chain_params::no_perf"]
         [::core::mem::offset_of!(llama_sampler_chain_params, no_perf) - 0usize];
 };
@@ -1208,19 +1129,16 @@ pub struct llama_chat_message {
 const _: () = {
     ["Size of llama_chat_message"][::core::mem::size_of::<llama_chat_message>() - 16usize];
     ["Alignment of llama_chat_message"][::core::mem::align_of::<llama_chat_message>() - 8usize];
-    ["Offset of field: llama_chat_message::role"]
-        [::core::mem::offset_of!(llama_chat_message, role) - 0usize];
-    ["Offset of field: llama_chat_message::content"]
-        [::core::mem::offset_of!(llama_chat_message, content) - 8usize];
+    ["Offset of field: llama_chat_message::role"][::core::mem::offset_of!(llama_chat_message, role) - 0usize];
+    ["Offset of field: llama_chat_message::content"][::core::mem::offset_of!(llama_chat_message, content) - 8usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct llama_adapter_lora {
     _unused: [u8; 0],
 }
-pub type llama_model_set_tensor_data_t = ::core::option::Option<
-    unsafe extern "C" fn(tensor: *mut ggml_tensor, userdata: *mut ::core::ffi::c_void),
->;
+pub type llama_model_set_tensor_data_t =
+    ::core::option::Option<unsafe extern "C" fn(tensor: *mut ggml_tensor, userdata: *mut ::core::ffi::c_void)>;
 pub type llama_state_seq_flags = u32;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -1255,30 +1173,21 @@ pub struct llama_sampler_data {
 const _: () = {
     ["Size of llama_sampler_data"][::core::mem::size_of::<llama_sampler_data>() - 32usize];
     ["Alignment of llama_sampler_data"][::core::mem::align_of::<llama_sampler_data>() - 8usize];
-    ["Offset of field: llama_sampler_data::logits"]
-        [::core::mem::offset_of!(llama_sampler_data, logits) - 0usize];
-    ["Offset of field: llama_sampler_data::probs"]
-        [::core::mem::offset_of!(llama_sampler_data, probs) - 8usize];
-    ["Offset of field: llama_sampler_data::sampled"]
-        [::core::mem::offset_of!(llama_sampler_data, sampled) - 16usize];
+    ["Offset of field: llama_sampler_data::logits"][::core::mem::offset_of!(llama_sampler_data, logits) - 0usize];
+    ["Offset of field: llama_sampler_data::probs"][::core::mem::offset_of!(llama_sampler_data, probs) - 8usize];
+    ["Offset of field: llama_sampler_data::sampled"][::core::mem::offset_of!(llama_sampler_data, sampled) - 16usize];
     ["Offset of field: llama_sampler_data::candidates"]
         [::core::mem::offset_of!(llama_sampler_data, candidates) - 24usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct llama_sampler_i {
-    pub name: ::core::option::Option<
-        unsafe extern "C" fn(smpl: *const llama_sampler) -> *const ::core::ffi::c_char,
-    >,
-    pub accept:
-        ::core::option::Option<unsafe extern "C" fn(smpl: *mut llama_sampler, token: llama_token)>,
-    pub apply: ::core::option::Option<
-        unsafe extern "C" fn(smpl: *mut llama_sampler, cur_p: *mut llama_token_data_array),
-    >,
+    pub name: ::core::option::Option<unsafe extern "C" fn(smpl: *const llama_sampler) -> *const ::core::ffi::c_char>,
+    pub accept: ::core::option::Option<unsafe extern "C" fn(smpl: *mut llama_sampler, token: llama_token)>,
+    pub apply:
+        ::core::option::Option<unsafe extern "C" fn(smpl: *mut llama_sampler, cur_p: *mut llama_token_data_array)>,
     pub reset: ::core::option::Option<unsafe extern "C" fn(smpl: *mut llama_sampler)>,
-    pub clone: ::core::option::Option<
-        unsafe extern "C" fn(smpl: *const llama_sampler) -> *mut llama_sampler,
-    >,
+    pub clone: ::core::option::Option<unsafe extern "C" fn(smpl: *const llama_sampler) -> *mut llama_sampler>,
     pub free: ::core::option::Option<unsafe extern "C" fn(smpl: *mut llama_sampler)>,
     pub backend_init: ::core::option::Option<
         unsafe extern "C" fn(
@@ -1305,26 +1214,18 @@ pub struct llama_sampler_i {
     >,
     pub backend_set_input: ::core::option::Option<unsafe extern "C" fn(smpl: *mut llama_sampler)>,
     pub backend_reset: ::core::option::Option<unsafe extern "C" fn(smpl: *mut llama_sampler)>,
-    pub copy_state: ::core::option::Option<
-        unsafe extern "C" fn(src: *const llama_sampler, dst: *mut llama_sampler),
-    >,
+    pub copy_state: ::core::option::Option<unsafe extern "C" fn(src: *const llama_sampler, dst: *mut llama_sampler)>,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of llama_sampler_i"][::core::mem::size_of::<llama_sampler_i>() - 96usize];
     ["Alignment of llama_sampler_i"][::core::mem::align_of::<llama_sampler_i>() - 8usize];
-    ["Offset of field: llama_sampler_i::name"]
-        [::core::mem::offset_of!(llama_sampler_i, name) - 0usize];
-    ["Offset of field: llama_sampler_i::accept"]
-        [::core::mem::offset_of!(llama_sampler_i, accept) - 8usize];
-    ["Offset of field: llama_sampler_i::apply"]
-        [::core::mem::offset_of!(llama_sampler_i, apply) - 16usize];
-    ["Offset of field: llama_sampler_i::reset"]
-        [::core::mem::offset_of!(llama_sampler_i, reset) - 24usize];
-    ["Offset of field: llama_sampler_i::clone"]
-        [::core::mem::offset_of!(llama_sampler_i, clone) - 32usize];
-    ["Offset of field: llama_sampler_i::free"]
-        [::core::mem::offset_of!(llama_sampler_i, free) - 40usize];
+    ["Offset of field: llama_sampler_i::name"][::core::mem::offset_of!(llama_sampler_i, name) - 0usize];
+    ["Offset of field: llama_sampler_i::accept"][::core::mem::offset_of!(llama_sampler_i, accept) - 8usize];
+    ["Offset of field: llama_sampler_i::apply"][::core::mem::offset_of!(llama_sampler_i, apply) - 16usize];
+    ["Offset of field: llama_sampler_i::reset"][::core::mem::offset_of!(llama_sampler_i, reset) - 24usize];
+    ["Offset of field: llama_sampler_i::clone"][::core::mem::offset_of!(llama_sampler_i, clone) - 32usize];
+    ["Offset of field: llama_sampler_i::free"][::core::mem::offset_of!(llama_sampler_i, free) - 40usize];
     ["Offset of field: llama_sampler_i::backend_init"]
         [::core::mem::offset_of!(llama_sampler_i, backend_init) - 48usize];
     ["Offset of field: llama_sampler_i::backend_accept"]
@@ -1335,8 +1236,7 @@ const _: () = {
         [::core::mem::offset_of!(llama_sampler_i, backend_set_input) - 72usize];
     ["Offset of field: llama_sampler_i::backend_reset"]
         [::core::mem::offset_of!(llama_sampler_i, backend_reset) - 80usize];
-    ["Offset of field: llama_sampler_i::copy_state"]
-        [::core::mem::offset_of!(llama_sampler_i, copy_state) - 88usize];
+    ["Offset of field: llama_sampler_i::copy_state"][::core::mem::offset_of!(llama_sampler_i, copy_state) - 88usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -1348,8 +1248,7 @@ pub struct llama_sampler {
 const _: () = {
     ["Size of llama_sampler"][::core::mem::size_of::<llama_sampler>() - 16usize];
     ["Alignment of llama_sampler"][::core::mem::align_of::<llama_sampler>() - 8usize];
-    ["Offset of field: llama_sampler::iface"]
-        [::core::mem::offset_of!(llama_sampler, iface) - 0usize];
+    ["Offset of field: llama_sampler::iface"][::core::mem::offset_of!(llama_sampler, iface) - 0usize];
     ["Offset of field: llama_sampler::ctx"][::core::mem::offset_of!(llama_sampler, ctx) - 8usize];
 };
 #[repr(C)]
@@ -1365,10 +1264,8 @@ pub struct llama_perf_context_data {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of llama_perf_context_data"]
-        [::core::mem::size_of::<llama_perf_context_data>() - 48usize];
-    ["Alignment of llama_perf_context_data"]
-        [::core::mem::align_of::<llama_perf_context_data>() - 8usize];
+    ["Size of llama_perf_context_data"][::core::mem::size_of::<llama_perf_context_data>() - 48usize];
+    ["Alignment of llama_perf_context_data"][::core::mem::align_of::<llama_perf_context_data>() - 8usize];
     ["Offset of field: llama_perf_context_data::t_start_ms"]
         [::core::mem::offset_of!(llama_perf_context_data, t_start_ms) - 0usize];
     ["Offset of field: llama_perf_context_data::t_load_ms"]
@@ -1392,10 +1289,8 @@ pub struct llama_perf_sampler_data {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of llama_perf_sampler_data"]
-        [::core::mem::size_of::<llama_perf_sampler_data>() - 16usize];
-    ["Alignment of llama_perf_sampler_data"]
-        [::core::mem::align_of::<llama_perf_sampler_data>() - 8usize];
+    ["Size of llama_perf_sampler_data"][::core::mem::size_of::<llama_perf_sampler_data>() - 16usize];
+    ["Alignment of llama_perf_sampler_data"][::core::mem::align_of::<llama_perf_sampler_data>() - 8usize];
     ["Offset of field: llama_perf_sampler_data::t_sample_ms"]
         [::core::mem::offset_of!(llama_perf_sampler_data, t_sample_ms) - 0usize];
     ["Offset of field: llama_perf_sampler_data::n_sample"]
@@ -1418,8 +1313,7 @@ pub struct llama_opt_params {
 const _: () = {
     ["Size of llama_opt_params"][::core::mem::size_of::<llama_opt_params>() - 48usize];
     ["Alignment of llama_opt_params"][::core::mem::align_of::<llama_opt_params>() - 8usize];
-    ["Offset of field: llama_opt_params::n_ctx_train"]
-        [::core::mem::offset_of!(llama_opt_params, n_ctx_train) - 0usize];
+    ["Offset of field: llama_opt_params::n_ctx_train"][::core::mem::offset_of!(llama_opt_params, n_ctx_train) - 0usize];
     ["Offset of field: llama_opt_params::param_filter"]
         [::core::mem::offset_of!(llama_opt_params, param_filter) - 8usize];
     ["Offset of field: llama_opt_params::param_filter_ud"]
@@ -1434,14 +1328,10 @@ const _: () = {
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct ggml_backend_buffer_type_i {
-    pub get_name: ::core::option::Option<
-        unsafe extern "C" fn(buft: ggml_backend_buffer_type_t) -> *const ::core::ffi::c_char,
-    >,
+    pub get_name:
+        ::core::option::Option<unsafe extern "C" fn(buft: ggml_backend_buffer_type_t) -> *const ::core::ffi::c_char>,
     pub alloc_buffer: ::core::option::Option<
-        unsafe extern "C" fn(
-            buft: ggml_backend_buffer_type_t,
-            size: usize,
-        ) -> ggml_backend_buffer_t,
+        unsafe extern "C" fn(buft: ggml_backend_buffer_type_t, size: usize) -> ggml_backend_buffer_t,
     >,
     pub alloc_buffer_n: ::core::option::Option<
         unsafe extern "C" fn(
@@ -1450,10 +1340,8 @@ pub struct ggml_backend_buffer_type_i {
             n_tensors: ::core::ffi::c_int,
         ) -> ggml_backend_buffer_t,
     >,
-    pub get_alignment:
-        ::core::option::Option<unsafe extern "C" fn(buft: ggml_backend_buffer_type_t) -> usize>,
-    pub get_max_size:
-        ::core::option::Option<unsafe extern "C" fn(buft: ggml_backend_buffer_type_t) -> usize>,
+    pub get_alignment: ::core::option::Option<unsafe extern "C" fn(buft: ggml_backend_buffer_type_t) -> usize>,
+    pub get_max_size: ::core::option::Option<unsafe extern "C" fn(buft: ggml_backend_buffer_type_t) -> usize>,
     pub get_alloc_size: ::core::option::Option<
         unsafe extern "C" fn(buft: ggml_backend_buffer_type_t, tensor: *const ggml_tensor) -> usize,
     >,
@@ -1464,15 +1352,12 @@ pub struct ggml_backend_buffer_type_i {
             n_tensors: ::core::ffi::c_int,
         ) -> usize,
     >,
-    pub is_host:
-        ::core::option::Option<unsafe extern "C" fn(buft: ggml_backend_buffer_type_t) -> bool>,
+    pub is_host: ::core::option::Option<unsafe extern "C" fn(buft: ggml_backend_buffer_type_t) -> bool>,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of ggml_backend_buffer_type_i"]
-        [::core::mem::size_of::<ggml_backend_buffer_type_i>() - 64usize];
-    ["Alignment of ggml_backend_buffer_type_i"]
-        [::core::mem::align_of::<ggml_backend_buffer_type_i>() - 8usize];
+    ["Size of ggml_backend_buffer_type_i"][::core::mem::size_of::<ggml_backend_buffer_type_i>() - 64usize];
+    ["Alignment of ggml_backend_buffer_type_i"][::core::mem::align_of::<ggml_backend_buffer_type_i>() - 8usize];
     ["Offset of field: ggml_backend_buffer_type_i::get_name"]
         [::core::mem::offset_of!(ggml_backend_buffer_type_i, get_name) - 0usize];
     ["Offset of field: ggml_backend_buffer_type_i::alloc_buffer"]
@@ -1499,10 +1384,8 @@ pub struct ggml_backend_buffer_type {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of ggml_backend_buffer_type"]
-        [::core::mem::size_of::<ggml_backend_buffer_type>() - 80usize];
-    ["Alignment of ggml_backend_buffer_type"]
-        [::core::mem::align_of::<ggml_backend_buffer_type>() - 8usize];
+    ["Size of ggml_backend_buffer_type"][::core::mem::size_of::<ggml_backend_buffer_type>() - 80usize];
+    ["Alignment of ggml_backend_buffer_type"][::core::mem::align_of::<ggml_backend_buffer_type>() - 8usize];
     ["Offset of field: ggml_backend_buffer_type::iface"]
         [::core::mem::offset_of!(ggml_backend_buffer_type, iface) - 0usize];
     ["Offset of field: ggml_backend_buffer_type::device"]
@@ -1514,14 +1397,10 @@ const _: () = {
 #[derive(Debug, Copy, Clone)]
 pub struct ggml_backend_buffer_i {
     pub free_buffer: ::core::option::Option<unsafe extern "C" fn(buffer: ggml_backend_buffer_t)>,
-    pub get_base: ::core::option::Option<
-        unsafe extern "C" fn(buffer: ggml_backend_buffer_t) -> *mut ::core::ffi::c_void,
-    >,
+    pub get_base:
+        ::core::option::Option<unsafe extern "C" fn(buffer: ggml_backend_buffer_t) -> *mut ::core::ffi::c_void>,
     pub init_tensor: ::core::option::Option<
-        unsafe extern "C" fn(
-            buffer: ggml_backend_buffer_t,
-            tensor: *mut ggml_tensor,
-        ) -> ggml_status,
+        unsafe extern "C" fn(buffer: ggml_backend_buffer_t, tensor: *mut ggml_tensor) -> ggml_status,
     >,
     pub memset_tensor: ::core::option::Option<
         unsafe extern "C" fn(
@@ -1575,21 +1454,15 @@ pub struct ggml_backend_buffer_i {
         ),
     >,
     pub cpy_tensor: ::core::option::Option<
-        unsafe extern "C" fn(
-            buffer: ggml_backend_buffer_t,
-            src: *const ggml_tensor,
-            dst: *mut ggml_tensor,
-        ) -> bool,
+        unsafe extern "C" fn(buffer: ggml_backend_buffer_t, src: *const ggml_tensor, dst: *mut ggml_tensor) -> bool,
     >,
-    pub clear:
-        ::core::option::Option<unsafe extern "C" fn(buffer: ggml_backend_buffer_t, value: u8)>,
+    pub clear: ::core::option::Option<unsafe extern "C" fn(buffer: ggml_backend_buffer_t, value: u8)>,
     pub reset: ::core::option::Option<unsafe extern "C" fn(buffer: ggml_backend_buffer_t)>,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ggml_backend_buffer_i"][::core::mem::size_of::<ggml_backend_buffer_i>() - 88usize];
-    ["Alignment of ggml_backend_buffer_i"]
-        [::core::mem::align_of::<ggml_backend_buffer_i>() - 8usize];
+    ["Alignment of ggml_backend_buffer_i"][::core::mem::align_of::<ggml_backend_buffer_i>() - 8usize];
     ["Offset of field: ggml_backend_buffer_i::free_buffer"]
         [::core::mem::offset_of!(ggml_backend_buffer_i, free_buffer) - 0usize];
     ["Offset of field: ggml_backend_buffer_i::get_base"]
@@ -1608,10 +1481,8 @@ const _: () = {
         [::core::mem::offset_of!(ggml_backend_buffer_i, get_tensor_2d) - 56usize];
     ["Offset of field: ggml_backend_buffer_i::cpy_tensor"]
         [::core::mem::offset_of!(ggml_backend_buffer_i, cpy_tensor) - 64usize];
-    ["Offset of field: ggml_backend_buffer_i::clear"]
-        [::core::mem::offset_of!(ggml_backend_buffer_i, clear) - 72usize];
-    ["Offset of field: ggml_backend_buffer_i::reset"]
-        [::core::mem::offset_of!(ggml_backend_buffer_i, reset) - 80usize];
+    ["Offset of field: ggml_backend_buffer_i::clear"][::core::mem::offset_of!(ggml_backend_buffer_i, clear) - 72usize];
+    ["Offset of field: ggml_backend_buffer_i::reset"][::core::mem::offset_of!(ggml_backend_buffer_i, reset) - 80usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -1626,26 +1497,17 @@ pub struct ggml_backend_buffer {
 const _: () = {
     ["Size of ggml_backend_buffer"][::core::mem::size_of::<ggml_backend_buffer>() - 120usize];
     ["Alignment of ggml_backend_buffer"][::core::mem::align_of::<ggml_backend_buffer>() - 8usize];
-    ["Offset of field: ggml_backend_buffer::iface"]
-        [::core::mem::offset_of!(ggml_backend_buffer, iface) - 0usize];
-    ["Offset of field: ggml_backend_buffer::buft"]
-        [::core::mem::offset_of!(ggml_backend_buffer, buft) - 88usize];
-    ["Offset of field: ggml_backend_buffer::context"]
-        [::core::mem::offset_of!(ggml_backend_buffer, context) - 96usize];
-    ["Offset of field: ggml_backend_buffer::size"]
-        [::core::mem::offset_of!(ggml_backend_buffer, size) - 104usize];
-    ["Offset of field: ggml_backend_buffer::usage"]
-        [::core::mem::offset_of!(ggml_backend_buffer, usage) - 112usize];
+    ["Offset of field: ggml_backend_buffer::iface"][::core::mem::offset_of!(ggml_backend_buffer, iface) - 0usize];
+    ["Offset of field: ggml_backend_buffer::buft"][::core::mem::offset_of!(ggml_backend_buffer, buft) - 88usize];
+    ["Offset of field: ggml_backend_buffer::context"][::core::mem::offset_of!(ggml_backend_buffer, context) - 96usize];
+    ["Offset of field: ggml_backend_buffer::size"][::core::mem::offset_of!(ggml_backend_buffer, size) - 104usize];
+    ["Offset of field: ggml_backend_buffer::usage"][::core::mem::offset_of!(ggml_backend_buffer, usage) - 112usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct ggml_backend_graph_optimize_params {
     pub add_alloc_dep: ::core::option::Option<
-        unsafe extern "C" fn(
-            user_data: *mut ::core::ffi::c_void,
-            tensor: *mut ggml_tensor,
-            until: *mut ggml_tensor,
-        ),
+        unsafe extern "C" fn(user_data: *mut ::core::ffi::c_void, tensor: *mut ggml_tensor, until: *mut ggml_tensor),
     >,
     pub user_data: *mut ::core::ffi::c_void,
 }
@@ -1663,9 +1525,7 @@ const _: () = {
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct ggml_backend_i {
-    pub get_name: ::core::option::Option<
-        unsafe extern "C" fn(backend: ggml_backend_t) -> *const ::core::ffi::c_char,
-    >,
+    pub get_name: ::core::option::Option<unsafe extern "C" fn(backend: ggml_backend_t) -> *const ::core::ffi::c_char>,
     pub free: ::core::option::Option<unsafe extern "C" fn(backend: ggml_backend_t)>,
     pub set_tensor_async: ::core::option::Option<
         unsafe extern "C" fn(
@@ -1719,36 +1579,21 @@ pub struct ggml_backend_i {
     >,
     pub synchronize: ::core::option::Option<unsafe extern "C" fn(backend: ggml_backend_t)>,
     pub graph_plan_create: ::core::option::Option<
-        unsafe extern "C" fn(
-            backend: ggml_backend_t,
-            cgraph: *const ggml_cgraph,
-        ) -> ggml_backend_graph_plan_t,
+        unsafe extern "C" fn(backend: ggml_backend_t, cgraph: *const ggml_cgraph) -> ggml_backend_graph_plan_t,
     >,
-    pub graph_plan_free: ::core::option::Option<
-        unsafe extern "C" fn(backend: ggml_backend_t, plan: ggml_backend_graph_plan_t),
-    >,
+    pub graph_plan_free:
+        ::core::option::Option<unsafe extern "C" fn(backend: ggml_backend_t, plan: ggml_backend_graph_plan_t)>,
     pub graph_plan_update: ::core::option::Option<
-        unsafe extern "C" fn(
-            backend: ggml_backend_t,
-            plan: ggml_backend_graph_plan_t,
-            cgraph: *const ggml_cgraph,
-        ),
+        unsafe extern "C" fn(backend: ggml_backend_t, plan: ggml_backend_graph_plan_t, cgraph: *const ggml_cgraph),
     >,
     pub graph_plan_compute: ::core::option::Option<
-        unsafe extern "C" fn(
-            backend: ggml_backend_t,
-            plan: ggml_backend_graph_plan_t,
-        ) -> ggml_status,
+        unsafe extern "C" fn(backend: ggml_backend_t, plan: ggml_backend_graph_plan_t) -> ggml_status,
     >,
-    pub graph_compute: ::core::option::Option<
-        unsafe extern "C" fn(backend: ggml_backend_t, cgraph: *mut ggml_cgraph) -> ggml_status,
-    >,
-    pub event_record: ::core::option::Option<
-        unsafe extern "C" fn(backend: ggml_backend_t, event: ggml_backend_event_t),
-    >,
-    pub event_wait: ::core::option::Option<
-        unsafe extern "C" fn(backend: ggml_backend_t, event: ggml_backend_event_t),
-    >,
+    pub graph_compute:
+        ::core::option::Option<unsafe extern "C" fn(backend: ggml_backend_t, cgraph: *mut ggml_cgraph) -> ggml_status>,
+    pub event_record:
+        ::core::option::Option<unsafe extern "C" fn(backend: ggml_backend_t, event: ggml_backend_event_t)>,
+    pub event_wait: ::core::option::Option<unsafe extern "C" fn(backend: ggml_backend_t, event: ggml_backend_event_t)>,
     pub graph_optimize: ::core::option::Option<
         unsafe extern "C" fn(
             backend: ggml_backend_t,
@@ -1761,10 +1606,8 @@ pub struct ggml_backend_i {
 const _: () = {
     ["Size of ggml_backend_i"][::core::mem::size_of::<ggml_backend_i>() - 128usize];
     ["Alignment of ggml_backend_i"][::core::mem::align_of::<ggml_backend_i>() - 8usize];
-    ["Offset of field: ggml_backend_i::get_name"]
-        [::core::mem::offset_of!(ggml_backend_i, get_name) - 0usize];
-    ["Offset of field: ggml_backend_i::free"]
-        [::core::mem::offset_of!(ggml_backend_i, free) - 8usize];
+    ["Offset of field: ggml_backend_i::get_name"][::core::mem::offset_of!(ggml_backend_i, get_name) - 0usize];
+    ["Offset of field: ggml_backend_i::free"][::core::mem::offset_of!(ggml_backend_i, free) - 8usize];
     ["Offset of field: ggml_backend_i::set_tensor_async"]
         [::core::mem::offset_of!(ggml_backend_i, set_tensor_async) - 16usize];
     ["Offset of field: ggml_backend_i::get_tensor_async"]
@@ -1775,8 +1618,7 @@ const _: () = {
         [::core::mem::offset_of!(ggml_backend_i, get_tensor_2d_async) - 40usize];
     ["Offset of field: ggml_backend_i::cpy_tensor_async"]
         [::core::mem::offset_of!(ggml_backend_i, cpy_tensor_async) - 48usize];
-    ["Offset of field: ggml_backend_i::synchronize"]
-        [::core::mem::offset_of!(ggml_backend_i, synchronize) - 56usize];
+    ["Offset of field: ggml_backend_i::synchronize"][::core::mem::offset_of!(ggml_backend_i, synchronize) - 56usize];
     ["Offset of field: ggml_backend_i::graph_plan_create"]
         [::core::mem::offset_of!(ggml_backend_i, graph_plan_create) - 64usize];
     ["Offset of field: ggml_backend_i::graph_plan_free"]
@@ -1787,10 +1629,8 @@ const _: () = {
         [::core::mem::offset_of!(ggml_backend_i, graph_plan_compute) - 88usize];
     ["Offset of field: ggml_backend_i::graph_compute"]
         [::core::mem::offset_of!(ggml_backend_i, graph_compute) - 96usize];
-    ["Offset of field: ggml_backend_i::event_record"]
-        [::core::mem::offset_of!(ggml_backend_i, event_record) - 104usize];
-    ["Offset of field: ggml_backend_i::event_wait"]
-        [::core::mem::offset_of!(ggml_backend_i, event_wait) - 112usize];
+    ["Offset of field: ggml_backend_i::event_record"][::core::mem::offset_of!(ggml_backend_i, event_record) - 104usize];
+    ["Offset of field: ggml_backend_i::event_wait"][::core::mem::offset_of!(ggml_backend_i, event_wait) - 112usize];
     ["Offset of field: ggml_backend_i::graph_optimize"]
         [::core::mem::offset_of!(ggml_backend_i, graph_optimize) - 120usize];
 };
@@ -1808,10 +1648,8 @@ const _: () = {
     ["Alignment of ggml_backend"][::core::mem::align_of::<ggml_backend>() - 8usize];
     ["Offset of field: ggml_backend::guid"][::core::mem::offset_of!(ggml_backend, guid) - 0usize];
     ["Offset of field: ggml_backend::iface"][::core::mem::offset_of!(ggml_backend, iface) - 8usize];
-    ["Offset of field: ggml_backend::device"]
-        [::core::mem::offset_of!(ggml_backend, device) - 136usize];
-    ["Offset of field: ggml_backend::context"]
-        [::core::mem::offset_of!(ggml_backend, context) - 144usize];
+    ["Offset of field: ggml_backend::device"][::core::mem::offset_of!(ggml_backend, device) - 136usize];
+    ["Offset of field: ggml_backend::context"][::core::mem::offset_of!(ggml_backend, context) - 144usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -1823,41 +1661,27 @@ pub struct ggml_backend_event {
 const _: () = {
     ["Size of ggml_backend_event"][::core::mem::size_of::<ggml_backend_event>() - 16usize];
     ["Alignment of ggml_backend_event"][::core::mem::align_of::<ggml_backend_event>() - 8usize];
-    ["Offset of field: ggml_backend_event::device"]
-        [::core::mem::offset_of!(ggml_backend_event, device) - 0usize];
-    ["Offset of field: ggml_backend_event::context"]
-        [::core::mem::offset_of!(ggml_backend_event, context) - 8usize];
+    ["Offset of field: ggml_backend_event::device"][::core::mem::offset_of!(ggml_backend_event, device) - 0usize];
+    ["Offset of field: ggml_backend_event::context"][::core::mem::offset_of!(ggml_backend_event, context) - 8usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct ggml_backend_device_i {
-    pub get_name: ::core::option::Option<
-        unsafe extern "C" fn(dev: ggml_backend_dev_t) -> *const ::core::ffi::c_char,
-    >,
-    pub get_description: ::core::option::Option<
-        unsafe extern "C" fn(dev: ggml_backend_dev_t) -> *const ::core::ffi::c_char,
-    >,
-    pub get_memory: ::core::option::Option<
-        unsafe extern "C" fn(dev: ggml_backend_dev_t, free: *mut usize, total: *mut usize),
-    >,
-    pub get_type: ::core::option::Option<
-        unsafe extern "C" fn(dev: ggml_backend_dev_t) -> ggml_backend_dev_type,
-    >,
-    pub get_props: ::core::option::Option<
-        unsafe extern "C" fn(dev: ggml_backend_dev_t, props: *mut ggml_backend_dev_props),
-    >,
+    pub get_name: ::core::option::Option<unsafe extern "C" fn(dev: ggml_backend_dev_t) -> *const ::core::ffi::c_char>,
+    pub get_description:
+        ::core::option::Option<unsafe extern "C" fn(dev: ggml_backend_dev_t) -> *const ::core::ffi::c_char>,
+    pub get_memory:
+        ::core::option::Option<unsafe extern "C" fn(dev: ggml_backend_dev_t, free: *mut usize, total: *mut usize)>,
+    pub get_type: ::core::option::Option<unsafe extern "C" fn(dev: ggml_backend_dev_t) -> ggml_backend_dev_type>,
+    pub get_props:
+        ::core::option::Option<unsafe extern "C" fn(dev: ggml_backend_dev_t, props: *mut ggml_backend_dev_props)>,
     pub init_backend: ::core::option::Option<
-        unsafe extern "C" fn(
-            dev: ggml_backend_dev_t,
-            params: *const ::core::ffi::c_char,
-        ) -> ggml_backend_t,
+        unsafe extern "C" fn(dev: ggml_backend_dev_t, params: *const ::core::ffi::c_char) -> ggml_backend_t,
     >,
-    pub get_buffer_type: ::core::option::Option<
-        unsafe extern "C" fn(dev: ggml_backend_dev_t) -> ggml_backend_buffer_type_t,
-    >,
-    pub get_host_buffer_type: ::core::option::Option<
-        unsafe extern "C" fn(dev: ggml_backend_dev_t) -> ggml_backend_buffer_type_t,
-    >,
+    pub get_buffer_type:
+        ::core::option::Option<unsafe extern "C" fn(dev: ggml_backend_dev_t) -> ggml_backend_buffer_type_t>,
+    pub get_host_buffer_type:
+        ::core::option::Option<unsafe extern "C" fn(dev: ggml_backend_dev_t) -> ggml_backend_buffer_type_t>,
     pub buffer_from_host_ptr: ::core::option::Option<
         unsafe extern "C" fn(
             dev: ggml_backend_dev_t,
@@ -1866,30 +1690,21 @@ pub struct ggml_backend_device_i {
             max_tensor_size: usize,
         ) -> ggml_backend_buffer_t,
     >,
-    pub supports_op: ::core::option::Option<
-        unsafe extern "C" fn(dev: ggml_backend_dev_t, op: *const ggml_tensor) -> bool,
-    >,
-    pub supports_buft: ::core::option::Option<
-        unsafe extern "C" fn(dev: ggml_backend_dev_t, buft: ggml_backend_buffer_type_t) -> bool,
-    >,
-    pub offload_op: ::core::option::Option<
-        unsafe extern "C" fn(dev: ggml_backend_dev_t, op: *const ggml_tensor) -> bool,
-    >,
-    pub event_new: ::core::option::Option<
-        unsafe extern "C" fn(dev: ggml_backend_dev_t) -> ggml_backend_event_t,
-    >,
-    pub event_free: ::core::option::Option<
-        unsafe extern "C" fn(dev: ggml_backend_dev_t, event: ggml_backend_event_t),
-    >,
-    pub event_synchronize: ::core::option::Option<
-        unsafe extern "C" fn(dev: ggml_backend_dev_t, event: ggml_backend_event_t),
-    >,
+    pub supports_op:
+        ::core::option::Option<unsafe extern "C" fn(dev: ggml_backend_dev_t, op: *const ggml_tensor) -> bool>,
+    pub supports_buft:
+        ::core::option::Option<unsafe extern "C" fn(dev: ggml_backend_dev_t, buft: ggml_backend_buffer_type_t) -> bool>,
+    pub offload_op:
+        ::core::option::Option<unsafe extern "C" fn(dev: ggml_backend_dev_t, op: *const ggml_tensor) -> bool>,
+    pub event_new: ::core::option::Option<unsafe extern "C" fn(dev: ggml_backend_dev_t) -> ggml_backend_event_t>,
+    pub event_free: ::core::option::Option<unsafe extern "C" fn(dev: ggml_backend_dev_t, event: ggml_backend_event_t)>,
+    pub event_synchronize:
+        ::core::option::Option<unsafe extern "C" fn(dev: ggml_backend_dev_t, event: ggml_backend_event_t)>,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ggml_backend_device_i"][::core::mem::size_of::<ggml_backend_device_i>() - 120usize];
-    ["Alignment of ggml_backend_device_i"]
-        [::core::mem::align_of::<ggml_backend_device_i>() - 8usize];
+    ["Alignment of ggml_backend_device_i"][::core::mem::align_of::<ggml_backend_device_i>() - 8usize];
     ["Offset of field: ggml_backend_device_i::get_name"]
         [::core::mem::offset_of!(ggml_backend_device_i, get_name) - 0usize];
     ["Offset of field: ggml_backend_device_i::get_description"]
@@ -1932,37 +1747,26 @@ pub struct ggml_backend_device {
 const _: () = {
     ["Size of ggml_backend_device"][::core::mem::size_of::<ggml_backend_device>() - 136usize];
     ["Alignment of ggml_backend_device"][::core::mem::align_of::<ggml_backend_device>() - 8usize];
-    ["Offset of field: ggml_backend_device::iface"]
-        [::core::mem::offset_of!(ggml_backend_device, iface) - 0usize];
-    ["Offset of field: ggml_backend_device::reg"]
-        [::core::mem::offset_of!(ggml_backend_device, reg) - 120usize];
-    ["Offset of field: ggml_backend_device::context"]
-        [::core::mem::offset_of!(ggml_backend_device, context) - 128usize];
+    ["Offset of field: ggml_backend_device::iface"][::core::mem::offset_of!(ggml_backend_device, iface) - 0usize];
+    ["Offset of field: ggml_backend_device::reg"][::core::mem::offset_of!(ggml_backend_device, reg) - 120usize];
+    ["Offset of field: ggml_backend_device::context"][::core::mem::offset_of!(ggml_backend_device, context) - 128usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct ggml_backend_reg_i {
-    pub get_name: ::core::option::Option<
-        unsafe extern "C" fn(reg: ggml_backend_reg_t) -> *const ::core::ffi::c_char,
-    >,
-    pub get_device_count:
-        ::core::option::Option<unsafe extern "C" fn(reg: ggml_backend_reg_t) -> usize>,
-    pub get_device: ::core::option::Option<
-        unsafe extern "C" fn(reg: ggml_backend_reg_t, index: usize) -> ggml_backend_dev_t,
-    >,
+    pub get_name: ::core::option::Option<unsafe extern "C" fn(reg: ggml_backend_reg_t) -> *const ::core::ffi::c_char>,
+    pub get_device_count: ::core::option::Option<unsafe extern "C" fn(reg: ggml_backend_reg_t) -> usize>,
+    pub get_device:
+        ::core::option::Option<unsafe extern "C" fn(reg: ggml_backend_reg_t, index: usize) -> ggml_backend_dev_t>,
     pub get_proc_address: ::core::option::Option<
-        unsafe extern "C" fn(
-            reg: ggml_backend_reg_t,
-            name: *const ::core::ffi::c_char,
-        ) -> *mut ::core::ffi::c_void,
+        unsafe extern "C" fn(reg: ggml_backend_reg_t, name: *const ::core::ffi::c_char) -> *mut ::core::ffi::c_void,
     >,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ggml_backend_reg_i"][::core::mem::size_of::<ggml_backend_reg_i>() - 32usize];
     ["Alignment of ggml_backend_reg_i"][::core::mem::align_of::<ggml_backend_reg_i>() - 8usize];
-    ["Offset of field: ggml_backend_reg_i::get_name"]
-        [::core::mem::offset_of!(ggml_backend_reg_i, get_name) - 0usize];
+    ["Offset of field: ggml_backend_reg_i::get_name"][::core::mem::offset_of!(ggml_backend_reg_i, get_name) - 0usize];
     ["Offset of field: ggml_backend_reg_i::get_device_count"]
         [::core::mem::offset_of!(ggml_backend_reg_i, get_device_count) - 8usize];
     ["Offset of field: ggml_backend_reg_i::get_device"]
@@ -1981,16 +1785,12 @@ pub struct ggml_backend_reg {
 const _: () = {
     ["Size of ggml_backend_reg"][::core::mem::size_of::<ggml_backend_reg>() - 48usize];
     ["Alignment of ggml_backend_reg"][::core::mem::align_of::<ggml_backend_reg>() - 8usize];
-    ["Offset of field: ggml_backend_reg::api_version"]
-        [::core::mem::offset_of!(ggml_backend_reg, api_version) - 0usize];
-    ["Offset of field: ggml_backend_reg::iface"]
-        [::core::mem::offset_of!(ggml_backend_reg, iface) - 8usize];
-    ["Offset of field: ggml_backend_reg::context"]
-        [::core::mem::offset_of!(ggml_backend_reg, context) - 40usize];
+    ["Offset of field: ggml_backend_reg::api_version"][::core::mem::offset_of!(ggml_backend_reg, api_version) - 0usize];
+    ["Offset of field: ggml_backend_reg::iface"][::core::mem::offset_of!(ggml_backend_reg, iface) - 8usize];
+    ["Offset of field: ggml_backend_reg::context"][::core::mem::offset_of!(ggml_backend_reg, context) - 40usize];
 };
 pub type ggml_backend_init_t = ::core::option::Option<unsafe extern "C" fn() -> ggml_backend_reg_t>;
-pub type ggml_backend_score_t =
-    ::core::option::Option<unsafe extern "C" fn() -> ::core::ffi::c_int>;
+pub type ggml_backend_score_t = ::core::option::Option<unsafe extern "C" fn() -> ::core::ffi::c_int>;
 pub const SHIM_STATUS_OK: shim_status = 0;
 pub const SHIM_STATUS_EXCEPTION: shim_status = 1;
 pub const SHIM_STATUS_OUT_OF_MEMORY: shim_status = 2;
@@ -2024,20 +1824,13 @@ pub struct shim_memory_row {
 const _: () = {
     ["Size of shim_memory_row"][::core::mem::size_of::<shim_memory_row>() - 56usize];
     ["Alignment of shim_memory_row"][::core::mem::align_of::<shim_memory_row>() - 8usize];
-    ["Offset of field: shim_memory_row::buft"]
-        [::core::mem::offset_of!(shim_memory_row, buft) - 0usize];
-    ["Offset of field: shim_memory_row::device"]
-        [::core::mem::offset_of!(shim_memory_row, device) - 8usize];
-    ["Offset of field: shim_memory_row::is_host"]
-        [::core::mem::offset_of!(shim_memory_row, is_host) - 16usize];
-    ["Offset of field: shim_memory_row::model"]
-        [::core::mem::offset_of!(shim_memory_row, model) - 24usize];
-    ["Offset of field: shim_memory_row::context"]
-        [::core::mem::offset_of!(shim_memory_row, context) - 32usize];
-    ["Offset of field: shim_memory_row::compute"]
-        [::core::mem::offset_of!(shim_memory_row, compute) - 40usize];
-    ["Offset of field: shim_memory_row::output"]
-        [::core::mem::offset_of!(shim_memory_row, output) - 48usize];
+    ["Offset of field: shim_memory_row::buft"][::core::mem::offset_of!(shim_memory_row, buft) - 0usize];
+    ["Offset of field: shim_memory_row::device"][::core::mem::offset_of!(shim_memory_row, device) - 8usize];
+    ["Offset of field: shim_memory_row::is_host"][::core::mem::offset_of!(shim_memory_row, is_host) - 16usize];
+    ["Offset of field: shim_memory_row::model"][::core::mem::offset_of!(shim_memory_row, model) - 24usize];
+    ["Offset of field: shim_memory_row::context"][::core::mem::offset_of!(shim_memory_row, context) - 32usize];
+    ["Offset of field: shim_memory_row::compute"][::core::mem::offset_of!(shim_memory_row, compute) - 40usize];
+    ["Offset of field: shim_memory_row::output"][::core::mem::offset_of!(shim_memory_row, output) - 48usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -2052,16 +1845,13 @@ pub struct shim_model_shape {
 const _: () = {
     ["Size of shim_model_shape"][::core::mem::size_of::<shim_model_shape>() - 20usize];
     ["Alignment of shim_model_shape"][::core::mem::align_of::<shim_model_shape>() - 4usize];
-    ["Offset of field: shim_model_shape::n_layer"]
-        [::core::mem::offset_of!(shim_model_shape, n_layer) - 0usize];
-    ["Offset of field: shim_model_shape::n_expert"]
-        [::core::mem::offset_of!(shim_model_shape, n_expert) - 4usize];
+    ["Offset of field: shim_model_shape::n_layer"][::core::mem::offset_of!(shim_model_shape, n_layer) - 0usize];
+    ["Offset of field: shim_model_shape::n_expert"][::core::mem::offset_of!(shim_model_shape, n_expert) - 4usize];
     ["Offset of field: shim_model_shape::head_k_block"]
         [::core::mem::offset_of!(shim_model_shape, head_k_block) - 8usize];
     ["Offset of field: shim_model_shape::head_v_block"]
         [::core::mem::offset_of!(shim_model_shape, head_v_block) - 12usize];
-    ["Offset of field: shim_model_shape::causal"]
-        [::core::mem::offset_of!(shim_model_shape, causal) - 16usize];
+    ["Offset of field: shim_model_shape::causal"][::core::mem::offset_of!(shim_model_shape, causal) - 16usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -2080,8 +1870,7 @@ const _: () = {
     ["Offset of field: shim_tensor::type_"][::core::mem::offset_of!(shim_tensor, type_) - 8usize];
     ["Offset of field: shim_tensor::ne"][::core::mem::offset_of!(shim_tensor, ne) - 16usize];
     ["Offset of field: shim_tensor::buft"][::core::mem::offset_of!(shim_tensor, buft) - 48usize];
-    ["Offset of field: shim_tensor::is_host"]
-        [::core::mem::offset_of!(shim_tensor, is_host) - 56usize];
+    ["Offset of field: shim_tensor::is_host"][::core::mem::offset_of!(shim_tensor, is_host) - 56usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -2135,32 +1924,19 @@ pub struct shim_sampler_params {
 const _: () = {
     ["Size of shim_sampler_params"][::core::mem::size_of::<shim_sampler_params>() - 40usize];
     ["Alignment of shim_sampler_params"][::core::mem::align_of::<shim_sampler_params>() - 8usize];
-    ["Offset of field: shim_sampler_params::kind"]
-        [::core::mem::offset_of!(shim_sampler_params, kind) - 0usize];
-    ["Offset of field: shim_sampler_params::count"]
-        [::core::mem::offset_of!(shim_sampler_params, count) - 4usize];
-    ["Offset of field: shim_sampler_params::n_vocab"]
-        [::core::mem::offset_of!(shim_sampler_params, n_vocab) - 8usize];
-    ["Offset of field: shim_sampler_params::seed"]
-        [::core::mem::offset_of!(shim_sampler_params, seed) - 12usize];
+    ["Offset of field: shim_sampler_params::kind"][::core::mem::offset_of!(shim_sampler_params, kind) - 0usize];
+    ["Offset of field: shim_sampler_params::count"][::core::mem::offset_of!(shim_sampler_params, count) - 4usize];
+    ["Offset of field: shim_sampler_params::n_vocab"][::core::mem::offset_of!(shim_sampler_params, n_vocab) - 8usize];
+    ["Offset of field: shim_sampler_params::seed"][::core::mem::offset_of!(shim_sampler_params, seed) - 12usize];
     ["Offset of field: shim_sampler_params::min_keep"]
         [::core::mem::offset_of!(shim_sampler_params, min_keep) - 16usize];
-    ["Offset of field: shim_sampler_params::values"]
-        [::core::mem::offset_of!(shim_sampler_params, values) - 24usize];
+    ["Offset of field: shim_sampler_params::values"][::core::mem::offset_of!(shim_sampler_params, values) - 24usize];
 };
 pub type shim_put = ::core::option::Option<
-    unsafe extern "C" fn(
-        user: *mut ::core::ffi::c_void,
-        data: *const ::core::ffi::c_void,
-        size: usize,
-    ) -> bool,
+    unsafe extern "C" fn(user: *mut ::core::ffi::c_void, data: *const ::core::ffi::c_void, size: usize) -> bool,
 >;
 pub type shim_take = ::core::option::Option<
-    unsafe extern "C" fn(
-        user: *mut ::core::ffi::c_void,
-        data: *mut ::core::ffi::c_void,
-        size: usize,
-    ) -> bool,
+    unsafe extern "C" fn(user: *mut ::core::ffi::c_void, data: *mut ::core::ffi::c_void, size: usize) -> bool,
 >;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -2174,14 +1950,10 @@ pub struct shim_buffer_bytes {
 const _: () = {
     ["Size of shim_buffer_bytes"][::core::mem::size_of::<shim_buffer_bytes>() - 32usize];
     ["Alignment of shim_buffer_bytes"][::core::mem::align_of::<shim_buffer_bytes>() - 8usize];
-    ["Offset of field: shim_buffer_bytes::buft"]
-        [::core::mem::offset_of!(shim_buffer_bytes, buft) - 0usize];
-    ["Offset of field: shim_buffer_bytes::device"]
-        [::core::mem::offset_of!(shim_buffer_bytes, device) - 8usize];
-    ["Offset of field: shim_buffer_bytes::is_host"]
-        [::core::mem::offset_of!(shim_buffer_bytes, is_host) - 16usize];
-    ["Offset of field: shim_buffer_bytes::bytes"]
-        [::core::mem::offset_of!(shim_buffer_bytes, bytes) - 24usize];
+    ["Offset of field: shim_buffer_bytes::buft"][::core::mem::offset_of!(shim_buffer_bytes, buft) - 0usize];
+    ["Offset of field: shim_buffer_bytes::device"][::core::mem::offset_of!(shim_buffer_bytes, device) - 8usize];
+    ["Offset of field: shim_buffer_bytes::is_host"][::core::mem::offset_of!(shim_buffer_bytes, is_host) - 16usize];
+    ["Offset of field: shim_buffer_bytes::bytes"][::core::mem::offset_of!(shim_buffer_bytes, bytes) - 24usize];
 };
 pub const SHIM_OPERATION_MATRIX: shim_operation_kind = 0;
 pub const SHIM_OPERATION_EXPERTS: shim_operation_kind = 1;
@@ -2209,30 +1981,18 @@ pub struct shim_operation {
 const _: () = {
     ["Size of shim_operation"][::core::mem::size_of::<shim_operation>() - 88usize];
     ["Alignment of shim_operation"][::core::mem::align_of::<shim_operation>() - 8usize];
-    ["Offset of field: shim_operation::kind"]
-        [::core::mem::offset_of!(shim_operation, kind) - 0usize];
-    ["Offset of field: shim_operation::type_"]
-        [::core::mem::offset_of!(shim_operation, type_) - 4usize];
-    ["Offset of field: shim_operation::n_in"]
-        [::core::mem::offset_of!(shim_operation, n_in) - 8usize];
-    ["Offset of field: shim_operation::n_out"]
-        [::core::mem::offset_of!(shim_operation, n_out) - 16usize];
-    ["Offset of field: shim_operation::n_expert"]
-        [::core::mem::offset_of!(shim_operation, n_expert) - 24usize];
-    ["Offset of field: shim_operation::n_used"]
-        [::core::mem::offset_of!(shim_operation, n_used) - 32usize];
-    ["Offset of field: shim_operation::head_size"]
-        [::core::mem::offset_of!(shim_operation, head_size) - 40usize];
-    ["Offset of field: shim_operation::n_head"]
-        [::core::mem::offset_of!(shim_operation, n_head) - 48usize];
-    ["Offset of field: shim_operation::n_head_kv"]
-        [::core::mem::offset_of!(shim_operation, n_head_kv) - 56usize];
-    ["Offset of field: shim_operation::n_kv"]
-        [::core::mem::offset_of!(shim_operation, n_kv) - 64usize];
-    ["Offset of field: shim_operation::n_tokens"]
-        [::core::mem::offset_of!(shim_operation, n_tokens) - 72usize];
-    ["Offset of field: shim_operation::n_repeat"]
-        [::core::mem::offset_of!(shim_operation, n_repeat) - 80usize];
+    ["Offset of field: shim_operation::kind"][::core::mem::offset_of!(shim_operation, kind) - 0usize];
+    ["Offset of field: shim_operation::type_"][::core::mem::offset_of!(shim_operation, type_) - 4usize];
+    ["Offset of field: shim_operation::n_in"][::core::mem::offset_of!(shim_operation, n_in) - 8usize];
+    ["Offset of field: shim_operation::n_out"][::core::mem::offset_of!(shim_operation, n_out) - 16usize];
+    ["Offset of field: shim_operation::n_expert"][::core::mem::offset_of!(shim_operation, n_expert) - 24usize];
+    ["Offset of field: shim_operation::n_used"][::core::mem::offset_of!(shim_operation, n_used) - 32usize];
+    ["Offset of field: shim_operation::head_size"][::core::mem::offset_of!(shim_operation, head_size) - 40usize];
+    ["Offset of field: shim_operation::n_head"][::core::mem::offset_of!(shim_operation, n_head) - 48usize];
+    ["Offset of field: shim_operation::n_head_kv"][::core::mem::offset_of!(shim_operation, n_head_kv) - 56usize];
+    ["Offset of field: shim_operation::n_kv"][::core::mem::offset_of!(shim_operation, n_kv) - 64usize];
+    ["Offset of field: shim_operation::n_tokens"][::core::mem::offset_of!(shim_operation, n_tokens) - 72usize];
+    ["Offset of field: shim_operation::n_repeat"][::core::mem::offset_of!(shim_operation, n_repeat) - 80usize];
 };
 pub const SHIM_MEASURED_DONE: shim_measured = 0;
 pub const SHIM_MEASURED_UNSUPPORTED: shim_measured = 1;
@@ -2248,8 +2008,7 @@ pub struct shim_timing {
 const _: () = {
     ["Size of shim_timing"][::core::mem::size_of::<shim_timing>() - 16usize];
     ["Alignment of shim_timing"][::core::mem::align_of::<shim_timing>() - 8usize];
-    ["Offset of field: shim_timing::graph_ns"]
-        [::core::mem::offset_of!(shim_timing, graph_ns) - 0usize];
+    ["Offset of field: shim_timing::graph_ns"][::core::mem::offset_of!(shim_timing, graph_ns) - 0usize];
     ["Offset of field: shim_timing::bytes"][::core::mem::offset_of!(shim_timing, bytes) - 8usize];
 };
 #[repr(C)]
@@ -2263,12 +2022,9 @@ pub struct shim_link {
 const _: () = {
     ["Size of shim_link"][::core::mem::size_of::<shim_link>() - 24usize];
     ["Alignment of shim_link"][::core::mem::align_of::<shim_link>() - 8usize];
-    ["Offset of field: shim_link::upload_ns"]
-        [::core::mem::offset_of!(shim_link, upload_ns) - 0usize];
-    ["Offset of field: shim_link::download_ns"]
-        [::core::mem::offset_of!(shim_link, download_ns) - 8usize];
-    ["Offset of field: shim_link::crossing_ns"]
-        [::core::mem::offset_of!(shim_link, crossing_ns) - 16usize];
+    ["Offset of field: shim_link::upload_ns"][::core::mem::offset_of!(shim_link, upload_ns) - 0usize];
+    ["Offset of field: shim_link::download_ns"][::core::mem::offset_of!(shim_link, download_ns) - 8usize];
+    ["Offset of field: shim_link::crossing_ns"][::core::mem::offset_of!(shim_link, crossing_ns) - 16usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -2295,15 +2051,9 @@ unsafe extern "C" {
         ctx: *mut ggml_context,
         buft: ggml_backend_buffer_type_t,
     ) -> *mut ggml_backend_buffer;
-    pub fn ggml_backend_alloc_ctx_tensors(
-        ctx: *mut ggml_context,
-        backend: ggml_backend_t,
-    ) -> *mut ggml_backend_buffer;
+    pub fn ggml_backend_alloc_ctx_tensors(ctx: *mut ggml_context, backend: ggml_backend_t) -> *mut ggml_backend_buffer;
     pub fn ggml_backend_buft_name(buft: ggml_backend_buffer_type_t) -> *const ::core::ffi::c_char;
-    pub fn ggml_backend_buft_alloc_buffer(
-        buft: ggml_backend_buffer_type_t,
-        size: usize,
-    ) -> ggml_backend_buffer_t;
+    pub fn ggml_backend_buft_alloc_buffer(buft: ggml_backend_buffer_type_t, size: usize) -> ggml_backend_buffer_t;
     pub fn ggml_backend_buft_alloc_buffer_n(
         buft: ggml_backend_buffer_type_t,
         tensors: *mut *mut ggml_tensor,
@@ -2311,10 +2061,7 @@ unsafe extern "C" {
     ) -> ggml_backend_buffer_t;
     pub fn ggml_backend_buft_get_alignment(buft: ggml_backend_buffer_type_t) -> usize;
     pub fn ggml_backend_buft_get_max_size(buft: ggml_backend_buffer_type_t) -> usize;
-    pub fn ggml_backend_buft_get_alloc_size(
-        buft: ggml_backend_buffer_type_t,
-        tensor: *const ggml_tensor,
-    ) -> usize;
+    pub fn ggml_backend_buft_get_alloc_size(buft: ggml_backend_buffer_type_t, tensor: *const ggml_tensor) -> usize;
     pub fn ggml_backend_buft_get_alloc_size_n(
         buft: ggml_backend_buffer_type_t,
         tensors: *mut *mut ggml_tensor,
@@ -2326,38 +2073,22 @@ unsafe extern "C" {
     pub fn ggml_backend_buffer_free(buffer: ggml_backend_buffer_t);
     pub fn ggml_backend_buffer_get_base(buffer: ggml_backend_buffer_t) -> *mut ::core::ffi::c_void;
     pub fn ggml_backend_buffer_get_size(buffer: ggml_backend_buffer_t) -> usize;
-    pub fn ggml_backend_buffer_init_tensor(
-        buffer: ggml_backend_buffer_t,
-        tensor: *mut ggml_tensor,
-    ) -> ggml_status;
+    pub fn ggml_backend_buffer_init_tensor(buffer: ggml_backend_buffer_t, tensor: *mut ggml_tensor) -> ggml_status;
     pub fn ggml_backend_buffer_get_alignment(buffer: ggml_backend_buffer_t) -> usize;
     pub fn ggml_backend_buffer_get_max_size(buffer: ggml_backend_buffer_t) -> usize;
-    pub fn ggml_backend_buffer_get_alloc_size(
-        buffer: ggml_backend_buffer_t,
-        tensor: *const ggml_tensor,
-    ) -> usize;
+    pub fn ggml_backend_buffer_get_alloc_size(buffer: ggml_backend_buffer_t, tensor: *const ggml_tensor) -> usize;
     pub fn ggml_backend_buffer_clear(buffer: ggml_backend_buffer_t, value: u8);
     pub fn ggml_backend_buffer_is_host(buffer: ggml_backend_buffer_t) -> bool;
-    pub fn ggml_backend_buffer_set_usage(
-        buffer: ggml_backend_buffer_t,
-        usage: ggml_backend_buffer_usage,
-    );
-    pub fn ggml_backend_buffer_get_usage(
-        buffer: ggml_backend_buffer_t,
-    ) -> ggml_backend_buffer_usage;
-    pub fn ggml_backend_buffer_get_type(
-        buffer: ggml_backend_buffer_t,
-    ) -> ggml_backend_buffer_type_t;
+    pub fn ggml_backend_buffer_set_usage(buffer: ggml_backend_buffer_t, usage: ggml_backend_buffer_usage);
+    pub fn ggml_backend_buffer_get_usage(buffer: ggml_backend_buffer_t) -> ggml_backend_buffer_usage;
+    pub fn ggml_backend_buffer_get_type(buffer: ggml_backend_buffer_t) -> ggml_backend_buffer_type_t;
     pub fn ggml_backend_buffer_reset(buffer: ggml_backend_buffer_t);
     pub fn ggml_backend_tensor_copy(src: *const ggml_tensor, dst: *mut ggml_tensor);
     pub fn ggml_backend_guid(backend: ggml_backend_t) -> ggml_guid_t;
     pub fn ggml_backend_name(backend: ggml_backend_t) -> *const ::core::ffi::c_char;
     pub fn ggml_backend_free(backend: ggml_backend_t);
-    pub fn ggml_backend_get_default_buffer_type(
-        backend: ggml_backend_t,
-    ) -> ggml_backend_buffer_type_t;
-    pub fn ggml_backend_alloc_buffer(backend: ggml_backend_t, size: usize)
-    -> ggml_backend_buffer_t;
+    pub fn ggml_backend_get_default_buffer_type(backend: ggml_backend_t) -> ggml_backend_buffer_type_t;
+    pub fn ggml_backend_alloc_buffer(backend: ggml_backend_t, size: usize) -> ggml_backend_buffer_t;
     pub fn ggml_backend_get_alignment(backend: ggml_backend_t) -> usize;
     pub fn ggml_backend_get_max_size(backend: ggml_backend_t) -> usize;
     pub fn ggml_backend_tensor_set_async(
@@ -2424,35 +2155,18 @@ unsafe extern "C" {
         stride_tensor: usize,
         stride_data: usize,
     );
-    pub fn ggml_backend_tensor_memset(
-        tensor: *mut ggml_tensor,
-        value: u8,
-        offset: usize,
-        size: usize,
-    );
+    pub fn ggml_backend_tensor_memset(tensor: *mut ggml_tensor, value: u8, offset: usize, size: usize);
     pub fn ggml_backend_synchronize(backend: ggml_backend_t);
     pub fn ggml_backend_graph_plan_create(
         backend: ggml_backend_t,
         cgraph: *mut ggml_cgraph,
     ) -> ggml_backend_graph_plan_t;
     pub fn ggml_backend_graph_plan_free(backend: ggml_backend_t, plan: ggml_backend_graph_plan_t);
-    pub fn ggml_backend_graph_plan_compute(
-        backend: ggml_backend_t,
-        plan: ggml_backend_graph_plan_t,
-    ) -> ggml_status;
-    pub fn ggml_backend_graph_compute(
-        backend: ggml_backend_t,
-        cgraph: *mut ggml_cgraph,
-    ) -> ggml_status;
-    pub fn ggml_backend_graph_compute_async(
-        backend: ggml_backend_t,
-        cgraph: *mut ggml_cgraph,
-    ) -> ggml_status;
+    pub fn ggml_backend_graph_plan_compute(backend: ggml_backend_t, plan: ggml_backend_graph_plan_t) -> ggml_status;
+    pub fn ggml_backend_graph_compute(backend: ggml_backend_t, cgraph: *mut ggml_cgraph) -> ggml_status;
+    pub fn ggml_backend_graph_compute_async(backend: ggml_backend_t, cgraph: *mut ggml_cgraph) -> ggml_status;
     pub fn ggml_backend_supports_op(backend: ggml_backend_t, op: *const ggml_tensor) -> bool;
-    pub fn ggml_backend_supports_buft(
-        backend: ggml_backend_t,
-        buft: ggml_backend_buffer_type_t,
-    ) -> bool;
+    pub fn ggml_backend_supports_buft(backend: ggml_backend_t, buft: ggml_backend_buffer_type_t) -> bool;
     pub fn ggml_backend_offload_op(backend: ggml_backend_t, op: *const ggml_tensor) -> bool;
     pub fn ggml_backend_tensor_copy_async(
         backend_src: ggml_backend_t,
@@ -2470,31 +2184,19 @@ unsafe extern "C" {
     pub fn ggml_backend_dev_description(device: ggml_backend_dev_t) -> *const ::core::ffi::c_char;
     pub fn ggml_backend_dev_memory(device: ggml_backend_dev_t, free: *mut usize, total: *mut usize);
     pub fn ggml_backend_dev_type(device: ggml_backend_dev_t) -> ggml_backend_dev_type;
-    pub fn ggml_backend_dev_get_props(
-        device: ggml_backend_dev_t,
-        props: *mut ggml_backend_dev_props,
-    );
+    pub fn ggml_backend_dev_get_props(device: ggml_backend_dev_t, props: *mut ggml_backend_dev_props);
     pub fn ggml_backend_dev_backend_reg(device: ggml_backend_dev_t) -> ggml_backend_reg_t;
-    pub fn ggml_backend_dev_init(
-        device: ggml_backend_dev_t,
-        params: *const ::core::ffi::c_char,
-    ) -> ggml_backend_t;
+    pub fn ggml_backend_dev_init(device: ggml_backend_dev_t, params: *const ::core::ffi::c_char) -> ggml_backend_t;
     pub fn ggml_backend_dev_buffer_type(device: ggml_backend_dev_t) -> ggml_backend_buffer_type_t;
-    pub fn ggml_backend_dev_host_buffer_type(
-        device: ggml_backend_dev_t,
-    ) -> ggml_backend_buffer_type_t;
+    pub fn ggml_backend_dev_host_buffer_type(device: ggml_backend_dev_t) -> ggml_backend_buffer_type_t;
     pub fn ggml_backend_dev_buffer_from_host_ptr(
         device: ggml_backend_dev_t,
         ptr: *mut ::core::ffi::c_void,
         size: usize,
         max_tensor_size: usize,
     ) -> ggml_backend_buffer_t;
-    pub fn ggml_backend_dev_supports_op(device: ggml_backend_dev_t, op: *const ggml_tensor)
-    -> bool;
-    pub fn ggml_backend_dev_supports_buft(
-        device: ggml_backend_dev_t,
-        buft: ggml_backend_buffer_type_t,
-    ) -> bool;
+    pub fn ggml_backend_dev_supports_op(device: ggml_backend_dev_t, op: *const ggml_tensor) -> bool;
+    pub fn ggml_backend_dev_supports_buft(device: ggml_backend_dev_t, buft: ggml_backend_buffer_type_t) -> bool;
     pub fn ggml_backend_dev_offload_op(device: ggml_backend_dev_t, op: *const ggml_tensor) -> bool;
     pub fn ggml_backend_reg_name(reg: ggml_backend_reg_t) -> *const ::core::ffi::c_char;
     pub fn ggml_backend_reg_dev_count(reg: ggml_backend_reg_t) -> usize;
@@ -2539,47 +2241,27 @@ unsafe extern "C" {
         measure_graph: *mut ggml_cgraph,
         sizes: *mut usize,
     );
-    pub fn ggml_backend_sched_reserve(
-        sched: ggml_backend_sched_t,
-        measure_graph: *mut ggml_cgraph,
-    ) -> bool;
+    pub fn ggml_backend_sched_reserve(sched: ggml_backend_sched_t, measure_graph: *mut ggml_cgraph) -> bool;
     pub fn ggml_backend_sched_get_n_backends(sched: ggml_backend_sched_t) -> ::core::ffi::c_int;
-    pub fn ggml_backend_sched_get_backend(
-        sched: ggml_backend_sched_t,
-        i: ::core::ffi::c_int,
-    ) -> ggml_backend_t;
+    pub fn ggml_backend_sched_get_backend(sched: ggml_backend_sched_t, i: ::core::ffi::c_int) -> ggml_backend_t;
     pub fn ggml_backend_sched_get_n_splits(sched: ggml_backend_sched_t) -> ::core::ffi::c_int;
     pub fn ggml_backend_sched_get_n_copies(sched: ggml_backend_sched_t) -> ::core::ffi::c_int;
     pub fn ggml_backend_sched_get_buffer_type(
         sched: ggml_backend_sched_t,
         backend: ggml_backend_t,
     ) -> ggml_backend_buffer_type_t;
-    pub fn ggml_backend_sched_get_buffer_size(
-        sched: ggml_backend_sched_t,
-        backend: ggml_backend_t,
-    ) -> usize;
+    pub fn ggml_backend_sched_get_buffer_size(sched: ggml_backend_sched_t, backend: ggml_backend_t) -> usize;
     pub fn ggml_backend_sched_set_tensor_backend(
         sched: ggml_backend_sched_t,
         node: *mut ggml_tensor,
         backend: ggml_backend_t,
     );
-    pub fn ggml_backend_sched_get_tensor_backend(
-        sched: ggml_backend_sched_t,
-        node: *mut ggml_tensor,
-    ) -> ggml_backend_t;
+    pub fn ggml_backend_sched_get_tensor_backend(sched: ggml_backend_sched_t, node: *mut ggml_tensor)
+    -> ggml_backend_t;
     pub fn ggml_backend_sched_split_graph(sched: ggml_backend_sched_t, graph: *mut ggml_cgraph);
-    pub fn ggml_backend_sched_alloc_graph(
-        sched: ggml_backend_sched_t,
-        graph: *mut ggml_cgraph,
-    ) -> bool;
-    pub fn ggml_backend_sched_graph_compute(
-        sched: ggml_backend_sched_t,
-        graph: *mut ggml_cgraph,
-    ) -> ggml_status;
-    pub fn ggml_backend_sched_graph_compute_async(
-        sched: ggml_backend_sched_t,
-        graph: *mut ggml_cgraph,
-    ) -> ggml_status;
+    pub fn ggml_backend_sched_alloc_graph(sched: ggml_backend_sched_t, graph: *mut ggml_cgraph) -> bool;
+    pub fn ggml_backend_sched_graph_compute(sched: ggml_backend_sched_t, graph: *mut ggml_cgraph) -> ggml_status;
+    pub fn ggml_backend_sched_graph_compute_async(sched: ggml_backend_sched_t, graph: *mut ggml_cgraph) -> ggml_status;
     pub fn ggml_backend_sched_synchronize(sched: ggml_backend_sched_t);
     pub fn ggml_backend_sched_reset(sched: ggml_backend_sched_t);
     pub fn ggml_backend_sched_set_eval_callback(
@@ -2587,19 +2269,14 @@ unsafe extern "C" {
         callback: ggml_backend_sched_eval_callback,
         user_data: *mut ::core::ffi::c_void,
     );
-    pub fn ggml_backend_meta_split_axis_name(
-        split_axis: ggml_backend_meta_split_axis,
-    ) -> *const ::core::ffi::c_char;
+    pub fn ggml_backend_meta_split_axis_name(split_axis: ggml_backend_meta_split_axis) -> *const ::core::ffi::c_char;
     pub fn ggml_backend_meta_device(
         devs: *mut ggml_backend_dev_t,
         n_devs: usize,
         get_split_state: ggml_backend_meta_get_split_state_t,
         get_split_state_ud: *mut ::core::ffi::c_void,
     ) -> ggml_backend_dev_t;
-    pub fn ggml_backend_graph_copy(
-        backend: ggml_backend_t,
-        graph: *mut ggml_cgraph,
-    ) -> ggml_backend_graph_copy;
+    pub fn ggml_backend_graph_copy(backend: ggml_backend_t, graph: *mut ggml_cgraph) -> ggml_backend_graph_copy;
     pub fn ggml_backend_graph_copy_free(copy: ggml_backend_graph_copy);
     pub fn ggml_backend_compare_graph_backend(
         backend1: ggml_backend_t,
@@ -2616,10 +2293,7 @@ unsafe extern "C" {
         addr: *mut ::core::ffi::c_void,
     ) -> ggml_status;
     pub fn ggml_backend_view_init(tensor: *mut ggml_tensor) -> ggml_status;
-    pub fn ggml_backend_cpu_buffer_from_ptr(
-        ptr: *mut ::core::ffi::c_void,
-        size: usize,
-    ) -> ggml_backend_buffer_t;
+    pub fn ggml_backend_cpu_buffer_from_ptr(ptr: *mut ::core::ffi::c_void, size: usize) -> ggml_backend_buffer_t;
     pub fn ggml_backend_cpu_buffer_type() -> ggml_backend_buffer_type_t;
     pub fn ggml_cpu_has_sse3() -> ::core::ffi::c_int;
     pub fn ggml_cpu_has_ssse3() -> ::core::ffi::c_int;
@@ -2649,14 +2323,8 @@ unsafe extern "C" {
     pub fn ggml_cpu_has_llamafile() -> ::core::ffi::c_int;
     pub fn ggml_backend_cpu_init() -> ggml_backend_t;
     pub fn ggml_backend_is_cpu(backend: ggml_backend_t) -> bool;
-    pub fn ggml_backend_cpu_set_n_threads(
-        backend_cpu: ggml_backend_t,
-        n_threads: ::core::ffi::c_int,
-    );
-    pub fn ggml_backend_cpu_set_threadpool(
-        backend_cpu: ggml_backend_t,
-        threadpool: ggml_threadpool_t,
-    );
+    pub fn ggml_backend_cpu_set_n_threads(backend_cpu: ggml_backend_t, n_threads: ::core::ffi::c_int);
+    pub fn ggml_backend_cpu_set_threadpool(backend_cpu: ggml_backend_t, threadpool: ggml_threadpool_t);
     pub fn ggml_backend_cpu_set_abort_callback(
         backend_cpu: ggml_backend_t,
         abort_callback: ggml_abort_callback,
@@ -2665,10 +2333,7 @@ unsafe extern "C" {
     pub fn ggml_backend_cpu_set_use_ref(backend_cpu: ggml_backend_t, use_ref: bool);
     pub fn ggml_backend_cpu_reg() -> ggml_backend_reg_t;
     pub fn gguf_init_empty() -> *mut gguf_context;
-    pub fn gguf_init_from_file(
-        fname: *const ::core::ffi::c_char,
-        params: gguf_init_params,
-    ) -> *mut gguf_context;
+    pub fn gguf_init_from_file(fname: *const ::core::ffi::c_char, params: gguf_init_params) -> *mut gguf_context;
     pub fn gguf_free(ctx: *mut gguf_context);
     pub fn gguf_get_version(ctx: *const gguf_context) -> u32;
     pub fn gguf_get_alignment(ctx: *const gguf_context) -> usize;
@@ -2693,27 +2358,18 @@ unsafe extern "C" {
     pub fn gguf_get_val_data(ctx: *const gguf_context, key_id: i64) -> *const ::core::ffi::c_void;
     pub fn gguf_get_arr_n(ctx: *const gguf_context, key_id: i64) -> usize;
     pub fn gguf_get_arr_data(ctx: *const gguf_context, key_id: i64) -> *const ::core::ffi::c_void;
-    pub fn gguf_get_arr_str(
-        ctx: *const gguf_context,
-        key_id: i64,
-        i: usize,
-    ) -> *const ::core::ffi::c_char;
+    pub fn gguf_get_arr_str(ctx: *const gguf_context, key_id: i64, i: usize) -> *const ::core::ffi::c_char;
     pub fn gguf_get_n_tensors(ctx: *const gguf_context) -> i64;
     pub fn gguf_find_tensor(ctx: *const gguf_context, name: *const ::core::ffi::c_char) -> i64;
     pub fn gguf_get_tensor_offset(ctx: *const gguf_context, tensor_id: i64) -> usize;
-    pub fn gguf_get_tensor_name(
-        ctx: *const gguf_context,
-        tensor_id: i64,
-    ) -> *const ::core::ffi::c_char;
+    pub fn gguf_get_tensor_name(ctx: *const gguf_context, tensor_id: i64) -> *const ::core::ffi::c_char;
     pub fn gguf_get_tensor_ne(ctx: *const gguf_context, tensor_id: i64) -> *const i64;
     pub fn gguf_get_tensor_type(ctx: *const gguf_context, tensor_id: i64) -> ggml_type;
     pub fn gguf_get_tensor_size(ctx: *const gguf_context, tensor_id: i64) -> usize;
     pub fn gguf_get_meta_size(ctx: *const gguf_context) -> usize;
     pub fn gguf_get_meta_data(ctx: *const gguf_context, data: *mut ::core::ffi::c_void);
     pub fn llama_ftype_name(ftype: llama_ftype) -> *const ::core::ffi::c_char;
-    pub fn llama_flash_attn_type_name(
-        flash_attn_type: llama_flash_attn_type,
-    ) -> *const ::core::ffi::c_char;
+    pub fn llama_flash_attn_type_name(flash_attn_type: llama_flash_attn_type) -> *const ::core::ffi::c_char;
     pub fn llama_load_mode_name(load_mode: llama_load_mode) -> *const ::core::ffi::c_char;
     pub fn llama_load_mode_from_str(str_: *const ::core::ffi::c_char) -> llama_load_mode;
     pub fn llama_version() -> *const ::core::ffi::c_char;
@@ -2740,24 +2396,15 @@ unsafe extern "C" {
         path_model: *const ::core::ffi::c_char,
         params: llama_model_params,
     ) -> *mut llama_model;
-    pub fn llama_model_load_from_file_ptr(
-        file: *mut FILE,
-        params: llama_model_params,
-    ) -> *mut llama_model;
+    pub fn llama_model_load_from_file_ptr(file: *mut FILE, params: llama_model_params) -> *mut llama_model;
     pub fn llama_model_load_from_splits(
         paths: *mut *const ::core::ffi::c_char,
         n_paths: usize,
         params: llama_model_params,
     ) -> *mut llama_model;
-    pub fn llama_model_save_to_file(
-        model: *const llama_model,
-        path_model: *const ::core::ffi::c_char,
-    );
+    pub fn llama_model_save_to_file(model: *const llama_model, path_model: *const ::core::ffi::c_char);
     pub fn llama_model_free(model: *mut llama_model);
-    pub fn llama_init_from_model(
-        model: *mut llama_model,
-        params: llama_context_params,
-    ) -> *mut llama_context;
+    pub fn llama_init_from_model(model: *mut llama_model, params: llama_context_params) -> *mut llama_context;
     pub fn llama_free(ctx: *mut llama_context);
     pub fn llama_time_us() -> i64;
     pub fn llama_max_devices() -> usize;
@@ -2812,11 +2459,7 @@ unsafe extern "C" {
         buf: *mut ::core::ffi::c_char,
         buf_size: usize,
     ) -> i32;
-    pub fn llama_model_desc(
-        model: *const llama_model,
-        buf: *mut ::core::ffi::c_char,
-        buf_size: usize,
-    ) -> i32;
+    pub fn llama_model_desc(model: *const llama_model, buf: *mut ::core::ffi::c_char, buf_size: usize) -> i32;
     pub fn llama_model_ftype(model: *const llama_model) -> llama_ftype;
     pub fn llama_model_size(model: *const llama_model) -> u64;
     pub fn llama_model_chat_template(
@@ -2839,10 +2482,7 @@ unsafe extern "C" {
         model: *mut llama_model,
         path_lora: *const ::core::ffi::c_char,
     ) -> *mut llama_adapter_lora;
-    pub fn llama_adapter_lora_init_from_file_ptr(
-        model: *mut llama_model,
-        file: *mut FILE,
-    ) -> *mut llama_adapter_lora;
+    pub fn llama_adapter_lora_init_from_file_ptr(model: *mut llama_model, file: *mut FILE) -> *mut llama_adapter_lora;
     pub fn llama_adapter_meta_val_str(
         adapter: *const llama_adapter_lora,
         key: *const ::core::ffi::c_char,
@@ -2864,9 +2504,7 @@ unsafe extern "C" {
     ) -> i32;
     pub fn llama_adapter_lora_free(adapter: *mut llama_adapter_lora);
     pub fn llama_adapter_get_alora_n_invocation_tokens(adapter: *const llama_adapter_lora) -> u64;
-    pub fn llama_adapter_get_alora_invocation_tokens(
-        adapter: *const llama_adapter_lora,
-    ) -> *const llama_token;
+    pub fn llama_adapter_get_alora_invocation_tokens(adapter: *const llama_adapter_lora) -> *const llama_token;
     pub fn llama_set_adapters_lora(
         ctx: *mut llama_context,
         adapters: *mut *mut llama_adapter_lora,
@@ -2882,12 +2520,7 @@ unsafe extern "C" {
         il_end: i32,
     ) -> i32;
     pub fn llama_memory_clear(mem: llama_memory_t, data: bool);
-    pub fn llama_memory_seq_rm(
-        mem: llama_memory_t,
-        seq_id: llama_seq_id,
-        p0: llama_pos,
-        p1: llama_pos,
-    ) -> bool;
+    pub fn llama_memory_seq_rm(mem: llama_memory_t, seq_id: llama_seq_id, p0: llama_pos, p1: llama_pos) -> bool;
     pub fn llama_memory_seq_cp(
         mem: llama_memory_t,
         seq_id_src: llama_seq_id,
@@ -2946,12 +2579,7 @@ unsafe extern "C" {
         n_token_count: usize,
     ) -> bool;
     pub fn llama_state_seq_get_size(ctx: *mut llama_context, seq_id: llama_seq_id) -> usize;
-    pub fn llama_state_seq_get_data(
-        ctx: *mut llama_context,
-        dst: *mut u8,
-        size: usize,
-        seq_id: llama_seq_id,
-    ) -> usize;
+    pub fn llama_state_seq_get_data(ctx: *mut llama_context, dst: *mut u8, size: usize, seq_id: llama_seq_id) -> usize;
     pub fn llama_state_seq_set_data(
         ctx: *mut llama_context,
         src: *const u8,
@@ -3001,51 +2629,15 @@ unsafe extern "C" {
     pub fn llama_batch_ext_free(batch: *mut llama_batch_ext);
     pub fn llama_batch_ext_clear(batch: *mut llama_batch_ext);
     pub fn llama_batch_ext_add(batch: *mut llama_batch_ext, seq_id: llama_seq_id) -> i32;
-    pub fn llama_batch_ext_add_token(
-        batch: *mut llama_batch_ext,
-        seq_id: llama_seq_id,
-        id: llama_token,
-    ) -> i32;
-    pub fn llama_batch_ext_add_embd(
-        batch: *mut llama_batch_ext,
-        seq_id: llama_seq_id,
-        embd: llama_embd,
-    ) -> i32;
-    pub fn llama_batch_ext_add_seq(
-        batch: *mut llama_batch_ext,
-        idx: i32,
-        seq_id: llama_seq_id,
-    ) -> bool;
-    pub fn llama_batch_ext_set_embd_token(
-        batch: *mut llama_batch_ext,
-        idx: i32,
-        embd: llama_embd,
-    ) -> bool;
-    pub fn llama_batch_ext_set_embd_state(
-        batch: *mut llama_batch_ext,
-        idx: i32,
-        embd: llama_embd,
-    ) -> bool;
-    pub fn llama_batch_ext_set_output_embd(
-        batch: *mut llama_batch_ext,
-        idx: i32,
-        value: bool,
-    ) -> bool;
-    pub fn llama_batch_ext_set_output_logits(
-        batch: *mut llama_batch_ext,
-        idx: i32,
-        value: bool,
-    ) -> bool;
-    pub fn llama_batch_ext_set_pos(
-        batch: *mut llama_batch_ext,
-        idx: i32,
-        pos: *const llama_pos,
-    ) -> bool;
-    pub fn llama_process(
-        ctx: *mut llama_context,
-        type_: llama_process_type,
-        batch: *mut llama_batch_ext,
-    ) -> i32;
+    pub fn llama_batch_ext_add_token(batch: *mut llama_batch_ext, seq_id: llama_seq_id, id: llama_token) -> i32;
+    pub fn llama_batch_ext_add_embd(batch: *mut llama_batch_ext, seq_id: llama_seq_id, embd: llama_embd) -> i32;
+    pub fn llama_batch_ext_add_seq(batch: *mut llama_batch_ext, idx: i32, seq_id: llama_seq_id) -> bool;
+    pub fn llama_batch_ext_set_embd_token(batch: *mut llama_batch_ext, idx: i32, embd: llama_embd) -> bool;
+    pub fn llama_batch_ext_set_embd_state(batch: *mut llama_batch_ext, idx: i32, embd: llama_embd) -> bool;
+    pub fn llama_batch_ext_set_output_embd(batch: *mut llama_batch_ext, idx: i32, value: bool) -> bool;
+    pub fn llama_batch_ext_set_output_logits(batch: *mut llama_batch_ext, idx: i32, value: bool) -> bool;
+    pub fn llama_batch_ext_set_pos(batch: *mut llama_batch_ext, idx: i32, pos: *const llama_pos) -> bool;
+    pub fn llama_process(ctx: *mut llama_context, type_: llama_process_type, batch: *mut llama_batch_ext) -> i32;
     pub fn llama_set_n_threads(ctx: *mut llama_context, n_threads: i32, n_threads_batch: i32);
     pub fn llama_n_threads(ctx: *mut llama_context) -> i32;
     pub fn llama_n_threads_batch(ctx: *mut llama_context) -> i32;
@@ -3071,10 +2663,7 @@ unsafe extern "C" {
     pub fn llama_get_sampled_logits_count_ith(ctx: *mut llama_context, i: i32) -> u32;
     pub fn llama_get_sampled_candidates_ith(ctx: *mut llama_context, i: i32) -> *mut llama_token;
     pub fn llama_get_sampled_candidates_count_ith(ctx: *mut llama_context, i: i32) -> u32;
-    pub fn llama_vocab_get_text(
-        vocab: *const llama_vocab,
-        token: llama_token,
-    ) -> *const ::core::ffi::c_char;
+    pub fn llama_vocab_get_text(vocab: *const llama_vocab, token: llama_token) -> *const ::core::ffi::c_char;
     pub fn llama_vocab_get_score(vocab: *const llama_vocab, token: llama_token) -> f32;
     pub fn llama_vocab_get_attr(vocab: *const llama_vocab, token: llama_token) -> llama_token_attr;
     pub fn llama_vocab_is_eog(vocab: *const llama_vocab, token: llama_token) -> bool;
@@ -3099,10 +2688,7 @@ unsafe extern "C" {
     pub fn llama_vocab_fim_pad(vocab: *const llama_vocab) -> llama_token;
     pub fn llama_vocab_fim_rep(vocab: *const llama_vocab) -> llama_token;
     pub fn llama_vocab_fim_sep(vocab: *const llama_vocab) -> llama_token;
-    pub fn llama_token_get_text(
-        vocab: *const llama_vocab,
-        token: llama_token,
-    ) -> *const ::core::ffi::c_char;
+    pub fn llama_token_get_text(vocab: *const llama_vocab, token: llama_token) -> *const ::core::ffi::c_char;
     pub fn llama_token_get_score(vocab: *const llama_vocab, token: llama_token) -> f32;
     pub fn llama_token_get_attr(vocab: *const llama_vocab, token: llama_token) -> llama_token_attr;
     pub fn llama_token_is_eog(vocab: *const llama_vocab, token: llama_token) -> bool;
@@ -3157,17 +2743,9 @@ unsafe extern "C" {
         buf: *mut ::core::ffi::c_char,
         length: i32,
     ) -> i32;
-    pub fn llama_chat_builtin_templates(output: *mut *const ::core::ffi::c_char, len: usize)
-    -> i32;
-    pub fn llama_set_sampler(
-        ctx: *mut llama_context,
-        seq_id: llama_seq_id,
-        smpl: *mut llama_sampler,
-    ) -> bool;
-    pub fn llama_sampler_init(
-        iface: *mut llama_sampler_i,
-        ctx: llama_sampler_context_t,
-    ) -> *mut llama_sampler;
+    pub fn llama_chat_builtin_templates(output: *mut *const ::core::ffi::c_char, len: usize) -> i32;
+    pub fn llama_set_sampler(ctx: *mut llama_context, seq_id: llama_seq_id, smpl: *mut llama_sampler) -> bool;
+    pub fn llama_sampler_init(iface: *mut llama_sampler_i, ctx: llama_sampler_context_t) -> *mut llama_sampler;
     pub fn llama_sampler_name(smpl: *const llama_sampler) -> *const ::core::ffi::c_char;
     pub fn llama_sampler_accept(smpl: *mut llama_sampler, token: llama_token);
     pub fn llama_sampler_apply(smpl: *mut llama_sampler, cur_p: *mut llama_token_data_array);
@@ -3188,16 +2766,9 @@ unsafe extern "C" {
     pub fn llama_sampler_init_typical(p: f32, min_keep: usize) -> *mut llama_sampler;
     pub fn llama_sampler_init_temp(t: f32) -> *mut llama_sampler;
     pub fn llama_sampler_init_temp_ext(t: f32, delta: f32, exponent: f32) -> *mut llama_sampler;
-    pub fn llama_sampler_init_xtc(p: f32, t: f32, min_keep: usize, seed: u32)
-    -> *mut llama_sampler;
+    pub fn llama_sampler_init_xtc(p: f32, t: f32, min_keep: usize, seed: u32) -> *mut llama_sampler;
     pub fn llama_sampler_init_top_n_sigma(n: f32) -> *mut llama_sampler;
-    pub fn llama_sampler_init_mirostat(
-        n_vocab: i32,
-        seed: u32,
-        tau: f32,
-        eta: f32,
-        m: i32,
-    ) -> *mut llama_sampler;
+    pub fn llama_sampler_init_mirostat(n_vocab: i32, seed: u32, tau: f32, eta: f32, m: i32) -> *mut llama_sampler;
     pub fn llama_sampler_init_mirostat_v2(seed: u32, tau: f32, eta: f32) -> *mut llama_sampler;
     pub fn llama_sampler_init_grammar(
         vocab: *const llama_vocab,
@@ -3246,11 +2817,7 @@ unsafe extern "C" {
     ) -> *mut llama_sampler;
     pub fn llama_sampler_init_infill(vocab: *const llama_vocab) -> *mut llama_sampler;
     pub fn llama_sampler_get_seed(smpl: *const llama_sampler) -> u32;
-    pub fn llama_sampler_sample(
-        smpl: *mut llama_sampler,
-        ctx: *mut llama_context,
-        idx: i32,
-    ) -> llama_token;
+    pub fn llama_sampler_sample(smpl: *mut llama_sampler, ctx: *mut llama_context, idx: i32) -> llama_token;
     pub fn llama_split_path(
         split_path: *mut ::core::ffi::c_char,
         maxlen: usize,
@@ -3266,10 +2833,7 @@ unsafe extern "C" {
         split_count: i32,
     ) -> i32;
     pub fn llama_print_system_info() -> *const ::core::ffi::c_char;
-    pub fn llama_log_get(
-        log_callback: *mut ggml_log_callback,
-        user_data: *mut *mut ::core::ffi::c_void,
-    );
+    pub fn llama_log_get(log_callback: *mut ggml_log_callback, user_data: *mut *mut ::core::ffi::c_void);
     pub fn llama_log_set(log_callback: ggml_log_callback, user_data: *mut ::core::ffi::c_void);
     pub fn llama_perf_context(ctx: *const llama_context) -> llama_perf_context_data;
     pub fn llama_perf_context_print(ctx: *const llama_context);
@@ -3277,15 +2841,8 @@ unsafe extern "C" {
     pub fn llama_perf_sampler(chain: *const llama_sampler) -> llama_perf_sampler_data;
     pub fn llama_perf_sampler_print(chain: *const llama_sampler);
     pub fn llama_perf_sampler_reset(chain: *mut llama_sampler);
-    pub fn llama_opt_param_filter_all(
-        tensor: *const ggml_tensor,
-        userdata: *mut ::core::ffi::c_void,
-    ) -> bool;
-    pub fn llama_opt_init(
-        lctx: *mut llama_context,
-        model: *mut llama_model,
-        lopt_params: llama_opt_params,
-    );
+    pub fn llama_opt_param_filter_all(tensor: *const ggml_tensor, userdata: *mut ::core::ffi::c_void) -> bool;
+    pub fn llama_opt_init(lctx: *mut llama_context, model: *mut llama_model, lopt_params: llama_opt_params);
     pub fn llama_opt_epoch(
         lctx: *mut llama_context,
         dataset: ggml_opt_dataset_t,
@@ -3307,22 +2864,13 @@ unsafe extern "C" {
         n_buffers: usize,
     ) -> ggml_backend_buffer_t;
     pub fn ggml_backend_buffer_is_multi_buffer(buffer: ggml_backend_buffer_t) -> bool;
-    pub fn ggml_backend_multi_buffer_set_usage(
-        buffer: ggml_backend_buffer_t,
-        usage: ggml_backend_buffer_usage,
-    );
-    pub fn ggml_backend_meta_buffer_set_usage(
-        buffer: ggml_backend_buffer_t,
-        usage: ggml_backend_buffer_usage,
-    );
+    pub fn ggml_backend_multi_buffer_set_usage(buffer: ggml_backend_buffer_t, usage: ggml_backend_buffer_usage);
+    pub fn ggml_backend_meta_buffer_set_usage(buffer: ggml_backend_buffer_t, usage: ggml_backend_buffer_usage);
     pub fn ggml_backend_is_meta(backend: ggml_backend_t) -> bool;
     pub fn ggml_backend_buffer_is_meta(buf: ggml_backend_buffer_t) -> bool;
     pub fn ggml_backend_buft_is_meta(buft: ggml_backend_buffer_type_t) -> bool;
     pub fn ggml_backend_meta_n_backends(meta_backend: ggml_backend_t) -> usize;
-    pub fn ggml_backend_meta_simple_backend(
-        meta_backend: ggml_backend_t,
-        index: usize,
-    ) -> ggml_backend_t;
+    pub fn ggml_backend_meta_simple_backend(meta_backend: ggml_backend_t, index: usize) -> ggml_backend_t;
     pub fn shim_install_abort_guard();
     pub fn shim_init(error: *mut shim_error) -> bool;
     pub fn shim_architectures(names: *mut *const ::core::ffi::c_char, n_max: i32) -> i32;
@@ -3347,16 +2895,9 @@ unsafe extern "C" {
         params: *const llama_model_params,
         error: *mut shim_error,
     ) -> *mut llama_model;
-    pub fn shim_model_save(
-        model: *const llama_model,
-        path: *const ::core::ffi::c_char,
-        error: *mut shim_error,
-    ) -> bool;
-    pub fn shim_model_tensors(
-        model: *const llama_model,
-        tensors: *mut shim_tensor,
-        n_max: i32,
-    ) -> i32;
+    pub fn shim_model_save(model: *const llama_model, path: *const ::core::ffi::c_char, error: *mut shim_error)
+    -> bool;
+    pub fn shim_model_tensors(model: *const llama_model, tensors: *mut shim_tensor, n_max: i32) -> i32;
     pub fn shim_model_shape(model: *const llama_model, shape: *mut shim_model_shape);
     pub fn shim_model_n_devices(model: *const llama_model) -> i32;
     pub fn shim_model_device(model: *const llama_model, index: i32) -> ggml_backend_dev_t;
@@ -3365,11 +2906,7 @@ unsafe extern "C" {
         params: *const llama_context_params,
         error: *mut shim_error,
     ) -> *mut llama_context;
-    pub fn shim_decode(
-        ctx: *mut llama_context,
-        batch: *const llama_batch,
-        error: *mut shim_error,
-    ) -> i32;
+    pub fn shim_decode(ctx: *mut llama_context, batch: *const llama_batch, error: *mut shim_error) -> i32;
     pub fn shim_synchronize(ctx: *mut llama_context, error: *mut shim_error) -> bool;
     pub fn shim_logits(ctx: *mut llama_context, index: i32, error: *mut shim_error) -> *mut f32;
     pub fn shim_memory_breakdown(
@@ -3381,33 +2918,13 @@ unsafe extern "C" {
     pub fn shim_context_copies(ctx: *const llama_context) -> i32;
     pub fn shim_context_flash_attn(ctx: *const llama_context) -> bool;
     pub fn shim_context_rope_only_rotates(ctx: *const llama_context) -> bool;
-    pub fn shim_context_reserve(
-        ctx: *mut llama_context,
-        n_tokens: u32,
-        error: *mut shim_error,
-    ) -> bool;
-    pub fn shim_context_output_hidden(
-        ctx: *mut llama_context,
-        outputs_only: bool,
-        error: *mut shim_error,
-    ) -> bool;
+    pub fn shim_context_reserve(ctx: *mut llama_context, n_tokens: u32, error: *mut shim_error) -> bool;
+    pub fn shim_context_output_hidden(ctx: *mut llama_context, outputs_only: bool, error: *mut shim_error) -> bool;
     pub fn shim_hidden(ctx: *mut llama_context, index: i32, error: *mut shim_error) -> *mut f32;
     pub fn shim_model_embedding_shape(model: *const llama_model, shape: *mut shim_embedding_shape);
-    pub fn shim_encode(
-        ctx: *mut llama_context,
-        batch: *const llama_batch,
-        error: *mut shim_error,
-    ) -> i32;
-    pub fn shim_embeddings_seq(
-        ctx: *mut llama_context,
-        seq: llama_seq_id,
-        error: *mut shim_error,
-    ) -> *mut f32;
-    pub fn shim_embeddings_ith(
-        ctx: *mut llama_context,
-        index: i32,
-        error: *mut shim_error,
-    ) -> *mut f32;
+    pub fn shim_encode(ctx: *mut llama_context, batch: *const llama_batch, error: *mut shim_error) -> i32;
+    pub fn shim_embeddings_seq(ctx: *mut llama_context, seq: llama_seq_id, error: *mut shim_error) -> *mut f32;
+    pub fn shim_embeddings_ith(ctx: *mut llama_context, index: i32, error: *mut shim_error) -> *mut f32;
     pub fn shim_memory_clear(ctx: *mut llama_context, data: bool, error: *mut shim_error) -> bool;
     pub fn shim_memory_seq_rm(
         ctx: *mut llama_context,
@@ -3424,16 +2941,7 @@ unsafe extern "C" {
         p1: llama_pos,
         error: *mut shim_error,
     ) -> bool;
-    pub fn shim_memory_seq_keep(
-        ctx: *mut llama_context,
-        seq: llama_seq_id,
-        error: *mut shim_error,
-    ) -> bool;
-    pub fn shim_memory_leave_window(
-        ctx: *mut llama_context,
-        seq: llama_seq_id,
-        error: *mut shim_error,
-    ) -> bool;
+    pub fn shim_memory_leave_window(ctx: *mut llama_context, seq: llama_seq_id, error: *mut shim_error) -> bool;
     pub fn shim_memory_update(ctx: *mut llama_context, error: *mut shim_error) -> bool;
     pub fn shim_memory_seq_add(
         ctx: *mut llama_context,
@@ -3463,15 +2971,8 @@ unsafe extern "C" {
         error: *mut shim_error,
     ) -> i32;
     pub fn shim_sampler_chain(error: *mut shim_error) -> *mut llama_sampler;
-    pub fn shim_sampler_add(
-        chain: *mut llama_sampler,
-        sampler: *mut llama_sampler,
-        error: *mut shim_error,
-    ) -> bool;
-    pub fn shim_sampler_new(
-        params: *const shim_sampler_params,
-        error: *mut shim_error,
-    ) -> *mut llama_sampler;
+    pub fn shim_sampler_add(chain: *mut llama_sampler, sampler: *mut llama_sampler, error: *mut shim_error) -> bool;
+    pub fn shim_sampler_new(params: *const shim_sampler_params, error: *mut shim_error) -> *mut llama_sampler;
     pub fn shim_sampler_penalties(
         n_vocab: i32,
         last_n: i32,
@@ -3486,7 +2987,6 @@ unsafe extern "C" {
         bias: *const llama_logit_bias,
         error: *mut shim_error,
     ) -> *mut llama_sampler;
-    pub fn shim_sampler_reset(chain: *mut llama_sampler, error: *mut shim_error) -> bool;
     pub fn shim_sampler_grammar(
         vocab: *const llama_vocab,
         grammar: *const ::core::ffi::c_char,
@@ -3514,31 +3014,8 @@ unsafe extern "C" {
         candidates: *mut llama_token_data_array,
         error: *mut shim_error,
     ) -> bool;
-    pub fn shim_sampler_accept(
-        chain: *mut llama_sampler,
-        token: llama_token,
-        error: *mut shim_error,
-    ) -> bool;
+    pub fn shim_sampler_accept(chain: *mut llama_sampler, token: llama_token, error: *mut shim_error) -> bool;
     pub fn shim_sampler_skip(chain: *mut llama_sampler, n: usize, error: *mut shim_error) -> bool;
-    pub fn shim_state_size(
-        ctx: *mut llama_context,
-        seq: llama_seq_id,
-        error: *mut shim_error,
-    ) -> usize;
-    pub fn shim_state_get(
-        ctx: *mut llama_context,
-        seq: llama_seq_id,
-        dst: *mut u8,
-        size: usize,
-        error: *mut shim_error,
-    ) -> usize;
-    pub fn shim_state_set(
-        ctx: *mut llama_context,
-        seq: llama_seq_id,
-        src: *const u8,
-        size: usize,
-        error: *mut shim_error,
-    ) -> usize;
     pub fn shim_memory_has_partial(ctx: *const llama_context) -> bool;
     pub fn shim_state_stream_size(
         ctx: *mut llama_context,
@@ -3563,15 +3040,8 @@ unsafe extern "C" {
         user: *mut ::core::ffi::c_void,
         error: *mut shim_error,
     ) -> usize;
-    pub fn shim_backend_load(
-        path: *const ::core::ffi::c_char,
-        error: *mut shim_error,
-    ) -> ggml_backend_reg_t;
     pub fn shim_backend_load_all_from(dir: *const ::core::ffi::c_char, error: *mut shim_error);
-    pub fn shim_rpc_add_server(
-        endpoint: *const ::core::ffi::c_char,
-        error: *mut shim_error,
-    ) -> ggml_backend_reg_t;
+    pub fn shim_rpc_add_server(endpoint: *const ::core::ffi::c_char, error: *mut shim_error) -> ggml_backend_reg_t;
     pub fn shim_lora_load(
         model: *mut llama_model,
         path: *const ::core::ffi::c_char,

@@ -47,7 +47,9 @@ pub struct Context {
     poisoned: Option<String>,
     /// The output flags of the last batch, for checking indices.
     outputs: Vec<i8>,
-    /// One pointer per token into the batch's sequences: scratch, kept so that decoding allocates nothing.
+    /// For each token of a batch, how many sequences it has (one) and where they are: scratch, kept so that decoding
+    /// allocates nothing.
+    seq_counts: Vec<i32>,
     seq_pointers: Vec<*mut SeqId>,
 }
 
@@ -140,6 +142,7 @@ impl Context {
             abort,
             poisoned: None,
             outputs: Vec::new(),
+            seq_counts: Vec::new(),
             seq_pointers: Vec::new(),
             needs_encoder: model.has_encoder() && model.has_decoder(),
             vocab: model.vocab(),
@@ -278,18 +281,15 @@ impl Context {
     pub(crate) fn compute(&mut self, batch: &Batch, hidden: *const f32) -> Result<(), Error> {
         // Until this succeeds there are no logits to speak of: llama.cpp still holds those of the batch before.
         self.outputs.clear();
+        self.seq_counts.resize(batch.len(), 1);
         self.seq_pointers.clear();
-        let mut start = 0;
-        for &count in &batch.seq_counts {
-            self.seq_pointers.push(batch.seqs[start..].as_ptr().cast_mut());
-            start += count as usize;
-        }
+        self.seq_pointers.extend(batch.seqs.iter().map(|seq| std::ptr::from_ref(seq).cast_mut()));
         let native = raw::llama_batch {
             n_tokens: batch.len() as i32,
             token: batch.tokens.as_ptr().cast_mut(),
             embd: hidden.cast_mut(),
             pos: batch.positions.as_ptr().cast_mut(),
-            n_seq_id: batch.seq_counts.as_ptr().cast_mut(),
+            n_seq_id: self.seq_counts.as_mut_ptr(),
             seq_id: self.seq_pointers.as_mut_ptr(),
             logits: batch.outputs.as_ptr().cast_mut(),
         };
@@ -528,23 +528,8 @@ impl Context {
         if let Some(position) = batch.positions.iter().find(bad) {
             return Err(Error::parameter("pos", position, format!("0 to {last}")));
         }
-        if batch.seq_counts.contains(&0) {
-            return Err(Error::parameter("n_seq_id", 0, "every token belongs to a sequence"));
-        }
         self.check_embedded(batch)?;
-        let mut start = 0;
-        for &count in &batch.seq_counts {
-            let seqs = &batch.seqs[start..start + count as usize];
-            start += count as usize;
-            for (index, &seq) in seqs.iter().enumerate() {
-                self.check_seq(seq)?;
-                // llama-kv-cells.h, seq_add only asserts this in debug builds, and counts the cell twice.
-                if seqs[..index].contains(&seq) {
-                    return Err(Error::parameter("seq_id", seq, "once per token"));
-                }
-            }
-        }
-        Ok(())
+        batch.seqs.iter().try_for_each(|seq| self.check_seq(*seq))
     }
 }
 

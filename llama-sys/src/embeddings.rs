@@ -5,11 +5,12 @@
 //! what one graph holds of a sequence.
 
 use std::ffi::CStr;
+use std::ptr::NonNull;
 
 use crate::batch::Batch;
 use crate::context::Context;
 use crate::context_params::{ContextParams, Pooling};
-use crate::error::Error;
+use crate::error::{Error, Failure};
 use crate::model::Model;
 use crate::vocab::{Token, Vocab};
 use crate::{SeqId, raw, shim};
@@ -175,15 +176,8 @@ impl Context {
         graph.min(self.n_ctx_seq()).min(positions.unwrap_or(u32::MAX)).max(1)
     }
 
-    /// Refuses a batch of which llama.cpp would pool parts, or mask some sequences wrongly.
+    /// Refuses a batch of which llama.cpp would pool parts.
     pub(crate) fn check_embedded(&self, batch: &Batch) -> Result<(), Error> {
-        if !self.embeddings {
-            return Ok(());
-        }
-        // llama-graph.cpp, llm_graph_input_attn_no_cache: the first sequence of a token is the only one that counts.
-        if let Some(count) = batch.seq_counts.iter().find(|count| **count > 1) {
-            return Err(Error::parameter("n_seq_id", count, "a token that is embedded belongs to one sequence"));
-        }
         // llama-kv-cache.cpp, init_batch: with a cache of their own, sequences of different lengths are computed as
         // several graphs; recurrent memory has one graph for each whole sequence.
         let model = self.model();
@@ -216,14 +210,11 @@ impl Context {
         }
         let width = self.embedding_width();
         // SAFETY: the context lives and is borrowed mutably.
-        let row = shim::quick(|error| unsafe { raw::shim_embeddings_seq(self.as_ptr(), seq, error) })
-            .map_err(|failure| self.failed_to_embed(failure))?;
-        if row.is_null() {
-            return Err(none());
-        }
+        let row = shim::quick(|error| unsafe { raw::shim_embeddings_seq(self.as_ptr(), seq, error) });
+        let row = self.embedding(row)?.ok_or_else(none)?;
         // SAFETY: llama-context.cpp keeps a vector of so many elements for each sequence of the last batch; it stays
         // until the next one, which the mutable borrow rules out.
-        Ok(unsafe { std::slice::from_raw_parts(row, width) })
+        Ok(unsafe { std::slice::from_raw_parts(row.as_ptr(), width) })
     }
 
     /// The embedding of token `index` of the last batch; -1 is the last. Not normalised.
@@ -239,17 +230,16 @@ impl Context {
         }
         let width = self.embedding_width();
         // SAFETY: the context lives and is borrowed mutably; `index` is an output of the last batch.
-        let row = shim::quick(|error| unsafe { raw::shim_embeddings_ith(self.as_ptr(), index, error) })
-            .map_err(|failure| self.failed_to_embed(failure))?;
-        if row.is_null() {
-            return Err(none());
-        }
+        let row = shim::quick(|error| unsafe { raw::shim_embeddings_ith(self.as_ptr(), index, error) });
+        let row = self.embedding(row)?.ok_or_else(none)?;
         // SAFETY: a row of the output buffer (llama-context.cpp, output_reserve), as above.
-        Ok(unsafe { std::slice::from_raw_parts(row, width) })
+        Ok(unsafe { std::slice::from_raw_parts(row.as_ptr(), width) })
     }
 
-    fn failed_to_embed(&mut self, failure: crate::error::Failure) -> Error {
-        self.poison(&failure);
-        Error::Call { what: "reading embeddings", failure }
+    fn embedding(&mut self, row: Result<*mut f32, Failure>) -> Result<Option<NonNull<f32>>, Error> {
+        row.map(NonNull::new).map_err(|failure| {
+            self.poison(&failure);
+            Error::Call { what: "reading embeddings", failure }
+        })
     }
 }

@@ -14,6 +14,7 @@ type Word = &'static str;
 
 /// An error of the native layer.
 #[derive(Debug, Clone, thiserror::Error, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 #[non_exhaustive]
 pub enum Error {
     /// The native code was compiled for instructions that this CPU lacks; running it would be an illegal instruction.
@@ -21,121 +22,62 @@ pub enum Error {
         "this program's llama.cpp was compiled for a CPU with {}; this one lacks {}: rebuild it here, or without the \
          `native` feature", .required.join(", "), .missing.join(", ")
     )]
-    UnsupportedCpu {
-        /// Every feature that was compiled in.
-        required: Vec<String>,
-        /// Those that this CPU lacks.
-        missing: Vec<String>,
-    },
-    /// A parameter that llama.cpp would refuse, or that would end the process.
+    UnsupportedCpu { required: Vec<String>, missing: Vec<String> },
+    /// A parameter that llama.cpp would refuse, or that would end the process; by llama.cpp's name.
     #[error("{name} is {value}: {reason}")]
     InvalidParameter {
-        /// The parameter, by llama.cpp's name.
         #[serde(deserialize_with = "word")]
         name: Word,
-        /// The value as given.
         value: String,
-        /// What would have been right.
         reason: String,
     },
     /// No file can be read at this path.
     #[error("cannot read {}: {reason}", .path.display())]
-    Unreadable {
-        /// The path as given.
-        path: PathBuf,
-        /// What the operating system said.
-        reason: String,
-    },
+    Unreadable { path: PathBuf, reason: String },
     /// llama.cpp did not load the model.
     #[error("cannot load {}: {failure}", .path.display())]
-    ModelLoad {
-        /// The model file.
-        path: PathBuf,
-        /// Why.
-        failure: Failure,
-    },
+    ModelLoad { path: PathBuf, failure: Failure },
     /// llama.cpp did not load the LoRA adapter.
     #[error("cannot load the LoRA adapter {}: {failure}", .path.display())]
-    AdapterLoad {
-        /// The adapter's file.
-        path: PathBuf,
-        /// Why.
-        failure: Box<Failure>,
-    },
+    AdapterLoad { path: PathBuf, failure: Box<Failure> },
     /// The progress callback returned `false`.
     #[error("loading {} was cancelled", .path.display())]
-    LoadCancelled {
-        /// The model file.
-        path: PathBuf,
-    },
-    /// llama.cpp did not create the context.
+    LoadCancelled { path: PathBuf },
+    /// llama.cpp did not create the context. `n_ctx` is as it was asked for (0: the model's own).
     #[error("cannot create a context of {n_ctx} tokens: {failure}")]
-    ContextInit {
-        /// Context length in tokens, as asked (0: the model's own).
-        n_ctx: u32,
-        /// Why.
-        failure: Failure,
-    },
+    ContextInit { n_ctx: u32, failure: Failure },
     /// The KV cache has no room for a batch of this size. Free a part of a sequence, or stop.
     #[error("the KV cache has no room for {n_tokens} more tokens (context of {n_ctx})")]
-    NoKvSlot {
-        /// Tokens of the batch.
-        n_tokens: usize,
-        /// Length of the context in tokens.
-        n_ctx: u32,
-    },
+    NoKvSlot { n_tokens: usize, n_ctx: u32 },
     /// [`AbortHandle::abort`](crate::AbortHandle::abort) was called while decoding.
     #[error("decoding was aborted")]
     Aborted,
     /// Decoding failed; the context must not be used again.
     #[error("decoding {n_tokens} tokens failed: {failure}")]
-    Decode {
-        /// Tokens of the batch.
-        n_tokens: usize,
-        /// Why.
-        failure: Failure,
-    },
+    Decode { n_tokens: usize, failure: Failure },
     /// An earlier call failed in a way that leaves the context in an unknown state.
     #[error("the context is unusable since an earlier call failed: {reason}")]
-    Poisoned {
-        /// The earlier failure.
-        reason: String,
-    },
+    Poisoned { reason: String },
     /// The model has no vocabulary, so that text cannot be tokenised.
     #[error("the model carries no vocabulary (tokenizer.ggml.model is \"none\" or \"no_vocab\")")]
     NoVocabulary,
-    /// A long text needs a thread of its own to be tokenised, with more stack than others have, and there
-    /// is none to be had.
+    /// A long text needs a thread of its own to be tokenised, with more stack than others have, and there is none to be
+    /// had. `text` and `stack` are bytes.
     #[error("tokenising {text} bytes needs a thread with {stack} bytes of stack: {reason}")]
-    NoStack {
-        /// Bytes of the text.
-        text: usize,
-        /// Bytes of stack, of which only those that are used take memory.
-        stack: usize,
-        /// What the operating system said.
-        reason: String,
-    },
+    NoStack { text: usize, stack: usize, reason: String },
     /// There is no token to choose from: a mask or a filter of one's own has left none.
     #[error("none of the {n_tokens} tokens of the vocabulary is left to choose from")]
-    NoCandidates {
-        /// Tokens of the vocabulary.
-        n_tokens: u32,
-    },
+    NoCandidates { n_tokens: u32 },
     /// A call into llama.cpp failed.
     #[error("{what} failed: {failure}")]
     Call {
-        /// What was being done.
         #[serde(deserialize_with = "word")]
         what: Word,
-        /// Why.
         failure: Failure,
     },
     /// A saved state that does not belong here, or was altered.
     #[error("cannot restore the saved state: {reason}")]
-    State {
-        /// What does not match.
-        reason: String,
-    },
+    State { reason: String },
 }
 
 impl Error {

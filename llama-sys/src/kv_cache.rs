@@ -62,24 +62,6 @@ impl Context {
         .map(drop)
     }
 
-    /// Forgets every sequence but one.
-    ///
-    /// # Errors
-    ///
-    /// As [`Context::kv_seq_remove`].
-    pub fn kv_seq_keep(&mut self, seq: SeqId) -> Result<(), Error> {
-        self.check_seq(seq)?;
-        // SAFETY: the sequence exists.
-        self.memory_call("keeping one sequence", |ctx, error| unsafe { raw::shim_memory_seq_keep(ctx, seq, error) })?;
-        if !self.kv_unified() {
-            // llama-kv-cache.cpp, seq_keep: without kv_unified it only looks into the cache of `seq` itself.
-            for other in (0..self.n_seq_max() as SeqId).filter(|other| *other != seq) {
-                self.kv_seq_remove(other, 0..Position::MAX)?;
-            }
-        }
-        Ok(())
-    }
-
     /// Moves the positions in `range` of a sequence by `delta`; the rotation is applied at the next decode.
     ///
     /// # Errors
@@ -156,13 +138,8 @@ impl Context {
     ///
     /// [`Error::InvalidParameter`] for a sequence that the context does not have.
     pub fn kv_seq_end(&self, seq: SeqId) -> Result<Option<Position>, Error> {
-        self.check_seq(seq)?;
-        // SAFETY: the context lives and the sequence exists; an empty one answers -1.
-        let last = unsafe {
-            let memory = raw::llama_get_memory(self.as_ptr());
-            if memory.is_null() { -1 } else { raw::llama_memory_seq_pos_max(memory, seq) }
-        };
-        Ok((last >= 0).then(|| last.saturating_add(1)))
+        let last = self.position(seq, raw::llama_memory_seq_pos_max)?;
+        Ok(last.map(|last| last.saturating_add(1)))
     }
 
     /// The first position of a sequence that is held; `None` when it is empty. Not 0 where a sliding window has passed
@@ -173,13 +150,22 @@ impl Context {
     ///
     /// [`Error::InvalidParameter`] for a sequence that the context does not have.
     pub fn kv_seq_start(&self, seq: SeqId) -> Result<Option<Position>, Error> {
+        self.position(seq, raw::llama_memory_seq_pos_min)
+    }
+
+    /// A position that llama.cpp knows of a sequence; `None` for an empty one.
+    fn position(
+        &self,
+        seq: SeqId,
+        ask: unsafe extern "C" fn(raw::llama_memory_t, raw::llama_seq_id) -> raw::llama_pos,
+    ) -> Result<Option<Position>, Error> {
         self.check_seq(seq)?;
         // SAFETY: the context lives and the sequence exists; an empty one answers -1.
-        let first = unsafe {
+        let position = unsafe {
             let memory = raw::llama_get_memory(self.as_ptr());
-            if memory.is_null() { -1 } else { raw::llama_memory_seq_pos_min(memory, seq) }
+            if memory.is_null() { -1 } else { ask(memory, seq) }
         };
-        Ok((first >= 0).then_some(first))
+        Ok(Some(position).filter(|position| *position >= 0))
     }
 
     fn memory_call(

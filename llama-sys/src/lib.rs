@@ -47,7 +47,6 @@ mod memory;
 mod model;
 mod model_params;
 mod mtp;
-mod partial_state;
 mod rope;
 mod sampler;
 mod shim;
@@ -75,8 +74,7 @@ pub use log::quietly;
 pub use measure::{Bench, LinkTiming, Operation, Timing};
 pub use memory::{BufferUse, MemoryBreakdown, TensorPlace};
 pub use model::{Model, ModelShape};
-pub use model_params::{LoadMode, ModelParams, SplitMode, TensorOverride};
-pub use partial_state::PartialState;
+pub use model_params::{LoadMode, ModelParams, TensorOverride};
 pub use rope::{Rope, RopeScaling};
 pub use sampler::{Candidate, Candidates, Sampler, SamplerChain};
 #[cfg(windows)]

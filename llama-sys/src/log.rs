@@ -8,20 +8,13 @@ use std::cell::RefCell;
 use std::ffi::{CStr, c_char, c_void};
 use std::panic;
 
+use tracing::Level;
 use tracing::level_filters::LevelFilter;
 
 use crate::raw;
 
 /// Lines kept per captured call: enough for the chain of "failed to ..." lines of any one failure.
 const CAPTURED_LINES: usize = 32;
-
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd)]
-enum Level {
-    Debug,
-    Info,
-    Warn,
-    Error,
-}
 
 #[derive(Default)]
 struct ThreadLog {
@@ -87,11 +80,11 @@ unsafe extern "C" fn on_log(level: raw::ggml_log_level, text: *const c_char, _: 
         // llama_log_internal_v).
         let text = unsafe { CStr::from_ptr(text) };
         let level = match level {
-            raw::GGML_LOG_LEVEL_ERROR => Some(Level::Error),
-            raw::GGML_LOG_LEVEL_WARN => Some(Level::Warn),
-            raw::GGML_LOG_LEVEL_INFO => Some(Level::Info),
+            raw::GGML_LOG_LEVEL_ERROR => Some(Level::ERROR),
+            raw::GGML_LOG_LEVEL_WARN => Some(Level::WARN),
+            raw::GGML_LOG_LEVEL_INFO => Some(Level::DEBUG),
             raw::GGML_LOG_LEVEL_CONT => None,
-            _ => Some(Level::Debug),
+            _ => Some(Level::TRACE),
         };
         if unheard(level, text) {
             return;
@@ -99,12 +92,11 @@ unsafe extern "C" fn on_log(level: raw::ggml_log_level, text: *const c_char, _: 
         let text = text.to_string_lossy();
         // During a thread's destruction the slot may be gone; the line is lost then, which nobody can see.
         let finished = LOG.try_with(|log| {
-            log.try_borrow_mut()
-                .map(|mut log| {
-                    let finished = log.append(level, &text);
-                    if log.quiet > 0 { Vec::new() } else { finished }
-                })
-                .unwrap_or_default()
+            let Ok(mut log) = log.try_borrow_mut() else {
+                return Vec::new();
+            };
+            let finished = log.append(level, &text);
+            if log.quiet > 0 { Vec::new() } else { finished }
         });
         for (level, line) in finished.unwrap_or_default() {
             emit(level, &line);
@@ -115,20 +107,17 @@ unsafe extern "C" fn on_log(level: raw::ggml_log_level, text: *const c_char, _: 
 /// Whether a piece of text is a whole line that nobody would see: neither an error's nor a subscriber's. Most lines
 /// are, so this comes before all work on them.
 fn unheard(level: Option<Level>, text: &CStr) -> bool {
-    let wanted = match level {
-        Some(Level::Debug) => LevelFilter::TRACE,
-        Some(Level::Info) => LevelFilter::DEBUG,
-        Some(Level::Warn | Level::Error) | None => return false,
+    // The more a level says, the greater it is.
+    let Some(level) = level.filter(|level| *level > Level::WARN && text.to_bytes().ends_with(b"\n")) else {
+        return false;
     };
-    text.to_bytes().ends_with(b"\n")
-        && LOG
-            .try_with(|log| {
-                let Ok(log) = log.try_borrow() else {
-                    return false;
-                };
-                log.partial.is_none() && (log.quiet > 0 || LevelFilter::current() < wanted)
-            })
-            .unwrap_or(true)
+    let unheard = LOG.try_with(|log| {
+        let Ok(log) = log.try_borrow() else {
+            return false;
+        };
+        log.partial.is_none() && (log.quiet > 0 || LevelFilter::current() < level)
+    });
+    unheard.unwrap_or(true)
 }
 
 impl ThreadLog {
@@ -136,7 +125,7 @@ impl ThreadLog {
     fn append(&mut self, level: Option<Level>, text: &str) -> Vec<(Level, String)> {
         let mut finished = Vec::new();
         for piece in text.split_inclusive('\n') {
-            let (line_level, line) = self.partial.get_or_insert_with(|| (level.unwrap_or(Level::Info), String::new()));
+            let (line_level, line) = self.partial.get_or_insert_with(|| (level.unwrap_or(Level::DEBUG), String::new()));
             line.push_str(piece.trim_end_matches(['\n', '\r']));
             if piece.ends_with('\n') {
                 let line_level = *line_level;
@@ -149,12 +138,12 @@ impl ThreadLog {
             }
         }
         for (level, line) in &finished {
-            if *level >= Level::Warn {
+            if *level <= Level::WARN {
                 for capture in &mut self.captures {
                     if capture.lines.len() < CAPTURED_LINES {
                         capture.lines.push(line.clone());
                     }
-                    if *level == Level::Error && capture.first_error.is_none() {
+                    if *level == Level::ERROR && capture.first_error.is_none() {
                         capture.first_error = Some(line.clone());
                     }
                 }
@@ -169,10 +158,10 @@ fn emit(level: Level, line: &str) {
     macro_rules! with_target {
         ($target:literal) => {
             match level {
-                Level::Error => tracing::error!(target: $target, "{line}"),
-                Level::Warn => tracing::warn!(target: $target, "{line}"),
-                Level::Info => tracing::debug!(target: $target, "{line}"),
-                Level::Debug => tracing::trace!(target: $target, "{line}"),
+                Level::ERROR => tracing::error!(target: $target, "{line}"),
+                Level::WARN => tracing::warn!(target: $target, "{line}"),
+                Level::DEBUG => tracing::debug!(target: $target, "{line}"),
+                _ => tracing::trace!(target: $target, "{line}"),
             }
         };
     }
@@ -215,26 +204,22 @@ mod tests {
     #[test]
     fn continued_pieces_become_one_line_at_the_level_it_began_with() {
         let mut log = ThreadLog::default();
-        assert!(log.append(Some(Level::Warn), "half a ").is_empty());
+        assert!(log.append(Some(Level::WARN), "half a ").is_empty());
         let lines = log.append(None, "line\nnext\n");
-        assert_eq!(lines[0].1, "half a line");
-        assert!(lines[0].0 == Level::Warn);
+        assert_eq!(lines[0], (Level::WARN, "half a line".to_owned()));
         assert_eq!(lines[1].1, "next");
-    }
-
-    #[test]
-    fn progress_dots_are_no_lines() {
-        assert!(ThreadLog::default().append(Some(Level::Info), "......\n").is_empty());
+        // llama.cpp's progress bar is none.
+        assert!(log.append(Some(Level::DEBUG), "......\n").is_empty());
     }
 
     #[test]
     fn whole_lines_that_nobody_would_see_are_dropped_at_once() {
         quietly(|| {
-            assert!(unheard(Some(Level::Info), c"a line\n"));
-            assert!(!unheard(Some(Level::Warn), c"an error may carry it\n"));
-            assert!(!unheard(Some(Level::Info), c"the rest may follow"));
-            LOG.with_borrow_mut(|log| log.append(Some(Level::Warn), "half a "));
-            assert!(!unheard(Some(Level::Info), c"line\n"));
+            assert!(unheard(Some(Level::DEBUG), c"a line\n"));
+            assert!(!unheard(Some(Level::WARN), c"an error may carry it\n"));
+            assert!(!unheard(Some(Level::DEBUG), c"the rest may follow"));
+            LOG.with_borrow_mut(|log| log.append(Some(Level::WARN), "half a "));
+            assert!(!unheard(Some(Level::DEBUG), c"line\n"));
             LOG.with_borrow_mut(|log| log.append(None, "line\n"));
         });
         assert_eq!(LOG.with_borrow(|log| log.quiet), 0);

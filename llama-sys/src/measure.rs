@@ -61,7 +61,7 @@ const F32: u32 = raw::GGML_TYPE_F32 as u32;
 const MAX_SIZE: u32 = 1 << 20;
 
 /// Nodes that a graph may have (native/rates.cpp, `max_tensors`).
-const MAX_NODES: u32 = 8192;
+const MAX_NODES: u64 = 8192;
 
 impl Bench {
     /// Opens a device. Where it is the CPU it computes with so many threads, with weights that were rearranged for its
@@ -147,82 +147,34 @@ impl Drop for Bench {
 
 impl Operation {
     fn to_native(self, n_repeat: u32) -> Result<raw::shim_operation, Error> {
-        let mut native = raw::shim_operation {
-            kind: raw::SHIM_OPERATION_MATRIX,
-            type_: raw::GGML_TYPE_F32,
-            n_in: 1,
-            n_out: 1,
-            n_expert: 1,
-            n_used: 1,
-            head_size: 1,
-            n_head: 1,
-            n_head_kv: 1,
-            n_kv: 1,
-            n_tokens: 1,
-            n_repeat: n_repeat.into(),
-        };
-        // The type, and what rows of it have to be made of.
-        let (type_id, row) = match self {
-            Self::Matrix { type_id, n_in, n_out, n_tokens } => {
-                native.n_in = n_in.into();
-                native.n_out = n_out.into();
-                native.n_tokens = n_tokens.into();
-                (type_id, n_in)
-            }
-            Self::Experts { type_id, n_in, n_out, n_expert, n_used, n_tokens } => {
-                native.kind = raw::SHIM_OPERATION_EXPERTS;
-                native.n_in = n_in.into();
-                native.n_out = n_out.into();
-                native.n_expert = n_expert.into();
-                native.n_used = n_used.into();
-                native.n_tokens = n_tokens.into();
-                (type_id, n_in)
-            }
-            Self::Attention { type_id, head_size, n_head, n_head_kv, n_kv, n_tokens } => {
-                native.kind = raw::SHIM_OPERATION_ATTENTION;
-                native.head_size = head_size.into();
-                native.n_head = n_head.into();
-                native.n_head_kv = n_head_kv.into();
-                native.n_kv = n_kv.into();
-                native.n_tokens = n_tokens.into();
-                (type_id, head_size)
-            }
-            Self::Block { type_id, n_embd, n_ff, head_size, n_head, n_head_kv, n_tokens } => {
-                native.kind = raw::SHIM_OPERATION_BLOCK;
-                native.n_in = n_embd.into();
-                native.n_out = n_ff.into();
-                native.head_size = head_size.into();
-                native.n_head = n_head.into();
-                native.n_head_kv = n_head_kv.into();
-                native.n_tokens = n_tokens.into();
-                (type_id, head_size)
-            }
-            Self::Routing { n_embd, n_expert, n_used, n_tokens } => {
-                native.kind = raw::SHIM_OPERATION_ROUTING;
-                native.n_in = n_embd.into();
-                native.n_expert = n_expert.into();
-                native.n_used = n_used.into();
-                native.n_tokens = n_tokens.into();
-                (F32, 1)
-            }
-        };
+        // The kind, the type, what rows of it have to be made of, and the sizes: of matrices, experts and heads.
+        let (kind, type_id, row, [n_in, n_out], [n_expert, n_used], [head_size, n_head, n_head_kv, n_kv], n_tokens) =
+            match self {
+                Self::Matrix { type_id, n_in, n_out, n_tokens } => {
+                    (raw::SHIM_OPERATION_MATRIX, type_id, n_in, [n_in, n_out], [1; 2], [1; 4], n_tokens)
+                }
+                Self::Experts { type_id, n_in, n_out, n_expert, n_used, n_tokens } => {
+                    let experts = [n_expert, n_used];
+                    (raw::SHIM_OPERATION_EXPERTS, type_id, n_in, [n_in, n_out], experts, [1; 4], n_tokens)
+                }
+                Self::Attention { type_id, head_size, n_head, n_head_kv, n_kv, n_tokens } => {
+                    let heads = [head_size, n_head, n_head_kv, n_kv];
+                    (raw::SHIM_OPERATION_ATTENTION, type_id, head_size, [1; 2], [1; 2], heads, n_tokens)
+                }
+                Self::Block { type_id, n_embd, n_ff, head_size, n_head, n_head_kv, n_tokens } => {
+                    let heads = [head_size, n_head, n_head_kv, 1];
+                    (raw::SHIM_OPERATION_BLOCK, type_id, head_size, [n_embd, n_ff], [1; 2], heads, n_tokens)
+                }
+                Self::Routing { n_embd, n_expert, n_used, n_tokens } => {
+                    (raw::SHIM_OPERATION_ROUTING, F32, 1, [n_embd, 1], [n_expert, n_used], [1; 4], n_tokens)
+                }
+            };
         let wrong = |reason| {
             let given = format!("{self:?}");
             Err(Error::parameter("operation", given, reason))
         };
-        let sizes = [
-            native.n_in,
-            native.n_out,
-            native.n_expert,
-            native.n_used,
-            native.head_size,
-            native.n_head,
-            native.n_head_kv,
-            native.n_kv,
-            native.n_tokens,
-            native.n_repeat,
-        ];
-        if !sizes.iter().all(|size| (1..=i64::from(MAX_SIZE)).contains(size)) {
+        let sizes = [n_in, n_out, n_expert, n_used, head_size, n_head, n_head_kv, n_kv, n_tokens, n_repeat];
+        if !sizes.iter().all(|size| (1..=MAX_SIZE).contains(size)) {
             return wrong("every size is 1 to 1048576");
         }
         let known = crate::tensor_types();
@@ -232,16 +184,28 @@ impl Operation {
         if !u64::from(row).is_multiple_of(info.block_size) {
             return wrong("a row is a whole number of blocks");
         }
-        if native.n_used > native.n_expert || native.n_head % native.n_head_kv != 0 {
+        if n_used > n_expert || n_head % n_head_kv != 0 {
             return wrong("experts are used that are there, and heads share keys evenly");
         }
         // Twenty for a block; a sum for each expert, and its view.
-        let nodes = i64::from(n_repeat) * (20 + 2 * native.n_used);
-        if nodes > i64::from(MAX_NODES) || native.head_size % 2 != 0 && native.kind == raw::SHIM_OPERATION_BLOCK {
+        let nodes = u64::from(n_repeat) * (20 + 2 * u64::from(n_used));
+        if nodes > MAX_NODES || head_size % 2 != 0 && kind == raw::SHIM_OPERATION_BLOCK {
             return wrong("it makes too large a graph, or turns half a pair");
         }
-        native.type_ = type_id as raw::ggml_type;
-        Ok(native)
+        Ok(raw::shim_operation {
+            kind,
+            type_: type_id as raw::ggml_type,
+            n_in: n_in.into(),
+            n_out: n_out.into(),
+            n_expert: n_expert.into(),
+            n_used: n_used.into(),
+            head_size: head_size.into(),
+            n_head: n_head.into(),
+            n_head_kv: n_head_kv.into(),
+            n_kv: n_kv.into(),
+            n_tokens: n_tokens.into(),
+            n_repeat: n_repeat.into(),
+        })
     }
 }
 

@@ -7,7 +7,7 @@ use crate::model::Model;
 use crate::{raw, shim};
 
 /// What one buffer type holds, in bytes.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BufferUse {
     /// ggml's name, such as `CUDA0`, `CPU`, `CPU_Mapped`, `CPU_REPACK` or `CUDA_Host`.
@@ -38,23 +38,14 @@ impl BufferUse {
         self.model + self.context + self.compute
     }
 
-    /// A row of adapters alone.
-    pub(crate) fn of_adapters(
-        buft: raw::ggml_backend_buffer_type_t,
-        device: Option<Device>,
-        is_host: bool,
-        bytes: u64,
-    ) -> Self {
-        let row = raw::shim_memory_row {
-            buft,
-            device: std::ptr::null_mut(),
-            is_host,
-            model: 0,
-            context: 0,
-            compute: 0,
-            output: 0,
-        };
-        Self { adapters: bytes, ..read(&row, device) }
+    /// A row without bytes.
+    fn new(buft: raw::ggml_backend_buffer_type_t, device: raw::ggml_backend_dev_t, is_host_buffer: bool) -> Self {
+        // SAFETY: a registered buffer type with a NUL-terminated name.
+        let buffer_type = unsafe { owned(raw::ggml_backend_buft_name(buft)) };
+        let device = Device::from_raw(device);
+        // CPU_REPACK calls itself no host buffer but lies in host memory: llama.cpp's own fit forgets it.
+        let on_host = is_host_buffer || device.as_ref().is_none_or(|device| device.kind() == DeviceKind::Cpu);
+        Self { buffer_type, device, on_host, is_host_buffer, ..Self::default() }
     }
 }
 
@@ -75,9 +66,7 @@ impl MemoryBreakdown {
     pub fn on_host(&self) -> impl Iterator<Item = &BufferUse> {
         self.rows.iter().filter(|row| row.on_host)
     }
-}
 
-impl MemoryBreakdown {
     /// Adds what another context of the same model takes: its weights and adapters are here already.
     pub fn add_context(&mut self, other: &Self) {
         for row in &other.rows {
@@ -90,8 +79,7 @@ impl MemoryBreakdown {
                 self.rows.push(BufferUse { model: 0, adapters: 0, ..row.clone() });
             }
         }
-        let by_name = |a: &BufferUse, b: &BufferUse| a.buffer_type.cmp(&b.buffer_type);
-        self.rows.sort_by(by_name);
+        self.rows.sort_by(|a, b| a.buffer_type.cmp(&b.buffer_type));
     }
 }
 
@@ -111,9 +99,17 @@ impl Context {
             unsafe { shim::list(|rows, room| raw::shim_memory_breakdown(self.as_ptr(), rows, room, error)) }
         })
         .map_err(|failure| Error::Call { what: "reading the memory breakdown", failure })?;
-        let read = |row: &raw::shim_memory_row| read(row, Device::from_raw(row.device));
+        let read = |row: &raw::shim_memory_row| BufferUse {
+            model: row.model,
+            context: row.context,
+            compute: row.compute,
+            output: row.output,
+            ..BufferUse::new(row.buft, row.device, row.is_host)
+        };
         let mut rows: Vec<BufferUse> = rows.iter().map(read).collect();
-        for row in self.adapter_rows()? {
+        for adapters in self.adapter_rows()? {
+            let row = BufferUse::new(adapters.buft, adapters.device, adapters.is_host);
+            let row = BufferUse { adapters: adapters.bytes, ..row };
             let same = |known: &&mut BufferUse| known.buffer_type == row.buffer_type;
             match rows.iter_mut().find(same) {
                 Some(known) => known.adapters = row.adapters,
@@ -122,23 +118,6 @@ impl Context {
         }
         rows.sort_by(|a, b| a.buffer_type.cmp(&b.buffer_type));
         Ok(MemoryBreakdown { rows })
-    }
-}
-
-fn read(row: &raw::shim_memory_row, device: Option<Device>) -> BufferUse {
-    // CPU_REPACK calls itself no host buffer but lies in host memory: llama.cpp's own fit forgets it.
-    let on_host = row.is_host || device.as_ref().is_none_or(|device| device.kind() == DeviceKind::Cpu);
-    BufferUse {
-        // SAFETY: a registered buffer type with a NUL-terminated name.
-        buffer_type: unsafe { owned(raw::ggml_backend_buft_name(row.buft)) },
-        device,
-        on_host,
-        is_host_buffer: row.is_host,
-        model: row.model,
-        context: row.context,
-        compute: row.compute,
-        adapters: 0,
-        output: row.output,
     }
 }
 

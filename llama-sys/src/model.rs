@@ -37,7 +37,7 @@ pub struct Model {
 }
 
 /// A model that is not kept loaded by it.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub(crate) struct WeakModel {
     inner: Weak<Inner>,
 }
@@ -45,12 +45,6 @@ pub(crate) struct WeakModel {
 impl WeakModel {
     pub(crate) fn upgrade(&self) -> Option<Model> {
         self.inner.upgrade().map(|inner| Model { inner })
-    }
-}
-
-impl fmt::Debug for WeakModel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WeakModel").finish_non_exhaustive()
     }
 }
 
@@ -123,8 +117,8 @@ impl Model {
         }
 
         let loaded = shim::accepted(
-            // SAFETY: the path is NUL-terminated; `native` points into `storage` and `progress`, which
-            // outlive the call.
+            // SAFETY: the path is NUL-terminated; `native` points into `storage` and `progress`, which outlive
+            // the call.
             |error| unsafe { raw::shim_model_load(text.as_ptr(), &raw const native, error) },
             |model| !model.is_null(),
         );

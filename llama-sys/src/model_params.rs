@@ -16,10 +16,6 @@ pub struct ModelParams {
     /// Devices to offload to, in this order. `None`: every GPU that ggml found. Empty: none, so that no GPU
     /// is touched at all.
     pub devices: Option<Vec<Device>>,
-    /// How several devices share the model.
-    pub split_mode: SplitMode,
-    /// Index into `devices` of the one device that [`SplitMode::None`] uses.
-    pub main_gpu: i32,
     /// Proportion of the layers per device; empty: by free memory.
     pub tensor_split: Vec<f32>,
     /// Tensors that go elsewhere than their layer: first matching pattern wins.
@@ -33,8 +29,6 @@ pub struct ModelParams {
     pub vocab_only: bool,
     /// Load the blocks that predict further tokens too (MTP), if the file has any.
     pub load_mtp: bool,
-    /// Validate the values of quantised tensors while loading.
-    pub check_tensors: bool,
     /// Allow buffer types that repack weights for the CPU.
     pub use_extra_bufts: bool,
     /// Called with the progress from 0.0 to 1.0; returning `false` cancels the load.
@@ -46,49 +40,26 @@ impl Default for ModelParams {
         Self {
             n_gpu_layers: -1,
             devices: None,
-            split_mode: SplitMode::Layer,
-            main_gpu: 0,
             tensor_split: Vec::new(),
             overrides: Vec::new(),
             load_mode: LoadMode::Auto,
             no_alloc: false,
             vocab_only: false,
             load_mtp: false,
-            check_tensors: false,
             use_extra_bufts: true,
             progress: None,
         }
     }
 }
 
-/// How several devices share a model.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum SplitMode {
-    /// One device holds everything offloaded.
-    None,
-    /// Whole layers, and their KV cache, per device.
-    #[default]
-    Layer,
-}
-
 /// How a model file is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
 pub enum LoadMode {
     /// Memory-mapped where every device allows it.
     #[default]
     Auto,
     /// Read into allocated buffers.
     None,
-    /// Memory-mapped.
-    Mmap,
-    /// Read, and locked into memory.
-    Mlock,
-    /// Memory-mapped and locked.
-    MmapMlock,
-    /// Read past the page cache.
-    DirectIo,
 }
 
 /// Puts the tensors whose name matches a regular expression into the memory of one device.
@@ -120,9 +91,8 @@ impl ModelParams {
             if let Some(device) = devices.iter().find(|device| !device.is_gpu()) {
                 return Err(Error::parameter("devices", device.name(), "layers can be offloaded to GPUs only"));
             }
-            if let Some((index, device)) =
-                devices.iter().enumerate().find(|(index, device)| devices[..*index].contains(device))
-            {
+            let is_twice = |(index, device): &(usize, &Device)| devices[..*index].contains(device);
+            if let Some((index, device)) = devices.iter().enumerate().find(is_twice) {
                 return Err(Error::parameter("devices", device.name(), format!("listed again at index {index}")));
             }
         }
@@ -138,18 +108,9 @@ impl ModelParams {
         if let Some(bad) = self.tensor_split.iter().find(|part| !part.is_finite() || **part < 0.0) {
             return Err(Error::parameter("tensor_split", bad, "proportions are finite and not negative"));
         }
-        if self.split_mode == SplitMode::None
-            && self.devices.as_ref().is_some_and(|list| !list.is_empty() && self.main_gpu >= list.len() as i32)
-        {
-            return Err(Error::parameter("main_gpu", self.main_gpu, "an index into `devices`"));
-        }
         // `load_tensors` in llama-model.cpp asserts that a no_alloc load maps nothing.
-        if self.no_alloc && self.load_mode != LoadMode::None {
-            return Err(Error::parameter(
-                "load_mode",
-                format!("{:?}", self.load_mode),
-                "no_alloc needs LoadMode::None",
-            ));
+        if self.no_alloc && self.load_mode == LoadMode::Auto {
+            return Err(Error::parameter("load_mode", "Auto", "no_alloc needs LoadMode::None"));
         }
         Ok(())
     }
@@ -199,24 +160,15 @@ impl Storage {
         native.n_gpu_layers = params.n_gpu_layers;
         native.devices = self.devices.as_ref().map_or(ptr::null_mut(), |list| list.as_ptr().cast_mut());
         native.tensor_buft_overrides = if params.overrides.is_empty() { ptr::null() } else { self.overrides.as_ptr() };
-        native.split_mode = match params.split_mode {
-            SplitMode::None => raw::LLAMA_SPLIT_MODE_NONE,
-            SplitMode::Layer => raw::LLAMA_SPLIT_MODE_LAYER,
-        };
-        native.main_gpu = params.main_gpu;
+        native.split_mode = raw::LLAMA_SPLIT_MODE_LAYER;
         native.tensor_split = if params.tensor_split.is_empty() { ptr::null() } else { self.tensor_split.as_ptr() };
         native.load_mode = match params.load_mode {
             LoadMode::Auto => raw::LLAMA_LOAD_MODE_AUTO,
             LoadMode::None => raw::LLAMA_LOAD_MODE_NONE,
-            LoadMode::Mmap => raw::LLAMA_LOAD_MODE_MMAP,
-            LoadMode::Mlock => raw::LLAMA_LOAD_MODE_MLOCK,
-            LoadMode::MmapMlock => raw::LLAMA_LOAD_MODE_MMAP_MLOCK,
-            LoadMode::DirectIo => raw::LLAMA_LOAD_MODE_DIRECT_IO,
         };
         native.no_alloc = params.no_alloc;
         native.vocab_only = params.vocab_only;
         native.load_mtp = params.load_mtp;
-        native.check_tensors = params.check_tensors;
         native.use_extra_bufts = params.use_extra_bufts;
         native
     }

@@ -1,11 +1,15 @@
-//! The state of a context (KV cache, recurrent state), out and in again.
+//! The state of a sequence (KV cache, recurrent state), out of a context and in again.
 //!
-//! llama.cpp trusts the bytes it restores, so they never travel bare: a [`State`] carries a checksum and the
-//! shapes of what it was taken from, and both are checked before llama.cpp sees a byte. [`Context::write_state`]
-//! and [`Context::read_state`] carry one sequence through a file without a copy of it in memory; there, checking
-//! is the caller's.
+//! llama.cpp trusts the bytes that it restores. A [`State`] holds bytes that a context wrote, and the shapes of its
+//! model, which are checked before llama.cpp sees a byte. [`Context::write_state`] and [`Context::read_state`] carry a
+//! sequence through a file without a copy of it in memory; there, checking is the caller's.
+//!
+//! The *partial* state is what cannot go back to an earlier token: a recurrent state, and the windows of layers whose
+//! cache is shorter than the others' (`swa_full` off). Full attention keeps every token by itself, so that a sequence
+//! goes back to where its partial state was saved: llama.cpp's `LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY`.
 
 use std::ffi::c_void;
+use std::fmt;
 use std::io::{self, Read, Write};
 use std::panic::{self, AssertUnwindSafe};
 use std::thread;
@@ -14,137 +18,92 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::{Position, SeqId, raw, shim};
 
-const MAGIC: &[u8; 8] = b"llmstate";
-const VERSION: u32 = 1;
-/// Magic, version, whole-context flag, model fingerprint, data length, checksum.
-const HEADER: usize = 8 + 4 + 4 + 8 + 8 + 8;
+/// What of a sequence's state is written and read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Whole,
+    /// What cannot go back to an earlier token.
+    Partial,
+}
 
-/// A saved state. [`State::to_bytes`] and [`State::from_bytes`] carry it through a file or a pipe.
+/// The state of a sequence, or its partial state, in host memory.
 #[derive(Clone, PartialEq, Eq)]
 pub struct State {
     data: Vec<u8>,
-    whole: bool,
+    part: Part,
+    end: Position,
     fingerprint: u64,
 }
 
 impl State {
-    /// Bytes of llama.cpp's own data.
+    /// Bytes.
     pub fn len(&self) -> usize {
         self.data.len()
     }
 
-    /// True without data.
+    /// True without bytes.
     pub fn is_empty(&self) -> bool {
         self.data.is_empty()
     }
 
-    /// With header and checksum.
-    pub fn to_bytes(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(HEADER + self.data.len());
-        bytes.extend_from_slice(MAGIC);
-        bytes.extend_from_slice(&VERSION.to_le_bytes());
-        bytes.extend_from_slice(&u32::from(self.whole).to_le_bytes());
-        bytes.extend_from_slice(&self.fingerprint.to_le_bytes());
-        bytes.extend_from_slice(&(self.data.len() as u64).to_le_bytes());
-        bytes.extend_from_slice(&fnv1a(&self.data).to_le_bytes());
-        bytes.extend_from_slice(&self.data);
-        bytes
-    }
-
-    /// Reads what [`State::to_bytes`] wrote.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::State`] for anything else: foreign, truncated, of another version, or altered.
-    pub fn from_bytes(bytes: &[u8]) -> Result<Self, Error> {
-        let refuse = |reason: String| Err(Error::State { reason });
-        if bytes.len() < HEADER {
-            return refuse(format!("{} bytes are too few for a header of {HEADER}", bytes.len()));
-        }
-        let (header, data) = bytes.split_at(HEADER);
-        let u32_at = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().expect("four bytes"));
-        let u64_at = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().expect("eight bytes"));
-        if &header[..8] != MAGIC {
-            return refuse("it does not begin with `llmstate`".into());
-        }
-        if u32_at(8) != VERSION {
-            return refuse(format!("its version is {}, and this is version {VERSION}", u32_at(8)));
-        }
-        if u64_at(24) != data.len() as u64 {
-            return refuse(format!("its header says {} bytes, and {} follow", u64_at(24), data.len()));
-        }
-        if u64_at(32) != fnv1a(data) {
-            return refuse("its checksum does not match: it was altered".into());
-        }
-        Ok(Self { data: data.to_vec(), whole: u32_at(12) != 0, fingerprint: u64_at(16) })
+    /// One past the last position of the sequence when it was saved.
+    pub fn end(&self) -> Position {
+        self.end
     }
 }
 
-impl std::fmt::Debug for State {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("State").field("bytes", &self.data.len()).field("whole", &self.whole).finish_non_exhaustive()
+impl fmt::Debug for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { part, end, .. } = self;
+        write!(f, "State {{ {} bytes, {part:?}, end: {end} }}", self.data.len())
     }
 }
 
 impl Context {
-    /// Saves one sequence, or with `None` everything.
+    /// Saves the state of a sequence. Waits for what is still computing.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidParameter`] for a sequence that the context does not have; [`Error::Poisoned`]; [`Error::Call`].
-    pub fn save_state(&mut self, seq: Option<SeqId>) -> Result<State, Error> {
-        self.check_usable()?;
-        let id = self.state_seq(seq)?;
-        let failed = |failure| Error::Call { what: "saving the state", failure };
-        let ctx = self.as_ptr();
-        let size =
-            // SAFETY: the context lives and is borrowed mutably; the sequence exists or is -1.
-            shim::checked(|error| unsafe { raw::shim_state_size(ctx, id, error) }).map_err(failed)?;
-        let mut data = vec![0u8; size];
-        let written = shim::accepted(
-            // SAFETY: as above; `size` bytes are ours.
-            |error| unsafe { raw::shim_state_get(ctx, id, data.as_mut_ptr(), size, error) },
-            |written| *written > 0 || size == 0,
-        )
-        .map_err(failed)?;
-        data.truncate(written);
-        Ok(State { data, whole: seq.is_none(), fingerprint: self.fingerprint() })
+    /// [`Error::InvalidParameter`] for a sequence that the context does not have, and a model that keeps nothing;
+    /// [`Error::State`] for an empty sequence, or where the host has no memory for it; [`Error::Poisoned`];
+    /// [`Error::Call`].
+    pub fn save_state(&mut self, seq: SeqId) -> Result<State, Error> {
+        self.save(seq, Part::Whole)
     }
 
-    /// Restores a state: of one sequence into sequence `seq`, or with `None` everything.
+    /// Saves the partial state of a sequence. Waits for what is still computing.
     ///
     /// # Errors
     ///
-    /// [`Error::State`] when it was taken from a model or KV cache of other shapes, or holds the other kind (one
-    /// sequence, everything); otherwise as [`Context::save_state`].
-    pub fn restore_state(&mut self, state: &State, seq: Option<SeqId>) -> Result<(), Error> {
-        self.check_usable()?;
-        let id = self.state_seq(seq)?;
-        if state.whole != seq.is_none() {
-            let (has, asked) =
-                if state.whole { ("everything", "one sequence") } else { ("one sequence", "everything") };
-            return Err(Error::State { reason: format!("it holds {has}, and {asked} was to be restored") });
-        }
-        if state.fingerprint != self.fingerprint() {
-            return Err(Error::State { reason: "it was taken from another model".into() });
-        }
-        let ctx = self.as_ptr();
-        shim::accepted(
-            // SAFETY: the context lives and is borrowed mutably; the bytes are those that llama.cpp wrote
-            // for such a model.
-            |error| unsafe { raw::shim_state_set(ctx, id, state.data.as_ptr(), state.data.len(), error) },
-            |read| *read > 0,
-        )
-        .map(drop)
-        .map_err(|failure| {
-            // Half a state may be in the cache. If even that cannot be forgotten, the call below says
-            // so of the context.
-            let _ = self.kv_clear();
-            Error::State { reason: failure.to_string() }
-        })
+    /// As [`save_state`](Self::save_state); [`Error::InvalidParameter`] for a memory [without
+    /// one](Self::has_partial_state).
+    pub fn save_partial_state(&mut self, seq: SeqId) -> Result<State, Error> {
+        self.save(seq, Part::Partial)
     }
 
-    /// Bytes that [`write_state`](Self::write_state) writes.
+    /// Restores a state into a sequence. For a partial one, the sequence must hold the tokens before its end, the same
+    /// ones, and forgets what it holds behind it. Where it fails, the sequence is empty, and no other is changed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::State`] when it was taken from a model or cache of other shapes, finds no place, or ends behind the
+    /// sequence that it is a part of; otherwise as [`save_state`](Self::save_state).
+    pub fn restore_state(&mut self, seq: SeqId, state: &State) -> Result<(), Error> {
+        self.check_streamed(seq, state.part)?;
+        let restored = self.restore(seq, state);
+        if restored.is_err() {
+            self.kv_seq_remove(seq, 0..Position::MAX)?;
+        }
+        restored
+    }
+
+    /// True when the memory has a partial state. False for plain attention, of which it would be the whole.
+    pub fn has_partial_state(&self) -> bool {
+        // SAFETY: the context lives; no memory is none of the kinds that are asked for.
+        self.has_memory() && unsafe { raw::shim_memory_has_partial(self.as_ptr()) }
+    }
+
+    /// Bytes of the state of a sequence, as [`write_state`](Self::write_state) writes it.
     ///
     /// # Errors
     ///
@@ -153,13 +112,13 @@ impl Context {
         self.bytes_of(seq, Part::Whole)
     }
 
-    pub(crate) fn bytes_of(&mut self, seq: SeqId, part: Part) -> Result<u64, Error> {
-        self.check_streamed(seq)?;
-        let (ctx, partial) = (self.as_ptr(), part == Part::Partial);
-        // SAFETY: the context lives, has a memory and is borrowed mutably; the sequence exists.
-        shim::checked(|error| unsafe { raw::shim_state_stream_size(ctx, seq, partial, error) })
-            .map(|bytes| bytes as u64)
-            .map_err(|failure| Error::Call { what: "measuring the state", failure })
+    /// Bytes of the partial state of a sequence.
+    ///
+    /// # Errors
+    ///
+    /// As [`save_partial_state`](Self::save_partial_state).
+    pub fn partial_state_bytes(&mut self, seq: SeqId) -> Result<u64, Error> {
+        self.bytes_of(seq, Part::Partial)
     }
 
     /// Writes the state of one sequence, a megabyte at a time. Returns the bytes.
@@ -175,22 +134,9 @@ impl Context {
         self.write_part(seq, Part::Whole, to)
     }
 
-    pub(crate) fn write_part(&mut self, seq: SeqId, part: Part, to: &mut dyn Write) -> Result<u64, Error> {
-        self.check_streamed(seq)?;
-        let (ctx, partial) = (self.as_ptr(), part == Part::Partial);
-        let mut stream = Stream { of: to, said: Ok(Ok(())) };
-        let user = (&raw mut stream).cast();
-        // SAFETY: as above; `put` is called during the call only, with the stream that outlives it.
-        let written =
-            shim::checked(|error| unsafe { raw::shim_state_write(ctx, seq, partial, Some(put), user, error) });
-        let said = stream.said.unwrap_or_else(|panic| panic::resume_unwind(panic));
-        said.map_err(|said| Error::State { reason: said.to_string() })?;
-        written.map(|bytes| bytes as u64).map_err(|failure| Error::Call { what: "saving the state", failure })
-    }
-
-    /// Reads what [`write_state`](Self::write_state) wrote, `bytes` of it, into a sequence. The caller has
-    /// checked that they are unaltered and of such a model and cache. Where it fails, the sequence is empty, and
-    /// no other is changed.
+    /// Reads what [`write_state`](Self::write_state) wrote, `bytes` of it, into a sequence. The caller has checked that
+    /// they are unaltered and of such a model and cache. Where it fails, the sequence is empty, and no other is
+    /// changed.
     ///
     /// # Errors
     ///
@@ -203,8 +149,60 @@ impl Context {
         self.read_part(seq, Part::Whole, bytes, from)
     }
 
-    pub(crate) fn read_part(&mut self, seq: SeqId, part: Part, bytes: u64, from: &mut dyn Read) -> Result<(), Error> {
-        self.check_streamed(seq)?;
+    fn save(&mut self, seq: SeqId, part: Part) -> Result<State, Error> {
+        self.check_streamed(seq, part)?;
+        let end = self.kv_seq_end(seq)?;
+        let end = end.ok_or_else(|| refused("the sequence is empty"))?;
+        let bytes = self.bytes_of(seq, part)?;
+        let mut data = Vec::new();
+        data.try_reserve_exact(usize::try_from(bytes).unwrap_or(usize::MAX))
+            .map_err(|error| refused(format!("{bytes} bytes of the host: {error}")))?;
+        self.write_part(seq, part, &mut data)?;
+        Ok(State { data, part, end, fingerprint: self.fingerprint() })
+    }
+
+    fn restore(&mut self, seq: SeqId, state: &State) -> Result<(), Error> {
+        if state.fingerprint != self.fingerprint() {
+            return Err(refused("it was taken from another model"));
+        }
+        let held = self.kv_seq_end(seq)?.unwrap_or(0);
+        if state.part == Part::Partial && held < state.end {
+            let end = state.end;
+            return Err(refused(format!("the sequence holds {held} positions, and it was taken at {end}")));
+        }
+        self.read_part(seq, state.part, state.data.len() as u64, &mut &*state.data)?;
+        self.kv_seq_remove(seq, state.end..Position::MAX)?;
+        let end = self.kv_seq_end(seq)?.unwrap_or(0);
+        if end == state.end {
+            return Ok(());
+        }
+        Err(refused(format!("the sequence ends at {end} then, and not at {}", state.end)))
+    }
+
+    fn bytes_of(&mut self, seq: SeqId, part: Part) -> Result<u64, Error> {
+        self.check_streamed(seq, part)?;
+        let (ctx, partial) = (self.as_ptr(), part == Part::Partial);
+        // SAFETY: the context lives, has a memory and is borrowed mutably; the sequence exists.
+        shim::checked(|error| unsafe { raw::shim_state_stream_size(ctx, seq, partial, error) })
+            .map(|bytes| bytes as u64)
+            .map_err(|failure| Error::Call { what: "measuring the state", failure })
+    }
+
+    fn write_part(&mut self, seq: SeqId, part: Part, to: &mut dyn Write) -> Result<u64, Error> {
+        self.check_streamed(seq, part)?;
+        let (ctx, partial) = (self.as_ptr(), part == Part::Partial);
+        let mut stream = Stream { of: to, said: Ok(Ok(())) };
+        let user = (&raw mut stream).cast();
+        // SAFETY: as above; `put` is called during the call only, with the stream that outlives it.
+        let written =
+            shim::checked(|error| unsafe { raw::shim_state_write(ctx, seq, partial, Some(put), user, error) });
+        let said = stream.said.unwrap_or_else(|panic| panic::resume_unwind(panic));
+        said.map_err(|said| refused(said.to_string()))?;
+        written.map(|bytes| bytes as u64).map_err(|failure| Error::Call { what: "saving the state", failure })
+    }
+
+    fn read_part(&mut self, seq: SeqId, part: Part, bytes: u64, from: &mut dyn Read) -> Result<(), Error> {
+        self.check_streamed(seq, part)?;
         let (ctx, partial) = (self.as_ptr(), part == Part::Partial);
         let size = usize::try_from(bytes).unwrap_or(usize::MAX);
         let mut stream = Stream { of: from, said: Ok(Ok(())) };
@@ -223,50 +221,40 @@ impl Context {
         if let Err(panic) = stream.said {
             panic::resume_unwind(panic);
         }
-        Err(Error::State { reason })
+        Err(refused(reason))
     }
 
-    fn check_streamed(&self, seq: SeqId) -> Result<(), Error> {
+    fn check_streamed(&self, seq: SeqId, part: Part) -> Result<(), Error> {
         self.check_usable()?;
         self.check_seq(seq)?;
-        if self.has_memory() {
-            return Ok(());
-        }
-        Err(Error::parameter("model", self.model().description(), "a model that keeps nothing has no state"))
-    }
-
-    fn state_seq(&self, seq: Option<SeqId>) -> Result<SeqId, Error> {
-        if let Some(seq) = seq {
-            self.check_seq(seq)?;
-        }
-        Ok(seq.unwrap_or(-1))
+        let reason = match part {
+            Part::Whole if !self.has_memory() => "a model that keeps nothing has no state",
+            Part::Partial if !self.has_partial_state() => "its memory goes back to every token by itself",
+            _ => return Ok(()),
+        };
+        Err(Error::parameter("model", self.model().description(), reason))
     }
 
     /// Shapes and size of the model: two models that share them still differ in weights, which the product
     /// layer identifies.
-    pub(crate) fn fingerprint(&self) -> u64 {
+    fn fingerprint(&self) -> u64 {
         let model = self.model();
-        let shape = model.shape();
         let text = format!(
-            "{} {} {} {} {} {} {}",
+            "{} {} {} {} {:?}",
             model.description(),
             model.n_params(),
             model.bytes(),
             model.n_embd(),
-            shape.n_layer,
-            shape.head_k,
-            shape.head_v
+            model.shape()
         );
-        fnv1a(text.as_bytes())
+        // FNV-1a, 64 bits: against accidents, not against forgery.
+        let mix = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        text.bytes().fold(0xcbf2_9ce4_8422_2325, mix)
     }
 }
 
-/// What of a sequence's state is written and read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Part {
-    Whole,
-    /// What cannot go back to an earlier token.
-    Partial,
+fn refused(reason: impl Into<String>) -> Error {
+    Error::State { reason: reason.into() }
 }
 
 /// What llama.cpp writes to or reads from, and how its last call ended: a panic must not unwind into C++.
@@ -283,7 +271,7 @@ impl<T: ?Sized> Stream<'_, T> {
 }
 
 unsafe extern "C" fn put(user: *mut c_void, data: *const c_void, size: usize) -> bool {
-    // SAFETY: `write_state` passes its stream, which nobody else uses meanwhile.
+    // SAFETY: `write_part` passes its stream, which nobody else uses meanwhile.
     let stream = unsafe { &mut *user.cast::<Stream<'_, dyn Write>>() };
     // SAFETY: llama.cpp has `size` bytes there (native/shim.cpp, stream_writer).
     let data = unsafe { std::slice::from_raw_parts(data.cast::<u8>(), size) };
@@ -291,14 +279,9 @@ unsafe extern "C" fn put(user: *mut c_void, data: *const c_void, size: usize) ->
 }
 
 unsafe extern "C" fn take(user: *mut c_void, data: *mut c_void, size: usize) -> bool {
-    // SAFETY: `read_state` passes its stream, which nobody else uses meanwhile.
+    // SAFETY: `read_part` passes its stream, which nobody else uses meanwhile.
     let stream = unsafe { &mut *user.cast::<Stream<'_, dyn Read>>() };
     // SAFETY: there are `size` bytes, set to zero before the call (native/shim.cpp, stream_reader).
     let data = unsafe { std::slice::from_raw_parts_mut(data.cast::<u8>(), size) };
     stream.call(|of| of.read_exact(data))
-}
-
-/// FNV-1a, 64 bits: against accidents, not against forgery.
-fn fnv1a(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }

@@ -5,7 +5,7 @@ use std::task::{Context, Poll, ready};
 
 use super::logprobs::{TokenInfo, TokenTable};
 use autoplace::chat::{ReplyParser, ReplyPart};
-use autoplace::generate::{Answer, Error, FinishReason, Statistics};
+use autoplace::generate::{Error, FinishReason, Statistics, TokenStream};
 
 /// How the text is read.
 pub(super) enum Reading {
@@ -22,7 +22,7 @@ pub(super) enum Reading {
 /// One of a request's answers.
 pub(super) struct Choice {
     /// `None` when it has ended.
-    answer: Option<Answer>,
+    answer: Option<TokenStream>,
     reading: Reading,
     /// Which of the request's prompts it answers.
     pub(super) prompt: usize,
@@ -44,7 +44,7 @@ pub(super) struct Step {
 }
 
 impl Choice {
-    pub(super) fn new(answer: Answer, reading: Reading, prompt: usize, tokens: Option<Arc<TokenTable>>) -> Self {
+    pub(super) fn new(answer: TokenStream, reading: Reading, prompt: usize, tokens: Option<Arc<TokenTable>>) -> Self {
         Self {
             tokens,
             statistics: answer.statistics(),

@@ -80,7 +80,11 @@ impl Options {
         }
         let schema = body.tree("json_schema")?;
         let own = match options.grammar.take() {
-            Some(grammar) if !grammar.is_empty() => Some(Constraint::gbnf(grammar)),
+            Some(grammar) if grammar.starts_with("%llguidance") => Some(Constraint::lark(grammar)),
+            Some(grammar) if !grammar.is_empty() => {
+                let message = "`grammar` is Lark, and begins with `%llguidance {}`: GBNF is not read";
+                return Err(ApiError::invalid("grammar", message));
+            }
             _ => schema.map(|schema: Value| Constraint::json_schema(schema)),
         };
         options.constraint = match body.tree("response_format")? {
@@ -209,8 +213,9 @@ mod tests {
     fn a_grammar_comes_before_a_schema_and_an_empty_one_is_none() {
         let constraint = |value| options(value).unwrap().constraint;
         assert_eq!(constraint(json!({"grammar": ""})), None);
-        let gbnf = "root ::= \"a\"";
-        assert_eq!(constraint(json!({"grammar": gbnf, "json_schema": {}})), Some(Constraint::gbnf(gbnf)));
+        let lark = "%llguidance {}\nstart: \"a\"";
+        assert_eq!(constraint(json!({"grammar": lark, "json_schema": {}})), Some(Constraint::lark(lark)));
+        assert_eq!(options(json!({"grammar": "root ::= \"a\""})).unwrap_err().param.as_deref(), Some("grammar"));
         assert_eq!(
             constraint(json!({"json_schema": {"type": "null"}})),
             Some(Constraint::json_schema(json!({"type": "null"})))

@@ -11,19 +11,17 @@ use crate::workspace::Workspace;
 const BEGIN: &str = "<!-- cargo xtask conformance --write: begin -->\n";
 const END: &str = "<!-- cargo xtask conformance --write: end -->\n";
 
-/// Runs the large grid and prints its table: how far every quantity is from llama.cpp's, by architecture.
-pub(crate) fn conformance(workspace: &Workspace) -> Result<()> {
-    print!("{}", table(workspace)?);
-    Ok(())
-}
-
-/// The same, and replaces the table in the document.
-pub(crate) fn write(workspace: &Workspace) -> Result<()> {
+/// Runs the large grid and prints its table: how far every quantity is from llama.cpp's, by architecture. With `write`
+/// it replaces the one in the document.
+pub(crate) fn conformance(workspace: &Workspace, write: bool) -> Result<()> {
     let path = workspace.root.join("docs/conformance.md");
     // Looked at before the minutes that the table takes.
     let (before, after) = document(&path)?;
     let table = table(workspace)?;
     print!("{table}");
+    if !write {
+        return Ok(());
+    }
     std::fs::write(&path, format!("{before}{BEGIN}\n{table}\n{END}{after}"))
         .with_context(|| format!("cannot write {}", path.display()))
 }

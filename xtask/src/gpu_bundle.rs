@@ -15,7 +15,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use crate::workspace::{Workspace, output, run};
@@ -34,12 +34,7 @@ const PROGRAMS: [&str; 3] = ["autoplace", "generate", "gpu-check"];
 const FEATURES: [&str; 3] =
     ["autoplace-cli/dynamic-backends", "autoplace-examples/dynamic-backends", "autoplace-gpu-check/dynamic-backends"];
 
-pub(crate) fn gpu_bundle(workspace: &Workspace, arguments: &[String]) -> Result<()> {
-    let try_it = match arguments {
-        [] => true,
-        [flag] if flag == "--no-run" => false,
-        _ => bail!("usage: cargo xtask gpu-bundle [--no-run]"),
-    };
+pub(crate) fn gpu_bundle(workspace: &Workspace, try_it: bool) -> Result<()> {
     ensure!(
         cfg!(all(target_os = "linux", target_arch = "x86_64")),
         "the bundle is for x86-64 Linux and is made on it; this machine is {} {}",

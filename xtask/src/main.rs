@@ -31,6 +31,7 @@ mod tree;
 mod vulkan;
 mod workspace;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
@@ -53,50 +54,36 @@ fn run(arguments: &[String]) -> Result<()> {
         return Ok(());
     };
     let mut workspace = Workspace::find()?;
-    match verb.as_str() {
-        "demo" => demo::demo(&workspace, rest),
-        "test" => test::test(&mut workspace, rest),
-        "attack" => attack::attack(&workspace, rest),
-        "conformance" => match rest {
-            [] => conformance::conformance(&workspace),
-            [flag] if flag == "--write" => conformance::write(&workspace),
-            _ => bail!("usage: cargo xtask conformance [--write]"),
-        },
-        "bindings" => match rest {
-            [] => bindings::check(&workspace),
-            [flag] if flag == "--write" => bindings::write(&workspace),
-            _ => bail!("usage: cargo xtask bindings [--write]"),
-        },
-        "cuda-check" => match rest {
-            [] => cuda_check::cuda_check(&workspace, false),
-            [flag] if flag == "--all" => cuda_check::cuda_check(&workspace, true),
-            _ => bail!("usage: cargo xtask cuda-check [--all]"),
-        },
-        "deny" if rest.is_empty() => deny::deny(&workspace),
-        "deny" => bail!("usage: cargo xtask deny"),
-        "features" if rest.is_empty() => features::features(&workspace),
-        "features" => bail!("usage: cargo xtask features"),
-        "fit-table" => fit_table::fit_table(&workspace, rest),
-        "fuzz" => fuzz::fuzz(&workspace, rest),
-        "gpu-bundle" => gpu_bundle::gpu_bundle(&workspace, rest),
-        "interop" if rest.is_empty() => interop::interop(&workspace),
-        "interop" => bail!("usage: cargo xtask interop"),
-        "llama-server" if rest.is_empty() => llama_server::llama_server(&workspace),
-        "llama-server" => bail!("usage: cargo xtask llama-server"),
-        "package" if rest.is_empty() => package::package(&workspace),
-        "package" => bail!("usage: cargo xtask package"),
-        "sanitize" if rest.is_empty() => sanitize::sanitize(&workspace),
-        "sanitize" => bail!("usage: cargo xtask sanitize"),
-        "semver" if rest.is_empty() => semver::semver(&workspace),
-        "semver" => bail!("usage: cargo xtask semver"),
-        "soak" => soak::soak(&workspace, rest),
-        "templates" => templates::templates(&workspace, rest),
-        "vulkan" => vulkan::vulkan(&mut workspace, rest),
-        "help" | "--help" | "-h" => {
+    match (verb.as_str(), rest) {
+        ("demo", _) => demo::demo(&workspace, rest),
+        ("test", _) => test::test(&mut workspace, rest),
+        ("attack", _) => attack::attack(&workspace, rest),
+        ("conformance", []) => conformance::conformance(&workspace, false),
+        ("conformance", [flag]) if flag == "--write" => conformance::conformance(&workspace, true),
+        ("bindings", []) => bindings::check(&workspace),
+        ("bindings", [flag]) if flag == "--write" => bindings::write(&workspace),
+        ("cuda-check", []) => cuda_check::cuda_check(&workspace, false),
+        ("cuda-check", [flag]) if flag == "--all" => cuda_check::cuda_check(&workspace, true),
+        ("deny", []) => deny::deny(&workspace),
+        ("features", []) => features::features(&workspace),
+        ("fit-table", _) => fit_table::fit_table(&workspace, rest),
+        ("fuzz", _) => fuzz::fuzz(&workspace, rest),
+        ("gpu-bundle", []) => gpu_bundle::gpu_bundle(&workspace, true),
+        ("gpu-bundle", [flag]) if flag == "--no-run" => gpu_bundle::gpu_bundle(&workspace, false),
+        ("interop", []) => interop::interop(&workspace),
+        ("llama-server", []) => llama_server::llama_server(&workspace),
+        ("package", []) => package::package(&workspace),
+        ("sanitize", []) => sanitize::sanitize(&workspace),
+        ("semver", []) => semver::semver(&workspace),
+        ("soak", _) => soak::soak(&workspace, rest),
+        ("templates", [flag]) if flag == "--fixtures" => templates::fixtures(&workspace),
+        ("templates", [folder]) => templates::compare(&workspace, Path::new(folder)),
+        ("vulkan", _) => vulkan::vulkan(&mut workspace, rest),
+        ("help" | "--help" | "-h", _) => {
             print!("{}", help());
             Ok(())
         }
-        other => bail!("there is no verb `{other}`\n\n{}", help()),
+        _ => bail!("there is no verb `{}`\n\n{}", arguments.join(" "), help()),
     }
 }
 

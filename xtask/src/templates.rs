@@ -11,7 +11,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use serde_json::{Map, Value, json};
 
 use crate::python;
@@ -22,14 +22,6 @@ const FIXTURES: &str = "chat/tests/chat_templates";
 /// Differences that are shown whole.
 const SHOWN: usize = 10;
 
-pub(crate) fn templates(workspace: &Workspace, arguments: &[String]) -> Result<()> {
-    match arguments {
-        [flag] if flag == "--fixtures" => fixtures(workspace),
-        [folder] => compare(workspace, Path::new(folder)),
-        _ => bail!("usage: cargo xtask templates DIR | --fixtures"),
-    }
-}
-
 /// One template with one history.
 struct Case {
     template: String,
@@ -37,7 +29,8 @@ struct Case {
     request: Value,
 }
 
-fn compare(workspace: &Workspace, folder: &Path) -> Result<()> {
+/// Compares the templates of a folder.
+pub(crate) fn compare(workspace: &Workspace, folder: &Path) -> Result<()> {
     let cases = cases(workspace, folder)?;
     let requests: Vec<&Value> = cases.iter().map(|case| &case.request).collect();
     let theirs = transformers(workspace, &requests)?;
@@ -119,7 +112,8 @@ fn difference(case: &Case, theirs: &Value, ours: &Value) -> String {
     )
 }
 
-fn fixtures(workspace: &Workspace) -> Result<()> {
+/// Writes what the tests compare with.
+pub(crate) fn fixtures(workspace: &Workspace) -> Result<()> {
     let root = workspace.root.join(FIXTURES);
     for set in ["families", "language"] {
         let cases = cases(workspace, &root.join(set))?;

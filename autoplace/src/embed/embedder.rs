@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::local::EmbedderHere;
 use super::remote::EmbedderThere;
-use super::{Embedding, Error, Normalization, Statistics};
+use super::{Embedding, Error};
 use crate::load::{AbortHandle, Model};
 use crate::memory::Pooling;
 
@@ -31,10 +31,10 @@ enum At {
     There(Box<EmbedderThere>),
 }
 
-#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Options {
     pub(super) truncate: bool,
-    pub(super) normalization: Normalization,
+    pub(super) normalize: bool,
 }
 
 /// What holds for all texts.
@@ -53,7 +53,7 @@ impl Embedder {
         } else {
             At::Here(Box::new(EmbedderHere::open(model)?))
         };
-        Ok(Self { at, options: Options::default() })
+        Ok(Self { at, options: Options { truncate: false, normalize: true } })
     }
 
     /// Cuts texts that are too long, instead of refusing them: what the model adds at the end stays. Of a query and a
@@ -63,9 +63,10 @@ impl Embedder {
         self
     }
 
-    /// How vectors are scaled; scores never are. Default: [`Normalization::Euclidean`].
-    pub const fn normalize(mut self, normalization: Normalization) -> Self {
-        self.options.normalization = normalization;
+    /// Scales vectors to a length of 1, so that the product of two is their cosine similarity; scores never are scaled.
+    /// Default: `true`.
+    pub const fn normalize(mut self, normalize: bool) -> Self {
+        self.options.normalize = normalize;
         self
     }
 
@@ -144,14 +145,6 @@ impl Embedder {
         match &self.at {
             At::Here(it) => it.about(),
             At::There(it) => it.about(),
-        }
-    }
-
-    /// Counts and time so far.
-    pub const fn statistics(&self) -> Statistics {
-        match &self.at {
-            At::Here(it) => it.statistics,
-            At::There(it) => it.statistics,
         }
     }
 

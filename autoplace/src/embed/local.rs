@@ -2,13 +2,13 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Instant;
 
 use llama_sys::{AbortHandle, Batch, Context};
 
 use super::embedder::{About, Options};
+use super::embedding::normalize;
 use super::pair::{Format, Limit, Text};
-use super::{Embedding, Error, Normalization, Statistics};
+use super::{Embedding, Error};
 use crate::load::{self, Contents, Model, Purpose, native};
 use crate::memory::Pooling;
 
@@ -20,7 +20,6 @@ pub(super) struct EmbedderHere {
     context: Option<Context>,
     pub(super) abort: AbortHandle,
     batch: Batch,
-    pub(super) statistics: Statistics,
 }
 
 impl EmbedderHere {
@@ -35,13 +34,7 @@ impl EmbedderHere {
         // Its own: who still holds one of an earlier embedder stops nothing of this one.
         let abort = AbortHandle::default();
         context.follow_abort_handle(abort.clone());
-        Ok(Self {
-            abort,
-            model: model.clone(),
-            context: Some(context),
-            batch: Batch::default(),
-            statistics: Statistics::default(),
-        })
+        Ok(Self { abort, model: model.clone(), context: Some(context), batch: Batch::default() })
     }
 
     pub(super) fn embed<T: AsRef<str>>(&mut self, texts: &[T], options: Options) -> Result<Vec<Embedding>, Error> {
@@ -50,7 +43,7 @@ impl EmbedderHere {
         let vocab = self.context()?.model().vocab();
         let texts: Result<Vec<Text>, Error> =
             (0..).zip(texts).map(|(index, text)| Text::of(&vocab, index, text.as_ref(), limit)).collect();
-        self.compute(&texts?, options.normalization)
+        self.compute(&texts?, options.normalize)
     }
 
     pub(super) fn rerank<T: AsRef<str>>(
@@ -69,7 +62,7 @@ impl EmbedderHere {
         let format = Format::of(&vocab);
         let pairs: Result<Vec<Text>, Error> =
             (0..).zip(documents).map(|(index, document)| format.pair(index, query, document.as_ref(), limit)).collect();
-        let scores = self.compute(&pairs?, options.normalization)?;
+        let scores = self.compute(&pairs?, options.normalize)?;
         let first = |scores: &Embedding| scores.values.first().copied().unwrap_or(f32::NAN);
         Ok(scores.iter().map(first).collect())
     }
@@ -82,7 +75,7 @@ impl EmbedderHere {
             labels: (0..count).map_while(|index| model.cls_label(index)).collect(),
             width: context.embedding_width(),
             pooling: native::pooling_of(context.pooling()),
-            longest_text: self.limit(Options::default())?.tokens,
+            longest_text: self.longest_text()?,
         })
     }
 
@@ -92,13 +85,16 @@ impl EmbedderHere {
     }
 
     /// llama.cpp rounds a context up; what was asked for, and planned, is what holds.
-    fn limit(&self, options: Options) -> Result<Limit, Error> {
+    fn longest_text(&self) -> Result<usize, Error> {
         let planned = self.model.placement().context.n_ctx;
-        let tokens = self.context()?.longest_text().min(planned) as usize;
-        Ok(Limit { tokens, truncate: options.truncate })
+        Ok(self.context()?.longest_text().min(planned) as usize)
     }
 
-    fn compute(&mut self, texts: &[Text], normalization: Normalization) -> Result<Vec<Embedding>, Error> {
+    fn limit(&self, options: Options) -> Result<Limit, Error> {
+        Ok(Limit { tokens: self.longest_text()?, truncate: options.truncate })
+    }
+
+    fn compute(&mut self, texts: &[Text], is_scaled: bool) -> Result<Vec<Embedding>, Error> {
         let context = self.context()?;
         let room = Room {
             tokens: context.n_ubatch().min(context.n_batch()).min(context.n_ctx()) as usize,
@@ -107,16 +103,9 @@ impl EmbedderHere {
         let lengths: Vec<usize> = texts.iter().map(Text::len).collect();
         let mut embeddings = Vec::with_capacity(texts.len());
         for range in batches(&lengths, room) {
-            let began = Instant::now();
-            let texts = &texts[range];
             let pulse = Arc::clone(self.model.pulse());
-            let computing = pulse.computing();
-            self.compute_at_once(texts, normalization, &mut embeddings)?;
-            drop(computing);
-            self.statistics.texts += texts.len();
-            self.statistics.tokens += self.batch.len();
-            self.statistics.batches += 1;
-            self.statistics.time += began.elapsed();
+            let _computing = pulse.computing();
+            self.compute_at_once(&texts[range], is_scaled, &mut embeddings)?;
         }
         Ok(embeddings)
     }
@@ -124,7 +113,7 @@ impl EmbedderHere {
     fn compute_at_once(
         &mut self,
         texts: &[Text],
-        normalization: Normalization,
+        is_scaled: bool,
         embeddings: &mut Vec<Embedding>,
     ) -> Result<(), Error> {
         let Self { context: Some(context), batch, .. } = self else {
@@ -150,12 +139,14 @@ impl EmbedderHere {
                 for row in rows.by_ref().take(text.len()) {
                     let begin = values.len();
                     values.extend_from_slice(context.embeddings_ith(row)?);
-                    normalization.apply(&mut values[begin..]);
+                    if is_scaled {
+                        normalize(&mut values[begin..]);
+                    }
                 }
             } else {
                 values.extend_from_slice(context.embeddings_seq(sequence)?);
-                if pooling != Pooling::Rank {
-                    normalization.apply(&mut values);
+                if is_scaled && pooling != Pooling::Rank {
+                    normalize(&mut values);
                 }
             }
             let (tokens, truncated) = (text.len(), text.truncated);
@@ -229,15 +220,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::{Room, batches};
-
-    #[test]
-    fn texts_share_a_computation_until_tokens_or_sequences_run_out() {
-        let room = Room { tokens: 10, texts: 3 };
-        assert!(batches(&[], room).is_empty());
-        assert_eq!(batches(&[10, 10], room), [0..1, 1..2]);
-        assert_eq!(batches(&[4, 6, 1], room), [0..2, 2..3]);
-        assert_eq!(batches(&[1, 1, 1, 1], room), [0..3, 3..4]);
-    }
 
     proptest! {
         #[test]

@@ -19,7 +19,7 @@ mod pair;
 pub(crate) mod remote;
 
 pub use embedder::Embedder;
-pub use embedding::{Embedding, Normalization, Statistics, cosine_similarity};
+pub use embedding::{Embedding, cosine_similarity};
 
 use std::sync::Arc;
 

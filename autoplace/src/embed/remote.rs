@@ -1,11 +1,10 @@
 //! An embedder of a model in a worker: its calls, one after the other, and what both sides do with them.
 
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::embedder::{About, Options};
 use super::local::EmbedderHere;
-use super::{Embedding, Error, Statistics};
+use super::{Embedding, Error};
 use crate::load::{self, AbortHandle, LentWorker, Model};
 use crate::worker::crossing::Outcome;
 use crate::worker::{self, Sender};
@@ -42,14 +41,6 @@ pub(crate) enum Call {
     Close,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(bound(serialize = "T: Serialize", deserialize = "T: DeserializeOwned"))]
-struct Answered<T> {
-    outcome: Outcome<T, Error>,
-    /// Of this call.
-    statistics: Statistics,
-}
-
 /// A vector without its values: those of all vectors follow, [`AT_ONCE`] in a message.
 #[derive(Debug, Serialize, Deserialize)]
 struct Shape {
@@ -66,50 +57,42 @@ pub(super) struct EmbedderThere {
     /// The process that has the context.
     opened: Option<u32>,
     about: Option<About>,
-    pub(super) statistics: Statistics,
 }
 
 impl EmbedderThere {
     pub(super) fn open(model: &Model) -> Result<Self, Error> {
         let worker = LentWorker::take(model)?;
-        let statistics = Statistics::default();
-        let mut embedder = Self { worker, opened: None, about: None, statistics };
-        embedder.ask(|_| Ok(Answered { outcome: Outcome::Done(()), statistics }))?;
+        let mut embedder = Self { worker, opened: None, about: None };
+        embedder.ask(|_| Ok(Outcome::Done(())))?;
         Ok(embedder)
     }
 
     /// Asks the worker, and another where it dies, as often as the application has it.
     fn ask<T>(
         &mut self,
-        mut ask: impl FnMut(&mut LentWorker) -> Result<Answered<T>, worker::Error>,
+        mut ask: impl FnMut(&mut LentWorker) -> Result<Outcome<T, Error>, worker::Error>,
     ) -> Result<T, Error> {
-        let Self { worker, opened, about, .. } = self;
-        let answered = worker.survive(|worker| {
+        let Self { worker, opened, about } = self;
+        let outcome = worker.survive(|worker| {
             if *opened != worker.id() || about.is_none() {
                 let call = Request::Embed(Call::Open { run: worker.run() });
-                let Answered { outcome, statistics } = worker.ask(&call, DOING)?;
-                match outcome.into_result() {
+                match worker.ask::<Outcome<_, Error>>(&call, DOING)?.into_result() {
                     Ok(told) => (*about, *opened) = (Some(told), worker.id()),
-                    Err(error) => {
-                        return Ok(Answered { outcome: Outcome::Failed(error), statistics });
-                    }
+                    Err(error) => return Ok(Outcome::Failed(error)),
                 }
             }
             ask(worker)
         })?;
-        self.statistics.add(&answered.statistics);
-        answered.outcome.into_result()
+        outcome.into_result()
     }
 
     pub(super) fn embed<T: AsRef<str>>(&mut self, texts: &[T], options: Options) -> Result<Vec<Embedding>, Error> {
         let call = Request::Embed(Call::Embed { texts: owned(texts), options });
         self.ask(|worker| {
-            let Answered { outcome, statistics } = worker.ask(&call, DOING)?;
-            let outcome = match outcome.into_result() {
+            Ok(match worker.ask::<Outcome<Vec<Shape>, Error>>(&call, DOING)?.into_result() {
                 Ok(shapes) => Outcome::Done(hear(worker, shapes)?),
                 Err(error) => Outcome::Failed(error),
-            };
-            Ok(Answered { outcome, statistics })
+            })
         })
     }
 
@@ -185,7 +168,7 @@ impl EmbedderHost {
             Ok((about, embedder)) => (Outcome::Done(about), Some(embedder)),
             Err(error) => (Outcome::Failed(error), None),
         };
-        sender.send(&Answered { outcome, statistics: Statistics::default() })?;
+        sender.send(&outcome)?;
         Ok(opened.map(|embedder| {
             let abort = embedder.abort.clone().into();
             (Self { embedder, sender: sender.clone() }, abort)
@@ -220,8 +203,7 @@ impl EmbedderHost {
     }
 
     fn answer<T: Serialize>(&mut self, outcome: Result<T, Error>) -> Result<bool, worker::Error> {
-        let statistics = std::mem::take(&mut self.embedder.statistics);
-        self.sender.send(&Answered { outcome: outcome.into(), statistics })
+        self.sender.send(&Outcome::from(outcome))
     }
 }
 

@@ -111,30 +111,6 @@ impl Cache {
         Ok(Some(free))
     }
 
-    /// Gives a text's fork a sequence that holds the first of the text's tokens, up to the end of `known` as far as its
-    /// memory [goes back](Self::reach) to that. `None` where texts run on all.
-    pub(super) fn fork(
-        &mut self,
-        context: &mut Context,
-        room: Room,
-        running: &[(SeqId, &[Token])],
-        source: SeqId,
-        (known, scales): (&[Token], &Scales),
-    ) -> Result<Option<Place>, Error> {
-        let Some(free) = self.free(context, room, running)? else {
-            return Ok(None);
-        };
-        self.forget(context, free)?;
-        if self.reach(context, source, known, scales)? == 0 {
-            return Ok(Some(Place::of_its_own(free, 0)));
-        }
-        context.kv_seq_copy(source, free, 0..Position::MAX)?;
-        let cached = self.go_back(context, free, known, scales)?;
-        let mut place = Place::of_its_own(free, cached);
-        place.shares = context.kv_unified().then_some(source);
-        Ok(Some(place))
-    }
-
     /// Forgets idle sequences that begin with more than `keep` of these tokens: they may lie in the same cells.
     pub(super) fn part_from(&mut self, context: &mut Context, tokens: &[Token], keep: usize) -> Result<(), Error> {
         let shares = |idle: &mut Remembered| common_prefix(&idle.tokens, tokens) > keep;
@@ -266,13 +242,7 @@ impl Cache {
 
     /// How far a sequence, whose first tokens these are, can go back to the end of them: to just there, or to a
     /// checkpoint before.
-    pub(super) fn reach(
-        &self,
-        context: &Context,
-        seq: SeqId,
-        known: &[Token],
-        scales: &Scales,
-    ) -> Result<usize, Error> {
+    fn reach(&self, context: &Context, seq: SeqId, known: &[Token], scales: &Scales) -> Result<usize, Error> {
         if can_go_back(context, seq, known.len())? {
             return Ok(known.len());
         }

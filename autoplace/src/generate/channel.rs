@@ -1,96 +1,73 @@
-//! Pieces of one text on their way from the thread that computes to whoever reads: a queue whose writer learns when it
-//! is far enough ahead, and whose reader is a thread or a task.
+//! Pieces of one text on their way from the thread that computes to whoever reads, a thread or a task.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
 
-/// A queue whose writer is full when the reader has `ahead` items to read, and is woken when half of them are read. It
-/// may write all the same.
-pub(super) fn channel<T>(ahead: usize, writer: Waker) -> (Sender<T>, Receiver<T>) {
-    let shared = Arc::new(Shared {
-        queue: Mutex::new(Queue { items: VecDeque::new(), unread: 0, reader: None, is_written: true }),
-        is_wanted: AtomicBool::new(true),
-        ahead: ahead.max(1),
-        writer,
-    });
-    (Sender(Arc::clone(&shared)), Receiver(shared))
-}
+use crate::load::AbortHandle;
 
-#[derive(Debug)]
-struct Shared<T> {
-    queue: Mutex<Queue<T>>,
-    /// Whether the reader wants more.
-    is_wanted: AtomicBool,
-    ahead: usize,
-    writer: Waker,
+/// A queue that is full when the reader has `ahead` items to read; the writer may write all the same. `writer` is
+/// called when half of them are read, when the reader wants no more, and when it is dropped.
+pub(super) fn channel<T>(ahead: usize, writer: AbortHandle) -> (Sender<T>, Receiver<T>) {
+    let queue = Queue { items: VecDeque::new(), ahead: ahead.max(1), reader: None, is_written: true, is_wanted: true };
+    let queue = Arc::new(Mutex::new(queue));
+    (Sender(Arc::clone(&queue)), Receiver { queue, writer })
 }
 
 #[derive(Debug)]
 struct Queue<T> {
     items: VecDeque<T>,
-    /// Items that the reader has not read, those included that are on their way to it.
-    unread: usize,
+    ahead: usize,
     reader: Option<Waker>,
     /// Whether there is somebody to write.
     is_written: bool,
+    /// Whether the reader wants more.
+    is_wanted: bool,
 }
 
-impl<T> Shared<T> {
-    fn queue(&self) -> MutexGuard<'_, Queue<T>> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn unread(&self) -> usize {
-        self.queue().unread
-    }
-
-    fn cancel(&self) {
-        self.is_wanted.store(false, Ordering::Release);
-        self.writer.wake_by_ref();
-    }
+fn locked<T>(queue: &Mutex<Queue<T>>) -> MutexGuard<'_, Queue<T>> {
+    queue.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The writer's end. The reader learns when it is dropped.
 #[derive(Debug)]
-pub(super) struct Sender<T>(Arc<Shared<T>>);
+pub(super) struct Sender<T>(Arc<Mutex<Queue<T>>>);
 
 impl<T> Sender<T> {
-    /// Writes an item. Where nobody reads it is lost.
+    /// Writes an item.
     pub(super) fn send(&self, item: T) {
         if let Some(reader) = self.put(item) {
             reader.wake();
         }
     }
 
-    /// The same, for who holds a lock: the reader is to be woken once that is free.
+    /// The same for a caller that holds a lock, which wakes the reader once that is free.
     pub(super) fn put(&self, item: T) -> Option<Waker> {
-        let mut queue = self.0.queue();
+        let mut queue = locked(&self.0);
         queue.items.push_back(item);
-        queue.unread += 1;
         queue.reader.take()
     }
 
     pub(super) fn is_abandoned(&self) -> bool {
-        !self.0.is_wanted.load(Ordering::Acquire)
+        !locked(&self.0).is_wanted
     }
 
     /// Whether the reader has enough to read.
     pub(super) fn is_full(&self) -> bool {
-        self.0.unread() >= self.0.ahead
+        let queue = locked(&self.0);
+        queue.items.len() >= queue.ahead
     }
 
-    /// Whether the reader has read half of it, of which it wakes the writer.
+    /// Whether the reader has read half of it.
     pub(super) fn is_drained(&self) -> bool {
-        self.0.unread() <= self.0.ahead / 2
+        let queue = locked(&self.0);
+        queue.items.len() <= queue.ahead / 2
     }
 }
 
 impl<T> Drop for Sender<T> {
     fn drop(&mut self) {
-        let mut queue = self.0.queue();
+        let mut queue = locked(&self.0);
         queue.is_written = false;
         let reader = queue.reader.take();
         drop(queue);
@@ -100,24 +77,23 @@ impl<T> Drop for Sender<T> {
     }
 }
 
-/// The reader's end. The writer is woken when it is dropped.
+/// The reader's end.
 #[derive(Debug)]
-pub(super) struct Receiver<T>(Arc<Shared<T>>);
+pub(super) struct Receiver<T> {
+    queue: Arc<Mutex<Queue<T>>>,
+    writer: AbortHandle,
+}
 
 impl<T> Receiver<T> {
     /// The next item; `None` when all are read and nobody writes.
     pub(super) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<T>> {
-        let item = self.poll_unread(context);
-        if matches!(item, Poll::Ready(Some(_))) {
-            self.has_read(1);
-        }
-        item
-    }
-
-    /// The same for a reader in another process, which has not [read](Self::has_read) the item yet.
-    pub(super) fn poll_unread(&mut self, context: &mut Context<'_>) -> Poll<Option<T>> {
-        let mut queue = self.0.queue();
+        let mut queue = locked(&self.queue);
         if let Some(item) = queue.items.pop_front() {
+            let is_drained = queue.items.len() == queue.ahead / 2;
+            drop(queue);
+            if is_drained {
+                self.writer.abort();
+            }
             return Poll::Ready(Some(item));
         }
         if !queue.is_written {
@@ -130,82 +106,53 @@ impl<T> Receiver<T> {
         Poll::Pending
     }
 
-    /// So many items are read.
-    pub(super) fn has_read(&self, items: usize) {
-        let (mut queue, half) = (self.0.queue(), self.0.ahead / 2);
-        let before = queue.unread;
-        queue.unread = before.saturating_sub(items);
-        let has_read_half = before > half && queue.unread <= half;
-        drop(queue);
-        if has_read_half {
-            self.0.writer.wake_by_ref();
-        }
-    }
-
-    /// Wants no more. What is there can still be read.
-    pub(super) fn cancel(&self) {
-        self.0.cancel();
-    }
-
-    /// The same from elsewhere.
-    pub(super) fn canceller(&self) -> impl Fn() + Send + Sync + use<T>
+    /// Says that no more is wanted. What is there can still be read.
+    pub(super) fn canceller(&self) -> AbortHandle
     where
-        T: Send,
+        T: Send + 'static,
     {
-        let shared = Arc::clone(&self.0);
-        move || shared.cancel()
+        let (queue, writer) = (Arc::clone(&self.queue), self.writer.clone());
+        AbortHandle::new(move || {
+            locked(&queue).is_wanted = false;
+            writer.abort();
+        })
     }
 
     pub(super) fn is_cancelled(&self) -> bool {
-        !self.0.is_wanted.load(Ordering::Acquire)
+        !locked(&self.queue).is_wanted
     }
 }
 
 impl<T> Drop for Receiver<T> {
     fn drop(&mut self) {
-        self.cancel();
-        let mut queue = self.0.queue();
-        let unread = std::mem::take(&mut queue.items);
-        let reader = queue.reader.take();
+        let mut queue = locked(&self.queue);
+        queue.is_wanted = false;
+        let unread = (std::mem::take(&mut queue.items), queue.reader.take());
         drop(queue);
-        drop((unread, reader));
-    }
-}
-
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        self.0.unpark();
+        drop(unread);
+        self.writer.abort();
     }
 }
 
 thread_local! {
-    static UNPARK: Waker = waker();
-}
-
-fn waker() -> Waker {
-    Waker::from(Arc::new(Unpark(thread::current())))
+    static BELL: Arc<Bell> = Arc::default();
 }
 
 /// Asks until there is an answer. Between two questions the thread sleeps, until it is woken.
-pub(crate) fn block_on<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> T {
+pub(super) fn block_on<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> T {
     // Where the thread ends, its own are gone already.
-    let waker = UNPARK.try_with(Waker::clone).unwrap_or_else(|_| waker());
+    let bell = BELL.try_with(Arc::clone).unwrap_or_default();
+    let waker = Waker::from(Arc::clone(&bell));
     let mut context = Context::from_waker(&waker);
     loop {
         if let Poll::Ready(answer) = poll(&mut context) {
             return answer;
         }
-        thread::park();
+        bell.wait();
     }
 }
 
-/// What a thread listens for that has several things to do: whoever has something for it rings.
+/// Wakes a thread that sleeps until there is something to do.
 #[derive(Debug, Default)]
 pub(super) struct Bell {
     has_rung: Mutex<bool>,
@@ -239,45 +186,40 @@ impl Wake for Bell {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicUsize;
-    use std::task::Wake;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::thread;
 
     use super::*;
-    use crate::generate::channel::block_on;
-
-    #[derive(Default)]
-    struct Count(AtomicUsize);
-
-    impl Wake for Count {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
 
     #[test]
-    fn the_writer_is_woken_when_half_is_read_and_when_nobody_reads() {
-        let woken = Arc::new(Count::default());
-        let (sender, mut receiver) = channel(4, Waker::from(Arc::clone(&woken)));
+    fn the_writer_is_called_when_half_is_read_and_when_nobody_reads() {
+        let called = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&called);
+        let writer = AbortHandle::new(move || {
+            count.fetch_add(1, Ordering::Relaxed);
+        });
+        let (sender, mut receiver) = channel(4, writer);
         for item in 0..4 {
             assert!(!sender.is_full());
             sender.send(item);
         }
         assert!(sender.is_full());
-        let expected = [(0, false, 0), (1, true, 1), (2, true, 1)];
-        for (item, is_drained, times) in expected {
+        for (item, is_drained, times) in [(0, false, 0), (1, true, 1), (2, true, 1)] {
             assert_eq!(block_on(|context| receiver.poll_next(context)), Some(item));
-            assert_eq!(sender.is_drained(), is_drained);
-            assert_eq!(woken.0.load(Ordering::Relaxed), times);
+            assert_eq!((sender.is_drained(), called.load(Ordering::Relaxed)), (is_drained, times));
         }
+        receiver.canceller().abort();
+        assert!(sender.is_abandoned() && receiver.is_cancelled());
+        // What is there can still be read.
+        assert_eq!(block_on(|context| receiver.poll_next(context)), Some(3));
         drop(receiver);
-        assert!(sender.is_abandoned());
-        assert_eq!(woken.0.load(Ordering::Relaxed), 2);
+        assert_eq!(called.load(Ordering::Relaxed), 3);
         sender.send(9);
     }
 
     #[test]
     fn the_reader_gets_everything_and_then_the_end() {
-        let (sender, mut receiver) = channel(2, Waker::noop().clone());
+        let (sender, mut receiver) = channel(2, AbortHandle::new(|| ()));
         let writer = thread::spawn(move || {
             for item in 0..1000 {
                 sender.send(item);

@@ -8,7 +8,7 @@ use llama_sys::Token;
 use serde_json::{Map, Value};
 
 use super::channel::block_on;
-use super::chat_text::{Generator, Text};
+use super::chat_generator::Generator;
 use super::chat_window::{ChatFull, Window};
 use super::constraint::{Constraint, ToolChoice};
 use super::context::Room;
@@ -18,6 +18,7 @@ use super::piece::FinishReason;
 use super::prompt::Prompt;
 use super::request::Generate;
 use super::stats::Statistics;
+use super::token_stream::TokenStream;
 use crate::chat::{
     ChatTemplate, Conversation, Message, Part, Rendered, Reply, ReplyFormat, ReplyParser, ReplyPart, Role, Tool,
     ToolCall,
@@ -55,7 +56,6 @@ pub struct Chat {
     window: Window,
     tools: Vec<Tool>,
     tool_choice: ToolChoice,
-    documents: Vec<Value>,
     variables: Map<String, Value>,
     known: Option<Known>,
 }
@@ -79,7 +79,6 @@ impl Chat {
             window: Window::default(),
             tools: Vec::new(),
             tool_choice: ToolChoice::default(),
-            documents: Vec::new(),
             variables: Map::new(),
             known: None,
         }
@@ -129,13 +128,7 @@ impl Chat {
         self
     }
 
-    /// Texts that answers are to be drawn from, where the template knows such: objects with `title` and `text`.
-    pub fn documents(mut self, documents: impl Into<Vec<Value>>) -> Self {
-        self.documents = documents.into();
-        self
-    }
-
-    /// Another variable of the template, such as `enable_thinking` or `reasoning_effort`.
+    /// Another variable of the template, such as `enable_thinking`, `reasoning_effort` or `documents`.
     pub fn variable(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
         self.variables.insert(name.into(), value.into());
         self
@@ -190,11 +183,6 @@ impl Chat {
         self.push(Message::tool(call, content));
     }
 
-    /// Forgets all but the first messages.
-    pub fn truncate(&mut self, messages: usize) {
-        self.messages.truncate(messages);
-    }
-
     /// Adds what the person says, and asks for an answer.
     ///
     /// # Errors
@@ -203,7 +191,7 @@ impl Chat {
     pub fn say(&mut self, content: impl Into<String>) -> Result<ChatStream<'_>, Error> {
         self.push(Message::user(content));
         match self.begin() {
-            Ok(begun) => Ok(begun.of(self)),
+            Ok(begun) => Ok(ChatStream::new(self, begun)),
             Err(error) => {
                 self.messages.pop();
                 Err(error)
@@ -241,10 +229,11 @@ impl Chat {
     ///
     /// [`Error::Template`] where the template refuses the history, and as [`Generate::stream`].
     pub fn answer(&mut self) -> Result<ChatStream<'_>, Error> {
-        Ok(self.begin()?.of(self))
+        let begun = self.begin()?;
+        Ok(ChatStream::new(self, begun))
     }
 
-    fn begin(&mut self) -> Result<Begun, Error> {
+    fn begin(&mut self) -> Result<(TokenStream, Asked), Error> {
         let before = self.window;
         let begun = self.begin_within();
         if begun.is_err() {
@@ -254,8 +243,8 @@ impl Chat {
     }
 
     /// Leaves out as much as has no room, and asks.
-    fn begin_within(&mut self) -> Result<Begun, Error> {
-        let drops = self.window.when_full != ChatFull::Error;
+    fn begin_within(&mut self) -> Result<(TokenStream, Asked), Error> {
+        let drops = self.window.when_full == ChatFull::DropOldest;
         let all = self.forgotten().len();
         let n_ctx = Room::of(&self.generator.model().placement().context).each;
         // A quarter is for the answer, or what it may have.
@@ -280,7 +269,7 @@ impl Chat {
                 "the context is full: the model is no longer shown the oldest messages of the chat"
             );
         }
-        Ok(Begun { text: text?, parser: asked.parser, prompt: asked.known })
+        Ok((text?, asked))
     }
 
     fn ask(&self) -> Result<Asked, Error> {
@@ -312,9 +301,6 @@ impl Chat {
     pub fn rendered(&self) -> Result<Rendered, Error> {
         let shown = self.window.shown(&self.messages);
         let mut conversation = Conversation::new(&shown).tools(&self.tools);
-        if !self.documents.is_empty() {
-            conversation = conversation.documents(self.documents.clone());
-        }
         if self.forced()?.is_some() {
             conversation = conversation.variable("enable_thinking", false);
         }
@@ -357,7 +343,7 @@ struct Asked {
 }
 
 impl Asked {
-    fn text(&self, chat: &Chat) -> Result<Text, Error> {
+    fn text(&self, chat: &Chat) -> Result<TokenStream, Error> {
         let mut generate = chat.generate.clone().prompt(Prompt::tokens(&*self.known.tokens));
         if self.constraint.is_some() {
             generate = generate.special(false);
@@ -367,32 +353,12 @@ impl Asked {
     }
 }
 
-/// An answer that was asked for.
-struct Begun {
-    text: Text,
-    parser: ReplyParser,
-    prompt: Known,
-}
-
-impl Begun {
-    fn of(self, chat: &mut Chat) -> ChatStream<'_> {
-        ChatStream {
-            chat,
-            text: self.text,
-            parser: self.parser,
-            parts: VecDeque::new(),
-            prompt: self.prompt,
-            reply: None,
-        }
-    }
-}
-
 /// An answer as it comes: an iterator of its parts. Dropping it ends the answer; the history keeps it
 /// as far as it came.
 #[derive(Debug)]
 pub struct ChatStream<'a> {
     chat: &'a mut Chat,
-    pub(super) text: Text,
+    pub(super) text: TokenStream,
     parser: ReplyParser,
     parts: VecDeque<ReplyPart>,
     prompt: Known,
@@ -400,7 +366,12 @@ pub struct ChatStream<'a> {
     reply: Option<Reply>,
 }
 
-impl ChatStream<'_> {
+impl<'a> ChatStream<'a> {
+    fn new(chat: &'a mut Chat, (text, asked): (TokenStream, Asked)) -> Self {
+        let Asked { known: prompt, parser, .. } = asked;
+        Self { chat, text, parser, parts: VecDeque::new(), prompt, reply: None }
+    }
+
     /// Runs to the end and returns the whole answer, which is in the history then.
     ///
     /// # Errors
@@ -443,7 +414,7 @@ impl ChatStream<'_> {
             if self.reply.is_some() {
                 return Poll::Ready(None);
             }
-            match ready!(self.text.poll(context)) {
+            match ready!(self.text.poll_text(context)) {
                 Some(Ok(text)) => self.parts.extend(self.parser.push(&text)),
                 Some(Err(error)) => return Poll::Ready(Some(Err(error))),
                 None => {

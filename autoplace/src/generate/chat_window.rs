@@ -3,24 +3,17 @@
 use crate::chat::{Message, Role};
 
 /// What a [`Chat`](super::Chat) does when the context has no room for all that was said and an answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ChatFull {
     /// It shows the model the oldest turns no longer, as many as leave half of the context free, so that the next turns
-    /// need drop none. The last turn always stays. [`Chat::messages`](super::Chat::messages) keeps all;
-    /// [`Chat::forgotten`](super::Chat::forgotten) are those that are not shown, and a `tracing` warning says so.
-    DropOldest {
-        /// Whether a system message at the beginning stays.
-        keep_system: bool,
-    },
+    /// need drop none. A system message at the beginning and the last turn always stay.
+    /// [`Chat::messages`](super::Chat::messages) keeps all; [`Chat::forgotten`](super::Chat::forgotten) are those that
+    /// are not shown, and a `tracing` warning says so.
+    #[default]
+    DropOldest,
     /// Asking for an answer is [`Error::PromptTooLong`](super::Error::PromptTooLong).
     Error,
-}
-
-impl Default for ChatFull {
-    fn default() -> Self {
-        Self::DropOldest { keep_system: true }
-    }
 }
 
 /// Which messages are shown.
@@ -32,16 +25,9 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// Messages at the beginning that always stay.
-    fn kept(&self, messages: &[Message]) -> usize {
-        let keeps = self.when_full != ChatFull::DropOldest { keep_system: false };
-        let is_system = messages.first().is_some_and(|first| first.role == Role::SYSTEM);
-        usize::from(keeps && is_system)
-    }
-
     /// The messages that are not shown. A history that was cut to before the window is shown from its beginning.
     pub(super) fn forgotten<'m>(&self, messages: &'m [Message]) -> &'m [Message] {
-        let kept = self.kept(messages);
+        let kept = kept(messages);
         match self.from < messages.len() {
             true => messages.get(kept..self.from).unwrap_or_default(),
             false => &[],
@@ -49,7 +35,7 @@ impl Window {
     }
 
     pub(super) fn shown(&self, messages: &[Message]) -> Vec<Message> {
-        let kept = self.kept(messages);
+        let kept = kept(messages);
         let from = kept + self.forgotten(messages).len();
         [&messages[..kept], &messages[from..]].concat()
     }
@@ -57,12 +43,17 @@ impl Window {
     /// Leaves out one turn more: what was said from one message of the person to the next. `false` where there is but
     /// the last one.
     pub(super) fn narrow(&mut self, messages: &[Message]) -> bool {
-        let from = self.kept(messages) + self.forgotten(messages).len();
+        let from = kept(messages) + self.forgotten(messages).len();
         let is_user = |index: &usize| messages[*index].role == Role::USER;
         let next = (from + 1..messages.len()).find(is_user);
         self.from = next.unwrap_or(self.from);
         next.is_some()
     }
+}
+
+/// Messages at the beginning that always stay.
+fn kept(messages: &[Message]) -> usize {
+    usize::from(messages.first().is_some_and(|first| first.role == Role::SYSTEM))
 }
 
 #[cfg(test)]
@@ -87,18 +78,14 @@ mod tests {
 
     #[test]
     fn whole_turns_go_oldest_first_and_the_last_one_stays() {
-        let history = history();
-        for (keep_system, expected) in [(true, ["s2tb3", "s3"]), (false, ["1a2tb3", "2tb3"])] {
-            let mut window = Window { when_full: ChatFull::DropOldest { keep_system }, from: 0 };
-            assert_eq!(contents(&window.shown(&history)), "s1a2tb3");
-            for shown in expected {
-                assert!(window.narrow(&history));
-                assert_eq!(contents(&window.shown(&history)), shown);
-            }
-            while window.narrow(&history) {}
-            assert!(contents(&window.shown(&history)).ends_with('3'));
-            assert_eq!(contents(window.forgotten(&history)).len(), 7 - window.shown(&history).len());
+        let (history, mut window) = (history(), Window::default());
+        assert_eq!(contents(&window.shown(&history)), "s1a2tb3");
+        for shown in ["s2tb3", "s3"] {
+            assert!(window.narrow(&history));
+            assert_eq!(contents(&window.shown(&history)), shown);
         }
+        assert!(!window.narrow(&history));
+        assert_eq!(contents(window.forgotten(&history)), "1a2tb");
     }
 
     #[test]

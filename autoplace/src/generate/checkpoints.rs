@@ -78,12 +78,6 @@ impl Checkpoints {
         self.find(tokens, scales).map(|at| self.kept[at].tokens.len())
     }
 
-    /// The first such.
-    pub(super) fn first_among(&self, tokens: &[Token], scales: &Scales) -> Option<usize> {
-        let among = self.kept.iter().filter(|it| it.is_among(tokens, scales));
-        among.map(|it| it.tokens.len()).min()
-    }
-
     fn find(&self, tokens: &[Token], scales: &Scales) -> Option<usize> {
         let among = self.kept.iter().enumerate();
         let among = among.filter(|(_, it)| it.is_among(tokens, scales));
@@ -99,7 +93,7 @@ impl Checkpoints {
         // Whichever is used is the last to go.
         let checkpoint = self.kept.remove(at);
         let held = checkpoint.tokens.len();
-        match context.restore_partial_state(seq, &checkpoint.state) {
+        match context.restore_state(seq, &checkpoint.state) {
             Ok(()) => {
                 tracing::debug!("sequence {seq} goes back to a checkpoint after {held} tokens");
                 self.kept.push(checkpoint);

@@ -24,27 +24,6 @@ pub(super) struct Chooser {
     candidates: Candidates,
 }
 
-/// What a chooser is made of, for another one in its place.
-#[derive(Debug, Clone)]
-pub(super) struct Choosing {
-    /// With the seed in use, once one was drawn.
-    pub(super) sampling: Sampling,
-    pub(super) logprobs: Option<usize>,
-    /// As it was before the first choice.
-    pub(super) custom: Option<CustomSampler>,
-}
-
-impl Choosing {
-    /// A chooser that has chosen nothing and knows of no token.
-    pub(super) fn begin(&mut self, model: &Model) -> Result<Chooser, Error> {
-        let custom = self.custom.clone();
-        let chooser = Chooser::new(&self.sampling, self.logprobs, custom, model)?;
-        // The next one draws the same numbers.
-        self.sampling.seed = chooser.seed().or(self.sampling.seed);
-        Ok(chooser)
-    }
-}
-
 #[derive(Debug)]
 pub(super) struct Choice {
     pub(super) token: Token,
@@ -82,29 +61,18 @@ impl Chooser {
         Ok(self.sampler.accept(token)?)
     }
 
-    /// Whether a choice leaves something behind that cannot be known without its logits.
-    pub(super) fn depends_on_logits(&self) -> bool {
-        self.sampler.depends_on_logits()
-    }
-
-    /// Gives it the application's own sampler with all that that remembers.
-    pub(super) fn take_custom(&mut self, of: &Self) {
-        self.custom.clone_from(&of.custom);
-    }
-
-    /// Draws the numbers that so many choices draw, of tokens that it is [told of](Self::accept). `false`, and nothing
-    /// is done, where their logits would be needed for that: then they are to be [chosen again](Self::choose_again).
-    pub(super) fn skip(&mut self, choices: usize) -> Result<bool, Error> {
-        if choices > 0 && self.depends_on_logits() {
-            return Ok(false);
+    /// Goes on after tokens that an earlier process has chosen: random numbers are counted by tokens. Where they depend
+    /// on logits, which are gone (mirostat, adaptive-p, XTC), they begin anew.
+    pub(super) fn go_on_after(&mut self, chosen: &[Token]) -> Result<(), Error> {
+        if !self.sampler.depends_on_logits() {
+            self.sampler.skip(chosen.len())?;
         }
-        self.sampler.skip(choices)?;
-        Ok(true)
+        chosen.iter().try_for_each(|it| self.accept(*it))
     }
 
     /// Chooses a token after this output of the last batch: of those that a mask allows, if there is one (bit `t % 32`
     /// of word `t / 32` is token `t`). `so_far`: prompt and answer.
-    pub(super) fn choose_masked(
+    pub(super) fn choose(
         &mut self,
         context: &mut Context,
         output: i32,
@@ -117,7 +85,7 @@ impl Chooser {
             self.fill(context, output, mask)?;
             let mut token = self.sampler.apply(&mut self.candidates)?;
             if let Some(custom) = &mut self.custom {
-                token = custom.closure()(&mut self.candidates, so_far);
+                token = custom.choose(&mut self.candidates, so_far);
                 if mask.is_some_and(|mask| !allows(mask, token)) {
                     return Err(Error::NotAllowed { token });
                 }
@@ -130,19 +98,6 @@ impl Chooser {
             None => None,
         };
         Ok(Choice { token, logprobs })
-    }
-
-    /// Goes through a choice that an earlier process has made, so that the next one is as it would have been there.
-    pub(super) fn choose_again(
-        &mut self,
-        context: &mut Context,
-        output: i32,
-        mask: Option<&[u32]>,
-        chosen: Token,
-    ) -> Result<(), Error> {
-        self.fill(context, output, mask)?;
-        self.sampler.apply(&mut self.candidates)?;
-        Ok(self.sampler.accept(chosen)?)
     }
 
     /// The candidates that a mask allows, or all, with the biases added to their logits.
@@ -220,7 +175,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::generate::Mirostat;
 
     const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
 
@@ -237,13 +191,6 @@ mod tests {
     }
 
     #[test]
-    fn a_mask_allows_the_tokens_whose_bits_are_set() {
-        let mask = [1 << 31, 0, 0b10];
-        let allowed: Vec<i32> = (-1..200).filter(|token| allows(&mask, *token)).collect();
-        assert_eq!(allowed, [31, 65]);
-    }
-
-    #[test]
     fn a_mask_binds_the_applications_own_sampler_too() {
         let mut context = context();
         let mask = [0b1110_0000];
@@ -252,11 +199,11 @@ mod tests {
             let last = candidates.iter().map(Candidate::token).max();
             last.unwrap() + so_far.len() as Token
         };
-        let custom = CustomSampler::new(Box::new(last));
+        let custom = CustomSampler::new(last);
         let sampling = Sampling::default();
         let model = context.model().clone();
         let mut chooser = Chooser::new(&sampling, Some(1), Some(custom), &model).unwrap();
-        let mut choose = |so_far: &[Token]| chooser.choose_masked(&mut context, -1, so_far, Some(&mask));
+        let mut choose = |so_far: &[Token]| chooser.choose(&mut context, -1, so_far, Some(&mask));
         let choice = choose(&[]).unwrap();
         assert!((5..8).contains(&choice.token));
         assert_eq!(choice.logprobs.unwrap().token, choice.token);
@@ -281,7 +228,7 @@ mod tests {
             let chain = chain.min_p(0.05).unwrap().temperature(0.8).unwrap();
             let mut native = chain.dist(3).unwrap();
             for _ in 0..20 {
-                let own = chooser.choose_masked(&mut context, -1, &[], mask).unwrap().token;
+                let own = chooser.choose(&mut context, -1, &[], mask).unwrap().token;
                 let native = match mask {
                     Some(mask) => native.sample_masked(&mut context, -1, mask),
                     None => native.sample(&mut context, -1),
@@ -292,44 +239,6 @@ mod tests {
         sampling.logit_bias.push((8, 1.0));
         let twice = Chooser::new(&sampling, None, None, &model).unwrap_err();
         assert!(twice.to_string().contains("logit_bias"), "{twice}");
-    }
-
-    #[test]
-    fn choices_of_an_earlier_process_are_skipped_or_made_again() {
-        let mut context = context();
-        let model = context.model().clone();
-        let plain = Sampling { temperature: 1.5, repeat_penalty: 1.3, seed: Some(3), ..Sampling::default() };
-        let mut xtc = plain.clone();
-        (xtc.xtc_probability, xtc.xtc_threshold) = (0.5, 0.02);
-        let mut mirostat = plain.clone();
-        (mirostat.mirostat, mirostat.mirostat_tau) = (Mirostat::V2, 3.0);
-        for (sampling, is_known) in [(plain, true), (xtc, false), (mirostat, false)] {
-            let chooser = || Chooser::new(&sampling, None, None, &model).unwrap();
-            // Of every third token, one more or all.
-            let masks = [vec![0x9249_2492; 40], vec![u32::MAX; 40]];
-            let mask = |at: usize| masks.get(at % 3).map(|mask| &mask[..]);
-            let mut first = chooser();
-            let mut choose = |chooser: &mut Chooser, at: usize| {
-                let choice = chooser.choose_masked(&mut context, -1, &[], mask(at));
-                choice.unwrap().token
-            };
-            let all: Vec<Token> = (0..24).map(|at| choose(&mut first, at)).collect();
-            let mut second = chooser();
-            assert_eq!(second.skip(12).unwrap(), is_known);
-            for (at, &token) in all[..12].iter().enumerate() {
-                let again = match is_known {
-                    true => second.accept(token),
-                    false => second.choose_again(&mut context, -1, mask(at), token),
-                };
-                again.unwrap();
-            }
-            let mut choose = |at: usize| {
-                let choice = second.choose_masked(&mut context, -1, &[], mask(at));
-                choice.unwrap().token
-            };
-            let rest: Vec<Token> = (12..24).map(&mut choose).collect();
-            assert_eq!(rest, all[12..], "{sampling:?}");
-        }
     }
 
     #[test]

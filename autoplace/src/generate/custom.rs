@@ -1,75 +1,43 @@
-//! Closures of the application's own, which choose or draft tokens.
+//! The application's own sampler: a closure that chooses tokens.
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
 use llama_sys::{Candidates, Token};
 
-/// A closure of which each text has a copy, so that what one remembers is not the other's. Locked only to be copied: so
-/// that a description of a generation can be shared.
-pub(super) struct Custom<F: ?Sized>(Mutex<Box<F>>);
+/// Chooses a token of these candidates, after the tokens so far. Each text has a copy of the closure. The lock is for
+/// copies alone: so that a description of a generation can be shared.
+pub(super) struct CustomSampler(Mutex<Box<dyn Choose>>);
 
-/// Chooses a token of these candidates, after the tokens so far.
-pub(super) type CustomSampler = Custom<dyn Choose>;
-
-/// Pushes the tokens that it expects after those so far.
-pub(super) type CustomDrafter = Custom<dyn Draft>;
-
-impl<F: ?Sized> Custom<F> {
-    pub(super) fn new(closure: Box<F>) -> Self {
-        Self(Mutex::new(closure))
+impl CustomSampler {
+    pub(super) fn new(choose: impl FnMut(&mut Candidates, &[Token]) -> Token + Clone + Send + 'static) -> Self {
+        Self(Mutex::new(Box::new(choose)))
     }
 
-    pub(super) fn closure(&mut self) -> &mut F {
-        self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn choose(&mut self, candidates: &mut Candidates, so_far: &[Token]) -> Token {
+        self.0.get_mut().unwrap_or_else(PoisonError::into_inner)(candidates, so_far)
     }
 }
 
-impl<F: Copied + ?Sized> Clone for Custom<F> {
+impl Clone for CustomSampler {
     fn clone(&self) -> Self {
-        Self::new(self.0.lock().unwrap_or_else(PoisonError::into_inner).copied())
+        Self(Mutex::new(self.0.lock().unwrap_or_else(PoisonError::into_inner).boxed()))
     }
 }
 
-impl<F: ?Sized> fmt::Debug for Custom<F> {
+impl fmt::Debug for CustomSampler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Custom")
+        f.write_str("CustomSampler")
     }
 }
 
 /// A closure behind a pointer that can be cloned.
-pub(super) trait Copied {
-    fn copied(&self) -> Box<Self>;
-}
-
-pub(super) trait Choose: FnMut(&mut Candidates, &[Token]) -> Token + Send {
+trait Choose: FnMut(&mut Candidates, &[Token]) -> Token + Send {
     fn boxed(&self) -> Box<dyn Choose>;
 }
 
 impl<F: FnMut(&mut Candidates, &[Token]) -> Token + Clone + Send + 'static> Choose for F {
     fn boxed(&self) -> Box<dyn Choose> {
         Box::new(self.clone())
-    }
-}
-
-impl Copied for dyn Choose {
-    fn copied(&self) -> Box<Self> {
-        self.boxed()
-    }
-}
-
-pub(super) trait Draft: FnMut(&[Token], &mut Vec<Token>) + Send {
-    fn boxed(&self) -> Box<dyn Draft>;
-}
-
-impl<F: FnMut(&[Token], &mut Vec<Token>) + Clone + Send + 'static> Draft for F {
-    fn boxed(&self) -> Box<dyn Draft> {
-        Box::new(self.clone())
-    }
-}
-
-impl Copied for dyn Draft {
-    fn copied(&self) -> Box<Self> {
-        self.boxed()
     }
 }

@@ -53,15 +53,6 @@ pub enum Error {
     /// No text of the session has this number: it has ended, or is another session's.
     #[error("this text is not running")]
     NotRunning,
-    /// A text cannot be rolled back so far.
-    #[error("{tokens} tokens cannot be rolled back, and {possible} can: {reason}")]
-    CannotRollBack { tokens: usize, possible: usize, reason: Cow<'static, str> },
-    /// A sampler would have to be where earlier choices have left it, and that depends on logits that are gone
-    /// (mirostat, adaptive-p, XTC).
-    #[error(
-        "the sampler cannot be brought to where {choices} choices have left it: what they leave depends on logits that are gone"
-    )]
-    ChoicesLost { choices: usize },
     /// A saved cache cannot be written, or is not what can be restored here.
     #[error(transparent)]
     Saved(#[from] Box<SavedCacheError>),
@@ -183,20 +174,14 @@ pub enum SavedCacheError {
     #[serde(skip)]
     Io { path: PathBuf, doing: Word, error: Arc<std::io::Error> },
     /// The file is something else.
-    #[error("{} is no saved cache: it does not begin with `autoplKV`", .path.display())]
+    #[error("{} is no saved cache of this version: it does not begin with `autoplK3`", .path.display())]
     NotSaved { path: PathBuf },
-    /// Another version of autoplace wrote it.
-    #[error("{}: version {found} of the format at byte 8, and this is version {needed}", .path.display())]
-    Version { path: PathBuf, needed: u32, found: u32 },
-    /// The file is shorter or longer than it says at byte 16.
-    #[error("{} says that it is {needed} bytes long, and has {found}", .path.display())]
-    Length { path: PathBuf, needed: u64, found: u64 },
-    /// Something in the file is not as it was written.
-    #[error("{} was altered: the checksum of bytes 0 to {end} is not the one behind them", .path.display())]
+    /// Something in the file is not as it was written, or is missing.
+    #[error("{} was altered or cut short: bytes 0 to {end} have another checksum", .path.display())]
     Altered { path: PathBuf, end: u64 },
     /// The checksum is right, and what it is of makes no sense.
-    #[error("{}, {field} at byte {offset}: {reason}", .path.display())]
-    Malformed { path: PathBuf, field: Cow<'static, str>, offset: u64, reason: String },
+    #[error("{}: {reason}", .path.display())]
+    Malformed { path: PathBuf, reason: String },
     /// It is of another model.
     #[error("{} is of {found}, and this is {needed}", .path.display())]
     OtherModel { path: PathBuf, needed: Box<ModelIdentity>, found: Box<ModelIdentity> },

@@ -13,13 +13,12 @@
 //! many requests at once, and a [`Session`] several texts on the thread of its owner. The loop adds nothing to
 //! llama.cpp's own: one decode, one sample, one piece per token. Between two tokens the model can be re-placed.
 
-mod answer;
 #[cfg(feature = "async")]
-mod async_answer;
+mod async_stream;
 mod cache;
 mod channel;
 mod chat;
-mod chat_text;
+mod chat_generator;
 mod chat_window;
 mod checkpoints;
 mod choose;
@@ -29,15 +28,12 @@ mod context;
 mod custom;
 mod engine;
 mod error;
-mod fork;
-mod local;
 mod model;
 mod piece;
 mod prompt;
 pub(crate) mod remote;
 mod replace;
 mod request;
-mod roll_back;
 mod sampling;
 mod saved;
 mod schedule;
@@ -50,21 +46,18 @@ mod text;
 mod token_stream;
 mod when_full;
 
-pub use answer::Answer;
 #[cfg(feature = "async")]
-pub use async_answer::{AsyncAnswer, AsyncChatStream, AsyncPieces};
+pub use async_stream::AsyncStream;
 pub use chat::{Chat, ChatStream};
 pub use chat_window::ChatFull;
 pub use checkpoints::CheckpointUse;
 #[cfg(feature = "constraints")]
 pub use constraint::{Constraint, ToolChoice};
-pub use engine::{Engine, EngineBuilder, Metrics, Shutdown, Submission};
+pub use engine::{Engine, EngineBuilder, Metrics, Shutdown};
 pub use error::{Error, SavedCacheError};
-pub use fork::Fork;
 pub use piece::{End, FinishReason, Piece, SequenceId, TokenLogprobs};
 pub use prompt::Prompt;
 pub use request::Generate;
-pub use roll_back::RolledBack;
 pub use sampling::{Mirostat, SamplerKind, Sampling};
 pub use saved::SavedCache;
 pub(crate) use saved::weights::fingerprint;
@@ -72,4 +65,4 @@ pub use session::Session;
 pub use speculative::Speculation;
 pub use stats::{DraftsOff, Replaced, Resumed, Statistics};
 pub use token_stream::TokenStream;
-pub use when_full::{Keep, WhenFull};
+pub use when_full::WhenFull;

@@ -9,6 +9,7 @@ use super::chat::Chat;
 use super::constraint::Constraint;
 use super::error::Error;
 use super::prompt::Prompt;
+use super::remote::{self, CacheCall};
 use super::request::{Generate, Spec};
 use super::sampling::Sampling;
 use super::saved::SavedCache;
@@ -101,7 +102,7 @@ impl Model {
     /// # Errors
     ///
     /// [`Error::NotGenerative`]; [`Error::Busy`] while a stream or another session of this model lives; [`Error::Load`]
-    /// for a model that is not loaded.
+    /// for a model that is not loaded; [`Error::Worker`] for one in a worker process.
     pub fn session(&self) -> Result<Session, Error> {
         Session::open(self)
     }
@@ -112,7 +113,10 @@ impl Model {
     ///
     /// As [`session`](Self::session) and [`Session::save_last`].
     pub fn save_cache(&self, path: impl AsRef<Path>) -> Result<SavedCache, Error> {
-        self.session()?.save_last(path)
+        match self.is_elsewhere() {
+            true => remote::ask_for_cache(self, CacheCall::Save, path.as_ref()),
+            false => self.session()?.save_last(path),
+        }
     }
 
     /// Restores a saved text: the next prompt that begins with its tokens and is asked to
@@ -134,7 +138,10 @@ impl Model {
     ///
     /// As [`session`](Self::session) and [`Session::restore`].
     pub fn restore_cache(&self, path: impl AsRef<Path>) -> Result<SavedCache, Error> {
-        self.session()?.restore(path)
+        match self.is_elsewhere() {
+            true => remote::ask_for_cache(self, CacheCall::Restore, path.as_ref()),
+            false => self.session()?.restore(path),
+        }
     }
 }
 

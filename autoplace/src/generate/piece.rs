@@ -79,7 +79,7 @@ pub(super) type Message = Result<(Piece, Statistics), Error>;
 
 /// What a reader knows of one text: what it took, how it ended, and the error that follows its last piece where it is
 /// read as text.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Progress {
     pub(super) statistics: Statistics,
     pub(super) finished: Option<FinishReason>,
@@ -92,8 +92,9 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    pub(super) fn new(full_is_error: bool, is_constrained: bool, statistics: Statistics) -> Self {
-        Self { statistics, finished: None, full_is_error, text: is_constrained.then(String::new), error: None }
+    pub(super) fn new(full_is_error: bool, is_constrained: bool) -> Self {
+        let (statistics, text) = (Statistics::default(), is_constrained.then(String::new));
+        Self { statistics, finished: None, full_is_error, text, error: None }
     }
 
     /// The piece, or the error instead of it; `None` where the text was aborted.
@@ -148,7 +149,7 @@ mod tests {
     fn error(full_is_error: bool, is_constrained: bool, texts: &[&str], reason: FinishReason) -> Option<Error> {
         let statistics = Statistics { prompt_tokens: 3, generated_tokens: 4, ..Statistics::default() };
         let end = End { reason, meets_constraint: !is_constrained, statistics };
-        let mut progress = Progress::new(full_is_error, is_constrained, Statistics::default());
+        let mut progress = Progress::new(full_is_error, is_constrained);
         for (at, text) in (1..).zip(texts) {
             assert!(progress.take_error().is_none());
             let piece = Piece {
@@ -187,7 +188,7 @@ mod tests {
     #[test]
     fn an_abort_is_an_end_and_of_a_constrained_text_an_error() {
         for is_constrained in [false, true] {
-            let mut progress = Progress::new(true, is_constrained, Statistics::default());
+            let mut progress = Progress::new(true, is_constrained);
             assert!(progress.read(Err(llama_sys::Error::Aborted.into())).is_none());
             assert_eq!(progress.finished, Some(FinishReason::Aborted));
             let error = progress.take_error().map(|error| error.to_string());

@@ -5,29 +5,48 @@
 //! with all that it remembers and the text that is not certain yet. What is made anew: context and vocabulary,
 //! which hold the model.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use llama_sys::Context;
 
 use super::context::{Lent, Room};
 use super::error::Error;
-use super::local::SessionHere;
 use super::sequence::Sequence;
+use super::session::Session;
 use super::speculative::Drafters;
 use super::stats::{Replaced, Resumed};
 use crate::load::{Contents, Replacement};
 use crate::plan::Plan;
 
-impl SessionHere {
-    pub(super) fn replace(&mut self, plan: Option<Plan>) -> Result<Replaced, Error> {
+impl Session {
+    /// Re-places the model between two tokens: by this plan or, without one, by a plan for what is free once the
+    /// model is released. The texts go on with the same tokens as if nothing had happened, and all clones of the
+    /// [`Model`](crate::Model) follow.
+    ///
+    /// # Errors
+    ///
+    /// Before anything is released, so that the session goes on as it was: [`Error::ContextTooSmall`] and
+    /// [`Error::TooFewSequences`] for a plan that has no room for the texts, [`Error::NativeHeld`] while somebody holds
+    /// the model underneath, [`Error::Load`] where there is no plan, [`Error::Native`] when a state cannot be saved.
+    ///
+    /// After that: as [`ModelBuilder::load`](crate::ModelBuilder::load). The model is not loaded then,
+    /// [`is_loaded`](Self::is_loaded) says so, and the texts wait: they go on after a re-placement that succeeds.
+    pub fn replace(&mut self, plan: Option<Plan>) -> Result<Replaced, Error> {
         let outcome = self.replace_by(plan);
         self.last_replaced = Some(outcome.clone());
         outcome
     }
 
-    pub(super) fn improve(&mut self, min_gain: f64) -> Result<Option<Replaced>, Error> {
+    /// Re-places the model if that makes it better by this [gain](crate::load::BetterPlan::gain) at least; `None` if
+    /// it would not. To be called when memory has become free.
+    ///
+    /// # Errors
+    ///
+    /// As [`replace`](Self::replace). Where the better plan cannot be loaded after all, the one before is loaded again
+    /// if it can be: then the texts go on all the same.
+    pub fn improve(&mut self, min_gain: f64) -> Result<Option<Replaced>, Error> {
         let better = self.model.better_plan()?;
-        let Some(better) = better.filter(|better| better.gain() >= min_gain) else {
+        let Some(better) = better.filter(|better| better.gain >= min_gain) else {
             return Ok(None);
         };
         let was_loaded = self.is_loaded();
@@ -40,11 +59,14 @@ impl SessionHere {
         outcome.map(Some)
     }
 
-    pub(super) fn last_replaced(&self) -> Option<&Result<Replaced, Error>> {
+    /// The outcome of the last re-placement, of those too that others asked for
+    /// ([`Model::request_replace`](crate::Model::request_replace)).
+    pub fn last_replaced(&self) -> Option<&Result<Replaced, Error>> {
         self.last_replaced.as_ref()
     }
 
-    pub(super) fn is_loaded(&self) -> bool {
+    /// False after a re-placement that failed: the texts are kept, and wait for one that succeeds.
+    pub fn is_loaded(&self) -> bool {
         self.lent.is_some()
     }
 
@@ -70,21 +92,11 @@ impl SessionHere {
             Some(plan) => self.check_room(Room::of(&plan.context))?,
             None => self.check_room(Room::of(&self.model.plan_anew()?.context))?,
         }
-        let (saved, save_time) = self.release()?;
         let begun = Instant::now();
+        let saved = self.release()?;
         let context = self.model.reload(plan)?;
-        let load_time = begun.elapsed();
-        let begun = Instant::now();
         let resumed = self.resume(context)?;
-        Ok(Replaced {
-            before,
-            after: self.model.placement(),
-            saved,
-            resumed,
-            save_time,
-            load_time,
-            restore_time: begun.elapsed(),
-        })
+        Ok(Replaced { before, after: self.model.placement(), saved, resumed, time: begun.elapsed() })
     }
 
     fn check_room(&self, room: Room) -> Result<(), Error> {
@@ -102,11 +114,12 @@ impl SessionHere {
         Ok(())
     }
 
-    /// Saves what the context holds, and lets go of everything that holds the model. Returns the bytes that are kept,
-    /// and the time that saving them took.
-    fn release(&mut self) -> Result<(u64, Duration), Error> {
+    /// Saves what the context holds, and lets go of everything that holds the model. Returns the bytes that are kept.
+    fn release(&mut self) -> Result<u64, Error> {
         let Some(lent) = &mut self.lent else {
-            return self.release_others();
+            // After a re-placement that failed: somebody else may have loaded the model since.
+            self.model.take_to_release()?;
+            return Ok(self.sequences.iter().map(Sequence::saved_bytes).sum());
         };
         // The slot with its adapters, the context's vocabulary, ours, and what drafts.
         let ours = self.model.slot().holders() + 2 + self.drafters.holders();
@@ -114,7 +127,6 @@ impl SessionHere {
         if holders > 0 {
             return Err(Error::NativeHeld { holders });
         }
-        let begun = Instant::now();
         let context = &mut lent.context;
         let saved = self.sequences.iter_mut().map(|it| it.save(context));
         let saved = match saved.sum::<Result<u64, Error>>() {
@@ -124,23 +136,15 @@ impl SessionHere {
                 return Err(error);
             }
         };
-        let save_time = begun.elapsed();
         self.drafters = Drafters::default();
         self.lent = None;
-        Ok((saved, save_time))
+        Ok(saved)
     }
 
     fn drop_saved(&mut self) {
         for sequence in &mut self.sequences {
             sequence.drop_saved();
         }
-    }
-
-    /// After a re-placement that failed: somebody else may have loaded the model since.
-    fn release_others(&self) -> Result<(u64, Duration), Error> {
-        self.model.take_to_release()?;
-        let saved = self.sequences.iter().map(Sequence::saved_bytes);
-        Ok((saved.sum(), Duration::ZERO))
     }
 
     /// Goes on with a new context: or gives it back, and keeps everything for another attempt.
@@ -167,13 +171,10 @@ impl SessionHere {
         let room = Room::of(&self.model.placement().context);
         self.check_room(room)?;
         context.follow_abort_handle(self.abort.clone());
-        let vocab = context.model().vocab();
         for sequence in &mut self.sequences {
-            sequence.take_up(&vocab);
             // Each comes back into cells of its own.
             sequence.held.shares = None;
         }
-        drop(vocab);
         let numbered = |seq: i32| usize::try_from(seq).is_ok_and(|seq| seq < room.sequences);
         if !self.sequences.iter().all(|it| numbered(it.held.seq)) {
             for (seq, sequence) in (0..).zip(&mut self.sequences) {

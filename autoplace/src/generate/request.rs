@@ -4,8 +4,9 @@ use llama_sys::{Candidates, Token, Vocab};
 use serde::{Deserialize, Serialize};
 
 use super::constraint::{Constraint, Matcher};
-use super::custom::{CustomDrafter, CustomSampler};
+use super::custom::CustomSampler;
 use super::error::Error;
+use super::piece::Progress;
 use super::prompt::Prompt;
 use super::sampling::{Mirostat, SamplerKind, Sampling};
 use super::speculative::Speculation;
@@ -41,9 +42,6 @@ pub(crate) struct Spec {
     pub(super) limits: Limits,
     #[serde(default)]
     pub(super) speculation: Speculation,
-    /// Not for a worker.
-    #[serde(skip)]
-    pub(super) drafter: Option<CustomDrafter>,
     #[serde(default)]
     pub(super) when_full: WhenFull,
 }
@@ -71,26 +69,22 @@ impl Spec {
             stops: Vec::new(),
             limits: Limits { max_tokens: usize::MAX, special: false, past_end: false },
             speculation: Speculation::Off,
-            drafter: None,
             when_full: WhenFull::Stop,
         }
     }
 
-    /// Whether a full context is an error, and whether the text is held to a constraint.
-    pub(super) fn ends(&self) -> (bool, bool) {
-        let full_is_error = self.when_full == WhenFull::Error;
-        (full_is_error, self.constraint.is_some())
+    /// For the reader of the text.
+    pub(super) fn progress(&self) -> Progress {
+        Progress::new(self.when_full == WhenFull::Error, self.constraint.is_some())
     }
 
     /// What a worker cannot be told.
     pub(super) fn for_worker(self) -> Result<Self, Error> {
         self.sampling.check_numbers()?;
-        let what = match (&self.custom, &self.drafter) {
-            (Some(_), _) => "the choice of its tokens",
-            (None, Some(_)) => "the guessing of its tokens",
-            (None, None) => return Ok(self),
-        };
-        Err(worker::Error::Elsewhere { what }.into())
+        match self.custom {
+            Some(_) => Err(worker::Error::Elsewhere { what: "the choice of its tokens" }.into()),
+            None => Ok(self),
+        }
     }
 
     pub(super) fn matcher(&self, model: &Model, vocab: &Vocab) -> Result<Option<Matcher>, Error> {
@@ -188,17 +182,6 @@ impl Generate {
     /// [`Statistics::drafts_off`](super::Statistics::drafts_off) says why. Default: [`Speculation::Off`].
     pub fn speculate(mut self, speculation: Speculation) -> Self {
         self.spec.speculation = speculation.in_range();
-        self
-    }
-
-    /// Drafts the next tokens by a closure: it is given the prompt and the answer so far, and pushes the tokens that
-    /// it expects, as many as it likes. For those who know more of the answer than the text says: the file that is
-    /// edited, the form that is filled in. Each text has a copy of the closure.
-    ///
-    /// Whatever it drafts, the text is the same: see [`speculate`](Self::speculate). A model in a worker
-    /// process refuses it.
-    pub fn draft_with(mut self, draft: impl FnMut(&[Token], &mut Vec<Token>) + Clone + Send + 'static) -> Self {
-        self.spec.drafter = Some(CustomDrafter::new(Box::new(draft)));
         self
     }
 
@@ -358,7 +341,7 @@ impl Generate {
     where
         F: FnMut(&mut Candidates, &[Token]) -> Token + Clone + Send + 'static,
     {
-        self.spec.custom = Some(CustomSampler::new(Box::new(choose)));
+        self.spec.custom = Some(CustomSampler::new(choose));
         self
     }
 

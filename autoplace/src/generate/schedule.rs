@@ -20,19 +20,14 @@ impl AdapterTurns {
     /// Chooses the set of the next batch: the one at hand until it has had its turn, then that of the text that
     /// has waited longest.
     pub(super) fn next(&mut self, sequences: &mut [Sequence]) -> &Scales {
-        // A text that is paused takes no turn.
-        let mut waiting = sequences.iter().filter(|it| it.wanted() > 0);
-        let is_wanted = waiting.clone().any(|it| it.scales == self.current);
-        let others_wait = waiting.any(|it| it.scales != self.current);
+        let is_wanted = sequences.iter().any(|it| it.scales == self.current);
+        let others_wait = sequences.iter().any(|it| it.scales != self.current);
         if is_wanted && (!others_wait || self.left > 0) {
             self.left = self.left.saturating_sub(u32::from(others_wait));
             return &self.current;
         }
         // Of several that have waited as long, the first.
-        let waiting = sequences.iter().filter(|it| it.wanted() > 0);
-        let longest = waiting.clone().map(|it| it.turn.turns_waited).max();
-        let mut next = waiting.filter(|it| Some(it.turn.turns_waited) == longest);
-        if let Some(next) = next.next() {
+        if let Some(next) = sequences.iter().rev().max_by_key(|it| it.turns_waited) {
             self.current = next.scales.clone();
         }
         self.left = BATCHES - 1;
@@ -50,43 +45,40 @@ pub(super) struct Asking {
     pub(super) wanted: usize,
     /// Tokens that it gets in this step.
     pub(super) given: usize,
-    /// The last step in which it got a token that not all could get.
-    pub(super) favoured: u64,
 }
 
 impl Asking {
-    pub(super) fn new(wanted: usize, favoured: u64) -> Self {
-        Self { wanted, given: 0, favoured }
+    pub(super) fn new(wanted: usize) -> Self {
+        Self { wanted, given: 0 }
+    }
+
+    fn is_open(&self) -> bool {
+        self.given < self.wanted
     }
 }
 
 /// Gives every prompt the same number of tokens, and what those leave who want fewer to the others. What is left when
-/// there is no token for each goes to those who have waited for such a one the longest.
-pub(super) fn share(asking: &mut [Asking], tokens: usize, step: u64) {
+/// there is no token for each goes round from step to step.
+pub(super) fn share(asking: &mut [Asking], tokens: usize, step: usize) {
     let mut left = tokens;
     loop {
-        let open = asking.iter().filter(|it| it.given < it.wanted).count();
+        let open = asking.iter().filter(|it| it.is_open()).count();
         if open == 0 {
             return;
         }
         let each = left / open;
         if each == 0 {
-            break;
+            let first = step % open;
+            for (at, it) in asking.iter_mut().filter(|it| it.is_open()).enumerate() {
+                it.given += usize::from((at + open - first) % open < left);
+            }
+            return;
         }
         for it in &mut *asking {
             let more = each.min(it.wanted - it.given);
             it.given += more;
             left -= more;
         }
-    }
-    for _ in 0..left {
-        let open = asking.iter_mut().filter(|it| it.given < it.wanted);
-        // In one step nobody gets two of them: there are fewer than prompts.
-        let Some(next) = open.min_by_key(|it| (it.favoured == step, it.favoured)) else {
-            return;
-        };
-        next.given += 1;
-        next.favoured = step;
     }
 }
 
@@ -101,60 +93,30 @@ mod tests {
     }
 
     #[test]
-    fn what_a_short_prompt_leaves_goes_to_the_others() {
-        let mut asking = [100, 4, 100].map(|wanted| Asking::new(wanted, 0));
-        share(&mut asking, 64, 1);
-        assert_eq!(given(&asking), [30, 4, 30]);
-    }
-
-    #[test]
     fn a_single_token_goes_round() {
-        let mut favoured = [0; 3];
-        for (step, expected) in (1..).zip([0, 1, 2, 0, 1, 2]) {
-            let mut asking = favoured.map(|favoured| Asking::new(50, favoured));
+        for (step, expected) in (0..).zip([0, 1, 2, 0, 1, 2]) {
+            let mut asking = [Asking::new(50); 3];
             share(&mut asking, 1, step);
             let got = asking.iter().position(|it| it.given == 1);
             assert_eq!(got, Some(expected));
-            favoured = asking.map(|it| it.favoured);
         }
     }
 
     proptest! {
         #[test]
         fn all_is_given_and_nobody_gets_more_than_another_who_wants_more(
-            wanted in prop::collection::vec((2usize..400, 0u64..9), 0..20),
+            wanted in prop::collection::vec(2usize..400, 0..20),
             tokens in 0usize..600,
+            step in 0usize..100,
         ) {
-            let mut asking: Vec<_> = wanted.iter().map(|&(wanted, at)| Asking::new(wanted, at)).collect();
-            share(&mut asking, tokens, 10);
-            let all: usize = asking.iter().map(|it| it.wanted).sum();
+            let mut asking: Vec<_> = wanted.iter().map(|&wanted| Asking::new(wanted)).collect();
+            share(&mut asking, tokens, step);
+            let all: usize = wanted.iter().sum();
             prop_assert_eq!(given(&asking).iter().sum::<usize>(), all.min(tokens));
             let most = asking.iter().map(|it| it.given).max().unwrap_or(0);
             for it in &asking {
                 prop_assert!(it.given == it.wanted || it.given + 1 >= most, "{asking:?}");
                 prop_assert!(it.given <= it.wanted);
-            }
-        }
-
-        /// However the others come and go.
-        #[test]
-        fn no_prompt_waits_longer_than_there_are_others(
-            steps in prop::collection::vec((1usize..4, prop::collection::vec(any::<bool>(), 7)), 20..60),
-        ) {
-            // The first wants tokens all the time; others take the places of those who leave.
-            let mut favoured = [0u64; 8];
-            let mut waited = 0;
-            for (step, (tokens, leave)) in (1..).zip(steps) {
-                let mut asking = favoured.map(|favoured| Asking::new(1000, favoured));
-                share(&mut asking, tokens, step);
-                waited = if asking[0].given > 0 { 0 } else { waited + 1 };
-                prop_assert!(waited < 8, "step {step}");
-                favoured = asking.map(|it| it.favoured);
-                for (other, leave) in favoured[1..].iter_mut().zip(leave) {
-                    if leave {
-                        *other = step;
-                    }
-                }
             }
         }
     }

@@ -6,9 +6,9 @@ mod held;
 pub(super) use held::Held;
 
 use batch::InBatch;
-use llama_sys::{Model, SeqId, Token, Vocab};
+use llama_sys::{SeqId, Token, Vocab};
 
-use super::choose::{Chooser, Choosing};
+use super::choose::Chooser;
 use super::constraint::Matcher;
 use super::error::Error;
 use super::piece::SequenceId;
@@ -33,42 +33,13 @@ pub(super) struct Sequence {
     pub(super) text: TextAssembler,
     /// What the text is held to.
     pub(super) matcher: Option<Matcher>,
-    /// The same before the tokens after the prompt.
-    pub(super) before: Before,
-    pub(super) choices: Choices,
+    pub(super) chooser: Chooser,
     pub(super) held: Held,
     batch: InBatch,
-    pub(super) turn: Turn,
-    pub(super) speculator: Option<Speculator>,
-    pub(super) statistics: Statistics,
-}
-
-/// How a text was before the tokens after the prompt: not at its beginning where a shift took some out.
-#[derive(Debug, Clone)]
-pub(super) struct Before {
-    pub(super) text: TextAssembler,
-    pub(super) matcher: Option<Matcher>,
-    /// Tokens that shifts took out, the last of them: a sampler has been told of them.
-    pub(super) forgotten: Vec<Token>,
-}
-
-#[derive(Debug)]
-pub(super) struct Choices {
-    pub(super) choosing: Choosing,
-    pub(super) chooser: Chooser,
-    /// Tokens that the chooser knows of; those after them have been chosen by an earlier process.
-    pub(super) known: usize,
-}
-
-/// When a text is computed, beside others.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Turn {
-    /// Nothing of it is computed while it waits for its reader.
-    pub(super) is_paused: bool,
-    /// The step that gave it a token more than other prompts.
-    pub(super) favoured: u64,
     /// Turns of other adapters since its own.
     pub(super) turns_waited: u32,
+    pub(super) speculator: Option<Speculator>,
+    pub(super) statistics: Statistics,
 }
 
 impl Sequence {
@@ -99,8 +70,7 @@ impl Sequence {
         let shifting = Shifting::of(&spec.when_full, &tokens, capacity, vocab)?;
         let text = TextAssembler::new(spec.stops);
         tokens.reserve(spec.limits.max_tokens.min(capacity.saturating_sub(prompt)));
-        let mut choosing = Choosing { sampling: spec.sampling, logprobs: spec.logprobs, custom: spec.custom };
-        let mut chooser = choosing.begin(vocab.model())?;
+        let mut chooser = Chooser::new(&spec.sampling, spec.logprobs, spec.custom, vocab.model())?;
         tokens.iter().try_for_each(|it| chooser.accept(*it))?;
         let statistics = Statistics { seed: chooser.seed(), ..Statistics::default() };
         let mut sequence = Self {
@@ -110,14 +80,13 @@ impl Sequence {
             scales,
             limits: spec.limits,
             shifting,
-            before: Before { text: text.clone(), matcher: matcher.clone(), forgotten: Vec::new() },
             text,
             matcher,
-            choices: Choices { choosing, chooser, known: prompt },
+            chooser,
             held: Held::nothing_of(prompt),
             batch: InBatch::default(),
-            turn: Turn::default(),
-            speculator: Speculator::new(spec.speculation, spec.drafter, capacity),
+            turns_waited: 0,
+            speculator: Speculator::new(spec.speculation),
             statistics,
         };
         sequence.go_on_after(so_far, vocab, capacity)?;
@@ -126,94 +95,27 @@ impl Sequence {
 
     /// Puts tokens behind the prompt that an earlier process has generated: they are computed again one after the
     /// other, as they were there, since another shape of batch would round otherwise. Their text has been told, but for
-    /// what is held back. What has no place in `capacity` tokens was forgotten there too.
+    /// what is held back. What has no place in `capacity` tokens was forgotten there too. What a sampler goes by that
+    /// depends on logits (mirostat, adaptive-p, XTC) begins anew.
     fn go_on_after(&mut self, so_far: &[Token], vocab: &Vocab, capacity: usize) -> Result<(), Error> {
-        if so_far.is_empty() {
-            return Ok(());
-        }
         for &token in so_far {
             vocab.append_piece(token, self.limits.special, self.text.buffer())?;
             self.text.release();
             self.tokens.push(token);
             if self.tokens.len() > capacity {
-                self.forget_oldest(vocab, capacity, 0)?;
+                self.forget_oldest(0);
             }
         }
-        self.held.in_batches = self.held.in_batches.min(self.prompt);
         self.statistics.generated_tokens = so_far.len();
-        let chooser = &mut self.choices.chooser;
-        if chooser.skip(so_far.len())? {
-            so_far.iter().try_for_each(|it| chooser.accept(*it))?;
-            if let Some(matcher) = &mut self.matcher {
-                so_far.iter().try_for_each(|it| matcher.accept(*it))?;
-            }
-            self.choices.known = self.tokens.len();
-        } else if self.statistics.discarded_tokens > 0 {
-            // To be made again, they would need what was forgotten.
-            return Err(Error::ChoicesLost { choices: so_far.len() });
+        self.chooser.go_on_after(so_far)?;
+        match &mut self.matcher {
+            Some(matcher) => so_far.iter().try_for_each(|it| matcher.accept(*it)),
+            None => Ok(()),
         }
-        Ok(())
-    }
-
-    /// The same text again, without a place, with another chooser and what that is made of, and without what is
-    /// kept of the memory.
-    pub(super) fn twin(&self, id: SequenceId, choosing: Choosing, chooser: Chooser) -> Self {
-        let mut tokens = Vec::with_capacity(self.tokens.capacity());
-        tokens.extend_from_slice(&self.tokens);
-        Self {
-            id,
-            tokens,
-            prompt: self.prompt,
-            scales: self.scales.clone(),
-            limits: self.limits,
-            shifting: self.shifting,
-            before: self.before.clone(),
-            text: self.text.clone(),
-            matcher: self.matcher.clone(),
-            choices: Choices { choosing, chooser, known: self.choices.known },
-            held: Held {
-                seq: self.held.seq,
-                computed: self.held.computed,
-                in_batches: self.held.in_batches,
-                unshifted: self.held.unshifted,
-                ..Held::nothing_of(self.prompt)
-            },
-            batch: InBatch::default(),
-            turn: Turn { is_paused: false, ..self.turn },
-            speculator: self.speculator.clone(),
-            statistics: self.statistics,
-        }
-    }
-
-    /// A chooser as it would be had it chosen the tokens after the prompt, up to the first `tokens`, of which
-    /// `choices` were generated.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::ChoicesLost`] where what choices leave behind cannot be known without their logits.
-    pub(super) fn chooser_after(
-        &self,
-        choosing: &mut Choosing,
-        tokens: usize,
-        choices: usize,
-        model: &Model,
-    ) -> Result<Chooser, Error> {
-        let mut chooser = choosing.begin(model)?;
-        // What was forgotten came after what is kept.
-        let keep = self.shifting.map_or(0, |shifting| shifting.keep);
-        let tokens = &self.tokens[..tokens];
-        let (kept, others) = tokens.split_at(keep.min(tokens.len()));
-        for &token in kept.iter().chain(&self.before.forgotten).chain(others) {
-            chooser.accept(token)?;
-        }
-        if !chooser.skip(choices)? {
-            return Err(Error::ChoicesLost { choices });
-        }
-        Ok(chooser)
     }
 
     pub(super) fn count_turn(&mut self, scales: &Scales) {
-        self.turn.turns_waited = if self.scales == *scales { 0 } else { self.turn.turns_waited.saturating_add(1) };
+        self.turns_waited = if self.scales == *scales { 0 } else { self.turns_waited.saturating_add(1) };
     }
 
     /// Tokens that it has places for or needs them: those computed, and those to be.
@@ -246,8 +148,7 @@ impl Sequence {
     }
 }
 
-/// Tokens at the beginning of a text that lie in cells which other running texts hold too (`kv_unified`): forks, and
-/// prompts that begin alike.
+/// Tokens at the beginning of a text that lie in cells which other running texts hold too (`kv_unified`).
 pub(super) fn shared(sequences: &[Sequence], at: usize) -> usize {
     let this = &sequences[at];
     let by_it = this.held.shares.map(|(_, tokens)| tokens);

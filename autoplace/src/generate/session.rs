@@ -1,29 +1,26 @@
-//! Several texts at once on the thread of their owner, wherever the model is.
+//! Several texts at once on the thread of their owner, on the model's one context.
 
 use std::collections::vec_deque::Drain;
-use std::path::Path;
 
 use llama_sys::Token;
 
+use super::cache::{Cache, Place};
 use super::checkpoints::CheckpointUse;
+use super::context::{Lent, Room};
 use super::error::Error;
-use super::fork::Fork;
-use super::local::SessionHere;
-use super::piece::{Piece, SequenceId};
-use super::remote::{SessionCall as Call, SessionThere, absolute};
+use super::piece::{Message, Piece, SequenceId};
 use super::request::Generate;
-use super::roll_back::RolledBack;
-use super::saved::SavedCache;
+use super::sequence::{Sequence, take_out};
+use super::speculative::Drafters;
 use super::stats::{Replaced, Statistics};
+use super::step::{Step, Work};
 use crate::load::{AbortHandle, Model};
-use crate::plan::Plan;
 
 /// The model's one context, on which as many texts are generated at once as the plan has sequences
 /// ([`Request::n_seq_max`](crate::plan::Request::n_seq_max)). Dropping it gives the context back.
 ///
-/// A model in a [worker process](crate::Isolation::Process) is asked call by call. Where the worker dies, the call says
-/// so and all texts have ended; another session has another worker, where
-/// [`OnDeath::Resume`](crate::OnDeath::Resume) says so.
+/// A model in a [worker process](crate::Isolation::Process) has none ([`Error::Worker`]): there, an
+/// [`Engine`](super::Engine) computes several texts at once.
 ///
 /// Texts with [other adapters](Generate::lora) take turns: a step computes those of one set, for some tokens, while
 /// the others wait.
@@ -43,21 +40,63 @@ use crate::plan::Plan;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-pub struct Session(At);
-
-#[derive(Debug)]
-enum At {
-    Here(Box<SessionHere>),
-    There(Box<SessionThere>),
+pub struct Session {
+    pub(super) model: Model,
+    /// `None` after a re-placement that failed.
+    pub(super) lent: Option<Lent>,
+    /// Those that run, in the order of their numbers in the context.
+    pub(super) sequences: Vec<Sequence>,
+    pub(super) cache: Cache,
+    pub(super) drafters: Drafters,
+    pub(super) abort: llama_sys::AbortHandle,
+    pub(super) last_replaced: Option<Result<Replaced, Error>>,
+    pub(super) work: Work,
+    /// The one whose error was told last.
+    last_failed: Option<SequenceId>,
+    /// The pieces are those of a step that told of an error first.
+    is_owed: bool,
+    begun: u64,
 }
 
 impl Session {
     pub(super) fn open(model: &Model) -> Result<Self, Error> {
-        Ok(Self(if model.is_elsewhere() {
-            At::There(Box::new(SessionThere::open(model)?))
-        } else {
-            At::Here(Box::new(SessionHere::open(model)?))
-        }))
+        let not_generative = || Error::NotGenerative { architecture: model.placement().model.architecture.clone() };
+        let native = model.native()?;
+        // Encoders (BERT), encoder-decoders (T5) and diffusion models (LLaDA) have no next token.
+        let causal = native.has_decoder() && !native.has_encoder() && native.shape().causal;
+        if !causal || native.is_diffusion() {
+            return Err(not_generative());
+        }
+        drop(native);
+        let slot = model.slot();
+        let (mut context, contents) = slot.take()?.ok_or(Error::Busy)?;
+        if !context.has_memory() {
+            slot.give_back(context, contents);
+            return Err(not_generative());
+        }
+        let drafts = match slot.take_drafts() {
+            Ok(drafts) => drafts,
+            Err(error) => {
+                slot.give_back(context, contents);
+                return Err(error.into());
+            }
+        };
+        // A session's own: who still holds one of an earlier session stops nothing of this one.
+        let abort = llama_sys::AbortHandle::default();
+        context.follow_abort_handle(abort.clone());
+        Ok(Self {
+            model: model.clone(),
+            drafters: Drafters::new(drafts, abort.clone()),
+            abort,
+            lent: Some(Lent::new(context, &model.placement().context)),
+            sequences: Vec::new(),
+            cache: Cache::of(contents, model.checkpoints()),
+            last_replaced: None,
+            work: Work::default(),
+            last_failed: None,
+            is_owed: false,
+            begun: 0,
+        })
     }
 
     /// Begins a text beside those that run. Nothing is computed before the next [`step`](Self::step).
@@ -69,10 +108,71 @@ impl Session {
     /// parameter out of range; [`Error::Load`] after a re-placement that failed, and for an adapter that the model was
     /// not loaded with.
     pub fn begin(&mut self, generate: Generate) -> Result<SequenceId, Error> {
-        match &mut self.0 {
-            At::Here(it) => it.begin(generate),
-            At::There(it) => it.begin(generate),
+        let (model, spec) = generate.into_parts();
+        if !model.is(&self.model) {
+            return Err(Error::OtherModel);
         }
+        let used = self.used();
+        let lent = self.lent.as_mut().ok_or_else(Error::not_loaded)?;
+        let room = lent.room;
+        if self.sequences.len() >= room.sequences {
+            return Err(Error::SequencesBusy { n_seq_max: room.sequences });
+        }
+        let capacity = room.each.min(room.all.saturating_sub(used));
+        let id = SequenceId(self.begun);
+        self.begun += 1;
+        let reuse = spec.cache_prompt.unwrap_or(false);
+        let vocab = &lent.vocab;
+        let sequence = Sequence::new(id, spec, &[], &self.model, vocab, capacity)?;
+        self.join(sequence, reuse)?;
+        Ok(id)
+    }
+
+    /// Runs a text beside the others. `reuse`: what the context holds of its beginning is not computed again.
+    pub(super) fn join(&mut self, mut sequence: Sequence, reuse: bool) -> Result<(), Error> {
+        let place = self.place(&mut sequence, reuse)?;
+        sequence.put(place);
+        self.insert(sequence);
+        Ok(())
+    }
+
+    /// Takes a text out of the context. What the context holds of it stays as long as nobody needs the place.
+    pub(super) fn suspend(&mut self, sequence: SequenceId) -> Option<Sequence> {
+        let at = self.position(sequence).ok()?;
+        let lent = self.lent.as_mut()?;
+        let mut suspended = take_out(&mut self.sequences, at);
+        let left = suspended.suspend(&mut self.cache, &mut lent.context);
+        if left.is_err() && self.sequences.is_empty() {
+            self.cache.spoil();
+        }
+        Some(suspended)
+    }
+
+    /// Goes on with a text that was suspended. What the context does not hold of it any more is computed again.
+    pub(super) fn rejoin(&mut self, mut sequence: Sequence) -> Result<(), Error> {
+        let place = self.place(&mut sequence, true)?;
+        sequence.put_again(place);
+        self.insert(sequence);
+        Ok(())
+    }
+
+    /// Where every sequence has a cache of its own, llama.cpp computes those together whose numbers follow each other
+    /// in the batch, and the others in graphs of their own (llama-batch.cpp, split_equal).
+    pub(super) fn insert(&mut self, sequence: Sequence) {
+        let at = self.sequences.partition_point(|it| it.held.seq < sequence.held.seq);
+        self.sequences.insert(at, sequence);
+    }
+
+    fn place(&mut self, sequence: &mut Sequence, reuse: bool) -> Result<Place, Error> {
+        let lent = self.lent.as_mut().ok_or_else(Error::not_loaded)?;
+        let running: Vec<_> = self.sequences.iter().map(|it| it.held(&sequence.scales)).collect();
+        let wanted = (&*sequence.tokens, &sequence.scales);
+        let place = self.cache.place(&mut lent.context, lent.room, &running, wanted, reuse)?;
+        let place = place.ok_or(Error::SequencesBusy { n_seq_max: lent.room.sequences })?;
+        let mut sequences = self.sequences.iter();
+        let of = sequences.find(|it| Some(it.held.seq) == place.shares);
+        sequence.held.shares = of.map(|of| (of.id, place.cached));
+        Ok(place)
     }
 
     /// Computes one batch and returns what it adds to the texts: a piece for each that runs, but for those whose prompt
@@ -91,248 +191,173 @@ impl Session {
     /// an [own sampler](Generate::sampler) that is none), that text has ended and no other: [`failed`](Self::failed)
     /// says which. What the step gives to the others comes with the next one.
     pub fn step(&mut self) -> Result<Drain<'_, Piece>, Error> {
-        match &mut self.0 {
-            At::Here(it) => it.step(),
-            At::There(it) => it.step(),
+        self.advance()?;
+        Ok(self.work.pieces.drain(..))
+    }
+
+    /// The next piece of all texts: as many steps as it takes, since one that computes a part of a prompt gives none.
+    pub(super) fn next_message(&mut self) -> Message {
+        loop {
+            if let Some(next) = self.work.next_piece() {
+                return Ok(next);
+            }
+            self.advance()?;
         }
+    }
+
+    /// Takes a step, after a re-placement that somebody asked for.
+    pub(super) fn advance(&mut self) -> Result<(), Error> {
+        if let Some(replacement) = self.model.requested() {
+            self.last_failed = None;
+            self.carry_out(replacement)?;
+        }
+        self.advance_in_place()
+    }
+
+    /// Takes a step with the model where it is.
+    pub(super) fn advance_in_place(&mut self) -> Result<(), Error> {
+        self.last_failed = None;
+        if !std::mem::take(&mut self.is_owed) {
+            self.compute()?;
+        }
+        if let Some((sequence, error)) = self.work.failed.pop() {
+            self.last_failed = Some(sequence);
+            self.is_owed = true;
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    fn compute(&mut self) -> Result<(), Error> {
+        self.work.pieces.clear();
+        self.work.taken.clear();
+        self.work.number = self.work.number.wrapping_add(1);
+        if !self.sequences.is_empty() {
+            let lent = self.lent.as_mut().ok_or_else(Error::not_loaded)?;
+            let step = Step {
+                lent,
+                sequences: &mut self.sequences,
+                cache: &mut self.cache,
+                drafters: &mut self.drafters,
+                work: &mut self.work,
+                model: &self.model,
+            };
+            let computing = self.model.pulse().computing();
+            let computed = step.run();
+            drop(computing);
+            if let Err(error) = computed {
+                self.spoil();
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends all texts, and keeps nothing of them: nobody knows what the context holds.
+    pub(super) fn spoil(&mut self) {
+        self.sequences.clear();
+        self.work.pieces.clear();
+        self.work.failed.clear();
+        self.is_owed = false;
+        self.cache.spoil();
     }
 
     /// The text that the last error of [`step`](Self::step) has ended, where it has ended one and no other.
     pub fn failed(&self) -> Option<SequenceId> {
-        match &self.0 {
-            At::Here(it) => it.failed(),
-            At::There(it) => it.view().failed,
-        }
+        self.last_failed
     }
 
     /// Ends a text. Returns what it took, or `None` if it had ended.
     pub fn end(&mut self, sequence: SequenceId) -> Option<Statistics> {
-        match &mut self.0 {
-            At::Here(it) => it.end(sequence),
-            At::There(it) => it.ask(Call::End(sequence)).ok()?,
+        let at = self.position(sequence).ok()?;
+        let ended = take_out(&mut self.sequences, at);
+        let statistics = ended.statistics;
+        if let Some(lent) = &mut self.lent
+            && ended.leave(&mut self.cache, &mut lent.context).is_err()
+            && self.sequences.is_empty()
+        {
+            self.cache.spoil();
         }
+        Some(statistics)
     }
 
-    /// Makes a second text of a running one. Both have the same tokens so far, and what the context holds of them is
-    /// not computed again: with `kv_unified` they share its cells, otherwise they are copied. Sampler, stop strings,
-    /// text that is held back and statistics are those of the first, but for what [`Fork`] says; so are adapters and
-    /// constraint. An [own sampler](super::Generate::sampler) is copied with all that it remembers, and for a
-    /// [`Fork::from_prompt`] as it was before its first choice.
-    ///
-    /// A memory that cannot go back to the end of the prompt (recurrent; a window that has passed on) goes back to the
-    /// last [checkpoint](crate::ModelBuilder::checkpoints) before it, and computes the rest of the prompt again for a
-    /// [`Fork::from_prompt`]: [`Statistics::cached_tokens`] tells from where, 0 without one.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NotRunning`]; [`Error::SequencesBusy`]; [`Error::ContextTooSmall`] where all texts share one cache that
-    /// has no place for the fork's next token; [`Error::CannotRollBack`] for a [`Fork::from_prompt`] whose prompt was
-    /// forgotten in part by a shift; [`Error::ChoicesLost`] for a sampler that would have to have made choices which
-    /// depend on their logits (mirostat, adaptive-p, XTC), unless nothing has been chosen: another answer to the prompt
-    /// is always possible; [`Error::Native`] for a sampling parameter out of range; [`Error::Load`] after a
-    /// re-placement that failed.
-    pub fn fork(&mut self, sequence: SequenceId, fork: Fork) -> Result<SequenceId, Error> {
-        match &mut self.0 {
-            At::Here(it) => it.fork(sequence, fork),
-            At::There(it) => it.ask(Call::Fork(sequence, Box::new(fork))),
-        }
+    pub(super) fn position(&self, sequence: SequenceId) -> Result<usize, Error> {
+        self.sequences.iter().position(|it| it.id == sequence).ok_or(Error::NotRunning)
     }
 
-    /// Forgets the last `tokens` of a running text, as if they had never been chosen or, where that reaches into the
-    /// prompt, never been in it. At least one token stays. With the next [`step`](Self::step) the text goes on: as it
-    /// did before where the likeliest token is always taken, and otherwise by the same random numbers, since those are
-    /// counted by tokens as well. A text that is to go another way is [forked](Self::fork) with another seed, or given
-    /// other [sampling](super::Fork::sampling).
-    ///
-    /// The sampler forgets the tokens too, for penalties and whatever else looks back, and so does a constraint. An
-    /// application's [own sampler](super::Generate::sampler) keeps what it remembers by itself. What was handed out
-    /// stays handed out: [`RolledBack::text`] says how much of it to take away.
-    ///
-    /// What some samplers go by depends on the logits of their choices (mirostat, adaptive-p, XTC), and cannot be taken
-    /// back: with those, a text goes back to the end of its prompt and further, but to no place between.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::CannotRollBack`], and nothing has changed: more than [`can_roll_back`](Self::can_roll_back) says.
-    /// [`Error::NotRunning`]; [`Error::Load`] after a re-placement that failed; [`Error::Native`].
-    pub fn roll_back(&mut self, sequence: SequenceId, tokens: usize) -> Result<RolledBack, Error> {
-        match &mut self.0 {
-            At::Here(it) => it.roll_back(sequence, tokens),
-            At::There(it) => it.ask(Call::RollBack(sequence, tokens)),
-        }
-    }
-
-    /// How many tokens of a running text can be rolled back: all but the first, where the memory holds every token by
-    /// itself. A recurrent state knows no earlier one, and with a sliding window (`swa_full` off), what was in the
-    /// window then must still be held: those go back as far as to the first
-    /// [checkpoint](crate::ModelBuilder::checkpoints) that is kept, and what is between it and the place to go back to
-    /// is computed again. A text that was shifted keeps what the shift kept and one token more. 0 for a text that does
-    /// not run, and where a sampler would have to go back to a place [between](Self::roll_back).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Load`] after a re-placement that failed; [`Error::Native`].
-    pub fn can_roll_back(&self, sequence: SequenceId) -> Result<usize, Error> {
-        match &self.0 {
-            At::Here(it) => it.can_roll_back(sequence),
-            At::There(it) => it.look(Call::CanRollBack(sequence)),
-        }
-    }
-
-    /// Saves what the context holds of a running text, which goes on. The file holds its tokens and with them what was
-    /// said: it is readable for its owner alone. It is written beside its place first, so that a file that was there
-    /// stays until the new one is whole.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Saved`] when there is nothing to save or the file cannot be written; [`Error::NotRunning`];
-    /// [`Error::Load`] after a re-placement that failed, or when the model file cannot be read any more;
-    /// [`Error::Native`].
-    pub fn save(&mut self, sequence: SequenceId, path: impl AsRef<Path>) -> Result<SavedCache, Error> {
-        match &mut self.0 {
-            At::Here(it) => it.save(sequence, path),
-            At::There(it) => it.ask(Call::Save(sequence, absolute(path))),
-        }
-    }
-
-    /// Saves what the text that ended last has left in the context, likewise.
-    ///
-    /// # Errors
-    ///
-    /// As [`save`](Self::save).
-    pub fn save_last(&mut self, path: impl AsRef<Path>) -> Result<SavedCache, Error> {
-        match &mut self.0 {
-            At::Here(it) => it.save_last(path),
-            At::There(it) => it.ask(Call::SaveLast(absolute(path))),
-        }
-    }
-
-    /// Restores a saved text beside those that run, as if it had just ended: the next prompt that begins with its
-    /// tokens and is asked to ([`cache_prompt`](super::Generate::cache_prompt)) computes only the rest. Where no
-    /// sequence is empty, what was used least recently makes room.
-    ///
-    /// The whole file is read and its checksum compared before llama.cpp sees any of it. The placement need not be
-    /// the one that it was saved with: only the types of the cache (`type_k`, `type_v`), fused attention, and
-    /// whether sequences share one cache. The adapters and control vectors that it was computed with must be the
-    /// model's, told apart by what their files hold, and prompts go on from it that are computed with the same ones
-    /// at the same scales.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Saved`] for a file that is damaged, foreign or too long; [`Error::SequencesBusy`]; otherwise as
-    /// [`save`](Self::save). The texts that run go on: computed again where llama.cpp itself refused a file whose
-    /// checksum was right.
-    pub fn restore(&mut self, path: impl AsRef<Path>) -> Result<SavedCache, Error> {
-        match &mut self.0 {
-            At::Here(it) => it.restore(path),
-            At::There(it) => it.ask(Call::Restore(absolute(path))),
-        }
-    }
-
-    /// Re-places the model between two tokens: by this plan or, without one, by a plan for what is free once the
-    /// model is released. The texts go on with the same tokens as if nothing had happened, and all clones of the
-    /// [`Model`](crate::Model) follow.
-    ///
-    /// # Errors
-    ///
-    /// Before anything is released, so that the session goes on as it was: [`Error::ContextTooSmall`] and
-    /// [`Error::TooFewSequences`] for a plan that has no room for the texts, [`Error::NativeHeld`] while somebody holds
-    /// the model underneath, [`Error::Load`] where there is no plan, [`Error::Native`] when a state cannot be saved.
-    ///
-    /// After that: as [`ModelBuilder::load`](crate::ModelBuilder::load). The model is not loaded then,
-    /// [`is_loaded`](Self::is_loaded) says so, and the texts wait: they go on after a re-placement that succeeds.
-    pub fn replace(&mut self, plan: Option<Plan>) -> Result<Replaced, Error> {
-        match &mut self.0 {
-            At::Here(it) => it.replace(plan),
-            At::There(it) => it.ask(Call::Replace(plan.map(Box::new))),
-        }
-    }
-
-    /// Re-places the model if that makes it better by this [gain](crate::load::BetterPlan::gain) at least; `None` if
-    /// it would not. To be called when memory has become free.
-    ///
-    /// # Errors
-    ///
-    /// As [`replace`](Self::replace). Where the better plan cannot be loaded after all, the one before is loaded again
-    /// if it can be: then the texts go on all the same.
-    pub fn improve(&mut self, min_gain: f64) -> Result<Option<Replaced>, Error> {
-        match &mut self.0 {
-            At::Here(it) => it.improve(min_gain),
-            At::There(it) => it.improve(min_gain),
-        }
-    }
-
-    /// The outcome of the last re-placement, of those too that others asked for
-    /// ([`Model::request_replace`](crate::Model::request_replace)).
-    pub fn last_replaced(&self) -> Option<Result<Replaced, Error>> {
-        match &self.0 {
-            At::Here(it) => it.last_replaced().cloned(),
-            At::There(it) => it.last_replaced(),
-        }
-    }
-
-    /// False after a re-placement that failed: the texts are kept, and wait for one that succeeds.
-    pub fn is_loaded(&self) -> bool {
-        match &self.0 {
-            At::Here(it) => it.is_loaded(),
-            At::There(it) => it.view().is_loaded,
-        }
+    pub(super) fn running(&self, sequence: SequenceId) -> Option<&Sequence> {
+        self.sequences.iter().find(|it| it.id == sequence)
     }
 
     /// Counts and times of a text so far; `None` if it has ended.
     pub fn statistics(&self, sequence: SequenceId) -> Option<Statistics> {
-        match &self.0 {
-            At::Here(it) => it.statistics(sequence),
-            At::There(it) => it.statistics(sequence),
-        }
+        self.running(sequence).map(|it| it.statistics)
     }
 
     /// The tokens of a running text, prompt and all, without what was forgotten by a shift; `None` if it has ended.
     pub fn tokens(&self, sequence: SequenceId) -> Option<Vec<Token>> {
-        match &self.0 {
-            At::Here(it) => it.tokens(sequence).map(<[Token]>::to_vec),
-            At::There(it) => it.look(Call::Tokens(sequence)).ok()?,
-        }
+        self.running(sequence).map(|it| it.tokens.clone())
     }
 
     /// What checkpoints take, which [`ModelBuilder::checkpoints`](crate::ModelBuilder::checkpoints) limits.
     pub fn checkpoints(&self) -> CheckpointUse {
-        match &self.0 {
-            At::Here(it) => it.checkpoints(),
-            At::There(it) => it.view().checkpoints,
-        }
+        self.cache.checkpoints.usage()
     }
 
     /// Texts that run.
     pub fn len(&self) -> usize {
-        match &self.0 {
-            At::Here(it) => it.len(),
-            At::There(it) => it.view().texts.len(),
-        }
+        self.sequences.len()
     }
 
     /// Whether no text runs, and all that the last step gave was told.
     pub fn is_empty(&self) -> bool {
-        match &self.0 {
-            At::Here(it) => it.is_empty(),
-            At::There(it) => it.view().is_empty(),
-        }
+        self.sequences.is_empty() && (self.work.pieces.is_empty() || !self.is_owed)
     }
 
     /// Texts that can run at once.
     pub fn n_seq_max(&self) -> usize {
-        match &self.0 {
-            At::Here(it) => it.n_seq_max(),
-            At::There(it) => it.view().n_seq_max,
-        }
+        self.room().sequences
     }
 
     /// Stops a step that another thread is waiting for, which then returns an error. It stays good when the model is
     /// re-placed, and stops nothing any more when the session has ended.
     pub fn abort_handle(&self) -> AbortHandle {
-        match &self.0 {
-            At::Here(it) => it.abort_handle().into(),
-            At::There(it) => it.abort_handle(),
+        self.abort.clone().into()
+    }
+
+    pub(super) fn room(&self) -> Room {
+        match &self.lent {
+            Some(lent) => lent.room,
+            None => Room::of(&self.model.placement().context),
         }
+    }
+
+    /// False when only another context can compute.
+    pub(super) fn is_usable(&self) -> bool {
+        let lent = self.lent.as_ref();
+        lent.is_some_and(|lent| lent.context.is_usable())
+    }
+
+    pub(super) fn used(&self) -> usize {
+        self.sequences.iter().map(Sequence::cells).sum()
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let Some(mut lent) = self.lent.take() else {
+            return;
+        };
+        let mut cache = std::mem::take(&mut self.cache);
+        for sequence in self.sequences.drain(..) {
+            if sequence.leave(&mut cache, &mut lent.context).is_err() {
+                cache.spoil();
+                break;
+            }
+        }
+        let slot = self.model.slot();
+        let drafters = std::mem::take(&mut self.drafters);
+        slot.give_back_drafts(drafters.into_inner());
+        slot.give_back(lent.context, cache.into_contents());
     }
 }

@@ -94,7 +94,7 @@ impl fmt::Display for Statistics {
             write!(f, "; first token after {:.0} ms", latency.as_secs_f64() * 1e3)?;
         }
         if self.drafted_tokens > 0 {
-            write!(f, "; {} of {} guessed tokens accepted", self.accepted_tokens, self.drafted_tokens)?;
+            write!(f, "; {} of {} draft tokens accepted", self.accepted_tokens, self.drafted_tokens)?;
         }
         Ok(())
     }
@@ -136,12 +136,8 @@ pub struct Replaced {
     pub saved: u64,
     /// How the texts go on.
     pub resumed: Resumed,
-    /// Time to save the states; zero where an earlier attempt had saved them.
-    pub save_time: Duration,
-    /// Time to release the model and to load it again.
-    pub load_time: Duration,
-    /// Time to restore the states. What has to be computed again is computed by the steps that follow.
-    pub restore_time: Duration,
+    /// From saving the states to restoring them. What has to be computed again is computed by the steps that follow.
+    pub time: Duration,
 }
 
 /// How texts go on after the model was re-placed.

@@ -44,7 +44,8 @@ impl PromptChunk {
 #[derive(Debug, Default)]
 pub(super) struct Work {
     pub(super) prompt_chunk: PromptChunk,
-    pub(super) number: u64,
+    /// Steps so far.
+    pub(super) number: usize,
     pub(super) pieces: VecDeque<Piece>,
     /// What the text of each piece had taken so far.
     pub(super) taken: VecDeque<Statistics>,
@@ -53,6 +54,17 @@ pub(super) struct Work {
     batch: Batch,
     asking: Vec<Asking>,
     turns: AdapterTurns,
+}
+
+impl Work {
+    pub(super) fn next_piece(&mut self) -> Option<(Piece, Statistics)> {
+        self.pieces.pop_front().zip(self.taken.pop_front())
+    }
+
+    fn add(&mut self, piece: Piece, taken: Statistics) {
+        self.pieces.push_back(piece);
+        self.taken.push_back(taken);
+    }
 }
 
 pub(super) struct Step<'a> {
@@ -77,8 +89,7 @@ impl Step<'_> {
         // Texts of which no token was wanted.
         for sequence in self.sequences.iter_mut() {
             if let Some(piece) = sequence.end_at_once() {
-                self.work.pieces.push_back(piece);
-                self.work.taken.push_back(sequence.statistics);
+                self.work.add(piece, sequence.statistics);
             }
         }
         self.let_ended_go()?;
@@ -132,7 +143,7 @@ impl Step<'_> {
         for sequence in self.sequences.iter() {
             match wanted(sequence) {
                 wanted @ 0..=1 => others += wanted,
-                wanted => asking.push(Asking::new(wanted, sequence.turn.favoured)),
+                wanted => asking.push(Asking::new(wanted)),
             }
         }
         let context = &self.lent.context;
@@ -142,10 +153,7 @@ impl Step<'_> {
         for sequence in self.sequences.iter_mut() {
             let tokens = match wanted(sequence) {
                 wanted @ 0..=1 => wanted.min(free),
-                _ => shares.next().map_or(0, |share| {
-                    sequence.turn.favoured = share.favoured;
-                    share.given
-                }),
+                _ => shares.next().map_or(0, |share| share.given),
             };
             free = free.saturating_sub(tokens);
             sequence.queue(batch, tokens);
@@ -189,10 +197,10 @@ impl Step<'_> {
 
     /// Sets the threads of the batch, which holds tokens of prompts unless it `generates`.
     fn set_threads(&mut self, generates: bool) -> Result<(), Error> {
-        let Some(pacer) = &mut *self.model.pulse().pacer() else {
+        let Some(pacer) = &*self.model.pulse().pacer() else {
             return Ok(());
         };
-        let one = pacer.threads(if generates { self.work.batch.len() } else { 1 });
+        let one = pacer.threads();
         let several = if generates { one } else { pacer.prompt() };
         self.lent.context.set_threads(one, several)?;
         for sequence in self.sequences.iter_mut() {
@@ -283,8 +291,7 @@ impl Step<'_> {
             }
             let goes_on = piece.end.is_none();
             *used += usize::from(goes_on);
-            self.work.pieces.push_back(piece);
-            self.work.taken.push_back(self.sequences[at].statistics);
+            self.work.add(piece, self.sequences[at].statistics);
             if !goes_on || full || !self.sequences[at].accepts(token) {
                 break;
             }
@@ -295,8 +302,7 @@ impl Step<'_> {
     /// Tells every text what the step took, and how many tokens it gave to it.
     fn learn(&mut self, took: Duration) {
         for sequence in self.sequences.iter_mut() {
-            let of_it = |piece: &&Piece| piece.sequence == sequence.id;
-            let tokens = self.work.pieces.iter().filter(of_it).count();
+            let tokens = self.work.pieces.iter().filter(|piece| piece.sequence == sequence.id).count();
             // None where it was not its turn.
             if tokens > 0
                 && let Some(speculator) = &mut sequence.speculator

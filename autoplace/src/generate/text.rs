@@ -143,13 +143,6 @@ mod tests {
     }
 
     #[test]
-    fn a_character_cut_into_bytes_comes_out_whole() {
-        let smile = "\u{1f600}".as_bytes();
-        let (pieces, _) = run(&[b"a", &smile[..1], &smile[1..3], &smile[3..], b"b"], &[]);
-        assert_eq!(pieces, ["a", "", "", "\u{1f600}", "b", ""]);
-    }
-
-    #[test]
     fn what_is_certain_is_shown_and_no_stop_string_ever() {
         // Bytes of tokens, stop strings, the text, and whether a stop string ended it.
         type Case<'a> = (&'a [&'a [u8]], &'a [&'a str], &'a str, bool);

@@ -1,44 +1,49 @@
-//! A generation as the application sees it, wherever it runs.
+//! A text as the application reads it, whoever computes it: a session on the reader's thread, an engine, or a worker.
 
 use std::iter;
+use std::task::{Context, Poll, ready};
 
 use llama_sys::Token;
 
+use super::channel::{Receiver, block_on};
+use super::engine::Engine;
 use super::error::Error;
-use super::local::SessionHere;
-use super::piece::{FinishReason, Piece, Progress};
-use super::remote::RemoteText;
+use super::piece::{FinishReason, Message, Piece, Progress};
 use super::request::Generate;
+use super::session::Session;
 use super::stats::{Replaced, Statistics};
 use crate::load::AbortHandle;
 use crate::plan::Plan;
-use crate::worker;
 
 /// Text as it is generated: an iterator of pieces that are always whole characters. Dropping it cancels the generation
-/// and gives the context back.
+/// within one token, or takes it out of an engine's queue.
 ///
-/// The first `next` computes the prompt. After the end or an error the iterator stays at `None`;
-/// [`finish_reason`](Self::finish_reason) tells which end it was. Only after a [re-placement](Self::replace) that
-/// failed does it stay at that error, until one succeeds.
+/// A stream of [`Generate::stream`] has the model's context while it lives, and each `next` computes a token, the first
+/// one the prompt. Where an [`Engine`] or a [worker](crate::Isolation::Process) computes, that does not wait for the
+/// reader.
 ///
-/// A [worker](crate::Isolation::Process) computes ahead of its reader, by 64 tokens at most.
+/// After the end or an error the iterator stays at `None`; [`finish_reason`](Self::finish_reason) says which end it
+/// was. Only after a [re-placement](Self::replace) that failed does it stay at that error, until one succeeds.
 #[derive(Debug)]
 pub struct TokenStream {
-    source: Source,
-    /// Generated so far, those of an earlier process first. Text of the last ones may still be held back.
+    pub(super) source: Source,
+    /// Generated so far. Text of the last ones may still be held back.
     tokens: Vec<Token>,
     progress: Progress,
+    /// What computes this text alone, in a worker. Dropped last: the context is free then.
+    run: Option<Engine>,
 }
 
 #[derive(Debug)]
-enum Source {
+pub(super) enum Source {
     /// The one text of a session.
-    Local(Box<SessionHere>),
-    Remote(Box<RemoteText>),
+    Here(Box<Session>),
+    /// Of another thread, or of a worker.
+    Elsewhere(Receiver<Message>),
 }
 
 impl Generate {
-    /// Checks everything and returns the stream; nothing is computed before its first `next`.
+    /// Checks everything and returns the stream; nothing is computed before its first `next`, unless a worker does it.
     ///
     /// # Errors
     ///
@@ -48,21 +53,19 @@ impl Generate {
     /// [`Error::NotOneToken`] and [`Error::TooManyLogprobs`]; [`Error::Worker`] when the model's worker process has
     /// died or cannot be started again.
     pub fn stream(self) -> Result<TokenStream, Error> {
-        let (full_is_error, is_constrained) = self.spec.ends();
-        // So that no token costs an allocation.
-        let room = self.model.placement().context.n_ctx as usize;
-        let tokens = Vec::with_capacity(self.spec.limits.max_tokens.min(room));
-        let (source, statistics) = if self.model.is_elsewhere() {
-            let (remote, statistics) = RemoteText::new(self.model, self.spec)?;
-            (Source::Remote(Box::new(remote)), statistics)
-        } else {
-            let mut session = SessionHere::open(&self.model)?;
-            let sequence = session.begin(self)?;
-            let statistics = session.statistics(sequence).unwrap_or_default();
-            (Source::Local(Box::new(session)), statistics)
-        };
-        let progress = Progress::new(full_is_error, is_constrained, statistics);
-        Ok(TokenStream { source, tokens, progress })
+        if self.model.is_elsewhere() {
+            let run = Engine::of_one_text(&self.model)?;
+            let cache = self.spec.cache_prompt.unwrap_or(false);
+            let mut stream = run.submit(self.cache_prompt(cache))?;
+            stream.run = Some(run);
+            return Ok(stream);
+        }
+        let (mut progress, max_tokens) = (self.spec.progress(), self.spec.limits.max_tokens);
+        let mut session = Session::open(&self.model)?;
+        let sequence = session.begin(self)?;
+        progress.statistics = session.statistics(sequence).unwrap_or_default();
+        let tokens = max_tokens.min(session.room().each);
+        Ok(TokenStream::new(Source::Here(Box::new(session)), progress, tokens))
     }
 
     /// Generates everything and returns the text.
@@ -77,7 +80,12 @@ impl Generate {
 }
 
 impl TokenStream {
-    /// Counts and times so far.
+    /// Of so many tokens at most: none costs an allocation then.
+    pub(super) fn new(source: Source, progress: Progress, tokens: usize) -> Self {
+        Self { source, tokens: Vec::with_capacity(tokens), progress, run: None }
+    }
+
+    /// Counts and times so far, as of the last piece that was read.
     pub fn statistics(&self) -> Statistics {
         self.progress.statistics
     }
@@ -87,69 +95,62 @@ impl TokenStream {
         &self.tokens
     }
 
-    #[cfg(feature = "async")]
-    pub(super) fn progress(&self) -> &Progress {
-        &self.progress
-    }
-
-    /// Why the stream ended; `None` while it runs.
+    /// Why the text ended; `None` while it is not read to its end.
     pub fn finish_reason(&self) -> Option<FinishReason> {
         self.progress.finished
     }
 
-    /// Ends a prompt or token that another thread is waiting for. It stays good when the model is re-placed.
+    /// Ends the text from another thread: a prompt or token that is waited for, or an engine's text after the token
+    /// that is being computed. Pieces that are there can still be read. It stays good when the model is re-placed.
     pub fn abort_handle(&self) -> AbortHandle {
-        match &self.source {
-            Source::Local(session) => session.abort_handle().into(),
-            Source::Remote(text) => {
-                let link = text.link();
-                AbortHandle::new(move || link.abort())
-            }
+        match (&self.source, &self.run) {
+            (_, Some(run)) => run.abort_handle(),
+            (Source::Here(session), None) => session.abort_handle(),
+            (Source::Elsewhere(pieces), None) => pieces.canceller(),
         }
     }
 
-    /// Re-places the model between two pieces: see [`Session::replace`](super::Session::replace).
+    /// Re-places the model between two pieces: see [`Session::replace`].
     ///
     /// # Errors
     ///
-    /// As [`Session::replace`](super::Session::replace); [`Error::Worker`] for a model in a worker, which is re-placed
-    /// while nothing is generated ([`Model::replace`](crate::Model::replace)).
+    /// As [`Session::replace`]; [`Error::Busy`] for a text of an engine or a worker: see
+    /// [`Model::request_replace`](crate::Model::request_replace).
     pub fn replace(&mut self, plan: Option<Plan>) -> Result<Replaced, Error> {
         self.session()?.replace(plan)
     }
 
     /// Re-places the model if that makes it better by this [gain](crate::load::BetterPlan::gain) at least: see
-    /// [`Session::improve`](super::Session::improve).
+    /// [`Session::improve`].
     ///
     /// # Errors
     ///
-    /// As [`Session::improve`](super::Session::improve); [`Error::Worker`] for a model in a worker.
+    /// As [`replace`](Self::replace).
     pub fn improve(&mut self, min_gain: f64) -> Result<Option<Replaced>, Error> {
         self.session()?.improve(min_gain)
     }
 
     /// The outcome of the last re-placement, of those too that others asked for
-    /// ([`Model::request_replace`](crate::Model::request_replace)).
+    /// ([`Model::request_replace`](crate::Model::request_replace)). `None` for a text of an engine, which
+    /// [knows it](Engine::last_replaced).
     pub fn last_replaced(&self) -> Option<&Result<Replaced, Error>> {
         match &self.source {
-            Source::Local(session) => session.last_replaced(),
-            Source::Remote(_) => None,
+            Source::Here(session) => session.last_replaced(),
+            Source::Elsewhere(_) => None,
         }
     }
 
-    fn session(&mut self) -> Result<&mut SessionHere, Error> {
+    fn session(&mut self) -> Result<&mut Session, Error> {
         match &mut self.source {
-            Source::Local(session) => Ok(session),
-            Source::Remote(_) => {
-                Err(Error::Worker(worker::Error::Elsewhere { what: "the generation that is under way" }))
-            }
+            Source::Here(session) => Ok(session),
+            Source::Elsewhere(_) => Err(Error::Busy),
         }
     }
 
     /// The text token by token, instead of as text alone. The last piece has its [`end`](Piece::end), unless the text
     /// ends with an error.
     pub fn pieces(&mut self) -> impl Iterator<Item = Result<Piece, Error>> {
-        iter::from_fn(|| self.next_piece())
+        iter::from_fn(|| block_on(|context| self.poll_piece(context)))
     }
 
     /// Runs to the end and returns the whole text.
@@ -162,29 +163,43 @@ impl TokenStream {
         Ok((text, self.statistics()))
     }
 
-    /// The next piece, which may be without text; `None` after the end.
-    pub(super) fn next_piece(&mut self) -> Option<Result<Piece, Error>> {
+    /// The next of [`pieces`](Self::pieces), for a task: it is woken when there is more. A stream that an engine or a
+    /// thread of its own (`into_async`) does not compute is computed by this call.
+    pub fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Piece, Error>>> {
         if self.progress.finished.is_some() {
-            return None;
+            return Poll::Ready(None);
         }
         let message = match &mut self.source {
-            Source::Local(session) => session.next_message(),
-            Source::Remote(text) => text.next(),
+            Source::Here(session) => session.next_message(),
+            Source::Elsewhere(pieces) => match ready!(pieces.poll_next(context)) {
+                Some(message) => message,
+                None if pieces.is_cancelled() => Err(llama_sys::Error::Aborted.into()),
+                None => Err(Error::EngineEnded),
+            },
         };
-        let piece = self.progress.read(message)?;
+        let piece = self.progress.read(message);
         match (&piece, &self.source) {
             // A token that ends the generation is not one of the text; one that makes it what its constraint has it be
             // is.
-            (Ok(piece), _) if self.progress.statistics.generated_tokens > self.tokens.len() => {
+            (Some(Ok(piece)), _) if self.progress.statistics.generated_tokens > self.tokens.len() => {
                 self.tokens.extend(piece.token);
             }
             // It goes on after a re-placement that succeeds.
-            (Err(_), Source::Local(session)) if !session.is_loaded() => {
-                self.progress.finished = None;
-            }
+            (Some(Err(_)), Source::Here(session)) if !session.is_loaded() => self.progress.finished = None,
             _ => {}
         }
-        Some(piece)
+        Poll::Ready(piece)
+    }
+
+    /// The next piece with text; `None` after the end.
+    pub(super) fn poll_text(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<String, Error>>> {
+        loop {
+            match ready!(self.poll_piece(context)) {
+                Some(Ok(piece)) if piece.text.is_empty() => {}
+                None => return Poll::Ready(self.progress.take_error().map(Err)),
+                piece => return Poll::Ready(piece.map(|piece| piece.map(|piece| piece.text))),
+            }
+        }
     }
 }
 
@@ -192,14 +207,16 @@ impl Iterator for TokenStream {
     type Item = Result<String, Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        while let Some(piece) = self.next_piece() {
-            match piece {
-                Ok(piece) if piece.text.is_empty() => {}
-                piece => return Some(piece.map(|piece| piece.text)),
-            }
-        }
-        self.progress.take_error().map(Err)
+        block_on(|context| self.poll_text(context))
     }
 }
 
 impl iter::FusedIterator for TokenStream {}
+
+impl Drop for TokenStream {
+    fn drop(&mut self) {
+        if let (Some(run), None) = (&self.run, self.finish_reason()) {
+            run.abort_handle().abort();
+        }
+    }
+}

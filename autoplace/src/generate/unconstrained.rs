@@ -49,8 +49,4 @@ impl Matcher {
     pub(super) fn may_end(&mut self) -> bool {
         match *self {}
     }
-
-    pub(super) fn take_up(&mut self, _: &Vocab) {
-        match *self {}
-    }
 }

@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 use super::cache::Cache;
 use super::context::Lent;
 use super::error::Error;
-use super::prompt::Prompt;
 use super::sequence::Sequence;
 use crate::memory::KvType;
 
@@ -31,37 +30,21 @@ pub enum WhenFull {
     /// if the text had always been the shorter one. [`Statistics::shifted_tokens`](super::Statistics::shifted_tokens)
     /// and [`Statistics::recomputed_tokens`](super::Statistics::recomputed_tokens) say which it was.
     ///
-    /// What another text holds in the same cells (a [fork](super::Session::fork) with `kv_unified`) goes besides, since
-    /// to forget it makes no room. Where nothing is left to forget, the text ends as for `Stop`.
+    /// What another text holds in the same cells (`kv_unified`) goes besides, since to forget it makes no room. Where
+    /// nothing is left to forget, the text ends as for `Stop`.
     Shift {
-        /// What is never forgotten.
-        keep: Keep,
+        /// Tokens at the beginning of the prompt that are never forgotten: at most all of it, at least a BOS token.
+        keep: usize,
         /// Tokens to forget at a time; `None`: half of those that are not kept.
         discard: Option<usize>,
     },
 }
 
 impl WhenFull {
-    /// Forgets half of what is not kept, whenever the context is full.
-    pub fn shift(keep: Keep) -> Self {
+    /// Keeps the first `keep` tokens of the prompt, and forgets half of the others whenever the context is full.
+    pub fn shift(keep: usize) -> Self {
         Self::Shift { keep, discard: None }
     }
-}
-
-/// The beginning of a prompt that a [shift](WhenFull::Shift) leaves. A BOS token at the beginning is always kept.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum Keep {
-    /// Nothing but a BOS token.
-    #[default]
-    Nothing,
-    /// So many tokens, or the whole prompt if that is shorter.
-    Tokens(usize),
-    /// What the prompt has in common with this one, such as the system message alone.
-    Beginning(Prompt),
-    /// The whole prompt.
-    Prompt,
 }
 
 /// How a text is shifted.
@@ -80,24 +63,15 @@ impl Shifting {
         context: usize,
         vocab: &Vocab,
     ) -> Result<Option<Self>, Error> {
-        let WhenFull::Shift { keep, discard } = when_full else {
+        let &WhenFull::Shift { keep, discard } = when_full else {
             return Ok(None);
-        };
-        let keep = match keep {
-            Keep::Nothing => 0,
-            Keep::Tokens(tokens) => *tokens,
-            Keep::Beginning(beginning) => {
-                let beginning = beginning.tokenize(vocab)?;
-                beginning.iter().zip(prompt).take_while(|(a, b)| a == b).count()
-            }
-            Keep::Prompt => prompt.len(),
         };
         let begins = vocab.bos().is_some_and(|bos| prompt.first() == Some(&bos));
         let keep = keep.max(usize::from(begins)).min(prompt.len());
-        if *discard == Some(0) || keep.saturating_add(2) > context {
+        if discard == Some(0) || keep.saturating_add(2) > context {
             return Err(Error::NothingToShift { keep, context });
         }
-        Ok(Some(Self { keep, discard: *discard }))
+        Ok(Some(Self { keep, discard }))
     }
 
     /// How many of `tokens` that are computed are forgotten: 0 where too few are left. The first `shared` lie in cells
@@ -151,11 +125,10 @@ impl Sequence {
         Some(shifting.keep + shifting.discard(computed, shared))
     }
 
-    /// Makes room by forgetting its oldest tokens, all but the last of which are computed. `shared`: tokens at the
-    /// beginning that lie in cells of others too. Returns whether there was anything to forget.
+    /// Makes room by forgetting its oldest tokens. `shared`: tokens at the beginning that lie in cells of others too.
+    /// Returns whether there was anything to forget.
     pub(super) fn shift(&mut self, lent: &mut Lent, cache: &mut Cache, shared: usize) -> Result<bool, Error> {
-        let capacity = lent.room.each;
-        let Some((keep, discard)) = self.forget_oldest(&lent.vocab, capacity, shared)? else {
+        let Some((keep, discard)) = self.forget_oldest(shared) else {
             return Ok(false);
         };
         let before = self.held.computed;
@@ -166,8 +139,7 @@ impl Sequence {
         } else {
             let known = &self.tokens[..keep];
             let held = cache.go_back(&mut lent.context, self.held.seq, known, &self.scales)?;
-            let again = (before - discard).saturating_sub(held);
-            self.statistics.recomputed_tokens += again;
+            self.statistics.recomputed_tokens += (before - discard).saturating_sub(held);
             self.computed_to(held);
         }
         Ok(true)
@@ -175,37 +147,18 @@ impl Sequence {
 
     /// Takes tokens after those that are kept out of the text, as if the last had just been chosen, and says where and
     /// how many. The memory is as before. `None` where nothing is to be forgotten.
-    pub(super) fn forget_oldest(
-        &mut self,
-        vocab: &Vocab,
-        capacity: usize,
-        shared: usize,
-    ) -> Result<Option<(usize, usize)>, Error> {
-        let Some(shifting) = self.shifting else {
-            return Ok(None);
-        };
+    pub(super) fn forget_oldest(&mut self, shared: usize) -> Option<(usize, usize)> {
+        let shifting = self.shifting?;
         let keep = shifting.keep;
         let discard = shifting.discard(self.tokens.len() - 1, shared);
         if discard == 0 {
-            return Ok(None);
+            return None;
         }
-        let end = keep + discard;
-        for &token in self.tokens.get(self.prompt..end).unwrap_or_default() {
-            vocab.append_piece(token, self.limits.special, self.before.text.buffer())?;
-            self.before.text.release();
-            if let Some(matcher) = &mut self.before.matcher {
-                matcher.accept(token)?;
-            }
-        }
+        self.tokens.drain(keep..keep + discard);
         self.prompt = self.prompt.saturating_sub(discard).max(keep);
         self.held.in_batches = self.held.in_batches.min(self.prompt);
-        self.choices.known = self.choices.known.saturating_sub(discard);
-        self.before.forgotten.extend(self.tokens.drain(keep..end));
-        // No sampler looks further back than a context.
-        let surplus = self.before.forgotten.len().saturating_sub(capacity);
-        self.before.forgotten.drain(..surplus);
         self.statistics.discarded_tokens += discard;
-        Ok(Some((keep, discard)))
+        Some((keep, discard))
     }
 }
 
@@ -214,25 +167,21 @@ mod tests {
     use super::Shifting;
 
     #[test]
-    fn half_of_what_is_not_kept_is_forgotten() {
-        let half = Shifting { keep: 10, discard: None };
-        assert_eq!(half.discard(110, 0), 50);
-        assert_eq!(half.discard(12, 0), 1);
-        assert_eq!([11, 10, 3].map(|tokens| half.discard(tokens, 0)), [0; 3]);
-    }
-
-    #[test]
-    fn one_token_after_the_kept_ones_always_stays() {
-        let many = Shifting { keep: 4, discard: Some(100) };
-        assert_eq!(many.discard(50, 0), 45);
-        assert_eq!(many.discard(200, 0), 100);
-    }
-
-    #[test]
-    fn what_others_hold_too_goes_besides() {
-        let half = Shifting { keep: 10, discard: None };
-        assert_eq!(half.discard(110, 5), 50);
-        assert_eq!(half.discard(110, 60), 50 + 25);
-        assert_eq!(half.discard(110, 109), 0);
+    fn half_of_what_is_not_kept_is_forgotten_and_one_token_after_it_stays() {
+        let (half, many) = (Shifting { keep: 10, discard: None }, Shifting { keep: 4, discard: Some(100) });
+        for (shifting, tokens, shared, discarded) in [
+            (half, 110, 0, 50),
+            (half, 12, 0, 1),
+            (half, 11, 0, 0),
+            (half, 3, 0, 0),
+            (many, 50, 0, 45),
+            (many, 200, 0, 100),
+            // What others hold too goes besides.
+            (half, 110, 5, 50),
+            (half, 110, 60, 50 + 25),
+            (half, 110, 109, 0),
+        ] {
+            assert_eq!(shifting.discard(tokens, shared), discarded, "{shifting:?}, {tokens}, {shared}");
+        }
     }
 }

@@ -17,7 +17,7 @@ const BUFFER: usize = 1 << 20;
 /// The adapters and control vectors that change a computation.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Added {
-    /// Those that are multiplied by 0 left out.
+    /// By name; those that are multiplied by 0 left out.
     lora: Vec<AddedFile>,
     control_vectors: Vec<AddedFile>,
     /// The first and the last layer that the control vectors are added to.
@@ -26,7 +26,6 @@ pub(crate) struct Added {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct AddedFile {
-    /// For people.
     name: String,
     /// What it is multiplied by.
     scale: f32,
@@ -49,50 +48,30 @@ impl Unreadable {
 impl Added {
     /// These of a model's files, at these scales. Reads the files that count.
     pub(super) fn of(files: &AdapterFiles, scales: &Scales) -> Result<Self, Unreadable> {
-        let lora = files.lora.iter().zip(scales.iter());
-        let lora = lora
-            .filter(|(_, scale)| *scale != 0.0)
-            .map(|(one, scale)| AddedFile::read(one.name.clone(), &one.path, scale));
+        let lora = files.lora.iter().zip(scales.iter()).filter(|(_, scale)| *scale != 0.0);
+        let lora = lora.map(|(one, scale)| AddedFile::read(&one.name, &one.path, scale));
+        let mut lora = lora.collect::<Result<Vec<_>, _>>()?;
+        lora.sort_by(|one, other| one.name.cmp(&other.name));
         let control_vectors = files.control_vectors.iter().map(|(path, scale)| {
             let name = path.file_stem().unwrap_or_default().to_string_lossy();
-            AddedFile::read(name.into_owned(), path, *scale)
+            AddedFile::read(&name, path, *scale)
         });
         let control_layers = files.control_layers.filter(|_| !files.control_vectors.is_empty());
-        Ok(Self {
-            lora: lora.collect::<Result<_, _>>()?,
-            control_vectors: control_vectors.collect::<Result<_, _>>()?,
-            control_layers,
-        })
+        Ok(Self { lora, control_vectors: control_vectors.collect::<Result<_, _>>()?, control_layers })
     }
 
-    /// The scales at which these of a model's files compute the same; `None` where none do.
+    /// The scales at which a model's files compute the same; `None` where none do. Adapters are known by their names.
     pub(super) fn scales(&self, files: &AdapterFiles) -> Result<Option<Scales>, Unreadable> {
-        let mut scales = vec![0.0; files.lora.len()];
-        if !self.lora.is_empty() {
-            let present: Vec<String> = files.lora.iter().map(|one| hash(&one.path)).collect::<Result<_, _>>()?;
-            for one in &self.lora {
-                let mut places = present.iter().zip(&mut scales);
-                // The same file may be there by two names.
-                let place = places.find(|(hash, scale)| **hash == one.hash && **scale == 0.0);
-                let Some((_, scale)) = place else {
-                    return Ok(None);
-                };
-                *scale = one.scale;
-            }
-        }
-        // Those that are added to every text.
-        let always = Self::of(files, &Scales::from(vec![0.0; files.lora.len()]))?;
-        let same = |(a, b): (&AddedFile, &AddedFile)| a.hash == b.hash && a.scale == b.scale;
-        let is_same = always.control_layers == self.control_layers
-            && always.control_vectors.len() == self.control_vectors.len()
-            && always.control_vectors.iter().zip(&self.control_vectors).all(same);
-        Ok(is_same.then(|| Scales::from(scales)))
+        let then = |name: &str| self.lora.iter().find(|one| one.name == name).map_or(0.0, |one| one.scale);
+        let scales: Vec<f32> = files.lora.iter().map(|one| then(&one.name)).collect();
+        let scales = Scales::from(scales);
+        Ok((Self::of(files, &scales)? == *self).then_some(scales))
     }
 }
 
 impl AddedFile {
-    fn read(name: String, path: &Path, scale: f32) -> Result<Self, Unreadable> {
-        Ok(Self { name, scale, hash: hash(path)? })
+    fn read(name: &str, path: &Path, scale: f32) -> Result<Self, Unreadable> {
+        Ok(Self { name: name.to_owned(), scale, hash: hash(path)? })
     }
 }
 
@@ -150,21 +129,18 @@ mod tests {
     }
 
     #[test]
-    fn adapters_are_found_again_by_what_they_hold() {
+    fn adapters_are_found_again_in_any_order_if_they_hold_the_same() {
         let folder = tempfile::tempdir().unwrap();
-        let before = files(folder.path(), &[("a", "x"), ("b", "y"), ("c", "z")], &[]);
+        let of = |lora: &[(&str, &str)], control: &[(&str, f32)]| files(folder.path(), lora, control);
+        let before = of(&[("a", "x"), ("b", "y"), ("c", "z")], &[]);
         let added = Added::of(&before, &scales(&[0.5, 0.0, -2.0])).unwrap();
         assert_eq!(added.to_string(), "a × 0.5, c × -2");
-        let other = tempfile::tempdir().unwrap();
-        let after = files(other.path(), &[("d", "z"), ("e", "y"), ("f", "x")], &[]);
-        let found = added.scales(&after).unwrap();
-        assert_eq!(found, Some(scales(&[-2.0, 0.0, 0.5])));
-        let fewer = files(other.path(), &[("d", "z"), ("e", "y")], &[]);
-        assert_eq!(added.scales(&fewer).unwrap(), None);
-        let none = Added::of(&after, &scales(&[0.0; 3])).unwrap();
-        assert_eq!(none, Added::default());
-        assert_eq!(none.to_string(), "none");
-        assert_eq!(none.scales(&fewer).unwrap(), Some(scales(&[0.0; 2])));
+        let found = |files: AdapterFiles| added.scales(&files).unwrap();
+        assert_eq!(found(of(&[("c", "z"), ("b", "other"), ("a", "x")], &[])), Some(scales(&[-2.0, 0.0, 0.5])));
+        assert_eq!(found(of(&[("c", "z"), ("b", "y")], &[])), None, "one is gone");
+        assert_eq!(found(of(&[("a", "x"), ("c", "other")], &[])), None, "one holds something else");
+        assert_eq!(found(of(&[("a", "x"), ("c", "z")], &[("calm", 1.0)])), None, "a control vector more");
+        assert_eq!(Added::default().to_string(), "none");
     }
 
     #[test]
@@ -173,14 +149,17 @@ mod tests {
         let of = |control: &[(&str, f32)]| files(folder.path(), &[], control);
         let added = Added::of(&of(&[("calm", 1.0)]), &scales(&[])).unwrap();
         assert_eq!(added.to_string(), "control vector calm × 1");
-        let found = |control| added.scales(&of(control)).unwrap();
-        assert_eq!(found(&[("calm", 1.0)]), Some(scales(&[])));
-        assert_eq!(found(&[("calm", 0.5)]), None);
-        assert_eq!(found(&[("cold", 1.0)]), None);
-        assert_eq!(found(&[]), None);
         let mut limited = of(&[("calm", 1.0)]);
         limited.limit_control_vectors(&(2..=3));
-        assert_eq!(added.scales(&limited).unwrap(), None);
+        for (files, is_same) in [
+            (of(&[("calm", 1.0)]), true),
+            (of(&[("calm", 0.5)]), false),
+            (of(&[("cold", 1.0)]), false),
+            (of(&[]), false),
+            (limited, false),
+        ] {
+            assert_eq!(added.scales(&files).unwrap().is_some(), is_same);
+        }
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! How a model is to be loaded.
 
 use std::fmt;
-use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
@@ -12,7 +11,6 @@ use super::lease::Leases;
 use super::progress::Progress;
 use super::recipe::{CHECKPOINTS, Learn, OnDifference, Recipe, Terms, Verify};
 use super::remote::Load;
-use super::replay::Source;
 use crate::machine::Machine;
 use crate::memory::{ContextParams, FlashAttention, Headroom, KvType, Pooling, RopeScaling};
 use crate::plan::{self, GpuLayers, Plan, Replay, Request, SavedPlan};
@@ -22,7 +20,7 @@ use crate::worker::Isolation;
 #[must_use = "nothing is loaded until `load` is called"]
 pub struct ModelBuilder {
     pub(super) recipe: Recipe,
-    pub(super) saved: Option<Source>,
+    pub(super) saved: Option<Box<SavedPlan>>,
     pub(super) replay: Replay,
     pub(super) progress: Progress,
     pub(super) isolation: Isolation,
@@ -44,7 +42,13 @@ impl ModelBuilder {
                 threads_batch: None,
                 checkpoints: CHECKPOINTS,
                 leases: Leases::user(),
-                terms: Terms::default(),
+                terms: Terms {
+                    verify: Verify::default(),
+                    on_difference: OnDifference::default(),
+                    // The plan, one for memory that was taken since, and two for what nobody foresaw.
+                    attempts: 4,
+                    learn: Learn::User,
+                },
             },
             saved: None,
             replay: Replay::Refuse,
@@ -81,10 +85,8 @@ impl ModelBuilder {
         self
     }
 
-    /// So many sequences at once, of so many tokens each: a context of as many together. Default: one of them all.
-    ///
-    /// What an [`Engine`](crate::generate::Engine) serves at once; with one sequence it serves one request after the
-    /// other.
+    /// So many sequences at once, of so many tokens each: as many requests as an
+    /// [`Engine`](crate::generate::Engine) serves at once. Default: one of the whole context.
     pub fn parallel(mut self, sequences: u32, tokens_each: u32) -> Self {
         let tokens = sequences.saturating_mul(tokens_each);
         self.recipe.request = self.recipe.request.n_seq_max(sequences).n_ctx(tokens);
@@ -185,9 +187,8 @@ impl ModelBuilder {
         self.params(|params| params.rope.yarn_beta_slow = Some(beta))
     }
 
-    /// Whether layers with a sliding window keep the whole context all the same. Default: no, as in
-    /// llama.cpp's programs: a window takes a fraction of the bytes, and a text that goes back further than it
-    /// reaches is computed again.
+    /// Whether layers with a sliding window keep the whole context. Default: no, as in llama.cpp's programs: a window
+    /// takes a fraction of the bytes, and a text that goes back further than it reaches is computed again.
     pub fn swa_full(mut self, full: bool) -> Self {
         self.recipe.request = self.recipe.request.swa_full(full);
         self
@@ -206,27 +207,26 @@ impl ModelBuilder {
         self
     }
 
-    /// Loads a small model beside this one that [drafts](crate::generate::Speculation::DraftModel) for it. The plan
-    /// leaves room for it, on a GPU where it can; it is released and loaded anew with the model. It must have the same
-    /// vocabulary. Where no [`draft_max`](Self::draft_max) is stated, it is 8.
+    /// Loads a small model of the same vocabulary beside this one, that
+    /// [drafts](crate::generate::Speculation::DraftModel) for it. It is planned, placed and released with the model.
+    /// Where no [`draft_max`](Self::draft_max) is stated, it is 8.
     pub fn draft(mut self, path: impl Into<PathBuf>) -> Self {
         self.recipe.draft = Some(path.into());
         self
     }
 
     /// Loads the model's own block that predicts further tokens, with a context for it, so that it
-    /// [drafts](crate::generate::Speculation::Mtp) for the model. It is planned, placed and released with the model.
-    /// Where no [`draft_max`](Self::draft_max) is stated, it is 3. Default: no.
+    /// [drafts](crate::generate::Speculation::Mtp) for the model. Where no [`draft_max`](Self::draft_max) is stated, it
+    /// is 3. Default: no. Prompts take about one layer's time more.
     ///
-    /// Prompts take about one layer's time more. A file without such a block, or with one that llama.cpp cannot use, is
-    /// refused: [`Error::Mtp`]; so is a context that embeds, or that has several sequences of a model with recurrent
-    /// states: [`plan::Error::Mtp`].
+    /// A file without a block that llama.cpp can use is refused ([`Error::Mtp`]), and so is a context that embeds or
+    /// has several sequences of recurrent states ([`plan::Error::Mtp`]).
     pub fn mtp(mut self, load: bool) -> Self {
         self.recipe.mtp = load;
         self
     }
 
-    /// Tokens of each sequence that may be [guessed](crate::generate::Generate::speculate) at once. Default: none.
+    /// Tokens of each sequence that may be [drafted](crate::generate::Generate::speculate) at once. Default: none.
     pub fn draft_max(mut self, tokens: u32) -> Self {
         self.recipe.request.draft_max = tokens;
         self
@@ -252,9 +252,8 @@ impl ModelBuilder {
         self
     }
 
-    /// Threads for what the CPU computes, whatever else the machine has to do. Default: for prompts, one per physical
-    /// core that this process may use; to generate, as many as the load [measures](super::Threads) to be best, and
-    /// fewer for as long as other programs hold them up.
+    /// Threads for what the CPU computes. Default: for prompts, one per physical core that this process may use; to
+    /// generate, as many as the load [measures](super::Threads) to be best, fewer while other programs hold them up.
     pub fn n_threads(mut self, threads: u32) -> Self {
         self.recipe.threads = Some(threads);
         self
@@ -266,22 +265,19 @@ impl ModelBuilder {
         self
     }
 
-    /// Bytes of host memory that checkpoints may take: what the memory of a model with sliding windows (`swa_full` off)
-    /// or a recurrent state cannot go back to by itself, saved at the end of each prompt, so that a conversation whose
-    /// earlier turns are rewritten, a [fork](crate::generate::Session::fork) or a [roll
-    /// back](crate::generate::Session::roll_back) goes on from there. The least recently used go first. Default: 1 GiB;
-    /// 0 keeps none. Other models never take any.
+    /// Bytes of host memory that checkpoints may take. Default: 1 GiB; 0 keeps none.
     ///
-    /// No plan counts them: a checkpoint is taken only as far as the host has this much free at that moment, beyond the
-    /// margin that plans leave on it.
+    /// Of a model with sliding windows (`swa_full` off) or a recurrent state, the end of each prompt is saved, so that
+    /// a conversation whose earlier turns are rewritten goes on from there. The least recently used go first. No plan
+    /// counts them: one is taken only if the host has this much free at that moment, beyond the margin that plans
+    /// leave.
     pub fn checkpoints(mut self, bytes: u64) -> Self {
         self.recipe.checkpoints = bytes;
         self
     }
 
-    /// Adds a LoRA adapter, called as its file is without the ending. It is planned with the model, loaded beside it,
-    /// and all that the model computes is computed with it, at this scale; at 0, only what [asks for
-    /// it](crate::generate::Generate::lora). More than one may be added.
+    /// Adds a LoRA adapter, called as its file is without the ending, at this scale; at 0, only texts that [ask for
+    /// it](crate::generate::Generate::lora) are computed with it. More than one may be added.
     pub fn lora(mut self, path: impl AsRef<Path>, scale: f32) -> Self {
         self.recipe.adapters.push(None, path.as_ref(), scale);
         self
@@ -331,12 +327,12 @@ impl ModelBuilder {
     /// How often to try, each time with a plan for what is free by then, where memory is lacking. Default: 4; 1 never
     /// plans again, and 0 counts as 1.
     pub fn attempts(mut self, n: u32) -> Self {
-        self.recipe.terms.attempts = NonZeroU32::new(n).unwrap_or(NonZeroU32::MIN);
+        self.recipe.terms.attempts = n.max(1);
         self
     }
 
     /// Keeps what is learned of GPUs in this folder instead of the user's cache folder, of [simulated](llama_sys::sim)
-    /// ones too. It is found there by a [`Detector`](crate::machine::Detector::cache_folder) that is told so.
+    /// ones too: see [`Detector::cache_folder`](crate::machine::Detector::cache_folder).
     pub fn headroom_folder(mut self, folder: impl Into<PathBuf>) -> Self {
         self.recipe.terms.learn = Learn::At(folder.into());
         self
@@ -348,35 +344,25 @@ impl ModelBuilder {
         self
     }
 
-    /// Where this load and others of the user tell each other what they are about to take of the GPUs, and how long
-    /// this one waits for those that began before it. Default: [`Leases::user`].
+    /// Where loads of this user see which of them is at which GPU, and how long this one waits. Default:
+    /// [`Leases::user`].
     pub fn leases(mut self, leases: Leases) -> Self {
         self.recipe.leases = leases;
         self
     }
 
     /// Places the model on this machine instead of the one that is detected: GPUs left out are not used, free bytes are
-    /// believed. Its GPUs must be devices of this process. Where memory turns out to be lacking, time has passed: from
-    /// the second attempt on no GPU counts with more free bytes than it tells itself; all else is believed as before.
+    /// believed; from the second attempt on, no more than a GPU tells itself. Its GPUs must be devices of this process.
     pub fn machine(mut self, machine: Machine) -> Self {
         self.recipe.machine = Some(machine);
         self
     }
 
-    /// Follows a saved plan exactly, instead of making one. Beside what a plan is asked for (context, layers, headroom)
-    /// it is [`Error::Conflict`].
-    ///
-    /// Before the load it is held against the model, against the machine as it is, and against what llama.cpp
-    /// says that it takes.
+    /// Follows a saved plan exactly, instead of making one; [`SavedPlan::read`] has one that `autoplace plan --save`
+    /// wrote. Before the load it is held against the model, against the machine as it is, and against what llama.cpp
+    /// says that it takes. Beside what a plan is asked for (context, layers, headroom) it is [`Error::Conflict`].
     pub fn follow(mut self, saved: SavedPlan) -> Self {
-        self.saved = Some(Source::Here(Box::new(saved)));
-        self
-    }
-
-    /// Follows the plan in a file that [`SavedPlan::write`] or `autoplace plan --save` wrote: see
-    /// [`follow`](Self::follow).
-    pub fn plan_file(mut self, file: impl Into<PathBuf>) -> Self {
-        self.saved = Some(Source::File(file.into()));
+        self.saved = Some(Box::new(saved));
         self
     }
 
@@ -423,19 +409,19 @@ impl ModelBuilder {
             return Ok((recipe, First::Fresh));
         };
         if recipe.request != Request::new() {
-            return Err(Error::Conflict { late: "plan_file".to_owned() });
+            return Err(Error::Conflict { late: "follow".to_owned() });
         }
-        let saved = saved.read()?;
+        saved.check()?;
         recipe.request = saved.request.clone();
         recipe.mtp = saved.plan.context.mtp;
-        Ok((recipe, First::Saved(Box::new(saved), self.replay)))
+        Ok((recipe, First::Saved(saved.clone(), self.replay)))
     }
 
     /// What a worker was asked to load.
     pub(crate) fn of(load: Load) -> Self {
         Self {
             recipe: load.recipe,
-            saved: load.saved.map(Source::Here),
+            saved: load.saved,
             replay: load.replay,
             progress: Progress::default(),
             isolation: Isolation::None,

@@ -7,10 +7,10 @@
 
 use llama_sys::{Cause, Context, Device, ModelParams};
 
-use super::devices::{self, free};
+use super::devices;
 use super::draft::{Drafts, Heads};
 use super::error::Stage;
-use super::headroom::LoadReadings;
+use super::headroom::Readings;
 use super::placed::{Placed, Prepared};
 use super::progress::Progress;
 use super::recipe::{OnDifference, Recipe};
@@ -32,25 +32,11 @@ pub(super) struct Loaded {
     pub(super) placed: Placed,
 }
 
-/// Why a plan could not be carried out. Nothing of it is allocated any more.
+/// Why a plan could not be carried out, and how far it came.
 #[derive(Debug)]
 pub(super) struct Failure {
     pub(super) stage: Stage,
     pub(super) error: Error,
-    /// Whether memory was lacking, so that a smaller plan may do.
-    pub(super) lacks_memory: bool,
-    /// What llama.cpp had no room for: the buffer type, and bytes.
-    pub(super) refused: Option<(String, u64)>,
-    /// Free on each GPU of the plan when it failed, before anything was released.
-    pub(super) free: Vec<Option<u64>>,
-}
-
-/// An error in the middle of a load. Once its load is freed, it is a [`Failure`].
-pub(super) struct Unmade {
-    stage: Stage,
-    error: Box<Error>,
-    /// Free on each GPU of the plan at that moment.
-    free: Vec<Option<u64>>,
 }
 
 impl Recipe {
@@ -63,18 +49,12 @@ impl Recipe {
         progress: &Progress,
     ) -> Result<Loaded, Box<Failure>> {
         let plan = &prepared.plan;
-        let devices = devices::of_plan(plan).map_err(|error| Failure::other(Stage::Check, error))?;
-        check(plan, &devices).map_err(|error| Failure::lacking(Stage::Check, error))?;
-        let made = self.make(prepared, model, &devices, progress);
-        made.map_err(|unmade| unmade.freed(plan, &devices))
-    }
-
-    /// The failure of a load that took more than its plan left for it, and is freed.
-    pub(super) fn differs(&self, error: Error) -> Box<Failure> {
-        match self.terms.on_difference {
-            OnDifference::BackOff => Failure::lacking(Stage::Verify, error),
-            _ => Failure::other(Stage::Verify, error),
+        let devices = devices::of_plan(plan).map_err(Failure::at(Stage::Check))?;
+        if let Some(error) = lacking(plan, &devices, None) {
+            return Err(Failure::at(Stage::Check)(error));
         }
+        let made = self.make(prepared, model, &devices, progress);
+        made.map_err(|failure| failure.freed(plan, &devices))
     }
 
     fn make(
@@ -83,25 +63,24 @@ impl Recipe {
         (header, profile): (&Header, &ModelProfile),
         devices: &[Device],
         progress: &Progress,
-    ) -> Result<Loaded, Unmade> {
+    ) -> Result<Loaded, Box<Failure>> {
         let Prepared { plan, machine, .. } = prepared;
         let verify = self.terms.verify;
-        let readings = LoadReadings::before(devices, prepared.work);
+        let readings = Readings::now(devices);
         let params = ModelParams {
             n_gpu_layers: plan.n_gpu_layers.try_into().unwrap_or(i32::MAX),
             devices: Some(devices.to_owned()),
             tensor_split: plan.tensor_split.clone(),
-            overrides: native::overrides(&plan.split(), header, devices)
-                .map_err(Unmade::at(Stage::Weights, devices))?,
+            overrides: native::overrides(&plan.split(), header, devices).map_err(Failure::at(Stage::Weights))?,
             load_mode: native::load_mode(&plan.context, plan.gpus().map(|gpu| gpu.backend.as_str())),
             use_extra_bufts: plan.context.repack,
             progress: progress.callback(),
             load_mtp: plan.context.mtp,
             ..ModelParams::default()
         };
-        let model = native::load(header, params).map_err(Unmade::at(Stage::Weights, devices))?;
+        let model = native::load(header, params).map_err(Failure::at(Stage::Weights))?;
         // Before the context, whose graphs leave room for the nodes of all adapters.
-        let attached = (self.adapters.load(&model, profile)).map_err(Unmade::at(Stage::Weights, devices))?;
+        let attached = self.adapters.load(&model, profile).map_err(Failure::at(Stage::Weights))?;
         let threads = Threads::before((self.threads, self.threads_batch), &machine.host, plan, verify);
         let mut params = llama_sys::ContextParams {
             n_threads: Some(threads.generation),
@@ -110,12 +89,11 @@ impl Recipe {
         };
         let mut context = Context::new(&model, params.clone())
             .and_then(|mut context| attached.attach(&mut context).map(|()| context))
-            .map_err(Unmade::at(Stage::Context, devices))?;
-        let mut heads =
-            Heads::new(&model, &plan.context, threads.prompt).map_err(Unmade::at(Stage::Context, devices))?;
+            .map_err(Failure::at(Stage::Context))?;
+        let mut heads = Heads::new(&model, &plan.context, threads.prompt).map_err(Failure::at(Stage::Context))?;
         let run = warm_up(&mut context, heads.as_mut().map(|heads| &mut heads.context), devices, verify, progress)
-            .map_err(Unmade::at(Stage::WarmUp, devices))?;
-        let threads = try_out(&mut context, threads).map_err(Unmade::at(Stage::WarmUp, devices))?;
+            .map_err(Failure::at(Stage::WarmUp))?;
+        let threads = try_out(&mut context, threads).map_err(Failure::at(Stage::WarmUp))?;
         params.n_threads = Some(threads.generation);
         let placed = Placed::new(prepared, &readings, &run, threads, &self.terms);
         Ok(Loaded {
@@ -127,77 +105,54 @@ impl Recipe {
     }
 }
 
-impl Unmade {
-    /// An error at this stage, with what is free on these devices at the moment.
-    pub(super) fn at<E: Into<Error>>(stage: Stage, devices: &[Device]) -> impl FnOnce(E) -> Self {
-        move |error| Self { stage, error: Box::new(error.into()), free: free(devices) }
-    }
-
-    /// The failure, once all of the load has been freed.
-    pub(super) fn freed(self, plan: &Plan, devices: &[Device]) -> Box<Failure> {
-        match *self.error {
-            Error::Native(error) => Failure::of(self.stage, error, self.free, plan, devices),
-            error => Failure::other(self.stage, error),
-        }
-    }
-}
-
 impl Failure {
-    /// One that has nothing to do with memory.
-    pub(super) fn other(stage: Stage, error: Error) -> Box<Self> {
-        Box::new(Self { stage, error, lacks_memory: false, refused: None, free: Vec::new() })
+    pub(super) fn at<E: Into<Error>>(stage: Stage) -> impl FnOnce(E) -> Box<Self> {
+        move |error| Box::new(Self { stage, error: error.into() })
     }
 
-    /// One of a lack of memory that llama.cpp did not say.
-    pub(super) fn lacking(stage: Stage, error: Error) -> Box<Self> {
-        let other = Self::other(stage, error);
-        Box::new(Self { lacks_memory: true, ..*other })
-    }
-
-    /// One of llama.cpp's, all of whose load has been freed. `free` was before that.
-    fn of(stage: Stage, error: llama_sys::Error, free: Vec<Option<u64>>, plan: &Plan, devices: &[Device]) -> Box<Self> {
-        let refused = error.out_of_memory().map(|failed| (failed.buffer_type.clone(), failed.bytes));
-        if !lacks_memory(stage, &error, devices) {
-            return Self::other(stage, error.into());
+    /// The same once all of the load has been freed, so that what is free is what was free for it. Where a GPU has too
+    /// little for the plan (the one whose buffer was refused, if llama.cpp names one), that is the error.
+    pub(super) fn freed(mut self: Box<Self>, plan: &Plan, devices: &[Device]) -> Box<Self> {
+        if let Error::Native(error) = &self.error
+            && lacks_memory(self.stage, error, plan)
+        {
+            let named = error.out_of_memory().map(|failed| failed.buffer_type.as_str());
+            if let Some(lacking) = lacking(plan, devices, named) {
+                self.error = lacking;
+            }
         }
-        Box::new(Self { stage, error: explain(error, plan, devices), lacks_memory: true, refused, free })
+        self
+    }
+
+    /// Whether memory was lacking, so that a smaller plan may do.
+    pub(super) fn lacks_memory(&self, plan: &Plan, on_difference: OnDifference) -> bool {
+        match &self.error {
+            Error::OutOfMemory { .. } => true,
+            Error::Difference { .. } => on_difference == OnDifference::BackOff,
+            Error::Native(error) => lacks_memory(self.stage, error, plan),
+            _ => false,
+        }
     }
 }
 
 /// Whether this error says that memory was lacking. A computation says no more than that a device failed; in a warm-up
 /// on GPUs, whose first computations make their drivers and pools take memory, that is taken for a lack of it.
-fn lacks_memory(stage: Stage, error: &llama_sys::Error, devices: &[Device]) -> bool {
+fn lacks_memory(stage: Stage, error: &llama_sys::Error, plan: &Plan) -> bool {
     error.failure().is_some_and(|failure| {
         failure.out_of_memory.is_some()
             || failure.cause == Cause::HostMemory
-            || (stage == Stage::WarmUp && !devices.is_empty())
+            || (stage == Stage::WarmUp && plan.gpus().next().is_some())
     })
 }
 
-/// Refuses a plan that no longer fits the GPUs as they are now. `devices` are those of the plan, in its order.
-///
-/// A device that does not tell its memory is left to the load.
-fn check(plan: &Plan, devices: &[Device]) -> Result<(), Error> {
-    let mut lacking = plan.gpus().zip(devices).filter_map(|(gpu, device)| lack(gpu, device));
-    lacking.next().map_or(Ok(()), Err)
+/// The error of the first GPU, or of the one that is `named`, that has too little now for what the plan takes of it.
+/// `devices` are those of the plan, in its order; one that does not tell its memory is left to the load.
+fn lacking(plan: &Plan, devices: &[Device], named: Option<&str>) -> Option<Error> {
+    let gpus = plan.gpus().zip(devices);
+    let mut gpus = gpus.filter(|(_, device)| named.is_none_or(|name| device.name() == name));
+    gpus.find_map(|(gpu, device)| lack(gpu, device))
 }
 
-/// Why a load, a context or a computation failed for lack of memory. Where llama.cpp names a GPU of the plan that had
-/// no room for a buffer, and there still is too little for the plan, that is the answer; where it names none, the first
-/// GPU that has too little is. Any other failure stays as it is.
-///
-/// To be called once all of the failed load has been freed, so that what is free is what was free for it.
-fn explain(error: llama_sys::Error, plan: &Plan, devices: &[Device]) -> Error {
-    let named = error.out_of_memory().map(|failed| &failed.buffer_type);
-    let lacking = plan
-        .gpus()
-        .zip(devices)
-        .filter(|(_, device)| named.is_none_or(|name| device.name() == *name))
-        .find_map(|(gpu, device)| lack(gpu, device));
-    lacking.unwrap_or_else(|| error.into())
-}
-
-/// The error, if this device has too little for what the plan takes of it.
 fn lack(gpu: &Placement, device: &Device) -> Option<Error> {
     let free = devices::memory(device)?.free;
     let needed = gpu.footprint.total().saturating_add(gpu.companions);

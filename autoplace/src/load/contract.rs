@@ -1,22 +1,21 @@
 //! The load contract: ask what is free, plan, carry the plan out, hold what was taken against it; and where memory was
 //! lacking, release everything, and again with what is free then and what the failure taught.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::carry_out::{Failure, Loaded};
 use super::error::{Attempt, AttemptFailure, Stage};
-use super::lease::{Lease, Section};
+use super::lease::Lease;
 use super::placed::Prepared;
 use super::progress::Progress;
 use super::recipe::{OnDifference, Recipe};
 use super::report::GpuReport;
-use super::taught::{Place, Taught};
-use super::{Error, replay};
+use super::taught::{Taught, gpu};
+use super::{Error, devices, replay};
 use crate::gguf::Header;
-use crate::machine::{Gpu, Host, Machine};
-use crate::memory::{Footprints, Headroom, Pooling};
-use crate::plan::{self, Confidence, Plan, Probe, Replay, SavedPlan};
+use crate::machine::{Host, Machine};
+use crate::memory::{Headroom, Pooling};
+use crate::plan::{Plan, Replay, SavedPlan};
 use crate::profile::ModelProfile;
 
 /// What the first attempt follows.
@@ -90,89 +89,65 @@ impl<'a> Contract<'a> {
         }
     }
 
-    /// Asks what is free, plans with it, and tells others what is going to be taken.
+    /// Asks what is free, plans with it, and keeps others from what is going to be taken.
     pub(super) fn prepare(&mut self) -> Result<(Prepared, Lease), Error> {
         if !self.tried.is_empty() {
             return self.prepare_again();
         }
         let leases = &self.recipe.leases;
-        match &self.first {
+        let (plan, machine, lease) = match &self.first {
             First::Fresh | First::Again => {
                 let again = matches!(self.first, First::Again);
                 // Nobody else reads what is free while a measurement takes some of it.
-                let (machine, section) = leases.machine(|| {
+                let (machine, lease) = leases.machine(|| {
                     let machine = self.recipe.machine(again)?;
                     Ok::<_, Error>(self.recipe.measured(machine, &self.header, &self.profile))
                 })?;
-                Ok(leased(self.planned(machine)?, section))
+                (self.plan(&machine)?, machine, lease)
             }
             First::Given(plan, machine) => {
-                let (machine, section) = leases.machine(|| Ok::<_, Error>((**machine).clone()))?;
-                Ok(leased(self.prepared((**plan).clone(), machine)?, section))
+                let (machine, lease) = leases.machine(|| Ok::<_, Error>((**machine).clone()))?;
+                ((**plan).clone(), machine, lease)
             }
             First::Saved(saved, replay) => {
                 let machine = self.recipe.machine.as_ref();
-                let (header, profile) = (&self.header, &self.profile);
-                let probe = self.recipe.adapters.probe(header)?;
-                let model = (header, profile, &probe);
-                let (plan, machine, lease) = replay::follow(saved, *replay, model, machine, leases)?;
-                Ok((self.prepared(plan, machine)?, lease))
+                let probe = self.recipe.adapters.probe(&self.header)?;
+                let model = (&self.header, &self.profile, &probe);
+                replay::follow(saved, *replay, model, machine, leases)?
             }
-        }
+        };
+        Ok(self.prepared(plan, machine, lease))
     }
 
     /// The same after a failure: another plan than those that failed although there was room.
     fn prepare_again(&mut self) -> Result<(Prepared, Lease), Error> {
-        let leases = &self.recipe.leases;
-        let (now, section) = leases.machine(|| self.recipe.machine(true))?;
+        let (machine, lease) = self.recipe.leases.machine(|| self.recipe.machine(true))?;
         loop {
-            let bounded = self.taught.apply(now.clone());
-            let withheld = withheld(&now, &bounded);
-            let mut prepared = self.planned(bounded)?;
-            prepared.withheld = withheld;
-            let is_new = !self.plans.iter().any(|plan| is_same(plan, &prepared.plan));
+            let mut plan = self.plan(&self.taught.apply(machine.clone()))?;
+            let is_new = !self.plans.iter().any(|tried| is_same(tried, &plan));
             if is_new || !self.must_differ || !self.taught.lower_further() {
                 let n = self.tried.len();
-                prepared.plan.notes.push(format!(
+                plan.notes.push(format!(
                     "planned anew for what was free after {n} failed attempt{}",
                     if n == 1 { "" } else { "s" }
                 ));
-                return Ok(leased(prepared, section));
+                return Ok(self.prepared(plan, machine, lease));
             }
         }
     }
 
-    fn planned(&self, mut machine: Machine) -> Result<Prepared, Error> {
-        if self.recipe.request.allow_paging && machine.host.disk.is_none() {
-            machine.host.disk = Host::measure_disk(&self.recipe.path);
+    fn plan(&self, machine: &Machine) -> Result<Plan, Error> {
+        if !self.recipe.request.allow_paging || machine.host.disk.is_some() {
+            return self.recipe.plan(&self.header, &self.profile, machine);
         }
-        let plan = self.recipe.plan(&self.header, &self.profile, &machine)?;
-        self.prepared(plan, machine)
+        let mut machine = machine.clone();
+        machine.host.disk = Host::measure_disk(&self.recipe.path);
+        self.recipe.plan(&self.header, &self.profile, &machine)
     }
 
-    /// A plan with what llama.cpp says that it takes, which a probed one says itself.
-    fn prepared(&self, plan: Plan, machine: Machine) -> Result<Prepared, Error> {
-        let probed = if plan.confidence == Confidence::Probed {
-            let gpus = plan.gpus().map(|gpu| gpu.footprint).collect();
-            let host = plan.host().map(|host| host.footprint);
-            Footprints::new(gpus, host.unwrap_or_default())
-        } else {
-            self.probe(&plan)?
-        };
-        Ok(Prepared::new(plan, machine, probed, &self.profile))
-    }
-
-    fn probe(&self, plan: &Plan) -> Result<Footprints, Error> {
-        let gpus = plan.gpus().map(|placement| {
-            let mut gpu = Gpu::new(placement.name.as_str()).backend(placement.backend.as_str());
-            gpu.device.clone_from(&placement.device);
-            gpu
-        });
-        let gpus: Vec<Gpu> = gpus.collect();
-        let gpus: Vec<&Gpu> = gpus.iter().collect();
-        let probe = self.recipe.adapters.probe(&self.header)?;
-        let probed = probe.footprints(&gpus, &plan.context, &plan.split());
-        Ok(probed.map_err(|source| plan::Error::Probe { n_gpu_layers: plan.n_gpu_layers, source })?)
+    fn prepared(&self, plan: Plan, machine: Machine, lease: Lease) -> (Prepared, Lease) {
+        let lease = lease.hold(&plan, &machine);
+        (Prepared::new(plan, machine, &self.profile), lease)
     }
 
     /// Holds what was taken against what was left for it.
@@ -201,8 +176,7 @@ impl<'a> Contract<'a> {
                 }
                 // With that much more left free on the machine as it was.
                 let machine = self.taught.apply(prepared.machine.clone());
-                let again = self.recipe.plan(&self.header, &self.profile, &machine);
-                again
+                self.plan(&machine)
                     .is_ok_and(|again| is_same(&again, &prepared.plan))
                     .then_some("there is more room than the plan needs")
             }
@@ -211,7 +185,7 @@ impl<'a> Contract<'a> {
             report.notes.push(format!("{error}; {why}"));
             return Ok(loaded);
         }
-        Err(self.recipe.differs(error))
+        Err(Failure::at(Stage::Verify)(error))
     }
 
     /// Loads what belongs beside the model.
@@ -226,31 +200,24 @@ impl<'a> Contract<'a> {
 
     /// Notes a failure down, and what it taught. An error where it ends the load.
     fn back_off(&mut self, prepared: &Prepared, failure: Failure) -> Result<(), Error> {
-        let Failure { stage, error, lacks_memory, refused, free } = failure;
-        if !lacks_memory {
-            return Err(error);
+        if !failure.lacks_memory(&prepared.plan, self.recipe.terms.on_difference) {
+            return Err(failure.error);
         }
-        let place = place(prepared, &error, refused.as_ref(), &free);
-        let device = match (&place, &refused) {
-            (Some(Place::Gpu(device)), _) => Some(device.clone()),
-            (_, Some((buffer_type, _))) => Some(buffer_type.clone()),
-            _ => None,
-        };
-        self.tried.push(Attempt::of(&prepared.plan, Some(failed(prepared, stage, &error, device))));
+        let Failure { stage, error } = failure;
+        let device = device(&prepared.plan, &error);
+        self.tried.push(Attempt::of(&prepared.plan, Some(failed(&prepared.plan, stage, &error, device.clone()))));
         self.plans.push(prepared.plan.clone());
         let may_plan = !matches!(self.first, First::Saved(_, Replay::Refuse));
-        let attempts = usize::try_from(self.recipe.terms.attempts.get()).unwrap_or(usize::MAX);
-        if !may_plan || self.tried.len() >= attempts {
+        if !may_plan || self.tried.len() >= self.recipe.terms.attempts as usize {
             return Err(self.given_up(error));
         }
         tracing::warn!("{error}; all of it is released, and planned anew");
         // What somebody else took, or what `judged` has taught, needs no other lesson.
         let is_explained = matches!(error, Error::OutOfMemory { .. });
         self.must_differ = !is_explained;
-        if let Some(place) = place.filter(|_| self.must_differ && stage != Stage::Verify) {
-            let refused = refused.map(|(_, bytes)| bytes);
-            let lacked = refused.unwrap_or_else(|| unknown_growth(prepared, &place));
-            self.taught.failed(&prepared.plan, place, lacked);
+        if let Some(device) = device.filter(|_| self.must_differ && stage != Stage::Verify) {
+            let lacked = refused(&error).map_or_else(|| unknown_growth(prepared, &device), |(_, bytes)| bytes);
+            self.taught.failed(&prepared.plan, &device, lacked);
         }
         Ok(())
     }
@@ -295,68 +262,48 @@ fn say(plan: &Plan) {
     }
 }
 
-fn leased(prepared: Prepared, section: Section) -> (Prepared, Lease) {
-    let lease = section.hold(&prepared.plan, &prepared.machine);
-    (prepared, lease)
-}
-
 /// Whether two plans load the same.
 fn is_same(one: &Plan, other: &Plan) -> bool {
     let devices = |plan: &Plan| -> Vec<Option<String>> { plan.gpus().map(|gpu| gpu.device.clone()).collect() };
     one.split() == other.split() && one.context == other.context && devices(one) == devices(other)
 }
 
-/// What of each GPU does not count as free though it is.
-fn withheld(now: &Machine, bounded: &Machine) -> BTreeMap<String, u64> {
-    let gpus = now.gpus.iter().zip(&bounded.gpus);
-    gpus.filter_map(|(now, bounded)| {
-        let bytes = now.free.saturating_sub(bounded.free);
-        Some((now.device.clone()?, bytes))
-    })
-    .collect()
+/// What llama.cpp had no room for: the buffer type, and bytes.
+fn refused(error: &Error) -> Option<(&str, u64)> {
+    match error {
+        Error::Native(error) => error.out_of_memory().map(|failed| (failed.buffer_type.as_str(), failed.bytes)),
+        _ => None,
+    }
 }
 
-/// The device that failed: the one that is named; of a computation that failed, the GPU with the least left.
-fn place(prepared: &Prepared, error: &Error, refused: Option<&(String, u64)>, free: &[Option<u64>]) -> Option<Place> {
+/// The device that failed, a GPU or a buffer type of the host's: the one that is named; of a computation that failed,
+/// the GPU with the least left.
+fn device(plan: &Plan, error: &Error) -> Option<String> {
     if let Error::OutOfMemory { device, .. } | Error::Difference { device, .. } = error {
-        return Some(Place::Gpu(device.clone()));
+        return Some(device.clone());
     }
-    let gpus = || prepared.plan.gpus();
-    let device = match refused {
-        Some((name, _)) => gpus().find(|gpu| gpu.device.as_ref() == Some(name)),
-        None => gpus().zip(free).min_by_key(|(_, free)| free.unwrap_or(u64::MAX)).map(|(gpu, _)| gpu),
-    };
-    match (device.and_then(|gpu| gpu.device.clone()), refused) {
-        (Some(device), _) => Some(Place::Gpu(device)),
-        // Plain, pinned or repacked: it is the host's.
-        (None, Some(_)) => Some(Place::Host),
-        (None, None) => None,
+    if let Some((buffer_type, _)) = refused(error) {
+        return Some(buffer_type.to_owned());
     }
+    let left = plan.gpus().min_by_key(|gpu| gpu.free.saturating_sub(gpu.footprint.total() + gpu.companions));
+    left.and_then(|gpu| gpu.device.clone())
 }
 
-fn failed(prepared: &Prepared, stage: Stage, error: &Error, device: Option<String>) -> AttemptFailure {
-    let needed = prepared.plan.gpus().find(|gpu| gpu.device == device).map(|gpu| gpu.footprint.total());
+fn failed(plan: &Plan, stage: Stage, error: &Error, device: Option<String>) -> AttemptFailure {
+    let needed = device.as_deref().and_then(|device| gpu(plan, device)).map(|gpu| gpu.footprint.total());
     let free = match error {
         Error::OutOfMemory { free, .. } => Some(*free),
-        _ => device.as_deref().and_then(free_now),
+        _ => device.as_deref().and_then(devices::free_of),
     };
     AttemptFailure { stage, device, needed, free, message: error.to_string() }
 }
 
-fn free_now(device: &str) -> Option<u64> {
-    let devices = llama_sys::Backend::init().ok()?.devices();
-    let device = devices.iter().find(|known| known.name() == device)?;
-    super::devices::memory(device).map(|memory| memory.free)
-}
-
 /// What driver and pools of a GPU are known to take at the most: what a computation may have lacked.
-fn unknown_growth(prepared: &Prepared, place: &Place) -> u64 {
-    let Place::Gpu(device) = place else { return 0 };
-    let has_name = |gpu: &&Gpu| gpu.device.as_ref() == Some(device);
-    let gpu = prepared.machine.gpus.iter().find(has_name);
+fn unknown_growth(prepared: &Prepared, device: &str) -> u64 {
+    let Prepared { machine, work, .. } = prepared;
+    let gpu = machine.gpus.iter().find(|gpu| gpu.device.as_deref() == Some(device));
     gpu.map_or(0, |gpu| {
-        let work = prepared.work.largest();
-        let parts = Headroom::Tight.of_gpu(gpu, work, 0, prepared.machine.wsl);
+        let parts = Headroom::Tight.of_gpu(gpu, work.largest(), 0, machine.wsl);
         parts.driver.saturating_add(parts.growth)
     })
 }

@@ -89,6 +89,12 @@ pub(super) fn free(devices: &[Device]) -> Vec<Option<u64>> {
     memory.map(|memory| Some(memory?.free)).collect()
 }
 
+/// Free bytes of the device that ggml calls so, where it tells.
+pub(super) fn free_of(name: &str) -> Option<u64> {
+    let devices = Backend::init().ok()?.devices();
+    memory(devices.iter().find(|device| device.name() == name)?).map(|memory| memory.free)
+}
+
 /// The same machine, of whose GPUs no more counts as free than is free now, as far as they tell.
 pub(super) fn bounded_by_now(mut machine: Machine) -> Result<Machine, Error> {
     let devices = Backend::init()?.devices();

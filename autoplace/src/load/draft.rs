@@ -7,9 +7,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use llama_sys::{Context, ContextParams, Device, ModelParams, Token};
+use llama_sys::{Context, ContextParams, ModelParams, Token};
 
-use super::carry_out::{Failure, Loaded, Unmade};
+use super::carry_out::{Failure, Loaded};
 use super::devices::{by_name, free, of_plan};
 use super::error::Stage;
 use super::placed::Prepared;
@@ -40,21 +40,18 @@ impl Recipe {
             tracing::warn!("the plan leaves no room for the draft, which is not loaded");
             return Ok(loaded);
         }
-        let gpus = of_plan(plan).map_err(|error| Failure::other(Stage::Check, error))?;
+        let gpus = of_plan(plan).map_err(Failure::at(Stage::Check))?;
         let threads = self.threads_on(&prepared.machine);
-        let judged = match self.make_draft(path, plan, &gpus, threads, progress) {
-            Ok((draft, companion, taken)) => {
-                let gpu = plan.gpus().find(|gpu| gpu.companions > 0);
-                let judged = self.judge_draft(&companion, gpu, taken);
-                judged.map(|note| (draft, note))
-            }
-            Err(unmade) => {
+        let (draft, companion, taken) = match self.make_draft(path, plan, threads, progress) {
+            Ok(made) => made,
+            Err(failure) => {
                 // What is free then is what was free for both.
                 drop(loaded);
-                return Err(unmade.freed(plan, &gpus));
+                return Err(failure.freed(plan, &gpus));
             }
         };
-        let (draft, note) = judged?;
+        let gpu = plan.gpus().find(|gpu| gpu.companions > 0);
+        let note = self.judge_draft(&companion, gpu, taken)?;
         Arc::make_mut(&mut loaded.placed.report).notes.push(note);
         loaded.drafts.model = Some(draft);
         Ok(loaded)
@@ -65,12 +62,11 @@ impl Recipe {
         &self,
         path: &Path,
         plan: &Plan,
-        gpus: &[Device],
         threads: u32,
         progress: &Progress,
-    ) -> Result<(Draft, Companion, u64), Unmade> {
-        let header = Header::open(path).map_err(Unmade::at(Stage::Check, gpus))?;
-        let of_plan = |error| Unmade::at(Stage::Check, gpus)(plan::Error::from(error));
+    ) -> Result<(Draft, Companion, u64), Box<Failure>> {
+        let header = Header::open(path).map_err(Failure::at(Stage::Check))?;
+        let of_plan = |error| Failure::at(Stage::Check)(plan::Error::from(error));
         let companion = Companion::draft(&header).map_err(of_plan)?;
         let context = companion.draft_context(&plan.context).map_err(of_plan)?;
         let context = context.unwrap_or_else(|| plan.context.clone());
@@ -78,7 +74,7 @@ impl Recipe {
         let gpu = plan.gpus().find(|gpu| gpu.companions > 0);
         let names = gpu.iter();
         let names = names.map(|gpu| (gpu.device.as_deref(), gpu.name.as_str()));
-        let devices = by_name(names).map_err(Unmade::at(Stage::Check, gpus))?;
+        let devices = by_name(names).map_err(Failure::at(Stage::Check))?;
         let before = free(&devices);
         let native = native::load(
             &header,
@@ -90,12 +86,12 @@ impl Recipe {
                 ..ModelParams::default()
             },
         )
-        .map_err(Unmade::at(Stage::Weights, gpus))?;
+        .map_err(Failure::at(Stage::Weights))?;
         let params =
             ContextParams { n_threads: Some(threads), n_threads_batch: Some(threads), ..native::context(&context) };
-        let mut made = Context::new(&native, params.clone()).map_err(Unmade::at(Stage::Context, gpus))?;
+        let mut made = Context::new(&native, params.clone()).map_err(Failure::at(Stage::Context))?;
         let verify = self.terms.verify;
-        let run = warm_up(&mut made, None, &devices, verify, progress).map_err(Unmade::at(Stage::WarmUp, gpus))?;
+        let run = warm_up(&mut made, None, &devices, verify, progress).map_err(Failure::at(Stage::WarmUp))?;
         let taken = taken(&run, &before, verify);
         Ok((Draft::new(made, params), companion, taken))
     }
@@ -111,7 +107,7 @@ impl Recipe {
             let (name, taken, left) = (&gpu.name, Bytes(taken), Bytes(gpu.companions));
             return Ok(format!("{companion} is on {name}: it took {taken}, and {left} were left for it"));
         }
-        Err(self.differs(Error::Difference {
+        Err(Failure::at(Stage::Verify)(Error::Difference {
             device: gpu.device.clone().unwrap_or_default(),
             name: gpu.name.clone(),
             planned: gpu.companions,

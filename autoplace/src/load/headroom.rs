@@ -7,82 +7,106 @@ use std::sync::{Mutex, PoisonError};
 use llama_sys::Device;
 
 use super::devices::{build_name, free, is_simulated};
+use super::placed::Prepared;
 use super::recipe::{Learn, Verify};
-use super::report::Doubt;
+use super::report::{Doubt, GpuReport};
 use super::warm_up::WarmedUp;
-use crate::machine::{Date, Gpu, GpuKind, GpuProcess, LearnedHeadroom, Machine, mib, nvidia};
-use crate::memory::{ContextSizes, Footprint, Headroom, Workload};
-use crate::plan::Plan;
+use crate::machine::{Date, Gpu, GpuKind, GpuProcess, LearnedHeadroom, mib, nvidia};
+use crate::memory::{ContextSizes, Footprint, Footprints, Headroom, Workload};
+use crate::plan::Placement;
 use crate::profile::ModelProfile;
 
-/// What there is to say of a GPU of the plan.
-#[derive(Debug)]
-pub(super) struct Judged {
-    /// Why the change of its free bytes says nothing of this load, if it does not.
-    pub(super) doubt: Option<Doubt>,
-    pub(super) learned: Result<LearnedHeadroom, Doubt>,
-}
-
-/// What is learned of each GPU of the plan, in its order. What is new is kept where `learn` says.
-pub(super) fn judge(
-    plan: &Plan,
-    machine: &Machine,
-    readings: &LoadReadings,
-    run: &WarmedUp,
-    learn: &Learn,
-) -> Vec<Judged> {
+/// What each GPU of the plan took, in its order. What driver and pools took of it is kept where `learn` says.
+pub(super) fn gpu_reports(prepared: &Prepared, before: &Readings, run: &WarmedUp, learn: &Learn) -> Vec<GpuReport> {
+    let Prepared { plan, machine, .. } = prepared;
     let has_nvidia = machine.gpus.iter().any(|gpu| gpu.nvml.is_some());
     let cards = if has_nvidia { nvidia::detect().gpus } else { Vec::new() };
-    let count = readings.devices.len();
-    let judged = plan.gpus().take(count).enumerate().map(|(index, placement)| {
-        let device = placement.device.clone().unwrap_or_default();
-        let has_name = |gpu: &&Gpu| gpu.device.as_ref() == Some(&device);
-        let gpu = machine.gpus.iter().find(has_name);
+    let reports = plan.gpus().zip(&before.gpus).enumerate().map(|(index, (placement, before))| {
+        let gpu = machine.gpus.iter().find(|gpu| gpu.device == placement.device);
         let doubt = gpu.and_then(|gpu| {
             let card = cards.iter().find(|card| card.pci_id == gpu.pci_id);
             doubt(gpu, card.and_then(|card| card.processes.as_deref()))
         });
-        let seen = seen(index, readings, run);
-        // The last GPU has the output layer (llama-model.cpp, load_tensors).
-        let work = if index + 1 == count { &readings.work.with_output } else { &readings.work.blocks };
-        let learned = match (doubt, gpu) {
-            (Some(doubt), _) => Err(doubt),
-            (None, _) if run.warm_up.verify == Verify::Off => Err(Doubt::NotComputed),
-            (None, _) if run.warm_up.skipped.is_some() => Err(Doubt::NotGenerative),
-            (None, _) if readings.is_first.get(index) != Some(&true) => Err(Doubt::NotFirst),
-            (None, _) if placement.layers < 2 => Err(Doubt::OneLayer),
-            (None, None) => Err(Doubt::NotTold),
-            (None, Some(gpu)) => {
-                let mut unknown = gpu.clone();
-                unknown.learned = None;
-                let table = Headroom::Tight.of_gpu(&unknown, work, 0, machine.wsl);
-                seen.learned(work, table.driver.saturating_add(table.growth))
-            }
-        };
+        let learned = learned(prepared, index, gpu, *before, run);
+        let learned = doubt.map_or(learned, Err);
         if let (Some(gpu), Ok(learned)) = (gpu, learned) {
-            keep(gpu, learned, learn, is_simulated(&device));
+            keep(gpu, learned, learn);
         }
-        Judged { doubt, learned }
+        report(placement, gpu, before.free, run, index, doubt, learned)
     });
-    judged.collect()
+    reports.collect()
 }
 
-fn seen(index: usize, readings: &LoadReadings, run: &WarmedUp) -> Seen {
-    let at = |values: &[Option<u64>]| values.get(index).copied().flatten();
-    let reserved = run.reserved.gpus.get(index).map(Footprint::total);
-    let allocated = run.allocated.gpus.get(index).map(Footprint::total);
-    Seen {
-        before: at(&readings.before),
-        loaded: at(&run.loaded),
-        used: at(&run.used),
-        allocated: reserved,
-        grown: allocated.unwrap_or(0).saturating_sub(reserved.unwrap_or(0)),
+fn report(
+    placement: &Placement,
+    gpu: Option<&Gpu>,
+    before: Option<u64>,
+    run: &WarmedUp,
+    index: usize,
+    doubt: Option<Doubt>,
+    learned: Result<LearnedHeadroom, Doubt>,
+) -> GpuReport {
+    let (loaded, used) = (at(&run.loaded, index), at(&run.used, index));
+    let at_first = total(&run.at_first, index).unwrap_or(0);
+    GpuReport {
+        device: placement.device.clone().unwrap_or_default(),
+        name: placement.name.clone(),
+        layers: placement.layers,
+        planned: placement.footprint,
+        headroom: placement.headroom,
+        withheld: gpu.map_or(0, |gpu| gpu.free.saturating_sub(placement.free)),
+        allocated: run.allocated.gpus.get(index).copied(),
+        grown: total(&run.allocated, index).unwrap_or(0).saturating_sub(at_first),
+        before,
+        loaded,
+        used,
+        doubt: doubt.or((before.is_none() || used.is_none()).then_some(Doubt::NotTold)),
+        learned,
     }
 }
 
+/// What driver and pools took of the GPU at this place of the plan.
+fn learned(
+    prepared: &Prepared,
+    index: usize,
+    gpu: Option<&Gpu>,
+    before: Reading,
+    run: &WarmedUp,
+) -> Result<LearnedHeadroom, Doubt> {
+    let Prepared { plan, machine, work } = prepared;
+    let layers = plan.gpus().nth(index).map_or(0, |placement| placement.layers);
+    match gpu {
+        _ if run.warm_up.verify == Verify::Off => Err(Doubt::NotComputed),
+        _ if run.warm_up.skipped.is_some() => Err(Doubt::NotGenerative),
+        _ if !before.is_first => Err(Doubt::NotFirst),
+        _ if layers < 2 => Err(Doubt::OneLayer),
+        None => Err(Doubt::NotTold),
+        Some(gpu) => {
+            // The last GPU has the output layer (llama-model.cpp, load_tensors).
+            let is_last = plan.gpus().nth(index + 1).is_none();
+            let work = if is_last { &work.with_output } else { &work.blocks };
+            let mut unknown = gpu.clone();
+            unknown.learned = None;
+            let table = Headroom::Tight.of_gpu(&unknown, work, 0, machine.wsl);
+            let (loaded, used) = (at(&run.loaded, index), at(&run.used, index));
+            let (reserved, allocated) = (total(&run.reserved, index), total(&run.allocated, index));
+            let table = table.driver.saturating_add(table.growth);
+            of_readings([before.free, loaded, used, reserved, allocated], work, table)
+        }
+    }
+}
+
+fn at(readings: &[Option<u64>], index: usize) -> Option<u64> {
+    readings.get(index).copied().flatten()
+}
+
+fn total(of: &Footprints, index: usize) -> Option<u64> {
+    of.gpus.get(index).map(Footprint::total)
+}
+
 /// Keeps what was learned, unless that is known.
-fn keep(gpu: &Gpu, learned: LearnedHeadroom, learn: &Learn, is_simulated: bool) {
-    let Some(cache) = learn.cache(is_simulated) else {
+fn keep(gpu: &Gpu, learned: LearnedHeadroom, learn: &Learn) {
+    let Some(cache) = learn.cache(gpu.device.as_deref().is_some_and(is_simulated)) else {
         return;
     };
     let build = build_name();
@@ -103,14 +127,25 @@ const JITTER: u64 = mib(64);
 /// Several times as much as the table of known drivers and pools says is the doing of somebody else.
 const MOST_OF_TABLE: u64 = 4;
 
-/// What a load notes down before it begins.
+/// What a load notes down of each device before it begins.
 #[derive(Debug)]
-pub(super) struct LoadReadings {
-    pub(super) devices: Vec<Device>,
+pub(super) struct Readings {
+    gpus: Vec<Reading>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Reading {
     /// Whether the model is the first of this process on the device.
-    pub(super) is_first: Vec<bool>,
-    pub(super) before: Vec<Option<u64>>,
-    pub(super) work: Work,
+    is_first: bool,
+    free: Option<u64>,
+}
+
+impl Readings {
+    /// To be called right before the load.
+    pub(super) fn now(devices: &[Device]) -> Self {
+        let gpus = devices.iter().zip(free(devices));
+        Self { gpus: gpus.map(|(device, free)| Reading { is_first: is_first(device), free }).collect() }
+    }
 }
 
 /// What a model does in its blocks and, on the last GPU, in its output layer.
@@ -118,18 +153,6 @@ pub(super) struct LoadReadings {
 pub(super) struct Work {
     pub(super) blocks: Workload,
     pub(super) with_output: Workload,
-}
-
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Seen {
-    pub(super) before: Option<u64>,
-    /// When everything was reserved and nothing computed.
-    pub(super) loaded: Option<u64>,
-    pub(super) used: Option<u64>,
-    /// What llama.cpp said it had allocated when everything was reserved.
-    pub(super) allocated: Option<u64>,
-    /// What it allocated after that.
-    pub(super) grown: u64,
 }
 
 impl Work {
@@ -145,18 +168,6 @@ impl Work {
     }
 }
 
-impl LoadReadings {
-    /// To be called right before the load.
-    pub(super) fn before(devices: &[Device], work: Work) -> Self {
-        Self {
-            devices: devices.to_owned(),
-            is_first: devices.iter().map(is_first).collect(),
-            before: free(devices),
-            work,
-        }
-    }
-}
-
 /// Whether no model of this process has been on this device. On a simulated one, which keeps no code
 /// loaded, every model counts as the first.
 fn is_first(device: &Device) -> bool {
@@ -166,7 +177,7 @@ fn is_first(device: &Device) -> bool {
 }
 
 /// Why nothing can be learned of this GPU, whatever its readings are. `programs` are those on it now.
-pub(super) fn doubt(gpu: &Gpu, programs: Option<&[GpuProcess]>) -> Option<Doubt> {
+fn doubt(gpu: &Gpu, programs: Option<&[GpuProcess]>) -> Option<Doubt> {
     match gpu.kind {
         GpuKind::Remote => Some(Doubt::Remote),
         GpuKind::Integrated => Some(Doubt::SharedMemory),
@@ -187,30 +198,30 @@ fn are_same(before: &[GpuProcess], now: &[GpuProcess]) -> bool {
     held(before) == held(now)
 }
 
-impl Seen {
-    /// What driver and pools took, unless something else has changed the readings. `table`: what they are known to
-    /// take at the most.
-    pub(super) fn learned(&self, workload: &Workload, table: u64) -> Result<LearnedHeadroom, Doubt> {
-        let told = |reading: Option<u64>| reading.ok_or(Doubt::NotTold);
-        let (before, loaded, used) = (told(self.before)?, told(self.loaded)?, told(self.used)?);
-        let expected = before.saturating_sub(told(self.allocated)?);
-        let driver = expected.saturating_sub(loaded);
-        let growth = loaded.saturating_sub(used).saturating_sub(self.grown);
-        let most = table.saturating_mul(MOST_OF_TABLE).saturating_add(JITTER);
-        let is_ours = loaded <= expected.saturating_add(JITTER)
-            && used <= loaded.saturating_add(JITTER)
-            && driver.max(growth) <= most;
-        if !is_ours {
-            return Err(Doubt::Disturbed);
-        }
-        let learned = LearnedHeadroom::new(driver, growth, Date::today());
-        Ok(learned.work(workload.activations, workload.decoded_matrix))
+/// What driver and pools took, unless something else has changed the readings: free bytes before the load, when all was
+/// reserved and nothing computed, and after the warm-up; and what llama.cpp had allocated at the latter two. `table`:
+/// what drivers and pools are known to take at the most.
+fn of_readings(readings: [Option<u64>; 5], work: &Workload, table: u64) -> Result<LearnedHeadroom, Doubt> {
+    let [Some(before), Some(loaded), Some(used), Some(reserved), Some(allocated)] = readings else {
+        return Err(Doubt::NotTold);
+    };
+    let expected = before.saturating_sub(reserved);
+    let driver = expected.saturating_sub(loaded);
+    let growth = loaded.saturating_sub(used).saturating_sub(allocated.saturating_sub(reserved));
+    let most = table.saturating_mul(MOST_OF_TABLE).saturating_add(JITTER);
+    let is_ours = loaded <= expected.saturating_add(JITTER)
+        && used <= loaded.saturating_add(JITTER)
+        && driver.max(growth) <= most;
+    if !is_ours {
+        return Err(Doubt::Disturbed);
     }
+    let learned = LearnedHeadroom::new(driver, growth, Date::today());
+    Ok(learned.work(work.activations, work.decoded_matrix))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Seen, are_same, doubt};
+    use super::{are_same, doubt, of_readings};
     use crate::load::Doubt;
     use crate::machine::{Gpu, GpuKind, GpuProcess, mib};
     use crate::memory::Workload;
@@ -225,34 +236,26 @@ mod tests {
         let disturbed = Err(Doubt::Disturbed);
         let untold = Err(Doubt::NotTold);
         let most = 4 * 100 + 64;
-        // MiB before, loaded, used, allocated, grown: driver and growth.
+        // MiB before, loaded, used, reserved, allocated: driver and growth.
         let cases = [
-            ([1000, 380, 350, 600, 0], Ok((20, 30))),
+            ([1000, 380, 350, 600, 600], Ok((20, 30))),
             // Of what came after the load some was a buffer that llama.cpp counts.
-            ([1000, 380, 350, 600, 5], Ok((20, 25))),
+            ([1000, 380, 350, 600, 605], Ok((20, 25))),
             // A little less than nothing is nothing.
-            ([1000, 410, 420, 600, 0], Ok((0, 0))),
+            ([1000, 410, 420, 600, 600], Ok((0, 0))),
             // Another program gave memory back during the load or the warm-up, or took some.
-            ([900, 380, 350, 600, 0], disturbed),
-            ([1000, 380, 500, 600, 0], disturbed),
-            ([4000, 3380, 3380 - most, 600, 0], Ok((20, most))),
-            ([4000, 3380, 3379 - most, 600, 0], disturbed),
-            ([4000, 2000, 2000, 600, 0], disturbed),
+            ([900, 380, 350, 600, 600], disturbed),
+            ([1000, 380, 500, 600, 600], disturbed),
+            ([4000, 3380, 3380 - most, 600, 600], Ok((20, most))),
+            ([4000, 3380, 3379 - most, 600, 600], disturbed),
+            ([4000, 2000, 2000, 600, 600], disturbed),
             // What is not told is not learned from.
-            ([UNTOLD, 380, 350, 600, 0], untold),
-            ([1000, 380, 350, UNTOLD, 0], untold),
+            ([UNTOLD, 380, 350, 600, 600], untold),
+            ([1000, 380, 350, UNTOLD, UNTOLD], untold),
         ];
         for (readings, expected) in cases {
-            let [before, loaded, used, allocated, grown] = readings;
-            let told = |reading| (reading != UNTOLD).then(|| mib(reading));
-            let seen = Seen {
-                before: told(before),
-                loaded: told(loaded),
-                used: told(used),
-                allocated: told(allocated),
-                grown: mib(grown),
-            };
-            let learned = seen.learned(&Workload::default(), TABLE);
+            let told = readings.map(|reading| (reading != UNTOLD).then(|| mib(reading)));
+            let learned = of_readings(told, &Workload::default(), TABLE);
             let parts = learned.map(|learned| (learned.driver, learned.growth));
             let expected = expected.map(|(driver, growth)| (mib(driver), mib(growth)));
             assert_eq!(parts, expected, "{readings:?}");

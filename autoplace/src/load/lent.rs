@@ -32,11 +32,7 @@ impl LentWorker {
     }
 
     pub(super) fn take_as_it_is(model: &Model, run: u64) -> Result<Self, Error> {
-        let worker = match model.remote().ok_or(Error::NotLoaded)?.take() {
-            Ok(worker) => Ok(worker),
-            Err(Error::Worker(death)) => Err(death),
-            Err(error) => return Err(error),
-        };
+        let worker = model.remote().ok_or(Error::NotLoaded)?.take()?;
         Ok(Self { model: model.clone(), worker, run })
     }
 
@@ -154,10 +150,9 @@ impl Drop for LentWorker {
     fn drop(&mut self) {
         self.forget_abort();
         let given = worker::Error::Protocol { doing: "nothing", reason: "it is given back".into() };
-        match (self.model.remote(), std::mem::replace(&mut self.worker, Err(given))) {
-            (Some(remote), Ok(worker)) => remote.give_back(worker),
-            (Some(remote), Err(death)) => remote.died(death),
-            (None, _) => {}
+        let worker = std::mem::replace(&mut self.worker, Err(given));
+        if let Some(remote) = self.model.remote() {
+            remote.give_back(worker);
         }
     }
 }

@@ -11,9 +11,8 @@ use super::carry_out::Loaded;
 use super::contract::Contract;
 use super::placed::Placed;
 use super::recipe::Recipe;
-use super::remote::{self, Load, Remote};
+use super::remote::{Load, Remote};
 use super::replace::Requested;
-use super::replay::Source;
 use super::report::LoadReport;
 use super::slot::ContextSlot;
 use super::{Adapter, Added, Error, Pulse, Scales, Unreadable, native};
@@ -21,7 +20,7 @@ use crate::gguf::{self, Header};
 use crate::machine::Machine;
 use crate::memory::Footprints;
 use crate::plan::{PlacementKind, Plan};
-use crate::worker::{Isolation, WorkerProcess};
+use crate::worker::{self, Isolation, WorkerProcess};
 
 /// A loaded model. Cloning is cheap; everything is freed when the last clone and the last stream are dropped.
 #[derive(Debug, Clone)]
@@ -78,18 +77,18 @@ impl Model {
         let Loaded { native, context, drafts, placed } = loaded;
         let slot = ContextSlot::new(native, context, drafts);
         let threads = placed.report.threads.clone();
-        let model = Self::new(recipe, slot, None, placed);
+        let model = Self::new(recipe, slot, None, Arc::new(placed));
         model.pulse().paced_by(&threads);
         model
     }
 
-    fn new(recipe: Recipe, slot: ContextSlot, remote: Option<Remote>, placed: Placed) -> Self {
+    fn new(recipe: Recipe, slot: ContextSlot, remote: Option<Remote>, placed: Arc<Placed>) -> Self {
         Self {
             inner: Arc::new(Inner {
                 recipe,
                 slot,
                 remote,
-                placed: RwLock::new(Arc::new(placed)),
+                placed: RwLock::new(placed),
                 requested: Requested::default(),
                 pulse: Arc::default(),
                 header: OnceLock::new(),
@@ -141,11 +140,12 @@ impl Model {
         Arc::clone(&self.placed().report)
     }
 
-    /// What llama.cpp says it has allocated, GPUs in the order of the plan: to stand beside the plan's footprints. The
-    /// buffer of logits is not in it, and a mapped file counts with its span. What compute buffers grew by in the
-    /// warm-up is in it ([`GpuReport::grown`](super::GpuReport::grown)).
+    /// What llama.cpp says it has allocated, GPUs in the order of the plan; what compute buffers grew by in the warm-up
+    /// included. The buffer of logits is not in it, and a mapped file counts with its span.
     pub fn allocated(&self) -> Footprints {
-        self.placed().allocated.clone()
+        let report = self.report();
+        let gpus = report.gpus.iter().map(|gpu| gpu.allocated.unwrap_or_default());
+        Footprints::new(gpus.collect(), report.host.allocated)
     }
 
     /// The LoRA adapters beside it, in the order in which they were added.
@@ -169,15 +169,15 @@ impl Model {
         added.scales(&self.inner.recipe.adapters)
     }
 
-    /// The model underneath, for what this crate does not cover. Contexts made of it take memory that the plan did not
-    /// count, and as long as it is held the model cannot be placed anew.
+    /// The model underneath, for what this crate does not cover. Contexts made of it take memory beyond the plan, and
+    /// while it is held the model cannot be re-placed.
     ///
     /// # Errors
     ///
     /// [`Error::NotLoaded`] after a re-placement that failed; [`Error::Worker`] for a model in a worker process.
     pub fn native(&self) -> Result<llama_sys::Model, Error> {
         if self.is_elsewhere() {
-            return Err(remote::elsewhere("the model underneath"));
+            return Err(worker::Error::Elsewhere { what: "the model underneath" }.into());
         }
         self.inner.slot.native().ok_or(Error::NotLoaded)
     }
@@ -196,7 +196,7 @@ impl Model {
         Ok(self.inner.vocab.get_or_init(|| vocab).clone())
     }
 
-    pub(super) fn placed(&self) -> Arc<Placed> {
+    pub(crate) fn placed(&self) -> Arc<Placed> {
         let held = self.inner.placed.read();
         Arc::clone(&held.unwrap_or_else(PoisonError::into_inner))
     }
@@ -216,9 +216,9 @@ impl Model {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
-    pub(super) fn set_placed(&self, placed: Placed) {
+    pub(crate) fn set_placed(&self, placed: Arc<Placed>) {
         let held = self.inner.placed.write();
-        *held.unwrap_or_else(PoisonError::into_inner) = Arc::new(placed);
+        *held.unwrap_or_else(PoisonError::into_inner) = placed;
     }
 
     /// Bytes of the host that checkpoints may take: as many as were asked for, and no more than the plan has left of
@@ -265,10 +265,9 @@ impl Model {
 impl ModelBuilder {
     /// Plans, loads, warms up, and holds what was taken against the plan.
     ///
-    /// Where memory is lacking at any stage, or a GPU has less free than the plan counted on, everything is released
-    /// and the model is planned anew for what is free then, up to [`attempts`](Self::attempts) times; the
-    /// [report](Model::report) lists them all. A device that failed although there was room is given less the next
-    /// time. A saved plan is planned anew only with [`Replay::Replan`](crate::plan::Replay::Replan), and
+    /// Where memory is lacking at any stage, everything is released and the model is planned anew for what is free
+    /// then, up to [`attempts`](Self::attempts) times; the [report](Model::report) lists them all. A saved plan is
+    /// planned anew only with [`Replay::Replan`](crate::plan::Replay::Replan), and
     /// [`GpuLayers::Exactly`](crate::plan::GpuLayers::Exactly) stays what it is.
     ///
     /// # Errors
@@ -292,10 +291,12 @@ impl ModelBuilder {
         let header = Header::open(&self.recipe.path)?;
         self.recipe.profile(&header)?;
         drop(header);
-        let saved = self.saved.as_ref().map(Source::read).transpose()?;
+        if let Some(saved) = &self.saved {
+            saved.check()?;
+        }
         let load = Load {
             recipe: self.recipe.clone(),
-            saved: saved.map(Box::new),
+            saved: self.saved,
             replay: self.replay,
             tell_progress: self.progress.is_some(),
         };

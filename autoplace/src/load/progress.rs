@@ -28,11 +28,6 @@ impl Progress {
     pub(super) fn tell(&self, done: f32) -> bool {
         self.0.as_ref().is_none_or(|shared| (shared.lock().unwrap_or_else(PoisonError::into_inner))(done))
     }
-
-    /// Whether to go on with a load whose weights are all there.
-    pub(super) fn goes_on(&self) -> bool {
-        self.tell(1.0)
-    }
 }
 
 impl fmt::Debug for Progress {

@@ -37,7 +37,7 @@ pub(crate) struct Pulse {
 impl Pulse {
     /// Begins with the threads that a load has chosen.
     pub(super) fn paced_by(&self, threads: &Threads) {
-        *self.pacer() = Some(Pacer::new(threads.clone()));
+        *self.pacer() = Some(Pacer::new(threads));
     }
 
     /// What decides how many threads compute; `None` of a model in a worker. Never locked for longer than it takes to

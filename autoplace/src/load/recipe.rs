@@ -1,7 +1,5 @@
-//! How a model is loaded, kept so that it can be loaded again: the machine to plan for, the model with all that belongs
-//! to it, and the plan.
+//! How a model is loaded, kept so that it can be loaded again.
 
-use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -107,13 +105,11 @@ impl Recipe {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Verify {
-    /// Nothing is computed, and no number of threads tried. llama.cpp's own account is held against the
-    /// plan, and no more.
+    /// Nothing is computed, and no number of threads tried; llama.cpp's own account is held against the plan.
     Off,
-    /// The largest batch and one token after it, at the beginning of the context; with several sequences, one of them
-    /// alone too. Compute buffers are reserved for some numbers of tokens; others may take a little more, of the
-    /// headroom. Where the plan uses no GPU there is no memory to measure, and no more is computed than the choice of
-    /// [threads](super::Threads) takes.
+    /// The largest batch and one token after it; with several sequences, one of them alone too. Compute buffers are
+    /// reserved for some numbers of tokens; others may take a little more, of the headroom. Where the plan uses no GPU,
+    /// no more is computed than the choice of [threads](super::Threads) takes.
     #[default]
     Quick,
     /// The whole context, up to its last position: takes as long as a prompt of `n_ctx` tokens. Compute buffers are
@@ -121,7 +117,7 @@ pub enum Verify {
     Full,
 }
 
-/// What to do where a load took more of a GPU than its plan left for it: its footprint and all of its headroom.
+/// What to do where a load took more of a GPU than its plan's footprint and headroom.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -140,7 +136,7 @@ pub enum OnDifference {
 pub(crate) struct Terms {
     pub(super) verify: Verify,
     pub(super) on_difference: OnDifference,
-    pub(super) attempts: NonZeroU32,
+    pub(super) attempts: u32,
     pub(super) learn: Learn,
 }
 
@@ -152,22 +148,6 @@ pub(super) enum Learn {
     /// In this folder, of simulated GPUs too.
     At(PathBuf),
     Nothing,
-}
-
-impl Terms {
-    /// Four: the plan, one for memory that was taken since, and two for what nobody foresaw.
-    const ATTEMPTS: NonZeroU32 = NonZeroU32::MIN.saturating_add(3);
-}
-
-impl Default for Terms {
-    fn default() -> Self {
-        Self {
-            verify: Verify::default(),
-            on_difference: OnDifference::default(),
-            attempts: Self::ATTEMPTS,
-            learn: Learn::User,
-        }
-    }
 }
 
 impl Learn {

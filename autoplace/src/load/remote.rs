@@ -1,20 +1,17 @@
 //! A model in a worker process: what is said to load it there, and the handle's side of it.
 //!
-//! In: a [`Load`], sent to a worker of the room [`worker`](crate::worker). Out: where the model went ([`Told`]), or why
-//! it did not. The worker's side is in `serve`.
+//! In: a [`Load`], sent to a worker of the room [`worker`](crate::worker). Out: where the model went ([`Placed`]), or
+//! why it did not. The worker's side is in `serve`.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
+use super::Error;
 use super::devices::build_name;
 use super::placed::Placed;
 use super::progress::Progress;
 use super::recipe::Recipe;
-use super::report::LoadReport;
-use super::{Error, Model};
-use crate::machine::Machine;
-use crate::memory::Footprints;
 use crate::plan::{Plan, Replay, SavedPlan};
 use crate::worker::{self, Worker, WorkerProcess};
 
@@ -59,27 +56,8 @@ pub(crate) struct Load {
 pub(crate) enum Reply {
     /// From 0.0 to 1.0.
     Progress(f32),
-    Loaded(Box<Told>),
+    Loaded(Arc<Placed>),
     Failed(#[serde(with = "worker::crossing")] Error),
-}
-
-/// Where a model went, as its handle tells it.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Told {
-    pub(crate) machine: Machine,
-    pub(crate) allocated: Footprints,
-    /// With the plan that was followed.
-    pub(crate) report: LoadReport,
-}
-
-impl Told {
-    pub(crate) fn of(model: &Model) -> Self {
-        Self { machine: (*model.machine()).clone(), allocated: model.allocated(), report: (*model.report()).clone() }
-    }
-
-    pub(super) fn placed(self) -> Placed {
-        Placed::told(self.machine, self.allocated, self.report)
-    }
 }
 
 /// A model's worker, lent to whoever talks with it.
@@ -90,26 +68,25 @@ pub(super) struct Remote {
     state: Mutex<State>,
 }
 
-/// A worker that somebody else talks with.
 #[derive(Debug)]
-struct Abroad {
+struct State {
+    /// The worker, or how it died; `None` while it is lent.
+    held: Option<Result<Worker, worker::Error>>,
+    /// What is to be had of a worker that lives while it is lent.
+    handle: Option<Handle>,
+}
+
+#[derive(Debug)]
+struct Handle {
     id: u32,
     sender: worker::Sender,
     watch: Arc<worker::Watch>,
 }
 
-#[derive(Debug)]
-enum State {
-    Ready(Worker),
-    /// To whoever talks with it, or starts another.
-    Lent(Option<Abroad>),
-    Dead(worker::Error),
-}
-
 impl Remote {
-    pub(super) fn start(load: Load, process: WorkerProcess, progress: &Progress) -> Result<(Self, Placed), Error> {
+    pub(super) fn start(load: Load, process: WorkerProcess, progress: &Progress) -> Result<(Self, Arc<Placed>), Error> {
         let mut attempts = process.attempts();
-        let (worker, told) = loop {
+        let (worker, placed) = loop {
             match load_in(&process, &load, progress) {
                 Err(Error::Worker(error)) if error.is_death() && attempts > 0 => {
                     tracing::warn!("{error}; starting another");
@@ -118,8 +95,9 @@ impl Remote {
                 result => break result?,
             }
         };
-        let remote = Self { load, process, state: Mutex::new(State::Ready(worker)) };
-        Ok((remote, told.placed()))
+        let handle = Some(Handle::of(&worker));
+        let remote = Self { load, process, state: Mutex::new(State { held: Some(Ok(worker)), handle }) };
+        Ok((remote, placed))
     }
 
     /// How often a worker may be started again for one generation.
@@ -128,62 +106,49 @@ impl Remote {
     }
 
     pub(super) fn id(&self) -> Option<u32> {
-        self.state().id()
+        self.state().handle.as_ref().map(|handle| handle.id)
     }
 
-    /// Lends the worker.
+    /// Lends the worker, or how it died: the borrower may [start another](Self::restart).
     ///
     /// # Errors
     ///
-    /// [`Error::Busy`] while it is lent already; [`Error::Worker`] with the death that it died. The caller then is the
-    /// one to [start another](Self::restart), or to say that it [stays dead](Self::died).
-    pub(super) fn take(&self) -> Result<Worker, Error> {
-        let mut state = self.state();
-        match std::mem::replace(&mut *state, State::Lent(None)) {
-            State::Ready(worker) => {
-                *state = State::lent(&worker);
-                Ok(worker)
-            }
-            lent @ State::Lent(_) => {
-                *state = lent;
-                Err(Error::Busy)
-            }
-            State::Dead(error) => Err(error.into()),
-        }
+    /// [`Error::Busy`] while it is lent already.
+    pub(super) fn take(&self) -> Result<Result<Worker, worker::Error>, Error> {
+        self.state().held.take().ok_or(Error::Busy)
     }
 
     /// The worker is waited for no longer than an abort may take, while it is lent.
     pub(super) fn hurry(&self) {
-        if let State::Lent(Some(lent)) = &*self.state() {
-            lent.watch.abort();
+        let state = self.state();
+        if let (None, Some(handle)) = (&state.held, &state.handle) {
+            handle.watch.abort();
         }
     }
 
     /// Stops what the worker computes of this run, or will, while it is lent. One that is gone needs to know nothing.
     pub(super) fn abort(&self, run: u64) {
+        self.hurry();
         let state = self.state();
-        if let State::Lent(Some(Abroad { sender, watch, .. })) = &*state {
-            watch.abort();
-            let sender = sender.clone();
+        if let (None, Some(handle)) = (&state.held, &state.handle) {
+            let sender = handle.sender.clone();
             drop(state);
             let _ = sender.send(&Request::Loading(Loading::Abort { run }));
         }
     }
 
-    pub(super) fn give_back(&self, worker: Worker) {
-        *self.state() = State::Ready(worker);
-    }
-
-    pub(super) fn died(&self, error: worker::Error) {
-        *self.state() = State::Dead(error);
+    pub(super) fn give_back(&self, worker: Result<Worker, worker::Error>) {
+        let handle = worker.as_ref().ok().map(Handle::of);
+        *self.state() = State { held: Some(worker), handle };
     }
 
     /// Starts another worker in place of a dead one and has the model loaded there, by what is free by now. It is lent
     /// at once.
-    pub(super) fn restart(&self) -> Result<(Worker, Placed), Error> {
-        let (worker, told) = load_in(&self.process, &self.load, &Progress::default())?;
-        *self.state() = State::lent(&worker);
-        Ok((worker, told.placed()))
+    pub(super) fn restart(&self) -> Result<(Worker, Arc<Placed>), Error> {
+        self.state().handle = None;
+        let (worker, placed) = load_in(&self.process, &self.load, &Progress::default())?;
+        self.state().handle = Some(Handle::of(&worker));
+        Ok((worker, placed))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -191,22 +156,13 @@ impl Remote {
     }
 }
 
-impl State {
-    fn lent(worker: &Worker) -> Self {
-        let (id, sender, watch) = (worker.id(), worker.sender(), worker.watch());
-        Self::Lent(Some(Abroad { id, sender, watch }))
-    }
-
-    fn id(&self) -> Option<u32> {
-        match self {
-            Self::Ready(worker) => Some(worker.id()),
-            Self::Lent(lent) => lent.as_ref().map(|lent| lent.id),
-            Self::Dead(_) => None,
-        }
+impl Handle {
+    fn of(worker: &Worker) -> Self {
+        Self { id: worker.id(), sender: worker.sender(), watch: worker.watch() }
     }
 }
 
-fn load_in(process: &WorkerProcess, load: &Load, progress: &Progress) -> Result<(Worker, Told), Error> {
+fn load_in(process: &WorkerProcess, load: &Load, progress: &Progress) -> Result<(Worker, Arc<Placed>), Error> {
     const DOING: &str = "loading the model";
     let mut worker = Worker::start(process, &build_name())?;
     let request = Request::Loading(Loading::Load(Box::new(load.clone())));
@@ -221,13 +177,8 @@ fn load_in(process: &WorkerProcess, load: &Load, progress: &Progress) -> Result<
                     cancelled = true;
                 }
             }
-            Reply::Loaded(told) => return Ok((worker, *told)),
+            Reply::Loaded(placed) => return Ok((worker, placed)),
             Reply::Failed(error) => return Err(error),
         }
     }
-}
-
-/// For what a worker has and this process does not.
-pub(super) fn elsewhere(what: &'static str) -> Error {
-    worker::Error::Elsewhere { what }.into()
 }

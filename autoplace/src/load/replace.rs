@@ -1,8 +1,7 @@
-//! A loaded model that is placed anew: by a plan, by a better one, at once or when whoever generates comes to it; and
-//! the worker that it is in, where that is another process.
+//! Re-placing a loaded model, here or in a worker: by a plan, by a better one, at once or between two tokens.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
 use llama_sys::Context;
@@ -12,7 +11,7 @@ use super::carry_out::Loaded;
 use super::contract::{Contract, First};
 use super::model::Model;
 use super::progress::Progress;
-use super::remote::{Loading, Remote, Reply, Request, Told};
+use super::remote::{Loading, Remote, Reply, Request};
 use super::slot::Contents;
 use super::{Error, LentWorker};
 use crate::gguf::Header;
@@ -28,16 +27,9 @@ use crate::worker;
 pub struct BetterPlan {
     /// The plan.
     pub plan: Plan,
-    /// See [`gain`](Self::gain).
-    gain: f64,
-}
-
-impl BetterPlan {
     /// By how much it is better than what is loaded: 0.25 is a quarter more predicted tokens per second. Where nothing
     /// predicts those, layers more on GPUs, as a share of the model's layers.
-    pub const fn gain(&self) -> f64 {
-        self.gain
-    }
+    pub gain: f64,
 }
 
 impl Model {
@@ -108,9 +100,9 @@ impl Model {
         drafts.map(|draft| draft.bytes).next().unwrap_or_default()
     }
 
-    /// Places the model anew: releases it, and loads it again by this plan or, without one, by a plan for what is free
-    /// then. All clones of it follow. The same contract holds as for the first load: where this plan lacks memory,
-    /// another is made, and the [report](Self::report) says so.
+    /// Re-places the model: releases it, and loads it again by this plan or, without one, by a plan for what is free
+    /// then. All clones of it follow. Where this plan lacks memory, another is made, as for the first load, and the
+    /// [report](Self::report) says so.
     ///
     /// # Errors
     ///
@@ -163,18 +155,17 @@ impl Model {
         let Loaded { native, context, drafts, placed } = contract.load()?;
         slot.refill(native, drafts);
         self.pulse().paced_by(&placed.report.threads);
-        self.set_placed(placed);
+        self.set_placed(Arc::new(placed));
         self.pulse().placed_anew();
         Ok(context)
     }
 
-    /// Asks whoever generates with this model to place it anew before the next token: the streams in this process, and
-    /// sessions wherever the model is, look after each; an [`Engine`](crate::generate::Engine) looks while it has
-    /// nothing to do as well; streams, engines and embedders of a model in a worker look when they begin. A later
-    /// request takes the place of an earlier one; while nobody generates it waits.
+    /// Asks whoever generates with this model to re-place it before the next token: streams in this process, and
+    /// sessions, look after each token; an [`Engine`](crate::generate::Engine) also while it has nothing to do;
+    /// streams, engines and embedders of a model in a worker when they begin. A later request replaces an earlier one.
     ///
     /// Where it is refused, the generation goes on as it was, and
-    /// [`Session::last_replaced`](crate::generate::Session::last_replaced) tells why.
+    /// [`Session::last_replaced`](crate::generate::Session::last_replaced) says why.
     pub fn request_replace(&self, replacement: Replacement) {
         self.requests().ask(replacement);
     }
@@ -201,7 +192,7 @@ impl Model {
             Replacement::Anew => self.replace(None),
             Replacement::By(plan) => self.replace(Some(Plan::clone(plan))),
             Replacement::Better { min_gain } => match self.better_plan()? {
-                Some(better) if better.gain() >= *min_gain => self.replace(Some(better.plan)),
+                Some(better) if better.gain >= *min_gain => self.replace(Some(better.plan)),
                 _ => Ok(()),
             },
         }
@@ -224,19 +215,14 @@ impl Model {
         }
     }
 
-    /// Notes where the worker has placed the model.
-    pub(crate) fn placed_there(&self, told: Told) {
-        self.set_placed(told.placed());
-    }
-
     /// [`Model::replace`] of a model in a worker.
     fn replace_in_worker(&self, plan: Option<Plan>) -> Result<(), Error> {
         const DOING: &str = "placing the model anew";
         let mut worker = LentWorker::take_as_it_is(self, 0)?;
         let plan = plan.map(Box::new);
         match worker.ask(&Request::Loading(Loading::Replace { plan }), DOING)? {
-            Reply::Loaded(told) => {
-                self.placed_there(*told);
+            Reply::Loaded(placed) => {
+                self.set_placed(placed);
                 Ok(())
             }
             Reply::Failed(error) => Err(error),
@@ -286,26 +272,31 @@ pub enum Replacement {
 #[derive(Debug, Default)]
 pub(super) struct Requested {
     waiting: AtomicBool,
-    replacement: Mutex<Option<Replacement>>,
+    held: Mutex<Held>,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    replacement: Option<Replacement>,
     /// Whoever carries it out even while nothing is generated.
-    listener: Mutex<Option<Waker>>,
+    listener: Option<Waker>,
 }
 
 impl Requested {
     /// Takes the place of an earlier request.
     pub(super) fn ask(&self, replacement: Replacement) {
-        let mut held = locked(&self.replacement);
-        *held = Some(replacement);
+        let mut held = self.held();
+        held.replacement = Some(replacement);
         self.waiting.store(true, Ordering::Release);
+        let listener = held.listener.clone();
         drop(held);
-        let listener = locked(&self.listener).clone();
         if let Some(listener) = listener {
             listener.wake();
         }
     }
 
     pub(super) fn listen(&self, listener: Option<Waker>) {
-        let before = std::mem::replace(&mut *locked(&self.listener), listener);
+        let before = std::mem::replace(&mut self.held().listener, listener);
         drop(before);
     }
 
@@ -314,14 +305,14 @@ impl Requested {
         if !self.waiting.load(Ordering::Relaxed) {
             return None;
         }
-        let mut held = locked(&self.replacement);
+        let mut held = self.held();
         self.waiting.store(false, Ordering::Release);
-        held.take()
+        held.replacement.take()
     }
-}
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 #[cfg(test)]

@@ -1,5 +1,4 @@
-//! What a load came to: beside what was planned, what llama.cpp and the devices themselves say, and
-//! everything that was tried.
+//! What a load came to: the plan, what llama.cpp and the devices say, and everything that was tried.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,7 +6,6 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::error::Attempt;
-use super::lease::Unleased;
 use super::recipe::Verify;
 use super::threads::Threads;
 use crate::machine::{Bytes, LearnedHeadroom};
@@ -31,7 +29,7 @@ pub struct LoadReport {
     /// Every attempt, the one that worked last.
     pub attempts: Vec<Attempt>,
     /// Why other loads did not see what this one took of its GPUs, if they did not.
-    pub unleased: Option<Unleased>,
+    pub unleased: Option<String>,
     /// What else there is to say, for people.
     pub notes: Vec<String>,
 }
@@ -52,8 +50,6 @@ pub struct GpuReport {
     pub headroom: HeadroomParts,
     /// What was left free beside that, because earlier attempts had failed on it.
     pub withheld: u64,
-    /// What llama.cpp said before the load that it would allocate.
-    pub probed: Footprint,
     /// What llama.cpp says it has allocated, where it says so; the warm-up included.
     pub allocated: Option<Footprint>,
     /// How much of that came after the context was made: compute buffers that llama.cpp does not reserve by itself.
@@ -101,14 +97,13 @@ pub struct WarmUp {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Doubt {
-    /// Its backend does not tell its free memory, or llama.cpp not what it has allocated there.
+    /// Nothing tells its free memory, or what llama.cpp has allocated there.
     #[error("nothing tells how much of it is free, or allocated")]
     NotTold,
-    /// A model of this process was on it before: what that made the driver load is there already, and would be missing
-    /// from the measurement.
+    /// A model of this process was on it before: what the driver loaded for that would be missing from the measurement.
     #[error("an earlier model of this process has used it")]
     NotFirst,
-    /// It has one layer, which may be the output layer alone: the work of a whole block was not seen.
+    /// It has one layer, which may be the output layer alone.
     #[error("it has a single layer, whose work says nothing of others")]
     OneLayer,
     /// It uses the host's memory, which everything else on the machine changes too.
@@ -122,7 +117,7 @@ pub enum Doubt {
     #[error("other programs took or gave back memory meanwhile")]
     OtherPrograms,
     /// Its free memory changed by what this model cannot have done: more became free, or several times as much was
-    /// taken as any driver and pools are known to take. Another program, or another model of this process.
+    /// taken as any driver and pools are known to take.
     #[error("its free memory changed meanwhile by what this model did not do")]
     Disturbed,
     /// The model does not generate, and was not loaded to embed: no batch of it was computed.
@@ -151,9 +146,8 @@ impl GpuReport {
         allocated.saturating_sub(self.planned.total())
     }
 
-    /// Bytes that were taken beyond the plan's footprint and all that it left free: the difference that a load is
-    /// judged by. Where the device does not tell, or its free memory says nothing of this load, llama.cpp's own account
-    /// stands for what was taken.
+    /// Bytes that were taken beyond the plan's footprint and all that it left free: what a load is judged by. Where the
+    /// device's free memory says nothing of this load, llama.cpp's own account stands for what was taken.
     pub fn difference(&self) -> u64 {
         let left = self.planned.total().saturating_add(self.left());
         self.counted().saturating_sub(left)
@@ -199,7 +193,7 @@ impl fmt::Display for LoadReport {
                 write!(f, "\n  attempt {number}: {attempt}")?;
             }
         }
-        if let Some(why @ Unleased::Failed(_)) = &self.unleased {
+        if let Some(why) = &self.unleased {
             write!(f, "\n  loaded without a lease, so others may count the same free bytes: {why}")?;
         }
         for note in &self.notes {
@@ -281,7 +275,6 @@ mod tests {
             planned: Footprint::new(mib(500), mib(60), mib(40)),
             headroom,
             withheld: 0,
-            probed: Footprint::new(mib(500), mib(60), mib(40)),
             allocated: Some(Footprint::new(mib(500), mib(60), mib(41))),
             grown: mib(1),
             before: Some(mib(800)),

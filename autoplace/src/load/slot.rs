@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use llama_sys::{Context, ContextParams, Model, PartialState, SeqId, Token};
+use llama_sys::{Context, ContextParams, Model, SeqId, Token};
 
 use super::adapters::{Attached, Scales};
 use super::draft::Drafts;
@@ -76,7 +76,7 @@ pub(crate) struct Checkpoint {
     /// The adapters that they were computed with.
     pub(crate) scales: Scales,
     pub(crate) tokens: Vec<Token>,
-    pub(crate) state: PartialState,
+    pub(crate) state: llama_sys::State,
 }
 
 impl ContextSlot {

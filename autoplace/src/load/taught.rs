@@ -1,127 +1,99 @@
 //! What failed attempts taught: how much of each device may count as free from now on.
 //!
-//! Memory that somebody else took shows in what is free now, and needs no lesson. What does not show is a buffer that
-//! was refused although there was room, pools that found none, and more taken than was planned. A plan that failed so
-//! must not be tried again: the device that failed gets a ceiling, so that the next plan takes less of it.
+//! Memory that another program took shows in what is free now. What does not show is a buffer that was refused although
+//! there was room, pools that found none, and more taken than was planned. Such a plan must not be tried again: the
+//! device that failed gets a ceiling, so that the next plan takes less of it.
 
 use std::collections::BTreeMap;
 
 use crate::machine::Machine;
-use crate::plan::Plan;
+use crate::plan::{Placement, Plan};
 
-/// Less is no step.
 const SMALLEST_STEP: u64 = 64 << 10;
+
+/// The host's name beside ggml's names of GPUs.
+const HOST: &str = "host";
 
 /// Ceilings of what counts as free.
 #[derive(Debug, Default)]
 pub(super) struct Taught {
-    gpus: BTreeMap<String, u64>,
-    host: Option<u64>,
+    ceilings: BTreeMap<String, u64>,
     /// The device that last failed without a reason that shows, and by how much its ceiling sinks next.
-    last: Option<(Place, u64)>,
-}
-
-/// A device of a plan.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Place {
-    /// By ggml's name.
-    Gpu(String),
-    Host,
+    last: Option<(String, u64)>,
 }
 
 impl Taught {
-    /// `place` failed with this plan although there was room. `lacked` is what it is known to have lacked.
-    pub(super) fn failed(&mut self, plan: &Plan, place: Place, lacked: u64) {
-        let placement = match &place {
-            Place::Gpu(device) => plan.gpus().find(|gpu| gpu.device.as_deref() == Some(device)),
-            Place::Host => plan.host(),
-        };
-        let Some(placement) = placement else { return };
+    /// `device` (a GPU, or one of the host's buffer types) failed with this plan although there was room. `lacked`:
+    /// bytes that it is known to have lacked.
+    pub(super) fn failed(&mut self, plan: &Plan, device: &str, lacked: u64) {
+        let gpu = gpu(plan, device);
+        let name = gpu.map_or(HOST, |_| device).to_owned();
+        let Some(placement) = gpu.or_else(|| plan.host()) else { return };
         let needed = placement.footprint.total();
         let step = lacked.clamp(needed / 16, (needed / 2).max(needed / 16)).max(SMALLEST_STEP);
         // A device that fails again lacks more than was thought.
         let step = match &self.last {
-            Some((last, earlier)) if *last == place => step.max(earlier.saturating_mul(2)),
+            Some((last, earlier)) if *last == name => step.max(earlier.saturating_mul(2)),
             _ => step,
         };
         let kept = placement.free.saturating_sub(placement.budget);
-        let most = needed.saturating_add(kept).saturating_sub(step);
-        self.lower(&place, most);
-        self.last = Some((place, step));
+        self.lower(&name, needed.saturating_add(kept).saturating_sub(step));
+        self.last = Some((name, step));
     }
 
     /// This plan took more of a GPU than it left free there.
     pub(super) fn took_more(&mut self, plan: &Plan, device: &str, difference: u64) {
-        let placement = plan.gpus().find(|gpu| gpu.device.as_deref() == Some(device));
-        if let Some(placement) = placement {
-            let most = placement.free.saturating_sub(difference);
-            self.lower(&Place::Gpu(device.to_owned()), most);
+        if let Some(gpu) = gpu(plan, device) {
+            self.lower(device, gpu.free.saturating_sub(difference));
         }
     }
 
     /// The last lesson was too small: the plan came out the same. False where there is nothing left to lower.
     pub(super) fn lower_further(&mut self) -> bool {
-        let Some((place, step)) = self.last.clone() else {
-            return false;
-        };
-        let Some(ceiling) = self.ceiling(&place).filter(|ceiling| *ceiling > 0) else {
-            return false;
-        };
-        self.lower(&place, ceiling.saturating_sub(step));
-        self.last = Some((place, step.saturating_mul(2)));
-        true
+        let Some((device, step)) = self.last.take() else { return false };
+        let ceiling = self.ceilings.get(&device).copied().unwrap_or(0);
+        self.lower(&device, ceiling.saturating_sub(step));
+        self.last = Some((device, step.saturating_mul(2)));
+        ceiling > 0
     }
 
-    fn ceiling(&self, place: &Place) -> Option<u64> {
-        match place {
-            Place::Gpu(device) => self.gpus.get(device).copied(),
-            Place::Host => self.host,
-        }
-    }
-
-    fn lower(&mut self, place: &Place, most: u64) {
-        let ceiling = match place {
-            Place::Gpu(device) => self.gpus.entry(device.clone()).or_insert(u64::MAX),
-            Place::Host => self.host.get_or_insert(u64::MAX),
-        };
+    fn lower(&mut self, device: &str, most: u64) {
+        let ceiling = self.ceilings.entry(device.to_owned()).or_insert(u64::MAX);
         *ceiling = (*ceiling).min(most);
     }
 
     /// The machine as far as it may be used.
     pub(super) fn apply(&self, mut machine: Machine) -> Machine {
+        let bounded = |free: u64, device: &str| free.min(self.ceilings.get(device).copied().unwrap_or(u64::MAX));
         for gpu in &mut machine.gpus {
-            let ceiling = gpu.device.as_ref().and_then(|device| self.gpus.get(device));
-            if let Some(&ceiling) = ceiling {
-                gpu.free = gpu.free.min(ceiling);
-            }
+            gpu.free = bounded(gpu.free, gpu.device.as_deref().unwrap_or_default());
         }
-        if let Some(ceiling) = self.host {
-            machine.host.available = machine.host.available.min(ceiling);
-        }
+        machine.host.available = bounded(machine.host.available, HOST);
         machine
     }
 }
 
+/// The GPU of this plan that ggml calls so.
+pub(super) fn gpu<'a>(plan: &'a Plan, device: &str) -> Option<&'a Placement> {
+    plan.gpus().find(|gpu| gpu.device.as_deref() == Some(device))
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{Place, Taught};
+    use super::Taught;
     use crate::load::test_plan::plan;
     use crate::machine::{Gpu, Host, Machine, gib, mib};
     use crate::plan::Plan;
-
-    fn gpu() -> Place {
-        Place::Gpu(device(&plan()))
-    }
 
     fn device(plan: &Plan) -> String {
         plan.gpus().next().unwrap().device.clone().unwrap()
     }
 
-    /// What is free on the GPU of the plan in a machine with everything free.
-    fn free(taught: &Taught) -> u64 {
+    /// What is free on the GPU of the plan, and on the host, in a machine with everything free.
+    fn free(taught: &Taught) -> (u64, u64) {
         let card = Gpu::new("card").total(gib(1000)).device(device(&plan()));
-        let machine = Machine::new(Host::new(gib(1000))).with_gpu(card);
-        taught.apply(machine).gpus[0].free
+        let machine = taught.apply(Machine::new(Host::new(gib(1000))).with_gpu(card));
+        (machine.gpus[0].free, machine.host.available)
     }
 
     #[test]
@@ -132,37 +104,29 @@ mod tests {
         let kept = placement.free - placement.budget;
         for lacked in [0, mib(1), needed / 4, u64::MAX] {
             let mut taught = Taught::default();
-            taught.failed(&plan, gpu(), lacked);
-            let step = needed + kept - free(&taught);
+            taught.failed(&plan, &device(&plan), lacked);
+            let step = needed + kept - free(&taught).0;
             assert!(step >= needed / 16 && step <= needed / 2, "{step}");
+            // A buffer of another name is the host's.
+            taught.failed(&plan, "CPU", lacked);
+            assert!(free(&taught).1 < plan.host().unwrap().free);
         }
     }
 
     #[test]
-    fn each_further_failure_teaches_more_and_never_less() {
-        let plan = plan();
-        let mut taught = Taught::default();
-        let mut before = free(&taught);
-        for _ in 0..4 {
-            taught.failed(&plan, gpu(), 0);
-            assert!(free(&taught) < before);
-            before = free(&taught);
-        }
-        taught.took_more(&plan, &device(&plan), 1);
-        assert_eq!(free(&taught), before, "nothing is unlearned");
-    }
-
-    #[test]
-    fn a_lesson_can_be_sharpened_until_nothing_is_left() {
+    fn each_further_failure_teaches_more_until_nothing_is_left() {
         let plan = plan();
         let mut taught = Taught::default();
         assert!(!taught.lower_further(), "nothing has failed");
-        taught.failed(&plan, gpu(), 0);
-        let mut rounds = 0;
-        while taught.lower_further() {
-            rounds += 1;
-            assert!(rounds < 64);
+        let mut before = free(&taught).0;
+        for _ in 0..4 {
+            taught.failed(&plan, &device(&plan), 0);
+            assert!(free(&taught).0 < before);
+            before = free(&taught).0;
         }
-        assert_eq!(free(&taught), 0);
+        taught.took_more(&plan, &device(&plan), 1);
+        assert_eq!(free(&taught).0, before, "nothing is unlearned");
+        assert!((0..64).any(|_| !taught.lower_further()));
+        assert_eq!(free(&taught).0, 0);
     }
 }

@@ -17,8 +17,6 @@ const ROUNDS: usize = 5;
 const RUN: Duration = Duration::from_millis(4);
 /// Tokens of a run at most.
 const TOKENS: u32 = 16;
-/// A number that took this much longer than the fastest in each of two rounds is not tried again.
-const HOPELESS: f64 = 2.0;
 
 /// How much longer than with the fastest number a token may take with more threads: noise is no reason to leave cores
 /// unused, which deeper contexts will want.
@@ -64,14 +62,11 @@ impl<'a> Trial<'a> {
         let runs = |threads| Runs { threads, seconds: Vec::new() };
         let mut all: Vec<Runs> = ladder(most).into_iter().map(runs).collect();
         for round in 0..ROUNDS {
-            let fastest = all.iter().map(Runs::fastest).fold(f64::INFINITY, f64::min);
             // The fewest first: on a busy machine many may take most of the time that there is.
             for runs in all.iter_mut().rev() {
-                let own = runs.fastest();
-                let is_hopeless = round > 1 && own > fastest * HOPELESS;
-                if round == 0 || !(is_hopeless || self.begun.elapsed() > LONGEST) {
+                if round == 0 || self.begun.elapsed() <= LONGEST {
                     // One where nothing is known yet: nothing is infinitely fast.
-                    let tokens = (RUN.as_secs_f64() / own).clamp(1.0, TOKENS.into());
+                    let tokens = (RUN.as_secs_f64() / runs.fastest()).clamp(1.0, TOKENS.into());
                     let seconds = self.tokens(runs.threads, tokens as u32)?;
                     runs.seconds.push(seconds);
                 }

@@ -65,8 +65,7 @@ pub(super) fn warm_up(
     if skipped.is_none() {
         match verify {
             // A text that is embedded is one batch.
-            _ if run.context.embeds() => run.texts()?,
-            Verify::Full => run.whole_context()?,
+            Verify::Full if !run.context.embeds() => run.whole_context()?,
             _ => run.largest_batch()?,
         }
         if run.context.n_seq_max() > 1 {
@@ -176,24 +175,22 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// As many tokens as one computation takes, over all sequences, and one token after them.
+    /// As many tokens as one computation takes, over all sequences, and one token after them; none after texts to
+    /// embed, which each sequence has one of.
     fn largest_batch(&mut self) -> Result<(), Error> {
-        let n_tokens = self.n_tokens();
-        let each = n_tokens.div_ceil(self.sequences()).max(1);
+        let (most, length, embeds) = (self.n_tokens(), self.length(), self.context.embeds());
+        let each = most.div_ceil(self.sequences()).max(1);
+        let each = if embeds { each.min(length) } else { each };
+        let n_tokens = each.saturating_mul(self.sequences()).min(most);
         self.decode((0..n_tokens).map(|n| (n / each, n % each)))?;
-        let is_full = each >= self.length();
+        if embeds {
+            return Ok(());
+        }
+        let is_full = each >= length;
         if is_full {
             self.context.kv_clear()?;
         }
         self.decode([(0, if is_full { 0 } else { each })].into_iter())
-    }
-
-    /// As many tokens of texts as one computation takes, over all sequences.
-    fn texts(&mut self) -> Result<(), Error> {
-        let most = self.n_tokens();
-        let each = most.div_ceil(self.sequences()).clamp(1, self.length());
-        let n_tokens = each.saturating_mul(self.sequences()).min(most);
-        self.decode((0..n_tokens).map(|n| (n / each, n % each)))
     }
 
     /// One of several sequences alone: as many tokens as one computation takes, and fewer than a GPU takes
@@ -225,7 +222,7 @@ impl Run<'_> {
 
     /// Computes tokens of these sequences at these positions: as many of the last ones as may be are outputs.
     fn decode(&mut self, tokens: impl Iterator<Item = (u32, u32)> + Clone) -> Result<(), Error> {
-        if !self.progress.goes_on() {
+        if !self.progress.tell(1.0) {
             let path = self.context.model().path().to_owned();
             return Err(Error::LoadCancelled { path });
         }

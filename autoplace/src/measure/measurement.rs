@@ -10,7 +10,7 @@ use super::protocol::Protocol;
 use crate::load::{LoadReport, Model, build_name};
 use crate::machine::{GpuKind, HostLimit, Machine};
 use crate::memory::{ContextParams, Footprint, TensorOverride};
-use crate::plan::{ModelIdentity, PlacementKind};
+use crate::plan::{Confidence, ModelIdentity, PlacementKind};
 
 /// Placements of one model on one machine, and how fast each was. Sizes in bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -382,7 +382,7 @@ impl Measured {
             kind: placement.kind,
             layers: gpu.layers,
             planned: gpu.planned,
-            probed: Some(gpu.probed),
+            probed: (plan.confidence == Confidence::Probed).then_some(gpu.planned),
             allocated: gpu.allocated,
             taken: gpu.taken(),
             headroom: gpu.headroom.total(),

@@ -4,10 +4,9 @@
 //! standard library passes on safely, and that nobody writes text to. Elsewhere a handle goes one way only, and the
 //! worker answers on its standard output.
 //!
-//! Its first bytes say that the child is a worker, of which protocol and of which build. Then come messages: each a
-//! length in four bytes, the smallest first, and as many bytes of JSON; none are a sign of life.
+//! What goes over it are messages: each a length in four bytes, the smallest first, and as many bytes of JSON; none are
+//! a sign of life. The first one says that the child is a worker, and of which build.
 
-use std::ffi::OsStr;
 use std::fmt;
 use std::io::{self, BufReader, Read, Write};
 use std::process::{Child, Command};
@@ -61,12 +60,6 @@ impl Receiver {
     pub(crate) fn receive_after_signs<T: DeserializeOwned>(&mut self, sign: impl Fn()) -> Result<T, Failed> {
         read_message(&mut self.reader, &mut self.buffer, sign)
     }
-
-    /// Bytes before the first message.
-    pub(super) fn bytes<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let mut bytes = [0; N];
-        self.reader.read_exact(&mut bytes).ok().map(|()| bytes)
-    }
 }
 
 impl Sender {
@@ -106,16 +99,11 @@ impl Sender {
 
     /// Says that this process lives, and nothing else: a message of no bytes.
     pub(crate) fn sign(&self) -> bool {
-        self.bytes(&[0; 4])
+        self.inner().as_mut().is_some_and(|outgoing| outgoing.writer.write_all(&[0; 4]).is_ok())
     }
 
     fn inner(&self) -> MutexGuard<'_, Option<Outgoing>> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Sends bytes that are no message.
-    pub(super) fn bytes(&self, bytes: &[u8]) -> bool {
-        self.inner().as_mut().is_some_and(|outgoing| outgoing.writer.write_all(bytes).is_ok())
     }
 
     /// Ends the connection, whoever else holds this.
@@ -202,9 +190,6 @@ pub(crate) fn inherited() -> io::Result<(Receiver, Sender)> {
 /// Set in the environment of a worker.
 pub(super) const VARIABLE: &str = "AUTOPLACE_WORKER";
 
-/// What it is set to.
-pub(super) const VALUE: &str = "1";
-
 /// Set to the milliseconds between two signs of life.
 pub(super) const SIGNS: &str = "AUTOPLACE_WORKER_SIGNS";
 
@@ -217,10 +202,7 @@ pub(crate) fn sign_every() -> Duration {
 /// Set to the level of log lines that the application wants.
 pub(super) const LEVEL: &str = "AUTOPLACE_WORKER_LOG";
 
-/// Before the first message: a name, and the version of all that follows.
-const MAGIC: [u8; 8] = *b"autoplw\x01";
-
-/// Says that this process is a worker.
+/// The first message: this process is a worker, of this build, which has the same messages.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Hello {
     /// As `load::build_name` has it.
@@ -241,28 +223,7 @@ pub(super) fn is_guarded() -> bool {
 }
 
 pub(super) fn is_worker() -> bool {
-    std::env::var_os(VARIABLE).is_some_and(|value| value == OsStr::new(VALUE))
-}
-
-impl Hello {
-    pub(crate) fn say(&self, sender: &Sender) -> Result<bool, Error> {
-        Ok(sender.bytes(&MAGIC) && sender.send(self)?)
-    }
-
-    pub(super) fn hear(receiver: &mut Receiver) -> Result<Self, Failed> {
-        let magic: [u8; 8] = receiver.bytes().ok_or(Failed::Gone)?;
-        if magic[..7] != MAGIC[..7] {
-            let said = magic.escape_ascii();
-            return Err(Failed::Senseless(format!("it began with \"{said}\"")));
-        }
-        if magic != MAGIC {
-            let (theirs, ours) = (magic[7], MAGIC[7]);
-            return Err(Failed::Senseless(format!(
-                "it speaks version {theirs} of the protocol, and this is version {ours}"
-            )));
-        }
-        receiver.receive()
-    }
+    std::env::var_os(VARIABLE).is_some()
 }
 
 /// Bytes of one message at most. The longest that is sent is a prompt that fills a context, or the tokens of one: a

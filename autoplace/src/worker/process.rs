@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 use std::{fmt, thread};
 
@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tracing::level_filters::LevelFilter;
 
-use super::channel::{Failed, Hello, LEVEL, Prepared, Receiver, SIGNS, Sender, VALUE, VARIABLE, is_guarded, is_worker};
+use super::channel::{Failed, Hello, LEVEL, Prepared, Receiver, SIGNS, Sender, VARIABLE, is_guarded, is_worker};
 use super::log::Tail;
 use super::watch::Watch;
 use super::{Error, WorkerProcess};
@@ -28,6 +28,8 @@ const LAST_LINES: Duration = Duration::from_millis(500);
 pub(crate) struct Worker {
     child: Arc<Mutex<Child>>,
     watch: Arc<Watch>,
+    /// Until it is ended.
+    watching: Option<mpsc::Sender<()>>,
     receiver: Option<Receiver>,
     sender: Sender,
     tail: Tail,
@@ -51,7 +53,7 @@ impl Worker {
         let mut worker = spawn(process, &program)
             .map_err(|error| Error::Start { program: program.clone(), reason: error.to_string() })?;
         worker.watch.begin();
-        let hello = worker.receiver.as_mut().map_or(Err(Failed::Gone), Hello::hear);
+        let hello = worker.receiver.as_mut().map_or(Err(Failed::Gone), Receiver::receive::<Hello>);
         worker.watch.end();
         worker.watch.set_timeout(process.timeout);
         match hello {
@@ -154,7 +156,7 @@ impl fmt::Debug for Worker {
 impl Drop for Worker {
     fn drop(&mut self) {
         self.close();
-        self.watch.close();
+        self.watching = None;
         if ended(&self.child, ENDING).is_none() {
             tracing::warn!("the worker {} did not end by itself, and is killed", self.id);
             kill(&self.child);
@@ -173,7 +175,7 @@ fn spawn(process: &WorkerProcess, program: &std::path::Path) -> std::io::Result<
     }
     command.stderr(theirs);
     command.envs(process.environment.iter().map(|(name, value)| (name, value)));
-    command.env(VARIABLE, VALUE);
+    command.env(VARIABLE, "1");
     command.env(SIGNS, (process.timeout / 4).as_millis().to_string());
     command.env(LEVEL, LevelFilter::current().to_string());
     apart(&mut command);
@@ -184,11 +186,12 @@ fn spawn(process: &WorkerProcess, program: &std::path::Path) -> std::io::Result<
     let connected = prepared.connected(&mut child, process.timeout);
     let child = Arc::new(Mutex::new(child));
     let connected = connected.and_then(|(connection, receiver, sender)| {
-        let watch = Watch::start(&child, connection, process.patience)?;
+        let watch = Watch::start(&child, connection, process.patience, process.timeout)?;
         Ok((watch, receiver, sender, Tail::follow(pipe)?))
     });
-    let (watch, receiver, sender, tail) = connected.inspect_err(|_| kill(&child))?;
-    Ok(Worker { child, watch, receiver: Some(receiver), sender, tail, id, is_killed: false })
+    let ((watch, watching), receiver, sender, tail) = connected.inspect_err(|_| kill(&child))?;
+    let (watching, receiver) = (Some(watching), Some(receiver));
+    Ok(Worker { child, watch, watching, receiver, sender, tail, id, is_killed: false })
 }
 
 /// Out of the reach of Ctrl-C, which the application decides on: it may want the end of the sentence.

@@ -2,7 +2,7 @@
 //! in a driver.
 
 use std::process::Child;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,10 +14,7 @@ const GRACE: Duration = Duration::from_secs(30);
 
 /// Shared with the thread that watches.
 #[derive(Debug)]
-pub(crate) struct Watch {
-    state: Mutex<State>,
-    changed: Condvar,
-}
+pub(crate) struct Watch(Mutex<State>);
 
 #[derive(Debug)]
 struct State {
@@ -26,9 +23,6 @@ struct State {
     /// Since when it is waited for: the last sign of life, or when somebody began to wait.
     since: Option<Instant>,
     is_aborted: bool,
-    /// When the thread looks next; `None` while it sleeps until it is woken.
-    looks: Option<Instant>,
-    is_over: bool,
     /// How long it was silent when it was ended.
     ended_after: Option<Duration>,
 }
@@ -37,22 +31,37 @@ impl State {
     fn patience(&self) -> Duration {
         if self.is_aborted { self.timeout.min(GRACE) } else { self.timeout }
     }
+
+    fn is_silent(&mut self) -> bool {
+        let silent = self.since.map(|since| since.elapsed());
+        self.ended_after = silent.filter(|silent| *silent >= self.patience());
+        self.ended_after.is_some()
+    }
 }
 
 impl Watch {
-    /// Starts the thread.
+    /// Starts the thread, which ends when the sender is dropped. It looks often enough for the shorter of both times.
     pub(super) fn start(
         child: &Arc<Mutex<Child>>,
         connection: Connection,
+        patience: Duration,
         timeout: Duration,
-    ) -> std::io::Result<Arc<Self>> {
-        let state = State { timeout, since: None, is_aborted: false, looks: None, is_over: false, ended_after: None };
-        let watch = Arc::new(Self { state: Mutex::new(state), changed: Condvar::new() });
+    ) -> std::io::Result<(Arc<Self>, mpsc::Sender<()>)> {
+        let state = State { timeout: patience, since: None, is_aborted: false, ended_after: None };
+        let watch = Arc::new(Self(Mutex::new(state)));
+        let (over, is_over) = mpsc::channel();
+        let often = (patience.min(timeout) / 8).clamp(Duration::from_millis(5), Duration::from_secs(1));
         let (watching, child) = (Arc::clone(&watch), Arc::clone(child));
-        thread::Builder::new()
-            .name("autoplace-worker-watch".into())
-            .spawn(move || watching.run(&child, &connection))?;
-        Ok(watch)
+        thread::Builder::new().name("autoplace-worker-watch".into()).spawn(move || {
+            while is_over.recv_timeout(often) == Err(mpsc::RecvTimeoutError::Timeout) {
+                if watching.state().is_silent() {
+                    kill(&child);
+                    // A process that hangs in the kernel keeps its end open.
+                    return connection.shut_down();
+                }
+            }
+        })?;
+        Ok((watch, over))
     }
 
     /// From now on it may be silent for so long.
@@ -61,22 +70,18 @@ impl Watch {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Somebody waits for it from now on.
     pub(super) fn begin(&self) {
-        let mut state = self.state();
-        state.since = Some(Instant::now());
-        self.look(&mut state);
+        self.state().since = Some(Instant::now());
     }
 
     /// It lives. What it was waited for is still to come.
     pub(super) fn alive(&self) {
         let mut state = self.state();
-        if state.since.is_some() {
-            state.since = Some(Instant::now());
-        }
+        state.since = state.since.map(|_| Instant::now());
     }
 
     /// What it was waited for is there.
@@ -87,62 +92,17 @@ impl Watch {
     /// It has been told to stop: it is waited for no longer than that may take, until that is
     /// [forgotten](Self::forget_abort).
     pub(crate) fn abort(&self) {
-        let mut state = self.state();
-        state.is_aborted = true;
-        state.since = state.since.map(|_| Instant::now());
-        self.look(&mut state);
+        self.state().is_aborted = true;
+        self.alive();
     }
 
     pub(crate) fn forget_abort(&self) {
         self.state().is_aborted = false;
     }
 
-    /// Nobody will wait for it any more.
-    pub(super) fn close(&self) {
-        self.state().is_over = true;
-        self.changed.notify_all();
-    }
-
     /// How long it was silent, if it was ended for that.
     pub(super) fn ended_after(&self) -> Option<Duration> {
         self.state().ended_after
-    }
-
-    /// Has the thread look when it is time. One that looks before that sleeps on then.
-    fn look(&self, state: &mut State) {
-        let due = state.since.and_then(|since| since.checked_add(state.patience()));
-        if due.is_some() && state.looks.is_none_or(|looks| Some(looks) > due) {
-            state.looks = due;
-            self.changed.notify_all();
-        }
-    }
-
-    fn run(&self, child: &Mutex<Child>, connection: &Connection) {
-        let mut state = self.state();
-        while !state.is_over {
-            let patience = state.patience();
-            let silent = state.since.map(|since| since.elapsed());
-            state = match silent {
-                Some(silent) if silent >= patience => {
-                    state.ended_after = Some(silent);
-                    drop(state);
-                    kill(child);
-                    // A process that hangs in the kernel keeps its end open.
-                    connection.shut_down();
-                    return;
-                }
-                Some(silent) => {
-                    let left = patience - silent;
-                    state.looks = Instant::now().checked_add(left);
-                    let woken = self.changed.wait_timeout(state, left);
-                    woken.unwrap_or_else(PoisonError::into_inner).0
-                }
-                None => {
-                    state.looks = None;
-                    self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
-                }
-            };
-        }
     }
 }
 
@@ -154,8 +114,7 @@ mod tests {
     fn an_abort_shortens_what_it_is_waited_for() {
         let state = |timeout, is_aborted| {
             let timeout = Duration::from_secs(timeout);
-            let (since, looks, ended_after) = (None, None, None);
-            State { timeout, since, is_aborted, looks, is_over: false, ended_after }
+            State { timeout, since: None, is_aborted, ended_after: None }
         };
         assert_eq!(state(600, false).patience(), Duration::from_secs(600));
         assert_eq!(state(600, true).patience(), GRACE);

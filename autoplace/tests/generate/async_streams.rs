@@ -1,7 +1,7 @@
 //! Generations as `Stream`s, in an executor of a few lines, with `futures` and in tokio: what is theirs beside the
 //! texts of `front_ends.rs`. On the demo model.
 
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
@@ -9,7 +9,7 @@ use std::thread::{self, Thread};
 use crate::text_support::{PROMPTS, demo, greedy, text, wait};
 use autoplace::Model;
 use autoplace::chat::ChatTemplate;
-use autoplace::generate::{Answer, AsyncAnswer, Engine, Error, FinishReason, Generate, Submission};
+use autoplace::generate::{AsyncStream, Engine, Error, FinishReason, Generate, TokenStream};
 use futures::stream::{self, StreamExt, TryStreamExt};
 
 struct Unpark(Thread);
@@ -34,11 +34,11 @@ pub(crate) fn block_on<F: Future>(future: F) -> (F::Output, usize) {
     unreachable!("it polls until there is an answer")
 }
 
-async fn read(stream: &mut AsyncAnswer) -> Result<String, Error> {
+async fn read(stream: &mut AsyncStream<TokenStream>) -> Result<String, Error> {
     stream.try_collect().await
 }
 
-fn awaited(generate: Generate) -> AsyncAnswer {
+fn awaited(generate: Generate) -> AsyncStream<TokenStream> {
     generate.stream().unwrap().into_async().unwrap()
 }
 
@@ -53,7 +53,7 @@ fn nobody_asks_before_there_is_something() {
 }
 
 #[test]
-fn a_stream_that_is_cancelled_or_dropped_gives_the_context_back() {
+fn a_stream_that_is_aborted_or_dropped_gives_the_context_back() {
     let model = demo(4096, 1, false);
     let endless = || {
         let mut stream = awaited(greedy(&model, PROMPTS[0]).max_tokens(usize::MAX));
@@ -62,13 +62,13 @@ fn a_stream_that_is_cancelled_or_dropped_gives_the_context_back() {
     };
     // In mid-text.
     let mut stream = endless();
-    stream.cancel();
+    stream.abort_handle().abort();
     assert!(block_on(read(&mut stream)).0.is_ok());
     assert_eq!(stream.finish_reason(), Some(FinishReason::Aborted));
     drop(model.session().unwrap());
     // In the middle of a prompt.
     let mut stream = awaited(greedy(&model, PROMPTS.concat().repeat(20)));
-    stream.cancel();
+    stream.abort_handle().abort();
     let outcome = block_on(read(&mut stream)).0;
     assert!(outcome.is_ok_and(|it| it.is_empty()));
     assert_eq!(stream.finish_reason(), Some(FinishReason::Aborted));
@@ -98,8 +98,8 @@ fn answers_of_an_engine_are_streams_in_one_task() {
     let (generates, expected) = texts(&model);
     let engine = Engine::builder(&model).queue(0).start().unwrap();
     let answer = |generate| {
-        let submission = engine.submit_async(generate);
-        async move { submission.await?.try_collect::<String>().await }
+        let text = engine.submit_async(generate);
+        async move { text.await?.try_collect::<String>().await }
     };
     let texts = generates.into_iter().map(answer);
     let all = stream::iter(texts).buffered(8).try_collect::<Vec<_>>();
@@ -116,9 +116,9 @@ fn answers_of_an_engine_are_read_by_tasks_of_tokio() {
     let spawn = |generate| {
         let engine = engine.clone();
         runtime.spawn(async move {
-            let mut answer = engine.submit_async(generate).await?.into_async();
+            let mut stream = engine.submit_async(generate).await?;
             let mut text = String::new();
-            while let Some(piece) = answer.pieces().next().await {
+            while let Some(piece) = stream::poll_fn(|context| stream.poll_piece(context)).next().await {
                 text.push_str(&piece?.text);
             }
             Ok::<_, Error>(text)
@@ -143,19 +143,8 @@ fn a_chats_answer_is_a_stream_too() {
     while let Some(part) = block_on(answer.next()).0 {
         part.unwrap();
     }
-    assert_eq!(answer.answer().reply(), Some(&expected));
-    assert_eq!(answer.answer().finish_reason(), Some(FinishReason::MaxTokens));
-}
-
-#[test]
-fn an_async_stream_and_an_answer_move_between_threads() {
-    fn is_sent<T: Send + Unpin + 'static>() {}
-    fn is_shared<T: Sync>() {}
-    is_sent::<Answer>();
-    is_sent::<AsyncAnswer>();
-    is_sent::<Pin<Box<Submission>>>();
-    is_sent::<Engine>();
-    is_shared::<Engine>();
+    assert_eq!(answer.reply(), Some(&expected));
+    assert_eq!(answer.finish_reason(), Some(FinishReason::MaxTokens));
 }
 
 #[test]

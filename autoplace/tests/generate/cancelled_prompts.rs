@@ -93,21 +93,6 @@ fn an_abort_in_the_middle_of_a_prompt_ends_it_and_leaves_nothing_half_done() {
 }
 
 #[test]
-fn a_stream_is_aborted_before_its_first_token_by_another_thread() {
-    let model = load(1);
-    let prompt = prompt(&model);
-    let mut stream = greedy(&model, &prompt[..]).stream().unwrap();
-    let handle = stream.abort_handle();
-    std::thread::spawn(move || handle.abort()).join().unwrap();
-    assert!(stream.next().is_none());
-    assert_eq!(stream.finish_reason(), Some(FinishReason::Aborted));
-    assert_eq!(stream.statistics().generated_tokens, 0);
-    drop(stream);
-    let told = told(greedy(&model, &prompt[..]), &model);
-    assert_eq!(told.tokens, Raw::text(&model, &prompt, 24));
-}
-
-#[test]
 fn a_chat_whose_answer_is_aborted_before_it_begins_can_be_asked_again() {
     let model = load(1);
     let template = || ChatTemplate::family("chatml").unwrap();

@@ -109,12 +109,12 @@ fn what_is_before_a_change_is_not_computed_again_and_what_is_after_it_is() {
     // tokens than the model chose.
     let kept = {
         let mut before = chat.clone();
-        before.truncate(2);
+        before.messages_mut().truncate(2);
         tokens(before.rendered().unwrap().as_str())
     };
     let mut edited = chat.clone();
     edited.messages_mut()[3] = Message::user("What seest thou from there?");
-    edited.truncate(4);
+    edited.messages_mut().truncate(4);
     let (reply, statistics) = edited.answer().unwrap().finish().unwrap();
     let cached = statistics.cached_tokens;
     assert!(cached >= kept, "{cached} of {kept}");
@@ -125,7 +125,7 @@ fn what_is_before_a_change_is_not_computed_again_and_what_is_after_it_is() {
     assert_eq!(ask(&mut chat, &QUESTIONS[3..]), expected[3..]);
     // A change of the first message leaves nothing of use but what comes before it.
     let mut other = chat.clone().system("Once upon a time:");
-    other.truncate(1);
+    other.messages_mut().truncate(1);
     let (reply, statistics) = other.say("Who art thou?").unwrap().finish().unwrap();
     let before = tokens("<|im_start|>system\n");
     assert!(statistics.cached_tokens <= before + 2, "{statistics}");

@@ -48,17 +48,6 @@ fn a_message_that_has_no_room_by_itself_is_taken_back() {
 }
 
 #[test]
-fn a_full_context_is_an_error_where_that_was_asked_for() {
-    let mut chat = chat(256).when_full(ChatFull::Error);
-    let error = (0..100).find_map(|_| {
-        let ended = chat.say("Go up unto the mountain.").and_then(autoplace::generate::ChatStream::finish);
-        ended.err()
-    });
-    assert!(matches!(error, Some(Error::PromptTooLong { .. })), "{error:?}");
-    assert!(chat.forgotten().is_empty());
-}
-
-#[test]
 fn tokens_are_counted_as_they_are_computed() {
     let mut chat = chat(512);
     chat.push(Message::user("Who art thou?"));
@@ -83,16 +72,4 @@ fn an_answer_can_be_a_value() {
     let mut short = chat.clone().with(|generate| generate.max_tokens(2));
     assert!(short.say_as::<Verdict>("And she?").is_err());
     assert_eq!(short.messages(), chat.messages());
-}
-
-#[test]
-fn a_message_that_the_template_refuses_is_taken_back() {
-    let refuses = "{% for m in messages %}{% if m.content == 'no' %}{{ raise_exception('no') }}{% endif %}{{ m.content }}{% endfor %}";
-    let template = ChatTemplate::new(refuses, Default::default()).unwrap();
-    let model = Model::builder(demo_path()).n_ctx(256).n_threads(1);
-    let mut chat = model.load().unwrap().chat_with(template).with(|it| it.max_tokens(2));
-    chat.push(Message::user("yes"));
-    assert!(chat.say("no").is_err());
-    assert_eq!(chat.messages().len(), 1);
-    assert_eq!(chat.messages()[0].role, Role::USER);
 }

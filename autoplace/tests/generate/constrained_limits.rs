@@ -60,14 +60,6 @@ fn what_no_text_can_meet_is_refused() {
         Constraint::lark("start: undefined"),
         Constraint::lark("start: a\na: b\nb: a"),
         Constraint::lark("no grammar"),
-        Constraint::gbnf("root ::= undefined"),
-        Constraint::gbnf("start ::= \"no root\""),
-        Constraint::gbnf("root ::= root"),
-        Constraint::gbnf("root ::= [a"),
-        Constraint::gbnf("root ::= \"\\q\""),
-        Constraint::gbnf("root ::= * \"a\""),
-        Constraint::gbnf("root ::= <[7]>"),
-        Constraint::gbnf(""),
     ] {
         let said = refusal(&model, constraint.clone());
         assert!(said.len() < 500 && !said.contains('\n'), "{constraint:?}: {said}");
@@ -124,12 +116,8 @@ fn hostile() -> Vec<Constraint> {
         Constraint::lark("start: start start | \"a\" | "),
         Constraint::lark("start: (\"a\" | b){1,100000}\nb: (start{1,1000}){1,1000}"),
         Constraint::lark(format!("start: {}", "(".repeat(100_000))),
-        Constraint::gbnf("root ::= (a a)* \"b\"\na ::= (\"x\" | \"x\" a | a2)*\na2 ::= \"x\"* \"x\"* \"x\"*"),
-        Constraint::gbnf("root ::= ((((\"x\"{40}){40}){40}){40})"),
-        Constraint::gbnf("root ::= \"x\"{2000} | \"x\"{3,1} | [^x]{0,99999999999999999999}"),
-        Constraint::gbnf(format!("root ::= {}", "(".repeat(100_000))),
-        Constraint::gbnf("root ::= \"(\" root root | \"(\" root | \"\""),
-        Constraint::gbnf("root ::= \\"),
+        Constraint::lark(format!("start: {}\"a\"{}", "(".repeat(3_900), ")".repeat(3_900))),
+        Constraint::regex(format!("{}a{}", "(".repeat(2_600), ")".repeat(2_600))),
     ]);
     all
 }
@@ -177,7 +165,7 @@ fn bombs() -> Vec<(Constraint, &'static str)> {
             json!({"anyOf": list(900, |i| json!({"type": "array", "items": {"$ref": "#"}, "minItems": i}))}),
             "may begin in more than 1100 ways",
         ),
-        (one_of_them.clone(), "`minProperties` wants one of 500 properties"),
+        (one_of_them.clone(), "`minProperties` is 1"),
         (json!({"oneOf": list(250, kind)}), "`oneOf`s hold too many values"),
         (
             json!({"anyOf": list(9000, |i| json!({"type": "number", "minimum": -1.5e-9, "maximum": i}))}),
@@ -187,7 +175,7 @@ fn bombs() -> Vec<(Constraint, &'static str)> {
     let mut all: Vec<_> = schemas.into_iter().map(|(schema, why)| (Constraint::json_schema(schema), why)).collect();
     let captures = (0..400).map(|i| format!("r{i}[capture]: r{}\n", i + 1)).collect::<String>();
     all.extend([
-        (Constraint::lark(format!("start: %json {one_of_them}")), "`minProperties` wants one of 500 properties"),
+        (Constraint::lark(format!("start: %json {one_of_them}")), "`minProperties` is 1"),
         (Constraint::lark("b: <\">\nstart: a::0\na::_: a::incr(_) \"y\" | \"x\""), "parameters (`::`)"),
         (Constraint::lark("start: a::0\na::_: a::incr(_) \"y\" | \"x\""), "parameters (`::`)"),
         (Constraint::lark("start: %lark {\nstart: A\nA: B B\nB: /a?/\n}"), "a grammar within it (`%lark`)"),

@@ -1,25 +1,13 @@
 //! A text that is held to a regular expression, a list of choices or a grammar is what that allows.
 
 use crate::native_support::load_demo;
-use crate::text_support::{PROMPT, Raw, tokens_of, told};
+use crate::text_support::PROMPT;
 use autoplace::Model;
 use autoplace::generate::{Constraint, Error};
-use autoplace::llama_sys::{ContextParams, Sampler, Token};
 
 fn generate(model: &Model, constraint: &Constraint, seed: u32) -> Result<String, Error> {
     model.generate(PROMPT).constraint(constraint.clone()).seed(seed).max_tokens(1500).text()
 }
-
-/// A grammar in the manner of llama.cpp's own for JSON.
-const JSON_GBNF: &str = r#"
-root   ::= object
-value  ::= object | array | string | number | ("true" | "false" | "null") ws
-object ::= "{" ws ( string ":" ws value ("," ws string ":" ws value){0,2} )? "}" ws
-array  ::= "[" ws ( value ("," ws value){0,2} )? "]" ws
-string ::= "\"" ( [^"\\\x7F\x00-\x1F] | "\\" (["\\bfnrt] | "u" [0-9a-fA-F]{4}) ){0,12} "\"" ws # short ones
-number ::= ("-"? ([0-9] | [1-9] [0-9]{0,15})) ("." [0-9]{1,4})? ws
-ws ::= | " " | "\n" [ \t]{0,20}
-"#;
 
 #[test]
 fn a_regular_expression_matches_the_whole_text() {
@@ -80,41 +68,6 @@ fn a_lark_grammar_is_followed() {
     }
 }
 
-/// The tokens of a plain llama.cpp loop whose sampler chain begins with the grammar.
-fn by_llama_cpp(model: &Model, grammar: &str, most: usize) -> Vec<Token> {
-    let native = &model.native().unwrap();
-    let chain = Sampler::chain(native).unwrap().grammar(grammar, "root");
-    let params = ContextParams { n_threads: Some(1), ..ContextParams::default() };
-    let raw = Raw::with(native, params).by(chain.unwrap().greedy().unwrap(), &[]);
-    raw.go_on(&tokens_of(model, PROMPT), most)
-}
-
-#[test]
-fn a_gbnf_grammar_gives_the_text_that_llama_cpp_gives() {
-    let model = load_demo();
-    let vocab = model.native().unwrap().vocab();
-    for grammar in [
-        JSON_GBNF,
-        "root ::= [a-c]{3,9} \"b\" \"c\"",
-        "root ::= (\"ab\" | \"a\" \"bc\" | \"abcd\")+ \"d\"",
-        "root ::= expr\nexpr ::= term (\" + \" term){0,3}\nterm ::= [0-9]{1,4} | \"(\" expr \")\"",
-        "root ::= \"é\"? [à-ö]{2} [ぁ-ん] [^a-z\\x80-\\U0010FFFF]{4} \"\\u65E5\"",
-        "# a comment\nroot ::= word (\n  \" \" word | # or\n  \", \" word\n){2,5} [.!?]\nword ::= [A-Za-z]{2,8}\n",
-        "root ::= (\"x\"?)* \"y\" (a | b)\na ::= \"\" | \"1\" a\nb ::= [\\]\\\\-]",
-        "root ::= \" \"? (\"the \" [a-z]+ \" of the \" [a-z]+ (\" and \" | \", \"))+ \"end\"",
-    ] {
-        let held = model.generate(PROMPT).temp(0.0).max_tokens(60);
-        let told = told(held.constraint(Constraint::gbnf(grammar)), &model);
-        // Where nothing may follow, llama.cpp chooses the end, and we need no token for it.
-        let mut theirs = by_llama_cpp(&model, grammar, 60);
-        let is_end = |token: &Token| vocab.is_eog(*token);
-        theirs.truncate(theirs.iter().position(is_end).unwrap_or(60));
-        let mut ours = told.tokens;
-        ours.truncate(ours.iter().position(is_end).unwrap_or(60));
-        assert_eq!(ours, theirs, "{grammar}");
-    }
-}
-
 #[test]
 fn one_that_allows_every_text_changes_none() {
     let model = load_demo();
@@ -132,7 +85,7 @@ fn no_token_of_a_held_text_is_a_control_token() {
     let control: Vec<_> = (0..vocab.n_tokens() as i32).filter(|token| vocab.is_control(*token)).collect();
     assert!(!control.is_empty());
     let any_token = Constraint::lark(format!("start: (<[0-{}]>){{1,40}}", vocab.n_tokens() - 1));
-    for constraint in [any_token, Constraint::regex("(?s:.){40}"), Constraint::gbnf("root ::= [^\\x00]{40}")] {
+    for constraint in [any_token, Constraint::regex("(?s:.){40}")] {
         for seed in 0..4 {
             let held = model.generate(PROMPT).special(true).seed(seed);
             let held = held.constraint(constraint.clone()).temp(3.0);

@@ -7,7 +7,7 @@ use crate::embedding_models::{
 };
 use crate::native_support::{demo_path, load_demo, native};
 use crate::synthetic::Sketch;
-use autoplace::embed::{self, Embedding, Normalization, cosine_similarity};
+use autoplace::embed::{self, Embedding, cosine_similarity};
 use autoplace::gguf::TensorType;
 use autoplace::llama_sys::{self, Batch, Context, ContextParams};
 use autoplace::machine::{Host, Machine, gib};
@@ -51,10 +51,6 @@ fn together_as_alone(path: &Path, case: &str, pooling: Pooling, texts: &[String]
     let request = Request::new().embeddings(pooling).n_ctx(LONGEST as u32).n_seq_max(6);
     let mut embedder = loaded(path, request).embedder().unwrap();
     let together = embedder.embed(texts).unwrap();
-    let statistics = embedder.statistics();
-    assert_eq!(statistics.texts, texts.len());
-    let batches = statistics.batches;
-    assert!((2..texts.len()).contains(&batches), "{case}: {batches}");
     for (text, together) in texts.iter().zip(&together) {
         let alone = embedder.embed(&[text]).unwrap().remove(0);
         assert_eq!(alone.vectors().len(), together.vectors().len());
@@ -139,7 +135,7 @@ fn a_text_alone_has_llama_cpps_own_vector() {
                 assert!(error.to_string().contains("choose `Pooling::Mean`"), "{error}");
                 continue;
             }
-            let mut embedder = embedder(&path, pooling).normalize(Normalization::None);
+            let mut embedder = embedder(&path, pooling).normalize(false);
             for text in ["the moon pulls the sea", "a cat sleeps on a warm stone"] {
                 let ours = embedder.embed(&[text]).unwrap().remove(0);
                 let theirs = by_llama_cpp(&path, native, text);
@@ -156,7 +152,7 @@ fn vectors_have_a_length_of_1_unless_something_else_is_asked_for() {
     let length = |vector: &[f32]| vector.iter().map(|x| x * x).sum::<f32>().sqrt();
     let plain = embedder.embed(&["the sea"]).unwrap().remove(0);
     assert!((length(plain.as_slice()) - 1.0).abs() < 1e-5);
-    let mut embedder = embedder.normalize(Normalization::None);
+    let mut embedder = embedder.normalize(false);
     let raw = embedder.embed(&["the sea"]).unwrap().remove(0);
     assert!((length(raw.as_slice()) - 1.0).abs() > 1e-2);
     assert!(cosine_similarity(&plain, &raw).unwrap() > 0.999_99);
@@ -172,7 +168,7 @@ fn without_pooling_each_token_has_a_vector_of_its_own_length() {
     assert_eq!(counts, [4, 6]);
     for vector in embeddings.iter().flat_map(Embedding::vectors) {
         let length = vector.iter().map(|x| x * x).sum::<f32>().sqrt();
-        assert_eq!(vector.len(), embedder.width().unwrap());
+        assert_eq!(vector.len(), embeddings[0].width());
         assert!((length - 1.0).abs() < 1e-5, "{length}");
     }
 }
@@ -188,12 +184,15 @@ fn a_text_that_is_too_long_is_an_error_that_counts_or_is_cut_when_asked() {
         let fits = text(0, longest - 2);
         assert_eq!(embedder.embed(&[&fits]).unwrap()[0].tokens(), longest);
         let long = text(0, longest + 40);
+        // What is computed next is aborted.
+        embedder.abort_handle().abort();
         let refused = embedder.embed(&["the sea", &long]);
         let Err(embed::Error::TooLong { index, tokens, limit }) = refused else {
             panic!("{refused:?}");
         };
         assert_eq!((index, tokens, limit), (1, longest + 42, longest));
-        assert_eq!(embedder.statistics().texts, 1, "nothing more was computed");
+        let aborted = embedder.embed(&["the sea"]);
+        assert_is!(aborted, Err(embed::Error::Native(llama_sys::Error::Aborted)));
 
         let mut embedder = embedder.truncate(true);
         let cut = embedder.embed(&["the sea", &long]).unwrap();
@@ -238,10 +237,6 @@ fn a_longer_context_than_the_positions_that_were_learned_makes_no_longer_texts()
     let model = loaded(&path, request);
     let mut embedder = model.embedder().unwrap();
     assert_eq!(embedder.longest_text().unwrap(), LONGEST as usize);
-    // But more of them at once.
-    let texts = [text(0, 150), text(1, 150)];
-    embedder.embed(&texts).unwrap();
-    assert_eq!(embedder.statistics().batches, 1);
     let refused = embedder.embed(&[text(0, 200)]);
     assert!(matches!(refused, Err(embed::Error::TooLong { .. })));
 }

@@ -1,7 +1,7 @@
 //! An engine on models whose memory cannot go back to every token: sliding windows, recurrent states, both beside
-//! attention. Every text is that of a raw llama.cpp loop, alone and beside others, cut into chunks, put aside and taken
-//! up again. On small models with random weights of 32 bits: the same tokens lie in other cells of a window where they
-//! were computed in other chunks, and are summed in another order.
+//! attention. Every text is that of a raw llama.cpp loop, alone and beside others, and cut into chunks. On small models
+//! with random weights of 32 bits: the same tokens lie in other cells of a window where they were computed in other
+//! chunks, and are summed in another order.
 
 use std::path::{Path, PathBuf};
 
@@ -110,7 +110,7 @@ fn texts_that_are_put_aside_go_on_as_they_were() {
         let submit = |prompt: &Vec<Token>| engine.submit(generate(&model, prompt)).unwrap();
         // Nobody reads them, so that each makes room for the next, on the one sequence that there is.
         let slow: Vec<_> = prompts[..3].iter().map(submit).collect();
-        until(&engine, |it| it.suspended >= 2);
+        until(&engine, |it| it.running == 0);
         let quick = submit(&prompts[4]);
         assert_eq!(answered(quick).tokens, expected[4], "{title}");
         for (answer, expected) in slow.into_iter().zip(&expected) {

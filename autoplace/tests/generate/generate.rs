@@ -5,7 +5,7 @@ use crate::text_support::{
     PROMPT, Raw, Texts, demo, greedy, load, text, text_and_statistics, to_the_end, tokens_of, told,
 };
 use autoplace::generate::{Engine, Error, FinishReason, Sampling};
-use autoplace::llama_sys::{self, ContextParams};
+use autoplace::llama_sys::ContextParams;
 use autoplace::plan::Request;
 
 #[test]
@@ -26,17 +26,6 @@ fn a_drawn_seed_can_be_read_and_used_again() {
     assert_eq!(text(generate.clone().seed(seed)), drawn);
     let greedy = generate.sampling(Sampling::greedy()).stream().unwrap();
     assert_eq!(greedy.statistics().seed, None);
-}
-
-#[test]
-fn statistics_tell_of_time_as_it_passes() {
-    let model = load_demo();
-    let mut stream = greedy(&model, PROMPT).stream().unwrap();
-    assert_eq!(stream.statistics().first_token_latency, None);
-    stream.by_ref().for_each(drop);
-    let it = stream.statistics();
-    assert!(it.prompt_tokens_per_second() > 0.0 && it.tokens_per_second() > 0.0);
-    assert!(it.first_token_latency.unwrap() >= it.prompt_time);
 }
 
 #[test]
@@ -150,20 +139,4 @@ fn texts_that_share_a_cache_end_when_it_is_full() {
     }
     // Both fill it up together, unless one has ended by itself.
     assert!(full < 2 || room <= 2, "{room} places are left");
-}
-
-#[test]
-fn an_abort_ends_all_texts_and_not_the_session() {
-    let model = load(&demo_path(), Request::new().n_seq_max(2));
-    let mut session = model.session().unwrap();
-    for seed in [1, 2] {
-        session.begin(model.generate(PROMPT).seed(seed)).unwrap();
-    }
-    session.step().unwrap();
-    session.abort_handle().abort();
-    let aborted = session.step().map(Iterator::count);
-    assert_is!(aborted, Err(Error::Native(llama_sys::Error::Aborted)));
-    assert!(session.is_empty());
-    session.begin(greedy(&model, PROMPT).max_tokens(3)).unwrap();
-    assert_eq!(to_the_end(&mut session)[0].tokens.len(), 3);
 }

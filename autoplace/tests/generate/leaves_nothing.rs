@@ -5,7 +5,7 @@ use std::thread;
 
 use crate::text_support::{PROMPTS, Raw, SYSTEM, demo, greedy, text, to_the_end, tokens_of, wait};
 use autoplace::Model;
-use autoplace::generate::{Engine, Error, Fork, Session, Shutdown};
+use autoplace::generate::{Engine, Error, Session, Shutdown};
 
 const THREADS: usize = 8;
 const EACH: usize = 125;
@@ -57,7 +57,7 @@ fn a_thousand_sessions_opened_and_dropped_from_eight_threads() {
             session.step().unwrap();
         }
         match index % 5 {
-            0 => drop(session.fork(first, Fork::new()).unwrap()),
+            0 => drop(session.begin(greedy(&model, SYSTEM).cache_prompt(true)).unwrap()),
             1 => session.abort_handle().abort(),
             2 => drop(session.end(first).unwrap()),
             3 => drop(session.begin(greedy(&model, "In the beginning")).unwrap()),

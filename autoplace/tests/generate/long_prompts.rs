@@ -6,7 +6,7 @@ use std::fs;
 use crate::native_support::{TINY_VOCABULARY, demo_path, native, tiny_llama_without_vocabulary};
 use autoplace::Model;
 use autoplace::chat::ChatTemplate;
-use autoplace::generate::{Engine, Error, Generate};
+use autoplace::generate::{Engine, Error};
 use autoplace::gguf::Builder;
 use autoplace::plan::Request;
 
@@ -61,58 +61,6 @@ fn a_megabyte_of_anything_is_refused_with_its_length_and_the_next_prompt_is_not(
         { chat }.say("And").unwrap().finish().unwrap();
         assert_eq!(short().text().unwrap(), expected, "{kind:?}");
     }
-}
-
-/// A vocabulary in which a megabyte is 256 tokens.
-fn wide() -> (Builder, String) {
-    const NORMAL: i32 = 1;
-    const CONTROL: i32 = 3;
-    const USER_DEFINED: i32 = 4;
-    const BYTE: i32 = 6;
-    let long = format!("{}.", "the whole of a chapter; ".repeat(171));
-    let n = TINY_VOCABULARY as usize;
-    let mut tokens = vec!["<unk>".to_owned(), "<s>".to_owned(), "</s>".to_owned()];
-    tokens.extend((0..=255u8).map(|byte| format!("<0x{byte:02X}>")));
-    tokens.push(long.clone());
-    tokens.extend((0..).map(|word| format!("word{word}")).take(n - 260));
-    let mut kinds = vec![CONTROL; 3];
-    kinds.extend([BYTE; 256]);
-    kinds.push(USER_DEFINED);
-    kinds.resize(n, NORMAL);
-    let builder = tiny_llama_without_vocabulary()
-        .str("tokenizer.ggml.model", "llama")
-        .array_str("tokenizer.ggml.tokens", tokens)
-        .array_f32("tokenizer.ggml.scores", &vec![0.0; n])
-        .array_i32("tokenizer.ggml.token_type", &kinds);
-    (builder, megabyte(&long))
-}
-
-#[test]
-fn a_megabyte_that_fits_is_computed() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("wide.gguf");
-    let (builder, prompt) = wide();
-    assert!(prompt.len() > MEGABYTE - 8192);
-    fs::write(&path, builder.to_bytes().unwrap()).unwrap();
-    let request = Request::new().n_ctx(512).n_batch(64);
-    let builder = Model::builder(&path).request(request).n_threads(1);
-    let model = builder.load().unwrap();
-    let short = |generate: Generate| generate.temp(0.0).max_tokens(3);
-
-    let stream = short(model.generate(&prompt)).stream().unwrap();
-    let (text, statistics) = stream.into_text().unwrap();
-    assert!((255..260).contains(&statistics.prompt_tokens), "{statistics}");
-    let engine = Engine::new(&model).unwrap();
-    let answer = engine.submit(short(model.generate(&prompt))).unwrap();
-    let (answer, of_engine) = answer.into_text().unwrap();
-    assert_eq!(answer, text);
-    assert_eq!(of_engine.prompt_tokens, statistics.prompt_tokens);
-    drop(engine);
-
-    let template = ChatTemplate::new("{{ messages[0].content }}", <_>::default()).unwrap();
-    let mut chat = model.chat_with(template).with(short);
-    let (_, of_chat) = chat.say(&prompt).unwrap().finish().unwrap();
-    assert!((254..260).contains(&of_chat.prompt_tokens), "{of_chat}");
 }
 
 /// The characters that GPT-2 writes bytes as.

@@ -1,20 +1,17 @@
-//! Texts with LoRA adapters and control vectors: what is added is computed as if it were in the weights, text by text,
-//! and nothing of one set gets into another's: each text is that of a raw llama.cpp loop with the same set.
+//! Texts with LoRA adapters and control vectors: nothing of one set gets into another's: each text is that of a raw
+//! llama.cpp loop with the same set.
 
-use std::io::{Seek, SeekFrom, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crate::lora_support::Adapter;
-use crate::native_support::{demo_path, native};
+use crate::native_support::demo_path;
 use crate::sim_support::{card, fits_whatever_is_free};
-use crate::synthetic::block::Block;
-use crate::synthetic::{Dims, Sketch};
 use crate::text_support::{
     PROMPT, Raw, SEED, all_differ, answered, request, sampled, text, text_and_statistics, to_the_end, tokens_of, told,
 };
 use autoplace::generate::{Engine, Error, Generate};
 use autoplace::gguf::{Builder, Header, TensorType};
-use autoplace::llama_sys::{Batch, Context, ContextParams, LoraAdapter, Token};
+use autoplace::llama_sys::{LoraAdapter, Token};
 use autoplace::machine::mib;
 use autoplace::memory::Headroom;
 use autoplace::plan::{Request, SavedPlan, SavedPlanError};
@@ -364,83 +361,6 @@ fn a_saved_plan_is_followed_with_the_adapters_that_it_was_made_with() {
     gpu.set_taken(mib(64) - needed);
     let refused = with().follow(plan).load();
     assert_is!(refused, Err(load::Error::SavedPlan(SavedPlanError::Changed { .. })));
-}
-
-/// A small model of 32-bit floats.
-fn floats(folder: &Path) -> PathBuf {
-    let dims = Dims { n_layer: 3, n_embd: 64, n_ff: 96, n_head: 4, n_head_kv: 2, head_dim: 16, n_vocab: 128 };
-    let mut sketch = Sketch::new("llama", "floats", dims);
-    sketch.ends(TensorType::F32, Some(TensorType::F32));
-    sketch.stack(&Block::new(TensorType::F32, TensorType::F32));
-    crate::random_weights::write(&sketch, folder)
-}
-
-/// The model with `scale * b * a` added to its weights.
-fn merge(model: &Path, adapter: &Path, scale: f32, into: &Path) {
-    std::fs::copy(model, into).unwrap();
-    let (header, factors) = (Header::open(model).unwrap(), Header::open(adapter).unwrap());
-    let mut file = std::fs::OpenOptions::new().write(true).open(into).unwrap();
-    for tensor in header.tensors() {
-        let half = |suffix: &str| format!("{}.{suffix}", tensor.name());
-        let Some(a) = factors.tensor(&half("lora_a")) else {
-            continue;
-        };
-        let [wide, rank, ..] = a.shape().map(|n| usize::try_from(n).unwrap());
-        let mut weight = crate::lora_support::values(model, tensor.name());
-        let a = crate::lora_support::values(adapter, &half("lora_a"));
-        let b = crate::lora_support::values(adapter, &half("lora_b"));
-        for (row, b) in weight.chunks_mut(wide).zip(b.chunks(rank)) {
-            for (column, weight) in row.iter_mut().enumerate() {
-                let product = b.iter().enumerate().map(|(r, b)| b * a[r * wide + column]);
-                *weight += scale * product.sum::<f32>();
-            }
-        }
-        let bytes: Vec<u8> = weight.iter().flat_map(|number| number.to_le_bytes()).collect();
-        file.seek(SeekFrom::Start(tensor.offset())).unwrap();
-        file.write_all(&bytes).unwrap();
-    }
-}
-
-/// The logits after some tokens.
-fn logits(model: &Path, adapter: Option<(&Path, f32)>) -> Vec<f32> {
-    let model = native(model).unwrap();
-    let lora = adapter.map(|(path, scale)| (LoraAdapter::load(&model, path).unwrap(), scale));
-    let params = ContextParams { n_ctx: 64, n_threads: Some(1), n_threads_batch: Some(1), ..ContextParams::default() };
-    let mut context = Context::new(&model, params).unwrap();
-    context.set_lora(&lora.into_iter().collect::<Vec<_>>()).unwrap();
-    let mut batch = Batch::default();
-    for position in 0..9 {
-        batch.add(3 + 11 * position, position, 0, position == 8);
-    }
-    context.decode(&batch).unwrap();
-    context.logits(-1).unwrap().to_vec()
-}
-
-#[test]
-fn an_adapter_computes_what_the_model_with_its_product_in_the_weights_does() {
-    let folder = tempfile::tempdir().unwrap();
-    let model = floats(folder.path());
-    let header = Header::open(&model).unwrap();
-    let (rank, alpha, scale) = (4, 6.0, 0.75);
-    let matrices = |name: &str| {
-        let matrix = header.tensor(name).unwrap().shape()[1] > 1;
-        matrix && name != "token_embd.weight"
-    };
-    let adapter = Adapter::of("llama").alpha(alpha);
-    let adapter = adapter.of_weights(&header, rank, TensorType::F32, matrices);
-    let adapter = adapter.write_random(folder.path(), "adapter", 9, 0.1);
-    let merged = folder.path().join("merged.gguf");
-    merge(&model, &adapter, scale * alpha / rank as f32, &merged);
-    let furthest = |a: &[f32], b: &[f32]| {
-        let differences = a.iter().zip(b).map(|(a, b)| (a - b).abs());
-        differences.fold(0.0, f32::max)
-    };
-    let of_merged = logits(&merged, None);
-    let with_adapter = logits(&model, Some((&adapter, scale)));
-    let without = logits(&model, None);
-    let (off, moved) = (furthest(&of_merged, &with_adapter), furthest(&of_merged, &without));
-    assert!(off < 1e-4, "{off} beside {moved}");
-    assert!(moved > 1e-2, "{moved}");
 }
 
 #[test]

@@ -33,7 +33,7 @@ fn samplers_and_constraints_keep_their_state_when_the_model_is_placed_anew() {
     #[cfg(feature = "constraints")]
     all.extend(
         [
-            Constraint::gbnf("root ::= [a-z]{4} \" \" [A-Z]{30} \" \" [0-9]{4}"),
+            Constraint::regex("[a-z]{4} [A-Z]{30} [0-9]{4}"),
             Constraint::json_schema(serde_json::json!({
                 "type": "object",
                 "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer", "maximum": 150}},

@@ -1,6 +1,6 @@
 //! Models whose memory cannot go back to every token: sliding windows, recurrent states, both beside attention. What is
-//! reused, forked, rolled back or shifted gives the text of a fresh model, or is refused. On small models with random
-//! weights; without checkpoints here, and with them in `checkpoints`.
+//! reused or shifted gives the text of a fresh model. On small models with random weights; without checkpoints here,
+//! and with them in `checkpoints`.
 
 mod checkpoints;
 
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use crate::text_support::{Raw, SEED, Texts, random, raw_by_chance as raw, request, sampled, small, told, words};
 use autoplace::Model;
-use autoplace::generate::{Error, Fork, Keep, SavedCacheError, WhenFull};
+use autoplace::generate::WhenFull;
 use autoplace::llama_sys::{KvType, Token};
 
 /// The models by the kind of their memory: `(name, path, recurrent, window)`.
@@ -61,71 +61,29 @@ fn texts_begin_where_others_ended_and_where_the_memory_can_go_back() {
 }
 
 #[test]
-fn forks_of_every_memory_go_on_as_their_text_does() {
+fn a_second_text_goes_on_from_the_tokens_of_a_running_one() {
     let folder = tempfile::tempdir().unwrap();
     for (title, path, recurrent, _) in models(folder.path()) {
         for unified in [false, true] {
-            let model = load(&path, 1536, 3, unified);
-            let whole = prompt(400);
-            let alone = raw(&model, &whole, 20);
+            let case = format!("{title}, unified: {unified}");
+            let model = load(&path, 1536, 2, unified);
             let mut session = model.session().unwrap();
             let mut texts = Texts::default();
-            let generate = sampled(&model, whole.as_slice(), SEED).max_tokens(20);
+            let generate = sampled(&model, prompt(400), SEED).max_tokens(20);
             let first = session.begin(generate).unwrap();
-            texts.generate_to(&mut session, first, 1);
-            // Two that are computed side by side lie in one cache alternately, and attention sums in another order
-            // there: enough to change the text of the hybrids. There the fork goes on alone, from states that both had.
-            let alternates = recurrent && unified;
-            let at_once = (!alternates).then(|| session.fork(first, Fork::from_prompt()).unwrap());
             texts.generate_to(&mut session, first, 7);
-            let later = session.fork(first, Fork::new()).unwrap();
-            let from = alone.len().min(7);
-            let case = format!("{title}, unified: {unified}");
-            if alternates {
+            let so_far = session.tokens(first).unwrap();
+            let generate = sampled(&model, so_far.clone(), SEED).max_tokens(12);
+            let second = session.begin(generate.cache_prompt(true)).unwrap();
+            // Two that are computed side by side lie in one cache alternately, and attention sums in another order
+            // there: enough to change the text of the hybrids.
+            if recurrent && unified {
                 session.end(first).unwrap();
             }
             texts.run(&mut session);
-            assert_eq!(texts.of(later).tokens, alone[from..], "{case}");
-            if !alternates {
-                assert_eq!(texts.of(first).tokens, alone, "{case}");
-            }
-            if let Some(at_once) = at_once {
-                let told = texts.of(at_once);
-                assert_eq!(told.tokens, alone, "{case}");
-                let cached = told.statistics().cached_tokens;
-                assert_eq!(cached == 0, recurrent, "{case}: {cached}");
-            }
+            assert_eq!(texts.of(second).tokens, raw(&model, &so_far, 12), "{case}");
+            assert_eq!(texts.of(second).statistics().cached_tokens, so_far.len() - 1, "{case}");
         }
-    }
-}
-
-#[test]
-fn a_text_is_rolled_back_as_far_as_its_memory_reaches_and_no_further() {
-    let folder = tempfile::tempdir().unwrap();
-    for (title, path, recurrent, window) in models(folder.path()) {
-        let model = load(&path, 1024, 1, false);
-        let whole = prompt(480);
-        let alone = raw(&model, &whole, 30);
-        assert_eq!(alone.len(), 30, "{title}");
-        let mut session = model.session().unwrap();
-        let mut texts = Texts::default();
-        let generate = sampled(&model, whole.as_slice(), SEED).max_tokens(30);
-        let sequence = session.begin(generate).unwrap();
-        texts.generate_to(&mut session, sequence, 20);
-        let possible = session.can_roll_back(sequence).unwrap();
-        match (recurrent, window) {
-            (true, _) => assert_eq!(possible, 0, "{title}"),
-            (_, true) => assert!(possible < 300, "{title}: {possible}"),
-            _ => assert_eq!(possible, 499, "{title}"),
-        }
-        let refused = session.roll_back(sequence, possible + 1);
-        assert_is!(refused, Err(Error::CannotRollBack { possible: most, .. }) if most == possible, "{title}");
-        let back = possible.min(15);
-        session.roll_back(sequence, back).unwrap();
-        let told = texts.of(sequence);
-        told.tokens.truncate(20 - back);
-        texts.run(&mut session);
-        assert_eq!(texts.of(sequence).tokens, alone, "{title}: {back}");
     }
 }
 
@@ -152,44 +110,12 @@ fn saved_states_of_every_memory_come_back() {
 }
 
 #[test]
-fn a_saved_text_is_of_one_model_and_one_quantisation_of_it() {
-    let folder = tempfile::tempdir().unwrap();
-    let saved = folder.path().join("saved.kv");
-    let sketches = crate::random_weights::all().into_iter();
-    let mut sketches: Vec<_> = sketches.filter(|it| it.arch == "llama").collect();
-    assert!(sketches.len() > 2);
-    let paths: Vec<_> = sketches
-        .iter_mut()
-        .map(|sketch| {
-            sketch.vocabulary();
-            crate::random_weights::write(sketch, folder.path())
-        })
-        .collect();
-    let whole = prompt(100);
-    let model = load(&paths[0], 512, 1, false);
-    told(sampled(&model, &whole[..], SEED).max_tokens(1), &model);
-    model.save_cache(&saved).unwrap();
-    model.restore_cache(&saved).unwrap();
-    drop(model);
-    // The same blocks, in weights of other types.
-    for path in &paths[1..] {
-        let model = load(path, 512, 1, false);
-        let refused = model.restore_cache(&saved).map(drop).unwrap_err();
-        assert_is!(&refused, Error::Saved(error) if matches!(**error, SavedCacheError::OtherModel { .. }));
-        let generate = sampled(&model, &whole[..], SEED).max_tokens(12);
-        let text = told(generate.cache_prompt(true), &model);
-        assert_eq!(text.statistics().cached_tokens, 0);
-        assert_eq!(text.tokens, raw(&model, &whole, 12));
-    }
-}
-
-#[test]
 fn texts_without_end_go_on_in_every_memory() {
     let folder = tempfile::tempdir().unwrap();
     for (title, path, _, window) in models(folder.path()) {
         let model = load(&path, 512, 1, false);
         let whole = prompt(300);
-        let full = WhenFull::shift(Keep::Tokens(20));
+        let full = WhenFull::shift(20);
         // One that does not end by itself.
         let (seed, text) = (1..40)
             .map(|seed| {

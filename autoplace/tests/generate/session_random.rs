@@ -1,22 +1,21 @@
-//! Whatever is begun, forked, rolled back, saved, restored and ended in whatever order: every text is that of a fresh
-//! model for its tokens.
+//! Whatever is begun, saved, restored and ended in whatever order: every text is that of a fresh model for its tokens.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
 
 use crate::text_support::{Raw, demo, greedy, tokens_of};
 use autoplace::Model;
-use autoplace::generate::{Error, Fork, Piece, SequenceId, Session, TokenLogprobs};
+use autoplace::generate::{Error, Generate, Piece, SequenceId, Session, TokenLogprobs};
 use autoplace::llama_sys::Token;
 use proptest::prelude::*;
 
-/// One thing done to a session; numbers choose among what there is.
+/// One thing done to a session; numbers choose among what there is. `Again` begins a text with the tokens of a running
+/// one, less the last of them.
 #[derive(Debug, Clone)]
 enum Deed {
     Begin { prompt: usize, cached: bool },
     Step,
-    Fork { which: usize, from_prompt: bool },
-    RollBack { which: usize, tokens: usize },
+    Again { which: usize, less: usize },
     Save { which: usize, file: usize },
     Restore { file: usize },
     End { which: usize },
@@ -26,8 +25,7 @@ fn deed() -> impl Strategy<Value = Deed> {
     prop_oneof![
         3 => (0usize..6, any::<bool>()).prop_map(|(prompt, cached)| Deed::Begin { prompt, cached }),
         8 => Just(Deed::Step),
-        2 => (0usize..4, any::<bool>()).prop_map(|(which, from_prompt)| Deed::Fork { which, from_prompt }),
-        2 => (0usize..4, 1usize..12).prop_map(|(which, tokens)| Deed::RollBack { which, tokens }),
+        4 => (0usize..4, 0usize..12).prop_map(|(which, less)| Deed::Again { which, less }),
         1 => (0usize..4, 0usize..2).prop_map(|(which, file)| Deed::Save { which, file }),
         1 => (0usize..2).prop_map(|file| Deed::Restore { file }),
         1 => (0usize..4).prop_map(|which| Deed::End { which }),
@@ -72,30 +70,17 @@ fn carry_out(model: &Model, deeds: &[Deed]) -> Result<(), TestCaseError> {
         let pick = |which: usize| (!running.is_empty()).then(|| running[which % running.len()]);
         match *deed {
             Deed::Begin { prompt, cached } => {
-                let prompt = tokens_of(model, PROMPTS[prompt]);
-                let generate = greedy(model, prompt).logprobs(2).max_tokens(MOST).cache_prompt(cached);
-                match session.begin(generate) {
-                    Ok(sequence) => running.push(sequence),
-                    Err(error) => is_no_place(&error)?,
-                }
+                let generate = greedy(model, tokens_of(model, PROMPTS[prompt])).cache_prompt(cached);
+                begin(&mut session, &mut running, generate)?;
             }
             Deed::Step => step(model, &mut session, &mut running)?,
-            Deed::Fork { which, from_prompt } => {
+            Deed::Again { which, less } => {
                 let Some(sequence) = pick(which) else {
                     continue;
                 };
-                let fork = if from_prompt { Fork::from_prompt() } else { Fork::new() };
-                match session.fork(sequence, fork) {
-                    Ok(sequence) => running.push(sequence),
-                    Err(error) => is_no_place(&error)?,
-                }
-            }
-            Deed::RollBack { which, tokens } => {
-                let Some(sequence) = pick(which) else {
-                    continue;
-                };
-                let tokens = tokens.min(session.can_roll_back(sequence).unwrap());
-                session.roll_back(sequence, tokens).unwrap();
+                let mut tokens = session.tokens(sequence).unwrap();
+                tokens.truncate(tokens.len().saturating_sub(less).max(1));
+                begin(&mut session, &mut running, greedy(model, tokens).cache_prompt(true))?;
             }
             Deed::Save { which, file: number } => {
                 let Some(sequence) = pick(which) else {
@@ -118,6 +103,14 @@ fn carry_out(model: &Model, deeds: &[Deed]) -> Result<(), TestCaseError> {
                 running.retain(|it| *it != sequence);
             }
         }
+    }
+    Ok(())
+}
+
+fn begin(session: &mut Session, running: &mut Vec<SequenceId>, generate: Generate) -> Result<(), TestCaseError> {
+    match session.begin(generate.logprobs(2).max_tokens(MOST)) {
+        Ok(sequence) => running.push(sequence),
+        Err(error) => is_no_place(&error)?,
     }
     Ok(())
 }

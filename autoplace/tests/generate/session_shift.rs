@@ -3,7 +3,7 @@
 use crate::native_support::demo_path;
 use crate::sim_support::card;
 use crate::text_support::{Raw, SYSTEM, Texts, demo, greedy, load, request, to_the_end, tokens_of, told};
-use autoplace::generate::{FinishReason, Fork, Generate, Keep, Prompt, WhenFull};
+use autoplace::generate::{FinishReason, Generate, WhenFull};
 use autoplace::llama_sys::Token;
 use autoplace::machine::mib;
 use autoplace::memory::{Headroom, KvType};
@@ -17,7 +17,7 @@ fn load_demo() -> Model {
 }
 
 /// A text that forgets what is in the way.
-fn shifting(model: &Model, n: usize, keep: Keep) -> Generate {
+fn shifting(model: &Model, n: usize, keep: usize) -> Generate {
     let generate = greedy(model, SYSTEM).max_tokens(n);
     generate.when_full(WhenFull::shift(keep))
 }
@@ -51,14 +51,8 @@ fn shifted(model: &Model, prompt: &[Token], n: usize, keep: usize) -> Vec<Token>
 fn a_text_without_end_is_that_of_llama_cpps_own_shift() {
     let model = load_demo();
     let prompt = tokens_of(&model, SYSTEM);
-    let beginning = "And the king said";
-    for (keep, tokens) in [
-        (Keep::Nothing, 1),
-        (Keep::Tokens(9), 9),
-        (Keep::Beginning(Prompt::text(beginning)), tokens_of(&model, beginning).len()),
-        (Keep::Prompt, prompt.len()),
-    ] {
-        let told = told(shifting(&model, 600, keep.clone()), &model);
+    for (keep, tokens) in [(0, 1), (9, 9), (usize::MAX, prompt.len())] {
+        let told = told(shifting(&model, 600, keep), &model);
         assert_eq!(told.tokens, shifted(&model, &prompt, 600, tokens), "{keep:?}");
         assert_eq!(told.end.unwrap().reason, FinishReason::MaxTokens, "{keep:?}");
         let it = told.statistics();
@@ -75,7 +69,7 @@ fn keys_that_take_memory_to_turn_are_computed_again() {
     let small = f16.clone().n_batch(8).n_ubatch(2);
     for (request, again) in [(q8_0, true), (small, true), (f16, false)] {
         let model = load(&demo_path(), request);
-        let it = told(shifting(&model, 400, Keep::Tokens(5)), &model).statistics();
+        let it = told(shifting(&model, 400, 5), &model).statistics();
         assert_eq!(it.recomputed_tokens > 0, again, "{it:?}");
         assert_eq!(it.shifted_tokens > 0, !again, "{it:?}");
         assert_eq!(it.generated_tokens, 400);
@@ -88,9 +82,11 @@ fn a_text_that_shares_its_cells_leaves_them_where_they_are() {
     let prompt = tokens_of(&model, SYSTEM);
     let mut session = model.session().unwrap();
     let mut texts = Texts::default();
-    let first = session.begin(shifting(&model, 400, Keep::Tokens(4))).unwrap();
-    texts.steps(&mut session, 150);
-    let second = session.fork(first, Fork::new().max_tokens(200)).unwrap();
+    let first = session.begin(shifting(&model, 400, 4)).unwrap();
+    texts.steps(&mut session, 80);
+    let so_far = session.tokens(first).unwrap();
+    let second = greedy(&model, so_far).max_tokens(86).when_full(WhenFull::shift(4));
+    let second = session.begin(second.cache_prompt(true)).unwrap();
     let mut most = 0;
     while session.statistics(second).is_some() {
         texts.step(&mut session);
@@ -98,7 +94,7 @@ fn a_text_that_shares_its_cells_leaves_them_where_they_are() {
         if statistics.discarded_tokens > 0 && most == 0 {
             // All that they share, and half of the rest.
             most = statistics.discarded_tokens;
-            assert!(most > prompt.len() + 145, "{statistics:?}");
+            assert!(most > prompt.len() + 75, "{statistics:?}");
             assert_eq!(statistics.recomputed_tokens, 0);
         }
     }
@@ -107,9 +103,9 @@ fn a_text_that_shares_its_cells_leaves_them_where_they_are() {
     let reasons = [first, second].map(|sequence| texts.of(sequence).end.unwrap().reason);
     assert_eq!(reasons, [FinishReason::MaxTokens; 2]);
     assert_eq!(texts.of(second).statistics().discarded_tokens, 0);
-    let raw = Raw::text(&model, &prompt, 200);
-    assert_eq!(texts.of(second).tokens, raw[150..]);
-    assert_eq!(texts.of(first).tokens[..150], raw[..150]);
+    let raw = Raw::text(&model, &prompt, 166);
+    assert_eq!(texts.of(second).tokens, raw[80..]);
+    assert_eq!(texts.of(first).tokens[..80], raw[..80]);
 }
 
 #[test]
@@ -118,7 +114,7 @@ fn only_the_text_that_is_full_shifts() {
     let other = "A psalm of the sons of Korah, for";
     let mut session = model.session().unwrap();
     let mut texts = Texts::default();
-    let first = session.begin(shifting(&model, 500, Keep::Tokens(9))).unwrap();
+    let first = session.begin(shifting(&model, 500, 9)).unwrap();
     texts.steps(&mut session, 100);
     let second = session.begin(greedy(&model, other).max_tokens(240)).unwrap();
     texts.run(&mut session);
@@ -135,7 +131,7 @@ fn what_a_shift_has_moved_is_not_taken_for_a_prompts_beginning_here_or_in_a_file
     let path = folder.path().join("shifted.kv");
     let (model, other) = (load_demo(), load_demo());
     let mut session = model.session().unwrap();
-    let first = session.begin(shifting(&model, 400, Keep::Tokens(9))).unwrap();
+    let first = session.begin(shifting(&model, 400, 9)).unwrap();
     Texts::default().steps(&mut session, 300);
     let held = session.tokens(first).unwrap();
     assert_eq!(session.save(first, &path).unwrap().tokens, 9);
@@ -151,29 +147,6 @@ fn what_a_shift_has_moved_is_not_taken_for_a_prompts_beginning_here_or_in_a_file
 }
 
 #[test]
-fn a_shifted_text_is_rolled_back_to_where_it_was_shifted() {
-    let model = load_demo();
-    let generate = |seed| {
-        let generate = model.generate(SYSTEM).seed(seed).repeat_penalty(1.1);
-        generate.max_tokens(320).when_full(WhenFull::shift(Keep::Tokens(9)))
-    };
-    // One that does not end by itself.
-    let mut all = (1..50).map(|seed| (seed, told(generate(seed), &model)));
-    let (seed, whole) = all.find(|(_, told)| told.tokens.len() == 320).unwrap();
-    let mut session = model.session().unwrap();
-    let mut texts = Texts::default();
-    let sequence = session.begin(generate(seed)).unwrap();
-    texts.steps(&mut session, 300);
-    let held = session.tokens(sequence).unwrap().len();
-    assert_eq!(session.can_roll_back(sequence).unwrap(), held - 10);
-    let gone = session.roll_back(sequence, 40).unwrap();
-    let told = texts.of(sequence);
-    told.text.truncate(told.text.len() - gone.text);
-    texts.run(&mut session);
-    assert_eq!(texts.of(sequence).text, whole.text);
-}
-
-#[test]
 fn a_shift_takes_no_memory_of_a_card() {
     own_process!();
     let gpu = card(mib(64));
@@ -185,7 +158,7 @@ fn a_shift_takes_no_memory_of_a_card() {
         let model = builder.machine(loading::detect().unwrap()).load().unwrap();
         assert!(model.placement().n_gpu_layers > 0);
         let used = gpu.used();
-        let it = told(shifting(&model, 400, Keep::Tokens(3)), &model).statistics();
+        let it = told(shifting(&model, 400, 3), &model).statistics();
         assert!(it.discarded_tokens > 0);
         assert_eq!(gpu.used(), used, "{type_k} {layers}");
     }

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use crate::sim_support::card;
 use crate::speculative_support::{
-    PROMPT, alone, builder, exact, heads, load as load_alone, oracle, request, run, run_placed_anew, tokens, told,
+    PROMPT, alone, builder, exact, heads, load as load_alone, request, run, run_placed_anew, told,
 };
-use autoplace::generate::{DraftsOff, Engine, Generate, Keep, Prompt, Speculation, Statistics, WhenFull};
+use autoplace::generate::{DraftsOff, Generate, Prompt, Speculation, Statistics, WhenFull};
 use autoplace::llama_sys::Token;
 use autoplace::load::Error;
 use autoplace::machine::mib;
@@ -172,7 +172,7 @@ fn a_draft_goes_no_further_than_the_context_and_on_where_that_shifts() {
             let model = way.load(request(n_ctx, 1, 5));
             let full = seeded(&model, 2).max_tokens(usize::MAX);
             let shifted = seeded(&model, 3).max_tokens(2 * n_ctx as usize);
-            let shifted = shifted.when_full(WhenFull::shift(Keep::Tokens(4)));
+            let shifted = shifted.when_full(WhenFull::shift(4));
             for generate in [full, shifted] {
                 let (plain, _) = alone(&model, generate.clone());
                 let (drafted, _) = alone(&model, generate.speculate(way.drafting(5, 0.0)));
@@ -182,7 +182,7 @@ fn a_draft_goes_no_further_than_the_context_and_on_where_that_shifts() {
     }
     let model = load(&heads::steps(folder.path()), request(64, 1, 3));
     let shifted = greedy(&model).max_tokens(150);
-    let shifted = shifted.when_full(WhenFull::shift(Keep::Tokens(4)));
+    let shifted = shifted.when_full(WhenFull::shift(4));
     let (plain, _) = alone(&model, shifted.clone());
     let (drafted, statistics) = alone(&model, shifted.speculate(mtp(3)));
     assert_eq!(drafted, plain);
@@ -295,14 +295,11 @@ fn a_prompt_in_pieces_of_any_size_is_followed() {
 }
 
 #[test]
-fn what_goes_back_or_begins_like_another_text_is_followed_on() {
+fn what_begins_like_another_text_is_followed_on() {
     let folder = tempfile::tempdir().unwrap();
     let path = heads::steps(folder.path());
     let model = load(&path, request(1024, 1, 3));
     let generate = || greedy(&model).cache_prompt(true).speculate(mtp(3));
-    let (plain, _) = alone(&model, greedy(&model));
-
-    // A prompt that is in the cache, with another end.
     let mut session = model.session().unwrap();
     session.begin(generate()).unwrap();
     all_came_true(&run(&mut session)[0].1);
@@ -312,19 +309,6 @@ fn what_goes_back_or_begins_like_another_text_is_followed_on() {
     let (_, statistics) = run(&mut session).remove(0);
     assert!(statistics.cached_tokens > 0, "{statistics:?}");
     all_came_true(&statistics);
-
-    // A text that goes back, and goes on as before.
-    let text = session.begin(generate()).unwrap();
-    let mut tokens: Vec<Token> = Vec::new();
-    while tokens.len() < 30 {
-        let pieces = session.step().unwrap();
-        tokens.extend(pieces.filter_map(|piece| piece.token));
-    }
-    let rolled_back = session.roll_back(text, 9).unwrap();
-    tokens.truncate(tokens.len() - rolled_back.tokens);
-    let (told, statistics) = run(&mut session).remove(0);
-    assert_eq!([tokens, told.tokens].concat(), plain.tokens);
-    assert_eq!(statistics.accepted_tokens, statistics.drafted_tokens);
 }
 
 #[test]
@@ -369,58 +353,5 @@ fn sequences_that_share_their_cells_are_followed_from_where_there_is_room() {
         for (_, statistics) in &texts {
             assert_eq!(statistics.accepted_tokens, statistics.drafted_tokens);
         }
-    }
-}
-
-#[test]
-fn a_recurrent_state_goes_back_to_before_a_wrong_guess() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = heads::random_states(folder.path());
-    for draft_max in [1, 4] {
-        let model = load(&path, request(512, 1, draft_max));
-        let mut wrong = 0;
-        for seed in 1..6 {
-            let (plain, _) = alone(&model, seeded(&model, seed));
-            // Some of it right, and some of it wrong: by any other guess than its own blocks'.
-            let prompt = tokens(&model, PROMPT);
-            let oracle = oracle(&prompt, &plain.tokens, seed);
-            let (drafted, statistics) = alone(&model, seeded(&model, seed).draft_with(oracle));
-            assert_eq!(drafted, plain, "{seed}");
-            assert_ne!(statistics.drafts_off, Some(DraftsOff::Memory));
-            assert!(statistics.accepted_tokens > 4, "{statistics:?}");
-            wrong += statistics.drafted_tokens - statistics.accepted_tokens;
-        }
-        assert!(wrong > 0, "{draft_max}");
-    }
-}
-
-#[test]
-fn what_other_texts_guess_by_is_beside_it() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = heads::steps(folder.path());
-    let model = load(&path, request(1024, 2, 4));
-    let (plain, _) = alone(&model, greedy(&model));
-    let mut session = model.session().unwrap();
-    let lookup = Speculation::prompt_lookup();
-    session.begin(greedy(&model).speculate(lookup)).unwrap();
-    session.begin(greedy(&model).speculate(mtp(4))).unwrap();
-    let texts = run(&mut session);
-    assert!(texts.iter().all(|(told, _)| *told == plain));
-    all_came_true(&texts[1].1);
-}
-
-#[test]
-fn an_engine_has_guesses_for_all_its_texts() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = heads::steps(folder.path());
-    let model = load(&path, request(1024, 4, 3));
-    let (plain, _) = told(greedy(&model));
-    let engine = Engine::new(&model).unwrap();
-    let answers: Vec<_> = (0..6).map(|_| engine.submit(greedy(&model).speculate(mtp(3))).unwrap()).collect();
-    for answer in answers {
-        let (text, statistics) = answer.into_text().unwrap();
-        assert_eq!(text, plain.text);
-        assert_eq!(statistics.accepted_tokens, statistics.drafted_tokens);
-        assert!(statistics.drafted_tokens > 0, "{statistics:?}");
     }
 }

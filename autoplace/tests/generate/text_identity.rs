@@ -1,11 +1,11 @@
 //! Greedy text is that of a raw llama.cpp loop, token by token, whatever is reused, cut into parts, computed beside it
 //! or guessed: through the public API, on the demo model.
 //!
-//! Others of the same promise: forks, roll-backs, saved files and shifts (`session_*.rs`), every memory
-//! (`session_memories.rs`, `engine_memories.rs`).
+//! Others of the same promise: saved files and shifts (`session_*.rs`), every memory (`session_memories.rs`,
+//! `engine_memories.rs`).
 
 use crate::native_support::demo_path;
-use crate::speculative_support::{builder, load, oracle, request, tokens};
+use crate::speculative_support::{builder, load, request, tokens};
 use crate::text_support::{Raw, answered, told};
 use autoplace::Model;
 use autoplace::generate::{Engine, Generate, Speculation};
@@ -75,16 +75,10 @@ fn prompts_in_chunks_of_sizes_from_1_to_64_side_by_side() {
 }
 
 /// Every way of guessing, by its name.
-fn guessing(model: &Model, prompt: &str, answer: &[Token]) -> Vec<(&'static str, Generate)> {
+fn guessing(model: &Model, prompt: &str) -> Vec<(&'static str, Generate)> {
     let greedy = || greedy(model, prompt);
     let drafts = Speculation::DraftModel { draft_max: 5, p_min: 0.0 };
-    let prompt = tokens(model, prompt);
-    vec![
-        ("lookup", greedy().speculate(Speculation::prompt_lookup())),
-        ("draft model", greedy().speculate(drafts)),
-        ("all right", greedy().draft_with(oracle(&prompt, answer, 0))),
-        ("some wrong", greedy().draft_with(oracle(&prompt, answer, 3))),
-    ]
+    vec![("lookup", greedy().speculate(Speculation::prompt_lookup())), ("draft model", greedy().speculate(drafts))]
 }
 
 #[test]
@@ -95,13 +89,13 @@ fn tokens_that_are_guessed_in_an_engine() {
         let model = builder.load().unwrap();
         let expected = expected(&model);
         let engine = Engine::new(&model).unwrap();
-        let mut accepted = [0; 4];
+        let mut accepted = [0; 2];
         for (at, accepted) in accepted.iter_mut().enumerate() {
-            let submit = |(prompt, expected): (&&str, &Vec<Token>)| {
-                let (method, generate) = guessing(&model, prompt, expected).swap_remove(at);
+            let submit = |prompt: &&str| {
+                let (method, generate) = guessing(&model, prompt).swap_remove(at);
                 (method, engine.submit(generate).unwrap())
             };
-            let answers: Vec<_> = PROMPTS.iter().zip(&expected).map(submit).collect();
+            let answers: Vec<_> = PROMPTS.iter().map(submit).collect();
             for ((method, answer), expected) in answers.into_iter().zip(&expected) {
                 let told = answered(answer);
                 assert_eq!(told.tokens, *expected, "{method}, {sequences} sequences");

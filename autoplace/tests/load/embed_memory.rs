@@ -6,7 +6,6 @@ use crate::rig::none_failed;
 use crate::sim_support::{card, fits_whatever_is_free};
 use crate::synthetic::Sketch;
 use autoplace::gguf::{Header, TensorType};
-use autoplace::llama_sys::sim::SimGpu;
 use autoplace::load::{self, NativeProbe, Verify};
 use autoplace::machine::{Machine, mib};
 use autoplace::memory::{ContextParams, FlashAttention, Headroom, Pooling};
@@ -208,23 +207,4 @@ fn without_llama_cpp_nobody_knows_what_embeddings_take() {
     let embedding = planner.request(Request::new().embeddings(Pooling::Model));
     let refused = embedding.plan();
     assert_matches!(refused, Err(Error::Unknown { .. }));
-}
-
-#[test]
-fn two_cards_share_an_encoder() {
-    own_process!();
-    let folder = tempfile::tempdir().unwrap();
-    let path = crate::random_weights::write(&encoders(Q8)[2], folder.path());
-    let whole = {
-        let _gpu = card(mib(64));
-        let plan = builder(&path, &load::detect().unwrap()).plan().unwrap();
-        plan.gpus().next().unwrap().footprint.total()
-    };
-    let cards: [SimGpu; 2] = [card(whole * 3 / 4), card(whole * 3 / 4)];
-    let model = builder(&path, &load::detect().unwrap()).load().unwrap();
-    assert_eq!(model.placement().gpus().count(), 2, "{}", model.placement());
-    model.embedder().unwrap().embed(&["the sea"]).unwrap();
-    for card in &cards {
-        assert!(card.peak() <= whole * 3 / 4);
-    }
 }

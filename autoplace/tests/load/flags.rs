@@ -15,7 +15,8 @@ fn quoted(text: &str, quote: char) -> impl Iterator<Item = &str> {
     parts.filter(|part| part.starts_with('-'))
 }
 
-/// The flags of these programs, as they are registered: `add_opt(common_arg({"-m", "--model"}, ...).set_examples({...}))`.
+/// The flags of these programs, as they are registered: `add_opt(common_arg({"-m", "--model"},
+/// ...).set_examples({...}))`.
 fn flags() -> BTreeSet<String> {
     let source = read("common/arg.cpp");
     let mut flags = BTreeSet::new();

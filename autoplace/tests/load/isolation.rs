@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::native_support::{demo_path, load_demo};
-use autoplace::generate::{self, Engine, FinishReason, Generate, SamplerKind, TokenStream};
+use autoplace::generate::{self, Engine, FinishReason, Generate, TokenStream};
 use autoplace::llama_sys::Error as Native;
 use autoplace::plan::{self, GpuLayers, SavedPlan};
 use autoplace::worker::Error as Lost;
@@ -43,9 +43,10 @@ fn greedy(model: &Model, tokens: usize) -> String {
 fn text_pieces_end_and_counts_are_those_of_this_process() {
     let (here, there) = (load_demo(), in_worker());
     let stop = greedy(&here, 60).split_whitespace().nth(5).unwrap().to_owned();
-    let cases: [(&str, &dyn Fn(Generate) -> Generate); 6] = [
+    let cases: [(&str, &dyn Fn(Generate) -> Generate); 7] = [
         ("greedy", &|it| it.temp(0.0).max_tokens(40)),
         ("by chance", &|it| it.seed(7).max_tokens(150)),
+        ("with the likeliest tokens", &|it| it.seed(5).logprobs(3).max_tokens(30)),
         ("penalised", &|it| it.seed(8).repeat_penalty(1.3).max_tokens(40)),
         ("one token", &|it| it.temp(0.0).max_tokens(1)),
         ("stopped", &|it| it.temp(0.0).max_tokens(60).stop(&stop)),
@@ -54,7 +55,8 @@ fn text_pieces_end_and_counts_are_those_of_this_process() {
     for (case, describe) in cases {
         let run = |model: &Model| {
             let mut stream = describe(model.generate(PROMPT)).stream().unwrap();
-            let pieces: Vec<String> = stream.by_ref().map(Result::unwrap).collect();
+            let pieces = stream.pieces().map(|piece| piece.map(|it| (it.token, it.logprobs, it.text)));
+            let pieces: Vec<_> = pieces.map(Result::unwrap).collect();
             assert!(stream.next().is_none());
             let statistics = stream.statistics();
             let counts = (statistics.prompt_tokens, statistics.generated_tokens);
@@ -65,25 +67,6 @@ fn text_pieces_end_and_counts_are_those_of_this_process() {
     let mut none = there.generate(PROMPT).max_tokens(0).stream().unwrap();
     assert!(none.next().is_none());
     assert_eq!(none.finish_reason(), Some(FinishReason::MaxTokens));
-}
-
-#[test]
-fn the_likeliest_tokens_are_those_of_this_process() {
-    let told = |model: &Model| {
-        let generate = model.generate(PROMPT).seed(5).logprobs(3).max_tokens(30);
-        let mut stream = generate.stream().unwrap();
-        let pieces = stream.pieces().map(Result::unwrap);
-        let told = pieces.filter_map(|piece| Some((piece.token?, piece.logprobs)));
-        told.collect::<Vec<_>>()
-    };
-    let there = told(&in_worker());
-    let is_told = |(token, logprobs): &(_, Option<generate::TokenLogprobs>)| {
-        let logprobs = logprobs.as_ref();
-        logprobs.is_some_and(|it| it.token == *token && it.top.len() == 3)
-    };
-    assert!(there.len() > 1 && there.iter().all(is_told), "{there:?}");
-    let here = told(&load_demo());
-    assert_eq!(there, here[..there.len()]);
 }
 
 #[test]
@@ -183,7 +166,8 @@ fn an_abort_from_another_thread_is_an_end() {
     let model = in_worker();
     let mut stream = model.generate(PROMPT).stream().unwrap();
     stream.abort_handle().abort();
-    assert!(stream.next().is_none());
+    // What has come before can still be read.
+    stream.by_ref().for_each(|piece| drop(piece.unwrap()));
     assert_eq!(stream.finish_reason(), Some(FinishReason::Aborted));
     let late = stream.abort_handle();
     drop(stream);
@@ -245,7 +229,7 @@ pub(crate) mod deaths {
         stream.for_each(|piece| text += &piece.unwrap());
         assert_eq!(text, greedy(&load_demo(), 120));
         stop(&model);
-        model.session().unwrap().begin(model.generate(PROMPT)).unwrap();
+        model.generate(PROMPT).max_tokens(2).text().unwrap();
     }
 
     #[test]
@@ -254,19 +238,13 @@ pub(crate) mod deaths {
             assert_matches!(ended, Err(generate::Error::Worker(Lost::Silent { .. })));
         };
         let model = impatient(OnDeath::Fail);
-        let mut stream = model.generate(PROMPT).max_tokens(150).stream().unwrap();
+        let mut stream = model.generate(PROMPT).stream().unwrap();
         stream.next().unwrap().unwrap();
         stop(&model);
         stream.abort_handle().abort();
         silent(stream.by_ref().try_for_each(|piece| piece.map(drop)));
         drop(stream);
-        silent(model.session().map(drop));
-
-        let model = impatient(OnDeath::Fail);
-        let mut session = model.session().unwrap();
-        session.begin(model.generate(PROMPT)).unwrap();
-        stop(&model);
-        silent(session.step().map(drop));
+        silent(model.generate(PROMPT).stream().map(drop));
 
         let model = impatient(OnDeath::Fail);
         let engine = Engine::new(&model).unwrap();
@@ -297,11 +275,6 @@ pub(crate) mod deaths {
         match kind {
             0 => text.temp(0.0),
             1 => text.seed(3).temp(1.2),
-            // What these draw and remember depends on the logits.
-            3 => {
-                let text = text.seed(5).xtc(0.5, 0.1);
-                text.samplers([SamplerKind::Xtc]).adaptive_p(0.3)
-            }
             _ => {
                 let text = text.seed(4).temp(1.0).repeat_penalty(1.2);
                 text.stop("no such text")
@@ -326,19 +299,20 @@ pub(crate) mod deaths {
     #[test]
     fn a_worker_killed_at_any_token_loses_none_and_doubles_none() {
         let here = load_demo();
-        for kind in 0..4 {
+        for kind in 0..3 {
             let expected = describe(&here, kind).text().unwrap();
             // A worker that is killed when it is done with a text may be found dead in the next one, which has a
             // death of its own.
-            let model = resuming(2);
+            let (model, mut deaths) = (resuming(2), 0);
             for pieces in (0..130).step_by(if kind == 0 { 3 } else { 13 }) {
                 let worker = model.worker_id();
                 let stream = describe(&model, kind).stream().unwrap();
                 let text = text_killed_at(&model, stream, pieces);
                 assert_eq!(text, expected, "killed after {pieces} pieces");
-                // No more than 64 tokens ahead, the worker was not done with them all.
-                assert!(pieces > 60 || model.worker_id() != worker, "{pieces}");
+                deaths += usize::from(model.worker_id() != worker);
             }
+            // A busy machine may let it live to the end of its text.
+            assert!(deaths > 0);
         }
     }
 
@@ -493,15 +467,14 @@ pub(crate) mod deaths {
     fn hello(build: &str) -> String {
         let hello = format!(r#"{{"build":"{build}"}}"#);
         let length = hello.len();
-        format!(r"printf 'autoplw\001\{length:03o}\000\000\000{hello}' >&0")
+        format!(r"printf '\{length:03o}\000\000\000{hello}' >&0")
     }
 
     #[test]
     fn a_worker_that_speaks_nonsense_at_first_or_later_is_ended() {
         let greeting = hello(&load::build_name());
         for (said, expected) in [
-            ("printf 'Content-Length: 12' >&0".to_owned(), "Content-"),
-            (r"printf 'autoplw\011' >&0".to_owned(), "version 9"),
+            ("printf 'Content-Length: 12' >&0".to_owned(), "a message of"),
             (format!(r"{greeting}; printf '\003\000\000\000abc' >&0"), "expected"),
             (format!(r"{greeting}; printf '\377\377\377\377abc' >&0"), "4294967295"),
         ] {

@@ -1,13 +1,13 @@
 //! Two processes that load at the same time: never do both count the same free bytes.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use crate::native_support::demo_path;
 use autoplace::llama_sys::sim::{Rules, SimGpu, SimGpuBuilder};
-use autoplace::load::{Leases, Unleased};
+use autoplace::load::Leases;
 use autoplace::machine::mib;
 use autoplace::memory::Headroom;
 use autoplace::plan::{HostParts, Request};
@@ -27,22 +27,13 @@ struct Task {
     stops_while_loading: bool,
 }
 
-/// What became of a load.
-#[derive(Debug, Serialize, Deserialize)]
-struct Outcome {
-    layers: u32,
-    text: String,
-}
+/// What became of a load: layers on the card, and a text.
+type Outcome = (u32, String);
 
 impl Task {
     fn in_folder(folder: &Path, card: &str, total: u64) -> Self {
-        Self {
-            card: folder.join(card),
-            total,
-            leases: Some(folder.join("leases")),
-            patience: None,
-            stops_while_loading: false,
-        }
+        let (card, leases) = (folder.join(card), Some(folder.join("leases")));
+        Self { card, total, leases, patience: None, stops_while_loading: false }
     }
 
     fn card(&self) -> SimGpu {
@@ -60,7 +51,7 @@ impl Task {
 
     fn load(&self) -> (Model, Outcome) {
         let model = self.builder().load().unwrap();
-        let outcome = Outcome { layers: model.placement().n_gpu_layers, text: text(&model) };
+        let outcome = (model.placement().n_gpu_layers, text(&model));
         (model, outcome)
     }
 }
@@ -82,7 +73,7 @@ fn text(model: &Model) -> String {
     generation.max_tokens(4).text().unwrap()
 }
 
-/// Another process.
+/// Another process, at work on its task.
 struct Other {
     child: Child,
     output: BufReader<ChildStdout>,
@@ -91,7 +82,6 @@ struct Other {
 const TASK: &str = "AUTOPLACE_TEST_TASK";
 
 impl Other {
-    /// Starts it; it waits until it is told to [go](Self::go).
     fn start(task: &Task) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args("--exact leases::the_other_process --ignored --nocapture".split(' '))
@@ -102,31 +92,14 @@ impl Other {
             .spawn()
             .unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
-        let mut other = Self { child, output };
-        other.said("ready:");
-        other
-    }
-
-    fn go(&mut self) {
-        let input = self.child.stdin.as_mut().unwrap();
-        input.write_all(b"go\n").unwrap();
+        Self { child, output }
     }
 
     /// What it says after this word; the test's own output is passed over.
     fn said(&mut self, word: &str) -> String {
-        let mut line = String::new();
-        loop {
-            line.clear();
-            let length = self.output.read_line(&mut line).unwrap();
-            assert!(length > 0, "it ended before it said {word}");
-            if let Some((_, said)) = line.split_once(word) {
-                return said.trim().to_owned();
-            }
-        }
-    }
-
-    fn outcome(&mut self) -> Outcome {
-        serde_json::from_str(&self.said("outcome:")).unwrap()
+        let mut lines = (&mut self.output).lines().map(Result::unwrap);
+        let said = lines.find_map(|line| line.split_once(word).map(|(_, said)| said.to_owned()));
+        said.unwrap_or_else(|| panic!("it ended before it said {word}"))
     }
 
     /// Lets it drop its model and end.
@@ -134,16 +107,6 @@ impl Other {
         drop(self.child.stdin.take());
         assert!(self.child.wait().unwrap().success());
     }
-
-    fn kill(mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-}
-
-/// Waits for a line, or for the end.
-fn wait() {
-    let _ = std::io::stdin().read_line(&mut String::new());
 }
 
 #[test]
@@ -154,10 +117,10 @@ fn the_other_process() {
     };
     let task: Task = serde_json::from_str(&task).unwrap();
     let _gpu = task.card();
-    println!("\nready:");
-    wait();
+    // Until it is let go of.
+    let wait = || drop(std::io::stdin().read_line(&mut String::new()));
     if task.stops_while_loading {
-        let load = task.builder().progress(|_| {
+        let load = task.builder().progress(move |_| {
             println!("\nloading:");
             wait();
             true
@@ -170,16 +133,9 @@ fn the_other_process() {
     wait();
 }
 
-/// What the demo model is by itself.
-struct Known {
-    layers: u32,
-    /// What it says on the host.
-    text: String,
-}
-
-/// The demo model, the size of a card with room for one and a half of it, and the layers that fit there where another
-/// has all of its own.
-fn one_and_a_half() -> (Known, u64, u32) {
+/// The layers of the demo model and what it says on the host, the size of a card with room for one and a half of it,
+/// and the layers that fit there where another has all of its own.
+fn one_and_a_half() -> (Outcome, u64, u32) {
     let load = || builder().leases(Leases::none()).load().unwrap();
     let text = text(&load());
     let gpu = card(mib(64)).register().unwrap();
@@ -190,7 +146,7 @@ fn one_and_a_half() -> (Known, u64, u32) {
     let _gpu = card(total).taken(bytes).register().unwrap();
     let beside = builder().plan().unwrap().n_gpu_layers;
     assert!(0 < beside && beside < layers, "{beside}");
-    (Known { layers, text }, total, beside)
+    ((layers, text), total, beside)
 }
 
 #[cfg(unix)]
@@ -202,57 +158,39 @@ fn a_load_that_others_do_not_see_says_so() {
     let folder = tempfile::tempdir().unwrap();
     let task = Task::in_folder(folder.path(), "card", mib(64));
     let _gpu = task.card();
-    let report = |leases: Leases| builder().leases(leases).load().unwrap().report();
-    let leases = Leases::in_dir(task.leases.unwrap());
-    assert_eq!(report(leases.clone()).unleased, None);
-    assert_eq!(report(Leases::none()).unleased, Some(Unleased::Asked));
-    // Who may write there may delete a lease that is held.
+    let report = || task.builder().load().unwrap().report();
+    assert_eq!(report().unleased, None);
+    // Who may write there may keep us from the card.
     let open = std::fs::Permissions::from_mode(0o777);
     std::fs::set_permissions(folder.path().join("leases"), open).unwrap();
-    let report = report(leases);
-    assert_matches!(&report.unleased, Some(Unleased::Failed(_)));
-    let said = report.to_string();
+    let said = report().to_string();
     assert!(said.contains("without a lease") && said.contains("not this user's alone"), "{said}");
 }
 
 /// Two processes load at once onto a card with room for one and a half.
 fn two_processes(rounds: u32) {
     own_process!();
-    let (known, total, beside) = one_and_a_half();
+    let ((all, text), total, beside) = one_and_a_half();
     let folder = tempfile::tempdir().unwrap();
     for round in 0..rounds {
         let mut task = Task::in_folder(folder.path(), &format!("card {round}"), total);
-        // Every other pair has no time to wait for each other, and counts what is leased.
+        // Every other pair has no time to wait for each other: who comes second has no card, or what is left of it.
         let waits = round % 2 == 0;
         task.patience = (!waits).then_some(Duration::ZERO);
         let gpu = task.card();
         let mut others = [Other::start(&task), Other::start(&task)];
-        others.iter_mut().for_each(Other::go);
-        let outcomes = others.each_mut().map(Other::outcome);
+        let outcomes = others.each_mut().map(|other| serde_json::from_str::<Outcome>(&other.said("outcome:")).unwrap());
         let peak = gpu.shared_peak().unwrap();
         assert!(peak <= total, "round {round}: {peak} bytes of {total}");
-        for outcome in &outcomes {
-            assert_eq!(outcome.text, known.text, "round {round}: {outcome:?}");
-        }
-        let mut layers = outcomes.map(|outcome| outcome.layers);
+        assert!(outcomes.iter().all(|outcome| outcome.1 == text), "round {round}: {outcomes:?}");
+        let mut layers = outcomes.map(|outcome| outcome.0);
         layers.sort_unstable();
-        if waits {
-            // As many as if the second had come much later.
-            assert_eq!(layers, [beside, known.layers], "round {round}");
-        } else {
-            assert!(layers[0] <= beside, "round {round}: {layers:?}");
-            assert_eq!(layers[1], known.layers, "round {round}");
-        }
+        assert_eq!(layers[1], all, "round {round}");
+        // Who waits has as many as if it had come much later.
+        assert!(layers[0] == beside || (!waits && layers[0] < beside), "round {round}: {layers:?}");
         others.into_iter().for_each(Other::end);
         assert_eq!(gpu.shared_used(), Some(0), "round {round}");
     }
-    assert!(leases_in(&folder.path().join("leases")).is_empty());
-}
-
-fn leases_in(folder: &Path) -> Vec<String> {
-    let files = std::fs::read_dir(folder).unwrap();
-    let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
-    names.filter(|name| name.ends_with(".lease")).collect()
 }
 
 #[test]
@@ -275,22 +213,18 @@ fn what_a_load_in_another_process_is_about_to_take_is_not_free_until_that_proces
     task.patience = Some(Duration::ZERO);
     let gpu = task.card();
     let mut other = Other::start(&Task { stops_while_loading: true, ..task.clone() });
-    other.go();
     other.said("loading:");
 
-    let (model, outcome) = task.load();
-    assert!(outcome.layers < known.layers, "{outcome:?}");
-    assert_eq!(outcome.text, known.text);
+    let (model, (layers, text)) = task.load();
+    assert_eq!((layers, &text), (0, &known.1));
     let notes = &model.machine().notes;
-    let is_said = notes.iter().any(|note| note.text.contains("other loads"));
-    assert!(is_said, "{notes:?}");
+    assert!(notes.iter().any(|note| note.text.contains("another load")), "{notes:?}");
     drop(model);
 
-    other.kill();
-    let (model, outcome) = task.load();
-    assert_eq!(outcome.layers, known.layers);
+    other.child.kill().unwrap();
+    other.child.wait().unwrap();
+    assert_eq!(task.load().1.0, known.0);
     assert!(gpu.shared_peak().unwrap() <= total);
-    drop(model);
 }
 
 #[test]
@@ -299,20 +233,19 @@ fn unless_told_otherwise_loads_meet_in_the_users_runtime_folder() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
     let mut task = Task::in_folder(folder.path(), "card", mib(64));
-    task.leases = None;
-    task.stops_while_loading = true;
+    (task.leases, task.stops_while_loading) = (None, true);
     let mut other = Other::start(&task);
-    other.go();
     other.said("loading:");
-    assert_eq!(leases_in(&folder.path().join("autoplace")).len(), 1);
+    let lease = std::fs::File::open(folder.path().join("autoplace/ffff-01-00-0.lease")).unwrap();
+    assert!(lease.try_lock_shared().is_err(), "it is locked");
     other.end();
-    assert!(leases_in(&folder.path().join("autoplace")).is_empty());
+    lease.lock_shared().unwrap();
 }
 
 #[test]
 fn threads_of_one_process_that_load_at_once_never_exceed_the_card() {
     own_process!();
-    let (known, total, beside) = one_and_a_half();
+    let ((all, text), total, beside) = one_and_a_half();
     let folder = tempfile::tempdir().unwrap();
     let task = Task::in_folder(folder.path(), "card", total);
     let gpu = task.card();
@@ -321,10 +254,10 @@ fn threads_of_one_process_that_load_at_once_never_exceed_the_card() {
             let loads = [(); 2].map(|()| scope.spawn(|| task.load()));
             loads.map(|load| load.join().unwrap())
         });
-        let mut layers = [0, 1].map(|n: usize| loaded[n].1.layers);
+        assert!(loaded.iter().all(|(_, outcome)| outcome.1 == text));
+        let mut layers = loaded.map(|(_, outcome)| outcome.0);
         layers.sort_unstable();
-        assert_eq!(layers, [beside, known.layers]);
-        assert!(loaded.iter().all(|(_, outcome)| outcome.text == known.text));
+        assert_eq!(layers, [beside, all]);
     }
     assert!(gpu.peak() <= total);
 }

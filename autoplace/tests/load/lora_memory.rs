@@ -26,7 +26,7 @@ fn adapter(dice: &mut Dice, model: &Header, folder: &Path, name: &str) -> PathBu
     let loaded = |name: &str| {
         let blocks = weights.blocks.iter().flat_map(|block| &block.weights);
         let mut all = blocks.chain(&weights.output);
-        all.any(|weight| weight.name == name)
+        all.any(|weight| &*weight.name == name)
     };
     let tied = model.tensor("output.weight").is_none();
     let takes = |name: &str| {

@@ -4,8 +4,8 @@
 use std::path::Path;
 
 use crate::lora_support::Adapter;
-use crate::real_loads_support::{Placement, decode, settings};
-use crate::rig::{Card, Kind, Loaded, gpus, none_failed};
+use crate::real_loads_support::{Placement, decode, nothing_left, probed, settings};
+use crate::rig::{Kind, Loaded, none_failed};
 use autoplace::gguf::{Header, TensorType};
 use autoplace::llama_sys::LoraAdapter;
 use autoplace::load::NativeProbe;
@@ -56,16 +56,10 @@ fn compare(
     placement: &Placement,
     params: &ContextParams,
 ) -> Result<(), String> {
-    let cards: Vec<Card> = placement.cards.iter().map(|&it| Card::new(it)).collect();
-    let cards: Vec<&Card> = cards.iter().collect();
-    let probed = probe.breakdown(&gpus(&cards), params, &placement.split);
-    let probed = probed.map_err(|error| format!("probe: {error}"))?.footprints;
-    let planned: Vec<u64> = probed.gpus.iter().map(Footprint::total).collect();
+    let (cards, probed, _) = probed(probe, placement, params)?;
+    let planned: Vec<u64> = probed.footprints.gpus.iter().map(Footprint::total).collect();
     let used = || -> Vec<u64> { cards.iter().map(|card| card.sim.used()).collect() };
-    if used().iter().any(|&bytes| bytes > 0) {
-        return Err(format!("the probe left {:?}", used()));
-    }
-    let loaded = Loaded::new(path, &cards, &placement.split, params, Kind::Real);
+    let loaded = Loaded::new(path, &cards.iter().collect::<Vec<_>>(), &placement.split, params, Kind::Real);
     let loaded = loaded.map_err(|error| format!("load: {error}"))?;
     let model = &loaded.model;
     let adapter = LoraAdapter::load(model, adapter).map_err(|error| error.to_string())?;
@@ -91,10 +85,7 @@ fn compare(
         }
     }
     drop((half, whole, adapter, context, loaded));
-    let left = used();
-    if left.iter().any(|&bytes| bytes > 0) {
-        return Err(format!("{left:?} bytes stay after everything is dropped"));
-    }
+    nothing_left("everything is dropped", &cards)?;
     if most != planned {
         return Err(format!("{most:?} bytes at the most, probed {planned:?}"));
     }

@@ -47,7 +47,7 @@ fn a_plan_is_loaded_from_its_file_exactly_though_a_better_one_is_possible_now() 
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("plan.json");
     saved.write(&file).unwrap();
-    let followed = Model::builder(demo_path()).plan_file(&file).n_threads(1);
+    let followed = Model::builder(demo_path()).follow(SavedPlan::read(&file).unwrap()).n_threads(1);
     let model = followed.load().unwrap();
     assert_eq!(*model.placement(), saved.plan);
     let planned = saved.plan.gpus().next().unwrap().footprint;
@@ -57,7 +57,7 @@ fn a_plan_is_loaded_from_its_file_exactly_though_a_better_one_is_possible_now() 
     drop(model);
     // What else is asked for would not change it, and is not dropped in silence.
     let asked = by_plan().n_ctx(128).follow(saved).plan();
-    assert_matches!(asked, Err(load::Error::Conflict { late }) if late == "plan_file");
+    assert_matches!(asked, Err(load::Error::Conflict { late }) if late == "follow");
     let twice = by_plan().n_ctx(128).request(request()).plan();
     assert_matches!(twice, Err(load::Error::Conflict { late }) if late == "request");
 }

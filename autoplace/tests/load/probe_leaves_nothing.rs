@@ -29,18 +29,6 @@ fn named(title: &str) -> Sketch {
     all.find(|sketch| sketch.title() == title).unwrap()
 }
 
-fn llama() -> Sketch {
-    named("llama tied q4_k")
-}
-
-/// Without a tensor that llama.cpp asks for.
-fn broken() -> Sketch {
-    let mut sketch = Sketch::new("llama", "half a block", DIMS);
-    sketch.ends(T::Q8_0, None);
-    sketch.norms(0);
-    sketch
-}
-
 /// The questions, in turns.
 struct Asked {
     llama: NativeProbe,
@@ -57,49 +45,42 @@ impl Asked {
             let header = Header::open(sketch.write(folder)).unwrap();
             NativeProbe::new(&header).unwrap()
         };
-        Self {
-            llama: probe(llama()),
-            // With a state that a probe really allocates.
-            mamba: probe(named("mamba2 2 groups")),
-            broken: probe(broken()),
-            gpus,
-        }
+        // Without a tensor that llama.cpp asks for.
+        let mut broken = Sketch::new("llama", "half a block", DIMS);
+        broken.ends(T::Q8_0, None);
+        broken.norms(0);
+        // Mamba has a state that a probe really allocates.
+        let [llama, mamba] = ["llama tied q4_k", "mamba2 2 groups"].map(named);
+        Self { llama: probe(llama), mamba: probe(mamba), broken: probe(broken), gpus }
     }
 
     /// Asks question `n`; `None` if the answer was, as it must be for the last four, an error.
     fn ask(&self, n: usize) -> Option<Breakdown> {
         let [large, other, tiny] = &self.gpus[..] else { panic!("three cards") };
+        let gone = Gpu::new("gone").device("GONE0");
         let mut params = ContextParams::default();
-        params.n_ctx = 256;
-        params.n_batch = 32;
-        params.n_ubatch = 32;
-        let both = Split::layers(2).tensor_split([1.0, 1.0]);
-        let overridden = Split::layers(2).overrides([TensorOverride::new("ffn_.*", Place::Host)]);
-        match n {
-            0 => self.llama.breakdown(&[], &params, &Split::layers(0)),
-            1 => self.llama.breakdown(&[large], &params, &Split::layers(1)),
-            2 => self.llama.breakdown(&[large, other], &params, &both),
-            3 => {
-                params.mmap = false;
-                self.llama.breakdown(&[large], &params, &overridden)
-            }
-            4 => self.mamba.breakdown(&[other], &params, &Split::layers(2)),
-            // A card without room for the state.
-            5 => self.mamba.breakdown(&[tiny], &params, &Split::layers(2)),
-            // Refused by llama.cpp in the middle of the load, and of the context.
-            6 => self.broken.breakdown(&[large], &params, &Split::layers(1)),
-            7 => {
-                params.type_v = KvType::Q8_0;
-                params.flash_attn = FlashAttention::Off;
-                self.llama.breakdown(&[large], &params, &Split::layers(2))
-            }
-            _ => {
-                // No such device.
-                let gone = Gpu::new("gone").device("GONE0");
-                self.llama.breakdown(&[&gone], &params, &Split::layers(2))
-            }
+        (params.n_ctx, params.n_batch, params.n_ubatch) = (256, 32, 32);
+        params.mmap = n != 3;
+        if n == 7 {
+            (params.type_v, params.flash_attn) = (KvType::Q8_0, FlashAttention::Off);
         }
-        .ok()
+        let (both, split) = (Split::layers(2).tensor_split([1.0, 1.0]), Split::layers);
+        let overridden = split(2).overrides([TensorOverride::new("ffn_.*", Place::Host)]);
+        let (probe, gpus, split) = match n {
+            0 => (&self.llama, vec![], split(0)),
+            1 => (&self.llama, vec![large], split(1)),
+            2 => (&self.llama, vec![large, other], both),
+            3 => (&self.llama, vec![large], overridden),
+            4 => (&self.mamba, vec![other], split(2)),
+            // A card without room for the state.
+            5 => (&self.mamba, vec![tiny], split(2)),
+            // Refused by llama.cpp in the middle of the load, and of the context.
+            6 => (&self.broken, vec![large], split(1)),
+            7 => (&self.llama, vec![large], split(2)),
+            // No such device.
+            _ => (&self.llama, vec![&gone], split(2)),
+        };
+        probe.breakdown(&gpus, &params, &split).ok()
     }
 }
 
@@ -220,7 +201,7 @@ fn thousands_of_probes_leave_nothing_behind() {
     // Nobody was told anything; whoever loads a model in earnest is.
     assert_eq!(HEARD.load(Ordering::Relaxed), 0);
     drop(Model::load(folder.path().join("none.gguf"), ModelParams::default()).unwrap_err());
-    let path = llama().write(folder.path());
+    let path = named("llama tied q4_k").write(folder.path());
     let params = ModelParams { devices: Some(Vec::new()), ..ModelParams::default() };
     Model::load(path, params).unwrap();
     assert!(HEARD.load(Ordering::Relaxed) > 100);

@@ -165,7 +165,7 @@ fn when_memory_becomes_free_the_model_moves_up_for_a_stated_gain() {
 
     gpu.set_taken(mib(64) - mib(4));
     let part = model.better_plan().unwrap().unwrap();
-    let (gain, layers) = (part.gain(), part.plan.n_gpu_layers);
+    let (gain, layers) = (part.gain, part.plan.n_gpu_layers);
     assert!(gain.is_finite() && gain > 0.0);
     assert!(text.stream.improve(gain + 0.01).unwrap().is_none());
     let up = text.stream.improve(gain).unwrap().unwrap();

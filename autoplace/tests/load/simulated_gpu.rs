@@ -7,7 +7,7 @@ use crate::native_support::{demo_path, tiny_llama};
 use crate::rig::Card;
 use crate::sim_support::{card, fits_whatever_is_free};
 use autoplace::gguf::TensorType;
-use autoplace::llama_sys::sim::{Rules, SimGpu};
+use autoplace::llama_sys::sim::Rules;
 use autoplace::load::{RateCase, RatesRequest, detect, measure_rates};
 use autoplace::machine::{MeasuredRates, mib};
 use autoplace::memory::Headroom;
@@ -47,31 +47,6 @@ fn a_file_whose_host_weights_lie_between_the_gpus_takes_no_more_of_the_gpu() {
     let planned = plan.gpus().next().unwrap();
     assert_eq!(model.allocated().gpus, [planned.footprint]);
     assert_eq!(gpu.used(), planned.footprint.total());
-}
-
-#[test]
-fn what_others_hold_is_not_ours_to_take() {
-    own_process!();
-    let layers_on = |gpu: SimGpu| {
-        let plan = builder(0).plan().unwrap();
-        drop(gpu);
-        plan.n_gpu_layers
-    };
-    let small = layers_on(card(mib(5)));
-    let crowded = card(mib(8));
-    crowded.set_taken(mib(3));
-    assert_eq!(layers_on(crowded), small);
-}
-
-#[test]
-fn headroom_stays_free() {
-    own_process!();
-    let gpu = card(mib(9));
-    let all = builder(0).plan().unwrap().n_gpu_layers;
-    let model = builder(mib(4)).load().unwrap();
-    assert!(model.placement().n_gpu_layers < all);
-    text(&model);
-    assert!(gpu.free() >= mib(4), "{} bytes free", gpu.free());
 }
 
 #[test]

@@ -25,17 +25,9 @@ pub(super) fn add(environment: &mut Environment<'_>) {
     environment
         .add_filter("format", |state: &State, text: &str, arguments: Rest<Value>| printf(state, text, &arguments));
     environment.add_filter("indent", indent);
-    environment.add_filter("center", |state: &State, value: &Value, width: Option<usize>| {
-        pad(&text_of(state, value)?, "center", width.unwrap_or(80), " ")
-    });
-    environment.add_filter("wordcount", |state: &State, value: &Value| {
-        let text = text_of(state, value)?;
-        let words = text.split(|c: char| !c.is_alphanumeric() && c != '_');
-        Ok::<_, Error>(words.filter(|word| !word.is_empty()).count())
-    });
-    for name in ["e", "escape", "forceescape"] {
+    for name in ["e", "escape"] {
         environment.add_filter(name, move |state: &State, value: &Value| {
-            Ok::<_, Error>(match value.is_safe() && name != "forceescape" {
+            Ok::<_, Error>(match value.is_safe() {
                 true => value.clone(),
                 false => Value::from_safe_string(escaped(state, &text_of(state, value)?)?),
             })

@@ -139,25 +139,19 @@ impl Dumps {
     }
 
     fn text(&self, text: &str, out: &mut String) {
-        out.push('"');
-        for c in text.chars() {
-            match c {
-                '"' => out.push_str("\\\""),
-                '\\' => out.push_str("\\\\"),
-                '\n' => out.push_str("\\n"),
-                '\r' => out.push_str("\\r"),
-                '\t' => out.push_str("\\t"),
-                '\u{8}' => out.push_str("\\b"),
-                '\u{c}' => out.push_str("\\f"),
-                c if c < ' ' || (self.ensure_ascii && !c.is_ascii()) => {
-                    for unit in c.encode_utf16(&mut [0; 2]) {
-                        let _ = write!(out, "\\u{unit:04x}");
-                    }
-                }
-                c => out.push(c),
+        let quoted = serde_json::Value::from(text).to_string();
+        if !self.ensure_ascii {
+            return out.push_str(&quoted);
+        }
+        for c in quoted.chars() {
+            if c.is_ascii() {
+                out.push(c);
+                continue;
+            }
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                let _ = write!(out, "\\u{unit:04x}");
             }
         }
-        out.push('"');
     }
 }
 

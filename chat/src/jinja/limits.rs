@@ -1,7 +1,5 @@
 //! What a template may take. Templates come with models, from anybody.
 
-use std::fmt;
-
 /// What a template may take before it is stopped with an error.
 ///
 /// The defaults are far above what published templates take with prompts of megabytes, and stop a hostile one within
@@ -12,10 +10,8 @@ pub struct Limits {
     /// Bytes of the template's source.
     pub source_bytes: usize,
     /// Instructions of the engine, each 16 bytes of text that are made, and each item of a list that is made or walked
-    /// over.
-    ///
-    /// A rendering may take two more for each byte that it is given, and 2,000 for each value. They bound memory too:
-    /// measured, each comes to at most 70 bytes.
+    /// over; two more for each byte that a rendering is given, and 2,000 for each value. They bound memory too: each
+    /// comes to at most 70 bytes, measured.
     pub steps: u64,
     /// Seconds: looked at in every round of a loop and every call of a macro.
     pub seconds: u64,
@@ -32,32 +28,25 @@ impl Default for Limits {
 }
 
 /// A limit that a template has reached.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Limit {
     /// [`Limits::source_bytes`].
+    #[error("{0} bytes of source")]
     SourceBytes(usize),
     /// [`Limits::steps`].
+    #[error("{0} steps")]
     Steps(u64),
     /// [`Limits::seconds`].
+    #[error("{0} seconds")]
     Seconds(u64),
     /// [`Limits::output_bytes`].
+    #[error("{0} bytes of prompt")]
     OutputBytes(usize),
     /// [`Limits::calls`].
+    #[error("{0} calls within each other")]
     Calls(u32),
     /// Values within values.
+    #[error("{0} levels of nesting")]
     Nesting(u32),
-}
-
-impl fmt::Display for Limit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::SourceBytes(bytes) => write!(f, "{bytes} bytes of source"),
-            Self::Steps(steps) => write!(f, "{steps} steps"),
-            Self::Seconds(seconds) => write!(f, "{seconds} seconds"),
-            Self::OutputBytes(bytes) => write!(f, "{bytes} bytes of prompt"),
-            Self::Calls(calls) => write!(f, "{calls} calls within each other"),
-            Self::Nesting(levels) => write!(f, "{levels} levels of nesting"),
-        }
-    }
 }

@@ -52,17 +52,12 @@ fn text_method(state: &State, value: &Value, method: &str, arguments: &[Value]) 
             pay(state, (parts + text.lines().count()).saturating_mul(size_of::<Value>()))?;
             return Ok(None);
         }
-        "partition" => {
+        "partition" | "rpartition" => {
             let (separator,): (&str,) = from_args(arguments)?;
-            match text.split_once(separator) {
+            let is_first = method == "partition";
+            match if is_first { text.split_once(separator) } else { text.rsplit_once(separator) } {
                 Some((before, after)) => three(before, separator, after),
-                None => three(text, "", ""),
-            }
-        }
-        "rpartition" => {
-            let (separator,): (&str,) = from_args(arguments)?;
-            match text.rsplit_once(separator) {
-                Some((before, after)) => three(before, separator, after),
+                None if is_first => three(text, "", ""),
                 None => three("", "", text),
             }
         }
@@ -77,9 +72,9 @@ fn text_method(state: &State, value: &Value, method: &str, arguments: &[Value]) 
         "rsplit" => {
             let (separator, most): (Option<&str>, Option<i64>) = from_args(arguments)?;
             pay(state, text.len().saturating_mul(size_of::<Value>()))?;
-            rsplit(text, separator, most).into()
+            rsplit(text, separator, most)?.into()
         }
-        "ljust" | "rjust" | "center" => {
+        "ljust" | "rjust" => {
             let (width, fill): (usize, Option<&str>) = from_args(arguments)?;
             pad(text, method, width, fill.unwrap_or(" "))?.into()
         }
@@ -93,8 +88,6 @@ fn text_method(state: &State, value: &Value, method: &str, arguments: &[Value]) 
             format!("{sign}{}", pad(digits, "rjust", width, "0")?).into()
         }
         "title" => titled(text).into(),
-        "swapcase" => text.chars().map(swap_case).collect::<String>().into(),
-        "casefold" => text.to_lowercase().into(),
         "index" | "rindex" => {
             let (part,): (&str,) = from_args(arguments)?;
             let found = match method {
@@ -172,41 +165,20 @@ pub(super) fn pad(text: &str, method: &str, width: usize, fill: &str) -> Result<
     let padding = fill.repeat(width.saturating_sub(text.chars().count()));
     Ok(match method {
         "ljust" => format!("{text}{padding}"),
-        "rjust" => format!("{padding}{text}"),
-        _ => {
-            let length = padding.chars().count();
-            let left = length / 2 + (length & width & 1);
-            format!("{}{text}{}", fill.repeat(left), fill.repeat(length - left))
-        }
+        _ => format!("{padding}{text}"),
     })
 }
 
-/// From the right, at most so many times.
-fn rsplit(text: &str, separator: Option<&str>, most: Option<i64>) -> Vec<Value> {
-    let most = most.map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX));
-    let mut parts: Vec<&str> = match separator {
-        Some(separator) => text.rsplitn(most.saturating_add(1), separator).collect(),
-        None => {
-            let mut parts = Vec::new();
-            let mut rest = text.trim_end();
-            while !rest.is_empty() {
-                match rest.rfind(char::is_whitespace) {
-                    Some(at) if parts.len() < most => {
-                        let (before, word) = rest.split_at(at);
-                        parts.push(word.trim_start());
-                        rest = before.trim_end();
-                    }
-                    _ => {
-                        parts.push(rest.trim_start());
-                        break;
-                    }
-                }
-            }
-            parts
-        }
+/// From the right, at most so many times; at whitespace without a bound alone.
+fn rsplit(text: &str, separator: Option<&str>, most: Option<i64>) -> Result<Vec<Value>, Error> {
+    let most = most.and_then(|most| usize::try_from(most).ok());
+    let mut parts: Vec<&str> = match (separator, most) {
+        (Some(separator), most) => text.rsplitn(most.unwrap_or(usize::MAX - 1) + 1, separator).collect(),
+        (None, None) => text.split_whitespace().rev().collect(),
+        (None, Some(_)) => return Err(failed("rsplit: a bound, and no separator")),
     };
     parts.reverse();
-    parts.into_iter().map(Value::from).collect()
+    Ok(parts.into_iter().map(Value::from).collect())
 }
 
 /// Python's `str.title`: each letter that no letter stands before.
@@ -222,8 +194,4 @@ fn titled(text: &str) -> String {
             cased
         })
         .collect()
-}
-
-fn swap_case(c: char) -> char {
-    if c.is_uppercase() { c.to_lowercase().next().unwrap_or(c) } else { c.to_uppercase().next().unwrap_or(c) }
 }

@@ -20,9 +20,10 @@ use std::io;
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{AutoEscape, Environment, Value};
+use serde_json::{Map, Value as Json};
 
+use crate::Error;
 use fault::fault;
-pub(super) use fault::{Fault, FaultKind};
 
 pub use clock::LocalTime;
 pub use limits::{Limit, Limits};
@@ -37,55 +38,47 @@ const STACK: usize = 16 << 20;
 /// The name of the one template of an environment.
 const NAME: &str = "chat template";
 
-/// A template that was understood.
+/// A template that was understood: its source, with the guards that [`source`] puts into it.
 #[derive(Debug)]
-pub(super) struct Template {
-    /// Its source, with the guards that [`source`] puts into it.
-    source: String,
-}
+pub(super) struct Template(String);
 
 impl Template {
     /// Reads a template.
-    pub(super) fn parse(source: &str, limits: &Limits) -> Result<Self, Box<Fault>> {
+    pub(super) fn parse(source: &str, limits: &Limits) -> Result<Self, Error> {
         if source.len() > limits.source_bytes {
-            let limit = Limit::SourceBytes(limits.source_bytes);
-            return Err(Fault::new(FaultKind::Limit(limit)));
+            return Err(Error::Limit { limit: Limit::SourceBytes(limits.source_bytes), line: 0 });
         }
         // As jinja2 does, also in texts.
         let source = source.replace("\r\n", "\n").replace('\r', "\n");
-        let source = source::guarded(&source)
-            .map_err(|wrong| Fault { kind: FaultKind::Syntax(wrong.reason), line: wrong.line })?;
+        let source = source::guarded(&source)?;
         on_large_stack(|| {
             let mut environment = environment(*limits, None);
             let added = environment.add_template(NAME, &source);
             added.map_err(|error| fault(&error, limits))
         })?;
-        Ok(Self { source })
+        Ok(Self(source))
     }
 
     /// The text that it makes of these variables, each a JSON value with its name.
-    pub(super) fn render<'a>(
+    pub(super) fn render(
         &self,
-        variables: impl IntoIterator<Item = (&'a str, &'a serde_json::Value)> + Send,
+        variables: &Map<String, Json>,
         now: Option<LocalTime>,
-        limits: Limits,
-    ) -> Result<String, Box<Fault>> {
+        mut limits: Limits,
+    ) -> Result<String, Error> {
         on_large_stack(|| {
-            let mut limits = limits;
-            let variables = variables.into_iter().map(|(name, value)| {
-                limits.steps = limits.steps.saturating_add(steps_for(value));
-                (name, value_of(value))
-            });
+            let given: u64 = variables.values().map(steps_for).sum();
+            limits.steps = limits.steps.saturating_add(given);
+            let variables = variables.iter().map(|(name, value)| (name.as_str(), value_of(value)));
             let variables = Value::from_pairs(variables);
             let mut environment = environment(limits, now);
-            let added = environment.add_template(NAME, &self.source);
+            let added = environment.add_template(NAME, &self.0);
             added.map_err(|error| fault(&error, &limits))?;
             let mut output = Bounded { bytes: Vec::new(), limit: limits.output_bytes, is_full: false };
             let template = environment.get_template(NAME);
             let rendered = template.and_then(|template| template.render_captured_to(variables, &mut output).map(drop));
             if output.is_full {
-                let limit = Limit::OutputBytes(limits.output_bytes);
-                return Err(Fault::new(FaultKind::Limit(limit)));
+                return Err(Error::Limit { limit: Limit::OutputBytes(limits.output_bytes), line: 0 });
             }
             rendered.map_err(|error| fault(&error, &limits))?;
             Ok(String::from_utf8_lossy(&output.bytes).into_owned())
@@ -95,8 +88,8 @@ impl Template {
 
 /// Runs this where parsing, compiling, printing, comparing and dropping what [`source`] and [`kept`] let through cannot
 /// overflow the stack.
-fn on_large_stack<T: Send>(run: impl FnOnce() -> Result<T, Box<Fault>> + Send) -> Result<T, Box<Fault>> {
-    let failed = |reason: String| Err(Fault::new(FaultKind::Failed(reason)));
+fn on_large_stack<T: Send>(run: impl FnOnce() -> Result<T, Error> + Send) -> Result<T, Error> {
+    let failed = |reason: String| Err(Error::Failed { line: 0, reason });
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("chat template".to_owned()).stack_size(STACK);
         match thread.spawn_scoped(scope, run).map(std::thread::ScopedJoinHandle::join) {
@@ -110,7 +103,10 @@ fn on_large_stack<T: Send>(run: impl FnOnce() -> Result<T, Box<Fault>> + Send) -
 /// minijinja, as transformers sets jinja2 up (`chat_template_utils.py`, `_compile_jinja_template`).
 fn environment<'a>(limits: Limits, now: Option<LocalTime>) -> Environment<'a> {
     let mut environment = Environment::new();
-    environment.set_syntax(syntax());
+    let mut syntax = SyntaxConfig::builder();
+    syntax.trim_blocks(true).lstrip_blocks(true);
+    // The delimiters are the default ones, which are valid.
+    environment.set_syntax(syntax.build().unwrap_or_default());
     environment.set_auto_escape_callback(|_| AutoEscape::None);
     environment.set_recursion_limit(limits.calls as usize);
     environment.set_fuel(Some(limits.steps));
@@ -123,41 +119,33 @@ fn environment<'a>(limits: Limits, now: Option<LocalTime>) -> Environment<'a> {
 }
 
 /// What a template may do for the sake of a value: it may walk over every message for every message.
-fn steps_for(json: &serde_json::Value) -> u64 {
+fn steps_for(json: &Json) -> u64 {
     let within = match json {
-        serde_json::Value::String(text) => 2 * text.len() as u64,
-        serde_json::Value::Array(items) => items.iter().map(steps_for).sum(),
-        serde_json::Value::Object(entries) => entries.values().map(steps_for).sum(),
+        Json::String(text) => 2 * text.len() as u64,
+        Json::Array(items) => items.iter().map(steps_for).sum(),
+        Json::Object(entries) => entries.values().map(steps_for).sum(),
         _ => 0,
     };
     within.saturating_add(STEPS_PER_VALUE)
 }
 
 /// A value of Python's for one of JSON's.
-fn value_of(json: &serde_json::Value) -> Value {
+fn value_of(json: &Json) -> Value {
     match json {
-        serde_json::Value::Null => Value::from(()),
-        serde_json::Value::Bool(it) => Value::from(*it),
-        serde_json::Value::Number(it) => match (it.as_u64(), it.as_i64(), it.as_f64()) {
+        Json::Null => Value::from(()),
+        Json::Bool(it) => Value::from(*it),
+        Json::Number(it) => match (it.as_u64(), it.as_i64(), it.as_f64()) {
             (Some(it), _, _) => Value::from(it),
             (_, Some(it), _) => Value::from(it),
             (_, _, it) => Value::from(it.unwrap_or(f64::NAN)),
         },
-        serde_json::Value::String(it) => Value::from(it.as_str()),
-        serde_json::Value::Array(items) => items.iter().map(value_of).collect::<Vec<_>>().into(),
-        serde_json::Value::Object(entries) => {
+        Json::String(it) => Value::from(it.as_str()),
+        Json::Array(items) => items.iter().map(value_of).collect::<Vec<_>>().into(),
+        Json::Object(entries) => {
             let entries = entries.iter().map(|(key, value)| (key.as_str(), value_of(value)));
             Value::from_pairs(entries)
         }
     }
-}
-
-/// How a template is read.
-fn syntax() -> SyntaxConfig {
-    let mut syntax = SyntaxConfig::builder();
-    syntax.trim_blocks(true).lstrip_blocks(true);
-    // The delimiters are the default ones, which are valid.
-    syntax.build().unwrap_or_default()
 }
 
 /// Text up to a limit.

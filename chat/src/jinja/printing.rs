@@ -120,27 +120,3 @@ pub(super) fn python_float(float: f64) -> String {
     let sign = if exponent < 0 { '-' } else { '+' };
     format!("{digits}e{sign}{:02}", exponent.unsigned_abs())
 }
-
-#[cfg(test)]
-mod tests {
-    use super::python_float;
-
-    #[test]
-    fn floats_are_pythons() {
-        for (float, written) in [
-            (0.0, "0.0"),
-            (1.0, "1.0"),
-            (0.1, "0.1"),
-            (-2.5, "-2.5"),
-            (1e15, "1000000000000000.0"),
-            (1e16, "1e+16"),
-            (1.5e300, "1.5e+300"),
-            (0.0001, "0.0001"),
-            (0.00001, "1e-05"),
-            (f64::INFINITY, "inf"),
-            (f64::NAN, "nan"),
-        ] {
-            assert_eq!(python_float(float), written);
-        }
-    }
-}

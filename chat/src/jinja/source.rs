@@ -3,12 +3,13 @@
 //! minijinja's fuel pays for texts and for the slots of lists, but not for what a list holds: `[x, x]`, many times,
 //! doubles for nothing. And what prints, compares or drops values recurses as deep as they are. So whatever makes a
 //! list, a dict or a tuple passes through a filter of ours ([`KEPT`]), which pays for all that is in it and bounds its
-//! depth. The tags are read token by token, as minijinja's lexer reads them, up to the same end; their grammar is
-//! minijinja's affair.
+//! depth. The tags are read token by token, as minijinja's lexer reads them; their grammar is minijinja's affair.
 
 use std::sync::LazyLock;
 
 use regex_lite::Regex;
+
+use crate::Error;
 
 /// The filter of every value that is made of others, and of what a variable is set to.
 pub(super) const KEPT: &str = "__kept";
@@ -30,12 +31,6 @@ const MOST_TOKENS: usize = 1000;
 /// Each is one level deeper to minijinja's parser.
 const MOST_ELIFS: usize = 500;
 
-/// What is wrong with a source, and in which line.
-pub(super) struct Wrong {
-    pub(super) line: u32,
-    pub(super) reason: String,
-}
-
 /// A tag, or an expression between `{{` and `}}`.
 struct Tag<'a> {
     /// What is in it, from behind `{%` to before what closes it.
@@ -55,7 +50,7 @@ struct Token<'a> {
 }
 
 /// The source with its guards.
-pub(super) fn guarded(source: &str) -> Result<String, Wrong> {
+pub(super) fn guarded(source: &str) -> Result<String, Error> {
     let mut out = String::with_capacity(source.len() * 2);
     let mut rest = source;
     let mut elifs = 0;
@@ -64,7 +59,7 @@ pub(super) fn guarded(source: &str) -> Result<String, Wrong> {
         let wrong = |reason: &str| {
             let at = source.len() - rest.len() + found.start();
             let line = 1 + source[..at].matches('\n').count();
-            Wrong { line: line.try_into().unwrap_or(u32::MAX), reason: reason.to_owned() }
+            Error::Syntax { line: line.try_into().unwrap_or(u32::MAX), reason: reason.to_owned() }
         };
         let (before, inner) = rest.split_at(found.end());
         out.push_str(before);

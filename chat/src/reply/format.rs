@@ -1,7 +1,5 @@
 //! What the answers of a model look like, as its template shows or its user says.
 
-use std::borrow::Cow;
-
 use super::family::{self, Family, ToolCallFormat};
 
 /// What the answers of a model look like: the marks around its reasoning, and how it calls tools.
@@ -63,8 +61,8 @@ impl ReplyFormat {
     }
 
     /// The marks around the reasoning. `None`: there is none, or channels say what it is.
-    pub fn reasoning(&self) -> Option<&ReasoningMarks> {
-        self.reasoning.as_ref()
+    pub fn reasoning(&self) -> Option<ReasoningMarks> {
+        self.reasoning
     }
 
     /// How tools are called, if they are.
@@ -81,40 +79,36 @@ impl ReplyFormat {
 ///
 /// Reasoning begins only where the answer has not begun: at its start, and behind a call of a tool or other reasoning.
 /// A mark that the model only talks about is content.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReasoningMarks {
-    open: Cow<'static, str>,
-    close: Cow<'static, str>,
+    open: &'static str,
+    close: &'static str,
 }
 
 impl ReasoningMarks {
     /// `<think>` and `</think>`: most models'.
-    pub const THINK: Self = Self::of("<think>", "</think>");
+    pub const THINK: Self = Self::new("<think>", "</think>");
 
-    /// Marks of other names. Whitespace around them is none of theirs, and left away. A model that always begins with
-    /// its reasoning, and writes the closing mark alone, has an empty opening one.
-    pub fn new(open: &str, close: &str) -> Self {
-        Self { open: Cow::Owned(open.trim().to_owned()), close: Cow::Owned(close.trim().to_owned()) }
-    }
-
-    const fn of(open: &'static str, close: &'static str) -> Self {
-        Self { open: Cow::Borrowed(open), close: Cow::Borrowed(close) }
+    /// Marks of other names, without the whitespace around them. A model that always begins with its reasoning, and
+    /// writes the closing mark alone, has an empty opening one.
+    pub const fn new(open: &'static str, close: &'static str) -> Self {
+        Self { open, close }
     }
 
     /// The opening mark. Empty, if every answer begins with reasoning.
-    pub fn open(&self) -> &str {
-        &self.open
+    pub fn open(&self) -> &'static str {
+        self.open
     }
 
     /// The closing mark.
-    pub fn close(&self) -> &str {
-        &self.close
+    pub fn close(&self) -> &'static str {
+        self.close
     }
 
     /// The marks that a template knows, if any.
     fn of_template(source: &str) -> Option<Self> {
         let mut marks = TEMPLATES.iter().filter(|(text, ..)| source.contains(text));
-        marks.next().map(|(_, open, close)| Self::of(open, close))
+        marks.next().map(|(_, open, close)| Self::new(open, close))
     }
 }
 

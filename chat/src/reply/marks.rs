@@ -2,7 +2,7 @@
 
 /// Texts that mean something, each with what it means.
 #[derive(Debug, Clone)]
-pub(super) struct Marks<T>(Vec<(String, T)>);
+pub(super) struct Marks<T>(Vec<(&'static str, T)>);
 
 /// What stands at a place.
 #[derive(Debug, Clone, Copy)]
@@ -21,9 +21,9 @@ impl<T: Copy> Marks<T> {
     }
 
     /// Adds marks, but for empty ones. Of a mark that is there already, the first meaning stays.
-    pub(super) fn add<'a>(&mut self, texts: impl IntoIterator<Item = &'a &'a str>, meaning: T) {
-        let texts = texts.into_iter().filter(|text| !text.is_empty());
-        self.0.extend(texts.map(|text| ((*text).to_owned(), meaning)));
+    pub(super) fn add(&mut self, texts: &[&'static str], meaning: T) {
+        let texts = texts.iter().filter(|text| !text.is_empty());
+        self.0.extend(texts.map(|text| (*text, meaning)));
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -2,10 +2,7 @@
 //!
 //! In: the text of an answer as it is generated, its control tokens written out. Out: [`ReplyPart`]s as soon as they
 //! are certain, and at the end a [`Reply`]. Which marks a model writes around them is its [`ReplyFormat`], which its
-//! chat template shows: how a template writes an earlier answer is how the model was taught to write the next.
-//!
-//! Nothing is lost: [`Reply::raw`] is always the whole text, and a call that cannot be read comes back as content, with
-//! a [`MalformedCall`] that says why.
+//! chat template shows. Nothing is lost: a call that cannot be read comes back as content.
 
 mod arguments;
 mod call;
@@ -76,6 +73,7 @@ pub struct MalformedCall {
 
 /// Why text is not a call of a tool.
 #[derive(Debug, Clone, PartialEq, Eq, Error, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum CallError {
@@ -96,12 +94,7 @@ pub enum CallError {
     NotAnObject,
     /// Its text is not what the format has at this place.
     #[error("the call has {found:?} where {expected} should stand")]
-    Unexpected {
-        /// What the format has there.
-        expected: String,
-        /// The first characters of what there is.
-        found: String,
-    },
+    Unexpected { expected: String, found: String },
 }
 
 impl CallError {

@@ -15,9 +15,7 @@ use crate::Tool;
 /// Reads an answer as it is generated: text in, [`ReplyPart`]s out as soon as they are certain.
 ///
 /// Held back are only: what may be the beginning of a mark, whitespace that a mark may follow, and a call until it is
-/// whole. Whitespace beside a mark belongs to the mark; whitespace at the beginning and the end of the whole answer
-/// stays. Where a call stands between two sections of content, a blank line parts them. How the text is cut into pieces
-/// makes no difference to what it means.
+/// whole. How the text is cut into pieces makes no difference to what it means.
 ///
 /// ```
 /// use autoplace_chat::{ReasoningMarks, ReplyFormat, ReplyParser, ReplyPart};
@@ -89,9 +87,9 @@ impl ReplyParser {
         let family = format.family();
         let (mut in_content, mut in_reasoning) = (Marks::new(), Marks::new());
         for syntax in family.calls {
-            in_content.add([&syntax.open], Mark::Call(syntax));
+            in_content.add(&[syntax.open], Mark::Call(syntax));
             if family.ends_reasoning {
-                in_reasoning.add([&syntax.open], Mark::Call(syntax));
+                in_reasoning.add(&[syntax.open], Mark::Call(syntax));
             }
         }
         if let Some(channels) = family.channels {
@@ -103,13 +101,13 @@ impl ReplyParser {
         in_content.add(family.silent, Mark::Silent);
         in_content.add(&format.frames, Mark::Silent);
         if let Some(marks) = format.reasoning() {
-            in_content.add([&marks.open()], Mark::BeginReasoning);
-            in_content.add([&marks.close()], Mark::EndReasoning);
-            in_reasoning.add([&marks.close()], Mark::EndReasoning);
-            in_reasoning.add([&marks.open()], Mark::BeginReasoning);
+            in_content.add(&[marks.open()], Mark::BeginReasoning);
+            in_content.add(&[marks.close()], Mark::EndReasoning);
+            in_reasoning.add(&[marks.close()], Mark::EndReasoning);
+            in_reasoning.add(&[marks.open()], Mark::BeginReasoning);
         }
         let mut parser = Self {
-            reasoning: format.reasoning().cloned(),
+            reasoning: format.reasoning(),
             family,
             in_content,
             in_reasoning,
@@ -127,9 +125,8 @@ impl ReplyParser {
         parser
     }
 
-    /// Says where the prompt left the model: `prompt`, or its last characters, is what stands before the answer.
-    /// Templates end their prompts with the opening mark of the reasoning, with both of its marks where it is not
-    /// wanted, or with a message's header.
+    /// Says where the prompt (or its last characters) left the model: templates end theirs with the opening mark of the
+    /// reasoning, with both of its marks where it is not wanted, or with a message's header.
     #[must_use]
     pub fn after_prompt(mut self, prompt: &str) -> Self {
         if let Some(channels) = self.family.channels {

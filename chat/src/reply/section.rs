@@ -1,8 +1,7 @@
 //! The section of the answer that is being read, and the rule of its whitespace.
 //!
-//! Whitespace beside a mark belongs to the mark: content and reasoning neither begin nor end with it. Whitespace at the
-//! beginning and the end of the whole answer stays. Where something else stands between two sections of one kind (a
-//! call between two paragraphs), a blank line parts them.
+//! Whitespace beside a mark belongs to the mark, and at the beginning and the end of the whole answer stays. Where
+//! something else stands between two sections of one kind (a call between two paragraphs), a blank line parts them.
 
 use super::{CallError, MalformedCall, Reply, ReplyPart, ToolCall};
 

@@ -76,13 +76,9 @@ fn an_answer_in_the_manner_of_its_template_means_what_was_written() {
 }
 
 #[test]
-fn a_template_without_marks_is_plain() {
+fn plain_text_goes_through_as_it_is() {
     let template = "{% for m in messages %}<start_of_turn>{{ m.role }}\n{{ m.content }}{% endfor %}";
     assert_eq!(ReplyFormat::of_template(template), ReplyFormat::plain());
-}
-
-#[test]
-fn plain_text_goes_through_as_it_is() {
     let mut parser = ReplyParser::new(&ReplyFormat::plain());
     let pieces = [" <think>", "\n\n", "</think> "];
     assert_eq!(parts(&mut parser, &pieces), pieces.map(content));
@@ -257,13 +253,6 @@ fn llamas_own_tools_and_programs_follow_a_mark() {
     assert_eq!(program.tool_calls[0].arguments, json!({"code": "import math\nprint(math.pi)"}));
     let json = read(&llama(), "", "<|python_tag|>{\"name\": \"f\", \"parameters\": {\"a\": 1}}");
     assert_eq!(json.tool_calls[0].name, "f");
-}
-
-#[test]
-fn a_channel_can_run_a_program() {
-    let text = "<|channel|>analysis to=python code<|message|>print(1)<|call|>";
-    let reply = read(&harmony(), "<|start|>assistant", text);
-    assert_eq!(reply.tool_calls[0].arguments, json!({"code": "print(1)"}));
 }
 
 #[test]

@@ -224,6 +224,9 @@ fn a_header_says_what_its_message_is() {
             tool => assert_eq!(reply.tool_calls[0].name, tool, "{header}"),
         }
     }
+    // A channel can run a program.
+    let program = read(Harmony, "<|channel|>analysis to=python code<|message|>print(1)<|call|>", json!({}));
+    assert_eq!(program.tool_calls[0].arguments, json!({"code": "print(1)"}));
     for (format, text) in [(Harmony, "Once upon a time<|message|>"), (FunctionaryV32, ">>> print(1)\n")] {
         assert_eq!(read(format, text, json!({})).content, text);
     }

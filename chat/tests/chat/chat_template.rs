@@ -1,8 +1,6 @@
 //! What an application meets of chat templates: where they come from, what they refuse, what of a prompt users wrote.
 
-use autoplace_chat::{
-    ChatTemplate, Conversation, Error, FAMILIES, Limit, LocalTime, Message, Part, Role, Tool, ToolCall,
-};
+use autoplace_chat::{ChatTemplate, Conversation, Error, FAMILIES, LocalTime, Message, Part, Role, Tool, ToolCall};
 use autoplace_planner::gguf::Builder;
 use proptest::prelude::*;
 use serde_json::json;
@@ -125,13 +123,6 @@ fn a_role_that_a_template_does_not_know_is_its_own_refusal() {
 fn a_wrong_template_says_in_which_line() {
     let error = ChatTemplate::new("x\n{% endif %}", <_>::default()).unwrap_err();
     assert!(matches!(error, Error::Syntax { line: 2, .. }), "{error}");
-}
-
-#[test]
-fn a_hostile_template_is_stopped() {
-    let doubling = "{% set ns = namespace(s='x') %}{% for i in range(64) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}";
-    let error = template(doubling).render(&user("x")).unwrap_err();
-    assert!(matches!(error, Error::Limit { limit: Limit::Steps(_), .. }), "{error}");
 }
 
 #[test]

@@ -25,13 +25,6 @@ a {# {{ x }} #} b{#- c -#} d
 => a  bd
 a  {{- 1 -}}  b {%- if 1 -%} c {%- endif -%} d
 => a1bcd
-# Literals.
-{{ 'a' 'b' }}{{ 1_000 }} {{ 0x1f }} {{ 1.50 }} {{ 1e3 }} {{ 12345678901234567890 }}
-=> ab1000 31 1.5 1000.0 12345678901234567890
-{{ [1, 'a', none, true, 2.0,] }} {{ [] }} {{ (1,) }} {{ () }} {{ (1, 2) }}
-=> [1, 'a', None, True, 2.0] [] (1,) () (1, 2)
-{{ {'a': 1, 2: [3]} }} {{ {} }} {{ {'a': {'b': {}}} }}
-=> {'a': 1, 2: [3]} {} {'a': {'b': {}}}
 # Operators and how strongly they bind.
 {{ 1 + 2 * 3 - 4 }} {{ (1 + 2) * 3 }} {{ 2 - (3 - 4) }} {{ 10 - 3 - 2 }} {{ 2 * 3 % 4 }}
 => 3 9 3 5 2
@@ -57,33 +50,14 @@ a  {{- 1 -}}  b {%- if 1 -%} c {%- endif -%} d
 => a c n 4
 {{ ('a' if 1 else 'b') if 0 else 'c' }} {{ [1 if 1 else 2, 3] }} {{ 'x' if 1 or 0 else 'y' }}
 => c [1, 3] x
-# Names, items, slices, calls.
-{{ d.a.b }} {{ d['a']['b'] }} {{ d.k[0] }} {{ d['k'][0] + 1 }} {{ l[-1] }} {{ l[l[0]] }} {{ 'abc'[1] }}
-=> 1 1 1 2 3 2 b
-{{ l[1:] }} {{ l[:-1] }} {{ l[::2] }} {{ l[::-1] }} {{ 'abc'[1:][0] }} {{ (l + [4])[2:] }} {{ (1, 2)[:1] }}
-=> [2, 3] [1, 2] [1, 3] [3, 2, 1] b [3, 4] (1,)
-{{ 'a b'.split() }} {{ 'x'.upper() + 'y' }} {{ ('a' ~ 'b').upper() }} {{ d.items() | list | length }} {{ d.get('z', 5) }}
-=> ['a', 'b'] Xy AB 2 5
-{{ dict(a=1, **{'b': 2}) }} {{ 'ab'.replace(*['a', 'b']) }} {{ range(*[1, 3]) | list }}
-=> {'a': 1, 'b': 2} bb [1, 2]
-# Filters and tests.
-{{ ' a ' | trim | upper ~ 'b' }} {{ 'a' ~ 'b' | upper }} {{ l | join('-') | length }} {{ (1, 2) | join }}
-=> Ab aB 5 12
-{{ [3, 1] | sort | first }} {{ l | map('string') | join }} {{ l | select('gt', 1) | list }} {{ x | default('d') }}
-=> 1 123 [2, 3] d
-{{ 1 is odd }} {{ 2 is not odd }} {{ 4 is divisibleby(2) }} {{ 4 is divisibleby 2 and 1 }} {{ x is defined }} {{ not x is defined }}
-=> True True True 1 False True
-{{ 1 is in [1] }} {{ 1 is eq 1 }} {{ 'a' | upper is eq 'A' }} {{ d.a is mapping }} {{ 1 is not in [] }}
-=> True True True True True
+# Calls whose arguments are unpacked, tests without brackets, floats.
+{{ dict(a=1, **{'b': 2}) }} {{ 'ab'.replace(*['a', 'b']) }} {{ range(*[1, 3]) | list }} {{ l[l[0]] }} {{ 'abc'[1:][0] }}
+=> {'a': 1, 'b': 2} bb [1, 2] 2 b
+{{ 4 is divisibleby 2 and 1 }} {{ 'a' | upper is eq 'A' }} {{ 1 is not in [] }} {{ not x is defined }} {{ 'a' ~ 'b' | upper }}
+=> 1 True True True aB
+{{ 0.0001 }} {{ 0.00001 }} {{ 1e15 }} {{ -2.5 }} {{ 1e200 * 1e200 }} {{ 1.5e300 }}
+=> 0.0001 1e-05 1000000000000000.0 -2.5 inf 1.5e+300
 # Statements.
-{% for x in l %}{{ x }}{{ ',' if not loop.last }}{% else %}none{% endfor %}{% for x in [] %}{% else %}none{% endfor %}
-=> 1,2,3none
-{% for x in l if x > 1 %}{{ loop.index }}{{ x }}{% endfor %} {% for k, v in d.items() %}{{ k }}{% endfor %}
-=> 1223 ak
-{% for (a, b), c in [((1, 2), 3)] %}{{ a }}{{ b }}{{ c }}{% endfor %}
-=> 123
-{% for x in l %}{% if x == 2 %}{% continue %}{% endif %}{{ x }}{% if x == 3 %}{% break %}{% endif %}{% endfor %}
-=> 13
 {% for x in [[1, [2]]] recursive %}{{ loop(x) if x is iterable else x }}{% endfor %}
 => 12
 {% for x in (l if 1 else []) %}{{ loop.cycle('a', 'b') }}{{ loop.changed(x) }}{% endfor %}
@@ -94,18 +68,12 @@ a  {{- 1 -}}  b {%- if 1 -%} c {%- endif -%} d
 => z
 {% set a = 1 %}{% set b, c = 2, 3 %}{% set (e, f) = (4, 5) %}{% set t = 1, %}{{ a }}{{ b }}{{ c }}{{ e }}{{ f }}{{ t }}
 => 12345(1,)
-{% set ns = namespace(a=1) %}{% set ns.a = ns.a + 1 %}{% set ns.b %}x{{ ns.a }}{% endset %}{{ ns.a }}{{ ns.b }}
-=> 2x2
-{% filter upper %}a{{ 'b' }}{% endfilter %} {% with a = 1, b = 2 %}{{ a + b }}{% endwith %}{{ a is defined }}
-=> AB 3False
 {% macro m(a, b='x', c=[1]) %}{{ a }}{{ b }}{{ c }}{% endmacro %}{{ m(1) }}{{ m(1, c=2) }}{{ m(b=3, a=4) | upper }}
 => 1x[1]1x243[1]
 {% macro m(a) %}[{{ caller(a, 2) }}]{% endmacro %}{% call(x, y) m(1) %}{{ x }}{{ y }}{% endcall %}
 => [12]
 {% macro m() %}{{ caller() }}{% endmacro %}{% call m() %}a much longer text{% endcall %}
 => a much longer text
-{% block b %}x{% set z = 1 %}{% endblock %}{{ z is defined }}
-=> xFalse
 # Where the guards go.
 {{ [1, 2][0] }}{{ {'a': 1}.a }}{{ (1, 2)[1] }}{{ [[1, 2], [3]][0][1] }}{{ {'a': 1}.items() | list }}
 => 1122[('a', 1)]
@@ -146,7 +114,7 @@ const ESCAPES: &[(&str, &str)] = &[
 fn every_construct_does_with_its_guards_what_it_does_in_jinja2() {
     let lines: Vec<&str> = CONSTRUCTS.lines().filter(|line| !line.starts_with("# ")).collect();
     let (pairs, _) = lines[1..].as_chunks::<2>();
-    assert_eq!(pairs.len(), 52);
+    assert_eq!(pairs.len(), 37);
     let expected = |line: &'static str| line.strip_prefix("=> ").expect(line);
     let pairs = pairs.iter().map(|[source, line]| (*source, expected(line)));
     for (source, expected) in pairs.chain(ESCAPES.iter().copied()) {

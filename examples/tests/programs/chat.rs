@@ -53,18 +53,10 @@ fn a_template_can_be_a_file() {
 
 #[test]
 fn what_is_wrong_is_one_line() {
-    for (args, word) in [
-        (&["-n", "4"][..], "no chat template"),
-        (&["--template", "/nowhere/at/all.jinja"], "cannot read"),
-        (&["-m", "/nowhere/at/all.gguf"], "all.gguf"),
-        (&["--ctx", "0"], "--ctx"),
-    ] {
-        let output = chat(args, "");
-        let stderr = text(&output.stderr);
-        assert!(!output.status.success(), "{args:?}");
-        assert_eq!(stderr.trim_end().lines().count(), 1, "{args:?}: {stderr}");
-        assert!(stderr.contains(word), "{args:?}: {stderr}");
-    }
+    CHAT.fails(&["-n", "4"], 1, "no chat template");
+    CHAT.fails(&["--template", "/nowhere/at/all.jinja"], 1, "cannot read");
+    CHAT.fails(&["-m", "/nowhere/at/all.gguf"], 1, "all.gguf");
+    CHAT.fails(&["--ctx", "0"], 2, "--ctx");
 }
 
 #[cfg(unix)]

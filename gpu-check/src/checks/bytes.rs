@@ -235,7 +235,7 @@ fn row(model: &Written, shape: &Shape, unopened: &[Free], outcome: &Outcome) -> 
                         device: gpu.device.clone(),
                         planned: gpu.planned,
                         headroom: gpu.headroom.total(),
-                        probed: gpu.probed,
+                        probed: gpu.planned,
                         allocated: gpu.allocated.unwrap_or_default(),
                         stages: Vec::new(),
                     })

@@ -77,13 +77,7 @@ impl SamplerChain {
         self.add(|error| unsafe { raw::shim_sampler_new(params, error) })
     }
 
-    pub(super) fn of_values<const N: usize>(
-        self,
-        kind: raw::shim_sampler_kind,
-        numbers: [f32; N],
-    ) -> Result<Self, Error> {
-        let mut values = [0.0; 3];
-        values[..N].copy_from_slice(&numbers);
+    pub(super) fn of_values(self, kind: raw::shim_sampler_kind, values: [f32; 3]) -> Result<Self, Error> {
         let min_keep = self.min_keep;
         self.simple(&raw::shim_sampler_params { kind, min_keep, values, ..NOTHING })
     }
@@ -137,7 +131,7 @@ impl SamplerChain {
     /// [`Error::InvalidParameter`] outside 0.0 to 1.0.
     pub fn top_p(self, p: f32) -> Result<Self, Error> {
         probability("top_p", p)?;
-        self.of_values(raw::SHIM_SAMPLER_KIND_TOP_P, [p])
+        self.of_values(raw::SHIM_SAMPLER_KIND_TOP_P, [p, 0.0, 0.0])
     }
 
     /// Keeps tokens at least `p` times as likely as the likeliest; 0.0 keeps all.
@@ -147,7 +141,7 @@ impl SamplerChain {
     /// [`Error::InvalidParameter`] outside 0.0 to 1.0.
     pub fn min_p(self, p: f32) -> Result<Self, Error> {
         probability("min_p", p)?;
-        self.of_values(raw::SHIM_SAMPLER_KIND_MIN_P, [p])
+        self.of_values(raw::SHIM_SAMPLER_KIND_MIN_P, [p, 0.0, 0.0])
     }
 
     /// Locally typical sampling (<https://arxiv.org/abs/2202.00666>): keeps the tokens whose surprise is closest to the
@@ -158,7 +152,7 @@ impl SamplerChain {
     /// [`Error::InvalidParameter`] outside 0.0 to 1.0.
     pub fn typical(self, p: f32) -> Result<Self, Error> {
         probability("typical_p", p)?;
-        self.of_values(raw::SHIM_SAMPLER_KIND_TYPICAL, [p])
+        self.of_values(raw::SHIM_SAMPLER_KIND_TYPICAL, [p, 0.0, 0.0])
     }
 
     /// Keeps tokens whose logit is at most `n` standard deviations of all logits below the highest
@@ -169,7 +163,7 @@ impl SamplerChain {
     /// [`Error::InvalidParameter`] for what is not finite.
     pub fn top_n_sigma(self, n: f32) -> Result<Self, Error> {
         finite("top_n_sigma", n)?;
-        self.of_values(raw::SHIM_SAMPLER_KIND_TOP_N_SIGMA, [n])
+        self.of_values(raw::SHIM_SAMPLER_KIND_TOP_N_SIGMA, [n, 0.0, 0.0])
     }
 
     /// Excludes top choices: with this probability, drops all tokens that are at least `threshold` likely but
@@ -206,14 +200,12 @@ impl SamplerChain {
     /// by it may be infinite: 0.000001 is the lowest besides 0.0.
     pub fn temperature(self, temperature: f32) -> Result<Self, Error> {
         check_temperature(temperature)?;
-        self.of_values(raw::SHIM_SAMPLER_KIND_TEMP, [temperature])
+        self.of_values(raw::SHIM_SAMPLER_KIND_TEMP, [temperature, 0.0, 0.0])
     }
 
-    /// Divides the logits by a temperature that depends on their entropy: between `temperature` - `range` where one
-    /// token is certain and `temperature` + `range` where all are as likely, as entropy over the greatest possible one,
-    /// raised to `exponent`, goes from 0 to
-    /// 1. With a range of 0.0 it is [`temperature`](Self::temperature). A lowest temperature below 0.001 is
-    ///    taken for 0.001.
+    /// Divides the logits by a temperature that depends on their entropy: `temperature` - `range` where one token is
+    /// certain, `temperature` + `range` where all are as likely, and between them by the entropy, as a share of the
+    /// greatest one, raised to `exponent`. A lowest temperature below 0.001 is taken for 0.001.
     ///
     /// # Errors
     ///

@@ -44,36 +44,28 @@ pub(super) fn sequence_breaker(breaker: &str) -> Result<CString, Error> {
     text("dry_sequence_breaker", breaker)
 }
 
+/// Refuses a number outside of this range; NaN is in none.
+fn within(name: &'static str, value: f32, range: std::ops::RangeInclusive<f32>, wanted: &str) -> Result<(), Error> {
+    if range.contains(&value) { Ok(()) } else { Err(Error::parameter(name, value, wanted)) }
+}
+
 pub(super) fn temperature(temperature: f32) -> Result<(), Error> {
-    // NaN is in no range.
-    if temperature == 0.0 || (MIN_TEMPERATURE..=f32::MAX).contains(&temperature) {
-        return Ok(());
-    }
-    Err(Error::parameter("temp", temperature, "finite, and 0 or at least 0.000001"))
+    let wanted = "finite, and 0 or at least 0.000001";
+    if temperature == 0.0 { Ok(()) } else { within("temp", temperature, MIN_TEMPERATURE..=f32::MAX, wanted) }
 }
 
 pub(super) fn probability(name: &'static str, p: f32) -> Result<(), Error> {
-    // NaN is in no range.
-    if (0.0..=1.0).contains(&p) { Ok(()) } else { Err(Error::parameter(name, p, "0.0 to 1.0")) }
+    within(name, p, 0.0..=1.0, "0.0 to 1.0")
 }
 
 pub(super) fn finite(name: &'static str, value: f32) -> Result<(), Error> {
-    if value.is_finite() { Ok(()) } else { Err(Error::parameter(name, value, "a finite number")) }
+    within(name, value, f32::MIN..=f32::MAX, "a finite number")
 }
 
 pub(super) fn not_negative(name: &'static str, value: f32) -> Result<(), Error> {
-    if value.is_finite() && value >= 0.0 {
-        Ok(())
-    } else {
-        Err(Error::parameter(name, value, "finite and not negative"))
-    }
+    within(name, value, 0.0..=f32::MAX, "finite and not negative")
 }
 
 pub(super) fn bias(name: &'static str, value: f32) -> Result<(), Error> {
-    // NaN is in no range.
-    if (-MAX_BIAS..=MAX_BIAS).contains(&value) {
-        Ok(())
-    } else {
-        Err(Error::parameter(name, value, "-1000000 to 1000000"))
-    }
+    within(name, value, -MAX_BIAS..=MAX_BIAS, "-1000000 to 1000000")
 }

@@ -13,7 +13,7 @@ impl SamplerChain {
     ///
     /// [`Error::Call`].
     pub fn greedy(self) -> Result<Sampler, Error> {
-        self.of_values(raw::SHIM_SAMPLER_KIND_GREEDY, []).map(Self::finish)
+        self.of_values(raw::SHIM_SAMPLER_KIND_GREEDY, [0.0; 3]).map(Self::finish)
     }
 
     /// Completes the chain: a token by chance, as the probabilities say. The same seed gives the same choices.

@@ -148,8 +148,8 @@ impl Sampler {
     }
 
     /// Whether a choice leaves something behind that depends on the logits: mirostat's and adaptive-p's running means,
-    /// and how many random numbers mirostat and XTC have drawn. [`skip`](Self::skip) cannot make up for choices of such
-    /// a chain. They have to be made again: [`apply`](Self::apply) to the same candidates, and
+    /// and how many random numbers mirostat and XTC have drawn. Choices of such a chain cannot be
+    /// [skipped](Self::skip): they are made again, by [`apply`](Self::apply) to the same candidates and
     /// [`accept`](Self::accept).
     pub fn depends_on_logits(&self) -> bool {
         self.depends_on_logits
@@ -179,20 +179,6 @@ impl Sampler {
         })
         .map(drop)
         .map_err(|failure| Error::Call { what: "skipping choices of the sampler", failure })
-    }
-
-    /// Forgets every token it was told of, and starts its random numbers again.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Call`].
-    pub fn reset(&mut self) -> Result<(), Error> {
-        shim::checked(|error| {
-            // SAFETY: the chain lives and is borrowed mutably.
-            unsafe { raw::shim_sampler_reset(self.chain.0.as_ptr(), error) }
-        })
-        .map(drop)
-        .map_err(|failure| Error::Call { what: "resetting the sampler", failure })
     }
 
     /// The seed in use; `None` for a chain that leaves nothing to chance.

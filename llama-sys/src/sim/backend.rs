@@ -69,7 +69,7 @@ pub(super) unsafe extern "C" fn init(device: raw::ggml_backend_dev_t, _params: *
         if cpu.is_null() {
             return ptr::null_mut();
         }
-        let stream = Box::new(Stream { card, name: slot.name(), cpu, set_n_threads });
+        let stream = Box::new(Stream { card, name: slot.name.as_ptr(), cpu, set_n_threads });
         Box::into_raw(Box::new(raw::ggml_backend {
             guid: (&raw const GUID).cast_mut(),
             iface: BACKEND,

@@ -62,8 +62,8 @@ fn take(slot: &Slot, size: usize, bytes: impl FnOnce() -> Option<Bytes>) -> Opti
             "ggml_backend_sim: refusing {size} bytes: {} of {} free, {} used, {} taken by others",
             card.free(),
             card.settings.total,
-            card.used(),
-            card.taken(),
+            card.used.get(),
+            card.taken.get(),
         ));
         return None;
     }
@@ -115,7 +115,7 @@ pub(super) unsafe extern "C" fn from_host_pointer(
         // SAFETY: a device of ours.
         let slot = unsafe { device::slot(device) };
         take(slot, size, || Some(Bytes::Mapped(pointer.cast())))
-            .map_or(ptr::null_mut(), |buffer| into_raw(buffer, slot.mapped_buft()))
+            .map_or(ptr::null_mut(), |buffer| into_raw(buffer, slot.mapped_buft))
     })
 }
 

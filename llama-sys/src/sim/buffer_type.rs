@@ -61,19 +61,17 @@ unsafe fn rules(buft: raw::ggml_backend_buffer_type_t) -> Rules {
 
 unsafe extern "C" fn name(buft: raw::ggml_backend_buffer_type_t) -> *const c_char {
     // SAFETY: a buffer type of ours.
-    guarded(c"SIM".as_ptr(), || unsafe { slot(buft) }.name())
+    guarded(c"SIM".as_ptr(), || unsafe { slot(buft) }.name.as_ptr())
 }
 
 unsafe extern "C" fn host_name(buft: raw::ggml_backend_buffer_type_t) -> *const c_char {
     // SAFETY: a buffer type of ours.
-    guarded(c"SIM_Host".as_ptr(), || unsafe { slot(buft) }.host_name())
+    guarded(c"SIM_Host".as_ptr(), || unsafe { slot(buft) }.host_name.as_ptr())
 }
 
 unsafe extern "C" fn mapped_name(buft: raw::ggml_backend_buffer_type_t) -> *const c_char {
-    guarded(c"SIM_Mapped".as_ptr(), || {
-        // SAFETY: a buffer type of ours.
-        unsafe { slot(buft) }.mapped_name()
-    })
+    // SAFETY: a buffer type of ours.
+    guarded(c"SIM_Mapped".as_ptr(), || unsafe { slot(buft) }.mapped_name.as_ptr())
 }
 
 unsafe extern "C" fn alignment(buft: raw::ggml_backend_buffer_type_t) -> usize {

@@ -22,11 +22,8 @@ pub struct SimGpuBuilder {
     rules: Rules,
     asynchronous: bool,
     flash_attention: bool,
-    host_buffer: Option<bool>,
     growth: u64,
     shared: Option<PathBuf>,
-    fail_allocation: u64,
-    fail_graph: u64,
 }
 
 impl SimGpuBuilder {
@@ -40,11 +37,8 @@ impl SimGpuBuilder {
             rules: Rules::Plain,
             asynchronous: false,
             flash_attention: true,
-            host_buffer: None,
             growth: 0,
             shared: None,
-            fail_allocation: 0,
-            fail_graph: 0,
         }
     }
 
@@ -66,9 +60,8 @@ impl SimGpuBuilder {
         self
     }
 
-    /// Claims asynchronous computation and events, as CUDA does. With such cards only, llama.cpp keeps four copies of
-    /// a graph in flight over several of them (llama-context.cpp, the constructor), which takes more memory. Off
-    /// unless asked for.
+    /// Claims asynchronous computation and events, as CUDA does; nothing runs ahead. Over several such cards llama.cpp
+    /// keeps four copies of a graph in flight (llama-context.cpp, the constructor). Off unless asked for.
     pub fn asynchronous(mut self, asynchronous: bool) -> Self {
         self.asynchronous = asynchronous;
         self
@@ -77,13 +70,6 @@ impl SimGpuBuilder {
     /// Whether the card can run fused attention. On unless said otherwise.
     pub fn flash_attention(mut self, flash_attention: bool) -> Self {
         self.flash_attention = flash_attention;
-        self
-    }
-
-    /// Whether the card offers pinned host memory, which llama.cpp then prefers for what stays on the host. By the
-    /// rules unless said otherwise: CUDA and Vulkan do.
-    pub fn host_buffer(mut self, host_buffer: bool) -> Self {
-        self.host_buffer = Some(host_buffer);
         self
     }
 
@@ -100,35 +86,20 @@ impl SimGpuBuilder {
         self
     }
 
-    /// Bytes that the first computation takes beside all buffers and that stay taken, as a driver's pools
-    /// and workspaces do (ggml-cuda.cu, `ggml_cuda_pool`). A computation that finds no room for them fails.
-    /// None unless given.
+    /// Bytes that the first computation takes beside all buffers and that stay taken, as a driver's pools do
+    /// (ggml-cuda.cu, `ggml_cuda_pool`). A computation that finds no room for them fails. None unless given.
     pub fn growth(mut self, bytes: u64) -> Self {
         self.growth = bytes;
         self
     }
 
-    /// Shares the card's memory with every card that is registered with this file, in this process and in others: what
-    /// one takes, none of the others has. The file is made if there is none. What a process had that has ended, or was
-    /// killed, is free again at the next look.
+    /// Shares the card's memory with every card that is registered with this file, in this process and in others. The
+    /// file is made if there is none. What a process had that has ended, or was killed, is free again at the next look.
     ///
-    /// All of them should be given the same [total](Self::total). Up to 64 cards share a file; beside it lie
-    /// smaller ones of the same name and a number, to be deleted with it. [`SimGpu::shared_peak`] is the most that
-    /// was in use at once.
+    /// All of them should be given the same [total](Self::total). Up to 64 cards share a file; beside it lie smaller
+    /// ones of the same name and a number, to be deleted with it.
     pub fn shared(mut self, file: impl Into<PathBuf>) -> Self {
         self.shared = Some(file.into());
-        self
-    }
-
-    /// Refuses the `n`-th allocation, as [`SimGpu::fail_allocation`] does.
-    pub fn fail_allocation(mut self, n: u64) -> Self {
-        self.fail_allocation = n;
-        self
-    }
-
-    /// Fails the `n`-th computation, as [`SimGpu::fail_graph`] does.
-    pub fn fail_graph(mut self, n: u64) -> Self {
-        self.fail_graph = n;
         self
     }
 
@@ -158,7 +129,6 @@ impl SimGpuBuilder {
             rules: self.rules,
             asynchronous: self.asynchronous,
             flash_attention: self.flash_attention,
-            host_buffer: self.host_buffer.unwrap_or(self.rules.pins_host_memory()),
             offload_from: offload_from(),
             growth: self.growth,
         };
@@ -167,9 +137,7 @@ impl SimGpuBuilder {
                 .map_err(|error| Error::parameter("shared", file.display().to_string(), error.to_string()))
         });
         let card = Arc::new(Card::new(settings, shared.transpose()?));
-        card.set_taken(self.taken);
-        card.fail_allocation(self.fail_allocation);
-        card.fail_graph(self.fail_graph);
+        card.taken.set(self.taken);
         let slot = registry::register(&card)?;
         Ok(SimGpu { slot, card })
     }

@@ -18,7 +18,6 @@ pub(super) struct Settings {
     pub(super) rules: Rules,
     pub(super) asynchronous: bool,
     pub(super) flash_attention: bool,
-    pub(super) host_buffer: bool,
     /// Tokens from which on the card computes with the host's weights.
     pub(super) offload_from: i64,
     /// Bytes that computing takes beside the buffers.
@@ -31,17 +30,40 @@ pub(super) struct Card {
     pub(super) settings: Settings,
     /// Where the card is one of several processes: what each of them has, and this one.
     shared: Option<Shared>,
-    taken: AtomicU64,
-    used: AtomicU64,
+    pub(super) taken: Number,
+    pub(super) used: Number,
     /// What computing has taken beside the buffers.
-    grown: AtomicU64,
-    peak: AtomicU64,
-    buffers: AtomicU64,
-    allocations: AtomicU64,
-    graphs: AtomicU64,
+    pub(super) grown: Number,
+    pub(super) peak: Number,
+    pub(super) buffers: Number,
+    pub(super) allocations: Number,
+    pub(super) graphs: Number,
     /// 0: never; n: the n-th from now.
-    failing_allocation: AtomicU64,
-    failing_graph: AtomicU64,
+    pub(super) failing_allocation: Number,
+    pub(super) failing_graph: Number,
+}
+
+/// A number that any thread reads and changes.
+#[derive(Debug, Default)]
+pub(super) struct Number(AtomicU64);
+
+impl Number {
+    pub(super) fn get(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    pub(super) fn set(&self, number: u64) {
+        self.0.store(number, Ordering::Release);
+    }
+
+    fn count(&self) {
+        self.0.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Changes it, unless `change` says no. Returns what it was.
+    fn change(&self, change: impl Fn(u64) -> Option<u64>) -> Option<u64> {
+        self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, change).ok()
+    }
 }
 
 impl Card {
@@ -49,29 +71,25 @@ impl Card {
         Self {
             settings,
             shared,
-            taken: AtomicU64::new(0),
-            used: AtomicU64::new(0),
-            grown: AtomicU64::new(0),
-            peak: AtomicU64::new(0),
-            buffers: AtomicU64::new(0),
-            allocations: AtomicU64::new(0),
-            graphs: AtomicU64::new(0),
-            failing_allocation: AtomicU64::new(0),
-            failing_graph: AtomicU64::new(0),
+            taken: Number::default(),
+            used: Number::default(),
+            grown: Number::default(),
+            peak: Number::default(),
+            buffers: Number::default(),
+            allocations: Number::default(),
+            graphs: Number::default(),
+            failing_allocation: Number::default(),
+            failing_graph: Number::default(),
         }
     }
 
     /// Total less what others pretend to take.
     fn limit(&self) -> u64 {
-        self.settings.total.saturating_sub(self.taken())
-    }
-
-    pub(super) fn grown(&self) -> u64 {
-        self.grown.load(Ordering::Acquire)
+        self.settings.total.saturating_sub(self.taken.get())
     }
 
     pub(super) fn free(&self) -> u64 {
-        let held = self.shared_used().unwrap_or_else(|| self.used().saturating_add(self.grown()));
+        let held = self.shared_used().unwrap_or_else(|| self.used.get().saturating_add(self.grown.get()));
         self.limit().saturating_sub(held)
     }
 
@@ -87,68 +105,30 @@ impl Card {
         Some(told(shared.peak()).unwrap_or_default())
     }
 
-    pub(super) fn used(&self) -> u64 {
-        self.used.load(Ordering::Acquire)
-    }
-
-    pub(super) fn peak(&self) -> u64 {
-        self.peak.load(Ordering::Acquire)
-    }
-
-    pub(super) fn taken(&self) -> u64 {
-        self.taken.load(Ordering::Acquire)
-    }
-
-    pub(super) fn set_taken(&self, bytes: u64) {
-        self.taken.store(bytes, Ordering::Release);
-    }
-
-    pub(super) fn buffers(&self) -> u64 {
-        self.buffers.load(Ordering::Acquire)
-    }
-
-    pub(super) fn allocations(&self) -> u64 {
-        self.allocations.load(Ordering::Acquire)
-    }
-
-    pub(super) fn graphs(&self) -> u64 {
-        self.graphs.load(Ordering::Acquire)
-    }
-
-    pub(super) fn fail_allocation(&self, n: u64) {
-        self.failing_allocation.store(n, Ordering::Release);
-    }
-
-    pub(super) fn fail_graph(&self, n: u64) {
-        self.failing_graph.store(n, Ordering::Release);
-    }
-
     /// Takes `bytes` for a buffer. False when they do not fit, or when this allocation was told to fail.
     pub(super) fn take(&self, bytes: u64) -> bool {
-        self.allocations.fetch_add(1, Ordering::AcqRel);
+        self.allocations.count();
         if reached(&self.failing_allocation) || bytes > self.settings.rules.largest_buffer() {
             return false;
         }
         if !self.share(bytes) {
             return false;
         }
-        let capacity = self.limit().saturating_sub(self.grown());
-        let before = self.used.fetch_update(Ordering::AcqRel, Ordering::Acquire, |used| {
-            used.checked_add(bytes).filter(|sum| *sum <= capacity)
-        });
-        let Ok(before) = before else {
+        let capacity = self.limit().saturating_sub(self.grown.get());
+        let fits = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= capacity);
+        let Some(before) = self.used.change(fits) else {
             self.unshare(bytes);
             return false;
         };
-        self.peak.fetch_max(before + bytes, Ordering::AcqRel);
-        self.buffers.fetch_add(1, Ordering::AcqRel);
+        self.peak.change(|peak| Some(peak.max(before + bytes)));
+        self.buffers.count();
         true
     }
 
     /// Gives a buffer's bytes back.
     pub(super) fn give_back(&self, bytes: u64) {
-        self.used.fetch_sub(bytes, Ordering::AcqRel);
-        self.buffers.fetch_sub(1, Ordering::AcqRel);
+        self.used.change(|used| Some(used - bytes));
+        self.buffers.change(|buffers| Some(buffers - 1));
         self.unshare(bytes);
     }
 
@@ -167,13 +147,13 @@ impl Card {
 
     /// Counts a computation. True when it was told to fail, or finds no room for what computing takes.
     pub(super) fn graph_fails(&self) -> bool {
-        self.graphs.fetch_add(1, Ordering::AcqRel);
+        self.graphs.count();
         reached(&self.failing_graph) || !self.grow()
     }
 
     /// Takes what computing takes, unless it has that. False when it does not fit.
     fn grow(&self) -> bool {
-        let missing = self.settings.growth.saturating_sub(self.grown());
+        let missing = self.settings.growth.saturating_sub(self.grown.get());
         if missing == 0 {
             return true;
         }
@@ -182,7 +162,7 @@ impl Card {
             None => missing <= self.free(),
         };
         if fits {
-            self.grown.store(self.settings.growth, Ordering::Release);
+            self.grown.set(self.settings.growth);
         }
         fits
     }
@@ -194,8 +174,8 @@ fn told<T>(answer: io::Result<T>) -> Option<T> {
 }
 
 /// Counts down; true for the one that was waited for.
-fn reached(countdown: &AtomicU64) -> bool {
-    countdown.fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| n.checked_sub(1)) == Ok(1)
+fn reached(countdown: &Number) -> bool {
+    countdown.change(|n| n.checked_sub(1)) == Some(1)
 }
 
 #[cfg(test)]
@@ -215,7 +195,6 @@ mod tests {
             rules: Rules::Plain,
             asynchronous: false,
             flash_attention: true,
-            host_buffer: false,
             offload_from: 32,
             growth: 30,
         };
@@ -229,8 +208,8 @@ mod tests {
         assert!(!card.take(41));
         assert!(card.take(40));
         card.give_back(60);
-        assert_eq!((card.used(), card.peak(), card.free()), (40, 100, 60));
-        assert_eq!((card.buffers(), card.allocations()), (1, 3));
+        assert_eq!((card.used.get(), card.peak.get(), card.free()), (40, 100, 60));
+        assert_eq!((card.buffers.get(), card.allocations.get()), (1, 3));
     }
 
     #[test]
@@ -238,12 +217,12 @@ mod tests {
         let card = card(100);
         assert!(card.take(60));
         assert!(!card.graph_fails() && !card.graph_fails());
-        assert_eq!((card.grown(), card.used(), card.free()), (30, 60, 10));
+        assert_eq!((card.grown.get(), card.used.get(), card.free()), (30, 60, 10));
         assert!(!card.take(11));
         let full = self::card(80);
         assert!(full.take(60));
         assert!(full.graph_fails());
-        assert_eq!((full.grown(), full.free()), (0, 20));
+        assert_eq!((full.grown.get(), full.free()), (0, 20));
     }
 
     #[test]
@@ -252,13 +231,13 @@ mod tests {
         let path = folder.path().join("card");
         let [one, two] = [(); 2].map(|()| sharing(100, Some(Shared::join(&path).unwrap())));
         assert!(one.take(60));
-        assert_eq!((one.used(), two.used()), (60, 0));
+        assert_eq!((one.used.get(), two.used.get()), (60, 0));
         assert_eq!((one.free(), two.free()), (40, 40));
         assert!(!two.take(41) && two.take(5));
         // Computing needs 30, ballast leaves 25.
-        two.set_taken(10);
+        two.taken.set(10);
         assert!(two.graph_fails());
-        two.set_taken(0);
+        two.taken.set(0);
         assert!(!two.graph_fails());
         assert!(one.graph_fails());
         assert_eq!((one.shared_used(), one.free()), (Some(95), 5));
@@ -272,17 +251,17 @@ mod tests {
     fn ballast_over_what_is_free_leaves_nothing_and_takes_nothing_away() {
         let card = card(100);
         assert!(card.take(60));
-        card.set_taken(u64::MAX);
-        assert_eq!((card.used(), card.free()), (60, 0));
+        card.taken.set(u64::MAX);
+        assert_eq!((card.used.get(), card.free()), (60, 0));
         assert!(!card.take(1));
-        card.set_taken(0);
+        card.taken.set(0);
         assert!(card.take(40));
     }
 
     #[test]
     fn the_allocation_told_to_fail_is_the_only_one() {
         let card = card(100);
-        card.fail_allocation(2);
+        card.failing_allocation.set(2);
         assert_eq!([(); 4].map(|()| card.take(1)), [true, false, true, true]);
     }
 

@@ -61,7 +61,7 @@ unsafe extern "C" fn get_device(reg: raw::ggml_backend_reg_t, index: usize) -> r
     guarded(ptr::null_mut(), || {
         // SAFETY: as in `reg_name`.
         let slot = slot::of(unsafe { (*reg).context });
-        if index == 0 { slot.device() } else { ptr::null_mut() }
+        if index == 0 { slot.device } else { ptr::null_mut() }
     })
 }
 
@@ -80,7 +80,7 @@ unsafe extern "C" fn proc_address(_: raw::ggml_backend_reg_t, name: *const c_cha
 
 unsafe extern "C" fn name(device: raw::ggml_backend_dev_t) -> *const c_char {
     // SAFETY: a device of ours.
-    guarded(c"SIM".as_ptr(), || unsafe { slot(device) }.name())
+    guarded(c"SIM".as_ptr(), || unsafe { slot(device) }.name.as_ptr())
 }
 
 unsafe extern "C" fn description(device: raw::ggml_backend_dev_t) -> *const c_char {
@@ -113,7 +113,7 @@ unsafe extern "C" fn props(device: raw::ggml_backend_dev_t, props: *mut raw::ggm
     guarded((), || {
         // SAFETY: a device of ours, and a struct that ggml has zeroed (ggml-backend.cpp, `ggml_backend_dev_get_props`).
         let (slot, props) = unsafe { (slot(device), &mut *props) };
-        props.name = slot.name();
+        props.name = slot.name.as_ptr();
         props.type_ = raw::GGML_BACKEND_DEVICE_TYPE_GPU;
         props.description = c"".as_ptr();
         props.caps.mmap_support = true;
@@ -123,7 +123,7 @@ unsafe extern "C" fn props(device: raw::ggml_backend_dev_t, props: *mut raw::ggm
         props.device_id = settings.pci_id.map_or(ptr::null(), CStr::as_ptr);
         props.caps.async_ = settings.asynchronous;
         props.caps.events = settings.asynchronous;
-        props.caps.host_buffer = settings.host_buffer;
+        props.caps.host_buffer = settings.rules.pins_host_memory();
         props.caps.buffer_from_host_ptr = settings.rules.maps_host_memory();
         // SAFETY: a device of ours and two fields of the struct.
         unsafe {
@@ -134,7 +134,7 @@ unsafe extern "C" fn props(device: raw::ggml_backend_dev_t, props: *mut raw::ggm
 
 unsafe extern "C" fn buffer_type(device: raw::ggml_backend_dev_t) -> raw::ggml_backend_buffer_type_t {
     // SAFETY: a device of ours.
-    guarded(ptr::null_mut(), || unsafe { slot(device) }.buft())
+    guarded(ptr::null_mut(), || unsafe { slot(device) }.buft)
 }
 
 unsafe extern "C" fn host_buffer_type(device: raw::ggml_backend_dev_t) -> raw::ggml_backend_buffer_type_t {
@@ -142,7 +142,7 @@ unsafe extern "C" fn host_buffer_type(device: raw::ggml_backend_dev_t) -> raw::g
         // SAFETY: a device of ours.
         let slot = unsafe { slot(device) };
         match slot.card() {
-            Some(card) if card.settings.host_buffer => slot.host_buft(),
+            Some(card) if card.settings.rules.pins_host_memory() => slot.host_buft,
             _ => ptr::null_mut(),
         }
     })

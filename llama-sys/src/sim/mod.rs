@@ -29,33 +29,18 @@
 //! # Ok::<(), llama_sys::Error>(())
 //! ```
 //!
-//! # What is simulated
-//!
-//! Sizes: free and total bytes, alignment, padding of rows, the scratch memory of fused attention, the largest buffer,
-//! pinned host buffers (see [`Rules`]); events and several copies of a graph in flight, when asked for; the choice of
-//! what runs on the GPU for large batches; pools that grow when something is first computed, as [one
-//! sum](SimGpuBuilder::growth). Not simulated: what a driver takes for itself, and speed. Nothing runs ahead: an
-//! [asynchronous](SimGpuBuilder::asynchronous) card says that it computes asynchronously, and is done when asked.
-//!
-//! # Registered only on request
+//! Simulated are sizes: free and total bytes, alignment, padding of rows, the scratch memory of fused attention, the
+//! largest buffer, pinned host buffers (see [`Rules`]); events and several copies of a graph in flight, when asked for;
+//! the choice of what runs on the GPU for large batches; pools that grow when something is first computed, as [one
+//! sum](SimGpuBuilder::growth). Not simulated: what a driver takes for itself, and speed.
 //!
 //! A card enters ggml's registry with [`SimGpuBuilder::register`] and leaves it when its [`SimGpu`] is dropped.
 //! Meanwhile it is a GPU like any other for the whole process: [`Backend::devices`](crate::Backend::devices) lists it,
-//! and a load with [`devices: None`](crate::ModelParams::devices) puts layers on it. Real loads in a process that also
-//! simulates name their devices.
-//!
-//! # Shared by several processes
-//!
-//! A card of which other processes' loads take memory, as on a real machine, is a
-//! [shared](SimGpuBuilder::shared) one: its bytes are counted in a file, for all who name that file. Each
-//! process computes for itself; the memory alone is one.
-//!
-//! # Lifetimes and limits
+//! and a load with [`devices: None`](crate::ModelParams::devices) puts layers on it.
 //!
 //! Cards sit in [`MAX_CARDS`] slots, named `SIM0` to `SIM14`, that live until the process ends: a [`Device`], a model
 //! or a context may outlive the [`SimGpu`] and keeps working. A slot is used again once its [`SimGpu`] is dropped and
-//! nothing is allocated or computing on it; from then on what still holds the old [`Device`] speaks to the new card.
-//! Registering and dropping any number of times costs no memory beyond each distinct name, once.
+//! nothing is allocated or computing on it; from then on the old [`Device`] is the new card's.
 
 mod backend;
 mod buffer;
@@ -98,7 +83,7 @@ impl SimGpu {
 
     /// The device, for [`ModelParams::devices`](crate::ModelParams::devices).
     pub fn device(&self) -> Device {
-        Device::from_raw(self.slot.device()).expect("a slot's device is no null pointer")
+        Device::from_raw(self.slot.device).expect("a slot's device is no null pointer")
     }
 
     /// All memory of the card, in bytes.
@@ -115,12 +100,12 @@ impl SimGpu {
     /// Bytes in buffers on the card now: what
     /// [`Context::memory_breakdown`](crate::Context::memory_breakdown) says of it.
     pub fn used(&self) -> u64 {
-        self.card.used()
+        self.card.used.get()
     }
 
     /// The most bytes that were in use at once.
     pub fn peak(&self) -> u64 {
-        self.card.peak()
+        self.card.peak.get()
     }
 
     /// Bytes that all processes have of a [shared](SimGpuBuilder::shared) card now, what computing took included;
@@ -137,44 +122,44 @@ impl SimGpu {
 
     /// Bytes that other processes pretend to take.
     pub fn taken(&self) -> u64 {
-        self.card.taken()
+        self.card.taken.get()
     }
 
     /// Changes what other processes pretend to take: ballast. May exceed what is free; what is in use stays.
     pub fn set_taken(&self, bytes: u64) {
-        self.card.set_taken(bytes);
+        self.card.taken.set(bytes);
     }
 
     /// Bytes that computing has taken beside the buffers: none before the first computation, then the card's
     /// [growth](SimGpuBuilder::growth).
     pub fn grown(&self) -> u64 {
-        self.card.grown()
+        self.card.grown.get()
     }
 
     /// Buffers on the card now.
     pub fn buffers(&self) -> u64 {
-        self.card.buffers()
+        self.card.buffers.get()
     }
 
     /// Allocations that were asked of the card so far, refused ones included.
     pub fn allocations(&self) -> u64 {
-        self.card.allocations()
+        self.card.allocations.get()
     }
 
     /// Graphs, or parts of one, that the card was given to compute so far, failed ones included.
     pub fn graphs(&self) -> u64 {
-        self.card.graphs()
+        self.card.graphs.get()
     }
 
     /// Refuses the `n`-th allocation from now, 1 being the next, and that one only; 0 refuses none.
     pub fn fail_allocation(&self, n: u64) {
-        self.card.fail_allocation(n);
+        self.card.failing_allocation.set(n);
     }
 
     /// Fails the `n`-th computation from now, 1 being the next, and that one only; 0 fails none. llama.cpp computes a
     /// graph in parts, one for each change of device.
     pub fn fail_graph(&self, n: u64) {
-        self.card.fail_graph(n);
+        self.card.failing_graph.set(n);
     }
 }
 

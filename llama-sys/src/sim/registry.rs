@@ -109,7 +109,7 @@ pub(super) fn register(card: &Arc<Card>) -> Result<&'static Slot, Error> {
     };
     // SAFETY: the entry lives until the process ends, nobody reads the registry, and the lock keeps others from
     // changing it. The callbacks that run meanwhile take no lock of this file (device.rs).
-    unsafe { raw::ggml_backend_register(slot.reg()) };
+    unsafe { raw::ggml_backend_register(slot.reg) };
     state.listed[index] = true;
     Ok(slot)
 }
@@ -132,7 +132,7 @@ impl State {
             if std::mem::take(&mut self.leaving[index]) && std::mem::take(&mut self.listed[index]) {
                 // SAFETY: as for registering. A static entry has no library to close (ggml-backend-reg.cpp,
                 // `unload_backend`), so this only takes the entry and its device out of the vectors.
-                unsafe { raw::ggml_backend_unload(slot.reg()) };
+                unsafe { raw::ggml_backend_unload(slot.reg) };
             }
         }
     }

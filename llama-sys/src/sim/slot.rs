@@ -1,7 +1,7 @@
 //! The places that simulated cards sit in: what ggml points to, and so never frees.
 
 use std::collections::HashSet;
-use std::ffi::{CStr, CString, c_char, c_void};
+use std::ffi::{CStr, CString, c_void};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use super::card::Card;
@@ -16,14 +16,14 @@ pub const MAX_CARDS: usize = 15;
 /// of these while somebody may hold a pointer to them, so there are [`MAX_CARDS`] for the whole life of the process,
 /// and cards come and go in them.
 pub(super) struct Slot {
-    name: CString,
-    host_name: CString,
-    mapped_name: CString,
-    reg: &'static raw::ggml_backend_reg,
-    device: &'static raw::ggml_backend_device,
-    buft: &'static raw::ggml_backend_buffer_type,
-    host_buft: &'static raw::ggml_backend_buffer_type,
-    mapped_buft: &'static raw::ggml_backend_buffer_type,
+    pub(super) name: CString,
+    pub(super) host_name: CString,
+    pub(super) mapped_name: CString,
+    pub(super) reg: raw::ggml_backend_reg_t,
+    pub(super) device: raw::ggml_backend_dev_t,
+    pub(super) buft: raw::ggml_backend_buffer_type_t,
+    pub(super) host_buft: raw::ggml_backend_buffer_type_t,
+    pub(super) mapped_buft: raw::ggml_backend_buffer_type_t,
     card: RwLock<Option<Arc<Card>>>,
 }
 
@@ -42,8 +42,8 @@ impl Slot {
             iface: device::REG,
             context,
         });
-        let device = leak(raw::ggml_backend_device { iface: device::DEVICE, reg: pointer(reg), context });
-        let buft = |iface| leak(raw::ggml_backend_buffer_type { iface, device: pointer(device), context });
+        let device = leak(raw::ggml_backend_device { iface: device::DEVICE, reg, context });
+        let buft = |iface| leak(raw::ggml_backend_buffer_type { iface, device, context });
         Self {
             name: name(""),
             host_name: name("_Host"),
@@ -73,41 +73,9 @@ impl Slot {
         self.card.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(super) fn name(&self) -> *const c_char {
-        self.name.as_ptr()
-    }
-
-    pub(super) fn host_name(&self) -> *const c_char {
-        self.host_name.as_ptr()
-    }
-
-    pub(super) fn mapped_name(&self) -> *const c_char {
-        self.mapped_name.as_ptr()
-    }
-
-    pub(super) fn reg(&self) -> raw::ggml_backend_reg_t {
-        pointer(self.reg)
-    }
-
-    pub(super) fn device(&self) -> raw::ggml_backend_dev_t {
-        pointer(self.device)
-    }
-
-    pub(super) fn buft(&self) -> raw::ggml_backend_buffer_type_t {
-        pointer(self.buft)
-    }
-
-    pub(super) fn host_buft(&self) -> raw::ggml_backend_buffer_type_t {
-        pointer(self.host_buft)
-    }
-
-    pub(super) fn mapped_buft(&self) -> raw::ggml_backend_buffer_type_t {
-        pointer(self.mapped_buft)
-    }
-
     /// Whether this buffer type is this card's own memory.
     pub(super) fn owns(&self, buft: raw::ggml_backend_buffer_type_t) -> bool {
-        buft == self.buft() || buft == self.mapped_buft()
+        buft == self.buft || buft == self.mapped_buft
     }
 }
 
@@ -131,13 +99,9 @@ fn index_to_context(index: usize) -> *mut c_void {
     std::ptr::without_provenance_mut(index + 1)
 }
 
-fn leak<T>(value: T) -> &'static T {
-    Box::leak(Box::new(value))
-}
-
 /// As ggml takes it: its types are without `const`, its code only reads.
-fn pointer<T>(value: &'static T) -> *mut T {
-    std::ptr::from_ref(value).cast_mut()
+fn leak<T>(value: T) -> *mut T {
+    Box::into_raw(Box::new(value))
 }
 
 /// A text that lives until the process ends; each distinct one is kept once. ggml hands out pointers to names without
@@ -169,10 +133,10 @@ mod tests {
     #[test]
     fn buffer_types_know_their_slot_and_have_names_of_their_own() {
         let slots = all();
-        assert!(std::ptr::eq(owner(slots[3].buft()).unwrap(), &slots[3]));
-        assert!(std::ptr::eq(owner(slots[3].mapped_buft()).unwrap(), &slots[3]));
+        assert!(std::ptr::eq(owner(slots[3].buft).unwrap(), &slots[3]));
+        assert!(std::ptr::eq(owner(slots[3].mapped_buft).unwrap(), &slots[3]));
         // Pinned memory is the host's.
-        assert!(owner(slots[3].host_buft()).is_none());
+        assert!(owner(slots[3].host_buft).is_none());
         let names: HashSet<&CStr> = slots
             .iter()
             .flat_map(|slot| [&slot.name, &slot.host_name, &slot.mapped_name])

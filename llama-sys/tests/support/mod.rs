@@ -75,10 +75,7 @@ pub(crate) fn refused<T: std::fmt::Debug>(result: Result<T, Error>) -> &'static 
 /// That an error refuses this parameter, for rows of a table.
 #[track_caller]
 pub(crate) fn assert_refused<T: std::fmt::Debug>(result: Result<T, Error>, parameter: &str) {
-    match result {
-        Err(Error::InvalidParameter { name, .. }) => assert_eq!(name, parameter),
-        other => panic!("{parameter} is not refused: {other:?}"),
-    }
+    assert_eq!(refused(result), parameter);
 }
 
 /// Bytes of this process in memory.

@@ -1,7 +1,7 @@
 //! What the tests of simulated GPUs share.
 
 use llama_sys::sim::{Rules, SimGpu};
-use llama_sys::{BufferUse, Context, ContextParams, Device, Error, KvType, MemoryBreakdown, Model, ModelParams, Token};
+use llama_sys::{BufferUse, Context, ContextParams, Device, Error, MemoryBreakdown, Model, ModelParams, Token};
 
 pub(crate) use super::demo_path;
 
@@ -65,11 +65,6 @@ pub(crate) fn try_context(model: &Model) -> Result<Context, Error> {
 
 pub(crate) fn context(model: &Model) -> Context {
     try_context(model).unwrap()
-}
-
-pub(crate) fn with_kv(model: &Model, kv: KvType) -> Context {
-    let params = ContextParams { type_k: kv, type_v: kv, ..context_params() };
-    Context::new(model, params).unwrap()
 }
 
 /// What the greedy choice continues [`PROMPT`] with.

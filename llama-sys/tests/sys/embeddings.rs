@@ -19,12 +19,12 @@ fn embedding(pooling: Pooling) -> ContextParams {
     }
 }
 
-/// The texts, each a sequence of its number.
+/// The texts, each a sequence of its number. All tokens are outputs, whether asked for or not.
 fn batch(texts: &[&str]) -> Batch {
     let mut batch = Batch::default();
     for (sequence, text) in (0..).zip(texts) {
         for (position, token) in (0..).zip(tokens(text)) {
-            batch.add(token, position, sequence, true);
+            batch.add(token, position, sequence, false);
         }
     }
     batch
@@ -32,9 +32,8 @@ fn batch(texts: &[&str]) -> Batch {
 
 /// What llama.cpp's C interface gives for one text, without anything of ours between.
 fn by_the_c_interface(pooling: Pooling, text: &str) -> Vec<f32> {
-    let model = demo_model();
     let mut tokens = tokens(text);
-    let path = std::ffi::CString::new(model.path().to_str().unwrap()).unwrap();
+    let path = std::ffi::CString::new(demo_model().path().to_str().unwrap()).unwrap();
     // SAFETY: the calls of llama.cpp's own example `embedding`, in their order; every handle is freed once, and what is
     // read was returned for a batch of so many tokens.
     unsafe {
@@ -54,15 +53,7 @@ fn by_the_c_interface(pooling: Pooling, text: &str) -> Vec<f32> {
         };
         let context = raw::llama_init_from_model(model, params);
         assert!(!context.is_null());
-        let mut batch = raw::llama_batch_init(tokens.len() as i32, 0, 1);
-        batch.n_tokens = tokens.len() as i32;
-        for (index, token) in tokens.drain(..).enumerate() {
-            *batch.token.add(index) = token;
-            *batch.pos.add(index) = index as i32;
-            *batch.n_seq_id.add(index) = 1;
-            **batch.seq_id.add(index) = 0;
-            *batch.logits.add(index) = 1;
-        }
+        let batch = raw::llama_batch_get_one(tokens.as_mut_ptr(), tokens.len() as i32);
         assert_eq!(raw::llama_decode(context, batch), 0);
         let width = raw::llama_model_n_embd_out(model) as usize;
         let (values, length) = if pooling == Pooling::None {
@@ -72,7 +63,6 @@ fn by_the_c_interface(pooling: Pooling, text: &str) -> Vec<f32> {
             (raw::llama_get_embeddings_seq(context, 0), width)
         };
         let values = std::slice::from_raw_parts(values, length).to_vec();
-        raw::llama_batch_free(batch);
         raw::llama_free(context);
         raw::llama_model_free(model);
         values
@@ -149,17 +139,6 @@ fn what_was_not_computed_is_refused() {
 }
 
 #[test]
-fn every_token_is_an_output_whether_it_was_asked_for_or_not() {
-    let mut context = cpu_context(embedding(Pooling::None));
-    let mut silent = Batch::default();
-    for (position, token) in (0..).zip(tokens(TEXTS[0])) {
-        silent.add(token, position, 0, false);
-    }
-    context.decode(&silent).unwrap();
-    assert!(context.embeddings_ith(0).is_ok());
-}
-
-#[test]
 fn what_llama_cpp_would_pool_in_parts_is_refused() {
     // More than one graph.
     let params = ContextParams { n_ubatch: 8, ..embedding(Pooling::Mean) };
@@ -172,16 +151,11 @@ fn what_llama_cpp_would_pool_in_parts_is_refused() {
     let mut context = cpu_context(ContextParams { n_ctx: 1024, kv_unified: false, ..embedding(Pooling::Mean) });
     assert_eq!(refused(context.decode(&batch(&TEXTS))), "kv_unified");
     context.decode(&batch(&TEXTS[..1])).unwrap();
-
-    // A token of two sequences counts for the first alone.
-    let mut context = cpu_context(embedding(Pooling::Mean));
-    let mut shared = Batch::default();
-    shared.add_shared(tokens(TEXTS[0])[0], 0, &[0, 1], true);
-    assert_eq!(refused(context.decode(&shared)), "n_seq_id");
 }
 
 #[test]
-fn sequences_that_do_not_divide_a_graph_cannot_be_averaged() {
+fn sequences_that_do_not_divide_a_graph_cannot_be_averaged_nor_scored_without_a_head() {
+    assert_eq!(refused(Context::new(&demo_model(), embedding(Pooling::Rank))), "pooling_type");
     let params = |pooling| ContextParams { n_seq_max: 5, ..embedding(pooling) };
     let mean = Context::new(&demo_model(), params(Pooling::Mean));
     assert_eq!(refused(mean), "n_seq_max");
@@ -189,12 +163,6 @@ fn sequences_that_do_not_divide_a_graph_cannot_be_averaged() {
     context.reserve(31).unwrap();
     context.reserve(3).unwrap();
     context.decode(&batch(&TEXTS)).unwrap();
-}
-
-#[test]
-fn scores_of_a_model_without_a_head_are_refused() {
-    let params = embedding(Pooling::Rank);
-    assert_eq!(refused(Context::new(&demo_model(), params)), "pooling_type");
 }
 
 #[test]

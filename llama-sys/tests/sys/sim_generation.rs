@@ -1,8 +1,8 @@
 //! A simulated GPU computes what the CPU computes.
 
-use crate::support::sim::{MIB, card, card_by, context, context_params, greedy, load, vulkan, with_kv};
+use crate::support::sim::{MIB, card, context, context_params, greedy, load, vulkan};
 use llama_sys::sim::{Rules, SimGpu};
-use llama_sys::{Context, ContextParams, FlashAttention, KvType, Token};
+use llama_sys::{Context, ContextParams, FlashAttention, Token};
 
 const TOKENS: usize = 16;
 
@@ -66,15 +66,6 @@ fn the_text_is_the_cpus_with_four_copies_of_the_graph_in_flight() {
     };
     // The copies take memory: that llama.cpp made them is to be seen there.
     assert!(peak(pair(true)) > peak(pair(false)));
-}
-
-#[test]
-fn a_quantised_cache_gives_the_cpus_text_too() {
-    own_process!();
-    let expected = greedy(&mut with_kv(&load(&[], 0), KvType::Q8_0), TOKENS);
-    let gpu = card_by(Rules::Cuda, 256 * MIB);
-    let model = load(&[&gpu], -1);
-    assert_eq!(greedy(&mut with_kv(&model, KvType::Q8_0), TOKENS), expected);
 }
 
 #[test]

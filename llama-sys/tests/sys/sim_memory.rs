@@ -3,33 +3,11 @@
 use std::time::Duration;
 
 use crate::support::sim::{
-    MIB, accounted, are_empty, card, card_by, context, context_params, demo_path, greedy, load, params, try_context,
-    try_load, vulkan,
+    MIB, are_empty, card, card_by, context, context_params, greedy, load, try_context, try_load,
 };
 use crate::support::{batch_of, resident};
 use llama_sys::sim::{Rules, SimGpu};
-use llama_sys::{Backend, Bench, DeviceKind, Error, LoadMode, Model, Operation, tensor_types};
-
-#[test]
-fn used_bytes_are_those_of_llama_cpps_breakdown() {
-    own_process!();
-    for rules in [Rules::Plain, Rules::Cuda, vulkan(256, MIB), Rules::Metal] {
-        let gpus = [24, 8].map(|mib| card_by(rules, mib * MIB));
-        for n_gpu_layers in [0, 1, 4, 7] {
-            let model = load(&gpus.each_ref(), n_gpu_layers);
-            let mut context = context(&model);
-            let before = context.memory_breakdown().unwrap();
-            greedy(&mut context, 4);
-            let after = context.memory_breakdown().unwrap();
-            for gpu in &gpus {
-                assert_eq!(accounted(&after, gpu), gpu.used(), "{rules:?}");
-                assert_eq!(accounted(&before, gpu), accounted(&after, gpu));
-            }
-            drop((context, model));
-            are_empty(&gpus);
-        }
-    }
-}
+use llama_sys::{Backend, Bench, DeviceKind, Error, Operation, tensor_types};
 
 #[test]
 fn free_bytes_are_the_total_less_what_others_and_llama_cpp_take() {
@@ -99,35 +77,6 @@ fn a_context_that_does_not_fit_names_the_device_and_leaves_the_model() {
 }
 
 #[test]
-fn ballast_between_load_and_context_makes_it_fail_and_its_end_succeed() {
-    own_process!();
-    let gpu = card(256 * MIB);
-    let model = load(&[&gpu], -1);
-    let weights = gpu.used();
-    gpu.set_taken(256 * MIB - weights);
-    let error = try_context(&model).unwrap_err();
-    assert!(error.out_of_memory().is_some(), "{error:?}");
-    assert_eq!(gpu.used(), weights);
-    gpu.set_taken(0);
-    greedy(&mut context(&model), 2);
-    assert_eq!(gpu.used(), weights);
-}
-
-#[test]
-fn eight_gib_with_three_taken_split_like_five() {
-    own_process!();
-    let other = card(3 * 1024 * MIB);
-    let ballasted = card(8 * 1024 * MIB);
-    ballasted.set_taken(3 * 1024 * MIB);
-    let small = card(5 * 1024 * MIB);
-    let used = |gpu: &SimGpu| {
-        let _model = load(&[&other, gpu], -1);
-        (other.used(), gpu.used())
-    };
-    assert_eq!(used(&ballasted), used(&small));
-}
-
-#[test]
 fn a_card_of_400_gb_costs_no_host_memory() {
     own_process!();
     let gpu = card(400_000_000_000);
@@ -148,24 +97,6 @@ fn a_card_of_400_gb_costs_no_host_memory() {
     assert!(grown < 512 * MIB, "{grown} bytes became resident");
     drop((context, model));
     assert_eq!(gpu.used(), 0);
-}
-
-#[test]
-fn a_load_that_allocates_nothing_takes_nothing_and_tells_what_a_real_one_takes() {
-    own_process!();
-    let gpu = card_by(Rules::Cuda, 256 * MIB);
-    let mut probe = params(&[gpu.device()], 5);
-    probe.no_alloc = true;
-    probe.load_mode = LoadMode::None;
-    let model = Model::load(demo_path(), probe).unwrap();
-    let predicted = context(&model).memory_breakdown().unwrap();
-    assert_eq!((gpu.allocations(), gpu.peak()), (0, 0));
-    drop(model);
-    let model = load(&[&gpu], 5);
-    let context = context(&model);
-    let real = context.memory_breakdown().unwrap();
-    let said = [&predicted, &real].map(|it| accounted(it, &gpu));
-    assert_eq!(said, [gpu.used(); 2]);
 }
 
 #[test]

@@ -1,11 +1,9 @@
 //! Simulated GPUs come, go, and leave nothing behind.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
-use crate::support::sim::{MIB, are_empty, card, context, demo_path, greedy, load, params, try_load};
+use crate::support::sim::{MIB, card, context, greedy, load};
 use crate::support::{refused, resident};
 use llama_sys::sim::{MAX_CARDS, SimGpu};
-use llama_sys::{Backend, DeviceKind, Model};
+use llama_sys::{Backend, DeviceKind};
 use static_assertions::assert_impl_all;
 
 assert_impl_all!(SimGpu: Send, Sync);
@@ -85,63 +83,6 @@ fn coming_and_going_a_thousand_times_costs_nothing() {
     assert_eq!(listed(), before);
     let grown = resident().saturating_sub(before_all);
     assert!(grown < 256 * 1024, "{grown} bytes");
-}
-
-#[test]
-fn a_card_may_be_dropped_by_a_progress_callback() {
-    own_process!();
-    let gpu = card(64 * MIB);
-    let mut spare = Some(card(64 * MIB));
-    let spare_name = spare.as_ref().unwrap().device().name();
-    let mut of_load = params(&[gpu.device()], -1);
-    of_load.progress = Some(Box::new(move |_| {
-        drop(spare.take());
-        true
-    }));
-    let model = Model::load(demo_path(), of_load).unwrap();
-    assert!(!listed().contains(&spare_name));
-    drop(model);
-}
-
-#[test]
-fn ballast_may_be_moved_by_other_threads_while_a_model_loads() {
-    own_process!();
-    let gpu = card(256 * MIB);
-    let stop = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !stop.load(Ordering::Relaxed) {
-                gpu.set_taken(255 * MIB);
-                gpu.set_taken(0);
-            }
-        });
-        for _ in 0..20 {
-            // Either it fits or it says why not.
-            match try_load(&[&gpu], -1) {
-                Ok(model) => drop(model),
-                Err(error) => assert!(error.out_of_memory().is_some(), "{error:?}"),
-            }
-            assert_eq!(gpu.used(), 0);
-        }
-        stop.store(true, Ordering::Relaxed);
-    });
-}
-
-#[test]
-fn several_threads_may_use_one_card() {
-    own_process!();
-    let gpu = card(256 * MIB);
-    let texts: Vec<_> = std::thread::scope(|scope| {
-        let threads = [(); 3].map(|()| {
-            scope.spawn(|| {
-                let model = load(&[&gpu], -1);
-                greedy(&mut context(&model), 4)
-            })
-        });
-        threads.map(|thread| thread.join().unwrap()).into()
-    });
-    assert!(texts.iter().all(|text| *text == texts[0]));
-    are_empty([&gpu]);
 }
 
 #[test]

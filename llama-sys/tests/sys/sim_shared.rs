@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use crate::support::sim::{MIB, are_empty, context, greedy, load, try_context, try_load};
+use crate::support::sim::{MIB, context, greedy, load};
 use llama_sys::sim::SimGpu;
 
 /// Where a child finds the card's file.
@@ -74,33 +74,6 @@ fn what_another_process_takes_is_missing_here_and_what_it_had_is_free_once_it_is
     drop((context, model));
     assert_eq!(gpu.shared_used(), Some(0));
     assert_eq!((gpu.free(), gpu.shared_peak()), (64 * MIB, Some(both)));
-}
-
-#[test]
-fn a_load_that_does_not_fit_beside_another_process_is_refused() {
-    own_process!();
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("card");
-    let gpu = card(&file, 64 * MIB);
-    let needed = {
-        let model = load(&[&gpu], -1);
-        let _context = context(&model);
-        gpu.used()
-    };
-    drop(gpu);
-
-    let other = Other::start(&file);
-    // Room for one and a half.
-    let gpu = card(&file, needed + needed / 2);
-    let both = || try_load(&[&gpu], -1).and_then(|model| try_context(&model).map(drop));
-    let error = both().unwrap_err();
-    let refused = error.out_of_memory().expect("out of memory");
-    assert_eq!(refused.buffer_type, gpu.device().name());
-    are_empty([&gpu]);
-    assert!(gpu.shared_peak().unwrap() <= gpu.total());
-
-    other.kill();
-    both().unwrap();
 }
 
 #[test]

@@ -20,21 +20,6 @@ assert_impl_all!(Sampler: Send);
 assert_not_impl_any!(Sampler: Sync);
 
 #[test]
-fn a_context_can_be_used_on_another_thread_than_its_makers() {
-    let model = demo_model();
-    let mut context = Context::new(&model, llama_sys::ContextParams::default()).unwrap();
-    std::thread::spawn(move || {
-        let mut batch = Batch::default();
-        batch.add(1, 0, 0, true);
-        context.decode(&batch).unwrap();
-        let n_vocab = model.vocab().n_tokens() as usize;
-        assert_eq!(context.logits(-1).unwrap().len(), n_vocab);
-    })
-    .join()
-    .unwrap();
-}
-
-#[test]
 fn the_environment_changes_when_the_backends_start_as_they_say_and_never_later() {
     own_process!();
     let names = || std::env::vars_os().map(|(name, _)| name).collect::<BTreeSet<_>>();

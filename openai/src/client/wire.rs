@@ -56,16 +56,13 @@ pub(super) fn tool_choice(choice: &ToolChoice) -> Value {
 
 /// `response_format`: the API knows JSON, and no other constraint.
 pub(super) fn response_format(constraint: &Constraint) -> Result<Value, Error> {
-    let inexpressible = Error::Inexpressible { what: "a constraint that is no JSON schema" };
-    match serde_json::to_value(constraint).map_err(|_| inexpressible.clone())? {
-        Value::String(kind) if kind == "json_object" => Ok(json!({"type": "json_object"})),
-        Value::Object(mut kind) => {
-            let schema = kind.remove("json_schema").ok_or(inexpressible)?;
-            let schema = json!({"name": "answer", "strict": true, "schema": schema});
-            Ok(json!({"type": "json_schema", "json_schema": schema}))
-        }
-        _ => Err(inexpressible),
+    if *constraint == Constraint::json_object() {
+        return Ok(json!({"type": "json_object"}));
     }
+    let kind = serde_json::to_value(constraint).unwrap_or_default();
+    let schema = kind.get("json_schema").ok_or(Error::Inexpressible { what: "a constraint that is no JSON schema" })?;
+    let schema = json!({"name": "answer", "strict": true, "schema": schema});
+    Ok(json!({"type": "json_schema", "json_schema": schema}))
 }
 
 /// Calls in the making: their arguments come in pieces.

@@ -116,7 +116,7 @@ impl Server {
         ))
     }
 
-    /// What the engine is at: `running`, `queued`, `generated_tokens`, `suspended`.
+    /// What the engine is at: `running`, `queued`, `generated_tokens`.
     pub(crate) fn engine(&self) -> Value {
         self.get("/health").1["engine"].take()
     }

@@ -1,7 +1,5 @@
-//! The way back: metadata and tensors in, a GGUF file out.
-//!
-//! For models that exist only as a header: the skeleton that llama.cpp is asked about instead of the model, a model
-//! nobody has downloaded yet, and tests. The tensor data is zeros or a hole, never real weights.
+//! The way back: metadata and tensors in, a GGUF file out, whose tensor data is zeros or a hole. For models that exist
+//! only as a header: the skeleton that llama.cpp is asked about instead of the model, and tests.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -20,19 +18,13 @@ const ALIGNMENT: &str = "general.alignment";
 /// Builds a GGUF file of version 3 from metadata and tensors, whose data is zeros.
 ///
 /// Setting a key again replaces its value; `general.alignment` is that of the tensor data too. Whatever is built has
-/// been read back: what comes out of [`encoded`](Self::encoded), [`to_bytes`](Self::to_bytes) or
-/// [`write_sparse`](Self::write_sparse) is a file that [`Header`] accepts, and a shape or name that it would refuse
-/// is that same error here, with the path `<builder>`.
+/// been read back: a shape or name that [`Header`] would refuse is that same error here, with the path `<builder>`.
 ///
 /// ```
 /// use autoplace_planner::gguf::{Builder, TensorType};
 ///
-/// let header = Builder::new("llama")
-///     .u32("llama.block_count", 6)
-///     .array_str("tokenizer.ggml.tokens", ["<s>", "</s>"])
-///     .tensor("token_embd.weight", TensorType::Q4_K, &[256, 2])
-///     .header()?;
-/// assert_eq!(header.arch_u32("block_count")?, Some(6));
+/// let builder = Builder::new("llama").u32("llama.block_count", 6);
+/// let header = builder.tensor("token_embd.weight", TensorType::Q4_K, &[256, 2]).header()?;
 /// assert_eq!(header.tensor("token_embd.weight").unwrap().bytes(), 288);
 /// # Ok::<(), autoplace_planner::gguf::Error>(())
 /// ```
@@ -126,12 +118,12 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// Those of reading an array or a long text: [`Error::Changed`], [`Error::Read`].
+    /// Those of reading an array: [`Error::Changed`], [`Error::Read`].
     pub fn value(self, key: &str, value: Value<'_>) -> Result<Self, Error> {
         let bytes = value.bytes()?;
         Ok(match value {
             Value::Array(array) => self.set_array(key, array.element_type(), array.len(), &bytes),
-            Value::Str(_) | Value::Bytes(_) | Value::LongText(_) => self.str(key, bytes),
+            Value::Str(_) | Value::Bytes(_) => self.str(key, bytes),
             number => self.set(key, number.ty(), &bytes),
         })
     }
@@ -158,8 +150,8 @@ impl Builder {
         Header::in_memory("<builder>", &[(bytes.into(), file_bytes)])
     }
 
-    /// The header's bytes, without the padding after it and the tensor data, and the length of the whole file. Has been
-    /// read back as one shard, so that nothing wrong leaves this builder.
+    /// The header's bytes, without the padding after it and the tensor data, and the length of the whole file, which
+    /// may be one shard of several.
     ///
     /// # Errors
     ///
@@ -182,9 +174,7 @@ impl Builder {
         Ok(bytes)
     }
 
-    /// Writes the file with a hole for the tensor data, which takes no space on most file systems and reads as zeros.
-    ///
-    /// An existing file is replaced.
+    /// Writes the file with a hole for the tensor data. An existing file is replaced.
     ///
     /// # Errors
     ///
@@ -342,12 +332,8 @@ mod tests {
         assert_eq!(shape("token_embd.weight"), Some(embedding));
         let norm = (TensorType::F32, [64, 1, 1, 1]);
         assert_eq!(shape("output_norm.weight"), Some(norm));
-    }
-
-    #[test]
-    fn a_model_without_a_vocabulary_keeps_the_size_that_it_states() {
-        let model = Builder::new("llama").str("tokenizer.ggml.model", "none").u32("llama.vocab_size", 77);
-        let size = skeleton(&model).arch_u32("vocab_size").unwrap();
-        assert_eq!(size, Some(77));
+        // Without a vocabulary the stated size stays.
+        let stated = Builder::new("llama").u32("llama.vocab_size", 77);
+        assert_eq!(self::skeleton(&stated).arch_u32("vocab_size").unwrap(), Some(77));
     }
 }

@@ -1,15 +1,11 @@
-//! Typed access to the metadata: the value of a key if it is there, an error if it is of another type.
-//!
-//! The types must match exactly, because llama.cpp's do (`src/llama-model-loader.cpp`, `GGUFMeta::GKV::get_kv`): a file
-//! that keeps a block count as `u64` does not load there, so a plan for it would be of no use. [`Header::uint`] is the
-//! lenient exception.
+//! Typed access to the metadata: the value of a key if it is there, an error if it is of another type. The types must
+//! match exactly, because llama.cpp's do (`src/llama-model-loader.cpp`, `GGUFMeta::GKV::get_kv`).
 
 use std::fmt;
 
 use super::error::Error;
 use super::header::Header;
-use super::metadata::MAX_KEPT_STRING;
-use super::value::{Array, Value, ValueType};
+use super::value::{Array, Number, Value, ValueType};
 
 macro_rules! numbers {
     ($($ty:ident),*) => {$(
@@ -62,14 +58,14 @@ impl Header {
     ///
     /// # Errors
     ///
-    /// [`Error::WrongType`]; [`Error::Malformed`] if it is not UTF-8, or was left in the file ([`Value::LongText`]).
+    /// [`Error::WrongType`]; [`Error::Malformed`] if it is not UTF-8.
     pub fn str(&self, key: &str) -> Result<Option<&str>, Error> {
         let metadata = &self.inner.metadata;
-        let (source, at) = (&metadata.source, || metadata.offset_of(key));
-        let what = format_args!("the value of key '{key}'");
         match self.get(key) {
-            Some(Value::Bytes(bytes)) => Err(source.not_utf8(at(), what, bytes)),
-            Some(Value::LongText(text)) => Err(source.too_long(at(), what, text.len(), MAX_KEPT_STRING)),
+            Some(Value::Bytes(bytes)) => {
+                let what = format_args!("the value of key '{key}'");
+                Err(metadata.source.not_utf8(metadata.offset_of(key), what, bytes))
+            }
             _ => metadata.typed(key),
         }
     }
@@ -85,8 +81,6 @@ impl Header {
 
     /// The value of a key of any integer type that is not negative, or `None` if there is no such key.
     ///
-    /// For showing what a file says; where llama.cpp asks for a `u32`, so should a plan.
-    ///
     /// # Errors
     ///
     /// [`Error::WrongType`] if it is no integer, [`Error::Malformed`] if it is negative.
@@ -95,7 +89,7 @@ impl Header {
             return Ok(None);
         };
         let wrong = || self.inner.metadata.wrong_type(key, ValueType::U64, value.ty());
-        let integer = value.as_integer().ok_or_else(wrong)?;
+        let integer = value.as_number().and_then(Number::as_integer).ok_or_else(wrong)?;
         u64::try_from(integer).map(Some).map_err(|_| {
             let problem = format_args!("key '{key}' is {integer}, which is not a number >= 0");
             self.malformed(key, problem)
@@ -116,10 +110,8 @@ impl Header {
         self.u32(&self.arch_key(suffix)?)
     }
 
-    /// One number per layer: an array of exactly `n` numbers, or one number for all.
-    ///
-    /// The array's elements may be `u32`, `i32` or `bool`, the single number must be a `u32`: `get_key_or_arr` in
-    /// `src/llama-model-loader.cpp`. There, too, an array of another length than `n` is an error.
+    /// One number per layer: an array of exactly `n` numbers (`u32`, `i32` or `bool`), or one `u32` for all, as
+    /// `get_key_or_arr` reads it (`src/llama-model-loader.cpp`).
     ///
     /// # Errors
     ///

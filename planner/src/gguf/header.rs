@@ -17,7 +17,7 @@ use super::value::Value;
 pub(super) const MAX_COUNT: u64 = 1 << 20;
 
 /// The alignment of the data unless a file says otherwise (`GGUF_DEFAULT_ALIGNMENT`, `ggml/include/gguf.h`), in bytes.
-pub(crate) const DEFAULT_ALIGNMENT: u32 = 32;
+pub(super) const DEFAULT_ALIGNMENT: u32 = 32;
 
 /// What a GGUF model says of itself: its metadata and its tensors, over all its shards.
 ///
@@ -64,8 +64,8 @@ impl Header {
         Self::parse_shards([(bytes.into(), 0)])
     }
 
-    /// Reads the header of a model of one or several shards, given in order: the beginning of each file, downloaded or
-    /// made up, and its whole length, which is at least that of the beginning, whatever is given.
+    /// Reads the header of a model of one or several shards, given in order: the beginning of each file and its whole
+    /// length, which is at least that of the beginning, whatever is given.
     ///
     /// # Errors
     ///

@@ -6,20 +6,13 @@ use std::sync::Arc;
 
 use super::error::Error;
 use super::source::{Cursor, Source};
-use super::value::{Array, ArrayPlace, OfValue, Value, ValueType};
+use super::value::{Array, ArrayPlace, Number, OfValue, Value, ValueType};
 
 /// The longest key that the format allows, in bytes (`docs/gguf.md` of the ggml project: "at most 2^16-1 bytes long").
 const MAX_KEY: u64 = 65535;
 
 /// All keys together, in bytes. Real headers have about 2 KiB of them.
 const MAX_KEYS: u64 = 64 << 20;
-
-/// The longest string that is kept, in bytes. Chat templates stay below 100 KiB; an embedded
-/// `tokenizer.json` has megabytes.
-pub(super) const MAX_KEPT_STRING: u64 = 1 << 20;
-
-/// All kept strings together, in bytes.
-const MAX_KEPT: u64 = 16 << 20;
 
 /// The most elements that llama.cpp reads (`GGUF_MAX_ARRAY_ELEMENTS`, ggml/src/gguf.cpp).
 const MAX_ARRAY: u64 = 1 << 30;
@@ -43,11 +36,10 @@ struct Entry {
 }
 
 enum Stored {
-    Number(Value<'static>),
+    Number(Number),
     Str(Box<str>),
     /// A string that is not UTF-8.
     Bytes(Box<[u8]>),
-    LongText(ArrayPlace),
     Array(ArrayPlace),
 }
 
@@ -57,7 +49,7 @@ impl Metadata {
         let source = cursor.source();
         let mut entries: Vec<Entry> = Vec::new();
         let mut by_key = HashMap::new();
-        let (mut keys, mut kept) = (0, 0);
+        let mut keys = 0;
         for index in 0..count {
             let at = cursor.at();
             let key = read_name(cursor, MAX_KEY, format_args!("the name of key {index}"))?;
@@ -68,7 +60,7 @@ impl Metadata {
             if keys > MAX_KEYS {
                 return Err(source.too_long(at, "the text of all keys", keys, MAX_KEYS));
             }
-            let value = read_value(cursor, &key, &mut kept)?;
+            let value = read_value(cursor, &key)?;
             if let Some(first) = by_key.insert(key.clone(), entries.len()) {
                 let first = entries[first].at;
                 let problem = format_args!("key '{key}' again, it is already at byte {first}");
@@ -118,10 +110,9 @@ impl Metadata {
 
     fn value<'a>(&'a self, stored: &'a Stored) -> Value<'a> {
         match stored {
-            Stored::Number(value) => *value,
+            Stored::Number(number) => Value::Number(*number),
             Stored::Str(text) => Value::Str(text),
             Stored::Bytes(bytes) => Value::Bytes(bytes),
-            Stored::LongText(place) => Value::LongText(Array::new(&self.source, *place)),
             Stored::Array(place) => Value::Array(Array::new(&self.source, *place)),
         }
     }
@@ -156,28 +147,20 @@ fn read_type(cursor: &mut Cursor<'_>, key: &str) -> Result<ValueType, Error> {
     })
 }
 
-/// Reads a value; `kept` is how many bytes of strings have been kept.
-fn read_value(cursor: &mut Cursor<'_>, key: &str, kept: &mut u64) -> Result<Stored, Error> {
+fn read_value(cursor: &mut Cursor<'_>, key: &str) -> Result<Stored, Error> {
     let what = format_args!("the value of key '{key}'");
     let ty = read_type(cursor, key)?;
     let Some(size) = ty.size() else {
         return match ty {
             ValueType::Array => read_array(cursor, key).map(Stored::Array),
-            _ => read_string(cursor, what, kept),
+            _ => read_string(cursor, what),
         };
     };
-    let number = Value::of_bytes(ty, cursor.padded(size, what)?);
-    Ok(Stored::Number(number))
+    Ok(Stored::Number(Number::new(ty, cursor.padded(size, what)?)))
 }
 
-fn read_string(cursor: &mut Cursor<'_>, what: impl Display + Copy, kept: &mut u64) -> Result<Stored, Error> {
+fn read_string(cursor: &mut Cursor<'_>, what: impl Display + Copy) -> Result<Stored, Error> {
     let length = cursor.string_len(what)?;
-    if length > MAX_KEPT_STRING || *kept + length > MAX_KEPT {
-        let place = ArrayPlace { ty: ValueType::U8, count: length, at: cursor.at(), bytes: length };
-        cursor.skip(length, what)?;
-        return Ok(Stored::LongText(place));
-    }
-    *kept += length;
     let mut text = Vec::new();
     cursor.bytes(length, &mut text, what)?;
     // As far as llama.cpp sees it: gguf_get_val_str returns a C string.

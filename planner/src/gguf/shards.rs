@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use super::error::Error;
 use super::header::{self, Inner, MAX_COUNT};
-use super::source::{MAX_FILE, Source, check_unchanged};
+use super::source::{Source, check_unchanged};
 use super::tensor::Tensor;
 
 const SPLIT_COUNT: &str = "split.count";
@@ -68,7 +68,7 @@ pub(super) fn assemble(first: Source, mut open: impl FnMut(u16, u16) -> Result<S
             let source = open(index, count)?;
             let own = read_later(&source, index, count)?;
             shards.push(Shard::of(&source));
-            check_total(&source, &shards, tensors.len() + own.len())?;
+            check_total(&source, tensors.len() + own.len())?;
             let own = own.into_iter();
             tensors.extend(own.map(|tensor| Tensor { shard: index, ..tensor }));
         }
@@ -134,20 +134,12 @@ fn read_later(source: &Source, index: u16, count: u16) -> Result<Vec<Tensor>, Er
     Ok(tensors)
 }
 
-/// Holds a split model to the limits of one file, so that many shards are no way around them: its tensors, and its
-/// bytes, so that no sum of tensor sizes overflows.
-fn check_total(source: &Source, shards: &[Shard], tensors: usize) -> Result<(), Error> {
-    // The sum of all but the last has been held to 63 bits.
-    let bytes = shards.iter().map(Shard::file_bytes).sum::<u64>();
-    let tensors = tensors as u64;
-    let (count, things, limit, why) = if tensors > MAX_COUNT {
-        (tensors, "tensors", MAX_COUNT, "autoplace's own limit")
-    } else if bytes > MAX_FILE {
-        (bytes, "bytes", MAX_FILE, "no file system holds more")
-    } else {
+/// Holds a split model to the limit of one file, so that many shards are no way around it.
+fn check_total(source: &Source, tensors: usize) -> Result<(), Error> {
+    if tensors as u64 <= MAX_COUNT {
         return Ok(());
-    };
-    let problem = format_args!("{count} {things} in all shards, but there can be at most {limit} ({why})");
+    }
+    let problem = format_args!("{tensors} tensors in all shards, but there can be at most {MAX_COUNT}");
     Err(source.malformed(0, problem))
 }
 

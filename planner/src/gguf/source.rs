@@ -12,7 +12,7 @@ use std::sync::Arc;
 use super::error::Error;
 
 /// The longest file: its length must fit in an `off_t`.
-pub(super) const MAX_FILE: u64 = i64::MAX as u64;
+const MAX_FILE: u64 = i64::MAX as u64;
 
 /// How much is read at once, in bytes. Large enough that a system call costs little per byte, small enough to stay
 /// in a core's cache.

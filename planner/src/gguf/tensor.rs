@@ -19,7 +19,7 @@ pub(super) const MIN_INFO: u64 = 8 + 4 + 4 + 8;
 /// A tensor of a model file: what it is called, how large it is, and where its data lies. Not the data itself.
 #[derive(Debug)]
 pub struct Tensor {
-    pub(super) name: Arc<str>,
+    pub(crate) name: Arc<str>,
     pub(super) ty: TensorType,
     pub(super) n_dims: u8,
     pub(super) shard: u16,
@@ -122,10 +122,8 @@ impl Tensor {
 }
 
 /// The bytes of a tensor's data (`ggml_nbytes` of a contiguous one), if its elements and its bytes both fit in 63 bits.
-///
-/// The elements are held to the bound whose violation ends the process in `ggml_new_tensor_impl` (ggml/src/ggml.c).
-/// It is tighter by a hair than the check of llama.cpp's own reader, so that a file with such a shape makes
-/// llama.cpp abort.
+/// The elements are held to the bound whose violation ends the process in `ggml_new_tensor_impl` (ggml/src/ggml.c),
+/// tighter by a hair than the check of llama.cpp's own reader.
 pub(super) fn data_bytes(ty: TensorType, shape: &[u64]) -> Option<u64> {
     const MAX: u64 = i64::MAX as u64;
     let (&row, rows) = shape.split_first().unwrap_or((&1, &[]));

@@ -107,10 +107,6 @@ impl TensorType {
 
     /// The bytes of a row of `ne0` elements; a block begun is counted whole, and what does not fit in 64
     /// bits is `u64::MAX`.
-    ///
-    /// llama.cpp requires `ne0` to be a multiple of [`block_size`](Self::block_size);
-    /// [`Header`](crate::gguf::Header) has checked that of every tensor. Use
-    /// [`checked_row_bytes`](Self::checked_row_bytes) for a number that nobody has checked.
     #[doc(alias = "ggml_row_size")]
     pub const fn row_bytes(self, ne0: u64) -> u64 {
         ne0.div_ceil(self.block_size()).saturating_mul(self.type_size())
@@ -180,14 +176,5 @@ mod tests {
         assert_eq!(TensorType::Q8_0.checked_row_bytes(64), Some(68));
         assert_eq!(TensorType::F64.row_bytes(u64::MAX), u64::MAX);
         assert_eq!(TensorType::F64.checked_row_bytes(u64::MAX), None);
-    }
-
-    #[test]
-    fn a_type_is_written_and_serialised_as_its_name() {
-        let text = serde_json::to_string(&TensorType::IQ4_NL).unwrap();
-        assert_eq!(text, "\"IQ4_NL\"");
-        let read: TensorType = serde_json::from_str(&text).unwrap();
-        assert_eq!(read, TensorType::IQ4_NL);
-        assert_eq!(format!("{:>6}", TensorType::Q4_K), "  Q4_K");
     }
 }

@@ -69,115 +69,91 @@ impl fmt::Display for ValueType {
     }
 }
 
-/// A metadata value. Numbers and strings are at hand; arrays and very long strings stay in the file until
-/// they are asked for.
+/// A metadata value. Numbers and strings are at hand; arrays stay in the file until they are asked for.
 #[derive(Clone, Copy, Debug, PartialEq)]
-#[allow(missing_docs)] // The variants bear the names of Rust's types.
 #[non_exhaustive]
 pub enum Value<'a> {
-    U8(u8),
-    I8(i8),
-    U16(u16),
-    I16(i16),
-    U32(u32),
-    I32(i32),
-    F32(f32),
-    /// A truth value: any byte other than 0 is true, as in llama.cpp (`ggml/src/gguf.cpp`,
-    /// `gguf_reader::read(bool &)`).
-    Bool(bool),
+    /// A number or a truth value.
+    Number(Number),
     /// A string, up to its first NUL byte: llama.cpp sees no more of it (`gguf_get_val_str` returns a C string).
     Str(&'a str),
     /// A string (up to its first NUL byte) that is not UTF-8. llama.cpp accepts it, so we do.
     Bytes(&'a [u8]),
-    /// The bytes of a string too long to be kept (over 1 MiB, or the kept ones exceed 16 MiB together), left in
-    /// the file.
-    LongText(Array<'a>),
     /// An array, left in the file.
     Array(Array<'a>),
-    U64(u64),
-    I64(i64),
-    F64(f64),
 }
 
-impl<'a> Value<'a> {
-    /// The number of this type that begins these bytes. Strings and arrays are none.
-    pub(super) fn of_bytes(ty: ValueType, bytes: [u8; 8]) -> Self {
-        let [a, b, c, d, ..] = bytes;
-        match ty {
-            ValueType::U8 => Self::U8(a),
-            ValueType::I8 => Self::I8(a.cast_signed()),
-            ValueType::U16 => Self::U16(u16::from_le_bytes([a, b])),
-            ValueType::I16 => Self::I16(i16::from_le_bytes([a, b])),
-            ValueType::U32 => Self::U32(u32::from_le_bytes([a, b, c, d])),
-            ValueType::I32 => Self::I32(i32::from_le_bytes([a, b, c, d])),
-            ValueType::F32 => Self::F32(f32::from_le_bytes([a, b, c, d])),
-            ValueType::U64 => Self::U64(u64::from_le_bytes(bytes)),
-            ValueType::I64 => Self::I64(i64::from_le_bytes(bytes)),
-            ValueType::F64 => Self::F64(f64::from_le_bytes(bytes)),
-            ValueType::Bool | ValueType::Str | ValueType::Array => Self::Bool(a != 0),
+/// A number of any type, as the file holds it. A truth value is any byte other than 0, as in llama.cpp
+/// (`ggml/src/gguf.cpp`, `gguf_reader::read(bool &)`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Number {
+    ty: ValueType,
+    /// Little-endian, zeros behind.
+    bytes: [u8; 8],
+}
+
+impl Number {
+    pub(super) fn new(ty: ValueType, bytes: [u8; 8]) -> Self {
+        Self { ty, bytes }
+    }
+
+    /// The number, if it is an integer of any type.
+    pub(super) fn as_integer(self) -> Option<i128> {
+        let bits = u64::from_le_bytes(self.bytes);
+        let unused = 64 - 8 * self.ty.size()?;
+        match self.ty {
+            ValueType::U8 | ValueType::U16 | ValueType::U32 | ValueType::U64 => Some(bits.into()),
+            ValueType::I8 | ValueType::I16 | ValueType::I32 | ValueType::I64 => {
+                Some(((bits << unused).cast_signed() >> unused).into())
+            }
+            _ => None,
         }
     }
 
+    /// The number as a float, if it is no truth value.
+    pub fn as_f64(self) -> Option<f64> {
+        match self.ty {
+            ValueType::F32 => Some(f32::from_le_bytes(*self.bytes.first_chunk()?).into()),
+            ValueType::F64 => Some(f64::from_le_bytes(self.bytes)),
+            _ => self.as_integer().map(|number| number as f64),
+        }
+    }
+}
+
+impl<'a> Value<'a> {
     /// The type in the file.
     pub const fn ty(&self) -> ValueType {
         match self {
-            Self::U8(_) => ValueType::U8,
-            Self::I8(_) => ValueType::I8,
-            Self::U16(_) => ValueType::U16,
-            Self::I16(_) => ValueType::I16,
-            Self::U32(_) => ValueType::U32,
-            Self::I32(_) => ValueType::I32,
-            Self::F32(_) => ValueType::F32,
-            Self::Bool(_) => ValueType::Bool,
-            Self::Str(_) | Self::Bytes(_) | Self::LongText(_) => ValueType::Str,
+            Self::Number(number) => number.ty,
+            Self::Str(_) | Self::Bytes(_) => ValueType::Str,
             Self::Array(_) => ValueType::Array,
-            Self::U64(_) => ValueType::U64,
-            Self::I64(_) => ValueType::I64,
-            Self::F64(_) => ValueType::F64,
         }
     }
 
     /// The value's bytes in the file: of a number, of a text, or of all elements of an array.
     pub(crate) fn bytes(&self) -> Result<Cow<'a, [u8]>, Error> {
         Ok(match *self {
-            Self::U8(v) => vec![v].into(),
-            Self::I8(v) => v.to_le_bytes().to_vec().into(),
-            Self::U16(v) => v.to_le_bytes().to_vec().into(),
-            Self::I16(v) => v.to_le_bytes().to_vec().into(),
-            Self::U32(v) => v.to_le_bytes().to_vec().into(),
-            Self::I32(v) => v.to_le_bytes().to_vec().into(),
-            Self::F32(v) => v.to_le_bytes().to_vec().into(),
-            Self::Bool(v) => vec![v.into()].into(),
-            Self::Str(v) => v.as_bytes().into(),
-            Self::Bytes(v) => v.into(),
-            Self::LongText(v) | Self::Array(v) => v.raw_bytes()?.into(),
-            Self::U64(v) => v.to_le_bytes().to_vec().into(),
-            Self::I64(v) => v.to_le_bytes().to_vec().into(),
-            Self::F64(v) => v.to_le_bytes().to_vec().into(),
+            Self::Number(Number { ty, bytes }) => bytes.into_iter().take(ty.size().unwrap_or(0) as usize).collect(),
+            Self::Str(text) => text.as_bytes().into(),
+            Self::Bytes(bytes) => bytes.into(),
+            Self::Array(array) => array.raw_bytes()?.into(),
         })
     }
 
-    /// The number, if this is an integer of any type.
-    pub(super) fn as_integer(&self) -> Option<i128> {
+    /// The number, if this is one.
+    pub const fn as_number(&self) -> Option<Number> {
         match *self {
-            Self::U8(v) => Some(v.into()),
-            Self::I8(v) => Some(v.into()),
-            Self::U16(v) => Some(v.into()),
-            Self::I16(v) => Some(v.into()),
-            Self::U32(v) => Some(v.into()),
-            Self::I32(v) => Some(v.into()),
-            Self::U64(v) => Some(v.into()),
-            Self::I64(v) => Some(v.into()),
+            Self::Number(number) => Some(number),
             _ => None,
         }
     }
 
     /// The number, if this is an integer of any type that is not negative.
     pub fn as_uint(&self) -> Option<u64> {
-        self.as_integer()?.try_into().ok()
+        self.as_number()?.as_integer()?.try_into().ok()
     }
 
-    /// The text, if this is a string that is kept and is UTF-8.
+    /// The text, if this is a string of UTF-8.
     pub const fn as_str(&self) -> Option<&'a str> {
         match *self {
             Self::Str(v) => Some(v),
@@ -201,28 +177,46 @@ pub(super) trait OfValue<'a>: Sized {
     fn of_value(value: Value<'a>) -> Option<Self>;
 }
 
-macro_rules! of_value {
+/// The number types that a key is asked for as.
+macro_rules! of_number {
     ($($ty:ty, $variant:ident;)*) => {$(
-        impl<'a> OfValue<'a> for $ty {
+        impl OfValue<'_> for $ty {
             const TYPE: ValueType = ValueType::$variant;
-            fn of_value(value: Value<'a>) -> Option<Self> {
-                match value {
-                    Value::$variant(v) => Some(v),
-                    _ => None,
-                }
+            fn of_value(value: Value<'_>) -> Option<Self> {
+                let number = value.as_number().filter(|number| number.ty == Self::TYPE)?;
+                Some(Self::from_le_bytes(*number.bytes.first_chunk()?))
             }
         }
     )*};
 }
 
-of_value! {
+of_number! {
     u16, U16;
     u32, U32;
     i32, I32;
     f32, F32;
-    bool, Bool;
-    &'a str, Str;
-    Array<'a>, Array;
+}
+
+impl OfValue<'_> for bool {
+    const TYPE: ValueType = ValueType::Bool;
+    fn of_value(value: Value<'_>) -> Option<Self> {
+        let number = value.as_number().filter(|number| number.ty == Self::TYPE)?;
+        Some(number.bytes[0] != 0)
+    }
+}
+
+impl<'a> OfValue<'a> for &'a str {
+    const TYPE: ValueType = ValueType::Str;
+    fn of_value(value: Value<'a>) -> Option<Self> {
+        value.as_str()
+    }
+}
+
+impl<'a> OfValue<'a> for Array<'a> {
+    const TYPE: ValueType = ValueType::Array;
+    fn of_value(value: Value<'a>) -> Option<Self> {
+        value.as_array()
+    }
 }
 
 /// Where an array is, as the header's walk has found and checked it.
@@ -236,10 +230,9 @@ pub(super) struct ArrayPlace {
     pub(super) bytes: u64,
 }
 
-/// An array in the metadata: its type and length are at hand, its elements are read from the file on demand.
-///
-/// A reading method takes the memory of what it returns, no more. It errs if the file has changed since the
-/// header was read. Two arrays are equal if they are the same place of the same opened file.
+/// An array in the metadata: its type and length are at hand, its elements are read from the file on demand. A reading
+/// method errs if the file has changed since the header was read. Two arrays are equal if they are the same place of
+/// the same opened file.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Array<'a> {
     source: &'a Source,
@@ -290,10 +283,8 @@ impl<'a> Array<'a> {
         Ok(Strings { array: *self, cursor: self.cursor()?, next: 0, text: Vec::new() })
     }
 
-    /// The elements of an array of `u32`, or of `i32` none of which is negative.
-    ///
-    /// llama.cpp reads both as `u32` (`src/llama-model-loader.cpp`, `get_arr`), but takes the bits of a negative
-    /// one as they are.
+    /// The elements of an array of `u32`, or of `i32` none of which is negative (`src/llama-model-loader.cpp`,
+    /// `get_arr`).
     ///
     /// # Errors
     ///
@@ -342,8 +333,7 @@ impl<'a> Array<'a> {
 
 /// The strings of an array, read as they are asked for.
 ///
-/// As an iterator it yields owned bytes; [`read_next`](Self::read_next) lends them instead and so allocates nothing per
-/// string. They are bytes because llama.cpp does not ask for UTF-8 here, and tokens often are parts of characters.
+/// They are bytes because llama.cpp does not ask for UTF-8 here, and tokens often are parts of characters.
 pub struct Strings<'a> {
     array: Array<'a>,
     cursor: Cursor<'a>,
@@ -370,13 +360,5 @@ impl Strings<'_> {
             Err(_) => self.array.len(),
         };
         Some(read.map(|()| &self.text[..]))
-    }
-}
-
-impl Iterator for Strings<'_> {
-    type Item = Result<Vec<u8>, Error>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        self.read_next().map(|read| read.map(<[u8]>::to_vec))
     }
 }

@@ -5,11 +5,9 @@ use std::path::{Path, PathBuf};
 use super::Machine;
 use super::cache::MeasurementCache;
 use super::cards;
-use super::gpu::GpuKind;
 use super::host::Host;
 use super::merge::{self, GgmlDevice};
 use super::nvidia::{self, Nvidia};
-use super::pcie::PcieLink;
 use super::tree::{Notes, Tree};
 use super::unlisted;
 use super::visible::CudaVisibility;
@@ -138,12 +136,6 @@ impl Detector {
         };
         machine.wsl = Host::is_wsl(root);
         unlisted::add(machine, &self.backends, nvml_answers, Tree::new(root));
-        let unused = machine.unused_gpus.iter_mut().map(|unused| &mut unused.gpu);
-        for gpu in machine.gpus.iter_mut().chain(unused) {
-            if let (GpuKind::Discrete, None, Some(id)) = (gpu.kind, gpu.pcie, gpu.pci_id) {
-                gpu.pcie = PcieLink::of_card(Tree::new(root), id);
-            }
-        }
     }
 
     /// Where Linux describes itself; `None` on another system.

@@ -67,29 +67,19 @@ pub struct Host {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "bound", rename_all = "snake_case")]
 #[non_exhaustive]
+#[allow(missing_docs)] // The fields are the limit, in bytes, and the file that holds it.
 pub enum HostLimit {
     /// Somebody wrote the number down: a hypothetical machine.
     Stated,
     /// What the system says is available; no limit on the process is tighter.
     System,
-    /// A control group around the process: a container, a systemd slice, a batch job.
-    Cgroup {
-        /// The file that holds the limit: `/sys/fs/cgroup/user.slice/memory.max`.
-        file: String,
-        /// The limit in bytes, of which others in the group may use a part.
-        bytes: u64,
-    },
-    /// The limit on the process's address space (`ulimit -v`, `RLIMIT_AS`).
-    AddressSpace {
-        /// The limit in bytes, of which the process already uses a part.
-        bytes: u64,
-    },
+    /// A control group around the process (a container, a systemd slice, a batch job), of which others may use a part.
+    Cgroup { file: String, bytes: u64 },
+    /// The limit on the process's address space (`ulimit -v`, `RLIMIT_AS`), of which it already uses a part.
+    AddressSpace { bytes: u64 },
     /// The limit on the process's data segment (`ulimit -d`, `RLIMIT_DATA`), which since Linux 4.7 counts private
     /// writable mappings too.
-    DataSegment {
-        /// The limit in bytes, of which the process already uses a part.
-        bytes: u64,
-    },
+    DataSegment { bytes: u64 },
     /// Nothing could be read. `available` is 0: nothing is promised that was not seen.
     Unknown,
 }

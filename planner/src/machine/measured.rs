@@ -1,8 +1,6 @@
-//! What was measured of a device: what ggml's own operations do on it, the figures by which placements are compared;
-//! and what a GPU took beside the buffers that llama.cpp counts.
-//!
-//! Integers throughout, so that a machine file reads back as it was written. A figure that could not be
-//! measured is absent.
+//! What was measured of a device: what ggml's own operations do on it, by which placements are compared, and what a GPU
+//! took beside the buffers that llama.cpp counts. Integers throughout, so that a machine file reads back as it was
+//! written.
 
 use std::fmt;
 
@@ -167,11 +165,8 @@ pub struct LinkRate {
     pub crossing_ns: u64,
 }
 
-/// What a GPU took beside the buffers that llama.cpp counts, in bytes, as [measured](crate::memory::headroom)
-/// after real loads.
-///
-/// Both parts are the most that was seen. The work that made the memory grow is told with it: larger work may make
-/// it grow further.
+/// What a GPU took beside the buffers that llama.cpp counts, in bytes: the most that was seen after real loads, and the
+/// work that made the memory grow, since larger work may make it grow further.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 #[must_use]
@@ -277,17 +272,6 @@ mod tests {
         // Neither work is the larger: what was seen with the later one holds for it.
         let other = learned(0, 0, (30, 5));
         assert_eq!(other.and_earlier(small), learned(50, 40, (30, 5)));
-    }
-
-    #[test]
-    fn work_is_covered_that_is_larger_in_nothing() {
-        let learned = learned(0, 0, (10, 20));
-        assert!(learned.covers(10, 20) && learned.covers(0, 0));
-        assert!(!learned.covers(11, 20) && !learned.covers(10, 21));
-    }
-
-    #[test]
-    fn it_prints_its_parts_and_its_day() {
         let text = learned(120, 88, (1, 1)).to_string();
         assert_eq!(text, "driver 120 MiB, growth 88 MiB, measured on 2026-11-21");
     }

@@ -158,6 +158,7 @@ pub struct UnusedGpu {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "why", rename_all = "snake_case")]
 #[non_exhaustive]
+#[allow(missing_docs)] // The fields are named for what the message says of them.
 pub enum UnusedReason {
     /// No backend of this build can drive it: an NVIDIA card and neither CUDA nor Vulkan built in, for instance.
     NoBackend,
@@ -165,22 +166,13 @@ pub enum UnusedReason {
     Hidden,
     /// A backend that could drive it is there but does not list it: the driver is too old for the CUDA it was built
     /// with, or the card is.
-    NotListed {
-        /// The backend that does not list it.
-        backend: String,
-    },
+    NotListed { backend: String },
     /// It is on the PCI bus and its driver's library is not there, or does not answer: the driver is not installed, or
     /// a container was started without its GPUs.
-    NoDriver {
-        /// The library: `libnvidia-ml.so.1`.
-        library: String,
-    },
-    /// It is the same hardware as a device already in use through another backend. llama.cpp makes the same choice
-    /// (src/llama.cpp, `llama_prepare_model_devices`).
-    SameAs {
-        /// The ggml name of the device in use.
-        device: String,
-    },
+    NoDriver { library: String },
+    /// It is the same hardware as this ggml device, already in use through another backend. llama.cpp makes the same
+    /// choice (src/llama.cpp, `llama_prepare_model_devices`).
+    SameAs { device: String },
     /// Its backend says that it has 0 bytes: ggml's CUDA backend answers so when the query fails.
     NoMemory,
     /// Neither its backend nor the driver says how much memory it has.

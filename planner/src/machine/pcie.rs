@@ -1,16 +1,12 @@
 //! The PCIe link of a card: what carries a model to it, and activations between two cards.
 
 use std::fmt;
-use std::fs;
-use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
 use super::bandwidth::PerSecond;
-use super::pci::PciId;
-use super::tree::Tree;
 
-/// A card's PCIe link: what card and slot can do together, and how it runs at the moment.
+/// A card's PCIe link as NVIDIA's driver tells it: what card and slot can do together, and how it runs at the moment.
 ///
 /// Idle cards slow their link down to save power and raise it when something is sent: what it can do is what counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,27 +46,6 @@ impl PcieLink {
     pub const fn bytes_per_second(&self) -> u64 {
         self.max.bytes_per_second()
     }
-
-    /// The link of the card at a PCI address, as Linux describes it below `/sys/bus/pci/devices`; `None`
-    /// where it does not.
-    ///
-    /// A card may sit behind bridges, its own among them, and each says only what it can do itself: the
-    /// least of all holds.
-    pub(super) fn of_card(tree: Tree<'_>, id: PciId) -> Option<Self> {
-        // The entry is a link to the card's place in the tree of bridges.
-        let card = fs::canonicalize(tree.locate(&format!("/sys/bus/pci/devices/{id}"))).ok()?;
-        // A card that says nothing has no link of its own, whatever the bridges before it say.
-        PcieRate::of_device(&card, "max")?;
-        let is_device = |path: &&Path| {
-            let name = path.file_name().and_then(|name| name.to_str());
-            name.is_some_and(|name| name.parse::<PciId>().is_ok())
-        };
-        let least = |which| {
-            let way = card.ancestors().take_while(is_device);
-            way.filter_map(|device| PcieRate::of_device(device, which)).reduce(PcieRate::least)
-        };
-        Some(Self { max: least("max")?, current: least("current") })
-    }
 }
 
 impl PcieRate {
@@ -101,27 +76,6 @@ impl PcieRate {
         };
         lane.saturating_mul(self.lanes as u64)
     }
-
-    /// The lower generation and the fewer lanes of two links in a row.
-    fn least(self, other: Self) -> Self {
-        Self { generation: self.generation.min(other.generation), lanes: self.lanes.min(other.lanes) }
-    }
-
-    /// `max` or `current` of one device. The files read `16.0 GT/s PCIe` and `16`; what is unknown reads
-    /// `Unknown`, 0 or 255.
-    fn of_device(device: &Path, which: &str) -> Option<Self> {
-        let read = |what: &str| fs::read_to_string(device.join(format!("{which}_link_{what}"))).ok();
-        let generation = match read("speed")?.split_whitespace().next()? {
-            "2.5" => 1,
-            "5" | "5.0" => 2,
-            "8" | "8.0" => 3,
-            "16" | "16.0" => 4,
-            "32" | "32.0" => 5,
-            "64" | "64.0" => 6,
-            _ => return None,
-        };
-        Self::new(generation, read("width")?.trim().parse().ok()?)
-    }
 }
 
 impl fmt::Display for PcieRate {
@@ -148,18 +102,6 @@ mod tests {
 
     fn rate(generation: u8, lanes: u8) -> PcieRate {
         PcieRate::new(generation, lanes).unwrap()
-    }
-
-    #[test]
-    fn a_link_carries_what_its_generation_and_lanes_make() {
-        // As the specification rounds it: 4, 7.9, 15.8, 31.5, 63 and 121 GB/s.
-        for (generation, lanes, megabytes) in
-            [(1, 16, 4_000), (3, 8, 7_877), (3, 16, 15_754), (4, 16, 31_508), (5, 16, 63_015), (6, 16, 121_000)]
-        {
-            let found = rate(generation, lanes).bytes_per_second();
-            let difference = found.abs_diff(megabytes * 1_000_000);
-            assert!(difference < 1_000_000, "{generation} x{lanes}");
-        }
     }
 
     #[test]

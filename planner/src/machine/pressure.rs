@@ -40,24 +40,17 @@ fn some_avg10(text: &str) -> Option<f32> {
 mod tests {
     use super::*;
 
-    const BUSY: &str =
-        "some avg10=41.53 avg60=20.12 avg300=5.00 total=99\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n";
-
     #[test]
-    fn the_first_line_tells_the_last_ten_seconds() {
-        assert_eq!(some_avg10(BUSY), Some(41.53));
+    fn the_first_line_tells_the_last_ten_seconds_and_a_system_without_such_files_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(HostSample::read(folder.path()), HostSample::default());
+        let busy =
+            "some avg10=41.53 avg60=20.12 avg300=5.00 total=99\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n";
+        fs::write(folder.path().join("cpu"), busy).unwrap();
+        let sample = HostSample::read(folder.path());
+        assert_eq!((sample.cpu_pressure, sample.memory_pressure), (Some(41.53), None));
         for text in ["", "full avg10=1.00", "some avg10=x", "some avg60=1.00"] {
             assert_eq!(some_avg10(text), None, "{text}");
         }
-    }
-
-    #[test]
-    fn a_system_without_such_files_tells_nothing() {
-        let folder = tempfile::tempdir().unwrap();
-        assert_eq!(HostSample::read(folder.path()), HostSample::default());
-        fs::write(folder.path().join("cpu"), BUSY).unwrap();
-        let sample = HostSample::read(folder.path());
-        let found = (sample.cpu_pressure, sample.memory_pressure);
-        assert_eq!(found, (Some(41.53), None));
     }
 }

@@ -92,27 +92,6 @@ pub enum Family {
 }
 
 impl Family {
-    /// Whether the backend multiplies by matrices of this type: ggml-cuda.cu, `ggml_backend_cuda_device_supports_op`;
-    /// ggml-vulkan.cpp, `ggml_backend_vk_device_supports_op`.
-    pub(super) const fn multiplies(self, ty: TensorType) -> bool {
-        match self {
-            Self::Cuda => !matches!(ty, TensorType::TQ1_0 | TensorType::TQ2_0),
-            _ => !matches!(ty, TensorType::Q8_K),
-        }
-    }
-
-    /// Whether the backend takes rows of so many elements out of a matrix of this type: ggml-cuda.cu,
-    /// `ggml_backend_cuda_device_supports_op`; ggml-vulkan.cpp, `ggml_backend_vk_device_supports_op`.
-    pub(super) const fn looks_up(self, ty: TensorType, ne0: u64) -> bool {
-        match self {
-            Self::Cuda => match ty {
-                TensorType::IQ4_NL | TensorType::MXFP4 => ne0.is_multiple_of(256),
-                _ => !matches!(ty, TensorType::NVFP4 | TensorType::TQ1_0 | TensorType::TQ2_0 | TensorType::Q8_K),
-            },
-            _ => !matches!(ty, TensorType::Q8_K),
-        }
-    }
-
     /// That of the backend that ggml calls so.
     pub fn of(backend: &str) -> Self {
         match backend {

@@ -59,8 +59,8 @@ pub struct ContextParams {
     pub op_offload: bool,
     /// Whether all sequences share one cache.
     pub kv_unified: bool,
-    /// Whether layers with a sliding window keep the whole context all the same. More bytes; in return a text may go
-    /// back to any token.
+    /// Whether layers with a sliding window keep the whole context all the same, so that a text may go back to any
+    /// token.
     pub swa_full: bool,
     /// Whether the file is mapped (`LLAMA_LOAD_MODE_AUTO` and `_MMAP` where every device can) or read.
     pub mmap: bool,
@@ -231,10 +231,8 @@ impl ContextParams {
     }
 
     /// Bytes of the buffer that logits are returned in, and embeddings beside them (llama-context.cpp,
-    /// `output_reserve`).
-    ///
-    /// To predict further tokens, the hidden states of a whole batch lie there too (llama-context.cpp,
-    /// `output_reserve`), and the second context has logits and a hidden state for each sequence.
+    /// `output_reserve`); to predict further tokens, the hidden states of a whole batch too, and the second context's
+    /// logits and hidden state for each sequence.
     pub(super) fn output_bytes(&self, profile: &ModelProfile, sizes: &ContextSizes) -> u64 {
         let hparams = &profile.hparams;
         let width = u64::from(hparams.n_embd_out);

@@ -10,7 +10,7 @@ use crate::machine::ParseError;
 
 /// One line per type, the widest first.
 macro_rules! kv_types {
-    ($($(#[$doc:meta])* $name:ident;)*) => {
+    ($($(#[$default:meta])* $name:ident;)*) => {
         /// A type that keys or values can be stored in.
         ///
         /// The cache is written with `SET_ROWS`. The CPU writes rows of every type that it can quantise to
@@ -18,9 +18,9 @@ macro_rules! kv_types {
         /// `ggml_backend_cuda_device_supports_op`), and llama.cpp's own programs offer the same nine (common/arg.cpp,
         /// `kv_cache_types`). Any other type ends the process, or, like `I8`, breaks it.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-        #[allow(non_camel_case_types)] // `Q8_0` is the name by which everybody knows it.
+        #[allow(non_camel_case_types, missing_docs)] // `Q8_0` is the name by which everybody knows it.
         pub enum KvType {
-            $($(#[$doc])* $name,)*
+            $($(#[$default])* $name,)*
         }
 
         impl KvType {
@@ -36,24 +36,15 @@ macro_rules! kv_types {
 }
 
 kv_types! {
-    /// 32-bit floats.
     F32;
-    /// 16-bit floats: llama.cpp's default.
     #[default]
     F16;
-    /// 16-bit floats with the range of 32-bit ones.
     BF16;
-    /// 8 bits and a scale per 32 elements.
     Q8_0;
-    /// 5 bits, a scale and an offset per 32 elements.
     Q5_1;
-    /// 5 bits and a scale per 32 elements.
     Q5_0;
-    /// 4 bits, a scale and an offset per 32 elements.
     Q4_1;
-    /// 4 bits and a scale per 32 elements.
     Q4_0;
-    /// 4 bits on a curve and a scale per 32 elements.
     IQ4_NL;
 }
 

@@ -1,17 +1,11 @@
-//! The patterns of tensor overrides: regular expressions that mean the same to us as to llama.cpp.
+//! The patterns of tensor overrides: regular expressions, read by `regex-lite` alone.
 //!
-//! llama.cpp searches a tensor's name with `std::regex` in its default grammar, ECMAScript (llama-model-loader.cpp,
-//! `create_tensor`). What is taken here is the part of that grammar that every C++ library and ours read alike; the
-//! rest is refused by name instead of being understood differently: look-around, back-references, flags, classes by
-//! name, classes within classes, escapes of letters other than `d D w W s S b B`, and characters beyond ASCII.
-//!
-//! A pattern may come from somebody else's plan, and `std::regex` backtracks: a dozen characters, `(.|.|.|..)+!`, take
-//! it hours, and a long pattern overflows its stack. So llama.cpp is given none of them, but [the names](by_name) that
-//! they match by `regex-lite`, whose time is the pattern's length times the name's: at most about a second for a
-//! thousand names.
+//! A pattern may come from somebody else's plan, and llama.cpp's `std::regex` backtracks: a dozen characters,
+//! `(.|.|.|..)+!`, take it hours, and a long pattern overflows its stack. So llama.cpp is given none of them, but
+//! [the names](by_name) that they match by `regex-lite`, whose time is the pattern's length times the name's: at most
+//! about a second for a thousand names.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::LazyLock;
 
 use regex_lite::{Regex, RegexBuilder};
 
@@ -134,12 +128,7 @@ pub(crate) fn one_of<T: AsRef<str>>(texts: &[T]) -> String {
     }
 }
 
-/// Reads a pattern that means the same in C++.
 fn read(pattern: &str) -> Result<Regex, Error> {
-    let is_taken = TAKEN.is_match(pattern) && !SETS.iter().any(|set| pattern.contains(set));
-    if !is_taken {
-        return Err(refused(pattern, REFUSED.to_owned()));
-    }
     let regex = RegexBuilder::new(pattern).size_limit(COMPILED * (pattern.len() + 8)).build();
     regex.map_err(|error| refused(pattern, error.to_string()))
 }
@@ -149,86 +138,10 @@ fn refused(pattern: &str, reason: String) -> Error {
     Error::Override { pattern: pattern.chars().take(64).collect(), reason }
 }
 
-/// The part of the grammar that both sides read alike, but for brackets without their other one, which `regex-lite`
-/// refuses: plain characters, escapes and classes, which may be repeated as a group may; groups and alternatives; ends
-/// of names and words.
-static TAKEN: LazyLock<Regex> = LazyLock::new(|| {
-    let escape = r"\\[dDwWsS!-/:;=?@\[-^`{-~]";
-    let plain = r##"[ !"#%&',\-/0-9:;<=>@A-Z_`a-z~]"##;
-    let class = format!(r"\[\^?(?:[ -Z^-~]|{escape})+\]");
-    let repeated = r"(?:[*+?]|\{[0-9]+(?:,[0-9]*)?\})\??";
-    let taken = format!(r"^(?:(?:{escape}|{plain}|\.|{class}|\))(?:{repeated})?|\((?:\?:)?|\\[bB]|[\^$|])*$");
-    Regex::new(&taken).expect("a pattern of ours")
-});
-
-/// What makes sets of classes for us, and stands for itself in C++.
-const SETS: [&str; 3] = ["&&", "--", "~~"];
-
-const REFUSED: &str = "C++ could read it differently, or it looks around or back: of printable ASCII there may be `.`, \
-    `^ $`, groups `(` or `(?:`, `|`, classes, `\\d \\w \\s \\b`, escaped punctuation, and `*`, `+`, `?`, `{n,m}` \
-    behind what they repeat";
-
 #[cfg(test)]
 mod tests {
-    use super::{LONGEST_NAMES, NOTHING, by_name, read};
+    use super::{LONGEST_NAMES, NOTHING, by_name};
     use crate::memory::{Place, TensorOverride};
-
-    #[test]
-    fn a_pattern_is_found_anywhere_in_a_name() {
-        for (pattern, name, found) in [
-            (r"\.ffn_.*_exps", "blk.3.ffn_gate_exps.weight", true),
-            (r"blk\.(1[0-9]|2)\.ffn", "blk.2.ffn_up.weight", true),
-            (r"blk\.(1[0-9]|2)\.ffn", "blk.20.ffn_up.weight", false),
-            (r"^output\.weight$", "output.weight", true),
-            (r"^output\.weight$", "attn_output.weight", false),
-            (r"blk\.\d{2,}\.", "blk.7.attn_q.weight", false),
-            (r"[^.]+_exps\.(?:weight|bias)", "blk.1.ffn_up_exps.bias", true),
-            (r"_norm\b", "blk.1.attn_norm.weight", true),
-            ("", "anything", true),
-        ] {
-            let is_found = read(pattern).unwrap().is_match(name);
-            assert_eq!(is_found, found, "{pattern}");
-        }
-    }
-
-    /// One on each line, but for those that are no line.
-    const DIFFERENT: &str = r"
-(?i)ffn
-(?=ffn)
-(?<name>ffn)
-(a)\1
-\x41
-\p{L}
-\<ffn
-\A
-a**
-*a
-^*
-(|+)
-[]a]
-[[:alpha:]]
-[a&&b]
-[a--b]
-[\b]
-a{
-a{,2}
-a{1,2}{3}
-a]
-a}
-(a
-a)
-[a
-[z-a]
-ffn\
-";
-
-    #[test]
-    fn what_c_plus_plus_could_read_differently_is_refused() {
-        for pattern in DIFFERENT.trim().lines().chain(["\u{e9}", "a\nb"]) {
-            let error = read(pattern).unwrap_err().to_string();
-            assert!(error.contains("tensor_buft_overrides"), "{error}");
-        }
-    }
 
     fn names(rules: &[(&str, Place)], tensors: &[&str]) -> Vec<(String, Place)> {
         let rules = rules.iter().map(|(pattern, place)| TensorOverride::new(*pattern, *place));

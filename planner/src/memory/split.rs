@@ -22,8 +22,8 @@ pub struct Split {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct TensorOverride {
-    /// A regular expression that is found somewhere in the tensor's name, such as `blk\.1[0-9]\.ffn_.*_exps`. It must
-    /// mean the same in C++ (ECMAScript) as in Rust, so there are neither look-around nor back-references.
+    /// A regular expression that is found somewhere in the tensor's name, such as `blk\.1[0-9]\.ffn_.*_exps`, without
+    /// look-around and back-references.
     pub pattern: String,
     /// Where these weights go.
     pub place: Place,
@@ -37,10 +37,9 @@ impl Split {
 
     /// So many layers on each GPU, in the GPUs' order, the last of them ending with the output layer.
     ///
-    /// The counts are the proportions. llama.cpp divides cumulative sums by their sum on one side of its comparison and
-    /// layers by the number of layers on the other (llama-model.cpp, `load_tensors`); here these are the same small
-    /// whole numbers, divided by the same number, and division of floats keeps their order: exactly so many layers go
-    /// to each GPU. One GPU needs no proportions.
+    /// The counts are the proportions: llama.cpp compares cumulative sums divided by their sum with layers divided by
+    /// their number (llama-model.cpp, `load_tensors`), here the same small whole numbers divided by the same number, so
+    /// that exactly so many layers go to each GPU. One GPU needs no proportions.
     pub fn by_counts(counts: &[u32]) -> Self {
         let all = counts.iter().fold(0, |sum: u32, &count| sum.saturating_add(count));
         let proportions: Vec<f32> = counts.iter().map(|&count| count as f32).collect();
@@ -56,12 +55,12 @@ impl Split {
     }
 
     /// The overrides as llama.cpp should be given them: with patterns that list those of the model's `tensors` which
-    /// ours match. They move the same weights, and `std::regex`, which backtracks, sees no pattern of somebody else.
+    /// ours match, so that `std::regex`, which backtracks, sees no pattern of somebody else.
     ///
     /// # Errors
     ///
-    /// [`Error::Override`] for a pattern that is no regular expression, that C++ could read differently, or that is too
-    /// long; and for tensors that no few patterns list.
+    /// [`Error::Override`] for a pattern that is no regular expression or too long, and for tensors that no few
+    /// patterns list.
     pub fn overrides_by_name<'a>(&self, tensors: impl Iterator<Item = &'a str>) -> Result<Vec<TensorOverride>, Error> {
         pattern::by_name(&self.overrides, tensors)
     }

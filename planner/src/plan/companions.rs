@@ -6,7 +6,7 @@ use crate::machine::{Bytes, Gpu, Machine};
 use crate::memory::companion::{Error as CompanionError, Role};
 use crate::memory::{Companion, CompanionBytes, ContextParams, Headroom, Workload};
 
-use super::{Context, Error, Plan, Planner};
+use super::{Context, Error, Plan, Planner, Probe};
 
 /// As many GPUs are tried for a companion: those with most free memory.
 const MOST_GPUS: usize = 4;
@@ -40,7 +40,7 @@ struct Arrangement {
 impl Planner<'_> {
     /// The best plan over all places of the companions. On a GPU they come first: an image takes a hundred times as
     /// long on the host, and a draft that is no faster than the model is none.
-    pub(super) fn beside_companions(&self, plan: impl Fn(&Planner<'_>) -> Result<Plan, Error>) -> Result<Plan, Error> {
+    pub(super) fn beside_companions(&self, probe: Option<&dyn Probe>) -> Result<Plan, Error> {
         let params = self.params();
         let mut request = self.request.clone();
         if self.companions.iter().any(|one| one.role() == Role::Draft) {
@@ -59,11 +59,7 @@ impl Planner<'_> {
                 continue;
             };
             let planner = Planner::new(self.profile, &arrangement.machine).request(request.clone());
-            let found = match planner.unknown() {
-                Some(_) => plan(&planner),
-                None => planner.plan(),
-            };
-            match found {
+            match planner.plan_by(probe.filter(|_| planner.unknown().is_some())) {
                 Ok(found) => {
                     let better = |(known, _): &(Plan, _)| is_better(&found, known);
                     if best.as_ref().is_none_or(better) {
@@ -80,7 +76,7 @@ impl Planner<'_> {
             return Err(beside(failed));
         };
         let planner = Planner::new(self.profile, &arrangement.machine).request(request);
-        let found = plan(&planner).map_err(|error| beside(Some(error)))?;
+        let found = planner.plan_by(probe).map_err(|error| beside(Some(error)))?;
         Ok(arrangement.told(found, self.machine))
     }
 

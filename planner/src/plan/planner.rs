@@ -59,80 +59,58 @@ impl<'a> Planner<'a> {
     /// # Errors
     ///
     /// [`Error::DoesNotFit`] where it fits nowhere, with the bytes missing on each device; [`Error::Unknown`] where
-    /// the model's memory follows no law we know: an estimate that may be too low is no promise, so only a probe can
-    /// plan such a model.
+    /// the model's memory follows no law we know: only a probe can plan such a model.
     pub fn plan(&self) -> Result<Plan, Error> {
-        self.paging_at_last(Self::plan_once)
-    }
-
-    fn plan_once(&self) -> Result<Plan, Error> {
-        self.check_predicting()?;
-        if !self.companions.is_empty() {
-            return self.beside_companions(by_arithmetic);
-        }
-        if let Some(reason) = self.unknown() {
-            return Err(Error::Unknown { model: self.profile.name.clone(), reason });
-        }
-        let params = self.params();
-        let mut chosen = self.chosen(self.policy(), &params, Placements::choose)?;
-        if self.request.context.may_grow() && !self.request.embeds() {
-            growth::grow(self.profile, &mut chosen)?;
-        }
-        self.finish(chosen)
+        self.plan_by(None)
     }
 
     /// The plan by llama.cpp's own numbers: the estimate says where to look, the probe decides. The accepted placement
-    /// has been probed; and so has the one that would be better and lacks the least, unless the estimate has been shown
-    /// to be right and says that it lacks more than any error of its own. At most 6 probes for one GPU and 12 for
-    /// several, unless none of these fits: then the search for the most layers takes its own. A longer context than
-    /// asked for takes up to 3 more.
+    /// has been probed; and so has the one that would be better and lacks the least, unless the corrected estimate says
+    /// that it lacks more than any error of its own. At most 6 probes for one GPU and 12 for several, unless none of
+    /// these fits: then the search for the most layers takes its own. A longer context takes up to 3 more.
     ///
     /// # Errors
     ///
     /// As [`plan`](Self::plan), but never [`Error::Unknown`]; [`Error::Probe`] where the probe fails on a GPU and no
     /// other one will do.
     pub fn plan_probed(&self, probe: &dyn Probe) -> Result<Plan, Error> {
-        self.paging_at_last(|planner| planner.plan_probed_once(probe))
-    }
-
-    fn plan_probed_once(&self, probe: &dyn Probe) -> Result<Plan, Error> {
-        self.check_predicting()?;
-        if !self.companions.is_empty() {
-            return self.beside_companions(|planner| planner.plan_probed(probe));
-        }
-        let params = self.params();
-        let policy = match self.unknown() {
-            // Of what no law is known, no estimate says which placement is the fastest.
-            Some(_) => Policy::MostLayers,
-            None => self.policy(),
-        };
-        let mut chosen = self.chosen(policy, &params, |all| all.choose_probed(probe))?;
-        if self.request.context.may_grow() && !self.request.embeds() {
-            growth::grow_probed(self.profile, &mut chosen, probe)?;
-        }
-        self.finish(chosen)
+        self.plan_by(Some(probe))
     }
 
     /// A plan in memory; where there is none, one that reads weights from disk again, if that is allowed.
-    fn paging_at_last(&self, plan: impl Fn(&Self) -> Result<Plan, Error>) -> Result<Plan, Error> {
-        if !self.request.allow_paging {
-            return plan(self);
-        }
-        let in_memory = self.request.clone().allow_paging(false);
-        match plan(&self.clone().request(in_memory)) {
-            Err(Error::DoesNotFit { .. }) => {
+    pub(super) fn plan_by(&self, probe: Option<&dyn Probe>) -> Result<Plan, Error> {
+        let in_memory = self.clone().request(self.request.clone().allow_paging(false));
+        match in_memory.plan_once(probe) {
+            Err(Error::DoesNotFit { .. }) if self.request.allow_paging => {
                 let mut request = self.request.clone();
                 (request.params.mmap, request.params.repack) = (true, false);
                 // More context would leave less room for weights.
                 request.context = Context::Tokens(request.tokens(self.profile));
-                let mut found = plan(&self.clone().request(request))?;
-                found
-                    .notes
-                    .push("the file is mapped, and no weight arranged anew: it fits nowhere otherwise".to_owned());
+                let mut found = self.clone().request(request).plan_once(probe)?;
+                let note = "the file is mapped, and no weight arranged anew: it fits nowhere otherwise";
+                found.notes.push(note.to_owned());
                 Ok(found)
             }
             found => found,
         }
+    }
+
+    fn plan_once(&self, probe: Option<&dyn Probe>) -> Result<Plan, Error> {
+        self.check_predicting()?;
+        if !self.companions.is_empty() {
+            return self.beside_companions(probe);
+        }
+        let policy = match (self.unknown(), probe) {
+            (Some(reason), None) => return Err(Error::Unknown { model: self.profile.name.clone(), reason }),
+            // Of what no law is known, no estimate says which placement is the fastest.
+            (Some(_), Some(_)) => Policy::MostLayers,
+            (None, _) => self.policy(),
+        };
+        let mut chosen = self.chosen(policy, &self.params(), probe)?;
+        if self.request.context.may_grow() && !self.request.embeds() {
+            growth::grow(self.profile, &mut chosen, probe)?;
+        }
+        self.finish(chosen)
     }
 
     fn check_predicting(&self) -> Result<(), Error> {
@@ -166,10 +144,10 @@ impl<'a> Planner<'a> {
         &'s self,
         policy: Policy,
         params: &ContextParams,
-        choose: impl Fn(&Placements<'s>) -> Result<Chosen<'s>, Error>,
+        probe: Option<&'s dyn Probe>,
     ) -> Result<Chosen<'s>, Error> {
         let (profile, machine, request) = (self.profile, self.machine, &self.request);
-        let best = |policy| choose(&Placements::new(profile, machine, request, params, policy)?);
+        let best = |policy| Placements::new(profile, machine, request, params, policy, probe)?.choose();
         match (policy, best(policy)) {
             (Policy::Fastest, Err(Error::DoesNotFit { .. })) => best(Policy::MostLayers),
             (Policy::Fastest, chosen) => self.with_other_depths(chosen?),
@@ -202,7 +180,7 @@ impl<'a> Planner<'a> {
             request.kv_place = KvPlace::Given;
             (request.min_ubatch, request.max_ubatch) = (None, None);
             let (machine, policy) = (self.machine, Policy::Fastest);
-            let other = Placements::new(self.profile, machine, &request, &chosen.params, policy)?;
+            let other = Placements::new(self.profile, machine, &request, &chosen.params, policy, None)?;
             let other = match other.choose() {
                 Err(Error::DoesNotFit { .. }) => continue,
                 other => other?,
@@ -265,7 +243,7 @@ impl<'a> Planner<'a> {
             "a context that predicts further tokens computes what we have no model of (models/*.cpp, graph_mtp)"
                 .to_owned()
         });
-        let model = self.profile.unmodelled().map(reasons::unmodelled);
+        let model = self.profile.unmodelled();
         model.or(embeds).or(predicts)
     }
 
@@ -320,8 +298,4 @@ impl<'a> Planner<'a> {
             notes,
         })
     }
-}
-
-fn by_arithmetic(planner: &Planner<'_>) -> Result<Plan, Error> {
-    planner.plan()
 }

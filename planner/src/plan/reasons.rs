@@ -2,7 +2,7 @@
 
 use crate::machine::{Bytes, Machine, UnusedReason};
 use crate::memory::{ContextParams, full_windows};
-use crate::profile::{ModelProfile, Unmodelled, Weight};
+use crate::profile::{ModelProfile, Weight};
 
 use super::fit::Chosen;
 use super::{Confidence, Context, GpuLayers, Request};
@@ -16,17 +16,6 @@ pub(super) fn unused_gpus(machine: &Machine) -> impl Iterator<Item = String> {
         // The same hardware under another name is no loss.
         .filter(|unused| !matches!(unused.reason, UnusedReason::SameAs { .. }))
         .map(ToString::to_string)
-}
-
-/// Why an estimate is no promise.
-pub(super) fn unmodelled(reason: Unmodelled<'_>) -> String {
-    match reason {
-        Unmodelled::State(reason) => reason.to_owned(),
-        Unmodelled::Graph { architecture, does } => format!("`{architecture}` {does}"),
-        Unmodelled::Weights { first, count, bytes } => {
-            format!("the file holds {count} tensors ({}) of no known place, such as `{first}`", Bytes(bytes))
-        }
-    }
 }
 
 /// Where the plan is not what was asked for word by word.

@@ -1,69 +1,24 @@
-//! LoRA adapters and control vectors: what is added to a model's computation. A [`Header`] flows in; what it holds,
-//! checked against the model that it is for, becomes a part of the [`ModelProfile`].
-//!
-//! All that llama.cpp would refuse, and what would end its process in the middle of a graph, is refused here: by file,
-//! tensor, what is needed and what was found (llama-adapter.cpp, `llama_adapter_lora_init_impl`).
+//! LoRA adapters and control vectors: a [`Header`] flows in; what it holds, checked against the model that it is for,
+//! becomes a part of the [`ModelProfile`]. What llama.cpp would refuse, and what would end its process in the middle
+//! of a graph, is refused here (llama-adapter.cpp, `llama_adapter_lora_init_impl`).
 
 use std::collections::HashMap;
 
 use crate::gguf::{self, Header, Tensor, TensorType};
 
-use super::{ModelProfile, Weight};
+use super::{ModelProfile, Role, Weight};
 
-/// One of the two matrices whose product is added to a weight.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Factor {
-    /// The type of its elements.
-    pub ty: TensorType,
-    /// Its elements along each dimension, innermost first; unused dimensions are 1.
-    pub shape: [u64; 4],
-    /// Its bytes (`ggml_nbytes`).
-    pub bytes: u64,
-}
-
-impl Factor {
-    /// A factor of a type that every backend multiplies by, or that a few do; integers and what is only ever an
-    /// intermediate are none (ggml-cpu.c, `type_traits_cpu`: no `vec_dot`).
-    fn of(tensor: &Tensor, file: &str) -> Result<Self, AdapterError> {
-        use TensorType::{BF16, F16, F32, Q8_1, Q8_K};
-        let ty = tensor.ty();
-        let is_float = matches!(ty, F32 | F16 | BF16);
-        if !is_float && (!ty.is_quantized() || matches!(ty, Q8_1 | Q8_K)) {
-            let problem = format!("is {ty}; an adapter's are floats or quantised");
-            return Err(AdapterError::tensor(file, tensor.name(), problem));
-        }
-        Ok(Self { ty, shape: tensor.shape(), bytes: tensor.bytes() })
-    }
-
-    /// A row of 32-bit floats.
-    pub(crate) const fn of_floats(width: u64) -> Self {
-        Self { ty: TensorType::F32, shape: [width, 1, 1, 1], bytes: width.saturating_mul(4) }
-    }
-}
-
-/// What an adapter adds to one weight: `scale * b * a`.
+/// What an adapter adds to one weight, whose name both factors have: `scale * b * a`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LoraPair {
-    /// The name of the weight.
-    pub weight: String,
     /// `lora_a`, from the weight's inputs to the rank; of an embedding from the rank to its rows.
-    pub a: Factor,
+    pub a: Weight,
     /// `lora_b`, from the rank to the weight's outputs.
-    pub b: Factor,
+    pub b: Weight,
 }
 
 /// A LoRA adapter, as its header describes it.
-///
-/// ```
-/// # use autoplace_planner::{gguf::Header, profile::{Lora, ModelProfile}};
-/// # fn f(model: &Header) -> Result<(), Box<dyn std::error::Error>> {
-/// let adapter = Lora::from_header(&Header::open("adapter.gguf")?)?;
-/// let profile = ModelProfile::from_header(model)?.with_lora(&adapter)?;
-/// println!("{}: {} bytes beside the model", adapter.name, adapter.bytes());
-/// # Ok(()) }
-/// ```
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Lora {
@@ -73,12 +28,8 @@ pub struct Lora {
     pub name: String,
     /// `general.architecture`: that of the model which it is for.
     pub architecture: String,
-    /// `adapter.lora.alpha`: what is added is multiplied by `scale * alpha / rank`, or without an alpha by `scale`.
-    pub alpha: Option<f32>,
     /// What it adds, weight by weight.
     pub pairs: Vec<LoraPair>,
-    /// Norms that it holds and llama.cpp leaves out.
-    pub ignored: usize,
 }
 
 impl Lora {
@@ -92,23 +43,22 @@ impl Lora {
         let file = header.path().display().to_string();
         let expect = |key: &str, wanted: &'static str| match header.str(key)? {
             Some(found) if found == wanted => Ok(()),
-            found => Err(AdapterError::WrongKind {
-                file: file.clone(),
-                key: key.to_owned(),
-                found: found.map_or_else(|| "missing".to_owned(), |it| format!("`{}`", it.escape_debug())),
-                wanted,
-            }),
+            found => {
+                let found = found.map_or_else(|| "missing".to_owned(), |it| format!("`{}`", it.escape_debug()));
+                let reason = format!("is no LoRA adapter: `{key}` is {found} and not `{wanted}`");
+                Err(AdapterError::Unfit { file: file.clone(), reason })
+            }
         };
         expect("general.type", "adapter")?;
         expect("adapter.type", "lora")?;
         if let Some(tokens) = header.array("adapter.alora.invocation_tokens")?
             && !tokens.is_empty()
         {
-            return Err(AdapterError::Activated { file });
+            let reason = "is activated by tokens (aLoRA), which cannot be done here".to_owned();
+            return Err(AdapterError::Unfit { file, reason });
         }
         let architecture = header.architecture()?.to_owned();
-        let alpha = header.f32("adapter.lora.alpha")?;
-        let (mut pairs, mut ignored) = (Vec::new(), 0);
+        let mut pairs = Vec::new();
         for tensor in header.tensors() {
             let name = tensor.name();
             let wrong = |problem: &str| AdapterError::tensor(&file, name, problem);
@@ -116,31 +66,19 @@ impl Lora {
             if let Some(weight) = name.strip_suffix(".lora_a") {
                 let b = format!("{weight}.lora_b");
                 let b = header.tensor(&b).ok_or_else(|| alone(&b))?;
-                pairs.push(LoraPair {
-                    weight: weight.to_owned(),
-                    a: Factor::of(tensor, &file)?,
-                    b: Factor::of(b, &file)?,
-                });
+                pairs.push(LoraPair { a: factor(tensor, weight, &file)?, b: factor(b, weight, &file)? });
             } else if let Some(weight) = name.strip_suffix(".lora_b") {
                 let a = format!("{weight}.lora_a");
                 header.tensor(&a).ok_or_else(|| alone(&a))?;
-            } else if name.ends_with("_norm.weight") {
-                ignored += 1;
-            } else {
+            } else if !name.ends_with("_norm.weight") {
+                // llama.cpp leaves norms out.
                 return Err(wrong("is none of an adapter's (.lora_a, .lora_b)"));
             }
         }
         if pairs.is_empty() {
             return Err(AdapterError::Empty { file });
         }
-        Ok(Self {
-            name: header.title().unwrap_or_else(|| file.clone()),
-            architecture,
-            alpha: alpha.filter(|alpha| *alpha != 0.0),
-            pairs,
-            ignored,
-            file,
-        })
+        Ok(Self { name: header.title().unwrap_or_else(|| file.clone()), architecture, pairs, file })
     }
 
     /// Bytes of its tensors, as they lie in the file.
@@ -152,17 +90,17 @@ impl Lora {
     /// Checks one pair against its weight (llama-adapter.cpp, `llama_adapter_lora_init_impl`, and what the
     /// product then asserts).
     fn fits(&self, pair: &LoraPair, weight: &Weight) -> Result<(), AdapterError> {
-        let LoraPair { a, b, .. } = pair;
+        let LoraPair { a, b } = pair;
         let [inputs, outputs, planes, beyond] = weight.shape;
         // llm_build_inp_embd looks up rows of `a`, so the two change places. It is an embedding by the end of its name.
-        let (of_a, of_b) = if pair.weight.ends_with("token_embd.weight") {
+        let (of_a, of_b) = if pair.a.name.ends_with("token_embd.weight") {
             ([b.shape[0], outputs], [a.shape[0], inputs])
         } else {
             ([inputs, b.shape[0]], [a.shape[1], outputs])
         };
         for (factor, suffix, [wide, high]) in [(a, "lora_a", of_a), (b, "lora_b", of_b)] {
             if factor.shape != [wide, high, planes, beyond] {
-                let tensor = format!("{}.{suffix}", pair.weight);
+                let tensor = format!("{}.{suffix}", pair.a.name);
                 let found = factor.shape.map(|n| n.to_string()).join(" x ");
                 let needed = format!("{wide} x {high} x {planes} x {beyond}");
                 let problem = format!("is {found}, and {needed} is needed");
@@ -181,15 +119,32 @@ pub(crate) enum Layer {
     Output,
 }
 
-/// A weight that an adapter changes.
+/// What an adapter adds to a weight of this layer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Adapted {
-    /// Which of the adapters.
-    pub(crate) adapter: usize,
-    pub(crate) weight: String,
     pub(crate) layer: Layer,
-    pub(crate) a: Factor,
-    pub(crate) b: Factor,
+    pub(crate) a: Weight,
+    pub(crate) b: Weight,
+}
+
+impl Adapted {
+    /// Bytes of both factors; saturates.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.a.bytes.saturating_add(self.b.bytes)
+    }
+}
+
+/// One of the two matrices whose product is added to a weight, under that weight's name. It is of a type that backends
+/// multiply by (ggml-cpu.c, `type_traits_cpu`: those with a `vec_dot`).
+fn factor(tensor: &Tensor, weight: &str, file: &str) -> Result<Weight, AdapterError> {
+    use TensorType::{BF16, F16, F32, Q8_1, Q8_K};
+    let ty = tensor.ty();
+    let is_float = matches!(ty, F32 | F16 | BF16);
+    if !is_float && (!ty.is_quantized() || matches!(ty, Q8_1 | Q8_K)) {
+        let problem = format!("is {ty}; an adapter's are floats or quantised");
+        return Err(AdapterError::tensor(file, tensor.name(), problem));
+    }
+    Ok(Weight { name: weight.into(), ty, shape: tensor.shape(), bytes: tensor.bytes(), role: Role::Other })
 }
 
 /// What is added to a model's computation: LoRA adapters, a control vector.
@@ -206,29 +161,23 @@ pub struct Adapters {
 impl Adapters {
     /// Bytes of the adapters' tensors.
     pub fn bytes(&self) -> u64 {
-        let bytes = |one: &Adapted| one.a.bytes.saturating_add(one.b.bytes);
-        self.adapted.iter().map(bytes).fold(0, u64::saturating_add)
+        self.adapted.iter().map(Adapted::bytes).fold(0, u64::saturating_add)
     }
 }
 
 impl ModelProfile {
-    /// The same model with an adapter beside it: what is estimated of it holds the adapter's bytes on the device of
-    /// each weight that it changes, and the computation with any or none of the adapters.
+    /// The same model with an adapter beside it: its bytes lie on the device of each weight that it changes.
     ///
     /// # Errors
     ///
     /// [`AdapterError`] where the adapter is of another architecture, changes a weight that this model does not have,
     /// or has another shape than it.
     pub fn with_lora(mut self, lora: &Lora) -> Result<Self, AdapterError> {
+        let unfit = |reason| AdapterError::Unfit { file: lora.file.clone(), reason };
         if lora.architecture != self.architecture {
-            return Err(AdapterError::Architecture {
-                file: lora.file.clone(),
-                model: self.name.clone(),
-                found: lora.architecture.clone(),
-                needed: self.architecture.clone(),
-            });
+            let (found, needed) = (&lora.architecture, &self.architecture);
+            return Err(unfit(format!("is an adapter for `{found}`, and {} is `{needed}`", self.name)));
         }
-        let adapter = self.adapters.lora.len();
         let weights = &self.weights;
         let blocks = weights.blocks.iter().enumerate();
         let layers = blocks
@@ -238,20 +187,17 @@ impl ModelProfile {
             layers.flat_map(|(weights, layer)| weights.iter().map(move |one| (&*one.name, (one, layer)))).collect();
         let mut adapted = Vec::with_capacity(lora.pairs.len());
         for pair in &lora.pairs {
-            let Some(&(weight, layer)) = known.get(pair.weight.as_str()) else {
-                return Err(AdapterError::NoSuchWeight {
-                    file: lora.file.clone(),
-                    model: self.name.clone(),
-                    weight: pair.weight.clone(),
-                });
+            let Some(&(weight, layer)) = known.get(&*pair.a.name) else {
+                return Err(unfit(format!("changes `{}`, which {} does not have", pair.a.name, self.name)));
             };
             lora.fits(pair, weight)?;
-            if weights.tied_output && pair.weight == "token_embd.weight" {
+            if weights.tied_output && &*pair.a.name == "token_embd.weight" {
                 // As the output matrix it would be multiplied with the factors of a lookup (llama-graph.cpp,
                 // `build_lora_mm`).
-                return Err(AdapterError::TiedEmbedding { file: lora.file.clone(), model: self.name.clone() });
+                let reason = format!("changes the token embedding, which in {} is the output matrix too", self.name);
+                return Err(unfit(reason));
             }
-            adapted.push(Adapted { adapter, weight: pair.weight.clone(), layer, a: pair.a, b: pair.b });
+            adapted.push(Adapted { layer, a: pair.a.clone(), b: pair.b.clone() });
         }
         self.adapters.adapted.extend(adapted);
         self.adapters.lora.push(lora.name.clone());
@@ -278,27 +224,15 @@ pub enum AdapterError {
     /// The file's data cannot be read.
     #[error("cannot read {file}: {reason}")]
     Unreadable { file: String, reason: String },
-    /// The file is something else.
-    #[error("{file} is no LoRA adapter: `{key}` is {found} and not `{wanted}`")]
-    WrongKind { file: String, key: String, found: String, wanted: &'static str },
-    /// An adapter that takes effect only after certain tokens (aLoRA): from the first token on it would be another one.
-    #[error("{file}: an adapter that is activated by tokens (aLoRA) cannot be used here")]
-    Activated { file: String },
+    /// The file is something else, or for another model; or llama.cpp's process ends on it.
+    #[error("{file} {reason}")]
+    Unfit { file: String, reason: String },
     /// There is nothing in it.
     #[error("{file} holds no tensor that changes a model")]
     Empty { file: String },
     /// A tensor that is no half of a pair or no direction of a layer, or that does not go with its weight.
     #[error("{file}: the tensor `{tensor}` {problem}")]
     Tensor { file: String, tensor: String, problem: String },
-    /// An adapter of another architecture.
-    #[error("{file} is an adapter for `{found}`, and {model} is `{needed}`")]
-    Architecture { file: String, model: String, found: String, needed: String },
-    /// A weight that the model does not have.
-    #[error("{file} changes `{weight}`, which {model} does not have")]
-    NoSuchWeight { file: String, model: String, weight: String },
-    /// An adapter for a token embedding that is the output matrix too: llama.cpp's process ends on it.
-    #[error("{file} changes the token embedding, which in {model} is the output matrix too")]
-    TiedEmbedding { file: String, model: String },
     /// A scale that is no number.
     #[error("the scale of {name} is {scale}, and a finite number is needed")]
     Scale { name: String, scale: f32 },

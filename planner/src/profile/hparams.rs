@@ -63,6 +63,12 @@ pub struct Hyperparameters {
     /// How the header says that the vectors of a text's tokens become one (`llama_pooling_type`); `None` where it does
     /// not, or says 0: not at all.
     pub pooling: Option<u32>,
+    /// Whether queries are multiplied by a number per token (`attention.temperature_scale`).
+    pub(super) has_temperature: bool,
+    /// Blocks after which a part of the embeddings is added.
+    pub(crate) n_deepstack_layers: u32,
+    /// Elements of the keys and of the values that compressed keys stand for; 0 where the header does not say.
+    pub(super) mla: (u32, u32),
 }
 
 /// A mixture of experts.
@@ -141,6 +147,9 @@ impl Hyperparameters {
             n_ff,
             experts,
             pooling: keys.stated("pooling_type")?.filter(|&pooling| pooling != 0),
+            has_temperature: header.f32(&keys.key("attention.temperature_scale"))?.is_some_and(|scale| scale != 0.0),
+            n_deepstack_layers: keys.or("n_deepstack_layers", 0)?,
+            mla: (keys.or("attention.key_length_mla", 0)?, keys.or("attention.value_length_mla", 0)?),
         };
         match architecture {
             "nanbeige" => hparams.loops(keys)?,
@@ -189,6 +198,11 @@ impl Hyperparameters {
         self.n_layer - self.n_layer_nextn
     }
 
+    /// Whether keys are compressed (`is_mla`, llama-hparams.cpp).
+    pub(super) const fn is_mla(&self) -> bool {
+        self.mla.0 > 0 && self.mla.1 > 0
+    }
+
     /// Elements of the widest feed-forward row that a token makes: the dense width, or that of all the experts it uses.
     pub fn widest_ff(&self) -> u64 {
         let of_experts = |e: Experts| u64::from(e.n_ff) * u64::from(e.used);
@@ -200,32 +214,6 @@ impl Hyperparameters {
         let heads = self.n_head.iter().copied().max().unwrap_or(0);
         let queries = u64::from(heads) * u64::from(self.head_dim_k.max(self.head_dim_v));
         queries.max(u64::from(self.n_embd))
-    }
-}
-
-/// What a header says beside the tensors about how a token is computed (`load_arch_hparams` in models/*.cpp).
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-#[non_exhaustive]
-pub struct Switches {
-    /// `attention.temperature_scale`: whether queries are multiplied by a number per token; 0 is none.
-    pub temperature_scale: f32,
-    /// `n_deepstack_layers`: blocks after which a part of the embeddings is added.
-    pub deepstack_layers: u32,
-    /// `attention.key_length_mla`: elements of a key that compressed keys stand for.
-    pub key_length_mla: u32,
-    /// `attention.value_length_mla`: the same of values.
-    pub value_length_mla: u32,
-}
-
-impl Switches {
-    pub(super) fn read(keys: &Keys<'_>) -> Result<Self, Error> {
-        let temperature_scale = keys.header.f32(&keys.key("attention.temperature_scale"))?;
-        Ok(Self {
-            temperature_scale: temperature_scale.unwrap_or_default(),
-            deepstack_layers: keys.or("n_deepstack_layers", 0)?,
-            key_length_mla: keys.or("attention.key_length_mla", 0)?,
-            value_length_mla: keys.or("attention.value_length_mla", 0)?,
-        })
     }
 }
 

@@ -1,14 +1,13 @@
 //! What recurrent blocks keep, and which blocks are recurrent.
 
 use super::arch::{Attention, Hybrid, Mixer, Predicting, Recurring};
-use super::hparams::Keys;
 use super::law::{Facts, Kept, NoLaw, PREDICTS, Windows, unknown};
-use super::{BlockState, IndexedState, RecurrentState};
+use super::{BlockState, Rows};
 
 impl Hybrid {
     /// What each block of a hybrid keeps (llama-model.cpp, `create_memory`).
     pub(super) fn blocks(self, facts: Facts<'_>) -> Result<Kept, NoLaw> {
-        let Facts { keys, hparams } = facts;
+        let hparams = facts.hparams;
         let windows = self.windows(facts)?;
         if hparams.n_layer_nextn > 0 && self.predicting == Predicting::Unread {
             return unknown(PREDICTS);
@@ -21,7 +20,7 @@ impl Hybrid {
             Attention::Indexed(rows) => (false, Some(rows)),
             Attention::CompressedAndIndexed(rows) => (true, Some(rows)),
         };
-        if compressed && !is_compressed(keys)? {
+        if compressed && !hparams.is_mla() {
             return unknown("without the widths of compressed keys");
         }
         // Heads of no elements: a file whose first block says that it has no heads (llama-model.cpp, `load_hparams`).
@@ -30,29 +29,22 @@ impl Hybrid {
         }
         let index = rows.map(|rows| index(facts, rows)).transpose()?;
         let attends = |il: usize| {
-            let cache = hparams.state(il);
+            let (k, v) = hparams.state(il);
             let index = index.as_ref().filter(|(_, blocks)| blocks[il]);
             match (index, &windows) {
-                (Some(&(index_k, _)), _) => BlockState::Indexed(IndexedState {
-                    k: cache.k,
-                    v: (!compressed).then_some(cache.v),
-                    index_k,
-                    index_v: None,
-                }),
-                (None, Some(windows)) => {
-                    BlockState::Windowed { state: hparams.windowed_state(il), window: windows.tokens }
-                }
-                (None, None) if compressed => BlockState::Compressed { k: cache.k },
-                (None, None) => BlockState::Full(cache),
+                (Some(&(index_k, _)), _) => BlockState::indexed(k, (!compressed).then_some(v), index_k, None),
+                (None, Some(windows)) => BlockState::windowed(hparams.windowed_state(il), windows.tokens),
+                (None, None) if compressed => BlockState::compressed(k, Rows::Tokens),
+                (None, None) => BlockState::full((k, v)),
             }
         };
         let trunk = hparams.n_layer_trunk() as usize;
         let forward = |il: usize| self.recurring == Recurring::WithoutKeyHeadsAndForward && hparams.n_ff_of[il] > 0;
         let blocks = (0..hparams.n_layer as usize).map(|il| match self.recurring {
-            Recurring::Every => BlockState::FullAndRecurrent(hparams.state(il), state),
-            _ if il >= trunk && self.predicting == Predicting::Nothing => BlockState::None,
-            _ if forward(il) => BlockState::None,
-            _ if il < trunk && is_recurrent[il] => BlockState::Recurrent(state),
+            Recurring::Every => hparams.full(il).and(&state),
+            _ if il >= trunk && self.predicting == Predicting::Nothing => BlockState::default(),
+            _ if forward(il) => BlockState::default(),
+            _ if il < trunk && is_recurrent[il] => state.clone(),
             _ => attends(il),
         });
         Ok((blocks.collect(), windows))
@@ -93,13 +85,6 @@ impl Hybrid {
     }
 }
 
-/// Whether keys are compressed (`is_mla`, llama-hparams.cpp).
-pub(super) fn is_compressed(keys: &Keys<'_>) -> Result<bool, NoLaw> {
-    let k = keys.or("attention.key_length_mla", 0)?;
-    let v = keys.or("attention.value_length_mla", 0)?;
-    Ok(k > 0 && v > 0)
-}
-
 /// The rows of the indexer (llama-memory-hybrid-idx.cpp, the constructor): those of its tokens, and what
 /// is pooled of them. How many elements its keys have, and which blocks have one, if they attend.
 fn index(Facts { keys, hparams }: Facts<'_>, rows: u32) -> Result<(u32, Vec<bool>), NoLaw> {
@@ -134,11 +119,11 @@ impl Mixer {
             return unknown(PREDICTS);
         }
         let state = self.state(facts)?;
-        Ok(facts.hparams.each_block(|_| BlockState::Recurrent(state)))
+        Ok(facts.hparams.each_block(|_| state.clone()))
     }
 
     /// llama-hparams.cpp, `n_embd_r`, `n_embd_s`, in 32 bits; unknown where those overflow or nothing is kept.
-    fn state(self, Facts { keys, hparams }: Facts<'_>) -> Result<RecurrentState, NoLaw> {
+    fn state(self, Facts { keys, hparams }: Facts<'_>) -> Result<BlockState, NoLaw> {
         let n_embd = hparams.n_embd;
         let first_heads = hparams.n_head[0];
         let (r, s) = match self {
@@ -179,7 +164,7 @@ impl Mixer {
             }
         };
         match (r, s) {
-            (Some(r), Some(s)) if r > 0 || s > 0 => Ok(RecurrentState { r, s }),
+            (Some(r), Some(s)) if r > 0 || s > 0 => Ok(BlockState::recurrent(r, s)),
             _ => unknown("with a state of no size"),
         }
     }

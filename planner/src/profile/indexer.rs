@@ -1,9 +1,8 @@
 //! Blocks that keep more than one cache: keys to attend with, and keys to choose those by.
 
 use super::arch::{Indexer, Pattern, Unstated, Window};
-use super::hybrid::is_compressed;
 use super::law::{Facts, Kept, NoLaw, PREDICTS, Windows, unknown, windows};
-use super::{BlockState, Distilled, DistilledState, IndexedState};
+use super::{BlockState, Part, Rows};
 
 const TYPES: &str = "attention.indexer.types";
 
@@ -14,7 +13,7 @@ const FAR: u32 = 128;
 /// What each block keeps.
 pub(super) fn blocks(facts: Facts<'_>, indexer: Indexer) -> Result<Kept, NoLaw> {
     let Facts { keys, hparams } = facts;
-    let compressed = is_compressed(keys)?;
+    let compressed = hparams.is_mla();
     if !compressed && !matches!(indexer, Indexer::AfterDense | Indexer::Distilled) {
         return unknown("without the widths of compressed keys");
     }
@@ -52,18 +51,13 @@ pub(super) fn blocks(facts: Facts<'_>, indexer: Indexer) -> Result<Kept, NoLaw> 
         return unknown("with an indexer of no size");
     }
     let blocks = hparams.each_block(|il| {
-        let cache = hparams.state(il);
-        let v = (!compressed).then_some(cache.v);
+        let (k, v) = hparams.state(il);
+        let v = (!compressed).then_some(v);
         match (indexed[il], v) {
-            (true, v) => BlockState::Indexed(IndexedState {
-                k: cache.k,
-                v,
-                index_k,
-                // One head of the cache's own width (llama-kv-cache-msa.cpp, the constructor).
-                index_v: v.map(|_| hparams.head_dim_v),
-            }),
-            (false, None) => BlockState::Compressed { k: cache.k },
-            (false, Some(_)) => BlockState::Full(cache),
+            // Values of one head of the cache's own width (llama-kv-cache-msa.cpp, the constructor).
+            (true, v) => BlockState::indexed(k, v, index_k, v.map(|_| hparams.head_dim_v)),
+            (false, None) => BlockState::compressed(k, Rows::Tokens),
+            (false, Some(_)) => hparams.full(il),
         }
     });
     Ok((blocks, None))
@@ -88,11 +82,11 @@ fn beside_windows(facts: Facts<'_>) -> Result<Kept, NoLaw> {
         return unknown("with an indexer in a windowed block");
     }
     let blocks = hparams.each_block(|il| {
-        let k = hparams.state(il).k;
+        let (k, _) = hparams.state(il);
         match (windows.blocks[il], types[il]) {
-            (true, _) => BlockState::CompressedWindowed { k: hparams.windowed_state(il).k, window: windows.tokens },
-            (false, 0) => BlockState::Compressed { k },
-            (false, _) => BlockState::Indexed(IndexedState { k, v: None, index_k, index_v: None }),
+            (true, _) => BlockState::compressed(hparams.windowed_state(il).0, Rows::Window(windows.tokens)),
+            (false, 0) => BlockState::compressed(k, Rows::Tokens),
+            (false, _) => BlockState::indexed(k, None, index_k, None),
         }
     });
     Ok((blocks, Some(windows)))
@@ -113,23 +107,23 @@ fn distilled(Facts { keys, hparams }: Facts<'_>) -> Result<Kept, NoLaw> {
     }
     let trunk = hparams.n_layer_trunk() as usize;
     let blocks = (0..n_layer).map(|il| {
+        let (k, _) = hparams.windowed_state(il);
+        let window = BlockState::compressed(k, Rows::OwnWindow(tokens));
         let (ratio, close) = (ratios[il], ratios[il] == CLOSE);
-        // Of two groups where they overlap.
+        if ratio == 0 {
+            return window;
+        }
+        // Of two groups where they overlap; of what was seen, and how much of it counts.
         let groups = if close { 2 } else { 1 };
         let pending = |width: u32| match il < trunk {
             true => width.saturating_mul(groups).saturating_mul(groups * ratio),
             false => 0,
         };
-        BlockState::Distilled(DistilledState {
-            k: hparams.windowed_state(il).k,
-            window: tokens,
-            distilled: (ratio > 0).then(|| Distilled {
-                ratio,
-                index_k: close.then_some(index),
-                pending: pending(hparams.head_dim_k_swa),
-                index_pending: if close { pending(index) } else { 0 },
-            }),
-        })
+        let keys = [Some(k), close.then_some(index)].into_iter().flatten();
+        let keys = keys.map(|n| (Part::IndexKeys, n, Rows::Groups(ratio)));
+        let widths = [Some(hparams.head_dim_k_swa), close.then_some(index)].into_iter().flatten();
+        let pending = widths.flat_map(|width| [(Part::State, pending(width), Rows::Sequences); 2]);
+        window.and(&BlockState::of(keys.chain(pending)))
     });
     let windows = Windows { tokens, blocks: vec![true; n_layer] };
     Ok((blocks.collect(), Some(windows)))

@@ -4,7 +4,7 @@ use crate::gguf::Value;
 
 use super::arch::{self, Law, Pattern, Unstated, Window};
 use super::hparams::Keys;
-use super::{BlockState, Error, Hyperparameters, LayerState, StateLaw, indexer};
+use super::{BlockState, Error, Hyperparameters, Rows, StateLaw, indexer};
 
 const WINDOW: &str = "attention.sliding_window";
 const PATTERN: &str = "attention.sliding_window_pattern";
@@ -82,7 +82,7 @@ fn kept(facts: Facts<'_>) -> Result<Kept, NoLaw> {
     }
     let n_layer = hparams.n_layer as usize;
     let blocks = match law {
-        Law::Nothing => vec![BlockState::None; n_layer],
+        Law::Nothing => vec![BlockState::default(); n_layer],
         Law::Recurrent(mixer) => mixer.blocks(facts)?,
         Law::Hybrid(hybrid) => return hybrid.blocks(facts),
         Law::Drafting(_) if keys.or("hyper_connection.count", 0)? > 0 => {
@@ -92,7 +92,7 @@ fn kept(facts: Facts<'_>) -> Result<Kept, NoLaw> {
         Law::WindowedAt64Blocks(window) if trunk == 64 => return windowed(facts, window),
         Law::Reused(window, from) => return reused(facts, window, from),
         Law::Indexed(indexer) => return indexer::blocks(facts, indexer),
-        Law::Compressible => compressible(facts)?,
+        Law::Compressible => compressible(hparams)?,
         Law::EncoderDecoder if keys.or("decoder_block_count", 0)? > hparams.n_layer => {
             return unknown("with more blocks that decode than that encode");
         }
@@ -126,13 +126,11 @@ fn windowed(facts: Facts<'_>, window: Window) -> Result<Kept, NoLaw> {
 }
 
 /// models/deepseek2.cpp: with the widths of both, the keys of all heads are one (`is_mla`, llama-hparams.cpp).
-fn compressible(Facts { keys, hparams }: Facts<'_>) -> Result<Vec<BlockState>, NoLaw> {
-    let k = keys.or("attention.key_length_mla", 0)?;
-    let v = keys.or("attention.value_length_mla", 0)?;
-    match (k, v) {
+fn compressible(hparams: &Hyperparameters) -> Result<Vec<BlockState>, NoLaw> {
+    match hparams.mla {
         (0, 0) => Ok(hparams.every_block_in_full()),
         (0, _) | (_, 0) => unknown("with the width of only one of compressed keys and values"),
-        _ => Ok(hparams.each_block(|il| BlockState::Compressed { k: hparams.state(il).k })),
+        _ => Ok(hparams.each_block(|il| BlockState::compressed(hparams.state(il).0, Rows::Tokens))),
     }
 }
 
@@ -159,7 +157,7 @@ fn reused(facts: Facts<'_>, window: Window, from: Option<u32>) -> Result<Kept, N
         return unknown(format!("that uses the caches of blocks {windowed} and {full} again"));
     }
     let mut blocks = hparams.windowed(&windows);
-    blocks.iter_mut().skip(first).for_each(|block| *block = BlockState::None);
+    blocks.iter_mut().skip(first).for_each(|block| *block = BlockState::default());
     Ok((blocks, Some(windows)))
 }
 
@@ -216,36 +214,36 @@ fn pattern(Facts { keys, hparams }: Facts<'_>, default: Pattern) -> Result<Vec<b
 }
 
 impl Hyperparameters {
-    /// What block `il` keeps of a token.
-    pub(super) fn state(&self, il: usize) -> LayerState {
+    /// Elements of the keys and of the values of a token in block `il`.
+    pub(super) fn state(&self, il: usize) -> (u32, u32) {
         self.of_heads(il, self.head_dim_k, self.head_dim_v)
     }
 
-    /// What block `il` keeps of a token if it is windowed.
-    pub(super) fn windowed_state(&self, il: usize) -> LayerState {
+    /// The same if the block is windowed.
+    pub(super) fn windowed_state(&self, il: usize) -> (u32, u32) {
         self.of_heads(il, self.head_dim_k_swa, self.head_dim_v_swa)
     }
 
-    fn of_heads(&self, il: usize, k: u32, v: u32) -> LayerState {
+    fn of_heads(&self, il: usize, k: u32, v: u32) -> (u32, u32) {
         let heads = self.n_head_kv[il];
-        LayerState { k: heads.saturating_mul(k), v: heads.saturating_mul(v) }
+        (heads.saturating_mul(k), heads.saturating_mul(v))
     }
 
     pub(super) fn full(&self, il: usize) -> BlockState {
-        BlockState::Full(self.state(il))
+        BlockState::full(self.state(il))
     }
 
     /// What `of` says of each block that computes a token; prediction blocks keep nothing (llama-model.cpp,
     /// `create_memory`).
     pub(super) fn each_block(&self, of: impl Fn(usize) -> BlockState) -> Vec<BlockState> {
         let trunk = self.n_layer_trunk() as usize;
-        (0..self.n_layer as usize).map(|il| if il < trunk { of(il) } else { BlockState::None }).collect()
+        (0..self.n_layer as usize).map(|il| if il < trunk { of(il) } else { BlockState::default() }).collect()
     }
 
     /// What each block keeps if some of them are windowed.
     pub(super) fn windowed(&self, windows: &Windows) -> Vec<BlockState> {
         self.each_block(|il| match windows.blocks[il] {
-            true => BlockState::Windowed { state: self.windowed_state(il), window: windows.tokens },
+            true => BlockState::windowed(self.windowed_state(il), windows.tokens),
             false => self.full(il),
         })
     }
@@ -263,8 +261,8 @@ impl Hyperparameters {
     /// The same where some blocks are windowed (`n_embd_v_gqa_max`, llama-hparams.cpp).
     fn widest_v_of(&self, windowed: &[bool]) -> u32 {
         let values = |il| match windowed.get(il) {
-            Some(true) => self.windowed_state(il).v,
-            _ => self.state(il).v,
+            Some(true) => self.windowed_state(il).1,
+            _ => self.state(il).1,
         };
         (0..self.n_layer as usize).map(values).max().unwrap_or(0)
     }

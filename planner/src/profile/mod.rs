@@ -1,8 +1,6 @@
 //! Room 2: what a header means. A [`Header`] flows in; a [`ModelProfile`] flows out: how many layers there are, which
-//! bytes belong to which layer, what a token of context costs, and how wide the widest step of the computation is.
-//!
-//! Nothing here knows a device. What llama.cpp would refuse by ending the process is refused here with a
-//! typed [`Error`].
+//! bytes belong to which layer, what a token of context costs. What llama.cpp would refuse by ending the process is
+//! refused here with a typed [`Error`].
 
 mod adapter;
 mod arch;
@@ -24,26 +22,17 @@ use crate::gguf::Header;
 use hparams::Keys;
 
 pub(crate) use adapter::{Adapted, Layer};
-pub use adapter::{AdapterError, Adapters, Factor, Lora, LoraPair};
+pub use adapter::{AdapterError, Adapters, Lora, LoraPair};
 pub use control_vector::ControlVector;
 pub(crate) use hparams::MAX_LAYERS;
-pub use hparams::{Error, Experts, Hyperparameters, Switches};
+pub use hparams::{Error, Experts, Hyperparameters};
 pub use mtp::MtpError;
 pub use names::Role;
 pub use quantisation::Quantisation;
-pub use state::{BlockState, Distilled, DistilledState, IndexedState, LayerState, RecurrentState, StateLaw};
+pub use state::{BlockState, KeptTensor, Part, Rows, StateLaw};
 pub use weights::{Block, Weight, WeightBytes};
 
 /// What a model is, as far as memory is concerned.
-///
-/// ```
-/// # use autoplace_planner::gguf::Header;
-/// # use autoplace_planner::profile::ModelProfile;
-/// # fn f(header: &Header) -> Result<(), autoplace_planner::profile::Error> {
-/// let profile = ModelProfile::from_header(header)?;
-/// println!("{}: {} layers + output", profile.name(), profile.n_layer());
-/// # Ok(()) }
-/// ```
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct ModelProfile {
@@ -59,8 +48,6 @@ pub struct ModelProfile {
     pub file_bytes: u64,
     /// The numbers that shape memory: layers, widths, heads, experts, vocabulary.
     pub hparams: Hyperparameters,
-    /// The steps of the computation that the header switches on.
-    pub switches: Switches,
     /// The weights, arranged by where llama.cpp puts them.
     pub weights: WeightBytes,
     /// The law by which context takes memory.
@@ -69,20 +56,6 @@ pub struct ModelProfile {
     pub adapters: Adapters,
     /// Whether the blocks that predict further tokens are loaded: not until [`with_mtp`](Self::with_mtp).
     mtp: bool,
-}
-
-/// Why no arithmetic over the header tells how much memory a model takes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-#[allow(missing_docs)] // The fields are named for what a plan says of them.
-pub enum Unmodelled<'a> {
-    /// Its context follows no law we know, for this reason ([`StateLaw::Unknown`]).
-    State(&'a str),
-    /// The graph of this architecture is wired like none whose compute buffers we have read: it does this.
-    Graph { architecture: &'a str, does: &'static str },
-    /// The file holds weights that no table of ours places ([`WeightBytes::unplaced`]): the first of them, how many
-    /// they are, and their bytes together.
-    Weights { first: &'a str, count: usize, bytes: u64 },
 }
 
 impl ModelProfile {
@@ -98,7 +71,6 @@ impl ModelProfile {
         let hparams = Hyperparameters::read(&keys)?;
         let state = StateLaw::of(&keys, &hparams)?;
         let weights = WeightBytes::read(&keys, &hparams, &state);
-        let switches = Switches::read(&keys)?;
         let file_type = header.u32("general.file_type")?;
         let file_type = file_type.and_then(quantisation::file_type);
         let path = (!header.is_in_memory()).then(|| header.path().to_path_buf());
@@ -109,7 +81,6 @@ impl ModelProfile {
             file_type,
             file_bytes: header.file_bytes(),
             architecture,
-            switches,
             hparams,
             weights,
             state,
@@ -134,20 +105,18 @@ impl ModelProfile {
     }
 
     /// Why an estimate of this model's memory may be too low, if it may: then only llama.cpp can tell. The first
-    /// reason of several.
-    pub fn unmodelled(&self) -> Option<Unmodelled<'_>> {
+    /// reason of several: the law of its context, its graph, or weights that no table of ours places.
+    pub fn unmodelled(&self) -> Option<String> {
         if let StateLaw::Unknown { reason } = &self.state {
-            return Some(Unmodelled::State(reason));
+            return Some(reason.clone());
         }
         if let Some(does) = arch::unmodelled_graph(&self.architecture) {
-            return Some(Unmodelled::Graph { architecture: &self.architecture, does });
+            return Some(format!("`{}` {does}", self.architecture));
         }
         let unplaced = &self.weights.unplaced;
-        unplaced.first().map(|first| Unmodelled::Weights {
-            first: &first.name,
-            count: unplaced.len(),
-            bytes: Weight::sum(unplaced),
-        })
+        let Weight { name, .. } = unplaced.first()?;
+        let (count, bytes) = (unplaced.len(), Weight::sum(unplaced));
+        Some(format!("the file holds {count} tensors ({bytes} bytes) of no known place, such as `{name}`"))
     }
 }
 

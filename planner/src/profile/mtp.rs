@@ -2,7 +2,7 @@
 //! them, and what of the file is loaded then.
 
 use super::names::Slot;
-use super::{ModelProfile, Switches};
+use super::{Hyperparameters, ModelProfile};
 
 /// Why a model's blocks cannot be used to predict further tokens.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -34,16 +34,14 @@ const ALWAYS: &str = "nextn.eh_proj nextn.enorm nextn.hnorm";
 
 /// The architectures whose memory can forget single tokens and whose prediction blocks llama.cpp computes
 /// (models/*.cpp, `graph_mtp`), with what such a block has besides; or why it cannot be used.
-fn needs(architecture: &str, switches: &Switches) -> Result<&'static str, &'static str> {
+fn needs(architecture: &str, hparams: &Hyperparameters) -> Result<&'static str, &'static str> {
     match architecture {
         "cohere2moe" | "deepseek32" | "glm-dsa" | "glm4moe" | "qwen35moe" => Ok("ffn_gate_inp"),
         // models/deepseek2.cpp, `graph_mtp`, asserts both.
-        "deepseek2" if switches.temperature_scale != 0.0 => {
+        "deepseek2" if hparams.has_temperature => {
             Err("llama.cpp does not compute with them where attention has a temperature")
         }
-        "deepseek2" if switches.key_length_mla == 0 || switches.value_length_mla == 0 => {
-            Err("llama.cpp does not compute with them where keys are not compressed")
-        }
+        "deepseek2" if !hparams.is_mla() => Err("llama.cpp does not compute with them where keys are not compressed"),
         "deepseek2" => Ok("attn_q_a attn_q_a_norm attn_q_b ffn_gate_inp ffn_gate_shexp"),
         "hy_v3" | "qwen35" | "step35" => Ok(""),
         // Its files have three blocks, and no model of one has been computed with.
@@ -73,8 +71,6 @@ impl ModelProfile {
             return Err(self.no_heads(format!("block {trunk}")));
         };
         block.weights.extend::<Vec<_>>(head);
-        // In the order of the file, as the others.
-        block.weights.sort_by_key(|weight| (weight.shard, weight.offset));
         let missing = |stem: &&str| {
             let prefix = format!("blk.{trunk}.{stem}.");
             !block.weights.iter().any(|weight| weight.name.starts_with(&prefix))
@@ -122,7 +118,7 @@ impl ModelProfile {
             return Err(self.no_heads("it has nothing else".to_owned()));
         }
         let model = self.name.clone();
-        match needs(&self.architecture, &self.switches) {
+        match needs(&self.architecture, &self.hparams) {
             Err(reason) => Err(MtpError::Architecture { model, architecture: self.architecture.clone(), reason }),
             Ok(_) if heads > 1 => Err(MtpError::Several { model, heads }),
             Ok(needs) => Ok(needs),

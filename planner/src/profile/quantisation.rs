@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::gguf::{DEFAULT_ALIGNMENT, TensorType};
+use crate::gguf::TensorType;
 
 use super::{ModelProfile, Weight, WeightBytes};
 
@@ -25,14 +25,14 @@ pub(super) fn file_type(number: u32) -> Option<&'static str> {
 /// matrix and of token embeddings that serve as one, and the bits per element of a block's matrices, all together: of
 /// Llama 3.1 8B as it is published, and within half a percent of 70B's and Qwen3 30B-A3B's.
 macro_rules! quantisations {
-    ($($(#[$doc:meta])* $name:ident, $default:ident, $output:ident, $bits:literal;)*) => {
+    ($($name:ident, $default:ident, $output:ident, $bits:literal;)*) => {
         /// A quantisation of a whole model: which type each of its matrices gets. See [`ModelProfile::quantised`].
         #[doc(alias = "llama_ftype")]
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-        #[allow(non_camel_case_types)] // `Q4_K_M` is the name by which everybody knows it.
+        #[allow(non_camel_case_types, missing_docs)] // `Q4_K_M` is the name by which everybody knows it.
         #[non_exhaustive]
         pub enum Quantisation {
-            $($(#[$doc])* $name,)*
+            $($name,)*
         }
 
         impl Quantisation {
@@ -53,33 +53,19 @@ macro_rules! quantisations {
 }
 
 quantisations! {
-    /// 8 bits throughout.
     Q8_0, Q8_0, Q8_0, 8.509;
-    /// 6 bits throughout.
     Q6_K, Q6_K, Q6_K, 6.577;
-    /// 5 bits, 6 for half of `attn_v` and `ffn_down`.
     Q5_K_M, Q5_K, Q6_K, 5.660;
-    /// 5 bits.
     Q5_K_S, Q5_K, Q6_K, 5.511;
-    /// 4 bits, 6 for half of `attn_v` and `ffn_down`.
     Q4_K_M, Q4_K, Q6_K, 4.807;
-    /// 4 bits, 5 for some of the first blocks.
     Q4_K_S, Q4_K, Q6_K, 4.546;
-    /// 4 bits on a curve.
     IQ4_XS, IQ4_XS, Q6_K, 4.287;
-    /// 3 bits, 5 for `attn_v`, `attn_output` and `ffn_down`.
     Q3_K_L, Q3_K, Q6_K, 4.199;
-    /// 3 bits, 4 for `attn_v`, `attn_output` and `ffn_down`.
     Q3_K_M, Q3_K, Q6_K, 3.855;
-    /// 3 bits on a grid, 4 for `attn_v`, `attn_output` and some of `ffn_down`.
     IQ3_M, IQ3_S, Q6_K, 3.580;
-    /// 3 bits.
     Q3_K_S, Q3_K, Q6_K, 3.459;
-    /// 3 bits on a grid, fewer for queries, keys and the feed-forward steps between.
     IQ3_XS, IQ3_S, Q6_K, 3.282;
-    /// 2 bits, 3 and 4 for `attn_v`, `attn_output` and `ffn_down`.
     Q2_K, Q2_K, Q6_K, 2.953;
-    /// 2 bits on a grid, 3 and 4 for `attn_v`, `attn_output` and some of `ffn_down`.
     IQ2_M, IQ2_S, Q5_K, 2.775;
 }
 
@@ -100,7 +86,6 @@ impl ModelProfile {
         let mut weights = self.weights.clone();
         let before = sum(&mut weights);
         retype(quantisation, &mut weights);
-        arrange(&mut weights);
         let after = sum(&mut weights);
         Self {
             file_type: Some(quantisation.name()),
@@ -132,9 +117,9 @@ fn sum(weights: &mut WeightBytes) -> u64 {
 fn retype(quantisation: Quantisation, weights: &mut WeightBytes) {
     let (default, output, bits) = quantisation.types();
     let mut all = all(weights);
-    let tied = all.iter().all(|weight| weight.name != "output.weight");
+    let tied = all.iter().all(|weight| &*weight.name != "output.weight");
     for weight in &mut all {
-        let ty = match weight.name.as_str() {
+        let ty = match &*weight.name {
             "output.weight" => output,
             "token_embd.weight" if tied => output,
             _ => default,
@@ -154,35 +139,9 @@ fn retype(quantisation: Quantisation, weights: &mut WeightBytes) {
     }
 }
 
-/// Puts the data of each shard one after the other, in the order in which it was.
-fn arrange(weights: &mut WeightBytes) {
-    let mut all = all(weights);
-    all.sort_by_key(|weight| (weight.shard, weight.offset));
-    let mut end = None;
-    for weight in all {
-        // Where the data of a shard begins does not change.
-        if let Some((shard, end)) = end
-            && shard == weight.shard
-        {
-            weight.offset = end;
-        }
-        let after = weight.offset.saturating_add(weight.bytes);
-        let aligned = after.checked_next_multiple_of(DEFAULT_ALIGNMENT.into());
-        end = Some((weight.shard, aligned.unwrap_or(after)));
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{Quantisation, file_type};
-
-    #[test]
-    fn a_quantisation_serialises_as_its_name() {
-        for quantisation in Quantisation::ALL {
-            let name = quantisation.to_string();
-            assert_eq!(serde_json::to_value(quantisation).unwrap(), name);
-        }
-    }
+    use super::file_type;
 
     #[test]
     fn file_types_have_the_names_of_llama_h() {

@@ -21,116 +21,123 @@ pub enum StateLaw {
     },
 }
 
-/// What one block keeps of its context.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What one block keeps of its context, a tensor each; nothing in a block that predicts further tokens
+/// (llama-model.cpp, `create_memory`).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum BlockState {
-    /// Nothing: a next-token-prediction block (llama-model.cpp, `create_memory`).
-    None,
-    /// The keys and values of every token (`llama_kv_cache`).
-    Full(LayerState),
-    /// The keys and values of the last tokens (`llama_kv_cache_iswa`), of all where the context asks for
-    /// it (`swa_full`).
-    Windowed {
-        /// What is kept of a token.
-        state: LayerState,
-        /// Tokens of the window (`n_swa`).
-        window: u32,
-    },
-    /// One compressed key of every token for all heads, and no values: multi-head latent attention (llama-kv-cache.cpp,
-    /// the constructor).
-    Compressed {
-        /// Elements of the key.
-        k: u32,
-    },
-    /// The same of the last tokens only (`llama_kv_cache_dsa_iswa`).
-    CompressedWindowed {
-        /// Elements of the key.
-        k: u32,
-        /// Tokens of the window (`n_swa`).
-        window: u32,
-    },
-    /// The keys of every token, and shorter keys that tell which of them to attend to (`llama_kv_cache_dsa`,
-    /// `llama_kv_cache_msa`, `llama_memory_hybrid_idx`).
-    Indexed(IndexedState),
-    /// The keys of a window, and keys that stand for several tokens each before it (`llama_kv_cache_dsv4`).
-    Distilled(DistilledState),
-    /// A state of each sequence, whatever its length (`llama_memory_recurrent`).
-    Recurrent(RecurrentState),
-    /// Both, side by side (`llama_memory_hybrid`).
-    FullAndRecurrent(LayerState, RecurrentState),
+pub struct BlockState {
+    /// The tensors.
+    pub kept: Vec<KeptTensor>,
 }
 
-/// What one block keeps of one token.
+/// A tensor that a block keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct LayerState {
-    /// Elements of its keys (`n_embd_k_gqa`, llama-hparams.cpp).
-    pub k: u32,
-    /// Elements of its values (`n_embd_v_gqa`).
-    pub v: u32,
+pub struct KeptTensor {
+    /// What it holds.
+    pub part: Part,
+    /// Elements of a row.
+    pub n: u32,
+    /// How many rows there are.
+    pub rows: Rows,
 }
 
-/// What one block with an indexer keeps of one token. Without values where keys are compressed.
+/// What a tensor of a context holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct IndexedState {
-    /// Elements of its keys.
-    pub k: u32,
-    /// Elements of its values.
-    pub v: Option<u32>,
-    /// Elements of the indexer's keys.
-    pub index_k: u32,
-    /// Elements of the indexer's values, which nothing reads.
-    pub index_v: Option<u32>,
+pub enum Part {
+    /// Keys (`n_embd_k_gqa`, llama-hparams.cpp). Without values beside them they are compressed, one for all heads:
+    /// multi-head latent attention (llama-kv-cache.cpp, the constructor).
+    Keys,
+    /// Values (`n_embd_v_gqa`).
+    Values,
+    /// Keys that tell which others to attend to (`llama_kv_cache_dsa`, `llama_kv_cache_msa`,
+    /// `llama_memory_hybrid_idx`), or that stand for several tokens each (`llama_kv_cache_dsv4`).
+    IndexKeys,
+    /// Values beside such keys, which nothing reads.
+    IndexValues,
+    /// A sequence's state in 32-bit floats: the past of a convolution or token shift (`n_embd_r`), a recurrent state
+    /// (`n_embd_s`), what is to be distilled yet.
+    State,
 }
 
-/// What one block keeps that distils the tokens before its window (`DeepSeek` V4).
+/// How many rows a tensor of a context has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct DistilledState {
-    /// Elements of a token's key.
-    pub k: u32,
-    /// Tokens of the window (`n_swa`).
-    pub window: u32,
-    /// How the tokens before it are kept, if they are.
-    pub distilled: Option<Distilled>,
+pub enum Rows {
+    /// One for each token.
+    Tokens,
+    /// One for each of the last tokens (`n_swa`, `llama_kv_cache_iswa`), of all with `swa_full`.
+    Window(u32),
+    /// The same, with a window of its own for each sequence (llama-kv-cache-dsv4.cpp, the constructor).
+    OwnWindow(u32),
+    /// One for each group of so many tokens, for each sequence its own.
+    Groups(u32),
+    /// One for each sequence, and for each token that it can be taken back (`llama_memory_recurrent`).
+    States,
+    /// One for each sequence.
+    Sequences,
 }
 
-/// How tokens before a window are kept (llama-kv-cache-dsv4.cpp, the constructor).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Distilled {
-    /// Tokens that one key stands for.
-    pub ratio: u32,
-    /// Elements of the indexer's keys, where there is an indexer.
-    pub index_k: Option<u32>,
-    /// Elements of what is not distilled yet, twice in 32-bit floats for each sequence; 0 in a block that
-    /// predicts further tokens.
-    pub pending: u32,
-    /// The same of the indexer.
-    pub index_pending: u32,
-}
+impl BlockState {
+    pub(super) fn of(kept: impl IntoIterator<Item = (Part, u32, Rows)>) -> Self {
+        Self { kept: kept.into_iter().map(|(part, n, rows)| KeptTensor { part, n, rows }).collect() }
+    }
 
-/// What one block keeps of one sequence, in 32-bit floats.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct RecurrentState {
-    /// Elements of the convolution's or token shift's past (`n_embd_r`).
-    pub r: u32,
-    /// Elements of the state (`n_embd_s`).
-    pub s: u32,
+    /// Keys and values of every token.
+    pub(super) fn full((k, v): (u32, u32)) -> Self {
+        Self::of([(Part::Keys, k, Rows::Tokens), (Part::Values, v, Rows::Tokens)])
+    }
+
+    /// Keys and values of the last tokens.
+    pub(super) fn windowed((k, v): (u32, u32), window: u32) -> Self {
+        Self::of([(Part::Keys, k, Rows::Window(window)), (Part::Values, v, Rows::Window(window))])
+    }
+
+    /// Keys without values.
+    pub(super) fn compressed(k: u32, rows: Rows) -> Self {
+        Self::of([(Part::Keys, k, rows)])
+    }
+
+    /// Keys of every token, and keys that tell which of them to attend to; values of both where there are any.
+    pub(super) fn indexed(k: u32, v: Option<u32>, index_k: u32, index_v: Option<u32>) -> Self {
+        let parts =
+            [(Part::Keys, Some(k)), (Part::Values, v), (Part::IndexKeys, Some(index_k)), (Part::IndexValues, index_v)];
+        Self::of(parts.into_iter().filter_map(|(part, n)| Some((part, n?, Rows::Tokens))))
+    }
+
+    /// The past and the state of each sequence.
+    pub(super) fn recurrent(r: u32, s: u32) -> Self {
+        Self::of([r, s].map(|n| (Part::State, n, Rows::States)))
+    }
+
+    /// This beside another.
+    pub(super) fn and(mut self, other: &Self) -> Self {
+        self.kept.extend(&other.kept);
+        self
+    }
+
+    /// The first tensor of this part.
+    pub fn part(&self, part: Part) -> Option<&KeptTensor> {
+        self.kept.iter().find(|kept| kept.part == part)
+    }
+
+    /// Elements of the past and the state that each sequence has, whatever its length; 0 without.
+    pub fn recurrent_elements(&self) -> u64 {
+        let states = self.kept.iter().filter(|kept| kept.rows == Rows::States);
+        states.map(|kept| u64::from(kept.n)).sum()
+    }
+
+    /// Whether keys are compressed.
+    pub(crate) fn is_compressed(&self) -> bool {
+        self.part(Part::Keys).is_some() && self.part(Part::Values).is_none()
+    }
 }
 
 impl StateLaw {
     /// Whether keys are compressed: then values are part of them, and there is one type for both.
     pub fn is_compressed(&self) -> bool {
-        let compressed = |block: &BlockState| match block {
-            BlockState::Compressed { .. } | BlockState::CompressedWindowed { .. } | BlockState::Distilled(_) => true,
-            BlockState::Indexed(state) => state.v.is_none(),
-            _ => false,
-        };
-        self.blocks().unwrap_or_default().iter().any(compressed)
+        self.blocks().unwrap_or_default().iter().any(BlockState::is_compressed)
     }
 
     /// Which blocks attend to a sliding window, where the law is known; empty if none does.

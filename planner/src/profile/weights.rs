@@ -1,5 +1,7 @@
 //! The weights, arranged by the layer that decides where llama.cpp puts them.
 
+use std::sync::Arc;
+
 use crate::gguf::{Tensor, TensorType};
 
 use super::hparams::Keys;
@@ -11,17 +13,13 @@ use super::{Hyperparameters, Role, StateLaw};
 #[non_exhaustive]
 pub struct Weight {
     /// Its name in the file: `blk.0.attn_q.weight`.
-    pub name: String,
+    pub name: Arc<str>,
     /// The type of its elements.
     pub ty: TensorType,
     /// Its elements along each dimension, innermost first; unused dimensions are 1.
     pub shape: [u64; 4],
     /// Its bytes (`ggml_nbytes`).
     pub bytes: u64,
-    /// Where its data begins, in bytes from the begin of its shard's file or of its data: the same for all of a shard.
-    pub offset: u64,
-    /// Which file of a split model it is in.
-    pub shard: usize,
     /// What it does in its block.
     pub role: Role,
 }
@@ -29,12 +27,10 @@ pub struct Weight {
 impl Weight {
     fn of(tensor: &Tensor) -> Self {
         Self {
-            name: tensor.name().to_owned(),
+            name: tensor.name.clone(),
             ty: tensor.ty(),
             shape: tensor.shape(),
             bytes: tensor.bytes(),
-            offset: tensor.offset(),
-            shard: tensor.shard(),
             role: Role::of(tensor.name()),
         }
     }
@@ -76,7 +72,7 @@ impl Block {
 const OUTPUT: &str = "output.weight";
 
 fn named<'a>(weights: &'a [Weight], name: &str) -> Option<&'a Weight> {
-    weights.iter().find(|weight| weight.name == name)
+    weights.iter().find(|weight| &*weight.name == name)
 }
 
 /// Without logits of their own, or with logits computed on the CPU (bitnet).

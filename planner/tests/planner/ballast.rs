@@ -7,7 +7,6 @@ use autoplace_planner::profile::ModelProfile;
 use proptest::prelude::{Strategy, prop, prop_assert_eq, proptest};
 
 use crate::shapes::any::{gpu, request, shape};
-use crate::shapes::{LLAMA_8B, QWEN3_8B, QWEN3_30B_A3B};
 
 /// A card of `total` bytes of which others hold `ballast`.
 fn card(like: &Gpu, total: u64, ballast: u64) -> Gpu {
@@ -73,26 +72,6 @@ proptest! {
         prop_assert_eq!(
             split(&profile, crowded.collect(), &request),
             split(&profile, small.collect(), &request)
-        );
-    }
-}
-
-#[test]
-fn eight_gib_with_three_of_ballast_get_the_split_of_five() {
-    for shape in [LLAMA_8B, QWEN3_8B, QWEN3_30B_A3B] {
-        let profile = shape.profile();
-        let like = Gpu::new("card").backend("CUDA");
-        let request = Request::new().policy(Policy::MostLayers);
-        let crowded = split(&profile, vec![card(&like, gib(8), gib(3))], &request).unwrap();
-        let small = split(&profile, vec![card(&like, gib(5), 0)], &request).unwrap();
-        let all = split(&profile, vec![card(&like, gib(8), 0)], &request).unwrap();
-        assert_eq!(crowded, small, "{}", shape.name);
-        assert!(
-            (1..all.n_gpu_layers).contains(&small.n_gpu_layers),
-            "{}: {} layers of {} tell nothing",
-            shape.name,
-            small.n_gpu_layers,
-            all.n_gpu_layers
         );
     }
 }

@@ -10,7 +10,7 @@ use autoplace_planner::machine::{
     Bandwidth, Date, Detector, GgmlDevice, GgmlKind, Gpu, GpuKind, Host, LearnedHeadroom, Machine, MeasuredRates,
     MeasurementCache, MigSlice, PciId, WeightRate, gib, mib,
 };
-use proptest::prelude::{any, prop_assert, prop_assert_eq, proptest};
+use proptest::prelude::{any, prop_assert, proptest};
 use tempfile::TempDir;
 
 const BUILD: &str = "autoplace 0.1.0, llama.cpp 0.6.0";
@@ -262,22 +262,6 @@ fn of_headroom_the_most_that_was_seen_stays_and_nothing_beside_its_file() {
 }
 
 #[test]
-fn threads_that_keep_something_at_once_lose_nothing() {
-    let folder = tempfile::tempdir().unwrap();
-    let cache = MeasurementCache::at(folder.path());
-    let cards = (0..16).map(|bus| card().pci_id(PciId::new(0, bus, 0, 0)));
-    let cards: Vec<Gpu> = cards.collect();
-    std::thread::scope(|scope| {
-        for card in &cards {
-            scope.spawn(|| cache.put_headroom(card, BUILD, learned(20, 30)));
-        }
-    });
-    for card in &cards {
-        assert_eq!(cache.headroom(card, BUILD), Some(learned(20, 30)));
-    }
-}
-
-#[test]
 fn detection_finds_the_bandwidth_that_was_measured_here() {
     let folder = tempfile::tempdir().unwrap();
     let fake = Fake::new().processors(&[(0, 0, 0)]);
@@ -322,29 +306,6 @@ fn detection_finds_headroom_for_the_build_that_will_use_the_gpu() {
     }
 }
 
-/// Two drivers on one card, as NVIDIA's own library tells of them.
-#[cfg(target_os = "linux")]
-#[test]
-fn a_new_version_of_the_driver_is_measured_anew() {
-    use crate::scripted::ScriptedNvml;
-
-    let folder = tempfile::tempdir().unwrap();
-    let root = tempfile::tempdir().unwrap();
-    let card = |version: &str| {
-        let memory = format!("memory {} {} 0", gib(24), gib(22));
-        let script = format!("driver {version}\ngpu NVIDIA GeForce RTX 4090\npci 00000000:01:00.0\n{memory}\n");
-        let nvml = ScriptedNvml::new(&script);
-        let detector =
-            Detector::new().root(root.path()).cache_folder(folder.path()).for_build(BUILD).nvml_library(nvml.library());
-        detector.detect().gpus.remove(0)
-    };
-    let old = card("550.54.14");
-    assert_eq!(old.driver.as_deref(), Some("550.54.14"));
-    MeasurementCache::at(folder.path()).put_headroom(&old, BUILD, learned(20, 30));
-    assert_eq!(card("550.54.14").learned, Some(learned(20, 30)));
-    assert_eq!(card("560.35.03").learned, None);
-}
-
 proptest! {
     #[test]
     fn no_file_makes_it_panic_or_say_more_than_the_card_has(text in any::<Vec<u8>>(), tail in "[0-9a-z \n-]{0,60}") {
@@ -358,14 +319,5 @@ proptest! {
             let found = cache.headroom(&card(), BUILD);
             prop_assert!(found.is_none_or(|learned| learned.total() <= card().total));
         }
-    }
-
-    #[test]
-    fn every_measurement_survives_the_file(driver in 0..gib(12), growth in 0..gib(12), name in "\\PC*") {
-        let folder = tempfile::tempdir().unwrap();
-        let cache = MeasurementCache::at(folder.path());
-        let gpu = Gpu::new(name).total(gib(24));
-        cache.put_headroom(&gpu, BUILD, learned(driver, growth));
-        prop_assert_eq!(cache.headroom(&gpu, BUILD), Some(learned(driver, growth)));
     }
 }

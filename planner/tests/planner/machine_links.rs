@@ -1,74 +1,13 @@
-//! What Linux tells of a GPU, its PCIe link and its pools of memory, on machines that are folders; and what a plan
+//! What Linux tells of a GPU on the bus and of its pools of memory, on machines that are folders; and what a plan
 //! makes of the pools.
 
-use std::fs;
 use std::os::unix::fs::symlink;
 use std::slice;
 
 use crate::folder::Fake;
 use crate::shapes::{LLAMA_8B, LLAMA_70B, Shape};
-use autoplace_planner::machine::{
-    GgmlDevice, GgmlKind, Gpu, GpuKind, Machine, PcieLink, PcieRate, Pool, Pools, UnusedReason, gib, mib,
-};
+use autoplace_planner::machine::{GgmlDevice, GgmlKind, Gpu, GpuKind, Machine, Pool, Pools, UnusedReason, gib, mib};
 use autoplace_planner::plan::{Plan, Planner, Policy, Request};
-
-/// A card behind bridges: from the processor on, the card last, `name,speed now,speed,lanes now,lanes` of each.
-fn behind(path: &[&str]) -> Fake {
-    let mut fake = Fake::new();
-    let mut folder = "/sys/devices/pci0000:00".to_owned();
-    for device in path {
-        let figures: Vec<&str> = device.split(',').collect();
-        folder = format!("{folder}/{}", figures[0]);
-        let names = ["current_link_speed", "max_link_speed", "current_link_width", "max_link_width"];
-        for (name, figure) in names.iter().zip(&figures[1..]) {
-            fake = fake.file(&format!("{folder}/{name}"), format!("{figure}\n"));
-        }
-    }
-    let devices = fake.path("/sys/bus/pci/devices");
-    fs::create_dir_all(&devices).unwrap();
-    symlink(fake.path(&folder), devices.join("0000:03:00.0")).unwrap();
-    fake
-}
-
-/// The link of a card that only ggml's Vulkan backend lists, at 0000:03:00.0.
-fn link(fake: &Fake) -> Option<PcieLink> {
-    let device = GgmlDevice::new("Vulkan0", "Vulkan", GgmlKind::Gpu).device_id("0000:03:00.0").memory(gib(16), gib(15));
-    fake.detector().detect_with(&[device]).gpus[0].pcie
-}
-
-#[test]
-fn a_link_is_as_good_as_the_worst_of_the_bridges_before_the_card() {
-    let rate = |generation, lanes| PcieRate::new(generation, lanes).unwrap();
-    // A card with a bridge of its own, idle, in a slot of the third generation with eight lanes.
-    let fake = behind(&[
-        "0000:00:01.0,2.5 GT/s PCIe,8.0 GT/s PCIe,8,8",
-        "0000:01:00.0,2.5 GT/s PCIe,16.0 GT/s PCIe,8,16",
-        "0000:02:00.0,16.0 GT/s PCIe,16.0 GT/s PCIe,16,16",
-        "0000:03:00.0,16.0 GT/s PCIe,16.0 GT/s PCIe,16,16",
-    ]);
-    let expected = PcieLink::new(rate(3, 8)).current(rate(1, 8));
-    assert_eq!(link(&fake), Some(expected));
-    // Older kernels write whole numbers.
-    let fake = behind(&["0000:03:00.0,8 GT/s,8 GT/s,16,16"]);
-    let expected = PcieLink::new(rate(3, 16)).current(rate(3, 16));
-    assert_eq!(link(&fake), Some(expected));
-}
-
-#[test]
-fn a_card_that_does_not_tell_its_link_has_none_nor_one_in_the_hosts_memory() {
-    let bridge = "0000:00:01.0,8.0 GT/s PCIe,8.0 GT/s PCIe,16,16";
-    for card in
-        ["0000:03:00.0,Unknown,Unknown,255,255", "0000:03:00.0,16.0 GT/s PCIe,16.0 GT/s PCIe,0,0", "0000:03:00.0,,,,"]
-    {
-        assert_eq!(link(&behind(&[bridge, card])), None, "{card}");
-    }
-    assert_eq!(link(&Fake::new()), None);
-    let fake = behind(&["0000:03:00.0,16.0 GT/s PCIe,16.0 GT/s PCIe,16,16"]);
-    let device = GgmlDevice::new("Vulkan0", "Vulkan", GgmlKind::IntegratedGpu)
-        .device_id("0000:03:00.0")
-        .memory(gib(16), gib(15));
-    assert_eq!(fake.detector().detect_with(&[device]).gpus[0].pcie, None);
-}
 
 /// A device on the PCI bus, as the kernel describes it whether it is driven or not.
 fn on_the_bus(fake: Fake, id: &str, [class, vendor, device]: [&str; 3]) -> Fake {

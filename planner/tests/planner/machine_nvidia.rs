@@ -126,43 +126,28 @@ fn the_link_is_what_it_can_do_and_what_it_does_now() {
 }
 
 #[test]
-fn programs_on_a_card_are_told_by_name_and_bytes_the_largest_first() {
-    let found = detect(&format!(
-        "{}compute 41 {}\ncompute 42 {}\ngraphics 42 {}\ngraphics 43 {}\n\
-         process 42 /usr/bin/ollama\nprocess 43 /usr/lib/xorg/Xorg\n",
-        rtx_4090(),
-        mib(500),
-        gib(5),
-        gib(5),
-        mib(90),
-    ));
-    let expected = [
-        GpuProcess::new(42).name("ollama").bytes(gib(5)),
-        GpuProcess::new(41).bytes(mib(500)),
-        GpuProcess::new(43).name("Xorg").bytes(mib(90)),
-    ];
-    assert_eq!(found.gpus[0].processes.as_deref(), Some(&expected[..]));
-}
-
-#[test]
-fn a_driver_that_does_not_count_by_program_still_names_them() {
-    let found = detect(&(rtx_4090() + "graphics 7 -1\nprocess 7 C:\\Windows\\explorer.exe\n"));
-    let expected = [GpuProcess::new(7).name("explorer.exe")];
-    assert_eq!(found.gpus[0].processes.as_deref(), Some(&expected[..]));
-}
-
-#[test]
-fn nobody_on_a_card_is_told_apart_from_a_driver_that_does_not_tell() {
-    assert_eq!(detect(&rtx_4090()).gpus[0].processes, Some(Vec::new()));
+fn other_programs_on_a_card_are_told_by_name_and_bytes_the_largest_first() {
+    let (own, half, five) = (std::process::id(), mib(500), gib(5));
+    let several = format!(
+        "compute 41 {half}\ncompute 42 {five}\ngraphics 42 {five}\ngraphics 43 9\n\
+         process 42 /usr/bin/ollama\nprocess 43 /usr/lib/xorg/Xorg\n"
+    );
+    let program = GpuProcess::new;
+    for (lines, expected) in [
+        (
+            several,
+            vec![program(42).name("ollama").bytes(five), program(41).bytes(half), program(43).name("Xorg").bytes(9)],
+        ),
+        // Not every driver counts by program.
+        ("graphics 7 -1\nprocess 7 C:\\Windows\\explorer.exe\n".to_owned(), vec![program(7).name("explorer.exe")]),
+        (format!("compute {own} 5\n"), vec![]),
+        (String::new(), vec![]),
+    ] {
+        assert_eq!(detect(&(rtx_4090() + &lines)).gpus[0].processes.as_deref(), Some(&expected[..]));
+    }
+    // Nobody on it is not the same as a driver that does not tell.
     let old = ScriptedNvml::without(&["-DNVML_NO_PROCESSES"], &rtx_4090());
     assert_eq!(nvidia::detect_at(&old.library()).gpus[0].processes, None);
-}
-
-#[test]
-fn this_process_is_not_among_those_that_hold_memory() {
-    let own = std::process::id();
-    let found = detect(&format!("{}compute {own} 5\n", rtx_4090()));
-    assert_eq!(found.gpus[0].processes, Some(Vec::new()));
 }
 
 #[test]

@@ -9,8 +9,6 @@ use autoplace_planner::profile::ModelProfile;
 
 use crate::shapes::{LLAMA_8B, Shape, TINY};
 
-const MIB: u64 = 1 << 20;
-
 fn card() -> Gpu {
     Gpu::new("card").total(gib(80))
 }
@@ -93,64 +91,6 @@ fn a_quantised_cache_has_its_types_bytes_and_cudas_padding() {
     let narrow = Shape { n_head_kv: 2, ..LLAMA_8B }.profile();
     let kv = footprints(&narrow, &params, 33).gpus[0].kv;
     assert_eq!(kv, 32 * (8192 * 8 * 34 + (8 * 34_u64).next_multiple_of(128) + 8192 * 256 * 2));
-}
-
-#[test]
-fn sequences_have_their_own_caches_unless_unified() {
-    let mut params = params(4096);
-    params.n_seq_max = 4;
-    let split = footprints(&LLAMA_8B.profile(), &params, 33).gpus[0].kv;
-    assert_eq!(split, 32 * 4096 * 2 * 2048);
-    params.kv_unified = true;
-    assert_eq!(footprints(&LLAMA_8B.profile(), &params, 33).gpus[0].kv, split);
-}
-
-#[test]
-fn one_row_of_logits_instead_of_all_saves_an_8b_model_half_of_its_compute_buffer() {
-    // 304.6 and 130.0 MB: what llama.cpp itself reserved at 8192 tokens.
-    let profile = LLAMA_8B.profile();
-    let mut params = params(8192);
-    params.n_outputs_max = 0;
-    let all = footprints(&profile, &params, 33).gpus[0].compute;
-    params.n_outputs_max = 1;
-    let one = footprints(&profile, &params, 33).gpus[0].compute;
-    for (ours, theirs) in [(all, 304_600_000_u64), (one, 130_000_000)] {
-        assert!(ours.abs_diff(theirs) <= theirs / 50, "{ours} {theirs}");
-    }
-}
-
-#[test]
-fn with_a_gpu_at_hand_no_layers_on_it_still_take_its_memory() {
-    // The same section: 693 MiB for an 8B model. That is the output matrix (Q6_K, 411 MiB), 512 rows of logits (250.5
-    // MiB) and four streams (32 MiB).
-    let mut params = params(8192);
-    params.n_outputs_max = 0;
-    let gpu = footprints(&LLAMA_8B.profile(), &params, 0).gpus[0];
-    assert_eq!((gpu.weights, gpu.kv), (0, 0));
-    assert!((gpu.compute / MIB).abs_diff(693) <= 16, "{gpu:?}");
-    // Without devices nothing of it is touched: there is no GPU to take anything of.
-    let alone = Estimate::new(&LLAMA_8B.profile(), &[], &params).unwrap();
-    assert!(alone.footprints(0).gpus.is_empty());
-}
-
-#[test]
-fn without_lending_the_host_computes_its_own_layers() {
-    // On the same simulated GPU with op_offload off: 0.5 MiB with the output layer alone, 108 MiB with 16, 132
-    // MiB on the host.
-    let profile = LLAMA_8B.profile();
-    let mut params = params(8192);
-    params.op_offload = false;
-    assert_eq!(footprints(&profile, &params, 0).gpus[0].total(), 0);
-    let card = card();
-    let estimate = Estimate::new(&profile, &[&card], &params).unwrap();
-    assert_eq!(estimate.uncertainty(&estimate.assignment(0)).gpus, [0]);
-    let some = footprints(&profile, &params, 16);
-    assert!((108..=124).contains(&(some.gpus[0].compute / MIB)));
-    assert_eq!((some.host.compute - some.output) / MIB, 132);
-    // Fewer tokens than 32 at once are never lent.
-    params.op_offload = true;
-    params.n_ubatch = 16;
-    assert_eq!(footprints(&profile, &params, 0).gpus[0].total(), 0);
 }
 
 #[test]
@@ -255,9 +195,10 @@ fn an_override_that_cannot_be_followed_is_an_error_that_names_it() {
         estimate.overrides(&rules).unwrap_err().to_string()
     };
     assert_eq!(error("ffn", Place::Gpu(2)), "tensor_buft_overrides `ffn`: there is no GPU 2: there are 2");
-    let flags = error("(?i)ffn", Place::Host);
-    assert!(flags.starts_with("tensor_buft_overrides `(?i)ffn`: C++ could read it"), "{flags}");
-    assert!(error("ffn(", Place::Host).starts_with("tensor_buft_overrides `ffn(`: "));
+    for pattern in ["ffn(", "(?=ffn)", r"(a)\1"] {
+        let refused = error(pattern, Place::Host);
+        assert!(refused.starts_with(&format!("tensor_buft_overrides `{pattern}`: ")), "{refused}");
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! A model in another quantisation, against published files.
 
 use autoplace_planner::gguf::TensorType as T;
-use autoplace_planner::profile::{ModelProfile, Quantisation as Q, Weight};
+use autoplace_planner::profile::{ModelProfile, Quantisation as Q};
 
 use crate::shapes::{LLAMA_1B, LLAMA_8B, LLAMA_70B, QWEN3_30B_A3B, Shape};
 
@@ -10,7 +10,7 @@ fn bytes(profile: &ModelProfile) -> u64 {
 }
 
 fn ty(profile: &ModelProfile, name: &str) -> T {
-    let found = profile.weights.loaded().find(|weight| weight.name == name);
+    let found = profile.weights.loaded().find(|weight| &*weight.name == name);
     found.unwrap().ty
 }
 
@@ -75,15 +75,4 @@ fn norms_and_routers_stay_and_ties_go_by_the_output() {
     let untied = LLAMA_8B.profile().quantised(Q::Q2_K);
     assert_eq!(ty(&untied, "token_embd.weight"), T::Q2_K);
     assert_eq!(ty(&untied, "output.weight"), T::Q6_K);
-}
-
-#[test]
-fn data_follows_on_data() {
-    let profile = LLAMA_8B.profile().quantised(Q::Q3_K_M);
-    let mut all: Vec<&Weight> = profile.weights.loaded().collect();
-    all.sort_by_key(|weight| weight.offset);
-    for pair in all.windows(2) {
-        let end = pair[0].offset + pair[0].bytes;
-        assert_eq!(pair[1].offset, end.next_multiple_of(32));
-    }
 }

@@ -4,16 +4,14 @@ use std::thread;
 
 use llguidance::api::{GrammarInit, ParserLimits, TopLevelGrammar};
 use llguidance::{JsonCompileOptions, Logger};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::vocabulary::Vocabulary;
-use super::{Constraint, Kind, gbnf, lark, schema, weight};
+use super::{Constraint, Kind, lark, schema};
 use crate::generate::Error;
 
 /// Bytes of a regular expression or grammar, and of all choices together.
 pub(super) const MAX_BYTES: usize = 256 << 10;
-/// Brackets in brackets of a regular expression or grammar: parsers go into them by recursion.
-pub(super) const MAX_NESTING: usize = 100;
 /// Address space for the recursions of compiling, of which only what they use becomes memory.
 const STACK: usize = 256 << 20;
 /// llama.cpp's `SPACE_RULE` (common/json-schema-to-grammar.cpp).
@@ -27,7 +25,7 @@ fn limits(constraint: &Constraint) -> ParserLimits {
     // A step is quadratic in the items of a row, and that of an ambiguous grammar cubic. An object of 1,000 properties
     // that may all be missing has 4,000 at its beginning.
     let (max_items_in_row, step_max_items) = match constraint.0 {
-        Kind::JsonSchema(_) | Kind::JsonObject => (5_000, 25_000),
+        Kind::JsonSchema(_) => (5_000, 25_000),
         _ => (2_000, 10_000),
     };
     ParserLimits {
@@ -63,10 +61,8 @@ pub(super) fn matcher(constraint: &Constraint, vocabulary: &Vocabulary) -> Resul
 fn grammar(constraint: &Constraint) -> Result<TopLevelGrammar, String> {
     Ok(match &constraint.0 {
         Kind::JsonSchema(schema) => TopLevelGrammar::from_json_schema(json_schema(schema)?),
-        Kind::JsonObject => TopLevelGrammar::from_json_schema(json_schema(&json!({"type": "object"}))?),
         Kind::Regex(regex) => {
-            bounded(regex)?;
-            weight::check(weight::regex(regex))?;
+            lark::check_weight(lark::regex_weight(regex))?;
             self::regex(regex)
         }
         Kind::Choices(choices) => {
@@ -79,15 +75,8 @@ fn grammar(constraint: &Constraint) -> Result<TopLevelGrammar, String> {
             self::regex(&format!("(?:{regex})"))
         }
         Kind::Lark(grammar) => {
-            bounded(grammar)?;
-            weight::check(weight::lark(grammar))?;
-            TopLevelGrammar::from_lark(lark::prepared(grammar)?)
-        }
-        Kind::Gbnf(grammar) => {
             sized(grammar)?;
-            let lark = gbnf::lark(grammar)?;
-            weight::check(weight::lark(&lark))?;
-            TopLevelGrammar::from_lark(lark)
+            TopLevelGrammar::from_lark(lark::prepared(grammar)?)
         }
     })
 }
@@ -112,26 +101,6 @@ fn regex(regex: &str) -> TopLevelGrammar {
 fn sized(text: &str) -> Result<(), String> {
     if text.len() > MAX_BYTES {
         return Err(format!("it is larger than {} KiB", MAX_BYTES >> 10));
-    }
-    Ok(())
-}
-
-/// Refuses what a parser would go into too deep.
-fn bounded(text: &str) -> Result<(), String> {
-    sized(text)?;
-    let mut depth = 0_usize;
-    let mut is_escaped = false;
-    for byte in text.bytes() {
-        match byte {
-            _ if is_escaped => is_escaped = false,
-            b'\\' => is_escaped = true,
-            b'(' | b'[' | b'{' => depth += 1,
-            b')' | b']' | b'}' => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-        if depth > MAX_NESTING {
-            return Err(format!("it has brackets nested more than {MAX_NESTING} deep"));
-        }
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use llama_sys::{Token, Vocab};
+use llama_sys::Token;
 
 use super::vocabulary::Vocabulary;
 use super::{Constraint, compile};
@@ -39,17 +39,8 @@ impl fmt::Debug for Matcher {
 }
 
 impl Matcher {
-    /// Compiles a constraint for a model, and begins a text.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Constraint`] for one that cannot be enforced or met.
-    pub(in crate::generate) fn new(
-        constraint: &Constraint,
-        vocabulary: &Vocabulary,
-        vocab: &Vocab,
-    ) -> Result<Self, Error> {
-        vocabulary.tokenize_by(vocab);
+    /// Compiles a constraint for a model, and begins a text: [`Error::Constraint`] where it cannot be enforced or met.
+    pub(in crate::generate) fn new(constraint: &Constraint, vocabulary: &Vocabulary) -> Result<Self, Error> {
         let mut matcher = Self {
             rules: Box::new(compile::matcher(constraint, vocabulary)?),
             vocabulary: vocabulary.clone(),
@@ -65,11 +56,7 @@ impl Matcher {
     }
 
     /// The tokens that the text can go on with: bit t % 32 of word t / 32 for token t. Tokens that end a generation are
-    /// among them where the text may end. Asking again costs nothing.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NoTokenAllowed`] where there is none.
+    /// among them where the text may end. [`Error::NoTokenAllowed`] where there is none.
     pub(in crate::generate) fn mask(&mut self) -> Result<&[u32], Error> {
         if !self.is_asked {
             self.ask()?;
@@ -107,10 +94,6 @@ impl Matcher {
     }
 
     /// Goes on with a token that the mask has. One that ends a generation changes nothing.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NoTokenAllowed`] for a token that is not allowed.
     pub(in crate::generate) fn accept(&mut self, token: Token) -> Result<(), Error> {
         if self.vocabulary.is_end(token) {
             return Ok(());
@@ -134,11 +117,6 @@ impl Matcher {
 
     fn refusal(&self, reason: String) -> Error {
         Error::NoTokenAllowed { constraint: self.constraint.to_owned(), tokens: self.accepted, reason }
-    }
-
-    /// Goes on with the model as it is loaded now.
-    pub(in crate::generate) fn take_up(&mut self, vocab: &Vocab) {
-        self.vocabulary.tokenize_by(vocab);
     }
 }
 

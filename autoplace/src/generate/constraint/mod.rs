@@ -6,7 +6,6 @@
 //! is [`Error::Incomplete`](super::Error::Incomplete), never half a text that looks whole.
 
 mod compile;
-mod gbnf;
 mod lark;
 mod matcher;
 mod schema;
@@ -14,11 +13,10 @@ mod tool_choice;
 #[cfg(feature = "schemars")]
 mod typed;
 mod vocabulary;
-mod weight;
 
 use llama_sys::Vocab;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 pub(super) use matcher::Matcher;
 pub use tool_choice::ToolChoice;
@@ -52,11 +50,9 @@ pub struct Constraint(Kind);
 #[serde(rename_all = "snake_case")]
 enum Kind {
     JsonSchema(Value),
-    JsonObject,
     Regex(String),
     Choices(Vec<String>),
     Lark(String),
-    Gbnf(String),
 }
 
 impl Constraint {
@@ -74,9 +70,9 @@ impl Constraint {
         Self(Kind::JsonSchema(schema.into()))
     }
 
-    /// Any JSON object, nested at most 8 deep.
+    /// Any JSON object.
     pub fn json_object() -> Self {
-        Self(Kind::JsonObject)
+        Self::json_schema(json!({"type": "object"}))
     }
 
     /// A text that the regular expression matches from its beginning to its end, in the syntax of the crate `regex`; it
@@ -97,31 +93,18 @@ impl Constraint {
         Self(Kind::Lark(grammar.into()))
     }
 
-    /// A sentence of a grammar in llama.cpp's GBNF, from its rule `root`.
-    ///
-    /// What is regular in it is followed in every reading, as in llama.cpp: all of it, where no rule reaches itself. In
-    /// other grammars, terminals take the longest text that they match, as in [`lark`](Self::lark); but blanks that may
-    /// be missing or repeated are read one by one. A rule may begin with itself, and none can name tokens of the
-    /// vocabulary (`<...>`).
-    pub fn gbnf(grammar: impl Into<String>) -> Self {
-        Self(Kind::Gbnf(grammar.into()))
-    }
-
     /// Begins a text that is held to it.
     pub(super) fn begin(&self, model: &Model, vocab: &Vocab) -> Result<Matcher, Error> {
-        let vocabulary = model.kept(|| Vocabulary::new(vocab))?;
-        Matcher::new(self, &vocabulary, vocab)
+        Matcher::new(self, &model.kept(|| Vocabulary::new(vocab))?)
     }
 
     /// What it is called in messages.
     fn name(&self) -> &'static str {
         match self.0 {
             Kind::JsonSchema(_) => "JSON schema",
-            Kind::JsonObject => "JSON object",
             Kind::Regex(_) => "regular expression",
             Kind::Choices(_) => "list of choices",
             Kind::Lark(_) => "Lark grammar",
-            Kind::Gbnf(_) => "GBNF grammar",
         }
     }
 }

@@ -2,16 +2,15 @@
 
 use std::sync::{Arc, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
-
-use llama_sys::Token;
+use std::time::Instant;
 
 use super::Shutdown;
-use super::order::{Admission, Stand, admit, too_many};
+use super::order::{Stand, may_join, too_many};
 use super::queue::{Shared, Text, Waiting};
+use crate::generate::context::Room;
 use crate::generate::error::Error;
-use crate::generate::local::SessionHere;
 use crate::generate::piece::SequenceId;
+use crate::generate::session::Session;
 use crate::generate::stats::{Replaced, Resumed};
 use crate::generate::step::PromptChunk;
 use crate::load::{Model, Replacement};
@@ -22,14 +21,14 @@ pub(super) struct Driver {
     model: Model,
     prompt_chunk: PromptChunk,
     /// `None` while there is no context that works.
-    session: Option<SessionHere>,
+    session: Option<Session>,
     running: Vec<Text>,
     /// Used in each turn, and kept so that it costs no allocation.
     stands: Vec<Stand>,
 }
 
 impl Driver {
-    pub(super) fn new(shared: Arc<Shared>, session: SessionHere, prompt_chunk: PromptChunk) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, session: Session, prompt_chunk: PromptChunk) -> Self {
         Self {
             model: session.model.clone(),
             shared,
@@ -57,14 +56,14 @@ impl Driver {
             self.replace(replacement);
         }
         self.let_abandoned_go();
-        self.pause_and_go_on();
+        self.put_aside();
         self.let_waiting_in();
         self.make_room();
-        if self.running.iter().any(|text| !text.is_paused) {
+        if !self.running.is_empty() {
             self.step();
             return true;
         }
-        if closing.is_some() && self.running.is_empty() && !self.shared.has_waiting() {
+        if closing.is_some() && !self.shared.has_waiting() {
             return false;
         }
         self.shared.bell.wait();
@@ -101,67 +100,43 @@ impl Driver {
         }
         let after = self.model.placement();
         let is_another = !Arc::ptr_eq(&before, &after);
-        is_another.then(|| {
-            Ok(Replaced {
-                before,
-                after,
-                saved: 0,
-                resumed: Resumed::Restored,
-                save_time: Duration::ZERO,
-                load_time: begun.elapsed(),
-                restore_time: Duration::ZERO,
-            })
-        })
+        is_another.then(|| Ok(Replaced { before, after, saved: 0, resumed: Resumed::Restored, time: begun.elapsed() }))
     }
 
     fn let_abandoned_go(&mut self) {
         for text in self.running.extract_if(.., |text| text.answer.is_abandoned()) {
             if let Some(session) = &mut self.session {
-                session.end(text.id());
+                session.end(text.id);
             }
         }
     }
 
-    fn pause_and_go_on(&mut self) {
-        for text in &mut self.running {
-            let pause = text.must_pause();
-            if pause != text.is_paused
-                && let Some(session) = &mut self.session
-            {
-                text.is_paused = pause;
-                session.pause(text.id(), pause);
-            }
+    /// Has the texts wait again whose readers have enough to read.
+    fn put_aside(&mut self) {
+        while let Some(full) = self.running.iter().find(|text| text.answer.is_full()) {
+            self.suspend(full.id);
         }
     }
 
     /// Lets texts in, in the order in which they came.
     fn let_waiting_in(&mut self) {
         loop {
-            self.take_stands();
-            let Some(room) = self.session.as_ref().map(SessionHere::room) else {
-                // Everyone is told why there is none, and the next may find one.
-                match self.shared.take_if(|_| true) {
-                    Some(next) => self.open_for(next),
-                    None => return,
-                }
-                continue;
+            let next = match self.take_stands() {
+                Some(room) => self.shared.take_if(|next| may_join(room, &self.stands, &Stand::of(next))),
+                None => self.shared.take_if(|_| true),
             };
-            let mut admission = Admission::Wait;
-            let next = self.shared.take_if(|next| {
-                admission = admit(room, &self.stands, &next.stand());
-                admission == Admission::Join
-            });
-            match (admission, next) {
-                (Admission::Join, Some(next)) => self.begin(next),
-                (Admission::Suspend(at), _) => self.suspend(at),
-                _ => return,
+            match next {
+                Some(next) if self.session.is_some() => self.begin(next),
+                // Every text ends with the reason why there is no session, and the next may find one.
+                Some(next) => self.open_for(next),
+                None => return,
             }
         }
     }
 
     /// Takes the model's context again after it was lost, for a text that waits.
     fn open_for(&mut self, next: Waiting) {
-        match SessionHere::open(&self.model) {
+        match Session::open(&self.model) {
             Ok(mut session) => {
                 session.work.prompt_chunk = self.prompt_chunk;
                 self.shared.replaced(Some(session.room()), None);
@@ -176,22 +151,17 @@ impl Driver {
         let Some(session) = &mut self.session else {
             return;
         };
-        let Waiting { mut text, mut sequence, since, has_begun } = waiting;
-        text.is_paused = false;
+        let Waiting { text, mut sequence, since, has_begun } = waiting;
         sequence.statistics.queue_time += since.elapsed();
-        sequence.turn.is_paused = false;
         let prompt = sequence.prompt;
         // In an earlier process, if not here.
         let goes_on = has_begun || sequence.statistics.generated_tokens > 0;
         let (needs, each) = (sequence.needs(), session.room().each);
-        let joined = if goes_on && needs > each {
+        let joined = if needs > each {
             // The model was re-placed while it waited.
             Err(Error::ContextTooSmall { tokens: needs, context: each })
         } else if has_begun {
             session.rejoin(sequence)
-        } else if !goes_on && prompt >= each {
-            // The model was re-placed since it was checked.
-            Err(Error::PromptTooLong { tokens: prompt, context: each })
         } else {
             session.join(sequence, text.reuse)
         };
@@ -201,7 +171,7 @@ impl Driver {
             return;
         }
         if !goes_on {
-            let statistics = session.statistics(text.id()).unwrap_or_default();
+            let statistics = session.statistics(text.id).unwrap_or_default();
             self.shared.count(|totals| {
                 totals.prompt_tokens += prompt as u64;
                 totals.cached_tokens += statistics.cached_tokens as u64;
@@ -210,45 +180,30 @@ impl Driver {
         self.running.push(text);
     }
 
-    /// Has a text wait again, for the room that it takes.
-    fn suspend(&mut self, at: usize) {
-        let text = self.running.remove(at);
-        let Some(session) = &mut self.session else {
-            return;
-        };
-        let Some(sequence) = session.suspend(text.id()) else {
-            return;
-        };
-        self.shared.count(|totals| totals.suspended += 1);
-        self.shared.put_back(Waiting { text, sequence, since: Instant::now(), has_begun: true });
-    }
-
     /// Has texts wait again until there is room for the next step.
     fn make_room(&mut self) {
-        while let Some(room) = self.session.as_ref().map(SessionHere::room) {
-            self.take_stands();
-            match too_many(room, &self.stands) {
-                Some(at) => self.suspend(at),
-                None => return,
-            }
+        while let Some(last) = self.take_stands().and_then(|room| too_many(room, &self.stands)) {
+            self.suspend(SequenceId(last));
         }
     }
 
-    fn take_stands(&mut self) {
-        self.stands.clear();
-        let Some(session) = &self.session else {
-            return;
-        };
-        let stands = self.running.iter().map(|text| Stand {
-            arrival: text.arrival,
-            len: session.tokens(text.id()).map_or(0, <[Token]>::len),
-            limit: text.limit,
-            is_paused: text.is_paused,
-        });
-        self.stands.extend(stands);
+    fn suspend(&mut self, last: SequenceId) {
+        let text = self.running.extract_if(.., |text| text.id == last).next();
+        let sequence = self.session.as_mut().and_then(|session| session.suspend(last));
+        if let (Some(text), Some(sequence)) = (text, sequence) {
+            self.shared.put_back(Waiting { text, sequence, since: Instant::now(), has_begun: true });
+        }
     }
 
-    /// Computes the next tokens of all, and tells the readers.
+    /// Notes what the texts that run take. Returns what there is room for; `None` without a session.
+    fn take_stands(&mut self) -> Option<Room> {
+        self.stands.clear();
+        let session = self.session.as_ref()?;
+        self.stands.extend(session.sequences.iter().map(Stand::of));
+        Some(session.room())
+    }
+
+    /// Computes the next tokens of all, and sends them to the readers.
     fn step(&mut self) {
         while let Some(session) = &mut self.session
             && let Err(error) = session.advance_in_place()
@@ -263,9 +218,9 @@ impl Driver {
                 }
             }
         }
-        while let Some((piece, statistics)) = self.session.as_mut().and_then(SessionHere::next_piece) {
+        while let Some((piece, statistics)) = self.session.as_mut().and_then(|session| session.work.next_piece()) {
             let mut running = self.running.iter();
-            let Some(at) = running.position(|text| text.id() == piece.sequence) else {
+            let Some(at) = running.position(|text| text.id == piece.sequence) else {
                 continue;
             };
             let text = &mut self.running[at];
@@ -284,7 +239,7 @@ impl Driver {
 
     /// Ends a text, which is no longer in the session, with an error.
     fn end_one(&mut self, failed: SequenceId, error: Error) {
-        if let Some(at) = self.running.iter().position(|text| text.id() == failed) {
+        if let Some(at) = self.running.iter().position(|text| text.id == failed) {
             self.running.remove(at).end(Err(error));
         }
     }
@@ -292,7 +247,7 @@ impl Driver {
     fn fail(&mut self, error: &Error) {
         for text in self.running.drain(..) {
             if let Some(session) = &mut self.session {
-                session.end(text.id());
+                session.end(text.id);
             }
             text.end(Err(error.clone()));
         }

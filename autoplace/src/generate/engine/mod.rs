@@ -1,33 +1,33 @@
 //! Many requests on one model: a thread of its own computes them together, as many at once as the
 //! context has sequences.
 //!
-//! In: [`Generate`]s, of any thread or task. Out: an [`Answer`] for each. Requests wait in a bounded queue (`queue`),
-//! come and go between two tokens (`driver`), and are admitted in the order in which they came (`order`).
+//! In: [`Generate`]s, of any thread or task. Out: a [`TokenStream`] for each. Requests wait in a bounded queue
+//! (`queue`), come and go between two tokens (`driver`), and are admitted in the order in which they came (`order`).
 
 mod driver;
 mod order;
 mod queue;
 
-pub use queue::Submission;
-pub(super) use queue::{Checked, Place};
+pub(super) use queue::Place;
 
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::Waker;
 use std::thread::{self, JoinHandle};
 
 use driver::Driver;
-use llama_sys::{AbortHandle, Token};
+use llama_sys::Token;
 use queue::Shared;
 use serde::{Deserialize, Serialize};
 
-use super::answer::Answer;
+use super::channel::block_on;
 use super::error::Error;
-use super::local::SessionHere;
 use super::remote::Reader;
 use super::request::Generate;
+use super::session::Session;
 use super::stats::Replaced;
 use super::step::PromptChunk;
-use crate::load::Model;
+use super::token_stream::TokenStream;
+use crate::load::{AbortHandle, Model};
 
 const THREAD: &str = "autoplace-engine";
 
@@ -58,8 +58,8 @@ const THREAD: &str = "autoplace-engine";
 ///   every text and a [chunk](EngineBuilder::prompt_chunk) of the prompts, shared out evenly.
 /// - **Prefixes.** What a prompt shares with what the context holds is not computed again, unless
 ///   [`Generate::cache_prompt`] is turned off.
-/// - **Readers.** A text whose reader is [far behind](EngineBuilder::ahead) pauses, and makes room for those that wait.
-///   Nobody else waits for it.
+/// - **Readers.** A text whose reader is [far behind](EngineBuilder::ahead) makes room for those that wait, and goes on
+///   when it is read. Nobody else waits for it.
 /// - **One cache for all** (`kv_unified`): a text is admitted when there is room for what it is likely to need. Where
 ///   that runs out, the one that came last goes back to the queue and is computed again later, so that it may differ in
 ///   rounding. No text ends for lack of room unless it fills the whole context.
@@ -83,8 +83,6 @@ struct Inner {
 pub enum Shutdown {
     /// All that were accepted are finished.
     Finish,
-    /// Those that have begun are finished; those that wait end with [`Error::EngineEnded`].
-    FinishBegun,
     /// All end with [`Error::EngineEnded`].
     Cancel,
 }
@@ -104,14 +102,15 @@ impl Engine {
         EngineBuilder::new(model)
     }
 
-    /// Queues a request, and waits while the queue is full. Everything that can be checked is checked
-    /// before, on this thread.
+    /// Queues a request, and waits while the queue is full; those who wait get a place in their order. What can be
+    /// checked is checked before, on this thread: the prompt is tokenized, and a constraint compiled. While the model
+    /// is re-placed, this waits for that.
     ///
     /// # Errors
     ///
     /// As [`Generate::stream`], but for [`Error::Busy`]; [`Error::OtherModel`], [`Error::EngineEnded`].
-    pub fn submit(&self, generate: Generate) -> Result<Answer, Error> {
-        self.submit_async(generate).wait()
+    pub fn submit(&self, generate: Generate) -> Result<TokenStream, Error> {
+        wait(self.submit_async(generate))
     }
 
     /// Queues a request, if the queue has room.
@@ -119,29 +118,35 @@ impl Engine {
     /// # Errors
     ///
     /// [`Error::QueueFull`], and as [`submit`](Self::submit).
-    pub fn try_submit(&self, generate: Generate) -> Result<Answer, Error> {
-        self.submit_async(generate).now()
+    pub fn try_submit(&self, generate: Generate) -> Result<TokenStream, Error> {
+        self.go_on(generate, &[])
     }
 
-    /// Queues a request: a future that waits while the queue is full, in any runtime. Those who wait are served in
-    /// their order. The prompt is made tokens of before this returns, and a constraint is compiled; while the model is
-    /// re-placed, this waits for that. Of a model in a worker process, the future waits for both.
+    /// Queues a request: a future that waits while the queue is full, in any runtime. What can be checked is checked
+    /// before this returns; of a model in a worker process, the future waits for that too. Dropping it takes the
+    /// request back.
     ///
     /// # Errors
     ///
     /// The future's: as [`submit`](Self::submit).
-    pub fn submit_async(&self, generate: Generate) -> Submission {
-        Submission::new(&self.inner.shared, generate)
+    pub fn submit_async(&self, generate: Generate) -> impl Future<Output = Result<TokenStream, Error>> + Send + use<> {
+        self.inner.shared.submit(generate, &[], true)
     }
 
-    /// Checks a request of another process, after the tokens that have arrived there.
-    pub(super) fn check(&self, generate: Generate, so_far: &[Token]) -> Result<Checked, Error> {
-        self.inner.shared.check(generate, so_far)
+    /// The same as [`try_submit`](Self::try_submit), after the tokens of the text that another process has generated.
+    pub(super) fn go_on(&self, generate: Generate, so_far: &[Token]) -> Result<TokenStream, Error> {
+        wait(self.inner.shared.submit(generate, so_far, false))
     }
 
-    /// Queues it, however many there are.
-    pub(super) fn begin(&self, checked: Checked) -> Result<Answer, Error> {
-        self.inner.shared.begin(checked)
+    /// A run of the model's worker for one text.
+    pub(super) fn of_one_text(model: &Model) -> Result<Self, Error> {
+        let builder = Self::builder(model);
+        EngineBuilder { prompt_chunk: PromptChunk::Batch, ..builder }.start_there()
+    }
+
+    /// Ends what a worker computes.
+    pub(super) fn abort_handle(&self) -> AbortHandle {
+        self.inner.shared.abort_handle()
     }
 
     /// Takes no more requests, and returns at once. A second call can only make it end sooner.
@@ -149,8 +154,7 @@ impl Engine {
         self.inner.shared.close(how);
     }
 
-    /// Takes no more requests, and waits until the last one has ended: where texts are to be finished, until they are
-    /// read as well. The context is free then.
+    /// Takes no more requests, and waits until the last one has ended. The context is free then.
     pub fn shutdown(&self, how: Shutdown) {
         self.inner.shared.close(how);
         self.inner.join();
@@ -239,11 +243,8 @@ impl EngineBuilder {
         self
     }
 
-    /// Pieces that a text runs ahead of its reader before it pauses; it goes on when half of them are read. Default
-    /// 1024: long enough for most answers to be read one after the other.
-    ///
-    /// While others wait, a text that pauses gives its place up, and is computed again as far as the context does not
-    /// hold it any more.
+    /// Pieces that a text runs ahead of its reader; it goes on when half of them are read. Default 1024: long enough
+    /// for most answers to be read one after the other.
     pub fn ahead(mut self, pieces: usize) -> Self {
         self.ahead = pieces;
         self
@@ -269,24 +270,40 @@ impl EngineBuilder {
             );
         }
         if self.model.is_elsewhere() {
-            let reader = Reader::open(&self.model, self.ahead, self.prompt_chunk)?;
-            let shared = Arc::new(Shared::there(reader.link(), self.queue));
-            return Engine::run(shared, move || reader.run());
+            return self.start_there();
         }
-        let chunk = self.prompt_chunk;
-        self.start_here(chunk, Waker::noop().clone()).map(|(engine, _)| engine)
+        self.start_here().map(|(engine, _)| engine)
     }
 
-    /// The same in this process, with what stops a computation; wakes `watcher` when the metrics have changed.
-    pub(super) fn start_here(self, prompt_chunk: PromptChunk, watcher: Waker) -> Result<(Engine, AbortHandle), Error> {
-        let mut session = SessionHere::open(&self.model)?;
-        session.work.prompt_chunk = prompt_chunk;
+    fn start_there(self) -> Result<Engine, Error> {
+        let reader = Reader::open(&self.model, self.ahead, self.prompt_chunk)?;
+        let shared = Arc::new(Shared::there(reader.link(), self.queue));
+        Engine::run(shared, move || reader.run())
+    }
+
+    /// An engine in this process, with what stops a computation.
+    fn start_here(self) -> Result<(Engine, AbortHandle), Error> {
+        let mut session = Session::open(&self.model)?;
+        session.work.prompt_chunk = self.prompt_chunk;
         let abort = session.abort_handle();
-        let numbers = (self.queue, self.ahead);
-        let shared = Arc::new(Shared::new(&self.model, session.room(), numbers, watcher));
-        let driver = Driver::new(Arc::clone(&shared), session, prompt_chunk);
+        let shared = Arc::new(Shared::new(&self.model, session.room(), self.queue, self.ahead));
+        let driver = Driver::new(Arc::clone(&shared), session, self.prompt_chunk);
         Ok((Engine::run(shared, move || driver.run())?, abort))
     }
+
+    /// An engine for the texts of another process, which counts its places itself.
+    pub(super) fn serve(
+        model: &Model,
+        ahead: usize,
+        prompt_chunk: PromptChunk,
+    ) -> Result<(Engine, AbortHandle), Error> {
+        Self { model: model.clone(), queue: usize::MAX, ahead, prompt_chunk }.start_here()
+    }
+}
+
+fn wait<T>(future: impl Future<Output = T>) -> T {
+    let mut future = pin!(future);
+    block_on(|context| future.as_mut().poll(context))
 }
 
 /// What an [`Engine`](super::Engine) is at, and what it has done since its start.
@@ -295,7 +312,7 @@ impl EngineBuilder {
 pub struct Metrics {
     /// Texts that wait: requests, and texts that have made room for others.
     pub queued: usize,
-    /// Texts that have a sequence, those included that pause for their readers.
+    /// Texts that have a sequence; of a model in a worker, those that have their first token.
     pub running: usize,
     /// Tokens generated, end-of-generation tokens not counted.
     pub generated_tokens: u64,
@@ -303,6 +320,4 @@ pub struct Metrics {
     pub prompt_tokens: u64,
     /// Those of them that the context held already.
     pub cached_tokens: u64,
-    /// How often a text has made room for others.
-    pub suspended: u64,
 }

@@ -1,35 +1,31 @@
-//! What waits for the engine's thread, and who waits for a place in it.
+//! What the engine's thread shares with everybody else: the texts that wait for it, and the places that are left.
 
-use std::collections::VecDeque;
-use std::fmt;
+use std::collections::{BTreeMap, VecDeque};
+use std::future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use llama_sys::Token;
 
-use super::order::Stand;
 use super::{Metrics, Shutdown};
-use crate::generate::answer::{Answer, Writer};
-use crate::generate::channel::{Bell, Sender, block_on, channel};
+use crate::generate::channel::{Bell, Receiver, Sender, channel};
 use crate::generate::context::Room;
 use crate::generate::error::Error;
 use crate::generate::piece::{Message, Progress, SequenceId};
-use crate::generate::remote::{Asked, Link};
-use crate::generate::request::Generate;
+use crate::generate::remote::Link;
+use crate::generate::request::{Generate, Spec};
 use crate::generate::sequence::Sequence;
 use crate::generate::stats::{Replaced, Statistics};
-use crate::load::Model;
+use crate::generate::token_stream::{Source, TokenStream};
+use crate::load::{AbortHandle, Model};
 
-/// What the engine's thread and everybody else share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) model: Model,
     /// The worker that computes the texts, where that is another process: none waits or runs here then.
     link: Option<Arc<Link>>,
-    /// Is woken when what the engine tells of itself has changed.
-    watcher: Waker,
     /// Rings when there is something to do for the engine's thread.
     pub(super) bell: Arc<Bell>,
     /// Read while somebody holds the model underneath to check a request, written while the model is re-placed, which
@@ -47,44 +43,32 @@ struct State {
     /// Texts that were accepted and have not ended.
     accepted: usize,
     arrivals: u64,
-    /// Who waits for a place, the first first.
-    submitters: VecDeque<(u64, Waker)>,
-    submissions: u64,
+    /// Who waits for a place, by their tickets.
+    line: BTreeMap<u64, Waker>,
+    tickets: u64,
     room: Room,
     totals: Metrics,
     closing: Option<Shutdown>,
     last_replaced: Option<Result<Replaced, Error>>,
 }
 
-/// A text, but for what it is made of.
+/// A text, but for its sequence.
 #[derive(Debug)]
 pub(super) struct Text {
-    pub(super) arrival: u64,
+    pub(super) id: SequenceId,
     pub(super) answer: Sender<Message>,
-    /// Tokens that it can come to, prompt and answer.
-    pub(super) limit: usize,
     /// What the context holds of its beginning is not computed again.
     pub(super) reuse: bool,
-    pub(super) is_paused: bool,
-    /// Tokens that were generated and told.
+    /// Tokens that the metrics count already.
     pub(super) generated: usize,
     place: Place,
 }
 
 impl Text {
-    pub(super) fn id(&self) -> SequenceId {
-        SequenceId(self.arrival)
-    }
-
-    /// Tells the reader the last of it. Its place is free before that is heard.
+    /// Sends the reader the last of it. Its place is free before that is read.
     pub(super) fn end(self, last: Message) {
         drop(self.place);
         self.answer.send(last);
-    }
-
-    /// Whether its reader is as far behind as to stop it, or not far enough on to go on with it.
-    pub(super) fn must_pause(&self) -> bool {
-        if self.is_paused { !self.answer.is_drained() } else { self.answer.is_full() }
     }
 }
 
@@ -98,18 +82,8 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    /// Whether its reader would have it go on.
-    pub(super) fn is_ready(&self) -> bool {
-        !self.text.is_paused || !self.text.must_pause()
-    }
-
-    pub(super) fn stand(&self) -> Stand {
-        Stand {
-            arrival: self.text.arrival,
-            len: self.sequence.len(),
-            limit: self.text.limit,
-            is_paused: self.text.is_paused,
-        }
+    fn is_ready(&self) -> bool {
+        !self.has_begun || self.text.answer.is_drained()
     }
 }
 
@@ -121,18 +95,61 @@ pub(in crate::generate) struct Place(Arc<Shared>);
 impl Drop for Place {
     fn drop(&mut self) {
         let mut state = self.0.state();
-        state.accepted = state.accepted.saturating_sub(1);
+        state.accepted -= 1;
         call(state);
     }
 }
 
-/// Unlocks the state, and wakes whoever waits for a place the longest: if there is none after all, it goes on waiting.
+/// Unlocks the state, and wakes the first of those who wait for a place: if there is none, it goes on waiting.
 fn call(state: MutexGuard<'_, State>) {
-    let waker = state.submitters.front().map(|(_, waker)| waker.clone());
+    let first = state.line.first_key_value().map(|(_, waker)| waker.clone());
     // What a waker does is not known.
     drop(state);
-    if let Some(waker) = waker {
-        waker.wake();
+    first.into_iter().for_each(Waker::wake);
+}
+
+/// Waits for a place: first come, first served.
+struct Turn {
+    shared: Arc<Shared>,
+    waits: bool,
+    ticket: Option<u64>,
+}
+
+impl Future for Turn {
+    type Output = Result<Place, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let shared = Arc::clone(&self.shared);
+        let mut state = shared.state();
+        if state.closing.is_some() {
+            return Poll::Ready(Err(Error::EngineEnded));
+        }
+        let first = state.line.first_key_value().map(|(ticket, _)| *ticket);
+        if first == self.ticket && state.accepted < shared.places(&state) {
+            state.accepted += 1;
+            return Poll::Ready(Ok(Place(Arc::clone(&shared))));
+        }
+        if !self.waits {
+            return Poll::Ready(Err(Error::QueueFull { queue: shared.queue }));
+        }
+        let ticket = *self.ticket.get_or_insert(state.tickets);
+        state.tickets = state.tickets.max(ticket + 1);
+        let before = state.line.insert(ticket, context.waker().clone());
+        drop(state);
+        drop(before);
+        Poll::Pending
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let Some(ticket) = self.ticket else {
+            return;
+        };
+        let mut state = self.shared.state();
+        let left = state.line.remove(&ticket);
+        call(state);
+        drop(left);
     }
 }
 
@@ -140,30 +157,30 @@ impl Shared {
     /// Of texts in a worker.
     pub(super) fn there(link: &Arc<Link>, queue: usize) -> Self {
         let room = Room::of(&link.model.placement().context);
-        let shared = Self::new(&link.model, room, (queue, 0), Waker::noop().clone());
+        let shared = Self::new(&link.model, room, queue, 0);
         Self { link: Some(Arc::clone(link)), ..shared }
     }
 
-    pub(super) fn new(model: &Model, room: Room, (queue, ahead): (usize, usize), watcher: Waker) -> Self {
+    pub(super) fn new(model: &Model, room: Room, queue: usize, ahead: usize) -> Self {
+        let state = State {
+            waiting: VecDeque::new(),
+            accepted: 0,
+            arrivals: 0,
+            line: BTreeMap::new(),
+            tickets: 0,
+            room,
+            totals: Metrics::default(),
+            closing: None,
+            last_replaced: None,
+        };
         Self {
             model: model.clone(),
             link: None,
-            watcher,
             bell: Arc::default(),
             held: RwLock::default(),
             queue,
             ahead,
-            state: Mutex::new(State {
-                waiting: VecDeque::new(),
-                accepted: 0,
-                arrivals: 0,
-                submitters: VecDeque::new(),
-                submissions: 0,
-                room,
-                totals: Metrics::default(),
-                closing: None,
-                last_replaced: None,
-            }),
+            state: Mutex::new(state),
         }
     }
 
@@ -175,53 +192,42 @@ impl Shared {
         let state = self.state();
         let here = Metrics { queued: state.waiting.len(), ..state.totals };
         let all = self.link.as_ref().map_or(here, |link| link.metrics());
-        // A worker may not have told yet that one has gone.
-        let queued = all.queued.min(state.accepted);
-        Metrics { queued, running: state.accepted - queued, ..all }
+        Metrics { running: state.accepted.saturating_sub(all.queued), ..all }
     }
 
     pub(super) fn count(&self, add: impl FnOnce(&mut Metrics)) {
         add(&mut self.state().totals);
-        self.watcher.wake_by_ref();
     }
 
     pub(super) fn last_replaced(&self) -> Option<Result<Replaced, Error>> {
         self.state().last_replaced.clone()
     }
 
-    /// What the context has room for, after the model was re-placed or the context taken again; and what became of a
+    /// What the context has room for, after the model was re-placed or the context taken again; and the outcome of a
     /// re-placement, if there was one.
     pub(super) fn replaced(&self, room: Option<Room>, outcome: Option<Result<Replaced, Error>>) {
         let mut state = self.state();
         state.room = room.unwrap_or(state.room);
         let before = outcome.and_then(|outcome| state.last_replaced.replace(outcome));
-        drop(state);
+        call(state);
         drop(before);
     }
 
     /// Takes no more requests.
     pub(super) fn close(&self, how: Shutdown) {
         let mut state = self.state();
-        let how = state.closing.map_or(how, |before| before.max(how));
-        state.closing = Some(how);
+        state.closing = state.closing.max(Some(how));
         let refused = match how {
             Shutdown::Finish => VecDeque::new(),
-            Shutdown::FinishBegun => {
-                let (begun, refused) = state.waiting.drain(..).partition(|it| it.has_begun);
-                state.waiting = begun;
-                refused
-            }
             Shutdown::Cancel => std::mem::take(&mut state.waiting),
         };
-        let submitters = std::mem::take(&mut state.submitters);
+        let line = std::mem::take(&mut state.line);
         drop(state);
         drop(refused);
         if let Some(link) = &self.link {
             link.close(how);
         }
-        for (_, waker) in submitters {
-            waker.wake();
-        }
+        line.into_values().for_each(Waker::wake);
         self.bell.ring();
     }
 
@@ -229,13 +235,19 @@ impl Shared {
         self.state().closing
     }
 
-    /// Takes a text whose reader has gone out of the queue, or has the engine's thread look for it.
-    pub(super) fn forget(&self, arrival: u64) {
+    pub(super) fn abort_handle(&self) -> AbortHandle {
+        let link = self.link.clone();
+        AbortHandle::new(move || link.iter().for_each(|link| link.abort()))
+    }
+
+    /// A reader has gone, or has read: takes texts that nobody reads out of the queue, and has the engine's thread look
+    /// at the others.
+    fn look(&self) {
         let mut state = self.state();
-        let at = state.waiting.iter().position(|it| it.text.arrival == arrival);
-        let forgotten = at.and_then(|at| state.waiting.remove(at));
+        let (gone, waiting) = state.waiting.drain(..).partition(|it| it.text.answer.is_abandoned());
+        state.waiting = waiting;
         drop(state);
-        drop(forgotten);
+        drop::<VecDeque<Waiting>>(gone);
         self.bell.ring();
     }
 
@@ -243,14 +255,12 @@ impl Shared {
         !self.state().waiting.is_empty()
     }
 
-    /// Takes the first text that can go on, if it may.
-    pub(super) fn take_if(&self, may: impl FnOnce(&Waiting) -> bool) -> Option<Waiting> {
+    /// Takes the first text whose reader would have it go on, if it may join.
+    pub(super) fn take_if(&self, may_join: impl FnOnce(&Sequence) -> bool) -> Option<Waiting> {
         let mut state = self.state();
-        let at = state.waiting.iter().position(Waiting::is_ready)?;
-        if !may(&state.waiting[at]) {
-            return None;
-        }
-        state.waiting.remove(at)
+        let first = state.waiting.iter().position(Waiting::is_ready)?;
+        let may_join = may_join(&state.waiting[first].sequence);
+        if may_join { state.waiting.remove(first) } else { None }
     }
 
     pub(super) fn put_back(&self, waiting: Waiting) {
@@ -260,59 +270,8 @@ impl Shared {
             drop(state);
             return;
         }
-        let arrival = waiting.text.arrival;
-        let at = state.waiting.partition_point(|it| it.text.arrival < arrival);
+        let at = state.waiting.partition_point(|it| it.text.id < waiting.text.id);
         state.waiting.insert(at, waiting);
-    }
-
-    fn accept(self: &Arc<Self>, mut state: MutexGuard<'_, State>, checked: Checked) -> Answer {
-        state.accepted += 1;
-        let place = Place(Arc::clone(self));
-        match checked.text {
-            CheckedText::Here(text) => self.queue(state, *text, checked.progress, place),
-            CheckedText::There(asked) => {
-                let (pieces, text) = asked.into_parts();
-                let unused = text.begin(place);
-                call(state);
-                drop(unused);
-                Answer::new(pieces, checked.progress, text)
-            }
-        }
-    }
-
-    fn queue(
-        self: &Arc<Self>,
-        mut state: MutexGuard<'_, State>,
-        text: CheckedHere,
-        progress: Progress,
-        place: Place,
-    ) -> Answer {
-        let CheckedHere { mut sequence, limit, reuse } = text;
-        let arrival = state.arrivals;
-        state.arrivals += 1;
-        // As `Text::id`.
-        sequence.id = SequenceId(arrival);
-        let writer = Waker::from(Arc::clone(&self.bell));
-        let (answer, receiver) = channel(self.ahead, writer);
-        state.waiting.push_back(Waiting {
-            text: Text {
-                arrival,
-                answer,
-                limit,
-                reuse,
-                is_paused: false,
-                generated: sequence.statistics.generated_tokens,
-                place,
-            },
-            sequence,
-            since: Instant::now(),
-            has_begun: false,
-        });
-        // There may be more than one place.
-        call(state);
-        self.bell.ring();
-        let shared = Arc::clone(self);
-        Answer::new(receiver, progress, TextOf { shared, arrival })
     }
 
     pub(super) fn capacity(&self) -> usize {
@@ -329,204 +288,81 @@ impl Shared {
         self.held.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Checks a request, or has the worker do so, and makes a text of it that holds nothing of the model. It goes on
-    /// after the tokens that an earlier process has generated.
-    pub(super) fn check(&self, generate: Generate, so_far: &[Token]) -> Result<Checked, Error> {
+    /// Checks a request, and queues it when it has a place, after the tokens that an earlier process has generated. A
+    /// worker checks it then.
+    pub(super) fn submit(
+        self: &Arc<Self>,
+        generate: Generate,
+        so_far: &[Token],
+        waits: bool,
+    ) -> impl Future<Output = Result<TokenStream, Error>> + Send + use<> {
+        let checked = self.check(generate, so_far);
+        let turn = Turn { shared: Arc::clone(self), waits, ticket: None };
+        async move {
+            let Checked { work, mut progress, max_tokens } = checked?;
+            let place = turn.await?;
+            let shared = Arc::clone(&place.0);
+            let pieces = match work {
+                Work::Here(sequence, reuse) => shared.queue(*sequence, reuse, place)?,
+                Work::There(link, spec) => {
+                    let (mut accepted, pieces) = link.submit(*spec, place)?;
+                    let accepted = future::poll_fn(|context| accepted.poll_next(context)).await;
+                    progress.statistics = accepted.unwrap_or(Err(Error::EngineEnded))?;
+                    pieces
+                }
+            };
+            let tokens = max_tokens.min(shared.state().room.each);
+            Ok(TokenStream::new(Source::Elsewhere(pieces), progress, tokens))
+        }
+    }
+
+    fn check(&self, generate: Generate, so_far: &[Token]) -> Result<Checked, Error> {
         let (model, spec) = generate.into_parts();
         if !model.is(&self.model) {
             return Err(Error::OtherModel);
         }
-        let (full_is_error, is_constrained) = spec.ends();
+        let (mut progress, max_tokens) = (spec.progress(), spec.limits.max_tokens);
         if let Some(link) = &self.link {
-            let progress = Progress::new(full_is_error, is_constrained, Statistics::default());
-            return Ok(Checked { text: CheckedText::There(link.submit(spec)?), progress });
+            let work = Work::There(Arc::clone(link), Box::new(spec.for_worker()?));
+            return Ok(Checked { work, progress, max_tokens });
         }
-        let _held = self.hold();
-        let vocab = model.vocab()?;
-        let capacity = self.state().room.each;
         let reuse = spec.cache_prompt.unwrap_or(true) && so_far.is_empty();
-        let max_tokens = spec.limits.max_tokens;
-        let id = SequenceId(0);
-        let sequence = Sequence::new(id, spec, so_far, &model, &vocab, capacity)?;
-        let statistics = Statistics { prompt_tokens: sequence.prompt, ..sequence.statistics };
-        let progress = Progress::new(full_is_error, is_constrained, statistics);
-        let limit = sequence.prompt.saturating_add(max_tokens);
-        let text = CheckedText::Here(Box::new(CheckedHere { sequence, limit, reuse }));
-        Ok(Checked { text, progress })
+        let _held = self.hold();
+        let (vocab, capacity) = (self.model.vocab()?, self.state().room.each);
+        let sequence = Sequence::new(SequenceId(0), spec, so_far, &self.model, &vocab, capacity)?;
+        progress.statistics = Statistics { prompt_tokens: sequence.prompt, ..sequence.statistics };
+        Ok(Checked { work: Work::Here(Box::new(sequence), reuse), progress, max_tokens })
     }
 
-    /// Queues a text, however many there are.
-    pub(super) fn begin(self: &Arc<Self>, checked: Checked) -> Result<Answer, Error> {
-        let state = self.state();
+    fn queue(self: &Arc<Self>, mut sequence: Sequence, reuse: bool, place: Place) -> Result<Receiver<Message>, Error> {
+        let mut state = self.state();
         if state.closing.is_some() {
+            drop(state);
             return Err(Error::EngineEnded);
         }
-        Ok(self.accept(state, checked))
+        let id = SequenceId(state.arrivals);
+        state.arrivals += 1;
+        sequence.id = id;
+        let shared = Arc::clone(self);
+        let (answer, pieces) = channel(self.ahead, AbortHandle::new(move || shared.look()));
+        let generated = sequence.statistics.generated_tokens;
+        let text = Text { id, answer, reuse, generated, place };
+        state.waiting.push_back(Waiting { text, sequence, since: Instant::now(), has_begun: false });
+        drop(state);
+        self.bell.ring();
+        Ok(pieces)
     }
 }
 
-#[derive(Debug)]
-struct TextOf {
-    shared: Arc<Shared>,
-    arrival: u64,
-}
-
-impl Writer for TextOf {
-    fn cancel(&self, _has_begun: bool) {
-        self.shared.forget(self.arrival);
-    }
-
-    fn lost(&self) -> Error {
-        Error::EngineEnded
-    }
-}
-
-/// A text that may be queued.
-#[derive(Debug)]
-pub(in crate::generate) struct Checked {
-    text: CheckedText,
+/// A request that may be queued: a sequence that holds nothing of the model, or what a worker is to check.
+struct Checked {
+    work: Work,
     progress: Progress,
+    max_tokens: usize,
 }
 
-#[derive(Debug)]
-enum CheckedText {
-    Here(Box<CheckedHere>),
-    There(Asked),
-}
-
-#[derive(Debug)]
-struct CheckedHere {
-    sequence: Sequence,
-    limit: usize,
-    reuse: bool,
-}
-
-impl Checked {
-    pub(in crate::generate) fn statistics(&self) -> Statistics {
-        self.progress.statistics
-    }
-}
-
-/// A request on its way into the queue of an [`Engine`](super::Engine): a future of its [`Answer`], for any runtime.
-/// Dropping it takes the request back.
-#[must_use = "nothing is queued unless it is awaited"]
-pub struct Submission {
-    shared: Arc<Shared>,
-    /// `None` once it is answered.
-    checked: Option<Result<Checked, Error>>,
-    /// Its number among those who wait for a place.
-    waits: Option<u64>,
-}
-
-impl Submission {
-    pub(super) fn new(shared: &Arc<Shared>, generate: Generate) -> Self {
-        let checked = Some(shared.check(generate, &[]));
-        Self { checked, shared: Arc::clone(shared), waits: None }
-    }
-
-    /// For the one text of a worker.
-    pub(in crate::generate) fn there(link: &Arc<Link>, generate: Generate) -> Self {
-        Self::new(&Arc::new(Shared::there(link, 0)), generate)
-    }
-
-    /// Whether it is accepted, where a worker checks it.
-    pub(in crate::generate) fn poll_checked(&mut self, context: &mut Context<'_>) -> Poll<Result<Statistics, Error>> {
-        match &mut self.checked {
-            Some(Ok(Checked { text: CheckedText::There(asked), progress })) => {
-                ready!(asked.poll(context, &mut progress.statistics))?;
-                Poll::Ready(Ok(progress.statistics))
-            }
-            Some(Err(refused)) => Poll::Ready(Err(refused.clone())),
-            _ => Poll::Ready(Ok(Statistics::default())),
-        }
-    }
-
-    pub(super) fn wait(mut self) -> Result<Answer, Error> {
-        block_on(|context| Pin::new(&mut self).poll(context))
-    }
-
-    pub(super) fn now(mut self) -> Result<Answer, Error> {
-        block_on(|context| self.poll_checked(context))?;
-        let mut context = Context::from_waker(Waker::noop());
-        match Pin::new(&mut self).poll(&mut context) {
-            Poll::Ready(answer) => answer,
-            Poll::Pending => Err(Error::QueueFull { queue: self.shared.queue }),
-        }
-    }
-
-    /// Whether it may join the queue now. Otherwise it waits for its turn, and `waker` is woken then. Either way the
-    /// waker before it is returned: nobody knows what it does when it is dropped.
-    fn may_join(&mut self, state: &mut State, waker: &Waker) -> Result<Option<Waker>, Option<Waker>> {
-        let places = self.shared.places(state);
-        let first = state.submitters.front().map(|(number, _)| *number);
-        // Those who have waited go first.
-        if state.accepted < places && first == self.waits {
-            return Ok(self.leave_line(state));
-        }
-        let Some(number) = self.waits else {
-            state.submissions += 1;
-            self.waits = Some(state.submissions);
-            let last = (state.submissions, waker.clone());
-            state.submitters.push_back(last);
-            return Err(None);
-        };
-        let mut submitters = state.submitters.iter_mut();
-        let found = submitters.find(|(waiting, _)| *waiting == number);
-        Err(found.map(|(_, before)| std::mem::replace(before, waker.clone())))
-    }
-
-    /// Waits no longer. What woke it is returned.
-    fn leave_line(&mut self, state: &mut State) -> Option<Waker> {
-        let number = self.waits.take()?;
-        let mut submitters = state.submitters.iter();
-        let at = submitters.position(|(waiting, _)| *waiting == number)?;
-        state.submitters.remove(at).map(|(_, waker)| waker)
-    }
-}
-
-impl Future for Submission {
-    type Output = Result<Answer, Error>;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.get_mut();
-        ready!(this.poll_checked(context))?;
-        let checked = this.checked.take().unwrap_or(Err(Error::EngineEnded))?;
-        let shared = Arc::clone(&this.shared);
-        let mut state = shared.state();
-        if state.closing.is_some() {
-            return Poll::Ready(Err(Error::EngineEnded));
-        }
-        match this.may_join(&mut state, context.waker()) {
-            Ok(before) => {
-                let answer = shared.accept(state, checked);
-                drop(before);
-                Poll::Ready(Ok(answer))
-            }
-            Err(before) => {
-                drop(state);
-                drop(before);
-                this.checked = Some(Ok(checked));
-                Poll::Pending
-            }
-        }
-    }
-}
-
-impl Drop for Submission {
-    fn drop(&mut self) {
-        if self.waits.is_none() {
-            return;
-        }
-        let shared = Arc::clone(&self.shared);
-        let mut state = shared.state();
-        let waker = self.leave_line(&mut state);
-        call(state);
-        drop(waker);
-    }
-}
-
-impl fmt::Debug for Submission {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Submission").finish_non_exhaustive()
-    }
+enum Work {
+    /// With whether what the context holds of its beginning is not computed again.
+    Here(Box<Sequence>, bool),
+    There(Arc<Link>, Box<Spec>),
 }

@@ -8,12 +8,12 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use super::{Generation, Reply, Start, TextCall};
-use crate::generate::answer::Answer;
 use crate::generate::channel::Bell;
-use crate::generate::engine::{Checked, Engine, Metrics, Shutdown};
+use crate::generate::engine::{Engine, EngineBuilder, Shutdown};
 use crate::generate::error::Error;
 use crate::generate::piece::{FinishReason, Piece, SequenceId};
 use crate::generate::request::Generate;
+use crate::generate::token_stream::TokenStream;
 use crate::load::{AbortHandle, Model};
 use crate::worker::{self, Sender};
 
@@ -27,8 +27,6 @@ const THREAD: &str = "autoplace-replies";
 pub(crate) struct Host {
     model: Model,
     engine: Engine,
-    /// Texts that may begin.
-    checked: HashMap<u64, Checked>,
     outbox: Arc<Outbox>,
     thread: Option<JoinHandle<()>>,
 }
@@ -36,7 +34,8 @@ pub(crate) struct Host {
 /// The texts that are generated, on their way to the application.
 struct Outbox {
     sender: Sender,
-    texts: Mutex<HashMap<u64, Answer>>,
+    /// Each with whether nothing of it is to be sent.
+    texts: Mutex<HashMap<u64, (TokenStream, bool)>>,
     is_closing: AtomicBool,
     /// Rings when there may be something to send.
     bell: Arc<Bell>,
@@ -46,8 +45,7 @@ impl Host {
     /// Starts one, and returns what stops a computation of it.
     pub(crate) fn start(model: &Model, start: Start, sender: &Sender) -> Result<(Self, AbortHandle), Error> {
         let bell = Arc::<Bell>::default();
-        let builder = Engine::builder(model).queue(usize::MAX).ahead(start.ahead);
-        let (engine, abort) = builder.start_here(start.prompt_chunk, Arc::clone(&bell).into())?;
+        let (engine, abort) = EngineBuilder::serve(model, start.ahead, start.prompt_chunk)?;
         let outbox = Arc::new(Outbox {
             sender: sender.clone(),
             texts: Mutex::default(),
@@ -59,25 +57,23 @@ impl Host {
             .name(THREAD.into())
             .spawn(move || open.0.send_all(&of))
             .map_err(|error| Error::Thread { name: THREAD, reason: error.to_string() })?;
-        let (model, checked) = (model.clone(), HashMap::new());
-        Ok((Self { model, engine, checked, outbox, thread: Some(thread) }, abort.into()))
+        Ok((Self { model: model.clone(), engine, outbox, thread: Some(thread) }, abort))
     }
 
     /// `false`: nobody is there any more.
     pub(crate) fn carry_out(&mut self, call: TextCall) -> Result<bool, worker::Error> {
         match call {
-            TextCall::Submit(generation) => return self.check(*generation),
-            TextCall::Begin { id } => return self.begin(id),
+            TextCall::Submit(generation) => return self.submit(*generation),
             TextCall::Cancel { id } => {
-                self.checked.remove(&id);
-                let answer = self.outbox.texts().remove(&id);
-                drop(answer);
+                let text = self.outbox.texts().remove(&id);
+                drop(text);
                 self.outbox.bell.ring();
             }
-            TextCall::Read { id, pieces } => {
-                if let Some(answer) = self.outbox.texts().get(&id) {
-                    answer.has_read(pieces);
+            TextCall::Hold { id, is_held } => {
+                if let Some(text) = self.outbox.texts().get_mut(&id) {
+                    text.1 = is_held;
                 }
+                self.outbox.bell.ring();
             }
             TextCall::Close { how } => self.close(how),
             // Whoever has started this has heard it.
@@ -86,29 +82,16 @@ impl Host {
         Ok(true)
     }
 
-    fn check(&mut self, generation: Generation) -> Result<bool, worker::Error> {
+    fn submit(&self, generation: Generation) -> Result<bool, worker::Error> {
         let Generation { id, spec, so_far } = generation;
-        let checked = self.engine.check(Generate::of(self.model.clone(), spec), &so_far);
-        self.outbox.sender.send(&match checked {
-            Ok(checked) => {
-                let statistics = checked.statistics();
-                self.checked.insert(id, checked);
-                Reply::Accepted { id, statistics }
-            }
-            Err(error) => Reply::Failed { id, error },
-        })
-    }
-
-    fn begin(&mut self, id: u64) -> Result<bool, worker::Error> {
-        match self.checked.remove(&id).map(|checked| self.engine.begin(checked)) {
-            Some(Ok(answer)) => {
-                self.outbox.texts().insert(id, answer);
+        match self.engine.go_on(Generate::of(self.model.clone(), spec), &so_far) {
+            Ok(text) => {
+                let is_heard = self.outbox.sender.send(&Reply::Accepted { id, statistics: text.statistics() });
+                self.outbox.texts().insert(id, (text, false));
                 self.outbox.bell.ring();
-                Ok(true)
+                is_heard
             }
-            Some(Err(error)) => self.outbox.sender.send(&Reply::Failed { id, error }),
-            // It was refused.
-            None => Ok(true),
+            Err(error) => self.outbox.sender.send(&Reply::Failed { id, error }),
         }
     }
 
@@ -130,13 +113,12 @@ impl Drop for Host {
 }
 
 impl Outbox {
-    fn texts(&self) -> MutexGuard<'_, HashMap<u64, Answer>> {
+    fn texts(&self) -> MutexGuard<'_, HashMap<u64, (TokenStream, bool)>> {
         self.texts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sends all that comes, until the engine is closed and the last text has ended.
     fn send_all(&self, engine: &Engine) {
-        let mut told = Metrics::default();
         loop {
             self.bell.wait();
             // Before the texts are looked at: those that it ends are told of.
@@ -147,11 +129,6 @@ impl Outbox {
             if is_over {
                 engine.shutdown(Shutdown::Finish);
                 replies.push(Reply::Closed);
-            }
-            // Before the texts that they count.
-            let metrics = engine.metrics();
-            if metrics != std::mem::replace(&mut told, metrics) {
-                self.put(&Reply::Metrics(metrics));
             }
             replies.iter().for_each(|reply| self.put(reply));
             if !self.sender.flush() || is_over {
@@ -168,17 +145,20 @@ impl Outbox {
         let waker = Waker::from(Arc::clone(&self.bell));
         let mut context = Context::from_waker(&waker);
         let mut texts = self.texts();
-        texts.retain(|&id, answer| {
+        texts.retain(|&id, (text, is_held)| {
+            if *is_held {
+                return true;
+            }
             loop {
-                replies.push(match answer.poll_unread(&mut context) {
+                replies.push(match text.poll_piece(&mut context) {
                     Poll::Ready(Some(Ok(piece))) => {
                         let piece = Piece { sequence: SequenceId(id), ..piece };
-                        Reply::Piece(Box::new((piece, answer.statistics())))
+                        Reply::Piece(Box::new((piece, text.statistics())))
                     }
                     Poll::Ready(Some(Err(error))) => Reply::Failed { id, error },
                     Poll::Pending => return true,
                     Poll::Ready(None) => {
-                        if answer.finish_reason() == Some(FinishReason::Aborted) {
+                        if text.finish_reason() == Some(FinishReason::Aborted) {
                             let error = llama_sys::Error::Aborted.into();
                             replies.push(Reply::Failed { id, error });
                         }

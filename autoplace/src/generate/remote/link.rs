@@ -1,13 +1,11 @@
 //! This process's side of a run: the texts, what the worker says of them, and other workers in its place.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker, ready};
+use std::task::Waker;
 
 use llama_sys::Token;
 
 use super::{Generation, Reply, Request, Start, TextCall};
-use crate::generate::answer::Writer;
 use crate::generate::channel::{Bell, Receiver, Sender, channel};
 use crate::generate::engine::{Metrics, Place, Shutdown};
 use crate::generate::error::Error;
@@ -20,6 +18,9 @@ use crate::load::{AbortHandle, LentWorker, Model};
 use crate::worker;
 
 const DOING: &str = "generating";
+
+/// Whether a text is accepted, with the numbers that it begins with.
+pub(in crate::generate) type Verdict = Result<Statistics, Error>;
 
 /// A run of a worker, for whoever has texts of it.
 #[derive(Debug)]
@@ -42,9 +43,7 @@ struct State {
     is_aborted: bool,
     closing: Option<Shutdown>,
     is_over: bool,
-    /// What this worker has told, with what those before it had.
-    metrics: Metrics,
-    earlier: Metrics,
+    totals: Metrics,
 }
 
 #[derive(Debug)]
@@ -52,10 +51,11 @@ struct Text {
     id: u64,
     spec: Spec,
     /// Hears whether it is accepted.
-    verdict: Option<Sender<Result<Statistics, Error>>>,
+    verdict: Option<Sender<Verdict>>,
     answer: Sender<Message>,
-    /// Once it has begun.
-    place: Option<Place>,
+    /// The worker sends no more of it.
+    is_held: bool,
+    place: Place,
     tokens: Vec<Token>,
     /// So far, over all workers.
     statistics: Statistics,
@@ -70,8 +70,7 @@ impl Text {
     fn put(&self, sender: &worker::Sender) -> Result<(), worker::Error> {
         let Self { id, ref spec, ref tokens, .. } = *self;
         let generation = Generation { id, spec: spec.clone(), so_far: tokens.clone() };
-        sender.put(&Request::Text(TextCall::Submit(Box::new(generation))))?;
-        if self.place.is_some() { sender.put(&Request::Text(TextCall::Begin { id })) } else { Ok(()) }
+        sender.put(&Request::Text(TextCall::Submit(Box::new(generation))))
     }
 
     /// A piece with what all workers took. Another one computes the prompt again, and what drafts and shifts came to is
@@ -99,21 +98,24 @@ impl Text {
     fn outlive(&mut self, death: &worker::Error, closing: Option<Shutdown>) -> Option<Error> {
         match closing {
             Some(Shutdown::Cancel) => return Some(Error::EngineEnded),
-            Some(Shutdown::FinishBegun) if self.tokens.is_empty() => {
-                return Some(Error::EngineEnded);
-            }
             _ if !death.is_death() || self.attempts == 0 => return Some(death.clone().into()),
             _ => self.attempts -= 1,
         }
-        let has_begun = self.statistics.first_token_latency.is_some();
-        self.earlier = has_begun.then_some(self.statistics);
+        self.earlier = self.has_begun().then_some(self.statistics);
+        // Another one sends until it is told.
+        self.is_held = false;
         None
     }
 
-    /// Tells the reader the last of it. Its place is free before that is heard.
+    fn has_begun(&self) -> bool {
+        self.statistics.first_token_latency.is_some()
+    }
+
+    /// Sends the reader the last of it. Its place is free before that is read.
     fn end(self, last: Message) {
         drop(self.place);
         match (self.verdict, last) {
+            // Whoever submits it waits.
             (Some(verdict), Err(error)) => verdict.send(Err(error)),
             (_, last) => self.answer.send(last),
         }
@@ -153,42 +155,73 @@ impl Link {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has the worker check a text.
-    pub(in crate::generate) fn submit(self: &Arc<Self>, spec: Spec) -> Result<Asked, Error> {
-        let spec = spec.for_worker()?;
-        let (verdict, heard) = channel(1, Waker::noop().clone());
-        let (answer, pieces) = channel(usize::MAX, Waker::noop().clone());
+    /// Has the worker check a text and generate it. Returns who hears whether it is accepted, and its pieces.
+    pub(in crate::generate) fn submit(
+        self: &Arc<Self>,
+        spec: Spec,
+        place: Place,
+    ) -> Result<(Receiver<Verdict>, Receiver<Message>), Error> {
         let mut state = self.state();
         if state.is_over || state.closing.is_some() {
+            drop(state);
             return Err(Error::EngineEnded);
         }
         let id = state.submitted;
         state.submitted += 1;
+        let link = Arc::clone(self);
+        let (answer, pieces) = channel(self.start.ahead, AbortHandle::new(move || link.look(id)));
+        let (verdict, accepted) = channel(1, AbortHandle::new(|| ()));
         let text = Text {
             id,
             spec,
             verdict: Some(verdict),
             answer,
-            place: None,
+            is_held: false,
+            place,
             tokens: Vec::new(),
             statistics: Statistics::default(),
             earlier: None,
             attempts: self.model.worker_attempts(),
         };
-        if let Some(sender) = &state.sender {
+        let sent = state.sender.as_ref().map_or(Ok(()), |sender| {
             text.put(sender)?;
             sender.flush();
+            Ok(())
+        });
+        if let Err(error) = sent {
+            drop(state);
+            return Err(worker::Error::into(error));
         }
         state.texts.push(text);
         drop(state);
         self.bell.ring();
-        let text = TextThere { link: Arc::clone(self), id, read: AtomicUsize::new(0) };
-        Ok(Asked { heard: Some(heard), pieces, text })
+        Ok((accepted, pieces))
     }
 
-    /// What the worker has told of, and what those before it had. Texts that wait are its own.
+    /// The reader of a text has gone, or has read.
+    fn look(&self, id: u64) {
+        let mut state = self.state();
+        let cancelled = match state.text(id) {
+            Some(text) if text.answer.is_abandoned() => {
+                state.tell(TextCall::Cancel { id });
+                state.take(id)
+            }
+            Some(text) if text.is_held && text.answer.is_drained() => {
+                text.is_held = false;
+                state.tell(TextCall::Hold { id, is_held: false });
+                None
+            }
+            _ => None,
+        };
+        drop(state);
+        drop(cancelled);
+    }
+
+    /// A text counts as begun with its first token.
     pub(in crate::generate) fn metrics(&self) -> Metrics {
-        self.state().metrics
+        let state = self.state();
+        let queued = state.texts.iter().filter(|text| !text.has_begun()).count();
+        Metrics { queued, ..state.totals }
     }
 
     /// Stops the computation that is going on, or the next one, with an error.
@@ -231,17 +264,26 @@ impl Link {
         let Some(at) = state.position(piece.sequence.0) else {
             return;
         };
-        let text = &mut state.texts[at];
-        let before = text.statistics.generated_tokens;
+        let State { texts, totals, .. } = &mut *state;
+        let text = &mut texts[at];
+        let (had_begun, before) = (text.has_begun(), text.statistics.generated_tokens);
         let message = text.add(piece, statistics);
-        let generated = statistics.generated_tokens.saturating_sub(before);
-        state.metrics.generated_tokens += generated as u64;
+        totals.generated_tokens += statistics.generated_tokens.saturating_sub(before) as u64;
+        if !had_begun {
+            totals.prompt_tokens += statistics.prompt_tokens as u64;
+            totals.cached_tokens += statistics.cached_tokens as u64;
+        }
         if is_last {
             let text = state.texts.remove(at);
             drop(state);
             text.end(message);
         } else {
-            let reader = state.texts[at].answer.put(message);
+            let text = &mut state.texts[at];
+            let (id, reader) = (text.id, text.answer.put(message));
+            if text.answer.is_full() && !text.is_held {
+                text.is_held = true;
+                state.tell(TextCall::Hold { id, is_held: true });
+            }
             drop(state);
             reader.into_iter().for_each(Waker::wake);
         }
@@ -252,17 +294,6 @@ impl Link {
         if let Some(text) = failed {
             text.end(Err(error));
         }
-    }
-
-    fn measured(&self, told: Metrics) {
-        let mut state = self.state();
-        state.metrics = Metrics {
-            queued: told.queued,
-            prompt_tokens: state.earlier.prompt_tokens + told.prompt_tokens,
-            cached_tokens: state.earlier.cached_tokens + told.cached_tokens,
-            suspended: state.earlier.suspended + told.suspended,
-            ..state.metrics
-        };
     }
 
     /// The worker died. `false`: no text needs another one.
@@ -294,9 +325,7 @@ impl Link {
 
     /// There is no worker for now.
     fn pause(&self) {
-        let mut state = self.state();
-        state.earlier = state.metrics;
-        state.sender = None;
+        self.state().sender = None;
     }
 
     /// Asks another worker for all texts. Whoever comes meanwhile waits: the start is the first that it hears.
@@ -323,87 +352,6 @@ impl Link {
         let texts = std::mem::take(&mut state.texts);
         drop(state);
         drop(texts);
-    }
-}
-
-/// A text that a worker is asked for.
-#[derive(Debug)]
-pub(in crate::generate) struct Asked {
-    /// Until it is accepted.
-    heard: Option<Receiver<Result<Statistics, Error>>>,
-    pieces: Receiver<Message>,
-    text: TextThere,
-}
-
-impl Asked {
-    /// Whether it is accepted, and with which numbers.
-    pub(in crate::generate) fn poll(
-        &mut self,
-        context: &mut Context<'_>,
-        statistics: &mut Statistics,
-    ) -> Poll<Result<(), Error>> {
-        if let Some(heard) = &mut self.heard {
-            let heard = ready!(heard.poll_next(context));
-            *statistics = heard.unwrap_or(Err(Error::EngineEnded))?;
-            self.heard = None;
-        }
-        Poll::Ready(Ok(()))
-    }
-
-    pub(in crate::generate) fn into_parts(self) -> (Receiver<Message>, TextThere) {
-        (self.pieces, self.text)
-    }
-}
-
-/// A text in a worker, for its reader. Dropping it cancels it.
-#[derive(Debug)]
-pub(in crate::generate) struct TextThere {
-    link: Arc<Link>,
-    id: u64,
-    /// Pieces that were read and the worker has not been told of.
-    read: AtomicUsize,
-}
-
-impl TextThere {
-    /// Begins it, or returns the place that it does not need: it has ended.
-    pub(in crate::generate) fn begin(&self, place: Place) -> Option<Place> {
-        let mut state = self.link.state();
-        match state.text(self.id) {
-            Some(text) => text.place = Some(place),
-            None => return Some(place),
-        }
-        state.tell(TextCall::Begin { id: self.id });
-        None
-    }
-}
-
-impl Writer for TextThere {
-    fn cancel(&self, _has_begun: bool) {
-        let mut state = self.link.state();
-        let cancelled = state.take(self.id);
-        if cancelled.is_some() {
-            state.tell(TextCall::Cancel { id: self.id });
-        }
-        drop(state);
-        drop(cancelled);
-    }
-
-    fn lost(&self) -> Error {
-        Error::EngineEnded
-    }
-
-    fn has_read(&self) {
-        let often = (self.link.start.ahead / 2).max(1);
-        if self.read.fetch_add(1, Ordering::Relaxed) + 1 >= often {
-            let pieces = self.read.swap(0, Ordering::Relaxed);
-            self.link.state().tell(TextCall::Read { id: self.id, pieces });
-        }
-    }
-}
-
-impl Drop for TextThere {
-    fn drop(&mut self) {
-        self.cancel(false);
     }
 }
 
@@ -443,7 +391,7 @@ impl Reader {
     }
 
     /// Hears the next of the worker, or has another one in its place. `false`: it is over.
-    pub(in crate::generate) fn turn(&mut self) -> bool {
+    fn turn(&mut self) -> bool {
         if self.is_over {
             return false;
         }
@@ -467,7 +415,6 @@ impl Reader {
             Reply::Accepted { id, statistics } => self.link.accepted(id, statistics),
             Reply::Piece(piece) => self.link.piece(piece.0, piece.1),
             Reply::Failed { id, error } => self.link.failed(id, error),
-            Reply::Metrics(metrics) => self.link.measured(metrics),
             Reply::Refused(error) => {
                 self.link.fail(&error);
                 return false;

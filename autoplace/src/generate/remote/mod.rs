@@ -1,28 +1,26 @@
-//! Generations in a worker process: what is said of them.
+//! Generations in a worker process: the messages, and what both sides do with them.
 //!
-//! The worker runs an engine of its own (`host`), for an engine of this process or for a stream, which has one text
-//! (`text`). It makes text of tokens, finds the stop strings and counts, as it would in this process, and sends each
-//! piece with what the text took so far. A session (`session`) is asked call by call.
+//! The worker runs an engine of its own (`host`), for an engine of this process or for a stream, which is the only text
+//! of one. It makes text of tokens, finds the stop strings and counts, as it would in this process, and sends each
+//! piece with what the text took so far.
 //!
 //! When it dies, another one is sent every text with the tokens that have arrived (`link`): it brings cache, sampler
 //! and text to where they were after the last of them, and goes on. A token that had not arrived is chosen again by
 //! the same numbers, and so is the same.
 
+mod cache;
 mod host;
 mod link;
-mod session;
-mod text;
 
+pub(crate) use cache::CacheCall;
+pub(super) use cache::ask as ask_for_cache;
 pub(crate) use host::Host;
-pub(super) use link::{Asked, Link, Reader};
-pub(crate) use session::{Call as SessionCall, SessionHost};
-pub(super) use session::{SessionThere, absolute};
-pub(super) use text::RemoteText;
+pub(super) use link::{Link, Reader};
 
 use llama_sys::Token;
 use serde::{Deserialize, Serialize};
 
-use super::engine::{Metrics, Shutdown};
+use super::engine::Shutdown;
 use super::error::Error;
 use super::piece::Piece;
 use super::request::Spec;
@@ -35,7 +33,7 @@ use crate::worker;
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Request {
     Text(TextCall),
-    Session(Box<session::Call>),
+    Cache(CacheCall),
 }
 
 /// What a worker is asked for, of a run of texts. A text has a number that the application gives it.
@@ -44,19 +42,16 @@ pub(crate) enum Request {
 pub(crate) enum TextCall {
     /// The first of a run: take the context.
     Start(Start),
-    /// Check a text.
+    /// Check a text, and generate it.
     Submit(Box<Generation>),
-    /// Generate a text that was accepted.
-    Begin { id: u64 },
-    /// So many more pieces of a text were read.
-    Read { id: u64, pieces: usize },
     /// A text is not wanted any more.
     Cancel { id: u64 },
+    /// Send no more of a text, or go on with it: its reader is behind.
+    Hold { id: u64, is_held: bool },
     /// Take no more texts, and give the context back when the last one has ended.
     Close { how: Shutdown },
 }
 
-/// How the texts of a run are generated.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Start {
     pub(crate) run: u64,
@@ -91,7 +86,6 @@ pub(crate) enum Reply {
         #[serde(with = "worker::crossing")]
         error: Error,
     },
-    Metrics(Metrics),
     /// The last of a run: the context is free.
     Closed,
 }

@@ -5,6 +5,7 @@ mod shipped;
 
 use llama_sys::Token;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 /// Sampling parameters, in the terms of llama.cpp's server and with llama.cpp's defaults (common/common.h,
 /// common_params_sampling).
@@ -122,41 +123,24 @@ impl Sampling {
         Self { temperature: 0.0, ..Self::default() }
     }
 
-    /// Refuses what is no number: a message to a worker has no way to say it, and no sampler takes it.
+    /// Refuses what is no number: JSON has no word for it, which a worker is told, and no sampler takes it.
     pub(super) fn check_numbers(&self) -> Result<(), llama_sys::Error> {
-        let numbers = [
-            ("temp", self.temperature),
-            ("dynatemp_range", self.dynatemp_range),
-            ("dynatemp_exponent", self.dynatemp_exponent),
-            ("top_p", self.top_p),
-            ("min_p", self.min_p),
-            ("typical_p", self.typical_p),
-            ("top_n_sigma", self.top_n_sigma),
-            ("xtc_probability", self.xtc_probability),
-            ("xtc_threshold", self.xtc_threshold),
-            ("penalty_repeat", self.repeat_penalty),
-            ("penalty_freq", self.frequency_penalty),
-            ("penalty_present", self.presence_penalty),
-            ("dry_multiplier", self.dry_multiplier),
-            ("dry_base", self.dry_base),
-            ("mirostat_tau", self.mirostat_tau),
-            ("mirostat_eta", self.mirostat_eta),
-            ("adaptive_target", self.adaptive_target),
-            ("adaptive_decay", self.adaptive_decay),
-        ];
-        let biases = self.logit_bias.iter().map(|(_, bias)| *bias);
-        let by_text = self.logit_bias_text.iter().map(|(_, bias)| *bias);
-        let biases = biases.chain(by_text).map(|bias| ("logit_bias", bias));
-        let mut all = numbers.into_iter().chain(biases);
-        match all.find(|(_, number)| !number.is_finite()) {
-            Some((name, number)) => Err(llama_sys::Error::InvalidParameter {
-                name,
-                value: number.to_string(),
-                reason: "a finite number".into(),
-            }),
+        let refused = |name: &str| llama_sys::Error::InvalidParameter {
+            name: "sampling",
+            value: name.to_owned(),
+            reason: "a finite number".into(),
+        };
+        let json = serde_json::to_value(self).map_err(|_| refused("all"))?;
+        let is_no_number = |(name, value): &(&String, &Value)| *name != "seed" && has_null(value);
+        match json.as_object().into_iter().flatten().find(is_no_number) {
+            Some((name, _)) => Err(refused(name)),
             None => Ok(()),
         }
     }
+}
+
+fn has_null(value: &Value) -> bool {
+    value.is_null() || value.as_array().is_some_and(|items| items.iter().any(has_null))
 }
 
 /// A sampler, as one of [`Sampling::samplers`]. Its name in JSON is llama.cpp's.

@@ -1,7 +1,7 @@
 //! What a model's makers want its sampling to be: `general.sampling.*` of the file.
 
 use super::{Mirostat, SamplerKind, Sampling};
-use crate::gguf::{Header, Value};
+use crate::gguf::{Header, Number, Value};
 
 impl Sampling {
     /// The sampling parameters of a file, `general.sampling.temp` and so on, and llama.cpp's own where it has none
@@ -46,14 +46,8 @@ impl Shipped<'_> {
         let key = format!("general.sampling.{name}");
         let value = self.header.get(&key)?;
         let number = match value {
-            Value::F32(number) => Some(number.into()),
-            Value::F64(number) => Some(number),
-            Value::I8(number) => Some(number.into()),
-            Value::I16(number) => Some(number.into()),
-            Value::I32(number) => Some(number.into()),
-            Value::I64(number) => Some(number as f64),
             Value::Str(text) => text.trim().parse().ok(),
-            value => value.as_uint().map(|number| number as f64),
+            value => value.as_number().and_then(Number::as_f64),
         };
         if number.is_none() {
             tracing::warn!("{key} is no number: {value:?}");
@@ -112,12 +106,8 @@ mod tests {
     }
 
     #[test]
-    fn a_file_without_a_word_of_it_is_sampled_as_llama_cpp_does() {
+    fn every_key_is_read_and_without_any_it_is_sampled_as_llama_cpp_does() {
         assert_eq!(shipped_with(|file| file), Sampling::default());
-    }
-
-    #[test]
-    fn every_key_is_read() {
         let key = |name| format!("general.sampling.{name}");
         let shipped = shipped_with(|file| {
             file.str(&key("sequence"), "top_k;temperature; min-p;nonsense;topk")

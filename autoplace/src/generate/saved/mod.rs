@@ -8,16 +8,17 @@
 mod file;
 pub(super) mod weights;
 
+use std::io;
 use std::path::Path;
 
-use llama_sys::{Context, SeqId, Token};
+use llama_sys::{SeqId, Token};
 use serde::{Deserialize, Serialize};
 
 use super::context::Lent;
 use super::error::{Error, SavedCacheError};
-use super::local::SessionHere;
 use super::piece::SequenceId;
 use super::sequence::{Sequence, held};
+use super::session::Session;
 use crate::gguf::Header;
 use crate::load::{self, Added, Model, Scales, Unreadable};
 use crate::plan::ModelIdentity;
@@ -33,12 +34,17 @@ pub struct SavedCache {
     pub bytes: u64,
 }
 
-impl SessionHere {
-    pub(in crate::generate) fn save(
-        &mut self,
-        sequence: SequenceId,
-        path: impl AsRef<Path>,
-    ) -> Result<SavedCache, Error> {
+impl Session {
+    /// Saves what the context holds of a running text, which goes on. The file holds its tokens and with them what was
+    /// said: it is readable for its owner alone. It is written beside its place first, so that a file that was there
+    /// stays until the new one is whole.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Saved`] when there is nothing to save or the file cannot be written; [`Error::NotRunning`];
+    /// [`Error::Load`] after a re-placement that failed, or when the model file cannot be read any more;
+    /// [`Error::Native`].
+    pub fn save(&mut self, sequence: SequenceId, path: impl AsRef<Path>) -> Result<SavedCache, Error> {
         let at = self.position(sequence)?;
         let scales = &self.sequences[at].scales;
         let held = self.sequences[at].held(scales);
@@ -46,7 +52,12 @@ impl SessionHere {
         save(&self.model, lent, held, scales, path.as_ref())
     }
 
-    pub(in crate::generate) fn save_last(&mut self, path: impl AsRef<Path>) -> Result<SavedCache, Error> {
+    /// Saves what the text that ended last has left in the context, likewise.
+    ///
+    /// # Errors
+    ///
+    /// As [`save`](Self::save).
+    pub fn save_last(&mut self, path: impl AsRef<Path>) -> Result<SavedCache, Error> {
         let path = path.as_ref();
         let lent = self.lent.as_mut().ok_or_else(Error::not_loaded)?;
         match self.cache.last() {
@@ -58,35 +69,40 @@ impl SessionHere {
         }
     }
 
-    pub(in crate::generate) fn restore(&mut self, path: impl AsRef<Path>) -> Result<SavedCache, Error> {
+    /// Restores a saved text beside those that run, as if it had just ended: the next prompt that begins with its
+    /// tokens and is asked to ([`cache_prompt`](super::Generate::cache_prompt)) computes only the rest. Where no
+    /// sequence is empty, what was used least recently makes room.
+    ///
+    /// The whole file is read and its checksum compared before llama.cpp sees any of it. The placement need not be
+    /// the one that it was saved with: only the types of the cache (`type_k`, `type_v`), fused attention, and
+    /// whether sequences share one cache. The adapters and control vectors that it was computed with must be the
+    /// model's, told apart by what their files hold, and prompts go on from it that are computed with the same ones
+    /// at the same scales.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Saved`] for a file that is damaged, foreign or too long; [`Error::SequencesBusy`]; otherwise as
+    /// [`save`](Self::save). The texts that run go on: computed again where llama.cpp itself refused a file whose
+    /// checksum was right.
+    pub fn restore(&mut self, path: impl AsRef<Path>) -> Result<SavedCache, Error> {
         let path = path.as_ref();
         let lent = self.lent.as_mut().ok_or_else(Error::not_loaded)?;
-        let opened = file::open(path)?;
-        check(&opened, &identity(&self.model)?, &Layout::of(lent), path)?;
-        let scales = scales(&self.model, &opened.description.adapters, path)?;
-        let Description { positions, state, .. } = opened.description;
-        let positions = usize::try_from(positions).unwrap_or(usize::MAX);
+        let Opened { description, state: mut from, bytes } = file::open(path)?;
+        check(&description, &identity(&self.model)?, &Layout::of(lent), path)?;
+        let scales = scales(&self.model, &description.adapters, path)?;
+        let Description { tokens, positions, state, .. } = description;
         let used: usize = self.sequences.iter().map(Sequence::cells).sum();
         let left = lent.room.all.saturating_sub(used);
-        let places = lent.room.each.min(left);
-        if positions > places {
-            return Err(Box::new(SavedCacheError::TooLong {
-                path: path.to_owned(),
-                tokens: positions,
-                context: places,
-            })
-            .into());
+        let context = lent.room.each.min(left);
+        if positions > context {
+            let path = path.to_owned();
+            return Err(Box::new(SavedCacheError::TooLong { path, tokens: positions, context }).into());
         }
         let running = held(&self.sequences);
         let context = &mut lent.context;
-        let others = left - positions;
-        let seq = self.cache.clear_one(context, lent.room, &running, others)?;
+        let seq = self.cache.clear_one(context, lent.room, &running, left - positions)?;
         let seq = seq.ok_or(Error::SequencesBusy { n_seq_max: lent.room.sequences })?;
-        let tokens = opened.tokens.clone();
-        let refused =
-            |reason: String| Error::from(Box::new(SavedCacheError::Refused { path: path.to_owned(), reason }));
-        let read = context.read_state(seq, state, &mut opened.into_state());
-        let reason = match read {
+        let reason = match context.read_state(seq, state, &mut from) {
             Err(llama_sys::Error::State { reason }) => Some(reason),
             read => {
                 read?;
@@ -103,12 +119,11 @@ impl SessionHere {
                 sequence.compute_again();
                 sequence.held.shares = None;
             }
-            return Err(refused(reason));
+            return Err(Box::new(SavedCacheError::Refused { path: path.to_owned(), reason }).into());
         }
-        let context = &mut lent.context;
         let kept = self.cache.go_back(context, seq, &tokens, &scales)?;
         self.cache.remember(seq, scales, tokens, kept);
-        Ok(SavedCache { tokens: kept, bytes: std::fs::metadata(path).map_or(state, |file| file.len()) })
+        Ok(SavedCache { tokens: kept, bytes })
     }
 }
 
@@ -144,9 +159,8 @@ fn save(
     path: &Path,
 ) -> Result<SavedCache, Error> {
     let layout = Layout::of(lent);
-    let context: &mut Context = &mut lent.context;
-    let positions = context.kv_seq_end(seq)?;
-    let positions = positions.and_then(|end| u64::try_from(end).ok());
+    let context = &mut lent.context;
+    let positions = context.kv_seq_end(seq)?.and_then(|end| usize::try_from(end).ok());
     let Some(positions) = positions.filter(|_| !tokens.is_empty()) else {
         return Err(nothing(path));
     };
@@ -156,11 +170,15 @@ fn save(
         weights,
         layout,
         adapters: model.added(scales).map_err(unreadable)?,
-        tokens: tokens.len() as u64,
+        tokens: tokens.to_vec(),
         positions,
         state: context.state_bytes(seq)?,
     };
-    let bytes = file::write(path, &description, tokens, |to| Ok::<_, Error>(context.write_state(seq, to)?))?;
+    let failed = |error| match error {
+        llama_sys::Error::State { reason } => file::cannot("write", path)(io::Error::other(reason)).into(),
+        error => Error::from(error),
+    };
+    let bytes = file::write(path, &description, |to| context.write_state(seq, to).map_err(failed))?;
     Ok(SavedCache { tokens: tokens.len(), bytes })
 }
 
@@ -185,21 +203,18 @@ fn unreadable(file: Unreadable) -> Error {
 
 /// Refuses what is of another model, or of another kind of cache.
 fn check(
-    opened: &Opened,
+    found: &Description,
     (model, weights): &(ModelIdentity, String),
     layout: &Layout,
     path: &Path,
 ) -> Result<(), Box<SavedCacheError>> {
-    let found = &opened.description;
+    let path = path.to_owned();
     if !found.model.is(model) {
-        return Err(Box::new(SavedCacheError::OtherModel {
-            path: path.to_owned(),
-            needed: Box::new(model.clone()),
-            found: Box::new(found.model.clone()),
-        }));
+        let (needed, found) = (Box::new(model.clone()), Box::new(found.model.clone()));
+        return Err(Box::new(SavedCacheError::OtherModel { path, needed, found }));
     }
     if found.weights != *weights {
-        return Err(Box::new(SavedCacheError::OtherWeights { path: path.to_owned(), model: Box::new(model.clone()) }));
+        return Err(Box::new(SavedCacheError::OtherWeights { path, model: Box::new(model.clone()) }));
     }
     let of = &found.layout;
     let fields = [
@@ -210,7 +225,7 @@ fn check(
     ];
     match fields.into_iter().find(|(_, needed, found)| needed != found) {
         Some((field, needed, found)) => {
-            Err(Box::new(SavedCacheError::OtherCache { path: path.to_owned(), field: field.into(), needed, found }))
+            Err(Box::new(SavedCacheError::OtherCache { path, field: field.into(), needed, found }))
         }
         None => Ok(()),
     }

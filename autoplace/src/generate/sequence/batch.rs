@@ -27,12 +27,8 @@ pub(super) struct InBatch {
 }
 
 impl Sequence {
-    /// Tokens that can be computed together next: what is left of a prompt, or the one that was chosen. None
-    /// while it is paused.
+    /// Tokens that can be computed together next: what is left of a prompt, or the one that was chosen.
     pub(crate) fn wanted(&self) -> usize {
-        if self.turn.is_paused {
-            return 0;
-        }
         let end = self.held.stops.next(self.held.computed).unwrap_or(usize::MAX);
         let end = end.min(self.held.in_batches);
         end.saturating_sub(self.held.computed).max(1)
@@ -43,7 +39,7 @@ impl Sequence {
         self.batch = InBatch { at: batch.len() as i32, tokens, queued: tokens, ..InBatch::default() };
         let from = self.held.computed;
         for position in from..from + tokens {
-            let last = position + 1 == self.choices.known;
+            let last = position + 1 == self.tokens.len();
             if last {
                 self.batch.output = Some(batch.len() as i32);
             }
@@ -78,9 +74,7 @@ impl Sequence {
         let generated = self.statistics.generated_tokens;
         let left = self.limits.max_tokens.saturating_sub(generated);
         let most = most.min(left.saturating_sub(1));
-        // Those that an earlier process has chosen are no drafts.
-        let is_ahead = self.choices.known == self.tokens.len();
-        if off.is_some() || self.batch.output.is_none() || !is_ahead {
+        if off.is_some() || self.batch.output.is_none() {
             speculator.forget();
             return Ok(0);
         }
@@ -100,9 +94,6 @@ impl Sequence {
 
     /// Says that its tokens in the batch are computed, and how long that took.
     pub(crate) fn computed(&mut self, took: Duration) {
-        if self.turn.is_paused {
-            return;
-        }
         self.held.computed += self.batch.queued;
         self.batch.queued = 0;
         if self.statistics.first_token_latency.is_none() {
@@ -178,25 +169,14 @@ impl Sequence {
         })
     }
 
-    /// Chooses the next token, if the batch was computed so far and it is not one of those that an earlier
-    /// process has chosen.
+    /// Chooses the next token, if the batch was computed so far.
     pub(crate) fn choose(&mut self, context: &mut Context) -> Result<Option<Choice>, Error> {
         let Some(output) = self.batch.output else {
             return Ok(None);
         };
-        let again = self.tokens.get(self.choices.known).copied();
-        self.choices.known += 1;
-        if let Some(token) = again {
-            let mask = mask_of(&mut self.matcher)?;
-            self.choices.chooser.choose_again(context, output, mask, token)?;
-            if let Some(matcher) = &mut self.matcher {
-                matcher.accept(token)?;
-            }
-            return Ok(None);
-        }
         // Computed while the device still computes the logits.
-        let mask = mask_of(&mut self.matcher)?;
-        let choice = self.choices.chooser.choose_masked(context, output, &self.tokens, mask)?;
+        let mask = self.matcher.as_mut().map(Matcher::mask).transpose()?;
+        let choice = self.chooser.choose(context, output, &self.tokens, mask)?;
         Ok(Some(choice))
     }
 
@@ -259,9 +239,4 @@ impl Sequence {
         };
         End { reason, meets_constraint, statistics: self.statistics }
     }
-}
-
-/// The tokens that a constraint allows next, if there is one.
-fn mask_of(matcher: &mut Option<Matcher>) -> Result<Option<&[u32]>, Error> {
-    matcher.as_mut().map(Matcher::mask).transpose()
 }

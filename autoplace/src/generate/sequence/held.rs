@@ -1,7 +1,7 @@
 //! What the context holds of a text: where that is, and what is kept of it when the text leaves the context or the
 //! model is released.
 
-use llama_sys::{Context, SeqId, State, Token, Vocab};
+use llama_sys::{Context, SeqId, State, Token};
 
 use super::Sequence;
 use crate::generate::cache::{Cache, Place};
@@ -95,7 +95,7 @@ impl Sequence {
     pub(crate) fn save(&mut self, context: &mut Context) -> Result<u64, Error> {
         self.held.saved = match self.held.computed {
             0 => None,
-            _ => Some(context.save_state(Some(self.held.seq))?),
+            _ => Some(context.save_state(self.held.seq)?),
         };
         Ok(self.saved_bytes())
     }
@@ -107,7 +107,7 @@ impl Sequence {
     /// Gives a context what was kept. Returns whether it took it.
     pub(crate) fn restore(&self, context: &mut Context) -> bool {
         match &self.held.saved {
-            Some(state) => context.restore_state(state, Some(self.held.seq)).is_ok(),
+            Some(state) => context.restore_state(self.held.seq, state).is_ok(),
             None => true,
         }
     }
@@ -140,12 +140,5 @@ impl Sequence {
     pub(crate) fn checkpoint_is_due(&mut self) -> bool {
         let held = &mut self.held;
         held.stops.is_due(held.computed) && held.computed <= held.unshifted
-    }
-
-    /// Goes on with the vocabulary of the model as it is loaded now.
-    pub(crate) fn take_up(&mut self, vocab: &Vocab) {
-        if let Some(matcher) = &mut self.matcher {
-            matcher.take_up(vocab);
-        }
     }
 }

@@ -1,8 +1,7 @@
-//! Whether guessing pays: measured times of steps flow in; whether the next step guesses flows out.
+//! Whether drafts pay: measured times of steps flow in; whether the next step drafts flows out.
 //!
-//! A step without a guess gives one token. A step with one takes longer, the guessing included, and gives one token or
-//! more. As long as a token takes less time with guesses they go on. When it takes more they pause, twice as long each
-//! time, and are tried again, since a text changes: a quotation begins, a table ends.
+//! As long as a token takes less time with drafts they go on. When it takes more they pause, twice as long each time,
+//! and are tried again, since a text changes: a quotation begins, a table ends.
 
 use std::time::Duration;
 
@@ -10,10 +9,7 @@ use std::time::Duration;
 const PLAIN_STEPS: u32 = 3;
 
 /// Steps with a guess after which they are judged.
-const JUDGED: u32 = 16;
-
-/// The same when they are tried again.
-const TRIED: u32 = 6;
+const JUDGED: u32 = 8;
 
 /// Steps with a guess after which one goes without, so that what a token takes in a text this long stays known: it
 /// costs less than 1 %.
@@ -23,10 +19,8 @@ const REFRESH: u32 = 128;
 const PAUSE: u32 = 32;
 const LONGEST_PAUSE: u32 = 1024;
 
-/// How much of what a token takes without guesses it may take with them: to go on, and to begin again. What lies
-/// between changes nothing, so that noise does not.
-const GOES_ON: f64 = 1.02;
-const BEGINS_AGAIN: f64 = 0.97;
+/// How much of what a token takes without guesses it may take with them, so that noise ends nothing.
+const ALLOWED: f64 = 1.02;
 
 /// The share of the newest step in the mean of those without a guess.
 const NEWEST: f64 = 0.25;
@@ -42,8 +36,6 @@ pub(super) struct Gate {
     paused: u32,
     /// Steps of the next pause.
     pause: u32,
-    /// Whether a pause came before the steps that are judged next.
-    again: bool,
     judged: Judged,
 }
 
@@ -57,15 +49,7 @@ struct Judged {
 
 impl Gate {
     pub(super) fn new() -> Self {
-        Self {
-            plain: 0.0,
-            plain_steps: 0,
-            since_plain: 0,
-            paused: 0,
-            pause: PAUSE,
-            again: false,
-            judged: Judged::default(),
-        }
+        Self { plain: 0.0, plain_steps: 0, since_plain: 0, paused: 0, pause: PAUSE, judged: Judged::default() }
     }
 
     pub(super) fn is_open(&self) -> bool {
@@ -88,7 +72,6 @@ impl Gate {
         self.since_plain = 0;
         if self.paused > 0 {
             self.paused -= 1;
-            self.again = true;
         }
     }
 
@@ -99,18 +82,16 @@ impl Gate {
         judged.steps += 1;
         judged.nanoseconds += took.as_nanos() as f64;
         judged.tokens += tokens;
-        if judged.steps < if self.again { TRIED } else { JUDGED } {
+        if judged.steps < JUDGED {
             return;
         }
         let judged = std::mem::take(judged);
         let each = judged.nanoseconds / judged.tokens.max(1) as f64;
-        let allowed = if self.again { BEGINS_AGAIN } else { GOES_ON };
-        if each > self.plain * allowed {
+        if each > self.plain * ALLOWED {
             self.paused = self.pause;
             self.pause = (self.pause * 2).min(LONGEST_PAUSE);
         } else {
             self.pause = PAUSE;
-            self.again = false;
         }
     }
 }
@@ -136,13 +117,9 @@ mod tests {
     }
 
     #[test]
-    fn what_pays_goes_on_and_plain_steps_are_few() {
+    fn what_pays_goes_on_and_what_costs_is_given_up_and_seldom_tried_again() {
         let guesses = go(&mut Gate::new(), 10_000, 100, 150, 3);
         assert!(guesses > 9900, "{guesses}");
-    }
-
-    #[test]
-    fn what_costs_is_given_up_and_seldom_tried_again() {
         let mut gate = Gate::new();
         assert_eq!(go(&mut gate, PLAIN_STEPS + JUDGED, 100, 150, 1), JUDGED);
         assert!(gate.is_losing() && !gate.is_open());
@@ -154,7 +131,7 @@ mod tests {
     fn what_begins_to_pay_is_taken_up_again() {
         let mut gate = Gate::new();
         go(&mut gate, 100_000, 100, 150, 1);
-        go(&mut gate, LONGEST_PAUSE + TRIED, 100, 150, 3);
+        go(&mut gate, LONGEST_PAUSE + JUDGED, 100, 150, 3);
         let guesses = go(&mut gate, 1000, 100, 150, 3);
         assert!(guesses > 980, "{guesses}");
         // And given up when it does not pay any more.

@@ -1,10 +1,10 @@
-//! A model's own block that predicts further tokens, at work: the tokens of a text and the hidden states that the model
-//! gave to them flow in, those that the block takes for the likeliest flow out.
+//! A model's own block that predicts further tokens (MTP): the tokens of a text and the hidden states that the model
+//! gave to them flow in, drafts flow out.
 //!
 //! The block is given each token with the hidden state of the token before it (llama.cpp, common/speculative.cpp,
-//! `draft-mtp`). Those states are there once, after the model has computed the tokens. So the block follows a
-//! text while that is computed; what was computed while it did not follow, its context lacks, and its guesses are
-//! the worse for it.
+//! `draft-mtp`). Those states are there once, after the model has computed the tokens: so the block follows a text
+//! while that is computed. What was computed while it did not follow, its context lacks, and its drafts are the worse
+//! for it.
 
 use llama_sys::{Batch, Context, Position, SeqId, Token};
 

@@ -1,14 +1,9 @@
 //! Speculative decoding: several tokens of a text in one computation, without another text coming of it.
 //!
-//! In: the tokens of a text. Out: a guess of those that follow. The model computes the text's last token and the guess
-//! together, which costs little more than one token where memory is what generation waits for. Then the text's own
-//! sampler chooses token after token as it always does, from the logits that the model gives after each; as long as its
-//! choice is what was guessed, the next logits are there already. At the first that differs the rest of the guess is
-//! forgotten, by the text and by the context.
-//!
-//! So every token is chosen by the same sampler, from the logits after the same tokens, with the same random numbers
-//! as without a guess, whatever was guessed. Only rounding may differ, where a backend computes several tokens
-//! otherwise than one.
+//! In: the tokens of a text. Out: drafts of those that follow. The model computes the text's last token and the draft
+//! together. Then the text's own sampler chooses token after token, from the logits after each; as long as its choice
+//! is what was drafted, the next logits are there already. At the first that differs the rest of the draft is
+//! forgotten, by the text and by the context. So every token is chosen as without a draft, but for rounding.
 
 mod gate;
 mod heads;
@@ -73,6 +68,15 @@ impl Speculation {
     /// [`PromptLookup`](Self::PromptLookup) of two to four tokens, which guesses ten.
     pub const fn prompt_lookup() -> Self {
         Self::PromptLookup { ngram_max: 4, ngram_min: 2, draft_max: 10 }
+    }
+
+    fn draft_max(&self) -> u32 {
+        match *self {
+            Self::Off => 0,
+            Self::PromptLookup { draft_max, .. } | Self::DraftModel { draft_max, .. } | Self::Mtp { draft_max, .. } => {
+                draft_max
+            }
+        }
     }
 
     /// The same with every number within its range.

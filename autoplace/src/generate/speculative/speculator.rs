@@ -5,54 +5,32 @@ use std::time::Duration;
 
 use llama_sys::{AbortHandle, Context, SeqId, Token};
 
-use super::Speculation;
 use super::gate::Gate;
 use super::heads::PredictionHeads;
-use super::lookup::Lookup;
 use super::model::DraftModel;
-use crate::generate::custom::CustomDrafter;
+use super::{Speculation, lookup};
 use crate::generate::error::Error;
 use crate::generate::stats::DraftsOff;
 use crate::load::Drafts;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Speculator {
-    drafter: Drafter,
+    speculation: Speculation,
     gate: Gate,
-    /// Tokens that are guessed at once at most.
-    draft_max: usize,
     draft: Vec<Token>,
     /// Tokens at its beginning that were chosen.
     accepted: usize,
 }
 
-#[derive(Debug, Clone)]
-enum Drafter {
-    Lookup(Lookup),
-    Custom(CustomDrafter),
-    Model { p_min: f32 },
-    Heads { p_min: f32 },
-}
-
 impl Speculator {
-    /// As a generation asks for it, of a text that has room for `capacity` tokens; `None` for nothing.
-    pub(crate) fn new(speculation: Speculation, custom: Option<CustomDrafter>, capacity: usize) -> Option<Self> {
-        let (drafter, draft_max) = match (custom, speculation) {
-            // As many as the context was planned for.
-            (Some(custom), _) => (Drafter::Custom(custom), capacity),
-            (None, Speculation::Off) => return None,
-            (None, Speculation::PromptLookup { ngram_max, ngram_min, draft_max }) => {
-                let lookup = Lookup::new(ngram_max, ngram_min, capacity);
-                (Drafter::Lookup(lookup), draft_max as usize)
-            }
-            (None, Speculation::DraftModel { draft_max, p_min }) => (Drafter::Model { p_min }, draft_max as usize),
-            (None, Speculation::Mtp { draft_max, p_min }) => (Drafter::Heads { p_min }, draft_max as usize),
-        };
-        Some(Self { drafter, gate: Gate::new(), draft_max, draft: Vec::with_capacity(draft_max.min(64)), accepted: 0 })
+    /// As a generation asks for it; `None` for nothing.
+    pub(crate) fn new(speculation: Speculation) -> Option<Self> {
+        let is_on = speculation != Speculation::Off;
+        is_on.then(|| Self { speculation, gate: Gate::new(), draft: Vec::with_capacity(64), accepted: 0 })
     }
 
-    /// Guesses up to `most` tokens of a vocabulary of `n_vocab` that follow `tokens` in a sequence, if that
-    /// pays. Returns them.
+    /// Drafts up to `most` tokens of a vocabulary of `n_vocab` that follow `tokens` in a sequence, if that pays.
+    /// Returns them.
     pub(crate) fn guess(
         &mut self,
         seq: SeqId,
@@ -62,26 +40,28 @@ impl Speculator {
         drafters: &mut Drafters,
     ) -> Result<&[Token], Error> {
         self.forget();
-        let most = most.min(self.draft_max);
+        let draft = &mut self.draft;
+        let most = most.min(self.speculation.draft_max() as usize);
         if most > 0 && self.gate.is_open() {
-            match &mut self.drafter {
-                Drafter::Lookup(lookup) => lookup.draft(tokens, most, &mut self.draft),
-                Drafter::Custom(custom) => custom.closure()(tokens, &mut self.draft),
-                Drafter::Model { p_min } => {
+            match self.speculation {
+                Speculation::Off => {}
+                Speculation::PromptLookup { ngram_max, ngram_min, .. } => {
+                    lookup::draft(tokens, ngram_max, ngram_min, most, draft);
+                }
+                Speculation::DraftModel { p_min, .. } => {
                     if let Some(model) = &mut drafters.model {
-                        model.draft(seq, tokens, most, *p_min, &mut self.draft)?;
+                        model.draft(seq, tokens, most, p_min, draft)?;
                     }
                 }
-                Drafter::Heads { p_min } => {
+                Speculation::Mtp { p_min, .. } => {
                     if let Some(heads) = &mut drafters.heads {
-                        heads.draft(seq, tokens, most, *p_min, &mut self.draft)?;
+                        heads.draft(seq, tokens, most, p_min, draft)?;
                     }
                 }
             }
-            let is_known = |token: &Token| u32::try_from(*token).is_ok_and(|it| it < n_vocab);
-            let known = self.draft.iter().take(most).take_while(|it| is_known(it));
-            let known = known.count();
-            self.draft.truncate(known);
+            // A draft model's vocabulary may have a few more.
+            let unknown = draft.iter().position(|token| token.cast_unsigned() >= n_vocab);
+            draft.truncate(unknown.unwrap_or(draft.len()));
         }
         Ok(&self.draft)
     }
@@ -118,14 +98,14 @@ impl Speculator {
 
     /// Whether its guesses are made from what the model computes of the text.
     pub(crate) fn is_followed(&self) -> bool {
-        matches!(self.drafter, Drafter::Heads { .. })
+        matches!(self.speculation, Speculation::Mtp { .. })
     }
 
     /// Why there are no guesses for now, if there are none.
     pub(crate) fn off(&self, drafters: &Drafters) -> Option<DraftsOff> {
-        match &self.drafter {
-            Drafter::Model { .. } if drafters.model.is_none() => Some(DraftsOff::NoModel),
-            Drafter::Heads { .. } if drafters.heads.is_none() => Some(DraftsOff::NoHeads),
+        match self.speculation {
+            Speculation::DraftModel { .. } if drafters.model.is_none() => Some(DraftsOff::NoModel),
+            Speculation::Mtp { .. } if drafters.heads.is_none() => Some(DraftsOff::NoHeads),
             _ => self.gate.is_losing().then_some(DraftsOff::Losing),
         }
     }

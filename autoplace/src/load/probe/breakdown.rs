@@ -51,32 +51,35 @@ impl BufferBytes {
 
 impl Breakdown {
     /// Sums the rows up for so many GPUs. `resident` are the bytes of the host's weights where their file is mapped.
-    pub(crate) fn new(mut rows: Vec<BufferBytes>, copies: u32, gpus: usize, resident: Option<u64>) -> Self {
+    pub(super) fn new(mut rows: Vec<BufferBytes>, copies: u32, gpus: usize, resident: Option<u64>) -> Self {
         rows.retain(|row| row.total() > 0);
         rows.sort_by(|a, b| a.buffer_type.cmp(&b.buffer_type));
-        let mut footprints = Footprints::new(vec![Footprint::default(); gpus], Footprint::default());
-        for row in &rows {
-            let is_mapped = row.buffer_type == MAPPED;
-            let weights = if is_mapped { 0 } else { row.model };
-            let sum = match row.place {
-                Place::Gpu(gpu) => footprints.gpus.get_mut(gpu),
-                Place::Host => Some(&mut footprints.host),
-            };
-            if let Some(sum) = sum {
-                let compute = row.compute.saturating_add(row.output);
-                *sum += Footprint::new(weights, row.context, compute);
-            }
-            footprints.output = footprints.output.saturating_add(row.output);
-        }
+        let mut footprints = sums(&rows, gpus);
+        footprints.output = rows.iter().fold(0, |sum, row| sum.saturating_add(row.output));
+        footprints.host += Footprint::new(0, 0, footprints.output);
         if let Some(resident) = resident {
-            footprints.host += Footprint::new(resident, 0, 0);
+            let span = rows.iter().find(|row| row.buffer_type == MAPPED).map_or(0, |row| row.model);
+            footprints.host.weights = footprints.host.weights.saturating_sub(span).saturating_add(resident);
         }
         Self { rows, copies, footprints }
     }
 }
 
+/// The bytes of these rows by device, without the buffer of logits.
+pub(super) fn sums(rows: &[BufferBytes], gpus: usize) -> Footprints {
+    let mut sums = Footprints::new(vec![Footprint::default(); gpus], Footprint::default());
+    for row in rows {
+        let sum = match row.place {
+            Place::Gpu(gpu) => &mut sums.gpus[gpu],
+            Place::Host => &mut sums.host,
+        };
+        *sum += Footprint::new(row.model, row.context, row.compute);
+    }
+    sums
+}
+
 /// The buffer type of mapped files (ggml-backend.cpp, ggml_backend_cpu_buffer_from_ptr_type).
-pub(crate) const MAPPED: &str = "CPU_Mapped";
+pub(super) const MAPPED: &str = "CPU_Mapped";
 
 #[cfg(test)]
 mod tests {

@@ -1,50 +1,33 @@
 //! The probe: llama.cpp's own answer to "how many bytes", from a load that allocates nothing (`no_alloc`).
 //!
-//! In: a header, the devices, the parameters of the load. Out: a [`Breakdown`] as a real load would have it. Exact for
+//! In: a header, the devices, the parameters of the load. Out: a [`Breakdown`] as a real load would have it, exact for
 //! every architecture of llama.cpp. What is loaded is the model's [skeleton](crate::gguf::Header::skeleton), which
-//! costs milliseconds where the model itself would cost the reading of its vocabulary.
+//! costs milliseconds where the model itself would cost the reading of its vocabulary. Backends are really started;
+//! what a driver takes for itself is in no breakdown.
 //!
-//! # Where a load without data differs from a real one
-//!
-//! Corrected, and held against real loads on simulated GPUs (`tests/load/real_loads.rs`):
+//! Where a load without data differs from a real one, it is corrected, and held against real loads on simulated GPUs
+//! (`tests/load/real_loads.rs`):
 //!
 //! - **A mapped file.** Without data none can be mapped (`load_tensors` in llama-model.cpp asserts it), and the host's
-//!   weights are put into the first GPU's pinned memory where it has some. A real load maps one span per file instead
-//!   and pins none. The span is computed from where each tensor was put (`mapped.rs`). A weight with two uses (tied
-//!   embeddings), pinned for one and not for the other, is mapped once. Where a GPU shares its memory with the host,
-//!   llama.cpp maps nothing and nothing is changed.
-//! - **Assigned nodes.** Building a graph assigns some nodes to a backend: the norm and the end of each layer to the
-//!   layer's GPU, and the attention in steps to the CPU without `offload_kqv`. A reservation for sizes forgets that
-//!   before it begins (ggml-backend.cpp, `ggml_backend_sched_reserve_size`), and may come out too large or far too
-//!   small. Here the nodes are assigned again (llama-sys, `native/no_alloc.cpp`).
-//! - **Later reservations.** Only the first prompt's is recorded; a real context keeps the largest of a prompt's, a
-//!   token's and for some architectures a prompt's of one sequence.
-//! - **Two backends of one buffer type** are counted for each, though they share a buffer.
-//! - **Pinned memory of Vulkan** is 32 bytes larger than was asked for, buffer by buffer.
+//!   weights go into the first GPU's pinned memory where it has some. A real load maps one span per file instead and
+//!   pins none. The span is computed from where each tensor was put (`mapped.rs`). Where a GPU shares its memory with
+//!   the host, llama.cpp maps nothing and nothing is changed.
+//! - **Assigned nodes.** Building a graph assigns some nodes to a backend; a reservation for sizes forgets that before
+//!   it begins (ggml-backend.cpp, `ggml_backend_sched_reserve_size`). They are assigned again (llama-sys,
+//!   `native/no_alloc.cpp`), where later reservations, backends of one buffer type and Vulkan's pinned memory are
+//!   counted as in a real load too.
 //! - **The buffer of logits** is in no account of llama.cpp's, and grows from `n_seq_max` to `n_outputs_max` rows. It
 //!   is added at its largest ([`BufferBytes::output`]).
 //! - **Hidden states**, which blocks that predict further tokens go on from, change the graphs, and llama.cpp does not
-//!   reserve them anew (llama-context.cpp, `set_embeddings_nextn`). Here that is done, for a real context as well. The
+//!   reserve them anew (llama-context.cpp, `set_embeddings_nextn`). That is done, for a real context as well. The
 //!   second context is made after the first is freed, and added.
-//! - **A GPU whose only blocks keep nothing** (blocks without attention) fails a real load, since its cache would be a
-//!   buffer of no bytes. It fails the probe too.
 //!
 //! Not corrected:
 //!
 //! - **Four graphs in flight** (pipeline parallelism over several GPUs) are assumed to fit. A real load whose GPUs
-//!   refuse them falls back to one. [`Breakdown::copies`] says which was counted; a split with an override, even of
-//!   nothing, has one from the start.
-//! - **Recurrent and DeepSeek V4 state and the buffer of logits are really allocated** while the question is answered
-//!   (llama-memory-recurrent.cpp, the constructor). A GPU without room for the state is an error with
-//!   [`out_of_memory`](llama_sys::Error::out_of_memory).
+//!   refuse them falls back to one. [`Breakdown::copies`] says which was counted.
 //! - **Embeddings of more than 4 GiB per layer** (gemma 4) are mapped even where `mmap` is off (llama-model-loader.cpp,
 //!   `lazy_read::add`). They are counted as host weights all the same.
-//!
-//! Backends are really started: what a driver takes for itself, no breakdown says (see
-//! [`headroom`](crate::memory::headroom)).
-//!
-//! A probe logs nothing, changes nothing that outlives it, and may be called from any thread; calls
-//! wait for each other.
 
 mod breakdown;
 mod file;
@@ -62,7 +45,7 @@ use super::devices::by_name;
 use super::{Error, native};
 use crate::gguf::Header;
 use crate::machine::{Gpu, Host, mib};
-use crate::memory::{ContextParams, Footprint, Footprints, Place, Split};
+use crate::memory::{ContextParams, Footprints, Place, Split};
 use crate::plan::{NoRoom, Probe};
 
 pub use self::breakdown::{Breakdown, BufferBytes};
@@ -71,11 +54,9 @@ pub use self::breakdown::{Breakdown, BufferBytes};
 /// the model's skeleton. The GPUs of the machine must be devices of this process.
 ///
 /// Weights, keys and values, and compute buffers are computed and not allocated. The buffer of logits, and the state of
-/// recurrent models (Mamba, RWKV and their hybrids), are really allocated while a question is answered, and freed
-/// before the answer is given. Questions may come from any thread and are answered one after the other; llama.cpp's log
-/// of them goes nowhere.
-///
-/// [`ModelBuilder`](super::ModelBuilder) makes one by itself. This is for those who plan in steps.
+/// recurrent models (Mamba, RWKV and their hybrids), are really allocated while a question is answered
+/// (llama-memory-recurrent.cpp, the constructor). Questions may come from any thread and are answered one after the
+/// other; llama.cpp's log of them goes nowhere.
 #[derive(Debug)]
 #[must_use]
 pub struct NativeProbe {
@@ -271,15 +252,7 @@ fn rows(breakdown: &MemoryBreakdown, devices: &[Device]) -> Vec<BufferBytes> {
 /// Sums the breakdown of a real load by device, with that of the context that predicts further tokens where there is
 /// one. The buffer of logits is not in it, and a mapped file counts with its span.
 pub(super) fn footprints(breakdown: &MemoryBreakdown, devices: &[Device]) -> Footprints {
-    let mut sums = Footprints::new(vec![Footprint::default(); devices.len()], Footprint::default());
-    for row in rows(breakdown, devices) {
-        let sum = match row.place {
-            Place::Gpu(gpu) => &mut sums.gpus[gpu],
-            Place::Host => &mut sums.host,
-        };
-        *sum += Footprint::new(row.model, row.context, row.compute);
-    }
-    sums
+    breakdown::sums(&rows(breakdown, devices), devices.len())
 }
 
 /// Without shares llama.cpp divides by what is free, and a lone device on which nothing is, gets a share that is no

@@ -5,10 +5,10 @@
 use std::path::{Path, PathBuf};
 
 use autoplace::Model;
-use autoplace::generate::{Engine, Fork, Generate, Statistics};
+use autoplace::generate::{Generate, Statistics};
 use autoplace::llama_sys::{self, Batch, Context, ContextParams, Error, KvType, Position, Token};
 
-use crate::text_support::{SEED, Texts, answered, random, raw_by_chance as raw, request, sampled, small, told, words};
+use crate::text_support::{SEED, Texts, random, raw_by_chance as raw, request, sampled, small, told, words};
 
 const ANSWER: usize = 48;
 /// How far before the end of a prompt the last checkpoint lies.
@@ -100,61 +100,6 @@ fn a_conversation_without_its_reasoning_computes_the_last_turn_again_and_no_more
 }
 
 #[test]
-fn without_checkpoints_it_computes_the_whole_conversation_again() {
-    let folder = tempfile::tempdir().unwrap();
-    for (title, path) in models(folder.path()) {
-        let model = load(&path, 1024, 1, false, 0);
-        let mut conversation = Conversation::new(1);
-        let mut last = 0;
-        for _ in 0..8 {
-            let prompt = conversation.prompt();
-            let text = told(generate(&model, &prompt), &model);
-            last = computed(&text.statistics());
-            conversation.answered(&text.tokens);
-        }
-        assert!(last > 200, "{title}: {last}");
-        let taken = model.session().unwrap().checkpoints();
-        let counts = (taken.checkpoints, taken.bytes, taken.limit);
-        assert_eq!(counts, (0, 0, 0), "{title}");
-    }
-}
-
-#[test]
-fn conversations_in_an_engine_compute_their_last_turns_again() {
-    let folder = tempfile::tempdir().unwrap();
-    for (title, path) in models(folder.path()) {
-        for unified in [false, true] {
-            let model = load(&path, 2048, 2, unified, GIB);
-            let engine = Engine::new(&model).unwrap();
-            let mut both = [Conversation::new(1), Conversation::new(100)];
-            for turn in 0..6 {
-                let prompts = both.each_mut().map(Conversation::prompt);
-                let answers = prompts.each_ref().map(|prompt| {
-                    let generate = generate(&model, prompt);
-                    engine.submit(generate).unwrap()
-                });
-                let all = both.iter_mut().zip(&prompts).zip(answers);
-                for ((conversation, prompt), answer) in all {
-                    let told = answered(answer);
-                    let tokens = &told.tokens;
-                    let case = format!("{title}, unified: {unified}, turn {turn}");
-                    if turn > 0 {
-                        let computed = computed(&told.statistics());
-                        assert!(computed <= Conversation::bound(), "{case}: {computed}");
-                    }
-                    // Its beginning: two that are computed side by side sum in another order, which
-                    // tells after a while.
-                    if turn == 5 {
-                        assert_eq!(tokens[..8], raw(&model, prompt, 8), "{case}");
-                    }
-                    conversation.answered(tokens);
-                }
-            }
-        }
-    }
-}
-
-#[test]
 fn what_conversations_begin_with_is_computed_twice_and_no_more() {
     let folder = tempfile::tempdir().unwrap();
     let system = words(9, 400);
@@ -212,56 +157,22 @@ fn a_memory_that_goes_back_by_itself_takes_none() {
 }
 
 #[test]
-fn another_answer_to_a_prompt_begins_at_its_end() {
-    let folder = tempfile::tempdir().unwrap();
-    for (title, path) in models(folder.path()) {
-        for unified in [false, true] {
-            let model = load(&path, 2048, 2, unified, GIB);
-            let prompt = words(7, 400);
-            let alone = raw(&model, &prompt, ANSWER);
-            let mut session = model.session().unwrap();
-            let mut texts = Texts::default();
-            let first = session.begin(generate(&model, &prompt)).unwrap();
-            // Past the window's slack.
-            texts.generate_to(&mut session, first, 40);
-            let other = session.fork(first, Fork::from_prompt()).unwrap();
-            session.end(first).unwrap();
-            texts.run(&mut session);
-            let case = format!("{title}, unified: {unified}");
-            assert_eq!(texts.of(other).tokens, alone, "{case}");
-            let cached = texts.of(other).statistics().cached_tokens;
-            // The window of two texts that share their cells is long enough to go back by itself.
-            let by_itself = unified && title == "gemma3";
-            let before = if by_itself { 1 } else { BEFORE_END };
-            assert_eq!(cached, prompt.len() - before, "{case}");
-        }
-    }
-}
-
-#[test]
-fn a_text_is_rolled_back_behind_its_window_and_its_state_wherever_it_is_placed_meanwhile() {
+fn checkpoints_come_along_where_the_model_is_re_placed() {
     let folder = tempfile::tempdir().unwrap();
     for (title, path) in models(folder.path()) {
         let model = load(&path, 1024, 1, false, GIB);
         let prompt = words(7, 400);
-        let alone = raw(&model, &prompt, ANSWER);
-        for left in [0, 1, 3, 39] {
-            let mut session = model.session().unwrap();
-            let mut texts = Texts::default();
-            let text = session.begin(generate(&model, &prompt)).unwrap();
-            texts.generate_to(&mut session, text, 40);
-            // As far as to the token after the first checkpoint.
-            let possible = session.can_roll_back(text).unwrap();
-            assert_eq!(possible, 40 + BEFORE_END - 1, "{title}");
-            if left == 0 {
-                session.replace(None).unwrap();
-            }
-            session.roll_back(text, 40 - left).unwrap();
-            let before = texts.of(text);
-            before.tokens.truncate(left);
-            texts.run(&mut session);
-            assert_eq!(texts.of(text).tokens, alone, "{title}, {left}");
-        }
+        let mut session = model.session().unwrap();
+        let mut texts = Texts::default();
+        let first = session.begin(generate(&model, &prompt)).unwrap();
+        // Past the window's slack.
+        texts.generate_to(&mut session, first, 40);
+        session.replace(None).unwrap();
+        session.end(first).unwrap();
+        let again = session.begin(generate(&model, &prompt)).unwrap();
+        texts.run(&mut session);
+        assert_eq!(texts.of(again).tokens, raw(&model, &prompt, ANSWER), "{title}");
+        assert_eq!(texts.of(again).statistics().cached_tokens, prompt.len() - BEFORE_END, "{title}");
     }
 }
 
@@ -297,33 +208,6 @@ fn compute(context: &mut Context, seq: i32, tokens: &[Token], at: Position) -> V
 }
 
 #[test]
-fn a_sequence_goes_on_from_its_partial_state_as_a_fresh_one_does() {
-    let folder = tempfile::tempdir().unwrap();
-    let (system, one, other) = (words(9, 400), words(20, 120), words(21, 120));
-    for (title, path) in models(folder.path()) {
-        let mut here = context(&path, KvType::F32);
-        compute(&mut here, 0, &system, 0);
-        let state = here.save_partial_state(0).unwrap();
-        assert_eq!(state.end(), 400, "{title}");
-        let bytes = here.partial_state_bytes(0).unwrap();
-        assert_eq!(bytes, state.len() as u64, "{title}");
-        compute(&mut here, 0, &one, 400);
-        here.restore_partial_state(0, &state).unwrap();
-        assert_eq!(here.kv_seq_end(0).unwrap(), Some(400), "{title}");
-        let mut fresh = context(&path, KvType::F32);
-        compute(&mut fresh, 0, &system, 0);
-        for (position, token) in (400..).zip(&other) {
-            let token = std::slice::from_ref(token);
-            let expected = compute(&mut fresh, 0, token, position);
-            let got = compute(&mut here, 0, token, position);
-            let off = expected.iter().zip(&got).map(|(a, b)| (a - b).abs());
-            let off = off.fold(0.0, f32::max);
-            assert!(off < 1e-3, "{title}, {position}: {off}");
-        }
-    }
-}
-
-#[test]
 fn a_partial_state_goes_where_it_belongs_and_nowhere_else() {
     let folder = tempfile::tempdir().unwrap();
     let models = models(folder.path());
@@ -336,7 +220,7 @@ fn a_partial_state_goes_where_it_belongs_and_nowhere_else() {
         compute(&mut here, 0, &words(1, 300), 0);
         let state = here.save_partial_state(0).unwrap();
         // A sequence that is shorter than where it was taken.
-        let refused = here.restore_partial_state(1, &state);
+        let refused = here.restore_state(1, &state);
         assert_is!(refused, Err(Error::State { .. }), "{title}");
         assert_eq!(here.kv_seq_end(1).unwrap(), None, "{title}");
         assert_eq!(here.kv_seq_end(0).unwrap(), Some(300), "{title}");
@@ -346,7 +230,7 @@ fn a_partial_state_goes_where_it_belongs_and_nowhere_else() {
             let mut there = context(path, kv);
             compute(&mut there, 0, &words(1, 320), 0);
             compute(&mut there, 1, &words(2, 90), 0);
-            let refused = there.restore_partial_state(0, &state);
+            let refused = there.restore_state(0, &state);
             // A recurrent state has one type only.
             if other == title && *title != "gemma3" {
                 refused.unwrap();

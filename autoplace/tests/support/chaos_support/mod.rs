@@ -10,7 +10,7 @@ use autoplace::load::{Error, OnDifference, Verify};
 use autoplace::machine::{Host, Machine, gib, mib};
 use autoplace::memory::{FlashAttention, Headroom};
 use autoplace::plan::{GpuLayers, KvCache, Plan, Request};
-use autoplace::profile::{BlockState, ModelProfile};
+use autoplace::profile::ModelProfile;
 use autoplace::{Model, llama_sys};
 
 use crate::dice::Dice;
@@ -318,9 +318,8 @@ impl<'m> Round<'m> {
 /// fused (llama-context.cpp, `llama_init_from_model`).
 fn ways_to_attend(profile: &ModelProfile, plan: &Plan) -> Vec<FlashAttention> {
     let context = &plan.context;
-    let has_state = profile.state.blocks().is_some_and(|blocks| {
-        blocks.iter().any(|block| matches!(block, BlockState::Recurrent(_) | BlockState::FullAndRecurrent(..)))
-    });
+    let has_state =
+        profile.state.blocks().is_some_and(|blocks| blocks.iter().any(|block| block.recurrent_elements() > 0));
     let is_open = context.flash_attn == FlashAttention::Auto
         && !context.offload_kqv
         && !context.type_v.is_quantized()

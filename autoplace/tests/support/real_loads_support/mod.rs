@@ -10,7 +10,7 @@ use autoplace::load::{Breakdown, BufferBytes, NativeProbe};
 use autoplace::memory::{ContextParams, FlashAttention, KvType, Place, Split, TensorOverride};
 
 use crate::native_params;
-use crate::rig::{Card, CardKind, Kind, Loaded, gpus, vulkan};
+use crate::rig::{Card, CardKind, Kind, Loaded, vulkan};
 
 /// Where a model goes.
 #[derive(Debug)]
@@ -175,6 +175,27 @@ fn predict(heads: &mut Context) -> Result<(), llama_sys::Error> {
     Ok(())
 }
 
+/// New cards, what a probe says of a model on them, and the most that each has counted so far: the probe's own.
+pub(crate) fn probed(
+    probe: &NativeProbe,
+    placement: &Placement,
+    params: &ContextParams,
+) -> Result<(Vec<Card>, Breakdown, Vec<u64>), String> {
+    let cards: Vec<Card> = placement.cards.iter().map(|&it| Card::new(it)).collect();
+    let gpus: Vec<_> = cards.iter().map(|card| &card.gpu).collect();
+    let probed = probe.breakdown(&gpus, params, &placement.split).map_err(|error| format!("probe: {error}"))?;
+    nothing_left("the probe", &cards)?;
+    let peaks = cards.iter().map(|card| card.sim.peak()).collect();
+    Ok((cards, probed, peaks))
+}
+
+pub(crate) fn nothing_left(after: &str, cards: &[Card]) -> Result<(), String> {
+    match cards.iter().map(|card| card.sim.used()).sum() {
+        0 => Ok(()),
+        left => Err(format!("{left} bytes stay after {after}")),
+    }
+}
+
 /// One model on new cards, probed, loaded and computed with.
 pub(crate) fn compare(
     path: &Path,
@@ -182,19 +203,9 @@ pub(crate) fn compare(
     placement: &Placement,
     params: &ContextParams,
 ) -> Result<(), String> {
-    let cards: Vec<Card> = placement.cards.iter().map(|&it| Card::new(it)).collect();
-    let cards: Vec<&Card> = cards.iter().collect();
-    let gpus = gpus(&cards);
-    let probed = probe.breakdown(&gpus, params, &placement.split).map_err(|error| format!("probe: {error}"))?;
-    for card in &cards {
-        if card.sim.used() > 0 {
-            return Err(format!("the probe left {} bytes", card.sim.used()));
-        }
-    }
-    // Before the real load the cards are new, so that what they counted at most is the load's.
-    let peaks: Vec<u64> = cards.iter().map(|card| card.sim.peak()).collect();
-
-    let loaded = Loaded::new(path, &cards, &placement.split, params, Kind::Real);
+    let (cards, probed, peaks) = probed(probe, placement, params)?;
+    let on: Vec<&Card> = cards.iter().collect();
+    let loaded = Loaded::new(path, &on, &placement.split, params, Kind::Real);
     let loaded = loaded.map_err(|error| format!("load: {error}"))?;
     let context = loaded.context(params);
     let mut context = context.map_err(|error| format!("context: {error}"))?;
@@ -210,14 +221,12 @@ pub(crate) fn compare(
         }
         taken
     };
-    let now = taken(&context, heads.as_ref());
-    check("at first", &probed, &now, &cards)?;
+    check("at first", &probed, &taken(&context, heads.as_ref()), &cards)?;
     decode(&mut context).map_err(|error| format!("prompt: {error}"))?;
     if let Some(heads) = &mut heads {
         predict(heads).map_err(|error| format!("prediction: {error}"))?;
     }
-    let now = taken(&context, heads.as_ref());
-    check("after the prompt and a token", &probed, &now, &cards)?;
+    check("after the prompt and a token", &probed, &taken(&context, heads.as_ref()), &cards)?;
     for ((card, sum), probe_peak) in cards.iter().zip(&probed.footprints.gpus).zip(peaks) {
         let peak = card.sim.peak();
         if peak > sum.total().max(probe_peak) {
@@ -225,14 +234,11 @@ pub(crate) fn compare(
         }
     }
     drop((heads, context, loaded));
-    match cards.iter().map(|card| card.sim.used()).sum() {
-        0 => Ok(()),
-        left => Err(format!("{left} bytes stay after everything is dropped")),
-    }
+    nothing_left("everything is dropped", &cards)
 }
 
 /// The probe, llama.cpp's own account, and what the cards count.
-fn check(when: &str, probed: &Breakdown, taken: &MemoryBreakdown, cards: &[&Card]) -> Result<(), String> {
+fn check(when: &str, probed: &Breakdown, taken: &MemoryBreakdown, cards: &[Card]) -> Result<(), String> {
     let rows = taken.rows.iter();
     let real = bytes(rows.map(|row| (&row.buffer_type, [row.model, row.context, row.compute])));
     let rows = probed.rows.iter();

@@ -1,5 +1,4 @@
-//! Models with room for guesses, texts, and drafters that know the answer more or less: what the tests of
-//! speculative decoding share.
+//! Models with room for guesses, and texts: what the tests of speculative decoding share.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -7,7 +6,6 @@ pub(crate) mod exact;
 pub(crate) mod heads;
 
 use std::path::Path;
-use std::sync::Arc;
 
 use autoplace::generate::{FinishReason, Generate, Resumed, Session, Statistics};
 use autoplace::llama_sys::Token;
@@ -101,22 +99,4 @@ pub(crate) fn alone(model: &Model, generate: Generate) -> (Told, Statistics) {
 pub(crate) fn tokens(model: &Model, prompt: &str) -> Vec<Token> {
     let vocab = model.native().unwrap().vocab();
     vocab.tokenize(prompt, true, false).unwrap()
-}
-
-/// Guesses what comes after `prompt`, which is `answer`: up to 8 tokens, of which as many are wrong as `noise` has it,
-/// tokens that there are not among them.
-pub(crate) fn oracle(
-    prompt: &[Token],
-    answer: &[Token],
-    noise: u32,
-) -> impl FnMut(&[Token], &mut Vec<Token>) + Clone + Send + 'static {
-    let whole: Arc<[Token]> = [prompt, answer].concat().into();
-    let mut state = noise;
-    move |so_far, draft| {
-        for &token in whole.iter().skip(so_far.len()) {
-            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            let is_wrong = noise > 0 && state >> 30 == 0;
-            draft.push(if is_wrong { (state >> 8) as Token % 600 - 20 } else { token });
-        }
-    }
 }

@@ -5,7 +5,9 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use autoplace::generate::{Answer, End, Engine, Generate, Metrics, Piece, Prompt, SequenceId, Session, Statistics};
+use autoplace::generate::{
+    End, Engine, Generate, Metrics, Piece, Prompt, SequenceId, Session, Statistics, TokenStream,
+};
 use autoplace::llama_sys::{
     self, Batch, Candidate, Candidates, Context, ContextParams, FlashAttention, Position, Sampler, Token,
 };
@@ -168,8 +170,8 @@ pub(crate) fn told(generate: Generate, model: &Model) -> Told {
     to_the_end(&mut session).remove(0)
 }
 
-/// All of an answer of an engine.
-pub(crate) fn answered(mut answer: Answer) -> Told {
+/// All of a text of an engine.
+pub(crate) fn answered(mut answer: TokenStream) -> Told {
     Told::of(answer.pieces().map(Result::unwrap))
 }
 

@@ -158,7 +158,7 @@ impl ReplyParser {
         let mut ends = Marks::new();
         if let End::Mark(close) = syntax.end {
             ends.add(close, true);
-            ends.add([&syntax.open], false);
+            ends.add(&[syntax.open], false);
             ends.add(self.family.silent, false);
             if let Some(channels) = self.family.channels {
                 ends.add(channels.ends, tool.is_some());

@@ -42,16 +42,8 @@ pub(super) fn bounds(tree: Tree<'_>, notes: &mut Notes) -> Vec<Bound> {
     let Some(memberships) = tree.read("/proc/self/cgroup", notes) else {
         return Vec::new();
     };
-    let mounts = tree.read("/proc/self/mountinfo", notes);
-    let mounts: Vec<Mount> = mounts.map_or_else(
-        || {
-            let text = "is missing: control groups are looked for in their usual places";
-            notes.add("/proc/self/mountinfo", text);
-            let v1 = Mount::new(Version::V1, "/", "/sys/fs/cgroup/memory");
-            vec![Mount::new(Version::V2, "/", "/sys/fs/cgroup"), v1]
-        },
-        |text| text.lines().filter_map(Mount::parse).collect(),
-    );
+    let mounts = tree.read("/proc/self/mountinfo", notes).unwrap_or_default();
+    let mounts: Vec<Mount> = mounts.lines().filter_map(Mount::parse).collect();
     let mut bounds = Vec::new();
     // On a hybrid system both are there, and the memory controller is in one of them: the other has no such files.
     for version in [Version::V2, Version::V1] {
@@ -83,11 +75,6 @@ fn membership(text: &str, version: Version) -> Option<String> {
 }
 
 impl Mount {
-    fn new(version: Version, root: &str, point: &str) -> Self {
-        let (root, point) = (unescape(root), unescape(point));
-        Self { version, root, point }
-    }
-
     /// A line of `/proc/self/mountinfo` (proc_pid_mountinfo(5)), where it is a hierarchy of memory.
     fn parse(line: &str) -> Option<Self> {
         let (before, after) = line.split_once(" - ")?;
@@ -98,7 +85,8 @@ impl Mount {
             "cgroup" if after.nth(1)?.split(',').any(|option| option == "memory") => Version::V1,
             _ => return None,
         };
-        Some(Self::new(version, before.next()?, before.next()?))
+        let mut unescaped = || Some(unescape(before.next()?));
+        Some(Self { version, root: unescaped()?, point: unescaped()? })
     }
 }
 

@@ -6,6 +6,7 @@ use crate::{gguf, memory, profile};
 /// `<memory>` for its name.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // The fields are named for what the message says of them.
 pub enum Error {
     /// The header itself could not be read as it claims to be.
     #[error(transparent)]
@@ -18,58 +19,19 @@ pub enum Error {
     Context(#[from] memory::Error),
     /// The file is of another kind than it was given as.
     #[error("{file}: the architecture is `{architecture}`, but {role} is {wanted}")]
-    WrongKind {
-        /// The file.
-        file: String,
-        /// `general.architecture`.
-        architecture: String,
-        /// What it was given as, with its article.
-        role: &'static str,
-        /// What that is.
-        wanted: &'static str,
-    },
+    WrongKind { file: String, architecture: String, role: &'static str, wanted: &'static str },
     /// A key that llama.cpp requires is not there, or holds 0.
     #[error("{file}: the key `{key}` is missing or 0")]
-    Missing {
-        /// The file.
-        file: String,
-        /// The full name of the key.
-        key: String,
-    },
+    Missing { file: String, key: String },
     /// No bound of its memory is known: an encoder of images or sound or a decoder of speech whose graph we have not
     /// read, or a draft that computes with the main model's hidden states.
     #[error("{file}: the memory of {what} is not known")]
-    Unread {
-        /// The file.
-        file: String,
-        /// Its projector or architecture, and what that is of.
-        what: String,
-    },
+    Unread { file: String, what: String },
     /// llama.cpp does not let this draft speculate for this model (common/speculative.cpp,
     /// `common_speculative_are_compatible`).
     #[error("{draft} cannot draft for {main}: {what} is {of_draft} and {of_main}")]
-    Vocabulary {
-        /// The file of the draft.
-        draft: String,
-        /// The file of the main model.
-        main: String,
-        /// What differs.
-        what: String,
-        /// What it is in the draft.
-        of_draft: String,
-        /// What it is in the main model, with the limit where there is one.
-        of_main: String,
-    },
+    Vocabulary { draft: String, main: String, what: String, of_draft: String, of_main: String },
     /// The projector's output is not as wide as the text model's embeddings (mtmd.cpp, `mtmd_context::mtmd_context`).
     #[error("{file} is made for embeddings of {of_mmproj}, but those of {main} are {of_main} wide")]
-    Width {
-        /// The file of the projector.
-        file: String,
-        /// The file of the main model.
-        main: String,
-        /// Width of what the projector gives.
-        of_mmproj: u64,
-        /// Width of the main model's embeddings.
-        of_main: u64,
-    },
+    Width { file: String, main: String, of_mmproj: u64, of_main: u64 },
 }

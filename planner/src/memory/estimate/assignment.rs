@@ -128,7 +128,7 @@ pub fn split_points(weights: &[f32]) -> Result<Vec<f32>, Error> {
 mod tests {
     use proptest::prelude::{prop, prop_assert, prop_assert_eq, proptest};
 
-    use super::{Assignment, Place, proportions, split_points};
+    use super::{Assignment, proportions, split_points};
     use crate::memory::Split;
 
     #[test]
@@ -184,23 +184,6 @@ mod tests {
             if split.n_gpu_layers > 0 {
                 prop_assert_eq!(&Assignment::new(n_layer, split.n_gpu_layers, &points), &wanted);
             }
-        }
-
-        #[test]
-        fn every_layer_is_somewhere_once_and_gpus_hold_them_in_order(
-            n_layer in 1u32..=512,
-            n_gpu_layers in 0u32..600,
-            weights in prop::collection::vec(1.0f32..1e12, 0..5),
-        ) {
-            let points = split_points(&weights).unwrap();
-            let assignment = Assignment::new(n_layer, n_gpu_layers, &points);
-            let order = |place| match place { Place::Host => 0, Place::Gpu(gpu) => gpu + 1 };
-            let places: Vec<usize> = assignment.layers().map(order).collect();
-            prop_assert_eq!(places.len(), n_layer as usize + 1);
-            prop_assert!(places.is_sorted());
-            let on_gpus = places.iter().filter(|&&place| (1..=weights.len()).contains(&place));
-            let expected = if weights.is_empty() { 0 } else { n_gpu_layers.min(n_layer + 1) };
-            prop_assert_eq!(on_gpus.count(), expected as usize);
         }
     }
 }

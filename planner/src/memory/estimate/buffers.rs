@@ -26,8 +26,6 @@
 //! Fitted on a simulation of llama.cpp's graphs that was equal to it to the byte, of which
 //! tests/planner/compute_buffers.txt is a part: within 3 % of the device's total or 32 MiB in 95 % of devices.
 
-use std::collections::BTreeMap;
-
 use super::kv::{Held, KvCost};
 use super::weights::{Largest, WeightCost};
 use super::{Assignment, Place};
@@ -35,7 +33,7 @@ use crate::machine::Gpu;
 use crate::memory::KvType;
 use crate::memory::backend::{AttentionShape, Family};
 use crate::memory::context::{ContextParams, ContextSizes, FlashAttention};
-use crate::profile::{Adapted, BlockState, Layer, ModelProfile};
+use crate::profile::{Adapted, BlockState, ModelProfile, Part, Rows};
 
 /// A device's compute buffer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -144,7 +142,6 @@ impl Buffers {
         let values = 8 * tokens * most(&hparams.n_head_kv) * n(hparams.head_dim_v);
         let lends = params.op_offload && !gpus.is_empty();
         let is_fused = |gpu: &&Gpu| shape.is_fused_by(Family::of(&gpu.backend));
-        let adapted = profile.adapters.adapted.iter();
         // Of Metal 32 groups for each of at most 32 queries of a stream, and the last 64 cells of the keys and the
         // values of each head, row by row.
         let queries = tokens.min(32 * n(sizes.streams));
@@ -185,10 +182,10 @@ impl Buffers {
             may_repack: params.repack && !pinned,
             converts: (params.type_k != KvType::F16, params.type_v != KvType::F16 && !compressed),
             adapters: n(most_of_adapters(profile, sizes)),
-            adapted: adapted.map(|one| n(one.a.bytes) + n(one.b.bytes)).sum(),
+            adapted: n(profile.adapters.bytes()),
             gpus: gpus.iter().map(|gpu| Family::of(&gpu.backend)).collect(),
             overridden: false,
-            deepstack: n(profile.switches.deepstack_layers),
+            deepstack: n(hparams.n_deepstack_layers),
             fitted: params.embeddings.is_none()
                 && profile.state.blocks().is_some_and(is_fitted)
                 && !named(&["altup_", "enc.", "attn_rel_b.", "cross_attn"]),
@@ -504,19 +501,21 @@ fn saturate(bytes: u128) -> u64 {
 
 /// Attention over everything, over windows, or over compressed keys.
 fn is_fitted(blocks: &[BlockState]) -> bool {
-    use BlockState::{Compressed, Full, None, Windowed};
-    let is_other = |block: &BlockState| !matches!(block, None | Full(_) | Windowed { .. } | Compressed { .. });
-    !blocks.iter().any(is_other)
+    let is_fitted = |block: &BlockState| {
+        block.kept.iter().all(|kept| match kept.rows {
+            Rows::Tokens => matches!(kept.part, Part::Keys | Part::Values),
+            Rows::Window(_) => !block.is_compressed(),
+            _ => false,
+        })
+    };
+    blocks.iter().all(is_fitted)
 }
 
 /// What a block that keeps a state computes at once, generously: three of its widest projections, and
 /// three of its states.
 fn mixer(profile: &ModelProfile, sizes: &ContextSizes, n_seq: u32) -> u128 {
     let blocks = profile.state.blocks().unwrap_or_default();
-    let states = blocks.iter().map(|block| match *block {
-        BlockState::Recurrent(state) | BlockState::FullAndRecurrent(_, state) => n(state.r) + n(state.s),
-        _ => 0,
-    });
+    let states = blocks.iter().map(|block| n(block.recurrent_elements()));
     let Some(state) = states.max().filter(|&state| state > 0) else {
         return 0;
     };
@@ -527,30 +526,13 @@ fn mixer(profile: &ModelProfile, sizes: &ContextSizes, n_seq: u32) -> u128 {
     12 * width * n(sizes.n_tokens) + 12 * state * n(n_seq)
 }
 
-/// What adapters add to a device's buffer at most, beside a product the two of one pair, and a block's
-/// factors where they are copied to the device that computes it.
+/// What the products of adapters add to a device's buffer at most: beside one, the two of a pair.
 fn most_of_adapters(profile: &ModelProfile, sizes: &ContextSizes) -> u64 {
-    let adapted = &profile.adapters.adapted;
-    let experts = profile.hparams.experts;
-    let used = experts.map_or(1, |experts| u64::from(experts.used.max(1)));
+    let used = profile.hparams.experts.map_or(1, |experts| u64::from(experts.used.max(1)));
     let width = |one: &Adapted| {
         let copies = if one.a.shape[2] > 1 { used } else { 1 };
-        let pair = one.b.shape[1].saturating_mul(2);
-        pair.saturating_add(one.b.shape[0]).saturating_mul(copies)
+        one.b.shape[1].saturating_mul(2).saturating_add(one.b.shape[0]).saturating_mul(copies)
     };
-    let widest = adapted.iter().map(width).max().unwrap_or(0);
-    let mut blocks = BTreeMap::<_, u64>::new();
-    for one in adapted {
-        let block = match one.layer {
-            Layer::Input => 0,
-            Layer::Block(block) => block + 1,
-            Layer::Output => usize::MAX,
-        };
-        let bytes = one.a.bytes.saturating_add(one.b.bytes);
-        let sum = blocks.entry(block).or_default();
-        *sum = sum.saturating_add(bytes);
-    }
-    let factors = blocks.into_values().max().unwrap_or(0);
-    let products = widest.saturating_mul(4).saturating_mul(sizes.n_tokens);
-    products.saturating_add(factors)
+    let widest = profile.adapters.adapted.iter().map(width).max().unwrap_or(0);
+    widest.saturating_mul(4).saturating_mul(sizes.n_tokens)
 }

@@ -5,6 +5,7 @@ use crate::gguf::TensorType;
 use crate::machine::Gpu;
 use crate::memory::backend::Family;
 use crate::memory::context::ContextParams;
+use crate::profile::Weight;
 
 use super::stored::{Group, StoredWeight};
 
@@ -63,7 +64,7 @@ impl HostMemory {
             && !matches!(self.pinned, Pinned::Yes(_))
             && weight.group != Group::Input
             && weight.is_matrix()
-            && repackable(weight)
+            && repackable(&weight.weight)
     }
 
     /// What pinned memory takes beside the host's weights: of Vulkan, 32 bytes per buffer of at most a GiB
@@ -76,40 +77,29 @@ impl HostMemory {
         }
     }
 
-    /// Whether the host keeps a tied embedding twice: where the lookup and the product choose different buffer types.
-    ///
-    /// Both uses share one tensor where they choose one (llama-model-loader.cpp, `create_tensor`). Pinned memory takes
-    /// either if its GPU can do it, and with a mapped file becomes plain memory afterwards.
+    /// Whether the host keeps a tied embedding twice: where the lookup and the product choose different buffer types
+    /// (llama-model-loader.cpp, `create_tensor`).
     pub(super) fn keeps_twice(&self, weight: &StoredWeight) -> bool {
         match self.pinned {
             Pinned::No => self.repacks(weight),
             Pinned::Perhaps => self.repacks(weight) || !self.mmap,
-            Pinned::Yes(family) => {
-                let product = family.multiplies(weight.ty);
-                let rows = family.looks_up(weight.ty, weight.ne0);
-                // Where the product is not for the GPU, the CPU may arrange the matrix.
-                let arranged = !product && self.repack && repackable(weight);
-                arranged || (!self.mmap && product != rows)
-            }
+            // It takes either use of every type that embeddings are published in.
+            Pinned::Yes(_) => false,
         }
     }
 }
 
-/// Whether this CPU may rearrange this matrix: on x86 it takes rows by eight.
-fn repackable(weight: &StoredWeight) -> bool {
-    let eights = weight.ne1.is_multiple_of(8);
-    repacks(weight.ty) && (eights || !cfg!(any(target_arch = "x86_64", target_arch = "x86")))
-}
-
-/// Whether this CPU may rearrange matrices of this type (ggml-cpu/repack.cpp, `ggml_repack_get_optimal_repack_type`).
-/// What it does depends on its instruction set, of which only the architecture is known here; the rearranged matrix is
-/// as large as before.
-pub(super) const fn repacks(ty: TensorType) -> bool {
-    let everywhere =
-        matches!(ty, TensorType::Q4_0 | TensorType::Q2_K | TensorType::Q4_K | TensorType::IQ4_NL | TensorType::MXFP4);
+/// Whether this CPU may rearrange this matrix (ggml-cpu/repack.cpp, `ggml_repack_get_optimal_repack_type`). What it
+/// does depends on its instruction set, of which only the architecture is known here; the rearranged matrix is as large
+/// as before.
+fn repackable(weight: &Weight) -> bool {
+    use TensorType::{IQ4_NL, MXFP4, Q1_0, Q2_K, Q4_0, Q4_K, Q5_K, Q6_K, Q8_0};
+    let everywhere = matches!(weight.ty, Q4_0 | Q2_K | Q4_K | IQ4_NL | MXFP4);
+    if cfg!(any(target_arch = "x86_64", target_arch = "x86")) {
+        return everywhere && weight.shape[1].is_multiple_of(8);
+    }
     // Only the kernels for Arm and RISC-V take these.
-    let elsewhere = matches!(ty, TensorType::Q1_0 | TensorType::Q8_0 | TensorType::Q5_K | TensorType::Q6_K);
-    everywhere || (elsewhere && !cfg!(any(target_arch = "x86_64", target_arch = "x86")))
+    everywhere || matches!(weight.ty, Q1_0 | Q8_0 | Q5_K | Q6_K)
 }
 
 #[cfg(test)]
@@ -119,7 +109,8 @@ mod tests {
     use crate::machine::Gpu;
     use crate::memory::backend::Family;
     use crate::memory::context::ContextParams;
-    use crate::memory::estimate::stored::{Group, StoredWeight};
+    use crate::memory::estimate::stored::{Group, Kind, StoredWeight};
+    use crate::profile::{Role, Weight};
 
     fn pinned(backends: &[&str]) -> Pinned {
         let card = |&backend: &&str| Gpu::new("card").backend(backend);
@@ -144,12 +135,13 @@ mod tests {
     #[test]
     fn a_tied_embedding_is_kept_twice_where_lookup_and_product_choose_differently() {
         let twice = |pinned, ty, (ne0, ne1), repack, mmap| {
-            let weight = StoredWeight::new(Group::Tied, ty, ne0, ne1);
+            let (name, shape) = ("token_embd.weight".into(), [ne0, ne1, 1, 1]);
+            let weight = Weight { name, ty, shape, bytes: ty.row_bytes(ne0) * ne1, role: Role::Other };
+            let weight = StoredWeight { group: Group::Tied, kind: Kind::Model, weight };
             let mut params = ContextParams::default();
             (params.repack, params.mmap) = (repack, mmap);
             HostMemory::new(pinned, &params).keeps_twice(&weight)
         };
-        let cuda = Pinned::Yes(Family::Cuda);
         let (even, odd) = ((1024, 1000), (1024, 1001));
         for (pinned, ty, rows, repack, mmap, kept_twice) in [
             // Without pinned memory: if the CPU arranges the product's anew, mapped or not.
@@ -158,18 +150,9 @@ mod tests {
             (Pinned::No, T::Q4_0, even, false, false, false),
             (Pinned::No, T::F16, even, true, false, false),
             (Pinned::No, T::Q4_0, odd, true, true, !cfg!(target_arch = "x86_64")),
-            // CUDA looks up no rows of IQ4_NL that are no multiple of 256, so those lie in plain memory; so does
-            // all that is mapped.
-            (cuda, T::IQ4_NL, (1024, 1000), true, false, false),
-            (cuda, T::IQ4_NL, (1056, 1000), true, false, true),
-            (cuda, T::IQ4_NL, (1056, 1000), true, true, false),
+            (Pinned::Yes(Family::Cuda), T::Q4_0, even, true, false, false),
         ] {
             assert_eq!(twice(pinned, ty, rows, repack, mmap), kept_twice, "{ty} {rows:?}");
-        }
-        // Pinned memory takes both uses of nearly every type.
-        for ty in [T::F16, T::Q4_0, T::Q4_K, T::Q6_K, T::Q8_0, T::IQ4_XS] {
-            assert!(!twice(cuda, ty, even, true, false), "{ty:?}");
-            assert!(!twice(cuda, ty, even, true, true), "{ty:?}");
         }
     }
 }

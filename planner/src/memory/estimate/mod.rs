@@ -1,15 +1,10 @@
-//! The estimate: what a placement takes, by arithmetic over the header.
+//! The estimate: what a placement takes, by arithmetic over the header; microseconds per placement.
 //!
 //! | part | how good |
 //! |---|---|
 //! | weights | exact to the byte for any list of GPUs, `tensor_split` and overrides, see [`Estimate::is_exact`] |
 //! | keys and values, recurrent state | the same for [`StateLaw::Known`](crate::profile::StateLaw), an upper bound for most others |
 //! | compute | a formula, within 3 % or 32 MiB of a device's total in 95 % of cases; [`Estimate::uncertainty`] says how far |
-//!
-//! `docs/conformance.md` says how far each is from llama.cpp, architecture by architecture.
-//!
-//! Microseconds per placement, no native code: every layer is summed up once, when the estimate is made. The
-//! probe corrects it.
 
 pub mod assignment;
 mod buffers;
@@ -52,15 +47,6 @@ impl Uncertainty {
 }
 
 /// What placements of one model on given GPUs take, for one set of parameters.
-///
-/// ```
-/// # use autoplace_planner::{machine::Gpu, memory::{ContextParams, Estimate}, profile::ModelProfile};
-/// # fn f(profile: &ModelProfile, gpu: &Gpu) -> Result<(), autoplace_planner::memory::Error> {
-/// let estimate = Estimate::new(profile, &[gpu], &ContextParams::default())?;
-/// let full = estimate.footprints(profile.full_offload());
-/// println!("{} bytes on the GPU, {} on the host", full.gpus[0].total(), full.host.total());
-/// # Ok(()) }
-/// ```
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct Estimate {
@@ -77,10 +63,8 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// Prepares the estimate: sums up each layer once.
-    ///
-    /// Without GPUs it is the estimate of a load that is given no devices: nothing of it touches a GPU. With GPUs their
-    /// free bytes are the proportions of the split, as in llama.cpp.
+    /// Prepares the estimate: sums up each layer once. The GPUs' free bytes are the proportions of the split, as in
+    /// llama.cpp.
     ///
     /// # Errors
     ///
@@ -132,12 +116,11 @@ impl Estimate {
     }
 
     /// Puts weights elsewhere than their layer: for each weight the first pattern found in its name decides. Caches
-    /// stay with the layers. A place on the host is the CPU's memory: pinned or repacked where llama.cpp would.
+    /// stay with the layers.
     ///
     /// # Errors
     ///
-    /// [`Error::Override`] for a pattern that is no regular expression or that C++ could read differently, and for a
-    /// place that does not exist.
+    /// [`Error::Override`] for a pattern that is no regular expression and for a place that does not exist.
     pub fn overrides(self, overrides: &[TensorOverride]) -> Result<Self, Error> {
         if overrides.is_empty() {
             return Ok(self);
@@ -212,9 +195,7 @@ impl Estimate {
     }
 
     /// Bytes by which the compute buffers of this assignment may be larger than [`footprints_of`](Self::footprints_of)
-    /// says: an eighth of them and of the logits, at least 8 MiB, then two streams of activations and 1 MiB; and more
-    /// for what the formula cannot see, such as the order in which the scheduler borrows the host's weights. Of models
-    /// that keep another kind of state than it was fitted on, as much again.
+    /// says: an eighth of them and of the logits, at least 8 MiB, and more for what the formula cannot see.
     pub fn uncertainty(&self, assignment: &Assignment) -> Uncertainty {
         self.with_uncertainty(assignment).1
     }
@@ -230,10 +211,9 @@ impl Estimate {
         self.known
     }
 
-    /// Whether weights and cache are llama.cpp's to the byte: their laws are known, and so are the rules by which
-    /// each GPU lays them out. Otherwise they may be more than it takes; of Vulkan without [`Gpu::alignment`] up to
-    /// 255 bytes per tensor, and where Vulkan pins the host's memory (a file that is not mapped) some 32 bytes per
-    /// GiB more or less.
+    /// Whether weights and cache are llama.cpp's to the byte: their laws are known, and so are the rules by which each
+    /// GPU lays them out. Otherwise they may be more than it takes, and where Vulkan pins the host's memory some 32
+    /// bytes per GiB more or less.
     pub const fn is_exact(&self) -> bool {
         self.exact
     }

@@ -26,14 +26,14 @@ pub(super) struct Largest {
 
 impl Largest {
     fn add(&mut self, weight: &StoredWeight) {
-        let largest = match (weight.group, weight.feeds) {
+        let largest = match (weight.group, weight.feeds()) {
             (Group::Output | Group::Tied, _) => &mut self.output,
             (Group::Block(_), Some(Feeds::Up)) => &mut self.up,
             (Group::Block(_), Some(Feeds::Down)) => &mut self.down,
             (Group::Block(_), None) => &mut self.other,
             _ => return,
         };
-        *largest = weight.bytes.max(*largest);
+        *largest = weight.weight.bytes.max(*largest);
     }
 
     fn max(self, of: Self) -> Self {
@@ -59,8 +59,8 @@ impl Largest {
 /// The bytes of one layer's weights on each kind of device, summed up once.
 #[derive(Debug, Clone, Default)]
 struct Layer {
-    /// By each of the rules.
-    by_rules: Vec<u64>,
+    /// On each GPU.
+    gpus: Vec<u64>,
     /// On the host.
     host: u64,
     /// The largest matrices, which a GPU may borrow for a large batch.
@@ -69,7 +69,7 @@ struct Layer {
 
 impl Layer {
     fn add(&mut self, weight: &StoredWeight, rules: &[BackendRules]) {
-        for (bytes, rules) in self.by_rules.iter_mut().zip(rules) {
+        for (bytes, rules) in self.gpus.iter_mut().zip(rules) {
             *bytes = bytes.saturating_add(weight.alloc(rules));
         }
         self.host = self.host.saturating_add(weight.alloc(&BackendRules::HOST));
@@ -98,9 +98,8 @@ pub(super) struct WeightCost {
 #[derive(Debug, Clone)]
 pub(super) struct WeightTable {
     stored: Arc<Stored>,
-    /// The rules of the GPUs, each once, and which of them each GPU follows.
+    /// The rules of the GPUs.
     rules: Vec<BackendRules>,
-    rules_of: Vec<usize>,
     /// How the host chooses among its buffer types.
     host: HostMemory,
     /// What goes elsewhere than its layer, weight by weight; empty where nothing does.
@@ -123,25 +122,10 @@ struct Sums {
 }
 
 impl WeightTable {
-    pub(super) fn new(
-        profile: &ModelProfile,
-        gpu_rules: &[BackendRules],
-        pinned: Pinned,
-        params: &ContextParams,
-    ) -> Self {
-        let mut rules: Vec<BackendRules> = Vec::new();
-        let mut rules_of = Vec::with_capacity(gpu_rules.len());
-        for one in gpu_rules {
-            let known = rules.iter().position(|known| known == one);
-            rules_of.push(known.unwrap_or(rules.len()));
-            if known.is_none() {
-                rules.push(*one);
-            }
-        }
+    pub(super) fn new(profile: &ModelProfile, rules: &[BackendRules], pinned: Pinned, params: &ContextParams) -> Self {
         let mut table = Self {
             stored: Arc::new(Stored::new(profile)),
-            rules,
-            rules_of,
+            rules: rules.to_vec(),
             host: HostMemory::new(pinned, params),
             overrides: Vec::new(),
             sums: Sums { blocks: vec![Layer::default(); profile.weights.blocks.len()], ..Sums::default() },
@@ -155,10 +139,7 @@ impl WeightTable {
     /// llama.cpp asks by the name alone, so input tensors, the output and its copy of a tied embedding move too
     /// (llama-model-loader.cpp, `create_tensor`).
     pub(super) fn overridden(mut self, place: impl Fn(&str) -> Option<Place>) -> Self {
-        let place = |weight: &StoredWeight| {
-            let stays = weight.lazy || weight.kind == Kind::ControlVector;
-            place(self.stored.name(weight)).filter(|_| !stays)
-        };
+        let place = |weight: &StoredWeight| place(&weight.weight.name).filter(|_| weight.kind != Kind::ControlVector);
         let overrides: Vec<_> = self.stored.weights.iter().map(place).collect();
         let before = std::mem::replace(&mut self.overrides, overrides);
         if before.iter().chain(&self.overrides).any(Option::is_some) {
@@ -169,9 +150,9 @@ impl WeightTable {
 
     fn sums(&self) -> Sums {
         let (stored, rules) = (&self.stored, &self.rules);
-        let empty = Layer { by_rules: vec![0; rules.len()], ..Layer::default() };
+        let empty = Layer { gpus: vec![0; rules.len()], ..Layer::default() };
         let mut sums = Sums {
-            fixed_gpus: vec![0; self.rules_of.len()],
+            fixed_gpus: vec![0; rules.len()],
             blocks: vec![empty.clone(); self.sums.blocks.len()],
             fixed: empty.clone(),
             input: empty.clone(),
@@ -188,7 +169,7 @@ impl WeightTable {
                     if let Some(bytes) = sums.fixed_gpus.get_mut(gpu)
                         && (!is_tied || stored.tied_apart)
                     {
-                        *bytes = bytes.saturating_add(weight.alloc(&rules[self.rules_of[gpu]]));
+                        *bytes = bytes.saturating_add(weight.alloc(&rules[gpu]));
                     }
                     continue;
                 }
@@ -219,20 +200,14 @@ impl WeightTable {
 
     /// Bytes that a weight takes on a GPU.
     pub(super) fn weight_bytes(&self, gpu: usize, weight: &Weight) -> u64 {
-        let rules = self.rules_of.get(gpu).map(|&rules| &self.rules[rules]);
-        rules.map_or(0, |rules| rules.alloc(weight.ty, weight.shape[0], weight.bytes))
+        self.rules.get(gpu).map_or(0, |rules| rules.alloc(weight.ty, weight.shape[0], weight.bytes))
     }
 
     /// Bytes that a block adds to a GPU, or, past the last, the output layer.
     pub(super) fn layer_bytes(&self, gpu: usize, il: usize) -> u64 {
-        let Some(&rules) = self.rules_of.get(gpu) else {
-            return 0;
-        };
-        let Sums { output, tied, .. } = &self.sums;
-        match self.sums.blocks.get(il) {
-            Some(block) => block.by_rules[rules],
-            None => output.by_rules[rules].saturating_add(tied.by_rules[rules]),
-        }
+        let of = |layer: &Layer| layer.gpus.get(gpu).map_or(0, |&bytes| bytes);
+        let Sums { blocks, output, tied, .. } = &self.sums;
+        blocks.get(il).map_or_else(|| of(output).saturating_add(of(tied)), of)
     }
 
     /// Bytes that a block adds to the host, or, past the last, the output layer.
@@ -253,8 +228,7 @@ impl WeightTable {
         };
         let mut put = |layer: &Layer, place| match place {
             Place::Gpu(gpu) if gpu < n_gpus => {
-                let bytes = layer.by_rules[self.rules_of[gpu]];
-                cost.gpus[gpu] = cost.gpus[gpu].saturating_add(bytes);
+                cost.gpus[gpu] = cost.gpus[gpu].saturating_add(layer.gpus[gpu]);
                 cost.gpu_largest[gpu] = cost.gpu_largest[gpu].max(layer.largest);
             }
             _ => {

@@ -42,7 +42,7 @@ pub use identity::ModelIdentity;
 /// # Ok(()) }
 /// ```
 ///
-/// A load follows it with `Model::builder(path).plan_file("plan.json")`.
+/// A load follows it with `Model::builder(path).follow(SavedPlan::read("plan.json")?)`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct SavedPlan {

@@ -8,9 +8,13 @@ use super::path::Path;
 use super::{Found, Given, Placements, Probed};
 
 impl<'a> Placements<'a> {
-    /// The best placement by the estimate.
+    /// The best placement, by the probe if there is one.
     pub(in crate::plan) fn choose(&self) -> Result<Chosen<'a>, Error> {
-        let given = Given::new(true);
+        self.probe.map_or_else(|| self.choose_estimated(), |probe| self.choose_probed(probe))
+    }
+
+    fn choose_estimated(&self) -> Result<Chosen<'a>, Error> {
+        let given = Given::default();
         let Some(found) = self.search(&given)? else {
             let least = match self.policy {
                 Policy::Fastest => None,
@@ -19,23 +23,20 @@ impl<'a> Placements<'a> {
             return Err(self.does_not_fit(least));
         };
         let nearest = self.nearest(&found.path, &given)?;
-        let confidence =
-            if self.estimate(&found.path)?.compute_is_fitted() { Confidence::Estimated } else { Confidence::Modelled };
+        let estimate = self.grounds[found.path.setting].estimate(self, &self.orders[found.path.order])?;
+        let confidence = if estimate.compute_is_fitted() { Confidence::Estimated } else { Confidence::Modelled };
         let why = self.why(&found, nearest.as_ref(), false);
         Ok(self.chosen(found, why, confidence))
     }
 
-    /// The best placement by the probe.
-    pub(in crate::plan) fn choose_probed(&self, probe: &dyn Probe) -> Result<Chosen<'a>, Error> {
+    fn choose_probed(&self, probe: &dyn Probe) -> Result<Chosen<'a>, Error> {
         let mut probed = Probed::new(self, probe);
         match (probed.search()?, probed.refusal) {
             (Some((found, nearest)), refusal) if refusal.is_none() || !found.path.runs.is_empty() => {
-                let better = self.better(&found.path);
-                let refused = better.iter().any(|path| probed.refused.contains(path));
+                let refused = self.better(&found.path).iter().any(|path| probed.refused.contains(path));
                 let why = self.why(&found, nearest.as_ref(), refused);
                 let mut chosen = self.chosen(found, why, Confidence::Probed);
-                let left_out = |(gpus, error)| format!("{gpus} was left out: {error}");
-                chosen.notes.extend(refusal.map(left_out));
+                chosen.notes.extend(refusal.map(|(gpus, error)| format!("{gpus} was left out: {error}")));
                 Ok(chosen)
             }
             // Falling back to the host would hide the reason behind a slow model.

@@ -1,146 +1,174 @@
-//! What holds for all placements of one setting: sums over the layers, and the room that each GPU has for them.
+//! What holds for all placements of one setting: sums over the layers, and the room that each device has for them.
 
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashSet};
 use std::rc::Rc;
 
 use crate::machine::Gpu;
 use crate::memory::estimate::Assignment;
-use crate::memory::{ContextParams, Estimate, Place, Workload};
+use crate::memory::{Estimate, Place, Workload};
+use crate::plan::Error;
 use crate::plan::speed::{Rates, SpeedModel};
-use crate::plan::{self, Error};
-use crate::profile::ModelProfile;
 
-use super::Corrections;
-use super::parts::Parts;
+use super::order::Order;
 use super::setting::Setting;
-use super::table::{Roles, Table};
+use super::table::{ROLES, Run, Table};
+use super::{Correction, Placements};
 
 /// What holds for all placements of one setting.
-pub(super) struct Ground {
+pub(super) struct Ground<'a> {
     pub(super) setting: Setting,
     /// Bytes of weights that are on the host wherever the layers are.
     pub(super) always_on_host: u64,
-    /// What each GPU has beside its headroom, in bytes.
-    pub(super) budgets: Vec<u64>,
-    /// The estimates of each GPU alone, but for those that are like an earlier one.
-    pub(super) alone: BTreeMap<usize, Rc<Estimate>>,
-    pub(super) table: Table,
+    /// The estimates of orders of GPUs, as far as they were made.
+    estimates: RefCell<BTreeMap<Order, Rc<Estimate>>>,
+    /// The smallest compute buffers of each GPU, and of the host beside it.
+    least: Vec<Least>,
+    pub(super) table: Table<'a>,
     pub(super) workload: Workload,
 }
 
-impl Ground {
-    pub(super) fn new(
-        profile: &ModelProfile,
-        headroom: impl Fn(&Gpu, &Workload) -> u64,
-        gpus: &[&Gpu],
-        setting: Setting,
-        parts: &Parts<'_>,
-        rates: &Rates,
-        work: &plan::Workload,
-    ) -> Result<Self, Error> {
-        let params = &setting.params;
-        let mut alone = BTreeMap::new();
-        let mut least_compute: Vec<Roles> = Vec::with_capacity(gpus.len());
-        for (index, &gpu) in gpus.iter().enumerate() {
-            let alike = |other: &Gpu| (&other.backend, other.alignment) == (&gpu.backend, gpu.alignment);
-            let least = match gpus[..index].iter().position(|&other| alike(other)) {
-                Some(known) => least_compute[known],
-                None => {
-                    let estimate = Estimate::new(profile, &[gpu], params)?;
-                    let several = gpus.len() > 1;
-                    let least = smallest_compute(profile, gpu, several, &estimate, parts, params)?;
-                    alone.insert(index, Rc::new(estimate));
-                    least
-                }
-            };
-            least_compute.push(least);
-        }
-        let estimate = match (gpus.len(), alone.get(&0)) {
-            (1, Some(estimate)) => Rc::clone(estimate),
-            _ => Rc::new(Estimate::new(profile, gpus, params)?),
-        };
-        let workload = Workload::of(profile, estimate.sizes());
-        let free = gpus.iter().map(|gpu| gpu.free.saturating_sub(headroom(gpu, &workload)));
-        let budgets: Vec<u64> = free.collect();
-        let rooms: Vec<Roles> = budgets
-            .iter()
-            .zip(&least_compute)
-            .map(|(&budget, &compute)| compute.map(|compute| budget.saturating_sub(compute)))
-            .collect();
-        let model = SpeedModel::new(profile, params, rates.clone());
-        let all_on_first = Assignment::by_counts(profile.n_layer(), &[profile.full_offload()]);
-        let always_on_host = match gpus {
-            [] => 0,
-            _ => estimate.stored(&all_on_first).host.weights,
-        };
-        Ok(Self {
-            always_on_host,
-            table: Table::new(&estimate, &rooms, parts, &model, work),
-            budgets,
-            alone,
-            workload,
-            setting,
-        })
-    }
+/// Something of a GPU by the role of a run on it, and of the host beside it by its role.
+#[derive(Debug, Clone, Copy)]
+struct ByRole<T> {
+    gpu: [T; ROLES],
+    host: [T; 3],
+}
 
-    /// The table with as much more room as probes have shown the estimate to be too high by.
-    pub(super) fn corrected(&self, corrections: &Corrections) -> Table {
-        let mut table = self.table.clone();
-        for (&gpu, &more) in &corrections.gpus {
-            let fewer = more.min(0).unsigned_abs();
-            let rooms = &mut table.gpus[gpu].rooms;
-            *rooms = rooms.map(|room| room.saturating_add(fewer));
-        }
-        table
+/// The smallest compute buffers among some placements, with what they may be larger by where that is kept free.
+type Least = ByRole<u64>;
+
+/// The same, as far as there was such a placement.
+type Seen = ByRole<Option<u64>>;
+
+/// What the host's compute buffer beside GPUs depends on, but for details: whether it holds layers, parts of blocks, or
+/// neither.
+pub(super) const fn host_role(layers: u32, parts: u32) -> usize {
+    match (layers, parts) {
+        (0, 0) => 0,
+        (0, _) => 1,
+        _ => 2,
     }
 }
 
-/// The smallest compute buffers that a GPU was seen to need, over placements on it alone, or as the first, a
-/// middle and the last one of several. What a placement needs depends on the rest of it; half leaves room for what
-/// was not looked at.
-fn smallest_compute(
-    profile: &ModelProfile,
-    gpu: &Gpu,
-    one_of_several: bool,
-    alone: &Estimate,
-    parts: &Parts<'_>,
-    params: &ContextParams,
-) -> Result<Roles, Error> {
-    let layers = profile.full_offload();
-    let least = |estimate: &Estimate, ways: &[&[u32]]| {
-        let seen = ways.iter().flat_map(|counts| {
-            let assignment = Assignment::by_counts(profile.n_layer(), counts);
-            let footprints = estimate.footprints_of(&assignment);
-            let used = footprints.gpus.into_iter().zip(counts.iter());
-            let used = used.filter(|&(_, &count)| count > 0);
-            used.map(|(gpu, _)| gpu.compute).collect::<Vec<u64>>()
-        });
-        seen.min().unwrap_or(0)
-    };
-    let some = |n: u32| n.min(layers.saturating_sub(1)).max(2);
-    let by_role = |estimate: &Estimate| Roles {
-        output: least(estimate, &[&[1]]),
-        borrowing: least(estimate, &[&[some(2)], &[some(layers / 2)], &[some(layers)]]),
-        blocks: least(estimate, &[&[layers]]),
-    };
-    let mut least_alone = by_role(alone);
-    if !parts.all.is_empty() {
-        // What is not there need not be computed with.
-        let names = parts.names();
-        let parted = by_role(&alone.clone().placing(|name| names.contains(name).then_some(Place::Host)));
-        least_alone = least_alone.least(parted);
+impl<'a> Ground<'a> {
+    pub(super) fn new(of: &Placements<'a>, setting: Setting, rates: &Rates) -> Result<Self, Error> {
+        let (profile, gpus, params) = (of.profile, &of.gpus, &setting.params);
+        let all = Rc::new(Estimate::new(profile, gpus, params)?);
+        let workload = Workload::of(profile, all.sizes());
+        let headroom = |gpu: &Gpu| of.request.headroom.of_gpu(gpu, &workload, 0, of.machine.wsl).total();
+        let budgets: Vec<u64> = gpus.iter().map(|gpu| gpu.free.saturating_sub(headroom(gpu))).collect();
+        let model = SpeedModel::new(profile, params, rates.clone());
+        let all_on_first = Assignment::by_counts(profile.n_layer(), &[profile.full_offload()]);
+        let always_on_host = if gpus.is_empty() { 0 } else { all.stored(&all_on_first).host.weights };
+        let mut ground = Self {
+            always_on_host,
+            table: Table::new(&all, &budgets, &of.parts, &model, &of.request.work(profile)),
+            estimates: RefCell::new(BTreeMap::from([((0..gpus.len()).collect(), all)])),
+            least: Vec::with_capacity(gpus.len()),
+            workload,
+            setting,
+        };
+        for (index, &gpu) in gpus.iter().enumerate() {
+            let alike = |other: &&Gpu| (&other.backend, other.alignment) == (&gpu.backend, gpu.alignment);
+            let least = match gpus[..index].iter().position(alike) {
+                Some(known) => ground.least[known],
+                None => ground.least_compute(of, index)?,
+            };
+            ground.least.push(least);
+        }
+        Ok(ground)
     }
-    if !one_of_several {
-        return Ok(least_alone);
+
+    /// The estimate for GPUs in this order, nothing of it elsewhere.
+    pub(super) fn estimate(&self, of: &Placements<'_>, order: &[usize]) -> Result<Rc<Estimate>, Error> {
+        if let Some(known) = self.estimates.borrow().get(order) {
+            return Ok(Rc::clone(known));
+        }
+        let gpus: Vec<&Gpu> = order.iter().map(|&gpu| of.gpus[gpu]).collect();
+        let estimate = Rc::new(Estimate::new(of.profile, &gpus, &self.setting.params)?);
+        self.estimates.borrow_mut().insert(order.to_vec(), Rc::clone(&estimate));
+        Ok(estimate)
     }
-    // A single copy of the graph is the smaller one.
-    let several = Estimate::new(profile, &[gpu; 3], params)?.placing(|_| None);
-    let third = (layers / 3).max(1);
-    let rest = |n: u32| layers.saturating_sub(n);
-    let least_of_several = least(
-        &several,
-        &[&[1, 1, rest(2)], &[1, rest(2), 1], &[third, third, rest(2 * third)], &[1, 1, 1], &[rest(1), 1, 0]],
-    );
-    let least = |alone: u64| alone.min(least_of_several) / 2;
-    Ok(least_alone.map(least))
+
+    /// The table, with the room that compute buffers leave which are off by what a probe has shown.
+    pub(super) fn corrected(&self, correction: &Correction) -> Table<'a> {
+        let mut table = self.table.clone();
+        for (gpu, (table, least)) in table.gpus.iter_mut().zip(&self.least).enumerate() {
+            let more = correction.gpus.get(&gpu).copied().unwrap_or(0);
+            let room = |least: u64| table.budget.saturating_sub(least.saturating_add_signed(more));
+            table.rooms = least.gpu.map(room);
+        }
+        table
+    }
+
+    /// The smallest compute buffer of the host beside these GPUs, by its role; without any it is not known.
+    pub(super) fn least_on_host(&self, order: &[usize]) -> [u64; 3] {
+        let all = order.iter().map(|&gpu| self.least[gpu].host);
+        all.reduce(|a, b| [0, 1, 2].map(|role| a[role].min(b[role]))).unwrap_or_default()
+    }
+
+    /// The smallest compute buffers that a GPU and the host beside it need, over placements on it alone, and on three
+    /// like it where there are several: with nothing elsewhere, with the smallest part that may be, and with all.
+    fn least_compute(&self, of: &Placements<'_>, gpu: usize) -> Result<Least, Error> {
+        let mut seen = Seen { gpu: [None; ROLES], host: [None; 3] };
+        let parts = &self.table.parts;
+        let last = parts.all.iter().zip(parts.are_last()).filter(|(_, is_last)| *is_last);
+        let smallest = last.map(|(part, _)| part).min_by_key(|part| part.bytes());
+        let all = (!parts.all.is_empty()).then_some(&parts.all[..]);
+        let elsewhere = [Some(&[][..]), smallest.map(std::slice::from_ref), all];
+        for order in [vec![gpu], vec![gpu; 3]].into_iter().take(of.gpus.len().min(2)) {
+            let estimate = self.estimate(of, &order)?;
+            for kept in elsewhere.into_iter().flatten() {
+                let weights = kept.iter().flat_map(|part| &part.weights);
+                let names: HashSet<&str> = weights.map(|weight| &*weight.name).collect();
+                let estimate = Estimate::clone(&estimate);
+                let estimate = match kept.is_empty() && order.len() == 1 {
+                    true => estimate,
+                    // A single copy of the graph is the smaller one.
+                    false => estimate.placing(|name| names.contains(name).then_some(Place::Host)),
+                };
+                let kept = u32::try_from(kept.len()).unwrap_or(u32::MAX);
+                for counts in samples(self.table.layers, order.len()) {
+                    self.see(of, &estimate, &counts, kept, &mut seen);
+                }
+            }
+        }
+        Ok(Least { gpu: seen.gpu.map(Option::unwrap_or_default), host: seen.host.map(Option::unwrap_or_default) })
+    }
+
+    /// Takes into account what a placement needs of which so many parts are on the host.
+    fn see(&self, of: &Placements<'_>, estimate: &Estimate, counts: &[u32], kept: u32, seen: &mut Seen) {
+        let layers = self.table.layers;
+        let (footprints, unsure) = estimate.with_uncertainty(&Assignment::by_counts(layers - 1, counts));
+        let on_gpus = of.probe.is_none() && of.request.headroom.adds_uncertainty();
+        let first = layers - counts.iter().sum::<u32>();
+        let mut begin = first;
+        for (n, &count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
+            let end = begin + count;
+            let parts = self.table.parts.count(begin, end);
+            let role = Run::of(n, begin, end, kept.min(parts)).role(layers, parts);
+            let unsure = if on_gpus { unsure.gpus[n] } else { 0 };
+            take_less(&mut seen.gpu[role], footprints.gpus[n].compute.saturating_add(unsure));
+            begin = end;
+        }
+        let unsure = if of.probe.is_none() { unsure.host } else { 0 };
+        take_less(&mut seen.host[host_role(first, kept)], footprints.host.compute.saturating_add(unsure));
+    }
+}
+
+fn take_less(known: &mut Option<u64>, bytes: u64) {
+    *known = Some(known.map_or(bytes, |known| known.min(bytes)));
+}
+
+/// Layers on each of one or three GPUs: few and many, with the host and without, and single blocks, of which some may
+/// keep windows and others everything.
+fn samples(layers: u32, gpus: usize) -> impl Iterator<Item = Vec<u32>> {
+    let some = [0, 1, 2, 3, 4, 5, 6, layers / 3, layers / 2];
+    let rest = move |n: u32| layers.saturating_sub(n);
+    let of = move |n: u32| match gpus {
+        1 => vec![vec![n], vec![rest(n)]],
+        _ => vec![vec![n, 1, rest(n + 1)], vec![1, rest(n + 2), 1], vec![1, rest(n + 1), 0]],
+    };
+    some.into_iter().flat_map(of).filter(move |counts| (1..=layers).contains(&counts.iter().sum()))
 }

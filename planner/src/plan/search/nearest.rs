@@ -3,7 +3,6 @@
 use crate::plan::Error;
 use crate::plan::halving::least_that;
 
-use super::ground::Ground;
 use super::path::Path;
 use super::table::Run;
 use super::{Found, Given, Placements};
@@ -43,18 +42,19 @@ impl Placements<'_> {
     /// The layers behind the first ones, shared by the GPUs of an order in proportion to their budgets; `None` where
     /// they are fewer than these.
     fn spread(&self, order: usize, first: u32) -> Option<Path> {
-        let Ground { table, budgets, .. } = &self.grounds[0];
+        let table = &self.grounds[0].table;
+        let budget_of = |gpu: usize| table.gpus[gpu].budget;
         let gpus = &self.orders[order];
         let left = table.layers - first;
         if left < u32::try_from(gpus.len()).ok()? || (gpus.is_empty() && left > 0) {
             return None;
         }
-        let all: u64 = gpus.iter().map(|&gpu| budgets[gpu]).sum();
+        let all: u64 = gpus.iter().map(|&gpu| budget_of(gpu)).sum();
         let (mut runs, mut begin, mut budget) = (Vec::new(), first, 0);
         for ((n, &gpu), behind) in gpus.iter().enumerate().zip((0..gpus.len() as u32).rev()) {
-            budget += budgets[gpu];
+            budget += budget_of(gpu);
             let share = budget as f64 / all.max(1) as f64;
-            let bytes = |end| table.bytes(gpu, Run::of(n, first, end, 0), &self.parts) as f64;
+            let bytes = |end| table.bytes(gpu, Run::of(n, first, end, 0)) as f64;
             let last = table.layers - behind;
             let end = if behind == 0 {
                 last
@@ -71,7 +71,7 @@ impl Placements<'_> {
     /// What a path costs.
     pub(super) fn cost(&self, path: &Path) -> f64 {
         let ground = &self.grounds[path.setting];
-        let prices = self.prices(&ground.table, &self.orders[path.order]);
+        let prices = self.prices(&ground.table, path.order);
         let runs = path.runs().enumerate().map(|(n, run)| prices.run(n, run));
         let single_copy = if path.single_copy { prices.single_copy() } else { 0.0 };
         let steps = self.tie * f64::from(ground.setting.steps);

@@ -1,6 +1,6 @@
 //! The parts of blocks that may stay on the host while the block is on a GPU.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 
 use crate::memory::{Place, TensorOverride, one_of};
 use crate::plan::HostParts;
@@ -16,6 +16,14 @@ pub(super) struct Part<'a> {
     pub(super) weights: Vec<&'a Weight>,
     /// The same by type.
     pub(super) matrices: Vec<Matrices>,
+}
+
+impl Part<'_> {
+    /// Bytes of its weights in the file.
+    pub(super) fn bytes(&self) -> u64 {
+        let bytes = self.weights.iter().map(|weight| weight.bytes);
+        bytes.fold(0, u64::saturating_add)
+    }
 }
 
 /// All parts that may stay on the host, block after block.
@@ -56,10 +64,10 @@ impl<'a> Parts<'a> {
         parts
     }
 
-    /// The names of all weights of parts.
-    pub(super) fn names(&self) -> HashSet<&'a str> {
-        let weights = self.all.iter().flat_map(|part| &part.weights);
-        weights.map(|weight| weight.name.as_str()).collect()
+    /// Whether each is the last of its block.
+    pub(super) fn are_last(&self) -> impl Iterator<Item = bool> {
+        let next = self.all.iter().skip(1).map(|part| Some(part.block)).chain([None]);
+        self.all.iter().zip(next).map(|(part, next)| next != Some(part.block))
     }
 
     /// Where the parts of this block begin, or, past the last block, where they end.

@@ -9,8 +9,7 @@ use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 use std::ops::RangeInclusive;
 
-use crate::plan::halving::least_that;
-
+use super::ground::host_role;
 use super::prices::Prices;
 use super::table::Run;
 
@@ -25,7 +24,7 @@ pub(super) struct Onward {
 
 impl Onward {
     pub(super) fn new(prices: &Prices<'_>) -> Self {
-        let Prices { table, order, parts, .. } = *prices;
+        let Prices { table, order, .. } = *prices;
         let layers = table.layers as usize;
         let mut cost = vec![vec![f64::INFINITY; layers + 1]; order.len() + 1];
         let mut host = vec![vec![u64::MAX; layers + 1]; order.len() + 1];
@@ -38,12 +37,12 @@ impl Onward {
                     if after.is_infinite() {
                         continue;
                     }
-                    let Some(run) = table.roomiest(gpu, Run::of(n, begin, end, 0), parts) else {
+                    let Some(run) = table.roomiest(gpu, Run::of(n, begin, end, 0)) else {
                         // More layers take more room.
                         break;
                     };
-                    let all = prices.least(n, run) + after;
-                    let on_host = table.kept_bytes(run, parts);
+                    let all = prices.run(n, run) - prices.most_saved(n, run) + after;
+                    let on_host = table.kept_bytes(run);
                     let on_host = on_host.saturating_add(host[n + 1][end as usize]);
                     let (cost, host) = (&mut cost[n][begin as usize], &mut host[n][begin as usize]);
                     *cost = cost.min(all);
@@ -154,110 +153,74 @@ pub(super) struct Heap(BinaryHeap<Node>);
 pub(super) struct Around<'a> {
     pub(super) prices: Prices<'a>,
     pub(super) onward: Onward,
-    /// Bytes that the host has for what layers leave to it.
-    pub(super) host_room: u64,
-    /// Whether the last run of a path may find room, by what was seen of others.
-    pub(super) may_fit: &'a dyn Fn(&Path) -> bool,
+    /// Bytes that the host has for what layers leave to it, by the [role](host_role) of its compute buffer.
+    pub(super) host_rooms: [Option<u64>; 3],
 }
 
 impl Heap {
-    pub(super) fn pop(&mut self) -> Option<Node> {
-        self.0.pop()
-    }
-
-    /// The cost of the cheapest.
-    pub(super) fn bound(&self) -> f64 {
-        self.0.peek().map_or(f64::INFINITY, |node| node.bound)
+    /// The cheapest path, if it costs less than this.
+    pub(super) fn pop_below(&mut self, cost: f64) -> Option<Node> {
+        self.0.pop().filter(|node| node.bound < cost)
     }
 
     /// Puts in the begins of all paths of one order that leave so many layers to the host. They cost `extra` whatever
     /// their way.
     pub(super) fn begin(
         &mut self,
-        setting: usize,
-        order: usize,
+        (setting, order): (usize, usize),
         on_host: RangeInclusive<u32>,
         extra: f64,
         around: &Around<'_>,
     ) {
         for first in on_host {
-            self.put(
-                extra + around.prices.host_seconds(first),
-                0.0,
-                around.prices.table.host_bytes(first),
-                Path { setting, order, first, runs: Vec::new(), single_copy: false },
-                around,
-            );
+            let path = Path { setting, order, first, runs: Vec::new(), single_copy: false };
+            let cost = extra + around.prices.host_seconds(first);
+            self.put(cost, 0.0, around.prices.table.host_bytes(first), path, around);
         }
     }
 
     /// Puts in what follows a path: every run of the next GPU.
     pub(super) fn extend(&mut self, node: &Node, around: &Around<'_>) {
-        let n = node.path.runs.len();
-        let Some(&gpu) = around.prices.order.get(n) else {
-            return;
-        };
-        let begin = node.path.end();
+        let (n, begin) = (node.path.runs.len(), node.path.end());
         for end in begin + 1..=around.prices.table.layers {
-            let run = Run::of(n, begin, end, 0);
-            let Some(run) = around.prices.table.roomiest(gpu, run, around.prices.parts) else {
+            if !self.put_run(node, Run::of(n, begin, end, 0), around) {
                 break;
-            };
-            self.put_run(node, run, around);
+            }
         }
     }
 
-    /// Puts in the path whose last run leaves one part more to the host.
-    pub(super) fn keep_one_more(&mut self, node: &Node, around: &Around<'_>) {
-        let Some(run) = node.path.runs().last() else {
-            return;
-        };
-        if node.path.single_copy || run.kept >= around.prices.parts.count(run.begin, run.end) {
-            return;
+    /// Puts in the path whose last run leaves more parts to the host.
+    pub(super) fn keep_more(&mut self, node: &Node, around: &Around<'_>) {
+        if let Some(run) = node.path.runs().last().filter(|_| !node.path.single_copy) {
+            let mut before = node.clone();
+            before.path.runs.pop();
+            before.cost -= around.prices.run(before.path.runs.len(), run);
+            before.host -= around.prices.table.kept_bytes(run);
+            self.put_run(&before, Run { kept: run.kept + 1, ..run }, around);
         }
-        let mut shorter = node.clone();
-        shorter.path.runs.pop();
-        let n = shorter.path.runs.len();
-        shorter.cost -= around.prices.run(n, run);
-        shorter.host -= around.prices.table.kept_bytes(run, around.prices.parts);
-        let kept = run.kept + 1;
-        self.put_run(&shorter, Run { kept, ..run }, around);
     }
 
     /// Puts in the same path with a single copy of its graph.
     pub(super) fn keep_single_copy(&mut self, node: &Node, around: &Around<'_>) {
         if node.path.is_pipelined() {
-            let mut path = node.path.clone();
-            path.single_copy = true;
+            let path = Path { single_copy: true, ..node.path.clone() };
             self.put(node.cost + around.prices.single_copy(), 0.0, node.host, path, around);
         }
     }
 
-    /// Puts in a path with one run more, as many parts of which stay on the host as must by all that is known.
-    fn put_run(&mut self, before: &Node, run: Run, around: &Around<'_>) {
-        let mut path = before.path.clone();
-        let n = path.runs.len();
-        path.runs.push((run.end, run.kept));
-        let mut may_fit = |kept| {
-            path.runs[n].1 = kept;
-            (around.may_fit)(&path)
+    /// Puts in a path with one run more, which leaves as many more parts to the host as it must; whether any are
+    /// enough.
+    fn put_run(&mut self, before: &Node, run: Run, around: &Around<'_>) -> bool {
+        let (n, prices) = (before.path.runs.len(), &around.prices);
+        let Some(run) = prices.table.roomiest(prices.order[n], run) else {
+            return false;
         };
-        // With none on the host it may be computed otherwise: that is found out at its end.
-        let mut kept = run.kept;
-        if kept > 0 && !may_fit(kept) {
-            let most = around.prices.parts.count(run.begin, run.end);
-            if !may_fit(most) {
-                return;
-            }
-            kept = least_that(kept + 1, most, may_fit);
-        }
-        path.runs[n].1 = kept;
-        let run = Run { kept, ..run };
-        let cost = before.cost + around.prices.run(n, run);
-        let gain = around.prices.run(n, run) - around.prices.least(n, run);
-        let on_host = around.prices.table.kept_bytes(run, around.prices.parts);
-        let host = before.host.saturating_add(on_host);
-        self.put(cost, gain, host, path, around);
+        let mut path = before.path.clone();
+        path.runs.push((run.end, run.kept));
+        let host = before.host.saturating_add(prices.table.kept_bytes(run));
+        let cost = before.cost + prices.run(n, run);
+        self.put(cost, prices.most_saved(n, run), host, path, around);
+        true
     }
 
     /// Puts a path in again, by its own cost, when those with more parts on the host are in.
@@ -272,7 +235,8 @@ impl Heap {
         let (n, end) = (path.runs.len(), path.end() as usize);
         let bound = cost - gain + around.onward.cost[n][end];
         let least_host = host.saturating_add(around.onward.host[n][end]);
-        if bound.is_finite() && least_host <= around.host_room {
+        let room = around.host_rooms[host_role(path.first, path.kept())];
+        if bound.is_finite() && room.is_some_and(|room| least_host <= room) {
             self.0.push(Node { bound, cost, gain, again: false, host, path });
         }
     }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::machine::mib;
-use crate::memory::{Footprint, Footprints};
+use crate::memory::{Footprint, Footprints, Uncertainty};
 use crate::plan::probe::with_output;
 use crate::plan::{Error, NoRoom, Policy, Probe};
 
@@ -41,7 +41,7 @@ impl<'f, 'a> Probed<'f, 'a> {
         Self {
             placements,
             probe,
-            given: Given::new(false),
+            given: Given::default(),
             asked: 0,
             refusals: BTreeMap::new(),
             refusal: None,
@@ -83,7 +83,7 @@ impl<'f, 'a> Probed<'f, 'a> {
             };
             let less = |known: &Found| found.levels.lack() < known.levels.lack();
             if found.levels.fit() {
-                self.given.below = found.cost;
+                self.given.below = Some(found.cost);
                 best = Some(found);
             } else if self.least_lacking.as_ref().is_none_or(less) {
                 self.least_lacking = Some(found);
@@ -103,11 +103,8 @@ impl<'f, 'a> Probed<'f, 'a> {
         if corrected && self.placements.gpus.len() == 1 {
             return levels.missing() <= STEP;
         }
-        let Ok(look) = self.placements.look(&found.path) else {
-            return false;
-        };
-        let unsure = look.unsure.of_gpus();
-        levels.missing() <= levels.bar().saturating_add(unsure)
+        let estimated = self.placements.estimated(&found.path);
+        estimated.is_ok_and(|(_, unsure)| levels.missing() <= levels.bar().saturating_add(unsure.of_gpus()))
     }
 
     /// What llama.cpp says of a path; `None` where it refuses it.
@@ -120,9 +117,10 @@ impl<'f, 'a> Probed<'f, 'a> {
         let room = self.placements.room(&path);
         match self.probe.footprints(&room.gpus, params, &split) {
             Ok(footprints) => {
-                let footprints = with_output(footprints, self.placements.output_bytes(&path));
-                self.correct(&path, &footprints);
-                let levels = self.placements.levels_of(&path, &footprints);
+                let (estimated, _) = self.placements.estimated(&path).ok()?;
+                let footprints = with_output(footprints, estimated.output);
+                self.correct(&path, &footprints, &estimated);
+                let levels = room.levels(&footprints, &Uncertainty::default());
                 Some(Found { path, cost, levels })
             }
             // It does not fit, which is no refusal.
@@ -146,17 +144,14 @@ impl<'f, 'a> Probed<'f, 'a> {
     }
 
     /// Takes what the answer is beyond the estimate for what it is elsewhere too.
-    fn correct(&mut self, path: &Path, footprints: &Footprints) {
-        let Ok(estimated) = self.placements.estimated(path) else {
-            return;
-        };
+    fn correct(&mut self, path: &Path, footprints: &Footprints, estimated: &Footprints) {
         let beyond = |theirs: &Footprint, ours: &Footprint| {
             let (theirs, ours) = (i128::from(theirs.total()), i128::from(ours.total()));
             i64::try_from(theirs - ours).unwrap_or_default()
         };
         let gpus = footprints.gpus.iter().zip(&estimated.gpus);
         let correction = self.given.corrections.entry(path.setting).or_default();
-        for ((theirs, ours), &gpu) in gpus.zip(self.placements.order_of(path)) {
+        for ((theirs, ours), &gpu) in gpus.zip(&self.placements.orders[path.order]) {
             correction.gpus.insert(gpu, beyond(theirs, ours));
         }
         correction.host = beyond(&footprints.host, &estimated.host);

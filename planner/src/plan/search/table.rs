@@ -1,76 +1,14 @@
 //! What runs of layers cost on each GPU under one setting, from sums made once: seconds of the workload, and bytes
 //! without compute buffers.
 
+use std::rc::Rc;
+
 use crate::memory::{Estimate, Place};
 use crate::plan::Workload;
 use crate::plan::halving::least_that;
 use crate::plan::speed::SpeedModel;
 
-use super::parts::Parts;
-
-/// A GPU, as far as runs of layers are concerned.
-#[derive(Debug, Clone)]
-pub(super) struct GpuTable {
-    /// Sums over the layers before each: bytes they take, and seconds the workload spends in them.
-    bytes: Vec<u64>,
-    seconds: Vec<f64>,
-    /// Sums over the parts before each: bytes they take here, and seconds more that they cost on the host, by the GPU
-    /// that computes with what the host keeps.
-    part_bytes: Vec<u64>,
-    part_seconds: Vec<Vec<f64>>,
-    /// Bytes that weights and caches may take at most, by the role of a run.
-    pub(super) rooms: Roles,
-}
-
-/// Something of each role that a run may have, on which its compute buffer depends.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Roles {
-    /// The output layer alone.
-    pub(super) output: u64,
-    /// Blocks on the first GPU, with others on the host: large batches borrow those.
-    pub(super) borrowing: u64,
-    /// Blocks otherwise.
-    pub(super) blocks: u64,
-}
-
-impl Roles {
-    pub(super) fn map(self, f: impl Fn(u64) -> u64) -> Self {
-        Self { output: f(self.output), borrowing: f(self.borrowing), blocks: f(self.blocks) }
-    }
-
-    /// The smaller of each.
-    pub(super) fn least(self, other: Self) -> Self {
-        Self {
-            output: self.output.min(other.output),
-            borrowing: self.borrowing.min(other.borrowing),
-            blocks: self.blocks.min(other.blocks),
-        }
-    }
-}
-
-impl Run {
-    /// A run on the `n`th GPU.
-    pub(super) const fn of(n: usize, begin: u32, end: u32, kept: u32) -> Self {
-        Self { first: n == 0, begin, end, kept }
-    }
-}
-
-/// All devices.
-#[derive(Debug, Clone)]
-pub(super) struct Table {
-    pub(super) gpus: Vec<GpuTable>,
-    host_bytes: Vec<u64>,
-    /// By the GPU that computes with what the host keeps; the last without one.
-    host_seconds: Vec<Vec<f64>>,
-    /// Seconds of the workload's ways to each GPU, and to the host.
-    crossings: Vec<f64>,
-    part_host_bytes: Vec<u64>,
-    /// Blocks that the parts before each are of.
-    part_blocks: Vec<u32>,
-    pub(super) layers: u32,
-    /// Bytes of blocks that the largest GPU has room for.
-    pub(super) most_room: u64,
-}
+use super::parts::{Part, Parts};
 
 /// A run of layers on a GPU: from `begin` to before `end`, the last `kept` parts of them on the host.
 #[derive(Debug, Clone, Copy)]
@@ -82,13 +20,74 @@ pub(super) struct Run {
     pub(super) kept: u32,
 }
 
-impl Table {
-    /// `estimate` is of all GPUs at once, in the order of the model's rates; `rooms` are what each has for
-    /// weights and caches.
+/// The number of roles that a run may have.
+pub(super) const ROLES: usize = 15;
+
+impl Run {
+    /// A run on the `n`th GPU.
+    pub(super) const fn of(n: usize, begin: u32, end: u32, kept: u32) -> Self {
+        Self { first: n == 0, begin, end, kept }
+    }
+
+    /// What its compute buffer depends on, but for details: the output layer alone or blocks, on the first GPU, which
+    /// computes large batches of what the host keeps, or on another; and whether none, some or all of its `parts` stay
+    /// on the host.
+    pub(super) const fn role(&self, layers: u32, parts: u32) -> usize {
+        let place = match (self.first, self.begin > 0, self.begin + 1 >= layers) {
+            (true, true, false) => 0,
+            (true, true, true) => 1,
+            (true, false, _) => 2,
+            (false, _, false) => 3,
+            (false, _, true) => 4,
+        };
+        let kept = match self.kept {
+            0 => 0,
+            kept if kept < parts => 1,
+            _ => 2,
+        };
+        3 * place + kept
+    }
+}
+
+/// A GPU, as far as runs of layers are concerned.
+#[derive(Debug, Clone)]
+pub(super) struct GpuTable {
+    /// Sums over the layers before each: bytes they take, and seconds the workload spends in them.
+    bytes: Vec<u64>,
+    seconds: Vec<f64>,
+    /// Sums over the parts before each: bytes they take here, and seconds more that they cost on the host, by the GPU
+    /// that computes with what the host keeps.
+    part_bytes: Vec<u64>,
+    part_seconds: Vec<Vec<f64>>,
+    /// Bytes that it has for everything, and of these at most for weights and caches, by the role of a run.
+    pub(super) budget: u64,
+    pub(super) rooms: [u64; ROLES],
+}
+
+/// All devices.
+#[derive(Debug, Clone)]
+pub(super) struct Table<'a> {
+    pub(super) parts: Rc<Parts<'a>>,
+    pub(super) gpus: Vec<GpuTable>,
+    host_bytes: Vec<u64>,
+    /// By the GPU that computes with what the host keeps; the last without one.
+    host_seconds: Vec<Vec<f64>>,
+    /// Seconds of the workload's ways to each GPU, and to the host.
+    crossings: Vec<f64>,
+    part_host_bytes: Vec<u64>,
+    /// Blocks that the parts before each are of.
+    part_blocks: Vec<u32>,
+    pub(super) layers: u32,
+    /// The largest budget of a GPU.
+    pub(super) most: u64,
+}
+
+impl<'a> Table<'a> {
+    /// `estimate` is of all GPUs at once, in the order of the model's rates; each has as many bytes as `budgets` says.
     pub(super) fn new(
         estimate: &Estimate,
-        rooms: &[Roles],
-        parts: &Parts<'_>,
+        budgets: &[u64],
+        parts: &Rc<Parts<'a>>,
         model: &SpeedModel,
         workload: &Workload,
     ) -> Self {
@@ -102,9 +101,7 @@ impl Table {
         };
         let ways = reply + model.computations(workload);
         // The last part of a block is the first to stay: with it the block's activations go to the host and back.
-        let next = parts.all.iter().skip(1).map(|part| Some(part.block));
-        let opens: Vec<bool> =
-            parts.all.iter().zip(next.chain([None])).map(|(part, next)| next != Some(part.block)).collect();
+        let opens: Vec<bool> = parts.are_last().collect();
         let part_seconds = |gpu: usize, first: usize| {
             let place = Place::Gpu(gpu);
             let there_and_back = model.there_and_back(place, Place::Host) * ways;
@@ -114,8 +111,8 @@ impl Table {
                     + if opens { there_and_back } else { 0.0 }
             }))
         };
-        let n_gpus = rooms.len();
-        let gpus = rooms.iter().enumerate().map(|(gpu, &rooms)| GpuTable {
+        let n_gpus = budgets.len();
+        let gpus = budgets.iter().enumerate().map(|(gpu, &budget)| GpuTable {
             bytes: byte_sums((0..layers).map(|il| estimate.layer_bytes(gpu, il))),
             seconds: seconds(Place::Gpu(gpu), None),
             part_bytes: byte_sums(parts.all.iter().map(|part| {
@@ -124,22 +121,20 @@ impl Table {
                 bytes.fold(0, u64::saturating_add)
             })),
             part_seconds: (0..n_gpus).map(|first| part_seconds(gpu, first)).collect(),
-            rooms,
+            budget,
+            rooms: [budget; ROLES],
         });
-        let part_file_bytes = parts.all.iter().map(|part| {
-            let bytes = part.weights.iter().map(|weight| weight.bytes);
-            bytes.fold(0, u64::saturating_add)
-        });
-        let firsts = (0..rooms.len()).map(Some).chain([None]);
-        let places = (0..rooms.len()).map(Place::Gpu).chain([Place::Host]);
+        let firsts = (0..n_gpus).map(Some).chain([None]);
+        let places = (0..n_gpus).map(Place::Gpu).chain([Place::Host]);
         Self {
+            parts: Rc::clone(parts),
             host_bytes: byte_sums((0..layers).map(|il| estimate.host_layer_bytes(il))),
             host_seconds: firsts.map(|first| seconds(Place::Host, first)).collect(),
             crossings: places.map(|place| model.crossing(place) * ways).collect(),
-            part_host_bytes: byte_sums(part_file_bytes),
+            part_host_bytes: byte_sums(parts.all.iter().map(Part::bytes)),
             part_blocks: running(opens.iter().map(|&opens| u32::from(opens)), |sum, one| sum + one),
             layers,
-            most_room: rooms.iter().map(|room| room.blocks).max().unwrap_or(0),
+            most: budgets.iter().copied().max().unwrap_or(0),
             gpus: gpus.collect(),
         }
     }
@@ -168,27 +163,27 @@ impl Table {
         self.host_bytes[end as usize]
     }
 
-    /// Seconds of all layers on this GPU.
-    pub(super) fn whole_seconds(&self, gpu: usize) -> f64 {
-        self.gpus[gpu].seconds[self.layers as usize]
+    /// Seconds of all layers on the device that is the fastest for them.
+    pub(super) fn fastest(&self) -> f64 {
+        let gpus = self.gpus.iter().map(|gpu| gpu.seconds[self.layers as usize]);
+        gpus.fold(self.host_seconds(self.layers, None), f64::min)
     }
 
     /// Seconds of a run, without the way to its GPU. `first` is the GPU that computes with what the host keeps.
-    pub(super) fn seconds(&self, gpu: usize, first: usize, run: Run, parts: &Parts<'_>) -> f64 {
+    pub(super) fn seconds(&self, gpu: usize, first: usize, run: Run) -> f64 {
         let table = &self.gpus[gpu];
-        let (from, to) = kept(run, parts);
+        let (from, to) = self.kept(run);
         let part_seconds = &table.part_seconds[first];
         table.seconds[run.end as usize] - table.seconds[run.begin as usize] + (part_seconds[to] - part_seconds[from])
     }
 
-    /// The same with as many parts more on the host as make it the fastest: with what a faster GPU computes of them in
-    /// prompts, a part can gain there.
-    pub(super) fn least_seconds(&self, gpu: usize, first: usize, run: Run, parts: &Parts<'_>) -> f64 {
+    /// Seconds that as many parts more on the host save at most: with what a faster GPU computes of them in prompts, a
+    /// part can gain there.
+    pub(super) fn most_saved(&self, gpu: usize, first: usize, run: Run) -> f64 {
         let before = &self.gpus[gpu].part_seconds[first];
-        let (from, _) = kept(run, parts);
-        let gained = before[parts.begin(run.begin)..=from].iter();
-        let gained = gained.fold(0.0, |most: f64, sum| most.max(sum - before[from]));
-        self.seconds(gpu, first, run, parts) - gained
+        let (from, _) = self.kept(run);
+        let saved = before[self.parts.begin(run.begin)..=from].iter();
+        saved.fold(0.0, |most: f64, sum| most.max(sum - before[from]))
     }
 
     /// Seconds of the way to a GPU from another one, or from the host.
@@ -198,54 +193,49 @@ impl Table {
     }
 
     /// Bytes that a run takes of its GPU, without compute buffers.
-    pub(super) fn bytes(&self, gpu: usize, run: Run, parts: &Parts<'_>) -> u64 {
+    pub(super) fn bytes(&self, gpu: usize, run: Run) -> u64 {
         let table = &self.gpus[gpu];
-        let (from, to) = kept(run, parts);
+        let (from, to) = self.kept(run);
         let layers = table.bytes[run.end as usize].saturating_sub(table.bytes[run.begin as usize]);
         layers.saturating_sub(table.part_bytes[to].saturating_sub(table.part_bytes[from]))
     }
 
     /// Bytes of a run's parts that are on the host.
-    pub(super) fn kept_bytes(&self, run: Run, parts: &Parts<'_>) -> u64 {
-        let (from, to) = kept(run, parts);
+    pub(super) fn kept_bytes(&self, run: Run) -> u64 {
+        let (from, to) = self.kept(run);
         self.part_host_bytes[to].saturating_sub(self.part_host_bytes[from])
     }
 
     /// Blocks of a run that have parts on the host.
-    pub(super) fn kept_blocks(&self, run: Run, parts: &Parts<'_>) -> u32 {
-        let (from, to) = kept(run, parts);
+    pub(super) fn kept_blocks(&self, run: Run) -> u32 {
+        let (from, to) = self.kept(run);
         self.part_blocks[to] - self.part_blocks[from]
     }
 
     /// Bytes that a GPU has for a run's weights and caches at most.
     pub(super) fn room(&self, gpu: usize, run: Run) -> u64 {
-        let rooms = &self.gpus[gpu].rooms;
-        if run.begin + 1 >= self.layers {
-            rooms.output
-        } else if run.first && run.begin > 0 {
-            rooms.borrowing
-        } else {
-            rooms.blocks
-        }
+        let parts = self.parts.count(run.begin, run.end);
+        self.gpus[gpu].rooms[run.role(self.layers, parts)]
     }
 
-    /// The run with the fewest parts on the host for which the rest finds room; `None` where all are too few.
-    pub(super) fn roomiest(&self, gpu: usize, run: Run, parts: &Parts<'_>) -> Option<Run> {
-        let room = self.room(gpu, run);
-        let fits = |kept| self.bytes(gpu, Run { kept, ..run }, parts) <= room;
-        let most = parts.count(run.begin, run.end);
-        if !fits(most) {
-            return None;
+    /// The run with these parts on the host, or with the fewest more with which the rest may find room; `None` where
+    /// all are too few.
+    pub(super) fn roomiest(&self, gpu: usize, run: Run) -> Option<Run> {
+        let with = |kept| Run { kept, ..run };
+        let fits = |kept| self.bytes(gpu, with(kept)) <= self.room(gpu, with(kept));
+        let most = self.parts.count(run.begin, run.end);
+        if run.kept <= most && fits(run.kept) {
+            return Some(run);
         }
-        let kept = least_that(0, most, fits);
-        Some(Run { kept, ..run })
+        let fewest = run.kept + 1;
+        (fewest <= most && fits(most)).then(|| with(least_that(fewest, most, fits)))
     }
-}
 
-/// The parts of a run that are on the host, as a range of all.
-fn kept(run: Run, parts: &Parts<'_>) -> (usize, usize) {
-    let to = parts.begin(run.end);
-    (to - run.kept as usize, to)
+    /// The parts of a run that are on the host, as a range of all.
+    fn kept(&self, run: Run) -> (usize, usize) {
+        let to = self.parts.begin(run.end);
+        (to - run.kept as usize, to)
+    }
 }
 
 /// The sums before each, and of all.

@@ -75,7 +75,7 @@ fn params(profile: &ModelProfile, request: &Request) -> crate::memory::ContextPa
 }
 
 fn search(placements: &Placements<'_>) -> Option<Found> {
-    placements.search(&Given::new(true)).unwrap()
+    placements.search(&Given::default()).unwrap()
 }
 
 /// Every way to share the layers of an order, with every number of parts on the host.
@@ -117,7 +117,7 @@ fn cost(placements: &Placements<'_>, request: &Request, path: &Path, tie: f64) -
     let seconds = model.seconds(&placements.assignment(path), &request.work(profile));
     let ground = &placements.grounds[path.setting];
     let order = &placements.orders[path.order];
-    let prices = Prices { table: &ground.table, order, parts: &placements.parts, tie };
+    let prices = Prices { table: &ground.table, order, tie };
     let gpu_prices = path.runs().enumerate().map(|(n, run)| {
         // The price of a run, but for its seconds.
         prices.run(n, run) - prices.seconds(n, run)
@@ -169,7 +169,7 @@ fn compare(shape: &Shape, gpus: Vec<Gpu>, host: u64, request: &Request) -> Resul
     let profile = shape.profile();
     let machine = machine(gpus, host);
     let params = params(&profile, request);
-    let Ok(placements) = Placements::new(&profile, &machine, request, &params, Policy::Fastest) else {
+    let Ok(placements) = Placements::new(&profile, &machine, request, &params, Policy::Fastest, None) else {
         return Ok(());
     };
     let found = search(&placements);
@@ -222,7 +222,7 @@ proptest! {
         let params = params(&profile, &request);
         let cost = |gpus: Vec<Gpu>| {
             let machine = machine(gpus, host);
-            let placements = Placements::new(&profile, &machine, &request, &params, Policy::Fastest).ok()?;
+            let placements = Placements::new(&profile, &machine, &request, &params, Policy::Fastest, None).ok()?;
             let found = search(&placements)?;
             Some((found.cost, placements.tie))
         };
@@ -257,10 +257,10 @@ fn the_patterns_of_parts_that_stay_on_the_host_name_those_and_no_others() {
     assert_eq!(patterns, [r"^blk\.5\.ffn_down_exps\.", r"^blk\.(0|6|7)\.(ffn_down_exps|ffn_gate_exps|ffn_up_exps)\.",]);
     let rules = crate::memory::OverrideRules::new(&overrides, 1).unwrap();
     let kept: BTreeSet<&str> =
-        parts.kept(&[(1, 3), (8, 7)]).flat_map(|part| part.weights.iter().map(|weight| weight.name.as_str())).collect();
+        parts.kept(&[(1, 3), (8, 7)]).flat_map(|part| part.weights.iter().map(|weight| &*weight.name)).collect();
     for weight in profile.weights.blocks.iter().flat_map(|block| &block.weights) {
         let moved = rules.place(&weight.name) == Some(Place::Host);
-        assert_eq!(moved, kept.contains(weight.name.as_str()), "{}", weight.name);
+        assert_eq!(moved, kept.contains(&*weight.name), "{}", weight.name);
     }
     let nothing = [TensorOverride::new(NOTHING, Place::Host)];
     let nothing = crate::memory::OverrideRules::new(&nothing, 1).unwrap();
@@ -272,10 +272,10 @@ fn looked_at(shape: &Shape, gpus: Vec<Gpu>, host: u64, request: &Request) -> usi
     let profile = shape.profile();
     let params = params(&profile, request);
     let machine = machine(gpus, host);
-    let placements = Placements::new(&profile, &machine, request, &params, Policy::Fastest).unwrap();
+    let placements = Placements::new(&profile, &machine, request, &params, Policy::Fastest, None).unwrap();
     let found = search(&placements).unwrap();
     assert!(found.path.runs.is_empty());
-    placements.looked_at.borrow().len()
+    placements.looks.get()
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use crate::gguf::TensorType;
 use crate::memory::{ContextParams, KvType};
-use crate::profile::{BlockState, ModelProfile, Role, Weight};
+use crate::profile::{BlockState, ModelProfile, Part, Role, Rows, Weight};
 
 /// What a token, or a batch of tokens, asks of each layer; the output layer is the last.
 ///
@@ -75,18 +75,19 @@ impl Work {
         // What predicts further tokens has no part in one that is not predicted.
         let trunk = profile.hparams.n_layer_trunk() as usize;
         let idle = |index| profile.predicts() && index >= trunk;
-        let every = profile.hparams.every_block_in_full();
+        let (every, nothing) = (profile.hparams.every_block_in_full(), BlockState::default());
         let states = profile.state.blocks().unwrap_or(&every);
         let blocks = profile.weights.blocks.iter().enumerate();
         let blocks = blocks.map(|(index, block)| {
             if idle(index) {
                 return LayerWork::default();
             }
-            let state = states.get(index).copied().unwrap_or(BlockState::None);
+            let state = states.get(index).unwrap_or(&nothing);
             LayerWork {
                 matrices: matrices(profile, &block.weights),
                 caches: Cache::of(profile, params, index, state),
-                state: recurrent_bytes(state),
+                // Read and written, in 32-bit floats.
+                state: state.recurrent_elements() * 8,
             }
         });
         // Where the output is tied to the embedding, the embedding is read whole for the logits.
@@ -180,7 +181,7 @@ impl Matrices {
 
 impl Cache {
     /// What a block attends to.
-    fn of(profile: &ModelProfile, params: &ContextParams, index: usize, state: BlockState) -> Vec<Self> {
+    fn of(profile: &ModelProfile, params: &ContextParams, index: usize, state: &BlockState) -> Vec<Self> {
         let of = |list: &[u32]| list.get(index).copied().unwrap_or(0).max(1);
         let n_head = of(&profile.hparams.n_head);
         let n_head_kv = of(&profile.hparams.n_head_kv).min(n_head);
@@ -198,33 +199,23 @@ impl Cache {
         // One key for all heads, the larger part of which is the value too.
         let compressed = |k: u32, window: u32| Self { n_gqa: n_head, head: (k, k), ..plain(k, 0, window) };
         const ALL: u32 = u32::MAX;
-        match state {
-            BlockState::Full(cache) | BlockState::FullAndRecurrent(cache, _) => {
-                vec![plain(cache.k, cache.v, ALL)]
-            }
-            BlockState::Windowed { state, window } => vec![plain(state.k, state.v, window)],
-            BlockState::Compressed { k } => vec![compressed(k, ALL)],
-            BlockState::CompressedWindowed { k, window } => vec![compressed(k, window)],
-            // At most: the index chooses among the keys, how many is a matter of the header and of the depth.
-            BlockState::Indexed(state) => {
-                let keys = match state.v {
-                    Some(v) => plain(state.k, v, ALL),
-                    None => compressed(state.k, ALL),
-                };
-                vec![keys, compressed(state.index_k, ALL)]
-            }
-            BlockState::Distilled(state) => {
-                let mut caches = vec![compressed(state.k, state.window)];
-                if let Some(distilled) = state.distilled {
-                    let ratio = distilled.ratio.max(1);
-                    let of = |k| Self { ratio, ..compressed(k, ALL) };
-                    caches.push(of(state.k));
-                    caches.extend(distilled.index_k.map(of));
-                }
-                caches
-            }
-            BlockState::Recurrent(_) | BlockState::None => Vec::new(),
-        }
+        let Some(keys) = state.part(Part::Keys) else {
+            return Vec::new();
+        };
+        let window = match keys.rows {
+            Rows::Window(window) | Rows::OwnWindow(window) => window,
+            _ => ALL,
+        };
+        let attended = match state.part(Part::Values) {
+            Some(values) => plain(keys.n, values.n, window),
+            None => compressed(keys.n, window),
+        };
+        // At most: the index chooses among the keys, how many is a matter of the header and of the depth.
+        let index = state.kept.iter().filter(|kept| kept.part == Part::IndexKeys).map(|kept| match kept.rows {
+            Rows::Groups(ratio) => Self { ratio: ratio.max(1), ..compressed(kept.n, ALL) },
+            _ => compressed(kept.n, ALL),
+        });
+        [attended].into_iter().chain(index).collect()
     }
 
     /// Cells that a token attends to which has `depth` others before it.
@@ -244,16 +235,6 @@ impl Cache {
     pub(super) fn multiplications(&self, depth: u32) -> f64 {
         let (k, v) = self.head;
         f64::from(self.n_head) * (f64::from(k) + f64::from(v)) * f64::from(self.cells(depth))
-    }
-}
-
-/// Read and written, in 32-bit floats.
-fn recurrent_bytes(state: BlockState) -> u64 {
-    match state {
-        BlockState::Recurrent(state) | BlockState::FullAndRecurrent(_, state) => {
-            (u64::from(state.r) + u64::from(state.s)) * 8
-        }
-        _ => 0,
     }
 }
 

@@ -67,12 +67,6 @@ impl Sketch {
         sketch
     }
 
-    /// The same model in so many files.
-    pub(crate) fn in_shards(mut self, shards: usize) -> Self {
-        self.shards = shards;
-        self
-    }
-
     /// The same model with all of its weights in 32 bits, which round hardly at all.
     pub(crate) fn in_floats(mut self) -> Self {
         for (_, ty, _) in &mut self.tensors {
@@ -280,6 +274,22 @@ pub(crate) fn all() -> Vec<Sketch> {
 /// Those whose law we do not know.
 pub(crate) fn unknown() -> Vec<Sketch> {
     models::models("unknown")
+}
+
+/// Of each kind of memory one, small enough to be computed with in milliseconds: with rows that CUDA pads, in types
+/// that the CPU repacks and in some that it does not.
+pub(crate) fn computed() -> Vec<Sketch> {
+    models::models("computed")
+}
+
+/// The same with more blocks, of other widths, so that there is more to share out.
+pub(crate) fn computed_deep() -> Vec<Sketch> {
+    models::models("computed, deep")
+}
+
+/// One whose last block only feeds forward.
+pub(crate) fn without_attention() -> Sketch {
+    models::models("computed, the last block without attention").remove(0)
 }
 
 /// Models that people run, at their full depth and width.

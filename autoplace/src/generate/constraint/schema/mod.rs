@@ -1,18 +1,18 @@
 //! A JSON schema made ready for llguidance: what that would not hold a text to is refused or said so that it is held.
 //!
 //! In: a schema as the application has it, which nobody need trust. Out: one of bounded size that allows no text the
-//! first does not, and none whose numbers a program reads as others than are written. What it allows besides is kept,
-//! as far as a grammar can say it.
+//! first does not, and none whose numbers a program reads as others than are written.
 
 mod numbers;
 mod places;
-mod references;
 mod size;
+
+use std::collections::HashSet;
 
 use serde_json::{Map, Value, json};
 
-/// How deep values may nest where the schema says nothing of them.
-const FREE_DEPTH: usize = 8;
+/// Different targets of `$ref`: llguidance follows a chain of them by recursion.
+const MAX_REFERENCES: usize = 2000;
 
 /// Keywords that hold one schema.
 const ONE: [&str; 12] = [
@@ -66,13 +66,6 @@ const ANNOTATIONS: [&str; 15] = [
     "writeOnly",
 ];
 
-/// `29` of February in leap years only, which llguidance's own pattern has in all.
-const DATE: &str = "(?:[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-9]|1[0-9]|2[0-8]))\
-                    |(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)-02-29)";
-/// Without leap seconds, which few minutes have.
-const TIME: &str =
-    "(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\\.[0-9]{1,9})?(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])";
-
 /// The schema that is compiled, or why it cannot be.
 pub(super) fn prepared(schema: &Value) -> Result<Value, String> {
     size::check(schema)?;
@@ -86,36 +79,54 @@ pub(super) fn prepared(schema: &Value) -> Result<Value, String> {
         // llguidance's own options: those of the application hold, not those of whoever wrote the schema.
         root.remove("x-guidance");
     }
-    references::plain(&mut schema)?;
+    check_references(&schema)?;
     places::check(&schema)?;
-    let free = !mixes(&schema, true);
-    tighten(&mut schema, free)?;
-    if let (true, Some(root)) = (free, schema.as_object_mut()) {
-        let values = (0..=FREE_DEPTH).map(|depth| (free_name(depth), free_value(depth)));
-        definitions(root)?.extend(values);
-    }
+    tighten(&mut schema)?;
     Ok(schema)
 }
 
-fn definitions(root: &mut Map<String, Value>) -> Result<&mut Map<String, Value>, String> {
-    let definitions = root.entry("$defs").or_insert_with(|| json!({}));
-    let not_one = || "`$defs` is not an object".to_owned();
-    definitions.as_object_mut().ok_or_else(not_one)
+/// Refuses references that llguidance would not follow, or to what is no schema.
+fn check_references(root: &Value) -> Result<(), String> {
+    let (mut references, mut has_base) = (HashSet::new(), false);
+    let mut rest = vec![root];
+    while let Some(schema) = rest.pop() {
+        let Value::Object(members) = schema else { continue };
+        references.extend(members.get("$ref").and_then(Value::as_str));
+        rest.extend(subschemas(members));
+        has_base |= !std::ptr::eq(schema, root)
+            && ["$id", "id"].iter().any(|it| members.get(*it).is_some_and(Value::is_string));
+    }
+    if let (true, Some(reference)) = (has_base, references.iter().next()) {
+        return Err(format!("`$ref`: {reference:?} beside a schema that has an `$id` of its own"));
+    }
+    if references.len() > MAX_REFERENCES {
+        return Err(format!("it refers to {} schemas, at most {MAX_REFERENCES}", references.len()));
+    }
+    match references.into_iter().find(|it| target(root, it).is_none()) {
+        Some(reference) => Err(format!(
+            "`$ref`: {reference:?} is no reference from the root to a schema, as \"#/$defs/name\" is, or has escapes"
+        )),
+        None => Ok(()),
+    }
 }
 
-/// Whether schemas are laid over one another, so that one that says nothing is best left as it is.
-fn mixes(schema: &Value, is_root: bool) -> bool {
-    let Value::Object(members) = schema else {
-        return false;
+/// The schema that a reference is to: a name after each keyword that holds schemas by name, a number after lists.
+fn target<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
+    let pointer = reference.strip_prefix('#').filter(|it| !it.contains(['%', '~']))?;
+    let mut segments = match pointer {
+        "" => return Some(root),
+        pointer => pointer.strip_prefix('/')?.split('/'),
     };
-    let has = |keyword: &&str| members.contains_key(*keyword);
-    let applied = APPLICATORS.iter().filter(|keyword| has(keyword)).count();
-    has(&"allOf")
-        || applied > 1
-        || (applied > 0 && STRUCTURE.iter().any(has))
-        || (has(&"patternProperties") && has(&"properties"))
-        || (!is_root && (has(&"$id") || has(&"id")))
-        || subschemas(members).any(|inner| mixes(inner, false))
+    let mut schema = root;
+    while let Some(keyword) = segments.next() {
+        schema = match schema.get(keyword)? {
+            Value::Array(list) if LISTS.contains(&keyword) => list.get(segments.next()?.parse::<usize>().ok()?)?,
+            Value::Object(map) if MAPS.contains(&keyword) => map.get(segments.next()?)?,
+            schema if ONE.contains(&keyword) => schema,
+            _ => return None,
+        };
+    }
+    Some(schema)
 }
 
 fn subschemas(members: &Map<String, Value>) -> impl Iterator<Item = &Value> {
@@ -129,27 +140,15 @@ fn subschemas(members: &Map<String, Value>) -> impl Iterator<Item = &Value> {
     })
 }
 
-/// Says what llguidance leaves open. `free`: places without a schema are given one.
-fn tighten(schema: &mut Value, free: bool) -> Result<(), String> {
-    let Value::Object(members) = schema else {
-        if free && *schema == Value::Bool(true) {
-            *schema = free_reference(FREE_DEPTH);
-        }
-        return Ok(());
-    };
+/// Says what llguidance leaves open.
+fn tighten(schema: &mut Value) -> Result<(), String> {
+    let Value::Object(members) = schema else { return Ok(()) };
     for (keyword, value) in members.iter_mut() {
-        let keyword = keyword.as_str();
-        match value {
-            Value::Array(list) if LISTS.contains(&keyword) => {
-                list.iter_mut().try_for_each(|inner| tighten(inner, free))?;
-            }
-            Value::Object(map) if MAPS.contains(&keyword) => {
-                map.values_mut().try_for_each(|inner| tighten(inner, free))?;
-            }
-            Value::Object(_) | Value::Bool(_) if ONE.contains(&keyword) => tighten(value, free)?,
-            Value::Array(_) | Value::Object(_) | Value::Number(_) if keyword == "enum" || keyword == "const" => {
-                numbers::exact(value)?;
-            }
+        match (keyword.as_str(), value) {
+            ("enum" | "const", value) => numbers::exact(value)?,
+            (keyword, Value::Array(list)) if LISTS.contains(&keyword) => list.iter_mut().try_for_each(tighten)?,
+            (keyword, Value::Object(map)) if MAPS.contains(&keyword) => map.values_mut().try_for_each(tighten)?,
+            (keyword, value) if ONE.contains(&keyword) => tighten(value)?,
             _ => {}
         }
     }
@@ -157,107 +156,23 @@ fn tighten(schema: &mut Value, free: bool) -> Result<(), String> {
         members.remove("uniqueItems");
     }
     count_properties(members)?;
-    format(members);
-    let says_something =
-        members.keys().any(|keyword| !is_annotation(keyword) && !APPLICATORS.contains(&keyword.as_str()));
-    if says_something {
-        numbers::bound_all(members)?;
-        if free {
-            structure(members);
-        }
-    } else if free && !APPLICATORS.iter().any(|it| members.contains_key(*it)) {
-        let reference = free_reference(FREE_DEPTH);
-        members.extend(reference.as_object().into_iter().flatten().map(own));
-    }
-    Ok(())
-}
-
-fn own((name, value): (&String, &Value)) -> (String, Value) {
-    (name.clone(), value.clone())
+    let is_own = |keyword: &String| !is_annotation(keyword) && !APPLICATORS.contains(&keyword.as_str());
+    if members.keys().any(is_own) { numbers::bound_all(members) } else { Ok(()) }
 }
 
 fn is_annotation(keyword: &str) -> bool {
     ANNOTATIONS.contains(&keyword)
 }
 
-/// A grammar does not count different names, only names: with two or more of free choice they could be the same. Where
-/// one of some is required, each makes an object of its own.
-fn count_properties(members: &Map<String, Value>) -> Result<(), String> {
-    const MAX_EITHER: usize = 60;
-    let Some(least) = members.get("minProperties").and_then(Value::as_u64) else {
-        return Ok(());
-    };
-    let length = |keyword: &str| members.get(keyword).map_or(0, places::length);
-    let required = length("required");
-    if least > required as u64 + 1 {
-        return Err(format!(
-            "`minProperties` is {least} and {required} are required: more than one of free choice cannot be told apart"
-        ));
+/// A grammar does not count different names: properties of free choice could be the same ones.
+fn count_properties(members: &mut Map<String, Value>) -> Result<(), String> {
+    let required = members.get("required").map_or(0, places::length);
+    let Some(least) = members.get("minProperties").and_then(Value::as_u64) else { return Ok(()) };
+    if least > required as u64 {
+        return Err(format!("`minProperties` is {least} and {required} are required: others cannot be told apart"));
     }
-    let either = length("properties").saturating_sub(required);
-    if least > required as u64 && either > MAX_EITHER {
-        return Err(format!("`minProperties` wants one of {either} properties, at most of {MAX_EITHER}"));
-    }
+    members.remove("minProperties");
     Ok(())
-}
-
-/// Dates and times as validators take them.
-fn format(members: &mut Map<String, Value>) {
-    let pattern = match members.get("format").and_then(Value::as_str) {
-        Some("date") => format!("^{DATE}$"),
-        Some("time") => format!("^{TIME}$"),
-        Some("date-time") => format!("^{DATE}T{TIME}$"),
-        _ => return,
-    };
-    if members.contains_key("pattern") {
-        // llguidance's own, beside the pattern.
-        return;
-    }
-    members.remove("format");
-    members.insert("pattern".to_owned(), pattern.into());
-}
-
-/// Gives the members of objects and the items of arrays a schema where there is none.
-fn structure(members: &mut Map<String, Value>) {
-    let is = |wanted: &str| match members.get("type") {
-        Some(Value::String(name)) => name == wanted,
-        Some(Value::Array(names)) => names.iter().any(|name| name == wanted),
-        _ => true,
-    };
-    let (array, object) = (is("array"), is("object"));
-    let mut default = |keyword: &str| {
-        members.entry(keyword).or_insert_with(|| free_reference(FREE_DEPTH));
-    };
-    if object {
-        default("additionalProperties");
-    }
-    if array {
-        default("items");
-        if members.get("items").is_some_and(Value::is_array) {
-            members.entry("additionalItems").or_insert_with(|| free_reference(FREE_DEPTH));
-        }
-    }
-}
-
-fn free_name(depth: usize) -> String {
-    format!("any JSON value {depth} deep")
-}
-
-fn free_reference(depth: usize) -> Value {
-    json!({"$ref": format!("#/$defs/{}", free_name(depth))})
-}
-
-/// A value of which the schema says nothing.
-fn free_value(depth: usize) -> Value {
-    let mut options = vec![
-        json!({"type": ["null", "boolean", "string"]}),
-        json!({"type": "number", "minimum": -numbers::MAX_INTEGER, "maximum": numbers::MAX_INTEGER}),
-    ];
-    if let Some(inner) = depth.checked_sub(1).map(free_reference) {
-        options.push(json!({"type": "array", "items": inner}));
-        options.push(json!({"type": "object", "additionalProperties": inner}));
-    }
-    json!({"anyOf": options})
 }
 
 #[cfg(test)]
@@ -267,10 +182,7 @@ mod tests {
     use super::prepared;
 
     fn of(schema: &Value) -> Value {
-        let mut prepared = prepared(schema).unwrap();
-        // The values of places without a schema.
-        prepared.as_object_mut().unwrap().remove("$defs");
-        prepared
+        prepared(schema).unwrap()
     }
 
     #[test]
@@ -315,11 +227,21 @@ mod tests {
     }
 
     #[test]
-    fn places_without_a_schema_are_given_one_unless_schemas_are_mixed() {
-        let free = of(&json!({"type": "array"}));
-        assert!(free["items"]["$ref"].is_string(), "{free}");
-        let mixed = json!({"allOf": [{"type": "array"}, {"type": "array", "minItems": 1}]});
-        assert_eq!(of(&mixed), mixed);
+    fn references_are_to_schemas_from_the_root() {
+        let schema = |reference: &str| {
+            let properties = json!({"a": {"type": "null"}, "b": {"$ref": reference}, "c": {"prefixItems": [true]}});
+            let defs = json!({"x y": true, "a~b": true});
+            json!({"properties": properties, "$defs": defs, "const": {"$ref": "data"}, "other": {}})
+        };
+        for reference in ["#", "#/properties/a", "#/$defs/x y", "#/properties/c/prefixItems/0"] {
+            prepared(&schema(reference)).unwrap();
+        }
+        for reference in ["#/nowhere", "#anchor", "other.json#/$defs/a", "#/other", "#/$defs/a~0b", "#/$defs", ""] {
+            let said = prepared(&schema(reference)).unwrap_err();
+            assert!(said.contains("from the root") && said.contains(reference), "{said}");
+        }
+        let based = json!({"items": {"$id": "x", "not": {"$ref": "#"}}});
+        assert!(prepared(&based).unwrap_err().contains("`$id` of its own"));
     }
 
     #[test]

@@ -2,11 +2,11 @@
 
 use serde_json::Value;
 
-use super::super::weight;
+use super::super::lark;
 use super::places;
 
 /// Bytes of a schema, written without spaces.
-pub(super) const MAX_BYTES: usize = 1 << 20;
+const MAX_BYTES: usize = 1 << 20;
 /// Values in values: as deep as serde_json reads.
 const MAX_DEPTH: usize = 100;
 /// Patterns of one object, each of which is held against each other.
@@ -45,10 +45,10 @@ pub(super) fn check(schema: &Value) -> Result<(), String> {
                 one_ofs.extend(members.get("oneOf"));
                 ranges += usize::from(BOUNDS.iter().any(|bound| members.contains_key(*bound)));
                 if let Some(Value::String(pattern)) = members.get("pattern") {
-                    patterns += weight::regex(pattern);
+                    patterns += lark::regex_weight(pattern);
                 }
                 if let Some(Value::Object(by_pattern)) = members.get("patternProperties") {
-                    patterns += by_pattern.keys().map(|it| weight::regex(it)).sum::<usize>();
+                    patterns += by_pattern.keys().map(|it| lark::regex_weight(it)).sum::<usize>();
                 }
                 let most = |keyword: &str, most: usize| {
                     let count = members.get(keyword).map_or(0, places::length);
@@ -74,7 +74,7 @@ pub(super) fn check(schema: &Value) -> Result<(), String> {
     if ranges > MAX_RANGES {
         return Err(format!("it has {ranges} numbers with bounds, at most {MAX_RANGES}"));
     }
-    weight::check(patterns).map_err(|_| "its patterns are too large together".to_owned())
+    lark::check_weight(patterns).map_err(|_| "its patterns are too large together".to_owned())
 }
 
 /// Items of all arrays in a value.

@@ -1,16 +1,11 @@
-//! The pace on scripted machines: what a step takes with each number of threads is known, and no clock runs.
+//! On scripted machines: what a step takes with each number of threads is known, and no clock runs.
 
 use proptest::prelude::*;
 
 use super::*;
-use crate::load::threads::ladder;
+use crate::load::TriedThreads;
 
-const CORES: u32 = 2;
-
-/// A machine: nanoseconds of a step by threads.
-type Machine = fn(u32) -> u64;
-
-/// Two cores that nobody else uses: 0.39 and 0.58 ms, as of the demo model.
+/// Two cores that nobody else uses: nanoseconds of a step by threads, as of the demo model.
 fn quiet(threads: u32) -> u64 {
     if threads == 1 { 580_000 } else { 390_000 }
 }
@@ -26,42 +21,52 @@ fn slow(threads: u32) -> u64 {
 }
 
 struct Rig {
-    pace: Pace,
-    changes: Vec<Change>,
+    pacer: Pacer,
+    /// Threads before and after each change.
+    changes: Vec<(u32, u32)>,
     /// Steps with each number of threads.
     steps: Vec<u64>,
     clock: Duration,
 }
 
 impl Rig {
-    fn on(rungs: Vec<u32>, threads: u32) -> Self {
-        Self {
-            steps: vec![0; rungs[0] as usize + 1],
-            pace: Pace::new(rungs, threads, |_| None),
-            changes: Vec::new(),
-            clock: Duration::ZERO,
-        }
+    /// After a load that chose so many threads of these, and measured them where it says what a step takes.
+    fn on(cores: u32, threads: u32, basis: ThreadBasis, measured: Option<fn(u32) -> u64>) -> Self {
+        let tokens_per_second = |machine: fn(u32) -> u64| 1e9 / machine(threads) as f64;
+        let tried = measured.map(|machine| TriedThreads { threads, tokens_per_second: tokens_per_second(machine) });
+        let tried = tried.into_iter().collect();
+        let chosen = Threads { generation: threads, prompt: cores, basis, tried };
+        let steps = vec![0; cores as usize + 1];
+        Self { pacer: Pacer::new(&chosen), changes: Vec::new(), steps, clock: Duration::ZERO }
     }
 
     /// As a load on a quiet machine has left it.
     fn new() -> Self {
-        let mut rig = Self::on(ladder(CORES), CORES);
-        rig.pace = Pace::new(ladder(CORES), CORES, |threads| Some(quiet(threads) as f64 * 1e-9));
-        rig
+        Self::on(2, 2, ThreadBasis::Measured, Some(quiet))
     }
 
-    /// Generates for so long. Returns the changes.
-    fn go(&mut self, time: Duration, machine: impl Fn(u32) -> u64) -> Vec<(u32, u32)> {
+    /// After a load that measured nothing.
+    fn unmeasured(cores: u32) -> Self {
+        Self::on(cores, cores, ThreadBasis::LargeModel, None)
+    }
+
+    fn go_on(&mut self, time: Duration, tokens: usize, mut machine: impl FnMut(u32) -> u64) -> Vec<(u32, u32)> {
         let (end, before) = (self.clock + time, self.changes.len());
         while self.clock < end {
-            let threads = self.pace.threads();
+            let threads = self.pacer.threads();
             self.steps[threads as usize] += 1;
             let took = Duration::from_nanos(machine(threads));
             self.clock += took;
-            self.changes.extend(self.pace.step(took));
+            let from = self.pacer.rungs[self.pacer.at];
+            let told = self.pacer.step(tokens, took);
+            self.changes.extend(told.map(|told| (from, told.threads)));
         }
-        let changes = self.changes[before..].iter();
-        changes.map(|change| (change.from, change.to)).collect()
+        self.changes[before..].to_vec()
+    }
+
+    /// Generates a text for so long. Returns the changes.
+    fn go(&mut self, time: Duration, machine: impl FnMut(u32) -> u64) -> Vec<(u32, u32)> {
+        self.go_on(time, 1, machine)
     }
 }
 
@@ -80,11 +85,23 @@ fn a_quiet_machine_keeps_its_threads_and_tries_nothing() {
 fn a_fall_to_a_third_tries_fewer_and_says_so() {
     let mut rig = Rig::new();
     rig.go(seconds(1), quiet);
+    assert_eq!((rig.pacer.prompt(), rig.pacer.change()), (2, None));
     // Found within half a second.
     assert_eq!(rig.go(Duration::from_millis(500), busy), [(2, 1)]);
-    let change = rig.changes[0];
-    assert!(change.before > 0.02 && change.after < 0.001, "{change:?}");
-    assert_eq!(rig.pace.usual(), 2);
+    let told = rig.pacer.change().unwrap();
+    assert!(told.before < 50.0 && told.after > 1000.0, "{told:?}");
+    assert_eq!(told.to_string(), "1 of 2 threads generate: 1065.0 tokens per second instead of 33.3");
+    assert_eq!(rig.pacer.prompt(), 2);
+}
+
+#[test]
+fn what_was_asked_for_is_kept_and_one_core_is_no_choice() {
+    for (cores, basis) in [(2, ThreadBasis::Asked), (1, ThreadBasis::LargeModel)] {
+        let mut rig = Rig::on(cores, cores, basis, None);
+        assert_eq!(rig.go(seconds(10), quiet), []);
+        assert_eq!(rig.go(seconds(10), |_| 30_000_000), []);
+        assert_eq!(rig.steps.iter().filter(|&&steps| steps > 0).count(), 1);
+    }
 }
 
 #[test]
@@ -92,10 +109,10 @@ fn a_trial_that_shared_its_core_is_not_the_last() {
     let mut rig = Rig::new();
     rig.go(seconds(1), quiet);
     // Two trials of one thread, four steps each, are as slow as two threads.
-    let left = std::cell::Cell::new(8);
-    let machine = |threads| match (threads, left.get()) {
+    let mut left = 8;
+    let machine = |threads| match (threads, left) {
         (1, 1..) => {
-            left.set(left.get() - 1);
+            left -= 1;
             busy(2)
         }
         _ => busy(threads),
@@ -105,9 +122,13 @@ fn a_trial_that_shared_its_core_is_not_the_last() {
 
 #[test]
 fn a_fall_is_noticed_where_nothing_was_measured_at_the_load() {
-    let mut rig = Rig::on(ladder(CORES), CORES);
+    let mut rig = Rig::unmeasured(2);
     rig.go(seconds(1), quiet);
     assert_eq!(rig.go(seconds(1), busy), [(2, 1)]);
+    // Nor of steps of several tokens.
+    let mut rig = Rig::new();
+    rig.go_on(seconds(1), 8, |threads| 7 * quiet(threads));
+    assert_eq!(rig.go_on(seconds(2), 8, |threads| 7 * busy(threads)), [(2, 1)]);
 }
 
 #[test]
@@ -120,6 +141,10 @@ fn a_quiet_machine_gets_its_threads_back() {
     rig.go(2 * QUIET, quiet);
     rig.go(Duration::from_millis(500), busy);
     assert_eq!(rig.go(2 * WAIT, quiet), [(1, 2)]);
+    // So does one that was busy at the load.
+    let mut rig = Rig::on(2, 1, ThreadBasis::Measured, Some(busy));
+    assert_eq!(rig.go(seconds(5), busy), []);
+    assert_eq!(rig.go(LONGEST_REPAY + LONGEST_WAIT, quiet), [(1, 2)]);
 }
 
 #[test]
@@ -127,11 +152,10 @@ fn a_busy_machine_is_left_alone_for_nearly_all_of_the_time() {
     let mut rig = Rig::new();
     rig.go(seconds(1), quiet);
     rig.go(seconds(10), busy);
-    let before = rig.steps.clone();
+    let before = rig.steps[2];
     assert_eq!(rig.go(seconds(100), busy), []);
-    let steps = |threads: usize| rig.steps[threads] - before[threads];
-    let lost = steps(2) * busy(2);
-    assert!(lost <= 2_000_000_000, "{lost} ns in {} steps", steps(2));
+    let lost = (rig.steps[2] - before) * busy(2);
+    assert!(lost <= 2_000_000_000, "{lost} ns");
 }
 
 #[test]
@@ -146,19 +170,13 @@ fn what_threads_do_not_help_keeps_its_threads() {
 
 #[test]
 fn a_context_that_grows_deeper_is_no_busy_machine() {
-    for known in [false, true] {
-        let mut rig = if known { Rig::new() } else { Rig::on(ladder(CORES), CORES) };
+    for mut rig in [Rig::new(), Rig::unmeasured(2)] {
         let mut step = 0;
-        let mut deeper = |threads| {
+        let deeper = |threads| {
             step += 1;
             quiet(threads) + quiet(threads) * step / 2_000
         };
-        let end = seconds(60);
-        while rig.clock < end {
-            let took = Duration::from_nanos(deeper(rig.pace.threads()));
-            rig.clock += took;
-            assert_eq!(rig.pace.step(took), None);
-        }
+        assert_eq!(rig.go(seconds(60), deeper), []);
     }
 }
 
@@ -171,63 +189,46 @@ fn one_hiccup_changes_nothing() {
 }
 
 #[test]
-fn a_load_that_found_the_machine_busy_comes_to_all_threads_later() {
-    let known = |threads| Some(busy(threads) as f64 * 1e-9);
-    let mut rig = Rig::on(ladder(CORES), 1);
-    rig.pace = Pace::new(ladder(CORES), 1, known);
-    assert_eq!(rig.go(seconds(5), busy), []);
-    assert_eq!(rig.go(LONGEST_REPAY + LONGEST_WAIT, quiet), [(1, 2)]);
+fn steps_of_other_sizes_are_not_compared() {
+    let mut rig = Rig::new();
+    for _ in 0..1000 {
+        for (tokens, took) in [(1, 390_000), (8, 3_000_000), (64, 20_000_000)] {
+            assert_eq!(rig.pacer.step(tokens, Duration::from_nanos(took)), None);
+        }
+    }
 }
 
 #[test]
 fn a_load_onto_a_busy_machine_that_measured_nothing_tries_fewer_once() {
-    let mut rig = Rig::on(ladder(CORES), CORES);
+    let mut rig = Rig::unmeasured(2);
     assert_eq!(rig.go(seconds(1), busy), [(2, 1)]);
     // On a quiet machine it costs a window, and is not tried again.
-    let mut rig = Rig::on(ladder(CORES), CORES);
+    let mut rig = Rig::unmeasured(2);
     assert_eq!(rig.go(seconds(100), quiet), []);
     assert!(rig.steps[1] * quiet(1) < 200_000_000, "{}", rig.steps[1]);
 }
 
 #[test]
-fn of_many_cores_one_is_left_to_one_other_program() {
+fn of_many_cores_one_is_left_to_one_other_program_and_half_to_eight() {
+    let free = |threads: u32| 16_000_000 / u64::from(threads);
     // ggml's threads wait for the one whose core is shared.
-    let machine = |threads: u32| match threads {
-        16 => 4_000_000,
-        threads => 16_000_000 / u64::from(threads),
-    };
-    let mut rig = Rig::on(ladder(16), 16);
-    rig.go(seconds(1), |threads| 16_000_000 / u64::from(threads));
-    assert_eq!(rig.go(seconds(2), machine), [(16, 15)]);
-    // Where half of the cores are taken, one less is not enough.
-    let half = |threads: u32| match threads {
-        9.. => 40_000_000,
-        threads => 16_000_000 / u64::from(threads),
-    };
-    let mut rig = Rig::on(ladder(16), 16);
-    rig.go(seconds(1), |threads| 16_000_000 / u64::from(threads));
-    assert_eq!(rig.go(seconds(2), half), [(16, 8)]);
-}
-
-#[test]
-fn a_machine_with_one_core_has_no_choice() {
-    let mut rig = Rig::on(ladder(1), 1);
-    assert_eq!(rig.go(seconds(10), |_| 1_000_000), []);
-    assert_eq!(rig.go(seconds(10), |_| 9_000_000), []);
+    for (fewest_held_up, slowed, expected) in [(16, 4_000_000, 15), (9, 40_000_000, 8)] {
+        let machine = |threads| if threads >= fewest_held_up { slowed } else { free(threads) };
+        let mut rig = Rig::unmeasured(16);
+        rig.go(seconds(1), free);
+        assert_eq!(rig.go(seconds(2), machine), [(16, expected)]);
+    }
 }
 
 #[test]
 fn a_token_of_a_second_is_judged_by_two() {
-    let mut rig = Rig::on(ladder(CORES), CORES);
+    let mut rig = Rig::unmeasured(2);
     // A window, and one to see what one thread takes.
     rig.go(seconds(6), |threads| 2_000_000_000 / u64::from(threads));
-    let busy = |threads| {
-        if threads == 1 { 2_000_000_000 } else { 9_000_000_000 }
-    };
+    let busy = |threads| if threads == 1 { 2_000_000_000 } else { 9_000_000_000 };
     // Two windows of two steps each, and two steps with one thread.
     assert_eq!(rig.go(seconds(40), busy), [(2, 1)]);
-    let few: Machine = |_| 500_000_000;
-    assert!(rig.go(seconds(120), few).len() <= 1);
+    assert!(rig.go(seconds(120), |_| 500_000_000).len() <= 1);
 }
 
 proptest! {
@@ -239,13 +240,13 @@ proptest! {
         start in 1u32..20,
         takes in prop::collection::vec((prop::collection::vec(100_000u64..200_000_000, 20), 1u64..20), 1..12),
     ) {
+        let mut rig = Rig::on(cores, start.min(cores), ThreadBasis::LargeModel, None);
         let rungs = ladder(cores);
-        let mut rig = Rig::on(rungs.clone(), start.min(cores));
         for (nanoseconds, time) in &takes {
             rig.go(seconds(*time), |threads| nanoseconds[threads as usize]);
-            prop_assert!(rungs.contains(&rig.pace.threads()));
+            prop_assert!(rungs.contains(&rig.pacer.threads()));
         }
-        let ups = rig.changes.iter().filter(|change| change.to > change.from).count() as u64;
+        let ups = rig.changes.iter().filter(|(from, to)| to > from).count() as u64;
         let all = rig.changes.len() as u64;
         // Each rung that is gone up is one that can be gone down again.
         prop_assert!(all <= 2 * ups + rungs.len() as u64 * (ups + 1), "{:?}", rig.changes);

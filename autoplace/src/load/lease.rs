@@ -1,0 +1,429 @@
+//! Leases: one load at a time reads what is free on a GPU, plans with it and takes it.
+//!
+//! Two loads that read what is free before either has taken it count the same bytes twice, and one of them runs out of
+//! memory. So a load locks a file for each GPU of the machine before it reads, lets go of the GPUs that its plan does
+//! not use, and keeps the others until it has taken their memory, or failed. Whoever comes meanwhile waits; past its
+//! patience, a GPU that is still locked counts as one without free memory.
+//!
+//! The operating system unlocks the files of a process that ends. A lock belongs to the open file and not to the
+//! process (flock, LockFileEx), so the threads of one process see each other too.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use super::devices::is_simulated;
+use crate::machine::{Gpu, GpuKind, Machine, Note};
+use crate::plan::Plan;
+
+/// A model of 100 GB is read from a hard disk in about this time. Layers that go to the host because a load did not
+/// wait stay there.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// Between two attempts at a lock.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Where the loads of one user, in this process and in others, see which of them is at which GPU, so that no two count
+/// the same free bytes.
+///
+/// A lease is a locked file; the operating system unlocks it when the process ends, however it ends. Where the folder
+/// is not this user's, others may write there, or files cannot be locked, loads go on without it, and
+/// [`LoadReport::unleased`](super::LoadReport::unleased) says so.
+///
+/// Seen are the loads of this user with this folder, on this machine and outside of containers of their own. The host's
+/// memory is not leased. A [simulated](llama_sys::sim) GPU is another one in each process, and leased only if it has a
+/// PCI address.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[must_use]
+pub struct Leases {
+    place: Place,
+    patience: Duration,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+enum Place {
+    User,
+    Folder(PathBuf),
+    Nowhere,
+}
+
+impl Leases {
+    /// Leases in the user's runtime folder: `autoplace` in `$XDG_RUNTIME_DIR` or `/run/user/<id>`, and where there is
+    /// neither a folder of this user's in the one for temporary files.
+    pub const fn user() -> Self {
+        Self::at(Place::User)
+    }
+
+    /// Leases in this folder, which is made if there is none. It is for this user, and for leases alone.
+    pub fn in_dir(folder: impl Into<PathBuf>) -> Self {
+        Self::at(Place::Folder(folder.into()))
+    }
+
+    /// No leases: the load neither sees others nor is seen by them.
+    pub const fn none() -> Self {
+        Self::at(Place::Nowhere)
+    }
+
+    const fn at(place: Place) -> Self {
+        Self { place, patience: PATIENCE }
+    }
+
+    /// How long to wait for loads that are at the same GPUs. Past it, these GPUs are not used. Default: ten minutes.
+    pub const fn patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
+    /// The machine as `read` tells it while no other load reads, plans and takes; GPUs that others do not let go of
+    /// have nothing free. `read` is called once to know the GPUs, and again once they are locked.
+    ///
+    /// A load that has a lease drops it first: it would wait for itself.
+    pub(super) fn machine<E>(&self, read: impl Fn() -> Result<Machine, E>) -> Result<(Machine, Lease), E> {
+        let machine = read()?;
+        let devices: BTreeSet<String> = machine.gpus.iter().filter_map(key).collect();
+        if devices.is_empty() || self.place == Place::Nowhere {
+            return Ok((machine, Lease::default()));
+        }
+        let lease = self.lock(devices).unwrap_or_else(|error| {
+            tracing::warn!(%error, "loading without leases: other loads may count the same free bytes");
+            Lease { unleased: Some(error.to_string()), ..Lease::default() }
+        });
+        Ok((lease.without_busy(read()?), lease))
+    }
+
+    /// Locks in the order of the names, so that two loads that want the same GPUs do not wait for each other.
+    fn lock(&self, devices: BTreeSet<String>) -> io::Result<Lease> {
+        let folder = match &self.place {
+            Place::Folder(folder) => {
+                let above = folder.parent().unwrap_or(folder);
+                fs::create_dir_all(above).map_err(|error| of_file(above, &error))?;
+                private(folder, user())?;
+                folder.clone()
+            }
+            _ => user_folder()?,
+        };
+        let begun = Instant::now();
+        let mut lease = Lease::default();
+        for device in devices {
+            match lock(&folder.join(file_name(&device)), || begun.elapsed() < self.patience)? {
+                Some(lock) => drop(lease.locks.insert(device, lock)),
+                None => drop(lease.busy.insert(device)),
+            }
+        }
+        Ok(lease)
+    }
+}
+
+/// The lock on this file; `None` where somebody else has it for longer than to wait.
+fn lock(path: &Path, waits: impl Fn() -> bool) -> io::Result<Option<Lock>> {
+    let options = File::options().read(true).write(true).create(true).truncate(false).open(path);
+    let file = options.map_err(|error| of_file(path, &error))?;
+    let mut is_told = false;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(Some(Lock(file))),
+            Err(TryLockError::Error(error)) => return Err(of_file(path, &error)),
+            Err(TryLockError::WouldBlock) if !waits() => return Ok(None),
+            Err(TryLockError::WouldBlock) => std::thread::sleep(PAUSE),
+        }
+        if !std::mem::replace(&mut is_told, true) {
+            tracing::info!(file = %path.display(), "waiting for another load");
+        }
+    }
+}
+
+/// The GPUs that one load alone reads and takes. Dropped once it has taken what it takes, or failed; from any thread.
+#[derive(Debug, Default)]
+#[must_use = "others read what is free once it is dropped"]
+pub(super) struct Lease {
+    locks: BTreeMap<String, Lock>,
+    /// GPUs that others are at.
+    busy: BTreeSet<String>,
+    /// Why others do not see all of what is taken, if they do not.
+    pub(super) unleased: Option<String>,
+}
+
+impl Lease {
+    /// The machine on which nothing is free of GPUs that others are at, with a note of each.
+    fn without_busy(&self, mut machine: Machine) -> Machine {
+        for gpu in &mut machine.gpus {
+            if key(gpu).is_some_and(|device| self.busy.contains(&device)) {
+                gpu.free = 0;
+                let about = gpu.device.as_ref().unwrap_or(&gpu.name);
+                let text = "another load is at it and was not waited for: nothing of it counts as free";
+                machine.notes.push(Note::new(about, text));
+            }
+        }
+        machine
+    }
+
+    /// Lets others have what this plan does not use of the machine.
+    pub(super) fn hold(mut self, plan: &Plan, machine: &Machine) -> Self {
+        let used = plan.gpus().filter_map(|placement| {
+            let gpu = machine.gpus.iter().find(|gpu| gpu.device == placement.device)?;
+            key(gpu)
+        });
+        let used: BTreeSet<String> = used.collect();
+        self.locks.retain(|device, _| used.contains(device));
+        if let Some(device) = used.intersection(&self.busy).next() {
+            self.unleased = Some(format!("another load is at {device} and was not waited for"));
+        }
+        if used.is_empty() {
+            self.unleased = None;
+        }
+        self
+    }
+}
+
+#[derive(Debug)]
+struct Lock(File);
+
+impl Drop for Lock {
+    /// Closing is not enough while a child process is being started: it has a copy of the handle until it runs.
+    fn drop(&mut self) {
+        if let Err(error) = self.0.unlock() {
+            tracing::debug!(%error, "a lease stays locked until its file is closed");
+        }
+    }
+}
+
+/// A GPU by the name that is the same in every process: a card is `CUDA0` in one and `Vulkan1` or, beside other visible
+/// devices, `CUDA1` in another. `None` for one that is hypothetical, or simulated within this process.
+fn key(gpu: &Gpu) -> Option<String> {
+    let device = gpu.device.as_deref()?;
+    let slice = gpu.mig.as_ref().and_then(|slice| slice.uuid.clone());
+    let card = || gpu.pci_id.map(|id| id.to_string());
+    let name = || match gpu.kind {
+        // ggml counts remote devices anew in each process and describes them by their endpoint (ggml-rpc.cpp,
+        // `ggml_backend_rpc_add_server`).
+        GpuKind::Remote => Some(format!("{} {}", gpu.backend, gpu.description)),
+        _ if is_simulated(device) => None,
+        _ => Some(format!("{} {device}", gpu.backend)),
+    };
+    slice.or_else(card).or_else(name)
+}
+
+fn file_name(device: &str) -> String {
+    let safe = |letter: char| if letter.is_ascii_alphanumeric() { letter } else { '-' };
+    let name: String = device.chars().map(safe).take(128).collect();
+    name + ".lease"
+}
+
+/// The error, with the file that it is about.
+fn of_file(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
+const NAME: &str = "autoplace";
+
+/// The folder in the user's runtime directory, made if there is none.
+///
+/// Looked for in a fixed order, so that a service without the session's environment finds the same one: what the
+/// session says (XDG Base Directory Specification), where systemd puts it, and the folder for temporary files, which
+/// may be everybody's.
+fn user_folder() -> io::Result<PathBuf> {
+    let session = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|folder| folder.is_absolute());
+    let user = user();
+    let mut failed = None;
+    for candidate in [
+        session.map(|folder| folder.join(NAME)),
+        cfg!(target_os = "linux").then(|| PathBuf::from(format!("/run/user/{user}/{NAME}"))),
+        Some(std::env::temp_dir().join(format!("{NAME}-{user}"))),
+    ]
+    .into_iter()
+    .flatten()
+    {
+        match private(&candidate, user) {
+            Ok(()) => return Ok(candidate),
+            Err(error) => failed = Some(error),
+        }
+    }
+    Err(failed.unwrap_or_else(|| io::ErrorKind::NotFound.into()))
+}
+
+#[cfg(unix)]
+fn user() -> u32 {
+    rustix::process::getuid().as_raw()
+}
+
+/// Windows keeps the folder for temporary files apart for each user (`GetTempPath2`).
+#[cfg(not(unix))]
+const fn user() -> u32 {
+    0
+}
+
+/// Makes the folder for this user alone. One that somebody else has made or can write in is refused: whoever writes
+/// there could keep us from our GPUs.
+fn private(folder: &Path, user: u32) -> io::Result<()> {
+    #[cfg_attr(not(unix), expect(unused_mut, reason = "folders have no mode there"))]
+    let mut options = fs::DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut options, 0o700);
+    match options.create(folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            return Err(of_file(folder, &error));
+        }
+        _ => {}
+    }
+    // Not what a link points to.
+    let there = fs::symlink_metadata(folder)?;
+    if there.is_dir() && is_alone(&there, user) {
+        return Ok(());
+    }
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("{} is not this user's alone", folder.display())))
+}
+
+#[cfg(unix)]
+fn is_alone(folder: &fs::Metadata, user: u32) -> bool {
+    use std::os::unix::fs::MetadataExt;
+
+    folder.uid() == user && folder.mode() & 0o022 == 0
+}
+
+#[cfg(not(unix))]
+const fn is_alone(_: &fs::Metadata, _: u32) -> bool {
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::thread;
+
+    use super::*;
+    use crate::load::test_plan::plan;
+    use crate::machine::{Host, MigSlice, PciId};
+
+    fn card(bus: u8) -> Gpu {
+        Gpu::new("card").device(format!("CUDA{bus}")).pci_id(PciId::new(0, bus, 0, 0)).total(1000)
+    }
+
+    /// The machine with these cards, as one sees it who waits so long.
+    fn machine(folder: &Path, cards: &[u8], patience: Duration) -> (Machine, Lease) {
+        let leases = Leases::in_dir(folder).patience(patience);
+        let read = || Ok::<_, ()>(cards.iter().fold(Machine::new(Host::new(1)), |it, &bus| it.with_gpu(card(bus))));
+        leases.machine(read).unwrap()
+    }
+
+    fn free(machine: &Machine) -> Vec<u64> {
+        machine.gpus.iter().map(|gpu| gpu.free).collect()
+    }
+
+    #[test]
+    fn a_card_that_another_load_is_at_has_nothing_free_for_who_does_not_wait() {
+        let folder = tempfile::tempdir().unwrap();
+        let hasty = |cards: &[u8]| machine(folder.path(), cards, Duration::ZERO);
+        let (first, lease) = hasty(&[1]);
+        assert_eq!(free(&first), [1000]);
+        let (second, other) = hasty(&[1, 2]);
+        assert_eq!(free(&second), [0, 1000]);
+        let [note] = &second.notes[..] else { panic!("{:?}", second.notes) };
+        assert_eq!((note.about.as_str(), &other.unleased), ("CUDA1", &None));
+        // From any thread.
+        thread::spawn(|| drop(lease)).join().unwrap();
+        assert_eq!(free(&hasty(&[1, 2]).0), [1000, 0]);
+        drop(other);
+        assert_eq!(free(&hasty(&[1, 2]).0), [1000, 1000]);
+    }
+
+    #[test]
+    fn cards_that_a_plan_does_not_use_are_let_go_of() {
+        let folder = tempfile::tempdir().unwrap();
+        let device = plan().gpus().next().unwrap().device.clone().unwrap();
+        let bus: u8 = device.strip_prefix("CUDA").unwrap().parse().unwrap();
+        let (all, lease) = machine(folder.path(), &[bus, 9], Duration::ZERO);
+        let lease = lease.hold(&plan(), &all);
+        let (now, other) = machine(folder.path(), &[bus, 9], Duration::ZERO);
+        assert_eq!(free(&now), [0, 1000]);
+        // Who uses the card all the same is told that nobody sees it.
+        assert!(other.hold(&plan(), &all).unleased.unwrap().contains("another load"));
+        drop(lease);
+    }
+
+    #[test]
+    fn loads_wait_for_each_other_and_are_never_at_a_card_together() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = AtomicU32::new(0);
+        thread::scope(|scope| {
+            for turn in 0..8 {
+                let (at, folder) = (&at, folder.path());
+                scope.spawn(move || {
+                    for _ in 0..20 {
+                        let cards = [&[1][..], &[1, 2], &[3, 1]][turn % 3];
+                        let (machine, lease) = machine(folder, cards, Duration::MAX);
+                        assert_eq!(at.fetch_add(1, Ordering::SeqCst), 0);
+                        assert!(!free(&machine).contains(&0));
+                        at.fetch_sub(1, Ordering::SeqCst);
+                        drop(lease);
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_made_is_no_error_but_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        fs::write(&file, "").unwrap();
+        let (machine, lease) = machine(&file.join("folder"), &[1], Duration::MAX);
+        assert_eq!(free(&machine), [1000]);
+        let why = lease.unleased.unwrap();
+        assert!(why.starts_with(&file.display().to_string()), "{why}");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn the_users_folder_is_for_the_user_alone() {
+        use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+
+        let base = tempfile::tempdir().unwrap();
+        let me = rustix::process::getuid().as_raw();
+        let folder = base.path().join("mine");
+        private(&folder, me).unwrap();
+        assert_eq!(fs::metadata(&folder).unwrap().mode() & 0o777, 0o700);
+        private(&folder, me).unwrap();
+
+        assert!(private(&folder, me + 1).is_err(), "somebody else's");
+        let link = base.path().join("link");
+        symlink(&folder, &link).unwrap();
+        assert!(private(&link, me).is_err(), "a link");
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o770)).unwrap();
+        let error = private(&folder, me).unwrap_err().to_string();
+        assert!(error.contains("mine"), "{error}");
+        // Nor is one that was named.
+        assert_eq!(machine(&folder, &[1], Duration::ZERO).1.unleased, Some(error));
+    }
+
+    #[test]
+    fn a_card_is_known_by_what_is_the_same_in_every_process() {
+        let address = PciId::new(0, 0xc1, 0, 0);
+        let card = Gpu::new("card").pci_id(address);
+        let mut slice = card.clone().device("CUDA0");
+        slice.mig = Some(MigSlice::new("NVIDIA A100-SXM4-40GB MIG 1g.5gb"));
+        let unknown = slice.clone();
+        slice.mig.as_mut().unwrap().uuid = Some("MIG-1".to_owned());
+        let remote = Gpu::new("10.0.0.2:50052").kind(GpuKind::Remote).backend("RPC");
+        let simulated = Gpu::new("SIM card").device("SIM0");
+        for (gpu, expected) in [
+            (card.clone().device("CUDA0"), Some("0000:c1:00.0")),
+            (card.device("Vulkan1").backend("Vulkan"), Some("0000:c1:00.0")),
+            (unknown, Some("0000:c1:00.0")),
+            (slice, Some("MIG-1")),
+            (Gpu::new("Apple M4").device("MTL0").backend("MTL"), Some("MTL MTL0")),
+            (remote.clone().device("RPC0"), Some("RPC 10.0.0.2:50052")),
+            (remote.device("RPC3"), Some("RPC 10.0.0.2:50052")),
+            (simulated.clone().pci_id(address), Some("0000:c1:00.0")),
+            // What only this process has.
+            (simulated, None),
+            (Gpu::new("RTX 4090"), None),
+        ] {
+            assert_eq!(key(&gpu).as_deref(), expected, "{gpu:?}");
+        }
+        assert_eq!(file_name("0000:c1:00.0"), "0000-c1-00-0.lease");
+    }
+}

@@ -1,0 +1,86 @@
+//! What a path is to llama.cpp, and what it takes by the estimate.
+
+use std::collections::HashSet;
+
+use crate::machine::Gpu;
+use crate::memory::estimate::Assignment;
+use crate::memory::{ContextParams, Estimate, Footprints, NOTHING, Place, Split, TensorOverride, Uncertainty};
+use crate::plan::Error;
+use crate::plan::fit::{Levels, Room};
+
+use super::path::Path;
+use super::{Given, Placements};
+
+impl<'a> Placements<'a> {
+    /// What a path takes by the estimate, and what that may be wrong by.
+    pub(super) fn estimated(&self, path: &Path) -> Result<(Footprints, Uncertainty), Error> {
+        self.looks.set(self.looks.get() + 1);
+        let estimate = self.grounds[path.setting].estimate(self, &self.orders[path.order])?;
+        let assignment = self.assignment(path);
+        let runs: Vec<(u32, u32)> = path.runs().map(|run| (run.end, run.kept)).collect();
+        let weights = self.parts.kept(&runs).flat_map(|part| &part.weights);
+        let kept: HashSet<&str> = weights.map(|weight| &*weight.name).collect();
+        Ok(match kept.is_empty() && !path.single_copy {
+            true => estimate.with_uncertainty(&assignment),
+            false => Estimate::clone(&estimate)
+                .placing(|name| kept.contains(name).then_some(Place::Host))
+                .with_uncertainty(&assignment),
+        })
+    }
+
+    /// The same, corrected, and what is left of each device.
+    pub(super) fn levels(&self, path: &Path, given: &Given) -> Result<Levels, Error> {
+        let (mut footprints, unsure) = self.estimated(path)?;
+        let correction = given.correction(path.setting);
+        for (footprint, gpu) in footprints.gpus.iter_mut().zip(&self.orders[path.order]) {
+            let more = correction.gpus.get(gpu).copied().unwrap_or(0);
+            footprint.compute = footprint.compute.saturating_add_signed(more);
+        }
+        let host = &mut footprints.host.compute;
+        *host = host.saturating_add_signed(correction.host);
+        let unsure = if self.probe.is_none() { unsure } else { Uncertainty::default() };
+        Ok(self.room(path).levels(&footprints, &unsure))
+    }
+
+    /// The devices of a path.
+    pub(super) fn room(&self, path: &Path) -> Room<'a> {
+        Room {
+            gpus: self.gpus_of(path),
+            host: &self.machine.host,
+            headroom: self.request.headroom,
+            wsl: self.machine.wsl,
+            paging: self.request.pages(self.profile),
+            workload: self.grounds[path.setting].workload,
+        }
+    }
+
+    /// The parameters of a path's context.
+    pub(super) fn params(&self, path: &Path) -> &ContextParams {
+        &self.grounds[path.setting].setting.params
+    }
+
+    pub(super) fn assignment(&self, path: &Path) -> Assignment {
+        Assignment::by_counts(self.profile.n_layer(), &path.counts())
+    }
+
+    /// What llama.cpp is told of a path.
+    pub(super) fn split(&self, path: &Path) -> Split {
+        let split = Split::by_counts(&path.counts());
+        if path.single_copy {
+            return split.overrides([TensorOverride::new(NOTHING, Place::Host)]);
+        }
+        let kept: Vec<(u32, u32)> = path.runs().map(|run| (run.end, run.kept)).collect();
+        split.overrides(self.parts.overrides(&kept))
+    }
+
+    /// Blocks on GPUs of which a part stays on the host.
+    pub(super) fn parted_blocks(&self, path: &Path) -> u32 {
+        let table = &self.grounds[path.setting].table;
+        path.runs().map(|run| table.kept_blocks(run)).sum()
+    }
+
+    pub(super) fn gpus_of(&self, path: &Path) -> Vec<&'a Gpu> {
+        let order = self.orders[path.order].iter();
+        order.map(|&gpu| self.gpus[gpu]).collect()
+    }
+}
