@@ -2,7 +2,7 @@
 
 use crate::native_support::demo_path;
 use autoplace::Model;
-use autoplace::chat::{ChatTemplate, Message, Role};
+use autoplace::chat::{ChatTemplate, Message};
 use autoplace::generate::{Chat, ChatFull, Error};
 
 fn chat(tokens: u32) -> Chat {
@@ -67,7 +67,7 @@ fn an_answer_can_be_a_value() {
     let verdict: Verdict = chat.say_as("Did he slay him?").unwrap();
     let said = format!("{{\"guilty\": {}}}", verdict.guilty).replace(' ', "");
     assert_eq!(chat.messages()[1].content.replace(char::is_whitespace, ""), said);
-    assert_eq!(chat.messages()[1].role, Role::ASSISTANT);
+    assert_eq!(chat.messages()[1].role, autoplace::chat::Role::ASSISTANT);
     // An answer that is cut short is none, and the question is taken back.
     let mut short = chat.clone().with(|generate| generate.max_tokens(2));
     assert!(short.say_as::<Verdict>("And she?").is_err());
