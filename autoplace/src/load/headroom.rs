@@ -20,12 +20,12 @@ use crate::profile::ModelProfile;
 pub(super) fn gpu_reports(prepared: &Prepared, before: &Readings, run: &WarmedUp, learn: &Learn) -> Vec<GpuReport> {
     let Prepared { plan, machine, .. } = prepared;
     let has_nvidia = machine.gpus.iter().any(|gpu| gpu.nvml.is_some());
-    let cards = if has_nvidia { nvidia::detect().gpus } else { Vec::new() };
+    let cards = if has_nvidia { nvidia::detect(None).gpus } else { Vec::new() };
     let reports = plan.gpus().zip(&before.gpus).enumerate().map(|(index, (placement, before))| {
         let gpu = machine.gpus.iter().find(|gpu| gpu.device == placement.device);
         let doubt = gpu.and_then(|gpu| {
-            let card = cards.iter().find(|card| card.pci_id == gpu.pci_id);
-            doubt(gpu, card.and_then(|card| card.processes.as_deref()))
+            let card = cards.iter().find(|card| card.gpu.pci_id == gpu.pci_id);
+            doubt(gpu, card.and_then(|card| card.gpu.processes.as_deref()))
         });
         let learned = learned(prepared, index, gpu, *before, run);
         let learned = doubt.map_or(learned, Err);

@@ -86,7 +86,7 @@ impl Conditions {
         let proc = root.join("proc");
         let before = swapped(&proc.join("vmstat"));
         thread::sleep(within);
-        let driver = Driver::open();
+        let driver = Driver::open(None);
         let devices = machine.gpus.iter().map(|gpu| {
             let card = driver.as_ref().zip(gpu.pci_id.filter(|_| gpu.nvml.is_some()));
             let state = card.map(|(driver, id)| driver.state(id)).unwrap_or_default();

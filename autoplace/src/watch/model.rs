@@ -131,7 +131,7 @@ impl Source for ModelSource {
         self.devices = used.chain(unused).collect();
         let has_nvidia = self.devices.iter().any(|device| device.nvidia.is_some());
         if has_nvidia && self.driver.is_none() {
-            self.driver = Driver::open();
+            self.driver = Driver::open(None);
         }
         let used = plan.gpus().map(|placement| watched(placement, &plan, &machine));
         let devices = used.chain(spare.iter().map(|gpu| watched_for_room(gpu, &plan)));

@@ -37,9 +37,7 @@ struct Entry {
 
 enum Stored {
     Number(Number),
-    Str(Box<str>),
-    /// A string that is not UTF-8.
-    Bytes(Box<[u8]>),
+    Text(Box<[u8]>),
     Array(ArrayPlace),
 }
 
@@ -111,8 +109,7 @@ impl Metadata {
     fn value<'a>(&'a self, stored: &'a Stored) -> Value<'a> {
         match stored {
             Stored::Number(number) => Value::Number(*number),
-            Stored::Str(text) => Value::Str(text),
-            Stored::Bytes(bytes) => Value::Bytes(bytes),
+            Stored::Text(text) => std::str::from_utf8(text).map_or(Value::Bytes(text), Value::Str),
             Stored::Array(place) => Value::Array(Array::new(&self.source, *place)),
         }
     }
@@ -165,10 +162,7 @@ fn read_string(cursor: &mut Cursor<'_>, what: impl Display + Copy) -> Result<Sto
     cursor.bytes(length, &mut text, what)?;
     // As far as llama.cpp sees it: gguf_get_val_str returns a C string.
     text.truncate(text.iter().position(|&b| b == 0).unwrap_or(text.len()));
-    Ok(match String::from_utf8(text) {
-        Ok(text) => Stored::Str(text.into()),
-        Err(error) => Stored::Bytes(error.into_bytes().into()),
-    })
+    Ok(Stored::Text(text.into()))
 }
 
 /// Walks an array, checks that it is inside the file, and remembers where it is.

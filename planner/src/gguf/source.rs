@@ -148,17 +148,6 @@ pub(super) fn check_unchanged(path: &Path, was: &Metadata, is: io::Result<Metada
     Err(Error::Changed { path: path.to_owned(), was: was.len(), is: is.len() })
 }
 
-/// Two sources are equal if they are the same opened file or the same memory.
-impl PartialEq for Source {
-    fn eq(&self, other: &Self) -> bool {
-        match (&self.bytes, &other.bytes) {
-            (Bytes::File(a, _), Bytes::File(b, _)) => Arc::ptr_eq(a, b),
-            (Bytes::Memory(a), Bytes::Memory(b)) => Arc::ptr_eq(a, b),
-            _ => false,
-        }
-    }
-}
-
 impl fmt::Debug for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ({} bytes)", self.path.display(), self.len)

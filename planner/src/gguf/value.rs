@@ -231,12 +231,18 @@ pub(super) struct ArrayPlace {
 }
 
 /// An array in the metadata: its type and length are at hand, its elements are read from the file on demand. A reading
-/// method errs if the file has changed since the header was read. Two arrays are equal if they are the same place of
-/// the same opened file.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// method errs if the file has changed since the header was read.
+#[derive(Clone, Copy, Debug)]
 pub struct Array<'a> {
     source: &'a Source,
     place: ArrayPlace,
+}
+
+/// Two arrays are equal if they are the same place of the same opened header.
+impl PartialEq for Array<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self.source, other.source) && self.place == other.place
+    }
 }
 
 impl<'a> Array<'a> {

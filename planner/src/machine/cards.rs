@@ -6,7 +6,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::bandwidth::{Bandwidth, BandwidthSource};
+use super::bandwidth::Bandwidth;
 use super::bytes::Bytes;
 use super::catalogue;
 use super::gpu::{Gpu, GpuKind, Reading};
@@ -105,7 +105,7 @@ pub(super) fn from_cards(cards: Vec<NvidiaGpu>, host: Host) -> Machine {
         }
     };
     for card in &cards {
-        match card.mig.as_deref() {
+        match card.slices.as_deref() {
             _ if card.hidden => add(card_alone(card), Some(UnusedReason::Hidden)),
             None => add(card_alone(card), None),
             Some([]) => add(card_alone(card), Some(UnusedReason::NoSlice)),
@@ -122,54 +122,40 @@ pub(super) fn from_cards(cards: Vec<NvidiaGpu>, host: Host) -> Machine {
 
 /// A card that only NVML describes.
 pub(super) fn card_alone(card: &NvidiaGpu) -> Gpu {
-    let mut gpu = Gpu::new(&card.name);
-    if card.unified {
-        gpu.kind = GpuKind::Integrated;
-    }
-    gpu = with_reading(gpu, card.memory);
-    describe(&mut gpu, Some(card));
+    let mut gpu = card.gpu.clone();
+    describe(&mut gpu, Some(&card.gpu));
     gpu
 }
 
 /// A slice of a card that only NVML describes.
 fn slice_alone(card: &NvidiaGpu, slice: &MigSlice) -> Gpu {
-    let mut gpu = with_reading(Gpu::new(&card.name), slice.memory);
+    let mut gpu = Gpu::new(&card.gpu.description);
+    if let Some(memory) = slice.memory {
+        gpu = gpu.nvml(memory);
+    }
     gpu.mig = Some(slice.clone());
-    describe(&mut gpu, Some(card));
+    describe(&mut gpu, Some(&card.gpu));
     gpu
 }
 
-/// What the driver keeps for itself is not part of the total.
-fn with_reading(mut gpu: Gpu, reading: Option<Reading>) -> Gpu {
-    gpu.nvml = reading;
-    let Some(memory) = reading else {
-        return gpu;
-    };
-    gpu.total(memory.total.saturating_sub(memory.reserved.unwrap_or(0))).free(memory.free)
-}
-
 /// Adds what is known of a GPU beside its memory: its card's, and the catalogue's where no driver tells.
-pub(super) fn describe(gpu: &mut Gpu, card: Option<&NvidiaGpu>) {
+pub(super) fn describe(gpu: &mut Gpu, card: Option<&Gpu>) {
+    let is_discrete = gpu.kind == GpuKind::Discrete;
     if let Some(card) = card {
         gpu.pci_id = gpu.pci_id.or(card.pci_id);
         gpu.processes.clone_from(&card.processes);
         gpu.driver.clone_from(&card.driver);
-        if gpu.kind == GpuKind::Discrete {
-            gpu.pcie = card.pcie;
-        }
+        gpu.pcie = card.pcie.filter(|_| is_discrete);
     }
     // What the driver's clock means for the host's memory (LPDDR) has not been seen: there the data sheet speaks.
-    let card = card.filter(|_| gpu.kind == GpuKind::Discrete);
-    let peak = card.and_then(|card| match (card.bandwidth, card.memory) {
-        (Some(peak), Some(memory)) if gpu.mig.is_some() => share(peak, gpu.total, memory.total),
-        (peak, _) => peak.filter(|_| gpu.mig.is_none()),
-    });
-    gpu.bandwidth = match peak {
-        Some(peak) => Some(Bandwidth::new(peak, BandwidthSource::Nvml)),
-        None if gpu.mig.is_some() => None,
-        None => catalogue::bandwidth(&gpu.description, gpu.total),
+    let card = card.filter(|_| is_discrete);
+    let peak = card.and_then(|card| card.bandwidth);
+    let (sheet, threads) = catalogue::data_sheet(&gpu.description, gpu.total);
+    gpu.bandwidth = match gpu.mig {
+        Some(_) => peak.zip(card.and_then(|card| card.nvml)).and_then(|(peak, all)| share(peak, gpu.total, all.total)),
+        None => peak.or(sheet),
     };
-    gpu.resident_threads = catalogue::resident_threads(&gpu.description, gpu.total);
+    gpu.resident_threads = threads;
 }
 
 /// The slice of which a device has the bytes; one of which nothing is known where none or several have them.
@@ -182,10 +168,11 @@ pub(super) fn slice_of(slices: &[MigSlice], total: u64) -> MigSlice {
 }
 
 /// The part of a card's bandwidth that a part of its memory has. A slice of memory has its share of both (NVIDIA
-/// Multi-Instance GPU User Guide, "GPU memory slice"). In bytes per second; `None` where the card's total is not known.
-fn share(bandwidth: u64, total: u64, of: u64) -> Option<u64> {
-    let share = u128::from(bandwidth).checked_mul(u128::from(total.min(of)))?.checked_div(u128::from(of))?;
-    u64::try_from(share).ok()
+/// Multi-Instance GPU User Guide, "GPU memory slice"). `None` where the card's total is not known.
+fn share(peak: Bandwidth, total: u64, of: u64) -> Option<Bandwidth> {
+    let share = u128::from(peak.bytes_per_second) * u128::from(total.min(of));
+    let bytes_per_second = u64::try_from(share.checked_div(u128::from(of))?).ok()?;
+    Some(Bandwidth { bytes_per_second, ..peak })
 }
 
 #[cfg(test)]

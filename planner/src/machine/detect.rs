@@ -103,8 +103,8 @@ impl Detector {
         };
         host.bandwidth = cache.as_ref().and_then(|cache| cache.bandwidth(&host));
         let mut nvidia = match &self.nvml {
-            Library::Usual => nvidia::detect(),
-            Library::At(path) => nvidia::detect_at(path),
+            Library::Usual => nvidia::detect(None),
+            Library::At(path) => nvidia::detect(Some(path)),
             Library::None => Nvidia::default(),
         };
         let visibility = self.cuda_visibility.clone();

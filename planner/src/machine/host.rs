@@ -24,7 +24,7 @@ mod other;
 /// The computer's main memory, as far as this process may use it.
 ///
 /// Swap does not count: weights in swap are read back for every token.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 #[must_use]
 pub struct Host {
@@ -64,12 +64,13 @@ pub struct Host {
 }
 
 /// What decides how much of the host's memory this process can take.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "bound", rename_all = "snake_case")]
 #[non_exhaustive]
 #[allow(missing_docs)] // The fields are the limit, in bytes, and the file that holds it.
 pub enum HostLimit {
     /// Somebody wrote the number down: a hypothetical machine.
+    #[default]
     Stated,
     /// What the system says is available; no limit on the process is tighter.
     System,
@@ -116,19 +117,8 @@ impl Host {
     }
 
     /// A host with so many bytes of memory, all of them available.
-    pub const fn new(total: u64) -> Self {
-        Self {
-            total,
-            available: total,
-            system_available: total,
-            limit: HostLimit::Stated,
-            cpu: None,
-            physical_cores: None,
-            usable_cores: None,
-            bandwidth: None,
-            disk: None,
-            rates: None,
-        }
+    pub fn new(total: u64) -> Self {
+        Self { total, available: total, system_available: total, ..Self::default() }
     }
 
     /// A host that is not there, with so many bytes, by its processor or its memory: `Ryzen 9 7950X`, `M3 Max`,
@@ -154,8 +144,7 @@ impl Host {
 
     /// Sets the bytes available; more than its total counts as its total.
     pub const fn available(mut self, bytes: u64) -> Self {
-        let most = self.total;
-        self.available = if bytes < most { bytes } else { most };
+        self.available = if bytes < self.total { bytes } else { self.total };
         self.system_available = self.available;
         self
     }
@@ -243,12 +232,8 @@ impl fmt::Display for HostLimit {
             Self::Stated => f.write_str("as stated"),
             Self::System => f.write_str("what the system has available"),
             Self::Cgroup { file, bytes } => write!(f, "limited to {} by {file}", Bytes(*bytes)),
-            Self::AddressSpace { bytes: limit } => {
-                write!(f, "address space limited to {} (ulimit -v)", Bytes(*limit))
-            }
-            Self::DataSegment { bytes: limit } => {
-                write!(f, "data limited to {} (ulimit -d)", Bytes(*limit))
-            }
+            Self::AddressSpace { bytes } => write!(f, "address space limited to {} (ulimit -v)", Bytes(*bytes)),
+            Self::DataSegment { bytes } => write!(f, "data limited to {} (ulimit -d)", Bytes(*bytes)),
             Self::Unknown => f.write_str("unknown"),
         }
     }

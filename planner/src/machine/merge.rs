@@ -151,12 +151,9 @@ impl Merge<'_> {
         if let Some(place) = place {
             self.claimed[place] = true;
             let card = &self.cards[place];
-            gpu.pci_id = gpu.pci_id.or(card.pci_id);
-            gpu.mig = card.mig.as_deref().map(|all| slice_of(all, device.total));
-            gpu.nvml = match &gpu.mig {
-                Some(slice) => slice.memory,
-                None => card.memory,
-            };
+            gpu.pci_id = gpu.pci_id.or(card.gpu.pci_id);
+            gpu.mig = card.slices.as_deref().map(|all| slice_of(all, device.total));
+            gpu.nvml = gpu.mig.as_ref().map_or(card.gpu.nvml, |slice| slice.memory);
         }
         let twin = self.twin(device, &gpu);
         let twin = twin.map(|device| UnusedReason::SameAs { device });
@@ -171,7 +168,7 @@ impl Merge<'_> {
         }
         let free = self.free(device, &gpu);
         let mut gpu = gpu.total(device.total).free(free);
-        describe(&mut gpu, place.map(|place| &self.cards[place]));
+        describe(&mut gpu, place.map(|place| &self.cards[place].gpu));
         self.machine.gpus.push(gpu);
     }
 
@@ -181,14 +178,14 @@ impl Merge<'_> {
             return None;
         }
         if let Some(id) = device.pci_id() {
-            return self.cards.iter().position(|card| card.pci_id == Some(id));
+            return self.cards.iter().position(|card| card.gpu.pci_id == Some(id));
         }
         // Some Vulkan drivers give no PCI address. One card of that very name can only be that card; of two, neither is
         // taken. Other backends, a simulated one above all, may carry the name of a card that they do not sit on.
         if device.backend != "CUDA" && device.backend != "Vulkan" {
             return None;
         }
-        let is_it = |&place: &usize| self.cards[place].name == device.description;
+        let is_it = |&place: &usize| self.cards[place].gpu.description == device.description;
         let mut places = (0..self.cards.len()).filter(is_it);
         places.next().filter(|_| places.next().is_none())
     }

@@ -155,52 +155,41 @@ pub struct UnusedGpu {
 }
 
 /// Why a GPU that is there cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[serde(tag = "why", rename_all = "snake_case")]
 #[non_exhaustive]
 #[allow(missing_docs)] // The fields are named for what the message says of them.
 pub enum UnusedReason {
     /// No backend of this build can drive it: an NVIDIA card and neither CUDA nor Vulkan built in, for instance.
+    #[error("this build has no backend for it")]
     NoBackend,
     /// `CUDA_VISIBLE_DEVICES` hides it.
+    #[error("CUDA_VISIBLE_DEVICES hides it")]
     Hidden,
     /// A backend that could drive it is there but does not list it: the driver is too old for the CUDA it was built
     /// with, or the card is.
+    #[error("the {backend} backend of this build does not list it")]
     NotListed { backend: String },
     /// It is on the PCI bus and its driver's library is not there, or does not answer: the driver is not installed, or
     /// a container was started without its GPUs.
+    #[error("its driver does not answer here ({library})")]
     NoDriver { library: String },
     /// It is the same hardware as this ggml device, already in use through another backend. llama.cpp makes the same
     /// choice (src/llama.cpp, `llama_prepare_model_devices`).
+    #[error("the same hardware is in use as {device}")]
     SameAs { device: String },
     /// Its backend says that it has 0 bytes: ggml's CUDA backend answers so when the query fails.
+    #[error("its backend says that it has no memory")]
     NoMemory,
     /// Neither its backend nor the driver says how much memory it has.
+    #[error("nothing says how much memory it has")]
     UnknownMemory,
     /// It is a slice of a card in MIG mode, and CUDA gives a process one slice: another one.
+    #[error("CUDA gives a process one MIG slice, another one")]
     OtherSlice,
     /// It is in MIG mode and not divided into slices, so that CUDA has nothing to list.
+    #[error("it is in MIG mode and has no slices")]
     NoSlice,
-}
-
-impl fmt::Display for UnusedReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::NoBackend => "this build has no backend for it",
-            Self::Hidden => "CUDA_VISIBLE_DEVICES hides it",
-            Self::NotListed { backend } => {
-                return write!(f, "the {backend} backend of this build does not list it");
-            }
-            Self::NoDriver { library } => {
-                return write!(f, "its driver does not answer here ({library})");
-            }
-            Self::SameAs { device } => return write!(f, "the same hardware is in use as {device}"),
-            Self::NoMemory => "its backend says that it has no memory",
-            Self::UnknownMemory => "nothing says how much memory it has",
-            Self::OtherSlice => "CUDA gives a process one MIG slice, another one",
-            Self::NoSlice => "it is in MIG mode and has no slices",
-        })
-    }
 }
 
 impl fmt::Display for UnusedGpu {

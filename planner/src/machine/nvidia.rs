@@ -19,9 +19,9 @@ use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 
+use super::bandwidth::{Bandwidth, BandwidthSource};
 use super::cards::{GpuProcess, MigSlice};
-use super::gpu::Reading;
-use super::pci::PciId;
+use super::gpu::{Gpu, GpuKind, Reading};
 use super::pcie::{PcieLink, PcieRate};
 use super::tree::{Note, Notes};
 
@@ -49,43 +49,22 @@ pub struct Nvidia {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NvidiaGpu {
-    /// Its full name: `NVIDIA GeForce RTX 4090`.
-    pub name: String,
+    /// The card without ggml: its memory as NVML counts it, the peak of its memory by clock and width, and the link of
+    /// card and system together. It is in the host's memory where the driver says that it cannot count it, rather than
+    /// failing to: so it answers for chips such as GB10.
+    pub gpu: Gpu,
     /// Its identity across machines and reboots: `GPU-8932f937-...`.
     pub uuid: Option<String>,
-    /// Its PCI address.
-    pub pci_id: Option<PciId>,
-    /// Its memory in bytes; `None` where the driver says "not available", as on unified memory (GB10).
-    pub memory: Option<Reading>,
-    /// Whether the driver says that its memory cannot be counted, rather than failing to count it: so it answers for
-    /// chips that use the host's memory (GB10).
-    pub unified: bool,
-    /// The peak at which its memory is read, in bytes per second: memory clock, twice per clock, times bus width.
-    pub bandwidth: Option<u64>,
-    /// Its PCIe link. NVML's maximum is that of card and system together.
-    pub pcie: Option<PcieLink>,
     /// Its slices, where it is in MIG mode: the one that CUDA takes first.
-    pub mig: Option<Vec<MigSlice>>,
-    /// The other programs that have opened it, the largest holder first.
-    pub processes: Option<Vec<GpuProcess>>,
-    /// The version of the driver, such as `550.54.14`.
-    pub driver: Option<String>,
+    pub slices: Option<Vec<MigSlice>>,
     /// Whether `CUDA_VISIBLE_DEVICES` hides it from CUDA. Set by the [`Detector`](super::Detector); NVML
     /// knows nothing of it.
     pub hidden: bool,
 }
 
-/// Asks the NVML that the system finds under its usual name (`libnvidia-ml.so.1`), or that of Windows' system folder.
-pub fn detect() -> Nvidia {
-    ask(None)
-}
-
-/// Asks the NVML at a path: a driver outside the usual places, or a test's own.
-pub fn detect_at(library: &Path) -> Nvidia {
-    ask(Some(library))
-}
-
-fn ask(library: Option<&Path>) -> Nvidia {
+/// Asks the NVML at this path, or without one that which the system finds under its usual name (`libnvidia-ml.so.1`),
+/// or that of Windows' system folder.
+pub fn detect(library: Option<&Path>) -> Nvidia {
     let mut notes = Notes::default();
     let mut found = Nvidia::default();
     match open(library) {
@@ -96,7 +75,7 @@ fn ask(library: Option<&Path>) -> Nvidia {
                 notes.add("NVML", problem);
                 0
             });
-            let cards = (0..count).filter_map(|index| gpu(&nvml, index, &driver, &mut notes));
+            let cards = (0..count).filter_map(|index| card(&nvml, index, &driver, &mut notes));
             found.gpus = cards.collect();
         }
         Err(Some(problem)) => notes.add("NVML", problem),
@@ -129,7 +108,7 @@ fn open(library: Option<&Path>) -> Result<Nvml, Option<String>> {
 }
 
 /// One card, or nothing and a note where it does not even give itself out.
-fn gpu(nvml: &Nvml, index: u32, driver: &Option<String>, notes: &mut Notes) -> Option<NvidiaGpu> {
+fn card(nvml: &Nvml, index: u32, driver: &Option<String>, notes: &mut Notes) -> Option<NvidiaGpu> {
     let about = format!("NVIDIA GPU {index}");
     let mut told = |what: &str, error: &dyn Display| notes.add(about.clone(), format!("{what}: {error}"));
     let device = nvml.device_by_index(index).map_err(|error| told("is skipped", &error)).ok()?;
@@ -139,32 +118,26 @@ fn gpu(nvml: &Nvml, index: u32, driver: &Option<String>, notes: &mut Notes) -> O
         let id = pci.bus_id.parse();
         id.map_err(|error| told("has an odd PCI address", &error)).ok()
     });
-    let mut unified = false;
-    let memory = match memory(&device) {
-        Ok(reading) => Some(reading),
+    let mut gpu = Gpu::new(name.unwrap_or_else(|()| about.clone()));
+    match memory(&device) {
+        Ok(reading) => gpu = gpu.nvml(reading),
         Err(NvmlError::GpuLost) => {
             told("is skipped", &"it fell off the bus");
             return None;
         }
         Err(error) => {
             told("does not tell its memory", &error);
-            unified = matches!(error, NvmlError::NotSupported);
-            None
+            if matches!(error, NvmlError::NotSupported) {
+                gpu.kind = GpuKind::Integrated;
+            }
         }
-    };
-    Some(NvidiaGpu {
-        name: name.unwrap_or_else(|()| about.clone()),
-        uuid: device.uuid().ok(),
-        pci_id,
-        memory,
-        unified,
-        bandwidth: bandwidth(&device),
-        pcie: pcie(&device),
-        mig: slices(&device),
-        processes: others_and_us(nvml, &device).map(|(others, _)| others),
-        driver: driver.clone(),
-        hidden: false,
-    })
+    }
+    gpu.pci_id = pci_id;
+    gpu.bandwidth = bandwidth(&device).map(|peak| Bandwidth::new(peak, BandwidthSource::Nvml));
+    gpu.pcie = pcie(&device);
+    gpu.processes = others_and_us(nvml, &device).map(|(others, _)| others);
+    gpu.driver.clone_from(driver);
+    Some(NvidiaGpu { gpu, uuid: device.uuid().ok(), slices: slices(&device), hidden: false })
 }
 
 /// `nvmlDeviceGetMemoryInfo_v2`.

@@ -100,17 +100,12 @@ impl fmt::Display for PcieLink {
 mod tests {
     use super::{PcieLink, PcieRate};
 
-    fn rate(generation: u8, lanes: u8) -> PcieRate {
-        PcieRate::new(generation, lanes).unwrap()
-    }
-
     #[test]
     fn an_idle_link_prints_what_it_can_do_first() {
-        let link = PcieLink::new(rate(4, 16));
+        let [quick, idle] = [4, 1].map(|generation| PcieRate::new(generation, 16).unwrap());
+        let link = PcieLink::new(quick);
         let best = "PCIe 4.0 x16, 32 GB/s";
-        assert_eq!(link.to_string(), best);
-        let idle = link.current(rate(1, 16)).to_string();
-        assert_eq!(idle, format!("{best} (now 1.0 x16)"));
-        assert_eq!(link.current(rate(4, 16)).to_string(), best);
+        assert_eq!([link, link.current(quick)].map(|link| link.to_string()), [best, best]);
+        assert_eq!(link.current(idle).to_string(), format!("{best} (now 1.0 x16)"));
     }
 }

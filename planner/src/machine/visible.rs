@@ -32,18 +32,15 @@ impl CudaVisibility {
         let Some(list) = self.devices.as_deref().filter(|_| !cards.is_empty()) else {
             return;
         };
-        let by_number = self.pci_order || cards.windows(2).all(|pair| pair[0].name == pair[1].name);
+        let by_number =
+            self.pci_order || cards.windows(2).all(|pair| pair[0].gpu.description == pair[1].gpu.description);
         let mut shown = vec![false; cards.len()];
+        let mut all_shown = |why: &str| notes.add(VARIABLE, format!("is {list}: {why}, all are listed"));
         for entry in list.split(',').map(str::trim) {
-            let begins = |uuid: &Option<String>| {
-                let uuid = uuid.as_deref();
-                uuid.is_some_and(|uuid| uuid.starts_with(entry))
-            };
+            let begins = |uuid: &Option<String>| uuid.as_ref().is_some_and(|uuid| uuid.starts_with(entry));
             let place = match entry.parse::<usize>() {
                 Ok(_) if !by_number => {
-                    let why = "which of these different cards that means is CUDA's choice, all are listed";
-                    notes.add(VARIABLE, format!("is {list}: {why}"));
-                    return;
+                    return all_shown("which of these different cards that means is CUDA's choice");
                 }
                 Ok(number) => Some(number),
                 Err(_) if entry.starts_with("GPU-") => cards.iter().position(|card| begins(&card.uuid)),
@@ -51,9 +48,7 @@ impl CudaVisibility {
                 Err(_) if entry.starts_with("MIG-") => {
                     let is_it = |slice: &MigSlice| begins(&slice.uuid);
                     let Some(place) = take_slice(cards, is_it) else {
-                        let why = "which card that MIG slice is on is not known, all are listed";
-                        notes.add(VARIABLE, format!("is {list}: {why}"));
-                        return;
+                        return all_shown("which card that MIG slice is on is not known");
                     };
                     shown.fill(false);
                     shown[place] = true;
@@ -75,7 +70,7 @@ impl CudaVisibility {
 /// Puts this slice before the others of its card, and says which card that is.
 fn take_slice(cards: &mut [NvidiaGpu], is_it: impl Fn(&MigSlice) -> bool) -> Option<usize> {
     cards.iter_mut().position(|card| {
-        let slices = card.mig.as_deref_mut().unwrap_or_default();
+        let slices = card.slices.as_deref_mut().unwrap_or_default();
         let place = slices.iter().position(&is_it);
         if let Some(place) = place {
             slices[..=place].rotate_right(1);
@@ -87,14 +82,14 @@ fn take_slice(cards: &mut [NvidiaGpu], is_it: impl Fn(&MigSlice) -> bool) -> Opt
 #[cfg(test)]
 mod tests {
     use super::{CudaVisibility, NvidiaGpu};
+    use crate::machine::Gpu;
     use crate::machine::tree::Notes;
 
     /// The places of the cards shown, and whether a note was taken.
     fn shown(list: Option<&str>, pci_order: bool, names: &str) -> (Vec<usize>, bool) {
         let card = |(place, name): (usize, &str)| {
             let uuid = Some(format!("GPU-{place}abc-def"));
-            let name = name.to_owned();
-            NvidiaGpu { name, uuid, ..NvidiaGpu::default() }
+            NvidiaGpu { gpu: Gpu::new(name), uuid, ..NvidiaGpu::default() }
         };
         let mut cards: Vec<NvidiaGpu> = names.split(' ').enumerate().map(card).collect();
         let mut notes = Notes::default();

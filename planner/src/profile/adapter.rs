@@ -18,6 +18,13 @@ pub struct LoraPair {
     pub b: Weight,
 }
 
+impl LoraPair {
+    /// Bytes of both factors; saturates.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.a.bytes.saturating_add(self.b.bytes)
+    }
+}
+
 /// A LoRA adapter, as its header describes it.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
@@ -83,8 +90,7 @@ impl Lora {
 
     /// Bytes of its tensors, as they lie in the file.
     pub fn bytes(&self) -> u64 {
-        let bytes = |pair: &LoraPair| pair.a.bytes.saturating_add(pair.b.bytes);
-        self.pairs.iter().map(bytes).fold(0, u64::saturating_add)
+        self.pairs.iter().map(LoraPair::bytes).fold(0, u64::saturating_add)
     }
 
     /// Checks one pair against its weight (llama-adapter.cpp, `llama_adapter_lora_init_impl`, and what the
@@ -119,21 +125,6 @@ pub(crate) enum Layer {
     Output,
 }
 
-/// What an adapter adds to a weight of this layer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Adapted {
-    pub(crate) layer: Layer,
-    pub(crate) a: Weight,
-    pub(crate) b: Weight,
-}
-
-impl Adapted {
-    /// Bytes of both factors; saturates.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.a.bytes.saturating_add(self.b.bytes)
-    }
-}
-
 /// One of the two matrices whose product is added to a weight, under that weight's name. It is of a type that backends
 /// multiply by (ggml-cpu.c, `type_traits_cpu`: those with a `vec_dot`).
 fn factor(tensor: &Tensor, weight: &str, file: &str) -> Result<Weight, AdapterError> {
@@ -155,13 +146,14 @@ pub struct Adapters {
     pub lora: Vec<String>,
     /// Whether there is a control vector.
     pub control_vector: bool,
-    pub(crate) adapted: Vec<Adapted>,
+    /// What they add, each to a weight of this layer.
+    pub(crate) adapted: Vec<(Layer, LoraPair)>,
 }
 
 impl Adapters {
     /// Bytes of the adapters' tensors.
     pub fn bytes(&self) -> u64 {
-        self.adapted.iter().map(Adapted::bytes).fold(0, u64::saturating_add)
+        self.adapted.iter().map(|(_, pair)| pair.bytes()).fold(0, u64::saturating_add)
     }
 }
 
@@ -197,7 +189,7 @@ impl ModelProfile {
                 let reason = format!("changes the token embedding, which in {} is the output matrix too", self.name);
                 return Err(unfit(reason));
             }
-            adapted.push(Adapted { layer, a: pair.a.clone(), b: pair.b.clone() });
+            adapted.push((layer, pair.clone()));
         }
         self.adapters.adapted.extend(adapted);
         self.adapters.lora.push(lora.name.clone());

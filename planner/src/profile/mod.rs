@@ -21,7 +21,7 @@ use crate::gguf::Header;
 
 use hparams::Keys;
 
-pub(crate) use adapter::{Adapted, Layer};
+pub(crate) use adapter::Layer;
 pub use adapter::{AdapterError, Adapters, Lora, LoraPair};
 pub use control_vector::ControlVector;
 pub(crate) use hparams::MAX_LAYERS;

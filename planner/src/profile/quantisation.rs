@@ -83,16 +83,11 @@ impl ModelProfile {
         if self.file_type == Some(quantisation.name()) {
             return self.clone();
         }
-        let mut weights = self.weights.clone();
-        let before = sum(&mut weights);
-        retype(quantisation, &mut weights);
-        let after = sum(&mut weights);
-        Self {
-            file_type: Some(quantisation.name()),
-            file_bytes: self.file_bytes.saturating_sub(before).saturating_add(after),
-            weights,
-            ..self.clone()
+        let mut other = Self { file_type: Some(quantisation.name()), ..self.clone() };
+        for (before, after) in retype(quantisation, &mut other.weights) {
+            other.file_bytes = other.file_bytes.saturating_sub(before).saturating_add(after);
         }
+        other
     }
 }
 
@@ -109,15 +104,12 @@ fn all(weights: &mut WeightBytes) -> Vec<&mut Weight> {
         .collect()
 }
 
-fn sum(weights: &mut WeightBytes) -> u64 {
-    let each = all(weights).into_iter().map(|weight| weight.bytes);
-    each.fold(0, u64::saturating_add)
-}
-
-fn retype(quantisation: Quantisation, weights: &mut WeightBytes) {
+/// Gives weights other types. The bytes of each that changes, before and after.
+fn retype(quantisation: Quantisation, weights: &mut WeightBytes) -> Vec<(u64, u64)> {
     let (default, output, bits) = quantisation.types();
     let mut all = all(weights);
     let tied = all.iter().all(|weight| &*weight.name != "output.weight");
+    let mut changed = Vec::new();
     for weight in &mut all {
         let ty = match &*weight.name {
             "output.weight" => output,
@@ -130,13 +122,15 @@ fn retype(quantisation: Quantisation, weights: &mut WeightBytes) {
         }
         let elements = weight.shape.into_iter().fold(1, u64::saturating_mul);
         let rows = elements / weight.shape[0].max(1);
-        weight.bytes = if weight.name.starts_with("blk.") {
+        let bytes = if weight.name.starts_with("blk.") {
             (elements as f64 * bits / 8.0).ceil() as u64
         } else {
             ty.row_bytes(weight.shape[0]).saturating_mul(rows)
         };
-        weight.ty = ty;
+        changed.push((weight.bytes, bytes));
+        (weight.ty, weight.bytes) = (ty, bytes);
     }
+    changed
 }
 
 #[cfg(test)]

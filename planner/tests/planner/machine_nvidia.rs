@@ -3,34 +3,17 @@
 
 use std::path::Path;
 
-use crate::scripted::ScriptedNvml;
+use crate::scripted::{ScriptedNvml, card, rtx_4090};
 use crate::table::{parts, rows};
 use autoplace_planner::machine::nvidia::{self, Nvidia};
-use autoplace_planner::machine::{GpuProcess, PciId, PcieLink, PcieRate, Reading, gib, mib};
-
-const NOT_SUPPORTED: u32 = 3;
-const NO_PERMISSION: u32 = 4;
-
-/// A card's lines in a script: 24 GiB, 22 GiB free, 500 MiB kept by the driver, on bus 1.
-fn rtx_4090() -> String {
-    format!(
-        "gpu NVIDIA GeForce RTX 4090\nuuid GPU-11111111-aaaa\npci 00000000:01:00.0\nmemory {} {} {}\n",
-        gib(24),
-        gib(22),
-        mib(500)
-    )
-}
+use autoplace_planner::machine::{BandwidthSource, GpuKind, GpuProcess, PciId, PcieLink, PcieRate, Reading, gib, mib};
 
 fn rtx_3060() -> String {
-    format!(
-        "gpu NVIDIA GeForce RTX 3060\nuuid GPU-22222222-bbbb\npci 00000000:C1:00.0\nmemory {} {} 0\n",
-        gib(12),
-        gib(10)
-    )
+    card("GeForce RTX 3060", "C1", [gib(12), gib(10), 0])
 }
 
 fn detect(script: &str) -> Nvidia {
-    nvidia::detect_at(&ScriptedNvml::new(script).library())
+    nvidia::detect(Some(&ScriptedNvml::new(script).library()))
 }
 
 fn notes(nvidia: &Nvidia) -> Vec<String> {
@@ -40,13 +23,13 @@ fn notes(nvidia: &Nvidia) -> Vec<String> {
 #[test]
 fn a_card_tells_its_name_address_identity_and_memory() {
     let found = detect(&rtx_4090());
-    assert_eq!(found.gpus[0].driver.as_deref(), Some("550.54.14"));
     assert_eq!(notes(&found), [""; 0]);
     let [card] = &found.gpus[..] else { panic!("{found:?}") };
-    assert_eq!(card.name, "NVIDIA GeForce RTX 4090");
-    assert_eq!(card.uuid.as_deref(), Some("GPU-11111111-aaaa"));
-    assert_eq!(card.pci_id, Some(PciId::new(0, 1, 0, 0)));
-    assert_eq!(card.memory, Some(Reading::new(gib(24), gib(22)).reserved(mib(500))));
+    let gpu = &card.gpu;
+    assert_eq!((gpu.description.as_str(), gpu.driver.as_deref()), ("NVIDIA GeForce RTX 4090", Some("550.54.14")));
+    assert_eq!((card.uuid.as_deref(), gpu.pci_id), (Some("GPU-01"), Some(PciId::new(0, 1, 0, 0))));
+    assert_eq!(gpu.nvml, Some(Reading::new(gib(24), gib(22)).reserved(mib(500))));
+    assert_eq!((gpu.total, gpu.free), (gib(24) - mib(500), gib(22)));
 }
 
 #[test]
@@ -56,11 +39,11 @@ fn every_answer_of_a_driver_is_a_card_or_a_note() {
         let script = script.replace("$4090\n", &rtx_4090());
         let script = script.replace("$3060\n", &rtx_3060());
         let lacks = format!("-DNVML_NO_{lacks}");
-        let found = nvidia::detect_at(&ScriptedNvml::without(&[&lacks], &script).library());
+        let found = nvidia::detect(Some(&ScriptedNvml::without(&[&lacks], &script).library()));
         let told = found.gpus.iter().map(|card| {
-            let name = card.name.trim_start_matches("NVIDIA GeForce ");
-            let address = card.pci_id.map_or("-".to_owned(), |id| id.to_string());
-            let memory = card.memory.map_or("-".to_owned(), |memory| {
+            let name = card.gpu.description.trim_start_matches("NVIDIA GeForce ");
+            let address = card.gpu.pci_id.map_or("-".to_owned(), |id| id.to_string());
+            let memory = card.gpu.nvml.map_or("-".to_owned(), |memory| {
                 let reserved = memory.reserved.map(|bytes| (bytes >> 20).to_string());
                 let reserved = reserved.as_deref().unwrap_or("-");
                 format!("{}/{}/{reserved}", memory.total >> 20, memory.free >> 20)
@@ -78,14 +61,14 @@ fn every_answer_of_a_driver_is_a_card_or_a_note() {
 
 #[test]
 fn no_library_where_one_was_named_is_said() {
-    let found = nvidia::detect_at(Path::new("/nowhere/libnvidia-ml.so.1"));
+    let found = nvidia::detect(Some(Path::new("/nowhere/libnvidia-ml.so.1")));
     assert_eq!(found.gpus, []);
     assert!(notes(&found)[0].starts_with("NVML: does not start: "), "{found:?}");
 }
 
 #[test]
 fn no_library_in_the_usual_place_is_no_news() {
-    let found = nvidia::detect();
+    let found = nvidia::detect(None);
     if found.gpus.is_empty() && found.notes.is_empty() {
         assert_eq!(found, Nvidia::default());
     }
@@ -94,8 +77,8 @@ fn no_library_in_the_usual_place_is_no_news() {
 #[test]
 fn every_start_of_the_library_is_ended_and_it_can_start_again() {
     let nvml = ScriptedNvml::new(&rtx_4090());
-    let first = nvidia::detect_at(&nvml.library());
-    let second = nvidia::detect_at(&nvml.library());
+    let first = nvidia::detect(Some(&nvml.library()));
+    let second = nvidia::detect(Some(&nvml.library()));
     assert_eq!(first, second);
     assert_eq!(nvml.inits_and_shutdowns(), (2, 2));
 }
@@ -107,10 +90,11 @@ fn rate(generation: u8, lanes: u8) -> PcieRate {
 #[test]
 fn memory_clock_and_bus_width_make_the_bandwidth() {
     let found = detect(&(rtx_4090() + "memory_clock 10501\nbus_width 384\n"));
-    assert_eq!(found.gpus[0].bandwidth, Some(1_008_096_000_000));
+    let peak = found.gpus[0].gpu.bandwidth.unwrap();
+    assert_eq!((peak.bytes_per_second, peak.source), (1_008_096_000_000, BandwidthSource::Nvml));
     for missing in ["memory_clock 10501\n", "bus_width 384\n", ""] {
         let found = detect(&(rtx_4090() + missing));
-        assert_eq!((found.gpus[0].bandwidth, notes(&found)), (None, vec![]), "{missing}");
+        assert_eq!((found.gpus[0].gpu.bandwidth, notes(&found)), (None, vec![]), "{missing}");
     }
 }
 
@@ -118,11 +102,11 @@ fn memory_clock_and_bus_width_make_the_bandwidth() {
 fn the_link_is_what_it_can_do_and_what_it_does_now() {
     let found = detect(&(rtx_4090() + "pcie 4 16 1 8\n" + &rtx_3060() + "pcie 3 8 0 0\n"));
     let busy = PcieLink::new(rate(4, 16)).current(rate(1, 8));
-    assert_eq!(found.gpus[0].pcie, Some(busy));
+    assert_eq!(found.gpus[0].gpu.pcie, Some(busy));
     assert_eq!(busy.bytes_per_second(), rate(4, 16).bytes_per_second());
-    assert_eq!(found.gpus[1].pcie, Some(PcieLink::new(rate(3, 8))));
+    assert_eq!(found.gpus[1].gpu.pcie, Some(PcieLink::new(rate(3, 8))));
     let found = detect(&(rtx_4090() + &rtx_3060() + "pcie 99 16 1 16\n"));
-    assert_eq!((found.gpus[0].pcie, found.gpus[1].pcie), (None, None));
+    assert_eq!((found.gpus[0].gpu.pcie, found.gpus[1].gpu.pcie), (None, None));
 }
 
 #[test]
@@ -143,43 +127,41 @@ fn other_programs_on_a_card_are_told_by_name_and_bytes_the_largest_first() {
         (format!("compute {own} 5\n"), vec![]),
         (String::new(), vec![]),
     ] {
-        assert_eq!(detect(&(rtx_4090() + &lines)).gpus[0].processes.as_deref(), Some(&expected[..]));
+        assert_eq!(detect(&(rtx_4090() + &lines)).gpus[0].gpu.processes.as_deref(), Some(&expected[..]));
     }
     // Nobody on it is not the same as a driver that does not tell.
     let old = ScriptedNvml::without(&["-DNVML_NO_PROCESSES"], &rtx_4090());
-    assert_eq!(nvidia::detect_at(&old.library()).gpus[0].processes, None);
+    assert_eq!(nvidia::detect(Some(&old.library())).gpus[0].gpu.processes, None);
 }
 
 #[test]
 fn the_slices_of_a_card_in_mig_mode_are_told_wherever_they_are() {
-    let script = format!(
-        "gpu NVIDIA H100 80GB HBM3\npci 00000000:01:00.0\nmemory {} {} 0\nmig\n\
-         slice 1 {} {} MIG-aaaa NVIDIA H100 80GB HBM3 MIG 1g.10gb\n\
+    let slices = format!(
+        "mig\nslice 1 {} {} MIG-aaaa NVIDIA H100 80GB HBM3 MIG 1g.10gb\n\
          slice 6 {} {} MIG-bbbb NVIDIA H100 80GB HBM3 MIG 3g.40gb\n",
-        gib(80),
-        gib(80),
         gib(10),
         gib(9),
         gib(40),
         gib(40),
     );
-    let found = detect(&script);
-    let slices = found.gpus[0].mig.as_deref().unwrap();
+    let found = detect(&(card("H100 80GB HBM3", "01", [gib(80), gib(80), 0]) + &slices));
+    let slices = found.gpus[0].slices.as_deref().unwrap();
     let told: Vec<_> =
         slices.iter().map(|slice| (slice.profile.as_deref().unwrap(), slice.uuid.as_deref().unwrap())).collect();
     assert_eq!(told, [("1g.10gb", "MIG-aaaa"), ("3g.40gb", "MIG-bbbb")]);
     let memory = slices[0].memory.unwrap();
     assert_eq!((memory.total, memory.free), (gib(10), gib(9)));
     assert_eq!(notes(&found), [""; 0]);
-    assert_eq!(detect(&rtx_4090()).gpus[0].mig, None);
+    assert_eq!(detect(&rtx_4090()).gpus[0].slices, None);
     let undivided = detect(&(rtx_4090() + "mig\n"));
-    assert_eq!(undivided.gpus[0].mig, Some(Vec::new()));
+    assert_eq!(undivided.gpus[0].slices, Some(Vec::new()));
 }
 
 #[test]
 fn only_memory_that_cannot_be_counted_is_taken_for_the_hosts() {
-    let card = |code: u32| format!("{}memory_error {code}\n", rtx_4090());
-    assert!(detect(&card(NOT_SUPPORTED)).gpus[0].unified);
-    assert!(!detect(&card(NO_PERMISSION)).gpus[0].unified);
-    assert!(!detect(&rtx_4090()).gpus[0].unified);
+    let kind = |lines: &str| detect(&(rtx_4090() + lines)).gpus[0].gpu.kind;
+    // Not supported, and no permission.
+    assert_eq!(kind("memory_error 3\n"), GpuKind::Integrated);
+    assert_eq!(kind("memory_error 4\n"), GpuKind::Discrete);
+    assert_eq!(kind(""), GpuKind::Discrete);
 }

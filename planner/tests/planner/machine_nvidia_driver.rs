@@ -1,28 +1,25 @@
 //! NVIDIA's driver kept open: what a card's state is, asked again and again. The driver library is a scripted one.
 
-use crate::scripted::ScriptedNvml;
+use crate::scripted::{ScriptedNvml, rtx_4090};
 use autoplace_planner::machine::nvidia::{CardState, Driver};
 use autoplace_planner::machine::{GpuProcess, PciId, Reading, ThrottleReason, gib, mib};
 
 const CARD: PciId = PciId::new(0, 1, 0, 0);
 
-fn card(lines: &str) -> String {
-    format!(
-        "gpu NVIDIA GeForce RTX 4090\nuuid GPU-1\npci 00000000:01:00.0\nmemory {} {} {}\n{lines}",
-        gib(24),
-        gib(22),
-        mib(500)
-    )
+/// A card with these lines, and its driver.
+fn driver(lines: &str) -> (ScriptedNvml, Driver) {
+    let nvml = ScriptedNvml::new(&(rtx_4090() + lines));
+    let driver = Driver::open(Some(&nvml.library())).unwrap();
+    (nvml, driver)
 }
 
-fn state(script: &str) -> CardState {
-    let nvml = ScriptedNvml::new(script);
-    Driver::open_at(&nvml.library()).unwrap().state(CARD)
+fn state(lines: &str) -> CardState {
+    driver(lines).1.state(CARD)
 }
 
 #[test]
 fn a_card_tells_its_memory_its_temperature_and_that_its_clocks_are_free() {
-    let state = state(&card("temperature 64\nthrottle 0\n"));
+    let state = state("temperature 64\nthrottle 0\n");
     let memory = Reading::new(gib(24), gib(22)).reserved(mib(500));
     assert_eq!(state.memory, Some(memory));
     assert_eq!(state.temperature, Some(64));
@@ -45,21 +42,20 @@ fn what_holds_its_clocks_down_has_a_name() {
         (0x1 | 0x2 | 0x100 | 0x8000, &[]),
     ];
     for (bits, expected) in cases {
-        let state = state(&card(&format!("throttle {bits}\n")));
+        let state = state(&format!("throttle {bits}\n"));
         assert_eq!(state.throttle.unwrap(), expected, "{bits:#x}");
     }
 }
 
 #[test]
 fn what_a_driver_does_not_tell_is_none() {
-    let state = state(&card("memory_error 3\n"));
+    let state = state("memory_error 3\n");
     assert_eq!(state, CardState::default());
 }
 
 #[test]
 fn a_driver_is_asked_again_and_again_and_ended_once() {
-    let nvml = ScriptedNvml::new(&card(""));
-    let driver = Driver::open_at(&nvml.library()).unwrap();
+    let (nvml, driver) = driver("");
     for _ in 0..3 {
         let memory = driver.state(CARD).memory;
         assert!(memory.is_some());
@@ -70,8 +66,7 @@ fn a_driver_is_asked_again_and_again_and_ended_once() {
 
 #[test]
 fn a_card_that_is_not_there_tells_nothing() {
-    let nvml = ScriptedNvml::new(&card("temperature 64\n"));
-    let driver = Driver::open_at(&nvml.library()).unwrap();
+    let (_nvml, driver) = driver("temperature 64\n");
     let other = PciId::new(0, 2, 0, 0);
     assert_eq!(driver.state(other), CardState::default());
     assert_eq!(driver.processes(other), None);
@@ -81,11 +76,7 @@ fn a_card_that_is_not_there_tells_nothing() {
 fn other_programs_are_told_and_whether_this_one_is_among_them() {
     let us = std::process::id();
     let others = format!("compute 7 {}\nprocess 7 /usr/bin/ollama\n", gib(5));
-    let list = |lines: &str| {
-        let nvml = ScriptedNvml::new(&card(lines));
-        let driver = Driver::open_at(&nvml.library()).unwrap();
-        driver.processes(CARD).unwrap()
-    };
+    let list = |lines: &str| driver(lines).1.processes(CARD).unwrap();
     let found = list(&format!("{others}compute {us} {}\n", gib(1)));
     let ollama = GpuProcess::new(7).name("ollama").bytes(gib(5));
     assert_eq!(found.others, [ollama]);
@@ -95,19 +86,17 @@ fn other_programs_are_told_and_whether_this_one_is_among_them() {
 
 #[test]
 fn the_programs_of_a_card_in_slices_are_not_those_of_one_slice() {
-    let nvml = ScriptedNvml::new(&card("mig\ncompute 7 1000\n"));
-    let driver = Driver::open_at(&nvml.library()).unwrap();
-    assert_eq!(driver.processes(CARD), None);
+    assert_eq!(driver("mig\ncompute 7 1000\n").1.processes(CARD), None);
 }
 
 #[test]
 fn no_library_and_one_that_is_none_are_no_driver() {
     let folder = tempfile::tempdir().unwrap();
-    assert!(Driver::open_at(&folder.path().join("missing.so")).is_none());
+    assert!(Driver::open(Some(&folder.path().join("missing.so"))).is_none());
     for missing in ["-DNVML_NO_INIT", "-DNVML_NO_SHUTDOWN"] {
-        let nvml = ScriptedNvml::without(&[missing], &card(""));
-        assert!(Driver::open_at(&nvml.library()).is_none(), "{missing}");
+        let nvml = ScriptedNvml::without(&[missing], &rtx_4090());
+        assert!(Driver::open(Some(&nvml.library())).is_none(), "{missing}");
     }
     let nvml = ScriptedNvml::new("init 9\n");
-    assert!(Driver::open_at(&nvml.library()).is_none());
+    assert!(Driver::open(Some(&nvml.library())).is_none());
 }

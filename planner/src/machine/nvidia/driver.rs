@@ -12,7 +12,7 @@ use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
 use nvml_wrapper::{Device, Nvml};
 use serde::{Deserialize, Serialize};
 
-use super::{answer, memory, open, others_and_us, slices};
+use super::{answer, memory, others_and_us, slices};
 use crate::machine::cards::GpuProcess;
 use crate::machine::gpu::Reading;
 use crate::machine::pci::PciId;
@@ -29,7 +29,7 @@ pub struct Driver {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CardState {
-    /// Its memory, as [`NvidiaGpu::memory`](super::NvidiaGpu::memory).
+    /// Its memory, as NVML counts it.
     pub memory: Option<Reading>,
     /// The temperature of the chip, in degrees Celsius.
     pub temperature: Option<u32>,
@@ -88,21 +88,13 @@ pub struct CardProcesses {
 }
 
 impl Driver {
-    /// Opens the library that the system finds under its usual name; `None` where there is none that
-    /// works, and no card.
-    pub fn open() -> Option<Self> {
-        Self::of(None)
-    }
-
-    /// Opens the library at a path.
-    pub fn open_at(library: &Path) -> Option<Self> {
-        Self::of(Some(library))
-    }
-
-    fn of(library: Option<&Path>) -> Option<Self> {
+    /// Opens the library at this path, or that which the system finds under its usual name; `None` where there is none
+    /// that works, and no card.
+    pub fn open(library: Option<&Path>) -> Option<Self> {
         let told = |error: &dyn fmt::Display| tracing::debug!(%error, "NVML is not watched");
-        let nvml =
-            open(library).inspect_err(|error| told(&error.as_deref().unwrap_or("no NVIDIA driver library"))).ok()?;
+        let nvml = super::open(library)
+            .inspect_err(|error| told(&error.as_deref().unwrap_or("no NVIDIA driver library")))
+            .ok()?;
         let count = nvml.device_count().inspect_err(|error| told(error)).ok()?;
         let address = |index| {
             let pci = nvml.device_by_index(index).ok()?.pci_info().ok()?;

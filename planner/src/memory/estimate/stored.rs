@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::gguf::TensorType;
 use crate::memory::backend::BackendRules;
-use crate::profile::{Adapted, Layer, ModelProfile, Role, Weight};
+use crate::profile::{Layer, LoraPair, ModelProfile, Role, Weight};
 
 /// The layer that a weight follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,7 +104,7 @@ impl Stored {
 
     /// What is added to the model: it follows the weights that it changes.
     fn extend_by_adapters(&mut self, profile: &ModelProfile) {
-        for Adapted { layer, a, b } in &profile.adapters.adapted {
+        for (layer, LoraPair { a, b }) in &profile.adapters.adapted {
             let group = match *layer {
                 Layer::Input => Group::Input,
                 Layer::Block(block) => Group::Block(block),
