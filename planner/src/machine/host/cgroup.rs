@@ -51,11 +51,8 @@ pub(super) fn bounds(tree: Tree<'_>, notes: &mut Notes) -> Vec<Bound> {
             continue;
         };
         for folder in folders(version, &group, &mounts, notes) {
-            match version {
-                Version::V2 => bounds.extend(v2_bound(tree, &folder, notes)),
-                // A group passes its limit on to those below it: always so since Linux 5.11, unless it said 0 before.
-                Version::V1 => bounds.extend(v1_bound(tree, &folder, notes)),
-            }
+            // A group passes its limit on to those below it: always so since Linux 5.11, unless it said 0 before.
+            bounds.extend(bounds_of(version, tree, &folder, notes));
         }
     }
     bounds
@@ -128,42 +125,36 @@ fn folders(version: Version, group: &str, mounts: &[Mount], notes: &mut Notes) -
     folders
 }
 
-/// A version 2 group: `memory.max`, above which the kernel kills, or `memory.high`, above which it slows the group down
-/// by reclaiming without end. Both end the promise, so the lower of the two is the limit.
-fn v2_bound(tree: Tree<'_>, folder: &str, notes: &mut Notes) -> Option<Bound> {
-    let mut limit = |name| limit_in(tree, format!("{folder}/{name}"), notes);
-    let limits = [limit("memory.max"), limit("memory.high")];
-    let (bytes, file) = limits.into_iter().flatten().min_by_key(|(bytes, _)| *bytes)?;
-    let stat = tree.read(&format!("{folder}/memory.stat"), notes);
-    let cache = stat_sum(&stat.unwrap_or_default(), ["inactive_file", "active_file"]);
-    let used = usage_in(tree, &format!("{folder}/memory.current"), notes);
-    Some(bound(bytes, used, cache, file))
-}
-
-/// A version 1 group: `memory.limit_in_bytes`, and the tightest limit above it where those groups are not visible.
-fn v1_bound(tree: Tree<'_>, folder: &str, notes: &mut Notes) -> Vec<Bound> {
-    let own = limit_in(tree, format!("{folder}/memory.limit_in_bytes"), notes);
+/// The limits of one group, with what each leaves.
+///
+/// Version 2 has `memory.max`, above which the kernel kills, and `memory.high`, above which it slows the group down by
+/// reclaiming without end: both end the promise. Version 1 has one limit, and tells the tightest above it where those
+/// groups are not visible.
+fn bounds_of(version: Version, tree: Tree<'_>, folder: &str, notes: &mut Notes) -> Vec<Bound> {
+    let (files, usage): (&[_], _) = match version {
+        Version::V1 => (&["memory.limit_in_bytes"], "memory.usage_in_bytes"),
+        Version::V2 => (&["memory.max", "memory.high"], "memory.current"),
+    };
+    let mut own: Vec<_> = files.iter().filter_map(|name| limit_in(tree, format!("{folder}/{name}"), notes)).collect();
+    own.sort_by_key(|(bytes, _)| *bytes);
     let stat_file = format!("{folder}/memory.stat");
     let stat = tree.read(&stat_file, notes).unwrap_or_default();
     let above = field(&stat, "hierarchical_memory_limit").map(|bytes| (bytes, stat_file));
-    let limits = own.into_iter().chain(above);
-    let limits: Vec<_> = limits.filter(|(bytes, _)| *bytes < V1_NO_LIMIT).collect();
-    if limits.is_empty() {
+    let mut limits = own.into_iter().chain(above).filter(|(bytes, _)| *bytes < V1_NO_LIMIT).peekable();
+    if limits.peek().is_none() {
         return Vec::new();
     }
-    // The total_ lines count the groups below as well, as the usage does.
+    // Version 1's total_ lines count the groups below as well, as the usage does.
     let cache = match stat_sum(&stat, ["total_inactive_file", "total_active_file"]) {
         0 => stat_sum(&stat, ["inactive_file", "active_file"]),
         cache => cache,
     };
-    let used = usage_in(tree, &format!("{folder}/memory.usage_in_bytes"), notes);
-    let bound = |(bytes, file)| bound(bytes, used, cache, file);
-    limits.into_iter().map(bound).collect()
-}
-
-fn bound(bytes: u64, used: u64, cache: u64, file: String) -> Bound {
-    let held = used.saturating_sub(cache);
-    Bound { available: bytes.saturating_sub(held), limit: HostLimit::Cgroup { file, bytes } }
+    let held = usage_in(tree, &format!("{folder}/{usage}"), notes).saturating_sub(cache);
+    let bound = |(bytes, file): (u64, String)| Bound {
+        available: bytes.saturating_sub(held),
+        limit: HostLimit::Cgroup { file, bytes },
+    };
+    limits.map(bound).collect()
 }
 
 fn stat_sum(stat: &str, keys: [&str; 2]) -> u64 {
