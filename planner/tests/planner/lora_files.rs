@@ -59,27 +59,27 @@ fn a_file_of_another_kind_is_refused_by_the_key_that_says_so() {
 
 #[test]
 fn every_tensor_is_held_against_its_weight_and_its_other_half() {
-    let other = Adapter::of("qwen2").pair("blk.0.attn_k.weight", [64, 32, 1, 1], 4, F32);
-    assert!(refused(&other).contains("adapter for `qwen2`"));
-    let beyond = Adapter::of("llama").pair("blk.2.attn_k.weight", [64, 32, 1, 1], 4, F32);
-    assert!(refused(&beyond).contains("`blk.2.attn_k.weight`, which"));
-    let wide = Adapter::of("llama").pair("blk.1.attn_k.weight", [64, 64, 1, 1], 4, F32);
-    assert_eq!(
-        refused(&wide),
-        "<builder>: the tensor `blk.1.attn_k.weight.lora_b` is 4 x 64 x 1 x 1, and 4 x 32 x 1 x 1 is needed"
-    );
-    let a = |shape: &[u64]| Adapter::of("llama").tensor("blk.1.attn_k.weight.lora_a", F32, shape);
-    assert!(refused(&a(&[64, 4])).contains("without `blk.1.attn_k.weight.lora_b`"));
-    let ranks = a(&[64, 8]).tensor("blk.1.attn_k.weight.lora_b", F32, &[4, 32]);
-    assert!(refused(&ranks).contains("is 64 x 8"));
-    let planes = a(&[64, 4, 2]).tensor("blk.1.attn_k.weight.lora_b", F32, &[4, 32]);
-    assert!(refused(&planes).contains("is 64 x 4 x 2"));
-    let alone = Adapter::of("llama").tensor("blk.1.attn_k.weight.lora_b", F32, &[4, 32]);
-    assert!(refused(&alone).contains("without `blk.1.attn_k.weight.lora_a`"));
-    let unknown = keys().tensor("blk.0.attn_k.weight", F32, &[64, 32]);
-    assert!(refused(&unknown).contains("none of an adapter's"));
-    let integers = Adapter::of("llama").pair("blk.0.attn_k.weight", [64, 32, 1, 1], 4, TensorType::I32);
-    assert!(refused(&integers).contains("is I32"));
+    let pair = |arch: &str, weight: &str, high, ty| Adapter::of(arch).pair(weight, [64, high, 1, 1], 4, ty);
+    let half =
+        |suffix: &str, shape: &[u64]| Adapter::of("llama").tensor(&format!("blk.1.attn_k.weight.{suffix}"), F32, shape);
+    let with_b = |a: &[u64]| half("lora_a", a).tensor("blk.1.attn_k.weight.lora_b", F32, &[4, 32]);
+    for (adapter, words) in [
+        (pair("qwen2", "blk.0.attn_k.weight", 32, F32), "adapter for `qwen2`"),
+        (pair("llama", "blk.2.attn_k.weight", 32, F32), "`blk.2.attn_k.weight`, which"),
+        (
+            pair("llama", "blk.1.attn_k.weight", 64, F32),
+            "<builder>: the tensor `blk.1.attn_k.weight.lora_b` is 4 x 64 x 1 x 1, and 4 x 32 x 1 x 1 is needed",
+        ),
+        (half("lora_a", &[64, 4]), "without `blk.1.attn_k.weight.lora_b`"),
+        (half("lora_b", &[4, 32]), "without `blk.1.attn_k.weight.lora_a`"),
+        (with_b(&[64, 8]), "is 64 x 8"),
+        (with_b(&[64, 4, 2]), "is 64 x 4 x 2"),
+        (keys().tensor("blk.0.attn_k.weight", F32, &[64, 32]), "none of an adapter's"),
+        (pair("llama", "blk.0.attn_k.weight", 32, TensorType::I32), "is I32"),
+    ] {
+        let error = refused(&adapter);
+        assert!(error.contains(words), "{error}");
+    }
 }
 
 #[test]

@@ -44,11 +44,11 @@ fn card() -> Gpu {
     gpu
 }
 
-/// An empty cache, and its folder.
-fn empty() -> (TempDir, MeasurementCache) {
+/// An empty cache, and its folder, which is not there yet.
+fn empty() -> (TempDir, PathBuf, MeasurementCache) {
     let folder = tempfile::tempdir().unwrap();
-    let cache = MeasurementCache::at(folder.path().join("new"));
-    (folder, cache)
+    let path = folder.path().join("new");
+    (folder, path.clone(), MeasurementCache::at(path))
 }
 
 /// Keeps rates of a host.
@@ -68,7 +68,7 @@ fn only(folder: &Path) -> PathBuf {
 
 #[test]
 fn a_bandwidth_is_found_again_by_the_machine_it_was_measured_on_alone() {
-    let (folder, cache) = empty();
+    let (_folder, path, cache) = empty();
     let one = Host::new(gib(64)).physical_cores(8);
     let other = Host::new(gib(64)).physical_cores(16);
     assert_eq!(cache.bandwidth(&one), None);
@@ -82,12 +82,12 @@ fn a_bandwidth_is_found_again_by_the_machine_it_was_measured_on_alone() {
     assert_eq!(cache.bandwidth(&booted), Some(measured(60_000_000_000)));
     cache.put_bandwidth(&booted, measured(61_000_000_000));
     assert_eq!(cache.bandwidth(&one), Some(measured(61_000_000_000)));
-    assert_eq!(fs::read_dir(folder.path().join("new")).unwrap().count(), 2);
+    assert_eq!(fs::read_dir(path).unwrap().count(), 2);
 }
 
 #[test]
 fn headroom_is_found_again_by_the_same_device_driver_backend_and_build_alone() {
-    let (_folder, cache) = empty();
+    let (_folder, _, cache) = empty();
     cache.put_headroom(&card(), BUILD, learned(mib(20), mib(30)));
     assert_eq!(cache.headroom(&card(), BUILD), Some(learned(mib(20), mib(30))));
     // What else is used of it does not matter.
@@ -112,7 +112,7 @@ fn headroom_is_found_again_by_the_same_device_driver_backend_and_build_alone() {
 
 #[test]
 fn rates_are_found_again_by_device_build_and_threads_and_later_ones_are_added() {
-    let (_folder, cache) = empty();
+    let (_folder, _, cache) = empty();
     let host = Host::new(gib(64)).physical_cores(8);
     let with = |build: &str, threads| cache.host_rates(&host, build, |it| it.threads == Some(threads));
     assert_eq!(cache.host_rates(&host, BUILD, |_| true), None);
@@ -138,7 +138,7 @@ fn rates_are_found_again_by_device_build_and_threads_and_later_ones_are_added() 
 
 #[test]
 fn what_was_not_measured_or_is_of_another_machine_is_not_kept() {
-    let (folder, cache) = empty();
+    let (_folder, path, cache) = empty();
     let host = Host::new(gib(64)).bandwidth(5);
     cache.put_bandwidth(&host, host.bandwidth.unwrap());
     // The driver of a remote GPU is not known.
@@ -148,24 +148,23 @@ fn what_was_not_measured_or_is_of_another_machine_is_not_kept() {
     cache.put_rates(&Machine::new(host).with_gpu(remote.clone()), BUILD);
     assert_eq!(cache.headroom(&remote, BUILD), None);
     assert_eq!(cache.gpu_rates(&remote, BUILD), None);
-    assert!(!folder.path().join("new").exists());
+    assert!(!path.exists());
 }
 
 #[test]
 fn the_file_has_its_version_what_it_is_of_and_the_day() {
     let content = |put: &dyn Fn(&MeasurementCache)| {
-        let folder = tempfile::tempdir().unwrap();
-        put(&MeasurementCache::at(folder.path()));
-        let text = fs::read_to_string(only(folder.path())).unwrap();
-        serde_json::from_str::<serde_json::Value>(&text).unwrap()
+        let (_folder, path, cache) = empty();
+        put(&cache);
+        serde_json::from_slice::<serde_json::Value>(&fs::read(only(&path)).unwrap()).unwrap()
     };
     let host = Host::new(gib(64)).physical_cores(8);
     let file = content(&|cache| cache.put_bandwidth(&host, measured(60_000_000_000)));
-    let bandwidth = serde_json::json!({
-        "bytes_per_second": 60_000_000_000_u64, "source": "measured", "date": "2026-11-21"
+    let expected = serde_json::json!({
+        "version": 2,
+        "key": "unknown processor, ? of 8 cores, 64 GiB",
+        "value": { "bytes_per_second": 60_000_000_000_u64, "source": "measured", "date": "2026-11-21" },
     });
-    let key = "unknown processor, ? of 8 cores, 64 GiB";
-    let expected = serde_json::json!({"version": 2, "key": key, "value": bandwidth});
     assert_eq!(file, expected);
 
     let file = content(&|cache| cache.put_headroom(&card(), BUILD, learned(20, 30)));
@@ -175,9 +174,11 @@ fn the_file_has_its_version_what_it_is_of_and_the_day() {
 }
 
 /// Checks that each of these, made of the file that a cache wrote, is as good as none and written again.
-fn replaced(folder: &Path, put: impl Fn(), is_there: impl Fn() -> bool, wrong: &[(&str, &str)]) {
-    put();
-    let file = only(folder);
+fn replaced(put: impl Fn(&MeasurementCache), is_there: impl Fn(&MeasurementCache) -> bool, wrong: &[(&str, &str)]) {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = MeasurementCache::at(folder.path());
+    put(&cache);
+    let file = only(folder.path());
     let good = fs::read_to_string(&file).unwrap();
     let changed = wrong.iter().map(|(from, to)| {
         assert!(good.contains(from), "no {from:?} in {good}");
@@ -195,25 +196,18 @@ fn replaced(folder: &Path, put: impl Fn(), is_there: impl Fn() -> bool, wrong: &
     for content in changed.chain(broken) {
         fs::write(&file, &content).unwrap();
         let text = String::from_utf8_lossy(&content);
-        assert!(!is_there(), "{text}");
-        put();
-        assert!(is_there(), "{text}");
+        assert!(!is_there(&cache), "{text}");
+        put(&cache);
+        assert!(is_there(&cache), "{text}");
     }
 }
 
 #[test]
 fn a_file_that_is_no_cache_is_ignored_and_replaced() {
-    let cache_at = || {
-        let folder = tempfile::tempdir().unwrap();
-        let cache = MeasurementCache::at(folder.path());
-        (folder, cache)
-    };
-    let (folder, cache) = cache_at();
     let host = Host::new(gib(64));
     replaced(
-        folder.path(),
-        || cache.put_bandwidth(&host, measured(60_000_000_000)),
-        || cache.bandwidth(&host) == Some(measured(60_000_000_000)),
+        |cache| cache.put_bandwidth(&host, measured(60_000_000_000)),
+        |cache| cache.bandwidth(&host) == Some(measured(60_000_000_000)),
         &[
             ("64 GiB", "65 GiB"),
             ("60000000000", "-5"),
@@ -223,42 +217,30 @@ fn a_file_that_is_no_cache_is_ignored_and_replaced() {
         ],
     );
     // More than the card has was not measured on it.
-    let (folder, cache) = cache_at();
     let (too_much, most) = (format!(" {},", gib(25)), format!(" {},", u64::MAX));
     replaced(
-        folder.path(),
-        || cache.put_headroom(&card(), BUILD, learned(20, 30)),
-        || cache.headroom(&card(), BUILD) == Some(learned(20, 30)),
+        |cache| cache.put_headroom(&card(), BUILD, learned(20, 30)),
+        |cache| cache.headroom(&card(), BUILD) == Some(learned(20, 30)),
         &[(" 20,", " -20,"), ("\"driver\": 20,", ""), (" 20,", &too_much), (" 20,", &most)],
-    );
-    let (folder, cache) = cache_at();
-    let q4 = rates(Some(8), &[(TensorType::Q4_K, 10)]);
-    replaced(
-        folder.path(),
-        || put_rates(&cache, &host, q4.clone()),
-        || cache.host_rates(&host, BUILD, |_| true) == Some(q4.clone()),
-        &[],
     );
 }
 
 #[test]
 fn a_folder_that_cannot_be_written_is_no_error() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("file");
-    fs::write(&file, "").unwrap();
-    let cache = MeasurementCache::at(file.join("below"));
+    let (_folder, path, _) = empty();
+    fs::write(&path, "").unwrap();
+    let cache = MeasurementCache::at(path.join("below"));
     cache.put_headroom(&card(), BUILD, learned(20, 30));
     assert_eq!(cache.headroom(&card(), BUILD), None);
 }
 
 #[test]
 fn of_headroom_the_most_that_was_seen_stays_and_nothing_beside_its_file() {
-    let folder = tempfile::tempdir().unwrap();
-    let cache = MeasurementCache::at(folder.path());
+    let (_folder, path, cache) = empty();
     cache.put_headroom(&card(), BUILD, learned(20, 50));
     cache.put_headroom(&card(), BUILD, learned(40, 30));
     assert_eq!(cache.headroom(&card(), BUILD), Some(learned(40, 50)));
-    only(folder.path());
+    only(&path);
 }
 
 #[test]
@@ -284,24 +266,22 @@ fn a_machine_without_memory_to_spare_is_not_measured() {
 
 #[test]
 fn detection_finds_headroom_for_the_build_that_will_use_the_gpu() {
-    let folder = tempfile::tempdir().unwrap();
-    let root = tempfile::tempdir().unwrap();
+    let (folder, fake) = (tempfile::tempdir().unwrap(), Fake::new());
     let detected = |detector: Detector| {
         let device = GgmlDevice::new("CUDA0", "CUDA", GgmlKind::Gpu)
             .description("NVIDIA GeForce RTX 4090")
             .device_id("0000:01:00.0")
             .memory(gib(24), gib(22));
-        let detector = detector.root(root.path()).without_nvml();
         detector.detect_with(&[device]).gpus.remove(0)
     };
-    let detector = || Detector::new().cache_folder(folder.path());
+    let detector = || fake.detector().cache_folder(folder.path());
     let here = detected(detector());
     assert_eq!(here.resident_threads, Some(128 * 1536));
     MeasurementCache::at(folder.path()).put_headroom(&here, BUILD, learned(20, 30));
 
     let found = detected(detector().for_build(BUILD)).learned;
     assert_eq!(found, Some(learned(20, 30)));
-    for other in [detector().for_build("another"), detector(), Detector::new().for_build(BUILD)] {
+    for other in [detector().for_build("another"), detector(), fake.detector().for_build(BUILD)] {
         assert_eq!(detected(other).learned, None);
     }
 }

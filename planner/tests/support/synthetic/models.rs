@@ -180,6 +180,10 @@ impl Line {
             "conv" => inner() + 2 * groups() * state(),
             "experts" => self.experts().0,
             "expert_ff" => self.experts().2,
+            "shared" => match self.number("expert_shared_count") {
+                Some(count) => count * self.experts().2,
+                None => self.number("expert_shared_feed_forward_length").unwrap(),
+            },
             key => {
                 let key = self.keys.iter().find(|it| it.0.rsplit('.').next() == Some(key));
                 key.expect(text).1.parse().unwrap()
@@ -220,17 +224,14 @@ impl Line {
         self.put_keys(&mut sketch);
         self.put_ends(&mut sketch);
         for il in 0..self.dims.n_layer {
-            match self.arch {
-                "phi3" => self.put(&mut sketch, il, "fused"),
-                "openelm" | "deci" => self.uneven(&mut sketch, il),
-                "deepseek2" => self.deepseek2(&mut sketch, il),
-                "rwkv6" => self.put(&mut sketch, il, "rwkv"),
-                "lfm2" => self.lfm2(&mut sketch, il),
-                "qwen3next" => self.qwen3next(&mut sketch, il),
-                "mamba" | "mamba2" | "jamba" | "falcon-h1" | "granitehybrid" | "nemotron_h" => {
-                    self.hybrid(&mut sketch, il);
-                }
-                _ => self.transformer(&mut sketch, il),
+            if matches!(self.arch, "openelm" | "deci") {
+                sketch.dims.n_head = self.of_block("attention.head_count", il);
+                sketch.dims.n_head_kv = self.of_block("attention.head_count_kv", il);
+                sketch.dims.n_ff = self.of_block("feed_forward_length", il);
+            }
+            match self.parts_of(il) {
+                Some(parts) => parts.iter().for_each(|part| self.put(&mut sketch, il, part)),
+                None => self.transformer(&mut sketch, il),
             }
         }
         // Some have other sizes in each block.
@@ -314,15 +315,14 @@ impl Line {
 
     /// The block of most models, and what some add to it.
     fn transformer(&self, sketch: &mut Sketch, il: u64) {
-        let n_embd = self.dims.n_embd;
         if il < self.number("leading_dense_block_count").unwrap_or(0) {
             let feed = Feed::Dense;
             return sketch.put(il, &Block { feed, ..self.block });
         }
         sketch.put(il, &self.block);
         match self.arch {
-            "qwen2moe" => sketch.vector(il, "ffn_gate_inp_shexp.weight", n_embd),
-            "glm4moe" => sketch.vector(il, "exp_probs_b.bias", self.experts().0),
+            "qwen2moe" => self.put(sketch, il, "shared router"),
+            "glm4moe" => self.put(sketch, il, "chances of experts"),
             "gpt-oss" => self.put(sketch, il, "biases of experts"),
             _ => {}
         }
@@ -331,21 +331,50 @@ impl Line {
         }
     }
 
-    /// Blocks of other sizes than their neighbours, some without attention.
-    fn uneven(&self, sketch: &mut Sketch, il: u64) {
-        let (ty, n_embd) = (self.block.ty, self.dims.n_embd);
-        sketch.dims.n_head_kv = self.of_block("attention.head_count_kv", il);
-        sketch.dims.n_ff = self.of_block("feed_forward_length", il);
-        if self.arch == "openelm" {
-            sketch.dims.n_head = self.of_block("attention.head_count", il);
-            return self.put(sketch, il, "growing");
-        }
-        if sketch.dims.n_head_kv > 0 {
-            sketch.vector(il, "attn_norm.weight", n_embd);
-            sketch.attention(il, ty);
-        }
-        sketch.vector(il, "ffn_norm.weight", n_embd);
-        sketch.feed_forward(il, ty, ty);
+    /// The parts of a block that differs from that of most models.
+    fn parts_of(&self, il: u64) -> Option<Vec<&'static str>> {
+        let attends = self.attends(il);
+        let mixer = match self.stated("ssm").map(|sizes| numbers(sizes).len()) {
+            Some(4) => "mixer of groups",
+            _ => "mixer",
+        };
+        let dense = il < self.number("leading_dense_block_count").unwrap_or(0);
+        let one_of = |first, parts: &[&'static str], other: &[&'static str]| if first { parts } else { other }.to_vec();
+        let parts: [Vec<&'static str>; 3] = match self.arch {
+            "phi3" => [vec!["fused"], vec![], vec![]],
+            "openelm" => [vec!["growing"], vec![], vec![]],
+            "rwkv6" => [vec!["rwkv"], vec![], vec![]],
+            "deci" => {
+                let has_heads = self.of_block("attention.head_count_kv", il) > 0;
+                [one_of(has_heads, &["norm", "attention"], &[]), vec!["second norm", "feed"], vec![]]
+            }
+            "deepseek2" => {
+                let keys = if self.stated("mla").is_some() { "one key" } else { "all keys" };
+                let experts = &["experts", "chances of experts", "shared expert"];
+                [vec!["compressed", keys], one_of(dense, &["feed"], experts), vec![]]
+            }
+            // Short convolutions beside attention.
+            "lfm2" => [vec!["norms", "feed"], one_of(attends, &["attention", "head norms"], &["convolution"]), vec![]],
+            "qwen3next" => {
+                let mix = if il % 4 == 3 { "gated attention" } else { "delta rule" };
+                [vec!["norms of results", mix], vec!["experts", "shared router", "shared expert"], vec![]]
+            }
+            // State-space mixers alone or beside attention.
+            "mamba" | "mamba2" => [vec!["norm", mixer], vec![], vec![]],
+            "jamba" => {
+                let has_experts = self.stated("experts").is_some() && il % 2 == 1;
+                let mix = one_of(attends, &["attention"], &[mixer, "mixer's norms"]);
+                [vec!["norms"], mix, one_of(has_experts, &["experts"], &["fine feed"])]
+            }
+            "granitehybrid" => {
+                [vec!["norms"], one_of(attends, &["attention"], &[mixer]), vec!["experts", "shared expert"]]
+            }
+            "falcon-h1" => [vec!["falcon's norms", "attention", mixer, "fine feed"], vec![], vec![]],
+            "nemotron_h" if self.feeds(il) => [vec!["norm", "plain feed"], vec![], vec![]],
+            "nemotron_h" => [vec!["norm"], one_of(attends, &["attention"], &[mixer]), vec![]],
+            _ => return None,
+        };
+        Some(parts.concat())
     }
 
     /// Where the heads share one key, that is all that is kept; files from before hold the keys of all heads.
@@ -360,94 +389,6 @@ impl Line {
         }
         sketch.u32("rope.dimension_count", ROPE);
         sketch.u32("attention.kv_lora_rank", RANK);
-    }
-
-    fn deepseek2(&self, sketch: &mut Sketch, il: u64) {
-        let (ty, mla) = (self.block.ty, self.stated("mla").is_some());
-        self.put(sketch, il, "compressed");
-        self.put(sketch, il, if mla { "one key" } else { "all keys" });
-        if il < self.number("leading_dense_block_count").unwrap() {
-            sketch.feed_forward(il, ty, ty);
-        } else {
-            let (n, _, ff, _) = self.experts();
-            sketch.experts(il, ty, n, ff);
-            sketch.vector(il, "exp_probs_b.bias", n);
-            let shared = self.number("expert_shared_count").unwrap();
-            sketch.shared_expert(il, ty, shared * ff);
-        }
-    }
-
-    /// Short convolutions beside attention.
-    fn lfm2(&self, sketch: &mut Sketch, il: u64) {
-        let ty = self.block.ty;
-        sketch.norms(il);
-        sketch.feed_forward(il, ty, ty);
-        if self.attends(il) {
-            sketch.attention(il, ty);
-            sketch.qk_norms(il);
-        } else {
-            self.put(sketch, il, "convolution");
-        }
-    }
-
-    fn qwen3next(&self, sketch: &mut Sketch, il: u64) {
-        let (ty, n_embd) = (self.block.ty, self.dims.n_embd);
-        let (n, _, ff, _) = self.experts();
-        sketch.vector(il, "attn_norm.weight", n_embd);
-        sketch.vector(il, "post_attention_norm.weight", n_embd);
-        let attends = il % 4 == 3;
-        let part = if attends { "gated attention" } else { "delta rule" };
-        self.put(sketch, il, part);
-        sketch.experts(il, ty, n, ff);
-        sketch.vector(il, "ffn_gate_inp_shexp.weight", n_embd);
-        sketch.shared_expert(il, ty, ff);
-    }
-
-    /// State-space mixers alone or beside attention.
-    fn hybrid(&self, sketch: &mut Sketch, il: u64) {
-        let (ty, fine) = (self.block.ty, self.block.fine);
-        let Dims { n_embd, n_ff, .. } = self.dims;
-        let norms: &[&str] = match self.arch {
-            "jamba" | "granitehybrid" => PRE_NORMS,
-            // Without `.weight` (models/falcon-h1.cpp).
-            "falcon-h1" => &["attn_norm.weight", "ffn_norm"],
-            _ => &["attn_norm.weight"],
-        };
-        for norm in norms {
-            sketch.vector(il, norm, n_embd);
-        }
-        let alone = self.arch.starts_with("mamba");
-        let attends = self.attends(il) && !alone;
-        let feeds = self.arch == "nemotron_h" && self.feeds(il);
-        if attends {
-            sketch.attention(il, ty);
-        }
-        if !feeds && (!attends || self.arch == "falcon-h1") {
-            let sizes = numbers(self.stated("ssm").unwrap());
-            let second = sizes.len() == 4;
-            self.put(sketch, il, if second { "mixer of groups" } else { "mixer" });
-            if self.arch == "jamba" {
-                self.put(sketch, il, "mixer's norms");
-            }
-        }
-        match self.arch {
-            "jamba" if self.stated("experts").is_some() && il % 2 == 1 => {
-                let (n, _, ff, _) = self.experts();
-                sketch.experts(il, ty, n, ff);
-            }
-            "jamba" | "falcon-h1" => sketch.feed_forward(il, ty, fine),
-            "granitehybrid" => {
-                let (n, _, ff, _) = self.experts();
-                sketch.experts(il, ty, n, ff);
-                let shared = self.number("expert_shared_feed_forward_length");
-                sketch.shared_expert(il, ty, shared.unwrap());
-            }
-            "nemotron_h" if feeds => {
-                sketch.block(il, "ffn_up.weight", ty, &[n_embd, n_ff]);
-                sketch.block(il, "ffn_down.weight", fine, &[n_ff, n_embd]);
-            }
-            _ => {}
-        }
     }
 }
 
