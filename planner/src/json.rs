@@ -89,7 +89,7 @@ fn control_character(text: &str) -> Option<usize> {
 }
 
 /// Deserialises all of a text, or says which field is wrong.
-fn parse<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, String> {
+pub(crate) fn parse<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, String> {
     let mut deserializer = serde_json::Deserializer::from_str(text);
     let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
         let path = error.path().to_string();

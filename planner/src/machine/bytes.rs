@@ -17,12 +17,6 @@ pub const fn gib(n: u64) -> u64 {
 /// From one GiB on with one decimal, below it in whole MiB; under 10 MiB with one decimal again, since there the
 /// decimal is what distinguishes two sizes. Rounded to nearest, half up, with integer arithmetic: the same bytes
 /// print the same on every machine. Width and alignment of the format string apply (`{:>9}`).
-///
-/// ```
-/// use autoplace_planner::machine::bytes::{Bytes, gib, mib};
-/// assert_eq!(Bytes(gib(24)).to_string(), "24.0 GiB");
-/// assert_eq!(Bytes(mib(312)).to_string(), "312 MiB");
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Bytes(pub u64);
 

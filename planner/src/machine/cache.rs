@@ -152,7 +152,7 @@ impl MeasurementCache {
                 tracing::debug!(%error, file = %file.display(), "is not read");
             }
         });
-        let document: Document<T> = serde_json::from_str(&text.ok()?)
+        let document: Document<T> = json::parse(&text.ok()?)
             .inspect_err(|error| tracing::debug!(%error, file = %file.display(), "is not understood"))
             .ok()?;
         let is_it = document.version == VERSION && document.key == key;

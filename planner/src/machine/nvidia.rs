@@ -10,7 +10,6 @@
 //! itself. A driver without it leaves a card without this figure: ggml's holds then.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::path::Path;
 
@@ -204,22 +203,26 @@ fn others_and_us(nvml: &Nvml, device: &Device<'_>) -> Option<(Vec<GpuProcess>, b
         return None;
     }
     // One that computes and draws is in both lists, with the same bytes.
-    let mut held: BTreeMap<u32, Option<u64>> = BTreeMap::new();
+    let mut held: Vec<GpuProcess> = Vec::new();
     for process in compute.into_iter().chain(graphics).flatten() {
-        let bytes = held.entry(process.pid).or_default();
-        if let UsedGpuMemory::Used(used) = process.used_gpu_memory {
-            *bytes = (*bytes).max(Some(used));
+        let bytes = match process.used_gpu_memory {
+            UsedGpuMemory::Used(bytes) => Some(bytes),
+            UsedGpuMemory::Unavailable => None,
+        };
+        match held.iter_mut().find(|known| known.pid == process.pid) {
+            Some(known) => known.bytes = known.bytes.max(bytes),
+            None => held.push(GpuProcess { bytes, ..GpuProcess::new(process.pid) }),
         }
     }
-    let knows_us = held.remove(&std::process::id()).is_some();
-    let named = held.into_iter().map(|(pid, bytes)| {
-        let name = answer("a process's name", nvml.sys_process_name(pid, NAME_LENGTH));
-        let process = GpuProcess::new(pid).name(&name.unwrap_or_default());
-        GpuProcess { bytes, ..process }
+    let all = held.len();
+    held.retain(|process| process.pid != std::process::id());
+    held.sort_by_key(|process| (Reverse(process.bytes), process.pid));
+    let knows_us = held.len() < all;
+    let others = held.into_iter().map(|process| {
+        let name = answer("a process's name", nvml.sys_process_name(process.pid, NAME_LENGTH));
+        process.name(&name.unwrap_or_default())
     });
-    let mut others: Vec<GpuProcess> = named.collect();
-    others.sort_by_key(|process| Reverse(process.bytes));
-    Some((others, knows_us))
+    Some((others.collect(), knows_us))
 }
 
 fn answer<T>(what: &str, result: Result<T, NvmlError>) -> Option<T> {

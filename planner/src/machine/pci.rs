@@ -12,13 +12,6 @@ use super::ParseError;
 /// Every source writes it its own way: NVML `00000000:01:00.0` (eight digits of domain, upper-case), ggml
 /// `0000:01:00.0` (lower-case), ggml's virtual CUDA devices `0000:01:00.0-v1`, older tools `01:00.0`. All of them parse
 /// to the same value; it prints and serialises as Linux and ggml write it, `0000:01:00.0`.
-///
-/// ```
-/// use autoplace_planner::machine::PciId;
-/// let from_nvml: PciId = "00000000:C1:00.0".parse().unwrap();
-/// let from_ggml: PciId = "0000:c1:00.0".parse().unwrap();
-/// assert_eq!(from_nvml, from_ggml);
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct PciId {

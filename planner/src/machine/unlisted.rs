@@ -1,7 +1,6 @@
 //! Cards that are in the computer and that no driver told of: a container that was started without its GPUs, a driver
 //! that is not installed. Linux names them all the same, below `/sys/bus/pci/devices`.
 
-use std::collections::BTreeSet;
 use std::fs;
 
 use super::pci::PciId;
@@ -22,7 +21,7 @@ const LENT: [&str; 2] = ["vfio-pci", "pci-stub"];
 pub(super) fn add(machine: &mut Machine, backends: &[String], nvml_answers: bool, tree: Tree<'_>) {
     let known = machine.gpus.iter().chain(machine.unused_gpus.iter().map(|unused| &unused.gpu));
     let known = known.filter(|gpu| gpu.kind != GpuKind::Remote);
-    let known: BTreeSet<Option<PciId>> = known.map(|gpu| gpu.pci_id).collect();
+    let known: Vec<Option<PciId>> = known.map(|gpu| gpu.pci_id).collect();
     // One without an address may be any of them.
     if known.contains(&None) {
         return;
@@ -31,8 +30,9 @@ pub(super) fn add(machine: &mut Machine, backends: &[String], nvml_answers: bool
         return;
     };
     let ids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let mut ids: Vec<PciId> = ids.filter(|&id| !known.contains(&Some(id))).collect();
     // In an order that is the same each time.
-    let ids: BTreeSet<PciId> = ids.filter(|&id| !known.contains(&Some(id))).collect();
+    ids.sort_unstable();
     let cards = ids.into_iter().filter_map(|id| card(tree, backends, nvml_answers, id));
     machine.unused_gpus.extend(cards);
 }

@@ -135,8 +135,8 @@ fn bounds_of(version: Version, tree: Tree<'_>, folder: &str, notes: &mut Notes) 
         Version::V1 => (&["memory.limit_in_bytes"], "memory.usage_in_bytes"),
         Version::V2 => (&["memory.max", "memory.high"], "memory.current"),
     };
-    let mut own: Vec<_> = files.iter().filter_map(|name| limit_in(tree, format!("{folder}/{name}"), notes)).collect();
-    own.sort_by_key(|(bytes, _)| *bytes);
+    let own = files.iter().filter_map(|name| limit_in(tree, format!("{folder}/{name}"), notes));
+    let own = own.min_by_key(|(bytes, _)| *bytes);
     let stat_file = format!("{folder}/memory.stat");
     let stat = tree.read(&stat_file, notes).unwrap_or_default();
     let above = field(&stat, "hierarchical_memory_limit").map(|bytes| (bytes, stat_file));

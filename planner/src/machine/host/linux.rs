@@ -1,7 +1,6 @@
 //! Linux: what the system has available, bounded by every limit on this process; and its cores and caches: how many
 //! threads can read at once, and what is too large to stay in a cache.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -100,7 +99,7 @@ fn cores(tree: Tree<'_>, notes: &mut Notes) -> (Option<u32>, Option<u32>) {
     let allowed = lines.find_map(|line| line.strip_prefix("Cpus_allowed_list:")).map(listed);
     let performance = fs::read_to_string(tree.locate("/sys/devices/cpu_core/cpus")).ok();
     let performance = performance.as_deref().map(listed);
-    let [mut physical, mut usable, mut quick] = [const { BTreeSet::new() }; 3];
+    let [mut physical, mut usable, mut quick] = [const { Vec::new() }; 3];
     for (number, folder) in processors(tree) {
         let read = |name: &str| number_in(&folder.join("topology").join(name));
         let (Some(package), Some(core)) = (read("physical_package_id"), read("core_id")) else {
@@ -109,23 +108,26 @@ fn cores(tree: Tree<'_>, notes: &mut Notes) -> (Option<u32>, Option<u32>) {
         let is_in = |list: &Option<Vec<RangeInclusive<u32>>>| {
             list.as_ref().is_none_or(|list| list.iter().any(|range| range.contains(&number)))
         };
-        physical.insert((package, core));
-        if is_in(&allowed) {
-            usable.insert((package, core));
-            quick.extend(is_in(&performance).then_some((package, core)));
+        let may_run = is_in(&allowed);
+        for (cores, has) in
+            [(&mut physical, true), (&mut usable, may_run), (&mut quick, may_run && is_in(&performance))]
+        {
+            if has && !cores.contains(&(package, core)) {
+                cores.push((package, core));
+            }
         }
     }
     if !quick.is_empty() {
         usable = quick;
     }
-    let count = |cores: &BTreeSet<_>| u32::try_from(cores.len()).ok().filter(|&count| count > 0);
+    let count = |cores: &Vec<_>| u32::try_from(cores.len()).ok().filter(|&count| count > 0);
     (count(&physical), count(&usable))
 }
 
 /// Bytes of all last-level caches together: a package may have several.
 pub(super) fn last_level_caches(tree: Tree<'_>) -> Option<u64> {
     // By the processors that share it, each cache once.
-    let mut caches: BTreeMap<(i64, String), u64> = BTreeMap::new();
+    let mut caches: Vec<(i64, String, u64)> = Vec::new();
     for (_, folder) in processors(tree) {
         for index in fs::read_dir(folder.join("cache")).ok()?.flatten() {
             let read = |name: &str| fs::read_to_string(index.path().join(name)).ok();
@@ -133,14 +135,14 @@ pub(super) fn last_level_caches(tree: Tree<'_>) -> Option<u64> {
                 let level = number_in(&index.path().join("level"))?;
                 let kib: u64 = read("size")?.trim().strip_suffix('K')?.parse().ok()?;
                 let sharers = read("shared_cpu_list")?.trim().to_owned();
-                Some(((level, sharers), kib.saturating_mul(1024)))
+                Some((level, sharers, kib.saturating_mul(1024)))
             };
-            caches.extend(cache());
+            caches.extend(cache().filter(|cache| !caches.contains(cache)));
         }
     }
-    let last = caches.keys().map(|(level, _)| *level).max()?;
-    let sizes = caches.iter().filter(|((level, _), _)| *level == last);
-    Some(sizes.fold(0, |sum, (_, &bytes)| sum.saturating_add(bytes)))
+    let last = caches.iter().map(|(level, ..)| *level).max()?;
+    let sizes = caches.iter().filter(|(level, ..)| *level == last);
+    Some(sizes.fold(0, |sum, (.., bytes)| sum.saturating_add(*bytes)))
 }
 
 /// The processor's name: `AMD Ryzen 9 7950X 16-Core Processor`. ARM's do not tell.

@@ -3,7 +3,6 @@
 //! Opening the library takes tens of milliseconds, a question to an open one tens of microseconds. No question opens a
 //! CUDA context or waits for what the card computes.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::path::Path;
 
@@ -22,7 +21,7 @@ use crate::machine::pci::PciId;
 pub struct Driver {
     nvml: Nvml,
     /// NVML's index of each card.
-    cards: HashMap<PciId, u32>,
+    cards: Vec<(PciId, u32)>,
 }
 
 /// How a card is right now. What its driver does not tell is `None`.
@@ -100,7 +99,7 @@ impl Driver {
             let pci = nvml.device_by_index(index).ok()?.pci_info().ok()?;
             Some((pci.bus_id.parse().ok()?, index))
         };
-        let cards: HashMap<PciId, u32> = (0..count).filter_map(address).collect();
+        let cards = (0..count).filter_map(address).collect();
         Some(Self { nvml, cards })
     }
 
@@ -132,7 +131,8 @@ impl Driver {
     }
 
     fn device(&self, card: PciId) -> Option<Device<'_>> {
-        self.nvml.device_by_index(*self.cards.get(&card)?).ok()
+        let (_, index) = self.cards.iter().find(|(address, _)| *address == card)?;
+        self.nvml.device_by_index(*index).ok()
     }
 }
 
