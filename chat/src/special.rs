@@ -51,19 +51,16 @@ pub(super) fn of_header(header: &Header) -> Result<(SpecialTokens, ControlTokens
     let mut types = types.unwrap_or_default().into_iter();
     let mut special = SpecialTokens::new();
     let mut control = Vec::new();
-    let mut strings = tokens.strings()?;
-    let mut id = 0;
-    while let Some(text) = strings.read_next() {
+    for (id, text) in (0..).zip(tokens.strings()?) {
         let text = text?;
         let is_control = types.next().is_some_and(|ty| CONTROL_TYPES.contains(&ty));
         let names = wanted.get(&id);
         if is_control || names.is_some() {
-            let text = String::from_utf8_lossy(text).into_owned();
+            let text = String::from_utf8_lossy(&text).into_owned();
             let names = names.into_iter().flatten();
             special.extend(names.map(|name| ((*name).to_owned(), text.clone())));
             control.push(text);
         }
-        id += 1;
     }
     Ok((special, control.into_iter().collect()))
 }

@@ -59,10 +59,8 @@ fn header(data: &[u8]) {
         };
         let _ = array.to_u32s();
         array.raw_bytes().unwrap();
-        if let Ok(mut strings) = array.strings() {
-            while let Some(string) = strings.read_next() {
-                string.unwrap();
-            }
+        for string in array.strings().into_iter().flatten() {
+            string.unwrap();
         }
     }
     for tensor in header.tensors() {

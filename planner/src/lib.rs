@@ -17,14 +17,8 @@
 #[cfg(test)]
 extern crate self as autoplace_planner;
 
-/// `name(argument: type) field = value`: setters that are called so, `const` ones behind `const:`.
+/// `name(argument: type) field = value`: setters that are called so.
 macro_rules! setters {
-    (const: $($(#[$doc:meta])* $name:ident($argument:ident: $ty:ty) $($field:ident).+ = $value:expr;)*) => {
-        $($(#[$doc])* pub const fn $name(mut self, $argument: $ty) -> Self {
-            self.$($field).+ = $value;
-            self
-        })*
-    };
     ($($(#[$doc:meta])* $name:ident($argument:ident: $ty:ty) $($field:ident).+ = $value:expr;)*) => {
         $($(#[$doc])* pub fn $name(mut self, $argument: $ty) -> Self {
             self.$($field).+ = $value;

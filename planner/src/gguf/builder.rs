@@ -323,15 +323,12 @@ mod tests {
         let kept = "general.architecture llama.block_count llama.rope.dimension_sections \
             llama.vocab_size tokenizer.ggml.model";
         assert_eq!(keys.join(" "), kept);
-        assert_eq!(skeleton.arch_u32("vocab_size").unwrap(), Some(3));
-        assert_eq!(skeleton.arch_u32("block_count").unwrap(), Some(2));
-        let tokenizer = skeleton.str("tokenizer.ggml.model").unwrap();
-        assert_eq!(tokenizer, Some("no_vocab"));
-        let shape = |name: &str| skeleton.tensor(name).map(|t| (t.ty(), t.shape()));
-        let embedding = (TensorType::Q8_0, [64, 3, 1, 1]);
-        assert_eq!(shape("token_embd.weight"), Some(embedding));
-        let norm = (TensorType::F32, [64, 1, 1, 1]);
-        assert_eq!(shape("output_norm.weight"), Some(norm));
+        let numbers = ["vocab_size", "block_count"].map(|key| skeleton.arch_u32(key).unwrap());
+        assert_eq!(numbers, [Some(3), Some(2)]);
+        assert_eq!(skeleton.str("tokenizer.ggml.model").unwrap(), Some("no_vocab"));
+        let tensors: Vec<_> = skeleton.tensors().map(|tensor| (tensor.name(), tensor.ty(), tensor.shape())).collect();
+        let embedding = ("token_embd.weight", TensorType::Q8_0, [64, 3, 1, 1]);
+        assert_eq!(tensors, [embedding, ("output_norm.weight", TensorType::F32, [64, 1, 1, 1])]);
         // Without a vocabulary the stated size stays.
         let stated = Builder::new("llama").u32("llama.vocab_size", 77);
         assert_eq!(self::skeleton(&stated).arch_u32("vocab_size").unwrap(), Some(77));

@@ -35,4 +35,4 @@ pub use header::Header;
 pub use shards::Shard;
 pub use tensor::Tensor;
 pub use tensor_type::TensorType;
-pub use value::{Array, Number, Strings, Value, ValueType};
+pub use value::{Array, Number, Value, ValueType};

@@ -277,16 +277,27 @@ impl<'a> Array<'a> {
         Ok(out)
     }
 
-    /// The elements of an array of strings, one at a time.
+    /// The elements of an array of strings, read one at a time; the last one is the first that cannot be read. They are
+    /// bytes because llama.cpp does not ask for UTF-8 here, and tokens often are parts of characters.
     ///
     /// # Errors
     ///
-    /// [`Error::Malformed`] if the elements are no strings; [`Error::Changed`].
-    pub fn strings(&self) -> Result<Strings<'a>, Error> {
+    /// [`Error::Malformed`] if the elements are no strings; [`Error::Changed`]. Of an element: [`Error::Read`], or
+    /// [`Error::Truncated`] if the file has been overwritten since its header was read.
+    pub fn strings(&self) -> Result<impl Iterator<Item = Result<Vec<u8>, Error>> + use<'a>, Error> {
         if self.place.ty != ValueType::Str {
             return Err(self.wrong_type("str"));
         }
-        Ok(Strings { array: *self, cursor: self.cursor()?, next: 0, text: Vec::new() })
+        let (at, mut rest, mut cursor) = (self.place.at, 0..self.place.count, self.cursor()?);
+        Ok(std::iter::from_fn(move || {
+            let index = rest.next()?;
+            let what = format_args!("string {index} of the array at byte {at}");
+            let mut text = Vec::new();
+            let length = cursor.string_len(what);
+            let read = length.and_then(|length| cursor.bytes(length, &mut text, what)).map(|()| text);
+            rest.start = if read.is_err() { rest.end } else { rest.start };
+            Some(read)
+        }))
     }
 
     /// The elements of an array of `u32`, or of `i32` none of which is negative (`src/llama-model-loader.cpp`,
@@ -334,37 +345,5 @@ impl<'a> Array<'a> {
         self.source.check_unchanged()?;
         let end = self.place.at + self.place.bytes;
         Ok(Cursor::over(self.source, self.place.at, end))
-    }
-}
-
-/// The strings of an array, read as they are asked for.
-///
-/// They are bytes because llama.cpp does not ask for UTF-8 here, and tokens often are parts of characters.
-pub struct Strings<'a> {
-    array: Array<'a>,
-    cursor: Cursor<'a>,
-    next: u64,
-    text: Vec<u8>,
-}
-
-impl Strings<'_> {
-    /// Lends the next string, or `None` after the last one or after an error.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Read`], or [`Error::Truncated`] if the file has been overwritten since its header was read.
-    pub fn read_next(&mut self) -> Option<Result<&[u8], Error>> {
-        if self.next == self.array.len() {
-            return None;
-        }
-        let (at, index) = (self.array.place.at, self.next);
-        let what = format_args!("string {index} of the array at byte {at}");
-        let length = self.cursor.string_len(what);
-        let read = length.and_then(|length| self.cursor.bytes(length, &mut self.text, what));
-        self.next = match read {
-            Ok(()) => index + 1,
-            Err(_) => self.array.len(),
-        };
-        Some(read.map(|()| &self.text[..]))
     }
 }

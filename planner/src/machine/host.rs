@@ -161,7 +161,6 @@ impl Host {
     }
 
     setters! {
-        const:
         /// Sets the number of physical cores.
         physical_cores(cores: u32) physical_cores = Some(cores);
         /// Sets how fast its memory is read, in bytes per second, as a stated figure.

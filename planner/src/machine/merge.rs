@@ -215,18 +215,14 @@ impl Merge<'_> {
     /// The bytes to believe in.
     fn free(&mut self, device: &GgmlDevice, gpu: &Gpu) -> u64 {
         let mut free = device.free;
-        let is_negative = free > i64::MAX as u64;
-        if is_negative || free > device.total {
+        if free > i64::MAX as u64 {
+            let text = "says that less than nothing is free (more is used than its budget): taken as 0";
+            self.notes.add(&device.name, text);
+            free = 0;
+        } else if free > device.total {
             let total = Bytes(device.total);
-            let (text, believed) = if is_negative {
-                let text = "that less than nothing is free (more is used than its budget): taken as 0";
-                (text.to_owned(), 0)
-            } else {
-                let text = format!("that {} are free of {total}: taken as {total}", Bytes(free));
-                (text, device.total)
-            };
-            self.notes.add(&device.name, format!("says {text}"));
-            free = believed;
+            self.notes.add(&device.name, format!("says that {} are free of {total}: taken as {total}", Bytes(free)));
+            free = device.total;
         }
         let host = &self.machine.host;
         match (gpu.kind, gpu.nvml) {

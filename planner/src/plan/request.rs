@@ -233,7 +233,6 @@ impl Request {
     }
 
     setters! {
-        const:
         /// Sets how many tokens of context there are, or how many there may be.
         context(tokens: Context) context = tokens;
         /// Sets what makes a plan better.
@@ -280,7 +279,7 @@ impl Request {
     }
 
     /// Sets the tokens of context: [`Context::Tokens`].
-    pub const fn n_ctx(self, tokens: u32) -> Self {
+    pub fn n_ctx(self, tokens: u32) -> Self {
         self.context(Context::Tokens(tokens))
     }
 

@@ -18,12 +18,8 @@ fn the_header_of_a_70b_model_takes_less_than_2_mib() {
 
     let ((tokens, merges), bytes) = peak(|| {
         let count = |key: &str| {
-            let mut strings = header.array(key).unwrap().unwrap().strings().unwrap();
-            let mut count = 0;
-            while let Some(string) = strings.read_next() {
-                count += usize::from(!string.unwrap().is_empty());
-            }
-            count
+            let strings = header.array(key).unwrap().unwrap().strings().unwrap();
+            strings.filter(|string| !string.as_ref().unwrap().is_empty()).count()
         };
         (count("tokenizer.ggml.tokens"), count("tokenizer.ggml.merges"))
     });

@@ -18,8 +18,7 @@ fn copy(header: &Header) -> Builder {
 }
 
 fn texts(array: Array<'_>) -> Vec<Vec<u8>> {
-    let mut strings = array.strings().unwrap();
-    std::iter::from_fn(|| strings.read_next().map(|text| text.unwrap().to_vec())).collect()
+    array.strings().unwrap().map(Result::unwrap).collect()
 }
 
 #[test]

@@ -111,14 +111,10 @@ fn first_difference(draft: &Header, main: &Header) -> Result<Option<(u64, String
     let (Some(ours), Some(theirs)) = (draft.array(key)?, main.array(key)?) else {
         return Ok(None);
     };
-    let both = ours.len().min(theirs.len());
-    let (mut ours, mut theirs) = (ours.strings()?, theirs.strings()?);
-    for id in 0..both {
-        let (Some(a), Some(b)) = (ours.read_next(), theirs.read_next()) else {
-            break;
-        };
+    for (id, (a, b)) in (0..).zip(ours.strings()?.zip(theirs.strings()?)) {
+        let (a, b) = (a?, b?);
         // Compared as C strings are.
-        let (a, b) = (before_nul(a?), before_nul(b?));
+        let (a, b) = (before_nul(&a), before_nul(&b));
         if id >= FIRST_COMPARED && a != b {
             let shown = |text: &[u8]| format!("`{}`", String::from_utf8_lossy(text).escape_debug());
             return Ok(Some((id, shown(a), shown(b))));

@@ -199,13 +199,9 @@ pub(crate) fn read_everything(header: &Header) {
         if let Some(size) = array.element_type().size() {
             assert_eq!(raw.len() as u64, array.len() * size, "{key}");
         }
-        if let Ok(mut strings) = array.strings() {
-            let mut count = 0;
-            while let Some(string) = strings.read_next() {
-                string.expect("a walked string can be read");
-                count += 1;
-            }
-            assert_eq!(count, array.len(), "{key}");
+        if let Ok(strings) = array.strings() {
+            let read = strings.map(|string| string.expect("a walked string can be read"));
+            assert_eq!(read.count() as u64, array.len(), "{key}");
         }
     }
     let shards = header.shards();
