@@ -123,23 +123,20 @@ impl TensorType {
 
     /// What llama.cpp says of an id it has removed (ggml/src/ggml.c, `type_traits`): the old name and
     /// what to use instead.
-    pub(super) const fn removed(id: u32) -> Option<&'static str> {
-        macro_rules! use_instead {
-            ($old:literal, $new:literal) => {
-                concat!($old, ", removed from llama.cpp: use ", $new, ", which is repacked when it is loaded")
-            };
-        }
-        Some(match id {
-            4 => "Q4_2, removed from llama.cpp",
-            5 => "Q4_3, removed from llama.cpp",
-            31 => use_instead!("Q4_0_4_4", "Q4_0"),
-            32 => use_instead!("Q4_0_4_8", "Q4_0"),
-            33 => use_instead!("Q4_0_8_8", "Q4_0"),
-            36 => use_instead!("IQ4_NL_4_4", "IQ4_NL"),
-            37 => use_instead!("IQ4_NL_4_8", "IQ4_NL"),
-            38 => use_instead!("IQ4_NL_8_8", "IQ4_NL"),
+    pub(super) fn removed(id: u32) -> Option<String> {
+        let (old, new) = match id {
+            4 => ("Q4_2", None),
+            5 => ("Q4_3", None),
+            31 => ("Q4_0_4_4", Some("Q4_0")),
+            32 => ("Q4_0_4_8", Some("Q4_0")),
+            33 => ("Q4_0_8_8", Some("Q4_0")),
+            36 => ("IQ4_NL_4_4", Some("IQ4_NL")),
+            37 => ("IQ4_NL_4_8", Some("IQ4_NL")),
+            38 => ("IQ4_NL_8_8", Some("IQ4_NL")),
             _ => return None,
-        })
+        };
+        let instead = new.map(|new| format!(": use {new}, which is repacked when it is loaded"));
+        Some(format!("{old}, removed from llama.cpp{}", instead.unwrap_or_default()))
     }
 }
 

@@ -113,19 +113,15 @@ pub(super) enum Recurring {
     AllButEvery(u32),
 }
 
-/// What the other blocks of a hybrid keep.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Attention {
-    /// Every token.
-    Full,
-    /// Every token, or all of them those of a window, if the header states one (models/lfm2.cpp, `load_arch_hparams`).
-    FullOrWindowed,
-    /// Compressed keys.
-    Compressed,
-    /// Every token, and the rows of an indexer that pools so many together.
-    Indexed(u32),
-    /// Compressed keys, and the rows of an indexer.
-    CompressedAndIndexed(u32),
+/// What the other blocks of a hybrid keep: every token, unless it is said here.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Attention {
+    /// Keys are compressed.
+    pub(super) compressed: bool,
+    /// All have a window, if the header states one (models/lfm2.cpp, `load_arch_hparams`).
+    pub(super) windowed: bool,
+    /// Beside the keys, the rows of an indexer that pools so many together.
+    pub(super) indexed: Option<u32>,
 }
 
 /// What a hybrid's block keeps that predicts further tokens.
@@ -159,12 +155,13 @@ pub(super) enum Indexer {
 
 /// How this architecture keeps its context, or `None` where we have not read it.
 pub(super) fn law(architecture: &str) -> Option<Law> {
-    use Attention as A;
     use Mixer::{Kda, Lightning, Mamba, Mamba2, Rwkv, ShortConvolution};
     use Pattern::{FirstIsFull, LastIsFull, Listed};
     use Predicting::{AsOthers, Nothing, Unread};
     use Recurring::{AllButEvery, Every, WithoutKeyHeads, WithoutKeyHeadsAndForward};
     use Unstated::{Fatal, NoWindow, Refused, Tokens};
+    let full = Attention::default();
+    let compressed = Attention { compressed: true, ..full };
     let window = |unstated, pattern| Window { unstated, fixed: None, pattern };
     let fixed = |tokens, unstated, pattern| Window { fixed: Some(tokens), ..window(unstated, pattern) };
     let windowed = |unstated, pattern| Law::Windowed(window(unstated, pattern));
@@ -215,20 +212,20 @@ pub(super) fn law(architecture: &str) -> Option<Law> {
         "mamba" => Law::Recurrent(Mamba),
         "mamba2" => Law::Recurrent(Mamba2),
         "rwkv6" | "rwkv6qwen2" | "rwkv7" | "arwkv7" => Law::Recurrent(Rwkv),
-        "jamba" => hybrid(Mamba, WithoutKeyHeads, A::Full, Unread),
-        "plamo2" | "granitehybrid" => hybrid(Mamba2, WithoutKeyHeads, A::Full, Unread),
-        "lfm2" => hybrid(ShortConvolution, WithoutKeyHeads, A::FullOrWindowed, Unread),
-        "lfm2moe" => hybrid(ShortConvolution, WithoutKeyHeads, A::Full, Unread),
-        "kimi-linear" | "kimi-k3" => hybrid(Kda, WithoutKeyHeads, A::Compressed, Unread),
-        "bailingmoe3" => hybrid(Kda, WithoutKeyHeads, A::Compressed, AsOthers),
+        "jamba" => hybrid(Mamba, WithoutKeyHeads, full, Unread),
+        "plamo2" | "granitehybrid" => hybrid(Mamba2, WithoutKeyHeads, full, Unread),
+        "lfm2" => hybrid(ShortConvolution, WithoutKeyHeads, Attention { windowed: true, ..full }, Unread),
+        "lfm2moe" => hybrid(ShortConvolution, WithoutKeyHeads, full, Unread),
+        "kimi-linear" | "kimi-k3" => hybrid(Kda, WithoutKeyHeads, compressed, Unread),
+        "bailingmoe3" => hybrid(Kda, WithoutKeyHeads, compressed, AsOthers),
         // key, gate, and what is pooled
-        "glm5-next" => hybrid(Kda, WithoutKeyHeads, A::CompressedAndIndexed(3), Nothing),
-        "nemotron_h" | "nemotron_h_moe" => hybrid(Mamba2, WithoutKeyHeadsAndForward, A::Full, AsOthers),
-        "falcon-h1" => hybrid(Mamba2, Every, A::Full, Unread),
-        "qwen3next" | "qwen35" | "qwen35moe" => hybrid(Mamba2, AllButEvery(4), A::Full, Nothing),
+        "glm5-next" => hybrid(Kda, WithoutKeyHeads, Attention { indexed: Some(3), ..compressed }, Nothing),
+        "nemotron_h" | "nemotron_h_moe" => hybrid(Mamba2, WithoutKeyHeadsAndForward, full, AsOthers),
+        "falcon-h1" => hybrid(Mamba2, Every, full, Unread),
+        "qwen3next" | "qwen35" | "qwen35moe" => hybrid(Mamba2, AllButEvery(4), full, Nothing),
         // key, and what is pooled
-        "qwen4exp" => hybrid(Mamba2, AllButEvery(4), A::Indexed(2), Nothing),
-        "minimax-01" => hybrid(Lightning, AllButEvery(8), A::Full, Unread),
+        "qwen4exp" => hybrid(Mamba2, AllButEvery(4), Attention { indexed: Some(2), ..full }, Nothing),
+        "minimax-01" => hybrid(Lightning, AllButEvery(8), full, Unread),
         _ => return None,
     })
 }

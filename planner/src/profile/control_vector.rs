@@ -10,7 +10,6 @@ use super::{AdapterError, ModelProfile};
 /// The directions of a control vector's file (common/common.cpp, `common_control_vector_load_one`).
 #[derive(Debug, Clone)]
 pub struct ControlVector {
-    file: String,
     header: Header,
     width: u64,
     /// Which layer each tensor is for, and where its data begins.
@@ -53,7 +52,7 @@ impl ControlVector {
         if directions.is_empty() {
             return Err(AdapterError::Empty { file });
         }
-        Ok(Self { file, header: header.clone(), width, directions })
+        Ok(Self { header: header.clone(), width, directions })
     }
 
     /// Adds the directions times `scale` to `sum`, which has `n_embd` numbers for each layer from layer 1 on and
@@ -63,9 +62,12 @@ impl ControlVector {
     ///
     /// [`AdapterError::Unreadable`].
     pub fn add_to(&self, sum: &mut Vec<f32>, scale: f32) -> Result<(), AdapterError> {
-        let unreadable =
-            |error: std::io::Error| AdapterError::Unreadable { file: self.file.clone(), reason: error.to_string() };
-        let mut file = File::open(self.header.path()).map_err(unreadable)?;
+        let path = self.header.path();
+        let unreadable = |error: std::io::Error| AdapterError::Unreadable {
+            file: path.display().to_string(),
+            reason: error.to_string(),
+        };
+        let mut file = File::open(path).map_err(unreadable)?;
         // A width of 32 bits, and a header whose tensors lie within the file.
         let width = usize::try_from(self.width).unwrap_or(usize::MAX);
         let mut bytes = vec![0_u8; width.saturating_mul(4)];

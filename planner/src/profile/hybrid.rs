@@ -14,12 +14,7 @@ impl Hybrid {
         }
         let state = self.mixer.state(facts)?;
         let is_recurrent = self.recurring(facts)?;
-        let (compressed, rows) = match self.attention {
-            Attention::Full | Attention::FullOrWindowed => (false, None),
-            Attention::Compressed => (true, None),
-            Attention::Indexed(rows) => (false, Some(rows)),
-            Attention::CompressedAndIndexed(rows) => (true, Some(rows)),
-        };
+        let Attention { compressed, indexed, .. } = self.attention;
         if compressed && !hparams.is_mla() {
             return unknown("without the widths of compressed keys");
         }
@@ -27,7 +22,7 @@ impl Hybrid {
         if hparams.head_dim_k == 0 && is_recurrent.contains(&false) {
             return unknown("whose first block has no heads");
         }
-        let index = rows.map(|rows| index(facts, rows)).transpose()?;
+        let index = indexed.map(|rows| index(facts, rows)).transpose()?;
         let attends = |il: usize| {
             let (k, v) = hparams.state(il);
             let index = index.as_ref().filter(|(_, blocks)| blocks[il]);
@@ -52,7 +47,7 @@ impl Hybrid {
 
     /// All blocks that attend have a window, or none (models/lfm2.cpp, `load_arch_hparams`).
     fn windows(self, Facts { keys, hparams }: Facts<'_>) -> Result<Option<Windows>, NoLaw> {
-        if self.attention != Attention::FullOrWindowed {
+        if !self.attention.windowed {
             return Ok(None);
         }
         let tokens = keys.or("attention.sliding_window", 0)?;

@@ -118,10 +118,10 @@ impl Slot {
     }
 }
 
-/// The weights of blocks that predict further tokens which the loaders in models/*.cpp ask for as optional and forget
-/// to skip (`TENSOR_NOT_REQUIRED` without `TENSOR_SKIP`): the end of a name, without what a tensor's name ends in.
-fn not_skipped(architecture: &str) -> &'static str {
-    match architecture {
+/// Whether the tensor of this name, of a block that predicts further tokens, is loaded all the same: the loaders in
+/// models/*.cpp ask for some as optional and forget to skip them (`TENSOR_NOT_REQUIRED` without `TENSOR_SKIP`).
+pub(super) fn is_loaded(architecture: &str, name: &str) -> bool {
+    let not_skipped = match architecture {
         "cohere2moe" => "nextn.embed_tokens nextn.shared_head_head nextn.shared_head_norm",
         "deepseek32" | "glm-dsa" => "exp_probs_b",
         "hy_v3" => {
@@ -134,18 +134,11 @@ fn not_skipped(architecture: &str) -> &'static str {
             ffn_gate_exps ffn_down_exps ffn_up_exps ffn_gate_shexp ffn_up_shexp ffn_down_shexp \
             nextn.embed_tokens nextn.shared_head_head nextn.shared_head_norm"
         }
-        _ => "",
-    }
-}
-
-/// Whether the tensor of this name, of a block that predicts further tokens, is loaded all the same.
-pub(super) fn is_loaded(architecture: &str, name: &str) -> bool {
-    let Some(own) = in_block(name) else {
-        return false;
+        _ => return false,
     };
-    not_skipped(architecture)
-        .split_whitespace()
-        .any(|stem| own.strip_prefix(stem).is_some_and(|end| end.is_empty() || end.starts_with('.')))
+    let own = in_block(name).unwrap_or_default();
+    let is = |stem| own.strip_prefix(stem).is_some_and(|end| end.is_empty() || end.starts_with('.'));
+    not_skipped.split_whitespace().any(is)
 }
 
 /// The rest of a name after `blk.` and the block's number.
