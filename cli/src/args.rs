@@ -6,7 +6,8 @@ use std::time::Duration;
 use autoplace::memory::companion::Role;
 use autoplace::memory::{FlashAttention, Headroom, KvType, Pooling};
 use autoplace::plan::{Context, GpuLayers, HostParts, KvCache, KvPlace, Policy, Request, Workload};
-use clap::{Parser, Subcommand, ValueEnum, value_parser};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Parser, Subcommand, value_parser};
 use serde_json::Value;
 
 use crate::doctor::DoctorArgs;
@@ -49,6 +50,18 @@ pub(crate) enum Verb {
     },
     /// Prints the manual: `autoplace man | man -l -`
     Man,
+}
+
+impl Verb {
+    /// The simulated GPUs that are asked for.
+    pub(crate) fn gpus(&self) -> &[SimulatedGpu] {
+        match self {
+            Self::Plan(args) => &args.gpu,
+            Self::Measure(args) => &args.gpu,
+            Self::Doctor(args) => &args.gpu,
+            Self::Devices(_) | Self::Template(_) | Self::Completions { .. } | Self::Man => &[],
+        }
+    }
 }
 
 /// The arguments of `devices`.
@@ -103,12 +116,12 @@ pub(crate) struct AskArgs {
     #[arg(long, value_name = "N|N+|auto", value_parser = context)]
     pub(crate) ctx: Option<Context>,
     /// Type of the keys and values: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0, iq4_nl; `auto` is f16, or q8_0 where
-    /// that is faster, `auto:q4_0` as small as that
-    #[arg(long, value_name = "TYPE|auto[:TYPE]", default_value = "f16", value_parser = kv)]
-    pub(crate) kv: Kv,
-    /// Keys and values with their layers (`on`), on the host (`off`), or there where that is faster
-    #[arg(long, value_name = "on|off|auto", value_enum, default_value_t = KvOffload::On, hide_possible_values = true)]
-    pub(crate) kv_offload: KvOffload,
+    /// that is faster, `auto:q4_0` as small as that [default: f16]
+    #[arg(long, value_name = "TYPE|auto[:TYPE]", value_parser = kv)]
+    pub(crate) kv: Option<(KvCache, KvType)>,
+    /// Keys and values with their layers (`on`), on the host (`off`), or there where that is faster [default: on]
+    #[arg(long, value_name = "on|off|auto", value_parser = one_of(KV_OFFLOAD), hide_possible_values = true)]
+    pub(crate) kv_offload: Option<(KvPlace, bool)>,
     /// Layers with a sliding window keep the whole context all the same
     #[arg(long)]
     pub(crate) swa_full: bool,
@@ -117,19 +130,19 @@ pub(crate) struct AskArgs {
     #[arg(long, value_name = "N|auto", value_parser = ubatch)]
     pub(crate) ubatch: Option<Ubatch>,
     /// What makes a plan better: more tokens per second, or more layers on GPUs, whole ones
-    #[arg(long, value_name = "fastest|most-layers", value_enum, default_value_t = PolicyName::Fastest, hide_possible_values = true)]
-    pub(crate) policy: PolicyName,
+    #[arg(long, value_name = "fastest|most-layers", value_parser = one_of(POLICY), default_value = "fastest", hide_possible_values = true)]
+    pub(crate) policy: Policy,
     /// What may stay on the host of a block that is on a GPU: nothing, experts, or experts and feed-forward matrices
     /// [default: experts, of a model without any feed-forward matrices]
-    #[arg(long, value_name = "auto|none|experts|ffn", value_enum, default_value_t = Parts::Auto, hide_possible_values = true)]
-    pub(crate) host_parts: Parts,
+    #[arg(long, value_name = "auto|none|experts|ffn", value_parser = one_of(HOST_PARTS), default_value = "auto", hide_possible_values = true)]
+    pub(crate) host_parts: HostParts,
     /// What is to take the least time: tokens of a prompt and of its reply [default: 1024+256 in the
     /// middle of the context]
     #[arg(long, value_name = "PROMPT+REPLY", value_parser = workload)]
     pub(crate) workload: Option<Workload>,
     /// Fused attention; `auto` is where every device that holds a layer can
-    #[arg(long, value_name = "auto|on|off", value_enum, default_value_t = FlashAttn::Auto, hide_possible_values = true)]
-    pub(crate) flash_attn: FlashAttn,
+    #[arg(long, value_name = "auto|on|off", value_parser = one_of(FLASH_ATTN), default_value = "auto", hide_possible_values = true)]
+    pub(crate) flash_attn: FlashAttention,
     /// Layers on the GPU, the output layer counted first; an error if they do not fit [default: as many as are safe]
     #[arg(long, value_name = "N")]
     pub(crate) ngl: Option<u32>,
@@ -154,8 +167,8 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u32).range(1..=256))]
     pub(crate) seqs: u32,
     /// Plans for embeddings instead of text, pooled as the model says or so; a context is then the longest text
-    #[arg(long, value_name = "none|mean|cls|last|rank", value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "model", hide_possible_values = true)]
-    pub(crate) embeddings: Option<PoolingName>,
+    #[arg(long, value_name = "none|mean|cls|last|rank", value_parser = one_of(POOLING), num_args = 0..=1, require_equals = true, default_missing_value = "model", hide_possible_values = true)]
+    pub(crate) embeddings: Option<Pooling>,
     /// Plans for speculative decoding with the block of the model that predicts further tokens, up to so many at
     /// once [default: 3]
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "0", value_parser = value_parser!(u32).range(0..=64), conflicts_with = "embeddings")]
@@ -204,13 +217,6 @@ pub(crate) struct Beside {
     pub(crate) path: PathBuf,
 }
 
-/// Which types the keys and values may have.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Kv {
-    One(KvType),
-    Auto(KvCache),
-}
-
 /// How many tokens are computed at once.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Ubatch {
@@ -218,36 +224,31 @@ pub(crate) enum Ubatch {
     Auto,
 }
 
-/// Where keys and values may lie, by llama.cpp's word for it.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-pub(crate) enum KvOffload {
-    On,
-    Off,
-    Auto,
-}
+const KV_OFFLOAD: &[(&str, (KvPlace, bool))] =
+    &[("on", (KvPlace::Given, true)), ("off", (KvPlace::Given, false)), ("auto", (KvPlace::Auto, true))];
+const POLICY: &[(&str, Policy)] = &[("fastest", Policy::Fastest), ("most-layers", Policy::MostLayers)];
+const HOST_PARTS: &[(&str, HostParts)] = &[
+    ("auto", HostParts::Auto),
+    ("none", HostParts::None),
+    ("experts", HostParts::Experts),
+    ("ffn", HostParts::FeedForward),
+];
+const FLASH_ATTN: &[(&str, FlashAttention)] =
+    &[("auto", FlashAttention::Auto), ("on", FlashAttention::On), ("off", FlashAttention::Off)];
+/// llama.cpp's names, and `model` for the model's own.
+const POOLING: &[(&str, Pooling)] = &[
+    ("model", Pooling::Model),
+    ("none", Pooling::None),
+    ("mean", Pooling::Mean),
+    ("cls", Pooling::Cls),
+    ("last", Pooling::Last),
+    ("rank", Pooling::Rank),
+];
 
-/// [`Policy`] by name.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-pub(crate) enum PolicyName {
-    Fastest,
-    MostLayers,
-}
-
-/// [`HostParts`] by name.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-pub(crate) enum Parts {
-    Auto,
-    None,
-    Experts,
-    Ffn,
-}
-
-/// [`FlashAttention`] by the names that llama.cpp's programs use.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-pub(crate) enum FlashAttn {
-    Auto,
-    On,
-    Off,
+/// A value by its name, which shells can complete.
+fn one_of<T: Copy + Send + Sync + 'static>(all: &'static [(&'static str, T)]) -> impl TypedValueParser<Value = T> {
+    let names = PossibleValuesParser::new(all.iter().map(|(name, _)| *name));
+    names.try_map(|name| all.iter().find(|(known, _)| *known == name).map(|(_, value)| *value).ok_or("no such value"))
 }
 
 impl PlanArgs {
@@ -259,7 +260,7 @@ impl PlanArgs {
             request = request.draft_max(tokens);
         }
         if let Some(pooling) = self.embeddings {
-            request = request.embeddings(pooling.into());
+            request = request.embeddings(pooling);
         }
         // One is what nobody has asked for.
         if self.seqs > 1 {
@@ -281,60 +282,21 @@ impl AskArgs {
             Some(Ubatch::Auto) => request = request.min_ubatch(LEAST_UBATCH),
             None => {}
         }
-        request = match self.kv {
-            Kv::One(ty) => request.kv_types(ty, ty),
-            Kv::Auto(types) => request.kv_cache(types),
-        };
-        request = match self.kv_offload {
-            KvOffload::On => request,
-            KvOffload::Off => request.offload_kqv(false),
-            KvOffload::Auto => request.kv_place(KvPlace::Auto),
-        };
+        if let Some((types, ty)) = self.kv {
+            request = request.kv_types(ty, ty).kv_cache(types);
+        }
+        if let Some((place, with_layers)) = self.kv_offload {
+            request = request.offload_kqv(with_layers).kv_place(place);
+        }
         request.workload = self.workload;
         request
             .context(self.ctx.unwrap_or_default())
             .swa_full(self.swa_full)
-            .policy(match self.policy {
-                PolicyName::Fastest => Policy::Fastest,
-                PolicyName::MostLayers => Policy::MostLayers,
-            })
-            .host_parts(match self.host_parts {
-                Parts::Auto => HostParts::Auto,
-                Parts::None => HostParts::None,
-                Parts::Experts => HostParts::Experts,
-                Parts::Ffn => HostParts::FeedForward,
-            })
-            .flash_attention(match self.flash_attn {
-                FlashAttn::Auto => FlashAttention::Auto,
-                FlashAttn::On => FlashAttention::On,
-                FlashAttn::Off => FlashAttention::Off,
-            })
+            .policy(self.policy)
+            .host_parts(self.host_parts)
+            .flash_attention(self.flash_attn)
             .n_gpu_layers(self.ngl.map_or(GpuLayers::Auto, GpuLayers::Exactly))
             .headroom(self.headroom.unwrap_or_default())
-    }
-}
-
-/// llama.cpp's names, and `model` for the model's own.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-pub(crate) enum PoolingName {
-    Model,
-    None,
-    Mean,
-    Cls,
-    Last,
-    Rank,
-}
-
-impl From<PoolingName> for Pooling {
-    fn from(name: PoolingName) -> Self {
-        match name {
-            PoolingName::Model => Self::Model,
-            PoolingName::None => Self::None,
-            PoolingName::Mean => Self::Mean,
-            PoolingName::Cls => Self::Cls,
-            PoolingName::Last => Self::Last,
-            PoolingName::Rank => Self::Rank,
-        }
     }
 }
 
@@ -374,15 +336,15 @@ fn beside(text: &str) -> Result<Beside, String> {
 }
 
 /// A type, `auto`, or `auto:` and the smallest type.
-fn kv(text: &str) -> Result<Kv, String> {
+fn kv(text: &str) -> Result<(KvCache, KvType), String> {
     let ty = |text: &str| text.parse::<KvType>().map_err(|error| error.to_string());
     match text.strip_prefix("auto") {
-        Some("") => Ok(Kv::Auto(KvCache::Auto)),
+        Some("") => Ok((KvCache::Auto, KvType::F16)),
         Some(least) => match least.strip_prefix(':') {
-            Some(least) => Ok(Kv::Auto(KvCache::DownTo(ty(least)?))),
+            Some(least) => Ok((KvCache::DownTo(ty(least)?), KvType::F16)),
             None => Err("behind `auto` comes `:TYPE` or nothing".to_owned()),
         },
-        None => ty(text).map(Kv::One),
+        None => Ok((KvCache::Given, ty(text)?)),
     }
 }
 
@@ -404,7 +366,6 @@ pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     seconds.ok_or_else(|| "seconds are a number such as 2 or 0.5".to_owned())
 }
 
-/// `auto`, or so many tokens.
 /// `4096+512`: a prompt and its reply.
 fn workload(text: &str) -> Result<Workload, String> {
     let numbers = text.split_once('+');
@@ -419,6 +380,7 @@ fn workload(text: &str) -> Result<Workload, String> {
     }
 }
 
+/// `auto`, or so many tokens.
 fn ubatch(text: &str) -> Result<Ubatch, String> {
     match text.parse::<u32>() {
         _ if text == "auto" => Ok(Ubatch::Auto),

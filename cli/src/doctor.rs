@@ -1,7 +1,6 @@
 //! The verb `doctor`: a machine and perhaps a model flow in, a verdict with its evidence flows out.
 
 use std::error::Error;
-use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -107,64 +106,49 @@ fn read(file: &Path) -> Result<Evidence, Box<dyn Error>> {
 
 /// The verdict first.
 fn words(evidence: &Evidence, findings: &[Finding]) -> String {
-    let mut text = String::new();
+    let mut lines = Vec::new();
     if findings.is_empty() {
-        text.push_str("verdict: nothing is wrong\n");
+        lines.push("verdict: nothing is wrong".to_owned());
     }
     for (index, finding) in findings.iter().enumerate() {
         let lead = if index == 0 { "verdict" } else { "also" };
-        let _ = writeln!(text, "{lead}: {}\n  {}", finding.cause, finding.evidence);
-        match &finding.remedy {
-            Some(remedy) if remedy.contains('\n') => {
-                let _ = writeln!(text, "  mend:");
-                remedy.lines().for_each(|line| {
-                    let _ = writeln!(text, "    {line}");
-                });
-            }
-            Some(remedy) => {
-                let _ = writeln!(text, "  mend: {remedy}");
-            }
-            None => {}
+        lines.push(format!("{lead}: {}\n  {}", finding.cause, finding.evidence));
+        lines.extend(finding.remedy.as_ref().map(|remedy| match remedy.trim_end().replace('\n', "\n    ") {
+            several if several.contains('\n') => format!("  mend:\n    {several}"),
+            one => format!("  mend: {one}"),
+        }));
+    }
+    if let Some(model) = &evidence.model {
+        if let Some(plan) = &model.plan {
+            lines.push(format!("{}: {} of {} layers on GPUs", plan.model.name, plan.n_gpu_layers, plan.layers()));
         }
+        lines.extend(model.running.as_ref().map(running_words));
+        lines.extend(model.measured.map(|measured| {
+            let predicted = model.predicted.map_or("nothing".to_owned(), |it| format!("{it:.1}"));
+            format!("{:.1} tok/s measured, {predicted} predicted", measured.median)
+        }));
     }
-    let model = evidence.model.as_ref();
-    if let Some(plan) = model.and_then(|model| model.plan.as_ref()) {
-        let (layers, all) = (plan.n_gpu_layers, plan.layers());
-        let _ = writeln!(text, "{}: {layers} of {all} layers on GPUs", plan.model.name);
-    }
-    if let Some(running) = model.and_then(|model| model.running.as_ref()) {
-        describe(&mut text, running);
-    }
-    match model.and_then(|model| Some((model.measured?, model.predicted))) {
-        Some((measured, Some(predicted))) => {
-            let _ = writeln!(text, "{:.1} tok/s measured, {predicted:.1} predicted", measured.median);
-        }
-        Some((measured, None)) => {
-            let _ = writeln!(text, "{:.1} tok/s measured, nothing predicted", measured.median);
-        }
-        None => {}
-    }
-    for gpu in &evidence.machine.gpus {
-        let _ = writeln!(text, "{gpu}");
-    }
-    let _ = write!(text, "{}", evidence.machine.host);
-    text
+    lines.extend(evidence.machine.gpus.iter().map(ToString::to_string));
+    lines.push(evidence.machine.host.to_string());
+    lines.join("\n")
 }
 
-/// The program that was looked at.
-fn describe(text: &mut String, running: &Running) {
-    let pid = running.pid.map_or(String::new(), |pid| format!(" (process {pid})"));
+/// The program that was looked at, and what could not be told of it.
+fn running_words(running: &Running) -> String {
+    let mut text = running.program.clone();
+    if let Some(pid) = running.pid {
+        text += &format!(" (process {pid})");
+    }
     let layers = running.n_gpu_layers.map_or("?".to_owned(), |it| it.to_string());
-    let held = running.on_gpus.map_or(String::new(), |it| format!(", {} of GPU memory", Bytes(it)));
-    let _ = write!(text, "{}{pid}: {layers} layers on GPUs{held}", running.program);
+    text += &format!(": {layers} layers on GPUs");
+    if let Some(held) = running.on_gpus {
+        text += &format!(", {} of GPU memory", Bytes(held));
+    }
     if let Some(speed) = running.tokens_per_second {
-        let _ = write!(text, "; {speed:.1} tok/s");
+        text += &format!("; {speed:.1} tok/s");
     }
     if let Some(predicted) = running.predicted {
-        let _ = write!(text, "; {predicted:.1} predicted");
+        text += &format!("; {predicted:.1} predicted");
     }
-    text.push('\n');
-    running.notes.iter().for_each(|note| {
-        let _ = writeln!(text, "  note: {note}");
-    });
+    text + &running.notes.iter().map(|note| format!("\n  note: {note}")).collect::<String>()
 }

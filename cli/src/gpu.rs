@@ -4,7 +4,6 @@
 use std::error::Error;
 use std::str::FromStr;
 
-use autoplace::llama_sys;
 use autoplace::llama_sys::sim::{MAX_CARDS, Rules, SimGpu};
 use autoplace::load::build_name;
 use autoplace::machine::{Gpu, Host, Machine, MeasurementCache};
@@ -18,48 +17,49 @@ pub(crate) struct SimulatedGpu(Gpu);
 impl FromStr for SimulatedGpu {
     type Err = String;
 
+    /// `NAME[#NUMBER][=TOTAL][,free=SIZE]`.
     fn from_str(text: &str) -> Result<Self, String> {
-        let (card, rest) = match text.split_once(',') {
-            Some((card, rest)) => (card, Some(rest)),
+        let (card, free) = match text.split_once(',') {
+            Some((card, rest)) => {
+                let free = rest.trim().strip_prefix("free=");
+                (card, Some(size(free.ok_or("behind the total comes `,free=SIZE` or nothing")?)?))
+            }
             None => (text, None),
         };
         let (name, total) = match card.split_once('=') {
-            Some((name, total)) => (name.trim(), Some(total)),
-            None => (card.trim(), None),
+            Some((name, total)) => (name, Some(size(total)?)),
+            None => (card, None),
         };
-        // One of several of a name has a number behind it.
         let (name, number) = match name.split_once('#') {
             Some((name, number)) => {
-                let number: u8 = number
-                    .trim()
-                    .parse()
-                    .map_err(|_| "behind `#` comes the GPU's number, such as `RTX 4090#1`".to_owned())?;
-                (name.trim(), Some(number))
+                let number = number.trim().parse::<u8>();
+                (name, Some(number.map_err(|_| "behind `#` comes the GPU's number, such as `RTX 4090#1`")?))
             }
             None => (name, None),
         };
+        let name = name.trim();
         if name.is_empty() || name.contains(char::is_control) {
             return Err("the part before `=` is the GPU's name".to_owned());
         }
         let mut gpu = match total {
-            Some(total) => stated(name, size(total)?)?,
+            Some(0) => return Err("a GPU has more than 0 bytes".to_owned()),
+            Some(total) => {
+                let mut gpu = Gpu::new(name).total(total).backend("CUDA");
+                // As it was given, the maker included.
+                name.clone_into(&mut gpu.name);
+                gpu
+            }
             None => Gpu::named(name)
                 .map_err(|error| format!("{error}; a GPU that it does not have is NAME=TOTAL, such as `X=24GiB`"))?,
         };
         if let Some(number) = number {
             gpu.name = format!("{} #{number}", gpu.name);
         }
-        match rest.map(|rest| rest.trim().strip_prefix("free=")) {
-            None => {}
-            Some(Some(free)) => {
-                let free = size(free)?;
-                if free > gpu.total {
-                    let total = gpu.total;
-                    return Err(format!("free is {free} bytes, more than the total of {total}"));
-                }
-                gpu.free = free;
+        if let Some(free) = free {
+            if free > gpu.total {
+                return Err(format!("free is {free} bytes, more than the total of {}", gpu.total));
             }
-            Some(None) => return Err("behind the total comes `,free=SIZE` or nothing".to_owned()),
+            gpu.free = free;
         }
         Ok(Self(gpu))
     }
@@ -77,17 +77,6 @@ pub(crate) fn check(gpus: &[SimulatedGpu]) -> Result<(), String> {
         Some((_, name)) => Err(format!("--gpu: two GPUs are called `{name}`: number them, `{name}#0` and `{name}#1`")),
         None => Ok(()),
     }
-}
-
-/// A CUDA card of this name and size, free all of it.
-fn stated(name: &str, total: u64) -> Result<Gpu, String> {
-    if total == 0 {
-        return Err("a GPU has more than 0 bytes".to_owned());
-    }
-    let mut gpu = Gpu::new(name).total(total).backend("CUDA");
-    // As it was given, the maker included.
-    name.clone_into(&mut gpu.name);
-    Ok(gpu)
 }
 
 /// The host as it is, with these GPUs and no other.
@@ -112,7 +101,7 @@ pub(crate) fn simulated(mut machine: Machine, register: bool) -> Result<(Machine
             return Err(format!("there are {count} GPUs: llama.cpp takes at most {MAX_CARDS}").into());
         }
         for gpu in &mut machine.gpus {
-            let card = registered(gpu, rules(gpu)?)?;
+            let card = registered(gpu)?;
             gpu.device = Some(card.device().name());
             cards.push(card);
         }
@@ -129,24 +118,20 @@ pub(crate) fn as_fast_as_the_host(gpus: &[SimulatedGpu]) -> Result<(Machine, Vec
     Ok((machine, cards))
 }
 
-/// How a GPU's backend allocates, where that is known without the GPU.
-fn rules(gpu: &Gpu) -> Result<Rules, String> {
-    match gpu.backend.as_str() {
-        "CUDA" | "ROCm" => Ok(Rules::Cuda),
-        "MTL" => Ok(Rules::Metal),
+/// A device of llama.cpp in a GPU's place.
+fn registered(gpu: &Gpu) -> Result<SimGpu, Box<dyn Error>> {
+    let rules = match gpu.backend.as_str() {
+        "CUDA" | "ROCm" => Rules::Cuda,
+        "MTL" => Rules::Metal,
         backend => {
-            Err(format!("how {backend} allocates on {} only the card itself tells: ask with --no-probe", gpu.name))
+            let name = &gpu.name;
+            return Err(
+                format!("how {backend} allocates on {name} only the card itself tells: ask with --no-probe").into()
+            );
         }
-    }
-}
-
-fn registered(gpu: &Gpu, rules: Rules) -> Result<SimGpu, llama_sys::Error> {
-    SimGpu::builder(&gpu.name)
-        .backend(&gpu.backend)
-        .rules(rules)
-        .total(gpu.total)
-        .taken(gpu.total.saturating_sub(gpu.free))
-        .register()
+    };
+    let taken = gpu.total.saturating_sub(gpu.free);
+    Ok(SimGpu::builder(&gpu.name).backend(&gpu.backend).rules(rules).total(gpu.total).taken(taken).register()?)
 }
 
 #[cfg(test)]

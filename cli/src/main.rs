@@ -44,32 +44,23 @@ fn main() -> ExitCode {
         // clap begins it with `error: ` itself.
         Err(error) => return fail(2, "", &args::without_advice(&error)),
     };
+    if let Err(error) = gpu::check(args.verb.gpus()) {
+        return fail(2, "error: ", &error);
+    }
     let answer = match &args.verb {
-        Verb::Plan(args) => {
-            if let Err(error) = gpu::check(&args.gpu) {
-                return fail(2, "error: ", &error);
-            }
-            plan::run(args, begin)
-        }
+        Verb::Plan(args) => plan::run(args, begin),
         Verb::Devices(args) => devices::run(args),
-        Verb::Doctor(args) => match gpu::check(&args.gpu) {
-            Ok(()) => match doctor::run(args) {
-                Ok((text, true)) => Ok(text),
-                Ok((text, false)) => {
-                    print(&text);
-                    return ExitCode::from(3);
-                }
-                Err(error) => Err(error),
-            },
-            Err(error) => return fail(2, "error: ", &error),
+        Verb::Doctor(args) => match doctor::run(args) {
+            Ok((text, false)) => {
+                print(&text);
+                return ExitCode::from(3);
+            }
+            answer => answer.map(|(text, _)| text),
         },
-        Verb::Measure(args) => match gpu::check(&args.gpu) {
-            Ok(()) => measure::run(args),
-            Err(error) => return fail(2, "error: ", &error),
-        },
+        Verb::Measure(args) => measure::run(args),
         Verb::Template(args) => template::run(args),
-        Verb::Completions { shell } => Ok(text(shell::completions(*shell))),
-        Verb::Man => shell::manual().map(text).map_err(Into::into),
+        Verb::Completions { shell } => Ok(text(&shell::completions(*shell))),
+        Verb::Man => shell::manual().map(|roff| text(&roff)).map_err(Into::into),
     };
     match answer {
         // What had more than one answer has given them.
@@ -80,10 +71,8 @@ fn main() -> ExitCode {
 }
 
 /// Output of others without its last line break, as all answers are.
-fn text(bytes: Vec<u8>) -> String {
-    let mut text = String::from_utf8_lossy(&bytes).into_owned();
-    text.truncate(text.trim_end().len());
-    text
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).trim_end().to_owned()
 }
 
 pub(crate) fn print(text: &str) -> ExitCode {

@@ -47,7 +47,7 @@ pub(crate) fn run(args: &PlanArgs, begin: Instant) -> Result<String, Box<dyn Err
         return Ok(text);
     }
     if args.json {
-        return Ok(json::text(&answer)?);
+        return Ok(json::text(&answer));
     }
     let mut text = answer.plan.to_string();
     if let Some(advice) = &answer.advice {

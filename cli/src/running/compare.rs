@@ -7,12 +7,12 @@ use std::path::Path;
 use autoplace::gguf::Header;
 use autoplace::machine::Machine;
 use autoplace::measure::{Evidence, ModelEvidence, Running};
-use autoplace::memory::{FlashAttention, Headroom, KvType};
+use autoplace::memory::{FlashAttention, Headroom};
 use autoplace::plan::{self, GpuLayers, HostParts, Plan, Planner, Request};
 use autoplace::profile::ModelProfile;
 
 use super::Found;
-use crate::args::{AskArgs, Kv, KvOffload};
+use crate::args::AskArgs;
 use crate::emit::{self, Tool};
 
 /// Adds the model that the program runs, as it places it and as it would be planned, to a machine on which the program
@@ -129,7 +129,7 @@ pub(crate) fn compare(
                 let lines = text.lines().filter(|line| !line.starts_with('#'));
                 running.otherwise = Some(lines.collect::<Vec<_>>().join("\n"));
             }
-            Err(error) => note(&error.to_string()),
+            Err(error) => note(&error),
         }
     } else {
         note("what it holds cannot be told, and so not what there is room for: ask again when it has ended");
@@ -183,10 +183,10 @@ fn planned(theirs: &Request, ask: &AskArgs) -> Request {
     if ask.ctx.is_none() {
         (ours.context, ours.params.n_ctx) = (theirs.context, params.n_ctx);
     }
-    if matches!(ask.kv, Kv::One(KvType::F16)) {
+    if ask.kv.is_none() {
         (ours.params.type_k, ours.params.type_v) = (params.type_k, params.type_v);
     }
-    if matches!(ask.kv_offload, KvOffload::On) {
+    if ask.kv_offload.is_none() {
         ours.params.offload_kqv = params.offload_kqv;
     }
     if ask.ubatch.is_none() {
