@@ -406,28 +406,12 @@ pub(crate) fn in_one_line(message: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Args, Context, context, in_one_line, without_advice};
+    use super::{Args, in_one_line, without_advice};
     use clap::{CommandFactory, Parser};
 
     #[test]
     fn the_arguments_contradict_nothing() {
         Args::command().debug_assert();
-    }
-
-    #[test]
-    fn a_context_is_a_positive_number_of_tokens_or_auto() {
-        assert_eq!(context("auto"), Ok(Context::Auto));
-        assert_eq!(context("8192"), Ok(Context::Tokens(8192)));
-        assert_eq!(context("8192+"), Ok(Context::AtLeast(8192)));
-        for wrong in ["0", "1", "+", "-1", "", "4k", "1.5", "4294967295"] {
-            assert!(context(wrong).is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn a_message_of_several_lines_becomes_one() {
-        let message = "these are missing:\n  <MODEL>\n\n\u{1b}[31mred";
-        assert_eq!(in_one_line(message), "these are missing: <MODEL> [31mred");
     }
 
     #[test]

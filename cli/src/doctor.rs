@@ -1,7 +1,6 @@
 //! The verb `doctor`: a machine and perhaps a model flow in, a verdict with its evidence flows out.
 
 use std::error::Error;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use autoplace::machine::{Bytes, Machine};
@@ -94,12 +93,11 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(String, bool), Box<dyn Error>> {
 
 /// A report, or a machine that nobody looked at.
 fn read(file: &Path) -> Result<Evidence, Box<dyn Error>> {
-    let in_file = |error: String| format!("{}: {error}", file.display());
-    let text = fs::read_to_string(file).map_err(|error| in_file(error.to_string()))?;
+    let text = crate::read(file)?;
     match Evidence::from_json(&text) {
         Ok(evidence) => Ok(evidence),
         // Of two reasons the one of the form that it seems to have.
-        Err(error) if text.contains("\"machine\"") => Err(in_file(error).into()),
+        Err(error) if text.contains("\"machine\"") => Err(crate::in_file(file, error).into()),
         Err(_) => Ok(Evidence::of(Machine::read(file)?)),
     }
 }

@@ -174,6 +174,8 @@ mod tests {
             ("X=", "size"),
             ("X=0", "more than 0"),
             ("X=-8GiB", "size"),
+            ("X=8 apples", "size"),
+            ("X=99999999999T", "64 bits"),
             ("X=8GiB,free=9GiB", "more than the total"),
             ("X=8GiB,5GiB", "free="),
             ("X=8GiB,free=", "size"),

@@ -45,10 +45,7 @@ impl FromStr for Ram {
 
 /// A name that the catalogue knows.
 fn cpu(text: &str) -> Result<String, String> {
-    match Host::named(text, 1) {
-        Ok(_) => Ok(text.to_owned()),
-        Err(error) => Err(error.to_string()),
-    }
+    Host::named(text, 1).map(|_| text.to_owned()).map_err(|error| error.to_string())
 }
 
 impl HostArgs {
@@ -65,10 +62,7 @@ impl HostArgs {
     }
 
     fn host(&self, own: &Host) -> Result<Host, String> {
-        let (total, available) = match self.ram {
-            Some(ram) => (ram.bytes, ram.bytes),
-            None => (own.total, own.available),
-        };
+        let (total, available) = self.ram.map_or((own.total, own.available), |ram| (ram.bytes, ram.bytes));
         let host = match &self.cpu {
             Some(name) => Host::named(name, total).map_err(|error| error.to_string())?,
             None => Host::new(total),

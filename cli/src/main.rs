@@ -27,7 +27,9 @@ mod template;
 mod test_plan;
 
 use std::fmt::Display;
+use std::fs;
 use std::io::{ErrorKind, IsTerminal, Write, stdout};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -59,8 +61,8 @@ fn main() -> ExitCode {
         },
         Verb::Measure(args) => measure::run(args),
         Verb::Template(args) => template::run(args),
-        Verb::Completions { shell } => Ok(text(&shell::completions(*shell))),
-        Verb::Man => shell::manual().map(|roff| text(&roff)).map_err(Into::into),
+        Verb::Completions { shell } => Ok(shell::completions(*shell)),
+        Verb::Man => shell::manual().map_err(Into::into),
     };
     match answer {
         // What had more than one answer has given them.
@@ -70,11 +72,6 @@ fn main() -> ExitCode {
     }
 }
 
-/// Output of others without its last line break, as all answers are.
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).trim_end().to_owned()
-}
-
 pub(crate) fn print(text: &str) -> ExitCode {
     let shown = stdout().is_terminal().then(|| shown(text));
     match writeln!(stdout(), "{}", shown.as_deref().unwrap_or(text)) {
@@ -82,6 +79,16 @@ pub(crate) fn print(text: &str) -> ExitCode {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => fail(1, "error: cannot write to stdout: ", &error),
         _ => ExitCode::SUCCESS,
     }
+}
+
+/// What a file holds, or a line that names it.
+pub(crate) fn read(file: &Path) -> Result<String, String> {
+    fs::read_to_string(file).map_err(|error| in_file(file, error))
+}
+
+/// What is wrong with a file.
+pub(crate) fn in_file(file: &Path, error: impl Display) -> String {
+    format!("{}: {error}", file.display())
 }
 
 /// What a terminal is shown of an answer: a template or a path may hold what would move its cursor.

@@ -9,7 +9,7 @@ use autoplace::machine::Machine;
 use autoplace::plan::{Plan, Request, SavedPlan};
 
 use crate::emit::{Tool, emit};
-use crate::picture;
+use crate::{in_file, picture};
 
 /// Where the outputs go.
 #[derive(Debug, clap::Args)]
@@ -46,8 +46,7 @@ impl OutputArgs {
         described: Option<&Machine>,
     ) -> Result<Option<String>, Box<dyn Error>> {
         if let Some(file) = &self.svg {
-            let svg = picture::svg(plan)?;
-            fs::write(file, svg).map_err(|error| format!("{}: {error}", file.display()))?;
+            fs::write(file, picture::svg(plan)?).map_err(|error| in_file(file, error))?;
         }
         let plan = with_real_names(plan, machine, described);
         let emitted = self.emit.map(|tool| emit(&plan, tool)).transpose()?;

@@ -19,14 +19,6 @@ use autoplace::machine::Bytes;
 
 use autoplace::plan::{Placement, PlacementKind, Plan, Speed};
 
-/// A picture cannot be drawn.
-#[derive(Debug, thiserror::Error)]
-#[error("{what} cannot be drawn: {reason}")]
-pub(crate) struct PictureError {
-    pub(crate) what: String,
-    pub(crate) reason: String,
-}
-
 pub(crate) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 pub(crate) type Plot<'a> = DrawingArea<SVGBackend<'a>, Cartesian2d<RangedCoordu32, RangedCoordf64>>;
 pub(crate) type DrawingError = DrawingAreaErrorKind<io::Error>;
@@ -56,8 +48,8 @@ pub(crate) const INK: RGBColor = RGBColor(34, 34, 34);
 ///
 /// # Errors
 ///
-/// [`PictureError`] where it cannot be drawn.
-pub(crate) fn svg(plan: &Plan) -> Result<String, PictureError> {
+/// A line where it cannot be drawn.
+pub(crate) fn svg(plan: &Plan) -> Result<String, String> {
     let speed = plan.speed.as_ref().filter(|speed| can_be_drawn(speed));
     let devices = i32::try_from(plan.placements.len()).unwrap_or(i32::MAX);
     let bars = u32::try_from(HEAD.saturating_add(DEVICE.saturating_mul(devices))).unwrap_or_default();
@@ -73,15 +65,12 @@ pub(crate) fn svg(plan: &Plan) -> Result<String, PictureError> {
 }
 
 /// A document of this height; `what` it shows is named where that cannot be drawn.
-pub(crate) fn document(what: &str, height: u32, draw: impl FnOnce(&Area<'_>) -> Drawn) -> Result<String, PictureError> {
+pub(crate) fn document(what: &str, height: u32, draw: impl FnOnce(&Area<'_>) -> Drawn) -> Result<String, String> {
     let mut svg = String::new();
     let root = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
     let drawn = root.fill(&WHITE).and_then(|()| draw(&root)).and_then(|()| root.present());
     drop(root);
-    match drawn {
-        Ok(()) => Ok(svg),
-        Err(error) => Err(PictureError { what: what.to_owned(), reason: error.to_string() }),
-    }
+    drawn.map(|()| svg).map_err(|error| format!("{what} cannot be drawn: {error}"))
 }
 
 fn draw_head(plan: &Plan, area: &Area<'_>) -> Drawn {

@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use autoplace::gguf::Header;
 use autoplace::load::{self, NativeProbe};
 use autoplace::machine::{Gpu, Host, Machine};
-use autoplace::memory::companion::{self, Role};
+use autoplace::memory::companion::Role;
 use autoplace::memory::{Companion, ContextParams, Estimate, Footprints, Split};
 use autoplace::plan::{self, Advice, Placement, Plan, Planner, Probe};
 use autoplace::profile::{ControlVector, Lora, ModelProfile};
 
 use crate::args::{Beside, PlanArgs};
-use crate::{gpu, json};
+use crate::{gpu, in_file, json};
 
 /// A plan, with all that is told of it.
 pub(crate) struct Answer {
@@ -51,10 +51,7 @@ pub(crate) fn run(args: &PlanArgs, begin: Instant) -> Result<String, Box<dyn Err
     }
     let mut text = answer.plan.to_string();
     if let Some(advice) = &answer.advice {
-        for line in advice.to_string().lines() {
-            text.push_str("\n  ");
-            text.push_str(line);
-        }
+        advice.to_string().lines().for_each(|line| text += &format!("\n  {line}"));
     }
     if args.curve {
         text.push_str(&curve(&answer.plan));
@@ -157,14 +154,13 @@ fn advised(planner: &Planner<'_>, error: plan::Error) -> String {
 
 /// A file that is loaded beside the model of this header.
 fn companion(beside: &Beside, image_max_tokens: u32, main: &Header) -> Result<Companion, Box<dyn Error>> {
-    let in_file = |error: companion::Error| format!("{}: {error}", beside.path.display());
     let header = Header::open(&beside.path)?;
     let companion = match beside.role {
-        Role::Draft => Companion::draft(&header).map_err(in_file)?,
-        _ => Companion::mmproj(&header).map_err(in_file)?.max_image_tokens(image_max_tokens),
+        Role::Draft => Companion::draft(&header),
+        _ => Companion::mmproj(&header).map(|mmproj| mmproj.max_image_tokens(image_max_tokens)),
     };
-    companion.compatible_with(main).map_err(in_file)?;
-    Ok(companion)
+    let checked = companion.and_then(|it| it.compatible_with(main).map(|()| it));
+    Ok(checked.map_err(|error| in_file(&beside.path, error))?)
 }
 
 /// What the arithmetic says of a plan's own placement.

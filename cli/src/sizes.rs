@@ -141,7 +141,9 @@ mod tests {
         assert_eq!(headroom("10%"), Ok(Headroom::Percent(10.0)));
         assert_eq!(headroom("7.5 %"), Ok(Headroom::Percent(7.5)));
         assert_eq!(headroom("100%"), Ok(Headroom::Percent(100.0)));
-        for text in ["200%", "-1", "-1%", "100.1%", "%", "nan%", "inf%", "1e1%", "+5%", "..%", "10 percent"] {
+        for text in
+            ["", "200%", "-1", "-1GiB", "-1%", "100.1%", "%", "nan%", "inf%", "1e1%", "+5%", "..%", "10 percent"]
+        {
             assert!(headroom(text).is_err(), "{text}");
         }
     }

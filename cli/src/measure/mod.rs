@@ -25,6 +25,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::args::{self, AskArgs};
 use crate::flags::Flags;
 use crate::gpu::{self, SimulatedGpu};
+use crate::{in_file, read};
 
 /// The arguments of `measure`.
 #[derive(Debug, clap::Args)]
@@ -123,10 +124,12 @@ pub(crate) fn run(args: &MeasureArgs) -> Result<String, Box<dyn Error>> {
     let beside = args.beside.iter().map(|file| beside::read(file));
     let beside: Vec<beside::Series> = beside.collect::<Result<_, _>>()?;
     let mut measurement = if is_read {
-        let text = read(&args.model)?;
-        Measurement::from_json(&text).map_err(|error| in_file(&args.model, error))?
+        Measurement::from_json(&read(&args.model)?).map_err(|error| in_file(&args.model, error))?
     } else {
-        measured(args)?
+        with_measure(args, |measure, profile, request| {
+            let arms = arms(args, &measure, profile, request)?;
+            Ok(measure.run(&arms)?)
+        })?
     };
     if args.submission {
         measurement = measurement.anonymous();
@@ -145,13 +148,6 @@ pub(crate) fn run(args: &MeasureArgs) -> Result<String, Box<dyn Error>> {
     })
 }
 
-fn measured(args: &MeasureArgs) -> Result<Measurement, Box<dyn Error>> {
-    with_measure(args, |measure, profile, request| {
-        let arms = arms(args, &measure, profile, request)?;
-        Ok(measure.run(&arms)?)
-    })
-}
-
 /// Whether the placement holds, in words or JSON: an error, below the words, where none does.
 fn ready(args: &MeasureArgs, runs: u32) -> Result<String, Box<dyn Error>> {
     let usual = Ready::default();
@@ -166,18 +162,14 @@ fn ready(args: &MeasureArgs, runs: u32) -> Result<String, Box<dyn Error>> {
         Format::Json => serde_json::to_string_pretty(&readiness)?,
         _ => table::ready(&readiness),
     };
-    match &readiness.plan {
-        Some(plan) => {
-            if let Some(file) = &args.save {
-                plan.write(file)?;
-            }
-            Ok(text)
-        }
-        None => {
-            crate::print(&text);
-            Err("no placement passed".into())
-        }
+    let Some(plan) = &readiness.plan else {
+        crate::print(&text);
+        return Err("no placement passed".into());
+    };
+    if let Some(file) = &args.save {
+        plan.write(file)?;
     }
+    Ok(text)
 }
 
 /// Describes what is measured, and shows how far it is.
@@ -237,12 +229,10 @@ fn arms(
         return Ok(measure.arms(steps)?);
     };
     let arm = |name, said: &str| -> Result<Arm, Box<dyn Error>> {
-        Ok(if is_plan(said) {
-            Arm::saved(name, SavedPlan::read(said)?)
-        } else {
-            let flags = Flags::of_script(said)?;
-            Arm::asked(name, flags.request(request, profile.full_offload())?)
-        })
+        if is_plan(said) {
+            return Ok(Arm::saved(name, SavedPlan::read(said)?));
+        }
+        Ok(Arm::asked(name, Flags::of_script(said)?.request(request, profile.full_offload())?))
     };
     let after = match &args.after {
         Some(after) => arm("after", after)?,
@@ -317,23 +307,14 @@ impl MeasureArgs {
 /// A text a line, or a JSON list of them.
 fn texts(file: &Path) -> Result<Vec<String>, Box<dyn Error>> {
     let text = read(file)?;
-    let texts: Vec<String> = if text.trim_start().starts_with('[') {
-        serde_json::from_str(&text).map_err(|error| in_file(file, error))?
-    } else {
-        text.lines().filter(|line| !line.trim().is_empty()).map(str::to_owned).collect()
+    let texts: Vec<String> = match text.trim_start().starts_with('[') {
+        true => serde_json::from_str(&text).map_err(|error| in_file(file, error))?,
+        false => text.lines().filter(|line| !line.trim().is_empty()).map(str::to_owned).collect(),
     };
-    match texts.len() {
-        0 => Err(in_file(file, "there is no prompt in it").into()),
-        _ => Ok(texts),
+    if texts.is_empty() {
+        return Err(in_file(file, "there is no prompt in it").into());
     }
-}
-
-fn read(file: &Path) -> Result<String, String> {
-    fs::read_to_string(file).map_err(|error| in_file(file, error))
-}
-
-fn in_file(file: &Path, error: impl std::fmt::Display) -> String {
-    format!("{}: {error}", file.display())
+    Ok(texts)
 }
 
 /// Steps of the bar.

@@ -11,8 +11,7 @@ use autoplace::measure::{Measurement, Point};
 use super::beside::{self, Series};
 use super::table::{self, Table};
 use crate::picture::{
-    Area, Axes, CHOSEN, COMPUTE, Drawn, HEADROOM, KV, MARGIN, PictureError, WEIGHTS, WIDTH, document, fill, stack,
-    write,
+    Area, Axes, CHOSEN, COMPUTE, Drawn, HEADROOM, KV, MARGIN, WEIGHTS, WIDTH, document, fill, stack, write,
 };
 
 const CURVE: u32 = 420;
@@ -24,7 +23,7 @@ const ROW: i32 = 52;
 const OTHERS: [RGBColor; 3] = [KV, COMPUTE, HEADROOM];
 
 /// The picture as an SVG document.
-pub(super) fn svg(measurement: &Measurement, others: &[Series]) -> Result<String, PictureError> {
+pub(super) fn svg(measurement: &Measurement, others: &[Series]) -> Result<String, String> {
     let bars = bars(measurement);
     let height = CURVE + u32::try_from(HEAD + ROW * bars.len() as i32).unwrap_or_default();
     document(&format!("the measurement of {}", measurement.model.identity.name), height, |root| {
@@ -35,7 +34,7 @@ pub(super) fn svg(measurement: &Measurement, others: &[Series]) -> Result<String
 }
 
 /// A page with the picture and the table, which needs no other file.
-pub(super) fn html(measurement: &Measurement, others: &[Series]) -> Result<String, PictureError> {
+pub(super) fn html(measurement: &Measurement, others: &[Series]) -> Result<String, String> {
     let svg = svg(measurement, others)?;
     let rows = Table::of(measurement).rows;
     let rows = rows.iter().enumerate().map(|(index, row)| {

