@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use autoplace::machine::Gpu;
 use autoplace::memory::companion::Role;
 use autoplace::memory::{FlashAttention, Headroom, KvType, Pooling};
 use autoplace::plan::{Context, GpuLayers, HostParts, KvCache, KvPlace, Policy, Request, Workload};
@@ -11,7 +12,7 @@ use clap::{Parser, Subcommand, value_parser};
 use serde_json::Value;
 
 use crate::doctor::DoctorArgs;
-use crate::gpu::SimulatedGpu;
+use crate::gpu;
 use crate::host::HostArgs;
 use crate::measure::MeasureArgs;
 use crate::outputs::OutputArgs;
@@ -54,7 +55,7 @@ pub(crate) enum Verb {
 
 impl Verb {
     /// The simulated GPUs that are asked for.
-    pub(crate) fn gpus(&self) -> &[SimulatedGpu] {
+    pub(crate) fn gpus(&self) -> &[Gpu] {
         match self {
             Self::Plan(args) => &args.gpu,
             Self::Measure(args) => &args.gpu,
@@ -175,8 +176,8 @@ pub(crate) struct PlanArgs {
     pub(crate) mtp: Option<u32>,
     /// A simulated GPU instead of the machine's own: `RTX 4090`, `RTX 4090=24GiB,free=22.6GiB`; several
     /// times for several
-    #[arg(long, value_name = "NAME[=TOTAL][,free=SIZE]", allow_hyphen_values = true)]
-    pub(crate) gpu: Vec<SimulatedGpu>,
+    #[arg(long, value_name = "NAME[=TOTAL][,free=SIZE]", value_parser = gpu::gpu, allow_hyphen_values = true)]
+    pub(crate) gpu: Vec<Gpu>,
     /// The machine in a file that `devices --write` wrote, instead of this one
     #[arg(long, value_name = "FILE", conflicts_with = "gpu")]
     pub(crate) machine: Option<PathBuf>,
@@ -255,10 +256,7 @@ impl PlanArgs {
     /// What is asked of the planner.
     pub(crate) fn request(&self) -> Request {
         let mut request = self.outputs.request(self.ask.request());
-        request = request.at(self.at.as_slice()).allow_paging(self.allow_paging);
-        if let Some(tokens) = self.mtp {
-            request = request.draft_max(tokens);
-        }
+        request = request.at(self.at.as_slice()).allow_paging(self.allow_paging).draft_max(self.mtp.unwrap_or(0));
         if let Some(pooling) = self.embeddings {
             request = request.embeddings(pooling);
         }
@@ -323,28 +321,22 @@ fn context(text: &str) -> Result<Context, String> {
 
 /// What a file is for, and the file.
 fn beside(text: &str) -> Result<Beside, String> {
-    let (role, path) = match text.split_once('=') {
-        Some(("mmproj", path)) => (Role::Mmproj, path),
-        Some(("draft", path)) => (Role::Draft, path),
-        _ => return Err("beside a model go `mmproj=FILE` and `draft=FILE`".to_owned()),
-    };
-    if path.is_empty() {
-        return Err("the file is missing behind `=`".to_owned());
+    match text.split_once('=') {
+        Some(("mmproj" | "draft", "")) => Err("the file is missing behind `=`".to_owned()),
+        Some(("mmproj", path)) => Ok(Beside { role: Role::Mmproj, path: path.into() }),
+        Some(("draft", path)) => Ok(Beside { role: Role::Draft, path: path.into() }),
+        _ => Err("beside a model go `mmproj=FILE` and `draft=FILE`".to_owned()),
     }
-    let path = path.into();
-    Ok(Beside { role, path })
 }
 
 /// A type, `auto`, or `auto:` and the smallest type.
 fn kv(text: &str) -> Result<(KvCache, KvType), String> {
     let ty = |text: &str| text.parse::<KvType>().map_err(|error| error.to_string());
-    match text.strip_prefix("auto") {
-        Some("") => Ok((KvCache::Auto, KvType::F16)),
-        Some(least) => match least.strip_prefix(':') {
-            Some(least) => Ok((KvCache::DownTo(ty(least)?), KvType::F16)),
-            None => Err("behind `auto` comes `:TYPE` or nothing".to_owned()),
-        },
-        None => Ok((KvCache::Given, ty(text)?)),
+    match (text.strip_prefix("auto"), text.strip_prefix("auto:")) {
+        (Some(""), _) => Ok((KvCache::Auto, KvType::F16)),
+        (_, Some(least)) => Ok((KvCache::DownTo(ty(least)?), KvType::F16)),
+        (Some(_), None) => Err("behind `auto` comes `:TYPE` or nothing".to_owned()),
+        (None, None) => Ok((KvCache::Given, ty(text)?)),
     }
 }
 
@@ -361,8 +353,7 @@ fn variable(text: &str) -> Result<(String, Value), String> {
 
 /// Seconds, with a fraction or without.
 pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse().ok().map(Duration::try_from_secs_f64);
-    let seconds = seconds.and_then(Result::ok);
+    let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     seconds.ok_or_else(|| "seconds are a number such as 2 or 0.5".to_owned())
 }
 

@@ -3,12 +3,12 @@
 use std::error::Error;
 use std::path::{Path, PathBuf};
 
-use autoplace::machine::{Bytes, Machine};
+use autoplace::machine::{Bytes, Gpu, Machine};
 use autoplace::measure::{Evidence, Finding, Measure, Running};
 use serde::Serialize;
 
 use crate::args::AskArgs;
-use crate::gpu::{self, SimulatedGpu};
+use crate::gpu;
 use crate::running::{self, Watched};
 
 /// The arguments of `doctor`.
@@ -19,8 +19,8 @@ pub(crate) struct DoctorArgs {
     #[command(flatten)]
     ask: AskArgs,
     /// A simulated GPU instead of the machine's own; several times for several
-    #[arg(long, value_name = "NAME[=TOTAL][,free=SIZE]", allow_hyphen_values = true)]
-    pub(crate) gpu: Vec<SimulatedGpu>,
+    #[arg(long, value_name = "NAME[=TOTAL][,free=SIZE]", value_parser = gpu::gpu, allow_hyphen_values = true)]
+    pub(crate) gpu: Vec<Gpu>,
     /// Judges the machine in a file instead of this one: of `doctor --report`, or of `devices --write`
     #[arg(long, value_name = "FILE", conflicts_with = "gpu")]
     machine: Option<PathBuf>,
@@ -79,8 +79,11 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(String, bool), Box<dyn Error>> {
     }
     let findings = evidence.diagnose();
     let text = if args.json {
-        let healthy = findings.is_empty();
-        serde_json::to_string_pretty(&Verdict { healthy, findings: &findings, evidence: &evidence })?
+        serde_json::to_string_pretty(&Verdict {
+            healthy: findings.is_empty(),
+            findings: &findings,
+            evidence: &evidence,
+        })?
     } else if args.report {
         let evidence = evidence.anonymous();
         let words = words(&evidence, &evidence.diagnose());

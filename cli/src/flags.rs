@@ -76,11 +76,7 @@ pub(crate) struct Flags {
 }
 
 impl Flags {
-    /// A script's, which are all known.
-    ///
-    /// # Errors
-    ///
-    /// The word that is not, or a quotation mark that is missing.
+    /// A script's, which are all known. Fails with the word that is not, or for want of a quotation mark.
     pub(crate) fn of_script(text: &str) -> Result<Self, String> {
         let words = shlex::split(text).ok_or("a quotation mark is missing")?;
         let mut flags = Self::default();
@@ -161,10 +157,7 @@ impl Flags {
     }
 
     /// What these ask for, and `asked` for the rest, whole layers as llama.cpp places them; `all` are there.
-    ///
-    /// # Errors
-    ///
-    /// The setting whose value is missing or none of its values.
+    /// Fails with the setting whose value is missing or none of its values.
     pub(crate) fn request(&self, asked: &Request, all: u32) -> Result<Request, String> {
         let mut request = asked.clone().host_parts(HostParts::None);
         let mut layers = request.gpu_layers;

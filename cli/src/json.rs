@@ -50,32 +50,25 @@ pub(crate) fn text(answer: &Answer) -> String {
     format!("{document:#}")
 }
 
-/// What a plan has beside the layers: all of its context, and what was called otherwise before.
+/// What a plan has beside the layers: what was called otherwise before, then all of its context, also what a saved plan
+/// leaves out.
 fn settings(plan: &Plan) -> Value {
     let context = &plan.context;
-    json!({
+    let all = json!({
         "kv_type_v": kv_type(context.type_v),
         "kv_offload": context.offload_kqv,
         "ubatch": context.n_ubatch,
         "parted_blocks": plan.parted_blocks,
-        "n_ctx": context.n_ctx,
-        "n_batch": context.n_batch,
-        "n_ubatch": context.n_ubatch,
-        "n_seq_max": context.n_seq_max,
-        "n_outputs_max": context.n_outputs_max,
+    });
+    let spelt = json!({
         "type_k": kv_type(context.type_k),
         "type_v": kv_type(context.type_v),
-        "flash_attn": context.flash_attn,
-        "offload_kqv": context.offload_kqv,
-        "op_offload": context.op_offload,
-        "kv_unified": context.kv_unified,
-        "swa_full": context.swa_full,
-        "mmap": context.mmap,
-        "repack": context.repack,
         "embeddings": context.embeddings,
         "mtp": context.mtp,
         "n_rs_seq": context.n_rs_seq,
-    })
+    });
+    let parts = [all, json!(context), spelt].into_iter();
+    parts.filter_map(|part| part.as_object().cloned()).flatten().collect()
 }
 
 fn device(placement: &Placement) -> Value {

@@ -2,23 +2,6 @@
 
 use autoplace::memory::Headroom;
 
-/// The units, longest names first. One letter alone is what it is to llama.cpp, Docker and `dd`: 1024-based.
-const UNITS: [(&str, u64); 13] = [
-    ("kib", 1 << 10),
-    ("mib", 1 << 20),
-    ("gib", 1 << 30),
-    ("tib", 1 << 40),
-    ("kb", 1_000),
-    ("mb", 1_000_000),
-    ("gb", 1_000_000_000),
-    ("tb", 1_000_000_000_000),
-    ("k", 1 << 10),
-    ("m", 1 << 20),
-    ("g", 1 << 30),
-    ("t", 1 << 40),
-    ("b", 1),
-];
-
 /// Digits behind the point that are looked at; the rest is below a byte.
 const FRACTION: usize = 15;
 
@@ -27,22 +10,31 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
     let wrong =
         || format!("`{text}` is no size; sizes are 24GiB or 24G (1024-based), 24GB (1000-based), 600MiB, or bytes");
     let lower = text.trim().to_ascii_lowercase();
-    let (number, unit) = UNITS
-        .iter()
-        .find_map(|&(name, unit)| Some((lower.strip_suffix(name)?.trim_end(), unit)))
-        .unwrap_or((&lower, 1));
+    let letters = lower.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(lower.len());
+    let (number, unit) = (lower[..letters].trim_end(), &lower[letters..]);
+    // One letter alone is what it is to llama.cpp, Docker and `dd`: 1024-based.
+    let unit: u64 = match unit {
+        "" | "b" => 1,
+        "k" | "kib" => 1 << 10,
+        "m" | "mib" => 1 << 20,
+        "g" | "gib" => 1 << 30,
+        "t" | "tib" => 1 << 40,
+        "kb" => 1_000,
+        "mb" => 1_000_000,
+        "gb" => 1_000_000_000,
+        "tb" => 1_000_000_000_000,
+        _ => return Err(wrong()),
+    };
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     if number.ends_with('.') || (unit == 1 && !fraction.is_empty()) {
         return Err(wrong());
     }
     let whole = digits(whole).ok_or_else(wrong)?;
-    let fraction = match fraction {
+    let fraction = match &fraction[..fraction.len().min(FRACTION)] {
         "" => 0,
-        fraction => {
+        kept => {
             digits(fraction).ok_or_else(wrong)?;
-            let kept = &fraction[..fraction.len().min(FRACTION)];
-            let tens = 10u128.pow(u32::try_from(kept.len()).unwrap_or(0));
-            digits(kept).unwrap_or(0) * u128::from(unit) / tens
+            digits(kept).unwrap_or(0) * u128::from(unit) / 10u128.pow(kept.len() as u32)
         }
     };
     whole

@@ -25,9 +25,7 @@ pub(super) fn emit(plan: &Plan, path: &str) -> Result<String, String> {
         command.switch("--tensor_split");
         command.words.extend(plan.tensor_split.iter().map(f32::to_string));
     }
-    if let Some(overrides) = override_tensor(plan)? {
-        command.flag("--overridetensors", overrides);
-    }
+    command.flags([("--overridetensors", override_tensor(plan)?)]);
     if !CONTEXT.contains(&context.n_ctx) {
         return cannot(format_args!("a context of {} tokens: it takes 256 to 262144", context.n_ctx));
     }

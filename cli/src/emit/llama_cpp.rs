@@ -8,42 +8,50 @@ use super::{Command, cannot, devices, kv_type, mapped, override_tensor, tensor_s
 pub(super) fn emit(plan: &Plan, path: &str) -> Result<String, String> {
     let context = &plan.context;
     let mut command = Command::new("llama-server");
-    command.flag("-m", path);
-    // Its own fit is not to change what is given here.
-    command.flag("-fit", "off");
-    command.flag("-ngl", plan.n_gpu_layers);
-    match devices(plan) {
-        Some(devices) if devices.is_empty() => command.flag("--device", "none"),
+    let devices = match devices(plan) {
+        Some(devices) if devices.is_empty() => Some("none".to_owned()),
         Some(devices) if devices.iter().any(|device| device.contains(',')) => {
             return cannot("devices with a comma in their names");
         }
-        Some(devices) => command.flag("--device", devices.join(",")),
-        None => command.note(
-            "the plan's GPUs are not here: where there are others too, name them in this order with --device (llama-server --list-devices)",
-        ),
-    }
-    if let Some(proportions) = tensor_split(plan) {
-        command.flag("-ts", proportions);
-    }
-    if let Some(overrides) = override_tensor(plan)? {
-        command.flag("-ot", overrides);
-    }
-    command.flag("-c", context.n_ctx);
-    command.flag("-b", context.n_batch);
-    command.flag("-ub", context.n_ubatch);
-    // The server's own choice would be four slots that share one cache.
-    command.flag("-np", context.n_seq_max);
+        Some(devices) => Some(devices.join(",")),
+        None => {
+            command.note(
+                "the plan's GPUs are not here: where there are others too, name them in this order with --device (llama-server --list-devices)",
+            );
+            None
+        }
+    };
+    let is = |value: &dyn ToString| Some(value.to_string());
+    command.flags([
+        ("-m", is(&path)),
+        // Its own fit is not to change what is given here.
+        ("-fit", is(&"off")),
+        ("-ngl", is(&plan.n_gpu_layers)),
+        ("--device", devices),
+        ("-ts", tensor_split(plan)),
+        ("-ot", override_tensor(plan)?),
+        ("-c", is(&context.n_ctx)),
+        ("-b", is(&context.n_batch)),
+        ("-ub", is(&context.n_ubatch)),
+        // Given, so that it is not chosen by the server, which would share one cache between its four slots.
+        ("-np", is(&context.n_seq_max)),
+    ]);
     if context.n_seq_max > 1 {
         command.switch(if context.kv_unified { "--kv-unified" } else { "--no-kv-unified" });
     }
-    command.flag("-ctk", kv_type(context.type_k));
-    command.flag("-ctv", kv_type(context.type_v));
-    command.flag("-fa", flash_attention(context.flash_attn));
+    let flash_attn = match context.flash_attn {
+        FlashAttention::Auto => "auto",
+        FlashAttention::On => "on",
+        FlashAttention::Off => "off",
+    };
+    command.flags([
+        ("-ctk", is(&kv_type(context.type_k))),
+        ("-ctv", is(&kv_type(context.type_v))),
+        ("-fa", is(&flash_attn)),
+    ]);
     if let Some(pooling) = context.embeddings {
         command.switch("--embeddings");
-        if let Some(pooling) = pooling.name() {
-            command.flag("--pooling", pooling);
-        }
+        command.flags([("--pooling", pooling.name().map(str::to_owned))]);
     }
     if context.mtp {
         command.flag("--spec-type", "draft-mtp");
@@ -71,12 +79,4 @@ pub(super) fn emit(plan: &Plan, path: &str) -> Result<String, String> {
         "beside the plan llama-server keeps up to 8 GiB of past prompts in host memory: --cache-ram 0 turns that off",
     );
     command.finish(plan)
-}
-
-const fn flash_attention(flash_attn: FlashAttention) -> &'static str {
-    match flash_attn {
-        FlashAttention::Auto => "auto",
-        FlashAttention::On => "on",
-        FlashAttention::Off => "off",
-    }
 }

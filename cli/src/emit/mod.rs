@@ -54,11 +54,8 @@ impl fmt::Display for Tool {
 }
 
 /// The plan in a tool's words, in whole lines.
-///
-/// # Errors
-///
-/// A line that names the tool and what it cannot be told: a model of no file, a path that is no text, or what would
-/// place the model otherwise.
+/// Fails with a line that names the tool and what it cannot be told: a model of no file, a path that is no text, or what
+/// would place the model otherwise.
 pub(crate) fn emit(plan: &Plan, tool: Tool) -> Result<String, String> {
     in_words(plan, tool).map_err(|why| format!("{tool} {why}"))
 }
@@ -110,7 +107,13 @@ impl Command {
     }
 
     fn flag(&mut self, flag: &str, value: impl ToString) {
-        self.words.extend([flag.to_owned(), value.to_string()]);
+        self.flags([(flag, Some(value.to_string()))]);
+    }
+
+    /// The flags that have a value.
+    fn flags<'a>(&mut self, rows: impl IntoIterator<Item = (&'a str, Option<String>)>) {
+        let said = rows.into_iter().filter_map(|(flag, value)| Some([flag.to_owned(), value?]));
+        self.words.extend(said.flatten());
     }
 
     /// The switches that apply.

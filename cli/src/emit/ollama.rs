@@ -53,45 +53,36 @@ pub(super) fn emit(plan: &Plan, path: &str) -> Result<String, String> {
 /// The variables of the server, quoted for a POSIX shell.
 fn variables(plan: &Plan) -> Result<Vec<String>, String> {
     let context = &plan.context;
-    let mut all: Vec<(&str, String)> = Vec::new();
-    if context.n_seq_max > 1 {
-        all.push(("OLLAMA_NUM_PARALLEL", context.n_seq_max.to_string()));
-    }
-    match context.flash_attn {
-        FlashAttention::Auto => {}
-        FlashAttention::On => all.push(("OLLAMA_FLASH_ATTENTION", "1".to_owned())),
-        FlashAttention::Off => all.push(("OLLAMA_FLASH_ATTENTION", "0".to_owned())),
-    }
-    match (context.type_k, context.type_v) {
-        (KvType::F16, KvType::F16) => {}
+    let flash_attn = match context.flash_attn {
+        FlashAttention::Auto => None,
+        FlashAttention::On => Some("1"),
+        FlashAttention::Off => Some("0"),
+    };
+    let (of_both, of_keys, of_values) = match (context.type_k, context.type_v) {
+        (KvType::F16, KvType::F16) => (None, None, None),
         // Those that its documentation names.
-        (keys @ (KvType::Q8_0 | KvType::Q4_0), values) if keys == values => {
-            all.push(("OLLAMA_KV_CACHE_TYPE", kv_type(keys)));
-        }
-        (keys, values) => {
-            all.push(("LLAMA_ARG_CACHE_TYPE_K", kv_type(keys)));
-            all.push(("LLAMA_ARG_CACHE_TYPE_V", kv_type(values)));
-        }
-    }
-    if let Some(proportions) = tensor_split(plan) {
-        let devices = devices(plan).map_or_else(|| "the GPUs in the plan's order".to_owned(), |it| it.join(","));
-        all.extend([("LLAMA_ARG_TENSOR_SPLIT", proportions), ("LLAMA_ARG_DEVICE", devices)]);
-    }
-    if let Some(overrides) = override_tensor(plan)? {
-        all.push(("LLAMA_ARG_OVERRIDE_TENSOR", overrides));
-    }
-    for (differs, variable, value) in [
-        (!context.offload_kqv, "LLAMA_ARG_KV_OFFLOAD", "off"),
-        (!context.repack, "LLAMA_ARG_REPACK", "off"),
-        (context.swa_full, "LLAMA_ARG_SWA_FULL", "on"),
-    ] {
-        if differs {
-            all.push((variable, value.to_owned()));
-        }
-    }
+        (keys @ (KvType::Q8_0 | KvType::Q4_0), values) if keys == values => (Some(kv_type(keys)), None, None),
+        (keys, values) => (None, Some(kv_type(keys)), Some(kv_type(values))),
+    };
+    let split = tensor_split(plan);
+    let devices = devices(plan).map_or_else(|| "the GPUs in the plan's order".to_owned(), |it| it.join(","));
+    let said = |differs: bool, value: &str| differs.then(|| value.to_owned());
+    let all = [
+        ("OLLAMA_NUM_PARALLEL", said(context.n_seq_max > 1, &context.n_seq_max.to_string())),
+        ("OLLAMA_FLASH_ATTENTION", flash_attn.map(str::to_owned)),
+        ("OLLAMA_KV_CACHE_TYPE", of_both),
+        ("LLAMA_ARG_CACHE_TYPE_K", of_keys),
+        ("LLAMA_ARG_CACHE_TYPE_V", of_values),
+        ("LLAMA_ARG_TENSOR_SPLIT", split.clone()),
+        ("LLAMA_ARG_DEVICE", split.map(|_| devices)),
+        ("LLAMA_ARG_OVERRIDE_TENSOR", override_tensor(plan)?),
+        ("LLAMA_ARG_KV_OFFLOAD", said(!context.offload_kqv, "off")),
+        ("LLAMA_ARG_REPACK", said(!context.repack, "off")),
+        ("LLAMA_ARG_SWA_FULL", said(context.swa_full, "on")),
+    ];
     let quoted = |(variable, value): (&str, String)| match shlex::try_quote(&value) {
         Ok(value) => Ok(format!("{variable}={value}")),
         Err(_) => cannot(format_args!("a value of {variable} with a NUL")),
     };
-    all.into_iter().map(quoted).collect()
+    all.into_iter().filter_map(|(variable, value)| Some(quoted((variable, value?)))).collect()
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use autoplace::gguf::Header;
 use autoplace::load::{RatesRequest, measure_rates};
-use autoplace::machine::Machine;
+use autoplace::machine::{Gpu, Machine};
 use autoplace::measure::{Arm, Measure, Measurement, Protocol, Ready, Steps};
 use autoplace::plan::{Request, SavedPlan};
 use autoplace::profile::ModelProfile;
@@ -24,7 +24,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::args::{self, AskArgs};
 use crate::flags::Flags;
-use crate::gpu::{self, SimulatedGpu};
+use crate::gpu;
 use crate::{in_file, read};
 
 /// The arguments of `measure`.
@@ -80,8 +80,8 @@ pub(crate) struct MeasureArgs {
     threads: Option<u32>,
     /// A simulated GPU instead of the machine's own, whose memory is a number and which computes as fast as the CPU;
     /// several times for several
-    #[arg(long, value_name = "NAME[=TOTAL][,free=SIZE]", allow_hyphen_values = true)]
-    pub(crate) gpu: Vec<SimulatedGpu>,
+    #[arg(long, value_name = "NAME[=TOTAL][,free=SIZE]", value_parser = gpu::gpu, allow_hyphen_values = true)]
+    pub(crate) gpu: Vec<Gpu>,
     /// What is printed
     #[arg(long, value_name = "table|markdown|json|llama-bench|html|svg", value_enum, default_value_t = Format::Table, hide_possible_values = true)]
     format: Format,

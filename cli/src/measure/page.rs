@@ -9,7 +9,7 @@ use autoplace::machine::Bytes;
 use autoplace::measure::{Measurement, Point};
 
 use super::beside::{self, Series};
-use super::table::{self, Table};
+use super::table;
 use crate::picture::{
     Area, Axes, CHOSEN, COMPUTE, Drawn, HEADROOM, KV, MARGIN, WEIGHTS, WIDTH, document, fill, stack, write,
 };
@@ -36,7 +36,7 @@ pub(super) fn svg(measurement: &Measurement, others: &[Series]) -> Result<String
 /// A page with the picture and the table, which needs no other file.
 pub(super) fn html(measurement: &Measurement, others: &[Series]) -> Result<String, String> {
     let svg = svg(measurement, others)?;
-    let rows = Table::of(measurement).rows;
+    let rows = table::rows(measurement);
     let rows = rows.iter().enumerate().map(|(index, row)| {
         let tag = if index == 0 { "th" } else { "td" };
         let cells: String = row.iter().map(|cell| format!("<{tag}>{}</{tag}>", escaped(cell))).collect();

@@ -8,7 +8,7 @@ use autoplace::gguf::Header;
 use autoplace::machine::Machine;
 use autoplace::measure::{Evidence, ModelEvidence, Running};
 use autoplace::memory::{FlashAttention, Headroom};
-use autoplace::plan::{self, GpuLayers, HostParts, Plan, Planner, Request};
+use autoplace::plan::{self, GpuLayers, HostParts, Placement, Plan, Planner, Request};
 use autoplace::profile::ModelProfile;
 
 use super::Found;
@@ -17,10 +17,7 @@ use crate::emit::{self, Tool};
 
 /// Adds the model that the program runs, as it places it and as it would be planned, to a machine on which the program
 /// runs. What is not asked for here is as the program has it.
-///
-/// # Errors
-///
-/// A line that says what is missing: the file, or a setting that cannot be read.
+/// Fails with a line that says what is missing: the file, or a setting that cannot be read.
 pub(crate) fn compare(
     mut evidence: Evidence,
     found: &Found,
@@ -37,10 +34,7 @@ pub(crate) fn compare(
     let all = profile.full_offload();
 
     let mut running = Running::default();
-    running.program = match &seen.version {
-        Some(version) => format!("{} {version}", called(tool)),
-        None => called(tool).to_owned(),
-    };
+    running.program = [called(tool)].into_iter().chain(seen.version.as_deref()).collect::<Vec<_>>().join(" ");
     running.pid = found.pids.first().copied();
     running.tokens_per_second = seen.speed;
     let mut notes = seen.notes.clone();
@@ -155,9 +149,13 @@ impl Theirs<'_> {
 
     /// The layers that take as many bytes of GPUs as the program holds.
     fn layers_in(&self, held: u64, machine: &Machine) -> Option<u32> {
+        let bytes = |layers| {
+            let plan = self.plan(machine, layers).ok()?;
+            let gpus = plan.gpus().filter(|gpu| gpu.layers > 0);
+            Some(gpus.map(taken).fold(0, u64::saturating_add))
+        };
+        let plans = (0..=self.profile.full_offload()).filter_map(|layers| Some((layers, bytes(layers)?)));
         // The nearest, as the program may count its buffers otherwise.
-        let plans = (0..=self.profile.full_offload())
-            .filter_map(|layers| Some((layers, taken(&self.plan(machine, layers).ok()?))));
         plans.min_by_key(|(_, bytes)| bytes.abs_diff(held)).map(|(layers, _)| layers)
     }
 
@@ -167,10 +165,8 @@ impl Theirs<'_> {
         empty.gpus.iter_mut().for_each(|gpu| gpu.free = gpu.total);
         let Ok(plan) = self.plan(&empty, layers) else { return false };
         for placed in plan.gpus() {
-            let gpu = machine.gpus.iter_mut().find(|gpu| gpu.device == placed.device);
-            let Some(gpu) = gpu else { return false };
-            let bytes = placed.footprint.total().saturating_add(placed.headroom.driver);
-            gpu.free = gpu.free.saturating_add(bytes).min(gpu.total);
+            let Some(gpu) = machine.gpus.iter_mut().find(|gpu| gpu.device == placed.device) else { return false };
+            gpu.free = gpu.free.saturating_add(taken(placed)).min(gpu.total);
         }
         true
     }
@@ -201,11 +197,9 @@ fn planned(theirs: &Request, ask: &AskArgs) -> Request {
     ours
 }
 
-/// Bytes on GPUs, with what the driver takes.
-fn taken(plan: &Plan) -> u64 {
-    let gpus = plan.gpus().filter(|gpu| gpu.layers > 0);
-    let bytes = gpus.map(|gpu| gpu.footprint.total().saturating_add(gpu.headroom.driver));
-    bytes.fold(0, u64::saturating_add)
+/// Bytes on a GPU, with what the driver takes.
+fn taken(gpu: &Placement) -> u64 {
+    gpu.footprint.total().saturating_add(gpu.headroom.driver)
 }
 
 /// The program as people call it.

@@ -76,10 +76,7 @@ pub(crate) struct Found {
 }
 
 /// Looks at it.
-///
-/// # Errors
-///
-/// A line that says what is not there, or why it could not be told.
+/// Fails with a line that says what is not there, or why it could not be told.
 pub(crate) fn find(watched: &Watched) -> Result<Found, String> {
     let processes = Process::all();
     let (tool, process, url) = match watched {

@@ -22,10 +22,7 @@ pub(super) struct Process {
 }
 
 /// The program that this process is or belongs to: drivers name the one that computes, which its server started.
-///
-/// # Errors
-///
-/// A line that says what it is instead.
+/// Fails with a line that says what it is instead.
 pub(super) fn program(all: &[Process], pid: u32) -> Result<(&Process, Tool), String> {
     let found = all.iter().find(|process| process.pid == pid);
     let found = found.ok_or_else(|| format!("there is no process {pid}"))?;
@@ -37,10 +34,7 @@ pub(super) fn program(all: &[Process], pid: u32) -> Result<(&Process, Tool), Str
 }
 
 /// The program that serves this address of this computer, where its process may be seen.
-///
-/// # Errors
-///
-/// A line that names several that may be the one.
+/// Fails with a line that names several that may be the one.
 pub(super) fn serving<'a>(all: &'a [Process], url: &str) -> Result<Option<&'a Process>, String> {
     let serves = |process: &&Process| process.serves(url);
     // What a server started says the same of itself.

@@ -16,10 +16,7 @@ use crate::flags::Flags;
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Which program answers. Some take others' interfaces too, and are asked for their own first.
-///
-/// # Errors
-///
-/// A line that says what llama-server's address answered, or that nothing known answers.
+/// Fails with a line that says what llama-server's address answered, or that nothing known answers.
 pub(super) fn answering(http: &Http) -> Result<Tool, String> {
     let has = |path: &str, is: fn(&Value) -> bool| http.get(path).is_ok_and(|it| is(&it));
     if has("/api/extra/version", |it| it["result"] == "KoboldCpp") {
@@ -40,10 +37,7 @@ pub(super) fn answering(http: &Http) -> Result<Tool, String> {
 }
 
 /// What it runs, and the process if it is the one that answers.
-///
-/// # Errors
-///
-/// A line that says which answer is missing.
+/// Fails with a line that says which answer is missing.
 pub(super) fn look<'a>(
     tool: Tool,
     process: Option<&'a Process>,
@@ -166,19 +160,17 @@ fn ollama(process: Option<&Process>, http: &Http) -> Result<Seen, String> {
     let parameters = shown["parameters"].as_str().unwrap_or_default();
     let parameters = parameters.lines().filter_map(|line| line.trim().split_once(' '));
     for (name, value) in parameters {
-        let flag = match name {
-            "num_gpu" => "-ngl",
-            "num_batch" => "-ub",
-            _ => continue,
-        };
-        seen.flags.set(flag, value.trim());
+        match name {
+            "num_gpu" => seen.flags.set("-ngl", value.trim()),
+            "num_batch" => seen.flags.set("-ub", value.trim()),
+            _ => {}
+        }
     }
-    if let Some(ty) = variable("OLLAMA_KV_CACHE_TYPE") {
-        seen.flags.set("-ctk", ty);
-        seen.flags.set("-ctv", ty);
-    }
-    if let Some(is_on) = variable("OLLAMA_FLASH_ATTENTION") {
-        seen.flags.set("-fa", is_on);
+    let cache = "OLLAMA_KV_CACHE_TYPE";
+    for (name, flag) in [(cache, "-ctk"), (cache, "-ctv"), ("OLLAMA_FLASH_ATTENTION", "-fa")] {
+        if let Some(value) = variable(name) {
+            seen.flags.set(flag, value);
+        }
     }
     Ok(seen)
 }
@@ -208,11 +200,10 @@ fn lm_studio(http: &Http) -> Result<Seen, String> {
     if let Some(n_ctx) = n_ctx {
         flags.set("-c", n_ctx.to_string());
     }
-    if config["offload_kv_cache_to_gpu"] == false {
-        flags.set("-kvo", "off");
-    }
-    if let Some(is_on) = config["flash_attention"].as_bool() {
-        flags.set("-fa", if is_on { "on" } else { "off" });
+    for (key, flag) in [("offload_kv_cache_to_gpu", "-kvo"), ("flash_attention", "-fa")] {
+        if let Some(is_on) = config[key].as_bool() {
+            flags.set(flag, if is_on { "on" } else { "off" });
+        }
     }
     seen.name = text(&model["key"]).or(text(&model["id"])).unwrap_or_default();
     seen.others(rest.len());
