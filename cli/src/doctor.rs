@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::args::AskArgs;
 use crate::gpu;
-use crate::running::{self, Watched};
+use crate::running;
 
 /// The arguments of `doctor`.
 #[derive(Debug, clap::Args)]
@@ -26,8 +26,8 @@ pub(crate) struct DoctorArgs {
     machine: Option<PathBuf>,
     /// Looks at another program that runs the model now: llama-server, Ollama, LM Studio, KoboldCpp; by its process id
     /// or its address. Nothing is loaded, and nothing is asked of it that it would compute
-    #[arg(long, value_name = "PID|URL", conflicts_with = "machine")]
-    watch: Option<Watched>,
+    #[arg(long, value_name = "PID|URL", value_parser = running::watched, conflicts_with = "machine")]
+    watch: Option<String>,
     /// Plans the model and does not load it
     #[arg(long)]
     no_load: bool,

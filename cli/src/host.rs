@@ -65,8 +65,8 @@ impl HostArgs {
 
 #[cfg(test)]
 mod tests {
-    use super::{HostArgs, ram};
-    use autoplace::machine::{Host, Machine, gib};
+    use super::ram;
+    use autoplace::machine::gib;
 
     #[test]
     fn ram_is_a_size_and_perhaps_a_rate() {
@@ -83,20 +83,5 @@ mod tests {
             let error = ram(text).unwrap_err();
             assert!(error.contains(word), "{text}: {error}");
         }
-    }
-
-    #[test]
-    fn what_is_said_of_the_host_replaces_it() {
-        let described = |said: Option<&str>, cpu: Option<&str>| {
-            let mut own = Machine::new(Host::new(gib(8)).available(gib(6)).bandwidth(1));
-            let args = HostArgs { ram: said.map(|said| ram(said).unwrap()), cpu: cpu.map(str::to_owned), disk: None };
-            args.apply(&mut own).unwrap();
-            let rate = own.host.bandwidth.map(|rate| rate.bytes_per_second);
-            (own.host.total, own.host.available, own.host.physical_cores, rate)
-        };
-        assert_eq!(described(None, None), (gib(8), gib(6), None, Some(1)));
-        assert_eq!(described(Some("64GiB"), None), (gib(64), gib(64), None, None));
-        assert_eq!(described(Some("64GiB:60GB/s"), Some("7950X")), (gib(64), gib(64), Some(16), Some(60_000_000_000)));
-        assert_eq!(described(None, Some("DDR5-5600 x2")), (gib(8), gib(6), None, Some(89_600_000_000)));
     }
 }

@@ -36,26 +36,22 @@ pub(super) fn answering(http: &Http) -> Result<Tool, String> {
     }
 }
 
-/// What it runs, and the process if it is the one that answers.
+/// What it runs; `process` stays what it is if it is the one that answers.
 /// Fails with a line that says which answer is missing.
-pub(super) fn look<'a>(
-    tool: Tool,
-    process: Option<&'a Process>,
-    http: &Http,
-) -> Result<(Seen, Option<&'a Process>), String> {
+pub(super) fn look(tool: Tool, process: &mut Option<&Process>, http: &Http) -> Result<Seen, String> {
     match tool {
         Tool::LlamaCpp | Tool::LlamaCpp2 => llama_server(process, http),
-        Tool::Ollama => Ok((ollama(process, http)?, process)),
-        Tool::LmStudio => Ok((lm_studio(http)?, process)),
-        Tool::KoboldCpp => Ok((koboldcpp(process, http)?, process)),
+        Tool::Ollama => ollama(*process, http),
+        Tool::LmStudio => lm_studio(http),
+        Tool::KoboldCpp => koboldcpp(*process, http),
     }
 }
 
-fn llama_server<'a>(process: Option<&'a Process>, http: &Http) -> Result<(Seen, Option<&'a Process>), String> {
+fn llama_server(started: &mut Option<&Process>, http: &Http) -> Result<Seen, String> {
     let mut seen = Seen::default();
     let props = match http.get("/props") {
         Ok(props) => props,
-        Err(error) if process.is_none() => return Err(error),
+        Err(error) if started.is_none() => return Err(error),
         Err(error) => {
             seen.notes.push(error);
             Value::Null
@@ -72,7 +68,8 @@ fn llama_server<'a>(process: Option<&'a Process>, http: &Http) -> Result<(Seen, 
         (Some(answered), Some(started)) => file_name(answered) == file_name(started),
         _ => true,
     };
-    let process = process.filter(is_same);
+    *started = started.filter(is_same);
+    let process = *started;
     seen.flags = process.map(flags_of).unwrap_or_default();
     for flag in &seen.flags.others {
         seen.unlike.push(format!("{flag} places it too"));
@@ -101,7 +98,7 @@ fn llama_server<'a>(process: Option<&'a Process>, http: &Http) -> Result<(Seen, 
             Err(error) => seen.notes.push(error),
         }
     }
-    Ok((seen, process))
+    Ok(seen)
 }
 
 /// Tokens per second of the one slot that generates, if just one does.

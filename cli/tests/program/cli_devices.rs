@@ -246,16 +246,6 @@ fn what_excludes_each_other_is_refused() {
 }
 
 #[test]
-fn a_gpu_by_name_has_its_size_from_the_catalogue() {
-    let user = User::new();
-    let model = demo();
-    let json = user.json(&["plan", &model, "--gpu", "RTX 3060 12GB"]);
-    assert_eq!(json["devices"][0]["total"], gib(12));
-    user.fails(&["plan", &model, "--gpu", "RTX 3060"], 2, &["RTX 3060 8GB", "RTX 3060 12GB"]);
-    user.fails(&["plan", &model, "--gpu", "RTX 4095"], 2, &["near it are RTX 4090"]);
-}
-
-#[test]
 fn help_names_every_argument() {
     let help = User::new().says(&["devices", "--help"]);
     for argument in ["--json", "--write", "--measure", "--machine"] {

@@ -505,6 +505,9 @@ fn a_host_that_one_does_not_have_is_described() {
     let machine = machine.to_str().unwrap();
     let json = plan_json(&path, &["--machine", machine, "--no-probe", "--ram", "32GiB"]);
     assert_eq!(bytes(&host(&json)["total"]), gib(32));
+    // A processor alone leaves the host its memory.
+    let json = plan_json(&demo(), &["--machine", machine, "--no-probe", "--cpu", "DDR5-5600 x2"]);
+    assert_eq!(bytes(&host(&json)["total"]), gib(8));
     misused(&["--ram", "0"], &["more than 0"]);
     misused(&["--ram", "64GiB:fast"], &["rate"]);
     misused(&["--cpu", "Ryzen 9 7950Y"], &["Ryzen 9 7950X"]);
