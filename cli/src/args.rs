@@ -270,15 +270,23 @@ impl PlanArgs {
 
 impl AskArgs {
     pub(crate) fn request(&self) -> Request {
-        let mut request = Request::new();
-        match self.ubatch {
-            // A computation is a part of a batch: a larger one needs a larger batch.
-            Some(Ubatch::Tokens(tokens)) => {
-                let n_batch = request.params.n_batch.max(tokens);
-                request = request.n_ubatch(tokens).n_batch(n_batch);
-            }
-            Some(Ubatch::Auto) => request = request.min_ubatch(LEAST_UBATCH),
-            None => {}
+        self.over(Request::new())
+    }
+
+    /// What is asked for here, and in all else what `request` has.
+    pub(crate) fn over(&self, mut request: Request) -> Request {
+        if let Some(ctx) = self.ctx {
+            request = request.context(ctx);
+        }
+        if let Some(ubatch) = self.ubatch {
+            let usual = Request::new();
+            (request.params.n_batch, request.params.n_ubatch) = (usual.params.n_batch, usual.params.n_ubatch);
+            request.max_ubatch = usual.max_ubatch;
+            request = match ubatch {
+                // A computation is a part of a batch: a larger one needs a larger batch.
+                Ubatch::Tokens(tokens) => request.n_ubatch(tokens).n_batch(usual.params.n_batch.max(tokens)),
+                Ubatch::Auto => request.min_ubatch(LEAST_UBATCH),
+            };
         }
         if let Some((types, ty)) = self.kv {
             request = request.kv_types(ty, ty).kv_cache(types);
@@ -286,13 +294,14 @@ impl AskArgs {
         if let Some((place, with_layers)) = self.kv_offload {
             request = request.offload_kqv(with_layers).kv_place(place);
         }
+        if self.flash_attn != FlashAttention::Auto {
+            request = request.flash_attention(self.flash_attn);
+        }
+        request.params.swa_full |= self.swa_full;
         request.workload = self.workload;
         request
-            .context(self.ctx.unwrap_or_default())
-            .swa_full(self.swa_full)
             .policy(self.policy)
             .host_parts(self.host_parts)
-            .flash_attention(self.flash_attn)
             .n_gpu_layers(self.ngl.map_or(GpuLayers::Auto, GpuLayers::Exactly))
             .headroom(self.headroom.unwrap_or_default())
     }

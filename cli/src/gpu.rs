@@ -81,10 +81,12 @@ pub(crate) fn machine(gpus: &[Gpu]) -> Machine {
     machine
 }
 
-/// A machine whose GPUs are not there. With `register` they are devices of llama.cpp, for as long as what is
-/// returned beside the machine lives. A context is still to be opened on them, as free memory is read off
+/// A machine, and those of its GPUs that are devices of llama.cpp for as long as these live.
+pub(crate) type Simulated = (Machine, Vec<SimGpu>);
+
+/// A machine whose GPUs are not there. With `register` they are devices of llama.cpp. A context is still to be opened on them, as free memory is read off
 /// `nvidia-smi` beforehand.
-pub(crate) fn simulated(mut machine: Machine, register: bool) -> Result<(Machine, Vec<SimGpu>), Box<dyn Error>> {
+pub(crate) fn simulated(mut machine: Machine, register: bool) -> Result<Simulated, Box<dyn Error>> {
     if !register {
         return Ok((machine, Vec::new()));
     }
@@ -100,7 +102,7 @@ pub(crate) fn simulated(mut machine: Machine, register: bool) -> Result<(Machine
 }
 
 /// The host as it is, and these GPUs as devices of llama.cpp, on which the processor computes.
-pub(crate) fn as_fast_as_the_host(gpus: &[Gpu]) -> Result<(Machine, Vec<SimGpu>), Box<dyn Error>> {
+pub(crate) fn as_fast_as_the_host(gpus: &[Gpu]) -> Result<Simulated, Box<dyn Error>> {
     let (mut machine, cards) = simulated(machine(gpus), true)?;
     let bandwidth = machine.host.bandwidth.or_else(|| machine.host.measure_bandwidth());
     machine.host.bandwidth = bandwidth;

@@ -3,18 +3,19 @@
 
 use std::time::Duration;
 
-use autoplace::memory::{Footprint, Place, TensorOverride};
+use autoplace::memory::{Footprint, Footprints, Place, TensorOverride};
 use autoplace::plan::{Placement, Plan};
 use serde_json::{Value, json};
 
 use crate::emit::kv_type;
-use crate::plan::Answer;
+use crate::plan::Took;
 
 /// The JSON, indented.
-pub(crate) fn text(answer: &Answer) -> String {
-    let (plan, took) = (&answer.plan, &answer.took);
+///
+/// `estimate` is what the arithmetic says of the same placement; `None` where it knows no law for this model.
+pub(crate) fn text(plan: &Plan, estimate: Option<&Footprints>, took: Took) -> String {
     let (model, devices) = (&plan.model, &plan.placements);
-    let estimate = answer.estimate.as_ref().map(|estimate| -> Vec<Value> {
+    let estimate = estimate.map(|estimate| -> Vec<Value> {
         devices.iter().zip(estimate.gpus.iter().chain([&estimate.host])).map(bytes).collect()
     });
     let probe = took.probe.map(|_| -> Vec<Value> { devices.iter().map(|it| bytes((it, &it.footprint))).collect() });

@@ -93,11 +93,9 @@ mod tests {
         for text in ["24GiB", "24gib", "24G", "24 GiB", "24.0g", "24576M", "25769803776", "25769803776B"] {
             assert_eq!(size(text), Ok(gib(24)), "{text}");
         }
-        assert_eq!(size("24GB"), Ok(24_000_000_000));
-        assert_eq!(size("1kb"), Ok(1000));
-        assert_eq!(size("1K"), Ok(1024));
-        assert_eq!(size("2T"), Ok(gib(2048)));
-        assert_eq!(size("0"), Ok(0));
+        for (text, bytes) in [("24GB", 24_000_000_000), ("1kb", 1000), ("1K", 1024), ("2T", gib(2048)), ("0", 0)] {
+            assert_eq!(size(text), Ok(bytes), "{text}");
+        }
     }
 
     #[test]
@@ -124,15 +122,18 @@ mod tests {
 
     #[test]
     fn a_headroom_is_a_preset_a_size_or_a_share() {
-        assert_eq!(headroom("tight"), Ok(Headroom::Tight));
-        assert_eq!(headroom("default"), Ok(Headroom::Default));
-        assert_eq!(headroom(" Cautious "), Ok(Headroom::Cautious));
+        for (text, meant) in [
+            ("tight", Headroom::Tight),
+            ("default", Headroom::Default),
+            (" Cautious ", Headroom::Cautious),
+            ("600MiB", Headroom::Bytes(mib(600))),
+            ("0", Headroom::Bytes(0)),
+            ("7.5 %", Headroom::Percent(7.5)),
+            ("100%", Headroom::Percent(100.0)),
+        ] {
+            assert_eq!(headroom(text), Ok(meant), "{text}");
+        }
         assert!(headroom("loose").unwrap_err().contains("cautious"));
-        assert_eq!(headroom("600MiB"), Ok(Headroom::Bytes(mib(600))));
-        assert_eq!(headroom("0"), Ok(Headroom::Bytes(0)));
-        assert_eq!(headroom("10%"), Ok(Headroom::Percent(10.0)));
-        assert_eq!(headroom("7.5 %"), Ok(Headroom::Percent(7.5)));
-        assert_eq!(headroom("100%"), Ok(Headroom::Percent(100.0)));
         for text in
             ["", "200%", "-1", "-1GiB", "-1%", "100.1%", "%", "nan%", "inf%", "1e1%", "+5%", "..%", "10 percent"]
         {

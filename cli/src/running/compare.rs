@@ -7,7 +7,7 @@ use std::path::Path;
 use autoplace::gguf::Header;
 use autoplace::machine::Machine;
 use autoplace::measure::{Evidence, ModelEvidence, Running};
-use autoplace::memory::{FlashAttention, Headroom};
+use autoplace::memory::Headroom;
 use autoplace::plan::{self, GpuLayers, HostParts, Placement, Plan, Planner, Request};
 use autoplace::profile::ModelProfile;
 
@@ -50,7 +50,7 @@ pub(crate) fn compare(
         theirs = theirs.n_ctx(profile.hparams.n_ctx_train);
         note("its context is not told: that which the model was trained for is assumed");
     }
-    let ours = planned(&theirs, ask);
+    let ours = ask.over(theirs.clone());
     let running_as = Theirs {
         profile: &profile,
         // It runs, so it fits.
@@ -170,31 +170,6 @@ impl Theirs<'_> {
         }
         true
     }
-}
-
-/// What is planned: what is asked for here, and in all else what the program has.
-fn planned(theirs: &Request, ask: &AskArgs) -> Request {
-    let mut ours = ask.request();
-    let params = &theirs.params;
-    if ask.ctx.is_none() {
-        (ours.context, ours.params.n_ctx) = (theirs.context, params.n_ctx);
-    }
-    if ask.kv.is_none() {
-        (ours.params.type_k, ours.params.type_v) = (params.type_k, params.type_v);
-    }
-    if ask.kv_offload.is_none() {
-        ours.params.offload_kqv = params.offload_kqv;
-    }
-    if ask.ubatch.is_none() {
-        (ours.params.n_batch, ours.params.n_ubatch) = (params.n_batch, params.n_ubatch);
-        ours.max_ubatch = None;
-    }
-    if ours.params.flash_attn == FlashAttention::Auto {
-        ours.params.flash_attn = params.flash_attn;
-    }
-    ours.params.swa_full |= params.swa_full;
-    (ours.params.n_seq_max, ours.params.kv_unified) = (params.n_seq_max, params.kv_unified);
-    ours
 }
 
 /// Bytes on a GPU, with what the driver takes.

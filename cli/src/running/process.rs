@@ -209,17 +209,10 @@ impl Process {
         }
     }
 
-    /// Itself and what it has started.
+    /// Itself, and what it has started.
     pub(super) fn family(&self, all: &[Self]) -> Vec<u32> {
-        let mut family = vec![self.pid];
-        let mut index = 0;
-        while let Some(parent) = family.get(index).copied() {
-            let children = all.iter().filter(|it| it.parent == Some(parent)).map(|it| it.pid);
-            let new: Vec<u32> = children.filter(|pid| !family.contains(pid)).collect();
-            family.extend(new);
-            index += 1;
-        }
-        family
+        let is_started = |it: &&Self| it.pid != self.pid && it.ancestry(all).iter().any(|it| it.pid == self.pid);
+        [self.pid].into_iter().chain(all.iter().filter(is_started).map(|it| it.pid)).collect()
     }
 }
 
