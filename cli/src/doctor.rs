@@ -136,20 +136,14 @@ fn words(evidence: &Evidence, findings: &[Finding]) -> String {
 
 /// The program that was looked at, and what could not be told of it.
 fn running_words(running: &Running) -> String {
-    let mut text = running.program.clone();
-    if let Some(pid) = running.pid {
-        text += &format!(" (process {pid})");
-    }
     let layers = running.n_gpu_layers.map_or("?".to_owned(), |it| it.to_string());
-    text += &format!(": {layers} layers on GPUs");
-    if let Some(held) = running.on_gpus {
-        text += &format!(", {} of GPU memory", Bytes(held));
-    }
-    if let Some(speed) = running.tokens_per_second {
-        text += &format!("; {speed:.1} tok/s");
-    }
-    if let Some(predicted) = running.predicted {
-        text += &format!("; {predicted:.1} predicted");
-    }
-    text + &running.notes.iter().map(|note| format!("\n  note: {note}")).collect::<String>()
+    let told = [
+        running.pid.map(|pid| format!(" (process {pid})")),
+        Some(format!(": {layers} layers on GPUs")),
+        running.on_gpus.map(|held| format!(", {} of GPU memory", Bytes(held))),
+        running.tokens_per_second.map(|speed| format!("; {speed:.1} tok/s")),
+        running.predicted.map(|predicted| format!("; {predicted:.1} predicted")),
+    ];
+    let notes = running.notes.iter().map(|note| format!("\n  note: {note}"));
+    [running.program.clone()].into_iter().chain(told.into_iter().flatten()).chain(notes).collect()
 }

@@ -14,11 +14,7 @@ use crate::devices::{fact, line};
 pub(crate) fn measure(machine: &mut Machine, within: Option<Duration>) -> Result<(), load::Error> {
     let mut request = RatesRequest::full();
     request.within = within;
-    let bar = ProgressBar::new(0);
-    let template = "measuring {msg} {wide_bar} {pos}/{len}";
-    if let Ok(style) = ProgressStyle::with_template(template) {
-        bar.set_style(style);
-    }
+    let bar = bar(0, "measuring {msg} {wide_bar} {pos}/{len}");
     let measured = measure_rates(machine, &request, None, |progress| {
         bar.set_length(progress.total as u64);
         bar.set_message(progress.device.to_owned());
@@ -28,6 +24,15 @@ pub(crate) fn measure(machine: &mut Machine, within: Option<Duration>) -> Result
     measured?;
     MeasurementCache::user().put_rates(machine, &build_name());
     Ok(())
+}
+
+/// Shows itself on a terminal only.
+pub(crate) fn bar(steps: u64, template: &str) -> ProgressBar {
+    let bar = ProgressBar::new(steps);
+    match ProgressStyle::with_template(template) {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
 }
 
 /// The figures of one device, a line each.

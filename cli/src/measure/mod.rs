@@ -16,15 +16,15 @@ use std::time::Duration;
 use autoplace::gguf::Header;
 use autoplace::load::{RatesRequest, measure_rates};
 use autoplace::machine::{Gpu, Machine};
-use autoplace::measure::{Arm, Measure, Measurement, Protocol, Ready, Steps};
+use autoplace::measure::{Arm, Measure, Measured, MeasuredDevice, Measurement, Protocol, Ready, Steps};
 use autoplace::plan::{Request, SavedPlan};
 use autoplace::profile::ModelProfile;
 use clap::{ValueEnum, value_parser};
-use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::args::{self, AskArgs};
 use crate::flags::Flags;
 use crate::gpu;
+use crate::rates::bar;
 use crate::{in_file, read};
 
 /// The arguments of `measure`.
@@ -190,7 +190,7 @@ fn with_measure<T>(
             std::process::exit(130);
         }
     })?;
-    let bar = bar();
+    let bar = bar(STEPS, "measuring {msg} {wide_bar} {percent} %, {eta} left");
     let measure = Measure::new(&args.model)
         .request(request.clone())
         .protocol(|usual| args.protocol(usual, &texts))
@@ -304,6 +304,11 @@ impl MeasureArgs {
     }
 }
 
+/// The GPUs among the devices of a placement.
+fn gpus(placement: &Measured) -> impl Iterator<Item = &MeasuredDevice> {
+    placement.devices.iter().filter(|device| device.device.is_some())
+}
+
 /// A text a line, or a JSON list of them.
 fn texts(file: &Path) -> Result<Vec<String>, Box<dyn Error>> {
     let text = read(file)?;
@@ -319,16 +324,6 @@ fn texts(file: &Path) -> Result<Vec<String>, Box<dyn Error>> {
 
 /// Steps of the bar.
 const STEPS: u64 = 10_000;
-
-/// Shows itself on a terminal only.
-fn bar() -> ProgressBar {
-    let bar = ProgressBar::new(STEPS);
-    let style = ProgressStyle::with_template("measuring {msg} {wide_bar} {percent} %, {eta} left");
-    match style {
-        Ok(style) => bar.with_style(style),
-        Err(_) => bar,
-    }
-}
 
 /// What a submission tells.
 fn left_in(measurement: &Measurement) -> String {

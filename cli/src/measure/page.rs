@@ -6,10 +6,10 @@ use plotters::style::text_anchor::HPos;
 use plotters::style::{Color, RGBColor};
 
 use autoplace::machine::Bytes;
-use autoplace::measure::{Measurement, Point};
+use autoplace::measure::{MeasuredDevice, Measurement, Point};
 
 use super::beside::{self, Series};
-use super::table;
+use super::{gpus, table};
 use crate::picture::{
     Area, Axes, CHOSEN, COMPUTE, Drawn, HEADROOM, KV, MARGIN, WEIGHTS, WIDTH, document, fill, stack, write,
 };
@@ -103,46 +103,29 @@ fn legend(area: &Area<'_>, names: &[(&str, RGBColor)], y: i32) -> Drawn {
     Ok(())
 }
 
-/// One GPU of one placement.
-struct Bar {
-    label: String,
-    parts: [u64; 3],
-    taken: Option<u64>,
+/// The GPUs of each placement.
+fn bars(measurement: &Measurement) -> Vec<(&Point, &MeasuredDevice)> {
+    let placed = measurement.points.iter().filter_map(|point| Some((point, point.placement.as_ref()?)));
+    placed.flat_map(|(point, placement)| gpus(placement).map(move |gpu| (point, gpu))).collect()
 }
 
-fn bars(measurement: &Measurement) -> Vec<Bar> {
-    let of = |point: &Point| -> Vec<Bar> {
-        let devices = point.placement.iter().flat_map(|placement| &placement.devices);
-        let gpus = devices.filter(|device| device.device.is_some());
-        gpus.map(|gpu| {
-            let planned = gpu.planned;
-            let taken = gpu.taken.map_or_else(|| "not told".to_owned(), |it| Bytes(it).to_string());
-            Bar {
-                label: format!("{} on {}: {} planned, {taken} taken", point.name, gpu.name, Bytes(planned.total())),
-                parts: [planned.weights, planned.kv, planned.compute],
-                taken: gpu.taken,
-            }
-        })
-        .collect()
-    };
-    measurement.points.iter().flat_map(of).collect()
-}
-
-fn draw_bars(area: &Area<'_>, bars: &[Bar]) -> Drawn {
+fn draw_bars(area: &Area<'_>, bars: &[(&Point, &MeasuredDevice)]) -> Drawn {
     let whole = WIDTH as i32 - 2 * MARGIN;
-    let all = |bar: &Bar| bar.parts.into_iter().fold(0, u64::saturating_add);
-    let total = |bar: &Bar| all(bar).max(bar.taken.unwrap_or(0));
+    let total = |(_, gpu): &(&Point, &MeasuredDevice)| gpu.planned.total().max(gpu.taken.unwrap_or(0));
     let Some(most) = bars.iter().map(total).max().filter(|&most| most > 0) else {
         return Ok(());
     };
     let names = [("weights", WEIGHTS), ("KV", KV), ("compute", COMPUTE), ("taken", CHOSEN)];
     legend(area, &names, 20)?;
     let at = |bytes: u64| MARGIN + (bytes as f64 / most as f64 * f64::from(whole)) as i32;
-    for (bar, y) in bars.iter().zip((HEAD - 16..).step_by(ROW as usize)) {
-        write(area, &bar.label, (MARGIN, y), 15, HPos::Left)?;
-        stack(area, bar.parts.into_iter().zip([WEIGHTS, KV, COMPUTE]), at, (y + 20, 18))?;
-        if let Some(taken) = bar.taken {
-            let x = at(taken);
+    for ((point, gpu), y) in bars.iter().zip((HEAD - 16..).step_by(ROW as usize)) {
+        let planned = gpu.planned;
+        let taken = gpu.taken.map_or_else(|| "not told".to_owned(), |it| Bytes(it).to_string());
+        let label = format!("{} on {}: {} planned, {taken} taken", point.name, gpu.name, Bytes(planned.total()));
+        write(area, &label, (MARGIN, y), 15, HPos::Left)?;
+        let parts = [(planned.weights, WEIGHTS), (planned.kv, KV), (planned.compute, COMPUTE)];
+        stack(area, parts, at, (y + 20, 18))?;
+        if let Some(x) = gpu.taken.map(at) {
             area.draw(&PathElement::new([(x, y + 17), (x, y + 41)], CHOSEN.stroke_width(2)))?;
         }
     }

@@ -5,6 +5,8 @@ use std::fmt::Write as _;
 use autoplace::machine::Bytes;
 use autoplace::measure::{Measured, MeasuredDevice, Measurement, Point, Readiness, Row};
 
+use super::gpus;
+
 /// Cells by rows, the heading first. All that differs between its forms is what lies between cells.
 pub(super) fn rows(measurement: &Measurement) -> Vec<Vec<String>> {
     let mut kinds: Vec<String> = Vec::new();
@@ -33,7 +35,7 @@ fn placed(point: &Point) -> [String; 3] {
     let Some(placement) = &point.placement else {
         return [dash(), dash(), dash()];
     };
-    let gpus: Vec<&MeasuredDevice> = placement.devices.iter().filter(|device| device.device.is_some()).collect();
+    let gpus: Vec<&MeasuredDevice> = gpus(placement).collect();
     let sum = |bytes: &dyn Fn(&MeasuredDevice) -> Option<u64>| {
         let all = gpus.iter().try_fold(0, |sum: u64, gpu| Some(sum.saturating_add(bytes(gpu)?)));
         all.filter(|_| !gpus.is_empty()).map_or_else(dash, |all| Bytes(all).to_string())

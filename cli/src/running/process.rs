@@ -145,32 +145,25 @@ impl Process {
 
     /// Where it serves.
     pub(super) fn url(&self, tool: Tool) -> String {
-        let (host, port) = match tool {
-            Tool::Ollama => {
-                let said = self.variable("OLLAMA_HOST").unwrap_or_default();
-                let said = said.strip_prefix("http://").unwrap_or(said).trim_end_matches('/');
-                match said.rsplit_once(':') {
-                    Some((host, port)) => (Some(host), Some(port)),
-                    None => (Some(said), None),
-                }
-            }
-            _ => (
-                self.value(&["--host"]).or(self.variable("LLAMA_ARG_HOST")),
-                self.value(&["--port"]).or(self.variable("LLAMA_ARG_PORT")),
-            ),
-        };
-        let port = port.unwrap_or(match tool {
+        let usual = match tool {
             Tool::Ollama => "11434",
             Tool::LmStudio => "1234",
             Tool::KoboldCpp => "5001",
             Tool::LlamaCpp | Tool::LlamaCpp2 => "8080",
-        });
-        // One that listens everywhere listens here.
-        let host = host.filter(|host| !host.is_empty() && *host != "0.0.0.0" && *host != "::");
-        match host.unwrap_or("127.0.0.1") {
-            host if host.contains(':') && !host.starts_with('[') => {
-                format!("http://[{host}]:{port}")
-            }
+        };
+        let (host, port) = if tool == Tool::Ollama {
+            let said = self.variable("OLLAMA_HOST").unwrap_or_default();
+            let said = said.strip_prefix("http://").unwrap_or(said).trim_end_matches('/');
+            said.rsplit_once(':').unwrap_or((said, usual))
+        } else {
+            let said = |flag, variable| self.value(&[flag]).or(self.variable(variable));
+            let host = said("--host", "LLAMA_ARG_HOST").unwrap_or_default();
+            (host, said("--port", "LLAMA_ARG_PORT").unwrap_or(usual))
+        };
+        match host {
+            // One that listens everywhere listens here.
+            "" | "0.0.0.0" | "::" => format!("http://127.0.0.1:{port}"),
+            host if host.contains(':') && !host.starts_with('[') => format!("http://[{host}]:{port}"),
             host => format!("http://{host}:{port}"),
         }
     }
