@@ -188,7 +188,7 @@ pub(crate) struct PlanArgs {
     pub(crate) allow_paging: bool,
     /// What is loaded beside the model: `mmproj=FILE`, `draft=FILE`; several times for several
     #[arg(long = "with", value_name = "mmproj=FILE|draft=FILE", value_parser = beside)]
-    pub(crate) with: Vec<Beside>,
+    pub(crate) with: Vec<(Role, PathBuf)>,
     /// Tokens of an image at most, where the mmproj takes images of any size; 0 is no limit
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) image_max_tokens: u32,
@@ -209,13 +209,6 @@ pub(crate) struct PlanArgs {
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) outputs: OutputArgs,
-}
-
-/// A file that is loaded beside the model.
-#[derive(Debug, Clone)]
-pub(crate) struct Beside {
-    pub(crate) role: Role,
-    pub(crate) path: PathBuf,
 }
 
 /// How many tokens are computed at once.
@@ -316,24 +309,21 @@ fn context(text: &str) -> Result<Context, String> {
     if text == "auto" {
         return Ok(Context::Auto);
     }
-    let (number, more) = match text.strip_suffix('+') {
-        Some(number) => (number, true),
-        None => (text, false),
+    let (number, of): (_, fn(u32) -> Context) = match text.strip_suffix('+') {
+        Some(number) => (number, Context::AtLeast),
+        None => (text, Context::Tokens),
     };
-    match number.parse::<u32>() {
-        // One token of context has no room for an answer.
-        Ok(tokens) if (2..=MAX_TOKENS).contains(&tokens) && more => Ok(Context::AtLeast(tokens)),
-        Ok(tokens) if (2..=MAX_TOKENS).contains(&tokens) => Ok(Context::Tokens(tokens)),
-        _ => Err(format!("tokens are 2 to {MAX_TOKENS}, with a `+` at least so many, or `auto`")),
-    }
+    // One token of context has no room for an answer.
+    let tokens = number.parse().ok().filter(|tokens| (2..=MAX_TOKENS).contains(tokens));
+    tokens.map(of).ok_or_else(|| format!("tokens are 2 to {MAX_TOKENS}, with a `+` at least so many, or `auto`"))
 }
 
 /// What a file is for, and the file.
-fn beside(text: &str) -> Result<Beside, String> {
+fn beside(text: &str) -> Result<(Role, PathBuf), String> {
     match text.split_once('=') {
         Some(("mmproj" | "draft", "")) => Err("the file is missing behind `=`".to_owned()),
-        Some(("mmproj", path)) => Ok(Beside { role: Role::Mmproj, path: path.into() }),
-        Some(("draft", path)) => Ok(Beside { role: Role::Draft, path: path.into() }),
+        Some(("mmproj", path)) => Ok((Role::Mmproj, path.into())),
+        Some(("draft", path)) => Ok((Role::Draft, path.into())),
         _ => Err("beside a model go `mmproj=FILE` and `draft=FILE`".to_owned()),
     }
 }

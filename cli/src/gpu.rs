@@ -84,8 +84,8 @@ pub(crate) fn machine(gpus: &[Gpu]) -> Machine {
 /// A machine, and those of its GPUs that are devices of llama.cpp for as long as these live.
 pub(crate) type Simulated = (Machine, Vec<SimGpu>);
 
-/// A machine whose GPUs are not there. With `register` they are devices of llama.cpp. A context is still to be opened on them, as free memory is read off
-/// `nvidia-smi` beforehand.
+/// A machine whose GPUs are not there. With `register` they are devices of llama.cpp. A context is still to be opened
+/// on them, as free memory is read off `nvidia-smi` beforehand.
 pub(crate) fn simulated(mut machine: Machine, register: bool) -> Result<Simulated, Box<dyn Error>> {
     if !register {
         return Ok((machine, Vec::new()));

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::error::Error;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use autoplace::gguf::Header;
@@ -12,7 +13,7 @@ use autoplace::memory::{Companion, ContextParams, Estimate, Footprints, Split};
 use autoplace::plan::{self, Advice, Placement, Plan, Planner, Probe};
 use autoplace::profile::{ControlVector, Lora, ModelProfile};
 
-use crate::args::{Beside, PlanArgs};
+use crate::args::PlanArgs;
 use crate::gpu::{self, Simulated};
 use crate::{in_file, json};
 
@@ -127,14 +128,18 @@ fn advised(planner: &Planner<'_>, error: plan::Error) -> String {
 }
 
 /// A file that is loaded beside the model of this header.
-fn companion(beside: &Beside, image_max_tokens: u32, main: &Header) -> Result<Companion, Box<dyn Error>> {
-    let header = Header::open(&beside.path)?;
-    let companion = match beside.role {
+fn companion(
+    (role, path): &(Role, PathBuf),
+    image_max_tokens: u32,
+    main: &Header,
+) -> Result<Companion, Box<dyn Error>> {
+    let header = Header::open(path)?;
+    let companion = match role {
         Role::Draft => Companion::draft(&header),
         _ => Companion::mmproj(&header).map(|mmproj| mmproj.max_image_tokens(image_max_tokens)),
     };
     let checked = companion.and_then(|it| it.compatible_with(main).map(|()| it));
-    Ok(checked.map_err(|error| in_file(&beside.path, error))?)
+    Ok(checked.map_err(|error| in_file(path, error))?)
 }
 
 /// What the arithmetic says of a plan's own placement.

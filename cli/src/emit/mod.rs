@@ -54,8 +54,8 @@ impl fmt::Display for Tool {
 }
 
 /// The plan in a tool's words, in whole lines.
-/// Fails with a line that names the tool and what it cannot be told: a model of no file, a path that is no text, or what
-/// would place the model otherwise.
+/// Fails with a line that names the tool and what it cannot be told: a model of no file, a path that is no text, or
+/// what would place the model otherwise.
 pub(crate) fn emit(plan: &Plan, tool: Tool) -> Result<String, String> {
     in_words(plan, tool).map_err(|why| format!("{tool} {why}"))
 }

@@ -244,11 +244,3 @@ fn what_excludes_each_other_is_refused() {
     user.fails(&["devices", "--frobnicate"], 2, &["--frobnicate"]);
     user.fails(&["devices", "model.gguf"], 2, &["model.gguf"]);
 }
-
-#[test]
-fn help_names_every_argument() {
-    let help = User::new().says(&["devices", "--help"]);
-    for argument in ["--json", "--write", "--measure", "--machine"] {
-        assert!(help.contains(argument), "{argument}");
-    }
-}
