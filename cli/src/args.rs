@@ -129,7 +129,7 @@ pub(crate) struct AskArgs {
     /// Tokens computed at once; `auto` goes down to 64, too, where that is faster [default: 512, or up to 2048
     /// where that is faster]
     #[arg(long, value_name = "N|auto", value_parser = ubatch)]
-    pub(crate) ubatch: Option<Ubatch>,
+    pub(crate) ubatch: Option<u32>,
     /// What makes a plan better: more tokens per second, or more layers on GPUs, whole ones
     #[arg(long, value_name = "fastest|most-layers", value_parser = one_of(POLICY), default_value = "fastest", hide_possible_values = true)]
     pub(crate) policy: Policy,
@@ -211,13 +211,6 @@ pub(crate) struct PlanArgs {
     pub(crate) outputs: OutputArgs,
 }
 
-/// How many tokens are computed at once.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Ubatch {
-    Tokens(u32),
-    Auto,
-}
-
 const KV_OFFLOAD: &[(&str, (KvPlace, bool))] =
     &[("on", (KvPlace::Given, true)), ("off", (KvPlace::Given, false)), ("auto", (KvPlace::Auto, true))];
 const POLICY: &[(&str, Policy)] = &[("fastest", Policy::Fastest), ("most-layers", Policy::MostLayers)];
@@ -276,9 +269,9 @@ impl AskArgs {
             (request.params.n_batch, request.params.n_ubatch) = (usual.params.n_batch, usual.params.n_ubatch);
             request.max_ubatch = usual.max_ubatch;
             request = match ubatch {
+                AUTO => request.min_ubatch(LEAST_UBATCH),
                 // A computation is a part of a batch: a larger one needs a larger batch.
-                Ubatch::Tokens(tokens) => request.n_ubatch(tokens).n_batch(usual.params.n_batch.max(tokens)),
-                Ubatch::Auto => request.min_ubatch(LEAST_UBATCH),
+                tokens => request.n_ubatch(tokens).n_batch(usual.params.n_batch.max(tokens)),
             };
         }
         if let Some((types, ty)) = self.kv {
@@ -358,9 +351,7 @@ pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
 
 /// `4096+512`: a prompt and its reply.
 fn workload(text: &str) -> Result<Workload, String> {
-    let numbers = text.split_once('+');
-    let numbers = numbers.and_then(|(prompt, reply)| Some((prompt.parse().ok()?, reply.parse().ok()?)));
-    match numbers {
+    match text.split_once('+').and_then(|(prompt, reply)| Some((prompt.parse().ok()?, reply.parse().ok()?))) {
         Some((prompt, reply)) if prompt <= MAX_TOKENS && (1..=MAX_TOKENS).contains(&reply) => {
             Ok(Workload::new(prompt, reply))
         }
@@ -370,11 +361,14 @@ fn workload(text: &str) -> Result<Workload, String> {
     }
 }
 
+/// `--ubatch auto`, which is no number of tokens.
+const AUTO: u32 = 0;
+
 /// `auto`, or so many tokens.
-fn ubatch(text: &str) -> Result<Ubatch, String> {
-    match text.parse::<u32>() {
-        _ if text == "auto" => Ok(Ubatch::Auto),
-        Ok(tokens) if (1..=MAX_TOKENS).contains(&tokens) => Ok(Ubatch::Tokens(tokens)),
+fn ubatch(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        _ if text == "auto" => Ok(AUTO),
+        Ok(tokens) if (1..=MAX_TOKENS).contains(&tokens) => Ok(tokens),
         _ => Err(format!("tokens are 1 to {MAX_TOKENS}, or `auto`")),
     }
 }

@@ -121,8 +121,7 @@ pub(crate) fn run(args: &MeasureArgs) -> Result<String, Box<dyn Error>> {
         };
     }
     // Before hours of measuring, not after them.
-    let beside = args.beside.iter().map(|file| beside::read(file));
-    let beside: Vec<beside::Series> = beside.collect::<Result<_, _>>()?;
+    let beside: Vec<beside::Series> = args.beside.iter().map(|file| beside::read(file)).collect::<Result<_, _>>()?;
     let mut measurement = if is_read {
         Measurement::from_json(&read(&args.model)?).map_err(|error| in_file(&args.model, error))?
     } else {

@@ -11,7 +11,7 @@ use autoplace::memory::Headroom;
 use autoplace::plan::{self, GpuLayers, HostParts, Placement, Plan, Planner, Request};
 use autoplace::profile::ModelProfile;
 
-use super::Found;
+use super::{Found, Seen};
 use crate::args::AskArgs;
 use crate::emit::{self, Tool};
 
@@ -29,84 +29,34 @@ pub(crate) fn compare(
         let name = &seen.name;
         return Err(format!("{tool} runs `{name}` and does not tell its file: say `doctor FILE --watch ...`").into());
     };
-    let header = Header::open(model)?;
-    let profile = ModelProfile::from_header(&header)?;
-    let all = profile.full_offload();
+    let profile = ModelProfile::from_header(&Header::open(model)?)?;
+    let mut notes = seen.notes.clone();
+    let told = told(&found.seen, &profile, &mut notes)?;
+    let ours = ask.over(told.clone());
+    // It runs, so it fits.
+    let theirs = Theirs { profile: &profile, request: told.host_parts(HostParts::None).headroom(Headroom::Tight) };
 
+    let machine = &mut evidence.machine;
+    let held = held(found, machine);
+    let is_simulated = machine.gpus.iter().all(|gpu| gpu.device.is_none());
+    let is_room_known = match (held, theirs.stated()) {
+        (Some(_), _) => true,
+        _ if is_simulated || seen.on_gpus.is_some_and(|(on_gpus, _)| on_gpus == 0) => true,
+        (None, Some(layers)) => theirs.give_back(machine, layers),
+        (None, None) => false,
+    };
     let mut running = Running::default();
     running.program = [called(tool)].into_iter().chain(seen.version.as_deref()).collect::<Vec<_>>().join(" ");
     running.pid = found.pids.first().copied();
     running.tokens_per_second = seen.speed;
-    let mut notes = seen.notes.clone();
-    let mut note = |text: &str| notes.push(text.to_owned());
-
-    let mut theirs = Request::new();
-    theirs.max_ubatch = None;
-    let mut theirs = seen.flags.request(&theirs, all)?;
-    if let Some((sequences, unified)) = seen.sequences {
-        (theirs.params.n_seq_max, theirs.params.kv_unified) = (sequences, unified);
-    }
-    if seen.flags.get("-c").is_none_or(|tokens| tokens == "0") {
-        theirs = theirs.n_ctx(profile.hparams.n_ctx_train);
-        note("its context is not told: that which the model was trained for is assumed");
-    }
-    let ours = ask.over(theirs.clone());
-    let running_as = Theirs {
-        profile: &profile,
-        // It runs, so it fits.
-        request: theirs.host_parts(HostParts::None).headroom(Headroom::Tight),
-    };
-    let stated = match running_as.request.gpu_layers {
-        GpuLayers::Exactly(layers) => Some(layers),
-        GpuLayers::All => Some(all),
-        _ => None,
-    };
-
-    let machine = &mut evidence.machine;
-    let mut held = found.given_back(machine);
-    if let Some((on_gpus, _)) = seen.on_gpus.filter(|(on_gpus, _)| held.unwrap_or(0) == 0 && *on_gpus > 0) {
-        // Drivers on some systems name no bytes.
-        held = None;
-        if let [gpu] = machine.gpus.as_mut_slice() {
-            gpu.free = gpu.free.saturating_add(on_gpus).min(gpu.total);
-            held = Some(on_gpus);
-        }
-    }
-    let is_simulated = machine.gpus.iter().all(|gpu| gpu.device.is_none());
-    let is_room_known = match (held, stated) {
-        (Some(_), _) => true,
-        _ if is_simulated || seen.on_gpus.is_some_and(|(on_gpus, _)| on_gpus == 0) => true,
-        (None, Some(layers)) => running_as.give_back(machine, layers),
-        (None, None) => false,
-    };
     running.on_gpus = seen.on_gpus.map(|(bytes, _)| bytes).or(held.filter(|&bytes| bytes > 0));
-    running.n_gpu_layers = match (stated, seen.on_gpus, running.on_gpus) {
-        _ if !seen.unlike.is_empty() => None,
-        (Some(layers), None, None) if held == Some(0) && layers > 0 => {
-            note(
-                "it was started with layers on GPUs and holds no GPU memory: its build has no backend for them, or its container no GPU",
-            );
-            Some(0)
-        }
-        (Some(layers), ..) => Some(layers),
-        (_, Some((on_gpus, bytes)), _) if on_gpus >= bytes => Some(all),
-        (_, Some((0, _)), _) => Some(0),
-        // llama.cpp's fit takes experts off a GPU before it takes layers.
-        (_, _, Some(bytes)) if tool != Tool::LlamaCpp || profile.hparams.experts.is_none() => {
-            running_as.layers_in(bytes, machine)
-        }
-        _ if held == Some(0) => Some(0),
-        _ => None,
-    };
-    for reason in &seen.unlike {
-        note(&format!("{reason}: it is not held against a plan"));
+    notes.extend(seen.unlike.iter().map(|reason| format!("{reason}: it is not held against a plan")));
+    if seen.unlike.is_empty() {
+        running.n_gpu_layers = theirs.layers(found, held, running.on_gpus, machine, &mut notes);
     }
-    if running.n_gpu_layers.is_none() && seen.unlike.is_empty() {
-        note("how many layers it has on GPUs cannot be told");
-    }
-    match running.n_gpu_layers.map(|layers| running_as.plan(machine, layers)) {
+    match running.n_gpu_layers.map(|layers| theirs.plan(machine, layers)) {
         Some(Ok(plan)) => running.predicted = plan.speed.map(|speed| speed.tokens_per_second),
-        Some(Err(error)) => note(&format!("as it runs it could not be planned: {error}")),
+        Some(Err(error)) => notes.push(format!("as it runs it could not be planned: {error}")),
         None => {}
     }
 
@@ -123,16 +73,46 @@ pub(crate) fn compare(
                 let lines = text.lines().filter(|line| !line.starts_with('#'));
                 running.otherwise = Some(lines.collect::<Vec<_>>().join("\n"));
             }
-            Err(error) => note(&error),
+            Err(error) => notes.push(error),
         }
     } else {
-        note("what it holds cannot be told, and so not what there is room for: ask again when it has ended");
+        let unknown = "what it holds cannot be told, and so not what there is room for: ask again when it has ended";
+        notes.push(unknown.to_owned());
         *added = ModelEvidence::default();
         added.path = model.to_owned();
     }
     running.notes = notes;
     added.running = Some(running);
     Ok(evidence)
+}
+
+const NOTHING_HELD: &str = "it was started with layers on GPUs and holds no GPU memory: its build has no backend for them, or its container no GPU";
+
+/// What the program was told to do with the model.
+fn told(seen: &Seen, profile: &ModelProfile, notes: &mut Vec<String>) -> Result<Request, String> {
+    let mut usual = Request::new();
+    usual.max_ubatch = None;
+    let mut told = seen.flags.request(&usual, profile.full_offload())?;
+    if let Some((sequences, unified)) = seen.sequences {
+        (told.params.n_seq_max, told.params.kv_unified) = (sequences, unified);
+    }
+    if seen.flags.get("-c").is_none_or(|tokens| tokens == "0") {
+        told = told.n_ctx(profile.hparams.n_ctx_train);
+        notes.push("its context is not told: that which the model was trained for is assumed".to_owned());
+    }
+    Ok(told)
+}
+
+/// Takes what the program holds for free: bytes on GPUs, `None` where that cannot be told.
+fn held(found: &Found, machine: &mut Machine) -> Option<u64> {
+    let held = found.given_back(machine);
+    let Some((on_gpus, _)) = found.seen.on_gpus.filter(|(on_gpus, _)| held.unwrap_or(0) == 0 && *on_gpus > 0) else {
+        return held;
+    };
+    // Drivers on some systems name no bytes.
+    let [gpu] = machine.gpus.as_mut_slice() else { return None };
+    gpu.free = gpu.free.saturating_add(on_gpus).min(gpu.total);
+    Some(on_gpus)
 }
 
 /// A model as the program was told to place it.
@@ -142,6 +122,45 @@ struct Theirs<'a> {
 }
 
 impl Theirs<'_> {
+    /// The layers that it was told to have on GPUs.
+    fn stated(&self) -> Option<u32> {
+        match self.request.gpu_layers {
+            GpuLayers::Exactly(layers) => Some(layers),
+            GpuLayers::All => Some(self.profile.full_offload()),
+            _ => None,
+        }
+    }
+
+    /// The layers that it has there, as far as that can be told.
+    fn layers(
+        &self,
+        found: &Found,
+        held: Option<u64>,
+        on_gpus: Option<u64>,
+        machine: &Machine,
+        notes: &mut Vec<String>,
+    ) -> Option<u32> {
+        let layers = match (self.stated(), found.seen.on_gpus, on_gpus) {
+            (Some(layers), None, None) if held == Some(0) && layers > 0 => {
+                notes.push(NOTHING_HELD.to_owned());
+                Some(0)
+            }
+            (Some(layers), ..) => Some(layers),
+            (_, Some((on_gpus, bytes)), _) if on_gpus >= bytes => Some(self.profile.full_offload()),
+            (_, Some((0, _)), _) => Some(0),
+            // llama.cpp's fit takes experts off a GPU before it takes layers.
+            (_, _, Some(bytes)) if found.tool != Tool::LlamaCpp || self.profile.hparams.experts.is_none() => {
+                self.layers_in(bytes, machine)
+            }
+            _ if held == Some(0) => Some(0),
+            _ => None,
+        };
+        if layers.is_none() {
+            notes.push("how many layers it has on GPUs cannot be told".to_owned());
+        }
+        layers
+    }
+
     fn plan(&self, machine: &Machine, layers: u32) -> Result<Plan, plan::Error> {
         let request = self.request.clone().n_gpu_layers(GpuLayers::Exactly(layers));
         Planner::new(self.profile, machine).request(request).plan()
