@@ -1,5 +1,5 @@
-//! `autoplace plan --lora` and `--mtp`: what is computed with beside the model's own blocks is part of the plan, and what
-//! does not go with it is one line.
+//! `autoplace plan --lora` and `--mtp`: what is computed with beside a model's own blocks is part of the plan, and what
+//! does not go with the model is one line.
 
 use crate::cli_support::{demo, fails, succeeds};
 use crate::lora_support::Adapter;
