@@ -3,14 +3,16 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use autoplace::machine::Gpu;
 use autoplace::memory::companion::Role;
 use autoplace::memory::{FlashAttention, Headroom, KvType, Pooling};
 use autoplace::plan::{Context, GpuLayers, HostParts, KvCache, KvPlace, Policy, Request, Workload};
-use clap::{Parser, Subcommand, ValueEnum, value_parser};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Parser, Subcommand, value_parser};
 use serde_json::Value;
 
 use crate::doctor::DoctorArgs;
-use crate::gpu::SimulatedGpu;
+use crate::gpu;
 use crate::host::HostArgs;
 use crate::measure::MeasureArgs;
 use crate::outputs::OutputArgs;
@@ -49,6 +51,18 @@ pub(crate) enum Verb {
     },
     /// Prints the manual: `autoplace man | man -l -`
     Man,
+}
+
+impl Verb {
+    /// The simulated GPUs that are asked for.
+    pub(crate) fn gpus(&self) -> &[Gpu] {
+        match self {
+            Self::Plan(args) => &args.gpu,
+            Self::Measure(args) => &args.gpu,
+            Self::Doctor(args) => &args.gpu,
+            Self::Devices(_) | Self::Template(_) | Self::Completions { .. } | Self::Man => &[],
+        }
+    }
 }
 
 /// The arguments of `devices`.
@@ -103,33 +117,33 @@ pub(crate) struct AskArgs {
     #[arg(long, value_name = "N|N+|auto", value_parser = context)]
     pub(crate) ctx: Option<Context>,
     /// Type of the keys and values: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0, iq4_nl; `auto` is f16, or q8_0 where
-    /// that is faster, `auto:q4_0` as small as that
-    #[arg(long, value_name = "TYPE|auto[:TYPE]", default_value = "f16", value_parser = kv)]
-    pub(crate) kv: Kv,
-    /// Keys and values with their layers (`on`), on the host (`off`), or there where that is faster
-    #[arg(long, value_name = "on|off|auto", value_enum, default_value_t = KvOffload::On, hide_possible_values = true)]
-    pub(crate) kv_offload: KvOffload,
+    /// that is faster, `auto:q4_0` as small as that [default: f16]
+    #[arg(long, value_name = "TYPE|auto[:TYPE]", value_parser = kv)]
+    pub(crate) kv: Option<(KvCache, KvType)>,
+    /// Keys and values with their layers (`on`), on the host (`off`), or there where that is faster [default: on]
+    #[arg(long, value_name = "on|off|auto", value_parser = one_of(KV_OFFLOAD), hide_possible_values = true)]
+    pub(crate) kv_offload: Option<(KvPlace, bool)>,
     /// Layers with a sliding window keep the whole context all the same
     #[arg(long)]
     pub(crate) swa_full: bool,
     /// Tokens computed at once; `auto` goes down to 64, too, where that is faster [default: 512, or up to 2048
     /// where that is faster]
     #[arg(long, value_name = "N|auto", value_parser = ubatch)]
-    pub(crate) ubatch: Option<Ubatch>,
+    pub(crate) ubatch: Option<u32>,
     /// What makes a plan better: more tokens per second, or more layers on GPUs, whole ones
-    #[arg(long, value_name = "fastest|most-layers", value_enum, default_value_t = PolicyName::Fastest, hide_possible_values = true)]
-    pub(crate) policy: PolicyName,
+    #[arg(long, value_name = "fastest|most-layers", value_parser = one_of(POLICY), default_value = "fastest", hide_possible_values = true)]
+    pub(crate) policy: Policy,
     /// What may stay on the host of a block that is on a GPU: nothing, experts, or experts and feed-forward matrices
     /// [default: experts, of a model without any feed-forward matrices]
-    #[arg(long, value_name = "auto|none|experts|ffn", value_enum, default_value_t = Parts::Auto, hide_possible_values = true)]
-    pub(crate) host_parts: Parts,
+    #[arg(long, value_name = "auto|none|experts|ffn", value_parser = one_of(HOST_PARTS), default_value = "auto", hide_possible_values = true)]
+    pub(crate) host_parts: HostParts,
     /// What is to take the least time: tokens of a prompt and of its reply [default: 1024+256 in the
     /// middle of the context]
     #[arg(long, value_name = "PROMPT+REPLY", value_parser = workload)]
     pub(crate) workload: Option<Workload>,
     /// Fused attention; `auto` is where every device that holds a layer can
-    #[arg(long, value_name = "auto|on|off", value_enum, default_value_t = FlashAttn::Auto, hide_possible_values = true)]
-    pub(crate) flash_attn: FlashAttn,
+    #[arg(long, value_name = "auto|on|off", value_parser = one_of(FLASH_ATTN), default_value = "auto", hide_possible_values = true)]
+    pub(crate) flash_attn: FlashAttention,
     /// Layers on the GPU, the output layer counted first; an error if they do not fit [default: as many as are safe]
     #[arg(long, value_name = "N")]
     pub(crate) ngl: Option<u32>,
@@ -154,16 +168,16 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u32).range(1..=256))]
     pub(crate) seqs: u32,
     /// Plans for embeddings instead of text, pooled as the model says or so; a context is then the longest text
-    #[arg(long, value_name = "none|mean|cls|last|rank", value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "model", hide_possible_values = true)]
-    pub(crate) embeddings: Option<PoolingName>,
+    #[arg(long, value_name = "none|mean|cls|last|rank", value_parser = one_of(POOLING), num_args = 0..=1, require_equals = true, default_missing_value = "model", hide_possible_values = true)]
+    pub(crate) embeddings: Option<Pooling>,
     /// Plans for speculative decoding with the block of the model that predicts further tokens, up to so many at
     /// once [default: 3]
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "0", value_parser = value_parser!(u32).range(0..=64), conflicts_with = "embeddings")]
     pub(crate) mtp: Option<u32>,
     /// A simulated GPU instead of the machine's own: `RTX 4090`, `RTX 4090=24GiB,free=22.6GiB`; several
     /// times for several
-    #[arg(long, value_name = "NAME[=TOTAL][,free=SIZE]", allow_hyphen_values = true)]
-    pub(crate) gpu: Vec<SimulatedGpu>,
+    #[arg(long, value_name = "NAME[=TOTAL][,free=SIZE]", value_parser = gpu::gpu, allow_hyphen_values = true)]
+    pub(crate) gpu: Vec<Gpu>,
     /// The machine in a file that `devices --write` wrote, instead of this one
     #[arg(long, value_name = "FILE", conflicts_with = "gpu")]
     pub(crate) machine: Option<PathBuf>,
@@ -174,7 +188,7 @@ pub(crate) struct PlanArgs {
     pub(crate) allow_paging: bool,
     /// What is loaded beside the model: `mmproj=FILE`, `draft=FILE`; several times for several
     #[arg(long = "with", value_name = "mmproj=FILE|draft=FILE", value_parser = beside)]
-    pub(crate) with: Vec<Beside>,
+    pub(crate) with: Vec<(Role, PathBuf)>,
     /// Tokens of an image at most, where the mmproj takes images of any size; 0 is no limit
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) image_max_tokens: u32,
@@ -197,69 +211,40 @@ pub(crate) struct PlanArgs {
     pub(crate) outputs: OutputArgs,
 }
 
-/// A file that is loaded beside the model.
-#[derive(Debug, Clone)]
-pub(crate) struct Beside {
-    pub(crate) role: Role,
-    pub(crate) path: PathBuf,
-}
+const KV_OFFLOAD: &[(&str, (KvPlace, bool))] =
+    &[("on", (KvPlace::Given, true)), ("off", (KvPlace::Given, false)), ("auto", (KvPlace::Auto, true))];
+const POLICY: &[(&str, Policy)] = &[("fastest", Policy::Fastest), ("most-layers", Policy::MostLayers)];
+const HOST_PARTS: &[(&str, HostParts)] = &[
+    ("auto", HostParts::Auto),
+    ("none", HostParts::None),
+    ("experts", HostParts::Experts),
+    ("ffn", HostParts::FeedForward),
+];
+const FLASH_ATTN: &[(&str, FlashAttention)] =
+    &[("auto", FlashAttention::Auto), ("on", FlashAttention::On), ("off", FlashAttention::Off)];
+/// llama.cpp's names, and `model` for the model's own.
+const POOLING: &[(&str, Pooling)] = &[
+    ("model", Pooling::Model),
+    ("none", Pooling::None),
+    ("mean", Pooling::Mean),
+    ("cls", Pooling::Cls),
+    ("last", Pooling::Last),
+    ("rank", Pooling::Rank),
+];
 
-/// Which types the keys and values may have.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Kv {
-    One(KvType),
-    Auto(KvCache),
-}
-
-/// How many tokens are computed at once.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Ubatch {
-    Tokens(u32),
-    Auto,
-}
-
-/// Where keys and values may lie, by llama.cpp's word for it.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-pub(crate) enum KvOffload {
-    On,
-    Off,
-    Auto,
-}
-
-/// [`Policy`] by name.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-pub(crate) enum PolicyName {
-    Fastest,
-    MostLayers,
-}
-
-/// [`HostParts`] by name.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-pub(crate) enum Parts {
-    Auto,
-    None,
-    Experts,
-    Ffn,
-}
-
-/// [`FlashAttention`] by the names that llama.cpp's programs use.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-pub(crate) enum FlashAttn {
-    Auto,
-    On,
-    Off,
+/// A value by its name, which shells can complete.
+fn one_of<T: Copy + Send + Sync + 'static>(all: &'static [(&'static str, T)]) -> impl TypedValueParser<Value = T> {
+    let names = PossibleValuesParser::new(all.iter().map(|(name, _)| *name));
+    names.try_map(|name| all.iter().find(|(known, _)| *known == name).map(|(_, value)| *value).ok_or("no such value"))
 }
 
 impl PlanArgs {
     /// What is asked of the planner.
     pub(crate) fn request(&self) -> Request {
         let mut request = self.outputs.request(self.ask.request());
-        request = request.at(self.at.as_slice()).allow_paging(self.allow_paging);
-        if let Some(tokens) = self.mtp {
-            request = request.draft_max(tokens);
-        }
+        request = request.at(self.at.as_slice()).allow_paging(self.allow_paging).draft_max(self.mtp.unwrap_or(0));
         if let Some(pooling) = self.embeddings {
-            request = request.embeddings(pooling.into());
+            request = request.embeddings(pooling);
         }
         // One is what nobody has asked for.
         if self.seqs > 1 {
@@ -271,70 +256,40 @@ impl PlanArgs {
 
 impl AskArgs {
     pub(crate) fn request(&self) -> Request {
-        let mut request = Request::new();
-        match self.ubatch {
-            // A computation is a part of a batch: a larger one needs a larger batch.
-            Some(Ubatch::Tokens(tokens)) => {
-                let n_batch = request.params.n_batch.max(tokens);
-                request = request.n_ubatch(tokens).n_batch(n_batch);
-            }
-            Some(Ubatch::Auto) => request = request.min_ubatch(LEAST_UBATCH),
-            None => {}
+        self.over(Request::new())
+    }
+
+    /// What is asked for here, and in all else what `request` has.
+    pub(crate) fn over(&self, mut request: Request) -> Request {
+        if let Some(ctx) = self.ctx {
+            request = request.context(ctx);
         }
-        request = match self.kv {
-            Kv::One(ty) => request.kv_types(ty, ty),
-            Kv::Auto(types) => request.kv_cache(types),
-        };
-        request = match self.kv_offload {
-            KvOffload::On => request,
-            KvOffload::Off => request.offload_kqv(false),
-            KvOffload::Auto => request.kv_place(KvPlace::Auto),
-        };
+        if let Some(ubatch) = self.ubatch {
+            let usual = Request::new();
+            (request.params.n_batch, request.params.n_ubatch) = (usual.params.n_batch, usual.params.n_ubatch);
+            request.max_ubatch = usual.max_ubatch;
+            request = match ubatch {
+                AUTO => request.min_ubatch(LEAST_UBATCH),
+                // A computation is a part of a batch: a larger one needs a larger batch.
+                tokens => request.n_ubatch(tokens).n_batch(usual.params.n_batch.max(tokens)),
+            };
+        }
+        if let Some((types, ty)) = self.kv {
+            request = request.kv_types(ty, ty).kv_cache(types);
+        }
+        if let Some((place, with_layers)) = self.kv_offload {
+            request = request.offload_kqv(with_layers).kv_place(place);
+        }
+        if self.flash_attn != FlashAttention::Auto {
+            request = request.flash_attention(self.flash_attn);
+        }
+        request.params.swa_full |= self.swa_full;
         request.workload = self.workload;
         request
-            .context(self.ctx.unwrap_or_default())
-            .swa_full(self.swa_full)
-            .policy(match self.policy {
-                PolicyName::Fastest => Policy::Fastest,
-                PolicyName::MostLayers => Policy::MostLayers,
-            })
-            .host_parts(match self.host_parts {
-                Parts::Auto => HostParts::Auto,
-                Parts::None => HostParts::None,
-                Parts::Experts => HostParts::Experts,
-                Parts::Ffn => HostParts::FeedForward,
-            })
-            .flash_attention(match self.flash_attn {
-                FlashAttn::Auto => FlashAttention::Auto,
-                FlashAttn::On => FlashAttention::On,
-                FlashAttn::Off => FlashAttention::Off,
-            })
+            .policy(self.policy)
+            .host_parts(self.host_parts)
             .n_gpu_layers(self.ngl.map_or(GpuLayers::Auto, GpuLayers::Exactly))
             .headroom(self.headroom.unwrap_or_default())
-    }
-}
-
-/// llama.cpp's names, and `model` for the model's own.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-pub(crate) enum PoolingName {
-    Model,
-    None,
-    Mean,
-    Cls,
-    Last,
-    Rank,
-}
-
-impl From<PoolingName> for Pooling {
-    fn from(name: PoolingName) -> Self {
-        match name {
-            PoolingName::Model => Self::Model,
-            PoolingName::None => Self::None,
-            PoolingName::Mean => Self::Mean,
-            PoolingName::Cls => Self::Cls,
-            PoolingName::Last => Self::Last,
-            PoolingName::Rank => Self::Rank,
-        }
     }
 }
 
@@ -347,42 +302,33 @@ fn context(text: &str) -> Result<Context, String> {
     if text == "auto" {
         return Ok(Context::Auto);
     }
-    let (number, more) = match text.strip_suffix('+') {
-        Some(number) => (number, true),
-        None => (text, false),
+    let (number, of): (_, fn(u32) -> Context) = match text.strip_suffix('+') {
+        Some(number) => (number, Context::AtLeast),
+        None => (text, Context::Tokens),
     };
-    match number.parse::<u32>() {
-        // One token of context has no room for an answer.
-        Ok(tokens) if (2..=MAX_TOKENS).contains(&tokens) && more => Ok(Context::AtLeast(tokens)),
-        Ok(tokens) if (2..=MAX_TOKENS).contains(&tokens) => Ok(Context::Tokens(tokens)),
-        _ => Err(format!("tokens are 2 to {MAX_TOKENS}, with a `+` at least so many, or `auto`")),
-    }
+    // One token of context has no room for an answer.
+    let tokens = number.parse().ok().filter(|tokens| (2..=MAX_TOKENS).contains(tokens));
+    tokens.map(of).ok_or_else(|| format!("tokens are 2 to {MAX_TOKENS}, with a `+` at least so many, or `auto`"))
 }
 
 /// What a file is for, and the file.
-fn beside(text: &str) -> Result<Beside, String> {
-    let (role, path) = match text.split_once('=') {
-        Some(("mmproj", path)) => (Role::Mmproj, path),
-        Some(("draft", path)) => (Role::Draft, path),
-        _ => return Err("beside a model go `mmproj=FILE` and `draft=FILE`".to_owned()),
-    };
-    if path.is_empty() {
-        return Err("the file is missing behind `=`".to_owned());
+fn beside(text: &str) -> Result<(Role, PathBuf), String> {
+    match text.split_once('=') {
+        Some(("mmproj" | "draft", "")) => Err("the file is missing behind `=`".to_owned()),
+        Some(("mmproj", path)) => Ok((Role::Mmproj, path.into())),
+        Some(("draft", path)) => Ok((Role::Draft, path.into())),
+        _ => Err("beside a model go `mmproj=FILE` and `draft=FILE`".to_owned()),
     }
-    let path = path.into();
-    Ok(Beside { role, path })
 }
 
 /// A type, `auto`, or `auto:` and the smallest type.
-fn kv(text: &str) -> Result<Kv, String> {
+fn kv(text: &str) -> Result<(KvCache, KvType), String> {
     let ty = |text: &str| text.parse::<KvType>().map_err(|error| error.to_string());
-    match text.strip_prefix("auto") {
-        Some("") => Ok(Kv::Auto(KvCache::Auto)),
-        Some(least) => match least.strip_prefix(':') {
-            Some(least) => Ok(Kv::Auto(KvCache::DownTo(ty(least)?))),
-            None => Err("behind `auto` comes `:TYPE` or nothing".to_owned()),
-        },
-        None => ty(text).map(Kv::One),
+    match (text.strip_prefix("auto"), text.strip_prefix("auto:")) {
+        (Some(""), _) => Ok((KvCache::Auto, KvType::F16)),
+        (_, Some(least)) => Ok((KvCache::DownTo(ty(least)?), KvType::F16)),
+        (Some(_), None) => Err("behind `auto` comes `:TYPE` or nothing".to_owned()),
+        (None, None) => Ok((KvCache::Given, ty(text)?)),
     }
 }
 
@@ -399,17 +345,13 @@ fn variable(text: &str) -> Result<(String, Value), String> {
 
 /// Seconds, with a fraction or without.
 pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse().ok().map(Duration::try_from_secs_f64);
-    let seconds = seconds.and_then(Result::ok);
+    let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     seconds.ok_or_else(|| "seconds are a number such as 2 or 0.5".to_owned())
 }
 
-/// `auto`, or so many tokens.
 /// `4096+512`: a prompt and its reply.
 fn workload(text: &str) -> Result<Workload, String> {
-    let numbers = text.split_once('+');
-    let numbers = numbers.and_then(|(prompt, reply)| Some((prompt.parse().ok()?, reply.parse().ok()?)));
-    match numbers {
+    match text.split_once('+').and_then(|(prompt, reply)| Some((prompt.parse().ok()?, reply.parse().ok()?))) {
         Some((prompt, reply)) if prompt <= MAX_TOKENS && (1..=MAX_TOKENS).contains(&reply) => {
             Ok(Workload::new(prompt, reply))
         }
@@ -419,10 +361,14 @@ fn workload(text: &str) -> Result<Workload, String> {
     }
 }
 
-fn ubatch(text: &str) -> Result<Ubatch, String> {
-    match text.parse::<u32>() {
-        _ if text == "auto" => Ok(Ubatch::Auto),
-        Ok(tokens) if (1..=MAX_TOKENS).contains(&tokens) => Ok(Ubatch::Tokens(tokens)),
+/// `--ubatch auto`, which is no number of tokens.
+const AUTO: u32 = 0;
+
+/// `auto`, or so many tokens.
+fn ubatch(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        _ if text == "auto" => Ok(AUTO),
+        Ok(tokens) if (1..=MAX_TOKENS).contains(&tokens) => Ok(tokens),
         _ => Err(format!("tokens are 1 to {MAX_TOKENS}, or `auto`")),
     }
 }
@@ -444,28 +390,12 @@ pub(crate) fn in_one_line(message: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Args, Context, context, in_one_line, without_advice};
+    use super::{Args, in_one_line, without_advice};
     use clap::{CommandFactory, Parser};
 
     #[test]
     fn the_arguments_contradict_nothing() {
         Args::command().debug_assert();
-    }
-
-    #[test]
-    fn a_context_is_a_positive_number_of_tokens_or_auto() {
-        assert_eq!(context("auto"), Ok(Context::Auto));
-        assert_eq!(context("8192"), Ok(Context::Tokens(8192)));
-        assert_eq!(context("8192+"), Ok(Context::AtLeast(8192)));
-        for wrong in ["0", "1", "+", "-1", "", "4k", "1.5", "4294967295"] {
-            assert!(context(wrong).is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn a_message_of_several_lines_becomes_one() {
-        let message = "these are missing:\n  <MODEL>\n\n\u{1b}[31mred";
-        assert_eq!(in_one_line(message), "these are missing: <MODEL> [31mred");
     }
 
     #[test]

@@ -66,67 +66,57 @@ fn words(machine: &Machine) -> String {
 
 fn describe(text: &mut String, gpu: &Gpu) {
     line(text, gpu);
-    let mut say = |what: &str, value: String| line(text, format_args!("    {what:<9} {value}"));
-    let backend = match gpu.pci_id {
-        Some(id) => format!("{} by {} at {id}", gpu.description, gpu.backend),
-        None => format!("{} by {}", gpu.description, gpu.backend),
-    };
-    say("device", backend);
-    if let Some(bandwidth) = &gpu.bandwidth {
-        say("memory", bandwidth.to_string());
-    }
-    if let Some(link) = &gpu.pcie {
-        say("link", link.to_string());
-    }
-    if let Some(driver) = &gpu.driver {
-        say("driver", driver.clone());
-    }
-    if let Some(learned) = &gpu.learned {
-        say("headroom", learned.to_string());
+    let at = gpu.pci_id.map_or_else(String::new, |id| format!(" at {id}"));
+    fact(text, "device", format_args!("{} by {}{at}", gpu.description, gpu.backend));
+    let known = [
+        ("memory", gpu.bandwidth.as_ref().map(ToString::to_string)),
+        ("link", gpu.pcie.as_ref().map(ToString::to_string)),
+        ("driver", gpu.driver.clone()),
+        ("headroom", gpu.learned.as_ref().map(ToString::to_string)),
+    ];
+    for (what, value) in known {
+        value.into_iter().for_each(|value| fact(text, what, value));
     }
     if let Some(rates) = &gpu.rates {
         rates::describe(text, rates);
     }
-    let mut say = |what: &str, value: String| line(text, format_args!("    {what:<9} {value}"));
     let programs = gpu.processes.as_deref().unwrap_or_default();
     // Windows lists every window here and counts for none.
-    let told = programs.iter().filter(|program| program.bytes.is_some());
-    let listed: Vec<&GpuProcess> = told.take(LISTED).collect();
-    for program in &listed {
-        say("held by", holder(program));
+    let told = programs.iter().filter_map(|program| Some((program, program.bytes?)));
+    let listed: Vec<(&GpuProcess, u64)> = told.take(LISTED).collect();
+    for (program, bytes) in &listed {
+        let name = program.name.as_deref().unwrap_or("a program");
+        fact(text, "held by", format_args!("{name} (process {}): {}", program.pid, Bytes(*bytes)));
     }
     let rest = programs.len().saturating_sub(listed.len());
     if rest > 0 {
         let more = if listed.is_empty() { "" } else { " more" };
         let programs = if rest == 1 { "program" } else { "programs" };
-        say("opened by", format!("{rest}{more} {programs}"));
+        fact(text, "opened by", format_args!("{rest}{more} {programs}"));
     }
-}
-
-fn holder(program: &GpuProcess) -> String {
-    let name = program.name.as_deref().unwrap_or("a program");
-    let bytes = Bytes(program.bytes.unwrap_or_default());
-    format!("{name} (process {}): {bytes}", program.pid)
 }
 
 fn describe_host(text: &mut String, host: &Host) {
     line(text, host);
     let cores = match (host.usable_cores, host.physical_cores) {
         (Some(usable), Some(all)) if usable < all => Some(format!("{usable} of {all} cores")),
-        (_, Some(all)) => Some(format!("{all} cores")),
-        (Some(usable), None) => Some(format!("{usable} cores")),
-        (None, None) => None,
+        (usable, all) => all.or(usable).map(|cores| format!("{cores} cores")),
     };
     let parts: Vec<String> = host.cpu.clone().into_iter().chain(cores).collect();
     if !parts.is_empty() {
-        line(text, format_args!("    processor {}", parts.join(", ")));
+        fact(text, "processor", parts.join(", "));
     }
     if let Some(bandwidth) = &host.bandwidth {
-        line(text, format_args!("    memory    {bandwidth}"));
+        fact(text, "memory", bandwidth);
     }
     if let Some(rates) = &host.rates {
         rates::describe(text, rates);
     }
+}
+
+/// One of the things known of a device.
+pub(crate) fn fact(text: &mut String, what: &str, value: impl std::fmt::Display) {
+    line(text, format_args!("    {what:<9} {value}"));
 }
 
 pub(crate) fn line(text: &mut String, value: impl std::fmt::Display) {
@@ -137,15 +127,10 @@ pub(crate) fn line(text: &mut String, value: impl std::fmt::Display) {
 #[cfg(test)]
 mod tests {
     use super::words;
-    use autoplace::machine::{
-        Date, Gpu, GpuProcess, Host, LearnedHeadroom, Machine, PciId, PcieLink, PcieRate, gib, mib,
-    };
-
-    fn rate(generation: u8, lanes: u8) -> PcieRate {
-        PcieRate::new(generation, lanes).unwrap()
-    }
+    use autoplace::machine::{Gpu, GpuProcess, Host, Machine, PciId, PcieLink, PcieRate, gib, mib};
 
     fn card() -> Gpu {
+        let rate = |generation, lanes| PcieRate::new(generation, lanes).unwrap();
         Gpu::named("RTX 4090")
             .unwrap()
             .free(gib(17))
@@ -180,20 +165,6 @@ host: 64.0 GiB free of 64.0 GiB
     memory    61 GB/s as stated
 Linux inside of Windows (WSL): Windows hands out the GPU's memory";
         assert_eq!(words(&machine), expected);
-    }
-
-    #[test]
-    fn what_was_learned_of_a_card_is_told_with_its_driver() {
-        let date = Date::new(2026, 11, 21).unwrap();
-        let learned = LearnedHeadroom::new(mib(120), mib(88), date);
-        let mut card = card().learned(learned);
-        card.driver = Some("550.54.14".to_owned());
-        let text = words(&Machine::new(Host::new(gib(8))).with_gpu(card));
-        let expected = "
-    driver    550.54.14
-    headroom  driver 120 MiB, growth 88 MiB, measured on 2026-11-21
-host:";
-        assert!(text.contains(expected), "{text}");
     }
 
     #[test]

@@ -1,17 +1,15 @@
 //! The verb `doctor`: a machine and perhaps a model flow in, a verdict with its evidence flows out.
 
 use std::error::Error;
-use std::fmt::Write as _;
-use std::fs;
 use std::path::{Path, PathBuf};
 
-use autoplace::machine::{Bytes, Machine};
+use autoplace::machine::{Bytes, Gpu, Machine};
 use autoplace::measure::{Evidence, Finding, Measure, Running};
 use serde::Serialize;
 
 use crate::args::AskArgs;
-use crate::gpu::{self, SimulatedGpu};
-use crate::running::{self, Watched};
+use crate::gpu;
+use crate::running;
 
 /// The arguments of `doctor`.
 #[derive(Debug, clap::Args)]
@@ -21,15 +19,15 @@ pub(crate) struct DoctorArgs {
     #[command(flatten)]
     ask: AskArgs,
     /// A simulated GPU instead of the machine's own; several times for several
-    #[arg(long, value_name = "NAME[=TOTAL][,free=SIZE]", allow_hyphen_values = true)]
-    pub(crate) gpu: Vec<SimulatedGpu>,
+    #[arg(long, value_name = "NAME[=TOTAL][,free=SIZE]", value_parser = gpu::gpu, allow_hyphen_values = true)]
+    pub(crate) gpu: Vec<Gpu>,
     /// Judges the machine in a file instead of this one: of `doctor --report`, or of `devices --write`
     #[arg(long, value_name = "FILE", conflicts_with = "gpu")]
     machine: Option<PathBuf>,
     /// Looks at another program that runs the model now: llama-server, Ollama, LM Studio, KoboldCpp; by its process id
     /// or its address. Nothing is loaded, and nothing is asked of it that it would compute
-    #[arg(long, value_name = "PID|URL", conflicts_with = "machine")]
-    watch: Option<Watched>,
+    #[arg(long, value_name = "PID|URL", value_parser = running::watched, conflicts_with = "machine")]
+    watch: Option<String>,
     /// Plans the model and does not load it
     #[arg(long)]
     no_load: bool,
@@ -81,8 +79,11 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(String, bool), Box<dyn Error>> {
     }
     let findings = evidence.diagnose();
     let text = if args.json {
-        let healthy = findings.is_empty();
-        serde_json::to_string_pretty(&Verdict { healthy, findings: &findings, evidence: &evidence })?
+        serde_json::to_string_pretty(&Verdict {
+            healthy: findings.is_empty(),
+            findings: &findings,
+            evidence: &evidence,
+        })?
     } else if args.report {
         let evidence = evidence.anonymous();
         let words = words(&evidence, &evidence.diagnose());
@@ -95,76 +96,54 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(String, bool), Box<dyn Error>> {
 
 /// A report, or a machine that nobody looked at.
 fn read(file: &Path) -> Result<Evidence, Box<dyn Error>> {
-    let in_file = |error: String| format!("{}: {error}", file.display());
-    let text = fs::read_to_string(file).map_err(|error| in_file(error.to_string()))?;
+    let text = crate::read(file)?;
     match Evidence::from_json(&text) {
         Ok(evidence) => Ok(evidence),
         // Of two reasons the one of the form that it seems to have.
-        Err(error) if text.contains("\"machine\"") => Err(in_file(error).into()),
+        Err(error) if text.contains("\"machine\"") => Err(crate::in_file(file, error).into()),
         Err(_) => Ok(Evidence::of(Machine::read(file)?)),
     }
 }
 
 /// The verdict first.
 fn words(evidence: &Evidence, findings: &[Finding]) -> String {
-    let mut text = String::new();
+    let mut lines = Vec::new();
     if findings.is_empty() {
-        text.push_str("verdict: nothing is wrong\n");
+        lines.push("verdict: nothing is wrong".to_owned());
     }
     for (index, finding) in findings.iter().enumerate() {
         let lead = if index == 0 { "verdict" } else { "also" };
-        let _ = writeln!(text, "{lead}: {}\n  {}", finding.cause, finding.evidence);
-        match &finding.remedy {
-            Some(remedy) if remedy.contains('\n') => {
-                let _ = writeln!(text, "  mend:");
-                remedy.lines().for_each(|line| {
-                    let _ = writeln!(text, "    {line}");
-                });
-            }
-            Some(remedy) => {
-                let _ = writeln!(text, "  mend: {remedy}");
-            }
-            None => {}
+        lines.push(format!("{lead}: {}\n  {}", finding.cause, finding.evidence));
+        lines.extend(finding.remedy.as_ref().map(|remedy| match remedy.trim_end().replace('\n', "\n    ") {
+            several if several.contains('\n') => format!("  mend:\n    {several}"),
+            one => format!("  mend: {one}"),
+        }));
+    }
+    if let Some(model) = &evidence.model {
+        if let Some(plan) = &model.plan {
+            lines.push(format!("{}: {} of {} layers on GPUs", plan.model.name, plan.n_gpu_layers, plan.layers()));
         }
+        lines.extend(model.running.as_ref().map(running_words));
+        lines.extend(model.measured.map(|measured| {
+            let predicted = model.predicted.map_or("nothing".to_owned(), |it| format!("{it:.1}"));
+            format!("{:.1} tok/s measured, {predicted} predicted", measured.median)
+        }));
     }
-    let model = evidence.model.as_ref();
-    if let Some(plan) = model.and_then(|model| model.plan.as_ref()) {
-        let (layers, all) = (plan.n_gpu_layers, plan.layers());
-        let _ = writeln!(text, "{}: {layers} of {all} layers on GPUs", plan.model.name);
-    }
-    if let Some(running) = model.and_then(|model| model.running.as_ref()) {
-        describe(&mut text, running);
-    }
-    match model.and_then(|model| Some((model.measured?, model.predicted))) {
-        Some((measured, Some(predicted))) => {
-            let _ = writeln!(text, "{:.1} tok/s measured, {predicted:.1} predicted", measured.median);
-        }
-        Some((measured, None)) => {
-            let _ = writeln!(text, "{:.1} tok/s measured, nothing predicted", measured.median);
-        }
-        None => {}
-    }
-    for gpu in &evidence.machine.gpus {
-        let _ = writeln!(text, "{gpu}");
-    }
-    let _ = write!(text, "{}", evidence.machine.host);
-    text
+    lines.extend(evidence.machine.gpus.iter().map(ToString::to_string));
+    lines.push(evidence.machine.host.to_string());
+    lines.join("\n")
 }
 
-/// The program that was looked at.
-fn describe(text: &mut String, running: &Running) {
-    let pid = running.pid.map_or(String::new(), |pid| format!(" (process {pid})"));
+/// The program that was looked at, and what could not be told of it.
+fn running_words(running: &Running) -> String {
     let layers = running.n_gpu_layers.map_or("?".to_owned(), |it| it.to_string());
-    let held = running.on_gpus.map_or(String::new(), |it| format!(", {} of GPU memory", Bytes(it)));
-    let _ = write!(text, "{}{pid}: {layers} layers on GPUs{held}", running.program);
-    if let Some(speed) = running.tokens_per_second {
-        let _ = write!(text, "; {speed:.1} tok/s");
-    }
-    if let Some(predicted) = running.predicted {
-        let _ = write!(text, "; {predicted:.1} predicted");
-    }
-    text.push('\n');
-    running.notes.iter().for_each(|note| {
-        let _ = writeln!(text, "  note: {note}");
-    });
+    let told = [
+        running.pid.map(|pid| format!(" (process {pid})")),
+        Some(format!(": {layers} layers on GPUs")),
+        running.on_gpus.map(|held| format!(", {} of GPU memory", Bytes(held))),
+        running.tokens_per_second.map(|speed| format!("; {speed:.1} tok/s")),
+        running.predicted.map(|predicted| format!("; {predicted:.1} predicted")),
+    ];
+    let notes = running.notes.iter().map(|note| format!("\n  note: {note}"));
+    [running.program.clone()].into_iter().chain(told.into_iter().flatten()).chain(notes).collect()
 }

@@ -76,11 +76,7 @@ pub(crate) struct Flags {
 }
 
 impl Flags {
-    /// A script's, which are all known.
-    ///
-    /// # Errors
-    ///
-    /// The word that is not, or a quotation mark that is missing.
+    /// A script's, which are all known. Fails with the word that is not, or for want of a quotation mark.
     pub(crate) fn of_script(text: &str) -> Result<Self, String> {
         let words = shlex::split(text).ok_or("a quotation mark is missing")?;
         let mut flags = Self::default();
@@ -161,10 +157,7 @@ impl Flags {
     }
 
     /// What these ask for, and `asked` for the rest, whole layers as llama.cpp places them; `all` are there.
-    ///
-    /// # Errors
-    ///
-    /// The setting whose value is missing or none of its values.
+    /// Fails with the setting whose value is missing or none of its values.
     pub(crate) fn request(&self, asked: &Request, all: u32) -> Result<Request, String> {
         let mut request = asked.clone().host_parts(HostParts::None);
         let mut layers = request.gpu_layers;
@@ -176,7 +169,7 @@ impl Flags {
             let wrong = || format!("{flag} {value}: no such value");
             let number = || value.parse::<u32>().map_err(|_| wrong());
             let ty = || value.parse::<KvType>().map_err(|_| wrong());
-            request = match flag {
+            match flag {
                 "-ngl" => {
                     layers = match value.as_str() {
                         "auto" | "-1" => GpuLayers::Auto,
@@ -184,31 +177,26 @@ impl Flags {
                         n if n.parse().is_ok_and(|n: i32| n < 0) => GpuLayers::All,
                         // 99 is what people write for all.
                         _ => GpuLayers::Exactly(number()?.min(all)),
-                    };
-                    request
+                    }
                 }
-                "-c" => request.n_ctx(number()?),
-                "-b" => request.n_batch(number()?),
-                "-ub" => request.n_ubatch(number()?),
-                "-ctk" => {
-                    keys = ty()?;
-                    request
+                "-c" => request = request.n_ctx(number()?),
+                "-b" => request = request.n_batch(number()?),
+                "-ub" => request = request.n_ubatch(number()?),
+                "-ctk" => keys = ty()?,
+                "-ctv" => values = ty()?,
+                "-fa" => {
+                    request = request.flash_attention(match value.as_str() {
+                        "auto" | "-1" => FlashAttention::Auto,
+                        yes if is_yes(yes) => FlashAttention::On,
+                        no if is_no(no) => FlashAttention::Off,
+                        _ => return Err(wrong()),
+                    });
                 }
-                "-ctv" => {
-                    values = ty()?;
-                    request
-                }
-                "-fa" => request.flash_attention(match value.as_str() {
-                    "auto" | "-1" => FlashAttention::Auto,
-                    yes if is_yes(yes) => FlashAttention::On,
-                    no if is_no(no) => FlashAttention::Off,
-                    _ => return Err(wrong()),
-                }),
-                "-kvo" => request.offload_kqv(value != "off"),
-                "--swa-full" => request.swa_full(value != "off"),
+                "-kvo" => request = request.offload_kqv(value != "off"),
+                "--swa-full" => request = request.swa_full(value != "off"),
                 // `-fit`, and what a server is asked for.
-                _ => request,
-            };
+                _ => {}
+            }
         }
         // What nobody chooses is all.
         if layers == GpuLayers::Auto && self.get("-fit").is_some_and(is_no) {
@@ -240,26 +228,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_a_script_is_asked_for() {
-        let request = |flags: &str| {
-            let flags = Flags::of_script(flags).unwrap();
-            flags.request(&Request::new().n_ctx(512), 81).unwrap()
-        };
-        let asked = request("-ngl 58 -c 8192 -ub 1024 -ctk q8_0 -ctv q4_0 -fa on -nkvo");
-        assert_eq!(asked.gpu_layers, GpuLayers::Exactly(58));
-        assert_eq!(asked.context, Context::Tokens(8192));
-        let params = &asked.params;
-        assert_eq!((params.type_k, params.type_v), (KvType::Q8_0, KvType::Q4_0));
-        assert_eq!((params.n_ubatch, params.flash_attn), (1024, FlashAttention::On));
-        assert!(!params.offload_kqv && !params.swa_full);
-        let nothing = request("");
-        assert_eq!((nothing.gpu_layers, nothing.context), (GpuLayers::Auto, Context::Tokens(512)));
-    }
-
-    #[test]
     fn values_mean_what_they_mean_to_llama_cpp() {
-        let request = |line: &str| server(line, &[]).request(&Request::new(), 81).unwrap();
+        let request = |line: &str| server(line, &[]).request(&Request::new().n_ctx(512), 81).unwrap();
+        let asked = request("-ngl 58 -c 8192 -ub 1024 -ctk q8_0 -ctv q4_0 -fa on -nkvo");
+        assert_eq!((asked.gpu_layers, asked.context), (GpuLayers::Exactly(58), Context::Tokens(8192)));
+        let params = &asked.params;
+        assert_eq!((params.type_k, params.type_v, params.n_ubatch), (KvType::Q8_0, KvType::Q4_0, 1024));
+        assert!(!params.offload_kqv && !params.swa_full);
+        assert_eq!(request("").context, Context::Tokens(512));
         for (line, layers) in [
+            ("", GpuLayers::Auto),
             ("-ngl 99", GpuLayers::Exactly(81)),
             ("-ngl -1", GpuLayers::Auto),
             ("-ngl -3", GpuLayers::All),
@@ -271,6 +249,7 @@ mod tests {
         }
         for (line, flash) in [
             ("-fa", FlashAttention::On),
+            ("-fa on", FlashAttention::On),
             ("-fa -m a", FlashAttention::On),
             ("-fa 0", FlashAttention::Off),
             ("-fa enabled", FlashAttention::On),

@@ -2,76 +2,67 @@
 //! exactly these flows out.
 
 use std::error::Error;
-use std::str::FromStr;
 
-use autoplace::llama_sys;
 use autoplace::llama_sys::sim::{MAX_CARDS, Rules, SimGpu};
 use autoplace::load::build_name;
 use autoplace::machine::{Gpu, Host, Machine, MeasurementCache};
 
 use crate::sizes::size;
 
-/// A GPU as it was written down.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct SimulatedGpu(Gpu);
-
-impl FromStr for SimulatedGpu {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (card, rest) = match text.split_once(',') {
-            Some((card, rest)) => (card, Some(rest)),
-            None => (text, None),
-        };
-        let (name, total) = match card.split_once('=') {
-            Some((name, total)) => (name.trim(), Some(total)),
-            None => (card.trim(), None),
-        };
-        // One of several of a name has a number behind it.
-        let (name, number) = match name.split_once('#') {
-            Some((name, number)) => {
-                let number: u8 = number
-                    .trim()
-                    .parse()
-                    .map_err(|_| "behind `#` comes the GPU's number, such as `RTX 4090#1`".to_owned())?;
-                (name.trim(), Some(number))
-            }
-            None => (name, None),
-        };
-        if name.is_empty() || name.contains(char::is_control) {
-            return Err("the part before `=` is the GPU's name".to_owned());
+/// A GPU as it was written down: `NAME[#NUMBER][=TOTAL][,free=SIZE]`.
+pub(crate) fn gpu(text: &str) -> Result<Gpu, String> {
+    let (card, free) = match text.split_once(',') {
+        Some((card, rest)) => {
+            let free = rest.trim().strip_prefix("free=");
+            (card, Some(size(free.ok_or("behind the total comes `,free=SIZE` or nothing")?)?))
         }
-        let mut gpu = match total {
-            Some(total) => stated(name, size(total)?)?,
-            None => Gpu::named(name)
-                .map_err(|error| format!("{error}; a GPU that it does not have is NAME=TOTAL, such as `X=24GiB`"))?,
-        };
-        if let Some(number) = number {
-            gpu.name = format!("{} #{number}", gpu.name);
+        None => (text, None),
+    };
+    let (name, total) = match card.split_once('=') {
+        Some((name, total)) => (name, Some(size(total)?)),
+        None => (card, None),
+    };
+    let (name, number) = match name.split_once('#') {
+        Some((name, number)) => {
+            let number = number.trim().parse::<u8>();
+            (name, Some(number.map_err(|_| "behind `#` comes the GPU's number, such as `RTX 4090#1`")?))
         }
-        match rest.map(|rest| rest.trim().strip_prefix("free=")) {
-            None => {}
-            Some(Some(free)) => {
-                let free = size(free)?;
-                if free > gpu.total {
-                    let total = gpu.total;
-                    return Err(format!("free is {free} bytes, more than the total of {total}"));
-                }
-                gpu.free = free;
-            }
-            Some(None) => return Err("behind the total comes `,free=SIZE` or nothing".to_owned()),
-        }
-        Ok(Self(gpu))
+        None => (name, None),
+    };
+    let name = name.trim();
+    if name.is_empty() || name.contains(char::is_control) {
+        return Err("the part before `=` is the GPU's name".to_owned());
     }
+    let mut gpu = match total {
+        Some(0) => return Err("a GPU has more than 0 bytes".to_owned()),
+        Some(total) => {
+            let mut gpu = Gpu::new(name).total(total).backend("CUDA");
+            // As it was given, the maker included.
+            name.clone_into(&mut gpu.name);
+            gpu
+        }
+        None => Gpu::named(name)
+            .map_err(|error| format!("{error}; a GPU that it does not have is NAME=TOTAL, such as `X=24GiB`"))?,
+    };
+    if let Some(number) = number {
+        gpu.name = format!("{} #{number}", gpu.name);
+    }
+    if let Some(free) = free {
+        if free > gpu.total {
+            return Err(format!("free is {free} bytes, more than the total of {}", gpu.total));
+        }
+        gpu.free = free;
+    }
+    Ok(gpu)
 }
 
 /// Refuses GPUs that cannot be told apart, and more than llama.cpp takes.
-pub(crate) fn check(gpus: &[SimulatedGpu]) -> Result<(), String> {
+pub(crate) fn check(gpus: &[Gpu]) -> Result<(), String> {
     if gpus.len() > MAX_CARDS {
         let times = gpus.len();
         return Err(format!("--gpu is given {times} times: llama.cpp takes at most {MAX_CARDS} GPUs"));
     }
-    let names: Vec<&str> = gpus.iter().map(|gpu| gpu.0.name.as_str()).collect();
+    let names: Vec<&str> = gpus.iter().map(|gpu| gpu.name.as_str()).collect();
     let mut twice = names.iter().enumerate().filter(|(index, name)| names[..*index].contains(name));
     match twice.next() {
         Some((_, name)) => Err(format!("--gpu: two GPUs are called `{name}`: number them, `{name}#0` and `{name}#1`")),
@@ -79,49 +70,39 @@ pub(crate) fn check(gpus: &[SimulatedGpu]) -> Result<(), String> {
     }
 }
 
-/// A CUDA card of this name and size, free all of it.
-fn stated(name: &str, total: u64) -> Result<Gpu, String> {
-    if total == 0 {
-        return Err("a GPU has more than 0 bytes".to_owned());
-    }
-    let mut gpu = Gpu::new(name).total(total).backend("CUDA");
-    // As it was given, the maker included.
-    name.clone_into(&mut gpu.name);
-    Ok(gpu)
-}
-
 /// The host as it is, with these GPUs and no other.
-pub(crate) fn machine(gpus: &[SimulatedGpu]) -> Machine {
+pub(crate) fn machine(gpus: &[Gpu]) -> Machine {
     let (mut host, notes) = Host::detect();
     host.bandwidth = MeasurementCache::user().bandwidth(&host);
     host.rates = MeasurementCache::user().host_rates(&host, &build_name(), |_| true);
     let mut machine = Machine::new(host);
     machine.notes = notes;
-    machine.gpus = gpus.iter().map(|gpu| gpu.0.clone()).collect();
+    machine.gpus = gpus.to_vec();
     machine
 }
 
-/// A machine whose GPUs are not there. With `register` they are devices of llama.cpp, for as long as what is
-/// returned beside the machine lives. A context is still to be opened on them, as free memory is read off
-/// `nvidia-smi` beforehand.
-pub(crate) fn simulated(mut machine: Machine, register: bool) -> Result<(Machine, Vec<SimGpu>), Box<dyn Error>> {
-    let mut cards = Vec::new();
-    if register {
-        if machine.gpus.len() > MAX_CARDS {
-            let count = machine.gpus.len();
-            return Err(format!("there are {count} GPUs: llama.cpp takes at most {MAX_CARDS}").into());
-        }
-        for gpu in &mut machine.gpus {
-            let card = registered(gpu, rules(gpu)?)?;
-            gpu.device = Some(card.device().name());
-            cards.push(card);
-        }
+/// A machine, and those of its GPUs that are devices of llama.cpp for as long as these live.
+pub(crate) type Simulated = (Machine, Vec<SimGpu>);
+
+/// A machine whose GPUs are not there. With `register` they are devices of llama.cpp. A context is still to be opened
+/// on them, as free memory is read off `nvidia-smi` beforehand.
+pub(crate) fn simulated(mut machine: Machine, register: bool) -> Result<Simulated, Box<dyn Error>> {
+    if !register {
+        return Ok((machine, Vec::new()));
+    }
+    if machine.gpus.len() > MAX_CARDS {
+        let count = machine.gpus.len();
+        return Err(format!("there are {count} GPUs: llama.cpp takes at most {MAX_CARDS}").into());
+    }
+    let cards: Vec<SimGpu> = machine.gpus.iter().map(registered).collect::<Result<_, _>>()?;
+    for (gpu, card) in machine.gpus.iter_mut().zip(&cards) {
+        gpu.device = Some(card.device().name());
     }
     Ok((machine, cards))
 }
 
 /// The host as it is, and these GPUs as devices of llama.cpp, on which the processor computes.
-pub(crate) fn as_fast_as_the_host(gpus: &[SimulatedGpu]) -> Result<(Machine, Vec<SimGpu>), Box<dyn Error>> {
+pub(crate) fn as_fast_as_the_host(gpus: &[Gpu]) -> Result<Simulated, Box<dyn Error>> {
     let (mut machine, cards) = simulated(machine(gpus), true)?;
     let bandwidth = machine.host.bandwidth.or_else(|| machine.host.measure_bandwidth());
     machine.host.bandwidth = bandwidth;
@@ -129,51 +110,45 @@ pub(crate) fn as_fast_as_the_host(gpus: &[SimulatedGpu]) -> Result<(Machine, Vec
     Ok((machine, cards))
 }
 
-/// How a GPU's backend allocates, where that is known without the GPU.
-fn rules(gpu: &Gpu) -> Result<Rules, String> {
-    match gpu.backend.as_str() {
-        "CUDA" | "ROCm" => Ok(Rules::Cuda),
-        "MTL" => Ok(Rules::Metal),
+/// A device of llama.cpp in a GPU's place.
+fn registered(gpu: &Gpu) -> Result<SimGpu, Box<dyn Error>> {
+    let rules = match gpu.backend.as_str() {
+        "CUDA" | "ROCm" => Rules::Cuda,
+        "MTL" => Rules::Metal,
         backend => {
-            Err(format!("how {backend} allocates on {} only the card itself tells: ask with --no-probe", gpu.name))
+            let what = format!("how {backend} allocates on {}", gpu.name);
+            return Err(format!("{what} only the card itself tells: ask with --no-probe").into());
         }
-    }
-}
-
-fn registered(gpu: &Gpu, rules: Rules) -> Result<SimGpu, llama_sys::Error> {
-    SimGpu::builder(&gpu.name)
-        .backend(&gpu.backend)
-        .rules(rules)
-        .total(gpu.total)
-        .taken(gpu.total.saturating_sub(gpu.free))
-        .register()
+    };
+    let taken = gpu.total.saturating_sub(gpu.free);
+    Ok(SimGpu::builder(&gpu.name).backend(&gpu.backend).rules(rules).total(gpu.total).taken(taken).register()?)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::SimulatedGpu;
+    use super::gpu;
     use autoplace::machine::gib;
 
     #[test]
     fn a_gpu_is_a_name_a_total_and_what_is_free_of_it() {
-        let gpu = |name: &str, total, free| (name.to_owned(), total, free);
-        let parse = |text: &str| {
-            let SimulatedGpu(gpu) = text.parse()?;
-            Ok::<_, String>((gpu.name, gpu.total, gpu.free))
-        };
-        assert_eq!(parse("RTX 4090=24GiB"), Ok(gpu("RTX 4090", gib(24), gib(24))));
-        assert_eq!(parse("RTX 4090=24GiB,free=22GiB"), Ok(gpu("RTX 4090", gib(24), gib(22))));
-        assert_eq!(parse(" X = 1G , free=0 "), Ok(gpu("X", gib(1), 0)));
-        assert_eq!(parse("X#1=1G"), Ok(gpu("X #1", gib(1), gib(1))));
+        for (text, name, total, free) in [
+            ("RTX 4090=24GiB", "RTX 4090", gib(24), gib(24)),
+            ("RTX 4090=24GiB,free=22GiB", "RTX 4090", gib(24), gib(22)),
+            (" X = 1G , free=0 ", "X", gib(1), 0),
+            ("X#1=1G", "X #1", gib(1), gib(1)),
+        ] {
+            let gpu = gpu(text).unwrap();
+            assert_eq!((&*gpu.name, gpu.total, gpu.free), (name, total, free), "{text}");
+        }
     }
 
     #[test]
     fn a_name_of_the_catalogue_needs_no_total() {
-        let SimulatedGpu(known) = "RTX 4090,free=22GiB".parse().unwrap();
+        let known = gpu("RTX 4090,free=22GiB").unwrap();
         assert_eq!((known.total, known.free), (gib(24), gib(22)));
         assert_eq!(known.backend, "CUDA");
         assert!(known.bandwidth.is_some());
-        let SimulatedGpu(mac) = "M4 Max 64GB".parse().unwrap();
+        let mac = gpu("M4 Max 64GB").unwrap();
         assert_eq!((mac.total, mac.backend.as_str()), (gib(48), "MTL"));
     }
 
@@ -189,13 +164,15 @@ mod tests {
             ("X=", "size"),
             ("X=0", "more than 0"),
             ("X=-8GiB", "size"),
+            ("X=8 apples", "size"),
+            ("X=99999999999T", "64 bits"),
             ("X=8GiB,free=9GiB", "more than the total"),
             ("X=8GiB,5GiB", "free="),
             ("X=8GiB,free=", "size"),
             ("X=8GiB,free=1GiB,free=2GiB", "size"),
             ("X#one=8GiB", "number"),
         ] {
-            let error = text.parse::<SimulatedGpu>().unwrap_err();
+            let error = gpu(text).unwrap_err();
             assert!(error.contains(word), "{text}: {error}");
         }
     }

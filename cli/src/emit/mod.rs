@@ -1,55 +1,43 @@
 //! A plan in the words of another tool: flags, settings or code that place the model as the plan does.
 //!
-//! What a tool cannot be told is never left out in silence. Where the result would be another placement it is an
-//! [`EmitError`]; where it is a detail, a comment in the output says so.
+//! What a tool cannot be told is never left out in silence. Where the result would be another placement it is an error;
+//! where it is a detail, a comment in the output says so.
 
-mod command;
-#[cfg(test)]
-mod flags;
 mod koboldcpp;
 mod llama_cpp;
 mod llama_cpp_2;
 mod lm_studio;
 mod ollama;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
-use std::str::FromStr;
 
 use autoplace::memory::backend::Family;
 use autoplace::memory::{KvType, Place, TensorOverride};
-
 use autoplace::plan::Plan;
+use clap::ValueEnum;
+use clap::builder::PossibleValue;
 
 /// A tool that runs models.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Tool {
-    /// llama.cpp's own server: a command line of `llama-server`.
+    // A command line of `llama-server`.
+    #[value(name = "llama.cpp")]
     LlamaCpp,
-    /// Ollama: a Modelfile.
+    // A Modelfile.
     Ollama,
-    /// LM Studio: the load configuration of its SDKs and REST interface, as JSON.
+    // The load configuration of its SDKs and REST interface, as JSON.
     LmStudio,
-    /// `KoboldCpp`: a command line.
+    // A command line.
+    #[value(name = "koboldcpp")]
     KoboldCpp,
-    /// The crate llama-cpp-2: Rust that builds its parameters.
+    // Rust that builds the parameters of this crate.
+    #[value(name = "llama-cpp-2")]
     LlamaCpp2,
 }
 
 impl Tool {
-    /// All of them.
-    pub(crate) const ALL: [Self; 5] = [Self::LlamaCpp, Self::Ollama, Self::LmStudio, Self::KoboldCpp, Self::LlamaCpp2];
-
-    /// Its name, as [`FromStr`] takes it.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::LlamaCpp => "llama.cpp",
-            Self::Ollama => "ollama",
-            Self::LmStudio => "lm-studio",
-            Self::KoboldCpp => "koboldcpp",
-            Self::LlamaCpp2 => "llama-cpp-2",
-        }
-    }
-
     /// Whether it makes room for the logits of every token of a batch, as llama.cpp does unless told otherwise, and not
     /// of one per sequence. A plan for it is best made with `n_outputs_max` 0.
     pub(crate) const fn keeps_all_logits(self) -> bool {
@@ -58,93 +46,97 @@ impl Tool {
     }
 }
 
+/// Its name on the command line.
 impl fmt::Display for Tool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
+        f.pad(self.to_possible_value().as_ref().map_or("", PossibleValue::get_name))
     }
 }
 
-/// The text names no tool that a plan can be told to.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is no known tool: there are llama.cpp, ollama, lm-studio, koboldcpp and llama-cpp-2")]
-pub(crate) struct ToolError {
-    text: String,
+/// The plan in a tool's words, in whole lines.
+/// Fails with a line that names the tool and what it cannot be told: a model of no file, a path that is no text, or
+/// what would place the model otherwise.
+pub(crate) fn emit(plan: &Plan, tool: Tool) -> Result<String, String> {
+    in_words(plan, tool).map_err(|why| format!("{tool} {why}"))
 }
 
-impl FromStr for Tool {
-    type Err = ToolError;
-
-    fn from_str(text: &str) -> Result<Self, ToolError> {
-        let mut all = Self::ALL.into_iter();
-        all.find(|tool| tool.name().eq_ignore_ascii_case(text)).ok_or_else(|| ToolError { text: text.to_owned() })
+fn in_words(plan: &Plan, tool: Tool) -> Result<String, String> {
+    if tool != Tool::LlamaCpp {
+        if plan.context.embeddings.is_some() {
+            return cannot("a context for embeddings");
+        }
+        if plan.context.mtp {
+            return cannot("to predict further tokens");
+        }
     }
-}
-
-/// A plan that a tool cannot be told.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum EmitError {
-    /// The model is of no file, and every tool loads one.
-    #[error("{tool} loads a file, and the plan's model `{model}` is of none")]
-    NoFile {
-        /// The tool.
-        tool: Tool,
-        /// The model's name.
-        model: String,
-    },
-    /// The path of the model cannot be written in the tool's language.
-    #[error("{tool} cannot be given the path {path}: {reason}")]
-    Path {
-        /// The tool.
-        tool: Tool,
-        /// The path, escaped.
-        path: String,
-        /// Why not.
-        reason: &'static str,
-    },
-    /// The tool has no setting for a part of the plan, and without it the model would be placed otherwise.
-    #[error("{tool} cannot be told {what}")]
-    Inexpressible {
-        /// The tool.
-        tool: Tool,
-        /// The part of the plan.
-        what: String,
-    },
-}
-
-/// The plan in the words of another tool, as a text of whole lines. The same plan always gives the same text.
-///
-/// # Errors
-///
-/// [`EmitError`] where the tool cannot be told the plan: the model is of no file, or the tool has no setting for a part
-/// of the plan that decides where the model goes.
-pub(crate) fn emit(plan: &Plan, tool: Tool) -> Result<String, EmitError> {
-    let cannot = |what: &str| EmitError::Inexpressible { tool, what: what.to_owned() };
-    if plan.context.embeddings.is_some() && tool != Tool::LlamaCpp {
-        return Err(cannot("a context for embeddings"));
-    }
-    if plan.context.mtp && tool != Tool::LlamaCpp {
-        return Err(cannot("to predict further tokens"));
-    }
-    match tool {
-        Tool::LlamaCpp => llama_cpp::emit(plan),
-        Tool::Ollama => ollama::emit(plan),
-        Tool::LmStudio => lm_studio::emit(plan),
-        Tool::KoboldCpp => koboldcpp::emit(plan),
-        Tool::LlamaCpp2 => llama_cpp_2::emit(plan),
-    }
-}
-
-/// The path of the model's file, which every tool takes as text.
-fn model_path(plan: &Plan, tool: Tool) -> Result<&str, EmitError> {
     let Some(path) = &plan.model.path else {
-        return Err(EmitError::NoFile { tool, model: plan.model.name.clone() });
+        return Err(format!("loads a file, and the plan's model `{}` is of none", plan.model.name));
     };
-    let refused = |reason| EmitError::Path { tool, path: format!("{path:?}"), reason };
+    let refused = |reason| Err(format!("cannot be given the path {path:?}: {reason}"));
     match path.to_str() {
-        None => Err(refused("it is not UTF-8")),
-        Some(path) if path.contains('\0') => Err(refused("it holds a NUL")),
-        Some(path) => Ok(path),
+        None => refused("it is not UTF-8"),
+        Some(path) if path.contains('\0') => refused("it holds a NUL"),
+        Some(path) => match tool {
+            Tool::LlamaCpp => llama_cpp::emit(plan, path),
+            Tool::Ollama => ollama::emit(plan, path),
+            Tool::LmStudio => lm_studio::emit(plan),
+            Tool::KoboldCpp => koboldcpp::emit(plan, path),
+            Tool::LlamaCpp2 => llama_cpp_2::emit(plan, path),
+        },
     }
+}
+
+/// What a tool has no setting for.
+fn cannot<T>(what: impl fmt::Display) -> Result<T, String> {
+    Err(format!("cannot be told {what}"))
+}
+
+/// A command line, with what it cannot say as comments before it.
+struct Command {
+    words: Vec<String>,
+    notes: Vec<String>,
+}
+
+impl Command {
+    fn new(program: &str) -> Self {
+        Self { words: vec![program.to_owned()], notes: Vec::new() }
+    }
+
+    fn switch(&mut self, flag: &str) {
+        self.words.push(flag.to_owned());
+    }
+
+    fn flag(&mut self, flag: &str, value: impl ToString) {
+        self.flags([(flag, Some(value.to_string()))]);
+    }
+
+    /// The flags that have a value.
+    fn flags<'a>(&mut self, rows: impl IntoIterator<Item = (&'a str, Option<String>)>) {
+        let said = rows.into_iter().filter_map(|(flag, value)| Some([flag.to_owned(), value?]));
+        self.words.extend(said.flatten());
+    }
+
+    /// The switches that apply.
+    fn switches(&mut self, flags: &[(bool, &str)]) {
+        self.words.extend(applying(flags).map(str::to_owned));
+    }
+
+    fn note(&mut self, note: impl Into<String>) {
+        self.notes.push(note.into());
+    }
+
+    /// The comments, and the command in one line, quoted for a POSIX shell.
+    fn finish(self, plan: &Plan) -> Result<String, String> {
+        match shlex::try_join(self.words.iter().map(String::as_str)) {
+            Ok(line) => Ok(format!("{}{line}\n", comment("#", plan, &self.notes))),
+            Err(_) => cannot("a word with a NUL"),
+        }
+    }
+}
+
+/// The texts of those rows that apply.
+fn applying<'a>(rows: &[(bool, &'a str)]) -> impl Iterator<Item = &'a str> {
+    rows.iter().filter(|(applies, _)| *applies).map(|&(_, text)| text)
 }
 
 /// The names of the plan's GPUs in ggml, in the plan's order; `None` where one is hypothetical.
@@ -154,46 +146,38 @@ fn devices(plan: &Plan) -> Option<Vec<&str>> {
 
 /// Whether the file is mapped: as the load does it, never for Metal (`ContextParams::load_mode`).
 fn mapped(plan: &Plan) -> bool {
-    let metal = plan.gpus().any(|gpu| Family::of(&gpu.backend) == Family::Metal);
-    plan.context.mmap && !metal
+    plan.context.mmap && !plan.gpus().any(|gpu| Family::of(&gpu.backend) == Family::Metal)
 }
 
 /// `-ot` of llama.cpp's programs: `pattern=buffer type`, several with commas between. `None` where the plan has none.
-fn override_tensor(plan: &Plan, tool: Tool) -> Result<Option<String>, EmitError> {
+fn override_tensor(plan: &Plan) -> Result<Option<String>, String> {
     let one = |rule: &TensorOverride| {
-        let cannot = |reason: &str| EmitError::Inexpressible {
-            tool,
-            what: format!("the tensor override `{}`: {reason}", rule.pattern),
-        };
+        let refused = |reason: &str| cannot(format_args!("the tensor override `{}`: {reason}", rule.pattern));
         // The value is cut at commas and then at its first equals sign (common/arg.cpp, parse_tensor_buffer_overrides).
         if rule.pattern.contains([',', '=']) {
-            return Err(cannot("its flag ends a pattern at `,` and `=`"));
+            return refused("its flag ends a pattern at `,` and `=`");
         }
         let buffer_type = match rule.place {
             Place::Host => "CPU",
-            Place::Gpu(index) => {
-                let gpu = plan.gpus().nth(index);
-                let gpu = gpu.ok_or_else(|| cannot("the plan has no such GPU"))?;
+            Place::Gpu(index) => match plan.gpus().nth(index) {
+                None => return refused("the plan has no such GPU"),
                 // Metal's is not named after its device alone (ggml-metal.cpp, "_Private" and "_Mapped").
-                match &gpu.device {
+                Some(gpu) => match &gpu.device {
                     Some(device) if Family::of(&gpu.backend) != Family::Metal => device,
-                    _ => return Err(cannot("the buffer type of its GPU is not known")),
-                }
-            }
+                    _ => return refused("the buffer type of its GPU is not known"),
+                },
+            },
         };
         Ok(format!("{}={buffer_type}", rule.pattern))
     };
-    if plan.overrides.is_empty() {
-        return Ok(None);
-    }
     let all: Vec<String> = plan.overrides.iter().map(one).collect::<Result<_, _>>()?;
-    Ok(Some(all.join(",")))
+    Ok((!all.is_empty()).then(|| all.join(",")))
 }
 
 /// The proportions of layers per GPU.
-fn tensor_split(plan: &Plan, separator: &str) -> Option<String> {
+fn tensor_split(plan: &Plan) -> Option<String> {
     let all: Vec<String> = plan.tensor_split.iter().map(f32::to_string).collect();
-    (!all.is_empty()).then(|| all.join(separator))
+    (!all.is_empty()).then(|| all.join(","))
 }
 
 /// The tokens that are computed at once, where 0 stands for a whole batch (llama-context.cpp, `n_ubatch`).
@@ -205,84 +189,19 @@ fn n_ubatch(plan: &Plan) -> u32 {
 }
 
 /// llama.cpp's name of a cache type.
-fn kv_type(ty: KvType) -> String {
+pub(crate) fn kv_type(ty: KvType) -> String {
     ty.to_string().to_ascii_lowercase()
 }
 
 /// What is told before the settings, a line each: the model, the GPUs and what was planned, then the notes.
 fn comment(prefix: &str, plan: &Plan, notes: &[String]) -> String {
     let gpus: Vec<&str> = plan.gpus().map(|gpu| gpu.name.as_str()).collect();
-    let place = if gpus.is_empty() {
-        "on the host".to_owned()
-    } else {
-        let layers = plan.layers();
-        let on = gpus.join(", ");
-        format!("{} of {layers} layers on {on}", plan.n_gpu_layers)
+    let place = match gpus.as_slice() {
+        [] => "on the host".to_owned(),
+        gpus => format!("{} of {} layers on {}", plan.n_gpu_layers, plan.layers(), gpus.join(", ")),
     };
     let first = format!("{}: {place}, as autoplace planned it", plan.model.name);
     let lines = [&first].into_iter().chain(notes);
     // Names come from files and drivers: one with a line break must not become a setting.
     lines.map(|line| format!("{prefix} {}\n", line.replace(char::is_control, " "))).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use std::path::PathBuf;
-
-    use super::{EmitError, Tool, comment, emit};
-    use crate::test_plan::plan;
-    use autoplace::memory::{Place, TensorOverride};
-
-    #[test]
-    fn every_tool_is_found_by_its_name_and_no_other_is() {
-        for tool in Tool::ALL {
-            assert_eq!(tool.to_string().parse(), Ok(tool));
-        }
-        let error = "vllm".parse::<Tool>().unwrap_err();
-        assert!(error.to_string().starts_with("`vllm` is no known tool"));
-    }
-
-    #[test]
-    fn a_model_of_no_file_and_a_path_that_is_no_text_are_refused_by_all() {
-        for tool in Tool::ALL {
-            let mut plan = plan();
-            plan.model.path = Some(PathBuf::from("a\0b"));
-            assert!(matches!(emit(&plan, tool), Err(EmitError::Path { .. })));
-            plan.model.path = None;
-            assert!(matches!(emit(&plan, tool), Err(EmitError::NoFile { .. })));
-        }
-    }
-
-    #[test]
-    fn the_same_plan_gives_the_same_text_in_whole_lines() {
-        for tool in Tool::ALL {
-            let text = emit(&plan(), tool).unwrap();
-            assert!(text.ends_with('\n'), "{tool}: {text}");
-            assert_eq!(emit(&plan(), tool), Ok(text));
-        }
-    }
-
-    #[test]
-    fn a_name_cannot_end_its_comment() {
-        let mut plan = plan();
-        plan.model.name = "a\nrm -rf /".to_owned();
-        plan.placements[0].name = "b\r\nc".to_owned();
-        assert_eq!(comment("#", &plan, &[]).lines().count(), 1);
-        for tool in Tool::ALL {
-            let text = emit(&plan, tool).unwrap();
-            assert!(!text.contains("\nrm"), "{tool}: {text}");
-        }
-    }
-
-    #[test]
-    fn an_override_that_the_flag_would_cut_is_refused() {
-        let mut plan = plan();
-        for pattern in ["a{1,2}", "a=b"] {
-            plan.overrides = vec![TensorOverride::new(pattern, Place::Host)];
-            for tool in [Tool::LlamaCpp, Tool::KoboldCpp, Tool::Ollama] {
-                let error = emit(&plan, tool).unwrap_err();
-                assert!(error.to_string().contains(pattern), "{tool}: {error}");
-            }
-        }
-    }
 }

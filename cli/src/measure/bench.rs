@@ -1,146 +1,94 @@
 //! A measurement in llama-bench's words: a JSON object a line, with its keys in its order (tools/llama-bench, `-o
 //! jsonl`).
 
-use autoplace::machine::GpuKind;
+use autoplace::machine::{Gpu, GpuKind};
 use autoplace::measure::{Measured, Measurement, Row};
 use autoplace::memory::{FlashAttention, Place};
-use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::emit::kv_type;
 
 /// A line for each row of each placement.
 pub(super) fn jsonl(measurement: &Measurement) -> String {
-    let lines = measurement.points.iter().filter_map(|point| {
-        let placement = point.placement.as_ref()?;
-        Some(point.rows.iter().map(|row| Line::of(measurement, placement, row)))
-    });
-    // Numbers, texts and lists: nothing that JSON cannot hold.
-    let lines = lines.flatten().map(|line| serde_json::to_string(&line).unwrap_or_default());
-    lines.collect::<Vec<_>>().join("\n")
+    let rows = measurement.points.iter().filter_map(|point| Some((point.placement.as_ref()?, &point.rows)));
+    let lines = rows.flat_map(|(placement, rows)| rows.iter().map(move |row| line(measurement, placement, row)));
+    lines.map(|line| line.to_string()).collect::<Vec<_>>().join("\n")
 }
 
-#[derive(Serialize)]
-struct Line<'a> {
-    build_commit: &'a str,
-    build_number: u32,
-    cpu_info: &'a str,
-    gpu_info: String,
-    backends: String,
-    model_filename: String,
-    model_type: &'a str,
-    model_size: u64,
-    model_n_params: u64,
-    n_batch: u32,
-    n_ubatch: u32,
-    n_threads: u32,
-    cpu_mask: &'a str,
-    cpu_strict: bool,
-    poll: u32,
-    type_k: String,
-    type_v: String,
-    n_gpu_layers: u32,
-    n_cpu_moe: u32,
-    split_mode: &'a str,
-    main_gpu: u32,
-    no_kv_offload: bool,
-    flash_attn: i32,
-    devices: String,
-    tensor_split: String,
-    tensor_buft_overrides: String,
-    use_mmap: bool,
-    use_direct_io: bool,
-    embeddings: bool,
-    no_op_offload: u32,
-    no_host: bool,
-    repack: bool,
-    fit_target: u32,
-    fit_min_ctx: u32,
-    n_prompt: u32,
-    n_gen: u32,
-    n_depth: u32,
-    test_time: &'a str,
-    avg_ns: u64,
-    stddev_ns: u64,
-    avg_ts: f64,
-    stddev_ts: f64,
-    samples_ns: Vec<u64>,
-    samples_ts: Vec<f64>,
-}
-
-impl<'a> Line<'a> {
-    fn of(measurement: &'a Measurement, placement: &'a Measured, row: &'a Row) -> Self {
-        let (machine, model) = (&measurement.machine, &measurement.model);
-        let settings = &placement.settings;
-        let on_gpus = || placement.devices.iter().filter(|device| device.device.is_some());
-        let names = |of: fn(&autoplace::machine::Gpu) -> &str| {
-            let used = machine
-                .gpus
-                .iter()
-                .filter(|gpu| on_gpus().any(|device| device.device == gpu.device && gpu.kind != GpuKind::Remote));
-            used.map(of).collect::<Vec<&str>>()
-        };
-        let mut backends = names(|gpu| &gpu.backend);
-        backends.dedup();
-        if backends.is_empty() {
-            backends.push("CPU");
-        }
-        let devices: Vec<&str> = on_gpus().filter_map(|it| it.device.as_deref()).collect();
-        let samples_ns: Vec<u64> = row.samples.iter().map(|sample| sample.ns).collect();
-        let samples_ts: Vec<f64> = row.speeds().collect();
-        let in_f64: Vec<f64> = samples_ns.iter().map(|&ns| ns as f64).collect();
-        let (avg_ns, stddev_ns) = mean_and_deviation(&in_f64);
-        let (avg_ts, stddev_ts) = mean_and_deviation(&samples_ts);
-        let ty = |ty: autoplace::memory::KvType| ty.to_string().to_lowercase();
-        Self {
-            // Of the llama.cpp inside: `llama.cpp 0.6.0-dev`.
-            build_commit: &measurement.made_by,
-            build_number: 0,
-            cpu_info: machine.host.cpu.as_deref().unwrap_or_default(),
-            gpu_info: names(|gpu| &gpu.description).join(", "),
-            backends: backends.join(","),
-            model_filename: model.path.to_string_lossy().into_owned(),
-            model_type: &model.description,
-            model_size: model.tensor_bytes,
-            model_n_params: model.n_params,
-            n_batch: settings.n_batch,
-            n_ubatch: settings.n_ubatch,
-            n_threads: if row.n_gen > 0 { placement.threads } else { placement.threads_batch },
-            cpu_mask: "0x0",
-            cpu_strict: false,
-            poll: 50,
-            type_k: ty(settings.type_k),
-            type_v: ty(settings.type_v),
-            n_gpu_layers: placement.n_gpu_layers,
-            n_cpu_moe: 0,
-            split_mode: "layer",
-            main_gpu: 0,
-            no_kv_offload: !settings.offload_kqv,
-            flash_attn: match settings.flash_attn {
-                FlashAttention::On => 1,
-                FlashAttention::Off => 0,
-                _ => -1,
-            },
-            devices: if devices.is_empty() { "none".to_owned() } else { devices.join("/") },
-            tensor_split: tensor_split(&placement.tensor_split),
-            tensor_buft_overrides: overrides(placement),
-            use_mmap: settings.mmap,
-            use_direct_io: false,
-            embeddings: false,
-            no_op_offload: u32::from(!settings.op_offload),
-            no_host: false,
-            repack: settings.repack,
-            fit_target: 0,
-            fit_min_ctx: 0,
-            n_prompt: row.n_prompt,
-            n_gen: row.n_gen,
-            n_depth: row.n_depth,
-            test_time: &row.time,
-            avg_ns: avg_ns as u64,
-            stddev_ns: stddev_ns as u64,
-            avg_ts,
-            stddev_ts,
-            samples_ns,
-            samples_ts,
-        }
+/// One row, in the order of llama-bench's keys; what autoplace has no such setting for is its default.
+fn line(measurement: &Measurement, placement: &Measured, row: &Row) -> Value {
+    let (machine, model) = (&measurement.machine, &measurement.model);
+    let settings = &placement.settings;
+    let devices: Vec<&str> = placement.devices.iter().filter_map(|it| it.device.as_deref()).collect();
+    let is_used = |gpu: &&Gpu| {
+        gpu.kind != GpuKind::Remote && gpu.device.as_deref().is_some_and(|device| devices.contains(&device))
+    };
+    let gpus = || machine.gpus.iter().filter(is_used);
+    let mut backends: Vec<&str> = gpus().map(|gpu| &*gpu.backend).collect();
+    backends.dedup();
+    if backends.is_empty() {
+        backends.push("CPU");
     }
+    let descriptions: Vec<&str> = gpus().map(|gpu| &*gpu.description).collect();
+    let samples_ns: Vec<u64> = row.samples.iter().map(|sample| sample.ns).collect();
+    let samples_ts: Vec<f64> = row.speeds().collect();
+    let in_f64: Vec<f64> = samples_ns.iter().map(|&ns| ns as f64).collect();
+    let (avg_ns, stddev_ns) = mean_and_deviation(&in_f64);
+    let (avg_ts, stddev_ts) = mean_and_deviation(&samples_ts);
+    let n_threads = if row.n_gen > 0 { placement.threads } else { placement.threads_batch };
+    let flash_attn = match settings.flash_attn {
+        FlashAttention::On => 1,
+        FlashAttention::Off => 0,
+        FlashAttention::Auto => -1,
+    };
+    let keys = [
+        // Of the llama.cpp inside: `llama.cpp 0.6.0-dev`.
+        ("build_commit", json!(measurement.made_by)),
+        ("build_number", json!(0)),
+        ("cpu_info", json!(machine.host.cpu.as_deref().unwrap_or_default())),
+        ("gpu_info", json!(descriptions.join(", "))),
+        ("backends", json!(backends.join(","))),
+        ("model_filename", json!(model.path.to_string_lossy())),
+        ("model_type", json!(model.description)),
+        ("model_size", json!(model.tensor_bytes)),
+        ("model_n_params", json!(model.n_params)),
+        ("n_batch", json!(settings.n_batch)),
+        ("n_ubatch", json!(settings.n_ubatch)),
+        ("n_threads", json!(n_threads)),
+        ("cpu_mask", json!("0x0")),
+        ("cpu_strict", json!(false)),
+        ("poll", json!(50)),
+        ("type_k", json!(kv_type(settings.type_k))),
+        ("type_v", json!(kv_type(settings.type_v))),
+        ("n_gpu_layers", json!(placement.n_gpu_layers)),
+        ("n_cpu_moe", json!(0)),
+        ("split_mode", json!("layer")),
+        ("main_gpu", json!(0)),
+        ("no_kv_offload", json!(!settings.offload_kqv)),
+        ("flash_attn", json!(flash_attn)),
+        ("devices", json!(if devices.is_empty() { "none".to_owned() } else { devices.join("/") })),
+        ("tensor_split", json!(tensor_split(&placement.tensor_split))),
+        ("tensor_buft_overrides", json!(overrides(placement))),
+        ("use_mmap", json!(settings.mmap)),
+        ("use_direct_io", json!(false)),
+        ("embeddings", json!(false)),
+        ("no_op_offload", json!(u32::from(!settings.op_offload))),
+        ("no_host", json!(false)),
+        ("repack", json!(settings.repack)),
+        ("fit_target", json!(0)),
+        ("fit_min_ctx", json!(0)),
+        ("n_prompt", json!(row.n_prompt)),
+        ("n_gen", json!(row.n_gen)),
+        ("n_depth", json!(row.n_depth)),
+        ("test_time", json!(row.time)),
+        ("avg_ns", json!(avg_ns as u64)),
+        ("stddev_ns", json!(stddev_ns as u64)),
+        ("avg_ts", json!(avg_ts)),
+        ("stddev_ts", json!(stddev_ts)),
+        ("samples_ns", json!(samples_ns)),
+        ("samples_ts", json!(samples_ts)),
+    ];
+    keys.map(|(key, value)| (key.to_owned(), value)).into_iter().collect()
 }
 
 /// As it prints them: `0.00`, `20.00/13.00`.

@@ -16,7 +16,7 @@ pub(super) struct Series {
 /// Reads what `measure --write` wrote, what llama-bench printed (`-o json`, `-o jsonl`), or a table whose first column
 /// is `n_gpu_layers` and whose second is tokens per second, as in the published sweeps (Markdown or comma-separated).
 pub(super) fn read(file: &Path) -> Result<Series, String> {
-    let text = super::read(file)?;
+    let text = crate::read(file)?;
     let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let points = match Measurement::from_json(&text) {
         Ok(measurement) => of(&measurement),
@@ -24,7 +24,7 @@ pub(super) fn read(file: &Path) -> Result<Series, String> {
     };
     if points.is_empty() {
         let error = "neither a measurement of autoplace, nor JSON of llama-bench with generations, nor a table of n_gpu_layers and tokens per second";
-        return Err(super::in_file(file, error));
+        return Err(crate::in_file(file, error));
     }
     Ok(Series { name, points })
 }

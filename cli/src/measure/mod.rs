@@ -15,16 +15,17 @@ use std::time::Duration;
 
 use autoplace::gguf::Header;
 use autoplace::load::{RatesRequest, measure_rates};
-use autoplace::machine::Machine;
-use autoplace::measure::{Arm, Measure, Measurement, Protocol, Ready, Steps};
+use autoplace::machine::{Gpu, Machine};
+use autoplace::measure::{Arm, Measure, Measured, MeasuredDevice, Measurement, Protocol, Ready, Steps};
 use autoplace::plan::{Request, SavedPlan};
 use autoplace::profile::ModelProfile;
 use clap::{ValueEnum, value_parser};
-use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::args::{self, AskArgs};
 use crate::flags::Flags;
-use crate::gpu::{self, SimulatedGpu};
+use crate::gpu;
+use crate::rates::bar;
+use crate::{in_file, read};
 
 /// The arguments of `measure`.
 #[derive(Debug, clap::Args)]
@@ -79,8 +80,8 @@ pub(crate) struct MeasureArgs {
     threads: Option<u32>,
     /// A simulated GPU instead of the machine's own, whose memory is a number and which computes as fast as the CPU;
     /// several times for several
-    #[arg(long, value_name = "NAME[=TOTAL][,free=SIZE]", allow_hyphen_values = true)]
-    pub(crate) gpu: Vec<SimulatedGpu>,
+    #[arg(long, value_name = "NAME[=TOTAL][,free=SIZE]", value_parser = gpu::gpu, allow_hyphen_values = true)]
+    pub(crate) gpu: Vec<Gpu>,
     /// What is printed
     #[arg(long, value_name = "table|markdown|json|llama-bench|html|svg", value_enum, default_value_t = Format::Table, hide_possible_values = true)]
     format: Format,
@@ -120,13 +121,14 @@ pub(crate) fn run(args: &MeasureArgs) -> Result<String, Box<dyn Error>> {
         };
     }
     // Before hours of measuring, not after them.
-    let beside = args.beside.iter().map(|file| beside::read(file));
-    let beside: Vec<beside::Series> = beside.collect::<Result<_, _>>()?;
+    let beside: Vec<beside::Series> = args.beside.iter().map(|file| beside::read(file)).collect::<Result<_, _>>()?;
     let mut measurement = if is_read {
-        let text = read(&args.model)?;
-        Measurement::from_json(&text).map_err(|error| in_file(&args.model, error))?
+        Measurement::from_json(&read(&args.model)?).map_err(|error| in_file(&args.model, error))?
     } else {
-        measured(args)?
+        with_measure(args, |measure, profile, request| {
+            let arms = arms(args, &measure, profile, request)?;
+            Ok(measure.run(&arms)?)
+        })?
     };
     if args.submission {
         measurement = measurement.anonymous();
@@ -145,13 +147,6 @@ pub(crate) fn run(args: &MeasureArgs) -> Result<String, Box<dyn Error>> {
     })
 }
 
-fn measured(args: &MeasureArgs) -> Result<Measurement, Box<dyn Error>> {
-    with_measure(args, |measure, profile, request| {
-        let arms = arms(args, &measure, profile, request)?;
-        Ok(measure.run(&arms)?)
-    })
-}
-
 /// Whether the placement holds, in words or JSON: an error, below the words, where none does.
 fn ready(args: &MeasureArgs, runs: u32) -> Result<String, Box<dyn Error>> {
     let usual = Ready::default();
@@ -166,18 +161,14 @@ fn ready(args: &MeasureArgs, runs: u32) -> Result<String, Box<dyn Error>> {
         Format::Json => serde_json::to_string_pretty(&readiness)?,
         _ => table::ready(&readiness),
     };
-    match &readiness.plan {
-        Some(plan) => {
-            if let Some(file) = &args.save {
-                plan.write(file)?;
-            }
-            Ok(text)
-        }
-        None => {
-            crate::print(&text);
-            Err("no placement passed".into())
-        }
+    let Some(plan) = &readiness.plan else {
+        crate::print(&text);
+        return Err("no placement passed".into());
+    };
+    if let Some(file) = &args.save {
+        plan.write(file)?;
     }
+    Ok(text)
 }
 
 /// Describes what is measured, and shows how far it is.
@@ -198,7 +189,7 @@ fn with_measure<T>(
             std::process::exit(130);
         }
     })?;
-    let bar = bar();
+    let bar = bar(STEPS, "measuring {msg} {wide_bar} {percent} %, {eta} left");
     let measure = Measure::new(&args.model)
         .request(request.clone())
         .protocol(|usual| args.protocol(usual, &texts))
@@ -237,12 +228,10 @@ fn arms(
         return Ok(measure.arms(steps)?);
     };
     let arm = |name, said: &str| -> Result<Arm, Box<dyn Error>> {
-        Ok(if is_plan(said) {
-            Arm::saved(name, SavedPlan::read(said)?)
-        } else {
-            let flags = Flags::of_script(said)?;
-            Arm::asked(name, flags.request(request, profile.full_offload())?)
-        })
+        if is_plan(said) {
+            return Ok(Arm::saved(name, SavedPlan::read(said)?));
+        }
+        Ok(Arm::asked(name, Flags::of_script(said)?.request(request, profile.full_offload())?))
     };
     let after = match &args.after {
         Some(after) => arm("after", after)?,
@@ -314,40 +303,26 @@ impl MeasureArgs {
     }
 }
 
+/// The GPUs among the devices of a placement.
+fn gpus(placement: &Measured) -> impl Iterator<Item = &MeasuredDevice> {
+    placement.devices.iter().filter(|device| device.device.is_some())
+}
+
 /// A text a line, or a JSON list of them.
 fn texts(file: &Path) -> Result<Vec<String>, Box<dyn Error>> {
     let text = read(file)?;
-    let texts: Vec<String> = if text.trim_start().starts_with('[') {
-        serde_json::from_str(&text).map_err(|error| in_file(file, error))?
-    } else {
-        text.lines().filter(|line| !line.trim().is_empty()).map(str::to_owned).collect()
+    let texts: Vec<String> = match text.trim_start().starts_with('[') {
+        true => serde_json::from_str(&text).map_err(|error| in_file(file, error))?,
+        false => text.lines().filter(|line| !line.trim().is_empty()).map(str::to_owned).collect(),
     };
-    match texts.len() {
-        0 => Err(in_file(file, "there is no prompt in it").into()),
-        _ => Ok(texts),
+    if texts.is_empty() {
+        return Err(in_file(file, "there is no prompt in it").into());
     }
-}
-
-fn read(file: &Path) -> Result<String, String> {
-    fs::read_to_string(file).map_err(|error| in_file(file, error))
-}
-
-fn in_file(file: &Path, error: impl std::fmt::Display) -> String {
-    format!("{}: {error}", file.display())
+    Ok(texts)
 }
 
 /// Steps of the bar.
 const STEPS: u64 = 10_000;
-
-/// Shows itself on a terminal only.
-fn bar() -> ProgressBar {
-    let bar = ProgressBar::new(STEPS);
-    let style = ProgressStyle::with_template("measuring {msg} {wide_bar} {percent} %, {eta} left");
-    match style {
-        Ok(style) => bar.with_style(style),
-        Err(_) => bar,
-    }
-}
 
 /// What a submission tells.
 fn left_in(measurement: &Measurement) -> String {

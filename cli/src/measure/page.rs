@@ -1,20 +1,17 @@
 //! A measurement as a picture and as a page: tokens per second over `n_gpu_layers` beside what was predicted, and what
 //! each placement takes of each GPU.
 
-use plotters::backend::SVGBackend;
-use plotters::chart::ChartBuilder;
-use plotters::drawing::IntoDrawingArea;
 use plotters::element::{Circle, PathElement};
 use plotters::style::text_anchor::HPos;
-use plotters::style::{Color, IntoFont, RGBColor, WHITE};
+use plotters::style::{Color, RGBColor};
 
 use autoplace::machine::Bytes;
-use autoplace::measure::{Measurement, Point};
+use autoplace::measure::{MeasuredDevice, Measurement, Point};
 
 use super::beside::{self, Series};
-use super::table::{self, Table};
+use super::{gpus, table};
 use crate::picture::{
-    Area, CHOSEN, COMPUTE, Drawn, FREE, HEADROOM, INK, KV, MARGIN, PictureError, WEIGHTS, WIDTH, fill, write,
+    Area, Axes, CHOSEN, COMPUTE, Drawn, HEADROOM, KV, MARGIN, WEIGHTS, WIDTH, document, fill, stack, write,
 };
 
 const CURVE: u32 = 420;
@@ -26,21 +23,20 @@ const ROW: i32 = 52;
 const OTHERS: [RGBColor; 3] = [KV, COMPUTE, HEADROOM];
 
 /// The picture as an SVG document.
-pub(super) fn svg(measurement: &Measurement, others: &[Series]) -> Result<String, PictureError> {
+pub(super) fn svg(measurement: &Measurement, others: &[Series]) -> Result<String, String> {
     let bars = bars(measurement);
     let height = CURVE + u32::try_from(HEAD + ROW * bars.len() as i32).unwrap_or_default();
-    let mut svg = String::new();
-    draw(&mut svg, height, measurement, others, &bars).map_err(|error| PictureError {
-        what: format!("the measurement of {}", measurement.model.identity.name),
-        reason: error.to_string(),
-    })?;
-    Ok(svg)
+    document(&format!("the measurement of {}", measurement.model.identity.name), height, |root| {
+        let (top, bottom) = root.split_vertically(CURVE);
+        draw_curve(&top, measurement, others)?;
+        draw_bars(&bottom, &bars)
+    })
 }
 
 /// A page with the picture and the table, which needs no other file.
-pub(super) fn html(measurement: &Measurement, others: &[Series]) -> Result<String, PictureError> {
+pub(super) fn html(measurement: &Measurement, others: &[Series]) -> Result<String, String> {
     let svg = svg(measurement, others)?;
-    let rows = Table::of(measurement).rows;
+    let rows = table::rows(measurement);
     let rows = rows.iter().enumerate().map(|(index, row)| {
         let tag = if index == 0 { "th" } else { "td" };
         let cells: String = row.iter().map(|cell| format!("<{tag}>{}</{tag}>", escaped(cell))).collect();
@@ -58,15 +54,6 @@ pub(super) fn html(measurement: &Measurement, others: &[Series]) -> Result<Strin
 
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
-}
-
-fn draw(svg: &mut String, height: u32, measurement: &Measurement, others: &[Series], bars: &[Bar]) -> Drawn {
-    let root = SVGBackend::with_string(svg, (WIDTH, height)).into_drawing_area();
-    root.fill(&WHITE)?;
-    let (top, bottom) = root.split_vertically(CURVE);
-    draw_curve(&top, measurement, others)?;
-    draw_bars(&bottom, bars)?;
-    root.present()
 }
 
 fn draw_curve(area: &Area<'_>, measurement: &Measurement, others: &[Series]) -> Drawn {
@@ -89,27 +76,8 @@ fn draw_curve(area: &Area<'_>, measurement: &Measurement, others: &[Series]) -> 
         others.iter().map(|it| it.points.iter().map(|&(n, speed)| (n.min(layers), speed)).collect()).collect();
     let speeds = measured.iter().chain(&predicted).chain(others.iter().flatten()).chain(&chosen);
     let highest = speeds.map(|(_, speed)| *speed).fold(1e-3, f64::max);
-    let mut chart = ChartBuilder::on(area)
-        .margin(MARGIN)
-        .margin_top(72)
-        .x_label_area_size(44)
-        .y_label_area_size(64)
-        .build_cartesian_2d(0..layers, 0.0..highest * 1.1)?;
-    let small = ("sans-serif", 15).into_font().color(&INK);
-    chart
-        .configure_mesh()
-        .x_desc("n_gpu_layers")
-        .y_desc("tokens per second, generation")
-        .y_label_formatter(&|speed| table::number(*speed))
-        .x_labels(12)
-        .y_labels(6)
-        .label_style(small.clone())
-        .axis_desc_style(small)
-        .light_line_style(WHITE)
-        .bold_line_style(FREE)
-        .axis_style(INK)
-        .draw()?;
-    let plot = chart.plotting_area();
+    let axes = Axes { layers, most: highest * 1.1, top: 72, left: 64, unit: "tokens per second, generation" };
+    let plot = axes.draw(area, &|speed| table::number(*speed))?;
     plot.draw(&PathElement::new(predicted, WEIGHTS.stroke_width(2)))?;
     for (points, color) in others.into_iter().zip(OTHERS.iter().cycle()) {
         for point in &points {
@@ -135,54 +103,29 @@ fn legend(area: &Area<'_>, names: &[(&str, RGBColor)], y: i32) -> Drawn {
     Ok(())
 }
 
-/// One GPU of one placement.
-struct Bar {
-    label: String,
-    parts: [u64; 3],
-    taken: Option<u64>,
+/// The GPUs of each placement.
+fn bars(measurement: &Measurement) -> Vec<(&Point, &MeasuredDevice)> {
+    let placed = measurement.points.iter().filter_map(|point| Some((point, point.placement.as_ref()?)));
+    placed.flat_map(|(point, placement)| gpus(placement).map(move |gpu| (point, gpu))).collect()
 }
 
-fn bars(measurement: &Measurement) -> Vec<Bar> {
-    let of = |point: &Point| -> Vec<Bar> {
-        let devices = point.placement.iter().flat_map(|placement| &placement.devices);
-        let gpus = devices.filter(|device| device.device.is_some());
-        gpus.map(|gpu| {
-            let planned = gpu.planned;
-            let taken = gpu.taken.map_or_else(|| "not told".to_owned(), |it| Bytes(it).to_string());
-            Bar {
-                label: format!("{} on {}: {} planned, {taken} taken", point.name, gpu.name, Bytes(planned.total())),
-                parts: [planned.weights, planned.kv, planned.compute],
-                taken: gpu.taken,
-            }
-        })
-        .collect()
-    };
-    measurement.points.iter().flat_map(of).collect()
-}
-
-fn draw_bars(area: &Area<'_>, bars: &[Bar]) -> Drawn {
+fn draw_bars(area: &Area<'_>, bars: &[(&Point, &MeasuredDevice)]) -> Drawn {
     let whole = WIDTH as i32 - 2 * MARGIN;
-    let all = |bar: &Bar| bar.parts.into_iter().fold(0, u64::saturating_add);
-    let total = |bar: &Bar| all(bar).max(bar.taken.unwrap_or(0));
+    let total = |(_, gpu): &(&Point, &MeasuredDevice)| gpu.planned.total().max(gpu.taken.unwrap_or(0));
     let Some(most) = bars.iter().map(total).max().filter(|&most| most > 0) else {
         return Ok(());
     };
     let names = [("weights", WEIGHTS), ("KV", KV), ("compute", COMPUTE), ("taken", CHOSEN)];
     legend(area, &names, 20)?;
     let at = |bytes: u64| MARGIN + (bytes as f64 / most as f64 * f64::from(whole)) as i32;
-    for (bar, y) in bars.iter().zip((HEAD - 16..).step_by(ROW as usize)) {
-        write(area, &bar.label, (MARGIN, y), 15, HPos::Left)?;
-        let mut end = 0_u64;
-        for (bytes, color) in bar.parts.into_iter().zip([WEIGHTS, KV, COMPUTE]) {
-            let left = at(end);
-            end = end.saturating_add(bytes);
-            let right = at(end);
-            if right > left {
-                fill(area, left, y + 20, right - left, 18, color)?;
-            }
-        }
-        if let Some(taken) = bar.taken {
-            let x = at(taken);
+    for ((point, gpu), y) in bars.iter().zip((HEAD - 16..).step_by(ROW as usize)) {
+        let planned = gpu.planned;
+        let taken = gpu.taken.map_or_else(|| "not told".to_owned(), |it| Bytes(it).to_string());
+        let label = format!("{} on {}: {} planned, {taken} taken", point.name, gpu.name, Bytes(planned.total()));
+        write(area, &label, (MARGIN, y), 15, HPos::Left)?;
+        let parts = [(planned.weights, WEIGHTS), (planned.kv, KV), (planned.compute, COMPUTE)];
+        stack(area, parts, at, (y + 20, 18))?;
+        if let Some(x) = gpu.taken.map(at) {
             area.draw(&PathElement::new([(x, y + 17), (x, y + 41)], CHOSEN.stroke_width(2)))?;
         }
     }

@@ -3,32 +3,27 @@
 use std::fmt::Write as _;
 
 use autoplace::machine::Bytes;
-use autoplace::measure::{Measured, Measurement, Point, Readiness, Row};
+use autoplace::measure::{Measured, MeasuredDevice, Measurement, Point, Readiness, Row};
+
+use super::gpus;
 
 /// Cells by rows, the heading first. All that differs between its forms is what lies between cells.
-pub(super) struct Table {
-    pub(super) rows: Vec<Vec<String>>,
-}
-
-impl Table {
-    pub(super) fn of(measurement: &Measurement) -> Self {
-        let mut kinds: Vec<String> = Vec::new();
-        for row in measurement.points.iter().flat_map(|point| &point.rows) {
-            let name = row.name();
-            if !kinds.contains(&name) {
-                kinds.push(name);
-            }
+pub(super) fn rows(measurement: &Measurement) -> Vec<Vec<String>> {
+    let mut kinds: Vec<String> = Vec::new();
+    for row in measurement.points.iter().flat_map(|point| &point.rows) {
+        let name = row.name();
+        if !kinds.contains(&name) {
+            kinds.push(name);
         }
-        let head = ["placement", "layers", "GPUs planned", "taken"].map(str::to_owned).into_iter();
-        let head = head.chain(kinds.iter().map(|kind| format!("{kind} (predicted)"))).collect();
-        let mut rows = vec![head];
-        for point in &measurement.points {
-            let cell = |kind: &String| point.rows.iter().find(|row| row.name() == *kind).map_or_else(dash, speed);
-            let first = [point.name.clone()].into_iter().chain(placed(point));
-            rows.push(first.chain(kinds.iter().map(cell)).collect());
-        }
-        Self { rows }
     }
+    let head = ["placement", "layers", "GPUs planned", "taken"].map(str::to_owned).into_iter();
+    let mut rows = vec![head.chain(kinds.iter().map(|kind| format!("{kind} (predicted)"))).collect()];
+    for point in &measurement.points {
+        let cell = |kind: &String| point.rows.iter().find(|row| row.name() == *kind).map_or_else(dash, speed);
+        let first = [point.name.clone()].into_iter().chain(placed(point));
+        rows.push(first.chain(kinds.iter().map(cell)).collect());
+    }
+    rows
 }
 
 fn dash() -> String {
@@ -40,17 +35,13 @@ fn placed(point: &Point) -> [String; 3] {
     let Some(placement) = &point.placement else {
         return [dash(), dash(), dash()];
     };
-    let gpus = || placement.devices.iter().filter(|device| device.device.is_some());
-    let planned = gpus().map(|device| device.planned.total()).fold(0, u64::saturating_add);
-    let taken: Option<Vec<u64>> = gpus().map(|device| device.taken).collect();
-    let taken = taken.map(|all| all.into_iter().fold(0, u64::saturating_add));
-    let on_gpus = gpus().next().is_some();
-    let bytes = |bytes: Option<u64>| match bytes {
-        Some(bytes) if on_gpus => Bytes(bytes).to_string(),
-        _ => dash(),
+    let gpus: Vec<&MeasuredDevice> = gpus(placement).collect();
+    let sum = |bytes: &dyn Fn(&MeasuredDevice) -> Option<u64>| {
+        let all = gpus.iter().try_fold(0, |sum: u64, gpu| Some(sum.saturating_add(bytes(gpu)?)));
+        all.filter(|_| !gpus.is_empty()).map_or_else(dash, |all| Bytes(all).to_string())
     };
     let layers = format!("{} of {}", placement.n_gpu_layers, placement.layers);
-    [layers, bytes(Some(planned)), bytes(taken)]
+    [layers, sum(&|gpu| Some(gpu.planned.total())), sum(&|gpu| gpu.taken)]
 }
 
 /// The median, how far the others are from it, and what was predicted.
@@ -106,28 +97,19 @@ pub(super) fn foot(measurement: &Measurement) -> Vec<String> {
 
 /// Each placement that was tried, with a line for each thing that was judged.
 pub(super) fn ready(readiness: &Readiness) -> String {
-    let mut text = String::new();
+    let mut lines = Vec::new();
     for trial in &readiness.trials {
         let Measured { n_gpu_layers, layers, settings, .. } = &trial.placement;
-        let runs = trial.runs.samples.len();
-        let _ = writeln!(
-            text,
-            "{n_gpu_layers} of {layers} layers on GPUs, a context of {}, {runs} runs at its end",
-            settings.n_ctx
-        );
-        for check in &trial.checks {
-            let _ = writeln!(text, "  {check}");
-        }
+        let (n_ctx, runs) = (settings.n_ctx, trial.runs.samples.len());
+        lines.push(format!("{n_gpu_layers} of {layers} layers on GPUs, a context of {n_ctx}, {runs} runs at its end"));
+        lines.extend(trial.checks.iter().map(|check| format!("  {check}")));
     }
-    for note in &readiness.notes {
-        let _ = writeln!(text, "{note}");
-    }
-    text.truncate(text.trim_end().len());
-    text
+    lines.extend(readiness.notes.iter().map(ToString::to_string));
+    lines.join("\n")
 }
 
 pub(super) fn text(measurement: &Measurement) -> String {
-    let Table { rows } = Table::of(measurement);
+    let rows = rows(measurement);
     let mut text = head(measurement).join("\n");
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));
@@ -145,14 +127,11 @@ pub(super) fn text(measurement: &Measurement) -> String {
             };
         }
     }
-    for line in foot(measurement) {
-        let _ = write!(text, "\n  {line}");
-    }
-    text
+    text + &foot(measurement).iter().map(|line| format!("\n  {line}")).collect::<String>()
 }
 
 pub(super) fn markdown(measurement: &Measurement) -> String {
-    let Table { rows } = Table::of(measurement);
+    let rows = rows(measurement);
     let mut text = head(measurement).join("  \n");
     text.push('\n');
     for (index, row) in rows.iter().enumerate() {
@@ -165,8 +144,5 @@ pub(super) fn markdown(measurement: &Measurement) -> String {
         }
     }
     text.push('\n');
-    for line in foot(measurement) {
-        let _ = write!(text, "\n- {line}");
-    }
-    text
+    text + &foot(measurement).iter().map(|line| format!("\n- {line}")).collect::<String>()
 }

@@ -7,20 +7,17 @@ use std::path::Path;
 use autoplace::gguf::Header;
 use autoplace::machine::Machine;
 use autoplace::measure::{Evidence, ModelEvidence, Running};
-use autoplace::memory::{FlashAttention, Headroom, KvType};
-use autoplace::plan::{self, GpuLayers, HostParts, Plan, Planner, Request};
+use autoplace::memory::Headroom;
+use autoplace::plan::{self, GpuLayers, HostParts, Placement, Plan, Planner, Request};
 use autoplace::profile::ModelProfile;
 
-use super::Found;
-use crate::args::{AskArgs, Kv, KvOffload};
+use super::{Found, Seen};
+use crate::args::AskArgs;
 use crate::emit::{self, Tool};
 
 /// Adds the model that the program runs, as it places it and as it would be planned, to a machine on which the program
 /// runs. What is not asked for here is as the program has it.
-///
-/// # Errors
-///
-/// A line that says what is missing: the file, or a setting that cannot be read.
+/// Fails with a line that says what is missing: the file, or a setting that cannot be read.
 pub(crate) fn compare(
     mut evidence: Evidence,
     found: &Found,
@@ -32,87 +29,34 @@ pub(crate) fn compare(
         let name = &seen.name;
         return Err(format!("{tool} runs `{name}` and does not tell its file: say `doctor FILE --watch ...`").into());
     };
-    let header = Header::open(model)?;
-    let profile = ModelProfile::from_header(&header)?;
-    let all = profile.full_offload();
-
-    let mut running = Running::default();
-    running.program = match &seen.version {
-        Some(version) => format!("{} {version}", called(tool)),
-        None => called(tool).to_owned(),
-    };
-    running.pid = found.pids.first().copied();
-    running.tokens_per_second = seen.speed;
+    let profile = ModelProfile::from_header(&Header::open(model)?)?;
     let mut notes = seen.notes.clone();
-    let mut note = |text: &str| notes.push(text.to_owned());
-
-    let mut theirs = Request::new();
-    theirs.max_ubatch = None;
-    let mut theirs = seen.flags.request(&theirs, all)?;
-    if let Some((sequences, unified)) = seen.sequences {
-        (theirs.params.n_seq_max, theirs.params.kv_unified) = (sequences, unified);
-    }
-    if seen.flags.get("-c").is_none_or(|tokens| tokens == "0") {
-        theirs = theirs.n_ctx(profile.hparams.n_ctx_train);
-        note("its context is not told: that which the model was trained for is assumed");
-    }
-    let ours = planned(&theirs, ask);
-    let running_as = Theirs {
-        profile: &profile,
-        // It runs, so it fits.
-        request: theirs.host_parts(HostParts::None).headroom(Headroom::Tight),
-    };
-    let stated = match running_as.request.gpu_layers {
-        GpuLayers::Exactly(layers) => Some(layers),
-        GpuLayers::All => Some(all),
-        _ => None,
-    };
+    let told = told(&found.seen, &profile, &mut notes)?;
+    let ours = ask.over(told.clone());
+    // It runs, so it fits.
+    let theirs = Theirs { profile: &profile, request: told.host_parts(HostParts::None).headroom(Headroom::Tight) };
 
     let machine = &mut evidence.machine;
-    let mut held = found.given_back(machine);
-    if let Some((on_gpus, _)) = seen.on_gpus.filter(|(on_gpus, _)| held.unwrap_or(0) == 0 && *on_gpus > 0) {
-        // Drivers on some systems name no bytes.
-        held = None;
-        if let [gpu] = machine.gpus.as_mut_slice() {
-            gpu.free = gpu.free.saturating_add(on_gpus).min(gpu.total);
-            held = Some(on_gpus);
-        }
-    }
+    let held = held(found, machine);
     let is_simulated = machine.gpus.iter().all(|gpu| gpu.device.is_none());
-    let is_room_known = match (held, stated) {
+    let is_room_known = match (held, theirs.stated()) {
         (Some(_), _) => true,
         _ if is_simulated || seen.on_gpus.is_some_and(|(on_gpus, _)| on_gpus == 0) => true,
-        (None, Some(layers)) => running_as.give_back(machine, layers),
+        (None, Some(layers)) => theirs.give_back(machine, layers),
         (None, None) => false,
     };
+    let mut running = Running::default();
+    running.program = [called(tool)].into_iter().chain(seen.version.as_deref()).collect::<Vec<_>>().join(" ");
+    running.pid = found.pids.first().copied();
+    running.tokens_per_second = seen.speed;
     running.on_gpus = seen.on_gpus.map(|(bytes, _)| bytes).or(held.filter(|&bytes| bytes > 0));
-    running.n_gpu_layers = match (stated, seen.on_gpus, running.on_gpus) {
-        _ if !seen.unlike.is_empty() => None,
-        (Some(layers), None, None) if held == Some(0) && layers > 0 => {
-            note(
-                "it was started with layers on GPUs and holds no GPU memory: its build has no backend for them, or its container no GPU",
-            );
-            Some(0)
-        }
-        (Some(layers), ..) => Some(layers),
-        (_, Some((on_gpus, bytes)), _) if on_gpus >= bytes => Some(all),
-        (_, Some((0, _)), _) => Some(0),
-        // llama.cpp's fit takes experts off a GPU before it takes layers.
-        (_, _, Some(bytes)) if tool != Tool::LlamaCpp || profile.hparams.experts.is_none() => {
-            running_as.layers_in(bytes, machine)
-        }
-        _ if held == Some(0) => Some(0),
-        _ => None,
-    };
-    for reason in &seen.unlike {
-        note(&format!("{reason}: it is not held against a plan"));
+    notes.extend(seen.unlike.iter().map(|reason| format!("{reason}: it is not held against a plan")));
+    if seen.unlike.is_empty() {
+        running.n_gpu_layers = theirs.layers(found, held, running.on_gpus, machine, &mut notes);
     }
-    if running.n_gpu_layers.is_none() && seen.unlike.is_empty() {
-        note("how many layers it has on GPUs cannot be told");
-    }
-    match running.n_gpu_layers.map(|layers| running_as.plan(machine, layers)) {
+    match running.n_gpu_layers.map(|layers| theirs.plan(machine, layers)) {
         Some(Ok(plan)) => running.predicted = plan.speed.map(|speed| speed.tokens_per_second),
-        Some(Err(error)) => note(&format!("as it runs it could not be planned: {error}")),
+        Some(Err(error)) => notes.push(format!("as it runs it could not be planned: {error}")),
         None => {}
     }
 
@@ -129,16 +73,46 @@ pub(crate) fn compare(
                 let lines = text.lines().filter(|line| !line.starts_with('#'));
                 running.otherwise = Some(lines.collect::<Vec<_>>().join("\n"));
             }
-            Err(error) => note(&error.to_string()),
+            Err(error) => notes.push(error),
         }
     } else {
-        note("what it holds cannot be told, and so not what there is room for: ask again when it has ended");
+        let unknown = "what it holds cannot be told, and so not what there is room for: ask again when it has ended";
+        notes.push(unknown.to_owned());
         *added = ModelEvidence::default();
         added.path = model.to_owned();
     }
     running.notes = notes;
     added.running = Some(running);
     Ok(evidence)
+}
+
+const NOTHING_HELD: &str = "it was started with layers on GPUs and holds no GPU memory: its build has no backend for them, or its container no GPU";
+
+/// What the program was told to do with the model.
+fn told(seen: &Seen, profile: &ModelProfile, notes: &mut Vec<String>) -> Result<Request, String> {
+    let mut usual = Request::new();
+    usual.max_ubatch = None;
+    let mut told = seen.flags.request(&usual, profile.full_offload())?;
+    if let Some((sequences, unified)) = seen.sequences {
+        (told.params.n_seq_max, told.params.kv_unified) = (sequences, unified);
+    }
+    if seen.flags.get("-c").is_none_or(|tokens| tokens == "0") {
+        told = told.n_ctx(profile.hparams.n_ctx_train);
+        notes.push("its context is not told: that which the model was trained for is assumed".to_owned());
+    }
+    Ok(told)
+}
+
+/// Takes what the program holds for free: bytes on GPUs, `None` where that cannot be told.
+fn held(found: &Found, machine: &mut Machine) -> Option<u64> {
+    let held = found.given_back(machine);
+    let Some((on_gpus, _)) = found.seen.on_gpus.filter(|(on_gpus, _)| held.unwrap_or(0) == 0 && *on_gpus > 0) else {
+        return held;
+    };
+    // Drivers on some systems name no bytes.
+    let [gpu] = machine.gpus.as_mut_slice() else { return None };
+    gpu.free = gpu.free.saturating_add(on_gpus).min(gpu.total);
+    Some(on_gpus)
 }
 
 /// A model as the program was told to place it.
@@ -148,6 +122,45 @@ struct Theirs<'a> {
 }
 
 impl Theirs<'_> {
+    /// The layers that it was told to have on GPUs.
+    fn stated(&self) -> Option<u32> {
+        match self.request.gpu_layers {
+            GpuLayers::Exactly(layers) => Some(layers),
+            GpuLayers::All => Some(self.profile.full_offload()),
+            _ => None,
+        }
+    }
+
+    /// The layers that it has there, as far as that can be told.
+    fn layers(
+        &self,
+        found: &Found,
+        held: Option<u64>,
+        on_gpus: Option<u64>,
+        machine: &Machine,
+        notes: &mut Vec<String>,
+    ) -> Option<u32> {
+        let layers = match (self.stated(), found.seen.on_gpus, on_gpus) {
+            (Some(layers), None, None) if held == Some(0) && layers > 0 => {
+                notes.push(NOTHING_HELD.to_owned());
+                Some(0)
+            }
+            (Some(layers), ..) => Some(layers),
+            (_, Some((on_gpus, bytes)), _) if on_gpus >= bytes => Some(self.profile.full_offload()),
+            (_, Some((0, _)), _) => Some(0),
+            // llama.cpp's fit takes experts off a GPU before it takes layers.
+            (_, _, Some(bytes)) if found.tool != Tool::LlamaCpp || self.profile.hparams.experts.is_none() => {
+                self.layers_in(bytes, machine)
+            }
+            _ if held == Some(0) => Some(0),
+            _ => None,
+        };
+        if layers.is_none() {
+            notes.push("how many layers it has on GPUs cannot be told".to_owned());
+        }
+        layers
+    }
+
     fn plan(&self, machine: &Machine, layers: u32) -> Result<Plan, plan::Error> {
         let request = self.request.clone().n_gpu_layers(GpuLayers::Exactly(layers));
         Planner::new(self.profile, machine).request(request).plan()
@@ -155,9 +168,13 @@ impl Theirs<'_> {
 
     /// The layers that take as many bytes of GPUs as the program holds.
     fn layers_in(&self, held: u64, machine: &Machine) -> Option<u32> {
+        let bytes = |layers| {
+            let plan = self.plan(machine, layers).ok()?;
+            let gpus = plan.gpus().filter(|gpu| gpu.layers > 0);
+            Some(gpus.map(taken).fold(0, u64::saturating_add))
+        };
+        let plans = (0..=self.profile.full_offload()).filter_map(|layers| Some((layers, bytes(layers)?)));
         // The nearest, as the program may count its buffers otherwise.
-        let plans = (0..=self.profile.full_offload())
-            .filter_map(|layers| Some((layers, taken(&self.plan(machine, layers).ok()?))));
         plans.min_by_key(|(_, bytes)| bytes.abs_diff(held)).map(|(layers, _)| layers)
     }
 
@@ -167,45 +184,16 @@ impl Theirs<'_> {
         empty.gpus.iter_mut().for_each(|gpu| gpu.free = gpu.total);
         let Ok(plan) = self.plan(&empty, layers) else { return false };
         for placed in plan.gpus() {
-            let gpu = machine.gpus.iter_mut().find(|gpu| gpu.device == placed.device);
-            let Some(gpu) = gpu else { return false };
-            let bytes = placed.footprint.total().saturating_add(placed.headroom.driver);
-            gpu.free = gpu.free.saturating_add(bytes).min(gpu.total);
+            let Some(gpu) = machine.gpus.iter_mut().find(|gpu| gpu.device == placed.device) else { return false };
+            gpu.free = gpu.free.saturating_add(taken(placed)).min(gpu.total);
         }
         true
     }
 }
 
-/// What is planned: what is asked for here, and in all else what the program has.
-fn planned(theirs: &Request, ask: &AskArgs) -> Request {
-    let mut ours = ask.request();
-    let params = &theirs.params;
-    if ask.ctx.is_none() {
-        (ours.context, ours.params.n_ctx) = (theirs.context, params.n_ctx);
-    }
-    if matches!(ask.kv, Kv::One(KvType::F16)) {
-        (ours.params.type_k, ours.params.type_v) = (params.type_k, params.type_v);
-    }
-    if matches!(ask.kv_offload, KvOffload::On) {
-        ours.params.offload_kqv = params.offload_kqv;
-    }
-    if ask.ubatch.is_none() {
-        (ours.params.n_batch, ours.params.n_ubatch) = (params.n_batch, params.n_ubatch);
-        ours.max_ubatch = None;
-    }
-    if ours.params.flash_attn == FlashAttention::Auto {
-        ours.params.flash_attn = params.flash_attn;
-    }
-    ours.params.swa_full |= params.swa_full;
-    (ours.params.n_seq_max, ours.params.kv_unified) = (params.n_seq_max, params.kv_unified);
-    ours
-}
-
-/// Bytes on GPUs, with what the driver takes.
-fn taken(plan: &Plan) -> u64 {
-    let gpus = plan.gpus().filter(|gpu| gpu.layers > 0);
-    let bytes = gpus.map(|gpu| gpu.footprint.total().saturating_add(gpu.headroom.driver));
-    bytes.fold(0, u64::saturating_add)
+/// Bytes on a GPU, with what the driver takes.
+fn taken(gpu: &Placement) -> u64 {
+    gpu.footprint.total().saturating_add(gpu.headroom.driver)
 }
 
 /// The program as people call it.

@@ -22,9 +22,7 @@ impl Http {
         Self { agent: config.build().into(), url: url.to_owned(), key }
     }
 
-    /// # Errors
-    ///
-    /// A line that names the path and what came instead.
+    /// Fails with a line that names the path and what came instead.
     pub(super) fn get(&self, path: &str) -> Result<Value, String> {
         let mut request = self.agent.get(format!("{}{path}", self.url));
         if let Some(key) = &self.key {
@@ -33,9 +31,7 @@ impl Http {
         self.read(path, request.call())
     }
 
-    /// # Errors
-    ///
-    /// As [`Self::get`].
+    /// Fails as [`Self::get`].
     pub(super) fn post(&self, path: &str, body: &Value) -> Result<Value, String> {
         self.read(path, self.agent.post(format!("{}{path}", self.url)).send_json(body))
     }

@@ -7,7 +7,6 @@ mod process;
 mod tools;
 
 use std::path::PathBuf;
-use std::str::FromStr;
 
 use autoplace::machine::{Machine, gib};
 
@@ -17,30 +16,18 @@ pub(crate) use compare::compare;
 use http::Http;
 use process::{Process, is_here};
 
-/// Which program to look at.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Watched {
-    /// The process of this id.
-    Pid(u32),
-    /// What answers at this address.
-    Url(String),
-}
-
-impl FromStr for Watched {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        if let Ok(pid) = text.parse() {
-            return Ok(Self::Pid(pid));
-        }
-        let address = text.strip_prefix("http://").unwrap_or(text);
-        // A clipped address as people have it in their settings, `http://localhost:1234/v1`, is one of the same server.
-        let host = address.split('/').next().unwrap_or_default();
-        if host.is_empty() || host.contains("https:") || host.contains('@') {
-            return Err("a process id, or an address such as http://127.0.0.1:8080".to_owned());
-        }
-        Ok(Self::Url(format!("http://{host}")))
+/// Which program to look at: a process id, or an address as it is asked.
+pub(crate) fn watched(text: &str) -> Result<String, String> {
+    if text.parse::<u32>().is_ok() {
+        return Ok(text.to_owned());
     }
+    let address = text.strip_prefix("http://").unwrap_or(text);
+    // A clipped address as people have it in their settings, `http://localhost:1234/v1`, is one of the same server.
+    let host = address.split('/').next().unwrap_or_default();
+    if host.is_empty() || host.contains("https:") || host.contains('@') {
+        return Err("a process id, or an address such as http://127.0.0.1:8080".to_owned());
+    }
+    Ok(format!("http://{host}"))
 }
 
 /// A program that runs a model, as far as it can be told.
@@ -76,37 +63,33 @@ pub(crate) struct Found {
 }
 
 /// Looks at it.
-///
-/// # Errors
-///
-/// A line that says what is not there, or why it could not be told.
-pub(crate) fn find(watched: &Watched) -> Result<Found, String> {
+/// Fails with a line that says what is not there, or why it could not be told.
+pub(crate) fn find(watched: &str) -> Result<Found, String> {
     let processes = Process::all();
-    let (tool, process, url) = match watched {
-        Watched::Pid(pid) => {
-            let (process, tool) = process::program(&processes, *pid)?;
+    let (tool, mut process, url) = match watched.parse() {
+        Ok(pid) => {
+            let (process, tool) = process::program(&processes, pid)?;
             (tool, Some(process), process.url(tool))
         }
-        Watched::Url(url) => {
-            let process = process::serving(&processes, url)?;
-            let http = Http::new(url, process.and_then(Process::key));
-            let tool = tools::answering(&http).map_err(|error| format!("{url}: {error}"))?;
-            (tool, process.filter(|it| it.tool() == Some(tool)), url.clone())
+        Err(_) => {
+            let process = process::serving(&processes, watched)?;
+            let http = Http::new(watched, process.and_then(Process::key));
+            let tool = tools::answering(&http).map_err(|error| format!("{watched}: {error}"))?;
+            (tool, process.filter(|it| it.tool() == Some(tool)), watched.to_owned())
         }
     };
     let http = Http::new(&url, process.and_then(Process::key));
-    let (mut seen, process) = tools::look(tool, process, &http).map_err(|error| format!("{url}: {error}"))?;
-    match process {
-        None => {
-            let note = "its process is not among those of this computer that may be seen: what it was started with is not known";
-            seen.notes.push(note.to_owned());
-        }
-        Some(process) if process.environment.is_empty() => {
-            let note = "its environment may not be read: what its variables set is not known";
-            seen.notes.push(note.to_owned());
-        }
-        Some(_) => {}
-    }
+    let mut seen = tools::look(tool, &mut process, &http).map_err(|error| format!("{url}: {error}"))?;
+    let unknown = match process {
+        None => Some(
+            "its process is not among those of this computer that may be seen: what it was started with is not known",
+        ),
+        Some(process) => process
+            .environment
+            .is_empty()
+            .then_some("its environment may not be read: what its variables set is not known"),
+    };
+    seen.notes.extend(unknown.map(str::to_owned));
     let pids = process.map_or_else(Vec::new, |it| it.family(&processes));
     Ok(Found { tool, pids, seen, is_here: process.is_some() || is_here(&url) })
 }

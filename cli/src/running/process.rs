@@ -22,10 +22,7 @@ pub(super) struct Process {
 }
 
 /// The program that this process is or belongs to: drivers name the one that computes, which its server started.
-///
-/// # Errors
-///
-/// A line that says what it is instead.
+/// Fails with a line that says what it is instead.
 pub(super) fn program(all: &[Process], pid: u32) -> Result<(&Process, Tool), String> {
     let found = all.iter().find(|process| process.pid == pid);
     let found = found.ok_or_else(|| format!("there is no process {pid}"))?;
@@ -37,10 +34,7 @@ pub(super) fn program(all: &[Process], pid: u32) -> Result<(&Process, Tool), Str
 }
 
 /// The program that serves this address of this computer, where its process may be seen.
-///
-/// # Errors
-///
-/// A line that names several that may be the one.
+/// Fails with a line that names several that may be the one.
 pub(super) fn serving<'a>(all: &'a [Process], url: &str) -> Result<Option<&'a Process>, String> {
     let serves = |process: &&Process| process.serves(url);
     // What a server started says the same of itself.
@@ -151,32 +145,25 @@ impl Process {
 
     /// Where it serves.
     pub(super) fn url(&self, tool: Tool) -> String {
-        let (host, port) = match tool {
-            Tool::Ollama => {
-                let said = self.variable("OLLAMA_HOST").unwrap_or_default();
-                let said = said.strip_prefix("http://").unwrap_or(said).trim_end_matches('/');
-                match said.rsplit_once(':') {
-                    Some((host, port)) => (Some(host), Some(port)),
-                    None => (Some(said), None),
-                }
-            }
-            _ => (
-                self.value(&["--host"]).or(self.variable("LLAMA_ARG_HOST")),
-                self.value(&["--port"]).or(self.variable("LLAMA_ARG_PORT")),
-            ),
-        };
-        let port = port.unwrap_or(match tool {
+        let usual = match tool {
             Tool::Ollama => "11434",
             Tool::LmStudio => "1234",
             Tool::KoboldCpp => "5001",
             Tool::LlamaCpp | Tool::LlamaCpp2 => "8080",
-        });
-        // One that listens everywhere listens here.
-        let host = host.filter(|host| !host.is_empty() && *host != "0.0.0.0" && *host != "::");
-        match host.unwrap_or("127.0.0.1") {
-            host if host.contains(':') && !host.starts_with('[') => {
-                format!("http://[{host}]:{port}")
-            }
+        };
+        let (host, port) = if tool == Tool::Ollama {
+            let said = self.variable("OLLAMA_HOST").unwrap_or_default();
+            let said = said.strip_prefix("http://").unwrap_or(said).trim_end_matches('/');
+            said.rsplit_once(':').unwrap_or((said, usual))
+        } else {
+            let said = |flag, variable| self.value(&[flag]).or(self.variable(variable));
+            let host = said("--host", "LLAMA_ARG_HOST").unwrap_or_default();
+            (host, said("--port", "LLAMA_ARG_PORT").unwrap_or(usual))
+        };
+        match host {
+            // One that listens everywhere listens here.
+            "" | "0.0.0.0" | "::" => format!("http://127.0.0.1:{port}"),
+            host if host.contains(':') && !host.starts_with('[') => format!("http://[{host}]:{port}"),
             host => format!("http://{host}:{port}"),
         }
     }
@@ -215,17 +202,10 @@ impl Process {
         }
     }
 
-    /// Itself and what it has started.
+    /// Itself, and what it has started.
     pub(super) fn family(&self, all: &[Self]) -> Vec<u32> {
-        let mut family = vec![self.pid];
-        let mut index = 0;
-        while let Some(parent) = family.get(index).copied() {
-            let children = all.iter().filter(|it| it.parent == Some(parent)).map(|it| it.pid);
-            let new: Vec<u32> = children.filter(|pid| !family.contains(pid)).collect();
-            family.extend(new);
-            index += 1;
-        }
-        family
+        let is_started = |it: &&Self| it.pid != self.pid && it.ancestry(all).iter().any(|it| it.pid == self.pid);
+        [self.pid].into_iter().chain(all.iter().filter(is_started).map(|it| it.pid)).collect()
     }
 }
 

@@ -1,6 +1,5 @@
 //! What each program says of the model that it runs: its answers flow in, in one form they flow out.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -17,10 +16,7 @@ use crate::flags::Flags;
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Which program answers. Some take others' interfaces too, and are asked for their own first.
-///
-/// # Errors
-///
-/// A line that says what llama-server's address answered, or that nothing known answers.
+/// Fails with a line that says what llama-server's address answered, or that nothing known answers.
 pub(super) fn answering(http: &Http) -> Result<Tool, String> {
     let has = |path: &str, is: fn(&Value) -> bool| http.get(path).is_ok_and(|it| is(&it));
     if has("/api/extra/version", |it| it["result"] == "KoboldCpp") {
@@ -40,29 +36,22 @@ pub(super) fn answering(http: &Http) -> Result<Tool, String> {
     }
 }
 
-/// What it runs, and the process if it is the one that answers.
-///
-/// # Errors
-///
-/// A line that says which answer is missing.
-pub(super) fn look<'a>(
-    tool: Tool,
-    process: Option<&'a Process>,
-    http: &Http,
-) -> Result<(Seen, Option<&'a Process>), String> {
+/// What it runs; `process` stays what it is if it is the one that answers.
+/// Fails with a line that says which answer is missing.
+pub(super) fn look(tool: Tool, process: &mut Option<&Process>, http: &Http) -> Result<Seen, String> {
     match tool {
         Tool::LlamaCpp | Tool::LlamaCpp2 => llama_server(process, http),
-        Tool::Ollama => Ok((ollama(process, http)?, process)),
-        Tool::LmStudio => Ok((lm_studio(http)?, process)),
-        Tool::KoboldCpp => Ok((koboldcpp(process, http)?, process)),
+        Tool::Ollama => ollama(*process, http),
+        Tool::LmStudio => lm_studio(http),
+        Tool::KoboldCpp => koboldcpp(*process, http),
     }
 }
 
-fn llama_server<'a>(process: Option<&'a Process>, http: &Http) -> Result<(Seen, Option<&'a Process>), String> {
+fn llama_server(started: &mut Option<&Process>, http: &Http) -> Result<Seen, String> {
     let mut seen = Seen::default();
     let props = match http.get("/props") {
         Ok(props) => props,
-        Err(error) if process.is_none() => return Err(error),
+        Err(error) if started.is_none() => return Err(error),
         Err(error) => {
             seen.notes.push(error);
             Value::Null
@@ -79,7 +68,8 @@ fn llama_server<'a>(process: Option<&'a Process>, http: &Http) -> Result<(Seen, 
         (Some(answered), Some(started)) => file_name(answered) == file_name(started),
         _ => true,
     };
-    let process = process.filter(is_same);
+    *started = started.filter(is_same);
+    let process = *started;
     seen.flags = process.map(flags_of).unwrap_or_default();
     for flag in &seen.flags.others {
         seen.unlike.push(format!("{flag} places it too"));
@@ -108,7 +98,7 @@ fn llama_server<'a>(process: Option<&'a Process>, http: &Http) -> Result<(Seen, 
             Err(error) => seen.notes.push(error),
         }
     }
-    Ok((seen, process))
+    Ok(seen)
 }
 
 /// Tokens per second of the one slot that generates, if just one does.
@@ -167,19 +157,17 @@ fn ollama(process: Option<&Process>, http: &Http) -> Result<Seen, String> {
     let parameters = shown["parameters"].as_str().unwrap_or_default();
     let parameters = parameters.lines().filter_map(|line| line.trim().split_once(' '));
     for (name, value) in parameters {
-        let flag = match name {
-            "num_gpu" => "-ngl",
-            "num_batch" => "-ub",
-            _ => continue,
-        };
-        seen.flags.set(flag, value.trim());
+        match name {
+            "num_gpu" => seen.flags.set("-ngl", value.trim()),
+            "num_batch" => seen.flags.set("-ub", value.trim()),
+            _ => {}
+        }
     }
-    if let Some(ty) = variable("OLLAMA_KV_CACHE_TYPE") {
-        seen.flags.set("-ctk", ty);
-        seen.flags.set("-ctv", ty);
-    }
-    if let Some(is_on) = variable("OLLAMA_FLASH_ATTENTION") {
-        seen.flags.set("-fa", is_on);
+    let cache = "OLLAMA_KV_CACHE_TYPE";
+    for (name, flag) in [(cache, "-ctk"), (cache, "-ctv"), ("OLLAMA_FLASH_ATTENTION", "-fa")] {
+        if let Some(value) = variable(name) {
+            seen.flags.set(flag, value);
+        }
     }
     Ok(seen)
 }
@@ -209,11 +197,10 @@ fn lm_studio(http: &Http) -> Result<Seen, String> {
     if let Some(n_ctx) = n_ctx {
         flags.set("-c", n_ctx.to_string());
     }
-    if config["offload_kv_cache_to_gpu"] == false {
-        flags.set("-kvo", "off");
-    }
-    if let Some(is_on) = config["flash_attention"].as_bool() {
-        flags.set("-fa", if is_on { "on" } else { "off" });
+    for (key, flag) in [("offload_kv_cache_to_gpu", "-kvo"), ("flash_attention", "-fa")] {
+        if let Some(is_on) = config[key].as_bool() {
+            flags.set(flag, if is_on { "on" } else { "off" });
+        }
     }
     seen.name = text(&model["key"]).or(text(&model["id"])).unwrap_or_default();
     seen.others(rest.len());
@@ -291,9 +278,7 @@ impl Seen {
 }
 
 fn settings(file: &Path) -> Result<Value, String> {
-    let in_file = |error: String| format!("{}: {error}", file.display());
-    let text = fs::read_to_string(file).map_err(|error| in_file(error.to_string()))?;
-    serde_json::from_str(&text).map_err(|error| in_file(error.to_string()))
+    serde_json::from_str(&crate::read(file)?).map_err(|error| crate::in_file(file, error))
 }
 
 fn path(process: Option<&Process>, path: &str) -> PathBuf {

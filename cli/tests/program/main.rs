@@ -15,11 +15,10 @@ mod synthetic;
 
 use synthetic::shapes;
 
+mod cli_adapted;
 mod cli_devices;
 mod cli_doctor;
-mod cli_lora;
 mod cli_measure;
-mod cli_mtp;
 mod cli_outputs;
 mod cli_plan;
 mod cli_watch;

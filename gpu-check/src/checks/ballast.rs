@@ -65,17 +65,7 @@ pub(crate) fn run(setting: &Setting) -> Result<Verdict> {
     };
     let (mut rows, mut skipped): (Vec<Row>, Vec<String>) = (Vec::new(), Vec::new());
     for sketch in models::of(setting.size) {
-        if let Some(why) = setting.ends(rows.len()) {
-            skipped.push(format!("{}: {why}", sketch.name));
-            continue;
-        }
-        let model = match Written::new(&sketch, &setting.scratch) {
-            Ok(model) => model,
-            Err(error) => {
-                skipped.push(format!("{}: {error:#}", sketch.name));
-                continue;
-            }
-        };
+        let Some(model) = models::written(setting, &sketch, rows.len(), &mut skipped) else { continue };
         for left in lefts(setting, model.bytes, unit) {
             if let Some(why) = setting.ends(rows.len()) {
                 skipped.push(format!("{}, {left} bytes left: {why}", model.name));

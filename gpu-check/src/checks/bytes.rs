@@ -139,13 +139,8 @@ fn shapes(setting: &Setting, number: usize) -> Vec<Shape> {
 pub(crate) fn run(setting: &Setting) -> Result<Verdict> {
     let (mut rows, mut skipped): (Vec<Row>, Vec<String>) = (Vec::new(), Vec::new());
     for (number, sketch) in models::of(setting.size).iter().enumerate() {
-        if let Some(why) = setting.ends(rows.len()) {
-            skipped.push(format!("{}: {why}", sketch.name));
-            continue;
-        }
-        match Written::new(sketch, &setting.scratch) {
-            Ok(model) => of_model(setting, &model, number, &mut rows, &mut skipped)?,
-            Err(error) => skipped.push(format!("{}: {error:#}", sketch.name)),
+        if let Some(model) = models::written(setting, sketch, rows.len(), &mut skipped) {
+            of_model(setting, &model, number, &mut rows, &mut skipped)?;
         }
     }
     Ok(verdict(&rows, &skipped))

@@ -66,15 +66,10 @@ pub(crate) fn run(setting: &Setting) -> Result<Verdict> {
     drop(model);
     let sketches = models::of(setting.size);
     let of_experts = sketches.iter().find(|sketch| sketch.arch == "qwen3moe");
-    if let Some(sketch) = of_experts {
-        if let Some(why) = setting.ends(found.cases()) {
-            found.skipped.push(format!("{}: {why}", sketch.name));
-        } else {
-            match Written::new(sketch, &setting.scratch) {
-                Ok(model) => found.fit(setting, &shape, &model, Room::Part)?,
-                Err(error) => found.skipped.push(format!("{}: {error:#}", sketch.name)),
-            }
-        }
+    if let Some(sketch) = of_experts
+        && let Some(model) = models::written(setting, sketch, found.cases(), &mut found.skipped)
+    {
+        found.fit(setting, &shape, &model, Room::Part)?;
     }
     Ok(found.verdict(&shape))
 }

@@ -94,27 +94,62 @@ fn without_a_card_every_check_passes_from_a_folder_like_the_archive() {
     assert!(ballast.iter().any(is_split), "nothing was crowded");
     // The card's pools take half of what is left free: where a layer more would have fitted into the rest, it is told.
     assert!(ballast.iter().any(|row| !row["one_more"].is_null()));
+    every_split_is_measured_beside_a_prediction(&out);
+    both_sides_fill_the_context_on_the_split_that_they_chose(&json(&out.join("peers.json")));
+}
+
+/// No speed is asserted.
+fn every_split_is_measured_beside_a_prediction(out: &Path) {
+    let json = json(&out.join("cliff.json"));
+    let points = json["points"].as_array().unwrap();
+    let layers = json["layers"].as_u64().unwrap();
+    assert_eq!(points.len() as u64, layers + 1, "few layers are all measured");
+    for point in points {
+        assert_eq!(point["end"], "completed");
+        assert_eq!(point["rounds"].as_array().unwrap().len(), 3);
+        assert!(point["generation"].as_f64().unwrap() > 0.0);
+        assert!(point["predicted"].as_f64().unwrap() > 0.0);
+    }
+    let table = fs::read_to_string(out.join("cliff.csv")).unwrap();
+    assert_eq!(table.lines().count(), points.len() + 1);
+    let picture = fs::read_to_string(out.join("cliff.svg")).unwrap();
+    assert_eq!(picture.matches("<circle").count(), points.len());
+}
+
+fn both_sides_fill_the_context_on_the_split_that_they_chose(json: &Value) {
+    for row in json["loops"].as_array().unwrap() {
+        let rounds = row["work"]["rounds"].as_u64().unwrap();
+        for side in ["ours", "theirs"] {
+            assert_eq!(row[side].as_array().unwrap().len() as u64, rounds);
+        }
+        assert_eq!(row["ours_by_theirs"].as_array().unwrap().len(), 2);
+    }
+    let fits = json["fits"].as_array().unwrap();
+    for row in fits {
+        for side in ["ours", "theirs"] {
+            let side = &row[side];
+            assert_eq!((&side["end"], &side["depth"]), (&"completed".into(), &json["n_ctx"]));
+            // Four processes, three of which ask three times more.
+            assert_eq!(side["fresh_ms"].as_array().unwrap().len(), 4);
+            assert_eq!(side["warm_ms"].as_array().unwrap().len(), 9);
+            let free = |stage: &str| side[stage][0]["ggml"].as_u64().unwrap();
+            assert!(free("opened") > free("loaded") && free("loaded") > free("full"));
+        }
+    }
+    // Where a part of the model has room, both find a split, and llama.cpp's fit one of experts too.
+    assert!(fits.iter().any(|row| (1..9).contains(&row["ours"]["split"]["n_gpu_layers"].as_u64().unwrap())));
+    let overrides = |row: &Value| row["theirs"]["split"]["overrides"].as_array().unwrap().len();
+    assert!(fits.iter().any(|row| overrides(row) > 0));
 }
 
 #[test]
 fn a_card_that_takes_more_than_was_left_free_is_found() {
     let folder = tempfile::tempdir().unwrap();
     let output = Command::new(PROGRAM)
-        .args([
-            "bytes",
-            "ballast",
-            "--cpu",
-            "--threads",
-            "1",
-            // The pools take nearly all of the 4 MiB that the third of these cards has left: whatever the plan puts
-            // there is too much.
-            "--minutes",
-            "0",
-            "--cases",
-            "4",
-            "--sim-growth",
-            "4000",
-        ])
+        .args(["bytes", "ballast", "--cpu", "--threads", "1", "--minutes", "0", "--cases", "4"])
+        // The pools take nearly all of the 4 MiB that the third of these cards has left: whatever the plan puts there
+        // is too much.
+        .args(["--sim-growth", "4000"])
         .arg("--model")
         .arg(demo())
         .arg("--out")

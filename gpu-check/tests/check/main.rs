@@ -4,4 +4,3 @@
 
 mod cpu;
 mod run_sh;
-mod speed;

@@ -161,17 +161,22 @@ fn the_backend_is_built_for_the_card_and_put_beside_the_programs() {
 }
 
 #[test]
-fn different_cards_share_one_backend() {
+fn different_cards_share_one_backend_and_build_only_runs_no_check() {
     let mut bundle = Bundle::new();
     bundle.cards = format!("{H200}\n8.6, NVIDIA GeForce RTX 3090\n{H200}");
+    // make does where ninja is not.
+    fs::rename(bundle.path("tools/ninja"), bundle.path("tools/make")).unwrap();
     assert_eq!(bundle.run(&["--build-only"]).code, 0);
     let configured = &bundle.builds()[0];
     assert!(configured.ends_with("-DCMAKE_CUDA_ARCHITECTURES=86-real;90-real"), "{configured}");
+    assert!(!configured.contains("Ninja"));
     assert!(bundle.path("build/86+90-nvcc12.4/BUILD.json").exists());
+    assert_eq!(bundle.builds().len(), 2);
+    assert!(!bundle.path("check.arguments").exists());
 }
 
 #[test]
-fn a_second_run_builds_nothing() {
+fn a_second_run_builds_nothing_and_another_bundle_in_the_same_folder_is_built_anew() {
     let bundle = Bundle::new();
     assert_eq!(bundle.run(&[]).code, 0);
     let once = bundle.builds();
@@ -179,12 +184,9 @@ fn a_second_run_builds_nothing() {
     assert_eq!(bundle.run(&[]).code, 0);
     assert_eq!(bundle.builds(), once);
     assert!(bundle.path("bin/libggml-cuda.so").exists());
-}
-
-#[test]
-fn another_bundle_in_the_same_folder_is_built_anew() {
-    let bundle = Bundle::new();
-    assert_eq!(bundle.run(&[]).code, 0);
+    // A folder of results is never written over.
+    let names = bundle.results();
+    assert!(names[0].ends_with("-nvidia-h200") && names.len() == 2, "{names:?}");
     bundle.write("BUILD.json", "{ \"version\": \"2\" }\n");
     assert_eq!(bundle.run(&[]).code, 0);
     assert_eq!(bundle.builds().len(), 4);
@@ -204,22 +206,6 @@ fn a_build_that_failed_says_why_and_is_tried_again() {
     assert!(run.stderr.contains("build/90-nvcc12.4/build.log"), "{}", run.stderr);
     bundle.write("tools/cmake", &whole);
     assert_eq!(bundle.run(&[]).code, 0);
-}
-
-#[test]
-fn build_only_runs_no_check() {
-    let bundle = Bundle::new();
-    assert_eq!(bundle.run(&["--build-only"]).code, 0);
-    assert_eq!(bundle.builds().len(), 2);
-    assert!(!bundle.path("check.arguments").exists());
-}
-
-#[test]
-fn make_does_where_ninja_is_not() {
-    let bundle = Bundle::new();
-    fs::rename(bundle.path("tools/ninja"), bundle.path("tools/make")).unwrap();
-    assert_eq!(bundle.run(&["--build-only"]).code, 0);
-    assert!(!bundle.builds()[0].contains("Ninja"));
 }
 
 #[test]
@@ -248,16 +234,6 @@ fn the_results_tell_of_the_build() {
     for measured in ["cuda_build_seconds", "cuda_build_cpu_seconds"] {
         assert!(record[measured].is_number(), "{record}");
     }
-}
-
-#[test]
-fn the_results_are_named_by_day_and_card_and_never_written_over() {
-    let bundle = Bundle::new();
-    assert_eq!(bundle.run(&[]).code, 0);
-    assert_eq!(bundle.run(&[]).code, 0);
-    let names = bundle.results();
-    assert!(names[0].ends_with("-nvidia-h200"), "{names:?}");
-    assert_eq!(names.len(), 2, "{names:?}");
 }
 
 #[test]
@@ -301,21 +277,23 @@ fn each_tool_that_is_missing_is_named() {
 }
 
 #[test]
-fn a_driver_that_finds_no_card_is_quoted() {
-    let bundle = Bundle::new();
-    bundle.program("tools/nvidia-smi", "echo 'No devices were found'; exit 6");
-    let run = bundle.run(&[]);
-    assert_eq!(run.code, 3);
-    assert!(run.stderr.contains("nvidia-smi says \"No devices were found\""), "{}", run.stderr);
-}
-
-#[test]
-fn a_card_that_nvcc_does_not_compile_for_is_named() {
-    let mut bundle = Bundle::new();
-    bundle.cards = "12.0, NVIDIA GeForce RTX 5090".to_owned();
-    let run = bundle.run(&[]);
-    assert_eq!(run.code, 3);
-    assert!(run.stderr.contains("compute capability 12.0, only for 75 80 86 90;"), "{}", run.stderr);
+fn what_cannot_work_is_named_before_anything_is_built() {
+    type Change = fn(&mut Bundle);
+    let cases: [(Change, &str); 3] = [
+        (
+            |it| it.program("tools/nvidia-smi", "echo 'No devices were found'; exit 6"),
+            "nvidia-smi says \"No devices were found\"",
+        ),
+        (|it| it.cards = "12.0, NVIDIA GeForce RTX 5090".to_owned(), "compute capability 12.0, only for 75 80 86 90;"),
+        (|it| it.program("tools/cmake", "echo 'cmake version 3.9.6'"), "cmake is 3.9; install 3.18 or newer"),
+    ];
+    for (change, words) in cases {
+        let mut bundle = Bundle::new();
+        change(&mut bundle);
+        let run = bundle.run(&[]);
+        assert_eq!(run.code, 3);
+        assert!(run.stderr.contains(words), "{}", run.stderr);
+    }
 }
 
 #[test]
@@ -326,15 +304,6 @@ fn a_driver_that_is_older_than_the_toolkit_is_noted() {
     let run = bundle.run(&["--build-only"]);
     assert_eq!(run.code, 0);
     assert!(run.stderr.contains("programs of CUDA 11.8 and older"), "{}", run.stderr);
-}
-
-#[test]
-fn a_cmake_that_is_too_old_is_named() {
-    let bundle = Bundle::new();
-    bundle.program("tools/cmake", "echo 'cmake version 3.9.6'");
-    let run = bundle.run(&[]);
-    assert_eq!(run.code, 3);
-    assert!(run.stderr.contains("cmake is 3.9; install 3.18 or newer"), "{}", run.stderr);
 }
 
 #[test]

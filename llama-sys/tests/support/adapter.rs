@@ -28,16 +28,13 @@ impl Lora {
     pub(crate) fn of_attention(seed: u64, rank: usize) -> Self {
         let texts = [("general.type", "adapter"), ("general.architecture", "llama"), ("adapter.type", "lora")];
         let texts = texts.map(|(key, value)| (key.to_owned(), value.to_owned()));
-        let lora = Self { texts: texts.to_vec(), tensors: Vec::new() };
-        (0..6).fold(lora, |lora, block| {
-            let name = |part| format!("blk.{block}.{part}.weight");
-            lora.pair(&name("attn_q"), [256, 256], rank, seed + block).pair(
-                &name("attn_v"),
-                [256, 128],
-                rank,
-                seed + block,
-            )
-        })
+        let mut lora = Self { texts: texts.to_vec(), tensors: Vec::new() };
+        for block in 0..6 {
+            for (part, shape) in [("attn_q", [256, 256]), ("attn_v", [256, 128])] {
+                lora = lora.pair(&format!("blk.{block}.{part}.weight"), shape, rank, seed + block);
+            }
+        }
+        lora
     }
 
     /// Changes a value.
@@ -62,11 +59,8 @@ impl Lora {
 
     /// Adds the two factors of a change to a weight of this shape.
     pub(crate) fn pair(self, name: &str, [wide, high]: [usize; 2], rank: usize, seed: u64) -> Self {
-        self.tensor(&format!("{name}.lora_a"), &[wide, rank], seed).tensor(
-            &format!("{name}.lora_b"),
-            &[rank, high],
-            seed + 1000,
-        )
+        let lora = self.tensor(&format!("{name}.lora_a"), &[wide, rank], seed);
+        lora.tensor(&format!("{name}.lora_b"), &[rank, high], seed + 1000)
     }
 
     pub(crate) fn write(&self) -> File {

@@ -1,75 +1,60 @@
 //! Each backend's allocation rules, against a sum over the file's tensors.
 
-use std::ffi::{CStr, CString};
-
 use crate::support::sim::{MIB, card_by, context, demo_path, load, params, vulkan};
 use llama_sys::sim::{Rules, SimGpu};
-use llama_sys::{LoadMode, Model, raw};
+use llama_sys::{LoadMode, Model, TensorTypeInfo, tensor_types};
 
 /// A tensor of the file.
 struct Weight {
     name: String,
-    type_: raw::ggml_type,
-    bytes: u64,
+    ty: TensorTypeInfo,
+    /// Elements of a row, and how many rows there are.
+    row: u64,
+    rows: u64,
 }
 
-fn weights() -> Vec<Weight> {
-    let path = CString::new(demo_path().to_str().unwrap()).unwrap();
-    let params = raw::gguf_init_params { no_alloc: true, ctx: std::ptr::null_mut() };
-    // SAFETY: a NUL-terminated path; indices below the count; freed once.
-    unsafe {
-        let file = raw::gguf_init_from_file(path.as_ptr(), params);
-        assert!(!file.is_null());
-        let count = raw::gguf_get_n_tensors(file);
-        let weights = (0..count)
-            .map(|index| Weight {
-                name: CStr::from_ptr(raw::gguf_get_tensor_name(file, index)).to_str().unwrap().to_owned(),
-                type_: raw::gguf_get_tensor_type(file, index),
-                bytes: raw::gguf_get_tensor_size(file, index) as u64,
-            })
-            .collect();
-        raw::gguf_free(file);
-        weights
+impl Weight {
+    fn bytes(&self) -> u64 {
+        self.row_bytes(self.row) * self.rows
+    }
+
+    /// Bytes of so many elements, which are whole blocks.
+    fn row_bytes(&self, elements: u64) -> u64 {
+        elements / self.ty.block_size * self.ty.type_size
+    }
+
+    /// The largest tensor that llama.cpp tries a matrix with: itself, 512 tokens in, 512 tokens out
+    /// (llama-model-loader.cpp, weight_buft_supported).
+    fn largest_operand(&self) -> u64 {
+        self.bytes().max(512 * 4 * self.rows.max(self.row))
     }
 }
 
-/// Elements of a row.
-fn row(model: &Model, weight: &Weight) -> i64 {
-    let key = if weight.name.contains("ffn_down") { "llama.feed_forward_length" } else { "llama.embedding_length" };
-    model.metadata(key).unwrap().parse().unwrap()
+fn weights(model: &Model) -> Vec<Weight> {
+    let types = tensor_types();
+    let weight = |tensor: llama_sys::ModelTensor| {
+        let ty = types.iter().find(|ty| ty.id == tensor.ty).unwrap().clone();
+        let [row, rows @ ..] = tensor.shape;
+        Weight { name: tensor.name, ty, row, rows: rows.iter().product() }
+    };
+    model.tensors().into_iter().map(weight).collect()
 }
 
 /// What the weights of the blocks and the output take on a GPU, those that it can hold, and how many of them get a
 /// longer last row.
-fn expected(model: &Model, alignment: u64, pad_rows_to: Option<i64>, fits: impl Fn(&Weight) -> bool) -> (u64, usize) {
+fn expected(model: &Model, alignment: u64, pad_rows_to: Option<u64>, fits: impl Fn(&Weight) -> bool) -> (u64, usize) {
     let mut padded = 0;
-    let all = weights();
+    let all = weights(model);
     let tied = !all.iter().any(|weight| weight.name == "output.weight");
-    let bytes = all
-        .iter()
-        .filter(|weight| (tied || weight.name != "token_embd.weight") && fits(weight))
-        .map(|weight| {
-            let mut bytes = weight.bytes;
-            let rest = pad_rows_to.map_or(0, |row_of| row(model, weight) % row_of);
-            // SAFETY: reads ggml's table of types.
-            if rest != 0 && unsafe { raw::ggml_is_quantized(weight.type_) } {
-                padded += 1;
-                // SAFETY: as above.
-                bytes += unsafe { raw::ggml_row_size(weight.type_, pad_rows_to.unwrap() - rest) } as u64;
-            }
-            bytes.next_multiple_of(alignment)
-        })
-        .sum();
-    (bytes, padded)
-}
-
-/// The largest tensor that llama.cpp tries a matrix with: itself, 512 tokens in, 512 tokens out
-/// (llama-model-loader.cpp, weight_buft_supported).
-fn largest_operand(model: &Model, weight: &Weight) -> u64 {
-    let row = row(model, weight);
-    // SAFETY: reads ggml's table of types.
-    let rows = weight.bytes / unsafe { raw::ggml_row_size(weight.type_, row) } as u64;
-    weight.bytes.max(512 * 4 * rows.max(row as u64))
+    let held = all.iter().filter(|weight| (tied || weight.name != "token_embd.weight") && fits(weight));
+    let bytes = held.map(|weight| {
+        let longer = pad_rows_to.map_or(0, |row_of| weight.row.next_multiple_of(row_of) - weight.row);
+        let is_longer = longer > 0 && weight.ty.quantized;
+        padded += usize::from(is_longer);
+        let more = if is_longer { weight.row_bytes(longer) } else { 0 };
+        (weight.bytes() + more).next_multiple_of(alignment)
+    });
+    (bytes.sum(), padded)
 }
 
 fn register(rules: Rules) -> SimGpu {
@@ -96,13 +81,13 @@ fn vulkan_aligns_as_the_device_does_and_cuts_lists_at_its_largest_allocation() {
     own_process!();
     // The largest operand of a block just fits; the output's, a whole vocabulary wide, may not.
     let model = load(&[], 0);
-    let (all, of_block) = (weights(), |it: &&Weight| it.name.starts_with("blk."));
-    let largest = all.iter().filter(of_block).map(|it| largest_operand(&model, it));
+    let (all, of_block) = (weights(&model), |it: &&Weight| it.name.starts_with("blk."));
+    let largest = all.iter().filter(of_block).map(Weight::largest_operand);
     let max_alloc = largest.max().unwrap();
     for alignment in [16, 64, 256, 4096] {
         let gpu = register(vulkan(alignment, max_alloc));
         let model = load(&[&gpu], -1);
-        let fits = |weight: &Weight| weight.name.contains("norm") || largest_operand(&model, weight) <= max_alloc;
+        let fits = |weight: &Weight| weight.name.contains("norm") || weight.largest_operand() <= max_alloc;
         assert_eq!(gpu.used(), expected(&model, alignment, None, fits).0);
         // As few buffers as hold it, or some more where the next tensor no longer fitted.
         let least = gpu.used().div_ceil(max_alloc);

@@ -1,0 +1,272 @@
+//! What each tool is told of plans that differ, and that llama.cpp's words are llama.cpp's: the source of the one that
+//! this workspace builds is asked.
+
+use autoplace::memory::{FlashAttention, KvType, Place, Pooling, TensorOverride};
+use autoplace::plan::Plan;
+use clap::ValueEnum;
+use serde_json::json;
+
+use super::Tool::{self, KoboldCpp, LlamaCpp, LlamaCpp2, LmStudio, Ollama};
+use super::{comment, emit};
+use crate::test_plan::{host_plan, plan, two_gpus};
+
+#[path = "../../../autoplace/tests/support/llama_source/mod.rs"]
+mod llama_source;
+
+fn changed(mut plan: Plan, change: impl FnOnce(&mut Plan)) -> Plan {
+    change(&mut plan);
+    plan
+}
+
+/// On one GPU, with this pattern.
+fn overridden(pattern: &str, place: Place) -> Plan {
+    changed(plan(), |it| it.overrides = vec![TensorOverride::new(pattern, place)])
+}
+
+fn of_file(path: &str) -> Plan {
+    changed(plan(), |it| it.model.path = Some(path.into()))
+}
+
+/// One that differs from every default, on one GPU.
+fn unusual() -> Plan {
+    let mut plan = overridden(r"blk\.1\.ffn", Place::Host);
+    let context = &mut plan.context;
+    (context.n_seq_max, context.n_outputs_max) = (4, 4);
+    (context.type_k, context.type_v) = (KvType::Q8_0, KvType::Q4_0);
+    context.flash_attn = FlashAttention::On;
+    (context.offload_kqv, context.op_offload) = (false, false);
+    (context.mmap, context.repack) = (false, false);
+    context.swa_full = true;
+    plan
+}
+
+/// What it prints has all of these, and none of those.
+#[track_caller]
+fn says(tool: Tool, plan: &Plan, all: &[&str], none: &[&str]) {
+    let text = emit(plan, tool).unwrap();
+    assert!(text.ends_with('\n'), "{text}");
+    for part in all {
+        assert!(text.contains(part), "{tool}: no {part:?} in {text}");
+    }
+    for part in none {
+        assert!(!text.contains(part), "{tool}: {part:?} in {text}");
+    }
+}
+
+#[track_caller]
+fn refuses(tools: &[Tool], plan: &Plan, why: &str) {
+    for &tool in tools {
+        let error = emit(plan, tool).unwrap_err();
+        assert!(error.starts_with(&tool.to_string()) && error.contains(why), "{error}");
+    }
+}
+
+#[test]
+fn llama_server_is_given_a_flag_for_each_part() {
+    let usual = "\nllama-server -m '/models/llama 8b.gguf' -fit off -ngl 20 --device CUDA0 -c 8192 -b 2048 -ub 512 -np 1 \
+                 -ctk f16 -ctv f16 -fa auto\n";
+    says(LlamaCpp, &plan(), &[usual], &[]);
+    says(LlamaCpp, &two_gpus(), &["--device 'CUDA1,CUDA0' -ts '12,8' "], &[]);
+    says(LlamaCpp, &host_plan(), &["-ngl 0 --device none "], &[]);
+    let elsewhere = changed(plan(), |it| it.placements[0].device = None);
+    says(LlamaCpp, &elsewhere, &["# the plan's GPUs are not here"], &["--device CUDA"]);
+    let differs = "-np 4 --no-kv-unified -ctk q8_0 -ctv q4_0 -fa on --no-kv-offload --no-op-offload --swa-full \
+                   --no-repack --load-mode none\n";
+    says(LlamaCpp, &unusual(), &[differs], &[]);
+    says(LlamaCpp, &changed(unusual(), |it| it.context.kv_unified = true), &["-np 4 --kv-unified "], &[]);
+    says(LlamaCpp, &overridden(r"blk\.(1|2)\.x", Place::Host), &[r#"-ot "blk\\.(1|2)\\.x=CPU" "#], &[]);
+    says(LlamaCpp, &overridden("output", Place::Gpu(0)), &["-ot 'output=CUDA0' "], &[]);
+    says(LlamaCpp, &changed(plan(), |it| it.placements[0].backend = "MTL".to_owned()), &["--load-mode none"], &[]);
+    let embeds = |pooling| changed(plan(), |it| it.context.embeddings = Some(pooling));
+    says(LlamaCpp, &embeds(Pooling::Mean), &["--embeddings --pooling mean\n"], &[]);
+    says(LlamaCpp, &embeds(Pooling::Model), &["--embeddings\n"], &[]);
+    let predicts = changed(plan(), |it| {
+        it.context.mtp = true;
+        (it.context.n_seq_max, it.context.n_outputs_max) = (2, 8);
+    });
+    says(LlamaCpp, &predicts, &["--spec-type draft-mtp --spec-draft-n-max 3"], &[]);
+}
+
+#[test]
+fn ollama_has_a_modelfile_and_variables_for_the_rest() {
+    let usual = "\nFROM /models/llama 8b.gguf\nPARAMETER num_gpu 20\nPARAMETER num_ctx 8192\nPARAMETER num_batch 512\n";
+    says(Ollama, &plan(), &[usual], &["use_mmap", "_ARG_", "OLLAMA_"]);
+    says(Ollama, &host_plan(), &["\nPARAMETER num_gpu 0\n"], &[]);
+    let differs = [
+        // That of one sequence.
+        "\nPARAMETER num_ctx 2048\n",
+        "\nPARAMETER use_mmap false\n",
+        "#   OLLAMA_NUM_PARALLEL=4\n",
+        "#   OLLAMA_FLASH_ATTENTION=1\n",
+        "#   LLAMA_ARG_CACHE_TYPE_K=q8_0\n",
+        "#   LLAMA_ARG_CACHE_TYPE_V=q4_0\n",
+        "#   LLAMA_ARG_OVERRIDE_TENSOR=\"blk\\\\.1\\\\.ffn=CPU\"\n",
+        "#   LLAMA_ARG_KV_OFFLOAD=off\n",
+        "#   LLAMA_ARG_REPACK=off\n",
+        "# Ollama cannot be told to keep large batches off the GPU",
+    ];
+    says(Ollama, &unusual(), &differs, &[]);
+    let both = changed(unusual(), |it| it.context.type_v = KvType::Q8_0);
+    says(Ollama, &both, &["#   OLLAMA_KV_CACHE_TYPE=q8_0\n"], &["CACHE_TYPE_K"]);
+    let split = ["#   LLAMA_ARG_TENSOR_SPLIT='12,8'\n", "#   LLAMA_ARG_DEVICE='CUDA1,CUDA0'\n"];
+    says(Ollama, &two_gpus(), &split, &[]);
+}
+
+#[test]
+fn the_config_of_lm_studio_is_that_of_its_sdk() {
+    let config = |plan: &Plan| -> serde_json::Value {
+        let text = emit(plan, LmStudio).unwrap();
+        let lines = text.lines().filter(|line| !line.starts_with('#'));
+        serde_json::from_str(&lines.collect::<String>()).unwrap()
+    };
+    let mut expected = json!({
+        "gpu": { "ratio": 0.6061 },
+        "contextLength": 8192,
+        "evalBatchSize": 512,
+        "flashAttention": true,
+        "offloadKVCacheToGpu": true,
+        "tryMmap": true,
+        "llamaKCacheQuantizationType": false,
+        "llamaVCacheQuantizationType": false,
+    });
+    assert_eq!(config(&plan()), expected);
+    expected["llamaKCacheQuantizationType"] = "q8_0".into();
+    expected["llamaVCacheQuantizationType"] = "iq4_nl".into();
+    expected["flashAttention"] = false.into();
+    let quantised = changed(plan(), |it| {
+        (it.context.type_k, it.context.type_v) = (KvType::Q8_0, KvType::IQ4_NL);
+        it.context.flash_attn = FlashAttention::Off;
+    });
+    assert_eq!(config(&quantised), expected);
+}
+
+#[test]
+fn koboldcpp_is_given_its_own_flags() {
+    let usual = "\nkoboldcpp --model '/models/llama 8b.gguf' --usecuda 0 --gpulayers 20 --contextsize 8192 \
+                 --batchsize 512 --flashattention --usemmap\n";
+    says(KoboldCpp, &plan(), &[usual], &[]);
+    let vulkan = changed(plan(), |it| {
+        let gpu = &mut it.placements[0];
+        (gpu.backend, gpu.device) = ("Vulkan".to_owned(), Some("Vulkan2".to_owned()));
+    });
+    says(KoboldCpp, &vulkan, &["--usevulkan 2 "], &[]);
+    says(KoboldCpp, &two_gpus(), &["--tensor_split 12 8 ", "CUDA_VISIBLE_DEVICES=1,0\n"], &[]);
+    says(KoboldCpp, &host_plan(), &["--usecpu --gpulayers 0 "], &[]);
+    let differs = changed(overridden("exps", Place::Host), |it| {
+        it.model.sliding_window = true;
+        (it.context.type_k, it.context.type_v) = (KvType::Q8_0, KvType::Q8_0);
+        it.context.flash_attn = FlashAttention::Off;
+        (it.context.offload_kqv, it.context.mmap, it.context.n_ubatch) = (false, false, 700);
+    });
+    let said = [
+        "--overridetensors 'exps=CPU' --contextsize 8192 --batchsize 512 --quantkv 1 --lowvram --useswa\n",
+        "# KoboldCpp takes batches of powers of two: 512 and not 700",
+    ];
+    says(KoboldCpp, &differs, &said, &[]);
+}
+
+#[test]
+fn llama_cpp_2_is_rust_with_its_setters() {
+    let differs = changed(unusual(), |it| (it.context.repack, it.context.type_v) = (true, KvType::BF16));
+    let said = [
+        ".with_n_gpu_layers(20)\n        .with_use_mmap(false)\n",
+        "&[\"CUDA0\"];\n",
+        ".with_n_ctx(NonZeroU32::new(8192))\n        .with_n_batch(2048)\n        .with_n_ubatch(512)\n",
+        ".with_type_k(KvCacheType::Q8_0)\n        .with_type_v(KvCacheType::BF16)\n",
+        "LLAMA_FLASH_ATTN_TYPE_ENABLED)\n        .with_offload_kqv(false)\n        .with_op_offload(false)\n",
+        r#"add_cpu_buft_override(c"blk\\.1\\.ffn");"#,
+        "load_from_file(backend, \"/models/llama 8b.gguf\", &params)",
+        "// llama-cpp-2 has no setter for n_outputs_max",
+    ];
+    says(LlamaCpp2, &differs, &said, &[]);
+    let all_logits = changed(plan(), |it| it.context.n_outputs_max = 0);
+    says(LlamaCpp2, &all_logits, &[], &["has no setter for n_outputs_max", "pin!"]);
+    says(LlamaCpp2, &host_plan(), &["let devices: [usize; 0] = [];"], &[]);
+    let elsewhere = changed(plan(), |it| it.placements[0].device = None);
+    says(LlamaCpp2, &elsewhere, &["fn load(backend: &LlamaBackend, devices: [usize; 1])"], &[]);
+    says(LlamaCpp2, &of_file("a\"b\\c\n.gguf"), &[r#"backend, "a\"b\\c\n.gguf", "#], &[]);
+}
+
+#[test]
+fn what_a_tool_cannot_place_is_refused_by_name() {
+    let all = Tool::value_variants();
+    refuses(all, &changed(plan(), |it| it.model.path = None), "loads a file");
+    refuses(all, &of_file("a\0b"), "cannot be given the path");
+    let others = &[Ollama, LmStudio, KoboldCpp, LlamaCpp2];
+    refuses(others, &changed(plan(), |it| it.context.embeddings = Some(Pooling::Mean)), "a context for embeddings");
+    refuses(others, &changed(plan(), |it| it.context.mtp = true), "to predict further tokens");
+    for pattern in ["a{1,2}", "a=b"] {
+        refuses(&[LlamaCpp, KoboldCpp, Ollama], &overridden(pattern, Place::Host), pattern);
+    }
+    let elsewhere = changed(overridden("^output", Place::Gpu(0)), |it| it.placements[0].device = None);
+    refuses(&[LlamaCpp], &elsewhere, "buffer type");
+    refuses(&[LmStudio], &two_gpus(), "lm-studio cannot be told how many layers");
+    refuses(&[LmStudio], &overridden("exps", Place::Host), "which tensors");
+    refuses(&[LmStudio], &changed(plan(), |it| it.context.type_k = KvType::BF16), "bf16");
+    let mixed = changed(two_gpus(), |it| it.placements[1].backend = "Vulkan".to_owned());
+    refuses(&[KoboldCpp], &mixed, "several backends");
+    let values = changed(plan(), |it| it.context.type_v = KvType::Q5_1);
+    refuses(&[KoboldCpp], &values, "keys of F16 and values of Q5_1");
+    refuses(&[KoboldCpp], &changed(plan(), |it| it.context.n_ctx = 255), "a context of 255 tokens");
+    refuses(&[LlamaCpp2], &two_gpus(), "tensor_split");
+    refuses(&[LlamaCpp2], &changed(plan(), |it| it.context.repack = false), "use_extra_bufts");
+    refuses(&[LlamaCpp2], &overridden("a", Place::Gpu(0)), "CPU only");
+    refuses(&[LlamaCpp2], &overridden("\u{e9}", Place::Host), "ASCII");
+    // What a line of a Modelfile would be read as otherwise.
+    for path in ["a\nPARAMETER num_gpu 99", " a.gguf", "a.gguf ", "\"a\".gguf", ""] {
+        refuses(&[Ollama], &of_file(path), "Modelfile");
+    }
+}
+
+#[test]
+fn a_path_is_read_back_as_it_is() {
+    for path in ["/a b/it's.gguf", "$(rm -rf ~).gguf", "a\"b`c\\d!.gguf", "two\nlines", "-x", ""] {
+        let text = emit(&of_file(path), LlamaCpp).unwrap();
+        let command = text.split_inclusive('\n').skip_while(|line| line.starts_with('#'));
+        assert_eq!(shlex::split(&command.collect::<String>()).unwrap()[2], path);
+    }
+    // A relative path is no name of a model.
+    for (path, from) in [("m.gguf", "./m.gguf"), ("../m.gguf", "../m.gguf"), ("/m.gguf", "/m.gguf")] {
+        says(Ollama, &of_file(path), &[&format!("\nFROM {from}\n")], &[]);
+    }
+}
+
+#[test]
+fn a_name_cannot_end_its_comment() {
+    let mut plan = plan();
+    plan.model.name = "a\nrm -rf /".to_owned();
+    plan.placements[0].name = "b\r\nc".to_owned();
+    assert_eq!(comment("#", &plan, &[]).lines().count(), 1);
+    for &tool in Tool::value_variants() {
+        says(tool, &plan, &[], &["\nrm"]);
+    }
+}
+
+#[test]
+fn every_flag_variable_and_type_is_in_llama_cpps_source() {
+    let source = llama_source::read("common/arg.cpp");
+    let plan = |unified| {
+        changed(unusual(), |it| {
+            it.context.kv_unified = unified;
+            it.tensor_split = vec![12.0, 8.0];
+        })
+    };
+    let embeds = |unified| changed(plan(unified), |it| it.context.embeddings = Some(Pooling::Mean));
+    for unified in [false, true] {
+        let text = emit(&embeds(unified), LlamaCpp).unwrap();
+        let flags: Vec<&str> = text.lines().last().unwrap().split(' ').filter(|word| word.starts_with('-')).collect();
+        assert!(flags.len() >= 19, "{flags:?}");
+        for flag in flags {
+            assert!(source.contains(&format!("\"{flag}\"")), "no {flag}");
+        }
+    }
+    let text = emit(&plan(false), Ollama).unwrap();
+    let names = text.split_whitespace().filter_map(|word| Some(word.split_once('=')?.0));
+    let names: Vec<&str> = names.filter(|name| name.starts_with("LLAMA_ARG_")).collect();
+    assert!(names.len() >= 7, "{names:?}");
+    assert!(names.iter().all(|name| source.contains(&format!("\"{name}\""))), "{names:?}");
+    let types = source.split("kv_cache_types = {").nth(1).unwrap().split('}').next().unwrap();
+    for ty in KvType::ALL {
+        assert!(types.contains(&format!("GGML_TYPE_{}", ty.to_string().to_uppercase())), "{ty}");
+    }
+}
