@@ -4,6 +4,7 @@ use crate::memory::{CONTEXT_PADDING as STEP, ContextParams, Estimate, Footprint,
 use crate::profile::ModelProfile;
 
 use super::fit::{Chosen, Levels};
+use super::halving::least_that;
 use super::probe::with_output;
 use super::{Error, Probe};
 
@@ -48,13 +49,10 @@ fn longest(
 ) -> Result<Option<(ContextParams, Levels)>, Error> {
     let least = chosen.params.n_ctx;
     let most = profile.hparams.n_ctx_train;
-    let mut best = None;
     // Multiples of the step above the least, and at the end the most itself.
     let steps = most.saturating_sub(least).div_ceil(STEP);
-    let (mut low, mut high) = (0, steps.saturating_add(1));
-    while low + 1 < high {
-        let middle = low.midpoint(high);
-        let n_ctx = (least / STEP).saturating_add(middle).saturating_mul(STEP).min(most);
+    let after = |step: u32| -> Result<_, Error> {
+        let n_ctx = (least / STEP).saturating_add(step).saturating_mul(STEP).min(most);
         let params = ContextParams { n_ctx, ..chosen.params.clone() };
         let (mut footprints, mut unsure) = estimated(profile, chosen, &params)?;
         if let Some(beyond) = beyond {
@@ -64,15 +62,13 @@ fn longest(
             footprints.host += beyond.host;
             unsure = Uncertainty::default();
         }
-        let levels = chosen.room.levels(&footprints, &unsure);
-        if levels.fit() {
-            low = middle;
-            best = (n_ctx > least).then_some((params, levels)).or(best);
-        } else {
-            high = middle;
-        }
+        Ok((params, chosen.room.levels(&footprints, &unsure)))
+    };
+    let is_too_long = |step| after(step).is_ok_and(|(_, levels)| !levels.fit());
+    match least_that(1, steps.saturating_add(1), is_too_long) - 1 {
+        0 => Ok(None),
+        step => Ok(Some(after(step)?).filter(|(params, _)| params.n_ctx > least)),
     }
-    Ok(best)
 }
 
 /// Bytes beyond the estimate, as `compute`.

@@ -17,8 +17,7 @@ impl<'a> Placements<'a> {
         self.looks.set(self.looks.get() + 1);
         let estimate = self.grounds[path.setting].estimate(self, &self.orders[path.order])?;
         let assignment = self.assignment(path);
-        let runs: Vec<(u32, u32)> = path.runs().map(|run| (run.end, run.kept)).collect();
-        let weights = self.parts.kept(&runs).flat_map(|part| &part.weights);
+        let weights = self.parts.kept(&path.runs).flat_map(|part| &part.weights);
         let kept: HashSet<&str> = weights.map(|weight| &*weight.name).collect();
         Ok(match kept.is_empty() && !path.single_copy {
             true => estimate.with_uncertainty(&assignment),
@@ -69,8 +68,7 @@ impl<'a> Placements<'a> {
         if path.single_copy {
             return split.overrides([TensorOverride::new(NOTHING, Place::Host)]);
         }
-        let kept: Vec<(u32, u32)> = path.runs().map(|run| (run.end, run.kept)).collect();
-        split.overrides(self.parts.overrides(&kept))
+        split.overrides(self.parts.overrides(&path.runs))
     }
 
     /// Blocks on GPUs of which a part stays on the host.

@@ -114,6 +114,13 @@ struct Found {
     levels: Levels,
 }
 
+impl Found {
+    /// Whether it is nearer to fitting than another, or there is no other.
+    fn lacks_less_than(&self, other: Option<&Self>) -> bool {
+        other.is_none_or(|other| self.levels.lack() < other.levels.lack())
+    }
+}
+
 impl<'a> Placements<'a> {
     /// `params` are the request's, every default resolved. By layers there is one setting, and no block is parted.
     pub(super) fn new(

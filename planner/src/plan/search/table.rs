@@ -195,15 +195,13 @@ impl<'a> Table<'a> {
     /// Bytes that a run takes of its GPU, without compute buffers.
     pub(super) fn bytes(&self, gpu: usize, run: Run) -> u64 {
         let table = &self.gpus[gpu];
-        let (from, to) = self.kept(run);
-        let layers = table.bytes[run.end as usize].saturating_sub(table.bytes[run.begin as usize]);
-        layers.saturating_sub(table.part_bytes[to].saturating_sub(table.part_bytes[from]))
+        let layers = between(&table.bytes, (run.begin as usize, run.end as usize));
+        layers.saturating_sub(between(&table.part_bytes, self.kept(run)))
     }
 
     /// Bytes of a run's parts that are on the host.
     pub(super) fn kept_bytes(&self, run: Run) -> u64 {
-        let (from, to) = self.kept(run);
-        self.part_host_bytes[to].saturating_sub(self.part_host_bytes[from])
+        between(&self.part_host_bytes, self.kept(run))
     }
 
     /// Blocks of a run that have parts on the host.
@@ -236,6 +234,11 @@ impl<'a> Table<'a> {
         let to = self.parts.begin(run.end);
         (to - run.kept as usize, to)
     }
+}
+
+/// Bytes from one to before another.
+fn between(sums: &[u64], (from, to): (usize, usize)) -> u64 {
+    sums[to].saturating_sub(sums[from])
 }
 
 /// The sums before each, and of all.
