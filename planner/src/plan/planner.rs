@@ -8,7 +8,6 @@ use crate::memory::{Companion, ContextParams, MOST_TAKEN_BACK};
 use crate::profile::ModelProfile;
 
 use super::fit::Chosen;
-use super::growth;
 use super::search::Placements;
 use super::speed::{Rates, Speed, SpeedModel};
 use super::{
@@ -111,7 +110,7 @@ impl<'a> Planner<'a> {
         };
         let mut chosen = self.chosen(policy, &self.params(), probe)?;
         if self.request.context.may_grow() && !self.request.embeds() {
-            growth::grow(&self.profile, &mut chosen, probe)?;
+            chosen.grow(&self.profile, probe)?;
         }
         self.finish(chosen)
     }
@@ -177,10 +176,7 @@ impl<'a> Planner<'a> {
         for &depth in ends {
             let workload = Workload::new(0, 1).after(depth);
             // Everything else stays as it was chosen.
-            let mut request = self.request.clone();
-            request.workload = Some(workload);
-            request.kv_cache = KvCache::Given;
-            request.kv_place = KvPlace::Given;
+            let mut request = self.request.clone().workload(workload).kv_cache(KvCache::Given).kv_place(KvPlace::Given);
             (request.min_ubatch, request.max_ubatch) = (None, None);
             let (machine, policy) = (&*self.machine, Policy::Fastest);
             let other = Placements::new(&self.profile, machine, &request, &chosen.params, policy, None)?;
