@@ -70,7 +70,7 @@ pub(super) struct Levels {
 
 impl Levels {
     pub(super) fn missing(&self) -> u64 {
-        let missing = self.all().map(Level::missing);
+        let missing = self.gpus.iter().chain([&self.host]).map(Level::missing);
         missing.fold(0, u64::saturating_add)
     }
 
@@ -85,18 +85,8 @@ impl Levels {
 
     /// What the estimate of the GPUs is held to be wrong by at most, in bytes: 1 %, and 16 MiB at least.
     pub(super) fn bar(&self) -> u64 {
-        (self.needed() / 100).max(mib(16))
-    }
-
-    /// Bytes needed of the GPUs.
-    pub(super) fn needed(&self) -> u64 {
         let needed = self.gpus.iter().map(|level| level.needed);
-        needed.fold(0, u64::saturating_add)
-    }
-
-    /// The GPUs, then the host.
-    fn all(&self) -> impl Iterator<Item = &Level> {
-        self.gpus.iter().chain([&self.host])
+        (needed.fold(0, u64::saturating_add) / 100).max(mib(16))
     }
 
     pub(super) fn fit(&self) -> bool {

@@ -8,8 +8,16 @@ use crate::memory::{ContextParams, Estimate, Footprints, NOTHING, Place, Split, 
 use crate::plan::Error;
 use crate::plan::fit::{Levels, Room};
 
+use super::parts::Part;
 use super::path::Path;
 use super::{Given, Placements};
+
+/// The estimate with these parts of blocks on the host, and a single copy of the graph.
+pub(super) fn keeping<'p>(estimate: &Estimate, parts: impl Iterator<Item = &'p Part<'p>>) -> Estimate {
+    let weights = parts.flat_map(|part| &part.weights);
+    let names: HashSet<&str> = weights.map(|weight| &*weight.name).collect();
+    estimate.clone().placing(|name| names.contains(name).then_some(Place::Host))
+}
 
 impl<'a> Placements<'a> {
     /// What a path takes by the estimate, and what that may be wrong by.
@@ -17,13 +25,9 @@ impl<'a> Placements<'a> {
         self.looks.set(self.looks.get() + 1);
         let estimate = self.grounds[path.setting].estimate(self, &self.orders[path.order])?;
         let assignment = self.assignment(path);
-        let weights = self.parts.kept(&path.runs).flat_map(|part| &part.weights);
-        let kept: HashSet<&str> = weights.map(|weight| &*weight.name).collect();
-        Ok(match kept.is_empty() && !path.single_copy {
+        Ok(match path.kept() == 0 && !path.single_copy {
             true => estimate.with_uncertainty(&assignment),
-            false => Estimate::clone(&estimate)
-                .placing(|name| kept.contains(name).then_some(Place::Host))
-                .with_uncertainty(&assignment),
+            false => keeping(&estimate, self.parts.kept(&path.runs)).with_uncertainty(&assignment),
         })
     }
 

@@ -1,15 +1,16 @@
 //! What holds for all placements of one setting: sums over the layers, and the room that each device has for them.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use crate::machine::Gpu;
 use crate::memory::estimate::Assignment;
-use crate::memory::{Estimate, Place, Workload};
+use crate::memory::{Estimate, Workload};
 use crate::plan::Error;
 use crate::plan::speed::{Rates, SpeedModel};
 
+use super::footprints::keeping;
 use super::order::Order;
 use super::setting::Setting;
 use super::table::{ROLES, Run, Table};
@@ -115,13 +116,10 @@ impl<'a> Ground<'a> {
         for order in [vec![gpu], vec![gpu; 3]].into_iter().take(of.gpus.len().min(2)) {
             let estimate = self.estimate(of, &order)?;
             for kept in elsewhere.into_iter().flatten() {
-                let weights = kept.iter().flat_map(|part| &part.weights);
-                let names: HashSet<&str> = weights.map(|weight| &*weight.name).collect();
-                let estimate = Estimate::clone(&estimate);
                 let estimate = match kept.is_empty() && order.len() == 1 {
-                    true => estimate,
+                    true => Estimate::clone(&estimate),
                     // A single copy of the graph is the smaller one.
-                    false => estimate.placing(|name| names.contains(name).then_some(Place::Host)),
+                    false => keeping(&estimate, kept.iter()),
                 };
                 let kept = u32::try_from(kept.len()).unwrap_or(u32::MAX);
                 for counts in samples(self.table.layers, order.len()) {

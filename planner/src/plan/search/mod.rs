@@ -143,7 +143,7 @@ impl<'a> Placements<'a> {
         };
         let rates = Rates::of(&gpus, &machine.host);
         let (settings, parts) = match by_layers {
-            true => (vec![Setting::wanted(params)], HostParts::None),
+            true => (vec![Setting { params: params.clone(), steps: 0 }], HostParts::None),
             false => (Setting::all(request, profile, params, &gpus), request.host_parts),
         };
         let mut orders = orders(&gpus, &rates.gpus, request.gpu_layers.is_exact());

@@ -241,16 +241,9 @@ proptest! {
             let found = search(&placements)?;
             Some((found.cost, placements.tie))
         };
-        let larger: Vec<Gpu> = gpus
-            .iter()
-            .zip(&more)
-            .map(|(gpu, more)| {
-                let mut gpu = gpu.clone();
-                gpu.total += more;
-                gpu.free += more;
-                gpu
-            })
-            .collect();
+        let larger = gpus.iter().zip(&more);
+        let larger = larger.map(|(gpu, more)| Gpu { total: gpu.total + more, free: gpu.free + more, ..gpu.clone() });
+        let larger: Vec<Gpu> = larger.collect();
         if let Some((before, tie)) = cost(gpus) {
             let after = cost(larger);
             // Of what decides between plans of one speed, a GPU's fill may change; and more tokens at once, which save
