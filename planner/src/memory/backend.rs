@@ -3,8 +3,7 @@
 use crate::gguf::TensorType;
 use crate::machine::Gpu;
 
-use super::context::ContextParams;
-use super::pad;
+use super::{ContextParams, KvType, pad};
 use crate::profile::ModelProfile;
 
 /// How a backend lays out tensors in its memory.
@@ -103,89 +102,39 @@ impl Family {
     }
 }
 
-/// Attention as far as it decides whether a GPU can fuse it.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct AttentionShape {
-    /// Elements of a key and of a value.
-    pub(super) head_k: u64,
-    pub(super) head_v: u64,
-    /// The fewest queries that share a key, over all blocks.
-    pub(super) shared: u64,
-    pub(super) type_k: TensorType,
-    pub(super) type_v: TensorType,
-}
-
-impl AttentionShape {
-    /// That of a model. Compressed keys are shared by all queries of a block.
-    pub(super) fn of(profile: &ModelProfile, params: &ContextParams) -> Self {
-        let hparams = &profile.hparams;
-        let heads = hparams.n_head.iter().zip(&hparams.n_head_kv);
-        let shared = heads.filter_map(|(&q, &kv)| q.checked_div(kv)).min();
-        Self {
-            head_k: hparams.head_dim_k.into(),
-            head_v: hparams.head_dim_v.into(),
-            shared: shared.unwrap_or(0).into(),
-            type_k: params.type_k.tensor_type(),
-            type_v: params.type_v.tensor_type(),
+/// Whether all GPUs of this family are known to fuse attention; some may although this says no.
+pub(super) fn fuses_attention(family: Family, profile: &ModelProfile, params: &ContextParams) -> bool {
+    let (hparams, types) = (&profile.hparams, [params.type_k, params.type_v]);
+    let (head_k, head_v) = (hparams.head_dim_k, hparams.head_dim_v);
+    // The fewest queries that share a key, over all blocks; a compressed one all of its block share.
+    let heads = hparams.n_head.iter().zip(&hparams.n_head_kv);
+    let shared = heads.filter_map(|(&q, &kv)| q.checked_div(kv)).min().unwrap_or(0);
+    let common = head_k == head_v && matches!(head_k, 64 | 80 | 96 | 112 | 128 | 256);
+    match family {
+        // ggml-cuda/fattn.cu, `ggml_cuda_get_best_fattn_kernel`; cells come in multiples of 256.
+        Family::Cuda => {
+            let heads = match (head_k, head_v) {
+                (40 | 72, _) => head_k == head_v,
+                (192, 128) => shared.is_multiple_of(8),
+                (320, 256) => shared.is_multiple_of(32),
+                (512, 512) | (576, 512) => shared >= 2,
+                _ => common,
+            };
+            heads && !types.contains(&KvType::IQ4_NL)
         }
-    }
-
-    /// Whether all GPUs of this family are known to fuse it; some may although this says no.
-    pub(super) fn is_fused_by(&self, family: Family) -> bool {
-        let Self { head_k, head_v, .. } = *self;
-        let common = head_k == head_v && matches!(head_k, 64 | 80 | 96 | 112 | 128 | 256);
-        match family {
-            // ggml-cuda/fattn.cu, `ggml_cuda_get_best_fattn_kernel`; cells come in multiples of 256.
-            Family::Cuda => {
-                let heads = match (head_k, head_v) {
-                    (40 | 72, _) => head_k == head_v,
-                    (192, 128) => self.shared.is_multiple_of(8),
-                    (320, 256) => self.shared.is_multiple_of(32),
-                    (512, 512) | (576, 512) => self.shared >= 2,
-                    _ => common,
-                };
-                heads && self.types_are(&CUDA_KV)
-            }
-            // ggml-vulkan.cpp, `ggml_backend_vk_device_supports_op`: heads of any multiple of 8.
-            Family::Vulkan => {
-                let half = TensorType::BF16;
-                let heads = head_k.is_multiple_of(8) && head_v.is_multiple_of(8);
-                heads && (self.type_k == half) == (self.type_v == half)
-            }
-            // ggml-metal-device.m, `ggml_metal_device_supports_op`; not every chip has bfloat.
-            Family::Metal => {
-                let heads = common || matches!((head_k, head_v), (192, 128 | 192) | (576, 512));
-                heads && self.type_k == self.type_v && self.types_are(&METAL_KV)
-            }
-            Family::Other => common && self.types_are(&[TensorType::F16]),
+        // ggml-vulkan.cpp, `ggml_backend_vk_device_supports_op`: heads of any multiple of 8.
+        Family::Vulkan => {
+            let [k, v] = types.map(|ty| ty == KvType::BF16);
+            head_k.is_multiple_of(8) && head_v.is_multiple_of(8) && k == v
         }
-    }
-
-    fn types_are(&self, of: &[TensorType]) -> bool {
-        of.contains(&self.type_k) && of.contains(&self.type_v)
+        // ggml-metal-device.m, `ggml_metal_device_supports_op`; not every chip has bfloat.
+        Family::Metal => {
+            let heads = common || matches!((head_k, head_v), (192, 128 | 192) | (576, 512));
+            heads && types[0] == types[1] && !matches!(types[0], KvType::IQ4_NL | KvType::BF16)
+        }
+        Family::Other => common && types == [KvType::F16; 2],
     }
 }
-
-const CUDA_KV: [TensorType; 8] = [
-    TensorType::F32,
-    TensorType::F16,
-    TensorType::BF16,
-    TensorType::Q8_0,
-    TensorType::Q5_1,
-    TensorType::Q5_0,
-    TensorType::Q4_1,
-    TensorType::Q4_0,
-];
-
-const METAL_KV: [TensorType; 7] = [
-    TensorType::F32,
-    TensorType::F16,
-    TensorType::Q8_0,
-    TensorType::Q5_1,
-    TensorType::Q5_0,
-    TensorType::Q4_1,
-    TensorType::Q4_0,
-];
 
 #[cfg(test)]
 mod tests {

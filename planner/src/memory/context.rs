@@ -145,31 +145,36 @@ impl ContextParams {
         }
     }
 
+    /// Tokens that are computed at once, of those that one call may submit; an `n_ubatch` of 0 stands for all of them.
+    pub(crate) const fn computed(&self) -> u32 {
+        match self.n_ubatch {
+            1.. if self.n_ubatch < self.n_batch => self.n_ubatch,
+            _ => self.n_batch,
+        }
+    }
+
     /// The sizes that llama.cpp makes of these parameters.
     ///
     /// # Errors
     ///
     /// [`Error::Context`] where llama.cpp would end the process or refuse.
     pub fn sizes(&self) -> Result<ContextSizes, Error> {
-        let refuse = |parameter, value: u32, limit: String| {
-            let value = u64::from(value);
-            Err(Error::Context { parameter, value, limit })
+        let refuse = |parameter, value: u32, limit: &str| {
+            Err(Error::Context { parameter, value: value.into(), limit: limit.to_owned() })
         };
         if !(1..=MAX_CONTEXT).contains(&self.n_ctx) {
             let limit =
                 "a context has 1 to 2147483392 tokens (it is padded to a multiple of 256, and positions are signed)";
-            return refuse("n_ctx", self.n_ctx, limit.to_owned());
+            return refuse("n_ctx", self.n_ctx, limit);
         }
         if !(1..=MAX_SEQUENCES).contains(&self.n_seq_max) {
-            let limit = "llama.cpp takes 1 to 256 (`LLAMA_MAX_SEQ`)";
-            return refuse("n_seq_max", self.n_seq_max, limit.to_owned());
+            return refuse("n_seq_max", self.n_seq_max, "llama.cpp takes 1 to 256 (`LLAMA_MAX_SEQ`)");
         }
         if self.n_batch == 0 {
-            return refuse("n_batch", 0, "a batch of no tokens ends the process".to_owned());
+            return refuse("n_batch", 0, "a batch of no tokens ends the process");
         }
         if self.n_rs_seq > MOST_TAKEN_BACK {
-            let limit = "at most 64 states more are kept";
-            return refuse("n_rs_seq", self.n_rs_seq, limit.to_owned());
+            return refuse("n_rs_seq", self.n_rs_seq, "at most 64 states more are kept");
         }
         let n_ctx = u64::from(self.n_ctx);
         let n_seq = u64::from(self.n_seq_max);
@@ -177,17 +182,14 @@ impl ContextParams {
         let n_batch = u64::from(self.n_batch).min(n_ctx);
         if n_seq > n_batch {
             let limit = format!("a batch has only {n_batch} tokens, which ends the process");
-            return refuse("n_seq_max", self.n_seq_max, limit);
+            return refuse("n_seq_max", self.n_seq_max, &limit);
         }
-        let n_ubatch = match self.n_ubatch {
-            0 => n_batch,
-            n => n_batch.min(u64::from(n)),
-        };
+        let n_ubatch = n_batch.min(self.computed().into());
         if self.n_rs_seq > 0 && u64::from(self.n_rs_seq) + 2 > n_ubatch {
             let limit = format!(
                 "a computation has only {n_ubatch} tokens, which ends the process unless there are two more (llama-batch.cpp, `split_equal`)"
             );
-            return refuse("n_rs_seq", self.n_rs_seq, limit);
+            return refuse("n_rs_seq", self.n_rs_seq, &limit);
         }
         let n_ctx = pad(n_ctx, CONTEXT_PADDING.into());
         let (cells, streams) =
@@ -261,22 +263,18 @@ mod tests {
     }
 
     #[test]
-    fn a_context_is_padded_to_256_tokens_and_limits_the_batch_before() {
-        let sizes = with(|it| it.n_ctx = 4097).unwrap();
-        assert_eq!((sizes.n_ctx, sizes.cells, sizes.streams), (4352, 4352, 1));
-        let sizes = with(|it| it.n_ctx = 100).unwrap();
-        let tokens = (sizes.n_ctx, sizes.n_batch, sizes.n_tokens);
-        assert_eq!(tokens, (256, 100, 100));
-    }
-
-    #[test]
-    fn sequences_share_the_context_out_unless_it_is_unified() {
-        // 4096 / 3 = 1365, padded to 1536 for each of three streams
-        let sizes = with(|it| it.n_seq_max = 3).unwrap();
-        assert_eq!((sizes.n_ctx, sizes.cells, sizes.streams), (4608, 1536, 3));
-        assert_eq!(sizes.n_tokens, 513);
-        let sizes = with(|it| (it.n_seq_max, it.kv_unified) = (3, true)).unwrap();
-        assert_eq!((sizes.n_ctx, sizes.cells, sizes.streams), (4096, 4096, 1));
+    fn sequences_share_a_context_out_that_is_padded_to_256_tokens_and_limits_the_batch_before() {
+        // 4096 / 3 = 1365, padded to 1536 for each of three streams; 171 tokens of each at once.
+        for (n_ctx, n_seq_max, kv_unified, (all, cells, streams), (n_batch, n_tokens)) in [
+            (4097, 1, false, (4352, 4352, 1), (2048, 512)),
+            (100, 1, false, (256, 256, 1), (100, 100)),
+            (4096, 3, false, (4608, 1536, 3), (2048, 513)),
+            (4096, 3, true, (4096, 4096, 1), (2048, 513)),
+        ] {
+            let sizes = with(|it| (it.n_ctx, it.n_seq_max, it.kv_unified) = (n_ctx, n_seq_max, kv_unified)).unwrap();
+            assert_eq!((sizes.n_ctx, sizes.cells, sizes.streams), (all, cells, streams));
+            assert_eq!((sizes.n_batch, sizes.n_tokens), (n_batch, n_tokens));
+        }
     }
 
     #[test]

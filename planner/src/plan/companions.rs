@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::machine::{Bytes, Gpu, Machine};
-use crate::memory::companion::{Error as CompanionError, Role};
-use crate::memory::{Companion, CompanionBytes, ContextParams, Headroom, Workload};
+use crate::machine::{Bytes, Machine};
+use crate::memory::companion::Role;
+use crate::memory::{CompanionBytes, ContextParams, Headroom, Workload};
 
 use super::{Context, Error, Plan, Planner, Probe};
 
@@ -58,7 +58,7 @@ impl Planner<'_> {
             let Some(arrangement) = self.arrange(&spots, &params)? else {
                 continue;
             };
-            let planner = Planner::new(self.profile, &arrangement.machine).request(request.clone());
+            let planner = Planner::new(&self.profile, &arrangement.machine).request(request.clone());
             match planner.plan_by(probe.filter(|_| planner.unknown().is_some())) {
                 Ok(found) => {
                     let better = |(known, _): &(Plan, _)| is_better(&found, known);
@@ -75,9 +75,9 @@ impl Planner<'_> {
         let Some((_, arrangement)) = best else {
             return Err(beside(failed));
         };
-        let planner = Planner::new(self.profile, &arrangement.machine).request(request);
+        let planner = Planner::new(&self.profile, &arrangement.machine).request(request);
         let found = planner.plan_by(probe).map_err(|error| beside(Some(error)))?;
-        Ok(arrangement.told(found, self.machine))
+        Ok(arrangement.told(found, &self.machine))
     }
 
     /// Every way to place the companions, those with fewer on the host first.
@@ -103,7 +103,7 @@ impl Planner<'_> {
 
     /// What is left with the companions in these places; `None` where one finds no room.
     fn arrange(&self, spots: &Spots, params: &ContextParams) -> Result<Option<Arrangement>, Error> {
-        let mut machine = self.machine.clone();
+        let mut machine = Machine::clone(&self.machine);
         let mut taken = vec![0_u64; machine.gpus.len()];
         let mut taken_of_host = 0_u64;
         let mut placed = Vec::new();
@@ -113,8 +113,11 @@ impl Planner<'_> {
             let of_host = bytes.host.total().saturating_add(bytes.host_uncertainty);
             taken_of_host = taken_of_host.saturating_add(of_host);
             if let (Some(index), Some(gpu)) = (spot, gpu) {
-                let of_gpu = self.taken_of_gpu(companion, gpu, &bytes, params)?;
-                taken[index] = taken[index].saturating_add(of_gpu);
+                // Its own, what that may be wrong by, and the pools of its backend.
+                let workload = companion.workload(params)?;
+                let pools = Headroom::Default.of_gpu(gpu, &workload, 0, self.machine.wsl).growth;
+                let of_gpu = [bytes.gpu.total(), bytes.gpu_uncertainty, pools];
+                taken[index] = of_gpu.into_iter().fold(taken[index], u64::saturating_add);
             }
             placed.push(PlannedCompanion {
                 role: companion.role(),
@@ -139,21 +142,6 @@ impl Planner<'_> {
         }
         machine.host.available -= taken_of_host;
         Ok(Some(Arrangement { machine, placed, taken, taken_of_host }))
-    }
-
-    /// Bytes that a companion takes of its GPU: its own, what they may be wrong by, and the pools of its backend.
-    fn taken_of_gpu(
-        &self,
-        companion: &Companion,
-        gpu: &Gpu,
-        bytes: &CompanionBytes,
-        params: &ContextParams,
-    ) -> Result<u64, CompanionError> {
-        let workload = companion.workload(params)?;
-        let headroom = Headroom::Default.of_gpu(gpu, &workload, 0, self.machine.wsl);
-        let pools = headroom.growth;
-        let own = bytes.gpu.total().saturating_add(bytes.gpu_uncertainty);
-        Ok(own.saturating_add(pools))
     }
 }
 

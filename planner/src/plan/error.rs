@@ -37,46 +37,23 @@ impl fmt::Display for Shortfall {
 /// Why there is no plan. Only what a user of a plan can act on crosses from one process to another.
 #[derive(Debug, thiserror::Error, Serialize, Deserialize)]
 #[non_exhaustive]
+#[allow(missing_docs)] // The fields are named for what the message says of them.
 pub enum Error {
     /// The model fits nowhere. Of all placements this is the one that lacks the least.
     #[error(
         "{model} does not fit with {n_gpu_layers} of {layers} layers on a GPU and a context of {n_ctx}: {}",
         list(devices)
     )]
-    DoesNotFit {
-        /// The model's name.
-        model: String,
-        /// Layers on the GPU in the placement that lacks the least, or in the one that was asked for.
-        n_gpu_layers: u32,
-        /// Layers of the model, the output layer counted.
-        layers: u32,
-        /// Tokens of context.
-        n_ctx: u32,
-        /// Every device of that placement: what it needs, what it has, what is missing.
-        devices: Vec<Shortfall>,
-    },
+    DoesNotFit { model: String, n_gpu_layers: u32, layers: u32, n_ctx: u32, devices: Vec<Shortfall> },
     /// A context was asked for twice, of different lengths.
     #[error("`context` is {context:?} and `params.n_ctx` is {n_ctx}: which of them is meant?")]
-    TwoContexts {
-        /// The one way.
-        context: super::Context,
-        /// The other.
-        n_ctx: u32,
-    },
+    TwoContexts { context: super::Context, n_ctx: u32 },
     /// Layers on a GPU were asked for, and there is none.
     #[error("{n_gpu_layers} layers on a GPU were asked for, but there is no usable GPU")]
-    NoGpu {
-        /// What was asked for.
-        n_gpu_layers: u32,
-    },
+    NoGpu { n_gpu_layers: u32 },
     /// The architecture's memory follows no law that we know, and nothing was there to ask llama.cpp with.
     #[error("the memory that {model} needs cannot be computed: {reason}; plan with a probe, which asks llama.cpp")]
-    Unknown {
-        /// The model's name.
-        model: String,
-        /// Why.
-        reason: String,
-    },
+    Unknown { model: String, reason: String },
     /// What was asked for cannot be loaded at all.
     #[error(transparent)]
     #[serde(skip)]
@@ -87,12 +64,7 @@ pub enum Error {
     Mtp(#[from] profile::MtpError),
     /// With what is to be loaded beside it, the model fits nowhere.
     #[error("with {companions} beside it: {}", why(source.as_deref()))]
-    Beside {
-        /// What is to be loaded beside it.
-        companions: String,
-        /// Why the model has no place then; `None` where they have none themselves.
-        source: Option<Box<Error>>,
-    },
+    Beside { companions: String, source: Option<Box<Error>> },
     /// What is to be loaded beside the model cannot be.
     #[error(transparent)]
     #[serde(skip)]
@@ -100,12 +72,7 @@ pub enum Error {
     /// The probe failed.
     #[error("the probe with {n_gpu_layers} layers on the GPU failed: {source}")]
     #[serde(skip)]
-    Probe {
-        /// Layers on the GPU.
-        n_gpu_layers: u32,
-        /// What went wrong.
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
+    Probe { n_gpu_layers: u32, source: Box<dyn std::error::Error + Send + Sync> },
 }
 
 fn why(source: Option<&Error>) -> String {

@@ -70,7 +70,7 @@ pub(super) struct Levels {
 
 impl Levels {
     pub(super) fn missing(&self) -> u64 {
-        let missing = self.all().map(Level::missing);
+        let missing = self.gpus.iter().chain([&self.host]).map(Level::missing);
         missing.fold(0, u64::saturating_add)
     }
 
@@ -85,18 +85,8 @@ impl Levels {
 
     /// What the estimate of the GPUs is held to be wrong by at most, in bytes: 1 %, and 16 MiB at least.
     pub(super) fn bar(&self) -> u64 {
-        (self.needed() / 100).max(mib(16))
-    }
-
-    /// Bytes needed of the GPUs.
-    pub(super) fn needed(&self) -> u64 {
         let needed = self.gpus.iter().map(|level| level.needed);
-        needed.fold(0, u64::saturating_add)
-    }
-
-    /// The GPUs, then the host.
-    fn all(&self) -> impl Iterator<Item = &Level> {
-        self.gpus.iter().chain([&self.host])
+        (needed.fold(0, u64::saturating_add) / 100).max(mib(16))
     }
 
     pub(super) fn fit(&self) -> bool {
@@ -172,37 +162,25 @@ impl Room<'_> {
 
     /// The devices of a plan, with so many layers on each GPU and on the host.
     pub(super) fn placements(&self, levels: &Levels, gpu_layers: &[u32], host_layers: u32) -> Vec<Placement> {
-        let gpus = self.gpus.iter().zip(&levels.gpus).zip(gpu_layers);
-        let mut all: Vec<Placement> = gpus
-            .map(|((gpu, level), &layers)| Placement {
-                name: gpu.name.clone(),
-                device: gpu.device.clone(),
-                backend: gpu.backend.clone(),
-                kind: if gpu.shares_host_memory() { PlacementKind::SharedGpu } else { PlacementKind::Gpu },
-                total: gpu.total,
-                free: gpu.free,
-                layers,
-                footprint: level.footprint,
-                of_host: level.of_host(gpu),
-                headroom: level.headroom,
-                companions: 0,
-                budget: level.budget,
-            })
-            .collect();
-        all.push(Placement {
-            name: "host".to_owned(),
+        let of = |name: &str, backend: &str, kind, total, layers, level: &Level| Placement {
+            name: name.to_owned(),
             device: None,
-            backend: "CPU".to_owned(),
-            kind: PlacementKind::Host,
-            total: self.host.total,
-            free: self.host.available,
-            layers: host_layers,
-            footprint: levels.host.footprint,
+            backend: backend.to_owned(),
+            kind,
+            total,
+            free: level.free,
+            layers,
+            footprint: level.footprint,
             of_host: 0,
-            headroom: levels.host.headroom,
+            headroom: level.headroom,
             companions: 0,
-            budget: levels.host.budget,
+            budget: level.budget,
+        };
+        let gpus = self.gpus.iter().zip(&levels.gpus).zip(gpu_layers).map(|((gpu, level), &layers)| {
+            let kind = if gpu.shares_host_memory() { PlacementKind::SharedGpu } else { PlacementKind::Gpu };
+            let placement = of(&gpu.name, &gpu.backend, kind, gpu.total, layers, level);
+            Placement { device: gpu.device.clone(), of_host: level.of_host(gpu), ..placement }
         });
-        all
+        gpus.chain([of("host", "CPU", PlacementKind::Host, self.host.total, host_layers, &levels.host)]).collect()
     }
 }

@@ -4,100 +4,86 @@ use crate::memory::{CONTEXT_PADDING as STEP, ContextParams, Estimate, Footprint,
 use crate::profile::ModelProfile;
 
 use super::fit::{Chosen, Levels};
+use super::halving::least_that;
 use super::probe::with_output;
 use super::{Error, Probe};
 
 /// As often llama.cpp is asked how much more fits.
 const MOST_PROBES: usize = 3;
 
-/// Makes the context as long as there is room for, up to what the model was trained on: by the estimate, or as the
-/// probe confirms it.
-pub(super) fn grow(profile: &ModelProfile, chosen: &mut Chosen<'_>, probe: Option<&dyn Probe>) -> Result<(), Error> {
-    let Some(probe) = probe else {
-        if let Some((params, levels)) = longest(profile, chosen, None)? {
-            (chosen.params, chosen.levels) = (params, levels);
-        }
-        return Ok(());
-    };
-    // What the accepted placement takes beyond the estimate, a longer context will take too.
-    let mut beyond = beyond(profile, chosen, &chosen.params, &chosen.levels)?;
-    for _ in 0..MOST_PROBES {
-        let Some((params, _)) = longest(profile, chosen, Some(&beyond))? else {
-            return Ok(());
-        };
-        let Ok(footprints) = probe.footprints(&chosen.room.gpus, &params, &chosen.split) else {
-            return Ok(());
-        };
-        let footprints = with_output(footprints, estimated(profile, chosen, &params)?.0.output);
-        let levels = chosen.room.levels(&footprints, &Uncertainty::default());
-        if levels.fit() {
-            (chosen.params, chosen.levels) = (params, levels);
-            return Ok(());
-        }
-        beyond = self::beyond(profile, chosen, &params, &levels)?;
-    }
-    Ok(())
-}
-
-/// The longest context for which these layers fit by the estimate and what probes have shown beyond it, or else what
-/// it may be wrong by; `None` where it is the one there is.
-fn longest(
-    profile: &ModelProfile,
-    chosen: &Chosen<'_>,
-    beyond: Option<&Footprints>,
-) -> Result<Option<(ContextParams, Levels)>, Error> {
-    let least = chosen.params.n_ctx;
-    let most = profile.hparams.n_ctx_train;
-    let mut best = None;
-    // Multiples of the step above the least, and at the end the most itself.
-    let steps = most.saturating_sub(least).div_ceil(STEP);
-    let (mut low, mut high) = (0, steps.saturating_add(1));
-    while low + 1 < high {
-        let middle = low.midpoint(high);
-        let n_ctx = (least / STEP).saturating_add(middle).saturating_mul(STEP).min(most);
-        let params = ContextParams { n_ctx, ..chosen.params.clone() };
-        let (mut footprints, mut unsure) = estimated(profile, chosen, &params)?;
-        if let Some(beyond) = beyond {
-            for (footprint, more) in footprints.gpus.iter_mut().zip(&beyond.gpus) {
-                *footprint += *more;
+impl Chosen<'_> {
+    /// Makes the context as long as there is room for, up to what the model was trained on: by the estimate, or as the
+    /// probe confirms it.
+    pub(super) fn grow(&mut self, profile: &ModelProfile, probe: Option<&dyn Probe>) -> Result<(), Error> {
+        // What the accepted placement takes beyond the estimate, a longer context will take too.
+        let accepted = probe.map(|_| self.beyond(profile, &self.params, &self.levels));
+        let mut beyond = accepted.transpose()?;
+        for _ in 0..MOST_PROBES {
+            let Some((params, mut levels)) = self.longest(profile, beyond.as_ref())? else {
+                break;
+            };
+            if let Some(probe) = probe {
+                let Ok(footprints) = probe.footprints(&self.room.gpus, &params, &self.split) else {
+                    break;
+                };
+                let footprints = with_output(footprints, self.estimated(profile, &params)?.0.output);
+                levels = self.room.levels(&footprints, &Uncertainty::default());
             }
-            footprints.host += beyond.host;
-            unsure = Uncertainty::default();
+            if levels.fit() {
+                (self.params, self.levels) = (params, levels);
+                break;
+            }
+            beyond = Some(self.beyond(profile, &params, &levels)?);
         }
-        let levels = chosen.room.levels(&footprints, &unsure);
-        if levels.fit() {
-            low = middle;
-            best = (n_ctx > least).then_some((params, levels)).or(best);
-        } else {
-            high = middle;
+        Ok(())
+    }
+
+    /// The longest context for which these layers fit by the estimate and what probes have shown beyond it, or else
+    /// what it may be wrong by; `None` where it is the one there is.
+    fn longest(
+        &self,
+        profile: &ModelProfile,
+        beyond: Option<&Footprints>,
+    ) -> Result<Option<(ContextParams, Levels)>, Error> {
+        let least = self.params.n_ctx;
+        let most = profile.hparams.n_ctx_train;
+        // Multiples of the step above the least, and at the end the most itself.
+        let steps = most.saturating_sub(least).div_ceil(STEP);
+        let after = |step: u32| -> Result<_, Error> {
+            let n_ctx = (least / STEP).saturating_add(step).saturating_mul(STEP).min(most);
+            let params = ContextParams { n_ctx, ..self.params.clone() };
+            let (mut footprints, mut unsure) = self.estimated(profile, &params)?;
+            if let Some(beyond) = beyond {
+                for (footprint, more) in footprints.gpus.iter_mut().zip(&beyond.gpus) {
+                    *footprint += *more;
+                }
+                footprints.host += beyond.host;
+                unsure = Uncertainty::default();
+            }
+            Ok((params, self.room.levels(&footprints, &unsure)))
+        };
+        let is_too_long = |step| after(step).is_ok_and(|(_, levels)| !levels.fit());
+        match least_that(1, steps.saturating_add(1), is_too_long) - 1 {
+            0 => Ok(None),
+            step => Ok(Some(after(step)?).filter(|(params, _)| params.n_ctx > least)),
         }
     }
-    Ok(best)
-}
 
-/// Bytes beyond the estimate, as `compute`.
-fn beyond(
-    profile: &ModelProfile,
-    chosen: &Chosen<'_>,
-    params: &ContextParams,
-    levels: &Levels,
-) -> Result<Footprints, Error> {
-    let (estimate, _) = estimated(profile, chosen, params)?;
-    let beyond =
-        |theirs: &Footprint, ours: &Footprint| Footprint::new(0, 0, theirs.total().saturating_sub(ours.total()));
-    let gpus = levels.gpus.iter().zip(&estimate.gpus);
-    let gpus = gpus.map(|(theirs, ours)| beyond(&theirs.footprint, ours));
-    let host = beyond(&levels.host.footprint, &estimate.host);
-    Ok(Footprints::new(gpus.collect(), host))
-}
+    /// Bytes beyond the estimate, as `compute`.
+    fn beyond(&self, profile: &ModelProfile, params: &ContextParams, levels: &Levels) -> Result<Footprints, Error> {
+        let (estimate, _) = self.estimated(profile, params)?;
+        let beyond =
+            |theirs: &Footprint, ours: &Footprint| Footprint::new(0, 0, theirs.total().saturating_sub(ours.total()));
+        let gpus = levels.gpus.iter().zip(&estimate.gpus);
+        let gpus = gpus.map(|(theirs, ours)| beyond(&theirs.footprint, ours));
+        let host = beyond(&levels.host.footprint, &estimate.host);
+        Ok(Footprints::new(gpus.collect(), host))
+    }
 
-/// The chosen placement with other parameters.
-fn estimated(
-    profile: &ModelProfile,
-    chosen: &Chosen<'_>,
-    params: &ContextParams,
-) -> Result<(Footprints, Uncertainty), Error> {
-    let estimate = Estimate::new(profile, &chosen.room.gpus, params)?;
-    let estimate = estimate.overrides(&chosen.split.overrides)?;
-    Ok(estimate.with_uncertainty(&chosen.assignment))
+    /// The chosen placement with other parameters.
+    fn estimated(&self, profile: &ModelProfile, params: &ContextParams) -> Result<(Footprints, Uncertainty), Error> {
+        let estimate = Estimate::new(profile, &self.room.gpus, params)?;
+        let estimate = estimate.overrides(&self.split.overrides)?;
+        Ok(estimate.with_uncertainty(&self.assignment))
+    }
 }

@@ -13,19 +13,3 @@ pub(super) fn least_that(low: u32, last: u32, mut holds: impl FnMut(u32) -> bool
     }
     high
 }
-
-#[cfg(test)]
-mod tests {
-    use super::least_that;
-
-    #[test]
-    fn the_first_that_holds_is_found() {
-        for last in 0..20 {
-            for begin in 0..=last {
-                for low in 0..=begin {
-                    assert_eq!(least_that(low, last, |n| n >= begin), begin);
-                }
-            }
-        }
-    }
-}

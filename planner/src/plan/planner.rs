@@ -1,12 +1,13 @@
 //! The planner: from a profile, a machine and a request to a plan.
 
+use std::borrow::Cow;
+
 use crate::machine::Machine;
 use crate::memory;
 use crate::memory::{Companion, ContextParams, MOST_TAKEN_BACK};
 use crate::profile::ModelProfile;
 
 use super::fit::Chosen;
-use super::growth;
 use super::search::Placements;
 use super::speed::{Rates, Speed, SpeedModel};
 use super::{
@@ -30,8 +31,8 @@ const WORTH_TELLING: f64 = 1.1;
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct Planner<'a> {
-    pub(super) profile: &'a ModelProfile,
-    pub(super) machine: &'a Machine,
+    pub(super) profile: Cow<'a, ModelProfile>,
+    pub(super) machine: Cow<'a, Machine>,
     pub(super) request: Request,
     pub(super) companions: Vec<Companion>,
 }
@@ -39,6 +40,7 @@ pub struct Planner<'a> {
 impl<'a> Planner<'a> {
     /// A planner with the default request.
     pub fn new(profile: &'a ModelProfile, machine: &'a Machine) -> Self {
+        let (profile, machine) = (Cow::Borrowed(profile), Cow::Borrowed(machine));
         Self { profile, machine, request: Request::new(), companions: Vec::new() }
     }
 
@@ -85,7 +87,7 @@ impl<'a> Planner<'a> {
                 let mut request = self.request.clone();
                 (request.params.mmap, request.params.repack) = (true, false);
                 // More context would leave less room for weights.
-                request.context = Context::Tokens(request.tokens(self.profile));
+                request.context = Context::Tokens(request.tokens(&self.profile));
                 let mut found = self.clone().request(request).plan_once(probe)?;
                 let note = "the file is mapped, and no weight arranged anew: it fits nowhere otherwise";
                 found.notes.push(note.to_owned());
@@ -108,7 +110,7 @@ impl<'a> Planner<'a> {
         };
         let mut chosen = self.chosen(policy, &self.params(), probe)?;
         if self.request.context.may_grow() && !self.request.embeds() {
-            growth::grow(self.profile, &mut chosen, probe)?;
+            chosen.grow(&self.profile, probe)?;
         }
         self.finish(chosen)
     }
@@ -118,7 +120,7 @@ impl<'a> Planner<'a> {
         let sequences = request.params.n_seq_max;
         self.profile.check_predicting(sequences, request.embeds())?;
         request.asked_context()?;
-        let n_ctx = request.tokens(self.profile);
+        let n_ctx = request.tokens(&self.profile);
         let asked = request.workload.iter().map(|it| ("workload", it.tokens()));
         let at = request.at.iter().map(|&depth| ("at", depth));
         match asked.chain(at).find(|&(_, tokens)| tokens > n_ctx) {
@@ -146,7 +148,7 @@ impl<'a> Planner<'a> {
         params: &ContextParams,
         probe: Option<&'s dyn Probe>,
     ) -> Result<Chosen<'s>, Error> {
-        let (profile, machine, request) = (self.profile, self.machine, &self.request);
+        let (profile, machine, request) = (&*self.profile, &*self.machine, &self.request);
         let best = |policy| Placements::new(profile, machine, request, params, policy, probe)?.choose();
         match (policy, best(policy)) {
             (Policy::Fastest, Err(Error::DoesNotFit { .. })) => best(Policy::MostLayers),
@@ -165,22 +167,19 @@ impl<'a> Planner<'a> {
         }
         let model = |chosen: &Chosen<'_>| {
             let rates = Rates::of(&chosen.room.gpus, chosen.room.host);
-            let model = SpeedModel::new(self.profile, &chosen.params, rates);
-            model.overrides(self.profile, &chosen.split.overrides)
+            let model = SpeedModel::new(&self.profile, &chosen.params, rates);
+            model.overrides(&self.profile, &chosen.split.overrides)
         };
         let here = model(&chosen)?;
-        let depths = self.request.depths(self.profile);
+        let depths = self.request.depths(&self.profile);
         let ends = depths.first().into_iter().chain(depths.last());
         for &depth in ends {
             let workload = Workload::new(0, 1).after(depth);
             // Everything else stays as it was chosen.
-            let mut request = self.request.clone();
-            request.workload = Some(workload);
-            request.kv_cache = KvCache::Given;
-            request.kv_place = KvPlace::Given;
+            let mut request = self.request.clone().workload(workload).kv_cache(KvCache::Given).kv_place(KvPlace::Given);
             (request.min_ubatch, request.max_ubatch) = (None, None);
-            let (machine, policy) = (self.machine, Policy::Fastest);
-            let other = Placements::new(self.profile, machine, &request, &chosen.params, policy, None)?;
+            let (machine, policy) = (&*self.machine, Policy::Fastest);
+            let other = Placements::new(&self.profile, machine, &request, &chosen.params, policy, None)?;
             let other = match other.choose() {
                 Err(Error::DoesNotFit { .. }) => continue,
                 other => other?,
@@ -201,16 +200,12 @@ impl<'a> Planner<'a> {
     /// The request's parameters, every default resolved.
     pub(super) fn params(&self) -> ContextParams {
         let mut params = self.request.params.clone();
-        params.n_ctx = self.request.tokens(self.profile);
+        params.n_ctx = self.request.tokens(&self.profile);
         params.mtp = self.profile.predicts();
         params.n_rs_seq = if self.profile.goes_back_by_states() {
             // A computation has two tokens more (llama-batch.cpp, `split_equal`).
-            let computed = match params.n_ubatch {
-                0 => params.n_batch,
-                n_ubatch => n_ubatch.min(params.n_batch),
-            };
-            let most = computed.min(params.n_ctx).saturating_sub(2);
-            let drafts = self.request.drafts(self.profile);
+            let most = params.computed().min(params.n_ctx).saturating_sub(2);
+            let drafts = self.request.drafts(&self.profile);
             drafts.min(most).min(MOST_TAKEN_BACK)
         } else {
             0
@@ -227,7 +222,7 @@ impl<'a> Planner<'a> {
         }
         if params.n_outputs_max > 0 {
             // A token of every sequence may ask for its logits in one batch; one more than stated ends the process.
-            let each = self.request.drafts(self.profile).saturating_add(1);
+            let each = self.request.drafts(&self.profile).saturating_add(1);
             let all = params.n_seq_max.saturating_mul(each).min(params.n_batch);
             params.n_outputs_max = params.n_outputs_max.max(params.n_seq_max).max(all);
         }
@@ -248,7 +243,7 @@ impl<'a> Planner<'a> {
     }
 
     fn finish(&self, chosen: Chosen<'_>) -> Result<Plan, Error> {
-        let profile = self.profile;
+        let profile = &*self.profile;
         let layers = profile.full_offload();
         let n = chosen.split.n_gpu_layers;
         let workload = self.request.work(profile);
@@ -268,9 +263,8 @@ impl<'a> Planner<'a> {
         notes.extend(paging.map(|paging| paging.to_string()));
         notes.extend(reasons::changed(profile, &self.request));
         notes.extend(chosen.notes);
-        let (params, confidence) = (&chosen.params, chosen.confidence);
-        notes.extend(reasons::notes(profile, &self.request, params, confidence));
-        notes.extend(reasons::unused_gpus(self.machine));
+        notes.extend(reasons::notes(profile, &self.request, &chosen.params, chosen.confidence));
+        notes.extend(reasons::unused_gpus(&self.machine));
         let windows = profile.state.windows();
         let placements = chosen.room.placements(&chosen.levels, &chosen.counts, layers - n);
         Ok(Plan {
@@ -291,7 +285,7 @@ impl<'a> Planner<'a> {
             parted_blocks: chosen.parted_blocks,
             placements,
             context: chosen.params,
-            confidence,
+            confidence: chosen.confidence,
             companions: Vec::new(),
             paging,
             speed,

@@ -77,14 +77,11 @@ pub(super) fn notes(
             false => format!("{sequences} sequences of {each} tokens"),
         });
     }
-    if params.swa_full {
-        let bytes = full_windows(profile, params);
-        if bytes > 0 {
-            notes.push(format!(
-                "swa_full: layers with a sliding window keep all {n_ctx} tokens, which takes {} more",
-                Bytes(bytes)
-            ));
-        }
+    if params.swa_full
+        && let bytes @ 1.. = full_windows(profile, params)
+    {
+        let more = Bytes(bytes);
+        notes.push(format!("swa_full: layers with a sliding window keep all {n_ctx} tokens, which takes {more} more"));
     }
     if params.embeddings.is_some() {
         let texts = params.n_seq_max;

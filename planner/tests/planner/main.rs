@@ -22,7 +22,6 @@ use shapes::synthetic;
 
 mod ballast;
 mod companion_mmproj;
-mod compute_buffers;
 mod estimate_allocations;
 mod gguf_hostile;
 mod gguf_memory;
@@ -46,7 +45,6 @@ mod memory_estimate;
 mod plan_advice;
 mod plan_choices;
 mod plan_companions;
-mod plan_fastest;
 mod plan_probed;
 mod plan_properties;
 mod plan_report;

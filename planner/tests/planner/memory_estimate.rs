@@ -3,11 +3,11 @@
 use autoplace_planner::machine::{Gpu, gib};
 use autoplace_planner::memory::estimate::Assignment;
 use autoplace_planner::memory::{
-    ContextParams, Estimate, FlashAttention, Footprint, Footprints, KvType, Place, Split, TensorOverride,
+    ContextParams, Estimate, FlashAttention, Footprints, KvType, Place, Split, TensorOverride,
 };
 use autoplace_planner::profile::ModelProfile;
 
-use crate::shapes::{LLAMA_8B, Shape, TINY};
+use crate::shapes::{LLAMA_8B, QWEN3_30B_A3B, Shape, TINY};
 
 fn card() -> Gpu {
     Gpu::new("card").total(gib(80))
@@ -23,10 +23,6 @@ fn footprints(profile: &ModelProfile, params: &ContextParams, n_gpu_layers: u32)
     let card = card();
     let estimate = Estimate::new(profile, &[&card], params).unwrap();
     estimate.footprints(n_gpu_layers)
-}
-
-fn host_alone(profile: &ModelProfile, params: &ContextParams) -> Footprint {
-    Estimate::new(profile, &[], params).unwrap().footprints(0).host
 }
 
 /// The tiny model by hand: a block is two norms of 64 floats, q and attn_output of 64 x 64 floats, k of 64 x 32, gate
@@ -56,18 +52,6 @@ fn weights_go_layer_by_layer_from_the_end() {
 }
 
 #[test]
-fn a_tied_embedding_is_there_twice_when_the_output_layer_is_offloaded() {
-    let profile = Shape { tied: true, ..TINY }.profile();
-    let full = footprints(&profile, &params(512), 3);
-    assert_eq!(full.host.weights, TINY_EMBEDDING);
-    let gpu = TINY_EMBEDDING + TINY_NORM + 2 * TINY_BLOCK_CUDA + 128;
-    assert_eq!(full.gpus[0].weights, gpu);
-    // On the host it is there once: F32 is not repacked.
-    let host = TINY_EMBEDDING + TINY_NORM + 2 * TINY_BLOCK_HOST + 32;
-    assert_eq!(host_alone(&profile, &params(512)).weights, host);
-}
-
-#[test]
 fn a_cache_is_two_bytes_per_element_and_cell_where_its_block_is() {
     let profile = TINY.profile();
     // 32 elements of keys and of values, 2 bytes, 512 cells
@@ -78,19 +62,6 @@ fn a_cache_is_two_bytes_per_element_and_cell_where_its_block_is() {
     params.offload_kqv = false;
     let kept = footprints(&profile, &params, 3);
     assert_eq!((kept.gpus[0].kv, kept.host.kv), (0, 2 * block));
-}
-
-#[test]
-fn a_quantised_cache_has_its_types_bytes_and_cudas_padding() {
-    let mut params = params(8192);
-    (params.type_k, params.type_v) = (KvType::Q8_0, KvType::F16);
-    // 1024 keys per cell: 32 blocks of 34 bytes; rows are multiples of 512, so nothing is padded.
-    let kv = footprints(&LLAMA_8B.profile(), &params, 33).gpus[0].kv;
-    assert_eq!(kv, 32 * 8192 * (32 * 34 + 1024 * 2));
-    // 256 keys per cell are not: 256 elements more, once per tensor.
-    let narrow = Shape { n_head_kv: 2, ..LLAMA_8B }.profile();
-    let kv = footprints(&narrow, &params, 33).gpus[0].kv;
-    assert_eq!(kv, 32 * (8192 * 8 * 34 + (8 * 34_u64).next_multiple_of(128) + 8192 * 256 * 2));
 }
 
 #[test]
@@ -154,40 +125,6 @@ fn proportions_take_the_place_of_free_memory_and_counts_are_proportions() {
 }
 
 #[test]
-fn the_first_pattern_in_a_name_decides_and_the_cache_stays_with_the_layer() {
-    let estimate = two(&TINY.profile(), &params(512));
-    let plain = estimate.footprints(3);
-    let moved = estimate
-        .overrides(&[
-            TensorOverride::new(r"^blk\.0\.attn_q\.", Place::Gpu(1)),
-            TensorOverride::new("attn_(q|k)", Place::Host),
-        ])
-        .unwrap()
-        .footprints(3);
-    let (q, k) = (64 * 64 * 4, 64 * 32 * 4);
-    let (first, second, host) = weights(&plain);
-    // Block 0 is the first card's, block 1 the second's.
-    assert_eq!(weights(&moved), (first - q - k, second + q - q - k, host + k + q + k));
-    let kv = |footprints: &Footprints| footprints.gpus.iter().map(|gpu| gpu.kv).sum::<u64>();
-    assert_eq!(kv(&moved), kv(&plain));
-}
-
-#[test]
-fn a_tied_embedding_that_is_sent_to_a_gpu_is_there_once() {
-    let profile = Shape { tied: true, ..TINY }.profile();
-    let sent = |place| {
-        let rule = [TensorOverride::new("^token_embd", place)];
-        let estimate = two(&profile, &params(512)).overrides(&rule).unwrap();
-        weights(&estimate.footprints(3))
-    };
-    let (first, second, host) = weights(&two(&profile, &params(512)).footprints(3));
-    // Its copy was with the output layer, on the second card.
-    assert_eq!(sent(Place::Gpu(0)), (first + TINY_EMBEDDING, second - TINY_EMBEDDING, 0));
-    assert_eq!(sent(Place::Gpu(1)), (first, second, 0));
-    assert_eq!(sent(Place::Host), (first, second - TINY_EMBEDDING, host));
-}
-
-#[test]
 fn an_override_that_cannot_be_followed_is_an_error_that_names_it() {
     let error = |pattern: &str, place| {
         let estimate = two(&TINY.profile(), &params(512));
@@ -218,4 +155,22 @@ fn vulkans_alignment_is_the_devices_own_where_it_is_known() {
     assert!(bound > aligned && bound < aligned + 20 * 256);
     assert!(of(&card()).0);
     assert!(!of(&card().backend("SomethingNew")).0);
+}
+
+#[test]
+fn more_tokens_more_context_and_more_outputs_never_take_less() {
+    for shape in [LLAMA_8B, QWEN3_30B_A3B] {
+        let profile = shape.profile();
+        for layers in [0, 1, 8, profile.full_offload()] {
+            let mut least = [0; 2];
+            for step in 0..6 {
+                let mut params = params(4096 << step);
+                (params.n_batch, params.n_ubatch, params.n_outputs_max) = (64 << step, 64 << step, 1 << step);
+                let footprints = footprints(&profile, &params, layers);
+                let bytes = [footprints.gpus[0].compute, footprints.host.compute];
+                assert!(bytes[0] >= least[0] && bytes[1] >= least[1], "{layers} {step}");
+                least = bytes;
+            }
+        }
+    }
 }

@@ -45,6 +45,8 @@ fn a_named_number_of_layers_is_that_number_or_an_error() {
     }
     let all = plan(&profile, &machine, &Request::new().n_gpu_layers(GpuLayers::All));
     assert!(matches!(all, Err(Error::DoesNotFit { n_gpu_layers: 33, .. })), "{all:?}");
+    let without = plan(&profile, &Machine::new(Host::new(gib(32))), &exactly(5));
+    assert!(matches!(without, Err(Error::NoGpu { n_gpu_layers: 5 })), "{without:?}");
     let large = Machine::new(Host::new(gib(32))).with_gpu(Gpu::new("card").total(gib(24)));
     for many in [exactly(99), Request::new().n_gpu_layers(99)] {
         let plan = plan(&profile, &large, &many).unwrap();
@@ -56,14 +58,6 @@ fn a_named_number_of_layers_is_that_number_or_an_error() {
         let plan = plan(&profile, machine, &Request::new().n_gpu_layers(n)).unwrap();
         assert!(expected.contains(&plan.n_gpu_layers), "{n}: {plan}");
     }
-}
-
-#[test]
-fn layers_on_a_gpu_that_is_not_there_are_an_error() {
-    let machine = Machine::new(Host::new(gib(32)));
-    let request = Request::new().n_gpu_layers(GpuLayers::Exactly(5));
-    let error = plan(&LLAMA_1B.profile(), &machine, &request).unwrap_err();
-    assert!(matches!(error, Error::NoGpu { n_gpu_layers: 5 }), "{error}");
 }
 
 #[test]
@@ -85,6 +79,8 @@ fn the_context_is_4096_tokens_unless_asked_for() {
         assert_eq!(plan.trained_on_fewer(), said);
         let each = format!("{sequences} sequences of {} tokens", n_ctx / sequences);
         assert_eq!(plan.notes.contains(&each), sequences > 1, "{plan}");
+        // Each may ask for its logits.
+        assert_eq!(plan.context.n_outputs_max, sequences);
     }
     let mut twice = Request::new().n_ctx(1024);
     twice.params.n_ctx = 1024;
@@ -92,14 +88,6 @@ fn the_context_is_4096_tokens_unless_asked_for() {
     twice.params.n_ctx = 512;
     let said = of(twice).unwrap_err().to_string();
     assert!(said.contains("1024") && said.contains("512"), "{said}");
-}
-
-#[test]
-fn every_sequence_may_ask_for_its_logits() {
-    let machine = Machine::new(Host::new(gib(64)));
-    let request = Request::new().n_seq_max(4);
-    let plan = plan(&LLAMA_1B.profile(), &machine, &request).unwrap();
-    assert_eq!(plan.context.n_outputs_max, 4);
 }
 
 #[test]

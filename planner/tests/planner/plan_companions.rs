@@ -1,6 +1,5 @@
 //! What is loaded beside the model: a plan leaves room for it.
 
-use autoplace_planner::gguf::{Builder, Header, TensorType};
 use autoplace_planner::machine::{Gpu, Host, Machine, gib, mib};
 use autoplace_planner::memory::Companion;
 use autoplace_planner::plan::{Context, Error, HostParts, Plan, Planner, Request};
@@ -89,12 +88,4 @@ fn where_nothing_has_room_for_both_the_error_says_so() {
     let error = plan(&machine, Request::new(), draft()).unwrap_err();
     assert!(matches!(error, Error::Beside { .. }), "{error}");
     assert!(error.to_string().contains("beside it"), "{error}");
-}
-
-#[test]
-fn an_mmproj_is_no_draft() {
-    let clip: Header =
-        Builder::new("clip").tensor("v.patch_embd.weight", TensorType::F16, &[14, 14, 3, 32]).header().unwrap();
-    assert!(Companion::draft(&clip).is_err());
-    assert!(Companion::mmproj(&LLAMA_8B.header()).is_err());
 }

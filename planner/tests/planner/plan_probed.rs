@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use autoplace_planner::machine::{Gpu, Host, Machine, gib, mib};
 use autoplace_planner::memory::{ContextParams, Estimate, Footprints, Split};
-use autoplace_planner::plan::{Confidence, Error, GpuLayers, HostParts, Planner, Policy, Probe, Request};
+use autoplace_planner::plan::{Confidence, Error, GpuLayers, HostParts, Plan, Planner, Policy, Probe, Request};
 use autoplace_planner::profile::ModelProfile;
 use proptest::prelude::{prop_assert, prop_assert_eq, proptest};
 
@@ -31,6 +31,14 @@ fn scaled_by<'a>(
     percent: impl Fn(&[&Gpu], u32) -> Result<u64, &'static str> + 'a,
 ) -> Scaled<'a> {
     Scaled { profile, percent: Box::new(percent), asked: RefCell::default() }
+}
+
+fn one_card(host: u64, free: u64) -> Machine {
+    Machine::new(Host::new(host)).with_gpu(Gpu::new("card").total(gib(24)).free(free))
+}
+
+fn most_layers(profile: &ModelProfile, machine: &Machine, probe: &Scaled<'_>) -> Result<Plan, Error> {
+    Planner::new(profile, machine).request(Request::new().policy(Policy::MostLayers)).plan_probed(probe)
 }
 
 impl Probe for Scaled<'_> {
@@ -103,7 +111,7 @@ fn a_probed_plan_of_a_70b_model_asks_a_handful_of_times_and_agrees_with_all_of_t
 #[test]
 fn a_named_number_of_layers_is_probed_once() {
     let profile = LLAMA_8B.profile();
-    let machine = Machine::new(Host::new(gib(32))).with_gpu(Gpu::new("card").total(gib(24)));
+    let machine = one_card(gib(32), gib(24));
     for (n, gpus) in [(0, 0), (7, 1), (33, 1)] {
         let probe = scaled(&profile, 100);
         let request = Request::new().n_gpu_layers(GpuLayers::Exactly(n));
@@ -118,7 +126,7 @@ fn a_named_number_of_layers_is_probed_once() {
 fn a_probe_that_finds_no_room_says_what_it_found_missing() {
     let profile = LLAMA_8B.profile();
     // The estimate would place it, the probe says three times as much.
-    let machine = Machine::new(Host::new(gib(8))).with_gpu(Gpu::new("card").total(gib(8)));
+    let machine = one_card(gib(8), gib(8));
     let probe = scaled(&profile, 300);
     let planner = Planner::new(&profile, &machine);
     assert!(planner.plan().is_ok());
@@ -161,86 +169,54 @@ fn the_error_of_a_probed_plan_is_about_the_split_that_lacks_the_least() {
 
 #[test]
 fn memory_of_unknown_law_is_planned_by_a_probe_only() {
+    let machine = one_card(gib(32), gib(8));
     // A draft without a context of its own, and a graph of several streams.
     for arch in ["eagle3", "gemma3n"] {
         let builder = Shape { arch, ..LLAMA_1B }.builder();
         let header = builder.u32(&format!("{arch}.attention.sliding_window"), 512);
-        planned_by_a_probe_only(&ModelProfile::from_header(&header.header().unwrap()).unwrap());
+        let profile = ModelProfile::from_header(&header.header().unwrap()).unwrap();
+        let planner = Planner::new(&profile, &machine);
+        let error = planner.plan().unwrap_err();
+        assert!(matches!(error, Error::Unknown { .. }), "{error}");
+        let plan = planner.plan_probed(&scaled(&profile, 100)).unwrap();
+        assert_eq!(plan.confidence, Confidence::Probed);
+        assert!(plan.full_offload);
     }
-}
-
-fn planned_by_a_probe_only(profile: &ModelProfile) {
-    let machine = Machine::new(Host::new(gib(32))).with_gpu(Gpu::new("card").total(gib(8)));
-    let error = Planner::new(profile, &machine).plan().unwrap_err();
-    assert!(matches!(error, Error::Unknown { .. }), "{error}");
-    let probe = scaled(profile, 100);
-    let plan = Planner::new(profile, &machine).plan_probed(&probe).unwrap();
-    assert_eq!(plan.confidence, Confidence::Probed);
-    assert!(plan.full_offload);
 }
 
 #[test]
 fn a_probe_that_fails_is_an_error_that_says_where() {
     let profile = LLAMA_1B.profile();
-    let machine = Machine::new(Host::new(gib(32))).with_gpu(Gpu::new("card").total(gib(8)));
-    let error = Planner::new(&profile, &machine)
-        .request(Request::new().policy(Policy::MostLayers))
-        .plan_probed(&scaled_by(&profile, |_, _| Err("no native code")))
-        .unwrap_err();
+    let probe = scaled_by(&profile, |_, _| Err("no native code"));
+    let error = most_layers(&profile, &one_card(gib(32), gib(8)), &probe).unwrap_err();
     assert_eq!(error.to_string(), "the probe with 17 layers on the GPU failed: no native code");
 }
 
-fn two_cards() -> Machine {
-    Machine::new(Host::new(gib(64)))
+#[test]
+fn the_card_that_takes_the_most_layers_by_the_probe_is_taken_and_one_that_is_refused_is_named() {
+    let profile = LLAMA_8B.profile();
+    let machine = Machine::new(Host::new(gib(64)))
         .with_gpu(Gpu::new("first").total(gib(8)).free(gib(6)))
-        .with_gpu(Gpu::new("second").total(gib(8)).free(gib(6) - mib(200)))
-}
-
-#[test]
-fn the_card_that_takes_the_most_layers_by_the_probe_is_taken() {
-    let profile = LLAMA_8B.profile();
-    let machine = two_cards();
-    let planner = Planner::new(&profile, &machine);
-    let named = |first| {
+        .with_gpu(Gpu::new("second").total(gib(8)).free(gib(6) - mib(200)));
+    for (of_first, taken) in [(Ok(100), "first"), (Ok(110), "second"), (Err("no context on this one"), "second")] {
         let is_first = |gpus: &[&Gpu]| gpus.iter().any(|gpu| gpu.name == "first");
-        let percent = |gpus: &[&Gpu], _| Ok(if is_first(gpus) { first } else { 100 });
-        let probe = scaled_by(&profile, percent);
-        let plan = planner.plan_probed(&probe).unwrap();
-        plan.gpus().next().unwrap().name.clone()
-    };
-    assert_eq!(named(100), "first");
-    assert_eq!(named(110), "second");
-}
-
-#[test]
-fn a_card_that_llama_cpp_refuses_is_left_out_and_named() {
-    let profile = LLAMA_8B.profile();
-    let machine = two_cards();
-    let probe = scaled_by(&profile, |gpus, _| {
-        let is_first = gpus.iter().any(|gpu| gpu.name == "first");
-        if is_first { Err("no context on this one") } else { Ok(100) }
-    });
-    let plan = Planner::new(&profile, &machine)
-        .request(Request::new().policy(Policy::MostLayers))
-        .plan_probed(&probe)
-        .unwrap();
-    assert_eq!(plan.gpus().next().unwrap().name, "second");
-    let left_out = plan.notes.iter().any(|note| note.contains("first was left out"));
-    assert!(left_out, "{:?}", plan.notes);
+        let probe = scaled_by(&profile, |gpus, _| if is_first(gpus) { of_first } else { Ok(100) });
+        let plan = most_layers(&profile, &machine, &probe).unwrap();
+        assert_eq!(plan.gpus().next().unwrap().name, taken);
+        let left_out = plan.notes.iter().any(|note| note.contains("first was left out"));
+        assert_eq!(left_out, of_first.is_err(), "{plan}");
+    }
 }
 
 #[test]
 fn a_number_of_layers_that_llama_cpp_refuses_is_passed_over_and_the_plan_says_so() {
     let profile = LLAMA_8B.profile();
-    let machine = Machine::new(Host::new(gib(32))).with_gpu(Gpu::new("card").total(gib(8)).free(gib(4)));
     let planned = |refused: &[u32]| {
         let refuses = |_: &[&Gpu], layers| match refused.contains(&layers) {
             true => Err("no cache for these"),
             false => Ok(100),
         };
-        Planner::new(&profile, &machine)
-            .request(Request::new().policy(Policy::MostLayers))
-            .plan_probed(&scaled_by(&profile, refuses))
+        most_layers(&profile, &one_card(gib(32), gib(4)), &scaled_by(&profile, refuses))
     };
     let most = planned(&[]).unwrap().n_gpu_layers;
     let plan = planned(&[most]).unwrap();

@@ -1,11 +1,11 @@
 //! What holds of every plan.
 
 use autoplace_planner::machine::{Gpu, Host, Machine, gib, mib};
-use autoplace_planner::plan::{Error, Plan, Planner, Request};
+use autoplace_planner::plan::{Error, Plan, Planner, Policy, Request};
 use autoplace_planner::profile::ModelProfile;
 use proptest::prelude::{prop_assert, prop_assert_eq, proptest};
 
-use crate::shapes::any::{gpu, gpus, request, shape};
+use crate::shapes::any::{gpu, gpus, host_parts, kv_cache, request, shape};
 
 fn plan(profile: &ModelProfile, machine: &Machine, request: &Request) -> Result<Plan, Error> {
     Planner::new(profile, machine).request(request.clone()).plan()
@@ -17,7 +17,7 @@ fn layers(plan: &Result<Plan, Error>) -> Option<u32> {
 
 /// Checks that no device gives more than it may, the host's memory that GPUs use included; that each layer has one
 /// place; and that the plan is read back as it was written.
-pub(crate) fn assert_sound(plan: &Plan) {
+fn assert_sound(plan: &Plan) {
     for placement in &plan.placements {
         assert!(placement.footprint.total() <= placement.budget, "{plan}");
         let taken = placement.budget + placement.headroom.total();
@@ -57,6 +57,29 @@ proptest! {
         }
         let text = serde_json::to_string(&request).unwrap();
         prop_assert_eq!(serde_json::from_str::<Request>(&text).unwrap(), request);
+    }
+
+    #[test]
+    fn the_fastest_is_sound_and_never_slower_than_with_the_most_layers(
+        shape in shape(),
+        gpus in gpus(),
+        request in request(),
+        (parts, types) in (host_parts(), kv_cache()),
+        host in mib(600)..gib(8),
+    ) {
+        let profile = shape.profile();
+        let machine = Machine::new(Host::new(host).bandwidth(60_000_000_000));
+        let machine = gpus.into_iter().fold(machine, Machine::with_gpu);
+        let seconds = |policy| {
+            let request = request.clone().host_parts(parts).kv_cache(types).policy(policy);
+            let plan = plan(&profile, &machine, &request).ok()?;
+            assert_sound(&plan);
+            Some(plan.speed?.seconds())
+        };
+        let fastest = seconds(Policy::Fastest);
+        if let Some(most_layers) = seconds(Policy::MostLayers) {
+            prop_assert!(fastest.is_some_and(|fastest| fastest <= 1.01 * most_layers), "{fastest:?} {most_layers}");
+        }
     }
 
     #[test]

@@ -16,63 +16,41 @@ fn rtx_4090(free: u64) -> Gpu {
     Gpu::named("RTX 4090").unwrap().free(free)
 }
 
-fn report(shape: &Shape, machine: &Machine, request: Request) -> String {
+fn report(shape: &Shape, machine: &Machine, request: &Request) -> String {
     let profile = shape.profile();
-    match Planner::new(&profile, machine).request(request).plan() {
+    match Planner::new(&profile, machine).request(request.clone()).plan() {
         Ok(plan) => plan.to_string(),
         Err(error) => error.to_string(),
     }
 }
 
 #[test]
-fn a_full_offload() {
-    let machine = host(gib(32)).with_gpu(rtx_4090(gib(22)));
-    assert_snapshot!(report(&LLAMA_8B, &machine, Request::new()));
-}
-
-#[test]
-fn a_partial_offload_says_what_the_next_layer_lacks() {
-    let machine = host(gib(64)).with_gpu(rtx_4090(gib(22) + mib(600)));
-    let request = Request::new().n_ctx(8192);
-    assert_snapshot!(report(&LLAMA_70B, &machine, request));
-}
-
-#[test]
-fn the_host_alone() {
-    assert_snapshot!(report(&LLAMA_1B, &host(gib(16)), Request::new()));
-}
-
-#[test]
-fn two_unequal_gpus() {
-    let second = Gpu::named("RTX 3060 12GB").unwrap().free(gib(11));
-    let machine = host(gib(64)).with_gpu(second).with_gpu(rtx_4090(gib(22)));
-    assert_snapshot!(report(&LLAMA_70B, &machine, Request::new()));
-}
-
-#[test]
-fn experts_that_stay_on_the_host() {
-    let card = Gpu::named("RTX 3060 12GB").unwrap().free(gib(11));
-    let machine = host(gib(32)).with_gpu(card);
-    assert_snapshot!(report(&QWEN3_30B_A3B, &machine, Request::new()));
-}
-
-#[test]
-fn nothing_fits() {
-    let machine = host(gib(16)).with_gpu(rtx_4090(gib(20)));
-    assert_snapshot!(report(&LLAMA_70B, &machine, Request::new()));
-}
-
-#[test]
-fn a_gpu_without_room_for_the_output_layer() {
-    let machine = host(gib(32)).with_gpu(rtx_4090(gib(1)));
-    assert_snapshot!(report(&LLAMA_8B, &machine, Request::new()));
+fn each_kind_of_plan_has_its_report_and_a_partial_one_says_what_the_next_layer_lacks() {
+    let of_12_gib = || Gpu::named("RTX 3060 12GB").unwrap().free(gib(11));
+    let (small, large) = (Request::new(), Request::new().n_ctx(8192));
+    for (name, shape, machine, request) in [
+        ("a_full_offload", LLAMA_8B, host(gib(32)).with_gpu(rtx_4090(gib(22))), &small),
+        (
+            "a_partial_offload_says_what_the_next_layer_lacks",
+            LLAMA_70B,
+            host(gib(64)).with_gpu(rtx_4090(gib(22) + mib(600))),
+            &large,
+        ),
+        ("the_host_alone", LLAMA_1B, host(gib(16)), &small),
+        ("two_unequal_gpus", LLAMA_70B, host(gib(64)).with_gpu(of_12_gib()).with_gpu(rtx_4090(gib(22))), &small),
+        ("experts_that_stay_on_the_host", QWEN3_30B_A3B, host(gib(32)).with_gpu(of_12_gib()), &small),
+        ("nothing_fits", LLAMA_70B, host(gib(16)).with_gpu(rtx_4090(gib(20))), &small),
+        ("a_gpu_without_room_for_the_output_layer", LLAMA_8B, host(gib(32)).with_gpu(rtx_4090(gib(1))), &small),
+    ] {
+        assert_snapshot!(name, report(&shape, &machine, request));
+    }
 }
 
 #[test]
 fn without_figures_a_speed_is_a_guess_and_said_to_be() {
     let card = Gpu::new("card").total(gib(24));
     let machine = Machine::new(Host::new(gib(32))).with_gpu(card);
-    let text = report(&LLAMA_8B, &machine, Request::new());
+    let text = report(&LLAMA_8B, &machine, &Request::new());
     assert!(text.contains(" tok/s ") && text.contains("by a guess"), "{text}");
 }
 
@@ -86,7 +64,7 @@ fn a_card_that_the_build_cannot_drive_is_named() {
     {
         machine.unused_gpus.push(serde_json::from_value(unused(reason)).unwrap());
     }
-    let text = report(&LLAMA_1B, &machine, Request::new());
+    let text = report(&LLAMA_1B, &machine, &Request::new());
     assert!(text.contains("RTX 4090 is not used: this build has no backend for it"), "{text}");
     assert!(!text.contains("same hardware"), "{text}");
 }

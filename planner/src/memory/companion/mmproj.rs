@@ -59,7 +59,6 @@ const FUSED_HEADS: &[u64] = &[40, 64, 72, 80, 96, 112, 128, 256];
 #[derive(Debug, Clone)]
 pub(super) struct Mmproj {
     header: Header,
-    pub(super) name: String,
     encoders: Vec<Encoder>,
     pub(super) max_image_tokens: Option<u32>,
 }
@@ -84,18 +83,18 @@ impl Mmproj {
         if encoders.is_empty() {
             return Err(missing(header, "clip.has_vision_encoder"));
         }
-        Ok(Self { header: header.clone(), name: header.title().unwrap_or_default(), encoders, max_image_tokens: None })
+        Ok(Self { header: header.clone(), encoders, max_image_tokens: None })
     }
 
     /// Whether what it gives is as wide as the main model's embeddings (mtmd.cpp, `mtmd_context::mtmd_context`), where
     /// we know which tensor says that (clip.cpp, `clip_n_mmproj_embd`).
     pub(super) fn compatible_with(&self, main: &Header) -> Result<(), Error> {
         let of_main = u64::from(ModelProfile::from_header(main)?.hparams.n_embd);
-        let (tensor, dim) = match self.encoders.first().map(|encoder| encoder.projector.as_str()) {
-            Some("mlp" | "pixtral" | "qwen2vl_merger" | "qwen2.5vl_merger") => ("mm.2.weight", 1),
-            Some("gemma3") => ("mm.input_projection.weight", 0),
-            Some("idefics3") => ("mm.model.fc.weight", 1),
-            Some("internvl") => ("mm.model.mlp.3.weight", 1),
+        let (tensor, dim) = match self.encoders[0].projector.as_str() {
+            "mlp" | "pixtral" | "qwen2vl_merger" | "qwen2.5vl_merger" => ("mm.2.weight", 1),
+            "gemma3" => ("mm.input_projection.weight", 0),
+            "idefics3" => ("mm.model.fc.weight", 1),
+            "internvl" => ("mm.model.mlp.3.weight", 1),
             _ => return Ok(()),
         };
         match self.header.tensor(tensor).map(|tensor| tensor.shape()[dim]) {
@@ -132,23 +131,17 @@ impl Mmproj {
             inputs = inputs.saturating_add(host);
         }
         let is_checked = |encoder: &Encoder| is_listed(CHECKED, &encoder.projector);
-        let uncertainty = match self.encoders.iter().all(is_checked) {
-            true => compute / 8,
-            false => compute,
-        };
+        let uncertainty = if self.encoders.iter().all(is_checked) { compute / 8 } else { compute };
+        let all = Footprint::new(weights, 0, compute);
         if gpu.is_none() {
-            return CompanionBytes {
-                host: Footprint::new(weights, 0, compute),
-                host_uncertainty: uncertainty,
-                ..CompanionBytes::default()
-            };
+            return CompanionBytes { host: all, host_uncertainty: uncertainty, ..CompanionBytes::default() };
         }
         // Each tensor is read into memory of the host on its way (clip.cpp, `load_tensors`), before the
         // first image comes.
         let largest = self.header.tensors().map(Tensor::bytes).max();
         let inputs = inputs.max(largest.unwrap_or(0));
         CompanionBytes {
-            gpu: Footprint::new(weights, 0, compute),
+            gpu: all,
             host: Footprint::new(0, 0, inputs),
             gpu_uncertainty: uncertainty,
             host_uncertainty: inputs / 8,

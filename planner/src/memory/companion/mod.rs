@@ -42,7 +42,10 @@ pub use error::Error;
 /// ```
 #[derive(Debug, Clone)]
 #[must_use]
-pub struct Companion(Kind);
+pub struct Companion {
+    name: String,
+    kind: Kind,
+}
 
 #[derive(Debug, Clone)]
 enum Kind {
@@ -83,7 +86,8 @@ impl Companion {
     /// [`Error::WrongKind`] for a file whose architecture is not `clip`, [`Error::Missing`] for a key without which it
     /// has no size, [`Error::Unread`] where we know no bound of its memory.
     pub fn mmproj(header: &Header) -> Result<Self, Error> {
-        Ok(Self(Kind::Mmproj(Box::new(Mmproj::read(header)?))))
+        let kind = Kind::Mmproj(Box::new(Mmproj::read(header)?));
+        Ok(Self { name: header.title().unwrap_or_default(), kind })
     }
 
     /// A small model of the same vocabulary, which drafts.
@@ -93,13 +97,14 @@ impl Companion {
     /// [`Error::WrongKind`] for an mmproj, [`Error::Unread`] for a head that computes with the main model's hidden
     /// states, [`Error::Profile`] for what is no model.
     pub fn draft(header: &Header) -> Result<Self, Error> {
-        Ok(Self(Kind::Draft(Box::new(Draft::read(header)?))))
+        let draft = Box::new(Draft::read(header)?);
+        Ok(Self { name: draft.profile.name().to_owned(), kind: Kind::Draft(draft) })
     }
 
     /// Limits the tokens of an image, as llama.cpp's `--image-max-tokens` does where the projector takes images of any
     /// size; 0 is no limit. Anything else is not changed by it.
     pub fn max_image_tokens(mut self, tokens: u32) -> Self {
-        if let Kind::Mmproj(mmproj) = &mut self.0 {
+        if let Kind::Mmproj(mmproj) = &mut self.kind {
             mmproj.max_image_tokens = (tokens > 0).then_some(tokens);
         }
         self
@@ -108,7 +113,7 @@ impl Companion {
     /// Sets the types of the draft's keys and values, which are `F16` otherwise (`--cache-type-k-draft`). An mmproj has
     /// none.
     pub fn draft_cache(mut self, type_k: KvType, type_v: KvType) -> Self {
-        if let Kind::Draft(draft) = &mut self.0 {
+        if let Kind::Draft(draft) = &mut self.kind {
             (draft.type_k, draft.type_v) = (type_k, type_v);
         }
         self
@@ -116,7 +121,7 @@ impl Companion {
 
     /// What it is for.
     pub const fn role(&self) -> Role {
-        match self.0 {
+        match self.kind {
             Kind::Mmproj(_) => Role::Mmproj,
             Kind::Draft(_) => Role::Draft,
         }
@@ -124,10 +129,7 @@ impl Companion {
 
     /// Its name for people: `general.name`, or that of the file.
     pub fn name(&self) -> &str {
-        match &self.0 {
-            Kind::Mmproj(mmproj) => &mmproj.name,
-            Kind::Draft(draft) => draft.profile.name(),
-        }
+        &self.name
     }
 
     /// The context of a draft beside a main model with these parameters; `None` of an mmproj.
@@ -139,7 +141,7 @@ impl Companion {
     ///
     /// [`Error::Context`] where llama.cpp would not take the main model's parameters.
     pub fn draft_context(&self, main: &ContextParams) -> Result<Option<ContextParams>, Error> {
-        match &self.0 {
+        match &self.kind {
             Kind::Mmproj(_) => Ok(None),
             Kind::Draft(draft) => Ok(Some(draft.context(main)?)),
         }
@@ -152,7 +154,7 @@ impl Companion {
     ///
     /// [`Error::Vocabulary`], [`Error::Width`], [`Error::Header`].
     pub fn compatible_with(&self, main: &Header) -> Result<(), Error> {
-        match &self.0 {
+        match &self.kind {
             Kind::Mmproj(mmproj) => mmproj.compatible_with(main),
             Kind::Draft(draft) => vocabulary::compatible(&draft.header, main),
         }
@@ -165,7 +167,7 @@ impl Companion {
     ///
     /// [`Error::Context`] where llama.cpp would not take the parameters.
     pub fn bytes(&self, gpu: Option<&Gpu>, main: &ContextParams) -> Result<CompanionBytes, Error> {
-        match &self.0 {
+        match &self.kind {
             Kind::Mmproj(mmproj) => Ok(mmproj.bytes(gpu, main.flash_attn)),
             Kind::Draft(draft) => draft.bytes(gpu, main),
         }
@@ -178,7 +180,7 @@ impl Companion {
     ///
     /// [`Error::Context`] where llama.cpp would not take the parameters.
     pub fn workload(&self, main: &ContextParams) -> Result<Workload, Error> {
-        match &self.0 {
+        match &self.kind {
             Kind::Mmproj(mmproj) => Ok(mmproj.workload()),
             Kind::Draft(draft) => draft.workload(main),
         }

@@ -132,14 +132,8 @@ mod tests {
     use crate::memory::Split;
 
     #[test]
-    fn gpus_share_by_their_free_bytes_and_without_any_that_is_an_error() {
-        assert_eq!(split_points(&[10.0, 30.0]).unwrap(), [0.25, 1.0]);
-        assert!(split_points(&[0.0, 0.0]).is_err());
-        assert!(split_points(&[]).unwrap().is_empty());
-    }
-
-    #[test]
     fn what_is_no_proportion_is_an_error_that_names_it() {
+        assert!(split_points(&[0.0, 0.0]).is_err());
         let error = proportions(&[1.0, -2.0], 2).unwrap_err();
         let text = "tensor_split[1] is -2, but proportions are finite and not negative";
         assert_eq!(error.to_string(), text);

@@ -23,15 +23,16 @@
 //! | host alone | the same steps with one stream more |
 //! | Metal | partial results of fused attention, and the cache in F16 whatever its type |
 //!
-//! Fitted on a simulation of llama.cpp's graphs that was equal to it to the byte, of which
-//! tests/planner/compute_buffers.txt is a part: within 3 % of the device's total or 32 MiB in 95 % of devices.
+//! Fitted on a simulation of llama.cpp's graphs that was equal to it to the byte: within 3 % of the device's total or
+//! 32 MiB in 95 % of devices, which autoplace/tests/load/compute_buffers.rs holds against llama.cpp.
 
-use super::kv::{Held, KvCost};
-use super::weights::{Largest, WeightCost};
+use super::cost::Cost;
+use super::kv::Held;
+use super::weights::Largest;
 use super::{Assignment, Place};
 use crate::machine::Gpu;
 use crate::memory::KvType;
-use crate::memory::backend::{AttentionShape, Family};
+use crate::memory::backend::{Family, fuses_attention};
 use crate::memory::context::{ContextParams, ContextSizes, FlashAttention};
 use crate::profile::{BlockState, Layer, LoraPair, ModelProfile, Part, Rows};
 
@@ -41,13 +42,6 @@ pub(super) struct Buffer {
     pub(super) bytes: u64,
     /// Bytes that it may be larger by.
     pub(super) unsure: u64,
-}
-
-/// The compute buffers of one placement.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct ComputeBytes {
-    pub(super) gpus: Vec<Buffer>,
-    pub(super) host: Buffer,
 }
 
 /// From so many tokens on a GPU computes with weights that the host keeps (`ggml_backend_cuda_device_offload_op`).
@@ -101,7 +95,8 @@ pub(super) struct Buffers {
     /// Bytes of all adapters.
     adapted: u128,
     gpus: Vec<Family>,
-    overridden: bool,
+    /// Whether weights may be elsewhere than their layer.
+    pub(super) overridden: bool,
     /// Blocks after which a part of the input is added.
     deepstack: u128,
     /// Whether all blocks are of a kind that the formula was fitted on.
@@ -137,11 +132,10 @@ impl Buffers {
         let weights = || blocks.clone().flat_map(|block| &block.weights);
         let named = |ends: &[&str]| weights().any(|it| ends.iter().any(|end| it.name.contains(end)));
         let compressed = profile.state.is_compressed();
-        let shape = AttentionShape::of(profile, params);
         let plain = params.flash_attn == FlashAttention::Off;
         let values = 8 * tokens * most(&hparams.n_head_kv) * n(hparams.head_dim_v);
         let lends = params.op_offload && !gpus.is_empty();
-        let is_fused = |gpu: &&Gpu| shape.is_fused_by(Family::of(&gpu.backend));
+        let is_fused = |gpu: &&Gpu| fuses_attention(Family::of(&gpu.backend), profile, params);
         // Of Metal 32 groups for each of at most 32 queries of a stream, and the last 64 cells of the keys and the
         // values of each head, row by row.
         let queries = tokens.min(32 * n(sizes.streams));
@@ -192,23 +186,16 @@ impl Buffers {
         }
     }
 
-    /// The same with weights elsewhere than their layer.
-    pub(super) const fn overridden(mut self) -> Self {
-        self.overridden = true;
-        self
-    }
-
-    /// Bytes of the compute buffers under this assignment.
-    pub(super) fn bytes(&self, assignment: &Assignment, weights: &WeightCost, kv: &KvCost) -> ComputeBytes {
-        let on_host = kv.on_host != Held::default() || assignment.holds_block(Place::Host);
+    /// The compute buffers of each GPU and of the host under this assignment.
+    pub(super) fn bytes(&self, assignment: &Assignment, cost: &Cost) -> (Vec<Buffer>, Buffer) {
+        let on_host = cost.host.held != Held::default() || assignment.holds_block(Place::Host);
         let scene = Scene {
             assignment,
-            weights,
-            kv,
+            cost,
             on_host,
             copies: self.gpus.len() > 1 && !on_host && self.offload_kqv && !self.overridden,
         };
-        ComputeBytes { gpus: (0..self.gpus.len()).map(|gpu| self.gpu(gpu, &scene)).collect(), host: self.host(&scene) }
+        ((0..self.gpus.len()).map(|gpu| self.gpu(gpu, &scene)).collect(), self.host(&scene))
     }
 
     /// Every cache that the model has.
@@ -226,20 +213,22 @@ impl Buffers {
         self.places * if held.full && held.windowed { 2 } else { 1 }
     }
 
+    /// Cells of the caches of everything and of windows that a device holds.
+    const fn cells_of(&self, held: Held) -> (u128, u128) {
+        (if held.full { self.cells } else { 0 }, if held.windowed { self.window } else { 0 })
+    }
+
     fn mask(&self, held: Held) -> u128 {
-        let full = if held.full { self.cells } else { 0 };
-        let windowed = if held.windowed { self.window } else { 0 };
+        let (full, windowed) = self.cells_of(held);
         (full + windowed) * self.tokens * if self.plain { 4 } else { 2 }
     }
 
     /// The scores of the longest cache; what Vulkan keeps of others beside them.
     fn scores(&self, held: Held) -> (u128, u128) {
+        let (full, windowed) = self.cells_of(held);
         let of = |cells| 4 * self.tokens * self.heads * cells;
-        let full = if held.full { of(self.cells) } else { 0 };
-        let windowed = if held.windowed { of(self.window) } else { 0 };
-        let longest = full.max(windowed);
-        let both = held.full && held.windowed;
-        (longest, if both { windowed } else { longest })
+        let longest = of(full.max(windowed));
+        (longest, if held.full && held.windowed { of(windowed) } else { longest })
     }
 
     /// Attention beside `streams`, with `cache` bytes of cache.
@@ -250,8 +239,7 @@ impl Buffers {
     /// What fused attention works in beside its result: with CUDA the F16 copy of the longest cache of another type
     /// (ggml-cuda/fattn.cu, `ggml_cuda_flash_attn_ext_get_alloc_size`), with Metal such a copy of any type, and partial
     /// results (`ggml_metal_op_flash_attn_ext_extra_*`).
-    fn converted(&self, gpu: usize, kv: &KvCost) -> u128 {
-        let (k, v) = kv.largest_elements;
+    fn converted(&self, gpu: usize, (k, v): (u64, u64)) -> u128 {
         let of = |converts, elements: u64| if converts { 2 * n(elements) } else { 0 };
         match self.gpus[gpu] {
             _ if self.plain => 0,
@@ -262,19 +250,18 @@ impl Buffers {
     }
 
     fn gpu(&self, gpu: usize, scene: &Scene<'_>) -> Buffer {
-        let (first, kv) = (gpu == 0, scene.kv);
-        let host = &scene.weights.host_largest;
-        let here = &scene.weights.gpu_largest[gpu];
+        let (first, cost) = (gpu == 0, scene.cost);
+        let (host, here) = (&cost.host.largest, &cost.gpus[gpu].largest);
         let own = scene.assignment.holds_block(Place::Gpu(gpu));
         let borrows = first && self.lends && host.of_blocks() > 0;
         let for_host = borrows && host.other > 0;
-        let mut held = kv.on_gpus[gpu];
+        let mut held = cost.gpus[gpu].held;
         if borrows {
-            held = held.and(kv.on_host);
+            held = held.and(cost.host.held);
         }
         let streams = if first { 4 } else { 3 };
         let away = self.attends_on_host();
-        let largest = n(kv.largest_host);
+        let largest = n(cost.largest_on_host);
         let copied = match (away, for_host) {
             (true, _) => 0,
             (_, true) if self.window == 0 => largest * 3 / 2,
@@ -285,7 +272,7 @@ impl Buffers {
         if away {
             held = Held::default();
         }
-        let converted = self.converted(gpu, kv);
+        let converted = self.converted(gpu, cost.largest_elements);
         let mut step = Step::default();
         if own || borrows {
             let base = self.mask(held) + streams * self.e + self.inputs;
@@ -328,11 +315,11 @@ impl Buffers {
         }
         let bytes = step.bytes(self.gpus[gpu] == Family::Vulkan) + self.adapters;
         // What has a weight of its own elsewhere may bring attention of the host's blocks here, whatever the batch.
-        let strays = (self.op_offload && scene.on_host) || scene.weights.astray;
+        let strays = (self.op_offload && scene.on_host) || cost.astray;
         if bytes == self.adapters && !strays {
             return Buffer::default();
         }
-        let compressed = self.q + 2 * n(kv.largest_elements.0) + largest;
+        let compressed = self.q + 2 * n(cost.largest_elements.0) + largest;
         let unsure = sum(&[
             (true, largest / 2),
             // Copies of a cache on the host overlap: by 2 % of one more than half in one of 1,722 rolled placements.
@@ -380,7 +367,7 @@ impl Buffers {
     fn host(&self, scene: &Scene<'_>) -> Buffer {
         let alone = self.gpus.is_empty();
         let all = self.all();
-        let host = &scene.weights.host_largest;
+        let host = &scene.cost.host.largest;
         let idle = !alone && self.lends && !self.may_repack;
         let mut step = Step::default();
         let (streams, masks) = if scene.copies { (10, 4) } else { (4, 1) };
@@ -406,7 +393,7 @@ impl Buffers {
         }
         let family = self.gpus.first().copied().unwrap_or(Family::Other);
         let bytes = step.bytes(family == Family::Vulkan) + self.adapters;
-        let compressed = 2 * (self.q + n(scene.kv.largest_host));
+        let compressed = 2 * (self.q + n(scene.cost.largest_on_host));
         let unsure = if self.compressed { compressed } else { 0 };
         self.buffer(bytes, unsure, family, scene)
     }
@@ -416,11 +403,11 @@ impl Buffers {
     fn buffer(&self, bytes: u128, unsure: u128, family: Family, scene: &Scene<'_>) -> Buffer {
         let all = self.all();
         let (scores, _) = self.scores(all);
-        let host = scene.weights.host_largest.of_blocks() > 0;
+        let host = scene.cost.host.largest.of_blocks() > 0;
         let in_chunks = family == Family::Vulkan && bytes > VULKAN_CHUNK * 3 / 4;
         let torn = !self.offload_kqv || (self.beside && self.overridden);
         let plain = self.plain && !self.gpus.is_empty() && ((self.lends && host) || torn || self.weighted);
-        let (keys, values) = scene.kv.largest_elements;
+        let (keys, values) = scene.cost.largest_elements;
         let cache = n(keys) + n(values);
         let base = ((bytes + self.logits) / 8).max(8 << 20) + 2 * self.e + self.inputs;
         let astray = self.steps + self.logits + self.attention(all, 6, cache) + 2 * scores;
@@ -434,13 +421,13 @@ impl Buffers {
             (true, base + self.adapters + (1 << 20)),
             (in_chunks, bytes * 5 / 8),
             (scene.copies, 5 * self.e + self.inputs),
-            (plain, scores + n(scene.kv.largest_host)),
+            (plain, scores + n(scene.cost.largest_on_host)),
             (self.may_be_plain, 2 * scores + 4 * self.attention(all, 2, cache)),
             (given_up, scores * 2),
             (self.adapters > 0, bytes.max(128 << 20) + self.adapted),
             // What is added to the stream after some blocks comes along with the input.
             (true, self.deepstack * self.e),
-            (scene.weights.astray, astray),
+            (scene.cost.astray, astray),
             (!self.fitted, bytes.max(64 << 20)),
             (metal, 2 * scores),
             // Of hybrids AUTO may give it up on any device.
@@ -453,8 +440,7 @@ impl Buffers {
 /// A placement, as all devices see it.
 struct Scene<'a> {
     assignment: &'a Assignment,
-    weights: &'a WeightCost,
-    kv: &'a KvCost,
+    cost: &'a Cost,
     /// Whether the host computes blocks.
     on_host: bool,
     /// Whether four copies of the inputs are in flight (`GGML_SCHED_MAX_COPIES`).
@@ -484,8 +470,9 @@ impl Step {
         }
         let scores = self.scores + self.kept;
         let beside_logits = self.attention.max(self.feed).max(self.beside);
-        let apart = [(scores > 0, scores + self.attention), (self.logits > 0, self.logits + beside_logits)];
-        apart.map(|term| sum(&[term])).into_iter().fold(whole, u128::max)
+        let apart =
+            [(scores, self.attention), (self.logits, beside_logits)].into_iter().filter(|(large, _)| *large > 0);
+        apart.map(|(large, beside)| large + beside).fold(whole, u128::max)
     }
 }
 

@@ -104,19 +104,9 @@ fn repackable(weight: &Weight) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{HostMemory, Pinned};
-    use crate::gguf::TensorType as T;
+    use super::Pinned;
     use crate::machine::Gpu;
     use crate::memory::backend::Family;
-    use crate::memory::context::ContextParams;
-    use crate::memory::estimate::stored::{Group, Kind, StoredWeight};
-    use crate::profile::{Role, Weight};
-
-    fn pinned(backends: &[&str]) -> Pinned {
-        let card = |&backend: &&str| Gpu::new("card").backend(backend);
-        let gpus: Vec<Gpu> = backends.iter().map(card).collect();
-        Pinned::by(&gpus.iter().collect::<Vec<_>>())
-    }
 
     #[test]
     fn the_first_gpu_that_pins_memory_gives_it() {
@@ -128,31 +118,8 @@ mod tests {
             (&["RPC", "MTL"], Pinned::No),
             (&[], Pinned::No),
         ] {
-            assert_eq!(pinned(backends), by, "{backends:?}");
-        }
-    }
-
-    #[test]
-    fn a_tied_embedding_is_kept_twice_where_lookup_and_product_choose_differently() {
-        let twice = |pinned, ty, (ne0, ne1), repack, mmap| {
-            let (name, shape) = ("token_embd.weight".into(), [ne0, ne1, 1, 1]);
-            let weight = Weight { name, ty, shape, bytes: ty.row_bytes(ne0) * ne1, role: Role::Other };
-            let weight = StoredWeight { group: Group::Tied, kind: Kind::Model, weight };
-            let mut params = ContextParams::default();
-            (params.repack, params.mmap) = (repack, mmap);
-            HostMemory::new(pinned, &params).keeps_twice(&weight)
-        };
-        let (even, odd) = ((1024, 1000), (1024, 1001));
-        for (pinned, ty, rows, repack, mmap, kept_twice) in [
-            // Without pinned memory: if the CPU arranges the product's anew, mapped or not.
-            (Pinned::No, T::Q4_0, even, true, true, true),
-            (Pinned::No, T::Q4_0, even, true, false, true),
-            (Pinned::No, T::Q4_0, even, false, false, false),
-            (Pinned::No, T::F16, even, true, false, false),
-            (Pinned::No, T::Q4_0, odd, true, true, !cfg!(target_arch = "x86_64")),
-            (Pinned::Yes(Family::Cuda), T::Q4_0, even, true, false, false),
-        ] {
-            assert_eq!(twice(pinned, ty, rows, repack, mmap), kept_twice, "{ty} {rows:?}");
+            let gpus: Vec<Gpu> = backends.iter().map(|backend| Gpu::new("card").backend(*backend)).collect();
+            assert_eq!(Pinned::by(&gpus.iter().collect::<Vec<_>>()), by, "{backends:?}");
         }
     }
 }

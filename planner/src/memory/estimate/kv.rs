@@ -6,6 +6,7 @@ use crate::memory::backend::BackendRules;
 use crate::memory::context::{ContextParams, ContextSizes, FlashAttention};
 use crate::profile::{BlockState, KeptTensor, ModelProfile, Part, Rows, StateLaw};
 
+use super::cost::Cost;
 use super::{Assignment, Place};
 
 /// Which kinds of caches there are among those of some blocks.
@@ -39,29 +40,13 @@ struct Cache {
     held: Held,
 }
 
-/// The bytes of caches of one assignment.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct KvCost {
-    /// On each GPU.
-    pub(super) gpus: Vec<u64>,
-    /// On the host.
-    pub(super) host: u64,
-    /// Elements of keys and of values of the largest block.
-    pub(super) largest_elements: (u64, u64),
-    /// Bytes of the largest cache on the host.
-    pub(super) largest_host: u64,
-    /// What the blocks of each GPU keep, and those of the host, wherever their caches are.
-    pub(super) on_gpus: Vec<Held>,
-    pub(super) on_host: Held,
-}
-
 /// A model's caches, one per block, for the GPUs at hand.
 #[derive(Debug, Clone)]
 pub(super) struct KvTable {
     blocks: Vec<Cache>,
     offload: bool,
-    n_gpus: usize,
-    window_cells: u64,
+    /// Cells of the caches that keep a window; 0 without.
+    pub(super) window_cells: u64,
 }
 
 /// What the parameters of the context make of a block's state.
@@ -70,34 +55,18 @@ struct Shape<'a> {
     sizes: &'a ContextSizes,
     /// The width of all values, where they are stored transposed.
     transposed: Option<u32>,
-    /// Tokens computed at once.
-    n_ubatch: u32,
 }
 
-impl<'a> Shape<'a> {
-    fn new(params: &'a ContextParams, sizes: &'a ContextSizes, widest_v: u32) -> Self {
-        // Of what fits a batch (llama-context.cpp, the constructor); 0 stands for all.
-        let n_batch = u32::try_from(sizes.n_batch).unwrap_or(u32::MAX);
-        Self {
-            params,
-            sizes,
-            // AUTO counts as with: the cache is made before llama.cpp finds out (llama-context.cpp, the constructor,
-            // `resolve_fused_ops`).
-            transposed: (params.flash_attn == FlashAttention::Off).then_some(widest_v),
-            n_ubatch: match params.n_ubatch {
-                0 => n_batch,
-                n => n.min(n_batch),
-            },
-        }
-    }
-
+impl Shape<'_> {
     /// Cells of a cache that keeps a window, which so many sequences share: the size is computed in 32 bits
     /// (llama-kv-cache-iswa.cpp, the constructor).
     fn window_cells(&self, window: u32, sharing: u32) -> u64 {
         if self.params.swa_full {
             return self.sizes.cells;
         }
-        let tokens = window.wrapping_mul(sharing).wrapping_add(self.n_ubatch);
+        // Of what fits a batch (llama-context.cpp, the constructor).
+        let n_ubatch = self.params.computed().min(self.params.n_ctx);
+        let tokens = window.wrapping_mul(sharing).wrapping_add(n_ubatch);
         self.sizes.cells.min(u64::from(tokens)).next_multiple_of(256)
     }
 
@@ -150,7 +119,10 @@ impl KvTable {
         sizes: &ContextSizes,
     ) -> Self {
         let (blocks, widest_v) = blocks(profile);
-        let shape = Shape::new(params, sizes, widest_v);
+        // AUTO counts as with: the cache is made before llama.cpp finds out (llama-context.cpp, the constructor,
+        // `resolve_fused_ops`).
+        let transposed = (params.flash_attn == FlashAttention::Off).then_some(widest_v);
+        let shape = Shape { params, sizes, transposed };
         let cache = |block: &BlockState| {
             let bytes = |rules: &BackendRules| {
                 let tensors = block.kept.iter().map(|kept| shape.tensor(kept));
@@ -175,13 +147,7 @@ impl KvTable {
             window_cells: windows.max().unwrap_or(0),
             blocks: blocks.iter().map(cache).collect(),
             offload: params.offload_kqv,
-            n_gpus: rules.len(),
         }
-    }
-
-    /// Cells of the caches that keep a window; 0 without.
-    pub(super) const fn window_cells(&self) -> u64 {
-        self.window_cells
     }
 
     /// Bytes that a block's cache adds to a GPU.
@@ -195,27 +161,25 @@ impl KvTable {
         self.blocks.get(block).map_or(0, |cache| cache.host)
     }
 
-    /// Bytes of the caches under this assignment: each where its block is, or all on the host.
-    pub(super) fn cost(&self, assignment: &Assignment) -> KvCost {
-        let mut cost =
-            KvCost { gpus: vec![0; self.n_gpus], on_gpus: vec![Held::default(); self.n_gpus], ..KvCost::default() };
+    /// Adds the caches under this assignment: each where its block is, or all on the host.
+    pub(super) fn add_to(&self, cost: &mut Cost, assignment: &Assignment) {
         for (cache, &place) in self.blocks.iter().zip(&assignment.blocks) {
-            let gpu = match place {
-                Place::Gpu(gpu) => Some(gpu).filter(|&gpu| gpu < self.n_gpus),
-                Place::Host => None,
-            };
-            let held = gpu.map_or(&mut cost.on_host, |gpu| &mut cost.on_gpus[gpu]);
+            let held = &mut cost.at(place).held;
             *held = held.and(cache.held);
-            if let Some(gpu) = gpu.filter(|_| self.offload) {
-                cost.gpus[gpu] = cost.gpus[gpu].saturating_add(cache.gpus[gpu]);
+            let on_gpu = match place {
+                Place::Gpu(gpu) if self.offload => cache.gpus.get(gpu),
+                _ => None,
+            };
+            if let Some(bytes) = on_gpu {
+                let kv = &mut cost.at(place).kv;
+                *kv = kv.saturating_add(*bytes);
             } else {
-                cost.host = cost.host.saturating_add(cache.host);
-                cost.largest_host = cost.largest_host.max(cache.host);
+                cost.host.kv = cost.host.kv.saturating_add(cache.host);
+                cost.largest_on_host = cost.largest_on_host.max(cache.host);
             }
             let (k, v) = cost.largest_elements;
             cost.largest_elements = (k.max(cache.elements.0), v.max(cache.elements.1));
         }
-        cost
     }
 }
 

@@ -8,6 +8,7 @@
 
 pub mod assignment;
 mod buffers;
+mod cost;
 mod host_memory;
 mod kv;
 mod stored;
@@ -18,13 +19,14 @@ use std::sync::Arc;
 use crate::machine::Gpu;
 use crate::profile::{ModelProfile, StateLaw, Weight};
 
-use self::buffers::{Buffers, ComputeBytes};
+use self::buffers::Buffers;
+use self::cost::{Cost, Share};
 use self::host_memory::Pinned;
-use self::kv::{KvCost, KvTable};
-use self::weights::{WeightCost, WeightTable};
+use self::kv::KvTable;
+use self::weights::WeightTable;
 use super::backend::{BackendRules, Family};
 use super::pattern::OverrideRules;
-use super::{ContextParams, ContextSizes, Error, Footprint, Footprints, TensorOverride};
+use super::{ContextParams, ContextSizes, Error, Footprints, TensorOverride};
 
 pub use assignment::{Assignment, Place, split_points};
 pub(crate) use kv::full_windows;
@@ -87,7 +89,7 @@ impl Estimate {
             Pinned::Yes(Family::Vulkan) => params.mmap,
             pinned => pinned != Pinned::Perhaps,
         };
-        let cells = (kv.window_cells(), matches!(pinned, Pinned::Yes(_)));
+        let cells = (kv.window_cells, matches!(pinned, Pinned::Yes(_)));
         Ok(Self {
             n_layer: profile.n_layer(),
             n_gpus: gpus.len(),
@@ -133,7 +135,7 @@ impl Estimate {
     /// graph in flight (llama-context.cpp, the constructor).
     pub(crate) fn placing(mut self, place: impl Fn(&str) -> Option<Place>) -> Self {
         self.weights = self.weights.overridden(place);
-        self.compute = self.compute.overridden();
+        self.compute.overridden = true;
         self
     }
 
@@ -149,7 +151,14 @@ impl Estimate {
 
     /// Weights and caches alone, without `compute`: what is exact, and cheap enough to tell hopeless placements by.
     pub fn stored(&self, assignment: &Assignment) -> Footprints {
-        stored(&self.weights.cost(assignment), &self.kv.cost(assignment))
+        self.cost(assignment).footprints()
+    }
+
+    fn cost(&self, assignment: &Assignment) -> Cost {
+        let mut cost = Cost { gpus: vec![Share::default(); self.n_gpus], ..Cost::default() };
+        self.weights.add_to(&mut cost, assignment);
+        self.kv.add_to(&mut cost, assignment);
+        cost
     }
 
     /// Bytes that a layer adds to a GPU: its weights and its cache. The output layer is number `n_layer`.
@@ -177,9 +186,9 @@ impl Estimate {
 
     /// [`footprints_of`](Self::footprints_of) and [`uncertainty`](Self::uncertainty), which come of one sum.
     pub(crate) fn with_uncertainty(&self, assignment: &Assignment) -> (Footprints, Uncertainty) {
-        let (weights, kv) = (self.weights.cost(assignment), self.kv.cost(assignment));
-        let ComputeBytes { gpus, host } = self.compute.bytes(assignment, &weights, &kv);
-        let mut footprints = stored(&weights, &kv);
+        let cost = self.cost(assignment);
+        let (gpus, host) = self.compute.bytes(assignment, &cost);
+        let mut footprints = cost.footprints();
         for (footprint, compute) in footprints.gpus.iter_mut().zip(&gpus) {
             footprint.compute = compute.bytes;
         }
@@ -217,11 +226,4 @@ impl Estimate {
     pub const fn is_exact(&self) -> bool {
         self.exact
     }
-}
-
-fn stored(weights: &WeightCost, kv: &KvCost) -> Footprints {
-    let gpus = weights.gpus.iter().zip(&kv.gpus);
-    let gpus = gpus.map(|(&weights, &kv)| Footprint::new(weights, kv, 0));
-    let host = Footprint::new(weights.host, kv.host, 0);
-    Footprints::new(gpus.collect(), host)
 }

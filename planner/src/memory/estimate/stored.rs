@@ -40,15 +40,6 @@ pub(super) struct StoredWeight {
     pub(super) weight: Weight,
 }
 
-/// What a matrix does in a feed-forward step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Feeds {
-    /// It widens: `ffn_gate`, `ffn_up`.
-    Up,
-    /// It narrows again: `ffn_down`.
-    Down,
-}
-
 impl StoredWeight {
     /// Bytes that it takes by these rules.
     pub(super) fn alloc(&self, rules: &BackendRules) -> u64 {
@@ -59,19 +50,13 @@ impl StoredWeight {
     pub(super) fn is_matrix(&self) -> bool {
         self.kind == Kind::Model && self.weight.is_matrix()
     }
-
-    /// What its product does in a feed-forward step, if anything.
-    pub(super) fn feeds(&self) -> Option<Feeds> {
-        let feeds = matches!(self.weight.role, Role::FeedForward | Role::Experts | Role::SharedExperts);
-        let down = self.weight.name.contains("_down");
-        (feeds && self.is_matrix()).then_some(if down { Feeds::Down } else { Feeds::Up })
-    }
 }
 
 /// All weights that llama.cpp loads.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(super) struct Stored {
     pub(super) weights: Vec<StoredWeight>,
+    pub(super) n_blocks: usize,
     /// Which blocks use the frequencies of rope.
     pub(super) rope_blocks: Vec<bool>,
     /// Whether the copy for a tied output never shares the embedding.
@@ -81,9 +66,12 @@ pub(super) struct Stored {
 impl Stored {
     pub(super) fn new(profile: &ModelProfile) -> Self {
         let weights = &profile.weights;
-        let mut stored =
-            Self { rope_blocks: weights.rope_blocks.clone(), tied_apart: weights.tied_apart, ..Self::default() };
-        stored.weights.reserve_exact(weights.loaded().count() + 1);
+        let mut stored = Self {
+            weights: Vec::with_capacity(weights.loaded().count() + 1),
+            n_blocks: weights.blocks.len(),
+            rope_blocks: weights.rope_blocks.clone(),
+            tied_apart: weights.tied_apart,
+        };
         for (index, block) in weights.blocks.iter().enumerate() {
             stored.extend(Group::Block(index), &block.weights);
         }

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use crate::memory::backend::BackendRules;
 use crate::memory::context::ContextParams;
-use crate::profile::{ModelProfile, Weight};
+use crate::profile::{ModelProfile, Role, Weight};
 
+use super::cost::Cost;
 use super::host_memory::{HostMemory, Pinned};
-use super::stored::{Feeds, Group, Kind, Stored, StoredWeight};
+use super::stored::{Group, Kind, Stored, StoredWeight};
 use super::{Assignment, Place};
 
 /// The largest matrices by what they do, in bytes.
@@ -26,12 +27,14 @@ pub(super) struct Largest {
 
 impl Largest {
     fn add(&mut self, weight: &StoredWeight) {
-        let largest = match (weight.group, weight.feeds()) {
+        let largest = match (weight.group, weight.weight.role) {
             (Group::Output | Group::Tied, _) => &mut self.output,
-            (Group::Block(_), Some(Feeds::Up)) => &mut self.up,
-            (Group::Block(_), Some(Feeds::Down)) => &mut self.down,
-            (Group::Block(_), None) => &mut self.other,
-            _ => return,
+            (Group::Input | Group::Rope, _) => return,
+            (_, Role::FeedForward | Role::Experts | Role::SharedExperts) => {
+                let narrows = weight.weight.name.contains("_down");
+                if narrows { &mut self.down } else { &mut self.up }
+            }
+            _ => &mut self.other,
         };
         *largest = weight.weight.bytes.max(*largest);
     }
@@ -79,21 +82,6 @@ impl Layer {
     }
 }
 
-/// The bytes of weights of one assignment.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct WeightCost {
-    /// On each GPU.
-    pub(super) gpus: Vec<u64>,
-    /// On the host.
-    pub(super) host: u64,
-    /// The largest matrices that the host holds.
-    pub(super) host_largest: Largest,
-    /// The largest of a block's that each GPU holds.
-    pub(super) gpu_largest: Vec<Largest>,
-    /// Whether overrides put weights on GPUs, or the output on the host.
-    pub(super) astray: bool,
-}
-
 /// A model's weights, summed up per layer for the GPUs at hand.
 #[derive(Debug, Clone)]
 pub(super) struct WeightTable {
@@ -102,18 +90,17 @@ pub(super) struct WeightTable {
     rules: Vec<BackendRules>,
     /// How the host chooses among its buffer types.
     host: HostMemory,
-    /// What goes elsewhere than its layer, weight by weight; empty where nothing does.
-    overrides: Vec<Option<Place>>,
+    /// Whether some weights go elsewhere than their layer.
+    is_overridden: bool,
     sums: Sums,
 }
 
 /// What each layer takes, of weights that are not elsewhere.
 #[derive(Debug, Clone, Default)]
 struct Sums {
-    /// What is elsewhere whatever the assignment: on GPUs, and on the host.
+    /// What is there whatever the assignment: on GPUs, and on the host.
     fixed_gpus: Vec<u64>,
     fixed: Layer,
-    input: Layer,
     blocks: Vec<Layer>,
     output: Layer,
     /// The copy of the token embedding that a tied output needs on its device; empty otherwise.
@@ -123,14 +110,9 @@ struct Sums {
 
 impl WeightTable {
     pub(super) fn new(profile: &ModelProfile, rules: &[BackendRules], pinned: Pinned, params: &ContextParams) -> Self {
-        let mut table = Self {
-            stored: Arc::new(Stored::new(profile)),
-            rules: rules.to_vec(),
-            host: HostMemory::new(pinned, params),
-            overrides: Vec::new(),
-            sums: Sums { blocks: vec![Layer::default(); profile.weights.blocks.len()], ..Sums::default() },
-        };
-        table.sums = table.sums();
+        let (stored, host) = (Arc::new(Stored::new(profile)), HostMemory::new(pinned, params));
+        let mut table = Self { stored, rules: rules.to_vec(), host, is_overridden: false, sums: Sums::default() };
+        table.sums = table.sums(&[]);
         table
     }
 
@@ -140,29 +122,29 @@ impl WeightTable {
     /// (llama-model-loader.cpp, `create_tensor`).
     pub(super) fn overridden(mut self, place: impl Fn(&str) -> Option<Place>) -> Self {
         let place = |weight: &StoredWeight| place(&weight.weight.name).filter(|_| weight.kind != Kind::ControlVector);
-        let overrides: Vec<_> = self.stored.weights.iter().map(place).collect();
-        let before = std::mem::replace(&mut self.overrides, overrides);
-        if before.iter().chain(&self.overrides).any(Option::is_some) {
-            self.sums = self.sums();
+        let places: Vec<_> = self.stored.weights.iter().map(place).collect();
+        let is_overridden = places.iter().any(Option::is_some);
+        if is_overridden || self.is_overridden {
+            self.sums = self.sums(&places);
         }
-        self
+        Self { is_overridden, ..self }
     }
 
-    fn sums(&self) -> Sums {
+    /// The sums with weights in these places, where they have one of their own.
+    fn sums(&self, places: &[Option<Place>]) -> Sums {
         let (stored, rules) = (&self.stored, &self.rules);
         let empty = Layer { gpus: vec![0; rules.len()], ..Layer::default() };
         let mut sums = Sums {
             fixed_gpus: vec![0; rules.len()],
-            blocks: vec![empty.clone(); self.sums.blocks.len()],
+            blocks: vec![empty.clone(); stored.n_blocks],
             fixed: empty.clone(),
-            input: empty.clone(),
             output: empty.clone(),
             tied: empty.clone(),
             rope: empty,
         };
         for (index, weight) in stored.weights.iter().enumerate() {
             let is_tied = weight.group == Group::Tied;
-            let layer = match self.overrides.get(index).copied().flatten() {
+            let layer = match places.get(index).copied().flatten() {
                 Some(Place::Gpu(gpu)) => {
                     // A tied output finds the embedding in the buffer type that it is sent to as well, and shares it,
                     // unless it comes before it (llama-model-loader.cpp, `create_tensor`).
@@ -183,7 +165,7 @@ impl WeightTable {
                     &mut sums.fixed
                 }
                 None => match weight.group {
-                    Group::Input => &mut sums.input,
+                    Group::Input => &mut sums.fixed,
                     Group::Block(block) => match sums.blocks.get_mut(block) {
                         Some(layer) => layer,
                         None => continue,
@@ -215,28 +197,19 @@ impl WeightTable {
         self.sums.blocks.get(il).unwrap_or(&self.sums.output).host
     }
 
-    /// Bytes of the weights under this assignment.
-    pub(super) fn cost(&self, assignment: &Assignment) -> WeightCost {
+    /// Adds the weights under this assignment.
+    pub(super) fn add_to(&self, cost: &mut Cost, assignment: &Assignment) {
         let sums = &self.sums;
-        let (fixed, n_gpus) = (&sums.fixed, sums.fixed_gpus.len());
-        let mut cost = WeightCost {
-            gpus: sums.fixed_gpus.clone(),
-            host: fixed.host,
-            host_largest: fixed.largest,
-            gpu_largest: vec![Largest::default(); n_gpus],
-            astray: sums.fixed_gpus.iter().any(|&bytes| bytes > 0) || fixed.largest.output > 0,
+        let mut put = |layer: &Layer, place| {
+            let bytes = match place {
+                Place::Gpu(gpu) => layer.gpus.get(gpu).copied().unwrap_or(layer.host),
+                Place::Host => layer.host,
+            };
+            let share = cost.at(place);
+            share.weights = share.weights.saturating_add(bytes);
+            share.largest = share.largest.max(layer.largest);
         };
-        let mut put = |layer: &Layer, place| match place {
-            Place::Gpu(gpu) if gpu < n_gpus => {
-                cost.gpus[gpu] = cost.gpus[gpu].saturating_add(layer.gpus[gpu]);
-                cost.gpu_largest[gpu] = cost.gpu_largest[gpu].max(layer.largest);
-            }
-            _ => {
-                cost.host_largest = cost.host_largest.max(layer.largest);
-                cost.host = cost.host.saturating_add(layer.host);
-            }
-        };
-        put(&sums.input, Place::Host);
+        put(&sums.fixed, Place::Host);
         for (block, &place) in sums.blocks.iter().zip(&assignment.blocks) {
             put(block, place);
         }
@@ -247,16 +220,20 @@ impl WeightTable {
             put(&sums.tied, assignment.output);
         }
         // One copy per buffer type that holds a block which uses it.
-        for place in (0..n_gpus).map(Place::Gpu).chain([Place::Host]) {
+        for place in (0..self.rules.len()).map(Place::Gpu).chain([Place::Host]) {
             let mut blocks = assignment.blocks.iter().zip(&self.stored.rope_blocks);
             if blocks.any(|(&block, &uses)| uses && block == place) {
                 put(&sums.rope, place);
             }
         }
-        cost.host = cost.host.saturating_add(self.host.beside(cost.host));
-        if assignment.output == Place::Host {
-            cost.host_largest = cost.host_largest.max(sums.tied.largest);
+        for (share, &fixed) in cost.gpus.iter_mut().zip(&sums.fixed_gpus) {
+            share.weights = share.weights.saturating_add(fixed);
         }
-        cost
+        let host = &mut cost.host;
+        host.weights = host.weights.saturating_add(self.host.beside(host.weights));
+        if assignment.output == Place::Host {
+            host.largest = host.largest.max(sums.tied.largest);
+        }
+        cost.astray = sums.fixed_gpus.iter().any(|&bytes| bytes > 0) || sums.fixed.largest.output > 0;
     }
 }

@@ -130,8 +130,7 @@ mod tests {
 
     #[test]
     fn for_more_work_than_was_measured_the_larger_number_counts() {
-        let mut more = WORKLOAD;
-        more.activations += 1;
+        let more = Workload { activations: WORKLOAD.activations + 1, ..WORKLOAD };
         let mut gpu = measured();
         assert_eq!(growth(&gpu, &more), mib(32 + 2 * 28) + 2);
         gpu.learned.as_mut().unwrap().growth = gib(1);

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::{Error, Plan, Planner, Workload};
 
 pub use change::{Change, ChangeKind, Effect, Outcome};
-use trials::{Scene, Trials};
+use trials::Trials;
 
 /// What would make more of a model fit.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -56,9 +56,9 @@ impl Advice {
     }
 
     fn about(planner: &Planner<'_>, plan: Option<&Plan>) -> Self {
-        let scene = Scene::of(planner);
-        let workload = scene.request.work(&scene.profile);
-        let trials = Trials { scene, workload, before: plan };
+        let planner = Planner { companions: Vec::new(), ..planner.clone() };
+        let workload = planner.request.work(&planner.profile);
+        let trials = Trials { planner, workload, before: plan };
         let ways = [software::asking, software::closing, software::quantising, cards::changes];
         let changes = match trials.is_enough_already() {
             true => Vec::new(),

@@ -23,10 +23,10 @@ const LEAST_UBATCH: u32 = 32;
 
 /// Whole sliding windows, types of keys and values, tokens of context, tokens computed at once.
 pub(super) fn asking(trials: &Trials<'_>) -> Vec<Change> {
-    let windows = trials.scene.request.params.swa_full;
-    let windows = windows.then(|| trials.worthwhile(vec![ChangeKind::SwaFull(false)]));
+    let windows = trials.planner.request.params.swa_full;
+    let windows = windows.then(|| trials.worthwhile(&[ChangeKind::SwaFull(false)]));
     let types = smaller_types(trials);
-    let kv = trials.least(types.len(), &|index| vec![ChangeKind::KvType(types[index])]);
+    let kv = trials.least(&each(&types, ChangeKind::KvType));
     let context = context(trials);
     let fits = |change: &Change| change.effect == Effect::Fits;
     let both = match types.first() {
@@ -34,6 +34,11 @@ pub(super) fn asking(trials: &Trials<'_>) -> Vec<Change> {
         _ => None,
     };
     [windows.flatten(), kv, context, ubatch(trials), both].into_iter().flatten().collect()
+}
+
+/// A change to each of these.
+fn each<T: Copy>(all: &[T], change: impl Fn(T) -> ChangeKind) -> Vec<Vec<ChangeKind>> {
+    all.iter().map(|&one| vec![change(one)]).collect()
 }
 
 /// Types that are smaller than those there are.
@@ -47,27 +52,25 @@ fn smaller_types(trials: &Trials<'_>) -> Vec<KvType> {
 /// The longest context, shorter than what was asked for, with which everything fits; else half of what was asked for,
 /// if that is worth it.
 fn context(trials: &Trials<'_>) -> Option<Change> {
-    let contexts = shorter(trials);
-    let change = |index: usize| vec![ChangeKind::Context(contexts[index])];
+    let contexts = each(&shorter(trials), ChangeKind::Context);
     if trials.before.is_none() {
-        return trials.least(contexts.len(), &change);
+        return trials.least(&contexts);
     }
-    trials.first_that_fits(contexts.len(), &change).or_else(|| {
+    trials.first_that_fits(&contexts).or_else(|| {
         let half = asked(trials) / 2 / STEP * STEP;
-        (half >= LEAST_CONTEXT).then(|| trials.worthwhile(vec![ChangeKind::Context(half)])).flatten()
+        (half >= LEAST_CONTEXT).then(|| trials.worthwhile(&[ChangeKind::Context(half)])).flatten()
     })
 }
 
 /// The longest context with which everything fits if keys and values are of this type too.
 fn together(trials: &Trials<'_>, ty: KvType) -> Option<Change> {
-    let contexts = shorter(trials);
-    let change = |index: usize| vec![ChangeKind::KvType(ty), ChangeKind::Context(contexts[index])];
-    trials.first_that_fits(contexts.len(), &change)
+    let contexts = shorter(trials).into_iter();
+    let both = contexts.map(|tokens| vec![ChangeKind::KvType(ty), ChangeKind::Context(tokens)]);
+    trials.first_that_fits(&both.collect::<Vec<_>>())
 }
 
 fn asked(trials: &Trials<'_>) -> u32 {
-    let scene = &trials.scene;
-    scene.request.tokens(&scene.profile)
+    trials.planner.request.tokens(&trials.planner.profile)
 }
 
 /// Contexts that are shorter than what was asked for, the longest first.
@@ -83,7 +86,7 @@ fn ubatch(trials: &Trials<'_>) -> Option<Change> {
     let now = trials.params().n_ubatch;
     let halves = std::iter::successors(Some(now / 2), |&n| Some(n / 2));
     let halves: Vec<u32> = halves.take_while(|&n| n >= LEAST_UBATCH).collect();
-    trials.least(halves.len(), &|index| vec![ChangeKind::Ubatch(halves[index])])
+    trials.least(&each(&halves, ChangeKind::Ubatch))
 }
 
 /// So many of the largest are thought of: what holds less than the eighth is a desktop's window.
@@ -99,10 +102,10 @@ pub(super) fn closing(trials: &Trials<'_>) -> Vec<Change> {
     };
     // The smallest that is enough, the largest if it does as much as all together, else those.
     let mut alone = programs.iter().rev();
-    let enough = alone.find_map(|program| trials.first_that_fits(1, &|_| program.clone()));
+    let enough = alone.find_map(|program| trials.first_that_fits(std::slice::from_ref(program)));
     let change = enough.or_else(|| {
-        let together = trials.worthwhile(all)?;
-        let largest = trials.worthwhile(largest.clone()).filter(|largest| largest.effect == together.effect);
+        let together = trials.worthwhile(&all)?;
+        let largest = trials.worthwhile(largest).filter(|largest| largest.effect == together.effect);
         Some(largest.unwrap_or(together))
     });
     change.into_iter().collect()
@@ -111,7 +114,7 @@ pub(super) fn closing(trials: &Trials<'_>) -> Vec<Change> {
 /// What closing each program frees, one change per GPU of which it holds memory: the largest holder first.
 fn programs(trials: &Trials<'_>) -> Vec<Vec<ChangeKind>> {
     let mut by_pid: BTreeMap<u32, (u64, Vec<ChangeKind>)> = BTreeMap::new();
-    for (index, gpu) in trials.scene.machine.gpus.iter().enumerate() {
+    for (index, gpu) in trials.planner.machine.gpus.iter().enumerate() {
         for process in gpu.processes.iter().flatten() {
             let Some(bytes) = process.bytes.filter(|&bytes| bytes > 0) else {
                 continue;
@@ -134,7 +137,7 @@ fn programs(trials: &Trials<'_>) -> Vec<Vec<ChangeKind>> {
 
 /// A smaller quantisation of the same model.
 pub(super) fn quantising(trials: &Trials<'_>) -> Vec<Change> {
-    let profile = &trials.scene.profile;
+    let profile = &trials.planner.profile;
     let now = loaded_bytes(profile);
     let mut smaller: Vec<(u64, ChangeKind)> = Quantisation::ALL
         .into_iter()
@@ -148,8 +151,8 @@ pub(super) fn quantising(trials: &Trials<'_>) -> Vec<Change> {
         .collect();
     // Rows that are no whole blocks take other types, and the order of the names is not that of the bytes.
     smaller.sort_by_key(|&(bytes, _)| std::cmp::Reverse(bytes));
-    let least = trials.least(smaller.len(), &|index| vec![smaller[index].1.clone()]);
-    least.into_iter().collect()
+    let smaller: Vec<Vec<ChangeKind>> = smaller.into_iter().map(|(_, change)| vec![change]).collect();
+    trials.least(&smaller).into_iter().collect()
 }
 
 fn loaded_bytes(profile: &ModelProfile) -> u64 {

@@ -2,42 +2,24 @@
 
 use std::borrow::Cow;
 
-use crate::machine::{Gpu, Machine};
+use crate::machine::Gpu;
 use crate::memory::ContextParams;
-use crate::plan::halving::least_that;
-use crate::plan::{HostParts, KvCache, Plan, Planner, Request, Workload};
-use crate::profile::{Block, ModelProfile, Weight};
+use crate::plan::{HostParts, KvCache, Plan, Planner, Workload};
+use crate::profile::{Block, Weight};
 
 use super::{Change, ChangeKind, Effect, Outcome, WORTH};
 
-/// All that a plan is made of.
-#[derive(Debug, Clone)]
-pub(super) struct Scene<'a> {
-    pub(super) profile: Cow<'a, ModelProfile>,
-    pub(super) machine: Cow<'a, Machine>,
-    pub(super) request: Request,
-}
-
-impl<'a> Scene<'a> {
-    pub(super) fn of(planner: &Planner<'a>) -> Self {
-        Self {
-            profile: Cow::Borrowed(planner.profile),
-            machine: Cow::Borrowed(planner.machine),
-            request: planner.request.clone(),
-        }
-    }
-
+impl Planner<'_> {
     /// The plan for this work, or, in a context that is shorter, for its last tokens.
-    pub(super) fn plan(mut self, workload: Workload) -> Option<Plan> {
+    fn plan_for(mut self, workload: Workload) -> Option<Plan> {
         let most = self.request.tokens(&self.profile);
         let workload = if workload.tokens() > most { Workload::typical(most) } else { workload };
         self.request = self.request.workload(workload);
-        let planner = Planner::new(&self.profile, &self.machine);
-        planner.request(self.request).plan().ok()
+        self.plan().ok()
     }
 
     /// The same with a change.
-    pub(super) fn with(mut self, change: &ChangeKind) -> Self {
+    fn with(mut self, change: &ChangeKind) -> Self {
         match change {
             ChangeKind::KvType(ty) => {
                 self.request.kv_cache = KvCache::Given;
@@ -77,7 +59,7 @@ impl<'a> Scene<'a> {
     }
 
     /// Whether the GPUs have more bytes free than all that goes there has.
-    pub(super) fn has_room_for_weights(&self) -> bool {
+    fn has_room_for_weights(&self) -> bool {
         let free = self.machine.gpus.iter().map(|gpu| gpu.free);
         let free = free.fold(0, u64::saturating_add);
         let weights = &self.profile.weights;
@@ -89,7 +71,8 @@ impl<'a> Scene<'a> {
 
 /// What changes are tried on.
 pub(super) struct Trials<'a> {
-    pub(super) scene: Scene<'a>,
+    /// The planner without a change.
+    pub(super) planner: Planner<'a>,
     pub(super) workload: Workload,
     /// What there is without a change; `None` where it does not fit.
     pub(super) before: Option<&'a Plan>,
@@ -103,7 +86,7 @@ impl<'a> Trials<'a> {
 
     /// The parameters of the plan without a change, or those that are asked for.
     pub(super) fn params(&self) -> &ContextParams {
-        self.before.map_or(&self.scene.request.params, |plan| &plan.context)
+        self.before.map_or(&self.planner.request.params, |plan| &plan.context)
     }
 
     /// Whether a plan is all that can be wished for: whoever names a number of layers wants that number, and without a
@@ -114,14 +97,14 @@ impl<'a> Trials<'a> {
 
     /// Whether every layer is to be on GPUs.
     fn wants_all(&self) -> bool {
-        let exactly = self.scene.request.gpu_layers.is_exact();
-        !exactly && !self.scene.machine.gpus.is_empty()
+        let exactly = self.planner.request.gpu_layers.is_exact();
+        !exactly && !self.planner.machine.gpus.is_empty()
     }
 
     /// The plan with these changes, whether or not it is better; `None` where it does not fit.
-    pub(super) fn attempt(&self, kinds: Vec<ChangeKind>) -> Option<Change> {
-        let scene = kinds.iter().fold(self.scene.clone(), Scene::with);
-        let outcome = Outcome::of(&scene.plan(self.workload)?);
+    fn attempt(&self, kinds: &[ChangeKind]) -> Option<Change> {
+        let planner = kinds.iter().fold(self.planner.clone(), Planner::with);
+        let outcome = Outcome::of(&planner.plan_for(self.workload)?);
         let effect = if self.is_enough(&outcome) {
             Effect::Fits
         } else if self.before.is_none() {
@@ -132,55 +115,54 @@ impl<'a> Trials<'a> {
         let before = self.before.map(Outcome::of);
         let before = before.and_then(|before| before.tokens_per_second);
         let speeds = outcome.tokens_per_second.zip(before);
-        Some(Change { kinds, effect, outcome, speedup: speeds.map(|(after, before)| after / before) })
+        let speedup = speeds.map(|(after, before)| after / before);
+        Some(Change { kinds: kinds.to_vec(), effect, outcome, speedup })
     }
 
     /// Whether everything fits with these changes. Nothing is left to the host then, so that no part of a block need be
     /// thought of, which makes it many times as quick.
     fn fits(&self, kinds: &[ChangeKind]) -> bool {
-        let mut scene = kinds.iter().fold(self.scene.clone(), Scene::with);
-        if self.wants_all() && !scene.has_room_for_weights() {
+        let mut planner = kinds.iter().fold(self.planner.clone(), Planner::with);
+        if self.wants_all() && !planner.has_room_for_weights() {
             return false;
         }
-        scene.request.host_parts = HostParts::None;
-        let plan = scene.plan(self.workload);
+        planner.request.host_parts = HostParts::None;
+        let plan = planner.plan_for(self.workload);
         plan.is_some_and(|plan| self.is_enough(&Outcome::of(&plan)))
     }
 
-    /// The first of ever greater changes with which everything fits. `most` says how many changes there are, and
-    /// `change` makes the one of an index.
-    pub(super) fn first_that_fits(&self, most: usize, change: &impl Fn(usize) -> Vec<ChangeKind>) -> Option<Change> {
-        let last = most.checked_sub(1)?;
-        if !self.fits(&change(last)) {
+    /// The first of ever greater changes with which everything fits.
+    pub(super) fn first_that_fits(&self, changes: &[Vec<ChangeKind>]) -> Option<Change> {
+        let (last, others) = changes.split_last()?;
+        if !self.fits(last) {
             return None;
         }
-        let first = first(last, |index| self.fits(&change(index)));
-        let attempt = self.attempt(change(first))?;
-        (attempt.effect == Effect::Fits).then_some(attempt)
+        let first = others.partition_point(|kinds| !self.fits(kinds));
+        self.attempt(&changes[first]).filter(|attempt| attempt.effect == Effect::Fits)
     }
 
     /// The same; else, where nothing could be loaded before, the first with which the model can be, and else what gains
     /// most, the last, if that is worth it.
-    pub(super) fn least(&self, most: usize, change: &impl Fn(usize) -> Vec<ChangeKind>) -> Option<Change> {
-        if let Some(first) = self.first_that_fits(most, change) {
+    pub(super) fn least(&self, changes: &[Vec<ChangeKind>]) -> Option<Change> {
+        if let Some(first) = self.first_that_fits(changes) {
             return Some(first);
         }
-        let last = most.checked_sub(1)?;
-        let greatest = self.attempt(change(last))?;
+        let (last, others) = changes.split_last()?;
         if self.before.is_some() {
-            return self.is_worth_it(&greatest).then_some(greatest);
+            return self.worthwhile(last);
         }
-        let first = first(last, |index| self.attempt(change(index)).is_some());
-        self.attempt(change(first))
+        let greatest = self.attempt(last)?;
+        let first = others.partition_point(|kinds| self.attempt(kinds).is_none());
+        others.get(first).map_or(Some(greatest), |kinds| self.attempt(kinds))
     }
 
     /// The change, if it is worth it.
-    pub(super) fn worthwhile(&self, kinds: Vec<ChangeKind>) -> Option<Change> {
+    pub(super) fn worthwhile(&self, kinds: &[ChangeKind]) -> Option<Change> {
         self.attempt(kinds).filter(|change| self.is_worth_it(change))
     }
 
     /// Whether all fits, or more is on GPUs, and generation is faster by a tenth where speeds are known.
-    pub(super) fn is_worth_it(&self, change: &Change) -> bool {
+    fn is_worth_it(&self, change: &Change) -> bool {
         let Some(before) = self.before.map(Outcome::of) else {
             return true;
         };
@@ -192,10 +174,4 @@ impl<'a> Trials<'a> {
             }
         }
     }
-}
-
-/// The first index that holds, of which the last one does and all after the first one do.
-fn first(last: usize, holds: impl Fn(usize) -> bool) -> usize {
-    let last = u32::try_from(last).unwrap_or(u32::MAX);
-    least_that(0, last, |index| holds(index as usize)) as usize
 }

@@ -6,49 +6,27 @@ use crate::plan::{Placement, PlacementKind};
 
 use super::SavedPlan;
 
-/// A difference between the machine that a plan was made for and another that keeps the plan from being followed.
+/// A difference between the machine that a plan was made for and another that keeps the plan from being followed. Sizes
+/// in bytes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // The fields are named for what the message says of them.
 pub enum MachineChange {
     /// The GPU of this name was never a device of llama.cpp.
     #[error("{0} was planned for without being there")]
     Hypothetical(String),
     /// A GPU of the plan is not there.
     #[error("{gpu} ({device}) is gone")]
-    GpuGone {
-        /// The GPU's name for people.
-        gpu: String,
-        /// ggml's name of it.
-        device: String,
-    },
+    GpuGone { gpu: String, device: String },
     /// A GPU has another name, address, backend, driver or size than the plan's.
     #[error("{gpu} {was} and {is}")]
-    OtherGpu {
-        /// The GPU's name for people, or ggml's where another GPU has that now.
-        gpu: String,
-        /// What it was, in words: `was driven by CUDA`.
-        was: String,
-        /// What it is, in words: `is by Vulkan`.
-        is: String,
-    },
+    OtherGpu { gpu: String, was: String, is: String },
     /// A GPU has less free than the plan needs of it.
     #[error("{gpu} has {} free, and the plan needs {}", Bytes(*free), Bytes(*needed))]
-    LessFree {
-        /// The GPU's name for people.
-        gpu: String,
-        /// Bytes that the plan takes, what the driver takes and what grows included.
-        needed: u64,
-        /// Bytes that are free.
-        free: u64,
-    },
+    LessFree { gpu: String, needed: u64, free: u64 },
     /// The host has less memory for this process than the plan needs.
     #[error("the host has {} to give, and the plan needs {}", Bytes(*available), Bytes(*needed))]
-    HostTooSmall {
-        /// Bytes that the plan takes, those of GPUs in the host's memory included.
-        needed: u64,
-        /// Bytes that this process may take.
-        available: u64,
-    },
+    HostTooSmall { needed: u64, available: u64 },
 }
 
 impl MachineChange {

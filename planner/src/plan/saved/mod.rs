@@ -74,44 +74,21 @@ pub enum Replay {
 /// Why a saved plan cannot be read, written or followed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // The fields are named for what the message says of them.
 pub enum SavedPlanError {
     /// The file cannot be read or written.
     #[error("{}: {source}", file.display())]
-    File {
-        /// The file.
-        file: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
+    File { file: PathBuf, source: io::Error },
     /// The text is no plan of this form: the field that is wrong, and how.
     #[error("{}{problem}", prefix(file.as_deref()))]
-    Invalid {
-        /// The file, if it came from one.
-        file: Option<PathBuf>,
-        /// What is wrong, the field first.
-        problem: String,
-    },
+    Invalid { file: Option<PathBuf>, problem: String },
     /// The plan is of another model.
     #[error("the plan is of {saved}, and {} is {given}", file.display())]
-    OtherModel {
-        /// The plan's model.
-        saved: Box<ModelIdentity>,
-        /// The file that was to be loaded.
-        file: PathBuf,
-        /// What it holds.
-        given: Box<ModelIdentity>,
-    },
+    OtherModel { saved: Box<ModelIdentity>, file: PathBuf, given: Box<ModelIdentity> },
     /// The machine has changed since the plan was made, and replanning was not asked for, or would leave no room for
     /// the plan's companions, whose files it does not hold.
     #[error("the plan of {model} cannot be followed: {}{}", MachineChange::list(changes), beside(companions))]
-    Changed {
-        /// The plan's model.
-        model: String,
-        /// What changed, at least one.
-        changes: Vec<MachineChange>,
-        /// The names of the companions that keep it from being planned again.
-        companions: Vec<String>,
-    },
+    Changed { model: String, changes: Vec<MachineChange>, companions: Vec<String> },
 }
 
 fn prefix(file: Option<&Path>) -> String {

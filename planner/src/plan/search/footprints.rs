@@ -8,8 +8,16 @@ use crate::memory::{ContextParams, Estimate, Footprints, NOTHING, Place, Split, 
 use crate::plan::Error;
 use crate::plan::fit::{Levels, Room};
 
+use super::parts::Part;
 use super::path::Path;
 use super::{Given, Placements};
+
+/// The estimate with these parts of blocks on the host, and a single copy of the graph.
+pub(super) fn keeping<'p>(estimate: &Estimate, parts: impl Iterator<Item = &'p Part<'p>>) -> Estimate {
+    let weights = parts.flat_map(|part| &part.weights);
+    let names: HashSet<&str> = weights.map(|weight| &*weight.name).collect();
+    estimate.clone().placing(|name| names.contains(name).then_some(Place::Host))
+}
 
 impl<'a> Placements<'a> {
     /// What a path takes by the estimate, and what that may be wrong by.
@@ -17,14 +25,9 @@ impl<'a> Placements<'a> {
         self.looks.set(self.looks.get() + 1);
         let estimate = self.grounds[path.setting].estimate(self, &self.orders[path.order])?;
         let assignment = self.assignment(path);
-        let runs: Vec<(u32, u32)> = path.runs().map(|run| (run.end, run.kept)).collect();
-        let weights = self.parts.kept(&runs).flat_map(|part| &part.weights);
-        let kept: HashSet<&str> = weights.map(|weight| &*weight.name).collect();
-        Ok(match kept.is_empty() && !path.single_copy {
+        Ok(match path.kept() == 0 && !path.single_copy {
             true => estimate.with_uncertainty(&assignment),
-            false => Estimate::clone(&estimate)
-                .placing(|name| kept.contains(name).then_some(Place::Host))
-                .with_uncertainty(&assignment),
+            false => keeping(&estimate, self.parts.kept(&path.runs)).with_uncertainty(&assignment),
         })
     }
 
@@ -69,8 +72,7 @@ impl<'a> Placements<'a> {
         if path.single_copy {
             return split.overrides([TensorOverride::new(NOTHING, Place::Host)]);
         }
-        let kept: Vec<(u32, u32)> = path.runs().map(|run| (run.end, run.kept)).collect();
-        split.overrides(self.parts.overrides(&kept))
+        split.overrides(self.parts.overrides(&path.runs))
     }
 
     /// Blocks on GPUs of which a part stays on the host.

@@ -1,15 +1,16 @@
 //! What holds for all placements of one setting: sums over the layers, and the room that each device has for them.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use crate::machine::Gpu;
 use crate::memory::estimate::Assignment;
-use crate::memory::{Estimate, Place, Workload};
+use crate::memory::{Estimate, Workload};
 use crate::plan::Error;
 use crate::plan::speed::{Rates, SpeedModel};
 
+use super::footprints::keeping;
 use super::order::Order;
 use super::setting::Setting;
 use super::table::{ROLES, Run, Table};
@@ -28,18 +29,13 @@ pub(super) struct Ground<'a> {
     pub(super) workload: Workload,
 }
 
-/// Something of a GPU by the role of a run on it, and of the host beside it by its role.
+/// The smallest compute buffers among some placements, with what they may be larger by where that is kept free: of a
+/// GPU by the role of a run on it, and of the host beside it by its role.
 #[derive(Debug, Clone, Copy)]
-struct ByRole<T> {
-    gpu: [T; ROLES],
-    host: [T; 3],
+struct Least {
+    gpu: [u64; ROLES],
+    host: [u64; 3],
 }
-
-/// The smallest compute buffers among some placements, with what they may be larger by where that is kept free.
-type Least = ByRole<u64>;
-
-/// The same, as far as there was such a placement.
-type Seen = ByRole<Option<u64>>;
 
 /// What the host's compute buffer beside GPUs depends on, but for details: whether it holds layers, parts of blocks, or
 /// neither.
@@ -111,7 +107,7 @@ impl<'a> Ground<'a> {
     /// The smallest compute buffers that a GPU and the host beside it need, over placements on it alone, and on three
     /// like it where there are several: with nothing elsewhere, with the smallest part that may be, and with all.
     fn least_compute(&self, of: &Placements<'_>, gpu: usize) -> Result<Least, Error> {
-        let mut seen = Seen { gpu: [None; ROLES], host: [None; 3] };
+        let mut least = Least { gpu: [u64::MAX; ROLES], host: [u64::MAX; 3] };
         let parts = &self.table.parts;
         let last = parts.all.iter().zip(parts.are_last()).filter(|(_, is_last)| *is_last);
         let smallest = last.map(|(part, _)| part).min_by_key(|part| part.bytes());
@@ -120,25 +116,24 @@ impl<'a> Ground<'a> {
         for order in [vec![gpu], vec![gpu; 3]].into_iter().take(of.gpus.len().min(2)) {
             let estimate = self.estimate(of, &order)?;
             for kept in elsewhere.into_iter().flatten() {
-                let weights = kept.iter().flat_map(|part| &part.weights);
-                let names: HashSet<&str> = weights.map(|weight| &*weight.name).collect();
-                let estimate = Estimate::clone(&estimate);
                 let estimate = match kept.is_empty() && order.len() == 1 {
-                    true => estimate,
+                    true => Estimate::clone(&estimate),
                     // A single copy of the graph is the smaller one.
-                    false => estimate.placing(|name| names.contains(name).then_some(Place::Host)),
+                    false => keeping(&estimate, kept.iter()),
                 };
                 let kept = u32::try_from(kept.len()).unwrap_or(u32::MAX);
                 for counts in samples(self.table.layers, order.len()) {
-                    self.see(of, &estimate, &counts, kept, &mut seen);
+                    self.see(of, &estimate, &counts, kept, &mut least);
                 }
             }
         }
-        Ok(Least { gpu: seen.gpu.map(Option::unwrap_or_default), host: seen.host.map(Option::unwrap_or_default) })
+        // Of a role that no sample has nothing is known.
+        let known = |bytes: u64| if bytes == u64::MAX { 0 } else { bytes };
+        Ok(Least { gpu: least.gpu.map(known), host: least.host.map(known) })
     }
 
     /// Takes into account what a placement needs of which so many parts are on the host.
-    fn see(&self, of: &Placements<'_>, estimate: &Estimate, counts: &[u32], kept: u32, seen: &mut Seen) {
+    fn see(&self, of: &Placements<'_>, estimate: &Estimate, counts: &[u32], kept: u32, least: &mut Least) {
         let layers = self.table.layers;
         let (footprints, unsure) = estimate.with_uncertainty(&Assignment::by_counts(layers - 1, counts));
         let on_gpus = of.probe.is_none() && of.request.headroom.adds_uncertainty();
@@ -149,16 +144,14 @@ impl<'a> Ground<'a> {
             let parts = self.table.parts.count(begin, end);
             let role = Run::of(n, begin, end, kept.min(parts)).role(layers, parts);
             let unsure = if on_gpus { unsure.gpus[n] } else { 0 };
-            take_less(&mut seen.gpu[role], footprints.gpus[n].compute.saturating_add(unsure));
+            let bytes = footprints.gpus[n].compute.saturating_add(unsure);
+            least.gpu[role] = least.gpu[role].min(bytes);
             begin = end;
         }
         let unsure = if of.probe.is_none() { unsure.host } else { 0 };
-        take_less(&mut seen.host[host_role(first, kept)], footprints.host.compute.saturating_add(unsure));
+        let role = &mut least.host[host_role(first, kept)];
+        *role = footprints.host.compute.saturating_add(unsure).min(*role);
     }
-}
-
-fn take_less(known: &mut Option<u64>, bytes: u64) {
-    *known = Some(known.map_or(bytes, |known| known.min(bytes)));
 }
 
 /// Layers on each of one or three GPUs: few and many, with the host and without, and single blocks, of which some may

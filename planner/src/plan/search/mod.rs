@@ -114,6 +114,13 @@ struct Found {
     levels: Levels,
 }
 
+impl Found {
+    /// Whether it is nearer to fitting than another, or there is no other.
+    fn lacks_less_than(&self, other: Option<&Self>) -> bool {
+        other.is_none_or(|other| self.levels.lack() < other.levels.lack())
+    }
+}
+
 impl<'a> Placements<'a> {
     /// `params` are the request's, every default resolved. By layers there is one setting, and no block is parted.
     pub(super) fn new(
@@ -136,7 +143,7 @@ impl<'a> Placements<'a> {
         };
         let rates = Rates::of(&gpus, &machine.host);
         let (settings, parts) = match by_layers {
-            true => (vec![Setting::wanted(params)], HostParts::None),
+            true => (vec![Setting { params: params.clone(), steps: 0 }], HostParts::None),
             false => (Setting::all(request, profile, params, &gpus), request.host_parts),
         };
         let mut orders = orders(&gpus, &rates.gpus, request.gpu_layers.is_exact());

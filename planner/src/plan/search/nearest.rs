@@ -10,33 +10,36 @@ use super::{Found, Given, Placements};
 impl Placements<'_> {
     /// Of what would be one step better than a path and does not fit, that which lacks the least.
     pub(super) fn nearest(&self, path: &Path, given: &Given) -> Result<Option<Found>, Error> {
-        let mut nearest: Option<Found> = None;
-        for path in self.better(path) {
+        self.least_of(self.better(path), given, |found| !found.levels.fit())
+    }
+
+    /// Of these paths that count, the one that lacks the least.
+    fn least_of(
+        &self,
+        paths: impl IntoIterator<Item = Path>,
+        given: &Given,
+        counts: impl Fn(&Found) -> bool,
+    ) -> Result<Option<Found>, Error> {
+        let mut least: Option<Found> = None;
+        for path in paths {
             let levels = self.levels(&path, given)?;
-            let less = |known: &Found| levels.lack() < known.levels.lack();
-            if !levels.fit() && nearest.as_ref().is_none_or(less) {
-                nearest = Some(Found { cost: self.cost(&path), path, levels });
+            let found = Found { cost: self.cost(&path), path, levels };
+            if counts(&found) && found.lacks_less_than(least.as_ref()) {
+                least = Some(found);
             }
         }
-        Ok(nearest)
+        Ok(least)
     }
 
     /// Of whole layers on GPUs in the machine's order, and of the host alone, what lacks the least and is not known.
     pub(super) fn least_lacking(&self, given: &Given) -> Result<Option<Found>, Error> {
         let in_place = |order: &usize| self.orders[*order].is_sorted();
         let orders = (0..self.orders.len()).filter(|order| !given.shunned.contains(order));
-        let mut least: Option<Found> = None;
-        for order in orders.filter(in_place) {
-            let paths = self.on_host().filter_map(|first| self.spread(order, first));
-            for path in paths.filter(|path| !given.known.contains(path)) {
-                let levels = self.levels(&path, given)?;
-                let less = |known: &Found| levels.lack() < known.levels.lack();
-                if least.as_ref().is_none_or(less) {
-                    least = Some(Found { cost: self.cost(&path), path, levels });
-                }
-            }
-        }
-        Ok(least)
+        let paths = orders.filter(in_place).flat_map(|order| {
+            let paths = self.on_host().filter_map(move |first| self.spread(order, first));
+            paths.filter(|path| !given.known.contains(path))
+        });
+        self.least_of(paths, given, |_| true)
     }
 
     /// The layers behind the first ones, shared by the GPUs of an order in proportion to their budgets; `None` where

@@ -65,18 +65,9 @@ fn extend(all: &mut Vec<Order>, begun: &mut Order, gpus: &[usize], equal: &impl 
 
 /// Whether one may stand for the other in every plan.
 fn are_equal(a: &Gpu, b: &Gpu) -> bool {
-    let what_counts = |gpu: &Gpu| {
-        let mut gpu = gpu.clone();
-        gpu.name.clear();
-        gpu.description.clear();
-        gpu.device = None;
-        gpu.pci_id = None;
-        gpu.processes = None;
-        gpu.nvml = None;
-        gpu.mig = None;
-        gpu
-    };
-    what_counts(a) == what_counts(b)
+    let (name, description) = (a.name.clone(), a.description.clone());
+    let Gpu { device, pci_id, processes, nvml, mig, .. } = a.clone();
+    Gpu { name, description, device, pci_id, processes, nvml, mig, ..b.clone() } == *a
 }
 
 #[cfg(test)]

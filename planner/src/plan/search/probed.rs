@@ -81,11 +81,10 @@ impl<'f, 'a> Probed<'f, 'a> {
             let Some(found) = self.ask(next) else {
                 continue;
             };
-            let less = |known: &Found| found.levels.lack() < known.levels.lack();
             if found.levels.fit() {
                 self.given.below = Some(found.cost);
                 best = Some(found);
-            } else if self.least_lacking.as_ref().is_none_or(less) {
+            } else if found.lacks_less_than(self.least_lacking.as_ref()) {
                 self.least_lacking = Some(found);
             }
         }

@@ -21,11 +21,6 @@ const TYPES: [KvType; 6] = [KvType::F16, KvType::Q8_0, KvType::Q5_1, KvType::Q5_
 const STEPS_PER_TYPE: u32 = 2;
 
 impl Setting {
-    /// These parameters, as they are.
-    pub(super) fn wanted(params: &ContextParams) -> Self {
-        Self { params: params.clone(), steps: 0 }
-    }
-
     /// All that a request allows, the wanted ones first. `params` are the request's, resolved.
     pub(super) fn all(request: &Request, profile: &ModelProfile, params: &ContextParams, gpus: &[&Gpu]) -> Vec<Self> {
         let most = request.max_ubatch.filter(|_| leaves_something(profile, gpus));

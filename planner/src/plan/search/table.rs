@@ -1,6 +1,7 @@
 //! What runs of layers cost on each GPU under one setting, from sums made once: seconds of the workload, and bytes
 //! without compute buffers.
 
+use std::ops::Add;
 use std::rc::Rc;
 
 use crate::memory::{Estimate, Place};
@@ -95,9 +96,10 @@ impl<'a> Table<'a> {
         let layers = u32::try_from(n_layers).unwrap_or(u32::MAX);
         let reply = f64::from(workload.reply);
         let seconds = |place: Place, first: Option<usize>| {
-            sums((0..n_layers).map(|il| {
+            let layers = (0..n_layers).map(|il| {
                 model.layer_token(il, place, workload.depth()) * reply + model.layer_prompt(il, place, first, workload)
-            }))
+            });
+            sums(layers, f64::add)
         };
         let ways = reply + model.computations(workload);
         // The last part of a block is the first to stay: with it the block's activations go to the host and back.
@@ -105,21 +107,22 @@ impl<'a> Table<'a> {
         let part_seconds = |gpu: usize, first: usize| {
             let place = Place::Gpu(gpu);
             let there_and_back = model.there_and_back(place, Place::Host) * ways;
-            sums(parts.all.iter().zip(&opens).map(|(part, &opens)| {
+            let parts = parts.all.iter().zip(&opens).map(|(part, &opens)| {
                 model.moved_token(&part.matrices, place, Place::Host) * reply
                     + model.moved_prompt(&part.matrices, place, Place::Host, Some(first), workload)
                     + if opens { there_and_back } else { 0.0 }
-            }))
+            });
+            sums(parts, f64::add)
+        };
+        let part_bytes = |part: &Part<'_>, gpu: usize| {
+            let weights = part.weights.iter();
+            weights.map(|weight| estimate.weight_bytes(gpu, weight)).fold(0, u64::saturating_add)
         };
         let n_gpus = budgets.len();
         let gpus = budgets.iter().enumerate().map(|(gpu, &budget)| GpuTable {
-            bytes: byte_sums((0..layers).map(|il| estimate.layer_bytes(gpu, il))),
+            bytes: sums((0..layers).map(|il| estimate.layer_bytes(gpu, il)), u64::saturating_add),
             seconds: seconds(Place::Gpu(gpu), None),
-            part_bytes: byte_sums(parts.all.iter().map(|part| {
-                let bytes = part.weights.iter();
-                let bytes = bytes.map(|weight| estimate.weight_bytes(gpu, weight));
-                bytes.fold(0, u64::saturating_add)
-            })),
+            part_bytes: sums(parts.all.iter().map(|part| part_bytes(part, gpu)), u64::saturating_add),
             part_seconds: (0..n_gpus).map(|first| part_seconds(gpu, first)).collect(),
             budget,
             rooms: [budget; ROLES],
@@ -128,11 +131,11 @@ impl<'a> Table<'a> {
         let places = (0..n_gpus).map(Place::Gpu).chain([Place::Host]);
         Self {
             parts: Rc::clone(parts),
-            host_bytes: byte_sums((0..layers).map(|il| estimate.host_layer_bytes(il))),
+            host_bytes: sums((0..layers).map(|il| estimate.host_layer_bytes(il)), u64::saturating_add),
             host_seconds: firsts.map(|first| seconds(Place::Host, first)).collect(),
             crossings: places.map(|place| model.crossing(place) * ways).collect(),
-            part_host_bytes: byte_sums(parts.all.iter().map(Part::bytes)),
-            part_blocks: running(opens.iter().map(|&opens| u32::from(opens)), |sum, one| sum + one),
+            part_host_bytes: sums(parts.all.iter().map(Part::bytes), u64::saturating_add),
+            part_blocks: sums(opens.iter().map(|&opens| u32::from(opens)), u32::add),
             layers,
             most: budgets.iter().copied().max().unwrap_or(0),
             gpus: gpus.collect(),
@@ -195,15 +198,13 @@ impl<'a> Table<'a> {
     /// Bytes that a run takes of its GPU, without compute buffers.
     pub(super) fn bytes(&self, gpu: usize, run: Run) -> u64 {
         let table = &self.gpus[gpu];
-        let (from, to) = self.kept(run);
-        let layers = table.bytes[run.end as usize].saturating_sub(table.bytes[run.begin as usize]);
-        layers.saturating_sub(table.part_bytes[to].saturating_sub(table.part_bytes[from]))
+        let layers = between(&table.bytes, (run.begin as usize, run.end as usize));
+        layers.saturating_sub(between(&table.part_bytes, self.kept(run)))
     }
 
     /// Bytes of a run's parts that are on the host.
     pub(super) fn kept_bytes(&self, run: Run) -> u64 {
-        let (from, to) = self.kept(run);
-        self.part_host_bytes[to].saturating_sub(self.part_host_bytes[from])
+        between(&self.part_host_bytes, self.kept(run))
     }
 
     /// Blocks of a run that have parts on the host.
@@ -238,17 +239,13 @@ impl<'a> Table<'a> {
     }
 }
 
+/// Bytes from one to before another.
+fn between(sums: &[u64], (from, to): (usize, usize)) -> u64 {
+    sums[to].saturating_sub(sums[from])
+}
+
 /// The sums before each, and of all.
-fn sums(each: impl Iterator<Item = f64>) -> Vec<f64> {
-    running(each, |sum, one| sum + one)
-}
-
-/// The same of bytes; saturates.
-fn byte_sums(each: impl Iterator<Item = u64>) -> Vec<u64> {
-    running(each, u64::saturating_add)
-}
-
-fn running<T: Copy + Default>(each: impl Iterator<Item = T>, add: impl Fn(T, T) -> T) -> Vec<T> {
+fn sums<T: Copy + Default>(each: impl Iterator<Item = T>, add: impl Fn(T, T) -> T) -> Vec<T> {
     let mut sum = T::default();
     let after = each.map(|one| {
         sum = add(sum, one);

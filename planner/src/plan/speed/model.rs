@@ -30,14 +30,10 @@ pub struct SpeedModel {
 impl SpeedModel {
     /// This model in a context with these parameters, over devices with these rates.
     pub fn new(profile: &ModelProfile, params: &ContextParams, rates: Rates) -> Self {
-        let n_ubatch = match params.n_ubatch {
-            0 => params.n_batch,
-            n => n.min(params.n_batch),
-        };
         Self {
             work: Work::of(profile, params),
             rates,
-            n_ubatch: n_ubatch.max(1),
+            n_ubatch: params.computed().max(1),
             kv_on_host: !params.offload_kqv,
             op_offload: params.op_offload,
             moved: Vec::new(),
