@@ -23,14 +23,14 @@ use tokio::net::TcpListener;
 use tokio::sync::Notify;
 use tower::ServiceExt;
 
-/// A client has so long to send the head of a request, from its connection or its last request on.
-const LONGEST_HEAD: Duration = Duration::from_secs(10);
 /// Bytes of the head of a request.
 const LARGEST_HEAD: usize = 64 << 10;
 
 /// One of them.
 pub(crate) struct Connection {
     peer: SocketAddr,
+    /// What its client has to send a head, from the connection or its last request on, and then a body.
+    pub(crate) timeout: Duration,
     /// Whether the engine works for it: before and after that it can be closed for others.
     pub(crate) is_answered: AtomicBool,
     closes: Notify,
@@ -38,7 +38,13 @@ pub(crate) struct Connection {
 
 /// Takes connections until `stop`, then lets requests finish. Of more than `most` at once, the oldest is closed that
 /// is not being answered, so that nobody keeps others out by saying nothing; where all are, a new one is turned away.
-pub(crate) async fn serve(listener: TcpListener, routes: Router, most: usize, stop: impl Future<Output = ()>) {
+pub(crate) async fn serve(
+    listener: TcpListener,
+    routes: Router,
+    most: usize,
+    timeout: Duration,
+    stop: impl Future<Output = ()>,
+) {
     let open = Arc::new(Mutex::new(Vec::<Arc<Connection>>::new()));
     let shutdown = GracefulShutdown::new();
     let mut stop = pin!(stop);
@@ -55,7 +61,7 @@ pub(crate) async fn serve(listener: TcpListener, routes: Router, most: usize, st
                 continue;
             }
         };
-        let connection = Connection { peer, is_answered: false.into(), closes: Notify::new() };
+        let connection = Connection { peer, timeout, is_answered: false.into(), closes: Notify::new() };
         let connection = Arc::new(connection);
         {
             let mut open = open.lock().unwrap_or_else(PoisonError::into_inner);
@@ -74,7 +80,7 @@ pub(crate) async fn serve(listener: TcpListener, routes: Router, most: usize, st
         let service = service_fn(move |request| answer(routes.clone(), request, Arc::clone(&of)));
         let spoken = http1::Builder::new()
             .timer(TokioTimer::new())
-            .header_read_timeout(LONGEST_HEAD)
+            .header_read_timeout(timeout)
             .max_buf_size(LARGEST_HEAD)
             .serve_connection(TokioIo::new(stream), service);
         let spoken = shutdown.watch(spoken);

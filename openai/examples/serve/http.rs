@@ -28,8 +28,6 @@ const LARGEST_BODY: usize = 16 << 20;
 static BODIES: Semaphore = Semaphore::const_new(64 << 20);
 /// Requests that are taken apart at once, each of which takes several times its size meanwhile.
 static READERS: Semaphore = Semaphore::const_new(4);
-/// A client that takes longer to send its request has gone.
-const LONGEST_UPLOAD: Duration = Duration::from_secs(30);
 
 /// What is answered instead.
 pub(crate) struct Failed(ApiError);
@@ -88,9 +86,9 @@ impl<S: Send + Sync> FromRequest<S> for Body {
         }
         let (mut parts, body) = request.into_parts();
         let connection = Extension::from_request_parts(&mut parts, state).await;
-        let Extension(connection) =
+        let Extension::<Arc<Connection>>(connection) =
             connection.map_err(|error| failed(StatusCode::INTERNAL_SERVER_ERROR, error.body_text()))?;
-        let (bytes, room) = timeout(LONGEST_UPLOAD, collect(body))
+        let (bytes, room) = timeout(connection.timeout, collect(body))
             .await
             .map_err(|_| failed(StatusCode::REQUEST_TIMEOUT, "the request does not come to its end"))??;
         Ok(Self { bytes, under_way: UnderWay { connection, _room: room } })
@@ -167,13 +165,13 @@ pub(crate) fn events(completion: Completion) -> Sse<KeepAliveStream<impl Stream<
     Sse::new(events).keep_alive(KeepAlive::default())
 }
 
-/// Listens until Ctrl-C, then takes no more requests and waits `grace` for those that are being answered. `most`:
-/// connections at once.
+/// Listens until Ctrl-C, then takes no more requests. `most`: connections at once. `timeout`: what a client has to send a
+/// head, and then a body; and what answers under way have to end.
 ///
 /// # Errors
 ///
 /// Where it cannot listen.
-pub(crate) async fn serve(address: SocketAddr, routes: Router, most: usize, grace: Duration) -> anyhow::Result<()> {
+pub(crate) async fn serve(address: SocketAddr, routes: Router, most: usize, timeout: Duration) -> anyhow::Result<()> {
     let stopping = Arc::new((Notify::new(), AtomicBool::new(false)));
     let stop = Arc::clone(&stopping);
     let on_signal = move || {
@@ -191,8 +189,8 @@ pub(crate) async fn serve(address: SocketAddr, routes: Router, most: usize, grac
     let (begins, ends) = (Arc::clone(&stopping), stopping);
     let stop = async move { begins.0.notified().await };
     tokio::select! {
-        () = connections::serve(listener, routes, most, stop) => {}
-        () = async { ends.0.notified().await; sleep(grace).await } => {}
+        () = connections::serve(listener, routes, most, timeout, stop) => {}
+        () = async { ends.0.notified().await; sleep(timeout).await } => {}
     }
     Ok(())
 }

@@ -70,6 +70,9 @@ struct Args {
     /// How long such a process may show no sign of life before another one takes its place
     #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     silent: u64,
+    /// What a client has to send the head of a request, and then its body; and answers to end after Ctrl-C
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    timeout: u64,
     #[command(flatten)]
     access: Access,
 }
@@ -132,7 +135,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         .method_not_allowed_fallback(async || failed(StatusCode::METHOD_NOT_ALLOWED, "this path takes another method"));
     let routes = args.access.guard(routes, key);
     let address = SocketAddr::new(args.host, args.port);
-    http::serve(address, routes, most, Duration::from_secs(30)).await
+    http::serve(address, routes, most, Duration::from_secs(args.timeout)).await
 }
 
 /// With the pooling that the model names, or the mean.

@@ -33,7 +33,7 @@ fn clients_that_say_nothing_keep_nobody_out() {
 
 #[test]
 fn a_head_and_a_body_that_do_not_end_are_not_waited_for() {
-    let server = Server::start(&["--ctx", "512"]);
+    let server = Server::start(&["--ctx", "512", "--timeout", "2"]);
     let half = server.connected(&half_body(&server, "{\"prompt"));
     assert_eq!(rest(&server.connected("GET /health HTTP/1.1\r\nho")), "");
     assert!(rest(&half).starts_with("HTTP/1.1 408"));
