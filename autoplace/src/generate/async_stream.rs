@@ -10,7 +10,7 @@ use std::{mem, thread};
 use futures_core::Stream;
 
 use super::channel::{Bell, channel};
-use super::chat::ChatStream;
+use super::chat_stream::ChatStream;
 use super::error::Error;
 use super::token_stream::{Source, TokenStream};
 use crate::chat::ReplyPart;

@@ -234,30 +234,4 @@ mod tests {
         writer.join().unwrap();
         assert_eq!(block_on(|context| receiver.poll_next(context)), None);
     }
-
-    #[test]
-    fn a_ring_that_comes_first_is_not_lost() {
-        let bell = Arc::new(Bell::default());
-        bell.ring();
-        bell.wait();
-        let ringing = Arc::clone(&bell);
-        let other = thread::spawn(move || Waker::from(ringing).wake());
-        bell.wait();
-        other.join().unwrap();
-    }
-
-    #[test]
-    fn a_thread_sleeps_until_the_answer_is_there() {
-        let mut questions = 0;
-        let answer = block_on(|context| {
-            questions += 1;
-            let waker = context.waker().clone();
-            if questions < 3 {
-                thread::spawn(move || waker.wake());
-                return Poll::Pending;
-            }
-            Poll::Ready(questions)
-        });
-        assert_eq!(answer, 3);
-    }
 }

@@ -122,7 +122,7 @@ impl Session {
             return Ok(self.sequences.iter().map(Sequence::saved_bytes).sum());
         };
         // The slot with its adapters, the context's vocabulary, ours, and what drafts.
-        let ours = self.model.slot().holders() + 2 + self.drafters.holders();
+        let ours = self.model.slot().holders() + 2 + self.drafters.drafts.holders();
         let holders = lent.context.model().holders().saturating_sub(ours);
         if holders > 0 {
             return Err(Error::NativeHeld { holders });

@@ -175,8 +175,7 @@ impl Step<'_> {
             // What idle texts have left lies in the same cells.
             let drafted = self.work.batch.len() - queued;
             let wanted: usize = self.sequences.iter().map(Sequence::cells).sum::<usize>() + drafted;
-            let all = self.lent.room.all;
-            self.cache.make_room(context, all.saturating_sub(wanted))?;
+            self.cache.make_room(context, self.lent.room.all.saturating_sub(wanted))?;
         }
         match context.decode(&self.work.batch) {
             Err(llama_sys::Error::NoKvSlot { .. }) => {
@@ -254,10 +253,8 @@ impl Step<'_> {
     fn checkpoint(&mut self, at: usize) {
         let running = held(self.sequences);
         let sequence = &self.sequences[at];
-        let tokens = &sequence.tokens[..sequence.held.computed];
-        let of = (tokens, &sequence.scales);
-        let context = &mut self.lent.context;
-        self.cache.checkpoint(context, sequence.held.seq, of, &running);
+        let held = sequence.first(sequence.held.computed);
+        self.cache.checkpoint(&mut self.lent.context, sequence.held.seq, held, &running);
     }
 
     fn choose_of(
@@ -335,16 +332,14 @@ impl Step<'_> {
 
     /// Takes the texts that have ended out of the session. What the context holds of them stays.
     fn let_ended_go(&mut self) -> Result<(), Error> {
-        let ended = self.work.pieces.iter().filter(|piece| piece.end.is_some());
-        let ended = ended.map(|piece| piece.sequence);
+        let ended = self.work.pieces.iter().filter(|piece| piece.end.is_some()).map(|piece| piece.sequence);
         let ended = ended.chain(self.work.failed.iter().map(|failed| failed.0));
         if ended.clone().next().is_none() {
             return Ok(());
         }
         let has_ended = |sequence: &Sequence| ended.clone().any(|id| id == sequence.id);
         while let Some(at) = self.sequences.iter().position(has_ended) {
-            let ended = take_out(self.sequences, at);
-            ended.leave(self.cache, &mut self.lent.context)?;
+            take_out(self.sequences, at).leave(self.cache, &mut self.lent.context)?;
         }
         Ok(())
     }

@@ -137,8 +137,7 @@ impl Sequence {
             self.held.unshifted = self.held.unshifted.min(keep);
             self.statistics.shifted_tokens += self.held.computed - keep;
         } else {
-            let known = &self.tokens[..keep];
-            let held = cache.go_back(&mut lent.context, self.held.seq, known, &self.scales)?;
+            let held = cache.go_back(&mut lent.context, self.held.seq, self.first(keep))?;
             self.statistics.recomputed_tokens += (before - discard).saturating_sub(held);
             self.computed_to(held);
         }

@@ -20,6 +20,7 @@ use queue::Shared;
 use serde::{Deserialize, Serialize};
 
 use super::channel::block_on;
+use super::chat::Chat;
 use super::error::Error;
 use super::remote::Reader;
 use super::request::Generate;
@@ -27,6 +28,7 @@ use super::session::Session;
 use super::stats::Replaced;
 use super::step::PromptChunk;
 use super::token_stream::TokenStream;
+use crate::chat::ChatTemplate;
 use crate::load::{AbortHandle, Model};
 
 const THREAD: &str = "autoplace-engine";
@@ -178,6 +180,32 @@ impl Engine {
 
     pub(super) fn model(&self) -> &Model {
         &self.inner.shared.model
+    }
+
+    /// Begins a conversation by the chat template that the model ships. Many go on at once: their answers are texts of
+    /// this engine, and what is said waits while its queue is full.
+    ///
+    /// ```no_run
+    /// # let model = autoplace::Model::load("model.gguf")?;
+    /// let engine = autoplace::generate::Engine::new(&model)?;
+    /// let (mut one, mut other) = (engine.chat()?, engine.chat()?);
+    /// std::thread::scope(|scope| {
+    ///     scope.spawn(move || one.say("Why is the sky blue?")?.finish());
+    ///     scope.spawn(move || other.say("Why is grass green?")?.finish());
+    /// });
+    /// # Ok::<(), autoplace::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Model::chat`].
+    pub fn chat(&self) -> Result<Chat, Error> {
+        Ok(self.model().chat()?.on(self.clone()))
+    }
+
+    /// Begins a conversation by another template than the model's own.
+    pub fn chat_with(&self, template: ChatTemplate) -> Chat {
+        self.model().chat_with(template).on(self.clone())
     }
 
     /// How many requests wait and run, and what was generated so far.

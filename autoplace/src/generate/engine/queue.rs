@@ -36,7 +36,7 @@ pub(super) struct Shared {
     state: Mutex<State>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct State {
     /// In the order of their arrivals.
     waiting: VecDeque<Waiting>,
@@ -162,26 +162,9 @@ impl Shared {
     }
 
     pub(super) fn new(model: &Model, room: Room, queue: usize, ahead: usize) -> Self {
-        let state = State {
-            waiting: VecDeque::new(),
-            accepted: 0,
-            arrivals: 0,
-            line: BTreeMap::new(),
-            tickets: 0,
-            room,
-            totals: Metrics::default(),
-            closing: None,
-            last_replaced: None,
-        };
-        Self {
-            model: model.clone(),
-            link: None,
-            bell: Arc::default(),
-            held: RwLock::default(),
-            queue,
-            ahead,
-            state: Mutex::new(state),
-        }
+        let state = Mutex::new(State { room, ..State::default() });
+        let (bell, held) = <_>::default();
+        Self { model: model.clone(), link: None, bell, held, queue, ahead, state }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -305,9 +288,9 @@ impl Shared {
             let pieces = match work {
                 Work::Here(sequence, reuse) => shared.queue(*sequence, reuse, place)?,
                 Work::There(link, spec) => {
-                    let (mut accepted, pieces) = link.submit(*spec, place)?;
-                    let accepted = future::poll_fn(|context| accepted.poll_next(context)).await;
-                    progress.statistics = accepted.unwrap_or(Err(Error::EngineEnded))?;
+                    let mut pieces = link.submit(*spec, place)?;
+                    let accepted = future::poll_fn(|context| pieces.poll_next(context)).await;
+                    (_, progress.statistics) = accepted.unwrap_or(Err(Error::EngineEnded))?;
                     pieces
                 }
             };

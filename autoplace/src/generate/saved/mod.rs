@@ -14,6 +14,7 @@ use std::path::Path;
 use llama_sys::{SeqId, Token};
 use serde::{Deserialize, Serialize};
 
+use super::cache::Text;
 use super::context::Lent;
 use super::error::{Error, SavedCacheError};
 use super::piece::SequenceId;
@@ -99,9 +100,8 @@ impl Session {
             return Err(Box::new(SavedCacheError::TooLong { path, tokens: positions, context }).into());
         }
         let running = held(&self.sequences);
+        let seq = self.cache.clear_one(lent, &running, left - positions)?;
         let context = &mut lent.context;
-        let seq = self.cache.clear_one(context, lent.room, &running, left - positions)?;
-        let seq = seq.ok_or(Error::SequencesBusy { n_seq_max: lent.room.sequences })?;
         let reason = match context.read_state(seq, state, &mut from) {
             Err(llama_sys::Error::State { reason }) => Some(reason),
             read => {
@@ -121,7 +121,7 @@ impl Session {
             }
             return Err(Box::new(SavedCacheError::Refused { path: path.to_owned(), reason }).into());
         }
-        let kept = self.cache.go_back(context, seq, &tokens, &scales)?;
+        let kept = self.cache.go_back(context, seq, Text { tokens: &tokens, scales: &scales })?;
         self.cache.remember(seq, scales, tokens, kept);
         Ok(SavedCache { tokens: kept, bytes })
     }
