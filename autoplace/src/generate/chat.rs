@@ -315,8 +315,7 @@ impl Chat {
     }
 
     fn template_format(&self) -> ReplyFormat {
-        let source = self.template.source_for(!self.tools.is_empty());
-        source.map_or_else(ReplyFormat::plain, ReplyFormat::of_template)
+        self.template.source_for(!self.tools.is_empty()).map_or_else(ReplyFormat::plain, ReplyFormat::of_template)
     }
 
     /// What the context is to begin with: the tokens that are known, and the rest as it is written.

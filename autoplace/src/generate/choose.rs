@@ -120,7 +120,8 @@ impl Chooser {
     }
 }
 
-fn allows(mask: &[u32], token: Token) -> bool {
+/// Whether a mask has a token.
+pub(super) fn allows(mask: &[u32], token: Token) -> bool {
     usize::try_from(token).is_ok_and(|token| {
         let word = mask.get(token / 32).copied().unwrap_or(0);
         word >> (token % 32) & 1 == 1

@@ -152,8 +152,7 @@ impl Sequence {
 pub(super) fn shared(sequences: &[Sequence], at: usize) -> usize {
     let this = &sequences[at];
     let by_it = this.held.shares.map(|(_, tokens)| tokens);
-    let with_it = sequences.iter().filter_map(|it| it.shared_with(this.id));
-    with_it.chain(by_it).max().unwrap_or(0)
+    sequences.iter().filter_map(|it| it.shared_with(this.id)).chain(by_it).max().unwrap_or(0)
 }
 
 /// Takes note that a text holds its first `keep` tokens only: what others have shared with it beyond, they share

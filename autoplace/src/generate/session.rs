@@ -70,15 +70,15 @@ impl Session {
         drop(native);
         let slot = model.slot();
         let (mut context, contents) = slot.take()?.ok_or(Error::Busy)?;
-        if !context.has_memory() {
-            slot.give_back(context, contents);
-            return Err(not_generative());
-        }
-        let drafts = match slot.take_drafts() {
+        let drafts = match context.has_memory() {
+            true => slot.take_drafts().map_err(Error::from),
+            false => Err(not_generative()),
+        };
+        let drafts = match drafts {
             Ok(drafts) => drafts,
             Err(error) => {
                 slot.give_back(context, contents);
-                return Err(error.into());
+                return Err(error);
             }
         };
         // A session's own: who still holds one of an earlier session stops nothing of this one.

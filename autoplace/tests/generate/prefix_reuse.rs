@@ -27,8 +27,7 @@ fn what_the_context_holds_of_a_prompt_is_not_computed_again() {
         ("one that is not to be looked for", &dropped, 0),
     ] {
         if case.ends_with("was dropped") {
-            let mut stream = greedy(&model, &prompt[..]).stream().unwrap();
-            stream.next().unwrap().unwrap();
+            greedy(&model, &prompt[..]).stream().unwrap().next().unwrap().unwrap();
         }
         let generate = greedy(&model, &prompt[..]);
         // By default it is not.
@@ -90,8 +89,7 @@ fn what_is_kept_makes_room_for_what_runs() {
     let model = demo(512, 4, true);
     let mut session = model.session().unwrap();
     let mut told_in = |prompt: String, n| {
-        let generate = greedy(&model, prompt).max_tokens(n);
-        session.begin(generate.cache_prompt(true)).unwrap();
+        session.begin(greedy(&model, prompt).max_tokens(n).cache_prompt(true)).unwrap();
         to_the_end(&mut session).remove(0).text
     };
     for start in ["Abraham", "Isaac", "Jacob"] {

@@ -41,8 +41,7 @@ impl Driver {
 
     /// Until the engine is shut down, and what is to be finished is.
     pub(super) fn run(mut self) {
-        let bell = Arc::clone(&self.shared.bell);
-        self.model.listen_to_requests(Some(bell.into()));
+        self.model.listen_to_requests(Some(Arc::clone(&self.shared.bell).into()));
         while self.turn() {}
     }
 
@@ -210,7 +209,11 @@ impl Driver {
         {
             match session.failed() {
                 // What the others got comes with the next asking.
-                Some(failed) => self.end_one(failed, error),
+                Some(failed) => {
+                    if let Some(text) = self.running.extract_if(.., |text| text.id == failed).next() {
+                        text.end(Err(error));
+                    }
+                }
                 None => {
                     self.fail(&error);
                     self.renew();
@@ -219,8 +222,7 @@ impl Driver {
             }
         }
         while let Some((piece, statistics)) = self.session.as_mut().and_then(|session| session.work.next_piece()) {
-            let mut running = self.running.iter();
-            let Some(at) = running.position(|text| text.id == piece.sequence) else {
+            let Some(at) = self.running.iter().position(|text| text.id == piece.sequence) else {
                 continue;
             };
             let text = &mut self.running[at];
@@ -234,13 +236,6 @@ impl Driver {
             } else {
                 text.answer.send(message);
             }
-        }
-    }
-
-    /// Ends a text, which is no longer in the session, with an error.
-    fn end_one(&mut self, failed: SequenceId, error: Error) {
-        if let Some(at) = self.running.iter().position(|text| text.id == failed) {
-            self.running.remove(at).end(Err(error));
         }
     }
 

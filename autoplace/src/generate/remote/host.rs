@@ -44,13 +44,12 @@ struct Outbox {
 impl Host {
     /// Starts one, and returns what stops a computation of it.
     pub(crate) fn start(model: &Model, start: Start, sender: &Sender) -> Result<(Self, AbortHandle), Error> {
-        let bell = Arc::<Bell>::default();
         let (engine, abort) = EngineBuilder::serve(model, start.ahead, start.prompt_chunk)?;
         let outbox = Arc::new(Outbox {
             sender: sender.clone(),
             texts: Mutex::default(),
             is_closing: AtomicBool::new(false),
-            bell,
+            bell: Arc::default(),
         });
         let (open, of) = (Open(Arc::clone(&outbox)), engine.clone());
         let thread = thread::Builder::new()

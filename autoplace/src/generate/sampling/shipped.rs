@@ -55,28 +55,22 @@ impl Shipped<'_> {
         number
     }
 
-    fn number(&self, name: &str, otherwise: f32, is_taken: impl Fn(f64) -> bool) -> f32 {
-        match self.read(name) {
-            Some(number) if is_taken(number) => number as f32,
-            Some(number) => {
-                tracing::warn!("general.sampling.{name} is {number}, which no sampler takes");
-                otherwise
-            }
-            None => otherwise,
+    fn taken(&self, name: &str, is_taken: impl Fn(f64) -> bool) -> Option<f64> {
+        let number = self.read(name)?;
+        if !is_taken(number) {
+            tracing::warn!("general.sampling.{name} is {number}, which no sampler takes");
         }
+        Some(number).filter(|number| is_taken(*number))
+    }
+
+    fn number(&self, name: &str, otherwise: f32, is_taken: impl Fn(f64) -> bool) -> f32 {
+        self.taken(name, is_taken).map_or(otherwise, |number| number as f32)
     }
 
     /// A number of tokens; less than none is none.
     fn count(&self, name: &str, otherwise: u32) -> u32 {
         let most = f64::from(1 << 24);
-        match self.read(name) {
-            Some(number) if number <= most => number.max(0.0) as u32,
-            Some(number) => {
-                tracing::warn!("general.sampling.{name} is {number}, which no sampler takes");
-                otherwise
-            }
-            None => otherwise,
-        }
+        self.taken(name, |number| number <= most).map_or(otherwise, |number| number.max(0.0) as u32)
     }
 
     /// The samplers by their names, with semicolons between them.

@@ -145,8 +145,7 @@ fn nothing(path: &Path) -> Error {
 
 /// The model whose file this is, and what tells its weights from others.
 fn identity(model: &Model) -> Result<(ModelIdentity, String), Error> {
-    let native = model.native()?;
-    let header = Header::open(native.path()).map_err(load::Error::from)?;
+    let header = Header::open(model.native()?.path()).map_err(load::Error::from)?;
     let identity = ModelIdentity::of(&header).map_err(load::Error::from)?;
     Ok((identity, weights::fingerprint(&header)?))
 }

@@ -98,8 +98,7 @@ fn subschemas(members: &Map<String, Value>) -> impl Iterator<Item = &Value> {
         let keyword = keyword.as_str();
         let one = is_in(ONE, keyword).then_some(value);
         let list = value.as_array().filter(|_| is_in(LISTS, keyword));
-        let map = value.as_object().filter(|_| is_in(MAPS, keyword));
-        let map = map.into_iter().flat_map(Map::values);
+        let map = value.as_object().filter(|_| is_in(MAPS, keyword)).into_iter().flat_map(Map::values);
         one.into_iter().chain(list.into_iter().flatten()).chain(map)
     })
 }
