@@ -45,15 +45,14 @@ struct Shape {
 #[derive(Debug)]
 pub(super) struct EmbedderThere {
     worker: LentWorker,
-    /// The process that has the context.
-    opened: Option<u32>,
-    about: Option<About>,
+    /// The process that has the context, and what holds for all texts.
+    opened: Option<(u32, About)>,
 }
 
 impl EmbedderThere {
     pub(super) fn open(model: &Model) -> Result<Self, Error> {
         let worker = LentWorker::take(model)?;
-        let mut embedder = Self { worker, opened: None, about: None };
+        let mut embedder = Self { worker, opened: None };
         embedder.ask(None)?;
         Ok(embedder)
     }
@@ -70,12 +69,12 @@ impl EmbedderThere {
 
     /// Asks the worker, and another where it dies, as often as the application has it. Each opens the embedder first.
     fn ask(&mut self, call: Option<&Request>) -> Result<Vec<Embedding>, Error> {
-        let Self { worker, opened, about } = self;
+        let Self { worker, opened } = self;
         worker.survive(|worker| {
-            if *opened != worker.id() || about.is_none() {
+            if opened.as_ref().is_none_or(|(process, _)| Some(*process) != worker.id()) {
                 let open = Request::Embed(Call::Open { run: worker.run() });
                 match worker.ask::<Outcome<_, Error>>(&open, DOING)?.into_result() {
-                    Ok(told) => (*about, *opened) = (Some(told), worker.id()),
+                    Ok(about) => *opened = worker.id().map(|process| (process, about)),
                     Err(error) => return Ok(Err(error)),
                 }
             }
@@ -90,7 +89,7 @@ impl EmbedderThere {
     }
 
     pub(super) fn about(&self) -> Result<About, Error> {
-        self.about.clone().ok_or_else(|| load::Error::NotLoaded.into())
+        self.opened.as_ref().map(|(_, about)| about.clone()).ok_or_else(|| load::Error::NotLoaded.into())
     }
 
     pub(super) fn abort_handle(&self) -> AbortHandle {

@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 use std::mem;
 use std::task::{Context, Poll, ready};
 
+use llama_sys::Token;
+
 use super::channel::block_on;
 use super::chat::{Asked, Chat, Known};
 use super::error::Error;
@@ -22,6 +24,8 @@ pub struct ChatStream<'a> {
     parser: ReplyParser,
     parts: VecDeque<ReplyPart>,
     prompt: Known,
+    /// Of the answer so far. Text of the last ones may still be held back.
+    tokens: Vec<Token>,
     /// When it has ended.
     reply: Option<Reply>,
 }
@@ -29,7 +33,7 @@ pub struct ChatStream<'a> {
 impl<'a> ChatStream<'a> {
     pub(super) fn new(chat: &'a mut Chat, (text, asked): (TokenStream, Asked)) -> Self {
         let Asked { known: prompt, parser, .. } = asked;
-        Self { chat, text, parser, parts: VecDeque::new(), prompt, reply: None }
+        Self { chat, text, parser, parts: VecDeque::new(), prompt, tokens: Vec::new(), reply: None }
     }
 
     /// Runs to the end and returns the whole answer, which is in the history then.
@@ -74,13 +78,22 @@ impl<'a> ChatStream<'a> {
             if self.reply.is_some() {
                 return Poll::Ready(None);
             }
-            match ready!(self.text.poll_text(context)) {
-                Some(Ok(text)) => self.parts.extend(self.parser.push(&text)),
-                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
-                None => {
-                    self.parts.extend(self.parser.end());
-                    self.end();
+            match ready!(self.text.poll_piece(context)) {
+                Some(Ok(piece)) => {
+                    // A token that ends the generation is not one of the text.
+                    if self.statistics().generated_tokens > self.tokens.len() {
+                        self.tokens.extend(piece.token);
+                    }
+                    self.parts.extend(self.parser.push(&piece.text));
                 }
+                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
+                None => match self.text.take_error() {
+                    Some(error) => return Poll::Ready(Some(Err(error))),
+                    None => {
+                        self.parts.extend(self.parser.end());
+                        self.end();
+                    }
+                },
             }
         }
     }
@@ -91,8 +104,7 @@ impl<'a> ChatStream<'a> {
         }
         let reply = mem::replace(&mut self.parser, ReplyParser::new(&ReplyFormat::plain())).finish();
         let prompt = mem::take(&mut self.prompt);
-        let tokens = self.text.tokens();
-        self.chat.known = self.chat.with_vocab(|vocab| prompt.and_then_said(&reply.raw, tokens, vocab)).ok();
+        self.chat.known = self.chat.with_vocab(|vocab| prompt.and_then_said(&reply.raw, &self.tokens, vocab)).ok();
         if !reply.raw.is_empty() {
             self.chat.messages.push(reply.clone().into_message());
         }

@@ -33,17 +33,6 @@ fn a_context_that_llama_cpp_rounds_up_is_as_long_as_was_asked() {
 }
 
 #[test]
-fn an_abort_after_the_end_does_not_reach_the_next_generation() {
-    let model = load_demo();
-    let mut stream = greedy(&model, PROMPT).max_tokens(2).stream().unwrap();
-    stream.by_ref().for_each(drop);
-    let late = stream.abort_handle();
-    drop(stream);
-    late.abort();
-    text(greedy(&model, PROMPT).max_tokens(2));
-}
-
-#[test]
 fn an_empty_prompt_begins_a_text() {
     assert!(!text(greedy(&load_demo(), "")).trim().is_empty());
 }

@@ -41,31 +41,6 @@ fn what_the_context_holds_of_a_prompt_is_not_computed_again() {
 }
 
 #[test]
-fn texts_of_one_session_share_what_they_begin_with() {
-    let long = SYSTEM.repeat(6);
-    for unified in [false, true] {
-        let model = demo(2048, 4, unified);
-        let prompts = ["bread", "wine", "oil", "water"].map(|end| format!("{long}{end}"));
-        let generate = |prompt: &String| greedy(&model, &**prompt).cache_prompt(true);
-        let alone = prompts.each_ref().map(|it| told(greedy(&model, &**it), &model).text);
-        let mut session = model.session().unwrap();
-        session.begin(generate(&prompts[0])).unwrap();
-        // Its prompt is computed when the others begin.
-        let mut first: String = session.step().unwrap().map(|piece| piece.text).collect();
-        for prompt in &prompts[1..] {
-            session.begin(generate(prompt)).unwrap();
-        }
-        let texts = to_the_end(&mut session);
-        first.push_str(&texts[0].text);
-        assert_eq!(first, alone[0], "unified: {unified}");
-        for (told, alone) in texts[1..].iter().zip(&alone[1..]) {
-            assert_eq!(told.text, *alone, "unified: {unified}");
-            assert!(told.statistics().cached_tokens > 64, "{told:?}");
-        }
-    }
-}
-
-#[test]
 fn conversations_keep_their_own_caches_while_there_are_sequences() {
     let model = demo(1024, 2, false);
     let mut session = model.session().unwrap();

@@ -6,7 +6,7 @@ use std::fs;
 use crate::native_support::tiny_llama;
 use crate::text_support;
 use autoplace::Model;
-use autoplace::chat::ChatTemplate;
+use autoplace::chat::{ChatTemplate, Message};
 use autoplace::generate::{FinishReason, Generate, Piece};
 use autoplace::llama_sys::Token;
 use autoplace::plan::Request;
@@ -130,10 +130,13 @@ fn an_answer_of_broken_bytes_is_a_message_and_the_next_one_is_asked_for() {
         })
     });
     for turn in 0..3 {
-        let (reply, statistics) = chat.say("word1").unwrap().finish().unwrap();
+        chat.push(Message::user("word1"));
+        // What was said is in the prompt as it is written, and not as the bytes that were generated.
+        let written = chat.prompt_tokens().unwrap();
+        let (reply, statistics) = chat.answer().unwrap().finish().unwrap();
+        assert_eq!(statistics.prompt_tokens, written);
         assert_eq!(reply.raw, "ab\u{FFFD}");
         assert_eq!(reply.content, "ab\u{FFFD}");
-        // What was said is in the next prompt, as it is written.
         assert_eq!(statistics.cached_tokens > 0, turn > 0);
         assert_eq!(chat.messages().last().unwrap().content, "ab\u{FFFD}");
     }

@@ -19,7 +19,7 @@ use llama_sys::Token;
 use queue::Shared;
 use serde::{Deserialize, Serialize};
 
-use super::channel::block_on;
+use super::channel::{block_on, spawn};
 use super::chat::Chat;
 use super::error::Error;
 use super::remote::Reader;
@@ -101,7 +101,7 @@ impl Engine {
 
     /// Describes an engine: how many requests wait, how far ahead of its reader a text runs, how prompts are cut.
     pub fn builder(model: &Model) -> EngineBuilder {
-        EngineBuilder::new(model)
+        EngineBuilder { model: model.clone(), queue: 64, ahead: 1024, prompt_chunk: PromptChunk::Graph }
     }
 
     /// Queues a request, and waits while the queue is full; those who wait get a place in their order. What can be
@@ -142,8 +142,7 @@ impl Engine {
 
     /// A run of the model's worker for one text.
     pub(super) fn of_one_text(model: &Model) -> Result<Self, Error> {
-        let builder = Self::builder(model);
-        EngineBuilder { prompt_chunk: PromptChunk::Batch, ..builder }.start_there()
+        EngineBuilder { prompt_chunk: PromptChunk::Batch, ..Self::builder(model) }.start_there()
     }
 
     /// Ends what a worker computes.
@@ -219,14 +218,9 @@ impl Engine {
     pub fn last_replaced(&self) -> Option<Result<Replaced, Error>> {
         self.inner.shared.last_replaced()
     }
-}
 
-impl Engine {
     fn run(shared: Arc<Shared>, run: impl FnOnce() + Send + 'static) -> Result<Self, Error> {
-        let thread = thread::Builder::new()
-            .name(THREAD.into())
-            .spawn(run)
-            .map_err(|error| Error::Thread { name: THREAD, reason: error.to_string() })?;
+        let thread = spawn(THREAD, run)?;
         Ok(Self { inner: Arc::new(Inner { shared, thread: Mutex::new(Some(thread)) }) })
     }
 }
@@ -261,10 +255,6 @@ pub struct EngineBuilder {
 }
 
 impl EngineBuilder {
-    fn new(model: &Model) -> Self {
-        Self { model: model.clone(), queue: 64, ahead: 1024, prompt_chunk: PromptChunk::Graph }
-    }
-
     /// Requests that wait at most, beside as many as the context has sequences. Default 64.
     pub fn queue(mut self, requests: usize) -> Self {
         self.queue = requests;

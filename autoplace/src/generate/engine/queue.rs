@@ -282,7 +282,7 @@ impl Shared {
         let checked = self.check(generate, so_far);
         let turn = Turn { shared: Arc::clone(self), waits, ticket: None };
         async move {
-            let Checked { work, mut progress, max_tokens } = checked?;
+            let (work, mut progress) = checked?;
             let place = turn.await?;
             let shared = Arc::clone(&place.0);
             let pieces = match work {
@@ -294,27 +294,25 @@ impl Shared {
                     pieces
                 }
             };
-            let tokens = max_tokens.min(shared.state().room.each);
-            Ok(TokenStream::new(Source::Elsewhere(pieces), progress, tokens))
+            Ok(TokenStream::new(Source::Elsewhere(pieces), progress))
         }
     }
 
-    fn check(&self, generate: Generate, so_far: &[Token]) -> Result<Checked, Error> {
+    fn check(&self, generate: Generate, so_far: &[Token]) -> Result<(Work, Progress), Error> {
         let (model, spec) = generate.into_parts();
         if !model.is(&self.model) {
             return Err(Error::OtherModel);
         }
-        let (mut progress, max_tokens) = (spec.progress(), spec.limits.max_tokens);
+        let mut progress = spec.progress();
         if let Some(link) = &self.link {
-            let work = Work::There(Arc::clone(link), Box::new(spec.for_worker()?));
-            return Ok(Checked { work, progress, max_tokens });
+            return Ok((Work::There(Arc::clone(link), Box::new(spec.for_worker()?)), progress));
         }
         let reuse = spec.cache_prompt.unwrap_or(true) && so_far.is_empty();
         let _held = self.hold();
         let (vocab, capacity) = (self.model.vocab()?, self.state().room.each);
         let sequence = Sequence::new(SequenceId(0), spec, so_far, &self.model, &vocab, capacity)?;
         progress.statistics = Statistics { prompt_tokens: sequence.prompt, ..sequence.statistics };
-        Ok(Checked { work: Work::Here(Box::new(sequence), reuse), progress, max_tokens })
+        Ok((Work::Here(Box::new(sequence), reuse), progress))
     }
 
     fn queue(self: &Arc<Self>, mut sequence: Sequence, reuse: bool, place: Place) -> Result<Receiver<Message>, Error> {
@@ -338,12 +336,6 @@ impl Shared {
 }
 
 /// A request that may be queued: a sequence that holds nothing of the model, or what a worker is to check.
-struct Checked {
-    work: Work,
-    progress: Progress,
-    max_tokens: usize,
-}
-
 enum Work {
     /// With whether what the context holds of its beginning is not computed again.
     Here(Box<Sequence>, bool),
