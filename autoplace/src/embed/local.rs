@@ -38,15 +38,12 @@ impl EmbedderHere {
     }
 
     /// The vectors of texts, or of the pairs of a query and documents.
-    pub(super) fn compute<T>(
+    pub(super) fn compute(
         &mut self,
         query: Option<&str>,
-        texts: &[T],
+        texts: &[impl AsRef<str>],
         options: Options,
-    ) -> Result<Vec<Embedding>, Error>
-    where
-        T: AsRef<str>,
-    {
+    ) -> Result<Vec<Embedding>, Error> {
         self.prepare();
         let context = self.context()?;
         let pooling = native::pooling_of(context.pooling());
@@ -56,11 +53,11 @@ impl EmbedderHere {
         let limit = Limit { tokens: self.longest_text()?, truncate: options.truncate };
         let vocab = context.model().vocab();
         let pair = query.map(|query| (query, Format::of(&vocab)));
-        let read = |(index, text): (usize, &T)| match &pair {
-            Some((query, format)) => format.pair(index, query, text.as_ref(), limit),
-            None => Text::of(&vocab, index, text.as_ref(), limit),
+        let read = |(index, text): (usize, &str)| match &pair {
+            Some((query, format)) => format.pair(index, query, text, limit),
+            None => Text::of(&vocab, index, text, limit),
         };
-        let texts = texts.iter().enumerate().map(read).collect::<Result<Vec<_>, Error>>()?;
+        let texts = texts.iter().map(AsRef::as_ref).enumerate().map(read).collect::<Result<Vec<_>, Error>>()?;
         self.compute_all(&texts, options.normalize)
     }
 

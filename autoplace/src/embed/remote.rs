@@ -57,10 +57,10 @@ impl EmbedderThere {
         Ok(embedder)
     }
 
-    pub(super) fn compute<T: AsRef<str>>(
+    pub(super) fn compute(
         &mut self,
         query: Option<&str>,
-        texts: &[T],
+        texts: &[impl AsRef<str>],
         options: Options,
     ) -> Result<Vec<Embedding>, Error> {
         let texts = texts.iter().map(|text| text.as_ref().to_owned()).collect();

@@ -63,6 +63,8 @@ struct Donor {
     seq: SeqId,
     /// Tokens that it shares with the prompt, and that its memory can go back to.
     shared: usize,
+    /// No text runs on it.
+    is_idle: bool,
     /// It may be cut down to them: nobody else wants what is behind.
     yields: bool,
 }
@@ -152,7 +154,7 @@ impl Cache {
             (None, 0)
         };
         let mut place = match donor {
-            Some(donor) => self.take_over(context, free, running, donor, prompt)?,
+            Some(donor) => self.take_over(context, free, donor, prompt)?,
             None => {
                 self.forget(context, free)?;
                 Place::of_its_own(free, 0)
@@ -169,14 +171,12 @@ impl Cache {
         &mut self,
         context: &mut Context,
         free: SeqId,
-        running: &Running<'_>,
         donor: Donor,
         prompt: Text<'_>,
     ) -> Result<Place, Error> {
-        let Donor { seq, shared, .. } = donor;
+        let Donor { seq, shared, is_idle, yields } = donor;
         let known = prompt.first(shared);
-        let is_free = !running.iter().any(|(running, _)| *running == seq);
-        if is_free && (donor.yields || seq == free) {
+        if is_idle && (yields || seq == free) {
             self.idle.retain(|idle| idle.seq != seq);
             let cached = self.go_back(context, seq, known)?;
             return Ok(Place::of_its_own(seq, cached));
@@ -188,7 +188,7 @@ impl Cache {
             cached = self.go_back(context, free, known)?;
         }
         let mut place = Place::of_its_own(free, cached);
-        place.shares = (context.kv_unified() && !is_free).then_some(seq);
+        place.shares = (context.kv_unified() && !is_idle).then_some(seq);
         Ok(place)
     }
 
@@ -228,12 +228,8 @@ impl Cache {
             }
             // Of two that hold as much, the one that was used last.
             if best.is_none_or(|best| shared >= best.shared) {
-                best = Some(Donor {
-                    seq,
-                    shared,
-                    // What shares little is likely to be another conversation, with the same beginning.
-                    yields: is_idle && shared * 2 >= held.len(),
-                });
+                // What shares little is likely to be another conversation, with the same beginning.
+                best = Some(Donor { seq, shared, is_idle, yields: shared * 2 >= held.len() });
             }
         }
         Ok((best, common))

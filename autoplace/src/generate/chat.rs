@@ -194,13 +194,8 @@ impl Chat {
     /// As [`answer`](Self::answer); what was said is taken back then.
     pub fn say(&mut self, content: impl Into<String>) -> Result<ChatStream<'_>, Error> {
         self.push(Message::user(content));
-        match self.begin() {
-            Ok(begun) => Ok(ChatStream::new(self, begun)),
-            Err(error) => {
-                self.messages.pop();
-                Err(error)
-            }
-        }
+        let begun = self.begin().inspect_err(|_| drop(self.messages.pop()))?;
+        Ok(ChatStream::new(self, begun))
     }
 
     /// Adds what the person says, and asks for an answer that is a value of a type: see [`Generate::parse`]. It is in
@@ -239,11 +234,7 @@ impl Chat {
 
     fn begin(&mut self) -> Result<(TokenStream, Asked), Error> {
         let before = self.window;
-        let begun = self.begin_within();
-        if begun.is_err() {
-            self.window = before;
-        }
-        begun
+        self.begin_within().inspect_err(|_| self.window = before)
     }
 
     /// Leaves out as much as has no room, and asks.

@@ -7,7 +7,7 @@ use llama_sys::{Batch, Context};
 use serde::{Deserialize, Serialize};
 
 use super::cache::Cache;
-use super::context::{Lent, Room};
+use super::context::Lent;
 use super::error::Error;
 use super::piece::{FinishReason, Piece, SequenceId};
 use super::schedule::{AdapterTurns, Asking, share};
@@ -221,7 +221,6 @@ impl Step<'_> {
     /// Chooses the next token of every text of which all is computed, and those after it as long as they were drafted.
     /// `computed`: how long that took from `begun` on.
     fn choose(&mut self, begun: Instant, computed: Duration) -> Result<(), Error> {
-        let room = self.lent.room;
         let mut used = self.cells();
         for at in 0..self.sequences.len() {
             let sequence = &mut self.sequences[at];
@@ -233,7 +232,7 @@ impl Step<'_> {
             if sequence.checkpoint_is_due() {
                 self.checkpoint(at);
             }
-            match self.choose_of(at, room, &mut used, begun, computed) {
+            match self.choose_of(at, &mut used, begun, computed) {
                 Err(error) if error.is_of_one_text() => {
                     self.work.failed.push((self.sequences[at].id, error));
                 }
@@ -257,14 +256,8 @@ impl Step<'_> {
         self.cache.checkpoint(&mut self.lent.context, sequence.held.seq, held, &running);
     }
 
-    fn choose_of(
-        &mut self,
-        at: usize,
-        room: Room,
-        used: &mut usize,
-        begun: Instant,
-        computed: Duration,
-    ) -> Result<(), Error> {
+    fn choose_of(&mut self, at: usize, used: &mut usize, begun: Instant, computed: Duration) -> Result<(), Error> {
+        let room = self.lent.room;
         let mut told = computed;
         while let Some(choice) = self.sequences[at].choose(&mut self.lent.context)? {
             let sequence = &mut self.sequences[at];

@@ -57,13 +57,8 @@ pub(super) struct Shifting {
 
 impl Shifting {
     /// `context`: tokens that the context holds of the text. `None` for a text that ends when the context is full.
-    pub(super) fn of(
-        when_full: &WhenFull,
-        prompt: &[Token],
-        context: usize,
-        vocab: &Vocab,
-    ) -> Result<Option<Self>, Error> {
-        let &WhenFull::Shift { keep, discard } = when_full else {
+    pub(super) fn of(full: &WhenFull, prompt: &[Token], context: usize, vocab: &Vocab) -> Result<Option<Self>, Error> {
+        let &WhenFull::Shift { keep, discard } = full else {
             return Ok(None);
         };
         let begins = vocab.bos().is_some_and(|bos| prompt.first() == Some(&bos));

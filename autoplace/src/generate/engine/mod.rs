@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use super::channel::{block_on, spawn};
 use super::chat::Chat;
 use super::error::Error;
-use super::remote::Reader;
+use super::remote::{Reader, Start};
 use super::request::Generate;
 use super::session::Session;
 use super::stats::Replaced;
@@ -310,11 +310,8 @@ impl EngineBuilder {
     }
 
     /// An engine for the texts of another process, which counts its places itself.
-    pub(super) fn serve(
-        model: &Model,
-        ahead: usize,
-        prompt_chunk: PromptChunk,
-    ) -> Result<(Engine, AbortHandle), Error> {
+    pub(super) fn serve(model: &Model, start: Start) -> Result<(Engine, AbortHandle), Error> {
+        let Start { ahead, prompt_chunk, .. } = start;
         Self { model: model.clone(), queue: usize::MAX, ahead, prompt_chunk }.start_here()
     }
 }

@@ -43,7 +43,7 @@ struct Outbox {
 impl Host {
     /// Starts one, and returns what stops a computation of it.
     pub(crate) fn start(model: &Model, start: Start, sender: &Sender) -> Result<(Self, AbortHandle), Error> {
-        let (engine, abort) = EngineBuilder::serve(model, start.ahead, start.prompt_chunk)?;
+        let (engine, abort) = EngineBuilder::serve(model, start)?;
         let outbox = Arc::new(Outbox {
             sender: sender.clone(),
             texts: Mutex::default(),

@@ -94,6 +94,10 @@ mod tests {
     use super::*;
     use crate::gguf::Builder;
 
+    fn key(name: &str) -> String {
+        format!("general.sampling.{name}")
+    }
+
     fn shipped_with(change: impl FnOnce(Builder) -> Builder) -> Sampling {
         let header = change(Builder::new("llama")).header().unwrap();
         Sampling::shipped_with(&header)
@@ -102,7 +106,6 @@ mod tests {
     #[test]
     fn every_key_is_read_and_without_any_it_is_sampled_as_llama_cpp_does() {
         assert_eq!(shipped_with(|file| file), Sampling::default());
-        let key = |name| format!("general.sampling.{name}");
         let shipped = shipped_with(|file| {
             file.str(&key("sequence"), "top_k;temperature; min-p;nonsense;topk")
                 .i32(&key("top_k"), 20)
@@ -137,7 +140,6 @@ mod tests {
 
     #[test]
     fn what_no_sampler_takes_is_left_out() {
-        let key = |name| format!("general.sampling.{name}");
         let shipped = shipped_with(|file| {
             file.str(&key("sequence"), "nonsense")
                 .i32(&key("top_k"), -1)

@@ -11,7 +11,7 @@ pub(super) mod weights;
 use std::io;
 use std::path::Path;
 
-use llama_sys::{SeqId, Token};
+use llama_sys::SeqId;
 use serde::{Deserialize, Serialize};
 
 use super::cache::Text;
@@ -48,9 +48,9 @@ impl Session {
     pub fn save(&mut self, sequence: SequenceId, path: impl AsRef<Path>) -> Result<SavedCache, Error> {
         let at = self.position(sequence)?;
         let scales = &self.sequences[at].scales;
-        let held = self.sequences[at].held(scales);
+        let (seq, tokens) = self.sequences[at].held(scales);
         let lent = self.lent.as_mut().ok_or_else(Error::not_loaded)?;
-        save(&self.model, lent, held, scales, path.as_ref())
+        save(&self.model, lent, seq, Text { tokens, scales }, path.as_ref())
     }
 
     /// Saves what the text that ended last has left in the context, likewise.
@@ -63,8 +63,8 @@ impl Session {
         let lent = self.lent.as_mut().ok_or_else(Error::not_loaded)?;
         match self.cache.last() {
             Some(last) => {
-                let held = (last.seq, &*last.tokens);
-                save(&self.model, lent, held, &last.scales, path)
+                let text = Text { tokens: &last.tokens, scales: &last.scales };
+                save(&self.model, lent, last.seq, text, path)
             }
             None => Err(nothing(path)),
         }
@@ -150,17 +150,11 @@ fn identity(model: &Model) -> Result<(ModelIdentity, String), Error> {
     Ok((identity, weights::fingerprint(&header)?))
 }
 
-fn save(
-    model: &Model,
-    lent: &mut Lent,
-    (seq, tokens): (SeqId, &[Token]),
-    scales: &Scales,
-    path: &Path,
-) -> Result<SavedCache, Error> {
+fn save(model: &Model, lent: &mut Lent, seq: SeqId, text: Text<'_>, path: &Path) -> Result<SavedCache, Error> {
     let layout = Layout::of(lent);
     let context = &mut lent.context;
     let positions = context.kv_seq_end(seq)?.and_then(|end| usize::try_from(end).ok());
-    let Some(positions) = positions.filter(|_| !tokens.is_empty()) else {
+    let Some(positions) = positions.filter(|_| !text.tokens.is_empty()) else {
         return Err(nothing(path));
     };
     let (identity, weights) = identity(model)?;
@@ -168,8 +162,8 @@ fn save(
         model: identity,
         weights,
         layout,
-        adapters: model.added(scales).map_err(unreadable)?,
-        tokens: tokens.to_vec(),
+        adapters: model.added(text.scales).map_err(unreadable)?,
+        tokens: text.tokens.to_vec(),
         positions,
         state: context.state_bytes(seq)?,
     };
@@ -178,7 +172,7 @@ fn save(
         error => Error::from(error),
     };
     let bytes = file::write(path, &description, |to| context.write_state(seq, to).map_err(failed))?;
-    Ok(SavedCache { tokens: tokens.len(), bytes })
+    Ok(SavedCache { tokens: text.tokens.len(), bytes })
 }
 
 /// The scales of the model's adapters at which it computes as it was computed then.

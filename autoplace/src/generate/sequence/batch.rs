@@ -129,7 +129,11 @@ impl Sequence {
             Some(guessed) => self.batch.draft_at + guessed as i32,
         };
         let rows = (0..self.held.computed - from).map(row);
-        drafters.follow(context, Text { seq: self.held.seq, tokens: &self.tokens }, from, rows)
+        let text = Text { seq: self.held.seq, tokens: &self.tokens };
+        match &mut drafters.drafts.heads {
+            Some(heads) => heads.follow(&mut drafters.batch, context, text, from, rows),
+            None => Ok(()),
+        }
     }
 
     /// Has the context forget what was drafted wrongly. Doing it again, as after a shift before which it was done,

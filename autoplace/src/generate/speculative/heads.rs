@@ -26,7 +26,7 @@ impl Heads {
 
     /// Takes the hidden states of the tokens `from..to` of a sequence, which the model has just computed: those of the
     /// tokens at `rows` of its batch.
-    pub(super) fn follow(
+    pub(in crate::generate) fn follow(
         &mut self,
         batch: &mut Batch,
         model: &mut Context,

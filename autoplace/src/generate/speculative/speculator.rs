@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use llama_sys::{AbortHandle, Batch, Context, Token};
+use llama_sys::{AbortHandle, Batch, Token};
 
 use super::gate::Gate;
 use super::{Speculation, Text, lookup};
@@ -112,7 +112,7 @@ impl Speculator {
 #[derive(Debug, Default)]
 pub(crate) struct Drafters {
     pub(crate) drafts: Drafts,
-    batch: Batch,
+    pub(crate) batch: Batch,
     /// The hidden state that the next guess is made from.
     state: Vec<f32>,
 }
@@ -124,19 +124,5 @@ impl Drafters {
             draft.context.follow_abort_handle(abort);
         }
         Self { drafts, ..Self::default() }
-    }
-
-    /// Has the block that predicts follow a text: see [`Heads::follow`](crate::load::Heads).
-    pub(crate) fn follow(
-        &mut self,
-        model: &mut Context,
-        text: Text<'_>,
-        from: usize,
-        rows: impl Iterator<Item = i32>,
-    ) -> Result<(), Error> {
-        match &mut self.drafts.heads {
-            Some(heads) => heads.follow(&mut self.batch, model, text, from, rows),
-            None => Ok(()),
-        }
     }
 }
