@@ -76,17 +76,17 @@ impl Cache {
             Contents::Unknown => (Vec::new(), Vec::new(), true),
             Contents::Idle(idle, kept) => (idle, kept, false),
         };
-        Self { idle, checkpoints: Checkpoints::new(checkpoints, kept), stale }
+        Self { idle, checkpoints: Checkpoints { limit: checkpoints, kept }, stale }
     }
 
     pub(super) fn into_contents(self) -> Contents {
-        if self.stale { Contents::Unknown } else { Contents::Idle(self.idle, self.checkpoints.into_kept()) }
+        if self.stale { Contents::Unknown } else { Contents::Idle(self.idle, self.checkpoints.kept) }
     }
 
     /// Says that a computation failed: nobody knows what of it the context holds.
     pub(super) fn spoil(&mut self) {
         self.idle.clear();
-        self.checkpoints.clear();
+        self.checkpoints.kept.clear();
         self.stale = true;
     }
 

@@ -42,24 +42,12 @@ pub struct CheckpointUse {
 
 #[derive(Debug, Default)]
 pub(super) struct Checkpoints {
-    limit: u64,
+    pub(super) limit: u64,
     /// Least recently used first.
-    kept: Vec<Checkpoint>,
+    pub(super) kept: Vec<Checkpoint>,
 }
 
 impl Checkpoints {
-    pub(super) fn new(limit: u64, kept: Vec<Checkpoint>) -> Self {
-        Self { limit, kept }
-    }
-
-    pub(super) fn into_kept(self) -> Vec<Checkpoint> {
-        self.kept
-    }
-
-    pub(super) fn clear(&mut self) {
-        self.kept.clear();
-    }
-
     pub(super) fn set_limit(&mut self, limit: u64) {
         self.limit = limit;
         self.evict_to(limit);
@@ -127,10 +115,8 @@ impl Checkpoints {
         };
         let limit = self.limit.min(self.bytes().saturating_add(free()));
         if needed > limit {
-            tracing::debug!(
-                "no checkpoint after {} tokens: it takes {needed} bytes, and may take {limit}",
-                tokens.len()
-            );
+            let after = tokens.len();
+            tracing::debug!("no checkpoint after {after} tokens: it takes {needed} bytes, and may take {limit}");
             return;
         }
         self.evict_to(limit - needed);

@@ -114,10 +114,6 @@ impl Sequence {
         }
     }
 
-    pub(super) fn count_turn(&mut self, scales: &Scales) {
-        self.turns_waited = if self.scales == *scales { 0 } else { self.turns_waited.saturating_add(1) };
-    }
-
     /// Tokens that it has places for or needs them: those computed, and those to be.
     pub(super) fn len(&self) -> usize {
         self.tokens.len()
