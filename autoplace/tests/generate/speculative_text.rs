@@ -71,8 +71,9 @@ fn a_plan_has_an_output_for_every_guess_of_every_sequence() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// The law: whatever is guessed, the text is the same, and so are its tokens and why it ended, be it in the middle of
-    /// a guess: by a number of tokens, a stop string, or an end of generation, which comes at some time where it is hot.
+    /// The law: whatever is guessed, the text is the same, and so are its tokens and why it ended, be it in the middle
+    /// of a guess: by a number of tokens, a stop string, or an end of generation, which comes at some time where it is
+    /// hot.
     #[test]
     fn no_guess_changes_a_text(seed in 0..50u32, max_tokens in 1..60usize, kind in 0..3, stop in 0..24usize) {
         thread_local!(static MODEL: Model = load_exact());
