@@ -80,10 +80,7 @@ impl Embedder {
     /// [`Error::TooLong`] and [`Error::Empty`] name the text. [`Error::Native`] where llama.cpp fails,
     /// [`Aborted`](llama_sys::Error::Aborted) included.
     pub fn embed<T: AsRef<str>>(&mut self, texts: &[T]) -> Result<Vec<Embedding>, Error> {
-        match &mut self.at {
-            At::Here(it) => it.embed(texts, self.options),
-            At::There(it) => it.embed(texts, self.options),
-        }
+        self.compute(None, texts)
     }
 
     /// How well each of these documents answers the query, in their order: the first score of the model's
@@ -98,9 +95,14 @@ impl Embedder {
     /// [`Error::NotReranking`] for a model that was not loaded with [`Pooling::Rank`], or whose own pooling is another;
     /// else as [`embed`](Self::embed), the index being the document's.
     pub fn rerank<T: AsRef<str>>(&mut self, query: &str, documents: &[T]) -> Result<Vec<f32>, Error> {
+        let scores = self.compute(Some(query), documents)?;
+        Ok(scores.iter().map(|scores| scores.values.first().copied().unwrap_or(f32::NAN)).collect())
+    }
+
+    fn compute<T: AsRef<str>>(&mut self, query: Option<&str>, texts: &[T]) -> Result<Vec<Embedding>, Error> {
         match &mut self.at {
-            At::Here(it) => it.rerank(query, documents, self.options),
-            At::There(it) => it.rerank(query, documents, self.options),
+            At::Here(it) => it.compute(query, texts, self.options),
+            At::There(it) => it.compute(query, texts, self.options),
         }
     }
 

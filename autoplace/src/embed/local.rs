@@ -37,34 +37,28 @@ impl EmbedderHere {
         Ok(Self { abort, model: model.clone(), context: Some(context), batch: Batch::default() })
     }
 
-    pub(super) fn embed<T: AsRef<str>>(&mut self, texts: &[T], options: Options) -> Result<Vec<Embedding>, Error> {
-        self.prepare();
-        let limit = self.limit(options)?;
-        let vocab = self.context()?.model().vocab();
-        let texts: Result<Vec<Text>, Error> =
-            (0..).zip(texts).map(|(index, text)| Text::of(&vocab, index, text.as_ref(), limit)).collect();
-        self.compute(&texts?, options.normalize)
-    }
-
-    pub(super) fn rerank<T: AsRef<str>>(
+    /// The vectors of texts, or of the pairs of a query and documents.
+    pub(super) fn compute(
         &mut self,
-        query: &str,
-        documents: &[T],
+        query: Option<&str>,
+        texts: &[impl AsRef<str>],
         options: Options,
-    ) -> Result<Vec<f32>, Error> {
+    ) -> Result<Vec<Embedding>, Error> {
         self.prepare();
-        let pooling = native::pooling_of(self.context()?.pooling());
-        if pooling != Pooling::Rank {
+        let context = self.context()?;
+        let pooling = native::pooling_of(context.pooling());
+        if query.is_some() && pooling != Pooling::Rank {
             return Err(Error::NotReranking { pooling });
         }
-        let limit = self.limit(options)?;
-        let vocab = self.context()?.model().vocab();
-        let format = Format::of(&vocab);
-        let pairs: Result<Vec<Text>, Error> =
-            (0..).zip(documents).map(|(index, document)| format.pair(index, query, document.as_ref(), limit)).collect();
-        let scores = self.compute(&pairs?, options.normalize)?;
-        let first = |scores: &Embedding| scores.values.first().copied().unwrap_or(f32::NAN);
-        Ok(scores.iter().map(first).collect())
+        let limit = Limit { tokens: self.longest_text()?, truncate: options.truncate };
+        let vocab = context.model().vocab();
+        let pair = query.map(|query| (query, Format::of(&vocab)));
+        let read = |(index, text): (usize, &str)| match &pair {
+            Some((query, format)) => format.pair(index, query, text, limit),
+            None => Text::of(&vocab, index, text, limit),
+        };
+        let texts = texts.iter().map(AsRef::as_ref).enumerate().map(read).collect::<Result<Vec<_>, Error>>()?;
+        self.compute_all(&texts, options.normalize)
     }
 
     pub(super) fn about(&self) -> Result<About, Error> {
@@ -90,11 +84,7 @@ impl EmbedderHere {
         Ok(self.context()?.longest_text().min(planned) as usize)
     }
 
-    fn limit(&self, options: Options) -> Result<Limit, Error> {
-        Ok(Limit { tokens: self.longest_text()?, truncate: options.truncate })
-    }
-
-    fn compute(&mut self, texts: &[Text], is_scaled: bool) -> Result<Vec<Embedding>, Error> {
+    fn compute_all(&mut self, texts: &[Text], is_scaled: bool) -> Result<Vec<Embedding>, Error> {
         let context = self.context()?;
         let room = Room {
             tokens: context.n_ubatch().min(context.n_batch()).min(context.n_ctx()) as usize,
@@ -105,17 +95,12 @@ impl EmbedderHere {
         for range in batches(&lengths, room) {
             let pulse = Arc::clone(self.model.pulse());
             let _computing = pulse.computing();
-            self.compute_at_once(&texts[range], is_scaled, &mut embeddings)?;
+            self.compute_batch(&texts[range], is_scaled, &mut embeddings)?;
         }
         Ok(embeddings)
     }
 
-    fn compute_at_once(
-        &mut self,
-        texts: &[Text],
-        is_scaled: bool,
-        embeddings: &mut Vec<Embedding>,
-    ) -> Result<(), Error> {
+    fn compute_batch(&mut self, texts: &[Text], is_scaled: bool, into: &mut Vec<Embedding>) -> Result<(), Error> {
         let Self { context: Some(context), batch, .. } = self else {
             return Err(load::Error::NotLoaded.into());
         };
@@ -149,8 +134,7 @@ impl EmbedderHere {
                     normalize(&mut values);
                 }
             }
-            let (tokens, truncated) = (text.len(), text.truncated);
-            embeddings.push(Embedding { values, width, tokens, truncated });
+            into.push(Embedding { values, width, tokens: text.len(), truncated: text.truncated });
         }
         Ok(())
     }

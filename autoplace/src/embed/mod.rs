@@ -1,13 +1,5 @@
 //! Texts in, vectors out: embeddings, and the scores of rerankers.
 //!
-//! ```no_run
-//! use autoplace::{Model, embed::cosine_similarity, memory::Pooling};
-//! let model = Model::builder("bge-small-en-v1.5-q8_0.gguf").embeddings(Pooling::Model).load()?;
-//! let vectors = model.embedder()?.embed(&["a cat", "a kitten"])?;
-//! println!("{}", cosine_similarity(vectors[0].as_slice(), vectors[1].as_slice())?);
-//! # Ok::<(), autoplace::Error>(())
-//! ```
-//!
 //! In: a [`Model`] that was loaded to embed ([`ModelBuilder::embeddings`](crate::ModelBuilder::embeddings)), and texts.
 //! Out: an [`Embedding`] for each, or a score for each document. Texts are computed together, as many as one
 //! computation holds, and give the same vectors as alone but for rounding.

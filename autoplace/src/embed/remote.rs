@@ -20,23 +20,14 @@ pub(crate) enum Request {
     Embed(Call),
 }
 
-/// What a worker is asked for: the methods of an [`Embedder`](super::Embedder).
+/// What a worker is asked for.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Call {
     /// The first: take the context. Answered with what holds for all texts.
-    Open {
-        run: u64,
-    },
-    Embed {
-        texts: Vec<String>,
-        options: Options,
-    },
-    Rerank {
-        query: String,
-        documents: Vec<String>,
-        options: Options,
-    },
+    Open { run: u64 },
+    /// The vectors of texts, or of the pairs of a query and documents.
+    Compute { query: Option<String>, texts: Vec<String>, options: Options },
     /// The last. It has no answer.
     Close,
 }
@@ -54,62 +45,51 @@ struct Shape {
 #[derive(Debug)]
 pub(super) struct EmbedderThere {
     worker: LentWorker,
-    /// The process that has the context.
-    opened: Option<u32>,
-    about: Option<About>,
+    /// The process that has the context, and what holds for all texts.
+    opened: Option<(u32, About)>,
 }
 
 impl EmbedderThere {
     pub(super) fn open(model: &Model) -> Result<Self, Error> {
         let worker = LentWorker::take(model)?;
-        let mut embedder = Self { worker, opened: None, about: None };
-        embedder.ask(|_| Ok(Outcome::Done(())))?;
+        let mut embedder = Self { worker, opened: None };
+        embedder.ask(None)?;
         Ok(embedder)
     }
 
-    /// Asks the worker, and another where it dies, as often as the application has it.
-    fn ask<T>(
+    pub(super) fn compute(
         &mut self,
-        mut ask: impl FnMut(&mut LentWorker) -> Result<Outcome<T, Error>, worker::Error>,
-    ) -> Result<T, Error> {
-        let Self { worker, opened, about } = self;
-        let outcome = worker.survive(|worker| {
-            if *opened != worker.id() || about.is_none() {
-                let call = Request::Embed(Call::Open { run: worker.run() });
-                match worker.ask::<Outcome<_, Error>>(&call, DOING)?.into_result() {
-                    Ok(told) => (*about, *opened) = (Some(told), worker.id()),
-                    Err(error) => return Ok(Outcome::Failed(error)),
+        query: Option<&str>,
+        texts: &[impl AsRef<str>],
+        options: Options,
+    ) -> Result<Vec<Embedding>, Error> {
+        let texts = texts.iter().map(|text| text.as_ref().to_owned()).collect();
+        self.ask(Some(&Request::Embed(Call::Compute { query: query.map(str::to_owned), texts, options })))
+    }
+
+    /// Asks the worker, and another where it dies, as often as the application has it. Each opens the embedder first.
+    fn ask(&mut self, call: Option<&Request>) -> Result<Vec<Embedding>, Error> {
+        let Self { worker, opened } = self;
+        worker.survive(|worker| {
+            if opened.as_ref().is_none_or(|(process, _)| Some(*process) != worker.id()) {
+                let open = Request::Embed(Call::Open { run: worker.run() });
+                match worker.ask::<Outcome<_, Error>>(&open, DOING)?.into_result() {
+                    Ok(about) => *opened = worker.id().map(|process| (process, about)),
+                    Err(error) => return Ok(Err(error)),
                 }
             }
-            ask(worker)
-        })?;
-        outcome.into_result()
-    }
-
-    pub(super) fn embed<T: AsRef<str>>(&mut self, texts: &[T], options: Options) -> Result<Vec<Embedding>, Error> {
-        let call = Request::Embed(Call::Embed { texts: owned(texts), options });
-        self.ask(|worker| {
-            Ok(match worker.ask::<Outcome<Vec<Shape>, Error>>(&call, DOING)?.into_result() {
-                Ok(shapes) => Outcome::Done(hear(worker, shapes)?),
-                Err(error) => Outcome::Failed(error),
-            })
-        })
-    }
-
-    pub(super) fn rerank<T: AsRef<str>>(
-        &mut self,
-        query: &str,
-        documents: &[T],
-        options: Options,
-    ) -> Result<Vec<f32>, Error> {
-        let (query, documents) = (query.to_owned(), owned(documents));
-        let call = Request::Embed(Call::Rerank { query, documents, options });
-        let scores: Vec<u32> = self.ask(|worker| worker.ask(&call, DOING))?;
-        Ok(scores.into_iter().map(f32::from_bits).collect())
+            let Some(call) = call else {
+                return Ok(Ok(Vec::new()));
+            };
+            match worker.ask::<Outcome<Vec<Shape>, Error>>(call, DOING)?.into_result() {
+                Ok(shapes) => Ok(Ok(hear(worker, shapes)?)),
+                Err(error) => Ok(Err(error)),
+            }
+        })?
     }
 
     pub(super) fn about(&self) -> Result<About, Error> {
-        self.about.clone().ok_or_else(|| load::Error::NotLoaded.into())
+        self.opened.as_ref().map(|(_, about)| about.clone()).ok_or_else(|| load::Error::NotLoaded.into())
     }
 
     pub(super) fn abort_handle(&self) -> AbortHandle {
@@ -124,10 +104,6 @@ impl Drop for EmbedderThere {
             let _ = sender.send(&Request::Embed(Call::Close));
         }
     }
-}
-
-fn owned<T: AsRef<str>>(texts: &[T]) -> Vec<String> {
-    texts.iter().map(|text| text.as_ref().to_owned()).collect()
 }
 
 /// Hears the values of vectors, by their bits: JSON has no number for some.
@@ -177,33 +153,22 @@ impl EmbedderHost {
 
     /// `false`: nobody is there any more.
     pub(crate) fn carry_out(&mut self, call: Call) -> Result<bool, worker::Error> {
-        match call {
-            Call::Embed { texts, options } => {
-                let embeddings = self.embedder.embed(&texts, options);
-                let shapes = embeddings.as_ref().map(|all| all.iter().map(Shape::of).collect());
-                let is_heard = self.answer::<Vec<Shape>>(shapes.map_err(Clone::clone))?;
-                let values = embeddings.into_iter().flatten().flat_map(Embedding::into_vec);
-                let mut bits = values.map(f32::to_bits).peekable();
-                while is_heard && bits.peek().is_some() {
-                    let some: Vec<u32> = bits.by_ref().take(AT_ONCE).collect();
-                    if !self.sender.send(&some)? {
-                        return Ok(false);
-                    }
-                }
-                Ok(is_heard)
-            }
-            Call::Rerank { query, documents, options } => {
-                let scores = self.embedder.rerank(&query, &documents, options);
-                let bits = |scores: Vec<f32>| scores.into_iter().map(f32::to_bits).collect();
-                self.answer::<Vec<u32>>(scores.map(bits))
-            }
+        let Call::Compute { query, texts, options } = call else {
             // Whoever has started this has heard them.
-            Call::Open { .. } | Call::Close => Ok(true),
+            return Ok(true);
+        };
+        let embeddings = self.embedder.compute(query.as_deref(), &texts, options);
+        let shapes = embeddings.as_ref().map(|all| all.iter().map(Shape::of).collect());
+        let is_heard = self.sender.send(&Outcome::<Vec<Shape>, Error>::from(shapes.map_err(Clone::clone)))?;
+        let values = embeddings.into_iter().flatten().flat_map(Embedding::into_vec);
+        let mut bits = values.map(f32::to_bits).peekable();
+        while is_heard && bits.peek().is_some() {
+            let some: Vec<u32> = bits.by_ref().take(AT_ONCE).collect();
+            if !self.sender.send(&some)? {
+                return Ok(false);
+            }
         }
-    }
-
-    fn answer<T: Serialize>(&mut self, outcome: Result<T, Error>) -> Result<bool, worker::Error> {
-        self.sender.send(&Outcome::from(outcome))
+        Ok(is_heard)
     }
 }
 

@@ -1,16 +1,16 @@
 //! Texts and answers for tasks: `Stream`s, for any runtime.
 
+use std::mem;
 use std::ops::{Deref, DerefMut};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
-use std::{mem, thread};
 
 use futures_core::Stream;
 
-use super::channel::{Bell, channel};
-use super::chat::ChatStream;
+use super::channel::{Bell, channel, spawn};
+use super::chat_stream::ChatStream;
 use super::error::Error;
 use super::token_stream::{Source, TokenStream};
 use crate::chat::ReplyPart;
@@ -93,8 +93,7 @@ impl TokenStream {
             drop(session);
             last.into_iter().for_each(|last| sender.send(last));
         };
-        let spawned = thread::Builder::new().name(THREAD.into()).spawn(work);
-        spawned.map(drop).map_err(|error| Error::Thread { name: THREAD, reason: error.to_string() })
+        spawn(THREAD, work).map(drop)
     }
 }
 

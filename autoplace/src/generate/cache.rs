@@ -3,7 +3,7 @@
 use llama_sys::{Context, Position, SeqId, Token};
 
 use super::checkpoints::{Checkpoints, Stops};
-use super::context::Room;
+use super::context::Lent;
 use super::error::Error;
 use crate::load::{Contents, Remembered, Scales};
 
@@ -21,6 +21,23 @@ pub(super) struct Cache {
     /// Whether the context holds what nobody knows.
     stale: bool,
 }
+
+/// Tokens, and the adapters that they are computed with.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Text<'a> {
+    pub(super) tokens: &'a [Token],
+    pub(super) scales: &'a Scales,
+}
+
+impl Text<'_> {
+    /// Its first tokens.
+    fn first(self, tokens: usize) -> Self {
+        Self { tokens: &self.tokens[..tokens], ..self }
+    }
+}
+
+/// The sequences that texts run on, with the tokens that they hold.
+pub(super) type Running<'a> = [(SeqId, &'a [Token])];
 
 /// Where a text is to run.
 #[derive(Debug, Clone)]
@@ -46,6 +63,8 @@ struct Donor {
     seq: SeqId,
     /// Tokens that it shares with the prompt, and that its memory can go back to.
     shared: usize,
+    /// No text runs on it.
+    is_idle: bool,
     /// It may be cut down to them: nobody else wants what is behind.
     yields: bool,
 }
@@ -57,17 +76,17 @@ impl Cache {
             Contents::Unknown => (Vec::new(), Vec::new(), true),
             Contents::Idle(idle, kept) => (idle, kept, false),
         };
-        Self { idle, checkpoints: Checkpoints::new(checkpoints, kept), stale }
+        Self { idle, checkpoints: Checkpoints { limit: checkpoints, kept }, stale }
     }
 
     pub(super) fn into_contents(self) -> Contents {
-        if self.stale { Contents::Unknown } else { Contents::Idle(self.idle, self.checkpoints.into_kept()) }
+        if self.stale { Contents::Unknown } else { Contents::Idle(self.idle, self.checkpoints.kept) }
     }
 
     /// Says that a computation failed: nobody knows what of it the context holds.
     pub(super) fn spoil(&mut self) {
         self.idle.clear();
-        self.checkpoints.clear();
+        self.checkpoints.kept.clear();
         self.stale = true;
     }
 
@@ -82,8 +101,7 @@ impl Cache {
     pub(super) fn remember(&mut self, seq: SeqId, scales: Scales, mut tokens: Vec<Token>, computed: usize) {
         tokens.truncate(computed);
         if !tokens.is_empty() {
-            let remembered = Remembered { seq, scales, tokens };
-            self.idle.push(remembered);
+            self.idle.push(Remembered { seq, scales, tokens });
         }
     }
 
@@ -93,22 +111,15 @@ impl Cache {
     }
 
     /// An empty sequence for what is to be restored: idle ones hold `others` tokens at most then, where all share one
-    /// cache. `None` where texts run on all.
-    pub(super) fn clear_one(
-        &mut self,
-        context: &mut Context,
-        room: Room,
-        running: &[(SeqId, &[Token])],
-        others: usize,
-    ) -> Result<Option<SeqId>, Error> {
-        let Some(free) = self.free(context, room, running)? else {
-            return Ok(None);
-        };
+    /// cache.
+    pub(super) fn clear_one(&mut self, lent: &mut Lent, running: &Running<'_>, others: usize) -> Result<SeqId, Error> {
+        let free = self.free(lent, running)?;
+        let context = &mut lent.context;
         self.forget(context, free)?;
         if context.kv_unified() {
             self.make_room(context, others)?;
         }
-        Ok(Some(free))
+        Ok(free)
     }
 
     /// Forgets idle sequences that begin with more than `keep` of these tokens: they may lie in the same cells.
@@ -120,24 +131,21 @@ impl Cache {
         Ok(())
     }
 
-    /// Finds a sequence for a prompt, and leaves it holding the beginning of the prompt or nothing. `running`: the
-    /// sequences that texts run on, with the tokens that they hold. `None` where all run.
+    /// Finds a sequence for a prompt, and leaves it holding the beginning of the prompt or nothing.
     ///
     /// What was computed with other adapters than these is not reused; of running texts, the caller leaves it out.
     /// Without `reuse` the sequence is empty, and the text is computed as if it were the first.
     pub(super) fn place(
         &mut self,
-        context: &mut Context,
-        room: Room,
-        running: &[(SeqId, &[Token])],
-        (prompt, scales): (&[Token], &Scales),
+        lent: &mut Lent,
+        running: &Running<'_>,
+        prompt: Text<'_>,
         reuse: bool,
-    ) -> Result<Option<Place>, Error> {
-        let Some(free) = self.free(context, room, running)? else {
-            return Ok(None);
-        };
+    ) -> Result<Place, Error> {
+        let free = self.free(lent, running)?;
+        let context = &mut lent.context;
         let (donor, common) = if reuse {
-            self.donor(context, running, prompt, scales)?
+            self.donor(context, running, prompt)?
         } else {
             if running.is_empty() && context.kv_unified() {
                 // The cells that it gets are those that the first text had.
@@ -146,16 +154,16 @@ impl Cache {
             (None, 0)
         };
         let mut place = match donor {
-            Some(donor) => self.take_over(context, free, running, donor, (prompt, scales))?,
+            Some(donor) => self.take_over(context, free, donor, prompt)?,
             None => {
                 self.forget(context, free)?;
                 Place::of_its_own(free, 0)
             }
         };
         if self.checkpoints.are_taken(context) {
-            place.stops = Stops::of(prompt.len(), place.cached, common);
+            place.stops = Stops::of(prompt.tokens.len(), place.cached, common);
         }
-        Ok(Some(place))
+        Ok(place)
     }
 
     /// Has a sequence hold what another holds of a prompt's beginning: that one itself, where nobody else wants it.
@@ -163,78 +171,65 @@ impl Cache {
         &mut self,
         context: &mut Context,
         free: SeqId,
-        running: &[(SeqId, &[Token])],
         donor: Donor,
-        (prompt, scales): (&[Token], &Scales),
+        prompt: Text<'_>,
     ) -> Result<Place, Error> {
-        let Donor { seq, shared, .. } = donor;
-        let known = &prompt[..shared];
-        let is_free = !running.iter().any(|(running, _)| *running == seq);
-        if is_free && (donor.yields || seq == free) {
+        let Donor { seq, shared, is_idle, yields } = donor;
+        let known = prompt.first(shared);
+        if is_idle && (yields || seq == free) {
             self.idle.retain(|idle| idle.seq != seq);
-            let cached = self.go_back(context, seq, known, scales)?;
+            let cached = self.go_back(context, seq, known)?;
             return Ok(Place::of_its_own(seq, cached));
         }
         self.forget(context, free)?;
-        let worth_it = context.kv_unified() || shared >= WORTH_A_COPY;
-        let cached = if worth_it {
+        let mut cached = 0;
+        if context.kv_unified() || shared >= WORTH_A_COPY {
             context.kv_seq_copy(seq, free, 0..Position::MAX)?;
-            self.go_back(context, free, known, scales)?
-        } else {
-            0
-        };
+            cached = self.go_back(context, free, known)?;
+        }
         let mut place = Place::of_its_own(free, cached);
-        place.shares = (context.kv_unified() && !is_free).then_some(seq);
+        place.shares = (context.kv_unified() && !is_idle).then_some(seq);
         Ok(place)
     }
 
     /// An empty sequence that no text runs on, else the one of them that was used least recently. A context that holds
     /// what nobody knows is cleared.
-    fn free(
-        &mut self,
-        context: &mut Context,
-        room: Room,
-        running: &[(SeqId, &[Token])],
-    ) -> Result<Option<SeqId>, Error> {
+    fn free(&mut self, Lent { context, room, .. }: &mut Lent, running: &Running<'_>) -> Result<SeqId, Error> {
         if self.stale {
             context.kv_clear()?;
             self.emptied();
         }
         let mut free = (0..room.sequences as SeqId).filter(|seq| !running.iter().any(|(running, _)| running == seq));
         let empty = free.find(|seq| !self.idle.iter().any(|idle| idle.seq == *seq));
-        Ok(empty.or_else(|| self.idle.first().map(|idle| idle.seq)))
+        let free = empty.or_else(|| self.idle.first().map(|idle| idle.seq));
+        free.ok_or(Error::SequencesBusy { n_seq_max: room.sequences })
     }
 
     /// The sequence that can go on from the most of a prompt's beginning; and how many tokens of it any sequence holds.
     fn donor(
         &self,
         context: &Context,
-        running: &[(SeqId, &[Token])],
-        prompt: &[Token],
-        scales: &Scales,
+        running: &Running<'_>,
+        prompt: Text<'_>,
     ) -> Result<(Option<Donor>, usize), Error> {
-        let idle = self.idle.iter().filter(|it| it.scales == *scales);
+        let idle = self.idle.iter().filter(|it| it.scales == *prompt.scales);
         let idle = idle.map(|it| (it.seq, &*it.tokens, true));
         let others = running.iter().map(|&(seq, tokens)| (seq, tokens, false));
         let mut best: Option<Donor> = None;
         let mut common = 0;
         for (seq, held, is_idle) in idle.chain(others) {
             // The last token is computed in any case: the next one is chosen by what it gives.
-            let most = prompt.len().saturating_sub(1);
-            let shared = common_prefix(held, prompt).min(most);
+            let most = prompt.tokens.len().saturating_sub(1);
+            let shared = common_prefix(held, prompt.tokens).min(most);
             common = common.max(shared);
-            let shared = self.reach(context, seq, &prompt[..shared], scales)?;
+            let shared = self.reach(context, seq, prompt.first(shared))?;
             if shared == 0 {
                 continue;
             }
             // Of two that hold as much, the one that was used last.
             if best.is_none_or(|best| shared >= best.shared) {
-                best = Some(Donor {
-                    seq,
-                    shared,
-                    // What shares little is likely to be another conversation, with the same beginning.
-                    yields: is_idle && shared * 2 >= held.len(),
-                });
+                // What shares little is likely to be another conversation, with the same beginning.
+                best = Some(Donor { seq, shared, is_idle, yields: shared * 2 >= held.len() });
             }
         }
         Ok((best, common))
@@ -242,26 +237,18 @@ impl Cache {
 
     /// How far a sequence, whose first tokens these are, can go back to the end of them: to just there, or to a
     /// checkpoint before.
-    fn reach(&self, context: &Context, seq: SeqId, known: &[Token], scales: &Scales) -> Result<usize, Error> {
-        if can_go_back(context, seq, known.len())? {
-            return Ok(known.len());
-        }
-        Ok(self.checkpoints.last_among(known, scales).unwrap_or(0))
+    fn reach(&self, context: &Context, seq: SeqId, known: Text<'_>) -> Result<usize, Error> {
+        let tokens = known.tokens.len();
+        Ok(if can_go_back(context, seq, tokens)? { tokens } else { self.checkpoints.last_among(known).unwrap_or(0) })
     }
 
     /// Has a sequence, whose first tokens these are, [go back](Self::reach) to the end of them as far as it can.
     /// Returns how many it holds.
-    pub(super) fn go_back(
-        &mut self,
-        context: &mut Context,
-        seq: SeqId,
-        known: &[Token],
-        scales: &Scales,
-    ) -> Result<usize, Error> {
-        if can_go_back(context, seq, known.len())? {
-            return cut(context, seq, known.len());
+    pub(super) fn go_back(&mut self, context: &mut Context, seq: SeqId, known: Text<'_>) -> Result<usize, Error> {
+        if can_go_back(context, seq, known.tokens.len())? {
+            return cut(context, seq, known.tokens.len());
         }
-        let held = self.checkpoints.restore(context, seq, known, scales);
+        let held = self.checkpoints.restore(context, seq, known);
         if held == 0 {
             context.kv_seq_remove(seq, 0..Position::MAX)?;
         }
@@ -269,26 +256,19 @@ impl Cache {
     }
 
     /// Takes a checkpoint of a running text, whose sequence holds just these tokens.
-    pub(super) fn checkpoint(
-        &mut self,
-        context: &mut Context,
-        seq: SeqId,
-        (tokens, scales): (&[Token], &Scales),
-        running: &[(SeqId, &[Token])],
-    ) {
+    pub(super) fn checkpoint(&mut self, context: &mut Context, seq: SeqId, held: Text<'_>, running: &Running<'_>) {
         let idle = &self.idle;
         let is_held = |known: &[Token]| {
             running.iter().any(|(_, held)| held.starts_with(known))
                 || idle.iter().any(|it| it.tokens.starts_with(known))
         };
-        self.checkpoints.take(context, seq, (tokens, scales), is_held);
+        self.checkpoints.take(context, seq, held, is_held);
     }
 
     /// Forgets what idle sequences hold, the least recently used first, until they hold `tokens` at most.
     pub(super) fn make_room(&mut self, context: &mut Context, tokens: usize) -> Result<(), Error> {
         while self.len() > tokens {
-            let oldest = self.idle.remove(0);
-            context.kv_seq_remove(oldest.seq, 0..Position::MAX)?;
+            context.kv_seq_remove(self.idle.remove(0).seq, 0..Position::MAX)?;
         }
         Ok(())
     }

@@ -3,8 +3,11 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, JoinHandle};
 
+use super::error::Error;
 use crate::load::AbortHandle;
+use crate::worker::Word;
 
 /// A queue that is full when the reader has `ahead` items to read; the writer may write all the same. `writer` is
 /// called when half of them are read, when the reader wants no more, and when it is dropped.
@@ -156,6 +159,12 @@ pub(super) fn block_on<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> 
     }
 }
 
+/// Starts a thread.
+pub(super) fn spawn(name: Word, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, Error> {
+    let spawned = thread::Builder::new().name(name.into()).spawn(run);
+    spawned.map_err(|error| Error::Thread { name, reason: error.to_string() })
+}
+
 /// Wakes a thread that sleeps until there is something to do.
 #[derive(Debug, Default)]
 pub(super) struct Bell {
@@ -182,16 +191,11 @@ impl Wake for Bell {
     fn wake(self: Arc<Self>) {
         self.ring();
     }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        self.ring();
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::thread;
 
     use super::*;
 
@@ -233,31 +237,5 @@ mod tests {
         assert!(items.eq(0..1000));
         writer.join().unwrap();
         assert_eq!(block_on(|context| receiver.poll_next(context)), None);
-    }
-
-    #[test]
-    fn a_ring_that_comes_first_is_not_lost() {
-        let bell = Arc::new(Bell::default());
-        bell.ring();
-        bell.wait();
-        let ringing = Arc::clone(&bell);
-        let other = thread::spawn(move || Waker::from(ringing).wake());
-        bell.wait();
-        other.join().unwrap();
-    }
-
-    #[test]
-    fn a_thread_sleeps_until_the_answer_is_there() {
-        let mut questions = 0;
-        let answer = block_on(|context| {
-            questions += 1;
-            let waker = context.waker().clone();
-            if questions < 3 {
-                thread::spawn(move || waker.wake());
-                return Poll::Pending;
-            }
-            Poll::Ready(questions)
-        });
-        assert_eq!(answer, 3);
     }
 }

@@ -1,29 +1,18 @@
-//! A conversation with a model: its history, the prompts that its template makes of it, and answers in their parts.
+//! A conversation with a model: its history, and the prompts that its template makes of it.
 
-use std::collections::VecDeque;
-use std::mem;
-use std::task::{Context, Poll, ready};
-
-use llama_sys::Token;
+use llama_sys::{Token, Vocab};
 use serde_json::{Map, Value};
 
-use super::channel::block_on;
-use super::chat_generator::Generator;
+use super::chat_stream::ChatStream;
 use super::chat_window::{ChatFull, Window};
 use super::constraint::{Constraint, ToolChoice};
 use super::context::Room;
 use super::engine::Engine;
 use super::error::Error;
-use super::piece::FinishReason;
 use super::prompt::Prompt;
 use super::request::Generate;
-use super::stats::Statistics;
 use super::token_stream::TokenStream;
-use crate::chat::{
-    ChatTemplate, Conversation, Message, Part, Rendered, Reply, ReplyFormat, ReplyParser, ReplyPart, Role, Tool,
-    ToolCall,
-};
-use crate::load::{AbortHandle, Model};
+use crate::chat::{ChatTemplate, Conversation, Message, Rendered, ReplyFormat, ReplyParser, Role, Tool, ToolCall};
 
 /// A conversation: what was said so far, and how the model is asked for more.
 ///
@@ -48,31 +37,46 @@ use crate::load::{AbortHandle, Model};
 pub struct Chat {
     /// How answers are generated; its prompt is replaced for each.
     generate: Generate,
-    generator: Generator,
+    /// What generates them, where that serves others too.
+    engine: Option<Engine>,
     template: ChatTemplate,
     /// How answers are read, where that is not for the template to say.
     format: Option<ReplyFormat>,
-    messages: Vec<Message>,
+    pub(super) messages: Vec<Message>,
     window: Window,
     tools: Vec<Tool>,
     tool_choice: ToolChoice,
     variables: Map<String, Value>,
-    known: Option<Known>,
+    pub(super) known: Option<Known>,
 }
 
 /// A text, and the tokens that it was computed as.
 #[derive(Debug, Clone, Default)]
-struct Known {
+pub(super) struct Known {
     text: String,
     tokens: Vec<Token>,
 }
 
+impl Known {
+    /// With what was generated after it; without that where the tokens are not those of the text (a stop string was cut
+    /// off).
+    pub(super) fn and_then_said(mut self, text: &str, tokens: &[Token], vocab: &Vocab) -> Self {
+        let mut bytes = Vec::with_capacity(text.len());
+        let all = tokens.iter().all(|token| vocab.append_piece(*token, true, &mut bytes).is_ok());
+        if all && bytes == text.as_bytes() {
+            self.text.push_str(text);
+            self.tokens.extend_from_slice(tokens);
+        }
+        self
+    }
+}
+
 impl Chat {
-    pub(super) fn new(model: Model, generate: Generate, template: ChatTemplate) -> Self {
+    pub(super) fn new(generate: Generate, template: ChatTemplate) -> Self {
         Self {
             // The marks of reasoning and of calls are control tokens in many vocabularies.
             generate: generate.special(true).cache_prompt(true),
-            generator: Generator::Model(model),
+            engine: None,
             template,
             format: None,
             messages: Vec::new(),
@@ -85,7 +89,7 @@ impl Chat {
     }
 
     pub(super) fn on(self, engine: Engine) -> Self {
-        Self { generator: Generator::Engine(engine), ..self }
+        Self { engine: Some(engine), ..self }
     }
 
     /// Puts a system message at the beginning, in place of one that is there.
@@ -159,7 +163,7 @@ impl Chat {
     /// [`Error::Template`], and [`Error::Load`] for a model that is not loaded.
     pub fn prompt_tokens(&self) -> Result<usize, Error> {
         let prompt = Prompt::from(&self.rendered()?);
-        Ok(self.generator.with_vocab(|vocab| prompt.tokenize(vocab))??.len())
+        Ok(self.with_vocab(|vocab| prompt.tokenize(vocab))??.len())
     }
 
     /// What was said so far.
@@ -190,13 +194,8 @@ impl Chat {
     /// As [`answer`](Self::answer); what was said is taken back then.
     pub fn say(&mut self, content: impl Into<String>) -> Result<ChatStream<'_>, Error> {
         self.push(Message::user(content));
-        match self.begin() {
-            Ok(begun) => Ok(ChatStream::new(self, begun)),
-            Err(error) => {
-                self.messages.pop();
-                Err(error)
-            }
-        }
+        let begun = self.begin().inspect_err(|_| drop(self.messages.pop()))?;
+        Ok(ChatStream::new(self, begun))
     }
 
     /// Adds what the person says, and asks for an answer that is a value of a type: see [`Generate::parse`]. It is in
@@ -235,20 +234,16 @@ impl Chat {
 
     fn begin(&mut self) -> Result<(TokenStream, Asked), Error> {
         let before = self.window;
-        let begun = self.begin_within();
-        if begun.is_err() {
-            self.window = before;
-        }
-        begun
+        self.begin_within().inspect_err(|_| self.window = before)
     }
 
     /// Leaves out as much as has no room, and asks.
     fn begin_within(&mut self) -> Result<(TokenStream, Asked), Error> {
         let drops = self.window.when_full == ChatFull::DropOldest;
         let all = self.forgotten().len();
-        let n_ctx = Room::of(&self.generator.model().placement().context).each;
+        let n_ctx = Room::of(&self.generate.model.placement().context).each;
         // A quarter is for the answer, or what it may have.
-        let mut most = n_ctx - self.generate.max_answer().min(n_ctx / 4);
+        let mut most = n_ctx - self.generate.spec.limits.max_tokens.min(n_ctx / 4);
         let (asked, text) = loop {
             let asked = self.ask()?;
             let is_long = drops && asked.known.tokens.len() > most;
@@ -311,34 +306,32 @@ impl Chat {
     }
 
     fn template_format(&self) -> ReplyFormat {
-        let source = self.template.source_for(!self.tools.is_empty());
-        source.map_or_else(ReplyFormat::plain, ReplyFormat::of_template)
+        self.template.source_for(!self.tools.is_empty()).map_or_else(ReplyFormat::plain, ReplyFormat::of_template)
     }
 
     /// What the context is to begin with: the tokens that are known, and the rest as it is written.
     fn tokens(&self, rendered: &Rendered) -> Result<Vec<Token>, Error> {
         let known = self.known.as_ref().filter(|known| rendered.as_str().starts_with(&known.text));
-        let (mut skip, mut prompt) = match known {
-            Some(known) => (known.text.len(), Prompt::tokens(&*known.tokens)),
-            None => (0, Prompt::markup("")),
+        let prompt = match known {
+            Some(known) => Prompt::tokens(&*known.tokens).then_rendered(rendered, known.text.len()),
+            None => Prompt::from(rendered),
         };
-        for part in rendered.parts() {
-            let whole = part.as_str().len();
-            let from = skip.min(whole);
-            skip -= from;
-            prompt = match part {
-                Part::Markup(text) => prompt.then_markup(&text[from..]),
-                Part::Text(text) => prompt.then_text(&text[from..]),
-            };
+        self.with_vocab(|vocab| prompt.tokenize(vocab))?
+    }
+
+    /// Reads the vocabulary.
+    pub(super) fn with_vocab<T>(&self, read: impl FnOnce(&Vocab) -> T) -> Result<T, Error> {
+        match &self.engine {
+            Some(engine) => engine.with_vocab(read),
+            None => Ok(read(&self.generate.model.vocab()?)),
         }
-        self.generator.with_vocab(|vocab| prompt.tokenize(vocab))?
     }
 }
 
 /// A prompt for an answer.
-struct Asked {
-    known: Known,
-    parser: ReplyParser,
+pub(super) struct Asked {
+    pub(super) known: Known,
+    pub(super) parser: ReplyParser,
     constraint: Option<Constraint>,
 }
 
@@ -349,151 +342,9 @@ impl Asked {
             generate = generate.special(false);
             generate.spec.constraint.clone_from(&self.constraint);
         }
-        chat.generator.generate(generate)
-    }
-}
-
-/// An answer as it comes: an iterator of its parts. Dropping it ends the answer; the history keeps it
-/// as far as it came.
-#[derive(Debug)]
-pub struct ChatStream<'a> {
-    chat: &'a mut Chat,
-    pub(super) text: TokenStream,
-    parser: ReplyParser,
-    parts: VecDeque<ReplyPart>,
-    prompt: Known,
-    /// When it has ended.
-    reply: Option<Reply>,
-}
-
-impl<'a> ChatStream<'a> {
-    fn new(chat: &'a mut Chat, (text, asked): (TokenStream, Asked)) -> Self {
-        let Asked { known: prompt, parser, .. } = asked;
-        Self { chat, text, parser, parts: VecDeque::new(), prompt, reply: None }
-    }
-
-    /// Runs to the end and returns the whole answer, which is in the history then.
-    ///
-    /// # Errors
-    ///
-    /// The first error of the iterator.
-    pub fn finish(mut self) -> Result<(Reply, Statistics), Error> {
-        for part in &mut self {
-            part?;
+        match &chat.engine {
+            Some(engine) => engine.submit(generate),
+            None => generate.stream(),
         }
-        let statistics = self.statistics();
-        // What is dropped now has ended, and is to know it.
-        Ok((self.reply.clone().unwrap_or_default(), statistics))
-    }
-
-    /// The whole answer, once the iterator has ended.
-    pub fn reply(&self) -> Option<&Reply> {
-        self.reply.as_ref()
-    }
-
-    /// Counts and times so far.
-    pub fn statistics(&self) -> Statistics {
-        self.text.statistics()
-    }
-
-    /// Why the answer ended; `None` while it runs.
-    pub fn finish_reason(&self) -> Option<FinishReason> {
-        self.text.finish_reason()
-    }
-
-    /// Ends the answer that another thread is waiting for. The history keeps it as far as it came.
-    pub fn abort_handle(&self) -> AbortHandle {
-        self.text.abort_handle()
-    }
-
-    pub(super) fn poll_part(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<ReplyPart, Error>>> {
-        loop {
-            if let Some(part) = self.parts.pop_front() {
-                return Poll::Ready(Some(Ok(part)));
-            }
-            if self.reply.is_some() {
-                return Poll::Ready(None);
-            }
-            match ready!(self.text.poll_text(context)) {
-                Some(Ok(text)) => self.parts.extend(self.parser.push(&text)),
-                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
-                None => {
-                    self.parts.extend(self.parser.end());
-                    self.end();
-                }
-            }
-        }
-    }
-
-    fn end(&mut self) {
-        if self.reply.is_some() {
-            return;
-        }
-        let parser = mem::replace(&mut self.parser, ReplyParser::new(&ReplyFormat::plain()));
-        let reply = parser.finish();
-        let prompt = mem::take(&mut self.prompt);
-        let tokens = self.text.tokens();
-        let known = self.chat.generator.with_vocab(|vocab| {
-            prompt.and_then_said(&reply.raw, tokens, |token, bytes| vocab.append_piece(token, true, bytes).is_ok())
-        });
-        self.chat.known = known.ok();
-        if !reply.raw.is_empty() {
-            self.chat.messages.push(reply.clone().into_message());
-        }
-        self.reply = Some(reply);
-    }
-}
-
-impl Known {
-    /// With what was generated after it; without that where the tokens are not those of the text (a stop
-    /// string was cut off).
-    fn and_then_said(
-        mut self,
-        text: &str,
-        tokens: &[Token],
-        append_piece: impl Fn(Token, &mut Vec<u8>) -> bool,
-    ) -> Self {
-        let mut bytes = Vec::with_capacity(text.len());
-        let all = tokens.iter().all(|token| append_piece(*token, &mut bytes));
-        if all && bytes == text.as_bytes() {
-            self.text.push_str(text);
-            self.tokens.extend_from_slice(tokens);
-        }
-        self
-    }
-}
-
-impl Iterator for ChatStream<'_> {
-    type Item = Result<ReplyPart, Error>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        block_on(|context| self.poll_part(context))
-    }
-}
-
-impl Drop for ChatStream<'_> {
-    fn drop(&mut self) {
-        self.end();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_cannot_be_matched_to_its_tokens_leaves_what_was_known_before() {
-        let known = || Known { text: "a".into(), tokens: vec![1] };
-        let said = |text| {
-            known().and_then_said(text, &[2, 3], |token, bytes| {
-                bytes.extend(if token == 2 { "b" } else { "c " }.bytes());
-                true
-            })
-        };
-        let whole = said("bc ");
-        assert_eq!((&*whole.text, &*whole.tokens), ("abc ", &[1, 2, 3][..]));
-        // A stop string was cut off.
-        let cut = said("bc");
-        assert_eq!((&*cut.text, &*cut.tokens), ("a", &[1][..]));
     }
 }

@@ -60,8 +60,9 @@ fn kept(messages: &[Message]) -> usize {
 mod tests {
     use super::*;
 
-    fn history() -> Vec<Message> {
-        vec![
+    #[test]
+    fn whole_turns_go_oldest_first_and_a_history_that_was_cut_is_shown_from_its_beginning() {
+        let mut history = vec![
             Message::system("s"),
             Message::user("1"),
             Message::assistant("a"),
@@ -69,16 +70,9 @@ mod tests {
             Message::new(Role::TOOL, "t"),
             Message::assistant("b"),
             Message::user("3"),
-        ]
-    }
-
-    fn contents(messages: &[Message]) -> String {
-        messages.iter().map(|message| message.content.as_str()).collect()
-    }
-
-    #[test]
-    fn whole_turns_go_oldest_first_and_the_last_one_stays() {
-        let (history, mut window) = (history(), Window::default());
+        ];
+        let contents = |messages: &[Message]| messages.iter().map(|it| it.content.as_str()).collect::<String>();
+        let mut window = Window::default();
         assert_eq!(contents(&window.shown(&history)), "s1a2tb3");
         for shown in ["s2tb3", "s3"] {
             assert!(window.narrow(&history));
@@ -86,13 +80,6 @@ mod tests {
         }
         assert!(!window.narrow(&history));
         assert_eq!(contents(window.forgotten(&history)), "1a2tb");
-    }
-
-    #[test]
-    fn a_history_that_was_cut_is_shown_from_its_beginning() {
-        let mut history = history();
-        let mut window = Window::default();
-        while window.narrow(&history) {}
         history.truncate(3);
         assert_eq!(contents(&window.shown(&history)), "s1a");
         assert!(window.forgotten(&history).is_empty());

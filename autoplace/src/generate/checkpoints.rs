@@ -8,7 +8,8 @@
 use llama_sys::{Context, SeqId, Token};
 use serde::{Deserialize, Serialize};
 
-use crate::load::{Checkpoint, Scales};
+use super::cache::Text;
+use crate::load::Checkpoint;
 use crate::machine::Host;
 use crate::memory::{Headroom, Workload};
 
@@ -41,24 +42,12 @@ pub struct CheckpointUse {
 
 #[derive(Debug, Default)]
 pub(super) struct Checkpoints {
-    limit: u64,
+    pub(super) limit: u64,
     /// Least recently used first.
-    kept: Vec<Checkpoint>,
+    pub(super) kept: Vec<Checkpoint>,
 }
 
 impl Checkpoints {
-    pub(super) fn new(limit: u64, kept: Vec<Checkpoint>) -> Self {
-        Self { limit, kept }
-    }
-
-    pub(super) fn into_kept(self) -> Vec<Checkpoint> {
-        self.kept
-    }
-
-    pub(super) fn clear(&mut self) {
-        self.kept.clear();
-    }
-
     pub(super) fn set_limit(&mut self, limit: u64) {
         self.limit = limit;
         self.evict_to(limit);
@@ -74,20 +63,20 @@ impl Checkpoints {
 
     /// The tokens before the last checkpoint that lies among the first of these, which were computed with these
     /// adapters.
-    pub(super) fn last_among(&self, tokens: &[Token], scales: &Scales) -> Option<usize> {
-        self.find(tokens, scales).map(|at| self.kept[at].tokens.len())
+    pub(super) fn last_among(&self, text: Text<'_>) -> Option<usize> {
+        self.find(text).map(|at| self.kept[at].tokens.len())
     }
 
-    fn find(&self, tokens: &[Token], scales: &Scales) -> Option<usize> {
-        let among = self.kept.iter().enumerate();
-        let among = among.filter(|(_, it)| it.is_among(tokens, scales));
-        among.max_by_key(|(_, it)| it.tokens.len()).map(|it| it.0)
+    fn find(&self, text: Text<'_>) -> Option<usize> {
+        let is_among = |it: &Checkpoint| it.scales == *text.scales && text.tokens.starts_with(&it.tokens);
+        let among = self.kept.iter().enumerate().filter(|(_, it)| is_among(it));
+        among.max_by_key(|(_, it)| it.tokens.len()).map(|(at, _)| at)
     }
 
     /// Has a sequence, which holds these tokens, go back to the last checkpoint among them. Returns how many tokens it
     /// holds then: none where there is no such, or the context does not take it.
-    pub(super) fn restore(&mut self, context: &mut Context, seq: SeqId, tokens: &[Token], scales: &Scales) -> usize {
-        let Some(at) = self.find(tokens, scales) else {
+    pub(super) fn restore(&mut self, context: &mut Context, seq: SeqId, text: Text<'_>) -> usize {
+        let Some(at) = self.find(text) else {
             return 0;
         };
         // Whichever is used is the last to go.
@@ -112,7 +101,7 @@ impl Checkpoints {
         &mut self,
         context: &mut Context,
         seq: SeqId,
-        (tokens, scales): (&[Token], &Scales),
+        Text { tokens, scales }: Text<'_>,
         is_held: impl Fn(&[Token]) -> bool,
     ) {
         let same = |it: &Checkpoint| it.tokens == tokens && it.scales == *scales;
@@ -120,16 +109,14 @@ impl Checkpoints {
             return;
         }
         self.kept.retain(|it| is_held(&it.tokens));
-        let state = context.partial_state_bytes(seq);
-        let Ok(needed) = state.map(|state| state.saturating_add(size_of_val(tokens) as u64)) else {
+        let Ok(needed) = context.partial_state_bytes(seq).map(|state| state.saturating_add(size_of_val(tokens) as u64))
+        else {
             return;
         };
         let limit = self.limit.min(self.bytes().saturating_add(free()));
         if needed > limit {
-            tracing::debug!(
-                "no checkpoint after {} tokens: it takes {needed} bytes, and may take {limit}",
-                tokens.len()
-            );
+            let after = tokens.len();
+            tracing::debug!("no checkpoint after {after} tokens: it takes {needed} bytes, and may take {limit}");
             return;
         }
         self.evict_to(limit - needed);
@@ -141,8 +128,7 @@ impl Checkpoints {
 
     fn evict_to(&mut self, limit: u64) {
         while self.bytes() > limit {
-            let oldest = self.kept.remove(0);
-            let after = oldest.tokens.len();
+            let after = self.kept.remove(0).tokens.len();
             tracing::debug!("a checkpoint after {after} tokens makes room for others");
         }
     }
@@ -150,12 +136,6 @@ impl Checkpoints {
     fn bytes(&self) -> u64 {
         let bytes = |it: &Checkpoint| (it.state.len() + size_of_val(&*it.tokens)) as u64;
         self.kept.iter().map(bytes).sum()
-    }
-}
-
-impl Checkpoint {
-    fn is_among(&self, tokens: &[Token], scales: &Scales) -> bool {
-        self.scales == *scales && tokens.starts_with(&self.tokens)
     }
 }
 

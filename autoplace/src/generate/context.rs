@@ -14,7 +14,7 @@ pub(super) struct Lent {
 }
 
 /// Tokens that a context has places for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Room {
     /// For each sequence.
     pub(super) each: usize,
@@ -35,20 +35,5 @@ impl Lent {
         let mut room = Room::of(params);
         room.each = room.each.min(context.n_ctx_seq() as usize);
         Self { vocab: context.model().vocab(), context, room, type_k: params.type_k, type_v: params.type_v }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sequences_share_the_context_out_unless_it_is_unified() {
-        let mut params = ContextParams::default();
-        (params.n_ctx, params.n_seq_max) = (1000, 3);
-        let room = |each| Room { each, all: 1000, sequences: 3 };
-        assert_eq!(Room::of(&params), room(333));
-        params.kv_unified = true;
-        assert_eq!(Room::of(&params), room(1000));
     }
 }

@@ -18,7 +18,7 @@ mod async_stream;
 mod cache;
 mod channel;
 mod chat;
-mod chat_generator;
+mod chat_stream;
 mod chat_window;
 mod checkpoints;
 mod choose;
@@ -48,7 +48,8 @@ mod when_full;
 
 #[cfg(feature = "async")]
 pub use async_stream::AsyncStream;
-pub use chat::{Chat, ChatStream};
+pub use chat::Chat;
+pub use chat_stream::ChatStream;
 pub use chat_window::ChatFull;
 pub use checkpoints::CheckpointUse;
 #[cfg(feature = "constraints")]

@@ -93,7 +93,7 @@ impl Model {
 
     /// Begins a conversation by another template than the model's own.
     pub fn chat_with(&self, template: ChatTemplate) -> Chat {
-        Chat::new(self.clone(), self.generate(""), template)
+        Chat::new(self.generate(""), template)
     }
 
     /// Takes the model's one context, to generate several texts at once. For a single text,

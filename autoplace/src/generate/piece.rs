@@ -47,6 +47,13 @@ pub struct Piece {
     pub end: Option<End>,
 }
 
+impl Piece {
+    /// Of a token, or of none; its text is still to come.
+    pub(super) fn new(sequence: SequenceId, token: Option<Token>) -> Self {
+        Self { sequence, token, logprobs: None, text: String::new(), end: None }
+    }
+}
+
 /// How a text ended.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -144,46 +151,6 @@ impl Progress {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// The error that follows these texts, of which the last ends for this reason.
-    fn error(full_is_error: bool, is_constrained: bool, texts: &[&str], reason: FinishReason) -> Option<Error> {
-        let statistics = Statistics { prompt_tokens: 3, generated_tokens: 4, ..Statistics::default() };
-        let end = End { reason, meets_constraint: !is_constrained, statistics };
-        let mut progress = Progress::new(full_is_error, is_constrained);
-        for (at, text) in (1..).zip(texts) {
-            assert!(progress.take_error().is_none());
-            let piece = Piece {
-                sequence: SequenceId(0),
-                token: None,
-                logprobs: None,
-                text: (*text).into(),
-                end: (at == texts.len()).then_some(end),
-            };
-            progress.read(Ok((piece, statistics))).unwrap().unwrap();
-        }
-        assert_eq!(progress.finished, Some(reason));
-        let error = progress.take_error();
-        assert!(progress.take_error().is_none());
-        error
-    }
-
-    #[test]
-    fn a_full_context_is_an_error_where_it_was_to_be_one() {
-        use FinishReason::{ContextFull, MaxTokens};
-        let full = error(true, false, &[""], ContextFull);
-        assert!(matches!(full, Some(Error::ContextFull { tokens: 7 })));
-        assert!(error(false, false, &[""], ContextFull).is_none());
-        assert!(error(true, false, &[""], MaxTokens).is_none());
-    }
-
-    #[test]
-    fn a_text_that_is_incomplete_comes_with_its_error() {
-        let cut = error(true, true, &["{\"a", "\":"], FinishReason::ContextFull);
-        let Some(Error::Incomplete { limit, text }) = cut else {
-            panic!("no error");
-        };
-        assert_eq!((limit, &*text), (FinishReason::ContextFull, "{\"a\":"));
-    }
 
     #[test]
     fn an_abort_is_an_end_and_of_a_constrained_text_an_error() {

@@ -75,6 +75,18 @@ impl Prompt {
         self
     }
 
+    /// Goes on with what a template has made, after its first `skip` bytes. What users wrote in it is plain text.
+    pub(super) fn then_rendered(self, rendered: &Rendered, mut skip: usize) -> Self {
+        rendered.parts().fold(self, |prompt, part| {
+            let from = skip.min(part.as_str().len());
+            skip -= from;
+            match part {
+                chat::Part::Markup(text) => prompt.then_markup(&text[from..]),
+                chat::Part::Text(text) => prompt.then_text(&text[from..]),
+            }
+        })
+    }
+
     fn then(mut self, part: Part) -> Self {
         self.parts.push(part);
         self
@@ -125,10 +137,7 @@ impl From<&str> for Prompt {
 /// What users wrote in a conversation is never read as control tokens.
 impl From<&Rendered> for Prompt {
     fn from(rendered: &Rendered) -> Self {
-        rendered.parts().fold(Self::markup(""), |prompt, part| match part {
-            chat::Part::Markup(text) => prompt.then_markup(text),
-            chat::Part::Text(text) => prompt.then_text(text),
-        })
+        Self::markup("").then_rendered(rendered, 0)
     }
 }
 

@@ -103,9 +103,8 @@ impl Session {
         if self.sequences.len() > room.sequences {
             return Err(Error::TooFewSequences { running: self.sequences.len(), n_seq_max: room.sequences });
         }
-        let needs = self.sequences.iter().map(Sequence::needs);
-        let (longest, all) =
-            needs.fold((0, 0), |(longest, all): (usize, usize), needs| (longest.max(needs), all + needs));
+        let needs = || self.sequences.iter().map(Sequence::needs);
+        let (longest, all) = (needs().max().unwrap_or(0), needs().sum());
         for (tokens, context) in [(longest, room.each), (all, room.all)] {
             if tokens > context {
                 return Err(Error::ContextTooSmall { tokens, context });
@@ -122,7 +121,7 @@ impl Session {
             return Ok(self.sequences.iter().map(Sequence::saved_bytes).sum());
         };
         // The slot with its adapters, the context's vocabulary, ours, and what drafts.
-        let ours = self.model.slot().holders() + 2 + self.drafters.holders();
+        let ours = self.model.slot().holders() + 2 + self.drafters.drafts.holders();
         let holders = lent.context.model().holders().saturating_sub(ours);
         if holders > 0 {
             return Err(Error::NativeHeld { holders });
@@ -132,7 +131,7 @@ impl Session {
         let saved = match saved.sum::<Result<u64, Error>>() {
             Ok(saved) => saved,
             Err(error) => {
-                self.drop_saved();
+                self.sequences.iter_mut().for_each(Sequence::drop_saved);
                 return Err(error);
             }
         };
@@ -141,19 +140,12 @@ impl Session {
         Ok(saved)
     }
 
-    fn drop_saved(&mut self) {
-        for sequence in &mut self.sequences {
-            sequence.drop_saved();
-        }
-    }
-
     /// Goes on with a new context: or gives it back, and keeps everything for another attempt.
     fn resume(&mut self, mut context: Context) -> Result<Resumed, Error> {
-        let put_back = self.put_back(&mut context);
-        let drafts = put_back.and_then(|resumed| Ok((resumed, self.model.slot().take_drafts()?)));
+        let drafts = self.put_back(&mut context).and_then(|resumed| Ok((resumed, self.model.slot().take_drafts()?)));
         match drafts {
             Ok((resumed, drafts)) => {
-                self.drop_saved();
+                self.sequences.iter_mut().for_each(Sequence::drop_saved);
                 self.cache.emptied();
                 self.cache.checkpoints.set_limit(self.model.checkpoints());
                 self.drafters = Drafters::new(drafts, self.abort.clone());

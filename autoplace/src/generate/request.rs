@@ -31,18 +31,14 @@ pub(crate) struct Spec {
     /// Adapters with their scales, instead of all as they were loaded.
     pub(super) lora: Option<Vec<(String, f32)>>,
     /// How many of the likeliest tokens are told beside the chosen one.
-    #[serde(default)]
     pub(super) logprobs: Option<usize>,
     /// Not for a worker.
     #[serde(skip)]
     pub(super) custom: Option<CustomSampler>,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(super) constraint: Option<Constraint>,
     pub(super) stops: Vec<String>,
     pub(super) limits: Limits,
-    #[serde(default)]
     pub(super) speculation: Speculation,
-    #[serde(default)]
     pub(super) when_full: WhenFull,
 }
 
@@ -52,7 +48,6 @@ pub(super) struct Limits {
     /// Control tokens are written out.
     pub(super) special: bool,
     /// What ends a text is a token like any other.
-    #[serde(default)]
     pub(super) past_end: bool,
 }
 
@@ -88,8 +83,7 @@ impl Spec {
     }
 
     pub(super) fn matcher(&self, model: &Model, vocab: &Vocab) -> Result<Option<Matcher>, Error> {
-        let constraint = self.constraint.as_ref();
-        constraint.map(|it| it.begin(model, vocab)).transpose()
+        self.constraint.as_ref().map(|it| it.begin(model, vocab)).transpose()
     }
 }
 
@@ -136,9 +130,7 @@ impl Generate {
     /// Nothing is loaded for it, but the compute buffers are reserved anew where the adapters are others than those of
     /// the text before. In a [`Session`](super::Session), texts with other adapters take turns.
     pub fn lora<N: Into<String>>(mut self, adapters: impl IntoIterator<Item = (N, f32)>) -> Self {
-        let adapters = adapters.into_iter();
-        let named = adapters.map(|(name, scale)| (name.into(), scale));
-        self.spec.lora = Some(named.collect());
+        self.spec.lora = Some(adapters.into_iter().map(|(name, scale)| (name.into(), scale)).collect());
         self
     }
 
@@ -191,11 +183,6 @@ impl Generate {
     pub fn logprobs(mut self, n: usize) -> Self {
         self.spec.logprobs = Some(n);
         self
-    }
-
-    /// Tokens that the answer may have.
-    pub(super) fn max_answer(&self) -> usize {
-        self.spec.limits.max_tokens
     }
 
     /// What a worker was asked to generate.
@@ -307,8 +294,7 @@ impl Generate {
     /// The same for the token that `text` is: [`Error::NotOneToken`](crate::generate::Error::NotOneToken) when the
     /// generation begins, if it is more or fewer.
     pub fn logit_bias_text(mut self, text: impl Into<String>, bias: f32) -> Self {
-        let biases = &mut self.spec.sampling.logit_bias_text;
-        biases.push((text.into(), bias));
+        self.spec.sampling.logit_bias_text.push((text.into(), bias));
         self
     }
 

@@ -32,7 +32,8 @@ impl AdapterTurns {
         }
         self.left = BATCHES - 1;
         for sequence in sequences {
-            sequence.count_turn(&self.current);
+            let is_next = sequence.scales == self.current;
+            sequence.turns_waited = if is_next { 0 } else { sequence.turns_waited.saturating_add(1) };
         }
         &self.current
     }

@@ -114,10 +114,6 @@ impl Sequence {
         }
     }
 
-    pub(super) fn count_turn(&mut self, scales: &Scales) {
-        self.turns_waited = if self.scales == *scales { 0 } else { self.turns_waited.saturating_add(1) };
-    }
-
     /// Tokens that it has places for or needs them: those computed, and those to be.
     pub(super) fn len(&self) -> usize {
         self.tokens.len()
@@ -152,8 +148,7 @@ impl Sequence {
 pub(super) fn shared(sequences: &[Sequence], at: usize) -> usize {
     let this = &sequences[at];
     let by_it = this.held.shares.map(|(_, tokens)| tokens);
-    let with_it = sequences.iter().filter_map(|it| it.shared_with(this.id));
-    with_it.chain(by_it).max().unwrap_or(0)
+    sequences.iter().filter_map(|it| it.shared_with(this.id)).chain(by_it).max().unwrap_or(0)
 }
 
 /// Takes note that a text holds its first `keep` tokens only: what others have shared with it beyond, they share

@@ -70,15 +70,15 @@ impl Session {
         drop(native);
         let slot = model.slot();
         let (mut context, contents) = slot.take()?.ok_or(Error::Busy)?;
-        if !context.has_memory() {
-            slot.give_back(context, contents);
-            return Err(not_generative());
-        }
-        let drafts = match slot.take_drafts() {
+        let drafts = match context.has_memory() {
+            true => slot.take_drafts().map_err(Error::from),
+            false => Err(not_generative()),
+        };
+        let drafts = match drafts {
             Ok(drafts) => drafts,
             Err(error) => {
                 slot.give_back(context, contents);
-                return Err(error.into());
+                return Err(error);
             }
         };
         // A session's own: who still holds one of an earlier session stops nothing of this one.
@@ -122,8 +122,7 @@ impl Session {
         let id = SequenceId(self.begun);
         self.begun += 1;
         let reuse = spec.cache_prompt.unwrap_or(false);
-        let vocab = &lent.vocab;
-        let sequence = Sequence::new(id, spec, &[], &self.model, vocab, capacity)?;
+        let sequence = Sequence::new(id, spec, &[], &self.model, &lent.vocab, capacity)?;
         self.join(sequence, reuse)?;
         Ok(id)
     }
@@ -166,11 +165,8 @@ impl Session {
     fn place(&mut self, sequence: &mut Sequence, reuse: bool) -> Result<Place, Error> {
         let lent = self.lent.as_mut().ok_or_else(Error::not_loaded)?;
         let running: Vec<_> = self.sequences.iter().map(|it| it.held(&sequence.scales)).collect();
-        let wanted = (&*sequence.tokens, &sequence.scales);
-        let place = self.cache.place(&mut lent.context, lent.room, &running, wanted, reuse)?;
-        let place = place.ok_or(Error::SequencesBusy { n_seq_max: lent.room.sequences })?;
-        let mut sequences = self.sequences.iter();
-        let of = sequences.find(|it| Some(it.held.seq) == place.shares);
+        let place = self.cache.place(lent, &running, sequence.first(sequence.len()), reuse)?;
+        let of = self.sequences.iter().find(|it| Some(it.held.seq) == place.shares);
         sequence.held.shares = of.map(|of| (of.id, place.cached));
         Ok(place)
     }
@@ -232,25 +228,21 @@ impl Session {
         self.work.pieces.clear();
         self.work.taken.clear();
         self.work.number = self.work.number.wrapping_add(1);
-        if !self.sequences.is_empty() {
-            let lent = self.lent.as_mut().ok_or_else(Error::not_loaded)?;
-            let step = Step {
-                lent,
-                sequences: &mut self.sequences,
-                cache: &mut self.cache,
-                drafters: &mut self.drafters,
-                work: &mut self.work,
-                model: &self.model,
-            };
-            let computing = self.model.pulse().computing();
-            let computed = step.run();
-            drop(computing);
-            if let Err(error) = computed {
-                self.spoil();
-                return Err(error);
-            }
+        if self.sequences.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        let step = Step {
+            lent: self.lent.as_mut().ok_or_else(Error::not_loaded)?,
+            sequences: &mut self.sequences,
+            cache: &mut self.cache,
+            drafters: &mut self.drafters,
+            work: &mut self.work,
+            model: &self.model,
+        };
+        let computing = self.model.pulse().computing();
+        let computed = step.run();
+        drop(computing);
+        computed.inspect_err(|_| self.spoil())
     }
 
     /// Ends all texts, and keeps nothing of them: nobody knows what the context holds.
@@ -334,8 +326,7 @@ impl Session {
 
     /// False when only another context can compute.
     pub(super) fn is_usable(&self) -> bool {
-        let lent = self.lent.as_ref();
-        lent.is_some_and(|lent| lent.context.is_usable())
+        self.lent.as_ref().is_some_and(|lent| lent.context.is_usable())
     }
 
     pub(super) fn used(&self) -> usize {
@@ -356,8 +347,7 @@ impl Drop for Session {
             }
         }
         let slot = self.model.slot();
-        let drafters = std::mem::take(&mut self.drafters);
-        slot.give_back_drafts(drafters.into_inner());
+        slot.give_back_drafts(std::mem::take(&mut self.drafters.drafts));
         slot.give_back(lent.context, cache.into_contents());
     }
 }

@@ -10,21 +10,18 @@ use crate::plan::Plan;
 
 /// Times and counts of one generation, in llama-bench's terms: pp is prompt processing, tg text generation.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
 #[non_exhaustive]
 pub struct Statistics {
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
     /// Tokens at the beginning of the prompt that the context held already.
-    #[serde(default)]
     pub cached_tokens: usize,
     /// Tokens that were forgotten because the context was full ([`WhenFull::Shift`](super::WhenFull::Shift)).
-    #[serde(default)]
     pub discarded_tokens: usize,
     /// Tokens that moved up into their places, over all shifts.
-    #[serde(default)]
     pub shifted_tokens: usize,
     /// Tokens that shifts had computed again, where they could not be moved.
-    #[serde(default)]
     pub recomputed_tokens: usize,
     /// Tokens generated so far, an end-of-generation token not counted.
     pub generated_tokens: usize,
@@ -37,21 +34,16 @@ pub struct Statistics {
     pub first_token_latency: Option<Duration>,
     /// Time that it waited for its turn in an [`Engine`](super::Engine): before the prompt was begun, and where it had
     /// to make room for others.
-    #[serde(default)]
     pub queue_time: Duration,
     /// The seed in use; `None` when nothing is left to chance.
     pub seed: Option<u32>,
     /// Tokens that were [drafted](super::Generate::speculate), and computed with those that were known.
-    #[serde(default)]
     pub drafted_tokens: usize,
     /// How many of them were then chosen.
-    #[serde(default)]
     pub accepted_tokens: usize,
     /// Threads of the CPU that the last step was computed with; 0 before the first.
-    #[serde(default)]
     pub threads: u32,
     /// Why none are drafted at the moment, though that was asked for.
-    #[serde(default)]
     pub drafts_off: Option<DraftsOff>,
 }
 
@@ -167,10 +159,6 @@ mod tests {
         };
         assert_eq!(stats.prompt_tokens_per_second(), 100.0);
         assert_eq!(stats.tokens_per_second(), 10.0);
-    }
-
-    #[test]
-    fn nothing_generated_is_no_speed() {
         assert_eq!(Statistics::default().tokens_per_second(), 0.0);
     }
 }

@@ -7,7 +7,7 @@ use llama_sys::{Batch, Context};
 use serde::{Deserialize, Serialize};
 
 use super::cache::Cache;
-use super::context::{Lent, Room};
+use super::context::Lent;
 use super::error::Error;
 use super::piece::{FinishReason, Piece, SequenceId};
 use super::schedule::{AdapterTurns, Asking, share};
@@ -175,8 +175,7 @@ impl Step<'_> {
             // What idle texts have left lies in the same cells.
             let drafted = self.work.batch.len() - queued;
             let wanted: usize = self.sequences.iter().map(Sequence::cells).sum::<usize>() + drafted;
-            let all = self.lent.room.all;
-            self.cache.make_room(context, all.saturating_sub(wanted))?;
+            self.cache.make_room(context, self.lent.room.all.saturating_sub(wanted))?;
         }
         match context.decode(&self.work.batch) {
             Err(llama_sys::Error::NoKvSlot { .. }) => {
@@ -222,7 +221,6 @@ impl Step<'_> {
     /// Chooses the next token of every text of which all is computed, and those after it as long as they were drafted.
     /// `computed`: how long that took from `begun` on.
     fn choose(&mut self, begun: Instant, computed: Duration) -> Result<(), Error> {
-        let room = self.lent.room;
         let mut used = self.cells();
         for at in 0..self.sequences.len() {
             let sequence = &mut self.sequences[at];
@@ -234,7 +232,7 @@ impl Step<'_> {
             if sequence.checkpoint_is_due() {
                 self.checkpoint(at);
             }
-            match self.choose_of(at, room, &mut used, begun, computed) {
+            match self.choose_of(at, &mut used, begun, computed) {
                 Err(error) if error.is_of_one_text() => {
                     self.work.failed.push((self.sequences[at].id, error));
                 }
@@ -254,20 +252,12 @@ impl Step<'_> {
     fn checkpoint(&mut self, at: usize) {
         let running = held(self.sequences);
         let sequence = &self.sequences[at];
-        let tokens = &sequence.tokens[..sequence.held.computed];
-        let of = (tokens, &sequence.scales);
-        let context = &mut self.lent.context;
-        self.cache.checkpoint(context, sequence.held.seq, of, &running);
+        let held = sequence.first(sequence.held.computed);
+        self.cache.checkpoint(&mut self.lent.context, sequence.held.seq, held, &running);
     }
 
-    fn choose_of(
-        &mut self,
-        at: usize,
-        room: Room,
-        used: &mut usize,
-        begun: Instant,
-        computed: Duration,
-    ) -> Result<(), Error> {
+    fn choose_of(&mut self, at: usize, used: &mut usize, begun: Instant, computed: Duration) -> Result<(), Error> {
+        let room = self.lent.room;
         let mut told = computed;
         while let Some(choice) = self.sequences[at].choose(&mut self.lent.context)? {
             let sequence = &mut self.sequences[at];
@@ -335,16 +325,14 @@ impl Step<'_> {
 
     /// Takes the texts that have ended out of the session. What the context holds of them stays.
     fn let_ended_go(&mut self) -> Result<(), Error> {
-        let ended = self.work.pieces.iter().filter(|piece| piece.end.is_some());
-        let ended = ended.map(|piece| piece.sequence);
+        let ended = self.work.pieces.iter().filter(|piece| piece.end.is_some()).map(|piece| piece.sequence);
         let ended = ended.chain(self.work.failed.iter().map(|failed| failed.0));
         if ended.clone().next().is_none() {
             return Ok(());
         }
         let has_ended = |sequence: &Sequence| ended.clone().any(|id| id == sequence.id);
         while let Some(at) = self.sequences.iter().position(has_ended) {
-            let ended = take_out(self.sequences, at);
-            ended.leave(self.cache, &mut self.lent.context)?;
+            take_out(self.sequences, at).leave(self.cache, &mut self.lent.context)?;
         }
         Ok(())
     }

@@ -42,44 +42,27 @@ impl TextAssembler {
     pub(super) fn finish(&mut self) -> Released {
         self.decode(true);
         match self.take() {
-            Released::Text(mut text) => {
-                text.push_str(&std::mem::take(&mut self.held));
-                Released::Text(text)
-            }
-            stopped @ Released::Stopped(_) => stopped,
+            Released::Text(text) => Released::Text(text + &std::mem::take(&mut self.held)),
+            stopped => stopped,
         }
     }
 
     /// Moves complete characters from `bytes` to `held`. Bytes that can never become a character are U+FFFD, one per
     /// maximal invalid part, as `String::from_utf8_lossy` does it.
     fn decode(&mut self, last: bool) {
-        let mut start = 0;
-        while start < self.bytes.len() {
-            match str::from_utf8(&self.bytes[start..]) {
-                Ok(text) => {
-                    self.held.push_str(text);
-                    start = self.bytes.len();
-                }
-                Err(error) => {
-                    let valid = start + error.valid_up_to();
-                    self.held.push_str(str::from_utf8(&self.bytes[start..valid]).unwrap_or_default());
-                    start = valid;
-                    match error.error_len() {
-                        Some(invalid) => {
-                            self.held.push(char::REPLACEMENT_CHARACTER);
-                            start += invalid;
-                        }
-                        None if last => {
-                            self.held.push(char::REPLACEMENT_CHARACTER);
-                            start = self.bytes.len();
-                        }
-                        // The beginning of a character: wait for the rest.
-                        None => break,
-                    }
-                }
+        let mut read = 0;
+        for chunk in self.bytes.utf8_chunks() {
+            read += chunk.valid().len() + chunk.invalid().len();
+            self.held.push_str(chunk.valid());
+            let is_begun = str::from_utf8(chunk.invalid()).is_err_and(|error| error.error_len().is_none());
+            if is_begun && read == self.bytes.len() && !last {
+                // Wait for the rest.
+                read -= chunk.invalid().len();
+            } else if !chunk.invalid().is_empty() {
+                self.held.push(char::REPLACEMENT_CHARACTER);
             }
         }
-        self.bytes.drain(..start);
+        self.bytes.drain(..read);
     }
 
     fn take(&mut self) -> Released {
@@ -89,13 +72,7 @@ impl TextAssembler {
             return Released::Stopped(std::mem::take(&mut self.held));
         }
         let certain = self.held.len() - self.longest_possible_beginning();
-        let keep = self.held.len() - certain;
-        if keep == 0 {
-            // The piece itself is the one allocation per token.
-            let text = self.held.as_str().to_owned();
-            self.held.clear();
-            return Released::Text(text);
-        }
+        // The piece itself is the one allocation per token.
         let text = self.held[..certain].to_owned();
         self.held.drain(..certain);
         Released::Text(text)

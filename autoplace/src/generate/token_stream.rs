@@ -3,8 +3,6 @@
 use std::iter;
 use std::task::{Context, Poll, ready};
 
-use llama_sys::Token;
-
 use super::channel::{Receiver, block_on};
 use super::engine::Engine;
 use super::error::Error;
@@ -27,8 +25,6 @@ use crate::plan::Plan;
 #[derive(Debug)]
 pub struct TokenStream {
     pub(super) source: Source,
-    /// Generated so far. Text of the last ones may still be held back.
-    tokens: Vec<Token>,
     progress: Progress,
     /// What computes this text alone, in a worker. Dropped last: the context is free then.
     run: Option<Engine>,
@@ -60,12 +56,11 @@ impl Generate {
             stream.run = Some(run);
             return Ok(stream);
         }
-        let (mut progress, max_tokens) = (self.spec.progress(), self.spec.limits.max_tokens);
+        let mut progress = self.spec.progress();
         let mut session = Session::open(&self.model)?;
         let sequence = session.begin(self)?;
         progress.statistics = session.statistics(sequence).unwrap_or_default();
-        let tokens = max_tokens.min(session.room().each);
-        Ok(TokenStream::new(Source::Here(Box::new(session)), progress, tokens))
+        Ok(TokenStream::new(Source::Here(Box::new(session)), progress))
     }
 
     /// Generates everything and returns the text.
@@ -80,19 +75,13 @@ impl Generate {
 }
 
 impl TokenStream {
-    /// Of so many tokens at most: none costs an allocation then.
-    pub(super) fn new(source: Source, progress: Progress, tokens: usize) -> Self {
-        Self { source, tokens: Vec::with_capacity(tokens), progress, run: None }
+    pub(super) fn new(source: Source, progress: Progress) -> Self {
+        Self { source, progress, run: None }
     }
 
     /// Counts and times so far, as of the last piece that was read.
     pub fn statistics(&self) -> Statistics {
         self.progress.statistics
-    }
-
-    /// The tokens of the text so far. Text of the last ones may still be held back.
-    pub(super) fn tokens(&self) -> &[Token] {
-        &self.tokens
     }
 
     /// Why the text ended; `None` while it is not read to its end.
@@ -178,17 +167,18 @@ impl TokenStream {
             },
         };
         let piece = self.progress.read(message);
-        match (&piece, &self.source) {
-            // A token that ends the generation is not one of the text; one that makes it what its constraint has it be
-            // is.
-            (Some(Ok(piece)), _) if self.progress.statistics.generated_tokens > self.tokens.len() => {
-                self.tokens.extend(piece.token);
-            }
+        if let (Some(Err(_)), Source::Here(session)) = (&piece, &self.source)
+            && !session.is_loaded()
+        {
             // It goes on after a re-placement that succeeds.
-            (Some(Err(_)), Source::Here(session)) if !session.is_loaded() => self.progress.finished = None,
-            _ => {}
+            self.progress.finished = None;
         }
         Poll::Ready(piece)
+    }
+
+    /// The error that follows the last piece, once.
+    pub(super) fn take_error(&mut self) -> Option<Error> {
+        self.progress.take_error()
     }
 
     /// The next piece with text; `None` after the end.
@@ -196,7 +186,7 @@ impl TokenStream {
         loop {
             match ready!(self.poll_piece(context)) {
                 Some(Ok(piece)) if piece.text.is_empty() => {}
-                None => return Poll::Ready(self.progress.take_error().map(Err)),
+                None => return Poll::Ready(self.take_error().map(Err)),
                 piece => return Poll::Ready(piece.map(|piece| piece.map(|piece| piece.text))),
             }
         }

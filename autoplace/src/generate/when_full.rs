@@ -57,13 +57,8 @@ pub(super) struct Shifting {
 
 impl Shifting {
     /// `context`: tokens that the context holds of the text. `None` for a text that ends when the context is full.
-    pub(super) fn of(
-        when_full: &WhenFull,
-        prompt: &[Token],
-        context: usize,
-        vocab: &Vocab,
-    ) -> Result<Option<Self>, Error> {
-        let &WhenFull::Shift { keep, discard } = when_full else {
+    pub(super) fn of(full: &WhenFull, prompt: &[Token], context: usize, vocab: &Vocab) -> Result<Option<Self>, Error> {
+        let &WhenFull::Shift { keep, discard } = full else {
             return Ok(None);
         };
         let begins = vocab.bos().is_some_and(|bos| prompt.first() == Some(&bos));
@@ -137,8 +132,7 @@ impl Sequence {
             self.held.unshifted = self.held.unshifted.min(keep);
             self.statistics.shifted_tokens += self.held.computed - keep;
         } else {
-            let known = &self.tokens[..keep];
-            let held = cache.go_back(&mut lent.context, self.held.seq, known, &self.scales)?;
+            let held = cache.go_back(&mut lent.context, self.held.seq, self.first(keep))?;
             self.statistics.recomputed_tokens += (before - discard).saturating_sub(held);
             self.computed_to(held);
         }

@@ -32,11 +32,9 @@ fn a_piece_of_a_stream_costs_one_allocation_at_most() {
 #[test]
 fn a_guessed_token_costs_one_allocation_at_most() {
     own_process!();
-    let builder = Model::builder(demo_path()).draft_max(8).n_threads(1);
-    let model = builder.without_learning().load().unwrap();
+    let model = Model::builder(demo_path()).draft_max(8).n_threads(1).without_learning().load().unwrap();
     let lookup = Speculation::prompt_lookup();
-    let generate = model.generate(REPEATED).temp(0.0).speculate(lookup);
-    let generate = generate.max_tokens(200);
+    let generate = model.generate(REPEATED).temp(0.0).speculate(lookup).max_tokens(200);
     of_stream(generate.clone(), 60, 80);
     let (_, statistics) = crate::text_support::text_and_statistics(generate);
     assert!(statistics.drafted_tokens > 0);
@@ -129,8 +127,7 @@ fn masks_candidates_and_log_probabilities_are_made_in_place() {
     assert_eq!(allocations() - before, 0);
 
     let mut session = model.session().unwrap();
-    let generate = model.generate(SYSTEM).seed(1);
-    session.begin(generate.logprobs(5)).unwrap();
+    session.begin(model.generate(SYSTEM).seed(1).logprobs(5)).unwrap();
     let (pieces, allocations) = steps(&mut session, 8, TOKENS);
     // The text, and the likeliest tokens.
     assert!(pieces >= 16 && allocations <= 2 * pieces, "{allocations} for {pieces}");

@@ -6,9 +6,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
-use crate::text_support::{PROMPTS, demo, greedy, text, wait};
+use crate::text_support::{PROMPTS, chat, demo, greedy, text, wait};
 use autoplace::Model;
-use autoplace::chat::ChatTemplate;
 use autoplace::generate::{AsyncStream, Engine, Error, FinishReason, Generate, TokenStream};
 use futures::stream::{self, StreamExt, TryStreamExt};
 
@@ -69,8 +68,7 @@ fn a_stream_that_is_aborted_or_dropped_gives_the_context_back() {
     // In the middle of a prompt.
     let mut stream = awaited(greedy(&model, PROMPTS.concat().repeat(20)));
     stream.abort_handle().abort();
-    let outcome = block_on(read(&mut stream)).0;
-    assert!(outcome.is_ok_and(|it| it.is_empty()));
+    assert!(block_on(read(&mut stream)).0.is_ok_and(|it| it.is_empty()));
     assert_eq!(stream.finish_reason(), Some(FinishReason::Aborted));
     drop(model.session().unwrap());
     // Soon after it is dropped.
@@ -85,34 +83,13 @@ fn is_free(model: &Model) -> bool {
     session.is_ok()
 }
 
-/// The prompts of all, and their texts.
-fn texts(model: &Model) -> (Vec<Generate>, Vec<String>) {
-    let generates: Vec<_> = PROMPTS.iter().map(|it| greedy(model, *it)).collect();
-    let expected = generates.iter().cloned().map(text).collect();
-    (generates, expected)
-}
-
-#[test]
-fn answers_of_an_engine_are_streams_in_one_task() {
-    let model = demo(2048, 4, false);
-    let (generates, expected) = texts(&model);
-    let engine = Engine::builder(&model).queue(0).start().unwrap();
-    let answer = |generate| {
-        let text = engine.submit_async(generate);
-        async move { text.await?.try_collect::<String>().await }
-    };
-    let texts = generates.into_iter().map(answer);
-    let all = stream::iter(texts).buffered(8).try_collect::<Vec<_>>();
-    assert_eq!(block_on(all).0.unwrap(), expected);
-}
-
 #[test]
 fn answers_of_an_engine_are_read_by_tasks_of_tokio() {
     let model = demo(2048, 4, false);
-    let (generates, expected) = texts(&model);
+    let generates: Vec<_> = PROMPTS.iter().map(|it| greedy(&model, *it)).collect();
+    let expected: Vec<_> = generates.iter().cloned().map(text).collect();
     let engine = Engine::builder(&model).queue(1).start().unwrap();
-    let runtime = tokio::runtime::Builder::new_current_thread().build();
-    let runtime = runtime.unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let spawn = |generate| {
         let engine = engine.clone();
         runtime.spawn(async move {
@@ -125,20 +102,15 @@ fn answers_of_an_engine_are_read_by_tasks_of_tokio() {
         })
     };
     let tasks: Vec<_> = generates.into_iter().map(spawn).collect();
-    let read = tasks.into_iter().map(|it| runtime.block_on(it).unwrap().unwrap());
-    let texts: Vec<_> = read.collect();
+    let texts: Vec<_> = tasks.into_iter().map(|it| runtime.block_on(it).unwrap().unwrap()).collect();
     assert_eq!(texts, expected);
 }
 
 #[test]
 fn a_chats_answer_is_a_stream_too() {
     let model = demo(2048, 1, false);
-    let chat = || {
-        let chat = model.chat_with(ChatTemplate::family("chatml").unwrap());
-        chat.with(|generate| generate.temp(0.0).max_tokens(12))
-    };
-    let (expected, _) = chat().say("Hear me.").unwrap().finish().unwrap();
-    let mut chat = chat();
+    let (expected, _) = chat(&model, "chatml").say("Hear me.").unwrap().finish().unwrap();
+    let mut chat = chat(&model, "chatml");
     let mut answer = chat.say("Hear me.").unwrap().into_async().unwrap();
     while let Some(part) = block_on(answer.next()).0 {
         part.unwrap();

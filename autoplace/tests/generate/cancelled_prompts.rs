@@ -2,18 +2,16 @@
 //! and the next text is a raw llama.cpp loop's. On the demo model.
 
 use crate::native_support::demo_path;
-use crate::text_support::{Raw, SYSTEM, Texts, greedy, request, to_the_end, tokens_of, told};
+use crate::text_support::{Raw, SYSTEM, chat, greedy, request, to_the_end, tokens_of, told};
 use autoplace::Model;
-use autoplace::chat::ChatTemplate;
 use autoplace::generate::{Error, FinishReason};
 use autoplace::llama_sys::{self, Token};
 
 /// Tokens that a step computes.
 const BATCH: u32 = 16;
 
-fn load(sequences: u32) -> Model {
-    let request = request(1024 * sequences, sequences, false);
-    crate::text_support::load(&demo_path(), request.n_batch(BATCH).n_ubatch(BATCH))
+fn load() -> Model {
+    crate::text_support::load(&demo_path(), request(1024, 1, false).n_batch(BATCH).n_ubatch(BATCH))
 }
 
 /// Of many batches.
@@ -25,7 +23,7 @@ fn prompt(model: &Model) -> Vec<Token> {
 
 #[test]
 fn a_session_is_dropped_in_the_middle_of_a_prompt_and_the_next_goes_on_from_there() {
-    let model = load(1);
+    let model = load();
     let prompt = prompt(&model);
     let raw = Raw::text(&model, &prompt, 24);
     for steps in [1, 3, 5] {
@@ -45,33 +43,8 @@ fn a_session_is_dropped_in_the_middle_of_a_prompt_and_the_next_goes_on_from_ther
 }
 
 #[test]
-fn a_text_is_ended_in_the_middle_of_its_prompt_beside_another_that_goes_on() {
-    let model = load(2);
-    let prompt = prompt(&model);
-    let other = tokens_of(&model, SYSTEM);
-    let mut session = model.session().unwrap();
-    let mut texts = Texts::default();
-    let beside = session.begin(greedy(&model, &other[..])).unwrap();
-    texts.steps(&mut session, 4);
-    let cut = session.begin(greedy(&model, &prompt[..])).unwrap();
-    texts.steps(&mut session, 4);
-    let statistics = session.end(cut).unwrap();
-    assert_eq!(statistics.generated_tokens, 0);
-    assert_eq!(statistics.first_token_latency, None);
-    assert!(texts.of(cut).tokens.is_empty());
-    // Another takes its place, with what was computed of it.
-    let again = greedy(&model, &prompt[..]).cache_prompt(true);
-    let again = session.begin(again).unwrap();
-    texts.run(&mut session);
-    assert_eq!(texts.of(beside).tokens, Raw::text(&model, &other, 24));
-    let told = texts.of(again);
-    assert_eq!(told.tokens, Raw::text(&model, &prompt, 24));
-    assert!(told.statistics().cached_tokens > 2 * BATCH as usize);
-}
-
-#[test]
 fn an_abort_in_the_middle_of_a_prompt_ends_it_and_leaves_nothing_half_done() {
-    let model = load(1);
+    let model = load();
     let prompt = prompt(&model);
     let raw = Raw::text(&model, &prompt, 24);
     let mut session = model.session().unwrap();
@@ -87,20 +60,14 @@ fn an_abort_in_the_middle_of_a_prompt_ends_it_and_leaves_nothing_half_done() {
         assert!(session.is_empty());
         let again = greedy(&model, &prompt[..]).cache_prompt(true);
         session.begin(again).unwrap();
-        let told = to_the_end(&mut session).remove(0);
-        assert_eq!(told.tokens, raw, "after {steps} steps");
+        assert_eq!(to_the_end(&mut session).remove(0).tokens, raw, "after {steps} steps");
     }
 }
 
 #[test]
 fn a_chat_whose_answer_is_aborted_before_it_begins_can_be_asked_again() {
-    let model = load(1);
-    let template = || ChatTemplate::family("chatml").unwrap();
-    let chat = || {
-        let chat = model.chat_with(template());
-        chat.with(|generate| generate.temp(0.0).max_tokens(12))
-    };
-    let mut cut = chat();
+    let model = load();
+    let mut cut = chat(&model, "chatml");
     let long = SYSTEM.repeat(6);
     let mut stream = cut.say(&long).unwrap();
     stream.abort_handle().abort();
@@ -110,7 +77,7 @@ fn a_chat_whose_answer_is_aborted_before_it_begins_can_be_asked_again() {
     // Nothing was answered, and the question stands.
     assert_eq!(cut.messages().len(), 1);
     let (again, _) = cut.answer().unwrap().finish().unwrap();
-    let (expected, _) = { chat() }.say(&long).unwrap().finish().unwrap();
+    let (expected, _) = chat(&model, "chatml").say(&long).unwrap().finish().unwrap();
     assert_eq!(again, expected);
     assert_eq!(cut.messages().len(), 2);
 }

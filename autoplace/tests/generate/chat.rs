@@ -2,7 +2,7 @@
 //! on the demo model.
 
 use crate::native_support::demo_path;
-use crate::text_support::{demo, in_worker, request};
+use crate::text_support::{chat, demo, in_worker, request};
 use autoplace::Model;
 use autoplace::chat::{self, ChatTemplate, Message, ReplyPart, Role, Tool};
 use autoplace::generate::{Chat, Constraint, Engine, Error, FinishReason, ToolChoice};
@@ -14,10 +14,6 @@ fn load() -> Model {
 
 fn template() -> ChatTemplate {
     ChatTemplate::family("chatml").unwrap()
-}
-
-fn chat(model: &Model) -> Chat {
-    model.chat_with(template()).with(|generate| generate.temp(0.0).max_tokens(12))
 }
 
 /// The text of an answer, and how many tokens of its prompt were computed.
@@ -33,7 +29,7 @@ fn a_turn_computes_what_is_new_and_nothing_else() {
     // The end of the last answer, the question, and what begins an answer.
     let written = "<|im_end|>\n<|im_start|>user\nAnd then?<|im_end|>\n<|im_start|>assistant\n";
     let written = tokens(&model, written);
-    let mut chat = chat(&model).system("Speak as the king spake unto his servants.");
+    let mut chat = chat(&model, "chatml").system("Speak as the king spake unto his servants.");
     let (first, all) = ask(&mut chat, "Whence comest thou?");
     assert!(!first.is_empty() && all > 20, "{first:?}, {all}");
     for turn in 0..4 {
@@ -48,14 +44,13 @@ fn a_turn_computes_what_is_new_and_nothing_else() {
 }
 
 fn tokens(model: &Model, text: &str) -> usize {
-    let vocab = model.native().unwrap().vocab();
-    vocab.tokenize(text, false, true).unwrap().len()
+    model.native().unwrap().vocab().tokenize(text, false, true).unwrap().len()
 }
 
 #[test]
 fn a_clone_goes_its_own_way_and_shares_what_was_computed() {
     let model = load();
-    let mut one = chat(&model).system("In the days of Noah, of Abraham and of Isaac, it was said unto them:");
+    let mut one = chat(&model, "chatml").system("In the days of Noah, of Abraham and of Isaac, it was said unto them:");
     ask(&mut one, "Hear me.");
     let mut other = one.clone();
     let (_, new) = ask(&mut other, "Go up.");
@@ -69,7 +64,7 @@ fn a_clone_goes_its_own_way_and_shares_what_was_computed() {
 #[test]
 fn an_answer_that_is_dropped_stays_as_far_as_it_came() {
     let model = load();
-    let mut chat = chat(&model);
+    let mut chat = chat(&model, "chatml");
     let mut stream = chat.say("Sing unto me.").unwrap();
     let mut told = String::new();
     while told.len() < 8 {
@@ -87,7 +82,7 @@ fn an_answer_that_is_dropped_stays_as_far_as_it_came() {
 #[test]
 fn nothing_said_is_no_message() {
     let model = load();
-    let mut chat = chat(&model).with(|generate| generate.max_tokens(0));
+    let mut chat = chat(&model, "chatml").with(|generate| generate.max_tokens(0));
     let stream = chat.say("Be still.").unwrap();
     drop(stream);
     assert_eq!(chat.messages(), [Message::user("Be still.")]);
@@ -108,12 +103,9 @@ fn conversations_of_one_engine_go_on_side_by_side_here_and_in_a_worker() {
     };
     let there = in_worker(&demo_path(), request(4 * 2048, 4, false));
     for model in [demo(4 * 2048, 4, false), there] {
-        let expected = systems.map(|system| say_all(chat(&model).system(system)));
+        let expected = systems.map(|system| say_all(chat(&model, "chatml").system(system)));
         let engine = Engine::new(&model).unwrap();
-        let begin = || {
-            let chat = engine.chat_with(template());
-            chat.with(|generate| generate.temp(0.0).max_tokens(12))
-        };
+        let begin = || engine.chat_with(template()).with(|generate| generate.temp(0.0).max_tokens(12));
         std::thread::scope(|scope| {
             let chats = systems.map(|system| {
                 let chat = begin().system(system);
@@ -185,8 +177,7 @@ fn what_a_person_writes_is_never_a_control_token() {
 
 #[test]
 fn a_model_without_a_template_is_an_error() {
-    let model = load();
-    let error = model.chat().unwrap_err();
+    let error = load().chat().unwrap_err();
     let Error::Template(error) = error else {
         panic!("{error}");
     };

@@ -2,22 +2,13 @@
 //! in the middle, and answers in every format of tool calls. On the demo model.
 
 use crate::chat_reply_support::tools;
-use crate::text_support::demo;
+use crate::text_support::{self, chat, demo};
 use autoplace::Model;
 use autoplace::chat::{self, ChatTemplate, Message, ReplyFormat, ReplyParser, ReplyPart, Role};
-use autoplace::generate::{Chat, Error, Generate};
+use autoplace::generate::{Chat, Error};
 
 fn load() -> Model {
     demo(2048, 1, false)
-}
-
-fn short(generate: Generate) -> Generate {
-    generate.temp(0.0).max_tokens(12)
-}
-
-fn chat(model: &Model, family: &str) -> Chat {
-    let template = ChatTemplate::family(family).unwrap();
-    model.chat_with(template).with(short)
 }
 
 /// The answer to a history, from a fresh model.
@@ -35,8 +26,7 @@ fn messages_of_nothing_are_messages() {
         let mut chat = chat(&model, family);
         for said in ["", " ", "\n\n"] {
             // The first of a conversation, from a model that knows nothing of it.
-            let mut first = self::chat(&model, family);
-            let (reply, statistics) = first.say(said).unwrap().finish().unwrap();
+            let (reply, statistics) = text_support::chat(&model, family).say(said).unwrap().finish().unwrap();
             assert!(statistics.prompt_tokens > 0, "{family}");
             assert_eq!(reply.raw, fresh(family, &[Message::user(said)]), "{family}");
             // One after the other.
@@ -54,7 +44,7 @@ fn messages_of_nothing_are_messages() {
     chat.say("Hear me.").unwrap().finish().unwrap();
     assert_eq!(chat.messages()[0], Message::system(""));
     // A history of nothing is the template's to write, or to refuse.
-    let mut nothing = self::chat(&model, "chatml");
+    let mut nothing = text_support::chat(&model, "chatml");
     match nothing.answer().map(drop) {
         Ok(()) | Err(Error::Template(_)) => {}
         Err(error) => panic!("{error}"),
@@ -70,14 +60,13 @@ fn a_role_that_a_template_does_not_know_is_written_or_is_its_own_refusal() {
     chatml.push(stranger());
     let (_, statistics) = chatml.say("Go on.").unwrap().finish().unwrap();
     assert!(statistics.generated_tokens > 0);
-    let rendered = chatml.rendered().unwrap();
-    assert!(rendered.as_str().contains("<|im_start|>narrator\nMeanwhile"));
+    assert!(chatml.rendered().unwrap().as_str().contains("<|im_start|>narrator\nMeanwhile"));
     // One that knows two.
     let strict = "{% for message in messages %}{% if message.role not in ['user', 'assistant'] %}\
         {{ raise_exception('only user and assistant are known') }}{% endif %}[{{ message.role }}] {{ message.content }}\n\
         {% endfor %}";
     let strict = ChatTemplate::new(strict, <_>::default()).unwrap();
-    let mut chat = model.chat_with(strict).with(short);
+    let mut chat = model.chat_with(strict).with(|generate| generate.temp(0.0).max_tokens(12));
     chat.push(stranger());
     let refused = chat.say("Go on.").map(drop).unwrap_err();
     assert_is!(refused, Error::Template(_));
@@ -156,8 +145,7 @@ fn answers_in_many_formats_arrive_in_their_parts_and_as_they_were_written() {
         let reply = stream.reply().unwrap().clone();
         drop(stream);
         // What the whole text means, read at once.
-        let parser = ReplyParser::new(&format).after_prompt(sample.prompt);
-        let mut parser = parser.with_tools(&tools());
+        let mut parser = ReplyParser::new(&format).after_prompt(sample.prompt).with_tools(&tools());
         parser.push(sample.text);
         let expected = parser.finish();
         let name = sample.name;

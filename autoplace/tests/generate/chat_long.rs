@@ -8,8 +8,7 @@ use autoplace::generate::{Chat, ChatFull, Error};
 fn chat(tokens: u32) -> Chat {
     let builder = Model::builder(demo_path()).n_ctx(tokens).n_threads(1);
     let template = ChatTemplate::family("chatml").unwrap();
-    let chat = builder.load().unwrap().chat_with(template);
-    chat.with(|generate| generate.temp(0.0).max_tokens(8))
+    builder.load().unwrap().chat_with(template).with(|generate| generate.temp(0.0).max_tokens(8))
 }
 
 #[test]

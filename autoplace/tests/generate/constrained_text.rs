@@ -80,8 +80,7 @@ fn one_that_allows_every_text_changes_none() {
 #[test]
 fn no_token_of_a_held_text_is_a_control_token() {
     let model = load_demo();
-    let native = model.native().unwrap();
-    let vocab = native.vocab();
+    let vocab = model.native().unwrap().vocab();
     let control: Vec<_> = (0..vocab.n_tokens() as i32).filter(|token| vocab.is_control(*token)).collect();
     assert!(!control.is_empty());
     let any_token = Constraint::lark(format!("start: (<[0-{}]>){{1,40}}", vocab.n_tokens() - 1));
@@ -96,8 +95,7 @@ fn no_token_of_a_held_text_is_a_control_token() {
             }
         }
     }
-    let named = generate(&model, &Constraint::lark("start: \"a\" <|im_end|>"), 1);
-    let said = named.unwrap_err().to_string();
+    let said = generate(&model, &Constraint::lark("start: \"a\" <|im_end|>"), 1).unwrap_err().to_string();
     assert!(said.contains("control token"), "{said}");
 }
 

@@ -133,8 +133,7 @@ fn the_constraint_of_a_type_allows_no_other_properties() {
         let text = held.constraint(Constraint::of_type::<Option<Tree>>()).text();
         let Ok(text) = text else { continue };
         let value: serde_json::Value = serde_json::from_str(&text).unwrap();
-        let members = value.as_object().into_iter().flatten();
-        let names: Vec<_> = members.map(|(name, _)| &**name).collect();
+        let names: Vec<_> = value.as_object().into_iter().flatten().map(|(name, _)| &**name).collect();
         assert!(names.iter().all(|it| ["value", "child"].contains(it)), "{text}");
     }
 }

@@ -2,35 +2,18 @@
 
 use std::path::Path;
 
+use crate::embed_vectors::{embedder, load, written};
 use crate::embedding_models::{LONGEST, bert, computed, reranker, text};
 use crate::synthetic::Sketch;
 use autoplace::embed::Error;
 use autoplace::gguf::TensorType;
 use autoplace::llama_sys::{self, Token};
-use autoplace::machine::{Host, Machine, gib};
+use autoplace::load;
 use autoplace::memory::Pooling;
-use autoplace::{Embedder, Model, load};
+use autoplace::plan::Request;
 
 const F32: TensorType = TensorType::F32;
 const QUERY: &str = "tide on the river";
-
-fn load(path: &Path, pooling: Pooling) -> Result<Model, load::Error> {
-    Model::builder(path).embeddings(pooling).machine(Machine::new(Host::new(gib(8)))).n_threads(1).load()
-}
-
-/// The model in a file, and what embeds with it.
-struct Ranking {
-    _folder: tempfile::TempDir,
-    path: std::path::PathBuf,
-    embedder: Embedder,
-}
-
-fn ranking(sketch: &Sketch) -> Ranking {
-    let folder = tempfile::tempdir().unwrap();
-    let path = crate::random_weights::write(sketch, folder.path());
-    let embedder = load(&path, Pooling::Rank).unwrap().embedder().unwrap();
-    Ranking { _folder: folder, path, embedder }
-}
 
 fn with_template(template: &str) -> Sketch {
     let mut sketch = reranker(F32);
@@ -51,11 +34,12 @@ const SEP: Token = 3;
 
 #[test]
 fn a_pair_is_put_between_the_tokens_that_the_model_has() {
-    let mut model = ranking(&reranker(F32));
+    let (_folder, path) = written(&reranker(F32));
+    let mut embedder = embedder(&path, Pooling::Rank);
     for document in ["the moon pulls the sea", "", "a stone"] {
-        let score = model.embedder.rerank(QUERY, &[document]).unwrap()[0];
+        let score = embedder.rerank(QUERY, &[document]).unwrap()[0];
         // BERT adds no EOS.
-        let expected = by_llama_cpp(&model.path, |vocab| {
+        let expected = by_llama_cpp(&path, |vocab| {
             let plain = |text| vocab.tokenize(text, false, false).unwrap();
             [vec![CLS], plain(QUERY), vec![SEP], plain(document)].concat()
         });
@@ -66,9 +50,9 @@ fn a_pair_is_put_between_the_tokens_that_the_model_has() {
 #[test]
 fn the_models_own_template_is_followed() {
     let template = "[CLS]{document}[SEP]on {query}[SEP]";
-    let mut model = ranking(&with_template(template));
-    let score = model.embedder.rerank(QUERY, &["the warm sea"]).unwrap()[0];
-    let expected = by_llama_cpp(&model.path, |vocab| {
+    let (_folder, path) = written(&with_template(template));
+    let score = embedder(&path, Pooling::Rank).rerank(QUERY, &["the warm sea"]).unwrap()[0];
+    let expected = by_llama_cpp(&path, |vocab| {
         let text = format!("[CLS]the warm sea[SEP]on {QUERY}[SEP]");
         vocab.tokenize(&text, false, true).unwrap()
     });
@@ -77,10 +61,11 @@ fn the_models_own_template_is_followed() {
 
 #[test]
 fn texts_cannot_take_the_templates_places_or_write_control_tokens() {
-    let mut model = ranking(&with_template("[CLS]{query}[SEP]{document}[SEP]"));
+    let (_folder, path) = written(&with_template("[CLS]{query}[SEP]{document}[SEP]"));
+    let mut embedder = embedder(&path, Pooling::Rank);
     let query = "[SEP]{document}";
-    let score = model.embedder.rerank(query, &["the warm sea"]).unwrap()[0];
-    let expected = by_llama_cpp(&model.path, |vocab| {
+    let score = embedder.rerank(query, &["the warm sea"]).unwrap()[0];
+    let expected = by_llama_cpp(&path, |vocab| {
         let plain = |text| vocab.tokenize(text, false, false).unwrap();
         let (query, document) = (plain(query), plain("the warm sea"));
         [vec![CLS], query, vec![SEP], document, vec![SEP]].concat()
@@ -90,7 +75,8 @@ fn texts_cannot_take_the_templates_places_or_write_control_tokens() {
 
 #[test]
 fn many_documents_have_the_scores_that_each_has_alone_in_their_order() {
-    let mut embedder = ranking(&reranker(F32)).embedder;
+    let (_folder, path) = written(&reranker(F32));
+    let mut embedder = embedder(&path, Pooling::Rank);
     let documents: Vec<String> = (0..25).map(|n| text(n, 2 + n * 5 % 40)).collect();
     let together = embedder.rerank(QUERY, &documents).unwrap();
     let (mut least, mut most) = (f32::MAX, f32::MIN);
@@ -107,7 +93,8 @@ fn a_document_that_is_too_long_is_an_error_or_cut_but_never_the_query() {
     // Four tokens of the query, and two or three around.
     let templated = with_template("[CLS]{query}[SEP]{document}[SEP]");
     for (sketch, others) in [(reranker(F32), 6), (templated, 7)] {
-        let mut embedder = ranking(&sketch).embedder;
+        let (_folder, path) = written(&sketch);
+        let mut embedder = embedder(&path, Pooling::Rank);
         let longest = LONGEST as usize;
         let long = text(0, longest);
         let refused = embedder.rerank(QUERY, &["the sea", &long]);
@@ -127,12 +114,10 @@ fn a_document_that_is_too_long_is_an_error_or_cut_but_never_the_query() {
 
 #[test]
 fn a_model_without_a_head_or_without_that_pooling_does_not_rerank() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = crate::random_weights::write(&bert(F32), folder.path());
-    let refused = load(&path, Pooling::Rank).map(drop).unwrap_err();
+    let (_folder, path) = written(&bert(F32));
+    let refused = load(&path, Request::new().embeddings(Pooling::Rank)).map(drop).unwrap_err();
     assert!(matches!(&refused, load::Error::NoRankHead { architecture } if architecture == "bert"), "{refused}");
-    let mut embedder = load(&path, Pooling::Model).unwrap().embedder().unwrap();
-    let refused = embedder.rerank(QUERY, &["the sea"]);
+    let refused = embedder(&path, Pooling::Model).rerank(QUERY, &["the sea"]);
     let Err(Error::NotReranking { pooling }) = refused else {
         panic!("{refused:?}");
     };
@@ -141,22 +126,18 @@ fn a_model_without_a_head_or_without_that_pooling_does_not_rerank() {
 
 #[test]
 fn a_reranker_that_says_so_itself_needs_no_asking() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = crate::random_weights::write(&reranker(F32), folder.path());
-    let mut embedder = load(&path, Pooling::Model).unwrap().embedder().unwrap();
-    assert_eq!(embedder.pooling().unwrap(), Pooling::Rank);
-    assert_eq!(embedder.rerank(QUERY, &["a", "b"]).unwrap().len(), 2);
+    let (_folder, path) = written(&reranker(F32));
+    let mut ranking = embedder(&path, Pooling::Model);
+    assert_eq!(ranking.pooling().unwrap(), Pooling::Rank);
+    assert_eq!(ranking.rerank(QUERY, &["a", "b"]).unwrap().len(), 2);
     // And embeds all the same, when it is asked to.
-    drop(embedder);
-    let mut embedder = load(&path, Pooling::Mean).unwrap().embedder().unwrap();
-    assert!(embedder.embed(&["the sea"]).unwrap()[0].width() > 1);
+    assert!(embedder(&path, Pooling::Mean).embed(&["the sea"]).unwrap()[0].width() > 1);
 }
 
 #[test]
 fn a_reranker_goes_on_when_its_model_is_loaded_again() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = crate::random_weights::write(&reranker(F32), folder.path());
-    let model = load(&path, Pooling::Rank).unwrap();
+    let (folder, path) = written(&reranker(F32));
+    let model = load(&path, Request::new().embeddings(Pooling::Rank)).unwrap();
     let mut embedder = model.embedder().unwrap();
     let before = embedder.rerank(QUERY, &["the sea"]).unwrap();
     let elsewhere = folder.path().join("elsewhere");

@@ -17,32 +17,35 @@ use autoplace::{Embedder, Model, load};
 
 const F32: TensorType = TensorType::F32;
 
-fn written(sketch: &Sketch) -> (tempfile::TempDir, PathBuf) {
+pub(crate) fn written(sketch: &Sketch) -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = crate::random_weights::write(sketch, folder.path());
     (folder, path)
 }
 
 /// On the host, with one thread.
-fn loaded(path: &Path, request: Request) -> Model {
-    Model::builder(path)
-        .request(request)
-        .machine(Machine::new(Host::new(gib(8))))
-        .n_threads(1)
-        .load()
-        .unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+pub(crate) fn load(path: &Path, request: Request) -> Result<Model, load::Error> {
+    Model::builder(path).request(request).machine(Machine::new(Host::new(gib(8)))).n_threads(1).load()
 }
 
-fn embedder(path: &Path, pooling: Pooling) -> Embedder {
+fn loaded(path: &Path, request: Request) -> Model {
+    load(path, request).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+pub(crate) fn embedder(path: &Path, pooling: Pooling) -> Embedder {
     let request = Request::new().embeddings(pooling);
     loaded(path, request).embedder().unwrap()
+}
+
+/// What embeds with a small model of random weights.
+pub(crate) fn of(sketch: &Sketch, pooling: Pooling) -> Embedder {
+    embedder(&written(sketch).1, pooling)
 }
 
 /// What differs of two texts' vectors at most.
 fn distance(one: &Embedding, other: &Embedding) -> f32 {
     assert_eq!(one.as_slice().len(), other.as_slice().len());
-    let pairs = one.as_slice().iter().zip(other.as_slice());
-    pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+    one.as_slice().iter().zip(other.as_slice()).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
 }
 
 /// Texts together and each alone; `apart` is what rounding makes of a cosine of 1.
@@ -147,22 +150,18 @@ fn a_text_alone_has_llama_cpps_own_vector() {
 
 #[test]
 fn vectors_have_a_length_of_1_unless_something_else_is_asked_for() {
-    let (_folder, path) = written(&bert(F32));
-    let mut embedder = embedder(&path, Pooling::Model);
+    let mut embedder = of(&bert(F32), Pooling::Model);
     let length = |vector: &[f32]| vector.iter().map(|x| x * x).sum::<f32>().sqrt();
     let plain = embedder.embed(&["the sea"]).unwrap().remove(0);
     assert!((length(plain.as_slice()) - 1.0).abs() < 1e-5);
-    let mut embedder = embedder.normalize(false);
-    let raw = embedder.embed(&["the sea"]).unwrap().remove(0);
+    let raw = embedder.normalize(false).embed(&["the sea"]).unwrap().remove(0);
     assert!((length(raw.as_slice()) - 1.0).abs() > 1e-2);
     assert!(cosine_similarity(&plain, &raw).unwrap() > 0.999_99);
 }
 
 #[test]
 fn without_pooling_each_token_has_a_vector_of_its_own_length() {
-    let (_folder, path) = written(&nomic_bert(F32));
-    let mut embedder = embedder(&path, Pooling::None);
-    let embeddings = embedder.embed(&["the sea", "a warm stone sleeps"]).unwrap();
+    let embeddings = of(&nomic_bert(F32), Pooling::None).embed(&["the sea", "a warm stone sleeps"]).unwrap();
     // With [CLS] and [SEP].
     let counts: Vec<usize> = embeddings.iter().map(|it| it.vectors().len()).collect();
     assert_eq!(counts, [4, 6]);
@@ -176,8 +175,7 @@ fn without_pooling_each_token_has_a_vector_of_its_own_length() {
 #[test]
 fn a_text_that_is_too_long_is_an_error_that_counts_or_is_cut_when_asked() {
     for sketch in encoders(F32) {
-        let (_folder, path) = written(&sketch);
-        let mut embedder = embedder(&path, Pooling::Model);
+        let mut embedder = of(&sketch, Pooling::Model);
         let longest = embedder.longest_text().unwrap();
         assert_eq!(longest, LONGEST as usize, "{}", sketch.title());
         // Two more are added.
@@ -209,8 +207,7 @@ fn a_text_that_is_too_long_is_an_error_that_counts_or_is_cut_when_asked() {
 fn a_megabyte_of_text_is_counted_or_cut() {
     // One for each kind of vocabulary.
     for sketch in [bert(F32), llama_embed(F32), t5_encoder(F32)] {
-        let (_folder, path) = written(&sketch);
-        let mut embedder = embedder(&path, Pooling::Mean);
+        let mut embedder = of(&sketch, Pooling::Mean);
         for of in ["the moon pulls the sea ", "日"] {
             let long = of.repeat((1 << 20) / of.len());
             let case = format!("{} {of:?}", sketch.title());
@@ -234,8 +231,7 @@ fn a_megabyte_of_text_is_counted_or_cut() {
 fn a_longer_context_than_the_positions_that_were_learned_makes_no_longer_texts() {
     let (_folder, path) = written(&bert(F32));
     let request = Request::new().embeddings(Pooling::Model).n_ctx(2 * LONGEST as u32);
-    let model = loaded(&path, request);
-    let mut embedder = model.embedder().unwrap();
+    let mut embedder = loaded(&path, request).embedder().unwrap();
     assert_eq!(embedder.longest_text().unwrap(), LONGEST as usize);
     let refused = embedder.embed(&[text(0, 200)]);
     assert!(matches!(refused, Err(embed::Error::TooLong { .. })));
@@ -243,8 +239,7 @@ fn a_longer_context_than_the_positions_that_were_learned_makes_no_longer_texts()
 
 #[test]
 fn empty_texts_and_no_texts_at_all_are_no_trouble() {
-    let (_folder, path) = written(&bert(F32));
-    let mut embedder = embedder(&path, Pooling::Model);
+    let mut embedder = of(&bert(F32), Pooling::Model);
     assert!(embedder.embed::<&str>(&[]).unwrap().is_empty());
     let embeddings = embedder.embed(&["", "the", ""]).unwrap();
     assert_eq!(embeddings[0].tokens(), 2);
@@ -254,17 +249,14 @@ fn empty_texts_and_no_texts_at_all_are_no_trouble() {
 
 #[test]
 fn control_tokens_in_a_text_are_text() {
-    let (_folder, path) = written(&bert(F32));
-    let mut embedder = embedder(&path, Pooling::Model);
-    let written = embedder.embed(&["[SEP]"]).unwrap().remove(0);
+    let written = of(&bert(F32), Pooling::Model).embed(&["[SEP]"]).unwrap().remove(0);
     // One would be three tokens.
     assert!(written.tokens() > 3, "{}", written.tokens());
 }
 
 #[test]
 fn a_model_embeds_or_generates_as_it_was_loaded() {
-    let generating = load_demo();
-    let refused = generating.embedder().map(drop).unwrap_err();
+    let refused = load_demo().embedder().map(drop).unwrap_err();
     assert_is!(&refused, embed::Error::Load(error) if matches!(**error, load::Error::Generates));
     let embedding = loaded(&demo_path(), Request::new().embeddings(Pooling::Last));
     let refused = embedding.generate("In").text().unwrap_err();
@@ -298,18 +290,6 @@ fn a_position_beyond_those_that_were_learned_is_refused_before_it_ends_the_proce
 }
 
 #[test]
-fn an_abort_ends_the_computation_and_the_next_one_works() {
-    let (_folder, path) = written(&bert(F32));
-    let mut embedder = embedder(&path, Pooling::Model);
-    let before = embedder.embed(&["the sea"]).unwrap().remove(0);
-    embedder.abort_handle().abort();
-    let aborted = embedder.embed(&["the moon"]);
-    assert_is!(aborted, Err(embed::Error::Native(llama_sys::Error::Aborted)));
-    let after = embedder.embed(&["the sea"]).unwrap().remove(0);
-    assert_eq!(before, after);
-}
-
-#[test]
 fn a_replacement_that_was_asked_for_is_carried_out_between_two_calls() {
     let (_folder, path) = written(&bert(F32));
     let model = loaded(&path, Request::new().embeddings(Pooling::Model));
@@ -327,8 +307,7 @@ fn a_replacement_that_was_asked_for_is_carried_out_between_two_calls() {
 
 #[test]
 fn a_classifier_says_what_its_scores_stand_for() {
-    let (_folder, path) = written(&classifier(&["calm", "storm", "flood"]));
-    let mut embedder = embedder(&path, Pooling::Model);
+    let mut embedder = of(&classifier(&["calm", "storm", "flood"]), Pooling::Model);
     assert_eq!(embedder.labels().unwrap(), ["calm", "storm", "flood"]);
     assert_eq!(embedder.width().unwrap(), 3);
     let scores = embedder.embed(&["the river", "the sea"]).unwrap();
@@ -340,7 +319,6 @@ fn a_classifier_says_what_its_scores_stand_for() {
 fn an_encoder_without_a_vocabulary_says_so() {
     let mut sketch = bert(F32);
     sketch.text("tokenizer.ggml.model", "no_vocab");
-    let (_folder, path) = written(&sketch);
-    let refused = embedder(&path, Pooling::Model).embed(&["the sea"]);
+    let refused = of(&sketch, Pooling::Model).embed(&["the sea"]);
     assert_is!(refused, Err(embed::Error::Native(llama_sys::Error::NoVocabulary)));
 }

@@ -12,17 +12,11 @@ use autoplace::llama_sys::Token;
 
 const GIB: u64 = 1 << 30;
 
-/// A model of each kind of memory: `(name, path, recurrent)`, whose state knows only its last token.
-fn kinds(folder: &Path) -> [(&'static str, PathBuf, bool); 6] {
-    let kinds = [
-        ("phi3", false),
-        ("gemma3", false),
-        ("gpt-oss", false),
-        ("mamba2", true),
-        ("jamba", true),
-        ("falcon-h1", true),
-    ];
-    kinds.map(|(arch, recurrent)| (arch, random(arch, None, folder), recurrent))
+/// A model of each kind of memory: windows, states, and both.
+const KINDS: [&str; 6] = ["phi3", "gemma3", "gpt-oss", "mamba2", "jamba", "falcon-h1"];
+
+fn kinds(folder: &Path) -> impl Iterator<Item = (&'static str, PathBuf)> {
+    KINDS.into_iter().map(move |arch| (arch, random(arch, None, folder)))
 }
 
 fn load(path: &Path, n_ctx: u32, sequences: u32) -> Model {
@@ -48,7 +42,7 @@ fn prompts() -> Vec<Vec<Token>> {
 fn texts_alone_and_side_by_side_and_cut_into_chunks_are_those_of_a_raw_loop() {
     let folder = tempfile::tempdir().unwrap();
     let prompts = prompts();
-    for (title, path, _) in kinds(folder.path()) {
+    for (title, path) in kinds(folder.path()) {
         for sequences in [1, 3] {
             let model = load(&path, 512, sequences);
             let expected: Vec<_> = prompts.iter().map(|prompt| raw(&model, prompt)).collect();
@@ -71,39 +65,10 @@ fn texts_alone_and_side_by_side_and_cut_into_chunks_are_those_of_a_raw_loop() {
 }
 
 #[test]
-fn a_conversation_computes_what_is_new_of_every_memory() {
-    let folder = tempfile::tempdir().unwrap();
-    for (title, path, recurrent) in kinds(folder.path()) {
-        let model = load(&path, 512, 2);
-        let engine = Engine::new(&model).unwrap();
-        let mut turn = prompts().remove(1);
-        let mut held = 0;
-        for _ in 0..3 {
-            let answer = engine.submit(generate(&model, &turn)).unwrap();
-            let told = answered(answer);
-            assert_eq!(told.tokens, raw(&model, &turn), "{title}");
-            assert_eq!(told.statistics().cached_tokens, held, "{title}");
-            turn.extend(&told.tokens);
-            // The last token was not computed.
-            held = turn.len() - 1;
-            turn.extend(&prompts()[4]);
-        }
-        // The same again, to within the second turn: a state goes back to the checkpoint before the end of the first
-        // prompt.
-        let answer = engine.submit(generate(&model, &turn[..held - 40])).unwrap();
-        let told = answered(answer);
-        assert_eq!(told.tokens, raw(&model, &turn[..held - 40]), "{title}");
-        if recurrent {
-            assert_eq!(told.statistics().cached_tokens, 150 - 4, "{title}");
-        }
-    }
-}
-
-#[test]
 fn texts_that_are_put_aside_go_on_as_they_were() {
     let folder = tempfile::tempdir().unwrap();
     let prompts = prompts();
-    for (title, path, _) in kinds(folder.path()) {
+    for (title, path) in kinds(folder.path()) {
         let model = load(&path, 512, 1);
         let expected: Vec<_> = prompts.iter().map(|prompt| raw(&model, prompt)).collect();
         let engine = Engine::builder(&model).ahead(3).start().unwrap();
@@ -123,7 +88,7 @@ fn texts_that_are_put_aside_go_on_as_they_were() {
 fn texts_that_are_cancelled_leave_nothing_of_theirs_in_another() {
     let folder = tempfile::tempdir().unwrap();
     let prompts = prompts();
-    for (title, path, _) in kinds(folder.path()) {
+    for (title, path) in kinds(folder.path()) {
         let model = load(&path, 512, 2);
         let engine = Engine::builder(&model).prompt_chunk(1).start().unwrap();
         // In the middle of a prompt, of which the next one has more.

@@ -48,14 +48,12 @@ fn texts_go_on_where_the_model_is_placed_anew() {
         text.push_str(&answer.into_text().unwrap().0);
     }
     assert_eq!(texts, expected);
-    let last = engine.last_replaced().unwrap().unwrap();
-    assert_eq!(last.resumed, Resumed::Restored);
+    assert_eq!(engine.last_replaced().unwrap().unwrap().resumed, Resumed::Restored);
     // It is as well while nobody generates.
     let host = plan(&path, &shared(), 0);
     model.request_replace(Replacement::By(Box::new(host)));
     wait("is on the host", || model.placement().n_gpu_layers == 0);
-    let again = engine.submit(all(&model).remove(0)).unwrap();
-    assert_eq!(again.into_text().unwrap().0, expected[0]);
+    assert_eq!(engine.submit(all(&model).remove(0)).unwrap().into_text().unwrap().0, expected[0]);
 }
 
 #[test]
@@ -119,8 +117,7 @@ fn without_room_for_the_model_texts_end_and_requests_are_refused_until_it_is_loa
     assert_is!(refused, Err(Error::Load(_)));
     card.set_taken(0);
     model.replace(None).unwrap();
-    let answer = engine.submit(all(&model).remove(0)).unwrap();
-    assert_eq!(answer.into_text().unwrap().0, expected);
+    assert_eq!(engine.submit(all(&model).remove(0)).unwrap().into_text().unwrap().0, expected);
     // What became of the request is told still.
     assert!(matches!(engine.last_replaced(), Some(Err(_))));
 }

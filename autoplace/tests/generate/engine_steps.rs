@@ -149,8 +149,7 @@ fn requests_begin_in_the_order_in_which_they_came() {
     let answers: Vec<_> = gates.iter().enumerate().map(submit).collect();
     for (at, gate) in gates.iter().enumerate() {
         gate.stands_before(1);
-        let later = gates[at + 1..].iter().map(Gate::asked);
-        assert_eq!(later.sum::<usize>(), 0, "nobody is before the {at}th");
+        assert_eq!(gates[at + 1..].iter().map(Gate::asked).sum::<usize>(), 0, "nobody is before the {at}th");
         gate.leave(2);
     }
     for answer in answers {

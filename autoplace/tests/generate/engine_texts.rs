@@ -67,8 +67,7 @@ fn a_prompt_computes_nothing_again_unless_it_is_asked_to() {
     let by_default = || greedy(&model, PROMPTS[1]).max_tokens(2);
     let off = by_default().cache_prompt(false);
     for (generate, cached) in [(by_default(), 0), (by_default(), prompt - 1), (off, 0)] {
-        let answer = engine.submit(generate).unwrap();
-        assert_eq!(answer.into_text().unwrap().1.cached_tokens, cached);
+        assert_eq!(engine.submit(generate).unwrap().into_text().unwrap().1.cached_tokens, cached);
     }
 }
 
@@ -77,8 +76,7 @@ fn texts_that_shift_share_one_cache_and_all_come_to_their_ends() {
     let model = demo(128, 3, true);
     let engine = Engine::new(&model).unwrap();
     let answers = [0, 1, 2, 3].map(|prompt| {
-        let generate = greedy(&model, PROMPTS[prompt]).max_tokens(200);
-        let generate = generate.when_full(WhenFull::shift(0));
+        let generate = greedy(&model, PROMPTS[prompt]).max_tokens(200).when_full(WhenFull::shift(0));
         engine.submit(generate).unwrap()
     });
     for answer in answers {
@@ -102,8 +100,7 @@ fn a_text_whose_token_cannot_be_chosen_ends_and_no_other() {
     let mut failing = engine.submit(failing).unwrap();
     let pieces: Vec<_> = failing.pieces().collect();
     assert_eq!(pieces.len(), 6);
-    let failed = pieces.into_iter().next_back().unwrap();
-    let native = failed.unwrap_err();
+    let native = pieces.into_iter().next_back().unwrap().unwrap_err();
     assert_is!(native, Error::Native(llama_sys::Error::InvalidParameter { name: "token", .. }));
     assert_eq!(failing.finish_reason(), Some(FinishReason::Error));
     assert_eq!(other.into_text().unwrap().0, expected);

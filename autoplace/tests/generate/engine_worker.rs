@@ -66,8 +66,7 @@ fn a_worker_that_is_killed_in_mid_text_ends_no_text() {
         let first = |answer: &mut TokenStream| answer.pieces().take(read).collect::<Vec<_>>();
         let begun: Vec<_> = answers.iter_mut().map(first).collect();
         let worker = model.worker_id().unwrap();
-        let killed = Command::new("kill").args(["-KILL", &worker.to_string()]).status();
-        assert!(killed.unwrap().success());
+        assert!(Command::new("kill").args(["-KILL", &worker.to_string()]).status().unwrap().success());
         for ((first, mut answer), expected) in begun.into_iter().zip(answers).zip(&expected) {
             let told = Told::of(first.into_iter().chain(answer.pieces()).map(Result::unwrap));
             assert_eq!(without_times(told), *expected);

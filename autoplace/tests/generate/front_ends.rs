@@ -163,8 +163,7 @@ fn case(name: &'static str, ends: Ends, describe: impl Fn(Generate) -> Generate 
 fn of_tokens(name: &'static str, n: usize, ends: Ends, full: WhenFull) -> Case {
     let generate = move |model: &Model| {
         let prompt: Vec<Token> = (0..n as Token).map(|it| 300 + it).collect();
-        let generate = model.generate(Prompt::tokens(prompt)).temp(0.0);
-        generate.when_full(full.clone())
+        model.generate(Prompt::tokens(prompt)).temp(0.0).when_full(full.clone())
     };
     Case { name, generate: Box::new(generate), ends }
 }

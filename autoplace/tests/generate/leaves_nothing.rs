@@ -93,8 +93,7 @@ fn a_thousand_answers_opened_and_dropped_leave_sequences_threads_and_texts_as_th
     let expected = text(greedy(&model, PROMPTS[0]));
     let engine = Engine::builder(&model).queue(6).start().unwrap();
     let is_as_ever = || {
-        let answer = engine.submit(greedy(&model, PROMPTS[0])).unwrap();
-        assert_eq!(answer.into_text().unwrap().0, expected);
+        assert_eq!(engine.submit(greedy(&model, PROMPTS[0])).unwrap().into_text().unwrap().0, expected);
     };
     is_as_ever();
     assert_eq!(engines(), usize::from(cfg!(target_os = "linux")));

@@ -34,14 +34,12 @@ fn too_long(outcome: Result<(), Error>) -> usize {
 #[test]
 fn a_megabyte_of_anything_is_refused_with_its_length_and_the_next_prompt_is_not() {
     let request = Request::new().n_ctx(512);
-    let builder = Model::builder(demo_path()).request(request).n_threads(1);
-    let model = builder.load().unwrap();
+    let model = Model::builder(demo_path()).request(request).n_threads(1).load().unwrap();
     let short = || model.generate("And").temp(0.0).max_tokens(4);
     let expected = short().text().unwrap();
     for kind in KINDS {
         let long = megabyte(kind);
-        let tokens = model.native().unwrap().vocab().tokenize(&long, true, false);
-        let tokens = tokens.unwrap().len();
+        let tokens = model.native().unwrap().vocab().tokenize(&long, true, false).unwrap().len();
         assert!(tokens > 2000, "{kind:?}");
         let plain = model.generate(&long).stream().map(drop);
         assert_eq!(too_long(plain), tokens, "{kind:?}");
@@ -49,8 +47,7 @@ fn a_megabyte_of_anything_is_refused_with_its_length_and_the_next_prompt_is_not(
             let engine = Engine::new(&model).unwrap();
             let submitted = engine.submit(model.generate(&long)).map(drop);
             assert_eq!(too_long(submitted), tokens, "{kind:?}");
-            let answer = engine.submit(short()).unwrap();
-            assert_eq!(answer.into_text().unwrap().0, expected);
+            assert_eq!(engine.submit(short()).unwrap().into_text().unwrap().0, expected);
         }
         let template = ChatTemplate::family("chatml").unwrap();
         let template = template.with_control_tokens(["<s>", "</s>"]);

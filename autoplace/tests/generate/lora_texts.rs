@@ -29,8 +29,7 @@ impl Files {
         let header = Header::open(demo_path()).unwrap();
         for (seed, name, part, most) in [(1, "one", "attn_q", 0.8), (2, "two", "attn_v", 1.2)] {
             let takes = |weight: &str| weight.contains(part);
-            let adapter = Adapter::of("llama").alpha(8.0);
-            let adapter = adapter.of_weights(&header, 8, TensorType::F32, takes);
+            let adapter = Adapter::of("llama").alpha(8.0).of_weights(&header, 8, TensorType::F32, takes);
             adapter.write_random(files.folder.path(), name, seed, most);
         }
         files
@@ -112,11 +111,9 @@ fn an_adapter_that_is_not_there_or_is_there_twice_is_refused_by_name() {
     assert_eq!(error.to_string(), "the model was loaded without an adapter called three: it has one");
     let error = greedy(&model).lora([("one", f32::NAN)]).text();
     assert_is!(error, Err(Error::Load(_)));
-    let twice = demo().lora(files.path("one"), 1.0);
-    let twice = twice.lora(files.path("one"), 0.5).load();
+    let twice = demo().lora(files.path("one"), 1.0).lora(files.path("one"), 0.5).load();
     assert_is!(refused(twice), AdapterError::Twice { .. });
-    let named = demo().lora(files.path("one"), 1.0);
-    let named = named.lora_named("again", files.path("one"), 0.5).load().unwrap();
+    let named = demo().lora(files.path("one"), 1.0).lora_named("again", files.path("one"), 0.5).load().unwrap();
     assert_eq!(named.adapters()[1].name, "again");
     let scaled = demo().lora(files.path("one"), f32::INFINITY).load();
     assert_is!(refused(scaled), AdapterError::Scale { .. });
@@ -166,8 +163,7 @@ fn a_control_vector_is_added_as_llama_cpp_adds_it() {
     let numbers: Vec<f32> = (1..6).flat_map(of).collect();
     let mut all = Vec::new();
     for (scale, layers) in [(0.7, None), (-0.4, None), (0.7, Some(2..=3))] {
-        let builder = demo().request(request(512, 1, false));
-        let builder = builder.control_vector(&path, scale);
+        let builder = demo().request(request(512, 1, false)).control_vector(&path, scale);
         let model = match layers.clone() {
             Some(layers) => builder.control_vector_layers(layers).load().unwrap(),
             None => builder.load().unwrap(),
@@ -188,8 +184,7 @@ fn a_control_vector_is_added_as_llama_cpp_adds_it() {
 #[test]
 fn no_text_waits_longer_than_the_others_turns() {
     let files = Files::new();
-    let model = demo().request(Request::new().n_seq_max(2));
-    let model = model.lora(files.path("one"), 1.0).load().unwrap();
+    let model = demo().request(Request::new().n_seq_max(2)).lora(files.path("one"), 1.0).load().unwrap();
     let mut session = model.session().unwrap();
     let with = session.begin(greedy(&model).max_tokens(60)).unwrap();
     let without = greedy(&model).max_tokens(60).lora::<&str>([]);
@@ -211,8 +206,7 @@ fn no_text_waits_longer_than_the_others_turns() {
 #[test]
 fn what_was_computed_with_other_adapters_is_not_reused() {
     let files = Files::new();
-    let model = demo().request(Request::new().n_seq_max(3));
-    let model = model.lora(files.path("one"), 1.0).load().unwrap();
+    let model = demo().request(Request::new().n_seq_max(3)).lora(files.path("one"), 1.0).load().unwrap();
     // Short, so that the prompt is most of what is left behind.
     let told = |generate: Generate| {
         let generate = generate.max_tokens(6).cache_prompt(true);
@@ -249,12 +243,9 @@ fn control_vectors_are_summed_up_by_their_scales() {
     let changed = with(demo().control_vector(&vector, 1.0));
     assert_ne!(changed, plain);
     // One and its opposite are none; halves are a whole.
-    let both = demo().control_vector(&vector, 1.0);
-    assert_eq!(with(both.control_vector(&vector, -1.0)), plain);
-    let halves = demo().control_vector(&vector, 0.5);
-    assert_eq!(with(halves.control_vector(&vector, 0.5)), changed);
-    let none = demo().control_vector(&vector, 1.0).control_vector_layers(0..=3);
-    let none = refused(none.load());
+    assert_eq!(with(demo().control_vector(&vector, 1.0).control_vector(&vector, -1.0)), plain);
+    assert_eq!(with(demo().control_vector(&vector, 0.5).control_vector(&vector, 0.5)), changed);
+    let none = refused(demo().control_vector(&vector, 1.0).control_vector_layers(0..=3).load());
     assert_is!(none, AdapterError::Layers { first: 0, last: 3 });
     let wrong = demo().control_vector(files.path("one"), 1.0).load();
     assert_is!(refused(wrong), AdapterError::Tensor { .. });
@@ -280,8 +271,7 @@ fn adapters_stay_when_the_model_is_placed_anew_and_its_memory_is_given_back() {
     // Weights with adapters, as planned, on the card and on the host.
     let weights = placed.gpus().next().unwrap().footprint.weights;
     assert_eq!(model.allocated().gpus[0].weights, weights);
-    let plain = demo().headroom(Headroom::Bytes(0)).plan().unwrap();
-    let plain = plain.gpus().next().unwrap().footprint.weights;
+    let plain = demo().headroom(Headroom::Bytes(0)).plan().unwrap().gpus().next().unwrap().footprint.weights;
     // Two pairs of 8 x 256 floats in each of six blocks, one of them 8 x 128, and a direction for each but the first.
     let adapters = 6 * 4 * (8 * 256 + 8 * 256 + 8 * 256 + 8 * 128) + 5 * 4 * 256;
     assert_eq!(weights - plain, adapters);
@@ -307,11 +297,7 @@ fn adapters_stay_when_the_model_is_placed_anew_and_its_memory_is_given_back() {
 fn whatever_is_free_a_model_with_adapters_fits_and_one_layer_more_would_not() {
     own_process!();
     let files = Files::new();
-    let builder = || {
-        let builder = demo().headroom(Headroom::Bytes(0));
-        let builder = builder.lora(files.path("one"), 1.0);
-        builder.lora(files.path("two"), 1.0)
-    };
+    let builder = || demo().headroom(Headroom::Bytes(0)).lora(files.path("one"), 1.0).lora(files.path("two"), 1.0);
     fits_whatever_is_free((0..26).map(|step| step * mib(2) / 3), builder, |model, _| {
         for set in [&[("one", 1.0)][..], &[], &[("one", 1.0), ("two", 1.0)]] {
             text(greedy(model).max_tokens(3).lora(set.iter().copied()));
@@ -324,8 +310,7 @@ fn a_change_that_finds_its_memory_taken_is_an_error_and_the_next_text_goes_on() 
     own_process!();
     let files = Files::new();
     let gpu = card(mib(64));
-    let model = demo().headroom(Headroom::Bytes(0));
-    let model = model.lora(files.path("one"), 1.0).load().unwrap();
+    let model = demo().headroom(Headroom::Bytes(0)).lora(files.path("one"), 1.0).load().unwrap();
     let first = text(greedy(&model));
     // The buffers are freed before they are reserved anew: somebody may come in between.
     gpu.set_taken(mib(64));
@@ -367,15 +352,10 @@ fn a_saved_plan_is_followed_with_the_adapters_that_it_was_made_with() {
 fn a_saved_text_goes_on_with_the_adapters_that_it_was_computed_with_and_no_others() {
     let files = Files::new();
     let saved = files.folder.path().join("saved.kv");
-    let with = |names: &[&str]| {
-        let names = names.iter();
-        let builder = names.fold(demo(), |it, name| it.lora(files.path(name), 1.0));
-        builder.load().unwrap()
-    };
+    let with = |names: &[&str]| names.iter().fold(demo(), |it, name| it.lora(files.path(name), 1.0)).load().unwrap();
     let tokens = {
         let model = with(&["one", "two"]);
-        let generate = model.generate(PROMPT).temp(0.0).max_tokens(8);
-        generate.lora([("one", 0.5)]).text().unwrap();
+        model.generate(PROMPT).temp(0.0).max_tokens(8).lora([("one", 0.5)]).text().unwrap();
         model.save_cache(&saved).unwrap().tokens
     };
     let cached = |model: &Model, lora: &[(&str, f32)]| {
@@ -390,8 +370,7 @@ fn a_saved_text_goes_on_with_the_adapters_that_it_was_computed_with_and_no_other
     let expected = model.generate(PROMPT).temp(0.0).max_tokens(8);
     let expected = expected.lora([("one", 0.5)]).text().unwrap();
     model.restore_cache(&saved).unwrap();
-    let again = model.generate(PROMPT).temp(0.0).max_tokens(8);
-    let again = again.lora([("one", 0.5)]).cache_prompt(true);
+    let again = model.generate(PROMPT).temp(0.0).max_tokens(8).lora([("one", 0.5)]).cache_prompt(true);
     assert_eq!(again.text().unwrap(), expected);
     let others: [&[(&str, f32)]; 4] = [&[("one", 1.0)], &[], &[("two", 0.5)], &[("one", 0.5), ("two", 1.0)]];
     for lora in others {
@@ -404,8 +383,7 @@ fn a_saved_text_goes_on_with_the_adapters_that_it_was_computed_with_and_no_other
     assert!(refused.to_string().contains(said), "{refused}");
     let control = files.control_vector("control", 0.3);
     let model = demo().lora(files.path("one"), 1.0).control_vector(control, 1.0);
-    let refused = model.load().unwrap().restore_cache(&saved);
-    let refused = refused.map(drop).unwrap_err();
+    let refused = model.load().unwrap().restore_cache(&saved).map(drop).unwrap_err();
     let said = "control vector control × 1";
     assert!(refused.to_string().contains(said), "{refused}");
 }

@@ -27,8 +27,7 @@ fn what_the_context_holds_of_a_prompt_is_not_computed_again() {
         ("one that is not to be looked for", &dropped, 0),
     ] {
         if case.ends_with("was dropped") {
-            let mut stream = greedy(&model, &prompt[..]).stream().unwrap();
-            stream.next().unwrap().unwrap();
+            greedy(&model, &prompt[..]).stream().unwrap().next().unwrap().unwrap();
         }
         let generate = greedy(&model, &prompt[..]);
         // By default it is not.
@@ -38,31 +37,6 @@ fn what_the_context_holds_of_a_prompt_is_not_computed_again() {
         let it = told.statistics();
         assert!(it.cached_tokens >= held && it.cached_tokens < prompt.len(), "{case}: {it:?}");
         assert_eq!((it.cached_tokens == 0, it.prompt_tokens), (held == 0, prompt.len()), "{case}");
-    }
-}
-
-#[test]
-fn texts_of_one_session_share_what_they_begin_with() {
-    let long = SYSTEM.repeat(6);
-    for unified in [false, true] {
-        let model = demo(2048, 4, unified);
-        let prompts = ["bread", "wine", "oil", "water"].map(|end| format!("{long}{end}"));
-        let generate = |prompt: &String| greedy(&model, &**prompt).cache_prompt(true);
-        let alone = prompts.each_ref().map(|it| told(greedy(&model, &**it), &model).text);
-        let mut session = model.session().unwrap();
-        session.begin(generate(&prompts[0])).unwrap();
-        // Its prompt is computed when the others begin.
-        let mut first: String = session.step().unwrap().map(|piece| piece.text).collect();
-        for prompt in &prompts[1..] {
-            session.begin(generate(prompt)).unwrap();
-        }
-        let texts = to_the_end(&mut session);
-        first.push_str(&texts[0].text);
-        assert_eq!(first, alone[0], "unified: {unified}");
-        for (told, alone) in texts[1..].iter().zip(&alone[1..]) {
-            assert_eq!(told.text, *alone, "unified: {unified}");
-            assert!(told.statistics().cached_tokens > 64, "{told:?}");
-        }
     }
 }
 
@@ -90,8 +64,7 @@ fn what_is_kept_makes_room_for_what_runs() {
     let model = demo(512, 4, true);
     let mut session = model.session().unwrap();
     let mut told_in = |prompt: String, n| {
-        let generate = greedy(&model, prompt).max_tokens(n);
-        session.begin(generate.cache_prompt(true)).unwrap();
+        session.begin(greedy(&model, prompt).max_tokens(n).cache_prompt(true)).unwrap();
         to_the_end(&mut session).remove(0).text
     };
     for start in ["Abraham", "Isaac", "Jacob"] {

@@ -57,8 +57,7 @@ fn samplers_and_constraints_keep_their_state_when_the_model_is_placed_anew() {
 
 #[test]
 fn without_a_temperature_the_likeliest_is_taken_of_what_is_left() {
-    let model = load_demo();
-    let greedy = model.generate(PROMPT).temp(0.0).max_tokens(24);
+    let greedy = load_demo().generate(PROMPT).temp(0.0).max_tokens(24);
     let expected = text(greedy.clone());
     for same in [
         greedy.clone().sampling(Sampling::greedy()),

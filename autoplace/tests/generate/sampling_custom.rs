@@ -6,8 +6,7 @@ use autoplace::generate::{Error, Generate, Piece, SequenceId};
 use autoplace::llama_sys::{self, ContextParams, Token};
 
 fn pieces(generate: Generate) -> Result<Vec<Piece>, Error> {
-    let mut stream = generate.stream()?;
-    stream.pieces().collect()
+    generate.stream()?.pieces().collect()
 }
 
 fn tokens(pieces: &[Piece]) -> Vec<Token> {
@@ -41,18 +40,15 @@ fn log_probabilities_are_a_softmax_over_all_logits() {
         }
         let mut sorted = logits.clone();
         sorted.sort_by(|a, b| b.total_cmp(a));
-        let top = logprobs.top.iter().map(|it| logits[it.0 as usize]);
-        assert_eq!(top.collect::<Vec<_>>(), sorted[..4]);
+        assert_eq!(logprobs.top.iter().map(|it| logits[it.0 as usize]).collect::<Vec<_>>(), sorted[..4]);
         raw.compute(&[logprobs.token]);
     }
 }
 
 #[test]
 fn log_probabilities_are_told_if_asked_for_and_not_without_end() {
-    let model = load_demo();
-    let generate = model.generate(PROMPT).max_tokens(2);
-    let none = pieces(generate.clone()).unwrap();
-    assert!(none.iter().all(|piece| piece.logprobs.is_none()));
+    let generate = load_demo().generate(PROMPT).max_tokens(2);
+    assert!(pieces(generate.clone()).unwrap().iter().all(|piece| piece.logprobs.is_none()));
     let chosen = pieces(generate.clone().logprobs(0)).unwrap();
     let is_alone = |it: &Piece| it.logprobs.as_ref().is_some_and(|it| it.top.is_empty());
     assert!(chosen.iter().all(is_alone));
@@ -108,8 +104,7 @@ fn a_text_whose_token_cannot_be_chosen_ends_and_the_others_miss_nothing() {
     // The last token of the other comes with the failures, or after them.
     for tokens in [5, 12] {
         let mut session = model.session().unwrap();
-        let other = session.begin(model.generate(PROMPT).max_tokens(tokens));
-        let other = other.unwrap();
+        let other = session.begin(model.generate(PROMPT).max_tokens(tokens)).unwrap();
         let failing = [-1, i32::MAX].map(|bad| session.begin(fails_at_5(bad)).unwrap());
         let mut failed: Vec<SequenceId> = Vec::new();
         let mut told = Vec::new();

@@ -84,10 +84,8 @@ const FIELDS: &[Change] = &[
 const METHODS: &[(Method, Change)] = &[
     (
         |it| {
-            let it = it.temp(1.4).top_k(30).top_p(0.9).min_p(0.02);
-            let it = it.xtc(0.4, 0.15).repeat_penalty(1.2).dry(0.5);
-            let it = it.presence_penalty(0.2).frequency_penalty(0.1);
-            it.logit_bias(300, 1.0)
+            let it = it.temp(1.4).top_k(30).top_p(0.9).min_p(0.02).xtc(0.4, 0.15).repeat_penalty(1.2).dry(0.5);
+            it.presence_penalty(0.2).frequency_penalty(0.1).logit_bias(300, 1.0)
         },
         |it| {
             (it.temperature, it.top_k, it.top_p, it.min_p) = (1.4, 30, 0.9, 0.02);

@@ -42,8 +42,7 @@ fn texts_begin_where_others_ended_and_where_the_memory_can_go_back() {
         let whole = prompt(600);
         // It ends in the middle of the longer prompt, is gone beyond, and is the same.
         for (before, of) in [(420, 600), (600, 600), (599, 350)] {
-            let first = sampled(&model, &whole[..before], SEED);
-            told(first.max_tokens(1), &model);
+            told(sampled(&model, &whole[..before], SEED).max_tokens(1), &model);
             let then = sampled(&model, &whole[..of], SEED).max_tokens(12);
             let text = told(then.cache_prompt(true), &model);
             let cached = text.statistics().cached_tokens;
@@ -102,8 +101,7 @@ fn saved_states_of_every_memory_come_back() {
         drop(model);
         let model = load(&path, 1024, 1, false);
         model.restore_cache(&saved).unwrap();
-        let generate = sampled(&model, &whole[..], SEED).max_tokens(12);
-        let text = told(generate.cache_prompt(true), &model);
+        let text = told(sampled(&model, &whole[..], SEED).max_tokens(12).cache_prompt(true), &model);
         assert_eq!(text.tokens, alone, "{title}");
         assert_eq!(text.statistics().cached_tokens, 512, "{title}");
     }

@@ -18,8 +18,7 @@ fn load_demo() -> Model {
 
 /// A text that forgets what is in the way.
 fn shifting(model: &Model, n: usize, keep: usize) -> Generate {
-    let generate = greedy(model, SYSTEM).max_tokens(n);
-    generate.when_full(WhenFull::shift(keep))
+    greedy(model, SYSTEM).max_tokens(n).when_full(WhenFull::shift(keep))
 }
 
 /// The text of so many tokens after a prompt, by llama.cpp's own loop in a context of 256 tokens: whenever that is
@@ -158,8 +157,7 @@ fn a_shift_takes_no_memory_of_a_card() {
         let model = builder.machine(loading::detect().unwrap()).load().unwrap();
         assert!(model.placement().n_gpu_layers > 0);
         let used = gpu.used();
-        let it = told(shifting(&model, 400, 3), &model).statistics();
-        assert!(it.discarded_tokens > 0);
+        assert!(told(shifting(&model, 400, 3), &model).statistics().discarded_tokens > 0);
         assert_eq!(gpu.used(), used, "{type_k} {layers}");
     }
 }

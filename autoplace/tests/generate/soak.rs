@@ -39,7 +39,7 @@ fn soak(tokens: u64, rows: u64, kib: u64) -> Tally {
         table.push(row);
     }
     assert_eq!(growth(&table, kib), Vec::<String>::new());
-    soak.tally()
+    soak.tally
 }
 
 #[test]

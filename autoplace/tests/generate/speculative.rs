@@ -23,8 +23,7 @@ fn greedy(model: &Model) -> Generate {
 
 /// By chance, with all that a sampler remembers.
 fn seeded(model: &Model, seed: u32) -> Generate {
-    let seeded = model.generate(PROMPT).seed(seed).temp(0.7);
-    seeded.repeat_penalty(1.1).max_tokens(60)
+    model.generate(PROMPT).seed(seed).temp(0.7).repeat_penalty(1.1).max_tokens(60)
 }
 
 /// However sure.
@@ -40,6 +39,11 @@ fn draft() -> Speculation {
 /// A model with blocks that predict.
 fn load(path: &Path, request: Request) -> Model {
     builder(path, request).mtp(true).load().unwrap()
+}
+
+/// A model whose blocks predict every token.
+fn load_steps(request: Request) -> Model {
+    load(&heads::steps(tempfile::tempdir().unwrap().path()), request)
 }
 
 /// A model, and what it drafts with.
@@ -113,8 +117,7 @@ fn drafts_change_no_text_and_come_true_where_they_are_right() {
             assert_eq!(plain.tokens.len(), 60);
             // The second time all of the prompt may be there.
             for _ in 0..2 {
-                let generate = greedy(&model).cache_prompt(true);
-                let drafting = generate.speculate(way.drafting(draft_max, 0.0));
+                let drafting = greedy(&model).cache_prompt(true).speculate(way.drafting(draft_max, 0.0));
                 let (drafted, statistics) = alone(&model, drafting);
                 assert_eq!(drafted, plain, "{}, {draft_max}", way.name);
                 way.check(&statistics);
@@ -171,8 +174,7 @@ fn a_draft_goes_no_further_than_the_context_and_on_where_that_shifts() {
         for n_ctx in [24, 27, 96] {
             let model = way.load(request(n_ctx, 1, 5));
             let full = seeded(&model, 2).max_tokens(usize::MAX);
-            let shifted = seeded(&model, 3).max_tokens(2 * n_ctx as usize);
-            let shifted = shifted.when_full(WhenFull::shift(4));
+            let shifted = seeded(&model, 3).max_tokens(2 * n_ctx as usize).when_full(WhenFull::shift(4));
             for generate in [full, shifted] {
                 let (plain, _) = alone(&model, generate.clone());
                 let (drafted, _) = alone(&model, generate.speculate(way.drafting(5, 0.0)));
@@ -180,9 +182,8 @@ fn a_draft_goes_no_further_than_the_context_and_on_where_that_shifts() {
             }
         }
     }
-    let model = load(&heads::steps(folder.path()), request(64, 1, 3));
-    let shifted = greedy(&model).max_tokens(150);
-    let shifted = shifted.when_full(WhenFull::shift(4));
+    let model = load_steps(request(64, 1, 3));
+    let shifted = greedy(&model).max_tokens(150).when_full(WhenFull::shift(4));
     let (plain, _) = alone(&model, shifted.clone());
     let (drafted, statistics) = alone(&model, shifted.speculate(mtp(3)));
     assert_eq!(drafted, plain);
@@ -277,38 +278,15 @@ fn beside_a_draft_no_card_runs_over_and_what_moves_takes_it_along() {
 
 #[test]
 fn a_prompt_in_pieces_of_any_size_is_followed() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = heads::steps(folder.path());
     let prompt: Vec<Token> = (0..300).map(|n| 259 + n * 7 % 250).collect();
     for (n_batch, n_ubatch) in [(2048, 512), (64, 64), (100, 16), (7, 7)] {
-        let request = request(768, 1, 3).n_batch(n_batch).n_ubatch(n_ubatch);
-        let model = load(&path, request);
-        let generate = || {
-            let generate = model.generate(Prompt::tokens(prompt.clone()));
-            generate.temp(0.0).max_tokens(40)
-        };
+        let model = load_steps(request(768, 1, 3).n_batch(n_batch).n_ubatch(n_ubatch));
+        let generate = || model.generate(Prompt::tokens(prompt.clone())).temp(0.0).max_tokens(40);
         let (plain, _) = alone(&model, generate());
         let (drafted, statistics) = alone(&model, generate().speculate(mtp(3)));
         assert_eq!(drafted, plain, "{n_batch}, {n_ubatch}");
         all_came_true(&statistics);
     }
-}
-
-#[test]
-fn what_begins_like_another_text_is_followed_on() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = heads::steps(folder.path());
-    let model = load(&path, request(1024, 1, 3));
-    let generate = || greedy(&model).cache_prompt(true).speculate(mtp(3));
-    let mut session = model.session().unwrap();
-    session.begin(generate()).unwrap();
-    all_came_true(&run(&mut session)[0].1);
-    let longer = model.generate(format!("{PROMPT} and then")).max_tokens(60);
-    let longer = longer.temp(0.0).cache_prompt(true);
-    session.begin(longer.speculate(mtp(3))).unwrap();
-    let (_, statistics) = run(&mut session).remove(0);
-    assert!(statistics.cached_tokens > 0, "{statistics:?}");
-    all_came_true(&statistics);
 }
 
 #[test]
@@ -332,16 +310,13 @@ fn a_model_in_a_worker_predicts_there() {
 
 #[test]
 fn sequences_that_share_their_cells_are_followed_from_where_there_is_room() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = heads::steps(folder.path());
     // What ended texts have left fills the cells of all.
     let mut request = request(256, 2, 3);
     request.params.kv_unified = true;
-    let model = load(&path, request);
+    let model = load_steps(request);
     let generate = |length: i32| {
         let prompt: Vec<Token> = (0..length).map(|n| 259 + n * 7 % 250).collect();
-        let generate = model.generate(Prompt::tokens(prompt)).cache_prompt(true);
-        generate.temp(0.0).max_tokens(30)
+        model.generate(Prompt::tokens(prompt)).cache_prompt(true).temp(0.0).max_tokens(30)
     };
     for length in [100, 120, 90, 140, 30] {
         let (plain, _) = alone(&model, generate(length));

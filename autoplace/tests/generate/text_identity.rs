@@ -48,11 +48,9 @@ fn prompts_in_batches_of_sizes_from_1_to_64() {
     drop(model);
     for size in SIZES {
         // Each in one graph, or in two.
-        let request = request(1024, 1, 0).n_batch(size);
-        let model = load(&demo_path(), request.n_ubatch(size.div_ceil(1 + size % 2)));
+        let model = load(&demo_path(), request(1024, 1, 0).n_batch(size).n_ubatch(size.div_ceil(1 + size % 2)));
         for (prompt, expected) in PROMPTS.iter().zip(&expected) {
-            let told = told(greedy(&model, prompt), &model);
-            assert_eq!(told.tokens, *expected, "batches of {size}");
+            assert_eq!(told(greedy(&model, prompt), &model).tokens, *expected, "batches of {size}");
         }
     }
 }
@@ -85,8 +83,7 @@ fn guessing(model: &Model, prompt: &str) -> Vec<(&'static str, Generate)> {
 fn tokens_that_are_guessed_in_an_engine() {
     for sequences in [1, 3] {
         let request = request(1024 * sequences, sequences, 8);
-        let builder = builder(&demo_path(), request).draft(demo_path());
-        let model = builder.load().unwrap();
+        let model = builder(&demo_path(), request).draft(demo_path()).load().unwrap();
         let expected = expected(&model);
         let engine = Engine::new(&model).unwrap();
         let mut accepted = [0; 2];

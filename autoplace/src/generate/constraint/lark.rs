@@ -115,8 +115,7 @@ fn weight(grammar: &str) -> usize {
             _ => token.len(),
         };
     }
-    let all = definitions.iter().map(|it| it.weight).sum::<usize>();
-    all.max(heaviest(&definitions))
+    definitions.iter().map(|it| it.weight).sum::<usize>().max(heaviest(&definitions))
 }
 
 #[derive(Default)]

@@ -70,8 +70,7 @@ impl Matcher {
         if self.is_complete() {
             self.mask.extend_from_slice(self.vocabulary.ends());
         } else {
-            let mask = self.rules.compute_mask();
-            let mask = mask.map_err(|error| self.refusal(reason(&error.to_string())))?;
+            let mask = self.rules.compute_mask().map_err(|error| self.refusal(reason(&error.to_string())))?;
             self.mask.extend_from_slice(mask.as_slice());
             if let Ok(step) = self.rules.last_step_stats() {
                 self.kept += BYTES.0 * step.lexer_cost + BYTES.1 * step.all_items as u64;

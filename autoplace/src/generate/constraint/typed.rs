@@ -13,8 +13,7 @@ impl Constraint {
     /// A JSON value that is one of `T`, by the schema that schemars derives: with no properties but the type's, and
     /// integers as large as its fields.
     pub fn of_type<T: JsonSchema>() -> Self {
-        let settings = SchemaSettings::draft2020_12();
-        let mut schema = settings.into_generator().into_root_schema_for::<T>();
+        let mut schema = SchemaSettings::draft2020_12().into_generator().into_root_schema_for::<T>();
         RecursiveTransform(bound_integer).transform(&mut schema);
         if !is_mixed(schema.as_value()) {
             RecursiveTransform(close).transform(&mut schema);

@@ -12,6 +12,7 @@ use toktrie::{ApproximateTokEnv, TokEnv};
 
 use super::compile;
 use crate::generate::Error;
+use crate::generate::choose::allows;
 
 /// Longer tokens are never allowed: the tree holds none beyond 1024 bytes, and no text needs one.
 const MAX_TOKEN_BYTES: usize = 512;
@@ -61,8 +62,7 @@ impl Vocabulary {
     }
 
     pub(super) fn is_end(&self, token: Token) -> bool {
-        let word = |token: usize| self.0.ends.get(token / 32).is_some_and(|word| word >> (token % 32) & 1 == 1);
-        usize::try_from(token).is_ok_and(word)
+        allows(&self.0.ends, token)
     }
 
     pub(super) fn n_tokens(&self) -> usize {

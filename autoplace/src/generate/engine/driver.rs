@@ -13,12 +13,11 @@ use crate::generate::piece::SequenceId;
 use crate::generate::session::Session;
 use crate::generate::stats::{Replaced, Resumed};
 use crate::generate::step::PromptChunk;
-use crate::load::{Model, Replacement};
+use crate::load::Replacement;
 
 #[derive(Debug)]
 pub(super) struct Driver {
     shared: Arc<Shared>,
-    model: Model,
     prompt_chunk: PromptChunk,
     /// `None` while there is no context that works.
     session: Option<Session>,
@@ -29,20 +28,12 @@ pub(super) struct Driver {
 
 impl Driver {
     pub(super) fn new(shared: Arc<Shared>, session: Session, prompt_chunk: PromptChunk) -> Self {
-        Self {
-            model: session.model.clone(),
-            shared,
-            prompt_chunk,
-            session: Some(session),
-            running: Vec::new(),
-            stands: Vec::new(),
-        }
+        Self { shared, prompt_chunk, session: Some(session), running: Vec::new(), stands: Vec::new() }
     }
 
     /// Until the engine is shut down, and what is to be finished is.
     pub(super) fn run(mut self) {
-        let bell = Arc::clone(&self.shared.bell);
-        self.model.listen_to_requests(Some(bell.into()));
+        self.shared.model.listen_to_requests(Some(Arc::clone(&self.shared.bell).into()));
         while self.turn() {}
     }
 
@@ -52,7 +43,7 @@ impl Driver {
         if closing == Some(Shutdown::Cancel) {
             return false;
         }
-        if let Some(replacement) = self.model.requested() {
+        if let Some(replacement) = self.shared.model.requested() {
             self.replace(replacement);
         }
         self.let_abandoned_go();
@@ -93,12 +84,12 @@ impl Driver {
 
     /// The same while there is no session. `None` where nothing was done.
     fn replace_without_session(&self, replacement: &Replacement) -> Option<Result<Replaced, Error>> {
-        let (before, begun) = (self.model.placement(), Instant::now());
-        if let Err(error) = self.model.carry_out(replacement) {
+        let (before, begun) = (self.shared.model.placement(), Instant::now());
+        if let Err(error) = self.shared.model.carry_out(replacement) {
             tracing::warn!("the model is not re-placed: {error}");
             return Some(Err(error.into()));
         }
-        let after = self.model.placement();
+        let after = self.shared.model.placement();
         let is_another = !Arc::ptr_eq(&before, &after);
         is_another.then(|| Ok(Replaced { before, after, saved: 0, resumed: Resumed::Restored, time: begun.elapsed() }))
     }
@@ -136,7 +127,7 @@ impl Driver {
 
     /// Takes the model's context again after it was lost, for a text that waits.
     fn open_for(&mut self, next: Waiting) {
-        match Session::open(&self.model) {
+        match Session::open(&self.shared.model) {
             Ok(mut session) => {
                 session.work.prompt_chunk = self.prompt_chunk;
                 self.shared.replaced(Some(session.room()), None);
@@ -210,7 +201,11 @@ impl Driver {
         {
             match session.failed() {
                 // What the others got comes with the next asking.
-                Some(failed) => self.end_one(failed, error),
+                Some(failed) => {
+                    if let Some(text) = self.running.extract_if(.., |text| text.id == failed).next() {
+                        text.end(Err(error));
+                    }
+                }
                 None => {
                     self.fail(&error);
                     self.renew();
@@ -219,8 +214,7 @@ impl Driver {
             }
         }
         while let Some((piece, statistics)) = self.session.as_mut().and_then(|session| session.work.next_piece()) {
-            let mut running = self.running.iter();
-            let Some(at) = running.position(|text| text.id == piece.sequence) else {
+            let Some(at) = self.running.iter().position(|text| text.id == piece.sequence) else {
                 continue;
             };
             let text = &mut self.running[at];
@@ -234,13 +228,6 @@ impl Driver {
             } else {
                 text.answer.send(message);
             }
-        }
-    }
-
-    /// Ends a text, which is no longer in the session, with an error.
-    fn end_one(&mut self, failed: SequenceId, error: Error) {
-        if let Some(at) = self.running.iter().position(|text| text.id == failed) {
-            self.running.remove(at).end(Err(error));
         }
     }
 
@@ -263,7 +250,7 @@ impl Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        self.model.listen_to_requests(None);
+        self.shared.model.listen_to_requests(None);
         if thread::panicking()
             && let Some(session) = &mut self.session
         {

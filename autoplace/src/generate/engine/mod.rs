@@ -19,14 +19,16 @@ use llama_sys::Token;
 use queue::Shared;
 use serde::{Deserialize, Serialize};
 
-use super::channel::block_on;
+use super::channel::{block_on, spawn};
+use super::chat::Chat;
 use super::error::Error;
-use super::remote::Reader;
+use super::remote::{Reader, Start};
 use super::request::Generate;
 use super::session::Session;
 use super::stats::Replaced;
 use super::step::PromptChunk;
 use super::token_stream::TokenStream;
+use crate::chat::ChatTemplate;
 use crate::load::{AbortHandle, Model};
 
 const THREAD: &str = "autoplace-engine";
@@ -99,7 +101,7 @@ impl Engine {
 
     /// Describes an engine: how many requests wait, how far ahead of its reader a text runs, how prompts are cut.
     pub fn builder(model: &Model) -> EngineBuilder {
-        EngineBuilder::new(model)
+        EngineBuilder { model: model.clone(), queue: 64, ahead: 1024, prompt_chunk: PromptChunk::Graph }
     }
 
     /// Queues a request, and waits while the queue is full; those who wait get a place in their order. What can be
@@ -140,8 +142,7 @@ impl Engine {
 
     /// A run of the model's worker for one text.
     pub(super) fn of_one_text(model: &Model) -> Result<Self, Error> {
-        let builder = Self::builder(model);
-        EngineBuilder { prompt_chunk: PromptChunk::Batch, ..builder }.start_there()
+        EngineBuilder { prompt_chunk: PromptChunk::Batch, ..Self::builder(model) }.start_there()
     }
 
     /// Ends what a worker computes.
@@ -180,6 +181,32 @@ impl Engine {
         &self.inner.shared.model
     }
 
+    /// Begins a conversation by the chat template that the model ships. Many go on at once: their answers are texts of
+    /// this engine, and what is said waits while its queue is full.
+    ///
+    /// ```no_run
+    /// # let model = autoplace::Model::load("model.gguf")?;
+    /// let engine = autoplace::generate::Engine::new(&model)?;
+    /// let (mut one, mut other) = (engine.chat()?, engine.chat()?);
+    /// std::thread::scope(|scope| {
+    ///     scope.spawn(move || one.say("Why is the sky blue?")?.finish());
+    ///     scope.spawn(move || other.say("Why is grass green?")?.finish());
+    /// });
+    /// # Ok::<(), autoplace::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Model::chat`].
+    pub fn chat(&self) -> Result<Chat, Error> {
+        Ok(self.model().chat()?.on(self.clone()))
+    }
+
+    /// Begins a conversation by another template than the model's own.
+    pub fn chat_with(&self, template: ChatTemplate) -> Chat {
+        self.model().chat_with(template).on(self.clone())
+    }
+
     /// How many requests wait and run, and what was generated so far.
     pub fn metrics(&self) -> Metrics {
         self.inner.shared.metrics()
@@ -191,14 +218,9 @@ impl Engine {
     pub fn last_replaced(&self) -> Option<Result<Replaced, Error>> {
         self.inner.shared.last_replaced()
     }
-}
 
-impl Engine {
     fn run(shared: Arc<Shared>, run: impl FnOnce() + Send + 'static) -> Result<Self, Error> {
-        let thread = thread::Builder::new()
-            .name(THREAD.into())
-            .spawn(run)
-            .map_err(|error| Error::Thread { name: THREAD, reason: error.to_string() })?;
+        let thread = spawn(THREAD, run)?;
         Ok(Self { inner: Arc::new(Inner { shared, thread: Mutex::new(Some(thread)) }) })
     }
 }
@@ -233,10 +255,6 @@ pub struct EngineBuilder {
 }
 
 impl EngineBuilder {
-    fn new(model: &Model) -> Self {
-        Self { model: model.clone(), queue: 64, ahead: 1024, prompt_chunk: PromptChunk::Graph }
-    }
-
     /// Requests that wait at most, beside as many as the context has sequences. Default 64.
     pub fn queue(mut self, requests: usize) -> Self {
         self.queue = requests;
@@ -292,11 +310,8 @@ impl EngineBuilder {
     }
 
     /// An engine for the texts of another process, which counts its places itself.
-    pub(super) fn serve(
-        model: &Model,
-        ahead: usize,
-        prompt_chunk: PromptChunk,
-    ) -> Result<(Engine, AbortHandle), Error> {
+    pub(super) fn serve(model: &Model, start: Start) -> Result<(Engine, AbortHandle), Error> {
+        let Start { ahead, prompt_chunk, .. } = start;
         Self { model: model.clone(), queue: usize::MAX, ahead, prompt_chunk }.start_here()
     }
 }

@@ -36,7 +36,7 @@ pub(super) struct Shared {
     state: Mutex<State>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct State {
     /// In the order of their arrivals.
     waiting: VecDeque<Waiting>,
@@ -162,26 +162,9 @@ impl Shared {
     }
 
     pub(super) fn new(model: &Model, room: Room, queue: usize, ahead: usize) -> Self {
-        let state = State {
-            waiting: VecDeque::new(),
-            accepted: 0,
-            arrivals: 0,
-            line: BTreeMap::new(),
-            tickets: 0,
-            room,
-            totals: Metrics::default(),
-            closing: None,
-            last_replaced: None,
-        };
-        Self {
-            model: model.clone(),
-            link: None,
-            bell: Arc::default(),
-            held: RwLock::default(),
-            queue,
-            ahead,
-            state: Mutex::new(state),
-        }
+        let state = Mutex::new(State { room, ..State::default() });
+        let (bell, held) = <_>::default();
+        Self { model: model.clone(), link: None, bell, held, queue, ahead, state }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -299,39 +282,37 @@ impl Shared {
         let checked = self.check(generate, so_far);
         let turn = Turn { shared: Arc::clone(self), waits, ticket: None };
         async move {
-            let Checked { work, mut progress, max_tokens } = checked?;
+            let (work, mut progress) = checked?;
             let place = turn.await?;
             let shared = Arc::clone(&place.0);
             let pieces = match work {
                 Work::Here(sequence, reuse) => shared.queue(*sequence, reuse, place)?,
                 Work::There(link, spec) => {
-                    let (mut accepted, pieces) = link.submit(*spec, place)?;
-                    let accepted = future::poll_fn(|context| accepted.poll_next(context)).await;
-                    progress.statistics = accepted.unwrap_or(Err(Error::EngineEnded))?;
+                    let mut pieces = link.submit(*spec, place)?;
+                    let accepted = future::poll_fn(|context| pieces.poll_next(context)).await;
+                    (_, progress.statistics) = accepted.unwrap_or(Err(Error::EngineEnded))?;
                     pieces
                 }
             };
-            let tokens = max_tokens.min(shared.state().room.each);
-            Ok(TokenStream::new(Source::Elsewhere(pieces), progress, tokens))
+            Ok(TokenStream::new(Source::Elsewhere(pieces), progress))
         }
     }
 
-    fn check(&self, generate: Generate, so_far: &[Token]) -> Result<Checked, Error> {
+    fn check(&self, generate: Generate, so_far: &[Token]) -> Result<(Work, Progress), Error> {
         let (model, spec) = generate.into_parts();
         if !model.is(&self.model) {
             return Err(Error::OtherModel);
         }
-        let (mut progress, max_tokens) = (spec.progress(), spec.limits.max_tokens);
+        let mut progress = spec.progress();
         if let Some(link) = &self.link {
-            let work = Work::There(Arc::clone(link), Box::new(spec.for_worker()?));
-            return Ok(Checked { work, progress, max_tokens });
+            return Ok((Work::There(Arc::clone(link), Box::new(spec.for_worker()?)), progress));
         }
         let reuse = spec.cache_prompt.unwrap_or(true) && so_far.is_empty();
         let _held = self.hold();
         let (vocab, capacity) = (self.model.vocab()?, self.state().room.each);
         let sequence = Sequence::new(SequenceId(0), spec, so_far, &self.model, &vocab, capacity)?;
         progress.statistics = Statistics { prompt_tokens: sequence.prompt, ..sequence.statistics };
-        Ok(Checked { work: Work::Here(Box::new(sequence), reuse), progress, max_tokens })
+        Ok((Work::Here(Box::new(sequence), reuse), progress))
     }
 
     fn queue(self: &Arc<Self>, mut sequence: Sequence, reuse: bool, place: Place) -> Result<Receiver<Message>, Error> {
@@ -355,12 +336,6 @@ impl Shared {
 }
 
 /// A request that may be queued: a sequence that holds nothing of the model, or what a worker is to check.
-struct Checked {
-    work: Work,
-    progress: Progress,
-    max_tokens: usize,
-}
-
 enum Work {
     /// With whether what the context holds of its beginning is not computed again.
     Here(Box<Sequence>, bool),

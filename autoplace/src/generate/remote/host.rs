@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use super::{Generation, Reply, Start, TextCall};
-use crate::generate::channel::Bell;
+use crate::generate::channel::{Bell, spawn};
 use crate::generate::engine::{Engine, EngineBuilder, Shutdown};
 use crate::generate::error::Error;
 use crate::generate::piece::{FinishReason, Piece, SequenceId};
@@ -25,7 +25,6 @@ const THREAD: &str = "autoplace-replies";
 
 /// An engine that generates what the application asks for. Dropping it cancels what is not finished.
 pub(crate) struct Host {
-    model: Model,
     engine: Engine,
     outbox: Arc<Outbox>,
     thread: Option<JoinHandle<()>>,
@@ -44,20 +43,16 @@ struct Outbox {
 impl Host {
     /// Starts one, and returns what stops a computation of it.
     pub(crate) fn start(model: &Model, start: Start, sender: &Sender) -> Result<(Self, AbortHandle), Error> {
-        let bell = Arc::<Bell>::default();
-        let (engine, abort) = EngineBuilder::serve(model, start.ahead, start.prompt_chunk)?;
+        let (engine, abort) = EngineBuilder::serve(model, start)?;
         let outbox = Arc::new(Outbox {
             sender: sender.clone(),
             texts: Mutex::default(),
             is_closing: AtomicBool::new(false),
-            bell,
+            bell: Arc::default(),
         });
         let (open, of) = (Open(Arc::clone(&outbox)), engine.clone());
-        let thread = thread::Builder::new()
-            .name(THREAD.into())
-            .spawn(move || open.0.send_all(&of))
-            .map_err(|error| Error::Thread { name: THREAD, reason: error.to_string() })?;
-        Ok((Self { model: model.clone(), engine, outbox, thread: Some(thread) }, abort))
+        let thread = spawn(THREAD, move || open.0.send_all(&of))?;
+        Ok((Self { engine, outbox, thread: Some(thread) }, abort))
     }
 
     /// `false`: nobody is there any more.
@@ -84,7 +79,7 @@ impl Host {
 
     fn submit(&self, generation: Generation) -> Result<bool, worker::Error> {
         let Generation { id, spec, so_far } = generation;
-        match self.engine.go_on(Generate::of(self.model.clone(), spec), &so_far) {
+        match self.engine.go_on(Generate::of(self.engine.model().clone(), spec), &so_far) {
             Ok(text) => {
                 let is_heard = self.outbox.sender.send(&Reply::Accepted { id, statistics: text.statistics() });
                 self.outbox.texts().insert(id, (text, false));

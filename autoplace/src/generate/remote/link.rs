@@ -9,7 +9,7 @@ use super::{Generation, Reply, Request, Start, TextCall};
 use crate::generate::channel::{Bell, Receiver, Sender, channel};
 use crate::generate::engine::{Metrics, Place, Shutdown};
 use crate::generate::error::Error;
-use crate::generate::piece::{Message, Piece};
+use crate::generate::piece::{Message, Piece, SequenceId};
 use crate::generate::request::Spec;
 use crate::generate::stats::Statistics;
 use crate::generate::step::PromptChunk;
@@ -18,9 +18,6 @@ use crate::load::{AbortHandle, LentWorker, Model};
 use crate::worker;
 
 const DOING: &str = "generating";
-
-/// Whether a text is accepted, with the numbers that it begins with.
-pub(in crate::generate) type Verdict = Result<Statistics, Error>;
 
 /// A run of a worker, for whoever has texts of it.
 #[derive(Debug)]
@@ -50,9 +47,9 @@ struct State {
 struct Text {
     id: u64,
     spec: Spec,
-    /// Hears whether it is accepted.
-    verdict: Option<Sender<Verdict>>,
+    /// Hears first whether it is accepted, by a piece of nothing.
     answer: Sender<Message>,
+    is_accepted: bool,
     /// The worker sends no more of it.
     is_held: bool,
     place: Place,
@@ -114,11 +111,7 @@ impl Text {
     /// Sends the reader the last of it. Its place is free before that is read.
     fn end(self, last: Message) {
         drop(self.place);
-        match (self.verdict, last) {
-            // Whoever submits it waits.
-            (Some(verdict), Err(error)) => verdict.send(Err(error)),
-            (_, last) => self.answer.send(last),
-        }
+        self.answer.send(last);
     }
 }
 
@@ -155,12 +148,8 @@ impl Link {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has the worker check a text and generate it. Returns who hears whether it is accepted, and its pieces.
-    pub(in crate::generate) fn submit(
-        self: &Arc<Self>,
-        spec: Spec,
-        place: Place,
-    ) -> Result<(Receiver<Verdict>, Receiver<Message>), Error> {
+    /// Has the worker check a text and generate it. Its first piece, of nothing, says that it is accepted.
+    pub(in crate::generate) fn submit(self: &Arc<Self>, spec: Spec, place: Place) -> Result<Receiver<Message>, Error> {
         let mut state = self.state();
         if state.is_over || state.closing.is_some() {
             drop(state);
@@ -170,12 +159,11 @@ impl Link {
         state.submitted += 1;
         let link = Arc::clone(self);
         let (answer, pieces) = channel(self.start.ahead, AbortHandle::new(move || link.look(id)));
-        let (verdict, accepted) = channel(1, AbortHandle::new(|| ()));
         let text = Text {
             id,
             spec,
-            verdict: Some(verdict),
             answer,
+            is_accepted: false,
             is_held: false,
             place,
             tokens: Vec::new(),
@@ -195,7 +183,7 @@ impl Link {
         state.texts.push(text);
         drop(state);
         self.bell.ring();
-        Ok((accepted, pieces))
+        Ok(pieces)
     }
 
     /// The reader of a text has gone, or has read.
@@ -250,11 +238,10 @@ impl Link {
         };
         // Another worker has to draw the same numbers.
         text.spec.sampling.seed = statistics.seed.or(text.spec.sampling.seed);
-        let verdict = text.verdict.take();
+        let is_first = !std::mem::replace(&mut text.is_accepted, true);
+        let begun = is_first.then(|| text.answer.put(Ok((Piece::new(SequenceId(id), None), statistics))));
         drop(state);
-        if let Some(verdict) = verdict {
-            verdict.send(Ok(statistics));
-        }
+        begun.flatten().into_iter().for_each(Waker::wake);
     }
 
     fn piece(&self, piece: Piece, statistics: Statistics) {

@@ -20,14 +20,13 @@ impl Sampling {
         let mut chain = Sampler::chain(model)?;
         let seed = self.seed.unwrap_or_else(random_seed);
         let is_greedy = self.temperature == 0.0;
+        let (tau, eta) = (self.mirostat_tau, self.mirostat_eta);
         match self.mirostat {
-            Mirostat::V1 | Mirostat::V2 if !is_greedy => {
-                let chain = chain.temperature(self.temperature)?;
-                let (tau, eta) = (self.mirostat_tau, self.mirostat_eta);
-                return Ok(match self.mirostat {
-                    Mirostat::V1 => chain.mirostat(tau, eta, MIROSTAT_M, seed)?,
-                    _ => chain.mirostat_v2(tau, eta, seed)?,
-                });
+            Mirostat::V1 if !is_greedy => {
+                return Ok(chain.temperature(self.temperature)?.mirostat(tau, eta, MIROSTAT_M, seed)?);
+            }
+            Mirostat::V2 if !is_greedy => {
+                return Ok(chain.temperature(self.temperature)?.mirostat_v2(tau, eta, seed)?);
             }
             _ => {}
         }
@@ -71,9 +70,7 @@ impl Sampling {
     fn keeps_the_likeliest(&self, kind: SamplerKind) -> bool {
         let others = [SamplerKind::TypicalP, SamplerKind::Xtc];
         let is_alone = others.into_iter().all(|other| !self.is_on(other) || !self.samplers.contains(&other));
-        let drops_the_less_likely =
-            matches!(kind, SamplerKind::TopNSigma | SamplerKind::TopK | SamplerKind::TopP | SamplerKind::MinP);
-        is_alone && drops_the_less_likely
+        is_alone && matches!(kind, SamplerKind::TopNSigma | SamplerKind::TopK | SamplerKind::TopP | SamplerKind::MinP)
     }
 
     fn add(&self, chain: SamplerChain, kind: SamplerKind, seed: u32) -> Result<SamplerChain, llama_sys::Error> {
@@ -145,8 +142,7 @@ impl Sampling {
                 }));
             }
         }
-        let suppressed = vocab.suppressed().iter().copied();
-        let suppressed = suppressed.filter(|token| vocab.contains(*token));
+        let suppressed = vocab.suppressed().iter().copied().filter(|token| vocab.contains(*token));
         biases.extend(suppressed.map(|token| (token, f32::NEG_INFINITY)));
         Ok(biases)
     }

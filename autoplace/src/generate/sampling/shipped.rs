@@ -55,28 +55,22 @@ impl Shipped<'_> {
         number
     }
 
-    fn number(&self, name: &str, otherwise: f32, is_taken: impl Fn(f64) -> bool) -> f32 {
-        match self.read(name) {
-            Some(number) if is_taken(number) => number as f32,
-            Some(number) => {
-                tracing::warn!("general.sampling.{name} is {number}, which no sampler takes");
-                otherwise
-            }
-            None => otherwise,
+    fn taken(&self, name: &str, is_taken: impl Fn(f64) -> bool) -> Option<f64> {
+        let number = self.read(name)?;
+        if !is_taken(number) {
+            tracing::warn!("general.sampling.{name} is {number}, which no sampler takes");
         }
+        Some(number).filter(|number| is_taken(*number))
+    }
+
+    fn number(&self, name: &str, otherwise: f32, is_taken: impl Fn(f64) -> bool) -> f32 {
+        self.taken(name, is_taken).map_or(otherwise, |number| number as f32)
     }
 
     /// A number of tokens; less than none is none.
     fn count(&self, name: &str, otherwise: u32) -> u32 {
         let most = f64::from(1 << 24);
-        match self.read(name) {
-            Some(number) if number <= most => number.max(0.0) as u32,
-            Some(number) => {
-                tracing::warn!("general.sampling.{name} is {number}, which no sampler takes");
-                otherwise
-            }
-            None => otherwise,
-        }
+        self.taken(name, |number| number <= most).map_or(otherwise, |number| number.max(0.0) as u32)
     }
 
     /// The samplers by their names, with semicolons between them.
@@ -100,6 +94,10 @@ mod tests {
     use super::*;
     use crate::gguf::Builder;
 
+    fn key(name: &str) -> String {
+        format!("general.sampling.{name}")
+    }
+
     fn shipped_with(change: impl FnOnce(Builder) -> Builder) -> Sampling {
         let header = change(Builder::new("llama")).header().unwrap();
         Sampling::shipped_with(&header)
@@ -108,7 +106,6 @@ mod tests {
     #[test]
     fn every_key_is_read_and_without_any_it_is_sampled_as_llama_cpp_does() {
         assert_eq!(shipped_with(|file| file), Sampling::default());
-        let key = |name| format!("general.sampling.{name}");
         let shipped = shipped_with(|file| {
             file.str(&key("sequence"), "top_k;temperature; min-p;nonsense;topk")
                 .i32(&key("top_k"), 20)
@@ -143,7 +140,6 @@ mod tests {
 
     #[test]
     fn what_no_sampler_takes_is_left_out() {
-        let key = |name| format!("general.sampling.{name}");
         let shipped = shipped_with(|file| {
             file.str(&key("sequence"), "nonsense")
                 .i32(&key("top_k"), -1)

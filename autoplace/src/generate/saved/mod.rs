@@ -11,9 +11,10 @@ pub(super) mod weights;
 use std::io;
 use std::path::Path;
 
-use llama_sys::{SeqId, Token};
+use llama_sys::SeqId;
 use serde::{Deserialize, Serialize};
 
+use super::cache::Text;
 use super::context::Lent;
 use super::error::{Error, SavedCacheError};
 use super::piece::SequenceId;
@@ -47,9 +48,9 @@ impl Session {
     pub fn save(&mut self, sequence: SequenceId, path: impl AsRef<Path>) -> Result<SavedCache, Error> {
         let at = self.position(sequence)?;
         let scales = &self.sequences[at].scales;
-        let held = self.sequences[at].held(scales);
+        let (seq, tokens) = self.sequences[at].held(scales);
         let lent = self.lent.as_mut().ok_or_else(Error::not_loaded)?;
-        save(&self.model, lent, held, scales, path.as_ref())
+        save(&self.model, lent, seq, Text { tokens, scales }, path.as_ref())
     }
 
     /// Saves what the text that ended last has left in the context, likewise.
@@ -62,8 +63,8 @@ impl Session {
         let lent = self.lent.as_mut().ok_or_else(Error::not_loaded)?;
         match self.cache.last() {
             Some(last) => {
-                let held = (last.seq, &*last.tokens);
-                save(&self.model, lent, held, &last.scales, path)
+                let text = Text { tokens: &last.tokens, scales: &last.scales };
+                save(&self.model, lent, last.seq, text, path)
             }
             None => Err(nothing(path)),
         }
@@ -99,9 +100,8 @@ impl Session {
             return Err(Box::new(SavedCacheError::TooLong { path, tokens: positions, context }).into());
         }
         let running = held(&self.sequences);
+        let seq = self.cache.clear_one(lent, &running, left - positions)?;
         let context = &mut lent.context;
-        let seq = self.cache.clear_one(context, lent.room, &running, left - positions)?;
-        let seq = seq.ok_or(Error::SequencesBusy { n_seq_max: lent.room.sequences })?;
         let reason = match context.read_state(seq, state, &mut from) {
             Err(llama_sys::Error::State { reason }) => Some(reason),
             read => {
@@ -121,7 +121,7 @@ impl Session {
             }
             return Err(Box::new(SavedCacheError::Refused { path: path.to_owned(), reason }).into());
         }
-        let kept = self.cache.go_back(context, seq, &tokens, &scales)?;
+        let kept = self.cache.go_back(context, seq, Text { tokens: &tokens, scales: &scales })?;
         self.cache.remember(seq, scales, tokens, kept);
         Ok(SavedCache { tokens: kept, bytes })
     }
@@ -145,23 +145,16 @@ fn nothing(path: &Path) -> Error {
 
 /// The model whose file this is, and what tells its weights from others.
 fn identity(model: &Model) -> Result<(ModelIdentity, String), Error> {
-    let native = model.native()?;
-    let header = Header::open(native.path()).map_err(load::Error::from)?;
+    let header = Header::open(model.native()?.path()).map_err(load::Error::from)?;
     let identity = ModelIdentity::of(&header).map_err(load::Error::from)?;
     Ok((identity, weights::fingerprint(&header)?))
 }
 
-fn save(
-    model: &Model,
-    lent: &mut Lent,
-    (seq, tokens): (SeqId, &[Token]),
-    scales: &Scales,
-    path: &Path,
-) -> Result<SavedCache, Error> {
+fn save(model: &Model, lent: &mut Lent, seq: SeqId, text: Text<'_>, path: &Path) -> Result<SavedCache, Error> {
     let layout = Layout::of(lent);
     let context = &mut lent.context;
     let positions = context.kv_seq_end(seq)?.and_then(|end| usize::try_from(end).ok());
-    let Some(positions) = positions.filter(|_| !tokens.is_empty()) else {
+    let Some(positions) = positions.filter(|_| !text.tokens.is_empty()) else {
         return Err(nothing(path));
     };
     let (identity, weights) = identity(model)?;
@@ -169,8 +162,8 @@ fn save(
         model: identity,
         weights,
         layout,
-        adapters: model.added(scales).map_err(unreadable)?,
-        tokens: tokens.to_vec(),
+        adapters: model.added(text.scales).map_err(unreadable)?,
+        tokens: text.tokens.to_vec(),
         positions,
         state: context.state_bytes(seq)?,
     };
@@ -179,7 +172,7 @@ fn save(
         error => Error::from(error),
     };
     let bytes = file::write(path, &description, |to| context.write_state(seq, to).map_err(failed))?;
-    Ok(SavedCache { tokens: tokens.len(), bytes })
+    Ok(SavedCache { tokens: text.tokens.len(), bytes })
 }
 
 /// The scales of the model's adapters at which it computes as it was computed then.

@@ -10,7 +10,7 @@ use crate::generate::choose::Choice;
 use crate::generate::constraint::Matcher;
 use crate::generate::error::Error;
 use crate::generate::piece::{End, FinishReason, Piece};
-use crate::generate::speculative::{Drafters, Speculator};
+use crate::generate::speculative::{Drafters, Speculator, Text};
 use crate::generate::stats::DraftsOff;
 use crate::generate::text::Released;
 
@@ -29,8 +29,7 @@ pub(super) struct InBatch {
 impl Sequence {
     /// Tokens that can be computed together next: what is left of a prompt, or the one that was chosen.
     pub(crate) fn wanted(&self) -> usize {
-        let end = self.held.stops.next(self.held.computed).unwrap_or(usize::MAX);
-        let end = end.min(self.held.in_batches);
+        let end = self.held.stops.next(self.held.computed).unwrap_or(usize::MAX).min(self.held.in_batches);
         end.saturating_sub(self.held.computed).max(1)
     }
 
@@ -71,14 +70,14 @@ impl Sequence {
         };
         self.statistics.drafts_off = off.or(speculator.off(drafters));
         // The last token of an answer is not computed, and each draft is followed by a token that is chosen.
-        let generated = self.statistics.generated_tokens;
-        let left = self.limits.max_tokens.saturating_sub(generated);
+        let left = self.limits.max_tokens.saturating_sub(self.statistics.generated_tokens);
         let most = most.min(left.saturating_sub(1));
         if off.is_some() || self.batch.output.is_none() {
             speculator.forget();
             return Ok(0);
         }
-        let draft = speculator.guess(self.held.seq, &self.tokens, most, n_vocab, drafters)?;
+        let text = Text { seq: self.held.seq, tokens: &self.tokens };
+        let draft = speculator.guess(text, most, n_vocab, drafters)?;
         self.batch.draft_at = batch.len() as i32;
         self.statistics.drafted_tokens += draft.len();
         for (position, &token) in (self.tokens.len()..).zip(draft) {
@@ -122,8 +121,7 @@ impl Sequence {
     /// Has what drafts for it follow the tokens `from` on, which the batch has computed: those of the text, and those
     /// of the draft that were chosen.
     pub(crate) fn followed(&self, drafters: &mut Drafters, context: &mut Context, from: usize) -> Result<(), Error> {
-        let is_followed = |speculator: &Speculator| speculator.is_followed();
-        if self.held.computed <= from || !self.speculator.as_ref().is_some_and(is_followed) {
+        if self.held.computed <= from || !self.speculator.as_ref().is_some_and(Speculator::is_followed) {
             return Ok(());
         }
         let row = |index: usize| match index.checked_sub(self.batch.tokens) {
@@ -131,7 +129,11 @@ impl Sequence {
             Some(guessed) => self.batch.draft_at + guessed as i32,
         };
         let rows = (0..self.held.computed - from).map(row);
-        drafters.follow(context, self.held.seq, &self.tokens, from, rows)
+        let text = Text { seq: self.held.seq, tokens: &self.tokens };
+        match &mut drafters.drafts.heads {
+            Some(heads) => heads.follow(&mut drafters.batch, context, text, from, rows),
+            None => Ok(()),
+        }
     }
 
     /// Has the context forget what was drafted wrongly. Doing it again, as after a shift before which it was done,
@@ -160,13 +162,8 @@ impl Sequence {
 impl Sequence {
     /// Its last piece, where no token of it is wanted.
     pub(crate) fn end_at_once(&mut self) -> Option<Piece> {
-        (self.limits.max_tokens == 0).then(|| Piece {
-            sequence: self.id,
-            token: None,
-            logprobs: None,
-            text: String::new(),
-            end: Some(self.end(FinishReason::MaxTokens)),
-        })
+        (self.limits.max_tokens == 0)
+            .then(|| Piece { end: Some(self.end(FinishReason::MaxTokens)), ..Piece::new(self.id, None) })
     }
 
     /// Chooses the next token, if the batch was computed so far.
@@ -191,7 +188,7 @@ impl Sequence {
             statistics.generation_time += took;
         }
         let Choice { token, logprobs } = choice;
-        let mut piece = Piece { sequence: self.id, token: Some(token), logprobs, text: String::new(), end: None };
+        let mut piece = Piece { logprobs, ..Piece::new(self.id, Some(token)) };
         if vocab.is_eog(token) && !self.limits.past_end {
             self.finish(&mut piece, FinishReason::EndOfGeneration);
             return Ok(piece);

@@ -4,7 +4,7 @@
 use llama_sys::{Context, SeqId, State, Token};
 
 use super::Sequence;
-use crate::generate::cache::{Cache, Place};
+use crate::generate::cache::{Cache, Place, Text};
 use crate::generate::checkpoints::Stops;
 use crate::generate::error::Error;
 use crate::generate::piece::SequenceId;
@@ -58,6 +58,11 @@ impl Sequence {
         (self.held.seq, &self.tokens[..shared])
     }
 
+    /// Its first tokens, as the cache knows them.
+    pub(crate) fn first(&self, tokens: usize) -> Text<'_> {
+        Text { tokens: &self.tokens[..tokens], scales: &self.scales }
+    }
+
     /// Runs it again, where the context holds this much of its beginning.
     pub(crate) fn put_again(&mut self, place: Place) {
         self.held.seq = place.seq;
@@ -85,8 +90,7 @@ impl Sequence {
     /// Has the context hold no more of it than others can go on from. Returns how many tokens that are.
     fn keep_unshifted(&self, cache: &mut Cache, context: &mut Context) -> Result<usize, Error> {
         if self.held.unshifted < self.held.computed {
-            let known = &self.tokens[..self.held.unshifted];
-            return cache.go_back(context, self.held.seq, known, &self.scales);
+            return cache.go_back(context, self.held.seq, self.first(self.held.unshifted));
         }
         Ok(self.held.computed)
     }

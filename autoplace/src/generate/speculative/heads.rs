@@ -9,56 +9,42 @@
 use llama_sys::{Batch, Context, Position, SeqId, Token};
 
 use super::model::likeliest;
+use super::{Text, place};
 use crate::generate::cache::common_prefix;
 use crate::generate::error::Error;
 use crate::load::{Followed, Heads};
 
-/// Tokens that are left to be computed together with the next guess; more of them, those of a prompt, are
-/// computed at once.
+/// Tokens that are left to be computed together with the next guess; more of them, those of a prompt, are computed at
+/// once.
 const FEW: usize = 64;
 
-#[derive(Debug)]
-pub(crate) struct PredictionHeads {
-    heads: Heads,
-    batch: Batch,
-    /// The hidden state that the next guess is made from.
-    state: Vec<f32>,
+impl Heads {
     /// Numbers of a hidden state.
-    width: usize,
-}
-
-impl PredictionHeads {
-    pub(crate) fn new(heads: Heads) -> Self {
-        let width = heads.context.model().n_embd_out() as usize;
-        Self { batch: Batch::with_capacity(FEW), state: Vec::with_capacity(width), width, heads }
-    }
-
-    pub(crate) fn into_inner(self) -> Heads {
-        self.heads
+    fn width(&self) -> usize {
+        self.context.model().n_embd_out() as usize
     }
 
     /// Takes the hidden states of the tokens `from..to` of a sequence, which the model has just computed: those of the
     /// tokens at `rows` of its batch.
-    pub(crate) fn follow(
+    pub(in crate::generate) fn follow(
         &mut self,
+        batch: &mut Batch,
         model: &mut Context,
-        seq: SeqId,
-        tokens: &[Token],
+        Text { seq, tokens }: Text<'_>,
         from: usize,
         rows: impl Iterator<Item = i32>,
     ) -> Result<(), Error> {
         // What it is not true of any more, and what is computed anew.
         let known = self.known(seq);
-        let agreed = known.agrees_with(tokens);
-        let keep = agreed.min((from + 1).saturating_sub(known.first));
+        let keep = known.agrees_with(tokens).min((from + 1).saturating_sub(known.first));
         let held = self.cut(seq, keep)?;
-        let width = self.width;
+        let width = self.width();
         let known = self.known(seq);
         if known.end() == from && known.has_next(width) {
             known.tokens.extend(tokens.get(from));
         }
         if !held || known.end() != from + 1 {
-            forget(&mut self.heads, seq)?;
+            self.forget(seq)?;
             self.known(seq).first = from + 1;
         }
         for (position, row) in (from..).zip(rows) {
@@ -69,8 +55,8 @@ impl PredictionHeads {
             }
             known.hidden.truncate(known.waiting() * width);
             known.hidden.extend_from_slice(model.hidden(row)?);
-            if known.waiting() >= self.heads.context.n_batch().max(1) as usize {
-                self.catch_up(seq)?;
+            if known.waiting() >= self.context.n_batch().max(1) as usize {
+                self.catch_up(batch, seq)?;
                 if self.known(seq).end() != position + 1 {
                     // There was no room.
                     return Ok(());
@@ -78,7 +64,7 @@ impl PredictionHeads {
             }
         }
         if self.known(seq).waiting() > FEW {
-            self.catch_up(seq)?;
+            self.catch_up(batch, seq)?;
             self.known(seq).hidden.shrink_to((FEW + 1) * width);
         }
         Ok(())
@@ -88,15 +74,14 @@ impl PredictionHeads {
     /// least. None where it has not followed to the last token but one.
     pub(super) fn draft(
         &mut self,
-        seq: SeqId,
-        tokens: &[Token],
+        (batch, state): (&mut Batch, &mut Vec<f32>),
+        Text { seq, tokens }: Text<'_>,
         most: usize,
         p_min: f32,
         drafted: &mut Vec<Token>,
     ) -> Result<(), Error> {
-        let width = self.width;
-        let places = (self.heads.context.n_ctx_seq() as usize).saturating_sub(tokens.len());
-        let most = most.min(places + 1);
+        let width = self.width();
+        let most = most.min((self.context.n_ctx_seq() as usize).saturating_sub(tokens.len()) + 1);
         let Some(&last) = tokens.last() else {
             return Ok(());
         };
@@ -106,20 +91,18 @@ impl PredictionHeads {
         if most == 0 || !is_there {
             return Ok(());
         }
-        self.catch_up(seq)?;
-        let Self { heads, state, .. } = self;
+        self.catch_up(batch, seq)?;
         // Nothing waits any more.
-        let Some(next) = heads.followed[seq as usize].hidden.get(..width) else {
+        let Some(next) = self.known(seq).hidden.get(..width) else {
             return Ok(());
         };
         state.clear();
         state.extend_from_slice(next);
         let mut token = last;
         for position in tokens.len() - 1.. {
-            self.batch.clear();
-            self.batch.add(token, place(position), seq, true);
-            let Self { heads, batch, state, .. } = self;
-            if !computed(heads, seq, batch, state)? {
+            batch.clear();
+            batch.add(token, place(position), seq, true);
+            if !self.computed(seq, batch, state)? {
                 return Ok(());
             }
             if position + 1 == tokens.len() {
@@ -129,8 +112,7 @@ impl PredictionHeads {
                 known.computed += 1;
                 known.hidden.clear();
             }
-            let context = &mut self.heads.context;
-            let (likeliest, probability) = likeliest(context.logits(0)?);
+            let (likeliest, probability) = likeliest(self.context.logits(0)?);
             if probability < p_min {
                 break;
             }
@@ -138,25 +120,24 @@ impl PredictionHeads {
             if drafted.len() >= most {
                 break;
             }
-            self.state.clear();
-            self.state.extend_from_slice(context.hidden(0)?);
+            state.clear();
+            state.extend_from_slice(self.context.hidden(0)?);
             token = likeliest;
         }
-        let end = place(tokens.len());
-        if !self.heads.context.kv_seq_remove(seq, end..Position::MAX)? {
-            forget(&mut self.heads, seq)?;
+        if !self.context.kv_seq_remove(seq, place(tokens.len())..Position::MAX)? {
+            self.forget(seq)?;
         }
         Ok(())
     }
 
     fn known(&mut self, seq: SeqId) -> &mut Followed {
-        &mut self.heads.followed[seq as usize]
+        &mut self.followed[seq as usize]
     }
 
     /// Forgets all but the first `keep` tokens of a sequence that are known. Returns whether that could be done without
     /// forgetting them too.
     fn cut(&mut self, seq: SeqId, keep: usize) -> Result<bool, Error> {
-        let width = self.width;
+        let width = self.width();
         let known = self.known(seq);
         if keep >= known.tokens.len() {
             return Ok(true);
@@ -169,16 +150,15 @@ impl PredictionHeads {
         known.computed = keep;
         known.hidden.clear();
         let end = place(known.end());
-        Ok(self.heads.context.kv_seq_remove(seq, end..Position::MAX)?)
+        Ok(self.context.kv_seq_remove(seq, end..Position::MAX)?)
     }
 
     /// Computes what waits of a sequence, with nothing given out.
-    fn catch_up(&mut self, seq: SeqId) -> Result<(), Error> {
-        let width = self.width;
-        let most = self.heads.context.n_batch().max(1) as usize;
+    fn catch_up(&mut self, batch: &mut Batch, seq: SeqId) -> Result<(), Error> {
+        let width = self.width();
+        let most = self.context.n_batch().max(1) as usize;
         loop {
-            let Self { heads, batch, .. } = self;
-            let known = &mut heads.followed[seq as usize];
+            let known = self.known(seq);
             let part = known.waiting().min(most);
             if part == 0 {
                 return Ok(());
@@ -189,7 +169,7 @@ impl PredictionHeads {
                 batch.add(token, place(position), seq, false);
             }
             let hidden = std::mem::take(&mut known.hidden);
-            if !computed(heads, seq, batch, &hidden[..part * width])? {
+            if !self.computed(seq, batch, &hidden[..part * width])? {
                 return Ok(());
             }
             let known = self.known(seq);
@@ -197,6 +177,30 @@ impl PredictionHeads {
             known.hidden.drain(..part * width);
             known.computed += part;
         }
+    }
+
+    /// Computes a batch of a sequence. Returns false where there was no room, which is made then for what comes.
+    fn computed(&mut self, seq: SeqId, batch: &Batch, hidden: &[f32]) -> Result<bool, Error> {
+        match self.context.decode_heads(batch, hidden) {
+            Ok(()) => Ok(true),
+            Err(llama_sys::Error::NoKvSlot { .. }) => {
+                // Sequences that have ended lie in cells that all share.
+                self.context.kv_clear()?;
+                self.followed.fill(Followed::default());
+                Ok(false)
+            }
+            Err(error) => {
+                // Nobody knows what of it is there.
+                self.forget(seq)?;
+                Err(error.into())
+            }
+        }
+    }
+
+    fn forget(&mut self, seq: SeqId) -> Result<(), Error> {
+        *self.known(seq) = Followed::default();
+        self.context.kv_seq_remove(seq, 0..Position::MAX)?;
+        Ok(())
     }
 }
 
@@ -221,32 +225,4 @@ impl Followed {
         let at_the_same = tokens.get(self.first..).unwrap_or_default();
         common_prefix(&self.tokens, at_the_same)
     }
-}
-
-/// Computes a batch of a sequence. Returns false where there was no room, which is made then for what comes.
-fn computed(heads: &mut Heads, seq: SeqId, batch: &Batch, hidden: &[f32]) -> Result<bool, Error> {
-    match heads.context.decode_heads(batch, hidden) {
-        Ok(()) => Ok(true),
-        Err(llama_sys::Error::NoKvSlot { .. }) => {
-            // Sequences that have ended lie in cells that all share.
-            heads.context.kv_clear()?;
-            heads.followed.fill(Followed::default());
-            Ok(false)
-        }
-        Err(error) => {
-            // Nobody knows what of it is there.
-            forget(heads, seq)?;
-            Err(error.into())
-        }
-    }
-}
-
-fn forget(heads: &mut Heads, seq: SeqId) -> Result<(), Error> {
-    heads.followed[seq as usize] = Followed::default();
-    heads.context.kv_seq_remove(seq, 0..Position::MAX)?;
-    Ok(())
-}
-
-fn place(position: usize) -> Position {
-    Position::try_from(position).unwrap_or(Position::MAX)
 }

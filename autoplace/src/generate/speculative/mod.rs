@@ -13,6 +13,7 @@ mod speculator;
 
 pub(super) use speculator::{Drafters, Speculator};
 
+use llama_sys::{Position, SeqId, Token};
 use serde::{Deserialize, Serialize};
 
 /// Where guesses of the next tokens come from: see [`Generate::speculate`](super::Generate::speculate).
@@ -87,4 +88,15 @@ impl Speculation {
         }
         self
     }
+}
+
+/// What is drafted for: the tokens of a sequence.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Text<'a> {
+    pub(super) seq: SeqId,
+    pub(super) tokens: &'a [Token],
+}
+
+fn place(position: usize) -> Position {
+    Position::try_from(position).unwrap_or(Position::MAX)
 }

@@ -3,12 +3,10 @@
 
 use std::time::Duration;
 
-use llama_sys::{AbortHandle, Context, SeqId, Token};
+use llama_sys::{AbortHandle, Batch, Token};
 
 use super::gate::Gate;
-use super::heads::PredictionHeads;
-use super::model::DraftModel;
-use super::{Speculation, lookup};
+use super::{Speculation, Text, lookup};
 use crate::generate::error::Error;
 use crate::generate::stats::DraftsOff;
 use crate::load::Drafts;
@@ -29,12 +27,10 @@ impl Speculator {
         is_on.then(|| Self { speculation, gate: Gate::new(), draft: Vec::with_capacity(64), accepted: 0 })
     }
 
-    /// Drafts up to `most` tokens of a vocabulary of `n_vocab` that follow `tokens` in a sequence, if that pays.
-    /// Returns them.
+    /// Drafts up to `most` tokens of a vocabulary of `n_vocab` that follow a text, if that pays. Returns them.
     pub(crate) fn guess(
         &mut self,
-        seq: SeqId,
-        tokens: &[Token],
+        text: Text<'_>,
         most: usize,
         n_vocab: u32,
         drafters: &mut Drafters,
@@ -42,20 +38,21 @@ impl Speculator {
         self.forget();
         let draft = &mut self.draft;
         let most = most.min(self.speculation.draft_max() as usize);
+        let Drafters { drafts, batch, state } = drafters;
         if most > 0 && self.gate.is_open() {
             match self.speculation {
                 Speculation::Off => {}
                 Speculation::PromptLookup { ngram_max, ngram_min, .. } => {
-                    lookup::draft(tokens, ngram_max, ngram_min, most, draft);
+                    lookup::draft(text.tokens, ngram_max, ngram_min, most, draft);
                 }
                 Speculation::DraftModel { p_min, .. } => {
-                    if let Some(model) = &mut drafters.model {
-                        model.draft(seq, tokens, most, p_min, draft)?;
+                    if let Some(model) = &mut drafts.model {
+                        model.draft(batch, text, most, p_min, draft)?;
                     }
                 }
                 Speculation::Mtp { p_min, .. } => {
-                    if let Some(heads) = &mut drafters.heads {
-                        heads.draft(seq, tokens, most, p_min, draft)?;
+                    if let Some(heads) = &mut drafts.heads {
+                        heads.draft((batch, state), text, most, p_min, draft)?;
                     }
                 }
             }
@@ -104,47 +101,28 @@ impl Speculator {
     /// Why there are no guesses for now, if there are none.
     pub(crate) fn off(&self, drafters: &Drafters) -> Option<DraftsOff> {
         match self.speculation {
-            Speculation::DraftModel { .. } if drafters.model.is_none() => Some(DraftsOff::NoModel),
-            Speculation::Mtp { .. } if drafters.heads.is_none() => Some(DraftsOff::NoHeads),
+            Speculation::DraftModel { .. } if drafters.drafts.model.is_none() => Some(DraftsOff::NoModel),
+            Speculation::Mtp { .. } if drafters.drafts.heads.is_none() => Some(DraftsOff::NoHeads),
             _ => self.gate.is_losing().then_some(DraftsOff::Losing),
         }
     }
 }
 
-/// A smaller model, and the model's own block that predicts, where they are loaded.
+/// A smaller model, and the model's own block that predicts, where they are loaded, and room to work in.
 #[derive(Debug, Default)]
 pub(crate) struct Drafters {
-    pub(super) model: Option<DraftModel>,
-    pub(super) heads: Option<PredictionHeads>,
+    pub(crate) drafts: Drafts,
+    pub(crate) batch: Batch,
+    /// The hidden state that the next guess is made from.
+    state: Vec<f32>,
 }
 
 impl Drafters {
     /// A draft model stops when the main model does; what the block computes is short.
-    pub(crate) fn new(drafts: Drafts, abort: AbortHandle) -> Self {
-        Self { model: drafts.model.map(|it| DraftModel::new(it, abort)), heads: drafts.heads.map(PredictionHeads::new) }
-    }
-
-    pub(crate) fn into_inner(self) -> Drafts {
-        Drafts { model: self.model.map(DraftModel::into_inner), heads: self.heads.map(PredictionHeads::into_inner) }
-    }
-
-    /// How many of those that hold the main model are among them.
-    pub(crate) fn holders(&self) -> usize {
-        usize::from(self.heads.is_some())
-    }
-
-    /// Has the block that predicts follow a text: see [`PredictionHeads::follow`].
-    pub(crate) fn follow(
-        &mut self,
-        model: &mut Context,
-        seq: SeqId,
-        tokens: &[Token],
-        from: usize,
-        rows: impl Iterator<Item = i32>,
-    ) -> Result<(), Error> {
-        match &mut self.heads {
-            Some(heads) => heads.follow(model, seq, tokens, from, rows),
-            None => Ok(()),
+    pub(crate) fn new(mut drafts: Drafts, abort: AbortHandle) -> Self {
+        if let Some(draft) = &mut drafts.model {
+            draft.context.follow_abort_handle(abort);
         }
+        Self { drafts, ..Self::default() }
     }
 }

@@ -27,8 +27,7 @@ fn load(path: &Path, n_ctx: u32, n_seq_max: u32, unified: bool, checkpoints: u64
 }
 
 fn generate(model: &Model, prompt: &[Token]) -> Generate {
-    let generate = sampled(model, prompt, SEED).max_tokens(ANSWER);
-    generate.cache_prompt(true)
+    sampled(model, prompt, SEED).max_tokens(ANSWER).cache_prompt(true)
 }
 
 /// A conversation whose template opens the reasoning in the prompt of an answer, and leaves it out of the history.
@@ -58,8 +57,7 @@ impl Conversation {
     }
 
     fn answered(&mut self, answer: &[Token]) {
-        let from = answer.len().saturating_sub(Self::KEPT);
-        self.history.extend(&answer[from..]);
+        self.history.extend(&answer[answer.len().saturating_sub(Self::KEPT)..]);
     }
 
     /// What a turn may compute: the last answer as the history has it, the new message, and what is before the end of
@@ -108,8 +106,7 @@ fn what_conversations_begin_with_is_computed_twice_and_no_more() {
         for (number, seed) in (0..4).zip(20..) {
             let mut prompt = system.clone();
             prompt.extend(words(seed, 80));
-            let text = told(generate(&model, &prompt), &model);
-            let cached = text.statistics().cached_tokens;
+            let cached = told(generate(&model, &prompt), &model).statistics().cached_tokens;
             // The second finds that it has the beginning in common with the first, and leaves a checkpoint there.
             let expected = if number < 2 { 0 } else { system.len() };
             assert_eq!(cached, expected, "{title}, {number}");
@@ -133,14 +130,12 @@ fn the_least_recently_used_make_room_for_others() {
         };
         let one = usage(GIB, &prompts[..1]).0;
         assert_eq!(one.checkpoints, 1, "{title}");
-        let none = usage(one.bytes - 1, &prompts[..1]).0;
-        assert_eq!(none.checkpoints, 0, "{title}");
+        assert_eq!(usage(one.bytes - 1, &prompts[..1]).0.checkpoints, 0, "{title}");
         let (two, model) = usage(one.bytes * 5 / 2, &prompts);
         assert_eq!((two.checkpoints, two.bytes), (2, 2 * one.bytes), "{title}");
         // Of the last two there is one, of the first two there was.
         for (prompt, held) in prompts.iter().zip([false, false, true, true]).rev() {
-            let text = told(generate(&model, prompt), &model);
-            let cached = text.statistics().cached_tokens;
+            let cached = told(generate(&model, prompt), &model).statistics().cached_tokens;
             let expected = if held { 300 - BEFORE_END } else { 0 };
             assert_eq!(cached, expected, "{title}");
         }

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
 use std::thread;
 
 use autoplace::Model;
@@ -49,8 +48,7 @@ impl Row {
     fn of(tally: Tally, card: &SimGpu) -> Self {
         let status = std::fs::read_to_string("/proc/self/status").unwrap();
         let number = |key: &str| {
-            let said = status.lines().find_map(|line| line.strip_prefix(key));
-            let mut words = said.unwrap().split_whitespace();
+            let mut words = status.lines().find_map(|line| line.strip_prefix(key)).unwrap().split_whitespace();
             words.next().unwrap().parse().unwrap()
         };
         Self {
@@ -69,59 +67,42 @@ impl fmt::Display for Row {
         let done = [self.tally.tokens, self.tally.opened, self.tally.replaced];
         let held = [self.resident, self.data, self.files, self.threads, self.card];
         write!(f, "|")?;
-        let mut cells = done.iter().chain(&held);
-        cells.try_for_each(|cell| write!(f, " {cell} |"))
+        done.iter().chain(&held).try_for_each(|cell| write!(f, " {cell} |"))
     }
 }
 
-/// A model on a simulated card, and whoever works with it.
+/// A model on a simulated card, and what is done with it.
 pub(crate) struct Soak {
-    work: Arc<Mutex<Work>>,
-}
-
-impl Soak {
-    pub(crate) fn new() -> Self {
-        Self { work: Arc::new(Mutex::new(Work::new())) }
-    }
-
-    /// Goes on until so many tokens are generated in all, each round in a thread of its own.
-    pub(crate) fn generate(&mut self, tokens: u64) {
-        while self.tally().tokens < tokens {
-            let work = Arc::clone(&self.work);
-            thread::spawn(move || work.lock().unwrap().round()).join().unwrap();
-        }
-    }
-
-    /// Drops the model and looks at what is left.
-    pub(crate) fn measure(&mut self) -> Row {
-        let mut work = self.work.lock().unwrap();
-        work.model = None;
-        assert_eq!(work.card.used(), 0, "the card's memory is not free");
-        Row::of(work.tally, &work.card)
-    }
-
-    pub(crate) fn tally(&self) -> Tally {
-        self.work.lock().unwrap().tally
-    }
-}
-
-struct Work {
     path: PathBuf,
     request: Request,
     plans: Vec<Plan>,
     card: SimGpu,
     model: Option<Model>,
     dice: Dice,
-    tally: Tally,
+    pub(crate) tally: Tally,
 }
 
-impl Work {
-    fn new() -> Self {
+impl Soak {
+    pub(crate) fn new() -> Self {
         let path = demo_path();
         let request = request().n_ubatch(64).n_seq_max(4).n_ctx(1024);
         let card = card(mib(16));
         let plans = [7, 4, 0].map(|layers| plan(&path, &request, layers));
         Self { path, request, plans: plans.into(), card, model: None, dice: Dice::new(1), tally: Tally::default() }
+    }
+
+    /// Goes on until so many tokens are generated in all, each round in a thread of its own.
+    pub(crate) fn generate(&mut self, tokens: u64) {
+        while self.tally.tokens < tokens {
+            thread::scope(|scope| scope.spawn(|| self.round()).join()).unwrap();
+        }
+    }
+
+    /// Drops the model and looks at what is left.
+    pub(crate) fn measure(&mut self) -> Row {
+        self.model = None;
+        assert_eq!(self.card.used(), 0, "the card's memory is not free");
+        Row::of(self.tally, &self.card)
     }
 
     fn model(&mut self) -> Model {
@@ -182,8 +163,7 @@ impl Work {
         let seed = self.dice.below(1 << 20) as u32;
         let generate = model.generate("And it came to pass").seed(seed);
         let penalty = [1.0, 1.2][self.dice.below(2)];
-        let generate = generate.repeat_penalty(penalty).stop("Amen.");
-        generate.stream().unwrap()
+        generate.repeat_penalty(penalty).stop("Amen.").stream().unwrap()
     }
 
     fn read(&mut self, stream: &mut TokenStream, pieces: usize) {
@@ -199,8 +179,7 @@ impl Work {
         let mut session = model.session().unwrap();
         for length in [20, 60, 100, 200] {
             let seed = self.dice.below(1 << 20) as u32;
-            let generate = model.generate("In those days").seed(seed);
-            session.begin(generate.max_tokens(length)).unwrap();
+            session.begin(model.generate("In those days").seed(seed).max_tokens(length)).unwrap();
         }
         let at = self.dice.below(30);
         for step in 0..steps {

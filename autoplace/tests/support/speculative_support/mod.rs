@@ -97,6 +97,5 @@ pub(crate) fn alone(model: &Model, generate: Generate) -> (Told, Statistics) {
 
 /// Tokens of a prompt, as a generation begins with them.
 pub(crate) fn tokens(model: &Model, prompt: &str) -> Vec<Token> {
-    let vocab = model.native().unwrap().vocab();
-    vocab.tokenize(prompt, true, false).unwrap()
+    model.native().unwrap().vocab().tokenize(prompt, true, false).unwrap()
 }

@@ -5,8 +5,9 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use autoplace::chat::ChatTemplate;
 use autoplace::generate::{
-    End, Engine, Generate, Metrics, Piece, Prompt, SequenceId, Session, Statistics, TokenStream,
+    Chat, End, Engine, Generate, Metrics, Piece, Prompt, SequenceId, Session, Statistics, TokenStream,
 };
 use autoplace::llama_sys::{
     self, Batch, Candidate, Candidates, Context, ContextParams, FlashAttention, Position, Sampler, Token,
@@ -58,8 +59,7 @@ pub(crate) fn request(n_ctx: u32, n_seq_max: u32, kv_unified: bool) -> Request {
 }
 
 pub(crate) fn load(path: &Path, request: Request) -> Model {
-    let builder = Model::builder(path).request(request).n_threads(1);
-    builder.load().unwrap()
+    Model::builder(path).request(request).n_threads(1).load().unwrap()
 }
 
 /// The demo model in a context of [`request`].
@@ -72,12 +72,16 @@ pub(crate) fn in_worker(path: &Path, request: Request) -> Model {
     let worker = WorkerProcess::program(env!("CARGO_BIN_EXE_autoplace-worker"));
     let builder = Model::builder(path).request(request).n_threads(1);
     let worker = worker.on_death(OnDeath::Resume { attempts: 2 });
-    let builder = builder.isolation(Isolation::Process(worker));
-    builder.load().unwrap()
+    builder.isolation(Isolation::Process(worker)).load().unwrap()
 }
 
 pub(crate) fn greedy(model: &Model, prompt: impl Into<Prompt>) -> Generate {
     model.generate(prompt).temp(0.0).max_tokens(24)
+}
+
+/// A conversation of short answers, by a template of this family.
+pub(crate) fn chat(model: &Model, family: &str) -> Chat {
+    model.chat_with(ChatTemplate::family(family).unwrap()).with(|generate| generate.temp(0.0).max_tokens(12))
 }
 
 /// Evens out the tokens that come into question: which of them comes depends on the order and the nearness of all.
@@ -85,15 +89,12 @@ const HOT: f32 = 12.0;
 
 /// By chance, so that a text tells of every token before it, of models with random weights too.
 pub(crate) fn sampled(model: &Model, prompt: impl Into<Prompt>, seed: u32) -> Generate {
-    let generate = model.generate(prompt).temp(HOT).seed(seed);
-    generate.top_k(40).top_p(1.0).min_p(0.0)
+    model.generate(prompt).temp(HOT).seed(seed).top_k(40).top_p(1.0).min_p(0.0)
 }
 
 /// A sampler of an application's own.
 pub(crate) fn likeliest(candidates: &mut Candidates, _: &[Token]) -> Token {
-    let all = candidates.iter();
-    let likeliest = all.max_by(|a, b| a.logit().total_cmp(&b.logit()));
-    likeliest.map_or(-1, Candidate::token)
+    candidates.iter().max_by(|a, b| a.logit().total_cmp(&b.logit())).map_or(-1, Candidate::token)
 }
 
 /// What became of a text.
@@ -208,8 +209,7 @@ pub(crate) fn all_differ<T: Ord + std::fmt::Debug + Clone>(all: &[T]) {
 }
 
 pub(crate) fn tokens_of(model: &Model, text: &str) -> Vec<Token> {
-    let vocab = model.native().unwrap().vocab();
-    vocab.tokenize(text, true, false).unwrap()
+    model.native().unwrap().vocab().tokenize(text, true, false).unwrap()
 }
 
 /// Tokens that are words of every small model, by chance.
@@ -225,8 +225,7 @@ pub(crate) fn words(seed: u32, n: usize) -> Vec<Token> {
 /// The first model with random weights of an architecture, in 32 bits as [`small`]'s cache: quantised numbers round so
 /// coarsely that another shape of batch may give another text.
 pub(crate) fn random(arch: &str, window: Option<u64>, folder: &Path) -> PathBuf {
-    let mut sketches = crate::random_weights::all().into_iter();
-    let mut sketch = sketches.find(|it| it.arch == arch).unwrap();
+    let mut sketch = crate::random_weights::all().into_iter().find(|it| it.arch == arch).unwrap();
     if let Some(window) = window {
         sketch.u32("attention.sliding_window", window);
     }
@@ -242,8 +241,7 @@ pub(crate) fn small(path: &Path, request: Request, checkpoints: u64) -> Model {
     request.params.swa_full = false;
     request.params.type_k = memory::KvType::F32;
     request.params.type_v = memory::KvType::F32;
-    let builder = Model::builder(path).request(request).n_threads(1);
-    builder.checkpoints(checkpoints).load().unwrap()
+    Model::builder(path).request(request).n_threads(1).checkpoints(checkpoints).load().unwrap()
 }
 
 /// The seed of texts on models with random weights.
@@ -300,8 +298,7 @@ impl Raw {
 
     /// The same, which chooses by chance as [`sampled`] does, after so many choices.
     pub(crate) fn by_chance(mut self, seed: u32, after: usize) -> Self {
-        let chain = Sampler::chain(self.context.model()).unwrap();
-        let chain = chain.top_k(40).unwrap().temperature(HOT).unwrap();
+        let chain = Sampler::chain(self.context.model()).unwrap().top_k(40).unwrap().temperature(HOT).unwrap();
         self.sampler = chain.dist(seed).unwrap();
         self.sampler.skip(after).unwrap();
         self

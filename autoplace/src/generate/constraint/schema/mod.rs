@@ -14,57 +14,21 @@ use serde_json::{Map, Value, json};
 /// Different targets of `$ref`: llguidance follows a chain of them by recursion.
 const MAX_REFERENCES: usize = 2000;
 
-/// Keywords that hold one schema.
-const ONE: [&str; 12] = [
-    "additionalItems",
-    "additionalProperties",
-    "contains",
-    "contentSchema",
-    "else",
-    "if",
-    "items",
-    "not",
-    "propertyNames",
-    "then",
-    "unevaluatedItems",
-    "unevaluatedProperties",
-];
+/// Keywords, with spaces between them: those that hold one schema.
+const ONE: &str = "additionalItems additionalProperties contains contentSchema else if items not propertyNames \
+    then unevaluatedItems unevaluatedProperties";
 /// Keywords that hold a list of schemas.
-const LISTS: [&str; 5] = ["allOf", "anyOf", "items", "oneOf", "prefixItems"];
+const LISTS: &str = "allOf anyOf items oneOf prefixItems";
 /// Keywords that hold schemas by name.
-const MAPS: [&str; 5] = ["$defs", "definitions", "dependentSchemas", "patternProperties", "properties"];
+const MAPS: &str = "$defs definitions dependentSchemas patternProperties properties";
 /// Keywords that say something of an object or array.
-const STRUCTURE: [&str; 9] = [
-    "additionalItems",
-    "additionalProperties",
-    "items",
-    "maxItems",
-    "minItems",
-    "patternProperties",
-    "prefixItems",
-    "properties",
-    "required",
-];
+const STRUCTURE: &str = "additionalItems additionalProperties items maxItems minItems patternProperties \
+    prefixItems properties required";
 /// Keywords that say that other schemas, or these values, hold as well.
-const APPLICATORS: [&str; 6] = ["$ref", "allOf", "anyOf", "const", "enum", "oneOf"];
+const APPLICATORS: &str = "$ref allOf anyOf const enum oneOf";
 /// Keywords that allow and forbid nothing (llguidance, json/schema.rs, `META_AND_ANNOTATIONS`).
-const ANNOTATIONS: [&str; 15] = [
-    "$anchor",
-    "$comment",
-    "$defs",
-    "$id",
-    "$schema",
-    "contentEncoding",
-    "contentMediaType",
-    "default",
-    "definitions",
-    "description",
-    "examples",
-    "id",
-    "readOnly",
-    "title",
-    "writeOnly",
-];
+const ANNOTATIONS: &str = "$anchor $comment $defs $id $schema contentEncoding contentMediaType default \
+    definitions description examples id readOnly title writeOnly";
 
 /// The schema that is compiled, or why it cannot be.
 pub(super) fn prepared(schema: &Value) -> Result<Value, String> {
@@ -120,9 +84,9 @@ fn target<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
     let mut schema = root;
     while let Some(keyword) = segments.next() {
         schema = match schema.get(keyword)? {
-            Value::Array(list) if LISTS.contains(&keyword) => list.get(segments.next()?.parse::<usize>().ok()?)?,
-            Value::Object(map) if MAPS.contains(&keyword) => map.get(segments.next()?)?,
-            schema if ONE.contains(&keyword) => schema,
+            Value::Array(list) if is_in(LISTS, keyword) => list.get(segments.next()?.parse::<usize>().ok()?)?,
+            Value::Object(map) if is_in(MAPS, keyword) => map.get(segments.next()?)?,
+            schema if is_in(ONE, keyword) => schema,
             _ => return None,
         };
     }
@@ -132,10 +96,9 @@ fn target<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
 fn subschemas(members: &Map<String, Value>) -> impl Iterator<Item = &Value> {
     members.iter().flat_map(|(keyword, value)| {
         let keyword = keyword.as_str();
-        let one = ONE.contains(&keyword).then_some(value);
-        let list = value.as_array().filter(|_| LISTS.contains(&keyword));
-        let map = value.as_object().filter(|_| MAPS.contains(&keyword));
-        let map = map.into_iter().flat_map(Map::values);
+        let one = is_in(ONE, keyword).then_some(value);
+        let list = value.as_array().filter(|_| is_in(LISTS, keyword));
+        let map = value.as_object().filter(|_| is_in(MAPS, keyword)).into_iter().flat_map(Map::values);
         one.into_iter().chain(list.into_iter().flatten()).chain(map)
     })
 }
@@ -146,9 +109,9 @@ fn tighten(schema: &mut Value) -> Result<(), String> {
     for (keyword, value) in members.iter_mut() {
         match (keyword.as_str(), value) {
             ("enum" | "const", value) => numbers::exact(value)?,
-            (keyword, Value::Array(list)) if LISTS.contains(&keyword) => list.iter_mut().try_for_each(tighten)?,
-            (keyword, Value::Object(map)) if MAPS.contains(&keyword) => map.values_mut().try_for_each(tighten)?,
-            (keyword, value) if ONE.contains(&keyword) => tighten(value)?,
+            (keyword, Value::Array(list)) if is_in(LISTS, keyword) => list.iter_mut().try_for_each(tighten)?,
+            (keyword, Value::Object(map)) if is_in(MAPS, keyword) => map.values_mut().try_for_each(tighten)?,
+            (keyword, value) if is_in(ONE, keyword) => tighten(value)?,
             _ => {}
         }
     }
@@ -156,12 +119,17 @@ fn tighten(schema: &mut Value) -> Result<(), String> {
         members.remove("uniqueItems");
     }
     count_properties(members)?;
-    let is_own = |keyword: &String| !is_annotation(keyword) && !APPLICATORS.contains(&keyword.as_str());
-    if members.keys().any(is_own) { numbers::bound_all(members) } else { Ok(()) }
+    if members.keys().any(|keyword| is_own(keyword)) { numbers::bound_all(members) } else { Ok(()) }
 }
 
-fn is_annotation(keyword: &str) -> bool {
-    ANNOTATIONS.contains(&keyword)
+/// Whether a keyword is one of these.
+fn is_in(keywords: &str, keyword: &str) -> bool {
+    keywords.split(' ').any(|it| it == keyword)
+}
+
+/// Whether a keyword says something of values itself.
+fn is_own(keyword: &str) -> bool {
+    !is_in(ANNOTATIONS, keyword) && !is_in(APPLICATORS, keyword)
 }
 
 /// A grammar does not count different names: properties of free choice could be the same ones.
@@ -242,11 +210,5 @@ mod tests {
         }
         let based = json!({"items": {"$id": "x", "not": {"$ref": "#"}}});
         assert!(prepared(&based).unwrap_err().contains("`$id` of its own"));
-    }
-
-    #[test]
-    fn options_of_llguidance_are_not_the_schemas_to_set() {
-        let schema = json!({"type": "null", "x-guidance": {"lenient": true}});
-        assert_eq!(of(&schema), json!({"type": "null"}));
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{APPLICATORS, is_annotation};
+use super::{ANNOTATIONS, APPLICATORS, is_in};
 
 /// The largest integer up to which a double counts every one, as JavaScript's `Number.MAX_SAFE_INTEGER`.
 pub(super) const MAX_INTEGER: f64 = 9_007_199_254_740_991.0;
@@ -23,8 +23,8 @@ pub(super) fn bound_all(members: &mut Map<String, Value>) -> Result<(), String> 
     }
     let above = bound(members, "minimum", "exclusiveMinimum", just_above, f64::max)?;
     let below = bound(members, "maximum", "exclusiveMaximum", just_below, f64::min)?;
-    let (above, below) =
-        (above.map_or(-MAX_INTEGER, |it| it.max(-MAX_INTEGER)), below.map_or(MAX_INTEGER, |it| it.min(MAX_INTEGER)));
+    let above = above.unwrap_or(-MAX_INTEGER).max(-MAX_INTEGER);
+    let below = below.unwrap_or(MAX_INTEGER).min(MAX_INTEGER);
     members.insert("minimum".to_owned(), above.into());
     members.insert("maximum".to_owned(), below.into());
     if above < 0.0 && below >= 0.0 {
@@ -41,12 +41,12 @@ fn without_minus_zero(members: &mut Map<String, Value>) {
         _ => return,
     };
     let has = |name: &str| types.iter().any(|it| it == name);
-    let is_applied = APPLICATORS.iter().any(|it| members.contains_key(*it));
+    let is_applied = APPLICATORS.split(' ').any(|it| members.contains_key(it));
     if !has("integer") || has("number") || is_applied {
         return;
     }
     let (said, others): (Map<_, _>, Map<_, _>) =
-        std::mem::take(members).into_iter().partition(|(keyword, _)| !is_annotation(keyword));
+        std::mem::take(members).into_iter().partition(|(keyword, _)| !is_in(ANNOTATIONS, keyword));
     *members = others;
     let option = |types: Vec<Value>, bound: Option<(&str, i64)>| {
         let mut option = said.clone();

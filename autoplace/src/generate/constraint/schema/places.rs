@@ -6,7 +6,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{APPLICATORS, STRUCTURE, is_annotation, subschemas};
+use super::{ANNOTATIONS, STRUCTURE, is_in, is_own, subschemas};
 
 /// Values copied, at some 200 bytes each, and alternatives looked at.
 const MAX_COPIES: usize = 500_000;
@@ -151,17 +151,16 @@ impl<'a> Place<'a> {
 
 /// What a schema says itself.
 fn own(members: &Members) -> impl Iterator<Item = &Value> {
-    let is_own = |keyword: &str| !is_annotation(keyword) && !APPLICATORS.contains(&keyword);
-    members.iter().filter(move |(keyword, _)| is_own(keyword)).map(|(_, value)| value)
+    members.iter().filter(|(keyword, _)| is_own(keyword)).map(|(_, value)| value)
 }
 
 /// Whether it is another schema by name, which is looked at where it is.
 fn is_reference(members: &Members) -> bool {
-    members.contains_key("$ref") && members.keys().all(|it| it == "$ref" || is_annotation(it))
+    members.contains_key("$ref") && members.keys().all(|it| it == "$ref" || is_in(ANNOTATIONS, it))
 }
 
 fn is_structure(members: &Members) -> bool {
-    STRUCTURE.iter().any(|keyword| members.contains_key(*keyword))
+    STRUCTURE.split(' ').any(|keyword| members.contains_key(keyword))
         || match members.get("type") {
             Some(Value::Array(names)) => names.iter().any(|it| it == "array" || it == "object"),
             name => name.is_some_and(|it| it == "array" || it == "object"),

@@ -9,18 +9,22 @@ use super::places;
 const MAX_BYTES: usize = 1 << 20;
 /// Values in values: as deep as serde_json reads.
 const MAX_DEPTH: usize = 100;
-/// Patterns of one object, each of which is held against each other.
-const MAX_PATTERNS: usize = 24;
-/// Alternatives of one `oneOf`, each of which is held against each other.
-const MAX_ONE_OF: usize = 256;
+/// Entries of a keyword: patterns of an object and alternatives of a `oneOf` are held against each other, and
+/// properties and tuples llguidance goes through by recursion.
+const MOST: [(&str, usize); 6] = [
+    ("patternProperties", 24),
+    ("oneOf", 256),
+    ("properties", 1000),
+    ("required", 1000),
+    ("prefixItems", 1000),
+    ("items", 1000),
+];
 /// Pairs of items of the lists in `oneOf`s: whether two alternatives can both hold is found out by comparing those, at
 /// 15 ns.
 const MAX_COMPARED: usize = 300_000_000;
 /// Numbers with bounds, each of which becomes a regular expression: 0.4 ms each.
 const MAX_RANGES: usize = 3000;
 const BOUNDS: [&str; 5] = ["exclusiveMaximum", "exclusiveMinimum", "maximum", "minimum", "multipleOf"];
-/// Properties of one object, and entries of a tuple: llguidance goes through them by recursion.
-const MAX_MEMBERS: usize = 1000;
 
 /// Refuses what would take too long, or too much memory or stack, before anything is done with it.
 pub(super) fn check(schema: &Value) -> Result<(), String> {
@@ -50,19 +54,12 @@ pub(super) fn check(schema: &Value) -> Result<(), String> {
                 if let Some(Value::Object(by_pattern)) = members.get("patternProperties") {
                     patterns += by_pattern.keys().map(|it| lark::regex_weight(it)).sum::<usize>();
                 }
-                let most = |keyword: &str, most: usize| {
+                for (keyword, most) in MOST {
                     let count = members.get(keyword).map_or(0, places::length);
                     if count > most {
                         return Err(format!("`{keyword}` has {count} entries, at most {most}"));
                     }
-                    Ok(())
-                };
-                most("patternProperties", MAX_PATTERNS)?;
-                most("oneOf", MAX_ONE_OF)?;
-                most("properties", MAX_MEMBERS)?;
-                most("required", MAX_MEMBERS)?;
-                most("prefixItems", MAX_MEMBERS)?;
-                most("items", MAX_MEMBERS)?;
+                }
                 rest.extend(members.values().map(|member| (member, depth + 1)));
             }
             _ => {}
