@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::headroom::{Readings, Work, gpu_reports};
-use super::recipe::Terms;
+use super::headroom::{Reading, Work, gpu_reports};
+use super::recipe::Learn;
 use super::report::{GpuReport, HostReport, LoadReport};
 use super::threads::Threads;
 use super::warm_up::WarmedUp;
@@ -42,19 +42,19 @@ impl Placed {
     /// Without its attempts and its lease. What is learned of the GPUs is kept.
     pub(super) fn new(
         prepared: &Prepared,
-        readings: &Readings,
+        before: &[Reading],
         run: &WarmedUp,
         threads: Threads,
-        terms: &Terms,
+        learn: &Learn,
     ) -> Self {
         let Prepared { plan, machine, .. } = prepared;
-        let gpus = gpu_reports(prepared, readings, run, &terms.learn);
+        let gpus = gpu_reports(prepared, before, run, learn);
         let report = LoadReport {
             notes: gpus.iter().flat_map(notes).collect(),
             gpus,
             host: HostReport {
                 planned: plan.host().map(|host| host.footprint).unwrap_or_default(),
-                allocated: run.allocated.host,
+                allocated: run.host,
             },
             warm_up: run.warm_up.clone(),
             threads,

@@ -142,8 +142,7 @@ impl GpuReport {
 
     /// Bytes that llama.cpp has allocated beyond the plan.
     pub fn unplanned(&self) -> u64 {
-        let allocated = self.allocated.unwrap_or_default().total();
-        allocated.saturating_sub(self.planned.total())
+        self.allocated.unwrap_or_default().total().saturating_sub(self.planned.total())
     }
 
     /// Bytes that were taken beyond the plan's footprint and all that it left free: what a load is judged by. Where the
@@ -300,24 +299,21 @@ mod tests {
     #[test]
     fn only_more_than_footprint_and_headroom_is_a_difference() {
         let used = |free| GpuReport { used: Some(mib(free)), ..report() };
-        assert_eq!(used(100).difference(), 0);
-        assert_eq!(used(99).difference(), mib(1));
-        assert_eq!(used(0).difference(), mib(100));
-        let mut taught = used(0);
-        taught.withheld = mib(70);
-        assert_eq!(taught.difference(), mib(30));
-    }
-
-    #[test]
-    fn memory_that_others_change_is_no_difference_but_what_llama_cpp_says_is() {
-        let mut report = report();
-        report.used = Some(0);
-        report.doubt = Some(Doubt::OtherPrograms);
-        assert_eq!(report.difference(), 0);
-        report.allocated = Some(Footprint::new(mib(710), 0, 0));
-        assert_eq!(report.difference(), mib(10));
-        // Where a device tells nothing, nothing is measured.
-        let untold = GpuReport { before: None, used: None, ..self::report() };
-        assert_eq!((untold.taken(), untold.difference()), (None, 0));
+        let doubted = || GpuReport { doubt: Some(Doubt::OtherPrograms), ..used(0) };
+        let allocated = Some(Footprint::new(mib(710), 0, 0));
+        for (report, difference) in [
+            (used(100), 0),
+            (used(99), 1),
+            (used(0), 100),
+            // What earlier attempts taught was left free too.
+            (GpuReport { withheld: mib(70), ..used(0) }, 30),
+            // Memory that others change is none, and what llama.cpp says is.
+            (doubted(), 0),
+            (GpuReport { allocated, ..doubted() }, 10),
+            // Where a device tells nothing, nothing is measured.
+            (GpuReport { before: None, used: None, ..report() }, 0),
+        ] {
+            assert_eq!(report.difference(), mib(difference), "{report}");
+        }
     }
 }

@@ -88,9 +88,7 @@ impl Sentinel {
 impl Drop for Sentinel {
     fn drop(&mut self) {
         drop(self.stop.take());
-        let Some(thread) = self.thread.take() else {
-            return;
-        };
+        let Some(thread) = self.thread.take() else { return };
         // A callback may drop it: a thread cannot wait for itself.
         if thread.thread().id() != thread::current().id() {
             // It failed only where a callback panicked, which has been printed.
@@ -227,9 +225,7 @@ impl SentinelBuilder {
 
 /// Places the model anew if the event advises to: at once while nobody generates, before the next token otherwise.
 fn follow(event: &Event, model: &WeakModel, min_gain: f64) {
-    let (Some(advised), Some(model)) = (event.advises(), model.upgrade()) else {
-        return;
-    };
+    let (Some(advised), Some(model)) = (event.advises(), model.upgrade()) else { return };
     let replacement = match advised {
         Resize::Smaller => Replacement::Anew,
         Resize::Larger => Replacement::Better { min_gain },
@@ -267,17 +263,13 @@ impl<S: Source> Watch<S> {
             if processes {
                 asked_at = Some(at);
             }
-            let Some(sample) = self.source.sample(processes) else {
-                return;
-            };
+            let Some(sample) = self.source.sample(processes) else { return };
             if sample.placement == self.placement {
                 self.rules.step(at, &sample, &mut events);
             } else {
                 // Another placement has other GPUs and another speed: the sample is not of those that were watched.
                 asked_at = None;
-                let Some(watched) = self.source.watched() else {
-                    return;
-                };
+                let Some(watched) = self.source.watched() else { return };
                 self.placement = watched.placement;
                 self.rules.end(&mut events);
                 self.rules = Rules::new(self.settings.clone(), watched);

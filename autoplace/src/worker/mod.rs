@@ -33,8 +33,7 @@ pub(crate) use error::Word;
 
 pub(crate) use channel::{Hello, Receiver, Sender, guard, inherited, sign_every};
 pub(crate) use log::LogLines;
-pub(crate) use process::Worker;
-pub(crate) use watch::Watch;
+pub(crate) use process::{Handle, Worker};
 
 /// How long a worker may take to say that it is one: its libraries, a GPU's among them, are loaded before
 /// its `main` begins.
@@ -89,19 +88,15 @@ impl WorkerProcess {
     /// The application's own executable, whose `main` has to begin with [`worker_main`](crate::worker_main): where that
     /// was not called in this process, nothing is started ([`Error::NoWorkerMain`]).
     pub fn own_executable() -> Self {
-        Self::new(None)
+        let (environment, on_death) = (Vec::new(), OnDeath::Fail);
+        Self { program: None, environment, patience: PATIENCE, timeout: TIMEOUT, on_death }
     }
 
     /// The program `autoplace-worker`, or any other whose `main` begins with [`worker_main`](crate::worker_main). It
     /// has to be built with the same autoplace and the same llama.cpp. One that is no worker runs as it is, for its
     /// [`patience`](Self::patience) at most.
     pub fn program(path: impl Into<PathBuf>) -> Self {
-        Self::new(Some(path.into()))
-    }
-
-    fn new(program: Option<PathBuf>) -> Self {
-        let (environment, on_death) = (Vec::new(), OnDeath::Fail);
-        Self { program, environment, patience: PATIENCE, timeout: TIMEOUT, on_death }
+        Self { program: Some(path.into()), ..Self::own_executable() }
     }
 
     /// What to do when it has died. Default: [`OnDeath::Fail`].
@@ -112,8 +107,7 @@ impl WorkerProcess {
 
     /// Sets a variable of its environment; the others are the application's.
     pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
-        let (name, value) = (name.as_ref().to_owned(), value.as_ref().to_owned());
-        self.environment.push((name, value));
+        self.environment.push((name.as_ref().to_owned(), value.as_ref().to_owned()));
         self
     }
 

@@ -109,7 +109,7 @@ impl PredictionHeads {
         self.catch_up(seq)?;
         let Self { heads, state, .. } = self;
         // Nothing waits any more.
-        let Some(next) = heads.followed[seq as usize].hidden.get(..width) else {
+        let Some(next) = heads.held[seq as usize].hidden.get(..width) else {
             return Ok(());
         };
         state.clear();
@@ -150,7 +150,7 @@ impl PredictionHeads {
     }
 
     fn known(&mut self, seq: SeqId) -> &mut Followed {
-        &mut self.heads.followed[seq as usize]
+        &mut self.heads.held[seq as usize]
     }
 
     /// Forgets all but the first `keep` tokens of a sequence that are known. Returns whether that could be done without
@@ -178,7 +178,7 @@ impl PredictionHeads {
         let most = self.heads.context.n_batch().max(1) as usize;
         loop {
             let Self { heads, batch, .. } = self;
-            let known = &mut heads.followed[seq as usize];
+            let known = &mut heads.held[seq as usize];
             let part = known.waiting().min(most);
             if part == 0 {
                 return Ok(());
@@ -230,7 +230,7 @@ fn computed(heads: &mut Heads, seq: SeqId, batch: &Batch, hidden: &[f32]) -> Res
         Err(llama_sys::Error::NoKvSlot { .. }) => {
             // Sequences that have ended lie in cells that all share.
             heads.context.kv_clear()?;
-            heads.followed.fill(Followed::default());
+            heads.held.fill(Followed::default());
             Ok(false)
         }
         Err(error) => {
@@ -242,7 +242,7 @@ fn computed(heads: &mut Heads, seq: SeqId, batch: &Batch, hidden: &[f32]) -> Res
 }
 
 fn forget(heads: &mut Heads, seq: SeqId) -> Result<(), Error> {
-    heads.followed[seq as usize] = Followed::default();
+    heads.held[seq as usize] = Followed::default();
     heads.context.kv_seq_remove(seq, 0..Position::MAX)?;
     Ok(())
 }

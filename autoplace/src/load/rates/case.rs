@@ -92,12 +92,9 @@ impl RateCase {
 
     /// Whether it was measured.
     pub fn is_in(&self, rates: &MeasuredRates) -> bool {
-        let weights = rates.weights.iter();
-        let weights = weights.map(|it| Self::matrix((it.tensor_type, it.experts), 1));
-        let prompts = rates.prompts.iter();
-        let prompts = prompts.map(|it| Self::matrix((it.tensor_type, it.experts), it.n_tokens));
-        let one = rates.attention.iter();
-        let one = one.map(|it| Self::attention(it.kv_type, (it.head_size, it.n_gqa), 1));
+        let weights = rates.weights.iter().map(|it| Self::matrix((it.tensor_type, it.experts), 1));
+        let prompts = rates.prompts.iter().map(|it| Self::matrix((it.tensor_type, it.experts), it.n_tokens));
+        let one = rates.attention.iter().map(|it| Self::attention(it.kv_type, (it.head_size, it.n_gqa), 1));
         let many = rates.prompt_attention.iter();
         let many = many.map(|it| Self::attention(it.kv_type, (it.head_size, it.n_gqa), it.n_tokens));
         match self {
@@ -235,8 +232,7 @@ fn attention(kv_type: TensorType, head_size: u32, n_gqa: u32, n_tokens: u32, sca
     let operation =
         Operation::Attention { type_id: kv_type.id(), head_size, n_head, n_head_kv: n_head / n_gqa, n_kv, n_tokens };
     let n_repeat = if many { 1 } else { scale.repeats(u64::from(n_kv) * cell_bytes, 16) };
-    let factors = [4, head_size, n_head, n_kv, n_tokens].map(u64::from);
-    let flops = factors.into_iter().fold(1, u64::saturating_mul);
+    let flops = [4, head_size, n_head, n_kv, n_tokens].map(u64::from).into_iter().fold(1, u64::saturating_mul);
     Work(operation, n_repeat, flops)
 }
 

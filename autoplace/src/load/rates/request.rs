@@ -121,8 +121,7 @@ fn weight_types(header: &Header) -> Vec<(TensorType, bool)> {
 /// block has a cache.
 fn heads(profile: &ModelProfile) -> Option<(u32, u32)> {
     let hparams = &profile.hparams;
-    let shared = hparams.n_head.iter().zip(&hparams.n_head_kv);
-    let n_gqa = shared.filter_map(|(&heads, &kv)| heads.checked_div(kv));
+    let n_gqa = hparams.n_head.iter().zip(&hparams.n_head_kv).filter_map(|(&heads, &kv)| heads.checked_div(kv));
     let n_gqa = n_gqa.filter(|&n_gqa| n_gqa > 0).min()?;
     // Compressed keys are as wide as nothing that is measured.
     let head_size = hparams.head_dim_k;

@@ -1,13 +1,9 @@
 //! Threads while generating: how long each step took flows in, the threads of the next one flow out.
 //!
-//! Steps of about the same number of tokens are judged in windows of a tenth of a second, which other programs' slices
-//! of time even out in. Where windows take half as long again as they did, fewer threads are tried for a window; while
-//! they are fewer than there were at first, more are tried from time to time. A trial is held against the window just
-//! before it, at the same depth of the context and with the same weights: a model that is slow for another reason is as
-//! slow with fewer threads, and keeps those that it has.
-//!
-//! A trial that goes wrong costs time. It ends as soon as it does, and each puts off the next one: twice as long every
-//! time, and fifty times what it has cost.
+//! How steps are judged, and when other numbers are tried, is in docs/load-contract.md. A trial is held against the
+//! window just before it, at the same depth of the context and with the same weights: a model that is slow for another
+//! reason is as slow with fewer threads, and keeps those that it has. A trial that goes wrong costs time: it ends as
+//! soon as it does, and puts off the next one.
 
 use std::time::Duration;
 
