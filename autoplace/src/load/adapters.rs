@@ -73,8 +73,7 @@ impl AdapterFiles {
     pub(super) fn load(&self, native: &llama_sys::Model, profile: &ModelProfile) -> Result<Attached, Error> {
         let mut direction = Vec::new();
         for (path, scale) in &self.control_vectors {
-            let vector = ControlVector::from_header(&Header::open(path)?, profile)?;
-            vector.add_to(&mut direction, *scale)?;
+            ControlVector::from_header(&Header::open(path)?, profile)?.add_to(&mut direction, *scale)?;
         }
         let lora = self.lora.iter().map(|one| Ok((LoraAdapter::load(native, &one.path)?, one.scale)));
         Ok(Attached {

@@ -79,16 +79,10 @@ impl fmt::Display for Added {
     /// `french × 0.5, control vector calm × 1`; `none`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let lora = self.lora.iter().map(|one| ("", one));
-        let control_vectors = self.control_vectors.iter();
-        let all = lora.chain(control_vectors.map(|one| ("control vector ", one)));
-        let mut between = "";
-        for (what, one) in all {
-            write!(f, "{between}{what}{} × {}", one.name, one.scale)?;
-            between = ", ";
-        }
-        if between.is_empty() {
-            f.write_str("none")?;
-        }
+        let all = lora.chain(self.control_vectors.iter().map(|one| ("control vector ", one)));
+        let all: Vec<String> = all.map(|(what, one)| format!("{what}{} × {}", one.name, one.scale)).collect();
+        f.write_str(if all.is_empty() { "none" } else { "" })?;
+        f.write_str(&all.join(", "))?;
         if let Some((first, last)) = self.control_layers {
             write!(f, " in layers {first} to {last}")?;
         }
@@ -99,8 +93,7 @@ impl fmt::Display for Added {
 fn hash(path: &Path) -> Result<String, Unreadable> {
     let mut hash = Xxh3::new();
     let file = File::open(path).map(|file| BufReader::with_capacity(BUFFER, file));
-    let read = file.and_then(|mut file| io::copy(&mut file, &mut hash));
-    read.map_err(|error| Unreadable::new(path, error))?;
+    file.and_then(|mut file| io::copy(&mut file, &mut hash)).map_err(|error| Unreadable::new(path, error))?;
     Ok(format!("{:032x}", hash.digest128()))
 }
 

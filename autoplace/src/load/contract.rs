@@ -177,8 +177,7 @@ impl<'a> Contract<'a> {
 
     /// Loads what belongs beside the model.
     fn beside(&mut self, loaded: Loaded, prepared: &Prepared) -> Result<Loaded, Box<Failure>> {
-        let added = self.recipe.add_draft(loaded, prepared, &self.progress);
-        added.inspect_err(|failure| {
+        self.recipe.add_draft(loaded, prepared, &self.progress).inspect_err(|failure| {
             if let Error::Difference { device, difference, .. } = &failure.error {
                 self.taught.took_more(&prepared.plan, device, *difference);
             }
@@ -241,8 +240,8 @@ impl<'a> Contract<'a> {
 /// A line for people who watch: what went where, how fast, what to know.
 fn say(plan: &Plan) {
     let (name, n, layers) = (&plan.model.name, plan.n_gpu_layers, plan.layers());
-    let speed = plan.speed.as_ref().map(|speed| speed.tokens_per_second);
-    let speed = speed.map_or_else(|| "no predicted speed".to_owned(), |it| format!("about {it:.1} tok/s"));
+    let speed = plan.speed.as_ref().map(|speed| format!("about {:.1} tok/s", speed.tokens_per_second));
+    let speed = speed.as_deref().unwrap_or("no predicted speed");
     tracing::info!("{name}: {n} of {layers} layers on GPUs, {speed}; {}", plan.notes.join("; "));
     if let Some(trained) = plan.trained_on_fewer() {
         let n_ctx = plan.context.n_ctx;

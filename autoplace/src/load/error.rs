@@ -182,11 +182,10 @@ impl Attempt {
 impl fmt::Display for Attempt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.layers > 0 {
-            write!(f, "{} of {} layers on GPUs", self.n_gpu_layers, self.layers)?;
+            write!(f, "{} of {} layers on GPUs: ", self.n_gpu_layers, self.layers)?;
         }
         match &self.failure {
-            None => f.write_str(": loaded"),
-            Some(failure) if self.layers > 0 => write!(f, ": {failure}"),
+            None => f.write_str("loaded"),
             Some(failure) => write!(f, "{failure}"),
         }
     }

@@ -222,21 +222,13 @@ const NAME: &str = "autoplace";
 fn user_folder() -> io::Result<PathBuf> {
     let session = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|folder| folder.is_absolute());
     let user = user();
-    let mut failed = None;
-    for candidate in [
-        session.map(|folder| folder.join(NAME)),
-        cfg!(target_os = "linux").then(|| PathBuf::from(format!("/run/user/{user}/{NAME}"))),
-        Some(std::env::temp_dir().join(format!("{NAME}-{user}"))),
-    ]
-    .into_iter()
-    .flatten()
-    {
-        match private(&candidate, user) {
-            Ok(()) => return Ok(candidate),
-            Err(error) => failed = Some(error),
-        }
+    let systemd = cfg!(target_os = "linux").then(|| PathBuf::from(format!("/run/user/{user}/{NAME}")));
+    let mut theirs = session.map(|folder| folder.join(NAME)).into_iter().chain(systemd);
+    if let Some(folder) = theirs.find(|folder| private(folder, user).is_ok()) {
+        return Ok(folder);
     }
-    Err(failed.unwrap_or_else(|| io::ErrorKind::NotFound.into()))
+    let temporary = std::env::temp_dir().join(format!("{NAME}-{user}"));
+    private(&temporary, user).map(|()| temporary)
 }
 
 #[cfg(unix)]
@@ -257,18 +249,15 @@ fn private(folder: &Path, user: u32) -> io::Result<()> {
     let mut options = fs::DirBuilder::new();
     #[cfg(unix)]
     std::os::unix::fs::DirBuilderExt::mode(&mut options, 0o700);
-    match options.create(folder) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-            return Err(of_file(folder, &error));
-        }
-        _ => {}
+    let made = options.create(folder);
+    if let Some(error) = made.err().filter(|error| error.kind() != io::ErrorKind::AlreadyExists) {
+        return Err(of_file(folder, &error));
     }
     // Not what a link points to.
     let there = fs::symlink_metadata(folder)?;
-    if there.is_dir() && is_alone(&there, user) {
-        return Ok(());
-    }
-    Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("{} is not this user's alone", folder.display())))
+    let error = || format!("{} is not this user's alone", folder.display());
+    let is_ours = there.is_dir() && is_alone(&there, user);
+    if is_ours { Ok(()) } else { Err(io::Error::new(io::ErrorKind::PermissionDenied, error())) }
 }
 
 #[cfg(unix)]

@@ -213,8 +213,8 @@ impl Model {
     /// it.
     pub(crate) fn checkpoints(&self) -> u64 {
         let plan = self.placement();
-        let shared = plan.gpus().filter(|it| it.kind == PlacementKind::SharedGpu);
-        let shared: u64 = shared.map(|it| it.footprint.total()).sum();
+        let on_shared = plan.gpus().filter(|it| it.kind == PlacementKind::SharedGpu);
+        let shared: u64 = on_shared.map(|it| it.footprint.total()).sum();
         let left = plan.host().map_or(0, |host| host.budget.saturating_sub(host.footprint.total()));
         self.inner.recipe.checkpoints.min(left.saturating_sub(shared))
     }

@@ -68,16 +68,9 @@ impl Placed {
 
 /// What is worth a word of a GPU's figures.
 fn notes(gpu: &GpuReport) -> Vec<String> {
-    let mut notes = Vec::new();
-    let device = &gpu.device;
-    if gpu.grown > 0 {
-        let grown = Bytes(gpu.grown);
-        notes.push(format!("{device}: compute buffers take {grown} more than llama.cpp reserves by itself"));
-    }
-    let beyond_plan = gpu.unplanned().saturating_sub(gpu.grown);
-    if beyond_plan > 0 {
-        let beyond = Bytes(beyond_plan);
-        notes.push(format!("{device}: llama.cpp allocated {beyond} more than was planned"));
-    }
-    notes
+    let GpuReport { device, grown, .. } = gpu;
+    let beyond = gpu.unplanned().saturating_sub(*grown);
+    let grew = || format!("{device}: compute buffers take {} more than llama.cpp reserves by itself", Bytes(*grown));
+    let is_more = || format!("{device}: llama.cpp allocated {} more than was planned", Bytes(beyond));
+    (*grown > 0).then(grew).into_iter().chain((beyond > 0).then(is_more)).collect()
 }

@@ -205,53 +205,38 @@ impl fmt::Display for LoadReport {
 impl fmt::Display for GpuReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { name, device, .. } = self;
-        write!(f, "{name} ({device}): ")?;
-        planned_and_allocated(f, self.planned, self.allocated)?;
-        let left = Bytes(self.left());
-        match (self.beyond(), self.used) {
-            (Some(beyond), Some(free)) => {
-                let (beyond, free) = (Bytes(beyond), Bytes(free));
+        write!(f, "{name} ({device}): {}", planned_and_allocated(self.planned, self.allocated))?;
+        match (self.beyond().map(Bytes), self.used.map(Bytes), Bytes(self.left())) {
+            (Some(beyond), Some(free), left) => {
                 write!(f, "; {beyond} taken beside that, where {left} were left; {free} free")?;
             }
             _ => write!(f, "; it does not tell what is free")?,
         }
-        match self.doubt {
-            Some(doubt) => write!(f, " ({doubt})"),
-            None => Ok(()),
-        }
+        self.doubt.map_or(Ok(()), |doubt| write!(f, " ({doubt})"))
     }
 }
 
 impl fmt::Display for HostReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("host: ")?;
-        planned_and_allocated(f, self.planned, Some(self.allocated))?;
-        if self.allocated.weights > self.planned.weights {
-            f.write_str(", a mapped file with its span")?;
-        }
-        Ok(())
+        let span = if self.allocated.weights > self.planned.weights { ", a mapped file with its span" } else { "" };
+        write!(f, "host: {}{span}", planned_and_allocated(self.planned, Some(self.allocated)))
     }
 }
 
-fn planned_and_allocated(f: &mut fmt::Formatter<'_>, planned: Footprint, allocated: Option<Footprint>) -> fmt::Result {
-    write!(f, "planned {}", Bytes(planned.total()))?;
-    match allocated {
-        Some(allocated) => write!(f, ", allocated {}", Bytes(allocated.total())),
-        None => Ok(()),
-    }
+fn planned_and_allocated(planned: Footprint, allocated: Option<Footprint>) -> String {
+    let allocated = allocated.map(|allocated| format!(", allocated {}", Bytes(allocated.total())));
+    format!("planned {}{}", Bytes(planned.total()), allocated.unwrap_or_default())
 }
 
 impl fmt::Display for WarmUp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.skipped {
             Some(reason) => write!(f, "warm-up: none, {reason}"),
-            None => write!(
-                f,
-                "warm-up: {} tokens, up to position {}, in {:.2} s",
-                self.tokens,
-                self.last_position,
-                self.time.as_secs_f64()
-            ),
+            None => {
+                let Self { tokens, last_position, time, .. } = self;
+                let seconds = time.as_secs_f64();
+                write!(f, "warm-up: {tokens} tokens, up to position {last_position}, in {seconds:.2} s")
+            }
         }
     }
 }

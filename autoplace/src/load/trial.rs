@@ -111,7 +111,6 @@ fn generates(context: &Context) -> bool {
 }
 
 /// The seconds per token that were seen with a number of threads.
-#[derive(Debug, Clone)]
 struct Runs {
     threads: u32,
     seconds: Vec<f64>,

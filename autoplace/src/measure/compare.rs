@@ -63,12 +63,10 @@ impl Ratio {
 impl fmt::Display for Ratio {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {:.3} times as fast", self.name, self.ratio)?;
+        let noise = if self.is_noise() { ": no difference beyond noise" } else { "" };
         match self.interval {
             None => f.write_str(" (a single round: no interval)"),
-            Some((low, high)) if self.is_noise() => {
-                write!(f, " ({low:.3} to {high:.3}): no difference beyond noise")
-            }
-            Some((low, high)) => write!(f, " ({low:.3} to {high:.3})"),
+            Some((low, high)) => write!(f, " ({low:.3} to {high:.3}){noise}"),
         }
     }
 }

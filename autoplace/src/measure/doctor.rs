@@ -189,8 +189,7 @@ impl Evidence {
     fn links(&self) -> impl Iterator<Item = Finding> {
         // One card with all of a model has little to send.
         let matters = self.machine.gpus.len() > 1 || self.uses_host();
-        let gpus = self.machine.gpus.iter().filter(move |_| matters);
-        gpus.filter_map(|gpu| {
+        self.machine.gpus.iter().filter(move |_| matters).filter_map(|gpu| {
             let link = gpu.pcie?;
             // An idle card takes back its generation, and not its lanes.
             let now = link.current.filter(|now| now.lanes < link.max.lanes)?;

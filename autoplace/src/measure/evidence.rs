@@ -185,8 +185,7 @@ impl Evidence {
             model.refused.iter_mut().for_each(|refused| masked(refused, &names));
             if let Some(running) = &mut model.running {
                 running.pid = None;
-                let texts = running.notes.iter_mut().chain(&mut running.otherwise);
-                texts.for_each(|text| masked(text, &names));
+                running.notes.iter_mut().chain(&mut running.otherwise).for_each(|text| masked(text, &names));
             }
             if let Some(plan) = &mut model.plan {
                 plan.placements.iter_mut().for_each(|device| masked(&mut device.name, &names));

@@ -266,19 +266,14 @@ fn checks(plan: &Plan, (runs, most): (&Row, f64), conditions: &Conditions, free:
             if held.is_empty() { "not held down".to_owned() } else { format!("held down by {}", held.join(", ")) };
         checks.push(check(Aspect::Clocks, held.is_empty(), format!("{found}{clock}{celsius}")));
     }
-    let pages = |pages: Option<u64>| pages.unwrap_or(0);
-    let (pages_in, pages_out) = (pages(conditions.swapped_in), pages(conditions.swapped_out));
-    let found = match conditions.swapped_in {
-        Some(_) => format!("{pages_in} pages in, {pages_out} out, 0 at most"),
-        None => "not told".to_owned(),
-    };
-    checks.push(check(Aspect::Swap, pages_in.max(pages_out) == 0, found));
+    let told = |told: Option<String>| told.unwrap_or_else(|| "not told".to_owned());
+    let pages_out = conditions.swapped_out.unwrap_or(0);
+    let swapped = conditions.swapped_in.map(|pages_in| format!("{pages_in} pages in, {pages_out} out, 0 at most"));
+    let is_quiet = conditions.swapped_in.unwrap_or(0).max(pages_out) == 0;
+    checks.push(check(Aspect::Swap, is_quiet, told(swapped)));
     let pressure = |aspect, found: Option<f32>, most: f32| {
-        let told = match found {
-            Some(found) => format!("waited for {found:.1} % of the time, {most:.0} % at most"),
-            None => "not told".to_owned(),
-        };
-        check(aspect, found.is_none_or(|found| found <= most), told)
+        let waited = found.map(|found| format!("waited for {found:.1} % of the time, {most:.0} % at most"));
+        check(aspect, found.is_none_or(|found| found <= most), told(waited))
     };
     checks.push(pressure(Aspect::Memory, conditions.memory_pressure, MOST_MEMORY_PRESSURE));
     checks.push(pressure(Aspect::Processor, conditions.cpu_pressure, MOST_CPU_PRESSURE));

@@ -142,11 +142,11 @@ impl<'a> Measure<'a> {
         let chosen = self.plan(self.request.clone())?;
         let whole = self.request.clone().host_parts(HostParts::None);
         let most = whole.clone().policy(Policy::MostLayers).n_gpu_layers(GpuLayers::Auto);
-        let fit = match self.plan(most)? {
+        let fit = self.plan(most)?.n_gpu_layers;
+        if fit == 0 {
             // No GPU, or none with room for a layer: a sweep says nothing then.
-            plan if plan.n_gpu_layers == 0 => return Ok(arms),
-            plan => plan.n_gpu_layers,
-        };
+            return Ok(arms);
+        }
         let is_chosen = |n| n == chosen.n_gpu_layers && chosen.overrides.is_empty();
         let layers = steps.layers(chosen.layers(), fit).into_iter().filter(|&n| !is_chosen(n));
         arms.extend(layers.map(|n| {

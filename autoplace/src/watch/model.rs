@@ -188,14 +188,8 @@ fn spare<'m>(plan: &Plan, machine: &'m Machine) -> Vec<&'m Gpu> {
 fn watched_for_room(gpu: &Gpu, plan: &Plan) -> WatchedDevice {
     let name = gpu.device.as_deref().unwrap_or(&gpu.name);
     let layer = plan.host().map_or(0, |host| host.footprint.total() / u64::from(host.layers.max(1)));
-    WatchedDevice {
-        device: name.to_owned(),
-        needed: 0,
-        room: Some(layer),
-        left: Some(gpu.free),
-        notable: u64::MAX,
-        spills: false,
-    }
+    let (room, left, notable) = (Some(layer), Some(gpu.free), u64::MAX);
+    WatchedDevice { device: name.to_owned(), room, left, notable, ..WatchedDevice::default() }
 }
 
 /// Of the model's file, which is looked at again; nothing is known where that fails.

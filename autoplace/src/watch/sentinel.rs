@@ -38,18 +38,6 @@ pub enum Error {
 /// Its events wait here to be [received](Self::events), are told to `tracing` (what is wrong as warnings, the rest as
 /// information), and are given to a [callback](SentinelBuilder::on_event) if there is one. It does not keep the model
 /// loaded, nor the process running.
-///
-/// ```no_run
-/// use autoplace::Model;
-/// use autoplace::watch::Sentinel;
-/// let model = Model::load("model.gguf")?;
-/// let sentinel = Sentinel::watch(&model)?;
-/// // ... generate, and now and then:
-/// for event in sentinel.events().try_iter() {
-///     eprintln!("{event}");
-/// }
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
 pub struct Sentinel {
     events: Receiver<Event>,
     /// The thread ends when this is dropped.
@@ -80,17 +68,15 @@ impl Sentinel {
 
     /// Whether the model is still watched.
     pub fn is_watching(&self) -> bool {
-        let thread = self.thread.as_ref();
-        thread.is_some_and(|thread| !thread.is_finished())
+        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
     }
 }
 
 impl Drop for Sentinel {
     fn drop(&mut self) {
         drop(self.stop.take());
-        let Some(thread) = self.thread.take() else { return };
         // A callback may drop it: a thread cannot wait for itself.
-        if thread.thread().id() != thread::current().id() {
+        if let Some(thread) = self.thread.take_if(|thread| thread.thread().id() != thread::current().id()) {
             // It failed only where a callback panicked, which has been printed.
             let _ = thread.join();
         }
@@ -260,9 +246,7 @@ impl<S: Source> Watch<S> {
             let at = began.elapsed();
             let due = |asked: Duration| at.saturating_sub(asked) >= self.settings.process_interval;
             let processes = asked_at.is_none_or(due) || self.rules.wants_processes();
-            if processes {
-                asked_at = Some(at);
-            }
+            asked_at = if processes { Some(at) } else { asked_at };
             let Some(sample) = self.source.sample(processes) else { return };
             if sample.placement == self.placement {
                 self.rules.step(at, &sample, &mut events);

@@ -1,13 +1,5 @@
 //! A process of its own for a model: what ends that process does not end the application.
 //!
-//! ```no_run
-//! use autoplace::{Isolation, Model, WorkerProcess};
-//! autoplace::worker_main(); // first in `main`: in a worker it does not return
-//! let process = Isolation::Process(WorkerProcess::own_executable());
-//! let model = Model::builder("model.gguf").isolation(process).load()?;
-//! # Ok::<(), autoplace::Error>(())
-//! ```
-//!
 //! llama.cpp ends the process where it knows no way on: a CUDA pool that runs out of memory in the middle of a
 //! computation, an RPC server that is gone. With [`Isolation::Process`] that process is a child. In: a
 //! [`WorkerProcess`], which says what to start. Out: a connection that messages go over, and in the end how the child

@@ -128,15 +128,13 @@ impl RateCase {
         let each = (nanoseconds(timing.graph) / u64::from(n_repeat.max(1))).max(1);
         match *self {
             Self::Matrix { tensor_type, experts, n_tokens } if n_tokens > 1 => {
-                let flops = counted;
-                rates.prompts.push(PromptRate { tensor_type, experts, n_tokens, flops });
+                rates.prompts.push(PromptRate { tensor_type, experts, n_tokens, flops: counted });
             }
             Self::Matrix { tensor_type, experts, .. } => {
                 rates.weights.push(WeightRate { tensor_type, experts, bytes_per_second });
             }
             Self::Attention { kv_type, head_size, n_gqa, n_tokens } if n_tokens > 1 => {
-                let flops = counted;
-                let rate = PromptAttentionRate { kv_type, head_size, n_gqa, n_tokens, flops };
+                let rate = PromptAttentionRate { kv_type, head_size, n_gqa, n_tokens, flops: counted };
                 rates.prompt_attention.push(rate);
             }
             Self::Attention { kv_type, head_size, n_gqa, .. } => {

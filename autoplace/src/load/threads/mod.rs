@@ -124,12 +124,9 @@ pub(super) fn ladder(most: u32) -> Vec<u32> {
 impl fmt::Display for Threads {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { generation, prompt, .. } = self;
-        write!(f, "threads: {generation} to generate, {}", self.basis)?;
-        for (n, tried) in self.tried.iter().enumerate() {
-            let before = if n == 0 { ": " } else { ", " };
-            write!(f, "{before}{tried}")?;
-        }
-        write!(f, "; {prompt} for prompts")
+        let tried: Vec<String> = self.tried.iter().map(ToString::to_string).collect();
+        let before = if tried.is_empty() { "" } else { ": " };
+        write!(f, "threads: {generation} to generate, {}{before}{}; {prompt} for prompts", self.basis, tried.join(", "))
     }
 }
 

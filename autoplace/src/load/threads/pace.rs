@@ -41,7 +41,7 @@ const LONGEST_REPAY: Duration = Duration::from_secs(60);
 const QUIET: Duration = Duration::from_secs(30);
 
 /// What decides how many threads compute the next step.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Pacer {
     /// Threads that compute prompts.
     prompt: u32,
@@ -126,24 +126,8 @@ impl Pacer {
         };
         let at = rungs.iter().position(|&rung| rung <= generation).unwrap_or(0);
         let tried = chosen.tried.iter().find(|tried| tried.threads == rungs[at]);
-        Self {
-            prompt,
-            at,
-            usual: at,
-            rungs,
-            size: 0,
-            known: tried.map(|tried| 1.0 / tried.tokens_per_second),
-            window: Window::default(),
-            slow_windows: 0,
-            trial: None,
-            clock: Duration::ZERO,
-            fewer_from: Duration::ZERO,
-            more_from: WAIT,
-            explore_from: Duration::ZERO,
-            wait: WAIT,
-            last_trial: Duration::ZERO,
-            change: None,
-        }
+        let known = tried.map(|tried| 1.0 / tried.tokens_per_second);
+        Self { prompt, at, usual: at, rungs, known, more_from: WAIT, wait: WAIT, ..Self::default() }
     }
 
     /// Threads for a step that generates.
