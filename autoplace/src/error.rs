@@ -103,22 +103,18 @@ impl Error {
     }
 
     fn native(&self) -> Option<&llama_sys::Error> {
-        match self {
-            Self::Generate(generate::Error::Native(error)) | Self::Embed(embed::Error::Native(error)) => Some(error),
-            _ => match self.load()? {
-                load::Error::Native(error) => Some(error),
-                _ => None,
-            },
+        match (self, self.load()) {
+            (Self::Generate(generate::Error::Native(error)) | Self::Embed(embed::Error::Native(error)), _)
+            | (_, Some(load::Error::Native(error))) => Some(error),
+            _ => None,
         }
     }
 
     fn worker(&self) -> Option<&worker::Error> {
-        match self {
-            Self::Generate(generate::Error::Worker(error)) | Self::Embed(embed::Error::Worker(error)) => Some(error),
-            _ => match self.load()? {
-                load::Error::Worker(error) => Some(error),
-                _ => None,
-            },
+        match (self, self.load()) {
+            (Self::Generate(generate::Error::Worker(error)) | Self::Embed(embed::Error::Worker(error)), _)
+            | (_, Some(load::Error::Worker(error))) => Some(error),
+            _ => None,
         }
     }
 
@@ -189,65 +185,46 @@ mod tests {
     use super::*;
     use crate::load::{Attempt, Stage};
 
-    fn native(fields: serde_json::Value) -> llama_sys::Error {
-        serde_json::from_value(fields).unwrap()
-    }
-
     /// llama.cpp's refusal to load a model, where a buffer of 5 bytes was refused or not.
     fn refused(out_of_memory: bool) -> llama_sys::Error {
-        let buffer = serde_json::json!({"buffer_type": "CUDA0", "bytes": 5});
-        let failure = serde_json::json!({
-            "cause": "Refused", "reason": "no", "log": [],
-            "out_of_memory": out_of_memory.then_some(buffer),
-        });
-        native(serde_json::json!({"ModelLoad": {"path": "m", "failure": failure}}))
+        let buffer = out_of_memory.then_some(serde_json::json!({"buffer_type": "CUDA0", "bytes": 5}));
+        let failure = serde_json::json!({"cause": "Refused", "reason": "no", "log": [], "out_of_memory": buffer});
+        serde_json::from_value(serde_json::json!({"ModelLoad": {"path": "m", "failure": failure}})).unwrap()
     }
 
     fn does_not_fit() -> plan::Error {
-        let device = |name, missing| {
-            serde_json::json!(
-                {"device": name, "needed": 9, "budget": 9 - missing, "free": 8, "missing": missing}
-            )
-        };
+        let device = |name, missing| serde_json::json!({"device": name, "needed": 9, "budget": 9 - missing, "free": 8, "missing": missing});
+        let devices = [device("RTX 4090", 0), device("host", 3)];
         serde_json::from_value(serde_json::json!({"DoesNotFit": {
-            "model": "m", "n_gpu_layers": 1, "layers": 2, "n_ctx": 512,
-            "devices": [device("RTX 4090", 0), device("host", 3)],
+            "model": "m", "n_gpu_layers": 1, "layers": 2, "n_ctx": 512, "devices": devices,
         }}))
         .unwrap()
     }
 
-    fn attempts(failure: serde_json::Value) -> load::Error {
-        let attempt: Attempt = serde_json::from_value(serde_json::json!({
-            "n_gpu_layers": 1, "layers": 2, "gpus": [], "failure": failure,
-        }))
-        .unwrap();
-        load::Error::AllAttempts { attempts: vec![attempt], source: Box::new(refused(true).into()) }
+    fn attempts(device: Option<&str>) -> load::Error {
+        let failure = serde_json::json!({
+            "stage": Stage::Weights, "device": device, "needed": 4, "free": 3, "message": "",
+        });
+        let attempt = serde_json::json!({"n_gpu_layers": 1, "layers": 2, "failure": failure});
+        let attempts: Vec<Attempt> = vec![serde_json::from_value(attempt).unwrap()];
+        load::Error::AllAttempts { attempts, source: Box::new(refused(true).into()) }
     }
 
     #[test]
     fn every_shape_of_too_little_memory_is_one() {
-        let taken = |device: Option<&str>| {
-            serde_json::json!({
-                "stage": Stage::Weights, "device": device, "needed": 4, "free": 3, "message": "",
-            })
-        };
-        let out = load::Error::OutOfMemory { device: "CUDA0".into(), name: "RTX 4090".into(), needed: 7, free: 6 };
-        let difference = load::Error::Difference {
-            device: "CUDA0".into(),
-            name: "RTX 4090".into(),
-            planned: 1,
-            headroom: 2,
-            taken: 4,
-            difference: 1,
-        };
+        let (device, name) = (|| "CUDA0".to_owned(), || "RTX 4090".to_owned());
+        let out = load::Error::OutOfMemory { device: device(), name: name(), needed: 7, free: 6 };
+        let (planned, headroom, taken, difference) = (1, 2, 4, 1);
+        let difference =
+            load::Error::Difference { device: device(), name: name(), planned, headroom, taken, difference };
         let generating = generate::Error::from(load::Error::from(does_not_fit()));
         for (error, device, needed, free) in [
             (Error::from(does_not_fit()), "host", Some(9), Some(8)),
             (generating.into(), "host", Some(9), Some(8)),
             (out.into(), "RTX 4090", Some(7), Some(6)),
             (difference.into(), "RTX 4090", Some(4), None),
-            (attempts(taken(Some("CUDA1"))).into(), "CUDA1", Some(4), Some(3)),
-            (attempts(taken(None)).into(), "CUDA0", Some(5), None),
+            (attempts(Some("CUDA1")).into(), "CUDA1", Some(4), Some(3)),
+            (attempts(None).into(), "CUDA0", Some(5), None),
             (embed::Error::from(refused(true)).into(), "CUDA0", Some(5), None),
         ] {
             assert!(error.is_out_of_memory() && !error.is_bad_file(), "{error}");

@@ -12,8 +12,8 @@ use serde::Deserialize;
 
 use crate::embed::remote::{Call as EmbedderCall, EmbedderHost};
 use crate::generate::remote::{CacheCall, Host, Reply, Start, TextCall};
-use crate::load::remote::{Load, Loading};
-use crate::load::{self, AbortHandle, Model, ModelBuilder, Pulse, build_name};
+use crate::load::remote::Loading;
+use crate::load::{self, AbortHandle, Model, Progress, Pulse, Recipe, build_name};
 use crate::worker::crossing::Outcome;
 use crate::worker::{self, Hello, LogLines, Receiver, Sender};
 use crate::{embed, generate};
@@ -41,20 +41,13 @@ use crate::{embed, generate};
 ///
 /// In a worker it does not return: the process ends with the application's connection.
 pub fn worker_main() {
-    if !worker::guard() {
-        return;
-    }
     // A process that a worker has started has the variable, and not the connection.
-    let Ok((receiver, sender)) = worker::inherited() else {
-        return;
-    };
-    process::exit(match serve(receiver, &sender) {
-        Ok(()) => 0,
-        Err(error) => {
-            tracing::error!("{error}");
-            1
-        }
-    });
+    if worker::guard()
+        && let Ok((receiver, sender)) = worker::inherited()
+    {
+        let served = serve(receiver, &sender).inspect_err(|error| tracing::error!("{error}"));
+        process::exit(i32::from(served.is_err()));
+    }
 }
 
 /// What `load`, `generate` and `embed` ask for, each with one or two of these.
@@ -109,10 +102,8 @@ fn serve(receiver: Receiver, sender: &Sender) -> Result<(), worker::Error> {
 }
 
 fn start_thread(name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), worker::Error> {
-    match thread::Builder::new().name(name.into()).spawn(run) {
-        Ok(_) => Ok(()),
-        Err(error) => Err(worker::Error::Protocol { doing: "starting", reason: error.to_string() }),
-    }
+    let started = thread::Builder::new().name(name.into()).spawn(run).map(drop);
+    started.map_err(|error| worker::Error::Protocol { doing: "starting", reason: error.to_string() })
 }
 
 /// What a worker has.
@@ -134,13 +125,12 @@ impl Served {
     /// `false`: nobody is there any more. So for all that answers.
     fn carry_out(&mut self, request: Request) -> Result<bool, worker::Error> {
         match request {
-            Request::Loading(Loading::Load(load)) => {
+            Request::Loading(Loading::Load { recipe, tell_progress }) => {
                 self.at = At::Nothing;
-                self.load(*load)
+                self.load(*recipe, tell_progress)
             }
             Request::Loading(Loading::Replace { plan }) => {
-                let plan = plan.map(|plan| *plan);
-                self.placed(self.model().and_then(|model| model.replace(plan)))
+                self.placed(self.model().and_then(|model| model.replace(plan.map(|plan| *plan))))
             }
             // The thread that listens has heard them.
             Request::Loading(Loading::CancelLoad | Loading::Abort { .. }) => Ok(true),
@@ -155,8 +145,8 @@ impl Served {
     }
 
     /// Loads the model and says so.
-    fn load(&mut self, load: Load) -> Result<bool, worker::Error> {
-        let (tells, sender, control) = (load.tell_progress, self.sender.clone(), Arc::clone(&self.control));
+    fn load(&mut self, recipe: Recipe, tells: bool) -> Result<bool, worker::Error> {
+        let (sender, control) = (self.sender.clone(), Arc::clone(&self.control));
         let mut told = -1.0;
         self.model = None;
         let progress = move |done| {
@@ -168,8 +158,7 @@ impl Served {
             }
             control.may_load()
         };
-        let loaded = ModelBuilder::of(load).progress(progress).load();
-        let outcome = loaded.map(|model| self.model = Some(model));
+        let outcome = recipe.load(Progress::new(progress)).map(|model| self.model = Some(model));
         self.placed(outcome)
     }
 
@@ -248,9 +237,7 @@ const LAST: Duration = Duration::from_secs(8);
 
 /// What is heard in the middle of a computation.
 #[derive(Default)]
-struct Control {
-    state: Mutex<State>,
-}
+struct Control(Mutex<State>);
 
 #[derive(Default)]
 struct State {
@@ -293,7 +280,7 @@ impl Control {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A run goes on from now on.

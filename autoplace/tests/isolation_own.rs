@@ -162,8 +162,7 @@ fn here() -> ModelBuilder {
 }
 
 fn describe(model: &Model) -> Generate {
-    let text = model.generate("And it came to pass").seed(9);
-    text.temp(1.1).repeat_penalty(1.1).max_tokens(TOKENS)
+    model.generate("And it came to pass").seed(9).temp(1.1).repeat_penalty(1.1).max_tokens(TOKENS)
 }
 
 fn own() -> Result<(), Failed> {
@@ -177,8 +176,7 @@ fn own() -> Result<(), Failed> {
 fn adapters() -> Result<(), Failed> {
     let folder = tempfile::tempdir()?;
     let header = Header::open(demo_path())?;
-    let adapter = Adapter::of("llama");
-    let adapter = adapter.of_weights(&header, 8, TensorType::F32, |name| name.contains("attn_q"));
+    let adapter = Adapter::of("llama").of_weights(&header, 8, TensorType::F32, |name| name.contains("attn_q"));
     let adapter = adapter.write_random(folder.path(), "style", 1, 0.2);
     let here = here().lora(&adapter, 1.0).load()?;
     let there = there().lora(&adapter, 1.0).load()?;
@@ -188,8 +186,7 @@ fn adapters() -> Result<(), Failed> {
     let plain = describe(&there).lora::<&str>([]).text()?;
     assert_eq!(plain, describe(&here).lora([("style", 0.0)]).text()?);
     assert_ne!(plain, styled);
-    let unknown = describe(&there).lora([("other", 1.0)]).text();
-    let unknown = unknown.expect_err("there is none").to_string();
+    let unknown = describe(&there).lora([("other", 1.0)]).text().expect_err("there is none").to_string();
     assert!(unknown.contains("without an adapter called other"), "{unknown}");
     Ok(())
 }
@@ -197,8 +194,7 @@ fn adapters() -> Result<(), Failed> {
 fn without_guard() -> Result<(), Failed> {
     let dir = tempfile::tempdir()?;
     let runs = dir.path().join("runs");
-    let status = Command::new(std::env::current_exe()?).env(NO_GUARD, &runs).status()?;
-    assert_eq!(status.code(), Some(4));
+    assert_eq!(Command::new(std::env::current_exe()?).env(NO_GUARD, &runs).status()?.code(), Some(4));
     assert_eq!(fs::read_to_string(runs)?, "run\n");
     Ok(())
 }
@@ -234,8 +230,7 @@ fn orphan() -> Result<(), Failed> {
     };
     application.kill()?;
     application.wait()?;
-    let ended = waitpid(Pid::from_raw(worker), WaitOptions::empty())?;
-    let (_, status) = ended.expect("it was waited for");
+    let (_, status) = waitpid(Pid::from_raw(worker), WaitOptions::empty())?.expect("it was waited for");
     // An exit would run what libraries do at the end, on a thread beside the one that computes.
     assert_eq!(status.terminating_signal(), Some(Signal::KILL.as_raw()), "{status:?}");
     Ok(())
@@ -243,8 +238,7 @@ fn orphan() -> Result<(), Failed> {
 
 /// A worker that aborts there, once: a file at `mark` says that it has.
 fn aborting(at: &str, mark: &Path) -> WorkerProcess {
-    let process = WorkerProcess::own_executable();
-    process.env(ABORT_AT, at).env(HAS_ABORTED, mark)
+    WorkerProcess::own_executable().env(ABORT_AT, at).env(HAS_ABORTED, mark)
 }
 
 fn aborts() -> Result<(), Failed> {

@@ -1,7 +1,6 @@
 //! What is added to a model when it is loaded: LoRA adapters and control vectors, from their files to the context that
 //! computes with them.
 
-use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -40,16 +39,10 @@ impl AdapterFiles {
         self.lora.push(Adapter { name: name.or_else(stem).unwrap_or_default(), path: path.to_owned(), scale });
     }
 
-    pub(super) fn limit_control_vectors(&mut self, layers: &RangeInclusive<u32>) {
-        self.control_layers = Some((*layers.start(), *layers.end()));
-    }
-
     /// The profile of the model with all of them beside it. Reads every header, and touches nothing of llama.cpp's.
     pub(super) fn beside(&self, mut profile: ModelProfile) -> Result<ModelProfile, AdapterError> {
         for (index, adapter) in self.lora.iter().enumerate() {
-            if !adapter.scale.is_finite() {
-                return Err(AdapterError::Scale { name: adapter.name.clone(), scale: adapter.scale });
-            }
+            finite(|| adapter.name.clone(), adapter.scale)?;
             if self.lora[..index].iter().any(|other| other.name == adapter.name) {
                 return Err(AdapterError::Twice { name: adapter.name.clone() });
             }
@@ -57,10 +50,7 @@ impl AdapterFiles {
             profile = profile.with_lora(&lora)?;
         }
         for (path, scale) in &self.control_vectors {
-            let name = || path.display().to_string();
-            if !scale.is_finite() {
-                return Err(AdapterError::Scale { name: name(), scale: *scale });
-            }
+            finite(|| path.display().to_string(), *scale)?;
             ControlVector::from_header(&Header::open(path)?, &profile)?;
             profile = profile.with_control_vector();
         }
@@ -74,27 +64,18 @@ impl AdapterFiles {
 
     /// A probe of the model with all of them beside it.
     pub(super) fn probe(&self, header: &Header) -> Result<NativeProbe, Error> {
-        let mut probe = NativeProbe::new(header)?;
-        for adapter in &self.lora {
-            probe = probe.lora(&adapter.path);
-        }
-        if !self.control_vectors.is_empty() {
-            probe = probe.control_vector();
-        }
-        Ok(probe)
+        let probe = NativeProbe::new(header)?;
+        let probe = self.lora.iter().fold(probe, |probe, adapter| probe.lora(&adapter.path));
+        Ok(if self.control_vectors.is_empty() { probe } else { probe.control_vector() })
     }
 
     /// Loads the adapters beside the model, and reads the control vectors.
     pub(super) fn load(&self, native: &llama_sys::Model, profile: &ModelProfile) -> Result<Attached, Error> {
         let mut direction = Vec::new();
         for (path, scale) in &self.control_vectors {
-            let vector = ControlVector::from_header(&Header::open(path)?, profile)?;
-            vector.add_to(&mut direction, *scale)?;
+            ControlVector::from_header(&Header::open(path)?, profile)?.add_to(&mut direction, *scale)?;
         }
-        let lora = self.lora.iter().map(|adapter| {
-            let loaded = LoraAdapter::load(native, &adapter.path)?;
-            Ok((loaded, adapter.scale))
-        });
+        let lora = self.lora.iter().map(|one| Ok((LoraAdapter::load(native, &one.path)?, one.scale)));
         Ok(Attached {
             lora: lora.collect::<Result<_, llama_sys::Error>>()?,
             direction,
@@ -104,9 +85,7 @@ impl AdapterFiles {
 
     /// What each is multiplied by: as loaded, or where this is asked for, only those, of which the last counts.
     pub(super) fn scales(&self, asked: Option<&[(String, f32)]>) -> Result<Scales, AdapterError> {
-        let Some(asked) = asked else {
-            return Ok(Scales(self.lora.iter().map(|one| one.scale).collect()));
-        };
+        let Some(asked) = asked else { return Ok(Scales(self.lora.iter().map(|one| one.scale).collect())) };
         let mut scales = vec![0.0; self.lora.len()];
         for (name, scale) in asked {
             let Some(index) = self.lora.iter().position(|one| one.name == *name) else {
@@ -115,25 +94,20 @@ impl AdapterFiles {
                     present: self.lora.iter().map(|one| one.name.clone()).collect(),
                 });
             };
-            if !scale.is_finite() {
-                return Err(AdapterError::Scale { name: name.clone(), scale: *scale });
-            }
-            scales[index] = *scale;
+            scales[index] = finite(|| name.clone(), *scale)?;
         }
         Ok(Scales(scales.into()))
     }
 }
 
+fn finite(name: impl FnOnce() -> String, scale: f32) -> Result<f32, AdapterError> {
+    if scale.is_finite() { Ok(scale) } else { Err(AdapterError::Scale { name: name(), scale }) }
+}
+
 /// What each adapter of a model is multiplied by, in the order of [`Model::adapters`](super::Model::adapters).
 /// Cloning is cheap.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Scales(Arc<[f32]>);
-
-impl Default for Scales {
-    fn default() -> Self {
-        Self(Arc::new([]))
-    }
-}
 
 impl From<Vec<f32>> for Scales {
     fn from(scales: Vec<f32>) -> Self {
@@ -148,8 +122,7 @@ impl Scales {
 
     /// Whether a context computes so.
     pub(super) fn are_set(&self, context: &Context) -> bool {
-        let set = context.lora().iter().map(|(_, scale)| scale);
-        set.eq(self.0.iter())
+        context.lora().iter().map(|(_, scale)| scale).eq(self.0.iter())
     }
 }
 
@@ -165,8 +138,7 @@ pub(crate) struct Attached {
 
 impl Attached {
     pub(super) fn at(&self, scales: &Scales) -> Vec<(LoraAdapter, f32)> {
-        let adapters = self.lora.iter().zip(scales.0.iter());
-        adapters.map(|((one, _), &scale)| (one.clone(), scale)).collect()
+        self.lora.iter().zip(scales.0.iter()).map(|((one, _), &scale)| (one.clone(), scale)).collect()
     }
 
     /// How many adapters hold the model.

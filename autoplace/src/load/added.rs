@@ -79,16 +79,10 @@ impl fmt::Display for Added {
     /// `french × 0.5, control vector calm × 1`; `none`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let lora = self.lora.iter().map(|one| ("", one));
-        let control_vectors = self.control_vectors.iter();
-        let all = lora.chain(control_vectors.map(|one| ("control vector ", one)));
-        let mut between = "";
-        for (what, one) in all {
-            write!(f, "{between}{what}{} × {}", one.name, one.scale)?;
-            between = ", ";
-        }
-        if between.is_empty() {
-            f.write_str("none")?;
-        }
+        let all = lora.chain(self.control_vectors.iter().map(|one| ("control vector ", one)));
+        let all: Vec<String> = all.map(|(what, one)| format!("{what}{} × {}", one.name, one.scale)).collect();
+        f.write_str(if all.is_empty() { "none" } else { "" })?;
+        f.write_str(&all.join(", "))?;
         if let Some((first, last)) = self.control_layers {
             write!(f, " in layers {first} to {last}")?;
         }
@@ -99,8 +93,7 @@ impl fmt::Display for Added {
 fn hash(path: &Path) -> Result<String, Unreadable> {
     let mut hash = Xxh3::new();
     let file = File::open(path).map(|file| BufReader::with_capacity(BUFFER, file));
-    let read = file.and_then(|mut file| io::copy(&mut file, &mut hash));
-    read.map_err(|error| Unreadable::new(path, error))?;
+    file.and_then(|mut file| io::copy(&mut file, &mut hash)).map_err(|error| Unreadable::new(path, error))?;
     Ok(format!("{:032x}", hash.digest128()))
 }
 
@@ -124,41 +117,26 @@ mod tests {
         files
     }
 
-    fn scales(of: &[f32]) -> Scales {
-        Scales::from(of.to_vec())
-    }
-
+    /// Adapters in any order, and by their scales: `tests/generate/lora_texts.rs`.
     #[test]
-    fn adapters_are_found_again_in_any_order_if_they_hold_the_same() {
+    fn another_file_of_the_name_another_control_vector_or_scale_computes_otherwise() {
         let folder = tempfile::tempdir().unwrap();
-        let of = |lora: &[(&str, &str)], control: &[(&str, f32)]| files(folder.path(), lora, control);
-        let before = of(&[("a", "x"), ("b", "y"), ("c", "z")], &[]);
-        let added = Added::of(&before, &scales(&[0.5, 0.0, -2.0])).unwrap();
-        assert_eq!(added.to_string(), "a × 0.5, c × -2");
-        let found = |files: AdapterFiles| added.scales(&files).unwrap();
-        assert_eq!(found(of(&[("c", "z"), ("b", "other"), ("a", "x")], &[])), Some(scales(&[-2.0, 0.0, 0.5])));
-        assert_eq!(found(of(&[("c", "z"), ("b", "y")], &[])), None, "one is gone");
-        assert_eq!(found(of(&[("a", "x"), ("c", "other")], &[])), None, "one holds something else");
-        assert_eq!(found(of(&[("a", "x"), ("c", "z")], &[("calm", 1.0)])), None, "a control vector more");
+        let of = |holds, control: &[(&str, f32)]| files(folder.path(), &[("a", holds)], control);
+        let added = Added::of(&of("x", &[("calm", 1.0)]), &Scales::from(vec![0.5])).unwrap();
+        assert_eq!(added.to_string(), "a × 0.5, control vector calm × 1");
         assert_eq!(Added::default().to_string(), "none");
-    }
-
-    #[test]
-    fn another_control_vector_or_scale_computes_otherwise() {
-        let folder = tempfile::tempdir().unwrap();
-        let of = |control: &[(&str, f32)]| files(folder.path(), &[], control);
-        let added = Added::of(&of(&[("calm", 1.0)]), &scales(&[])).unwrap();
-        assert_eq!(added.to_string(), "control vector calm × 1");
-        let mut limited = of(&[("calm", 1.0)]);
-        limited.limit_control_vectors(&(2..=3));
-        for (files, is_same) in [
-            (of(&[("calm", 1.0)]), true),
-            (of(&[("calm", 0.5)]), false),
-            (of(&[("cold", 1.0)]), false),
-            (of(&[]), false),
-            (limited, false),
+        let mut limited = of("x", &[("calm", 1.0)]);
+        limited.control_layers = Some((2, 3));
+        assert_eq!(added.scales(&limited).unwrap(), None);
+        for (holds, control, is_same) in [
+            ("other", &[("calm", 1.0)][..], false),
+            ("x", &[("calm", 0.5)], false),
+            ("x", &[("cold", 1.0)], false),
+            ("x", &[], false),
+            ("x", &[("calm", 1.0)], true),
         ] {
-            assert_eq!(added.scales(&files).unwrap().is_some(), is_same);
+            let scales = added.scales(&of(holds, control)).unwrap();
+            assert_eq!(scales, is_same.then(|| Scales::from(vec![0.5])), "{holds} {control:?}");
         }
     }
 
@@ -167,10 +145,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let files = files(folder.path(), &[("a", "x")], &[]);
         std::fs::remove_file(folder.path().join("a.gguf")).unwrap();
-        let gone = Added::of(&files, &scales(&[1.0])).unwrap_err();
+        let gone = Added::of(&files, &Scales::from(vec![1.0])).unwrap_err();
         assert_eq!(gone.path, folder.path().join("a.gguf"));
         assert_eq!(gone.error.kind(), io::ErrorKind::NotFound);
         // What is multiplied by 0 is not looked at.
-        assert!(Added::of(&files, &scales(&[0.0])).is_ok());
+        assert!(Added::of(&files, &Scales::from(vec![0.0])).is_ok());
     }
 }

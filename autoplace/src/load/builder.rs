@@ -4,13 +4,11 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
-use super::Error;
-use super::adapters::AdapterFiles;
 use super::contract::{Contract, First};
 use super::lease::Leases;
 use super::progress::Progress;
-use super::recipe::{CHECKPOINTS, Learn, OnDifference, Recipe, Terms, Verify};
-use super::remote::Load;
+use super::recipe::{Learn, OnDifference, Recipe, Verify};
+use super::{Error, Model};
 use crate::machine::Machine;
 use crate::memory::{ContextParams, FlashAttention, Headroom, KvType, Pooling, RopeScaling};
 use crate::plan::{self, GpuLayers, Plan, Replay, Request, SavedPlan};
@@ -19,43 +17,17 @@ use crate::worker::Isolation;
 /// A load being described: finish it with [`load`](Self::load), or look first with [`plan`](Self::plan).
 #[must_use = "nothing is loaded until `load` is called"]
 pub struct ModelBuilder {
-    pub(super) recipe: Recipe,
-    pub(super) saved: Option<Box<SavedPlan>>,
-    pub(super) replay: Replay,
-    pub(super) progress: Progress,
-    pub(super) isolation: Isolation,
+    recipe: Recipe,
+    progress: Progress,
+    isolation: Isolation,
     /// What was given after settings that it replaces.
     conflict: Option<&'static str>,
 }
 
 impl ModelBuilder {
     pub(super) fn new(path: &Path) -> Self {
-        Self {
-            recipe: Recipe {
-                path: path.to_owned(),
-                draft: None,
-                mtp: false,
-                request: Request::new(),
-                adapters: AdapterFiles::default(),
-                machine: None,
-                threads: None,
-                threads_batch: None,
-                checkpoints: CHECKPOINTS,
-                leases: Leases::user(),
-                terms: Terms {
-                    verify: Verify::default(),
-                    on_difference: OnDifference::default(),
-                    // The plan, one for memory that was taken since, and two for what nobody foresaw.
-                    attempts: 4,
-                    learn: Learn::User,
-                },
-            },
-            saved: None,
-            replay: Replay::Refuse,
-            progress: Progress::default(),
-            isolation: Isolation::None,
-            conflict: None,
-        }
+        let recipe = Recipe::of(path);
+        Self { recipe, progress: Progress::default(), isolation: Isolation::None, conflict: None }
     }
 
     fn params(mut self, set: impl FnOnce(&mut ContextParams)) -> Self {
@@ -88,8 +60,7 @@ impl ModelBuilder {
     /// So many sequences at once, of so many tokens each: as many requests as an
     /// [`Engine`](crate::generate::Engine) serves at once. Default: one of the whole context.
     pub fn parallel(mut self, sequences: u32, tokens_each: u32) -> Self {
-        let tokens = sequences.saturating_mul(tokens_each);
-        self.recipe.request = self.recipe.request.n_seq_max(sequences).n_ctx(tokens);
+        self.recipe.request = self.recipe.request.n_seq_max(sequences).n_ctx(sequences.saturating_mul(tokens_each));
         self
     }
 
@@ -285,23 +256,21 @@ impl ModelBuilder {
 
     /// The same with a name of its own.
     pub fn lora_named(mut self, name: impl Into<String>, path: impl AsRef<Path>, scale: f32) -> Self {
-        let name = Some(name.into());
-        self.recipe.adapters.push(name, path.as_ref(), scale);
+        self.recipe.adapters.push(Some(name.into()), path.as_ref(), scale);
         self
     }
 
     /// Adds a control vector, times `scale`, to what leaves the model's layers, for all that it computes. The sum
     /// of several counts.
     pub fn control_vector(mut self, path: impl Into<PathBuf>, scale: f32) -> Self {
-        let vectors = &mut self.recipe.adapters.control_vectors;
-        vectors.push((path.into(), scale));
+        self.recipe.adapters.control_vectors.push((path.into(), scale));
         self
     }
 
     /// The first and the last layer that control vectors are added to, counted from 0; layer 0 never has one.
     /// Default: all others.
     pub fn control_vector_layers(mut self, layers: RangeInclusive<u32>) -> Self {
-        self.recipe.adapters.limit_control_vectors(&layers);
+        self.recipe.adapters.control_layers = Some(layers.into_inner());
         self
     }
 
@@ -314,33 +283,33 @@ impl ModelBuilder {
 
     /// How far the load computes before it counts as done. Default: [`Verify::Quick`].
     pub fn verify(mut self, verify: Verify) -> Self {
-        self.recipe.terms.verify = verify;
+        self.recipe.verify = verify;
         self
     }
 
     /// What to do where the load took more of a GPU than its plan left for it. Default: [`OnDifference::BackOff`].
     pub fn on_difference(mut self, action: OnDifference) -> Self {
-        self.recipe.terms.on_difference = action;
+        self.recipe.on_difference = action;
         self
     }
 
     /// How often to try, each time with a plan for what is free by then, where memory is lacking. Default: 4; 1 never
     /// plans again, and 0 counts as 1.
     pub fn attempts(mut self, n: u32) -> Self {
-        self.recipe.terms.attempts = n.max(1);
+        self.recipe.attempts = n.max(1);
         self
     }
 
     /// Keeps what is learned of GPUs in this folder instead of the user's cache folder, of [simulated](llama_sys::sim)
     /// ones too: see [`Detector::cache_folder`](crate::machine::Detector::cache_folder).
     pub fn headroom_folder(mut self, folder: impl Into<PathBuf>) -> Self {
-        self.recipe.terms.learn = Learn::At(folder.into());
+        self.recipe.learn = Learn::At(folder.into());
         self
     }
 
     /// Keeps nothing of what is learned of GPUs.
     pub fn without_learning(mut self) -> Self {
-        self.recipe.terms.learn = Learn::Nothing;
+        self.recipe.learn = Learn::Nothing;
         self
     }
 
@@ -362,13 +331,13 @@ impl ModelBuilder {
     /// wrote. Before the load it is held against the model, against the machine as it is, and against what llama.cpp
     /// says that it takes. Beside what a plan is asked for (context, layers, headroom) it is [`Error::Conflict`].
     pub fn follow(mut self, saved: SavedPlan) -> Self {
-        self.saved = Some(Box::new(saved));
+        self.recipe.saved = Some(Box::new(saved));
         self
     }
 
     /// What to do with a saved plan where the machine has changed since. Default: refuse it.
     pub fn replay(mut self, replay: Replay) -> Self {
-        self.replay = replay;
+        self.recipe.replay = replay;
         self
     }
 
@@ -390,43 +359,47 @@ impl ModelBuilder {
     /// asked for what cannot be; [`Error::SavedPlan`] for a saved plan that cannot be read, is of another model, or
     /// whose machine has changed.
     pub fn plan(&self) -> Result<Plan, Error> {
-        let (mut recipe, first) = self.first()?;
+        let mut recipe = self.recipe()?;
         // Nothing is to be taken, so nobody has to be waited for.
         recipe.leases = Leases::none();
-        let mut contract = Contract::new(&recipe, first, Progress::default())?;
+        let mut contract = Contract::new(&recipe, First::Fresh, Progress::default())?;
         let (prepared, _lease) = contract.prepare()?;
         Ok(prepared.plan)
     }
 
-    /// What the first attempt follows; a saved plan also says what is asked for later.
-    pub(super) fn first(&self) -> Result<(Recipe, First), Error> {
-        if let Some(late) = self.conflict {
-            let late = late.to_owned();
-            return Err(Error::Conflict { late });
+    /// Plans, loads, warms up, and holds what was taken against the plan.
+    ///
+    /// Where memory is lacking at any stage, everything is released and the model is planned anew for what is free
+    /// then, up to [`attempts`](Self::attempts) times; the [report](Model::report) lists them all. A saved plan is
+    /// planned anew only with [`Replay::Replan`], and [`GpuLayers::Exactly`] stays what it is.
+    ///
+    /// # Errors
+    ///
+    /// As [`plan`](Self::plan). Where memory is lacking, [`Error::AllAttempts`] lists what was tried; where nothing
+    /// else may be tried, it is the only attempt's own error: [`Error::OutOfMemory`] when a GPU's memory was taken
+    /// since the plan was made, [`Error::Difference`] when the load took more than its plan left for it.
+    /// [`Error::Native`] when llama.cpp fails all the same: the file's data is damaged, or the progress callback
+    /// cancelled; [`Error::Worker`] when the worker cannot be started, or dies.
+    pub fn load(self) -> Result<Model, Error> {
+        let recipe = self.recipe()?;
+        match self.isolation {
+            Isolation::None => recipe.load(self.progress),
+            Isolation::Process(process) => recipe.load_in(process, &self.progress),
         }
-        let mut recipe = self.recipe.clone();
-        let Some(saved) = &self.saved else {
-            return Ok((recipe, First::Fresh));
-        };
-        if recipe.request != Request::new() {
-            return Err(Error::Conflict { late: "follow".to_owned() });
-        }
-        saved.check()?;
-        recipe.request = saved.request.clone();
-        recipe.mtp = saved.plan.context.mtp;
-        Ok((recipe, First::Saved(saved.clone(), self.replay)))
     }
 
-    /// What a worker was asked to load.
-    pub(crate) fn of(load: Load) -> Self {
-        Self {
-            recipe: load.recipe,
-            saved: load.saved,
-            replay: load.replay,
-            progress: Progress::default(),
-            isolation: Isolation::None,
-            conflict: None,
+    /// How to load; a saved plan also says what is asked for later.
+    fn recipe(&self) -> Result<Recipe, Error> {
+        let mut recipe = self.recipe.clone();
+        let is_late = recipe.saved.is_some() && recipe.request != Request::new();
+        if let Some(late) = self.conflict.or(is_late.then_some("follow")) {
+            return Err(Error::Conflict { late: late.to_owned() });
         }
+        if let Some(saved) = &recipe.saved {
+            saved.check()?;
+            (recipe.request, recipe.mtp) = (saved.request.clone(), saved.plan.context.mtp);
+        }
+        Ok(recipe)
     }
 }
 

@@ -1,16 +1,15 @@
 //! A plan carried out: from the first byte to the warmed-up context; and what it lacked where it failed.
 //!
-//! Time passes between plan and load, and a GPU is shared: another process may have taken what the plan counted on.
-//! llama.cpp would then fail on whichever buffer comes last, after minutes of reading, and name that buffer alone. So
-//! what is free is looked at first, and again after a failure: [`Error::OutOfMemory`] names the device, all that the
-//! plan takes of it, and what is left. Headroom is not counted: it is there to be used.
+//! Another process may have taken what the plan counted on. llama.cpp would fail on whichever buffer comes last, after
+//! minutes of reading. So what is free is looked at first, and again after a failure: [`Error::OutOfMemory`] names the
+//! device, all that the plan takes of it, and what is left. Headroom is not counted: it is there to be used.
 
 use llama_sys::{Cause, Context, Device, ModelParams};
 
 use super::devices;
 use super::draft::{Drafts, Heads};
 use super::error::Stage;
-use super::headroom::Readings;
+use super::headroom::Reading;
 use super::placed::{Placed, Prepared};
 use super::progress::Progress;
 use super::recipe::{OnDifference, Recipe};
@@ -53,8 +52,7 @@ impl Recipe {
         if let Some(error) = lacking(plan, &devices, None) {
             return Err(Failure::at(Stage::Check)(error));
         }
-        let made = self.make(prepared, model, &devices, progress);
-        made.map_err(|failure| failure.freed(plan, &devices))
+        self.make(prepared, model, &devices, progress).map_err(|failure| failure.freed(plan, &devices))
     }
 
     fn make(
@@ -65,8 +63,8 @@ impl Recipe {
         progress: &Progress,
     ) -> Result<Loaded, Box<Failure>> {
         let Prepared { plan, machine, .. } = prepared;
-        let verify = self.terms.verify;
-        let readings = Readings::now(devices);
+        let verify = self.verify;
+        let before = Reading::now(devices);
         let params = ModelParams {
             n_gpu_layers: plan.n_gpu_layers.try_into().unwrap_or(i32::MAX),
             devices: Some(devices.to_owned()),
@@ -90,12 +88,12 @@ impl Recipe {
         let mut context = Context::new(&model, params.clone())
             .and_then(|mut context| attached.attach(&mut context).map(|()| context))
             .map_err(Failure::at(Stage::Context))?;
-        let mut heads = Heads::new(&model, &plan.context, threads.prompt).map_err(Failure::at(Stage::Context))?;
+        let mut heads = Heads::planned(&model, &plan.context, threads.prompt).map_err(Failure::at(Stage::Context))?;
         let run = warm_up(&mut context, heads.as_mut().map(|heads| &mut heads.context), devices, verify, progress)
             .map_err(Failure::at(Stage::WarmUp))?;
         let threads = try_out(&mut context, threads).map_err(Failure::at(Stage::WarmUp))?;
         params.n_threads = Some(threads.generation);
-        let placed = Placed::new(prepared, &readings, &run, threads, &self.terms);
+        let placed = Placed::new(prepared, &before, &run, threads, &self.learn);
         Ok(Loaded {
             native: Native { model, params, attached, verify },
             context,
@@ -148,8 +146,7 @@ fn lacks_memory(stage: Stage, error: &llama_sys::Error, plan: &Plan) -> bool {
 /// The error of the first GPU, or of the one that is `named`, that has too little now for what the plan takes of it.
 /// `devices` are those of the plan, in its order; one that does not tell its memory is left to the load.
 fn lacking(plan: &Plan, devices: &[Device], named: Option<&str>) -> Option<Error> {
-    let gpus = plan.gpus().zip(devices);
-    let mut gpus = gpus.filter(|(_, device)| named.is_none_or(|name| device.name() == name));
+    let mut gpus = plan.gpus().zip(devices).filter(|(_, device)| named.is_none_or(|name| device.name() == name));
     gpus.find_map(|(gpu, device)| lack(gpu, device))
 }
 

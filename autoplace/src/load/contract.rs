@@ -15,19 +15,17 @@ use super::{Error, devices, replay};
 use crate::gguf::Header;
 use crate::machine::{Host, Machine};
 use crate::memory::{Headroom, Pooling};
-use crate::plan::{Plan, Replay, SavedPlan};
+use crate::plan::{Plan, Replay};
 use crate::profile::ModelProfile;
 
 /// What the first attempt follows.
 pub(super) enum First {
-    /// A plan for what is free, on the machine as it was described, if it was.
+    /// The saved plan, or one for what is free, on the machine as it was described, if it was.
     Fresh,
     /// A plan for what is free now: time has passed since the machine was described.
     Again,
     /// This plan, for this machine; if it lacks memory, one for what is free then.
     Given(Box<Plan>, Box<Machine>),
-    /// A saved plan, which is followed, refused, or made anew.
-    Saved(Box<SavedPlan>, Replay),
 }
 
 pub(super) struct Contract<'a> {
@@ -48,15 +46,16 @@ impl<'a> Contract<'a> {
     pub(super) fn new(recipe: &'a Recipe, first: First, progress: Progress) -> Result<Self, Error> {
         let header = Header::open(&recipe.path)?;
         let profile = recipe.profile(&header)?;
-        let by_model = recipe.request.params.embeddings == Some(Pooling::Model);
-        if by_model && profile.hparams.pooling.is_none() {
-            return Err(Error::NoPooling { model: profile.name });
-        }
-        let ranks = recipe.request.params.embeddings == Some(Pooling::Rank);
         // llama-arch.cpp: the head's matrices, of which a model has the last at least.
-        let head = ["cls.weight", "cls.output.weight"];
-        if ranks && !head.iter().any(|name| header.tensor(name).is_some()) {
-            return Err(Error::NoRankHead { architecture: profile.architecture });
+        let has_head = || ["cls.weight", "cls.output.weight"].iter().any(|name| header.tensor(name).is_some());
+        match recipe.request.params.embeddings {
+            Some(Pooling::Model) if profile.hparams.pooling.is_none() => {
+                return Err(Error::NoPooling { model: profile.name });
+            }
+            Some(Pooling::Rank) if !has_head() => {
+                return Err(Error::NoRankHead { architecture: profile.architecture });
+            }
+            _ => {}
         }
         Ok(Self {
             recipe,
@@ -95,8 +94,13 @@ impl<'a> Contract<'a> {
             return self.prepare_again();
         }
         let leases = &self.recipe.leases;
-        let (plan, machine, lease) = match &self.first {
-            First::Fresh | First::Again => {
+        let (plan, machine, lease) = match (&self.first, &self.recipe.saved) {
+            (First::Given(plan, machine), _) => {
+                let (machine, lease) = leases.machine(|| Ok::<_, Error>((**machine).clone()))?;
+                ((**plan).clone(), machine, lease)
+            }
+            (First::Fresh, Some(saved)) => replay::follow(self.recipe, saved, &self.header, &self.profile)?,
+            (First::Fresh | First::Again, _) => {
                 let again = matches!(self.first, First::Again);
                 // Nobody else reads what is free while a measurement takes some of it.
                 let (machine, lease) = leases.machine(|| {
@@ -104,16 +108,6 @@ impl<'a> Contract<'a> {
                     Ok::<_, Error>(self.recipe.measured(machine, &self.header, &self.profile))
                 })?;
                 (self.plan(&machine)?, machine, lease)
-            }
-            First::Given(plan, machine) => {
-                let (machine, lease) = leases.machine(|| Ok::<_, Error>((**machine).clone()))?;
-                ((**plan).clone(), machine, lease)
-            }
-            First::Saved(saved, replay) => {
-                let machine = self.recipe.machine.as_ref();
-                let probe = self.recipe.adapters.probe(&self.header)?;
-                let model = (&self.header, &self.profile, &probe);
-                replay::follow(saved, *replay, model, machine, leases)?
             }
         };
         Ok(self.prepared(plan, machine, lease))
@@ -127,10 +121,8 @@ impl<'a> Contract<'a> {
             let is_new = !self.plans.iter().any(|tried| is_same(tried, &plan));
             if is_new || !self.must_differ || !self.taught.lower_further() {
                 let n = self.tried.len();
-                plan.notes.push(format!(
-                    "planned anew for what was free after {n} failed attempt{}",
-                    if n == 1 { "" } else { "s" }
-                ));
+                let s = if n == 1 { "" } else { "s" };
+                plan.notes.push(format!("planned anew for what was free after {n} failed attempt{s}"));
                 return Ok(self.prepared(plan, machine, lease));
             }
         }
@@ -153,11 +145,8 @@ impl<'a> Contract<'a> {
     /// Holds what was taken against what was left for it.
     fn judged(&mut self, mut loaded: Loaded, prepared: &Prepared) -> Result<Loaded, Box<Failure>> {
         let report = Arc::make_mut(&mut loaded.placed.report);
-        let different = report.gpus.iter().filter(|gpu| gpu.difference() > 0);
-        let different: Vec<&GpuReport> = different.collect();
-        let Some(worst) = different.iter().max_by_key(|gpu| gpu.difference()) else {
-            return Ok(loaded);
-        };
+        let different: Vec<&GpuReport> = report.gpus.iter().filter(|gpu| gpu.difference() > 0).collect();
+        let Some(worst) = different.iter().max_by_key(|gpu| gpu.difference()) else { return Ok(loaded) };
         let error = Error::Difference {
             device: worst.device.clone(),
             name: worst.name.clone(),
@@ -166,19 +155,17 @@ impl<'a> Contract<'a> {
             taken: worst.counted(),
             difference: worst.difference(),
         };
-        let is_kept = match self.recipe.terms.on_difference {
+        let is_kept = match self.recipe.on_difference {
             OnDifference::Accept => Some("kept all the same, as was asked"),
             OnDifference::Fail => None,
             OnDifference::BackOff => {
                 for gpu in different {
-                    let more = gpu.difference();
-                    self.taught.took_more(&prepared.plan, &gpu.device, more);
+                    self.taught.took_more(&prepared.plan, &gpu.device, gpu.difference());
                 }
                 // With that much more left free on the machine as it was.
-                let machine = self.taught.apply(prepared.machine.clone());
-                self.plan(&machine)
-                    .is_ok_and(|again| is_same(&again, &prepared.plan))
-                    .then_some("there is more room than the plan needs")
+                let again = self.plan(&self.taught.apply(prepared.machine.clone()));
+                let is_same = again.is_ok_and(|again| is_same(&again, &prepared.plan));
+                is_same.then_some("there is more room than the plan needs")
             }
         };
         if let Some(why) = is_kept {
@@ -190,25 +177,25 @@ impl<'a> Contract<'a> {
 
     /// Loads what belongs beside the model.
     fn beside(&mut self, loaded: Loaded, prepared: &Prepared) -> Result<Loaded, Box<Failure>> {
-        let added = self.recipe.add_draft(loaded, prepared, &self.progress);
-        added.inspect_err(|failure| {
+        self.recipe.add_draft(loaded, prepared, &self.progress).inspect_err(|failure| {
             if let Error::Difference { device, difference, .. } = &failure.error {
-                (self.taught).took_more(&prepared.plan, device, *difference);
+                self.taught.took_more(&prepared.plan, device, *difference);
             }
         })
     }
 
     /// Notes a failure down, and what it taught. An error where it ends the load.
     fn back_off(&mut self, prepared: &Prepared, failure: Failure) -> Result<(), Error> {
-        if !failure.lacks_memory(&prepared.plan, self.recipe.terms.on_difference) {
+        if !failure.lacks_memory(&prepared.plan, self.recipe.on_difference) {
             return Err(failure.error);
         }
         let Failure { stage, error } = failure;
         let device = device(&prepared.plan, &error);
         self.tried.push(Attempt::of(&prepared.plan, Some(failed(&prepared.plan, stage, &error, device.clone()))));
         self.plans.push(prepared.plan.clone());
-        let may_plan = !matches!(self.first, First::Saved(_, Replay::Refuse));
-        if !may_plan || self.tried.len() >= self.recipe.terms.attempts as usize {
+        let is_saved = matches!(self.first, First::Fresh) && self.recipe.saved.is_some();
+        let may_plan = !is_saved || self.recipe.replay != Replay::Refuse;
+        if !may_plan || self.tried.len() >= self.recipe.attempts as usize {
             return Err(self.given_up(error));
         }
         tracing::warn!("{error}; all of it is released, and planned anew");
@@ -253,8 +240,8 @@ impl<'a> Contract<'a> {
 /// A line for people who watch: what went where, how fast, what to know.
 fn say(plan: &Plan) {
     let (name, n, layers) = (&plan.model.name, plan.n_gpu_layers, plan.layers());
-    let speed = plan.speed.as_ref().map(|speed| speed.tokens_per_second);
-    let speed = speed.map_or_else(|| "no predicted speed".to_owned(), |it| format!("about {it:.1} tok/s"));
+    let speed = plan.speed.as_ref().map(|speed| format!("about {:.1} tok/s", speed.tokens_per_second));
+    let speed = speed.as_deref().unwrap_or("no predicted speed");
     tracing::info!("{name}: {n} of {layers} layers on GPUs, {speed}; {}", plan.notes.join("; "));
     if let Some(trained) = plan.trained_on_fewer() {
         let n_ctx = plan.context.n_ctx;
@@ -285,8 +272,7 @@ fn device(plan: &Plan, error: &Error) -> Option<String> {
     if let Some((buffer_type, _)) = refused(error) {
         return Some(buffer_type.to_owned());
     }
-    let left = plan.gpus().min_by_key(|gpu| gpu.free.saturating_sub(gpu.footprint.total() + gpu.companions));
-    left.and_then(|gpu| gpu.device.clone())
+    plan.gpus().min_by_key(|gpu| gpu.free.saturating_sub(gpu.footprint.total() + gpu.companions))?.device.clone()
 }
 
 fn failed(plan: &Plan, stage: Stage, error: &Error, device: Option<String>) -> AttemptFailure {
@@ -302,8 +288,6 @@ fn failed(plan: &Plan, stage: Stage, error: &Error, device: Option<String>) -> A
 fn unknown_growth(prepared: &Prepared, device: &str) -> u64 {
     let Prepared { machine, work, .. } = prepared;
     let gpu = machine.gpus.iter().find(|gpu| gpu.device.as_deref() == Some(device));
-    gpu.map_or(0, |gpu| {
-        let parts = Headroom::Tight.of_gpu(gpu, work.largest(), 0, machine.wsl);
-        parts.driver.saturating_add(parts.growth)
-    })
+    let parts = gpu.map(|gpu| Headroom::Tight.of_gpu(gpu, &work.with_output, 0, machine.wsl));
+    parts.map_or(0, |parts| parts.driver.saturating_add(parts.growth))
 }

@@ -4,8 +4,8 @@ use llama_sys::sim::MAX_CARDS;
 use llama_sys::{Backend, Device, DeviceKind, DeviceMemory};
 
 use super::Error;
-use crate::machine::{Detector, GgmlDevice, GgmlKind, Machine};
-use crate::plan::Plan;
+use crate::machine::{Detector, GgmlDevice, GgmlKind, Gpu, Machine};
+use crate::plan::{Placement, Plan};
 
 /// This computer, as every compiled-in backend and NVIDIA's driver see it.
 ///
@@ -43,35 +43,33 @@ fn describe(device: &Device) -> GgmlDevice {
         _ => GgmlKind::Gpu,
     };
     // A device that cannot say what it has is listed as unusable, with the reason.
-    let (total, free) = device.memory().map_or_else(
-        |error| {
-            tracing::warn!("{}: {error}", device.name());
-            (0, 0)
-        },
-        |memory| (memory.total, memory.free),
-    );
-    let described =
-        GgmlDevice::new(device.name(), device.backend(), kind).description(device.description()).memory(total, free);
-    match device.pci_id() {
-        Some(id) => described.device_id(id),
-        None => described,
-    }
+    let memory = device.memory().inspect_err(|error| tracing::warn!("{}: {error}", device.name()));
+    let (total, free) = memory.map_or((0, 0), |memory| (memory.total, memory.free));
+    let described = GgmlDevice::new(device.name(), device.backend(), kind).description(device.description());
+    device.pci_id().into_iter().fold(described.memory(total, free), GgmlDevice::device_id)
+}
+
+/// The GPU of this machine that a plan's placement is on.
+pub(crate) fn gpu_of<'m>(machine: &'m Machine, placement: &Placement) -> Option<&'m Gpu> {
+    machine.gpus.iter().find(|gpu| gpu.device.is_some() && gpu.device == placement.device)
+}
+
+/// The device that ggml calls so.
+pub(crate) fn named<'d>(devices: &'d [Device], name: Option<&str>) -> Option<&'d Device> {
+    devices.iter().find(|device| Some(device.name().as_str()) == name)
 }
 
 /// The devices of these names, in their order: ggml's name, and the GPU's for people. A GPU without a device is one
 /// that this process cannot use, and leaving it out would silently put its layers on the host.
 pub(super) fn by_name<'a>(names: impl Iterator<Item = (Option<&'a str>, &'a str)>) -> Result<Vec<Device>, Error> {
     let all = Backend::init()?.devices();
-    names
-        .map(|(device, name)| {
-            device.and_then(|device| all.iter().find(|known| known.name() == device)).cloned().ok_or_else(|| {
-                Error::DeviceGone {
-                    device: device.unwrap_or(name).to_owned(),
-                    present: all.iter().filter(|device| device.is_gpu()).map(Device::name).collect(),
-                }
-            })
+    let device = |(device, name): (Option<&str>, &str)| {
+        named(&all, device).cloned().ok_or_else(|| Error::DeviceGone {
+            device: device.unwrap_or(name).to_owned(),
+            present: all.iter().filter(|device| device.is_gpu()).map(Device::name).collect(),
         })
-        .collect()
+    };
+    names.map(device).collect()
 }
 
 pub(super) fn of_plan(plan: &Plan) -> Result<Vec<Device>, Error> {
@@ -85,22 +83,19 @@ pub(crate) fn memory(device: &Device) -> Option<DeviceMemory> {
 
 /// Free bytes of each device, where it tells.
 pub(super) fn free(devices: &[Device]) -> Vec<Option<u64>> {
-    let memory = devices.iter().map(memory);
-    memory.map(|memory| Some(memory?.free)).collect()
+    devices.iter().map(|device| Some(memory(device)?.free)).collect()
 }
 
 /// Free bytes of the device that ggml calls so, where it tells.
 pub(super) fn free_of(name: &str) -> Option<u64> {
-    let devices = Backend::init().ok()?.devices();
-    memory(devices.iter().find(|device| device.name() == name)?).map(|memory| memory.free)
+    Some(memory(named(&Backend::init().ok()?.devices(), Some(name))?)?.free)
 }
 
 /// The same machine, of whose GPUs no more counts as free than is free now, as far as they tell.
 pub(super) fn bounded_by_now(mut machine: Machine) -> Result<Machine, Error> {
     let devices = Backend::init()?.devices();
     for gpu in &mut machine.gpus {
-        let device = (devices.iter()).find(|device| gpu.device.as_ref() == Some(&device.name()));
-        if let Some(memory) = device.and_then(memory) {
+        if let Some(memory) = named(&devices, gpu.device.as_deref()).and_then(memory) {
             gpu.free = gpu.free.min(memory.free);
         }
     }
@@ -109,7 +104,7 @@ pub(super) fn bounded_by_now(mut machine: Machine) -> Result<Machine, Error> {
 
 #[cfg(test)]
 mod tests {
-    use super::{build_name, is_simulated};
+    use super::is_simulated;
 
     #[test]
     fn a_simulated_gpu_is_known_by_its_name() {
@@ -119,12 +114,5 @@ mod tests {
         for name in ["SIM", "SIM15", "SIMD0", "CUDA0", "Vulkan0", ""] {
             assert!(!is_simulated(name), "{name}");
         }
-    }
-
-    #[test]
-    fn the_build_names_both_versions() {
-        let llama_cpp = llama_sys::build_info().llama_cpp;
-        assert!(build_name().contains(env!("CARGO_PKG_VERSION")));
-        assert!(build_name().contains(&llama_cpp));
     }
 }

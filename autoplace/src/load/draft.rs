@@ -1,8 +1,7 @@
 //! A small model that drafts for the main one: loaded beside it, where the plan has left room for it.
 //!
-//! In: a main model that is loaded and judged, and its plan. Out: the same with a [`Draft`], a context that is warmed
-//! up, and whose bytes are held against what the plan left for it. It is as much a part of a load as the model itself:
-//! where it lacks memory, all is released and planned anew.
+//! In: a main model that is loaded and judged, and its plan. Out: the same with a [`Draft`], warmed up and held against
+//! what the plan left for it. Where it lacks memory, all is released and planned anew.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,8 +19,8 @@ use super::{Error, native};
 use crate::gguf::Header;
 use crate::machine::Bytes;
 use crate::memory;
+use crate::memory::Companion;
 use crate::memory::companion::Role;
-use crate::memory::{Companion, Footprint};
 use crate::plan::{self, Placement, Plan};
 
 impl Recipe {
@@ -32,9 +31,7 @@ impl Recipe {
         prepared: &Prepared,
         progress: &Progress,
     ) -> Result<Loaded, Box<Failure>> {
-        let Some(path) = &self.draft else {
-            return Ok(loaded);
-        };
+        let Some(path) = &self.draft else { return Ok(loaded) };
         let plan = &prepared.plan;
         if !plan.companions.iter().any(|one| one.role == Role::Draft) {
             tracing::warn!("the plan leaves no room for the draft, which is not loaded");
@@ -72,8 +69,7 @@ impl Recipe {
         let context = context.unwrap_or_else(|| plan.context.clone());
         // A draft goes to one GPU as a whole.
         let gpu = plan.gpus().find(|gpu| gpu.companions > 0);
-        let names = gpu.iter();
-        let names = names.map(|gpu| (gpu.device.as_deref(), gpu.name.as_str()));
+        let names = gpu.iter().map(|gpu| (gpu.device.as_deref(), gpu.name.as_str()));
         let devices = by_name(names).map_err(Failure::at(Stage::Check))?;
         let before = free(&devices);
         let native = native::load(
@@ -87,13 +83,12 @@ impl Recipe {
             },
         )
         .map_err(Failure::at(Stage::Weights))?;
-        let params =
-            ContextParams { n_threads: Some(threads), n_threads_batch: Some(threads), ..native::context(&context) };
-        let mut made = Context::new(&native, params.clone()).map_err(Failure::at(Stage::Context))?;
-        let verify = self.terms.verify;
-        let run = warm_up(&mut made, None, &devices, verify, progress).map_err(Failure::at(Stage::WarmUp))?;
-        let taken = taken(&run, &before, verify);
-        Ok((Draft::new(made, params), companion, taken))
+        let params = computing_with(threads, native::context(&context));
+        let mut draft = Draft::new(&native, params).map_err(Failure::at(Stage::Context))?;
+        let run = warm_up(&mut draft.context, None, &devices, self.verify, progress);
+        let run = run.map_err(Failure::at(Stage::WarmUp))?;
+        let taken = taken(&run, before.first().copied().flatten(), self.verify);
+        Ok((draft, companion, taken))
     }
 
     /// Holds what a draft took of its GPU against what the plan left for it. Returns what to say of it.
@@ -103,7 +98,7 @@ impl Recipe {
         };
         let headroom = gpu.headroom.total();
         let difference = taken.saturating_sub(gpu.companions.saturating_add(headroom));
-        if difference == 0 || self.terms.on_difference == OnDifference::Accept {
+        if difference == 0 || self.on_difference == OnDifference::Accept {
             let (name, taken, left) = (&gpu.name, Bytes(taken), Bytes(gpu.companions));
             return Ok(format!("{companion} is on {name}: it took {taken}, and {left} were left for it"));
         }
@@ -120,14 +115,11 @@ impl Recipe {
 
 /// What a draft took of its GPU: by llama.cpp's own account, or by the device's where that is more and
 /// something was computed.
-fn taken(run: &WarmedUp, before: &[Option<u64>], verify: Verify) -> u64 {
-    let told = run.allocated.gpus.first();
-    let told = told.map_or(0, Footprint::total);
-    let shrunk = match (before.first(), run.used.first()) {
-        (Some(Some(before)), Some(Some(used))) if verify != Verify::Off => before.saturating_sub(*used),
-        _ => 0,
-    };
-    told.max(shrunk)
+fn taken(run: &WarmedUp, before: Option<u64>, verify: Verify) -> u64 {
+    let Some(gpu) = run.gpus.first() else { return 0 };
+    let told = gpu.allocated.unwrap_or_default().total();
+    let shrunk = before.zip(gpu.used).filter(|_| verify != Verify::Off);
+    told.max(shrunk.map_or(0, |(before, used)| before.saturating_sub(used)))
 }
 
 /// What is loaded to draft, lent together with the model's context.
@@ -137,22 +129,20 @@ pub(crate) struct Drafts {
     pub(crate) heads: Option<Heads>,
 }
 
+/// A context that drafts.
 #[derive(Debug)]
-pub(crate) struct Draft {
+pub(crate) struct Drafter<T> {
     pub(crate) context: Context,
-    /// What the context holds of each sequence.
-    pub(crate) held: Vec<Vec<Token>>,
+    /// What it holds of each sequence.
+    pub(crate) held: Vec<T>,
     params: ContextParams,
 }
 
-/// Blocks that predict further tokens, with their context.
-#[derive(Debug)]
-pub(crate) struct Heads {
-    pub(crate) context: Context,
-    /// What is known of each sequence.
-    pub(crate) followed: Vec<Followed>,
-    params: ContextParams,
-}
+/// A small model.
+pub(crate) type Draft = Drafter<Vec<Token>>;
+
+/// Blocks of the main model that predict further tokens.
+pub(crate) type Heads = Drafter<Followed>;
 
 /// The tokens of a sequence whose hidden states are known.
 #[derive(Debug, Clone, Default)]
@@ -167,57 +157,48 @@ pub(crate) struct Followed {
     pub(crate) hidden: Vec<f32>,
 }
 
+fn computing_with(threads: u32, params: ContextParams) -> ContextParams {
+    ContextParams { n_threads: Some(threads), n_threads_batch: Some(threads), ..params }
+}
+
 impl Heads {
     /// As the plan has them; `None` where it has none.
-    pub(super) fn new(
+    pub(super) fn planned(
         model: &llama_sys::Model,
         plan: &memory::ContextParams,
         threads: u32,
     ) -> Result<Option<Self>, llama_sys::Error> {
-        if !plan.mtp {
-            return Ok(None);
-        }
-        let params = ContextParams { n_threads: Some(threads), n_threads_batch: Some(threads), ..native::heads(plan) };
-        let context = Context::new(model, params.clone())?;
-        Ok(Some(Self::of(context, params)))
-    }
-
-    fn of(context: Context, params: ContextParams) -> Self {
-        let sequences = context.n_seq_max() as usize;
-        Self { context, followed: vec![Followed::default(); sequences], params }
+        plan.mtp.then(|| Self::new(model, computing_with(threads, native::heads(plan)))).transpose()
     }
 }
 
-impl Draft {
-    pub(super) fn new(context: Context, params: ContextParams) -> Self {
-        let sequences = context.n_seq_max() as usize;
-        Self { context, held: vec![Vec::new(); sequences], params }
+impl<T: Clone + Default> Drafter<T> {
+    fn new(model: &llama_sys::Model, params: ContextParams) -> Result<Self, llama_sys::Error> {
+        let context = Context::new(model, params.clone())?;
+        let held = vec![T::default(); context.n_seq_max() as usize];
+        Ok(Self { context, held, params })
+    }
+
+    /// With a context that works: one that has failed is made anew.
+    fn usable(self) -> Result<Self, Error> {
+        if self.context.is_usable() {
+            return Ok(self);
+        }
+        let model = self.context.model().clone();
+        // Its memory first: there may be no room for two.
+        drop(self.context);
+        Ok(Self::new(&model, self.params)?)
     }
 }
 
 impl Drafts {
-    /// With contexts that work: one that has failed is made anew.
     pub(super) fn usable(self) -> Result<Self, Error> {
-        let Self { mut model, mut heads } = self;
-        if let Some(draft) = model.take_if(|draft| !draft.context.is_usable()) {
-            model = Some(Draft::new(renewed(draft.context, &draft.params)?, draft.params));
-        }
-        if let Some(failed) = heads.take_if(|heads| !heads.context.is_usable()) {
-            heads = Some(Heads::of(renewed(failed.context, &failed.params)?, failed.params));
-        }
-        Ok(Self { model, heads })
+        let (model, heads) = (self.model.map(Drafter::usable), self.heads.map(Drafter::usable));
+        Ok(Self { model: model.transpose()?, heads: heads.transpose()? })
     }
 
     /// How many of those that hold the main model are among them.
     pub(crate) fn holders(&self) -> usize {
         usize::from(self.heads.is_some())
     }
-}
-
-/// Another context of the same model in place of one that has failed.
-fn renewed(context: Context, params: &ContextParams) -> Result<Context, Error> {
-    let model = context.model().clone();
-    // Its memory first: there may be no room for two.
-    drop(context);
-    Ok(Context::new(&model, params.clone())?)
 }

@@ -182,26 +182,23 @@ impl Attempt {
 impl fmt::Display for Attempt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.layers > 0 {
-            write!(f, "{} of {} layers on GPUs", self.n_gpu_layers, self.layers)?;
+            write!(f, "{} of {} layers on GPUs: ", self.n_gpu_layers, self.layers)?;
         }
         match &self.failure {
-            None => f.write_str(": loaded"),
-            Some(failure) if self.layers > 0 => write!(f, ": {failure}"),
+            None => f.write_str("loaded"),
             Some(failure) => write!(f, "{failure}"),
         }
     }
 }
 
 fn attempt_list(attempts: &[Attempt]) -> String {
-    let all = (1..).zip(attempts);
-    let all: Vec<String> = all.map(|(number, attempt)| format!("{number}: {attempt}")).collect();
+    let all: Vec<String> = (1..).zip(attempts).map(|(number, attempt)| format!("{number}: {attempt}")).collect();
     all.join("; ")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Shortfall;
     use crate::worker::crossing::{deserialize, serialize};
 
     /// As the error arrives in the application.
@@ -213,70 +210,48 @@ mod tests {
 
     #[test]
     fn errors_with_a_type_arrive_as_what_they_are() {
-        let shortfall = serde_json::json!(
-            { "device": "RTX 4090", "needed": 3, "budget": 2, "free": 2, "missing": 1 }
-        );
-        let shortfall: Shortfall = serde_json::from_value(shortfall).unwrap();
-        let decode = serde_json::json!({"Decode": {"n_tokens": 3, "failure": {
+        let failure = serde_json::json!({
             "cause": "Refused", "reason": "no memory", "log": ["a line"],
             "out_of_memory": {"buffer_type": "CUDA0", "bytes": 5},
-        }}});
-        let decode = Error::Native(serde_json::from_value(decode).unwrap());
-        let attempts = vec![Attempt::unplanned(Error::Busy.to_string())];
-        let (device, name) = ("CUDA0".to_owned(), "RTX 4090".to_owned());
-        let missing = plan::Error::DoesNotFit {
-            model: "llama".into(),
-            n_gpu_layers: 1,
-            layers: 33,
-            n_ctx: 4096,
-            devices: vec![shortfall],
-        };
-        let top_p =
-            llama_sys::Error::InvalidParameter { name: "top_p", value: "2".into(), reason: "0.0 to 1.0".into() };
-        let (planned, headroom, taken, difference) = (1, 2, 4, 1);
-        let (needed, free) = (u64::MAX, 7);
-        let errors = [
-            Error::DeviceGone { device: "CUDA9".into(), present: vec![device.clone()] },
-            Error::OutOfMemory { device: device.clone(), name: name.clone(), needed, free },
-            Error::Difference { device, name, planned, headroom, taken, difference },
-            Error::AllAttempts { attempts, source: Box::new(decode) },
-            Error::NativeHeld { holders: 2 },
-            Error::Busy,
-            Error::NotLoaded,
-            Error::Plan(missing),
-            Error::Plan(plan::Error::NoGpu { n_gpu_layers: 2 }),
-            Error::Native(llama_sys::Error::Aborted),
-            Error::Native(llama_sys::Error::LoadCancelled { path: "model.gguf".into() }),
-            Error::Native(top_p),
-            Error::Native(llama_sys::Error::NoCandidates { n_tokens: 7 }),
-        ];
-        for error in errors {
+        });
+        let attempt = Attempt::unplanned(Error::Busy.to_string());
+        let source = serde_json::json!({"Ok": {"Native": {"Decode": {"n_tokens": 3, "failure": failure}}}});
+        let (device, name) = ("CUDA0", "RTX 4090");
+        let shortfall = serde_json::json!({"device": name, "needed": 3, "budget": 2, "free": 2, "missing": 1});
+        let invalid = serde_json::json!({"name": "top_p", "value": "2", "reason": "0.0 to 1.0"});
+        let errors = serde_json::json!([
+            {"DeviceGone": {"device": "CUDA9", "present": [device]}},
+            {"OutOfMemory": {"device": device, "name": name, "needed": u64::MAX, "free": 7}},
+            {"Difference": {
+                "device": device, "name": name, "planned": 1, "headroom": 2, "taken": 4, "difference": 1,
+            }},
+            {"AllAttempts": {"attempts": [attempt], "source": source}},
+            {"NativeHeld": {"holders": 2}},
+            "Busy",
+            "NotLoaded",
+            {"Plan": {"DoesNotFit": {
+                "model": "llama", "n_gpu_layers": 1, "layers": 33, "n_ctx": 4096, "devices": [shortfall],
+            }}},
+            {"Plan": {"NoGpu": {"n_gpu_layers": 2}}},
+            {"Native": "Aborted"},
+            {"Native": {"LoadCancelled": {"path": "model.gguf"}}},
+            {"Native": {"InvalidParameter": invalid}},
+            {"Native": {"NoCandidates": {"n_tokens": 7}}},
+        ]);
+        for error in serde_json::from_value::<Vec<Error>>(errors).unwrap() {
             assert_eq!(format!("{:?}", sent(&error)), format!("{error:?}"));
         }
     }
 
     #[test]
-    fn an_error_without_a_type_arrives_with_its_kind_and_words() {
-        let error = Error::from(gguf::Error::NotAFile { path: "model.gguf".into() });
-        let message = error.to_string();
-        match sent(&error) {
-            Error::Worker(worker::Error::Answered { kind, message: said }) => {
-                assert_eq!((kind.as_str(), said), ("Gguf", message));
-            }
-            other => panic!("{other:?}"),
-        }
-    }
-
-    #[test]
-    fn attempts_arrive_even_if_the_last_ones_error_cannot() {
+    fn an_error_without_a_type_arrives_with_its_kind_and_words_after_the_attempts_before_it() {
         let error = Error::AllAttempts {
             attempts: vec![Attempt::unplanned(Error::Busy.to_string())],
             source: Box::new(Error::from(gguf::Error::NotAFile { path: "model.gguf".into() })),
         };
-        let Error::AllAttempts { attempts, source } = sent(&error) else {
-            panic!("{error}");
-        };
+        let Error::AllAttempts { attempts, source } = sent(&error) else { panic!("{error}") };
         assert_eq!(attempts.len(), 1);
-        assert_eq!(source.to_string(), "model.gguf: not a regular file");
+        let Error::Worker(worker::Error::Answered { kind, message }) = *source else { panic!("{source:?}") };
+        assert_eq!((kind.as_str(), message.as_str()), ("Gguf", "model.gguf: not a regular file"));
     }
 }

@@ -6,33 +6,46 @@ use std::sync::{Mutex, PoisonError};
 
 use llama_sys::Device;
 
-use super::devices::{build_name, free, is_simulated};
+use super::devices::{build_name, free, gpu_of, is_simulated};
 use super::placed::Prepared;
 use super::recipe::{Learn, Verify};
 use super::report::{Doubt, GpuReport};
-use super::warm_up::WarmedUp;
+use super::warm_up::{Seen, WarmedUp};
 use crate::machine::{Date, Gpu, GpuKind, GpuProcess, LearnedHeadroom, mib, nvidia};
-use crate::memory::{ContextSizes, Footprint, Footprints, Headroom, Workload};
+use crate::memory::{ContextSizes, Footprint, Headroom, Workload};
 use crate::plan::Placement;
 use crate::profile::ModelProfile;
 
 /// What each GPU of the plan took, in its order. What driver and pools took of it is kept where `learn` says.
-pub(super) fn gpu_reports(prepared: &Prepared, before: &Readings, run: &WarmedUp, learn: &Learn) -> Vec<GpuReport> {
-    let Prepared { plan, machine, .. } = prepared;
+pub(super) fn gpu_reports(prepared: &Prepared, before: &[Reading], run: &WarmedUp, learn: &Learn) -> Vec<GpuReport> {
+    let Prepared { plan, machine, work } = prepared;
     let has_nvidia = machine.gpus.iter().any(|gpu| gpu.nvml.is_some());
     let cards = if has_nvidia { nvidia::detect(None).gpus } else { Vec::new() };
-    let reports = plan.gpus().zip(&before.gpus).enumerate().map(|(index, (placement, before))| {
-        let gpu = machine.gpus.iter().find(|gpu| gpu.device == placement.device);
+    // The last GPU has the output layer (llama-model.cpp, load_tensors).
+    let last = plan.gpus().count().saturating_sub(1);
+    let gpus = plan.gpus().zip(before.iter().zip(&run.gpus)).enumerate();
+    let reports = gpus.map(|(index, (placement, (before, seen)))| {
+        let gpu = gpu_of(machine, placement);
         let doubt = gpu.and_then(|gpu| {
             let card = cards.iter().find(|card| card.gpu.pci_id == gpu.pci_id);
             doubt(gpu, card.and_then(|card| card.gpu.processes.as_deref()))
         });
-        let learned = learned(prepared, index, gpu, *before, run);
-        let learned = doubt.map_or(learned, Err);
+        let learned = match (doubt, gpu) {
+            (Some(doubt), _) => Err(doubt),
+            _ if run.warm_up.verify == Verify::Off => Err(Doubt::NotComputed),
+            _ if run.warm_up.skipped.is_some() => Err(Doubt::NotGenerative),
+            _ if !before.is_first => Err(Doubt::NotFirst),
+            _ if placement.layers < 2 => Err(Doubt::OneLayer),
+            (None, None) => Err(Doubt::NotTold),
+            (None, Some(gpu)) => {
+                let work = if index == last { &work.with_output } else { &work.blocks };
+                learned(gpu, work, machine.wsl, before, seen)
+            }
+        };
         if let (Some(gpu), Ok(learned)) = (gpu, learned) {
             keep(gpu, learned, learn);
         }
-        report(placement, gpu, before.free, run, index, doubt, learned)
+        report(placement, gpu, before.free, seen, doubt, learned)
     });
     reports.collect()
 }
@@ -41,13 +54,12 @@ fn report(
     placement: &Placement,
     gpu: Option<&Gpu>,
     before: Option<u64>,
-    run: &WarmedUp,
-    index: usize,
+    seen: &Seen,
     doubt: Option<Doubt>,
     learned: Result<LearnedHeadroom, Doubt>,
 ) -> GpuReport {
-    let (loaded, used) = (at(&run.loaded, index), at(&run.used, index));
-    let at_first = total(&run.at_first, index).unwrap_or(0);
+    let Seen { at_first, allocated, loaded, used, .. } = *seen;
+    let total = |footprint: Option<Footprint>| footprint.unwrap_or_default().total();
     GpuReport {
         device: placement.device.clone().unwrap_or_default(),
         name: placement.name.clone(),
@@ -55,8 +67,8 @@ fn report(
         planned: placement.footprint,
         headroom: placement.headroom,
         withheld: gpu.map_or(0, |gpu| gpu.free.saturating_sub(placement.free)),
-        allocated: run.allocated.gpus.get(index).copied(),
-        grown: total(&run.allocated, index).unwrap_or(0).saturating_sub(at_first),
+        allocated,
+        grown: total(allocated).saturating_sub(total(at_first)),
         before,
         loaded,
         used,
@@ -65,50 +77,19 @@ fn report(
     }
 }
 
-/// What driver and pools took of the GPU at this place of the plan.
-fn learned(
-    prepared: &Prepared,
-    index: usize,
-    gpu: Option<&Gpu>,
-    before: Reading,
-    run: &WarmedUp,
-) -> Result<LearnedHeadroom, Doubt> {
-    let Prepared { plan, machine, work } = prepared;
-    let layers = plan.gpus().nth(index).map_or(0, |placement| placement.layers);
-    match gpu {
-        _ if run.warm_up.verify == Verify::Off => Err(Doubt::NotComputed),
-        _ if run.warm_up.skipped.is_some() => Err(Doubt::NotGenerative),
-        _ if !before.is_first => Err(Doubt::NotFirst),
-        _ if layers < 2 => Err(Doubt::OneLayer),
-        None => Err(Doubt::NotTold),
-        Some(gpu) => {
-            // The last GPU has the output layer (llama-model.cpp, load_tensors).
-            let is_last = plan.gpus().nth(index + 1).is_none();
-            let work = if is_last { &work.with_output } else { &work.blocks };
-            let mut unknown = gpu.clone();
-            unknown.learned = None;
-            let table = Headroom::Tight.of_gpu(&unknown, work, 0, machine.wsl);
-            let (loaded, used) = (at(&run.loaded, index), at(&run.used, index));
-            let (reserved, allocated) = (total(&run.reserved, index), total(&run.allocated, index));
-            let table = table.driver.saturating_add(table.growth);
-            of_readings([before.free, loaded, used, reserved, allocated], work, table)
-        }
-    }
-}
-
-fn at(readings: &[Option<u64>], index: usize) -> Option<u64> {
-    readings.get(index).copied().flatten()
-}
-
-fn total(of: &Footprints, index: usize) -> Option<u64> {
-    of.gpus.get(index).map(Footprint::total)
+/// What driver and pools took of a GPU that did this work.
+fn learned(gpu: &Gpu, work: &Workload, wsl: bool, before: &Reading, seen: &Seen) -> Result<LearnedHeadroom, Doubt> {
+    let mut unknown = gpu.clone();
+    unknown.learned = None;
+    let table = Headroom::Tight.of_gpu(&unknown, work, 0, wsl);
+    let [reserved, allocated] = [seen.reserved, seen.allocated].map(|it| it.map(|it| it.total()));
+    let table = table.driver.saturating_add(table.growth);
+    of_readings([before.free, seen.loaded, seen.used, reserved, allocated], work, table)
 }
 
 /// Keeps what was learned, unless that is known.
 fn keep(gpu: &Gpu, learned: LearnedHeadroom, learn: &Learn) {
-    let Some(cache) = learn.cache(gpu.device.as_deref().is_some_and(is_simulated)) else {
-        return;
-    };
+    let Some(cache) = learn.cache(gpu.device.as_deref().is_some_and(is_simulated)) else { return };
     let build = build_name();
     let is_known = cache.headroom(gpu, &build).is_some_and(|known| {
         known.driver >= learned.driver
@@ -127,24 +108,18 @@ const JITTER: u64 = mib(64);
 /// Several times as much as the table of known drivers and pools says is the doing of somebody else.
 const MOST_OF_TABLE: u64 = 4;
 
-/// What a load notes down of each device before it begins.
+/// What a load notes down of a device before it begins.
 #[derive(Debug)]
-pub(super) struct Readings {
-    gpus: Vec<Reading>,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Reading {
+pub(super) struct Reading {
     /// Whether the model is the first of this process on the device.
     is_first: bool,
     free: Option<u64>,
 }
 
-impl Readings {
+impl Reading {
     /// To be called right before the load.
-    pub(super) fn now(devices: &[Device]) -> Self {
-        let gpus = devices.iter().zip(free(devices));
-        Self { gpus: gpus.map(|(device, free)| Reading { is_first: is_first(device), free }).collect() }
+    pub(super) fn now(devices: &[Device]) -> Vec<Self> {
+        devices.iter().zip(free(devices)).map(|(device, free)| Self { is_first: is_first(device), free }).collect()
     }
 }
 
@@ -160,11 +135,6 @@ impl Work {
         let mut without_output = *sizes;
         without_output.n_outputs = 0;
         Self { blocks: Workload::of(profile, &without_output), with_output: Workload::of(profile, sizes) }
-    }
-
-    /// What it does at the most.
-    pub(super) const fn largest(&self) -> &Workload {
-        &self.with_output
     }
 }
 
@@ -182,20 +152,13 @@ fn doubt(gpu: &Gpu, programs: Option<&[GpuProcess]>) -> Option<Doubt> {
         GpuKind::Remote => Some(Doubt::Remote),
         GpuKind::Integrated => Some(Doubt::SharedMemory),
         GpuKind::Discrete => {
+            let held = |programs: &[GpuProcess]| -> BTreeSet<(u32, Option<u64>)> {
+                programs.iter().map(|one| (one.pid, one.bytes)).collect()
+            };
             let (before, now) = (gpu.processes.as_deref()?, programs?);
-            (!are_same(before, now)).then_some(Doubt::OtherPrograms)
+            (held(before) != held(now)).then_some(Doubt::OtherPrograms)
         }
     }
-}
-
-/// Whether these are the same programs with the same bytes, in whatever order.
-fn are_same(before: &[GpuProcess], now: &[GpuProcess]) -> bool {
-    let held = |programs: &[GpuProcess]| {
-        let mut held: Vec<_> = programs.iter().map(|one| (one.pid, one.bytes)).collect();
-        held.sort_unstable();
-        held
-    };
-    held(before) == held(now)
 }
 
 /// What driver and pools took, unless something else has changed the readings: free bytes before the load, when all was
@@ -215,13 +178,12 @@ fn of_readings(readings: [Option<u64>; 5], work: &Workload, table: u64) -> Resul
     if !is_ours {
         return Err(Doubt::Disturbed);
     }
-    let learned = LearnedHeadroom::new(driver, growth, Date::today());
-    Ok(learned.work(work.activations, work.decoded_matrix))
+    Ok(LearnedHeadroom::new(driver, growth, Date::today()).work(work.activations, work.decoded_matrix))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{are_same, doubt, of_readings};
+    use super::{doubt, of_readings};
     use crate::load::Doubt;
     use crate::machine::{Gpu, GpuKind, GpuProcess, mib};
     use crate::memory::Workload;
@@ -263,24 +225,20 @@ mod tests {
     }
 
     #[test]
-    fn other_programs_with_other_bytes_are_noticed_in_any_order() {
+    fn nothing_is_learned_beside_other_programs_nor_of_memory_that_is_not_the_cards_own() {
         let program = |pid, bytes| GpuProcess::new(pid).bytes(mib(bytes));
-        let before = [program(1, 50), program(2, 60)];
-        assert!(are_same(&before, &[program(2, 60), program(1, 50)]));
         let mut gpu = Gpu::new("card");
-        gpu.processes = Some(before.to_vec());
-        for now in [vec![program(1, 50)], vec![program(1, 50), program(2, 61)]] {
-            assert_eq!(doubt(&gpu, Some(&now)), Some(Doubt::OtherPrograms));
+        gpu.processes = Some(vec![program(1, 50), program(2, 60)]);
+        let others = Some(Doubt::OtherPrograms);
+        for (kind, now, expected) in [
+            (GpuKind::Discrete, None, None),
+            (GpuKind::Discrete, Some(vec![program(2, 60), program(1, 50)]), None),
+            (GpuKind::Discrete, Some(vec![program(1, 50)]), others),
+            (GpuKind::Discrete, Some(vec![program(1, 50), program(2, 61)]), others),
+            (GpuKind::Integrated, None, Some(Doubt::SharedMemory)),
+            (GpuKind::Remote, None, Some(Doubt::Remote)),
+        ] {
+            assert_eq!(doubt(&gpu.clone().kind(kind), now.as_deref()), expected, "{now:?}");
         }
-        assert_eq!(doubt(&gpu, Some(&before)), None);
-        assert_eq!(doubt(&gpu, None), None);
-    }
-
-    #[test]
-    fn of_memory_that_is_not_the_cards_own_nothing_is_learned() {
-        let of = |kind| doubt(&Gpu::new("card").kind(kind), None);
-        assert_eq!(of(GpuKind::Integrated), Some(Doubt::SharedMemory));
-        assert_eq!(of(GpuKind::Remote), Some(Doubt::Remote));
-        assert_eq!(of(GpuKind::Discrete), None);
     }
 }

@@ -46,11 +46,11 @@ impl LentWorker {
     }
 
     pub(crate) fn id(&self) -> Option<u32> {
-        self.worker.as_ref().ok().map(Worker::id)
+        self.worker.as_ref().ok().map(|worker| worker.handle().id)
     }
 
     pub(crate) fn sender(&self) -> Option<Sender> {
-        self.worker.as_ref().ok().map(Worker::sender)
+        self.worker.as_ref().ok().map(|worker| worker.handle().sender.clone())
     }
 
     pub(crate) fn death(&self) -> Option<&worker::Error> {
@@ -73,8 +73,7 @@ impl LentWorker {
         request: &impl Serialize,
         doing: &'static str,
     ) -> Result<T, worker::Error> {
-        let worker = self.worker.as_mut().map_err(|death| death.clone())?;
-        let sent = worker.send(request, doing);
+        let sent = self.worker.as_mut().map_err(|death| death.clone())?.send(request, doing);
         self.heard(sent)?;
         let answer = self.receive(doing);
         self.forget_abort();
@@ -92,7 +91,7 @@ impl LentWorker {
 
     fn forget_abort(&self) {
         if let Ok(worker) = &self.worker {
-            worker.watch().forget_abort();
+            worker.handle().watch.forget_abort();
         }
     }
 
@@ -113,8 +112,7 @@ impl LentWorker {
     }
 
     pub(crate) fn receive<T: DeserializeOwned>(&mut self, doing: &'static str) -> Result<T, worker::Error> {
-        let worker = self.worker.as_mut().map_err(|death| death.clone())?;
-        let answer = worker.receive(doing);
+        let answer = self.worker.as_mut().map_err(|death| death.clone())?.receive(doing);
         self.heard(answer)
     }
 
@@ -130,11 +128,9 @@ impl LentWorker {
 
     /// Starts another worker in place of one that died, which may die as well.
     pub(crate) fn restart(&mut self) -> Result<(), Error> {
-        let Err(death) = &self.worker else {
-            return Ok(());
-        };
+        let Err(death) = &self.worker else { return Ok(()) };
         tracing::warn!("{death}; starting another");
-        match self.model.remote().ok_or(Error::NotLoaded)?.restart() {
+        match self.model.remote().ok_or(Error::NotLoaded)?.restart(self.model.recipe()) {
             Ok((worker, placed)) => {
                 self.model.set_placed(placed);
                 self.worker = Ok(worker);

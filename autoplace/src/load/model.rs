@@ -8,10 +8,11 @@ use llama_sys::{ModelParams, Vocab};
 
 use super::builder::ModelBuilder;
 use super::carry_out::Loaded;
-use super::contract::Contract;
+use super::contract::{Contract, First};
 use super::placed::Placed;
+use super::progress::Progress;
 use super::recipe::Recipe;
-use super::remote::{Load, Remote};
+use super::remote::Remote;
 use super::replace::Requested;
 use super::report::LoadReport;
 use super::slot::ContextSlot;
@@ -20,7 +21,7 @@ use crate::gguf::{self, Header};
 use crate::machine::Machine;
 use crate::memory::Footprints;
 use crate::plan::{PlacementKind, Plan};
-use crate::worker::{self, Isolation, WorkerProcess};
+use crate::worker::{self, WorkerProcess};
 
 /// A loaded model. Cloning is cheap; everything is freed when the last clone and the last stream are dropped.
 #[derive(Debug, Clone)]
@@ -47,13 +48,11 @@ struct Inner {
 
 /// A model that is not kept loaded by it.
 #[derive(Debug, Clone)]
-pub(crate) struct WeakModel {
-    inner: Weak<Inner>,
-}
+pub(crate) struct WeakModel(Weak<Inner>);
 
 impl WeakModel {
     pub(crate) fn upgrade(&self) -> Option<Model> {
-        self.inner.upgrade().map(|inner| Model { inner })
+        self.0.upgrade().map(|inner| Model { inner })
     }
 }
 
@@ -71,15 +70,6 @@ impl Model {
     /// Describes a load: context, KV type, headroom, layers, progress.
     pub fn builder(path: impl AsRef<Path>) -> ModelBuilder {
         ModelBuilder::new(path.as_ref())
-    }
-
-    fn here(recipe: Recipe, loaded: Loaded) -> Self {
-        let Loaded { native, context, drafts, placed } = loaded;
-        let slot = ContextSlot::new(native, context, drafts);
-        let threads = placed.report.threads.clone();
-        let model = Self::new(recipe, slot, None, Arc::new(placed));
-        model.pulse().paced_by(&threads);
-        model
     }
 
     fn new(recipe: Recipe, slot: ContextSlot, remote: Option<Remote>, placed: Arc<Placed>) -> Self {
@@ -197,8 +187,7 @@ impl Model {
     }
 
     pub(crate) fn placed(&self) -> Arc<Placed> {
-        let held = self.inner.placed.read();
-        Arc::clone(&held.unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.inner.placed.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// How it was loaded, and is loaded again.
@@ -217,16 +206,15 @@ impl Model {
     }
 
     pub(crate) fn set_placed(&self, placed: Arc<Placed>) {
-        let held = self.inner.placed.write();
-        *held.unwrap_or_else(PoisonError::into_inner) = placed;
+        *self.inner.placed.write().unwrap_or_else(PoisonError::into_inner) = placed;
     }
 
     /// Bytes of the host that checkpoints may take: as many as were asked for, and no more than the plan has left of
     /// it.
     pub(crate) fn checkpoints(&self) -> u64 {
         let plan = self.placement();
-        let shared = plan.gpus().filter(|it| it.kind == PlacementKind::SharedGpu);
-        let shared: u64 = shared.map(|it| it.footprint.total()).sum();
+        let on_shared = plan.gpus().filter(|it| it.kind == PlacementKind::SharedGpu);
+        let shared: u64 = on_shared.map(|it| it.footprint.total()).sum();
         let left = plan.host().map_or(0, |host| host.budget.saturating_sub(host.footprint.total()));
         self.inner.recipe.checkpoints.min(left.saturating_sub(shared))
     }
@@ -247,8 +235,7 @@ impl Model {
     where
         T: Any + Clone + Send + Sync,
     {
-        let kept = self.inner.kept.get();
-        if let Some(kept) = kept.and_then(|it| it.downcast_ref::<T>()) {
+        if let Some(kept) = self.inner.kept.get().and_then(|it| it.downcast_ref::<T>()) {
             return Ok(kept.clone());
         }
         let made = make()?;
@@ -258,49 +245,26 @@ impl Model {
     }
 
     pub(crate) fn downgrade(&self) -> WeakModel {
-        WeakModel { inner: Arc::downgrade(&self.inner) }
+        WeakModel(Arc::downgrade(&self.inner))
     }
 }
 
-impl ModelBuilder {
-    /// Plans, loads, warms up, and holds what was taken against the plan.
-    ///
-    /// Where memory is lacking at any stage, everything is released and the model is planned anew for what is free
-    /// then, up to [`attempts`](Self::attempts) times; the [report](Model::report) lists them all. A saved plan is
-    /// planned anew only with [`Replay::Replan`](crate::plan::Replay::Replan), and
-    /// [`GpuLayers::Exactly`](crate::plan::GpuLayers::Exactly) stays what it is.
-    ///
-    /// # Errors
-    ///
-    /// As [`plan`](Self::plan). Where memory is lacking, [`Error::AllAttempts`] lists what was tried; where nothing
-    /// else may be tried, it is the only attempt's own error: [`Error::OutOfMemory`] when a GPU's memory was taken
-    /// since the plan was made, [`Error::Difference`] when the load took more than its plan left for it.
-    /// [`Error::Native`] when llama.cpp fails all the same: the file's data is damaged, or the progress callback
-    /// cancelled; [`Error::Worker`] when the worker cannot be started, or dies.
-    pub fn load(mut self) -> Result<Model, Error> {
-        if let Isolation::Process(process) = std::mem::take(&mut self.isolation) {
-            return self.load_in_worker(process);
-        }
-        let (recipe, first) = self.first()?;
-        let loaded = Contract::new(&recipe, first, self.progress)?.load()?;
-        Ok(Model::here(recipe, loaded))
+impl Recipe {
+    /// Loads the model in this process.
+    pub(crate) fn load(self, progress: Progress) -> Result<Model, Error> {
+        let loaded = Contract::new(&self, First::Fresh, progress)?.load()?;
+        let Loaded { native, context, drafts, placed } = loaded;
+        let slot = ContextSlot::new(native, context, drafts);
+        let model = Model::new(self, slot, None, Arc::new(placed));
+        model.pulse().paced_by(&model.report().threads);
+        Ok(model)
     }
 
-    fn load_in_worker(self, process: WorkerProcess) -> Result<Model, Error> {
+    /// Loads it in a worker.
+    pub(super) fn load_in(self, process: WorkerProcess, progress: &Progress) -> Result<Model, Error> {
         // What can be refused without a worker is, with its own type.
-        let header = Header::open(&self.recipe.path)?;
-        self.recipe.profile(&header)?;
-        drop(header);
-        if let Some(saved) = &self.saved {
-            saved.check()?;
-        }
-        let load = Load {
-            recipe: self.recipe.clone(),
-            saved: self.saved,
-            replay: self.replay,
-            tell_progress: self.progress.is_some(),
-        };
-        let (remote, placed) = Remote::start(load, process, &self.progress)?;
-        Ok(Model::new(self.recipe, ContextSlot::empty(), Some(remote), placed))
+        self.profile(&Header::open(&self.path)?)?;
+        let (remote, placed) = Remote::start(&self, process, progress)?;
+        Ok(Model::new(self, ContextSlot::empty(), Some(remote), placed))
     }
 }

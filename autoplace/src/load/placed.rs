@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::headroom::{Readings, Work, gpu_reports};
-use super::recipe::Terms;
+use super::headroom::{Reading, Work, gpu_reports};
+use super::recipe::Learn;
 use super::report::{GpuReport, HostReport, LoadReport};
 use super::threads::Threads;
 use super::warm_up::WarmedUp;
@@ -42,19 +42,19 @@ impl Placed {
     /// Without its attempts and its lease. What is learned of the GPUs is kept.
     pub(super) fn new(
         prepared: &Prepared,
-        readings: &Readings,
+        before: &[Reading],
         run: &WarmedUp,
         threads: Threads,
-        terms: &Terms,
+        learn: &Learn,
     ) -> Self {
         let Prepared { plan, machine, .. } = prepared;
-        let gpus = gpu_reports(prepared, readings, run, &terms.learn);
+        let gpus = gpu_reports(prepared, before, run, learn);
         let report = LoadReport {
             notes: gpus.iter().flat_map(notes).collect(),
             gpus,
             host: HostReport {
                 planned: plan.host().map(|host| host.footprint).unwrap_or_default(),
-                allocated: run.allocated.host,
+                allocated: run.host,
             },
             warm_up: run.warm_up.clone(),
             threads,
@@ -68,16 +68,9 @@ impl Placed {
 
 /// What is worth a word of a GPU's figures.
 fn notes(gpu: &GpuReport) -> Vec<String> {
-    let mut notes = Vec::new();
-    let device = &gpu.device;
-    if gpu.grown > 0 {
-        let grown = Bytes(gpu.grown);
-        notes.push(format!("{device}: compute buffers take {grown} more than llama.cpp reserves by itself"));
-    }
-    let beyond_plan = gpu.unplanned().saturating_sub(gpu.grown);
-    if beyond_plan > 0 {
-        let beyond = Bytes(beyond_plan);
-        notes.push(format!("{device}: llama.cpp allocated {beyond} more than was planned"));
-    }
-    notes
+    let GpuReport { device, grown, .. } = gpu;
+    let beyond = gpu.unplanned().saturating_sub(*grown);
+    let grew = || format!("{device}: compute buffers take {} more than llama.cpp reserves by itself", Bytes(*grown));
+    let is_more = || format!("{device}: llama.cpp allocated {} more than was planned", Bytes(beyond));
+    (*grown > 0).then(grew).into_iter().chain((beyond > 0).then(is_more)).collect()
 }

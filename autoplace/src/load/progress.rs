@@ -7,17 +7,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 type Callback = Box<dyn FnMut(f32) -> bool + Send>;
 
 #[derive(Clone, Default)]
-pub(super) struct Progress(Option<Arc<Mutex<Callback>>>);
+pub(crate) struct Progress(Option<Arc<Mutex<Callback>>>);
 
 impl Progress {
-    pub(super) fn new(callback: impl FnMut(f32) -> bool + Send + 'static) -> Self {
+    pub(crate) fn new(callback: impl FnMut(f32) -> bool + Send + 'static) -> Self {
         Self(Some(Arc::new(Mutex::new(Box::new(callback)))))
     }
 
     /// One for a load of llama.cpp's.
     pub(super) fn callback(&self) -> Option<Callback> {
-        let shared = Arc::clone(self.0.as_ref()?);
-        Some(Box::new(move |done| (shared.lock().unwrap_or_else(PoisonError::into_inner))(done)))
+        let shared = self.clone();
+        self.is_some().then(|| Box::new(move |done| shared.tell(done)) as Callback)
     }
 
     pub(super) const fn is_some(&self) -> bool {

@@ -1,6 +1,6 @@
 //! How a model is loaded, kept so that it can be loaded again.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +11,7 @@ use super::{Error, threads};
 use crate::gguf::Header;
 use crate::machine::{Host, Machine, MeasurementCache};
 use crate::memory::Companion;
-use crate::plan::{self, GpuLayers, Plan, Planner, Request};
+use crate::plan::{self, GpuLayers, Plan, Planner, Replay, Request, SavedPlan};
 use crate::profile::ModelProfile;
 
 /// Tokens that a draft may draft at once, where nobody says how many.
@@ -19,19 +19,20 @@ const DRAFT_MAX: u32 = 8;
 
 /// Bytes that checkpoints of a model may take, where nobody says how many: two of gemma-3-27b's, and dozens or hundreds
 /// of models with smaller windows or states.
-pub(super) const CHECKPOINTS: u64 = 1 << 30;
+const CHECKPOINTS: u64 = 1 << 30;
 
 /// How a model is loaded.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Recipe {
     pub(super) path: PathBuf,
     /// A model that drafts for it.
-    #[serde(default)]
     pub(super) draft: Option<PathBuf>,
     /// Whether the blocks that predict further tokens are loaded.
-    #[serde(default)]
     pub(super) mtp: bool,
     pub(super) request: Request,
+    /// A plan that the first attempt follows, and what to do where it cannot be followed.
+    pub(super) saved: Option<Box<SavedPlan>>,
+    pub(super) replay: Replay,
     /// What is added to the model.
     pub(super) adapters: AdapterFiles,
     /// The machine to believe in, instead of what is detected.
@@ -42,10 +43,35 @@ pub(crate) struct Recipe {
     pub(super) checkpoints: u64,
     /// Where loads tell each other what they are about to take.
     pub(super) leases: Leases,
-    pub(super) terms: Terms,
+    pub(super) verify: Verify,
+    pub(super) on_difference: OnDifference,
+    pub(super) attempts: u32,
+    pub(super) learn: Learn,
 }
 
 impl Recipe {
+    pub(super) fn of(path: &Path) -> Self {
+        Self {
+            path: path.to_owned(),
+            draft: None,
+            mtp: false,
+            request: Request::new(),
+            saved: None,
+            replay: Replay::Refuse,
+            adapters: AdapterFiles::default(),
+            machine: None,
+            threads: None,
+            threads_batch: None,
+            checkpoints: CHECKPOINTS,
+            leases: Leases::user(),
+            verify: Verify::default(),
+            on_difference: OnDifference::default(),
+            // The plan, one for memory that was taken since, and two for what nobody foresaw.
+            attempts: 4,
+            learn: Learn::User,
+        }
+    }
+
     /// The machine to plan for. One that the caller has described is believed at first; `again`, after time has passed,
     /// no GPU of it counts with more free bytes than it has now.
     pub(super) fn machine(&self, again: bool) -> Result<Machine, Error> {
@@ -74,11 +100,8 @@ impl Recipe {
         if companion.is_some() && request.draft_max == 0 {
             request.draft_max = DRAFT_MAX;
         }
-        let mut planner = Planner::new(profile, machine).request(request);
-        if let Some(companion) = companion {
-            planner = planner.beside(companion);
-        }
-        Ok(planner.plan_probed(&self.adapters.probe(header)?)?)
+        let planner = Planner::new(profile, machine).request(request);
+        Ok(companion.into_iter().fold(planner, Planner::beside).plan_probed(&self.adapters.probe(header)?)?)
     }
 
     /// Threads for what the CPU of this machine computes of a draft.
@@ -88,9 +111,7 @@ impl Recipe {
 
     /// What is to be loaded beside the model, if anything is: checked to have the vocabulary of the main one.
     pub(super) fn companion(&self, main: &Header) -> Result<Option<Companion>, Error> {
-        let Some(path) = &self.draft else {
-            return Ok(None);
-        };
+        let Some(path) = &self.draft else { return Ok(None) };
         let companion = Companion::draft(&Header::open(path)?).map_err(plan::Error::from)?;
         companion.compatible_with(main).map_err(plan::Error::from)?;
         Ok(Some(companion))
@@ -130,14 +151,6 @@ pub enum OnDifference {
     Fail,
     /// Keep it. The report says so.
     Accept,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Terms {
-    pub(super) verify: Verify,
-    pub(super) on_difference: OnDifference,
-    pub(super) attempts: u32,
-    pub(super) learn: Learn,
 }
 
 /// Where a load keeps what it learns of its GPUs.

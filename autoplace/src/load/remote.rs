@@ -1,6 +1,6 @@
 //! A model in a worker process: what is said to load it there, and the handle's side of it.
 //!
-//! In: a [`Load`], sent to a worker of the room [`worker`](crate::worker). Out: where the model went ([`Placed`]), or
+//! In: a [`Recipe`], sent to a worker of the room [`worker`](crate::worker). Out: where the model went ([`Placed`]), or
 //! why it did not. The worker's side is in `serve`.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,8 +12,8 @@ use super::devices::build_name;
 use super::placed::Placed;
 use super::progress::Progress;
 use super::recipe::Recipe;
-use crate::plan::{Plan, Replay, SavedPlan};
-use crate::worker::{self, Worker, WorkerProcess};
+use crate::plan::Plan;
+use crate::worker::{self, Handle, Worker, WorkerProcess};
 
 /// What a worker is asked for, of the load. Externally tagged, so that its names are apart from those of a
 /// generation's requests.
@@ -27,8 +27,11 @@ pub(crate) enum Request {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Loading {
-    /// The first message of all.
-    Load(Box<Load>),
+    /// The first message of all. `tell_progress`: whether anybody wants to know of the progress.
+    Load {
+        recipe: Box<Recipe>,
+        tell_progress: bool,
+    },
     /// The progress callback does not want to go on.
     CancelLoad,
     /// Stop the computation of this run, or its next one, with an error.
@@ -38,16 +41,6 @@ pub(crate) enum Loading {
     Replace {
         plan: Option<Box<Plan>>,
     },
-}
-
-/// How a worker is to load a model.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Load {
-    pub(super) recipe: Recipe,
-    pub(super) saved: Option<Box<SavedPlan>>,
-    pub(super) replay: Replay,
-    /// Whether anybody wants to know of the progress.
-    pub(crate) tell_progress: bool,
 }
 
 /// What a worker answers.
@@ -63,7 +56,6 @@ pub(crate) enum Reply {
 /// A model's worker, lent to whoever talks with it.
 #[derive(Debug)]
 pub(super) struct Remote {
-    load: Load,
     process: WorkerProcess,
     state: Mutex<State>,
 }
@@ -76,18 +68,27 @@ struct State {
     handle: Option<Handle>,
 }
 
-#[derive(Debug)]
-struct Handle {
-    id: u32,
-    sender: worker::Sender,
-    watch: Arc<worker::Watch>,
+impl State {
+    fn held(worker: Result<Worker, worker::Error>) -> Self {
+        let handle = worker.as_ref().ok().map(Worker::handle).cloned();
+        Self { held: Some(worker), handle }
+    }
+
+    /// The worker, while it is lent and lives.
+    fn lent(&self) -> Option<&Handle> {
+        self.handle.as_ref().filter(|_| self.held.is_none())
+    }
 }
 
 impl Remote {
-    pub(super) fn start(load: Load, process: WorkerProcess, progress: &Progress) -> Result<(Self, Arc<Placed>), Error> {
+    pub(super) fn start(
+        recipe: &Recipe,
+        process: WorkerProcess,
+        progress: &Progress,
+    ) -> Result<(Self, Arc<Placed>), Error> {
         let mut attempts = process.attempts();
         let (worker, placed) = loop {
-            match load_in(&process, &load, progress) {
+            match load_in(&process, recipe, progress) {
                 Err(Error::Worker(error)) if error.is_death() && attempts > 0 => {
                     tracing::warn!("{error}; starting another");
                     attempts -= 1;
@@ -95,9 +96,7 @@ impl Remote {
                 result => break result?,
             }
         };
-        let handle = Some(Handle::of(&worker));
-        let remote = Self { load, process, state: Mutex::new(State { held: Some(Ok(worker)), handle }) };
-        Ok((remote, placed))
+        Ok((Self { process, state: Mutex::new(State::held(Ok(worker))) }, placed))
     }
 
     /// How often a worker may be started again for one generation.
@@ -120,34 +119,30 @@ impl Remote {
 
     /// The worker is waited for no longer than an abort may take, while it is lent.
     pub(super) fn hurry(&self) {
-        let state = self.state();
-        if let (None, Some(handle)) = (&state.held, &state.handle) {
+        if let Some(handle) = self.state().lent() {
             handle.watch.abort();
         }
     }
 
     /// Stops what the worker computes of this run, or will, while it is lent. One that is gone needs to know nothing.
     pub(super) fn abort(&self, run: u64) {
-        self.hurry();
-        let state = self.state();
-        if let (None, Some(handle)) = (&state.held, &state.handle) {
-            let sender = handle.sender.clone();
-            drop(state);
+        let lent = self.state().lent().cloned();
+        if let Some(Handle { sender, watch, .. }) = lent {
+            watch.abort();
             let _ = sender.send(&Request::Loading(Loading::Abort { run }));
         }
     }
 
     pub(super) fn give_back(&self, worker: Result<Worker, worker::Error>) {
-        let handle = worker.as_ref().ok().map(Handle::of);
-        *self.state() = State { held: Some(worker), handle };
+        *self.state() = State::held(worker);
     }
 
     /// Starts another worker in place of a dead one and has the model loaded there, by what is free by now. It is lent
     /// at once.
-    pub(super) fn restart(&self) -> Result<(Worker, Arc<Placed>), Error> {
+    pub(super) fn restart(&self, recipe: &Recipe) -> Result<(Worker, Arc<Placed>), Error> {
         self.state().handle = None;
-        let (worker, placed) = load_in(&self.process, &self.load, &Progress::default())?;
-        self.state().handle = Some(Handle::of(&worker));
+        let (worker, placed) = load_in(&self.process, recipe, &Progress::default())?;
+        self.state().handle = Some(worker.handle().clone());
         Ok((worker, placed))
     }
 
@@ -156,17 +151,11 @@ impl Remote {
     }
 }
 
-impl Handle {
-    fn of(worker: &Worker) -> Self {
-        Self { id: worker.id(), sender: worker.sender(), watch: worker.watch() }
-    }
-}
-
-fn load_in(process: &WorkerProcess, load: &Load, progress: &Progress) -> Result<(Worker, Arc<Placed>), Error> {
+fn load_in(process: &WorkerProcess, recipe: &Recipe, progress: &Progress) -> Result<(Worker, Arc<Placed>), Error> {
     const DOING: &str = "loading the model";
     let mut worker = Worker::start(process, &build_name())?;
-    let request = Request::Loading(Loading::Load(Box::new(load.clone())));
-    worker.send(&request, DOING)?;
+    let (recipe, tell_progress) = (Box::new(recipe.clone()), progress.is_some());
+    worker.send(&Request::Loading(Loading::Load { recipe, tell_progress }), DOING)?;
     let mut cancelled = false;
     loop {
         match worker.receive(DOING)? {

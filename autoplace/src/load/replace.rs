@@ -74,8 +74,7 @@ impl Model {
         let draft = self.draft_bytes(&plan);
         for (placement, held) in plan.gpus().zip(&allocated.gpus) {
             let beside = if placement.companions > 0 { draft.gpu.total() } else { 0 };
-            let gpu = machine.gpus.iter_mut().find(|gpu| gpu.device == placement.device);
-            if let Some(gpu) = gpu {
+            if let Some(gpu) = machine.gpus.iter_mut().find(|gpu| gpu.device == placement.device) {
                 let held = held.total().saturating_add(beside);
                 gpu.free = with(gpu.free, held, gpu.total);
                 if let Some(pools) = &mut gpu.pools {
@@ -86,9 +85,8 @@ impl Model {
         // A mapped file is in the page cache, which counts as available already.
         let mapped = plan.context.mmap;
         let unmapped = |held: Footprint| Footprint::new(if mapped { 0 } else { held.weights }, held.kv, held.compute);
-        let held = unmapped(allocated.host);
+        let held = unmapped(allocated.host).total().saturating_add(unmapped(draft.host).total());
         let host = &mut machine.host;
-        let held = held.total().saturating_add(unmapped(draft.host).total());
         host.available = with(host.available, held, host.total);
         machine
     }
@@ -96,8 +94,8 @@ impl Model {
     /// What the draft takes that is loaded beside this model, by its plan.
     fn draft_bytes(&self, plan: &Plan) -> CompanionBytes {
         let is_loaded = self.recipe().draft.is_some();
-        let drafts = plan.companions.iter().filter(|one| is_loaded && one.role == Role::Draft);
-        drafts.map(|draft| draft.bytes).next().unwrap_or_default()
+        let draft = plan.companions.iter().find(|one| is_loaded && one.role == Role::Draft);
+        draft.map(|draft| draft.bytes).unwrap_or_default()
     }
 
     /// Re-places the model: releases it, and loads it again by this plan or, without one, by a plan for what is free
@@ -145,10 +143,7 @@ impl Model {
         let slot = self.slot();
         slot.release();
         let first = match plan {
-            Some(plan) => {
-                let machine = Machine::clone(&self.machine());
-                First::Given(Box::new(plan), Box::new(machine))
-            }
+            Some(plan) => First::Given(Box::new(plan), Box::new(Machine::clone(&self.machine()))),
             None => First::Again,
         };
         let contract = Contract::new(self.recipe(), first, Progress::default())?;
@@ -226,11 +221,10 @@ impl Model {
                 Ok(())
             }
             Reply::Failed(error) => Err(error),
-            Reply::Progress(_) => Err(worker::Error::Protocol {
-                doing: DOING,
-                reason: "it told of a progress that nobody asked for".into(),
+            Reply::Progress(_) => {
+                let reason = "it told of a progress that nobody asked for".into();
+                Err(worker::Error::Protocol { doing: DOING, reason }.into())
             }
-            .into()),
         }
     }
 }
@@ -244,10 +238,7 @@ const fn with(free: u64, held: u64, total: u64) -> u64 {
 fn gain(loaded: &Plan, other: &Plan) -> f64 {
     match (&loaded.speed, &other.speed) {
         (Some(now), Some(then)) if then.seconds() > 0.0 => now.seconds() / then.seconds() - 1.0,
-        _ => {
-            let more = f64::from(other.n_gpu_layers) - f64::from(loaded.n_gpu_layers);
-            more / f64::from(loaded.layers())
-        }
+        _ => (f64::from(other.n_gpu_layers) - f64::from(loaded.n_gpu_layers)) / f64::from(loaded.layers()),
     }
 }
 
@@ -297,6 +288,7 @@ impl Requested {
 
     pub(super) fn listen(&self, listener: Option<Waker>) {
         let before = std::mem::replace(&mut self.held().listener, listener);
+        // Whatever it does, it does without the lock.
         drop(before);
     }
 

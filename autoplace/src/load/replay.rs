@@ -1,7 +1,8 @@
 //! A saved plan, followed exactly: held against the model, the machine as it is, and what llama.cpp says that it takes.
 
-use super::devices::detect;
-use super::lease::{Lease, Leases};
+use super::devices::{detect, gpu_of};
+use super::lease::Lease;
+use super::recipe::Recipe;
 use super::{Error, NativeProbe};
 use crate::gguf::Header;
 use crate::machine::{Gpu, Host, Machine};
@@ -9,15 +10,14 @@ use crate::plan::{self, MachineChange, Plan, Planner, Probe, Replay, SavedPlan, 
 use crate::profile::ModelProfile;
 
 /// Follows a saved plan: held against the model, the machine as it is, and what llama.cpp says now, it is followed,
-/// refused, or made anew. Returns the plan to load by, the machine that it is for, and the lease on its GPUs. `machine`
-/// is the one to believe instead of what is detected.
+/// refused, or made anew. Returns the plan to load by, the machine that it is for, and the lease on its GPUs.
 pub(super) fn follow(
+    recipe: &Recipe,
     saved: &SavedPlan,
-    replay: Replay,
-    (header, profile, probe): (&Header, &ModelProfile, &NativeProbe),
-    machine: Option<&Machine>,
-    leases: &Leases,
+    header: &Header,
+    profile: &ModelProfile,
 ) -> Result<(Plan, Machine, Lease), Error> {
+    let probe = recipe.adapters.probe(header)?;
     saved.check_model(header)?;
     // The model is the one; its layers then are those of the plan unless somebody has changed them.
     let (blocks, has) = (saved.plan.model.blocks, profile.n_layer());
@@ -28,33 +28,26 @@ pub(super) fn follow(
         }
         .into());
     }
-    let (machine, lease) = leases.machine(|| match machine {
+    let (machine, lease) = recipe.leases.machine(|| match &recipe.machine {
         Some(machine) => Ok(machine.clone()),
         // Asking a CUDA device for its memory opens a context there, for nothing if no layer may go to it.
         None if saved.plan.gpus().next().is_none() => Ok(Machine::new(Host::detect().0)),
         None => detect(),
     })?;
-    let changes = changes(saved, &machine, probe)?;
+    let changes = changes(saved, &machine, &probe)?;
     if changes.is_empty() {
         let mut plan = saved.plan.clone();
         // Where the model is now.
         plan.model.path.clone_from(&profile.path);
         return Ok((plan, machine, lease));
     }
-    let companions = saved.plan.companions.iter();
+    let refuses = recipe.replay == Replay::Refuse;
+    let companions = saved.plan.companions.iter().filter(|_| !refuses);
     let companions: Vec<String> = companions.map(|one| one.name.clone()).collect();
-    if replay == Replay::Refuse || !companions.is_empty() {
-        return Err(SavedPlanError::Changed {
-            model: saved.model.name.clone(),
-            changes,
-            companions: match replay {
-                Replay::Refuse => Vec::new(),
-                _ => companions,
-            },
-        }
-        .into());
+    if refuses || !companions.is_empty() {
+        return Err(SavedPlanError::Changed { model: saved.model.name.clone(), changes, companions }.into());
     }
-    let mut plan = Planner::new(profile, &machine).request(saved.request.clone()).plan_probed(probe)?;
+    let mut plan = Planner::new(profile, &machine).request(saved.request.clone()).plan_probed(&probe)?;
     let changes = MachineChange::list(&changes);
     plan.notes.push(format!("planned anew, as the saved plan cannot be followed: {changes}"));
     Ok((plan, machine, lease))
@@ -68,8 +61,7 @@ fn changes(saved: &SavedPlan, machine: &Machine, probe: &NativeProbe) -> Result<
         return Ok(changes);
     }
     let plan = &saved.plan;
-    let gpus = plan.gpus().filter_map(|placement| machine.gpus.iter().find(|gpu| gpu.device == placement.device));
-    let gpus: Vec<&Gpu> = gpus.collect();
+    let gpus: Vec<&Gpu> = plan.gpus().filter_map(|placement| gpu_of(machine, placement)).collect();
     let footprints = probe
         .footprints(&gpus, &plan.context, &plan.split())
         .map_err(|source| plan::Error::Probe { n_gpu_layers: plan.n_gpu_layers, source })?;

@@ -142,8 +142,7 @@ impl GpuReport {
 
     /// Bytes that llama.cpp has allocated beyond the plan.
     pub fn unplanned(&self) -> u64 {
-        let allocated = self.allocated.unwrap_or_default().total();
-        allocated.saturating_sub(self.planned.total())
+        self.allocated.unwrap_or_default().total().saturating_sub(self.planned.total())
     }
 
     /// Bytes that were taken beyond the plan's footprint and all that it left free: what a load is judged by. Where the
@@ -206,53 +205,38 @@ impl fmt::Display for LoadReport {
 impl fmt::Display for GpuReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { name, device, .. } = self;
-        write!(f, "{name} ({device}): ")?;
-        planned_and_allocated(f, self.planned, self.allocated)?;
-        let left = Bytes(self.left());
-        match (self.beyond(), self.used) {
-            (Some(beyond), Some(free)) => {
-                let (beyond, free) = (Bytes(beyond), Bytes(free));
+        write!(f, "{name} ({device}): {}", planned_and_allocated(self.planned, self.allocated))?;
+        match (self.beyond().map(Bytes), self.used.map(Bytes), Bytes(self.left())) {
+            (Some(beyond), Some(free), left) => {
                 write!(f, "; {beyond} taken beside that, where {left} were left; {free} free")?;
             }
             _ => write!(f, "; it does not tell what is free")?,
         }
-        match self.doubt {
-            Some(doubt) => write!(f, " ({doubt})"),
-            None => Ok(()),
-        }
+        self.doubt.map_or(Ok(()), |doubt| write!(f, " ({doubt})"))
     }
 }
 
 impl fmt::Display for HostReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("host: ")?;
-        planned_and_allocated(f, self.planned, Some(self.allocated))?;
-        if self.allocated.weights > self.planned.weights {
-            f.write_str(", a mapped file with its span")?;
-        }
-        Ok(())
+        let span = if self.allocated.weights > self.planned.weights { ", a mapped file with its span" } else { "" };
+        write!(f, "host: {}{span}", planned_and_allocated(self.planned, Some(self.allocated)))
     }
 }
 
-fn planned_and_allocated(f: &mut fmt::Formatter<'_>, planned: Footprint, allocated: Option<Footprint>) -> fmt::Result {
-    write!(f, "planned {}", Bytes(planned.total()))?;
-    match allocated {
-        Some(allocated) => write!(f, ", allocated {}", Bytes(allocated.total())),
-        None => Ok(()),
-    }
+fn planned_and_allocated(planned: Footprint, allocated: Option<Footprint>) -> String {
+    let allocated = allocated.map(|allocated| format!(", allocated {}", Bytes(allocated.total())));
+    format!("planned {}{}", Bytes(planned.total()), allocated.unwrap_or_default())
 }
 
 impl fmt::Display for WarmUp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.skipped {
             Some(reason) => write!(f, "warm-up: none, {reason}"),
-            None => write!(
-                f,
-                "warm-up: {} tokens, up to position {}, in {:.2} s",
-                self.tokens,
-                self.last_position,
-                self.time.as_secs_f64()
-            ),
+            None => {
+                let Self { tokens, last_position, time, .. } = self;
+                let seconds = time.as_secs_f64();
+                write!(f, "warm-up: {tokens} tokens, up to position {last_position}, in {seconds:.2} s")
+            }
         }
     }
 }
@@ -300,24 +284,21 @@ mod tests {
     #[test]
     fn only_more_than_footprint_and_headroom_is_a_difference() {
         let used = |free| GpuReport { used: Some(mib(free)), ..report() };
-        assert_eq!(used(100).difference(), 0);
-        assert_eq!(used(99).difference(), mib(1));
-        assert_eq!(used(0).difference(), mib(100));
-        let mut taught = used(0);
-        taught.withheld = mib(70);
-        assert_eq!(taught.difference(), mib(30));
-    }
-
-    #[test]
-    fn memory_that_others_change_is_no_difference_but_what_llama_cpp_says_is() {
-        let mut report = report();
-        report.used = Some(0);
-        report.doubt = Some(Doubt::OtherPrograms);
-        assert_eq!(report.difference(), 0);
-        report.allocated = Some(Footprint::new(mib(710), 0, 0));
-        assert_eq!(report.difference(), mib(10));
-        // Where a device tells nothing, nothing is measured.
-        let untold = GpuReport { before: None, used: None, ..self::report() };
-        assert_eq!((untold.taken(), untold.difference()), (None, 0));
+        let doubted = || GpuReport { doubt: Some(Doubt::OtherPrograms), ..used(0) };
+        let allocated = Some(Footprint::new(mib(710), 0, 0));
+        for (report, difference) in [
+            (used(100), 0),
+            (used(99), 1),
+            (used(0), 100),
+            // What earlier attempts taught was left free too.
+            (GpuReport { withheld: mib(70), ..used(0) }, 30),
+            // Memory that others change is none, and what llama.cpp says is.
+            (doubted(), 0),
+            (GpuReport { allocated, ..doubted() }, 10),
+            // Where a device tells nothing, nothing is measured.
+            (GpuReport { before: None, used: None, ..report() }, 0),
+        ] {
+            assert_eq!(report.difference(), mib(difference), "{report}");
+        }
     }
 }

@@ -1,8 +1,7 @@
 //! What failed attempts taught: how much of each device may count as free from now on.
 //!
-//! Memory that another program took shows in what is free now. What does not show is a buffer that was refused although
-//! there was room, pools that found none, and more taken than was planned. Such a plan must not be tried again: the
-//! device that failed gets a ceiling, so that the next plan takes less of it.
+//! What does not show in what is free now: a buffer that was refused although there was room, pools that found none,
+//! and more taken than was planned. The device gets a ceiling, so that the next plan takes less of it.
 
 use std::collections::BTreeMap;
 
@@ -100,8 +99,7 @@ mod tests {
     fn a_device_that_failed_gets_no_plan_of_the_same_size_again() {
         let plan = plan();
         let placement = plan.gpus().next().unwrap();
-        let needed = placement.footprint.total();
-        let kept = placement.free - placement.budget;
+        let (needed, kept) = (placement.footprint.total(), placement.free - placement.budget);
         for lacked in [0, mib(1), needed / 4, u64::MAX] {
             let mut taught = Taught::default();
             taught.failed(&plan, &device(&plan), lacked);

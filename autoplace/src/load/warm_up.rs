@@ -2,10 +2,9 @@
 //! buffers grow to, and what is free before and after the first computations, flows out.
 //!
 //! **What other numbers of tokens need.** llama.cpp reserves its compute buffers for `n_ubatch` tokens and for one
-//! token of each sequence. Numbers between them may need more of a device: a best fit of tensors is no monotone
-//! function of their sizes (ggml-alloc.c), and where GPUs compute with the host's weights they do so from 32 tokens
-//! on. So the buffers are reserved for other numbers too ([`reserve`]), at the full length of the context. A sequence
-//! alone, of several with caches of their own, has a graph that cannot be reserved; it is computed once.
+//! token of each sequence. Numbers between them may need more of a device (docs/load-contract.md), and are reserved for
+//! too ([`reserve`]), at the full length of the context. A sequence alone, of several with caches of their own, has a
+//! graph that cannot be reserved; it is computed once.
 //!
 //! A context for embeddings computes whole texts, as many as it may hold at once, and one alone.
 
@@ -18,26 +17,35 @@ use super::probe::footprints;
 use super::progress::Progress;
 use super::recipe::Verify;
 use super::report::WarmUp;
-use crate::memory::Footprints;
+use crate::memory::{Footprint, Footprints};
 
 /// The most tokens that GPUs leave to the CPU where the weights are the host's (ggml-cuda.cu and others,
 /// `offload_op`: from 32 on).
 const MOST_NOT_OFFLOADED: u32 = 31;
 
-/// What was seen of a warm-up. Free bytes are those of each device, in the order of the plan.
+/// What was seen of a warm-up.
 #[derive(Debug)]
 pub(super) struct WarmedUp {
     pub(super) warm_up: WarmUp,
-    /// What llama.cpp had allocated before.
-    pub(super) at_first: Footprints,
-    /// The same, when everything was reserved, and nothing computed yet.
-    pub(super) reserved: Footprints,
-    /// The same afterwards.
-    pub(super) allocated: Footprints,
-    /// Free when everything was reserved.
-    pub(super) loaded: Vec<Option<u64>>,
-    /// Free afterwards.
-    pub(super) used: Vec<Option<u64>>,
+    /// In the order of the plan.
+    pub(super) gpus: Vec<Seen>,
+    /// What llama.cpp has allocated on the host.
+    pub(super) host: Footprint,
+}
+
+/// What was seen of a GPU: what llama.cpp said it had allocated, and bytes that were free.
+#[derive(Debug)]
+pub(super) struct Seen {
+    /// Allocated before.
+    pub(super) at_first: Option<Footprint>,
+    /// The same when everything was reserved, and nothing computed yet.
+    pub(super) reserved: Option<Footprint>,
+    /// Free then.
+    pub(super) loaded: Option<u64>,
+    /// Allocated afterwards.
+    pub(super) allocated: Option<Footprint>,
+    /// Free then.
+    pub(super) used: Option<u64>,
 }
 
 /// Reserves, and computes as far as `verify` says. The context is empty afterwards.
@@ -83,14 +91,16 @@ pub(super) fn warm_up(
         skipped: skipped.map(str::to_owned),
         time: started.elapsed(),
     };
-    Ok(WarmedUp {
-        warm_up,
-        at_first,
-        reserved,
-        allocated: allocated(context, heads.as_deref(), devices),
+    let (allocated, used) = (allocated(context, heads.as_deref(), devices), free(devices));
+    let of = |footprints: &Footprints, n| footprints.gpus.get(n).copied();
+    let gpus = loaded.into_iter().zip(used).enumerate().map(|(n, (loaded, used))| Seen {
+        at_first: of(&at_first, n),
+        reserved: of(&reserved, n),
         loaded,
-        used: free(devices),
-    })
+        allocated: of(&allocated, n),
+        used,
+    });
+    Ok(WarmedUp { warm_up, gpus: gpus.collect(), host: allocated.host })
 }
 
 /// Reserves for numbers of tokens for which llama.cpp does not, where GPUs compute: of each half of a batch, down to an
@@ -146,8 +156,7 @@ fn predict(heads: &mut Context) -> Result<(), Error> {
 /// Encoders (BERT), encoder-decoders (T5) and diffusion models (LLaDA) have no next token.
 pub(super) fn is_generative(context: &Context) -> bool {
     let model = context.model();
-    let decodes = model.has_decoder() && !model.has_encoder() && !model.is_diffusion();
-    decodes && context.has_memory()
+    model.has_decoder() && !model.has_encoder() && !model.is_diffusion() && context.has_memory()
 }
 
 /// Whether there is something to compute: texts to embed, or a next token.
@@ -258,8 +267,7 @@ impl Run<'_> {
     /// Tokens of the largest computation.
     fn n_tokens(&self) -> u32 {
         let context = &self.context;
-        let most = context.n_ubatch().min(context.n_batch());
-        most.min(context.n_ctx()).max(1)
+        context.n_ubatch().min(context.n_batch()).min(context.n_ctx()).max(1)
     }
 
     /// Positions that each sequence has when all are as long; of texts to embed, which come and go, of

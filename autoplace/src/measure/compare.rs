@@ -47,13 +47,9 @@ impl Measurement {
 impl Ratio {
     fn of(before: &Row, after: &Row) -> Option<Self> {
         let rounds: BTreeSet<u32> = before.samples.iter().map(|sample| sample.round).collect();
-        let rounds = rounds.into_iter().filter_map(|round| {
-            let (before, after) = (mean_log(before, round)?, mean_log(after, round)?);
-            // More time is less speed.
-            Some(before - after)
-        });
-        let logs: Vec<f64> = rounds.collect();
-        let (mean, error) = mean_and_error(&logs)?;
+        // More time is less speed.
+        let logs = rounds.into_iter().filter_map(|round| Some(mean_log(before, round)? - mean_log(after, round)?));
+        let (mean, error) = mean_and_error(&logs.collect::<Vec<f64>>())?;
         let interval = error.map(|error| ((mean - error).exp(), (mean + error).exp()));
         Some(Self { name: before.name(), ratio: mean.exp(), interval })
     }
@@ -67,12 +63,10 @@ impl Ratio {
 impl fmt::Display for Ratio {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {:.3} times as fast", self.name, self.ratio)?;
+        let noise = if self.is_noise() { ": no difference beyond noise" } else { "" };
         match self.interval {
             None => f.write_str(" (a single round: no interval)"),
-            Some((low, high)) if self.is_noise() => {
-                write!(f, " ({low:.3} to {high:.3}): no difference beyond noise")
-            }
-            Some((low, high)) => write!(f, " ({low:.3} to {high:.3})"),
+            Some((low, high)) => write!(f, " ({low:.3} to {high:.3}){noise}"),
         }
     }
 }
@@ -93,9 +87,7 @@ fn mean_and_error(values: &[f64]) -> Option<(f64, Option<f64>)> {
         return None;
     }
     let mean = values.iter().sum::<f64>() / n as f64;
-    let Some(freedom) = n.checked_sub(2) else {
-        return Some((mean, None));
-    };
+    let Some(freedom) = n.checked_sub(2) else { return Some((mean, None)) };
     let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
     let t = T.get(freedom).copied().unwrap_or(2.0);
     Some((mean, Some(t * (squares / (n - 1) as f64 / n as f64).sqrt())))

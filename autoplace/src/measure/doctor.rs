@@ -1,7 +1,5 @@
 //! What is wrong, by what is known: a rule for each cause, each with the evidence that it needs.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 
 use super::evidence::{Evidence, ModelEvidence};
@@ -22,39 +20,40 @@ pub struct Finding {
 }
 
 /// Why a model is slow, the worst first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "snake_case")]
+#[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum Cause {
-    /// It fits nowhere.
+    #[error("the model fits nowhere on this machine")]
     OutOfReach,
-    /// A card that is there cannot be used.
+    #[error("a card is not used")]
     UnusedCard,
-    /// A driver has moved to the host's memory what should be on a GPU.
+    #[error("the driver has moved memory of the GPU to the host")]
     Spilled,
-    /// The system reads memory back from swap, or writes it there.
+    #[error("the system is swapping")]
     Swapping,
-    /// Weights are read from disk again for every token.
+    #[error("weights are read from disk for every token")]
     Paging,
-    /// A limit on the process keeps it from memory that the machine has.
+    #[error("a limit on this process keeps it from the machine's memory")]
     Limited,
-    /// Clocks are held down.
+    #[error("a GPU runs below its clocks")]
     Throttled,
-    /// A program runs the model with a slower placement than there is room for.
+    #[error("it is run slower than this machine could")]
     RunsSlower,
-    /// Other programs hold memory of a GPU without which more of the model would fit.
+    #[error("other programs hold the GPU's memory")]
     OtherPrograms,
-    /// The context takes what would hold the rest of the layers.
+    #[error("the context takes the room of the rest of the layers")]
     LargeContext,
-    /// Not everything is on GPUs.
+    #[error("not everything is on the GPU")]
     NotOnGpu,
-    /// A card's link has fewer lanes than it can have.
+    #[error("a card's link runs with fewer lanes than it has")]
     Link,
-    /// Other programs keep the processor busy.
+    #[error("other programs keep the processor busy")]
     Processor,
-    /// The processor can do what this build makes no use of.
+    #[error("this build makes no use of the processor's instructions")]
     Instructions,
-    /// It is slower than predicted, and nothing here explains it.
+    #[error("it is slower than predicted, and nothing that is watched explains it")]
     Unexplained,
 }
 
@@ -68,37 +67,8 @@ const NOTABLE: u64 = 10;
 /// Percent of ten seconds in which threads waited for a core.
 const BUSY: f32 = 25.0;
 
-impl fmt::Display for Cause {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::OutOfReach => "the model fits nowhere on this machine",
-            Self::UnusedCard => "a card is not used",
-            Self::Spilled => "the driver has moved memory of the GPU to the host",
-            Self::Swapping => "the system is swapping",
-            Self::Paging => "weights are read from disk for every token",
-            Self::Limited => "a limit on this process keeps it from the machine's memory",
-            Self::Throttled => "a GPU runs below its clocks",
-            Self::RunsSlower => "it is run slower than this machine could",
-            Self::OtherPrograms => "other programs hold the GPU's memory",
-            Self::LargeContext => "the context takes the room of the rest of the layers",
-            Self::NotOnGpu => "not everything is on the GPU",
-            Self::Link => "a card's link runs with fewer lanes than it has",
-            Self::Processor => "other programs keep the processor busy",
-            Self::Instructions => "this build makes no use of the processor's instructions",
-            Self::Unexplained => "it is slower than predicted, and nothing that is watched explains it",
-        })
-    }
-}
-
-impl Finding {
-    fn new(cause: Cause, evidence: String) -> Self {
-        Self { cause, evidence, remedy: None }
-    }
-
-    fn mended(mut self, remedy: impl Into<String>) -> Self {
-        self.remedy = Some(remedy.into());
-        self
-    }
+fn mended(cause: Cause, evidence: String, remedy: impl Into<String>) -> Finding {
+    Finding { cause, evidence, remedy: Some(remedy.into()) }
 }
 
 impl Evidence {
@@ -144,7 +114,7 @@ impl Evidence {
                 UnusedReason::NoSlice => "sudo nvidia-smi mig -cgi 0 -C",
                 _ => "nvidia-smi    # a driver that is too old for this build's CUDA, or a card that is, is seen there",
             };
-            Some(Finding::new(Cause::UnusedCard, unused.to_string()).mended(remedy))
+            Some(mended(Cause::UnusedCard, unused.to_string(), remedy))
         })
     }
 
@@ -152,15 +122,13 @@ impl Evidence {
         let on_host = self.conditions.on_host.unwrap_or(0);
         if on_host > USUAL_ON_HOST {
             let evidence = format!("the driver keeps {} of it in the host's memory", Bytes(on_host));
-            return Some(Finding::new(Cause::Spilled, evidence).mended(self.smaller()));
+            return Some(mended(Cause::Spilled, evidence, self.smaller()));
         }
         let free = self.conditions.least_free.filter(|_| self.machine.wsl && self.plan().is_some())?;
-        let evidence = format!(
-            "{} are free on the GPU, and Windows begins to move memory to the host below {}",
-            Bytes(free),
-            Bytes(WSL_HEADROOM)
-        );
-        (free < WSL_HEADROOM).then(|| Finding::new(Cause::Spilled, evidence).mended(self.smaller()))
+        let (told, least) = (Bytes(free), Bytes(WSL_HEADROOM));
+        let evidence =
+            format!("{told} are free on the GPU, and Windows begins to move memory to the host below {least}");
+        (free < WSL_HEADROOM).then(|| mended(Cause::Spilled, evidence, self.smaller()))
     }
 
     fn smaller(&self) -> String {
@@ -172,9 +140,8 @@ impl Evidence {
         let [pages_in, pages_out] = [self.conditions.swapped_in, self.conditions.swapped_out];
         let [pages_in, pages_out] = [pages_in.unwrap_or(0), pages_out.unwrap_or(0)];
         let evidence = format!("{pages_in} pages were read back meanwhile, {pages_out} written");
-        let finding = Finding::new(Cause::Swapping, evidence);
         let remedy = "ps aux --sort=-rss | head    # what holds the memory, to be closed";
-        (pages_in.max(pages_out) > 0).then(|| finding.mended(remedy))
+        (pages_in.max(pages_out) > 0).then(|| mended(Cause::Swapping, evidence, remedy))
     }
 
     fn limited(&self) -> Option<Finding> {
@@ -187,11 +154,9 @@ impl Evidence {
         };
         // Of a limit that leaves nearly all nobody is in want, nor where nothing is on the host.
         let is_less = bytes < host.total / 4 * 3;
-        let model = self.model.as_ref();
-        let matters = model.is_none_or(|it| it.refused.is_some() || self.uses_host());
+        let matters = self.model.as_ref().is_none_or(|it| it.refused.is_some() || self.uses_host());
         let evidence = format!("{} of the machine's {}", Bytes(bytes), Bytes(host.total));
-        let finding = Finding::new(Cause::Limited, evidence);
-        (is_less && matters).then(|| finding.mended(remedy))
+        (is_less && matters).then(|| mended(Cause::Limited, evidence, remedy))
     }
 
     fn throttled(&self) -> Option<Finding> {
@@ -199,15 +164,14 @@ impl Evidence {
         let held: Vec<String> = held.map(ToString::to_string).collect();
         let celsius = self.conditions.temperature.map_or(String::new(), |it| format!(", {it} °C"));
         let evidence = format!("held down by {}{celsius}", held.join(", "));
-        let finding = Finding::new(Cause::Throttled, evidence);
         let remedy = "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER";
-        (!held.is_empty()).then(|| finding.mended(remedy))
+        (!held.is_empty()).then(|| mended(Cause::Throttled, evidence, remedy))
     }
 
     fn other_programs(&self) -> Vec<Finding> {
         if let Some(model) = &self.model {
             let change = model.change(|kind| matches!(kind, ChangeKind::CloseProcess { .. }));
-            let finding = |change: &Change| Finding::new(Cause::OtherPrograms, change.to_string());
+            let finding = |it: &Change| Finding { cause: Cause::OtherPrograms, evidence: it.to_string(), remedy: None };
             return change.map(finding).into_iter().collect();
         }
         let gpus = self.machine.gpus.iter().filter_map(|gpu: &Gpu| {
@@ -216,9 +180,8 @@ impl Evidence {
             let rest = gpu.total.saturating_sub(gpu.free);
             let bytes = programs.fold(0, u64::saturating_add).max(rest);
             let evidence = format!("{} of {}'s {}", Bytes(bytes), gpu.name, Bytes(gpu.total));
-            let finding = Finding::new(Cause::OtherPrograms, evidence);
             let remedy = "autoplace devices    # which they are";
-            (bytes > gpu.total / NOTABLE).then(|| finding.mended(remedy))
+            (bytes > gpu.total / NOTABLE).then(|| mended(Cause::OtherPrograms, evidence, remedy))
         });
         gpus.collect()
     }
@@ -226,33 +189,28 @@ impl Evidence {
     fn links(&self) -> impl Iterator<Item = Finding> {
         // One card with all of a model has little to send.
         let matters = self.machine.gpus.len() > 1 || self.uses_host();
-        let gpus = self.machine.gpus.iter().filter(move |_| matters);
-        gpus.filter_map(|gpu| {
+        self.machine.gpus.iter().filter(move |_| matters).filter_map(|gpu| {
             let link = gpu.pcie?;
             // An idle card takes back its generation, and not its lanes.
             let now = link.current.filter(|now| now.lanes < link.max.lanes)?;
             let evidence = format!("{} has {} lanes of {}", gpu.name, now.lanes, link.max.lanes);
             let remedy =
                 "sudo lspci -vv | grep -A40 VGA | grep LnkSta    # then another slot, or the card seated again";
-            Some(Finding::new(Cause::Link, evidence).mended(remedy))
+            Some(mended(Cause::Link, evidence, remedy))
         })
     }
 
     fn processor(&self) -> Option<Finding> {
-        if !self.uses_host() {
-            return None;
-        }
-        let pressure = self.conditions.cpu_pressure.filter(|&pressure| pressure > BUSY)?;
+        let pressure = self.conditions.cpu_pressure.filter(|&pressure| pressure > BUSY && self.uses_host())?;
         let evidence = format!("threads waited for a core in {pressure:.0} % of ten seconds");
-        Some(Finding::new(Cause::Processor, evidence).mended("top    # what computes beside it"))
+        Some(mended(Cause::Processor, evidence, "top    # what computes beside it"))
     }
 
     fn instructions(&self) -> Option<Finding> {
         let unused = &self.unused_instructions;
         let evidence = format!("{} are there and not used", unused.join(", "));
-        let finding = Finding::new(Cause::Instructions, evidence);
         let remedy = "cargo install autoplace-cli --features native";
-        (!unused.is_empty() && self.uses_host()).then(|| finding.mended(remedy))
+        (!unused.is_empty() && self.uses_host()).then(|| mended(Cause::Instructions, evidence, remedy))
     }
 }
 
@@ -302,15 +260,13 @@ impl ModelEvidence {
         Some(self.asking(&flags))
     }
 
-    /// What mends it: as a command, with what comes of it, or in words.
-    fn mended(&self, finding: Finding, change: Option<&Change>) -> Finding {
-        let Some(change) = change else {
-            return finding;
-        };
-        finding.mended(match self.command(change) {
+    /// With what mends it: as a command, with what comes of it, or in words.
+    fn mended(&self, cause: Cause, evidence: String, change: Option<&Change>) -> Finding {
+        let remedy = change.map(|change| match self.command(change) {
             Some(command) => format!("{command}    # {change}"),
             None => change.to_string(),
-        })
+        });
+        Finding { cause, evidence, remedy }
     }
 
     /// The cheapest change that brings everything onto GPUs, or the cheapest at all.
@@ -321,19 +277,15 @@ impl ModelEvidence {
 }
 
 fn out_of_reach(model: &ModelEvidence) -> Option<Finding> {
-    let finding = Finding::new(Cause::OutOfReach, model.refused.clone()?);
-    Some(model.mended(finding, model.best()))
+    Some(model.mended(Cause::OutOfReach, model.refused.clone()?, model.best()))
 }
 
 fn paging(model: &ModelEvidence) -> Option<Finding> {
     let paging = model.plan.as_ref()?.paging?;
-    let evidence = format!(
-        "{} of it are larger than all memory, and {} are read again for each token",
-        Bytes(paging.bytes),
-        Bytes(paging.bytes_per_token)
-    );
+    let (bytes, each) = (Bytes(paging.bytes), Bytes(paging.bytes_per_token));
+    let evidence = format!("{bytes} of it are larger than all memory, and {each} are read again for each token");
     let smaller = |kind: &ChangeKind| matches!(kind, ChangeKind::Quantisation { .. });
-    Some(model.mended(Finding::new(Cause::Paging, evidence), model.change(smaller)))
+    Some(model.mended(Cause::Paging, evidence, model.change(smaller)))
 }
 
 /// Faster by less is noise in the predictions.
@@ -350,12 +302,7 @@ fn runs_slower(model: &ModelEvidence) -> Option<Finding> {
     let about = running.predicted.map_or(String::new(), |it| format!(", about {it:.1} tok/s"));
     let (program, all) = (&running.program, plan.layers());
     let evidence = format!("{program}: {theirs} of {all} layers on GPUs{about}; there is room for {}", told(plan));
-    let finding = Finding::new(Cause::RunsSlower, evidence);
-    let mended = match &running.otherwise {
-        Some(otherwise) => finding.mended(otherwise.clone()),
-        None => finding,
-    };
-    is_slower.then_some(mended)
+    is_slower.then(|| Finding { cause: Cause::RunsSlower, evidence, remedy: running.otherwise.clone() })
 }
 
 /// A smaller cache alone would bring everything onto the GPU.
@@ -365,11 +312,9 @@ fn large_context(model: &ModelEvidence) -> Option<Finding> {
         |kind: &ChangeKind| matches!(kind, ChangeKind::KvType(_) | ChangeKind::Context(_) | ChangeKind::SwaFull(_));
     let mut changes = model.advice.changes.iter();
     let change = changes.find(|it| it.effect == Effect::Fits && it.kinds.iter().all(is_cache))?;
-    let kv = plan.placements.iter().map(|placement| placement.footprint.kv);
-    let kv = kv.fold(0, u64::saturating_add);
-    let (n_ctx, kv) = (plan.context.n_ctx, Bytes(kv));
-    let evidence = format!("its cache of {n_ctx} tokens takes {kv}: {}", told(plan));
-    Some(model.mended(Finding::new(Cause::LargeContext, evidence), Some(change)))
+    let kv = plan.placements.iter().fold(0_u64, |sum, it| sum.saturating_add(it.footprint.kv));
+    let evidence = format!("its cache of {} tokens takes {}: {}", plan.context.n_ctx, Bytes(kv), told(plan));
+    Some(model.mended(Cause::LargeContext, evidence, Some(change)))
 }
 
 fn not_on_gpu(model: &ModelEvidence) -> Option<Finding> {
@@ -377,14 +322,10 @@ fn not_on_gpu(model: &ModelEvidence) -> Option<Finding> {
     let on_gpus = plan.gpus().next().is_some();
     // A card that is slower than the host was left out on purpose; then nothing would bring the model over.
     let is_worse = !on_gpus && model.advice.changes.is_empty();
-    if is_worse || (plan.full_offload && plan.parted_blocks == 0) {
-        return None;
-    }
-    // That is said with its cause.
-    if large_context(model).is_some() {
-        return None;
-    }
-    Some(model.mended(Finding::new(Cause::NotOnGpu, told(plan)), model.best()))
+    let is_whole = plan.full_offload && plan.parted_blocks == 0;
+    // A large context is said with its cause.
+    let is_said = is_worse || is_whole || large_context(model).is_some();
+    (!is_said).then(|| model.mended(Cause::NotOnGpu, told(plan), model.best()))
 }
 
 /// `58 of 81 layers on GPUs, parts of 12 blocks on the host, about 3.9 tok/s, 20.1 if all were`.
@@ -407,7 +348,6 @@ fn unexplained(model: &ModelEvidence) -> Option<Finding> {
         None => (model.measured?.median, model.predicted?),
     };
     let evidence = format!("{measured:.1} tok/s measured, {predicted:.1} predicted");
-    let finding = Finding::new(Cause::Unexplained, evidence);
     let remedy = format!("autoplace measure {} --ready", model.file());
-    (measured < predicted * NORMAL).then(|| finding.mended(remedy))
+    (measured < predicted * NORMAL).then(|| mended(Cause::Unexplained, evidence, remedy))
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::conditions::Conditions;
-use super::measurement::{Speed, anonymous, file_of, folder_of, lossy, masked};
+use super::measurement::{Speed, anonymous, file_of, lossy, masked};
 use super::run::{Arm, Measure};
 use super::{Error, Protocol};
 use crate::gguf::Header;
@@ -152,19 +152,14 @@ impl Evidence {
     ///
     /// As [`Measure::run`].
     pub fn measured(mut self, measure: Measure<'_>) -> Result<Self, Error> {
-        let Some(model) = self.model.as_mut().filter(|model| model.plan.is_some()) else {
-            return Ok(self);
-        };
+        let Some(model) = self.model.as_mut().filter(|model| model.plan.is_some()) else { return Ok(self) };
         let few = |usual: Protocol| {
             let (n_prompt, n_gen) = (usual.n_prompt.min(64), usual.n_gen.min(32));
             usual.n_prompt(n_prompt).n_gen(n_gen).depths([0]).rounds(1).only(3)
         };
         let request = measure.request.clone();
-        let measure = measure.protocol(few);
-        let measured = measure.run(&[Arm::asked("doctor", request)])?;
-        let [point] = measured.points.as_slice() else {
-            return Err(Error::Stopped);
-        };
+        let measured = measure.protocol(few).run(&[Arm::asked("doctor", request)])?;
+        let [point] = measured.points.as_slice() else { return Err(Error::Stopped) };
         if let Some(failure) = &point.failure {
             return Err(Error::Failed(failure.clone()));
         }
@@ -183,28 +178,20 @@ impl Evidence {
     /// The same without what tells whose machine it is.
     #[must_use]
     pub fn anonymous(mut self) -> Self {
-        let names = anonymous(&mut self.machine);
+        let path = self.model.as_ref().map(|model| model.path.clone()).unwrap_or_default();
+        let names = anonymous(&mut self.machine, &path);
         if let Some(model) = &mut self.model {
-            let folder = folder_of(&model.path);
-            model.path = file_of(&model.path);
-            if let Some(refused) = &mut model.refused {
-                masked(refused, &names);
-                *refused = refused.replace(&folder, "");
-            }
+            model.path = file_of(&path);
+            model.refused.iter_mut().for_each(|refused| masked(refused, &names));
             if let Some(running) = &mut model.running {
                 running.pid = None;
-                let texts = running.notes.iter_mut().chain(&mut running.otherwise);
-                texts.for_each(|text| {
-                    masked(text, &names);
-                    *text = text.replace(&folder, "");
-                });
+                running.notes.iter_mut().chain(&mut running.otherwise).for_each(|text| masked(text, &names));
             }
             if let Some(plan) = &mut model.plan {
                 plan.placements.iter_mut().for_each(|device| masked(&mut device.name, &names));
                 plan.notes.iter_mut().for_each(|note| masked(note, &names));
             }
-            let changes = model.advice.changes.iter_mut();
-            for kind in changes.flat_map(|change| &mut change.kinds) {
+            for kind in model.advice.changes.iter_mut().flat_map(|change| &mut change.kinds) {
                 if let ChangeKind::CloseProcess { name, pid, .. } = kind {
                     (*name, *pid) = (None, 0);
                 }

@@ -1,6 +1,7 @@
 //! What was measured, as others can read it: docs/measure.md describes its JSON, docs/measurement.schema.json is its
 //! schema.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize, Serializer};
@@ -56,7 +57,7 @@ pub struct MeasuredModel {
 }
 
 /// One placement, and what was measured of it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Point {
     /// What it was called: `plan`, `ngl 32`, `before`.
@@ -167,16 +168,9 @@ impl Measurement {
     pub const VERSION: u64 = 1;
 
     pub(super) fn new(model: MeasuredModel, machine: Machine, protocol: Protocol) -> Self {
-        Self {
-            version: Self::VERSION,
-            made_by: build_name(),
-            model,
-            machine,
-            protocol,
-            points: Vec::new(),
-            predicted: Vec::new(),
-            notes: Vec::new(),
-        }
+        let (version, made_by) = (Self::VERSION, build_name());
+        let (points, predicted, notes) = (Vec::new(), Vec::new(), Vec::new());
+        Self { version, made_by, model, machine, protocol, points, predicted, notes }
     }
 
     /// As JSON, indented.
@@ -202,14 +196,12 @@ impl Measurement {
     /// that held memory, the control group, and the addresses of the cards.
     #[must_use]
     pub fn anonymous(mut self) -> Self {
-        let names = anonymous(&mut self.machine);
-        let folder = folder_of(&self.model.path);
+        let names = anonymous(&mut self.machine, &self.model.path);
         for point in &mut self.points {
             let devices = point.placement.iter_mut().flat_map(|placement| &mut placement.devices);
             devices.for_each(|device| masked(&mut device.name, &names));
             if let Some(failure) = &mut point.failure {
                 masked(failure, &names);
-                *failure = failure.replace(&folder, "");
             }
         }
         self.model.path = file_of(&self.model.path);
@@ -226,34 +218,18 @@ impl Measurement {
 
 impl Point {
     pub(super) fn new(name: &str) -> Self {
-        Self {
-            name: name.to_owned(),
-            placement: None,
-            failure: None,
-            rows: Vec::new(),
-            conditions: Conditions::default(),
-        }
+        Self { name: name.to_owned(), ..Self::default() }
     }
 
     pub(super) fn add(&mut self, shape: [u32; 3], sample: Sample, begun: &str, predicted: Option<f64>) {
         let [n_prompt, n_gen, n_depth] = shape;
-        let found = self.rows.iter_mut().find(|row| row.shape() == shape);
-        let row = match found {
-            Some(row) => row,
-            None => {
-                self.rows.push(Row {
-                    n_prompt,
-                    n_gen,
-                    n_depth,
-                    time: begun.to_owned(),
-                    speed: Speed::default(),
-                    predicted,
-                    samples: Vec::new(),
-                });
-                let last = self.rows.len() - 1;
-                &mut self.rows[last]
-            }
-        };
+        let known = self.rows.iter().position(|row| [row.n_prompt, row.n_gen, row.n_depth] == shape);
+        let row = known.unwrap_or_else(|| {
+            let (time, speed, samples) = (begun.to_owned(), Speed::default(), Vec::new());
+            self.rows.push(Row { n_prompt, n_gen, n_depth, time, speed, predicted, samples });
+            self.rows.len() - 1
+        });
+        let row = &mut self.rows[row];
         row.samples.push(sample);
         row.speed = Speed::of(row.speeds());
     }
@@ -270,10 +246,6 @@ impl Point {
 }
 
 impl Row {
-    const fn shape(&self) -> [u32; 3] {
-        [self.n_prompt, self.n_gen, self.n_depth]
-    }
-
     /// Tokens of each computation.
     pub const fn tokens(&self) -> u32 {
         self.n_prompt.saturating_add(self.n_gen)
@@ -305,11 +277,13 @@ impl Speed {
     }
 }
 
-/// Leaves out what tells whose machine it is. What devices of other machines are called, which is their address, with
-/// what they are called now.
-pub(super) fn anonymous(machine: &mut Machine) -> Vec<(String, String)> {
-    let mut names = Vec::new();
-    let mut pids = Vec::new();
+/// Leaves out what tells whose machine it is. What to mask in texts, and as what: the folder of the model, and what
+/// devices of other machines are called, which is their address.
+pub(super) fn anonymous(machine: &mut Machine, model: &Path) -> Vec<(String, String)> {
+    let whole = model.display().to_string();
+    let folder = whole.strip_suffix(&*file_of(model).to_string_lossy()).filter(|folder| *folder != "/");
+    let mut names = vec![(folder.unwrap_or_default().to_owned(), String::new())];
+    let mut pids = BTreeMap::new();
     let unused = machine.unused_gpus.iter_mut().map(|unused| &mut unused.gpu);
     for gpu in machine.gpus.iter_mut().chain(unused) {
         gpu.pci_id = None;
@@ -318,12 +292,9 @@ pub(super) fn anonymous(machine: &mut Machine) -> Vec<(String, String)> {
         }
         for program in gpu.processes.iter_mut().flatten() {
             // One program may be on several GPUs.
-            let known = pids.iter().position(|pid| *pid == program.pid);
-            let number = known.unwrap_or_else(|| {
-                pids.push(program.pid);
-                pids.len() - 1
-            });
-            (program.pid, program.name) = (number as u32, None);
+            let number = pids.len() as u32;
+            let number = *pids.entry(program.pid).or_insert(number);
+            (program.pid, program.name) = (number, None);
         }
         if gpu.kind == GpuKind::Remote {
             let masked = format!("a remote GPU ({})", names.len());
@@ -349,12 +320,6 @@ pub(super) fn masked(text: &mut String, names: &[(String, String)]) {
 /// The name of a file alone.
 pub(super) fn file_of(path: &Path) -> PathBuf {
     path.file_name().map_or_else(PathBuf::new, PathBuf::from)
-}
-
-/// What stands before it, as messages have it.
-pub(super) fn folder_of(path: &Path) -> String {
-    let whole = path.display().to_string();
-    whole.strip_suffix(&*file_of(path).to_string_lossy()).unwrap_or_default().to_owned()
 }
 
 /// A path as JSON can hold it.

@@ -11,13 +11,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Every placement is planned as any load is, so that none runs out of memory; one that does not fit is a
-//! [`Point`] with the reason. They take turns: each round loads each of them anew, every other round in the opposite
-//! order, so that a machine that becomes warmer or busier is no placement's fault. Speeds are those of the library's
-//! own [`generate`], prompt and generation apart as llama-bench has them.
-//!
-//! What a load measures of its devices is kept for plans as ever ([`measure_rates`](crate::load::measure_rates)), so
-//! that the next one knows.
+//! Every placement is planned as any load is; one that does not fit is a [`Point`] with the reason. They take turns:
+//! each round loads each of them anew, every other round in the opposite order. Speeds are those of the library's own
+//! [`generate`], prompt and generation apart as llama-bench has them (docs/measure.md).
 
 mod compare;
 mod conditions;

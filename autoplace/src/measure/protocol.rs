@@ -93,19 +93,16 @@ impl Protocol {
 
     /// Refuses what measures nothing.
     pub(super) fn check(&self) -> Result<(), Error> {
-        let wrong = |what: String| Err(Error::Protocol(what));
-        if self.n_gen == 0 {
-            return wrong("n_gen is 0, and nothing would be generated".to_owned());
-        }
-        if self.depths.is_empty() {
-            return wrong("there is no depth to measure at".to_owned());
-        }
-        let texts = self.n_texts();
-        if self.rounds == 0 || self.rounds as usize > texts {
-            let rounds = self.rounds;
-            return wrong(format!("rounds are 1 to the number of prompts, {texts}, and not {rounds}"));
-        }
-        Ok(())
+        let (texts, rounds) = (self.n_texts(), self.rounds);
+        Err(Error::Protocol(if self.n_gen == 0 {
+            "n_gen is 0, and nothing would be generated".to_owned()
+        } else if self.depths.is_empty() {
+            "there is no depth to measure at".to_owned()
+        } else if rounds == 0 || rounds as usize > texts {
+            format!("rounds are 1 to the number of prompts, {texts}, and not {rounds}")
+        } else {
+            return Ok(());
+        }))
     }
 
     /// Refuses a prompt of so many tokens, at the greatest depth, that has no room in this context.

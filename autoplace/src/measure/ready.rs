@@ -1,6 +1,5 @@
 //! Whether a placement holds: the same work again and again, at the end of its context, while the machine is watched.
 
-use std::collections::BTreeSet;
 use std::fmt;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,7 +12,7 @@ use super::run::{Arm, Measure, Progress, now, text};
 use super::{Error, Point, Protocol};
 use crate::gguf::Header;
 use crate::load::{self, Model};
-use crate::machine::{Bytes, ThrottleReason};
+use crate::machine::Bytes;
 use crate::plan::{Context, GpuLayers, Plan, Request, SavedPlan};
 
 /// Percent of ten seconds in which a thread may have waited for a core, and for memory.
@@ -81,21 +80,27 @@ pub struct Check {
 }
 
 /// What is judged of a placement.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Aspect {
     /// The last runs are as fast as the first.
+    #[error("drift")]
     Drift,
     /// The plan's margin is still free on each GPU.
+    #[error("headroom")]
     Headroom,
     /// Nothing but a power limit holds clocks down.
+    #[error("clocks")]
     Clocks,
     /// Nothing is swapped.
+    #[error("swap")]
     Swap,
     /// Threads wait for memory in at most 5 % of the time.
+    #[error("memory")]
     Memory,
     /// Threads wait for a core in at most 25 % of the time.
+    #[error("processor")]
     Processor,
 }
 
@@ -107,19 +112,6 @@ impl Trial {
 
     fn fails(&self, aspects: &[Aspect]) -> bool {
         self.checks.iter().any(|check| !check.passed && aspects.contains(&check.aspect))
-    }
-}
-
-impl fmt::Display for Aspect {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Drift => "drift",
-            Self::Headroom => "headroom",
-            Self::Clocks => "clocks",
-            Self::Swap => "swap",
-            Self::Memory => "memory",
-            Self::Processor => "processor",
-        })
     }
 }
 
@@ -200,8 +192,7 @@ impl Measure<'_> {
         let begin = Instant::now();
         for run in 0..runs {
             let share = f64::from(run) / f64::from(runs - 1);
-            let due = Duration::try_from_secs_f64(ready.over.as_secs_f64() * share);
-            let due = due.unwrap_or(Duration::MAX);
+            let due = Duration::try_from_secs_f64(ready.over.as_secs_f64() * share).unwrap_or(Duration::MAX);
             loop {
                 let done = f64::from(run) / f64::from(runs);
                 if !(self.progress)(&Progress { name: &name, done }) {
@@ -259,42 +250,30 @@ fn checks(plan: &Plan, (runs, most): (&Row, f64), conditions: &Conditions, free:
     );
     let mut checks = vec![check(Aspect::Drift, share.abs() <= most, drifted)];
     if plan.gpus().next().is_some() {
-        let told: Vec<(String, bool)> = plan
-            .gpus()
-            .zip(free)
-            .filter_map(|(gpu, free)| {
-                let (free, margin) = ((*free)?, gpu.headroom.margin);
-                let told = format!("{} of {} free, {} at least", Bytes(free), gpu.name, Bytes(margin));
-                Some((told, free >= margin))
-            })
-            .collect();
-        let found: Vec<&str> = told.iter().map(|(told, _)| told.as_str()).collect();
+        let told = plan.gpus().zip(free).filter_map(|(gpu, free)| {
+            let (free, margin) = ((*free)?, gpu.headroom.margin);
+            let told = format!("{} of {} free, {} at least", Bytes(free), gpu.name, Bytes(margin));
+            Some((told, free >= margin))
+        });
+        let (found, passed): (Vec<String>, Vec<bool>) = told.unzip();
         let found = if found.is_empty() { "not told".to_owned() } else { found.join("; ") };
-        checks.push(check(Aspect::Headroom, told.iter().all(|(_, passed)| *passed), found));
-        let held: BTreeSet<ThrottleReason> =
-            conditions.throttle.iter().copied().filter(|reason| reason.is_fault()).collect();
-        let reasons: Vec<String> = held.iter().map(ToString::to_string).collect();
+        checks.push(check(Aspect::Headroom, passed.iter().all(|passed| *passed), found));
+        let held = conditions.throttle.iter().filter(|reason| reason.is_fault());
+        let held: Vec<String> = held.map(ToString::to_string).collect();
         let clock = conditions.clock_mhz.map_or(String::new(), |it| format!(", {it} MHz at least"));
         let celsius = conditions.temperature.map_or(String::new(), |it| format!(", {it} °C"));
-        let found = match reasons.as_slice() {
-            [] => format!("not held down{clock}{celsius}"),
-            some => format!("held down by {}{clock}{celsius}", some.join(", ")),
-        };
-        checks.push(check(Aspect::Clocks, held.is_empty(), found));
+        let found =
+            if held.is_empty() { "not held down".to_owned() } else { format!("held down by {}", held.join(", ")) };
+        checks.push(check(Aspect::Clocks, held.is_empty(), format!("{found}{clock}{celsius}")));
     }
-    let pages = |pages: Option<u64>| pages.unwrap_or(0);
-    let (pages_in, pages_out) = (pages(conditions.swapped_in), pages(conditions.swapped_out));
-    let found = match conditions.swapped_in {
-        Some(_) => format!("{pages_in} pages in, {pages_out} out, 0 at most"),
-        None => "not told".to_owned(),
-    };
-    checks.push(check(Aspect::Swap, pages_in.max(pages_out) == 0, found));
+    let told = |told: Option<String>| told.unwrap_or_else(|| "not told".to_owned());
+    let pages_out = conditions.swapped_out.unwrap_or(0);
+    let swapped = conditions.swapped_in.map(|pages_in| format!("{pages_in} pages in, {pages_out} out, 0 at most"));
+    let is_quiet = conditions.swapped_in.unwrap_or(0).max(pages_out) == 0;
+    checks.push(check(Aspect::Swap, is_quiet, told(swapped)));
     let pressure = |aspect, found: Option<f32>, most: f32| {
-        let told = match found {
-            Some(found) => format!("waited for {found:.1} % of the time, {most:.0} % at most"),
-            None => "not told".to_owned(),
-        };
-        check(aspect, found.is_none_or(|found| found <= most), told)
+        let waited = found.map(|found| format!("waited for {found:.1} % of the time, {most:.0} % at most"));
+        check(aspect, found.is_none_or(|found| found <= most), told(waited))
     };
     checks.push(pressure(Aspect::Memory, conditions.memory_pressure, MOST_MEMORY_PRESSURE));
     checks.push(pressure(Aspect::Processor, conditions.cpu_pressure, MOST_CPU_PRESSURE));

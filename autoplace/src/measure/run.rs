@@ -142,11 +142,11 @@ impl<'a> Measure<'a> {
         let chosen = self.plan(self.request.clone())?;
         let whole = self.request.clone().host_parts(HostParts::None);
         let most = whole.clone().policy(Policy::MostLayers).n_gpu_layers(GpuLayers::Auto);
-        let fit = match self.plan(most)? {
+        let fit = self.plan(most)?.n_gpu_layers;
+        if fit == 0 {
             // No GPU, or none with room for a layer: a sweep says nothing then.
-            plan if plan.n_gpu_layers == 0 => return Ok(arms),
-            plan => plan.n_gpu_layers,
-        };
+            return Ok(arms);
+        }
         let is_chosen = |n| n == chosen.n_gpu_layers && chosen.overrides.is_empty();
         let layers = steps.layers(chosen.layers(), fit).into_iter().filter(|&n| !is_chosen(n));
         arms.extend(layers.map(|n| {
@@ -188,13 +188,12 @@ impl<'a> Measure<'a> {
                 }
                 let share = expected[n] / f64::from(protocol.rounds);
                 match run.visit(&mut self, (&arms[n], share), round, point) {
-                    Ok(true) => {}
-                    Ok(false) => {
-                        is_stopped = true;
-                        break 'rounds;
-                    }
+                    Ok(goes_on) => is_stopped = !goes_on,
                     Err(error) if run.measurement.is_none() => return Err(error),
                     Err(error) => point.failure = Some(error.to_string()),
+                }
+                if is_stopped {
+                    break 'rounds;
                 }
             }
             order.reverse();
@@ -211,18 +210,14 @@ impl<'a> Measure<'a> {
     /// why.
     fn planned(&self, arms: &[Arm], points: &mut [Point]) -> Result<(Protocol, Vec<f64>), Error> {
         let mut why = None;
-        let plans: Vec<Option<Plan>> = arms
-            .iter()
-            .zip(points)
-            .map(|(arm, point)| match self.builder(arm).plan() {
-                Ok(plan) => Some(plan),
-                Err(error) => {
-                    point.failure = Some(error.to_string());
-                    why.get_or_insert(error);
-                    None
-                }
+        let plans = arms.iter().zip(points).map(|(arm, point)| {
+            let planned = self.builder(arm).plan();
+            planned.map_err(|error| {
+                point.failure = Some(error.to_string());
+                why.get_or_insert(error);
             })
-            .collect();
+        });
+        let plans: Vec<Option<Plan>> = plans.map(Result::ok).collect();
         // All compute the same, so that it has room in the least context.
         let contexts = plans.iter().flatten().map(|plan| plan.context.n_ctx_seq());
         match (contexts.min(), why) {
@@ -291,8 +286,7 @@ impl Run<'_> {
         };
         // A load that uses no GPU looks for none.
         if measurement.predicted.is_empty() || measurement.machine.gpus.is_empty() {
-            let depths = self.protocol.depths.iter().copied();
-            let before = depths.min().unwrap_or_default() + tokens.longest() as u32;
+            let before = self.protocol.depths.iter().copied().min().unwrap_or_default() + tokens.longest() as u32;
             measurement.machine = (*model.machine()).clone();
             measurement.predicted = curve(&plan, before + self.protocol.n_gen / 2, laws);
         }
@@ -373,8 +367,7 @@ pub(super) fn text(
 
 /// Computes a prompt and so many tokens after it, the end of the text or not.
 fn compute(model: &Model, prompt: Vec<Token>, n: usize, cached: bool) -> Result<Statistics, Error> {
-    let generate = model.generate(prompt).cache_prompt(cached).temp(0.0).max_tokens(n).past_end();
-    let mut stream = generate.stream()?;
+    let mut stream = model.generate(prompt).cache_prompt(cached).temp(0.0).max_tokens(n).past_end().stream()?;
     for piece in &mut stream {
         piece?;
     }
@@ -392,18 +385,15 @@ fn seconds(plan: &Plan, protocol: &Protocol) -> f64 {
     let texts = (protocol.n_texts() * protocol.depths.len()) as f64;
     // Without a prediction all count the same.
     plan.speed.as_ref().map_or(1.0, |speed| {
-        let prompt = match speed.prompt.tokens_per_second {
-            fast if fast > 0.0 => f64::from(protocol.n_prompt) / fast,
-            _ => 0.0,
-        };
+        let fast = speed.prompt.tokens_per_second;
+        let prompt = if fast > 0.0 { f64::from(protocol.n_prompt) / fast } else { 0.0 };
         texts * (prompt + f64::from(protocol.n_gen) / speed.tokens_per_second.max(1e-9))
     })
 }
 
 /// This second, in UTC.
 pub(super) fn now() -> String {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let second = since.as_secs() % 86_400;
+    let second = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() % 86_400;
     let (hours, minutes) = (second / 3600, second / 60 % 60);
     format!("{}T{hours:02}:{minutes:02}:{:02}Z", Date::today(), second % 60)
 }

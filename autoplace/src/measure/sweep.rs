@@ -38,15 +38,11 @@ mod tests {
     use super::Steps;
 
     #[test]
-    fn an_edge_is_seen_from_both_sides_and_both_ends() {
+    fn an_edge_is_seen_from_both_sides_even_steps_have_both_ends_and_a_full_sweep_all() {
         assert_eq!(Steps::Edge.layers(49, 40), [49, 41, 40, 39, 38, 36, 20, 0]);
         assert_eq!(Steps::Edge.layers(33, 33), [33, 32, 31, 29, 16, 0]);
         assert_eq!(Steps::Edge.layers(33, 0), [33, 1, 0]);
         assert_eq!(Steps::Edge.layers(3, 3), [3, 2, 1, 0]);
-    }
-
-    #[test]
-    fn even_steps_have_both_ends_and_a_full_sweep_all() {
         assert_eq!(Steps::Even(7).layers(48, 0), [48, 40, 32, 24, 16, 8, 0]);
         assert_eq!(Steps::Even(0).layers(9, 9), [9, 0]);
         assert_eq!(Steps::Even(40).layers(3, 3), [3, 2, 1, 0]);

@@ -1,5 +1,6 @@
 //! How much longer a token takes the more are before it, so that a long text is not taken for a slow model.
 
+use crate::load::gpu_of;
 use crate::machine::{Gpu, Machine};
 use crate::memory::estimate::{Assignment, split_points};
 use crate::plan::Plan;
@@ -63,11 +64,7 @@ impl DepthCost {
 /// The model of [`plan::speed`](crate::plan::speed) for a plan on this machine, and where its layers are; `None` where
 /// a rate would be a guess.
 pub(crate) fn speed_model(profile: &ModelProfile, plan: &Plan, machine: &Machine) -> Option<(SpeedModel, Assignment)> {
-    let of_plan = |device: &Option<String>| {
-        let mut gpus = machine.gpus.iter();
-        gpus.find(|gpu| device.is_some() && gpu.device == *device)
-    };
-    let gpus: Option<Vec<&Gpu>> = plan.gpus().map(|gpu| of_plan(&gpu.device)).collect();
+    let gpus: Option<Vec<&Gpu>> = plan.gpus().map(|gpu| gpu_of(machine, gpu)).collect();
     let rates = Rates::of(&gpus?, &machine.host);
     let is_guess = |rate: &Rate| rate.basis == Basis::Guess;
     if rates.gpus.iter().any(is_guess) || is_guess(&rates.host) {
@@ -94,12 +91,5 @@ mod tests {
         for (depth, expected) in [(0.0, 1.0), (500.0, 2.0), (1000.0, 3.0), (1500.0, 3.5), (9999.0, 4.0)] {
             assert!(close(cost.at(depth), expected), "{depth}");
         }
-    }
-
-    #[test]
-    fn what_is_no_cost_is_left_out() {
-        let cost = DepthCost::new([(0, 0.0), (1, f64::NAN), (2, -1.0)]);
-        assert!(!cost.is_known());
-        assert!(close(cost.at(5.0), 1.0));
     }
 }

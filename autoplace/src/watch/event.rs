@@ -164,13 +164,4 @@ mod tests {
         assert_eq!([&pressure, &slow, &other].map(ToString::to_string), lines);
         assert_eq!(pressure.advises(), Some(Resize::Smaller));
     }
-
-    #[test]
-    fn a_full_gpu_asks_for_less_on_it_and_an_emptier_one_for_more() {
-        let device = "CUDA0".to_owned();
-        let room = Event::RoomGained { device: device.clone(), free: 2, before: 1 };
-        assert_eq!(room.advises(), Some(Resize::Larger));
-        let relieved = Event::MemoryRelieved { device, free: 2 };
-        assert_eq!((relieved.advises(), relieved.is_end()), (None, true));
-    }
 }

@@ -7,8 +7,7 @@
 //! # Ok::<(), autoplace::Error>(())
 //! ```
 //!
-//! A model that is well placed can be ill placed an hour later: another program takes the memory that it still needed,
-//! the card gets too hot, Windows moves its weights to the host. Nothing fails then; it is only slow. A [`Sentinel`]
+//! A model that is well placed can be ill placed an hour later, and nothing fails then; it is only slow. A [`Sentinel`]
 //! looks once a second, at the cost of less than a hundredth of a core.
 //!
 //! | condition | begins | ends |

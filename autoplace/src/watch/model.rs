@@ -8,7 +8,7 @@ use llama_sys::{Backend, Device};
 use super::depth::DepthCost;
 use super::sample::{DeviceSample, Sample, Source, Watched, WatchedDevice};
 use crate::gguf::Header;
-use crate::load::{self, Model, Pacer, Pulse, WeakModel};
+use crate::load::{self, Model, Pacer, Pulse, WeakModel, gpu_of, named};
 use crate::machine::nvidia::Driver;
 use crate::machine::{Gpu, GpuKind, HostSample, Machine, PciId, mib};
 use crate::memory::WSL_HEADROOM;
@@ -56,9 +56,7 @@ impl ModelSource {
     }
 
     fn sample_device(&mut self, n: usize, processes: bool) -> DeviceSample {
-        let Some(source) = self.devices.get(n) else {
-            return DeviceSample::default();
-        };
+        let Some(source) = self.devices.get(n) else { return DeviceSample::default() };
         let mut sample = DeviceSample::default();
         if let (Some(card), Some(driver)) = (source.nvidia, &mut self.driver) {
             let state = driver.state(card);
@@ -113,12 +111,8 @@ impl Source for ModelSource {
         let (plan, machine) = (model.placement(), model.machine());
         drop(model);
         let ggml = Backend::init().map_or_else(|_| Vec::new(), Backend::devices);
-        let gpu_of = |placement: &Placement| {
-            let mut gpus = machine.gpus.iter();
-            gpus.find(|gpu| placement.device.is_some() && gpu.device == placement.device)
-        };
         let source = |name: Option<&str>, gpu: Option<&Gpu>, is_spare: bool| DeviceSource {
-            ggml: ggml.iter().find(|device| name == Some(&device.name())).cloned(),
+            ggml: named(&ggml, name).cloned(),
             #[cfg(windows)]
             video: gpu.filter(|gpu| gpu.kind != GpuKind::Remote).and_then(|gpu| video_memory(&gpu.description)),
             nvidia: gpu.filter(|gpu| is_nvidia(gpu)).and_then(|gpu| gpu.pci_id),
@@ -126,7 +120,7 @@ impl Source for ModelSource {
             is_spare,
         };
         let spare = spare(&plan, &machine);
-        let used = plan.gpus().map(|placement| source(placement.device.as_deref(), gpu_of(placement), false));
+        let used = plan.gpus().map(|gpu| source(gpu.device.as_deref(), gpu_of(&machine, gpu), false));
         let unused = spare.iter().map(|gpu| source(gpu.device.as_deref(), Some(gpu), true));
         self.devices = used.chain(unused).collect();
         let has_nvidia = self.devices.iter().any(|device| device.nvidia.is_some());
@@ -164,8 +158,7 @@ fn watched(placement: &Placement, plan: &Plan, machine: &Machine) -> WatchedDevi
     let name = placement.device.as_deref().unwrap_or(&placement.name);
     let headroom = placement.headroom;
     // Margin, and what no layer fitted into.
-    let left = placement.budget.saturating_sub(placement.footprint.total());
-    let left = left.saturating_add(headroom.margin);
+    let left = placement.budget.saturating_sub(placement.footprint.total()).saturating_add(headroom.margin);
     let growth = headroom.growth.min(left / 2);
     let needed = if machine.wsl && headroom.margin > WSL_HEADROOM { growth.max(WSL_HEADROOM) } else { growth };
     let (footprint, layers) = (placement.footprint.total(), placement.layers.max(1));
@@ -188,22 +181,15 @@ fn wants_room(plan: &Plan) -> bool {
 /// GPUs of the machine that the model is not on, and could be with more room.
 fn spare<'m>(plan: &Plan, machine: &'m Machine) -> Vec<&'m Gpu> {
     let is_used = |gpu: &Gpu| plan.gpus().any(|placement| placement.device == gpu.device);
-    let gpus = machine.gpus.iter();
-    gpus.filter(|gpu| wants_room(plan) && gpu.device.is_some() && !is_used(gpu)).collect()
+    machine.gpus.iter().filter(|gpu| wants_room(plan) && gpu.device.is_some() && !is_used(gpu)).collect()
 }
 
 /// A GPU that the model is not on: only room for a layer of the host's is worth a word.
 fn watched_for_room(gpu: &Gpu, plan: &Plan) -> WatchedDevice {
     let name = gpu.device.as_deref().unwrap_or(&gpu.name);
     let layer = plan.host().map_or(0, |host| host.footprint.total() / u64::from(host.layers.max(1)));
-    WatchedDevice {
-        device: name.to_owned(),
-        needed: 0,
-        room: Some(layer),
-        left: Some(gpu.free),
-        notable: u64::MAX,
-        spills: false,
-    }
+    let (room, left, notable) = (Some(layer), Some(gpu.free), u64::MAX);
+    WatchedDevice { device: name.to_owned(), room, left, notable, ..WatchedDevice::default() }
 }
 
 /// Of the model's file, which is looked at again; nothing is known where that fails.

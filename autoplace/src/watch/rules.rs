@@ -12,6 +12,7 @@ use self::speed::SpeedRule;
 use super::event::{Cause, Event};
 use super::latch::Condition;
 use super::sample::{DeviceSample, Sample, Watched, WatchedDevice};
+use crate::load::GeneratingThreads;
 use crate::machine::{GpuProcess, HostSample, ThrottleReason};
 
 /// The share of time in which threads wait for a core that explains a slowdown, in percent.
@@ -21,24 +22,17 @@ const SHORT_HOST: f32 = 5.0;
 /// Programs of one GPU that are told of at once; those beyond are not.
 const MOST_PROGRAMS: usize = 16;
 
-/// When a sentinel speaks.
+/// When a sentinel speaks: as [`SentinelBuilder`](super::SentinelBuilder) says.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Settings {
-    /// From one sample to the next.
     pub(super) interval: Duration,
-    /// From one look at the programs on the GPUs to the next.
     pub(super) process_interval: Duration,
-    /// For how long clocks must be held down, or generation be slow, before it is told.
     pub(super) patience: Duration,
-    /// For how long a condition must not hold before its end is told.
     pub(super) calm: Duration,
     /// What must stay free on each GPU, instead of what follows from the plan.
     pub(super) needed: Option<u64>,
-    /// The part of its own speed below which a model is slow.
     pub(super) slow: f64,
-    /// Tokens over which its speed is taken.
     pub(super) window: u64,
-    /// Tokens before its own speed is learned.
     pub(super) warm_up: u64,
 }
 
@@ -96,7 +90,7 @@ impl Rules {
     pub(super) fn new(settings: Settings, watched: Watched) -> Self {
         let devices = watched.devices.into_iter().map(|mut watched| {
             watched.needed = settings.needed.unwrap_or(watched.needed);
-            DeviceRules::new(watched)
+            DeviceRules { watched, ..DeviceRules::default() }
         });
         Self {
             devices: devices.collect(),
@@ -120,12 +114,8 @@ impl Rules {
             seen.map(|seen| seen.threads < seen.usual),
             Duration::ZERO,
             || {
-                seen.map(|seen| Event::FewerThreads {
-                    threads: seen.threads,
-                    usual,
-                    before: seen.before,
-                    observed: seen.after,
-                })
+                let GeneratingThreads { threads, before, after: observed, .. } = seen?;
+                Some(Event::FewerThreads { threads, usual, before, observed })
             },
             Event::ThreadsRestored { threads: usual },
         );
@@ -166,7 +156,7 @@ fn likely_cause(devices: &[DeviceRules], host: &HostSample, depth: Option<Cause>
         .unwrap_or(Cause::Unknown)
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct DeviceRules {
     watched: WatchedDevice,
     /// It has too little free.
@@ -188,21 +178,6 @@ struct DeviceRules {
 }
 
 impl DeviceRules {
-    fn new(watched: WatchedDevice) -> Self {
-        Self {
-            watched,
-            pressure: Condition::default(),
-            room: Condition::default(),
-            first_free: None,
-            last_free: 0,
-            on_host: None,
-            throttle: Condition::default(),
-            reasons: Vec::new(),
-            first_programs: None,
-            takers: BTreeMap::new(),
-        }
-    }
-
     fn conditions(&mut self) -> impl Iterator<Item = &mut Condition<Event>> {
         let own = [&mut self.pressure, &mut self.room, &mut self.throttle];
         let takers = self.takers.values_mut().map(|(_, took)| took);
@@ -233,25 +208,21 @@ impl DeviceRules {
         // A quarter more than what it takes to begin is what it takes to end.
         let more = if self.pressure.is_on() { needed / 4 } else { 0 };
         let enough = needed.saturating_add(more);
-        let pressure = || Event::MemoryPressure { device: device(), free, needed };
         now.step(
             &mut self.pressure,
             seen.free.map(|free| free < enough),
             // An allocation may fail at any moment.
             Duration::ZERO,
-            || Some(pressure()),
+            || Some(Event::MemoryPressure { device: device(), free, needed }),
             Event::MemoryRelieved { device: device(), free },
         );
-        let Some((more, before)) = watched.room.zip(self.first_free) else {
-            return;
-        };
+        let Some((more, before)) = watched.room.zip(self.first_free) else { return };
         let more = if self.room.is_on() { more / 2 } else { more };
-        let gained = || Event::RoomGained { device: device(), free, before };
         now.step(
             &mut self.room,
-            (seen.free).map(|free| free > before && free - before >= more),
+            seen.free.map(|free| free > before && free - before >= more),
             now.settings.patience,
-            || Some(gained()),
+            || Some(Event::RoomGained { device: device(), free, before }),
             Event::RoomLost { device: device(), free },
         );
     }
@@ -259,8 +230,7 @@ impl DeviceRules {
     fn clocks(&mut self, now: &mut Now<'_>, seen: &DeviceSample) {
         self.reasons.clear();
         self.reasons.extend(seen.throttle.iter().flatten());
-        let faults = self.reasons.iter().copied();
-        let faults: Vec<_> = faults.filter(|it| it.is_fault()).collect();
+        let faults: Vec<_> = self.reasons.iter().copied().filter(|it| it.is_fault()).collect();
         let (device, temperature) = (self.watched.device.clone(), seen.temperature);
         let end = Event::Unthrottled { device: device.clone(), temperature };
         now.step(
@@ -275,8 +245,7 @@ impl DeviceRules {
     /// Which other programs came to it, or took more of it.
     fn programs(&mut self, now: &mut Now<'_>, seen: &[GpuProcess]) {
         // What a driver does not count cannot have grown.
-        let held = seen.iter().filter_map(|it| Some((it.pid, it.bytes?)));
-        let held: BTreeMap<u32, u64> = held.collect();
+        let held: BTreeMap<u32, u64> = seen.iter().filter_map(|it| Some((it.pid, it.bytes?))).collect();
         let Some(first) = &self.first_programs else {
             self.first_programs = Some(held);
             return;
@@ -287,21 +256,20 @@ impl DeviceRules {
         for program in seen {
             let is_new = !self.takers.contains_key(&program.pid);
             if is_new && self.takers.len() < MOST_PROGRAMS && taken(program.pid) >= notable {
-                let taker = (program.name.clone(), Condition::default());
-                self.takers.insert(program.pid, taker);
+                self.takers.insert(program.pid, (program.name.clone(), Condition::default()));
             }
         }
         let device = || self.watched.device.clone();
         self.takers.retain(|&pid, (name, took)| {
             let limit = if took.is_on() { notable / 2 } else { notable };
-            let came = || Event::OtherProcess { name: name.clone(), pid, bytes: bytes(&held, pid), device: device() };
+            let name = || name.clone();
             now.step(
                 took,
                 Some(taken(pid) >= limit.max(1)),
                 // Looked for seldom enough.
                 Duration::ZERO,
-                || Some(came()),
-                Event::OtherProcessGone { name: name.clone(), pid, device: device() },
+                || Some(Event::OtherProcess { name: name(), pid, bytes: bytes(&held, pid), device: device() }),
+                Event::OtherProcessGone { name: name(), pid, device: device() },
             );
             took.is_on()
         });
@@ -309,8 +277,7 @@ impl DeviceRules {
 
     /// That clocks are held down now, by these reasons.
     fn throttled(&self, counts: fn(&ThrottleReason) -> bool) -> Option<Cause> {
-        let reasons = self.reasons.iter().copied().filter(counts);
-        let reasons: Vec<ThrottleReason> = reasons.collect();
+        let reasons: Vec<ThrottleReason> = self.reasons.iter().copied().filter(counts).collect();
         (!reasons.is_empty()).then(|| Cause::Throttled { device: self.watched.device.clone(), reasons })
     }
 

@@ -30,7 +30,7 @@ pub struct Watched {
 }
 
 /// A GPU that is watched. Sizes in bytes.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WatchedDevice {
     /// ggml's name of it: `CUDA0`.
     pub device: String,

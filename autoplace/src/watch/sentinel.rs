@@ -38,18 +38,6 @@ pub enum Error {
 /// Its events wait here to be [received](Self::events), are told to `tracing` (what is wrong as warnings, the rest as
 /// information), and are given to a [callback](SentinelBuilder::on_event) if there is one. It does not keep the model
 /// loaded, nor the process running.
-///
-/// ```no_run
-/// use autoplace::Model;
-/// use autoplace::watch::Sentinel;
-/// let model = Model::load("model.gguf")?;
-/// let sentinel = Sentinel::watch(&model)?;
-/// // ... generate, and now and then:
-/// for event in sentinel.events().try_iter() {
-///     eprintln!("{event}");
-/// }
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
 pub struct Sentinel {
     events: Receiver<Event>,
     /// The thread ends when this is dropped.
@@ -80,19 +68,15 @@ impl Sentinel {
 
     /// Whether the model is still watched.
     pub fn is_watching(&self) -> bool {
-        let thread = self.thread.as_ref();
-        thread.is_some_and(|thread| !thread.is_finished())
+        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
     }
 }
 
 impl Drop for Sentinel {
     fn drop(&mut self) {
         drop(self.stop.take());
-        let Some(thread) = self.thread.take() else {
-            return;
-        };
         // A callback may drop it: a thread cannot wait for itself.
-        if thread.thread().id() != thread::current().id() {
+        if let Some(thread) = self.thread.take_if(|thread| thread.thread().id() != thread::current().id()) {
             // It failed only where a callback panicked, which has been printed.
             let _ = thread.join();
         }
@@ -227,9 +211,7 @@ impl SentinelBuilder {
 
 /// Places the model anew if the event advises to: at once while nobody generates, before the next token otherwise.
 fn follow(event: &Event, model: &WeakModel, min_gain: f64) {
-    let (Some(advised), Some(model)) = (event.advises(), model.upgrade()) else {
-        return;
-    };
+    let (Some(advised), Some(model)) = (event.advises(), model.upgrade()) else { return };
     let replacement = match advised {
         Resize::Smaller => Replacement::Anew,
         Resize::Larger => Replacement::Better { min_gain },
@@ -264,20 +246,14 @@ impl<S: Source> Watch<S> {
             let at = began.elapsed();
             let due = |asked: Duration| at.saturating_sub(asked) >= self.settings.process_interval;
             let processes = asked_at.is_none_or(due) || self.rules.wants_processes();
-            if processes {
-                asked_at = Some(at);
-            }
-            let Some(sample) = self.source.sample(processes) else {
-                return;
-            };
+            asked_at = if processes { Some(at) } else { asked_at };
+            let Some(sample) = self.source.sample(processes) else { return };
             if sample.placement == self.placement {
                 self.rules.step(at, &sample, &mut events);
             } else {
                 // Another placement has other GPUs and another speed: the sample is not of those that were watched.
                 asked_at = None;
-                let Some(watched) = self.source.watched() else {
-                    return;
-                };
+                let Some(watched) = self.source.watched() else { return };
                 self.placement = watched.placement;
                 self.rules.end(&mut events);
                 self.rules = Rules::new(self.settings.clone(), watched);

@@ -1,11 +1,8 @@
 //! The connection between an application and its worker, apart from what either of them prints.
 //!
-//! On Unix it is a pair of connected sockets, of which the worker finds one as its standard input: a handle that the
-//! standard library passes on safely, and that nobody writes text to. Elsewhere a handle goes one way only, and the
-//! worker answers on its standard output.
-//!
-//! What goes over it are messages: each a length in four bytes, the smallest first, and as many bytes of JSON; none are
-//! a sign of life. The first one says that the child is a worker, and of which build.
+//! On Unix it is a pair of connected sockets, of which the worker finds one as its standard input. Elsewhere a handle
+//! goes one way only, and the worker answers on its standard output. A message is a length in four bytes, the smallest
+//! first, and as many bytes of JSON; none are a sign of life. The first one is [`Hello`].
 
 use std::fmt;
 use std::io::{self, BufReader, Read, Write};
@@ -85,9 +82,7 @@ impl Sender {
     /// Sends what is to be sent. `false`: the other side is gone.
     pub(crate) fn flush(&self) -> bool {
         let mut inner = self.inner();
-        let Some(Outgoing { writer, buffer }) = inner.as_mut() else {
-            return false;
-        };
+        let Some(Outgoing { writer, buffer }) = inner.as_mut() else { return false };
         let is_sent = writer.write_all(buffer).and_then(|()| writer.flush());
         buffer.clear();
         if is_sent.is_err() {
@@ -112,26 +107,19 @@ impl Sender {
     }
 }
 
-/// What ends a connection, whoever reads from it or writes to it.
+/// The application's end of a connection.
 pub(super) struct Connection {
     #[cfg(unix)]
     stream: std::os::unix::net::UnixStream,
 }
 
 impl Connection {
+    /// Ends it, whoever reads from it or writes to it.
     pub(super) fn shut_down(&self) {
         #[cfg(unix)]
         let _ = self.stream.shutdown(std::net::Shutdown::Both);
     }
-}
 
-/// The application's end, once the child has its own.
-pub(super) struct Prepared {
-    #[cfg(unix)]
-    stream: std::os::unix::net::UnixStream,
-}
-
-impl Prepared {
     /// Gives `command` the worker's end.
     #[cfg(unix)]
     pub(super) fn new(command: &mut Command) -> io::Result<Self> {
@@ -140,12 +128,12 @@ impl Prepared {
         Ok(Self { stream })
     }
 
+    /// Both directions, once the child has its end.
     #[cfg(unix)]
-    pub(super) fn connected(self, _: &mut Child, timeout: Duration) -> io::Result<(Connection, Receiver, Sender)> {
-        let (stream, writer) = (self.stream.try_clone()?, self.stream.try_clone()?);
+    pub(super) fn open(&self, _: &mut Child, timeout: Duration) -> io::Result<(Receiver, Sender)> {
         // A worker that reads nothing is waited for no longer than one that says nothing.
-        writer.set_write_timeout(Some(timeout.max(Duration::from_millis(1))))?;
-        Ok((Connection { stream }, Receiver::new(self.stream), Sender::new(writer)))
+        self.stream.set_write_timeout(Some(timeout.max(Duration::from_millis(1))))?;
+        Ok((Receiver::new(self.stream.try_clone()?), Sender::new(self.stream.try_clone()?)))
     }
 
     #[cfg(not(unix))]
@@ -156,9 +144,9 @@ impl Prepared {
     }
 
     #[cfg(not(unix))]
-    pub(super) fn connected(self, child: &mut Child, _: Duration) -> io::Result<(Connection, Receiver, Sender)> {
+    pub(super) fn open(&self, child: &mut Child, _: Duration) -> io::Result<(Receiver, Sender)> {
         match (child.stdout.take(), child.stdin.take()) {
-            (Some(stdout), Some(stdin)) => Ok((Connection {}, Receiver::new(stdout), Sender::new(stdin))),
+            (Some(stdout), Some(stdin)) => Ok((Receiver::new(stdout), Sender::new(stdin))),
             _ => Err(io::ErrorKind::BrokenPipe.into()),
         }
     }
@@ -169,12 +157,10 @@ impl Prepared {
 pub(crate) fn inherited() -> io::Result<(Receiver, Sender)> {
     use std::os::fd::AsFd;
 
-    let stream = io::stdin().as_fd().try_clone_to_owned()?;
-    let stream = std::os::unix::net::UnixStream::from(stream);
+    let stream = std::os::unix::net::UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     // Anything but a socket is refused here: the variable came to this process from a worker, and the handle did not.
     stream.peer_addr()?;
-    let writer = stream.try_clone()?;
-    Ok((Receiver::new(stream), Sender::new(writer)))
+    Ok((Receiver::new(stream.try_clone()?), Sender::new(stream)))
 }
 
 /// The worker's end, which it was started with.
@@ -242,17 +228,10 @@ fn write_message(buffer: &mut Vec<u8>, message: &impl Serialize) -> Result<(), E
         .map_err(|error| Error::Protocol { doing: "writing a message to it", reason: error.to_string() });
     let bytes = buffer.len() - start - 4;
     let length = u32::try_from(bytes).ok().filter(|_| bytes <= LONGEST);
-    let length = length.ok_or(Error::TooLong { bytes, limit: LONGEST });
-    match written.and(length) {
-        Ok(length) => {
-            buffer[start..start + 4].copy_from_slice(&length.to_le_bytes());
-            Ok(())
-        }
-        Err(error) => {
-            buffer.truncate(start);
-            Err(error)
-        }
-    }
+    let length = written.and(length.ok_or(Error::TooLong { bytes, limit: LONGEST }));
+    let length = length.inspect_err(|_| buffer.truncate(start))?;
+    buffer[start..start + 4].copy_from_slice(&length.to_le_bytes());
+    Ok(())
 }
 
 /// Why there is no message.
@@ -282,14 +261,12 @@ fn read_message<T: DeserializeOwned>(
             length => break length,
         }
     };
-    let fits = usize::try_from(length).is_ok_and(|length| length <= LONGEST);
-    if !fits {
+    if !usize::try_from(length).is_ok_and(|length| length <= LONGEST) {
         return Err(Failed::Senseless(format!("a message of {length} bytes, where {LONGEST} are the most")));
     }
     buffer.clear();
-    let read = reader.take(u64::from(length)).read_to_end(buffer);
-    let read = read.map_err(|error| gone(&error))?;
-    if u64::try_from(read).is_ok_and(|read| read < u64::from(length)) {
+    let read = reader.take(length.into()).read_to_end(buffer).map_err(|error| gone(&error))?;
+    if read < length as usize {
         return Err(Failed::Gone);
     }
     // As text, like all that this crate reads: what is read from text alone is compiled once.
@@ -322,21 +299,9 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_ends_between_two_messages_is_gone() {
-        assert!(matches!(read_back::<u32>(&[]), Err(Failed::Gone)));
-    }
-
-    #[test]
     fn a_length_beyond_the_limit_is_refused_before_it_is_read() {
-        let bytes = [0xff; 64];
-        let error = read_back::<String>(&bytes).unwrap_err();
+        let error = read_back::<String>(&[0xff; 64]).unwrap_err();
         assert!(matches!(error, Failed::Senseless(reason) if reason.contains("4294967295")));
-    }
-
-    #[test]
-    fn another_message_than_expected_makes_no_sense() {
-        let error = read_back::<u32>(&framed(&"text")).unwrap_err();
-        assert!(matches!(error, Failed::Senseless(_)));
     }
 
     #[test]
@@ -365,6 +330,7 @@ mod tests {
             let bytes = framed(&text);
             let cut = cut.index(bytes.len());
             prop_assert!(matches!(read_back::<String>(&bytes[..cut]), Err(Failed::Gone)));
+            prop_assert!(matches!(read_back::<u32>(&bytes), Err(Failed::Senseless(_))));
         }
 
         #[test]

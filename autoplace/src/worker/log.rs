@@ -56,8 +56,7 @@ impl Tail {
     }
 
     pub(super) fn lines(&self) -> Vec<String> {
-        let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        lines.iter().cloned().collect()
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
 }
 
@@ -69,10 +68,9 @@ fn next_line(pipe: &mut impl BufRead) -> Option<String> {
         if read == 0 {
             return None;
         }
-        let line = String::from_utf8_lossy(&line);
-        let line = line.trim_end();
+        let line = String::from_utf8_lossy(&line).trim_end().to_owned();
         if !line.is_empty() {
-            return Some(line.to_owned());
+            return Some(line);
         }
     }
 }
@@ -80,13 +78,8 @@ fn next_line(pipe: &mut impl BufRead) -> Option<String> {
 /// Tells `tracing`, at the level that [`LogLines`] wrote, and returns the line without it. What comes from elsewhere
 /// (an assertion, the C++ library's last words) has none, and is a warning.
 fn pass_on(line: &str) -> String {
-    let (level, text) = match line.split_once(' ') {
-        Some((level, text)) => match level.parse::<Level>() {
-            Ok(level) => (level, text),
-            Err(_) => (Level::WARN, line),
-        },
-        None => (Level::WARN, line),
-    };
+    let leveled = line.split_once(' ').and_then(|(level, text)| Some((level.parse().ok()?, text)));
+    let (level, text) = leveled.unwrap_or((Level::WARN, line));
     // The macros want a level that is known when they are compiled.
     match level {
         Level::ERROR => tracing::error!("{text}"),
@@ -106,8 +99,7 @@ pub(crate) struct LogLines {
 impl LogLines {
     /// Everything that the application wants, and warnings always.
     pub(crate) fn as_asked() -> Self {
-        let level = std::env::var(LEVEL).ok();
-        let most = level.and_then(|level| level.parse().ok());
+        let most = std::env::var(LEVEL).ok().and_then(|level| level.parse().ok());
         Self { most: most.unwrap_or(LevelFilter::WARN).max(LevelFilter::WARN) }
     }
 }
@@ -177,8 +169,7 @@ mod tests {
     #[test]
     fn a_line_without_end_is_cut() {
         let endless = vec![b'x'; 3 * LONGEST_LINE as usize];
-        let line = next_line(&mut &endless[..]).unwrap();
-        assert_eq!(line.len() as u64, LONGEST_LINE);
+        assert_eq!(next_line(&mut &endless[..]).unwrap().len() as u64, LONGEST_LINE);
     }
 
     #[test]

@@ -1,13 +1,5 @@
 //! A process of its own for a model: what ends that process does not end the application.
 //!
-//! ```no_run
-//! use autoplace::{Isolation, Model, WorkerProcess};
-//! autoplace::worker_main(); // first in `main`: in a worker it does not return
-//! let process = Isolation::Process(WorkerProcess::own_executable());
-//! let model = Model::builder("model.gguf").isolation(process).load()?;
-//! # Ok::<(), autoplace::Error>(())
-//! ```
-//!
 //! llama.cpp ends the process where it knows no way on: a CUDA pool that runs out of memory in the middle of a
 //! computation, an RPC server that is gone. With [`Isolation::Process`] that process is a child. In: a
 //! [`WorkerProcess`], which says what to start. Out: a connection that messages go over, and in the end how the child
@@ -33,8 +25,7 @@ pub(crate) use error::Word;
 
 pub(crate) use channel::{Hello, Receiver, Sender, guard, inherited, sign_every};
 pub(crate) use log::LogLines;
-pub(crate) use process::Worker;
-pub(crate) use watch::Watch;
+pub(crate) use process::{Handle, Worker};
 
 /// How long a worker may take to say that it is one: its libraries, a GPU's among them, are loaded before
 /// its `main` begins.
@@ -89,19 +80,15 @@ impl WorkerProcess {
     /// The application's own executable, whose `main` has to begin with [`worker_main`](crate::worker_main): where that
     /// was not called in this process, nothing is started ([`Error::NoWorkerMain`]).
     pub fn own_executable() -> Self {
-        Self::new(None)
+        let (environment, on_death) = (Vec::new(), OnDeath::Fail);
+        Self { program: None, environment, patience: PATIENCE, timeout: TIMEOUT, on_death }
     }
 
     /// The program `autoplace-worker`, or any other whose `main` begins with [`worker_main`](crate::worker_main). It
     /// has to be built with the same autoplace and the same llama.cpp. One that is no worker runs as it is, for its
     /// [`patience`](Self::patience) at most.
     pub fn program(path: impl Into<PathBuf>) -> Self {
-        Self::new(Some(path.into()))
-    }
-
-    fn new(program: Option<PathBuf>) -> Self {
-        let (environment, on_death) = (Vec::new(), OnDeath::Fail);
-        Self { program, environment, patience: PATIENCE, timeout: TIMEOUT, on_death }
+        Self { program: Some(path.into()), ..Self::own_executable() }
     }
 
     /// What to do when it has died. Default: [`OnDeath::Fail`].
@@ -112,8 +99,7 @@ impl WorkerProcess {
 
     /// Sets a variable of its environment; the others are the application's.
     pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
-        let (name, value) = (name.as_ref().to_owned(), value.as_ref().to_owned());
-        self.environment.push((name, value));
+        self.environment.push((name.as_ref().to_owned(), value.as_ref().to_owned()));
         self
     }
 

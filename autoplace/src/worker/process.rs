@@ -1,16 +1,16 @@
 //! A worker as the application sees it: started, heard of, talked to, and ended.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
-use std::{fmt, thread};
+use std::{fmt, io, thread};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tracing::level_filters::LevelFilter;
 
-use super::channel::{Failed, Hello, LEVEL, Prepared, Receiver, SIGNS, Sender, VARIABLE, is_guarded, is_worker};
+use super::channel::{Connection, Failed, Hello, LEVEL, Receiver, SIGNS, Sender, VARIABLE, is_guarded, is_worker};
 use super::log::Tail;
 use super::watch::Watch;
 use super::{Error, WorkerProcess};
@@ -24,16 +24,23 @@ const DYING: Duration = Duration::from_secs(2);
 /// How long a dead worker's last lines may take.
 const LAST_LINES: Duration = Duration::from_millis(500);
 
+/// What other threads have of a worker.
+#[derive(Debug, Clone)]
+pub(crate) struct Handle {
+    pub(crate) id: u32,
+    pub(crate) sender: Sender,
+    /// Looks after how long it is waited for.
+    pub(crate) watch: Arc<Watch>,
+}
+
 /// A worker that has said hello. Dropping it ends it.
 pub(crate) struct Worker {
     child: Arc<Mutex<Child>>,
-    watch: Arc<Watch>,
+    handle: Handle,
     /// Until it is ended.
     watching: Option<mpsc::Sender<()>>,
     receiver: Option<Receiver>,
-    sender: Sender,
     tail: Tail,
-    id: u32,
     /// Whether it was killed here: how it ended then says nothing.
     is_killed: bool,
 }
@@ -47,15 +54,15 @@ impl Worker {
         if process.program.is_none() && !is_guarded() {
             return Err(Error::NoWorkerMain);
         }
-        let program = process
-            .path()
-            .map_err(|error| Error::Start { program: PathBuf::from("of this process"), reason: error.to_string() })?;
-        let mut worker = spawn(process, &program)
-            .map_err(|error| Error::Start { program: program.clone(), reason: error.to_string() })?;
-        worker.watch.begin();
-        let hello = worker.receiver.as_mut().map_or(Err(Failed::Gone), Receiver::receive::<Hello>);
-        worker.watch.end();
-        worker.watch.set_timeout(process.timeout);
+        let no_start = |program: &Path, error: io::Error| {
+            let (program, reason) = (program.to_owned(), error.to_string());
+            Error::Start { program, reason }
+        };
+        let program = process.path().map_err(|error| no_start(Path::new("of this process"), error))?;
+        let mut worker = spawn(process, &program).map_err(|error| no_start(&program, error))?;
+        let (watch, receiver) = (&worker.handle.watch, worker.receiver.as_mut());
+        let hello = watch.waiting(|| receiver.map_or(Err(Failed::Gone), Receiver::receive::<Hello>));
+        watch.set_timeout(process.timeout);
         match hello {
             Ok(hello) if hello.build == ours => Ok(worker),
             Ok(hello) => {
@@ -73,37 +80,20 @@ impl Worker {
         }
     }
 
-    pub(crate) fn id(&self) -> u32 {
-        self.id
-    }
-
-    /// Looks after how long it is waited for.
-    pub(crate) fn watch(&self) -> Arc<Watch> {
-        Arc::clone(&self.watch)
-    }
-
-    /// Where to send from other threads.
-    pub(crate) fn sender(&self) -> Sender {
-        self.sender.clone()
+    pub(crate) fn handle(&self) -> &Handle {
+        &self.handle
     }
 
     /// Sends a message. `doing` is what the worker is at, for the error.
     pub(crate) fn send(&mut self, message: &impl Serialize, doing: &'static str) -> Result<(), Error> {
-        self.watch.begin();
-        let is_sent = self.sender.send(message);
-        self.watch.end();
-        if is_sent? { Ok(()) } else { Err(self.died(doing)) }
+        let Handle { sender, watch, .. } = &self.handle;
+        if watch.waiting(|| sender.send(message))? { Ok(()) } else { Err(self.died(doing)) }
     }
 
     pub(crate) fn receive<T: DeserializeOwned>(&mut self, doing: &'static str) -> Result<T, Error> {
-        let Self { receiver, watch, .. } = self;
-        watch.begin();
-        let received = match receiver {
-            Some(receiver) => receiver.receive_after_signs(|| watch.alive()),
-            None => Err(Failed::Gone),
-        };
-        watch.end();
-        match received {
+        let (watch, receiver) = (&self.handle.watch, self.receiver.as_mut());
+        let receive = || receiver.map_or(Err(Failed::Gone), |it| it.receive_after_signs(|| watch.alive()));
+        match watch.waiting(receive) {
             Ok(message) => Ok(message),
             Err(Failed::Gone) => Err(self.died(doing)),
             Err(Failed::Senseless(reason)) => {
@@ -116,7 +106,7 @@ impl Worker {
     /// Ends it and says how it died.
     fn died(&mut self, doing: &'static str) -> Error {
         let (status, log) = self.last_words();
-        match self.watch.ended_after() {
+        match self.handle.watch.ended_after() {
             Some(silent) => Error::Silent { doing, silent, log },
             None => Error::Died { doing, status, log },
         }
@@ -130,7 +120,7 @@ impl Worker {
     }
 
     fn close(&mut self) {
-        self.sender.close();
+        self.handle.sender.close();
         self.receiver = None;
     }
 
@@ -142,14 +132,14 @@ impl Worker {
             self.end();
         }
         self.tail.wait(LAST_LINES);
-        let is_killed = self.is_killed || self.watch.ended_after().is_some();
+        let is_killed = self.is_killed || self.handle.watch.ended_after().is_some();
         (status.filter(|_| !is_killed), self.tail.lines())
     }
 }
 
 impl fmt::Debug for Worker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Worker").field("id", &self.id).finish_non_exhaustive()
+        f.debug_struct("Worker").field("id", &self.handle.id).finish_non_exhaustive()
     }
 }
 
@@ -158,17 +148,17 @@ impl Drop for Worker {
         self.close();
         self.watching = None;
         if ended(&self.child, ENDING).is_none() {
-            tracing::warn!("the worker {} did not end by itself, and is killed", self.id);
+            tracing::warn!("the worker {} did not end by itself, and is killed", self.handle.id);
             kill(&self.child);
         }
         self.tail.wait(LAST_LINES);
     }
 }
 
-fn spawn(process: &WorkerProcess, program: &std::path::Path) -> std::io::Result<Worker> {
+fn spawn(process: &WorkerProcess, program: &Path) -> io::Result<Worker> {
     let mut command = Command::new(program);
-    let prepared = Prepared::new(&mut command)?;
-    let (pipe, theirs) = std::io::pipe()?;
+    let connection = Connection::new(&mut command)?;
+    let (pipe, theirs) = io::pipe()?;
     if cfg!(unix) {
         // Elsewhere it answers there.
         command.stdout(theirs.try_clone()?);
@@ -183,15 +173,14 @@ fn spawn(process: &WorkerProcess, program: &std::path::Path) -> std::io::Result<
     // With its copies of the child's handles: an end that is open here would never end.
     drop(command);
     let id = child.id();
-    let connected = prepared.connected(&mut child, process.timeout);
+    let opened = connection.open(&mut child, process.timeout);
     let child = Arc::new(Mutex::new(child));
-    let connected = connected.and_then(|(connection, receiver, sender)| {
-        let watch = Watch::start(&child, connection, process.patience, process.timeout)?;
-        Ok((watch, receiver, sender, Tail::follow(pipe)?))
+    let connected = opened.and_then(|(receiver, sender)| {
+        let (watch, watching) = Watch::start(&child, connection, process.patience, process.timeout)?;
+        Ok((Handle { id, sender, watch }, Some(watching), Some(receiver), Tail::follow(pipe)?))
     });
-    let ((watch, watching), receiver, sender, tail) = connected.inspect_err(|_| kill(&child))?;
-    let (watching, receiver) = (Some(watching), Some(receiver));
-    Ok(Worker { child, watch, watching, receiver, sender, tail, id, is_killed: false })
+    let (handle, watching, receiver, tail) = connected.inspect_err(|_| kill(&child))?;
+    Ok(Worker { child, handle, watching, receiver, tail, is_killed: false })
 }
 
 /// Out of the reach of Ctrl-C, which the application decides on: it may want the end of the sentence.

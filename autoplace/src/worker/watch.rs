@@ -73,20 +73,18 @@ impl Watch {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Somebody waits for it from now on.
-    pub(super) fn begin(&self) {
+    /// Somebody waits for it, as long as this takes.
+    pub(super) fn waiting<T>(&self, wait: impl FnOnce() -> T) -> T {
         self.state().since = Some(Instant::now());
+        let came = wait();
+        self.state().since = None;
+        came
     }
 
     /// It lives. What it was waited for is still to come.
     pub(super) fn alive(&self) {
         let mut state = self.state();
         state.since = state.since.map(|_| Instant::now());
-    }
-
-    /// What it was waited for is there.
-    pub(super) fn end(&self) {
-        self.state().since = None;
     }
 
     /// It has been told to stop: it is waited for no longer than that may take, until that is

@@ -114,8 +114,7 @@ impl Survey<'_> {
         };
         let (on_host, on_card) = (&[][..], &[self.card][..]);
         let all = profile.full_offload();
-        let splits = [(on_host, 0)].into_iter();
-        let splits = splits.chain((0..=all).map(|n| (on_card, n)));
+        let splits = [(on_host, 0)].into_iter().chain((0..=all).map(|n| (on_card, n)));
         let mut compared = 0;
         for (split, (cards, n_gpu_layers)) in splits.enumerate() {
             let probed = load(cards, n_gpu_layers).map_err(|error| error.to_string())?;

@@ -29,8 +29,7 @@ fn logits(path: &Path, gpu: Option<&Card>, flash_attention: FlashAttention) -> V
     request.gpu_layers = GpuLayers::Exactly(if gpu.is_some() { u32::MAX } else { 0 });
     let host = Machine::new(Host::new(gib(16)));
     let machine = gpu.map_or(host.clone(), |card| host.with_gpu(card.gpu.clone()));
-    let builder = Model::builder(path).request(request).machine(machine);
-    let model = builder.verify(Verify::Off).load().unwrap();
+    let model = Model::builder(path).request(request).machine(machine).verify(Verify::Off).load().unwrap();
     let params = ContextParams {
         n_ctx: 512,
         n_batch: 32,

@@ -26,8 +26,7 @@ fn chaos(rounds: u64) {
     let models = Models::write();
     run_all(rounds, &LEAST, |number| {
         let mut round = Round::new(number, &models);
-        let outcome = round.run();
-        outcome.map_err(|fault| format!("{}\n    {fault}", round.describe()))
+        round.run().map_err(|fault| format!("{}\n    {fault}", round.describe()))
     });
 }
 

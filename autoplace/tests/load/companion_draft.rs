@@ -13,8 +13,7 @@ use crate::synthetic::Sketch;
 /// llama.cpp's account of a load that allocates nothing, all layers on these cards.
 fn probed(path: &std::path::Path, cards: &[&Card], params: &ContextParams) -> Footprints {
     let split = Split::layers(if cards.is_empty() { 0 } else { 999 });
-    let loaded = Loaded::new(path, cards, &split, params, Kind::Probe).unwrap();
-    loaded.footprints(params).unwrap()
+    Loaded::new(path, cards, &split, params, Kind::Probe).unwrap().footprints(params).unwrap()
 }
 
 fn sketch(title: &str) -> Sketch {

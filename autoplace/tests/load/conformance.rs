@@ -156,8 +156,7 @@ fn compressed_keys_of_another_type_than_values_are_refused_as_llama_cpp_does() {
     (params.type_k, params.type_v) = (KvType::Q8_0, KvType::F16);
     let error = Estimate::new(&profile(&path), &[], &params).unwrap_err();
     assert_matches!(error, memory::Error::KvTypesDiffer { .. });
-    let probed = probed(&path, &[], &Split::layers(0), true);
-    assert!(probed.footprints(&params).is_err());
+    assert!(probed(&path, &[], &Split::layers(0), true).footprints(&params).is_err());
 }
 
 #[test]
@@ -206,8 +205,7 @@ fn counts_per_gpu_are_what_llama_cpp_splits_by() {
                     count
                 })
                 .collect();
-            let probed = probed(&path, &cards, &Split::by_counts(&counts), true);
-            let theirs = probed.footprints(params).unwrap();
+            let theirs = probed(&path, &cards, &Split::by_counts(&counts), true).footprints(params).unwrap();
             let ours = estimate.footprints_of(&Assignment::by_counts(profile.n_layer(), &counts));
             for (ours, theirs) in ours.gpus.iter().zip(&theirs.gpus) {
                 let of = |it: &memory::Footprint| (it.weights, it.kv);
@@ -235,10 +233,8 @@ fn patterns_mean_to_us_what_they_mean_to_llama_cpp() {
     let mut seen = std::collections::BTreeSet::new();
     for pattern in PATTERNS.split_whitespace().chain([""]) {
         let split = Split::layers(profile.full_offload()).overrides([TensorOverride::new(pattern, Place::Host)]);
-        let probed = probed(&path, &[&card], &split, params.repack);
-        let theirs = probed.footprints(params).unwrap();
-        let estimate = plain.clone().overrides(&split.overrides).unwrap();
-        let ours = estimate.footprints(split.n_gpu_layers);
+        let theirs = probed(&path, &[&card], &split, params.repack).footprints(params).unwrap();
+        let ours = plain.clone().overrides(&split.overrides).unwrap().footprints(split.n_gpu_layers);
         assert_eq!(ours.host.weights, theirs.host.weights, "{pattern}");
         assert_eq!(ours.gpus[0].weights, theirs.gpus[0].weights, "{pattern}");
         seen.insert(ours.host.weights);
@@ -247,9 +243,7 @@ fn patterns_mean_to_us_what_they_mean_to_llama_cpp() {
 }
 
 fn written(arch: &str, name: &str, folder: &Path) -> PathBuf {
-    let all = crate::synthetic::all();
-    let mut named = all.iter().filter(|s| (s.arch, s.name) == (arch, name));
-    named.next().unwrap().write(folder)
+    crate::synthetic::all().iter().find(|s| (s.arch, s.name) == (arch, name)).unwrap().write(folder)
 }
 
 /// llama.cpp itself, as the planner asks it.

@@ -18,8 +18,8 @@ fn machine(card: &str) -> Machine {
 }
 
 fn with_model(machine: Machine, shape: &Shape, request: &Request) -> Evidence {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("model.gguf");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("model.gguf");
     shape.builder().write_sparse(&file).unwrap();
     Evidence::of(machine).with_model(&file, request).unwrap()
 }
@@ -93,19 +93,16 @@ fn a_program_runs_slower_where_its_placement_is_slower_than_there_is_room_for() 
             it.model.as_mut().unwrap().running = Some(running);
         })
     };
-    let model = whole().model.unwrap();
-    let plan = model.plan.unwrap();
+    let plan = whole().model.unwrap().plan.unwrap();
     let (all, speed) = (plan.layers(), plan.speed.unwrap().tokens_per_second);
     finds(Cause::RunsSlower, &runs(3, Some(speed / 2.0)), &runs(3, Some(speed / 1.05)));
     // Where no speed is known, layers count.
     finds(Cause::RunsSlower, &runs(all - 1, None), &runs(all, None));
-    let mend = runs(3, None).diagnose()[0].remedy.clone();
-    assert_eq!(mend.as_deref(), Some("llama-server -ngl 33"));
+    assert_eq!(runs(3, None).diagnose()[0].remedy.clone().as_deref(), Some("llama-server -ngl 33"));
     // It is slower than its own placement should be.
     let slow = |factor: f64| {
         but(runs(all, Some(speed)), |it| {
-            let running = it.model.as_mut().unwrap().running.as_mut().unwrap();
-            running.tokens_per_second = Some(speed * factor);
+            it.model.as_mut().unwrap().running.as_mut().unwrap().tokens_per_second = Some(speed * factor);
         })
     };
     finds(Cause::Unexplained, &slow(0.5), &slow(0.9));

@@ -1,8 +1,9 @@
 //! What a context for embeddings takes: the probe against real loads, to the byte, and the load contract.
 
+use std::path::Path;
+
 use crate::embedding_models::{LONGEST, encoders, llama_embed, reranker, t5_encoder, text};
-use crate::real_loads_support::{Placement, compare};
-use crate::rig::none_failed;
+use crate::real_loads_support::{compare, compare_all, random};
 use crate::sim_support::{card, fits_whatever_is_free};
 use crate::synthetic::Sketch;
 use autoplace::gguf::{Header, TensorType};
@@ -54,27 +55,11 @@ fn settings() -> [ContextParams; 4] {
 #[test]
 fn a_probe_of_embeddings_is_the_real_load_to_the_byte() {
     own_process!();
-    let folder = tempfile::tempdir().unwrap();
-    let mut failures = Vec::new();
-    let mut cases = 0;
-    for (number, sketch) in models().iter().enumerate() {
-        let path = crate::random_weights::write(sketch, folder.path());
-        let probe = NativeProbe::new(&Header::open(&path).unwrap()).unwrap();
-        let all = u32::try_from(sketch.dims.n_layer).unwrap() + 1;
-        for (place, placement) in Placement::of(all).iter().enumerate() {
-            let settings = settings();
-            let params = &settings[(number + place) % settings.len()];
-            cases += 1;
-            if let Err(fault) = compare(&path, &probe, placement, params) {
-                let title = sketch.title();
-                failures.push(format!("{title}: {placement:?}, {params:?}\n    {fault}"));
-            }
-        }
-    }
-    none_failed(&failures, cases);
+    let probe = |sketch: &Sketch, folder: &Path| Some(random(sketch, folder));
+    compare_all(&models(), &settings(), 1, probe, compare);
 }
 
-fn builder(path: &std::path::Path, machine: &Machine) -> ModelBuilder {
+fn builder(path: &Path, machine: &Machine) -> ModelBuilder {
     let request = Request::new().embeddings(Pooling::Mean).headroom(Headroom::Bytes(0)).n_ctx(LONGEST as u32);
     Model::builder(path).request(request).machine(machine.clone()).n_threads(1)
 }
@@ -139,8 +124,7 @@ fn every_verification_computes_texts_and_learns_of_the_card() {
         for verify in [Verify::Quick, Verify::Full] {
             let _gpu = card(mib(64));
             let machine = load::detect().unwrap();
-            let model = builder(&path, &machine).verify(verify).load().unwrap();
-            let report = model.report();
+            let report = builder(&path, &machine).verify(verify).load().unwrap().report();
             // A batch, a text of all that may be, and a short one.
             assert_eq!(u64::from(LONGEST as u32) * 2 + 31, report.warm_up.tokens);
             assert_eq!(report.warm_up.last_position, LONGEST as u32 - 1);
@@ -173,8 +157,7 @@ fn a_computation_is_of_whole_texts_all_of_whose_tokens_are_outputs() {
     let context = asked(Request::new().context(Context::AtLeast(300)).n_ubatch(64));
     assert_eq!(sizes(&context), (304, 304, 304));
     // A batch has a token for each sequence.
-    let context = asked(Request::new().n_ctx(4));
-    assert_eq!(context.n_seq_max, 4);
+    assert_eq!(asked(Request::new().n_ctx(4)).n_seq_max, 4);
     let request = Request::new().embeddings(Pooling::Mean).n_seq_max(2);
     assert_eq!(planned(&sketch, request).context.n_seq_max, 2);
 }
@@ -204,7 +187,6 @@ fn without_llama_cpp_nobody_knows_what_embeddings_take() {
     let machine = Machine::new(autoplace::machine::Host::new(mib(512)));
     let planner = Planner::new(&profile, &machine);
     planner.clone().plan().unwrap();
-    let embedding = planner.request(Request::new().embeddings(Pooling::Model));
-    let refused = embedding.plan();
+    let refused = planner.request(Request::new().embeddings(Pooling::Model)).plan();
     assert_matches!(refused, Err(Error::Unknown { .. }));
 }

@@ -11,8 +11,7 @@ const PROGRAMS: [&str; 3] = ["COMMON", "CLI", "COMPLETION"];
 
 /// What stands between quotes and begins with a dash.
 fn quoted(text: &str, quote: char) -> impl Iterator<Item = &str> {
-    let parts = text.split(quote).skip(1).step_by(2);
-    parts.filter(|part| part.starts_with('-'))
+    text.split(quote).skip(1).step_by(2).filter(|part| part.starts_with('-'))
 }
 
 /// The flags of these programs, as they are registered: `add_opt(common_arg({"-m", "--model"},
@@ -46,8 +45,7 @@ fn table() -> String {
 }
 
 fn rows(table: &str) -> impl Iterator<Item = (&str, &str)> {
-    let rows = table.lines().filter_map(|line| line.strip_prefix("| `-"));
-    rows.map(|row| row.split_once(" | ").unwrap())
+    table.lines().filter_map(|line| line.strip_prefix("| `-")).map(|row| row.split_once(" | ").unwrap())
 }
 
 #[test]
@@ -90,9 +88,7 @@ fn every_method_of_the_table_is_there() {
     let (table, methods) = (table(), methods());
     let mut named = 0;
     for code in table.split('`').skip(1).step_by(2) {
-        let Some(method) = code.strip_prefix('.') else {
-            continue;
-        };
+        let Some(method) = code.strip_prefix('.') else { continue };
         let method = method.split('(').next().unwrap();
         assert!(methods.contains(method), "{code}");
         named += 1;

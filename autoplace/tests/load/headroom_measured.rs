@@ -33,8 +33,7 @@ fn machine(gpu: &SimGpu, folder: &Path) -> Machine {
         .description(device.description())
         .device_id(device.pci_id().unwrap())
         .memory(memory.total, memory.free);
-    let detector = Detector::new().without_nvml().cache_folder(folder);
-    detector.for_build(load::build_name()).detect_with(&[described])
+    Detector::new().without_nvml().cache_folder(folder).for_build(load::build_name()).detect_with(&[described])
 }
 
 fn builder(machine: Machine, folder: &Path) -> ModelBuilder {
@@ -92,12 +91,10 @@ fn what_driver_and_pools_took_is_measured_to_the_byte_and_found_by_the_next_plan
     assert_eq!(again.gpus[0].learned, Some(measured.learned.unwrap()));
     // As on a card whose driver tells its version: what was measured counts instead of the table.
     again.gpus[0].driver = Some("550.54.14".to_owned());
-    let plan = builder(again.clone(), folder).plan().unwrap();
-    let headroom = plan.gpus().next().unwrap().headroom;
+    let headroom = builder(again.clone(), folder).plan().unwrap().gpus().next().unwrap().headroom;
     assert_eq!((headroom.driver, headroom.growth), (DRIVER, POOLS));
     // For a larger batch than it was learned with, the table's growth.
-    let larger = builder(again, folder).n_ubatch(512).plan().unwrap();
-    assert!(larger.gpus().next().unwrap().headroom.growth > mib(32));
+    assert!(builder(again, folder).n_ubatch(512).plan().unwrap().gpus().next().unwrap().headroom.growth > mib(32));
 }
 
 #[test]
@@ -111,8 +108,7 @@ fn what_was_learned_is_enough_to_the_last_byte() {
         gpu.set_taken(0);
         let mut again = machine(&gpu, folder);
         again.gpus[0].driver = Some("550.54.14".to_owned());
-        let plan = builder(again, folder).plan().unwrap();
-        let planned = plan.gpus().next().unwrap().clone();
+        let planned = builder(again, folder).plan().unwrap().gpus().next().unwrap().clone();
         (planned.footprint.total(), planned.headroom.total())
     };
     // A card with so much free: the same name, so that the same was learned.

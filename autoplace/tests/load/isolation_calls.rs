@@ -34,8 +34,8 @@ fn a_worker_has_no_session() {
 
 #[test]
 fn a_saved_cache_of_a_worker_is_one_of_this_process() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("turn.kv");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("turn.kv");
     let (here, there) = (demo(None), demo(Some(program())));
     let answer = |model: &Model, prompt: &str| {
         let mut stream = model.generate(prompt).temp(0.0).max_tokens(12).cache_prompt(true).stream().unwrap();
@@ -63,16 +63,13 @@ fn the_vocabulary_is_read_in_this_process() {
     let (here, there) = (demo(None), demo(Some(program())));
     let text = "Thus it came to pass, in the 7th year…";
     assert_eq!(there.tokenize(text).unwrap(), here.tokenize(text).unwrap());
-    let engine = Engine::new(&there).unwrap();
-    let pieces = engine.with_vocab(|vocab| (vocab.n_tokens(), vocab.piece(5, true).unwrap()));
+    let pieces = Engine::new(&there).unwrap().with_vocab(|vocab| (vocab.n_tokens(), vocab.piece(5, true).unwrap()));
     let vocab = here.native().unwrap().vocab();
     assert_eq!(pieces.unwrap(), (vocab.n_tokens(), vocab.piece(5, true).unwrap()));
 }
 
 fn embedded(path: &Path, process: Option<WorkerProcess>, texts: &[String]) -> Vec<Embedding> {
-    let model = load(path, process);
-    let mut embedder = model.embedder().unwrap();
-    embedder.embed(texts).unwrap()
+    load(path, process).embedder().unwrap().embed(texts).unwrap()
 }
 
 #[test]
@@ -116,8 +113,7 @@ fn an_embedder_in_a_worker_tells_what_it_is_and_what_it_refuses() {
         (told, scores)
     };
     assert_eq!(run(Some(program())), run(None));
-    let generating = demo(Some(program())).embedder().map(drop);
-    assert!(generating.unwrap_err().to_string().contains("loaded to generate"));
+    assert!(demo(Some(program())).embedder().map(drop).unwrap_err().to_string().contains("loaded to generate"));
 }
 
 #[cfg(unix)]

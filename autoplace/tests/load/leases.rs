@@ -63,14 +63,12 @@ fn card(total: u64) -> SimGpuBuilder {
 /// The demo model, taking the card to the last byte if it must. With a larger context than this, more is for computing
 /// than for layers.
 fn builder() -> ModelBuilder {
-    let request = Request::new().headroom(Headroom::Bytes(0)).n_ubatch(64);
-    let request = request.host_parts(HostParts::None);
+    let request = Request::new().headroom(Headroom::Bytes(0)).n_ubatch(64).host_parts(HostParts::None);
     Model::builder(demo_path()).request(request.n_ctx(512)).n_threads(1)
 }
 
 fn text(model: &Model) -> String {
-    let generation = model.generate("And it came to pass").temp(0.0);
-    generation.max_tokens(4).text().unwrap()
+    model.generate("And it came to pass").temp(0.0).max_tokens(4).text().unwrap()
 }
 
 /// Another process, at work on its task.
@@ -112,9 +110,7 @@ impl Other {
 #[test]
 #[ignore = "the other process of these tests, by itself nothing"]
 fn the_other_process() {
-    let Ok(task) = std::env::var(TASK) else {
-        return;
-    };
+    let Ok(task) = std::env::var(TASK) else { return };
     let task: Task = serde_json::from_str(&task).unwrap();
     let _gpu = task.card();
     // Until it is let go of.
@@ -250,10 +246,8 @@ fn threads_of_one_process_that_load_at_once_never_exceed_the_card() {
     let task = Task::in_folder(folder.path(), "card", total);
     let gpu = task.card();
     for _ in 0..5 {
-        let loaded = std::thread::scope(|scope| {
-            let loads = [(); 2].map(|()| scope.spawn(|| task.load()));
-            loads.map(|load| load.join().unwrap())
-        });
+        let loaded =
+            std::thread::scope(|scope| [(); 2].map(|()| scope.spawn(|| task.load())).map(|load| load.join().unwrap()));
         assert!(loaded.iter().all(|(_, outcome)| outcome.1 == text));
         let mut layers = loaded.map(|(_, outcome)| outcome.0);
         layers.sort_unstable();

@@ -1,15 +1,13 @@
 //! From a path to a loaded model, on whatever machine this is.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::native_support::{demo_path, load_demo};
 use autoplace::load::{ThreadBasis, Verify};
 use autoplace::machine::{Gpu, Host, Machine, gib, mib};
 use autoplace::memory::{KvType, RopeScaling};
-use autoplace::plan::{self, Confidence, GpuLayers, PlacementKind};
-use autoplace::{Model, ModelBuilder, llama_sys, load};
+use autoplace::plan::{self, Confidence, GpuLayers};
+use autoplace::{Model, ModelBuilder, load};
 
 #[test]
 fn the_demo_model_is_loaded_as_planned() {
@@ -78,44 +76,8 @@ fn what_cannot_be_loaded_is_refused_with_the_reason() {
     assert!(error.to_string().contains("missing on host"), "{error}");
 }
 
-#[test]
-fn progress_rises_from_0_to_1_and_may_cancel() {
-    let highest = Arc::new(AtomicU32::new(0));
-    let seen = Arc::clone(&highest);
-    let telling = Model::builder(demo_path()).progress(move |done| {
-        let percent = (done * 100.0) as u32;
-        let before = seen.swap(percent, Ordering::Relaxed);
-        assert!(percent >= before, "progress fell back");
-        true
-    });
-    telling.load().unwrap();
-    assert_eq!(highest.load(Ordering::Relaxed), 100);
-    let cancelled = Model::builder(demo_path()).progress(|_| false).load();
-    assert_matches!(cancelled, Err(load::Error::Native(llama_sys::Error::LoadCancelled { .. })));
-}
-
-#[test]
-fn what_is_no_gguf_is_refused_with_the_file_and_the_reason() {
-    let dir = tempfile::tempdir().unwrap();
-    let text = dir.path().join("notes.txt");
-    let truncated = dir.path().join("cut.gguf");
-    let whole = std::fs::read(demo_path()).unwrap();
-    for (path, bytes) in
-        [(text, &b"this is no model"[..]), (truncated.clone(), &whole[..1000]), (truncated, &whole[..whole.len() - 1])]
-    {
-        std::fs::write(&path, bytes).unwrap();
-        let error = Model::load(&path).unwrap_err();
-        assert_matches!(error, load::Error::Gguf(_));
-        let name = path.file_name().unwrap().to_str().unwrap();
-        assert!(error.to_string().contains(name), "{error}");
-    }
-    let missing = Model::load("/nonexistent/model.gguf");
-    assert_matches!(missing, Err(load::Error::Gguf(_)));
-}
-
 fn text(model: &Model) -> String {
-    let story = model.generate("Once upon a time").temp(0.0);
-    story.max_tokens(12).text().unwrap()
+    model.generate("Once upon a time").temp(0.0).max_tokens(12).text().unwrap()
 }
 
 #[test]
@@ -131,35 +93,6 @@ fn positions_are_scaled_as_was_asked() {
 }
 
 #[test]
-fn a_model_is_placed_anew_while_nothing_is_generated() {
-    let model = load_demo();
-    let before = text(&model);
-    let stream = model.generate("Once").stream().unwrap();
-    let busy = model.replace(None);
-    assert_matches!(busy, Err(load::Error::Busy));
-    drop(stream);
-
-    let clone = model.clone();
-    let plan = model.placement();
-    model.replace(Some((*plan).clone())).unwrap();
-    assert_eq!(text(&clone), before);
-
-    // A plan that cannot be followed leaves nothing loaded, until there is one that can.
-    let mut gone = (*plan).clone();
-    let mut card = plan.host().unwrap().clone();
-    card.name = "card".into();
-    card.device = Some("CUDA9".into());
-    card.kind = PlacementKind::Gpu;
-    gone.placements.insert(0, card);
-    let refused = model.replace(Some(gone));
-    assert_matches!(refused, Err(load::Error::DeviceGone { .. }));
-    let nothing = model.generate("Once").stream();
-    assert!(nothing.is_err());
-    model.replace(None).unwrap();
-    assert_eq!(text(&model), before);
-}
-
-#[test]
 fn a_model_larger_than_memory_is_loaded_where_paging_is_allowed() {
     let load = |available, allow| {
         let mut request = plan::Request::new().n_gpu_layers(GpuLayers::Exactly(0));
@@ -167,8 +100,7 @@ fn a_model_larger_than_memory_is_loaded_where_paging_is_allowed() {
         request.params.repack = false;
         let builder = Model::builder(demo_path()).request(request);
         let host = Host::new(gib(64)).available(available);
-        let builder = builder.machine(Machine::new(host));
-        builder.allow_paging(allow).load()
+        builder.machine(Machine::new(host)).allow_paging(allow).load()
     };
     let whole = load(gib(4), true).unwrap();
     let plan = whole.placement();
@@ -187,10 +119,7 @@ fn a_model_larger_than_memory_is_loaded_where_paging_is_allowed() {
 
 #[test]
 fn a_load_measures_how_many_threads_generate_and_says_so() {
-    let load = |verify| {
-        let builder = Model::builder(demo_path()).n_gpu_layers(GpuLayers::Exactly(0));
-        builder.verify(verify).load().unwrap()
-    };
+    let load = |verify| Model::builder(demo_path()).n_gpu_layers(GpuLayers::Exactly(0)).verify(verify).load().unwrap();
     let model = load(Verify::Quick);
     let report = model.report();
     let threads = &report.threads;
@@ -203,13 +132,9 @@ fn a_load_measures_how_many_threads_generate_and_says_so() {
     assert_eq!((counts.first(), counts.last()), (Some(&prompt), Some(&1)));
     assert!(counts.is_sorted_by(|more, fewer| more > fewer), "{report}");
     assert!(tried.iter().all(|it| it.tokens_per_second > 0.0));
-    let said = report.to_string();
-    assert!(said.contains(&format!("threads: {generation} to generate, measured")));
+    assert!(report.to_string().contains(&format!("threads: {generation} to generate, measured")));
     // What was computed for it is gone, and no number of threads changes a text.
-    let long = |model: &Model| {
-        let generate = model.generate("And it came to pass").temp(0.0);
-        generate.max_tokens(48).text().unwrap()
-    };
+    let long = |model: &Model| model.generate("And it came to pass").temp(0.0).max_tokens(48).text().unwrap();
     assert_eq!(long(&model), long(&load_demo()));
 
     let unverified = load(Verify::Off).report().threads.clone();

@@ -24,14 +24,12 @@ fn adapter(dice: &mut Dice, model: &Header, folder: &Path, name: &str) -> PathBu
     let weights = ModelProfile::from_header(model).unwrap().weights;
     // Blocks that only predict further tokens are not loaded.
     let loaded = |name: &str| {
-        let blocks = weights.blocks.iter().flat_map(|block| &block.weights);
-        let mut all = blocks.chain(&weights.output);
+        let mut all = weights.blocks.iter().flat_map(|block| &block.weights).chain(&weights.output);
         all.any(|weight| &*weight.name == name)
     };
     let tied = model.tensor("output.weight").is_none();
     let takes = |name: &str| {
-        let tensor = model.tensor(name).unwrap();
-        let is_matrix = tensor.shape()[1] > 1 && name.ends_with(".weight");
+        let is_matrix = model.tensor(name).unwrap().shape()[1] > 1 && name.ends_with(".weight");
         let is_input = name.contains("token_embd");
         // What a graph uses, and not for a plain product.
         let mut other = "conv ssm_ shexp_gate rope_ attn_k_b attn_v_b kv_b".split(' ');
@@ -41,8 +39,7 @@ fn adapter(dice: &mut Dice, model: &Header, folder: &Path, name: &str) -> PathBu
         is_taken && number % every == 0
     };
     let architecture = model.architecture().unwrap();
-    let lora = Adapter::of(architecture).alpha(16.0);
-    let lora = lora.of_weights(model, rank, ty, takes);
+    let lora = Adapter::of(architecture).alpha(16.0).of_weights(model, rank, ty, takes);
     let query = model
         .tensors()
         .find(|tensor| tensor.shape()[1] > 1 && tensor.name().starts_with("blk.0.") && tensor.shape()[2] == 1);

@@ -24,8 +24,7 @@ fn request() -> Request {
 
 fn measure<'a>() -> Measure<'a> {
     let short = |usual: Protocol| usual.n_prompt(16).n_gen(4).depths([0, 64]).rounds(2);
-    let measure = Measure::new(demo_path()).request(request()).protocol(short);
-    measure.load_with(|builder| builder.n_threads(1))
+    Measure::new(demo_path()).request(request()).protocol(short).load_with(|builder| builder.n_threads(1))
 }
 
 /// The same on a machine without a GPU, whatever this one has.
@@ -52,8 +51,7 @@ fn a_sweep_measures_what_fits_and_says_why_the_rest_does_not() {
     let mut machine = load::detect().unwrap();
     machine.host = machine.host.bandwidth(20_000_000_000);
     machine.gpus[0] = machine.gpus[0].clone().bandwidth(1_000_000_000_000);
-    let sweep = measure().load_with(|load| load.machine(machine.clone()).n_threads(1));
-    let sweep = sweep.sweep(Steps::Edge).unwrap();
+    let sweep = measure().load_with(|load| load.machine(machine.clone()).n_threads(1)).sweep(Steps::Edge).unwrap();
     assert_eq!(gpu.used(), 0);
 
     let plan = sweep.point("plan").unwrap().placement.as_ref().unwrap();

@@ -25,20 +25,16 @@ const WORKSPACE: u64 = mib(32);
 #[test]
 fn what_the_card_showed_is_the_footprint_a_context_and_a_workspace_in_every_row() {
     own_process!();
-    let card = SimGpu::builder("RTX 5060 Ti").backend("CUDA");
-    let card = card.rules(Rules::Cuda).total(gib(16)).register().unwrap();
-    let gpu = Gpu::named("RTX 5060 Ti 16GB").unwrap().free(gib(16));
-    let gpu = gpu.device(card.device().name());
+    let card = SimGpu::builder("RTX 5060 Ti").backend("CUDA").rules(Rules::Cuda).total(gib(16)).register().unwrap();
+    let gpu = Gpu::named("RTX 5060 Ti 16GB").unwrap().free(gib(16)).device(card.device().name());
     let machine = Machine::new(Host::new(gib(64))).with_gpu(gpu);
     let header = QWEN_14B.header();
     let profile = ModelProfile::from_header(&header).unwrap();
     let probe = NativeProbe::new(&header).unwrap();
     let mut left_out = Vec::new();
     for (layers, measured) in SWEEP.map(|(layers, measured)| (layers, mib(measured))) {
-        let request = Request::new().n_ctx(4096);
-        let request = request.n_gpu_layers(GpuLayers::Exactly(layers));
-        let planner = Planner::new(&profile, &machine).request(request);
-        let plan = planner.plan_probed(&probe).unwrap();
+        let request = Request::new().n_ctx(4096).n_gpu_layers(GpuLayers::Exactly(layers));
+        let plan = Planner::new(&profile, &machine).request(request).plan_probed(&probe).unwrap();
         let planned = plan.gpus().next().unwrap();
         let footprint = planned.footprint.total();
         let expected = footprint + CONTEXT + WORKSPACE;

@@ -81,8 +81,7 @@ fn adapters_come_and_go_while_contexts_that_predict_are_made() {
         });
         done.send(()).unwrap();
     });
-    let waited = wait.recv_timeout(Duration::from_secs(120));
-    waited.expect("neither waits for the other");
+    wait.recv_timeout(Duration::from_secs(120)).expect("neither waits for the other");
 }
 
 #[test]
@@ -138,15 +137,11 @@ fn small(path: &Path, request: &Request) -> ModelBuilder {
 }
 
 fn plans<const N: usize>(path: &Path, request: &Request, layers: [u32; N]) -> [Plan; N] {
-    layers.map(|n| {
-        let exactly = small(path, request).n_gpu_layers(GpuLayers::Exactly(n));
-        exactly.plan().unwrap()
-    })
+    layers.map(|n| small(path, request).n_gpu_layers(GpuLayers::Exactly(n)).plan().unwrap())
 }
 
 fn text(model: &Model) -> Generate {
-    let seeded = model.generate(PROMPT).seed(2).temp(0.7);
-    seeded.repeat_penalty(1.1).max_tokens(60)
+    model.generate(PROMPT).seed(2).temp(0.7).repeat_penalty(1.1).max_tokens(60)
 }
 
 #[test]
@@ -244,7 +239,6 @@ fn only_a_probe_plans_it_and_it_embeds_nothing() {
     assert!(more.weights > less.weights && more.kv > less.kv && more.compute > less.compute);
     let said = plan.to_string();
     assert!(said.contains("predicts further tokens"), "{said}");
-    let embeds = Model::builder(&path).mtp(true).embeddings(Pooling::Mean);
-    let error = embeds.load().unwrap_err();
+    let error = Model::builder(&path).mtp(true).embeddings(Pooling::Mean).load().unwrap_err();
     assert_matches!(error, load::Error::Plan(plan::Error::Mtp(MtpError::Embeds { .. })));
 }

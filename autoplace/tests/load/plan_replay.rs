@@ -47,8 +47,7 @@ fn a_plan_is_loaded_from_its_file_exactly_though_a_better_one_is_possible_now() 
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("plan.json");
     saved.write(&file).unwrap();
-    let followed = Model::builder(demo_path()).follow(SavedPlan::read(&file).unwrap()).n_threads(1);
-    let model = followed.load().unwrap();
+    let model = Model::builder(demo_path()).follow(SavedPlan::read(&file).unwrap()).n_threads(1).load().unwrap();
     assert_eq!(*model.placement(), saved.plan);
     let planned = saved.plan.gpus().next().unwrap().footprint;
     assert_eq!(gpu.used(), planned.total());
@@ -72,8 +71,7 @@ fn memory_that_was_taken_since_is_said_and_planned_around_if_asked() {
     let found = changes(by_plan().follow(saved.clone()).plan());
     assert_matches!(found[..], [MachineChange::LessFree { .. }]);
     let anew = by_plan().follow(saved).replay(Replay::Replan);
-    let model = anew.load().unwrap();
-    let plan = model.placement();
+    let plan = anew.load().unwrap().placement();
     assert!((1..7).contains(&plan.n_gpu_layers), "{plan}");
     let note = plan.notes.last().unwrap();
     assert!(note.starts_with("planned anew"), "{note}");
@@ -210,8 +208,7 @@ fn weights_that_were_moved_to_the_host_are_moved_again() {
     // llama.cpp itself would look for this for hours.
     let hours = TensorOverride::new("(.|.|.|..)+!", Place::Gpu(0));
     saved.plan.overrides = vec![hours, moved];
-    let model = by_plan().follow(saved).load().unwrap();
-    assert_eq!(model.allocated().gpus[0].weights, held);
+    assert_eq!(by_plan().follow(saved).load().unwrap().allocated().gpus[0].weights, held);
 }
 
 /// Every number and flag of the plan's own parameters replaced by others, one at a time: whatever gets past the check
@@ -223,11 +220,9 @@ fn numbers_that_were_changed_by_hand_end_in_an_error_or_a_plan() {
     let json: serde_json::Value = serde_json::from_str(&saved().to_json().unwrap()).unwrap();
     // JSON's own words.
     let values = r#"0 1 3 257 100000 999999999 2147483647 4294967295 false true "on" "off" "Q4_0" "F32" [1.0] [1e-30]"#;
-    let values = values.split(' ').map(|it| serde_json::from_str(it).unwrap());
-    let values: Vec<serde_json::Value> = values.collect();
+    let values: Vec<serde_json::Value> = values.split(' ').map(|it| serde_json::from_str(it).unwrap()).collect();
     let mut outcomes = [0; 3];
-    let fields = json["plan"]["context"].as_object().unwrap();
-    let fields = fields.keys().map(|key| format!("/plan/context/{key}"));
+    let fields = json["plan"]["context"].as_object().unwrap().keys().map(|key| format!("/plan/context/{key}"));
     let others = ["n_gpu_layers", "tensor_split", "parted_blocks"];
     for pointer in fields.chain(others.map(|key| format!("/plan/{key}"))) {
         for value in &values {

@@ -25,8 +25,7 @@ const SANITIZED: &str = "AUTOPLACE_SANITIZED";
 
 /// A model of the list with random weights, of which a probe needs none.
 fn named(title: &str) -> Sketch {
-    let mut all = crate::random_weights::all().into_iter();
-    all.find(|sketch| sketch.title() == title).unwrap()
+    crate::random_weights::all().into_iter().find(|sketch| sketch.title() == title).unwrap()
 }
 
 /// The questions, in turns.
@@ -112,8 +111,7 @@ impl Traces {
 /// Bytes of memory that are this process's own.
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find(|line| line.starts_with("RssAnon"));
-    let kib = line.unwrap().split_whitespace().nth(1).unwrap();
+    let kib = status.lines().find(|line| line.starts_with("RssAnon")).unwrap().split_whitespace().nth(1).unwrap();
     kib.parse::<u64>().unwrap() << 10
 }
 
@@ -148,14 +146,10 @@ fn thousands_of_probes_leave_nothing_behind() {
     own_process!();
     tracing::subscriber::set_global_default(Ear).unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let cards = [gib(8), gib(8), 4096].map(|total| {
-        let card = SimGpu::builder("SIM").total(total).rules(Rules::Cuda);
-        card.register().unwrap()
-    });
-    let gpus = cards.iter().map(|card| {
-        let gpu = Gpu::new("SIM").device(card.device().name());
-        gpu.total(card.total()).backend("CUDA")
-    });
+    let cards =
+        [gib(8), gib(8), 4096].map(|total| SimGpu::builder("SIM").total(total).rules(Rules::Cuda).register().unwrap());
+    let gpus =
+        cards.iter().map(|card| Gpu::new("SIM").device(card.device().name()).total(card.total()).backend("CUDA"));
     let asked = Asked::new(folder.path(), gpus.collect());
 
     // The first ones may leave what is made once per process.

@@ -3,8 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::real_loads_support::{Placement, compare, settings};
-use crate::rig::{Card, Kind, Loaded, none_failed};
+use crate::real_loads_support::{compare, compare_all, random, settings};
+use crate::rig::{Card, Kind, Loaded};
 use crate::synthetic::Sketch;
 use autoplace::gguf::Header;
 use autoplace::llama_sys::sim::{Rules, SimGpu};
@@ -14,41 +14,18 @@ use autoplace::memory::{ContextParams, Headroom, Place, Split, TensorOverride};
 use autoplace::plan::{GpuLayers, Planner, Policy, Request};
 use autoplace::profile::ModelProfile;
 
-fn probed(sketch: &Sketch, folder: &Path) -> (PathBuf, NativeProbe) {
-    let path = crate::random_weights::write(sketch, folder);
-    let probe = NativeProbe::new(&Header::open(&path).unwrap()).unwrap();
-    (path, probe)
-}
-
 /// A model of the list with random weights.
 fn model_of(arch: &str, folder: &Path) -> (PathBuf, NativeProbe) {
     let mut all = crate::random_weights::all().into_iter();
-    probed(&all.find(|sketch| sketch.arch == arch).unwrap(), folder)
+    random(&all.find(|sketch| sketch.arch == arch).unwrap(), folder)
 }
 
 #[test]
 fn a_probe_is_the_real_load_to_the_byte() {
     own_process!();
-    let folder = tempfile::tempdir().unwrap();
-    let mut failures = Vec::new();
-    let mut cases = 0;
-    for (number, sketch) in crate::random_weights::all().iter().enumerate() {
-        let (path, probe) = probed(sketch, folder.path());
-        let all = u32::try_from(sketch.dims.n_layer).unwrap() + 1;
-        for (place, placement) in Placement::of(all).iter().enumerate() {
-            let settings = settings();
-            // Every model meets every setting, every placement too.
-            for turn in [0, 1] {
-                let params = &settings[(number + place + 2 * turn) % settings.len()];
-                let case = format!("{}: {placement:?}, {params:?}", sketch.title());
-                cases += 1;
-                if let Err(fault) = compare(&path, &probe, placement, params) {
-                    failures.push(format!("{case}\n    {fault}"));
-                }
-            }
-        }
-    }
-    none_failed(&failures, cases);
+    // Every model meets every setting, every placement too.
+    let probe = |sketch: &Sketch, folder: &Path| Some(random(sketch, folder));
+    compare_all(&crate::random_weights::all(), &settings(), 2, probe, compare);
 }
 
 #[test]
@@ -88,21 +65,18 @@ fn a_gpu_without_room_for_state_that_is_really_allocated_is_named_and_gets_no_la
     let gpu = Gpu::new("SIM").device(sim.device().name()).total(4096);
     let error = probe.breakdown(&[&gpu], &ContextParams::default(), &Split::layers(5)).unwrap_err();
     let Error::Native(native) = &error else { panic!("{error:?}") };
-    let out = native.out_of_memory().expect("it is out of memory");
-    assert_eq!(out.buffer_type, sim.device().name());
+    assert_eq!(native.out_of_memory().expect("it is out of memory").buffer_type, sim.device().name());
     assert_eq!(sim.used(), 0);
 
     let profile = ModelProfile::from_header(&Header::open(path).unwrap()).unwrap();
     let machine = Machine::new(Host::new(gib(16))).with_gpu(gpu);
     for policy in [Policy::Fastest, Policy::MostLayers] {
         let request = Request::new().policy(policy).headroom(Headroom::Bytes(0));
-        let planner = Planner::new(&profile, &machine).request(request);
-        let plan = planner.plan_probed(&probe).unwrap();
+        let plan = Planner::new(&profile, &machine).request(request).plan_probed(&probe).unwrap();
         assert_eq!(plan.n_gpu_layers, 0, "{plan}");
     }
     let request = Request::new().n_gpu_layers(GpuLayers::Exactly(5));
-    let planner = Planner::new(&profile, &machine).request(request);
-    let error = planner.plan_probed(&probe).unwrap_err().to_string();
+    let error = Planner::new(&profile, &machine).request(request).plan_probed(&probe).unwrap_err().to_string();
     assert_eq!(error, "the probe with 5 layers on the GPU failed: SIM0 has no room for 548.0 KiB");
 }
 
@@ -110,14 +84,13 @@ fn a_gpu_without_room_for_state_that_is_really_allocated_is_named_and_gets_no_la
 fn a_gpu_whose_blocks_keep_nothing_fails_the_probe_as_it_fails_the_load() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
-    let (path, probe) = probed(&crate::random_weights::without_attention(), folder.path());
+    let (path, probe) = random(&crate::random_weights::without_attention(), folder.path());
     let card = Card::new((Rules::Cuda, false));
     let params = ContextParams::default();
     for (n_gpu_layers, works) in [(0, true), (1, true), (2, false), (3, true)] {
         let split = Split::layers(n_gpu_layers);
         let probed = probe.breakdown(&[&card.gpu], &params, &split);
-        let loaded = Loaded::new(&path, &[&card], &split, &params, Kind::Real).unwrap();
-        let loaded = loaded.context(&params);
+        let loaded = Loaded::new(&path, &[&card], &split, &params, Kind::Real).unwrap().context(&params);
         assert_eq!(loaded.is_ok(), works, "{n_gpu_layers} layers");
         assert_eq!(probed.is_ok(), works, "{n_gpu_layers} layers: {probed:?}");
     }

@@ -41,9 +41,7 @@ fn cause(file: &File) -> Cause {
 
 #[test]
 fn the_tiny_model_itself_loads_and_computes() {
-    let model = load(&tiny_llama()).0.unwrap();
-    let text = model.generate("word1").max_tokens(3).temp(0.0);
-    text.text().unwrap();
+    load(&tiny_llama()).0.unwrap().generate("word1").max_tokens(3).temp(0.0).text().unwrap();
 }
 
 #[test]
@@ -76,10 +74,7 @@ fn a_file_that_is_written_to_or_replaced_while_it_is_loaded_is_refused() {
 fn what_llama_cpp_asserts_on_is_refused_by_the_name_of_its_key() {
     let tiny = tiny_llama;
     let blocks = |n| tiny().u32("llama.block_count", n);
-    let experts = |n, used| {
-        let model = tiny().u32("llama.expert_count", n);
-        model.u32("llama.expert_used_count", used)
-    };
+    let experts = |n, used| tiny().u32("llama.expert_count", n).u32("llama.expert_used_count", used);
     let assertion = Some(Cause::Assertion);
     for (model, key, expected) in [
         (blocks(0), "llama.block_count", assertion),
@@ -123,8 +118,7 @@ fn a_model_without_a_vocabulary_loads_and_says_that_it_cannot_read_text() {
     let model = tiny_llama_without_vocabulary()
         .str("tokenizer.ggml.model", "no_vocab")
         .u32("llama.vocab_size", TINY_VOCABULARY);
-    let model = load(&model).0.unwrap();
-    let error = model.generate("text").stream().unwrap_err();
+    let error = load(&model).0.unwrap().generate("text").stream().unwrap_err();
     assert!(error.to_string().contains("no vocabulary"), "{error}");
 }
 

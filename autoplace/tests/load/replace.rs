@@ -64,8 +64,7 @@ fn four_texts_at_once_all_go_on() {
         let texts = texts_of(&mut session, &begun, |session, _| {
             if disturbed && dice.below(3) > 0 {
                 let plan = plans[dice.below(plans.len())].clone();
-                let replaced = session.replace(Some(plan)).unwrap();
-                assert_eq!(replaced.resumed, Resumed::Restored);
+                assert_eq!(session.replace(Some(plan)).unwrap().resumed, Resumed::Restored);
             }
         });
         texts.unwrap()
@@ -110,8 +109,7 @@ fn a_prompt_goes_on_where_it_was() {
     let begun = session.begin(generate).unwrap();
     let texts = texts_of(&mut session, &[begun], |session, step| {
         let next = plans[step % plans.len()].clone();
-        let replaced = session.replace(Some(next)).unwrap();
-        assert_eq!(replaced.saved == 0, step == 0);
+        assert_eq!(session.replace(Some(next)).unwrap().saved == 0, step == 0);
     });
     assert_eq!(texts.unwrap(), [expected]);
 }
@@ -142,15 +140,13 @@ fn recurrent_and_windowed_models_go_on_too() {
             let all = model.placement().layers();
             let plans = [all, 1, 0].map(|layers| plan(&path, &request, layers));
             // A token begins the text, and each letter is one.
-            let generate = model.generate("a".repeat(90)).seed(1).temp(1.5);
-            let generate = generate.max_tokens(60);
+            let generate = model.generate("a".repeat(90)).seed(1).temp(1.5).max_tokens(60);
             let expected = generate.clone().text().unwrap();
             let mut next = plans.iter().cycle();
             let text = text_of(generate, |stream, index| {
                 if index % 7 == 3 {
                     let plan = next.next().unwrap().clone();
-                    let replaced = stream.replace(Some(plan)).unwrap();
-                    assert_eq!(replaced.resumed, Resumed::Restored, "{title}");
+                    assert_eq!(stream.replace(Some(plan)).unwrap().resumed, Resumed::Restored, "{title}");
                 }
             });
             assert_eq!(text, expected, "{title}, {swa_full}");
@@ -212,8 +208,8 @@ fn the_old_model_is_released_before_the_new_one_is_loaded() {
     let path = demo_path();
     let request = request();
     let roomy = card(mib(64));
-    let planned = plan(&path, &request, 7);
-    let planned = planned.gpus().next().unwrap();
+    let all = plan(&path, &request, 7);
+    let planned = all.gpus().next().unwrap();
     let needed = planned.footprint.total() + planned.headroom.total();
     drop(roomy);
     // There is room for one of it, and not for a byte more.
@@ -225,8 +221,7 @@ fn the_old_model_is_released_before_the_new_one_is_loaded() {
     let by_plan = stream.replace(Some(Plan::clone(&model.placement())));
     assert_eq!(by_plan.unwrap().resumed, Resumed::Restored);
     stream.next().unwrap().unwrap();
-    let by_what_is_free = stream.replace(None).unwrap();
-    assert_eq!(by_what_is_free.after.n_gpu_layers, 7);
+    assert_eq!(stream.replace(None).unwrap().after.n_gpu_layers, 7);
     assert!(tight.allocations() > allocations);
     assert!(tight.peak() <= tight.total());
     assert!(stream.all(|piece| piece.is_ok()));
@@ -244,8 +239,7 @@ fn a_cache_of_another_layout_is_computed_again_and_said_to_be() {
         [request.clone().kv_types(KvType::Q8_0, KvType::Q8_0), request.clone().flash_attention(FlashAttention::Off)];
     for other in others {
         let other = plan(&path, &other, 0);
-        let model = load(&path, &request, 0);
-        let generate = model.generate(PROMPT).temp(0.0).max_tokens(30);
+        let generate = load(&path, &request, 0).generate(PROMPT).temp(0.0).max_tokens(30);
         let expected = generate.clone().text().unwrap();
         let mut stream = generate.stream().unwrap();
         let mut text = stream.next().unwrap().unwrap();
@@ -258,8 +252,7 @@ fn a_cache_of_another_layout_is_computed_again_and_said_to_be() {
         // What the other cache said is forgotten: the text is that of the first one, but for the shape of a batch.
         text.extend(stream.by_ref().map(Result::unwrap));
         assert_eq!(text, expected);
-        let statistics = stream.statistics();
-        assert_eq!(statistics.generated_tokens, 30);
+        assert_eq!(stream.statistics().generated_tokens, 30);
     }
 }
 

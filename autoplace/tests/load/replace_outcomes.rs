@@ -176,8 +176,7 @@ fn when_memory_becomes_free_the_model_moves_up_for_a_stated_gain() {
     assert!(model.better_plan().unwrap().is_none());
     gpu.set_taken(0);
     assert_eq!(model.plan_anew().unwrap().n_gpu_layers, 7);
-    let up = text.stream.improve(0.05).unwrap().unwrap();
-    assert_eq!(up.after.n_gpu_layers, 7);
+    assert_eq!(text.stream.improve(0.05).unwrap().unwrap().after.n_gpu_layers, 7);
     text.end();
 }
 
@@ -213,8 +212,7 @@ fn whoever_does_not_generate_can_ask_for_it() {
     assert!(text.stream.last_replaced().is_none());
 
     let (watcher, plan) = (model.clone(), Box::new(all.clone()));
-    let ask = std::thread::spawn(move || watcher.request_replace(Replacement::By(plan)));
-    ask.join().unwrap();
+    std::thread::spawn(move || watcher.request_replace(Replacement::By(plan))).join().unwrap();
     assert_eq!(model.placement().n_gpu_layers, 0);
     text.piece();
     assert_eq!(*model.placement(), all);

@@ -41,8 +41,7 @@ fn next(sentinel: &Sentinel) -> Event {
 /// Generates until an event comes.
 fn generate_until_event(model: &Model, sentinel: &Sentinel) -> Event {
     loop {
-        let text = model.generate("And it came to pass").temp(0.0);
-        for piece in text.max_tokens(64).stream().unwrap() {
+        for piece in model.generate("And it came to pass").temp(0.0).max_tokens(64).stream().unwrap() {
             piece.unwrap();
             match sentinel.events().try_recv() {
                 Ok(event) => return event,
@@ -127,8 +126,7 @@ fn ballast_raised_while_a_stream_runs_is_memory_pressure_and_lowered_again_is_re
     let gpu = card(mib(64));
     let model = builder().load().unwrap();
     // How fast this machine is at the moment is not what is tested.
-    let quick = quick().slower_than(0.0).memory_below(mib(8));
-    let sentinel = quick.watch(&model).unwrap();
+    let sentinel = quick().slower_than(0.0).memory_below(mib(8)).watch(&model).unwrap();
     let device = gpu.device().name();
     gpu.set_taken(gpu.free() - mib(7));
     let event = generate_until_event(&model, &sentinel);
@@ -197,8 +195,7 @@ fn what_a_stream_generates_is_counted_token_by_token() {
     let model = builder().n_gpu_layers(GpuLayers::Exactly(0)).load().unwrap();
     let mut source = ModelSource::new(&model);
     assert_eq!(source.sample(true).unwrap().generated, Generated::default());
-    let text = model.generate("And it came to pass").temp(0.0);
-    let mut stream = text.max_tokens(9).stream().unwrap();
+    let mut stream = model.generate("And it came to pass").temp(0.0).max_tokens(9).stream().unwrap();
     stream.by_ref().for_each(|piece| drop(piece.unwrap()));
     let statistics = stream.statistics();
     // The first token comes with the prompt, which has another speed.
@@ -218,8 +215,7 @@ fn a_stream_that_becomes_slow_is_told_with_its_likely_cause() {
     let sentinel = quick().watch_source(scripted.over(&model)).unwrap();
     // Its own speed first.
     for _ in 0..4 {
-        let stream = model.generate("And").max_tokens(64).stream().unwrap();
-        stream.into_text().unwrap();
+        model.generate("And").max_tokens(64).stream().unwrap().into_text().unwrap();
         scripted.wait_until_seen();
     }
     scripted.device(DeviceSample::new(mib(40)).processes([]));
@@ -342,8 +338,7 @@ fn three_hundred_sentinels_leave_no_thread() {
         let tasks = std::fs::read_dir("/proc/self/task").unwrap();
         // A thread may end in between.
         let name = |it: std::fs::DirEntry| std::fs::read_to_string(it.path().join("comm")).ok();
-        let names = tasks.filter_map(|task| name(task.ok()?));
-        names.filter(|name| name.trim() == "autoplace-watch").count()
+        tasks.filter_map(|task| name(task.ok()?)).filter(|name| name.trim() == "autoplace-watch").count()
     };
     for n in 0..300 {
         // Some are dropped before their first sample, some after it.

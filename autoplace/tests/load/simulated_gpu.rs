@@ -16,13 +16,11 @@ use autoplace::{Model, ModelBuilder};
 
 /// The demo model, with so many bytes left free: the table's are those of real drivers and hundreds of times its size.
 fn builder(headroom: u64) -> ModelBuilder {
-    let builder = Model::builder(demo_path()).n_threads(1);
-    builder.headroom(Headroom::Bytes(headroom))
+    Model::builder(demo_path()).n_threads(1).headroom(Headroom::Bytes(headroom))
 }
 
 fn text(model: &Model) -> String {
-    let text = model.generate("And it came to pass").temp(0.0);
-    text.max_tokens(24).text().unwrap()
+    model.generate("And it came to pass").temp(0.0).max_tokens(24).text().unwrap()
 }
 
 #[test]

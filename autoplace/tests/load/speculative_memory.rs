@@ -28,8 +28,7 @@ fn a_window_that_has_moved_on_goes_back_with_the_text() {
             let prompt = prompt(length);
             let generate = |seed| {
                 let begun = Prompt::tokens(prompt.clone());
-                let seeded = model.generate(begun).seed(seed).temp(0.8);
-                seeded.max_tokens(80)
+                model.generate(begun).seed(seed).temp(0.8).max_tokens(80)
             };
             // One that does not end soon.
             let texts = (0..).map(|seed| (seed, alone(&model, generate(seed)).0));

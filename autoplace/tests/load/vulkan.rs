@@ -29,8 +29,7 @@ fn request() -> Request {
 
 fn builder(layers: u32) -> ModelBuilder {
     let request = request().n_gpu_layers(GpuLayers::Exactly(layers));
-    let builder = Model::builder(demo_path()).request(request).without_learning();
-    builder.n_threads(1).attempts(1)
+    Model::builder(demo_path()).request(request).without_learning().n_threads(1).attempts(1)
 }
 
 fn text(model: &Model) -> String {

@@ -131,7 +131,7 @@ impl Heads {
     }
 
     fn known(&mut self, seq: SeqId) -> &mut Followed {
-        &mut self.followed[seq as usize]
+        &mut self.held[seq as usize]
     }
 
     /// Forgets all but the first `keep` tokens of a sequence that are known. Returns whether that could be done without
@@ -186,7 +186,7 @@ impl Heads {
             Err(llama_sys::Error::NoKvSlot { .. }) => {
                 // Sequences that have ended lie in cells that all share.
                 self.context.kv_clear()?;
-                self.followed.fill(Followed::default());
+                self.held.fill(Followed::default());
                 Ok(false)
             }
             Err(error) => {

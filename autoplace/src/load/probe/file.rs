@@ -10,10 +10,9 @@ use crate::gguf::{self, Builder};
 /// A skeleton's file, gone when dropped.
 #[derive(Debug)]
 pub(super) enum SkeletonFile {
-    /// An anonymous file in memory, reached through its descriptor.
+    /// An anonymous one in memory, reached through its descriptor.
     #[cfg(target_os = "linux")]
-    Memory { path: PathBuf, _file: File },
-    /// Removed when dropped.
+    Memory(PathBuf, #[expect(dead_code, reason = "held open")] File),
     Temporary(tempfile::NamedTempFile),
 }
 
@@ -26,7 +25,7 @@ impl SkeletonFile {
         if let Some((path, file)) = in_memory()
             && skeleton.write_sparse_into(&file, &path).is_ok()
         {
-            return Ok(Self::Memory { path, _file: file });
+            return Ok(Self::Memory(path, file));
         }
         let file = tempfile::Builder::new()
             .prefix("autoplace-skeleton-")
@@ -46,7 +45,7 @@ impl SkeletonFile {
     pub(super) fn path(&self) -> &Path {
         match self {
             #[cfg(target_os = "linux")]
-            Self::Memory { path, .. } => path,
+            Self::Memory(path, _) => path,
             Self::Temporary(file) => file.path(),
         }
     }

@@ -47,30 +47,3 @@ fn read_by_row(name: &str, bytes: u64) -> bool {
     const LARGE: u64 = 4 << 30;
     bytes > LARGE && name == "per_layer_token_embd.weight"
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::gguf::{Builder, TensorType};
-
-    #[test]
-    fn a_span_reaches_over_what_is_elsewhere_and_a_weight_used_twice_is_there_once() {
-        let header = Builder::new("llama")
-            .tensor("a", TensorType::F32, &[3])
-            .tensor("b", TensorType::F32, &[64])
-            .tensor("c", TensorType::F32, &[8])
-            .tensor("d", TensorType::F32, &[8])
-            .header()
-            .unwrap();
-        let place = |name: &str, on_host| {
-            let mut place = TensorPlace::default();
-            (place.name, place.on_host) = (name.to_owned(), on_host);
-            place
-        };
-        let places = [place("a", true), place("b", false), place("c", true), place("c", true), place("d", false)];
-        let mapped = Mapped::of(&header, &places);
-        // a takes 12 bytes, padded to 32 in the file as on the host; c lies behind the 256 of b.
-        assert_eq!(mapped.resident, 32 + 32);
-        assert_eq!(mapped.span, 32 + 256 + 32);
-    }
-}

@@ -1,21 +1,17 @@
 //! The probe: llama.cpp's own answer to "how many bytes", from a load that allocates nothing (`no_alloc`).
 //!
 //! In: a header, the devices, the parameters of the load. Out: a [`Breakdown`] as a real load would have it, exact for
-//! every architecture of llama.cpp. What is loaded is the model's [skeleton](crate::gguf::Header::skeleton), which
-//! costs milliseconds where the model itself would cost the reading of its vocabulary. Backends are really started;
-//! what a driver takes for itself is in no breakdown.
+//! every architecture of llama.cpp. What is loaded is the model's [skeleton](crate::gguf::Header::skeleton), in
+//! milliseconds. Backends are really started; what a driver takes for itself is in no breakdown.
 //!
-//! Where a load without data differs from a real one, it is corrected, and held against real loads on simulated GPUs
-//! (`tests/load/real_loads.rs`):
+//! Corrected, and held against real loads on simulated GPUs (`tests/load/real_loads.rs`), is:
 //!
 //! - **A mapped file.** Without data none can be mapped (`load_tensors` in llama-model.cpp asserts it), and the host's
-//!   weights go into the first GPU's pinned memory where it has some. A real load maps one span per file instead and
-//!   pins none. The span is computed from where each tensor was put (`mapped.rs`). Where a GPU shares its memory with
-//!   the host, llama.cpp maps nothing and nothing is changed.
-//! - **Assigned nodes.** Building a graph assigns some nodes to a backend; a reservation for sizes forgets that before
-//!   it begins (ggml-backend.cpp, `ggml_backend_sched_reserve_size`). They are assigned again (llama-sys,
-//!   `native/no_alloc.cpp`), where later reservations, backends of one buffer type and Vulkan's pinned memory are
-//!   counted as in a real load too.
+//!   weights go into the first GPU's pinned memory where it has some. A real load maps one span per file and pins none:
+//!   it is computed from where each tensor was put (`mapped.rs`), unless a GPU shares its memory with the host.
+//! - **Assigned nodes.** A reservation for sizes forgets which nodes a graph assigned to a backend (ggml-backend.cpp,
+//!   `ggml_backend_sched_reserve_size`). They are assigned again, and counted as in a real load (llama-sys,
+//!   `native/no_alloc.cpp`).
 //! - **The buffer of logits** is in no account of llama.cpp's, and grows from `n_seq_max` to `n_outputs_max` rows. It
 //!   is added at its largest ([`BufferBytes::output`]).
 //! - **Hidden states**, which blocks that predict further tokens go on from, change the graphs, and llama.cpp does not
@@ -53,10 +49,9 @@ pub use self::breakdown::{Breakdown, BufferBytes};
 /// llama.cpp's own arithmetic, for [`Planner::plan_probed`](crate::plan::Planner::plan_probed): its `no_alloc` load of
 /// the model's skeleton. The GPUs of the machine must be devices of this process.
 ///
-/// Weights, keys and values, and compute buffers are computed and not allocated. The buffer of logits, and the state of
-/// recurrent models (Mamba, RWKV and their hybrids), are really allocated while a question is answered
-/// (llama-memory-recurrent.cpp, the constructor). Questions may come from any thread and are answered one after the
-/// other; llama.cpp's log of them goes nowhere.
+/// The buffer of logits, and the state of recurrent models (llama-memory-recurrent.cpp, the constructor), are really
+/// allocated while a question is answered; nothing else is. Questions may come from any thread and are answered one
+/// after the other; llama.cpp's log of them goes nowhere.
 #[derive(Debug)]
 #[must_use]
 pub struct NativeProbe {
@@ -78,12 +73,8 @@ impl NativeProbe {
     ///
     /// [`Error::Gguf`] when the skeleton cannot be made or written.
     pub fn new(header: &Header) -> Result<Self, Error> {
-        Ok(Self {
-            file: SkeletonFile::write(&header.skeleton()?, header.path())?,
-            header: header.clone(),
-            lora: Vec::new(),
-            control_vector: false,
-        })
+        let file = SkeletonFile::write(&header.skeleton()?, header.path())?;
+        Ok(Self { file, header: header.clone(), lora: Vec::new(), control_vector: false })
     }
 
     /// The same with a LoRA adapter beside the model: its bytes count with the weights, and the buffers are as large as
@@ -125,8 +116,7 @@ impl NativeProbe {
         let (model, breakdown, copies) = llama_sys::quietly(|| {
             let model = Model::load(self.file.path(), load)?;
             // Before the context, whose graphs leave room for the nodes of all adapters.
-            let lora = self.lora.iter();
-            let lora = lora.map(|path| Ok((LoraAdapter::load(&model, path)?, 1.0)));
+            let lora = self.lora.iter().map(|path| Ok((LoraAdapter::load(&model, path)?, 1.0)));
             let lora = lora.collect::<Result<Vec<_>, llama_sys::Error>>()?;
             let mut context = Context::new(&model, native::context(params))?;
             let mut breakdown = self.most(&lora, &mut context)?;
@@ -139,8 +129,7 @@ impl NativeProbe {
             }
             Ok::<_, llama_sys::Error>((model, breakdown, copies))
         })?;
-        let maps = maps(params, &devices);
-        let mapped = maps.then(|| Mapped::of(&self.header, &model.tensor_places()));
+        let mapped = maps(params, &devices).then(|| Mapped::of(&self.header, &model.tensor_places()));
         let mut rows = rows(&breakdown, &devices);
         if let Some(mapped) = mapped {
             for (row, native) in rows.iter_mut().zip(&breakdown.rows) {
@@ -150,14 +139,8 @@ impl NativeProbe {
                     row.model = native.adapters;
                 }
             }
-            rows.push(BufferBytes {
-                buffer_type: MAPPED.to_owned(),
-                place: Place::Host,
-                model: mapped.span,
-                context: 0,
-                compute: 0,
-                output: 0,
-            });
+            let (buffer_type, place) = (MAPPED.to_owned(), Place::Host);
+            rows.push(BufferBytes { buffer_type, place, model: mapped.span, context: 0, compute: 0, output: 0 });
         }
         let resident = mapped.map(|mapped| mapped.resident);
         Ok(Breakdown::new(rows, copies, devices.len(), resident))
@@ -173,8 +156,7 @@ impl NativeProbe {
             context.set_control_vector(&vec![0.0; numbers], 1..=layers.max(1))?;
         }
         let mut most = context.memory_breakdown()?;
-        let alone = all.chunks(1).filter(|_| all.len() > 1);
-        for set in alone.chain((!all.is_empty()).then_some(all)) {
+        for set in all.chunks(1).filter(|_| all.len() > 1).chain((!all.is_empty()).then_some(all)) {
             context.set_lora(set)?;
             for row in context.memory_breakdown()?.rows {
                 let same = |known: &&mut llama_sys::BufferUse| known.buffer_type == row.buffer_type;
@@ -197,14 +179,12 @@ impl Probe for NativeProbe {
     ) -> Result<Footprints, Box<dyn std::error::Error + Send + Sync>> {
         room_for_cells(params)?;
         let breakdown = self.breakdown(gpus, params, split).map_err(|error| {
-            let failed = match &error {
-                Error::Native(native) => native.out_of_memory(),
-                _ => None,
-            };
-            match failed {
-                Some(failed) => NoRoom::new(failed.buffer_type.clone(), failed.bytes).into(),
-                None => Box::<dyn std::error::Error + Send + Sync>::from(error),
+            if let Error::Native(native) = &error
+                && let Some(failed) = native.out_of_memory()
+            {
+                return NoRoom::new(failed.buffer_type.clone(), failed.bytes).into();
             }
+            Box::<dyn std::error::Error + Send + Sync>::from(error)
         })?;
         Ok(breakdown.footprints)
     }

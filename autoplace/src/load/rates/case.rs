@@ -92,12 +92,9 @@ impl RateCase {
 
     /// Whether it was measured.
     pub fn is_in(&self, rates: &MeasuredRates) -> bool {
-        let weights = rates.weights.iter();
-        let weights = weights.map(|it| Self::matrix((it.tensor_type, it.experts), 1));
-        let prompts = rates.prompts.iter();
-        let prompts = prompts.map(|it| Self::matrix((it.tensor_type, it.experts), it.n_tokens));
-        let one = rates.attention.iter();
-        let one = one.map(|it| Self::attention(it.kv_type, (it.head_size, it.n_gqa), 1));
+        let weights = rates.weights.iter().map(|it| Self::matrix((it.tensor_type, it.experts), 1));
+        let prompts = rates.prompts.iter().map(|it| Self::matrix((it.tensor_type, it.experts), it.n_tokens));
+        let one = rates.attention.iter().map(|it| Self::attention(it.kv_type, (it.head_size, it.n_gqa), 1));
         let many = rates.prompt_attention.iter();
         let many = many.map(|it| Self::attention(it.kv_type, (it.head_size, it.n_gqa), it.n_tokens));
         match self {
@@ -131,15 +128,13 @@ impl RateCase {
         let each = (nanoseconds(timing.graph) / u64::from(n_repeat.max(1))).max(1);
         match *self {
             Self::Matrix { tensor_type, experts, n_tokens } if n_tokens > 1 => {
-                let flops = counted;
-                rates.prompts.push(PromptRate { tensor_type, experts, n_tokens, flops });
+                rates.prompts.push(PromptRate { tensor_type, experts, n_tokens, flops: counted });
             }
             Self::Matrix { tensor_type, experts, .. } => {
                 rates.weights.push(WeightRate { tensor_type, experts, bytes_per_second });
             }
             Self::Attention { kv_type, head_size, n_gqa, n_tokens } if n_tokens > 1 => {
-                let flops = counted;
-                let rate = PromptAttentionRate { kv_type, head_size, n_gqa, n_tokens, flops };
+                let rate = PromptAttentionRate { kv_type, head_size, n_gqa, n_tokens, flops: counted };
                 rates.prompt_attention.push(rate);
             }
             Self::Attention { kv_type, head_size, n_gqa, .. } => {
@@ -235,8 +230,7 @@ fn attention(kv_type: TensorType, head_size: u32, n_gqa: u32, n_tokens: u32, sca
     let operation =
         Operation::Attention { type_id: kv_type.id(), head_size, n_head, n_head_kv: n_head / n_gqa, n_kv, n_tokens };
     let n_repeat = if many { 1 } else { scale.repeats(u64::from(n_kv) * cell_bytes, 16) };
-    let factors = [4, head_size, n_head, n_kv, n_tokens].map(u64::from);
-    let flops = factors.into_iter().fold(1, u64::saturating_mul);
+    let flops = [4, head_size, n_head, n_kv, n_tokens].map(u64::from).into_iter().fold(1, u64::saturating_mul);
     Work(operation, n_repeat, flops)
 }
 

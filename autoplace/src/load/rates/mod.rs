@@ -1,8 +1,7 @@
 //! Measuring what ggml's own operations do on the devices of this machine.
 //!
-//! In flow a machine and the cases to measure ([`RatesRequest`]); out flow its [`MeasuredRates`], per device. Each case
-//! is one operation, several times over in one graph as llama.cpp computes it, with weights or a cache that no
-//! processor's cache holds.
+//! In: a machine and the cases to measure ([`RatesRequest`]). Out: its [`MeasuredRates`], per device. Each case is one
+//! operation, several times over in one graph, with weights or a cache that no processor's cache holds.
 
 mod case;
 mod request;
@@ -15,7 +14,7 @@ use std::time::{Duration, Instant};
 use case::Scale;
 use llama_sys::{Backend, Bench, Device, DeviceKind};
 
-use super::devices::{bounded_by_now, build_name, is_simulated};
+use super::devices::{bounded_by_now, build_name, is_simulated, named};
 use super::recipe::{Learn, Recipe};
 use super::{Error, threads};
 use crate::gguf::Header;
@@ -61,8 +60,7 @@ pub fn measure_rates(
     let beyond_caches = Host::beyond_caches();
     let mut jobs = Vec::new();
     for gpu in &mut machine.gpus {
-        let device = (devices.iter()).find(|device| gpu.device.as_ref() == Some(&device.name()));
-        let Some(device) = device else { continue };
+        let Some(device) = named(&devices, gpu.device.as_deref()) else { continue };
         // Nothing of it is kept, and it would be missing again each time.
         if request.missing && gpu.kind == GpuKind::Remote {
             continue;
@@ -78,11 +76,9 @@ pub fn measure_rates(
         };
         jobs.push(Job::new(device, request, scale, (None, false), &mut gpu.rates));
     }
-    let host = (devices.iter()).find(|device| device.kind() == DeviceKind::Cpu);
-    if let Some(device) = host {
+    if let Some(device) = devices.iter().find(|device| device.kind() == DeviceKind::Cpu) {
         let scale = Scale::host((machine.host.available / 8).min(beyond_caches));
-        let rates = &mut machine.host.rates;
-        jobs.push(Job::new(device, request, scale, (Some(threads), repacked), rates));
+        jobs.push(Job::new(device, request, scale, (Some(threads), repacked), &mut machine.host.rates));
     }
     let total = jobs.iter().map(|job| job.cases.len()).sum();
     let mut done = 0;
@@ -98,11 +94,8 @@ pub fn measure_rates(
 
 /// Whether a load on this machine rearranges the host's weights for its processor.
 fn repacks(machine: &Machine, devices: &[Device]) -> bool {
-    let mut gpus = machine.gpus.iter().filter_map(|gpu| gpu.device.as_ref());
-    !gpus.any(|name| {
-        let mut devices = devices.iter();
-        devices.any(|device| device.name() == *name && device.pins_host_memory())
-    })
+    let mut gpus = machine.gpus.iter().filter_map(|gpu| named(devices, gpu.device.as_deref()));
+    !gpus.any(Device::pins_host_memory)
 }
 
 struct Job<'a> {
@@ -154,12 +147,12 @@ impl<'a> Job<'a> {
             }
             done();
         }
-        let is_empty = !self.cases.iter().any(|case| case.is_in(&rates));
-        match &mut *self.rates {
-            // The device has none of these operations.
-            _ if is_empty => {}
-            Some(earlier) => earlier.merge(rates),
-            nothing => *nothing = Some(rates),
+        // A device may have none of these operations.
+        if self.cases.iter().any(|case| case.is_in(&rates)) {
+            match &mut *self.rates {
+                Some(earlier) => earlier.merge(rates),
+                nothing => *nothing = Some(rates),
+            }
         }
         Ok(())
     }
@@ -187,9 +180,7 @@ impl Recipe {
     pub(super) fn measured(&self, mut machine: Machine, header: &Header, profile: &ModelProfile) -> Machine {
         let mut devices = machine.gpus.iter().filter_map(|gpu| gpu.device.as_deref());
         let is_real = self.machine.is_none() && !devices.any(is_simulated);
-        let Some(cache) = self.terms.learn.cache(false).filter(|_| is_real) else {
-            return machine;
-        };
+        let Some(cache) = self.learn.cache(false).filter(|_| is_real) else { return machine };
         if profile.file_bytes < LEAST_MODEL {
             return machine;
         }
@@ -220,7 +211,7 @@ impl Recipe {
             return machine;
         }
         // Beside other programs the figures are theirs too: a later load measures again. Who named a folder wants them.
-        let pressure = HostSample::now().cpu_pressure.filter(|_| self.terms.learn == Learn::User);
+        let pressure = HostSample::now().cpu_pressure.filter(|_| self.learn == Learn::User);
         if pressure.is_none_or(|percent| percent < BUSY) {
             cache.put_rates(&machine, &build);
         }

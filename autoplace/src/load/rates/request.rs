@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::RateCase;
-use crate::gguf::{Header, TensorType};
+use crate::gguf::{Header, TensorType, TensorType as T};
 use crate::memory::KvType;
 use crate::profile::ModelProfile;
 
@@ -26,24 +26,12 @@ pub struct RatesRequest {
 }
 
 /// Types of common files.
-const WEIGHTS: [TensorType; 10] = [
-    TensorType::F16,
-    TensorType::BF16,
-    TensorType::Q8_0,
-    TensorType::Q6_K,
-    TensorType::Q5_K,
-    TensorType::Q4_K,
-    TensorType::Q4_0,
-    TensorType::IQ4_XS,
-    TensorType::MXFP4,
-    TensorType::Q3_K,
-];
+const WEIGHTS: [T; 10] = [T::F16, T::BF16, T::Q8_0, T::Q6_K, T::Q5_K, T::Q4_K, T::Q4_0, T::IQ4_XS, T::MXFP4, T::Q3_K];
 
 /// Types of common mixtures of experts.
-const EXPERTS: [TensorType; 5] =
-    [TensorType::Q8_0, TensorType::Q6_K, TensorType::Q4_K, TensorType::IQ4_XS, TensorType::MXFP4];
+const EXPERTS: [T; 5] = [T::Q8_0, T::Q6_K, T::Q4_K, T::IQ4_XS, T::MXFP4];
 
-const KV_TYPES: [TensorType; 3] = [TensorType::F16, TensorType::Q8_0, TensorType::Q4_0];
+const KV_TYPES: [T; 3] = [T::F16, T::Q8_0, T::Q4_0];
 
 impl RatesRequest {
     /// These cases, measured for 60 milliseconds each.
@@ -121,8 +109,7 @@ fn weight_types(header: &Header) -> Vec<(TensorType, bool)> {
 /// block has a cache.
 fn heads(profile: &ModelProfile) -> Option<(u32, u32)> {
     let hparams = &profile.hparams;
-    let shared = hparams.n_head.iter().zip(&hparams.n_head_kv);
-    let n_gqa = shared.filter_map(|(&heads, &kv)| heads.checked_div(kv));
+    let n_gqa = hparams.n_head.iter().zip(&hparams.n_head_kv).filter_map(|(&heads, &kv)| heads.checked_div(kv));
     let n_gqa = n_gqa.filter(|&n_gqa| n_gqa > 0).min()?;
     // Compressed keys are as wide as nothing that is measured.
     let head_size = hparams.head_dim_k;

@@ -4,9 +4,7 @@
 //! [`Threads`], for the report; and while the model generates, from the times of its steps, the threads of the next one
 //! ([`Pacer`]).
 //!
-//! ggml's threads wait for each other after every operation. One that has to share its core with another program holds
-//! up all the others, and of a small model hundreds of times per token: two threads on two cores that two other
-//! programs use are then slower than one.
+//! ggml's threads wait for each other after every operation: one that has to share its core holds up all the others.
 
 mod pace;
 
@@ -101,8 +99,7 @@ impl Threads {
 /// One thread per physical core to compute with: a second one on the same core only waits for the same memory.
 pub(super) fn cores(host: &Host) -> u32 {
     let allowed = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
-    let cores = host.usable_cores.or(host.physical_cores).unwrap_or(allowed);
-    cores.min(allowed).max(1)
+    host.usable_cores.or(host.physical_cores).unwrap_or(allowed).min(allowed).max(1)
 }
 
 /// Whether the CPU computes no layer, nor attention.
@@ -127,19 +124,15 @@ pub(super) fn ladder(most: u32) -> Vec<u32> {
 impl fmt::Display for Threads {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { generation, prompt, .. } = self;
-        write!(f, "threads: {generation} to generate, {}", self.basis)?;
-        for (n, tried) in self.tried.iter().enumerate() {
-            let before = if n == 0 { ": " } else { ", " };
-            write!(f, "{before}{tried}")?;
-        }
-        write!(f, "; {prompt} for prompts")
+        let tried: Vec<String> = self.tried.iter().map(ToString::to_string).collect();
+        let before = if tried.is_empty() { "" } else { ": " };
+        write!(f, "threads: {generation} to generate, {}{before}{}; {prompt} for prompts", self.basis, tried.join(", "))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::TriedThreads;
 
     #[test]
     fn a_ladder_goes_down_to_one_thread_in_halves() {
@@ -148,20 +141,5 @@ mod tests {
         assert_eq!(ladder(3), [3, 1]);
         assert_eq!(ladder(6), [6, 5, 3, 1]);
         assert_eq!(ladder(16), [16, 15, 8, 4, 2, 1]);
-    }
-
-    #[test]
-    fn the_line_says_what_was_measured() {
-        let tried = |threads, tokens_per_second| TriedThreads { threads, tokens_per_second };
-        let threads = Threads {
-            generation: 1,
-            prompt: 2,
-            basis: ThreadBasis::Measured,
-            tried: vec![tried(2, 33.25), tried(1, 1065.0)],
-        };
-        assert_eq!(
-            threads.to_string(),
-            "threads: 1 to generate, measured: 33.2 tok/s with 2, 1065.0 tok/s with 1; 2 for prompts"
-        );
     }
 }

@@ -1,13 +1,9 @@
 //! Threads while generating: how long each step took flows in, the threads of the next one flow out.
 //!
-//! Steps of about the same number of tokens are judged in windows of a tenth of a second, which other programs' slices
-//! of time even out in. Where windows take half as long again as they did, fewer threads are tried for a window; while
-//! they are fewer than there were at first, more are tried from time to time. A trial is held against the window just
-//! before it, at the same depth of the context and with the same weights: a model that is slow for another reason is as
-//! slow with fewer threads, and keeps those that it has.
-//!
-//! A trial that goes wrong costs time. It ends as soon as it does, and each puts off the next one: twice as long every
-//! time, and fifty times what it has cost.
+//! How steps are judged, and when other numbers are tried, is in docs/load-contract.md. A trial is held against the
+//! window just before it, at the same depth of the context and with the same weights: a model that is slow for another
+//! reason is as slow with fewer threads, and keeps those that it has. A trial that goes wrong costs time: it ends as
+//! soon as it does, and puts off the next one.
 
 use std::time::Duration;
 
@@ -45,7 +41,7 @@ const LONGEST_REPAY: Duration = Duration::from_secs(60);
 const QUIET: Duration = Duration::from_secs(30);
 
 /// What decides how many threads compute the next step.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Pacer {
     /// Threads that compute prompts.
     prompt: u32,
@@ -130,24 +126,8 @@ impl Pacer {
         };
         let at = rungs.iter().position(|&rung| rung <= generation).unwrap_or(0);
         let tried = chosen.tried.iter().find(|tried| tried.threads == rungs[at]);
-        Self {
-            prompt,
-            at,
-            usual: at,
-            rungs,
-            size: 0,
-            known: tried.map(|tried| 1.0 / tried.tokens_per_second),
-            window: Window::default(),
-            slow_windows: 0,
-            trial: None,
-            clock: Duration::ZERO,
-            fewer_from: Duration::ZERO,
-            more_from: WAIT,
-            explore_from: Duration::ZERO,
-            wait: WAIT,
-            last_trial: Duration::ZERO,
-            change: None,
-        }
+        let known = tried.map(|tried| 1.0 / tried.tokens_per_second);
+        Self { prompt, at, usual: at, rungs, known, more_from: WAIT, wait: WAIT, ..Self::default() }
     }
 
     /// Threads for a step that generates.

@@ -53,12 +53,8 @@ impl SpeedRule {
         while self.window.get(1).is_some_and(is_full) {
             self.window.pop_front();
         }
-        let Some(from) = self.window.front().copied().filter(is_full) else {
-            return;
-        };
-        let Some(seen) = self.speed(from, now) else {
-            return;
-        };
+        let Some(from) = self.window.front().copied().filter(is_full) else { return };
+        let Some(seen) = self.speed(from, now) else { return };
         let own = *self.own.get_or_insert(seen);
         let cost = self.cost.at(seen.depth);
         // A third of the way back is what it takes to end.

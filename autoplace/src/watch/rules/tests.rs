@@ -67,8 +67,7 @@ impl Rig {
     }
 
     fn generate_for(&mut self, seconds: u64, tokens: u64, depth: u64) -> Vec<Event> {
-        let all = (0..seconds).flat_map(|_| self.generate(tokens, depth, roomy()));
-        all.collect()
+        (0..seconds).flat_map(|_| self.generate(tokens, depth, roomy())).collect()
     }
 }
 
@@ -106,15 +105,6 @@ fn memory_pressure_is_told_at_once_and_its_end_after_calm() {
     let enough = on_first(DeviceSample::new(free));
     let expected = Event::MemoryRelieved { device, free };
     assert_eq!(rig.steps(20, &enough), [expected]);
-}
-
-#[test]
-fn more_room_than_at_first_is_told_where_more_of_the_model_could_use_it() {
-    let mut rig = Rig::new();
-    rig.step(&roomy());
-    let room = of([DeviceSample::new(mib(1400)), DeviceSample::new(mib(1400))]);
-    let expected = Event::RoomGained { device: "SIM0".to_owned(), free: mib(1400), before: mib(900) };
-    assert_eq!(rig.steps(9, &room), [expected]);
 }
 
 #[test]
@@ -247,22 +237,6 @@ fn the_surest_cause_is_told() {
         let (_, _, cause) = slowdown(&slow.collect::<Vec<_>>());
         assert!(cause.to_string().starts_with(expected), "{cause}");
     }
-}
-
-#[test]
-fn what_has_begun_is_ended_with_the_watching() {
-    let mut rig = Rig::new();
-    rig.step(&roomy());
-    rig.generate_for(10, 50, 0);
-    let hot = DeviceSample::new(0).throttle(HOT, None);
-    let begun: usize = (0..10).map(|_| rig.generate(10, 0, on_first(hot.clone())).len()).sum();
-    let mut events = Vec::new();
-    rig.rules.end(&mut events);
-    assert_eq!((begun, events.len()), (3, 3));
-    assert!(events.iter().all(Event::is_end));
-    events.clear();
-    rig.rules.end(&mut events);
-    assert_eq!(events, []);
 }
 
 fn with_threads(threads: u32, usual: u32, before: f64, after: f64) -> Sample {

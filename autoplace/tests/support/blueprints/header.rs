@@ -49,8 +49,7 @@ impl Keys<'_> {
 }
 
 fn numbers<T: FromStr<Err: Debug>>(list: &str) -> Vec<T> {
-    let inner = list.trim_start_matches('[').trim_end_matches(['i', ']']);
-    inner.split(", ").map(|it| it.parse().unwrap()).collect()
+    list.trim_start_matches('[').trim_end_matches(['i', ']']).split(", ").map(|it| it.parse().unwrap()).collect()
 }
 
 /// What the header of such a model says, without some of it.

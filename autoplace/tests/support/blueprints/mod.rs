@@ -69,8 +69,7 @@ impl Blueprint {
     /// The model with all tensors that its architecture can have.
     pub(crate) fn make(&self, folder: &Path) -> Result<Model, llama_sys::Error> {
         let path = self.path(folder, "-keys");
-        let keys = self.made_of.as_ref().unwrap_or(&self.keys);
-        keys.write_sparse(&path).unwrap();
+        self.made_of.as_ref().unwrap_or(&self.keys).write_sparse(&path).unwrap();
         Model::from_metadata(&path)
     }
 

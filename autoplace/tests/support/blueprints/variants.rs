@@ -42,61 +42,7 @@ const USUALLY_ABSENT: &[&str] = &["scale", "cls.output.weight", "cls.output.bias
 
 /// Headers that say something else than those of the other models, where that decides what a model keeps:
 /// architecture, name, and the keys that it says otherwise or, after a minus, leaves out.
-const TWISTS: &str = "gemma3 windowless: -attention.sliding_window
-    olmo2 windowless: -attention.sliding_window
-    gemma2 default-window: -attention.sliding_window
-    llama4 default-window: -attention.sliding_window
-    smallthinker windowless: -attention.sliding_window
-    llama4 windowless: attention.sliding_window = 0
-    laguna windowless: attention.sliding_window = 0
-    mellum windowless: attention.sliding_window = 0
-    plamo3 windowless: attention.sliding_window = 0
-    lfm2 windowless: attention.sliding_window = 0
-    afmoe own-pattern: -attention.sliding_window_pattern
-    cohere2 own-pattern: -attention.sliding_window_pattern
-    cohere2moe own-pattern: -attention.sliding_window_pattern
-    exaone-moe own-pattern: -attention.sliding_window_pattern
-    gemma2 own-pattern: -attention.sliding_window_pattern
-    gemma3 own-pattern: -attention.sliding_window_pattern
-    gemma3n own-pattern: -attention.sliding_window_pattern
-    gpt-oss own-pattern: -attention.sliding_window_pattern
-    laguna own-pattern: -attention.sliding_window_pattern
-    llama4 own-pattern: -attention.sliding_window_pattern
-    mellum own-pattern: -attention.sliding_window_pattern
-    muse-glimmer own-pattern: -attention.sliding_window_pattern
-    olmo2 own-pattern: -attention.sliding_window_pattern
-    plamo3 own-pattern: block_count = 17; -attention.sliding_window_pattern
-    smallthinker own-pattern: -attention.sliding_window_pattern
-    cohere2 all-windowed: attention.sliding_window_pattern = 0
-    gpt-oss third: attention.sliding_window_pattern = 3
-    gpt-oss listed: attention.sliding_window_pattern = [1, 1, 0, 1, 0, 0, 1]
-    exaone4 64-blocks: block_count = 64; -attention.sliding_window_pattern
-    glm4 one-position: -rope.dimension_sections
-    glm4moe one-position: -rope.dimension_sections
-    granite unscaled: -embedding_scale; -residual_scale
-    qwen3vl deepstack: n_deepstack_layers = 3
-    qwen3vlmoe deepstack: n_deepstack_layers = 3
-    qwen3next fourth: -full_attention_interval
-    qwen35 fourth: -full_attention_interval
-    minimax-01 eighth: -full_attention_interval
-    qwen35moe listed: attention.recurrent_layers = [1, 0, 0, 1, 1, 0, 1]
-    deepseek2 uncompressed: attention.key_length = 192; attention.value_length = 128; -attention.key_length_mla; \
-        -attention.value_length_mla
-    hy_v4 without-indexer: attention.indexer.top_k = 0
-    glm-dsa listed: attention.indexer.types = [1, 0, 0, 1, 0, 1, 0]
-    glm-dsa long: context_length = 1048576
-    glm5-next listed: attention.indexer.types = [1, 0, 0, 0, 1, 0, 1]
-    qwen4exp unpooled: -attention.compress_ratios
-    dflash windowed: attention.sliding_window = 100; attention.sliding_window_pattern = [1, 0, 1, 1, 0, 1, 1]
-    dflash hyper-connected: attention.sliding_window = 100; hyper_connection.count = 4; \
-        hyper_connection.sinkhorn_iterations = 2; attention.output_group_count = 4; attention.output_lora_rank = 32; \
-        expert_count = 2; expert_used_count = 1; expert_shared_count = 1; expert_feed_forward_length = 384; \
-        expert_gating_func = 4; -attention.head_count_kv
-    nanbeige twice: num_loops = 2
-    t5 short-decoder: decoder_block_count = 3
-    deci mixed-heads: attention.head_count = [4, 4, 4, 4, 0, 4, 4]; attention.head_count_kv = [2, 1, 4, 2, 0, 0, 1]
-    openelm mixed-heads: attention.head_count = [4, 8, 4, 8, 4, 4, 8]; attention.key_length = 64; \
-        attention.head_count_kv = [2, 1, 4, 2, 2, 1, 4]; attention.value_length = 64";
+const TWISTS: &str = include_str!("twists.txt");
 
 /// The sizes that most architectures share.
 #[derive(Clone, Copy, Debug)]
@@ -258,8 +204,7 @@ fn predicting(arch: &str, dims: Dims, experts: bool) -> Blueprint {
     if matches!(arch, "dots3note" | "exaone-moe") {
         // There its step forward is dense.
         let experts = "gate_inp gate_exps up_exps down_exps gate_shexp up_shexp down_shexp";
-        let names = experts.split(' ').map(|it| format!("ffn_{it}.weight"));
-        let names = names.chain(["exp_probs_b.bias".to_owned()]);
+        let names = experts.split(' ').map(|it| format!("ffn_{it}.weight")).chain(["exp_probs_b.bias".to_owned()]);
         model.without.extend(names.map(|it| format!("blk.{il}.{it}")));
     }
     model

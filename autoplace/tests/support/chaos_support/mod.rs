@@ -282,8 +282,7 @@ impl<'m> Round<'m> {
         let room = (plan.context.n_ctx / plan.context.n_seq_max) as usize;
         let tokens = tokens.min(room - 2 * TOKENS);
         let prompt = "a".repeat(tokens.saturating_sub(4));
-        let generation = model.generate(prompt).temp(0.0);
-        generation.max_tokens(TOKENS).special(true).stream()
+        model.generate(prompt).temp(0.0).max_tokens(TOKENS).special(true).stream()
     }
 
     /// What the CPU alone writes with the plan's parameters, in each way to attend that they may mean.

@@ -114,13 +114,11 @@ impl Case {
 
     /// The same, with cards whose pools take so much when something is first computed.
     pub(crate) fn fleet_with_pools(&self, mut pools: impl FnMut() -> u64) -> Vec<Card> {
-        let cards = self.cards.iter().zip(["A", "B", "C", "D"]);
-        cards.map(|(card, name)| card.register(name, pools())).collect()
+        self.cards.iter().zip(["A", "B", "C", "D"]).map(|(card, name)| card.register(name, pools())).collect()
     }
 
     pub(crate) fn machine(&self, fleet: &[Card]) -> Machine {
-        let gpus = fleet.iter().map(|card| card.gpu.clone());
-        gpus.fold(Machine::new(self.host.clone()), Machine::with_gpu)
+        fleet.iter().map(|card| card.gpu.clone()).fold(Machine::new(self.host.clone()), Machine::with_gpu)
     }
 }
 

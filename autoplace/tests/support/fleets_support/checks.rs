@@ -96,9 +96,7 @@ fn on_card(plan: &Plan, device: Option<&str>) -> Footprint {
 
 /// What the compute buffers of a card grew by in the warm-up.
 fn grown(model: &Model, device: Option<&str>) -> u64 {
-    let report = model.report();
-    let mut gpus = report.gpus.iter();
-    gpus.find(|gpu| Some(gpu.device.as_str()) == device).map_or(0, |gpu| gpu.grown)
+    model.report().gpus.iter().find(|gpu| Some(gpu.device.as_str()) == device).map_or(0, |gpu| gpu.grown)
 }
 
 /// No device of the plan gives more than it may.
@@ -153,8 +151,7 @@ fn generate(model: &Model, remainder: usize) -> Result<(), String> {
     let tokens = room.min(context.n_ubatch as usize + remainder);
     // A token begins the text, three are the bytes of a space before it, the others are of a letter each.
     let prompt = "a".repeat(tokens.saturating_sub(4));
-    let generate = model.generate(prompt).temp(0.0).max_tokens(CONTINUATION);
-    let text = generate.stream().and_then(TokenStream::into_text);
+    let text = model.generate(prompt).temp(0.0).max_tokens(CONTINUATION).stream().and_then(TokenStream::into_text);
     let (_, statistics) = text.map_err(|error| format!("generating: {error}"))?;
     match statistics.prompt_tokens {
         n if n < tokens => Err(format!("{n} tokens of prompt instead of {tokens}")),

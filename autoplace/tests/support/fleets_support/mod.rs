@@ -32,8 +32,7 @@ pub(crate) struct Models {
 impl Models {
     pub(crate) fn write() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let sketches = random_weights::all().into_iter();
-        let all = sketches.chain(random_weights::deep()).map(|mut sketch| {
+        let all = random_weights::all().into_iter().chain(random_weights::deep()).map(|mut sketch| {
             sketch.vocabulary();
             // As far as a context may grow, its memory is really written.
             sketch.u32("context_length", 8192);

@@ -2,15 +2,17 @@
 #![allow(dead_code, reason = "each test uses some of it")]
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use autoplace::gguf::Header;
 use autoplace::llama_sys::sim::Rules;
 use autoplace::llama_sys::{self, Batch, Context, MemoryBreakdown};
 use autoplace::load::{Breakdown, BufferBytes, NativeProbe};
 use autoplace::memory::{ContextParams, FlashAttention, KvType, Place, Split, TensorOverride};
 
 use crate::native_params;
-use crate::rig::{Card, CardKind, Kind, Loaded, vulkan};
+use crate::rig::{Card, CardKind, Kind, Loaded, none_failed, vulkan};
+use crate::synthetic::Sketch;
 
 /// Where a model goes.
 #[derive(Debug)]
@@ -169,8 +171,7 @@ fn predict(heads: &mut Context) -> Result<(), llama_sys::Error> {
         }
         heads.decode_heads(&batch, &vec![0.5; batch.len() * width])?;
     }
-    let logits = heads.logits(-1)?;
-    assert!(logits.iter().all(|logit| logit.is_finite()));
+    assert!(heads.logits(-1)?.iter().all(|logit| logit.is_finite()));
     assert!(heads.hidden(0)?.iter().all(|x| x.is_finite()));
     Ok(())
 }
@@ -235,6 +236,41 @@ pub(crate) fn compare(
     }
     drop((heads, context, loaded));
     nothing_left("everything is dropped", &cards)
+}
+
+/// Has each of these models compared in every placement, so many times with the next of the settings. `probe` writes
+/// the model into a folder; `None` leaves it out. Returns the number of comparisons.
+pub(crate) fn compare_all(
+    models: &[Sketch],
+    settings: &[ContextParams],
+    turns: usize,
+    probe: impl Fn(&Sketch, &Path) -> Option<(PathBuf, NativeProbe)>,
+    compare: impl Fn(&Path, &NativeProbe, &Placement, &ContextParams) -> Result<(), String>,
+) -> usize {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut failures, mut cases) = (Vec::new(), 0);
+    for (number, sketch) in models.iter().enumerate() {
+        let Some((path, probe)) = probe(sketch, folder.path()) else { continue };
+        let all = u32::try_from(sketch.dims.n_layer).unwrap() + 1;
+        for (place, placement) in Placement::of(all).iter().enumerate() {
+            for turn in 0..turns {
+                let params = &settings[(number + place + 2 * turn) % settings.len()];
+                cases += 1;
+                if let Err(fault) = compare(&path, &probe, placement, params) {
+                    failures.push(format!("{}: {placement:?}, {params:?}\n    {fault}", sketch.title()));
+                }
+            }
+        }
+    }
+    none_failed(&failures, cases);
+    cases
+}
+
+/// A model with random weights in this folder, and its probe.
+pub(crate) fn random(sketch: &Sketch, folder: &Path) -> (PathBuf, NativeProbe) {
+    let path = crate::random_weights::write(sketch, folder);
+    let probe = NativeProbe::new(&Header::open(&path).unwrap()).unwrap();
+    (path, probe)
 }
 
 /// The probe, llama.cpp's own account, and what the cards count.

@@ -44,11 +44,9 @@ impl Card {
     /// One of so many bytes.
     pub(crate) fn of((rules, asynchronous): CardKind, total: u64) -> Self {
         let backend = backend(rules);
-        let sim = SimGpu::builder(format!("SIM {backend}")).total(total);
-        let sim = sim.rules(rules).backend(backend);
+        let sim = SimGpu::builder(format!("SIM {backend}")).total(total).rules(rules).backend(backend);
         let sim = sim.asynchronous(asynchronous).register().unwrap();
-        let gpu = Gpu::new(backend).device(sim.device().name());
-        let mut gpu = gpu.total(total).backend(backend);
+        let mut gpu = Gpu::new(backend).device(sim.device().name()).total(total).backend(backend);
         if let Rules::Vulkan { alignment, .. } = rules {
             gpu.alignment = Some(alignment);
         }

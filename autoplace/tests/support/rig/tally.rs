@@ -23,8 +23,10 @@ pub(crate) fn pairs(estimate: &Estimate, n_gpu_layers: u32, theirs: &Footprints)
     ours.host.compute -= ours.output;
     let unsure = estimate.uncertainty(&estimate.assignment(n_gpu_layers));
     let unsure = unsure.gpus.iter().chain([&unsure.host]);
-    let gpus = ours.gpus.iter().zip(&theirs.gpus);
-    gpus.chain([(&ours.host, &theirs.host)])
+    ours.gpus
+        .iter()
+        .zip(&theirs.gpus)
+        .chain([(&ours.host, &theirs.host)])
         .zip(unsure)
         .map(|((&ours, &theirs), &uncertainty)| Pair {
             uncertainty,

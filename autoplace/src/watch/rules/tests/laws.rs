@@ -38,8 +38,7 @@ fn is_shown(event: &Event, sample: &Sample) -> bool {
     let seen = |device: &str| &sample.devices[usize::from(device == "SIM1")];
     let takes = |device: &str, pid: u32| {
         let processes = seen(device).processes.iter().flatten();
-        let held = processes.filter(|process| process.pid == pid);
-        held.filter_map(|process| process.bytes).max().unwrap_or(0)
+        processes.filter(|process| process.pid == pid).filter_map(|process| process.bytes).max().unwrap_or(0)
     };
     let is_hot = |device: &str| {
         let reasons = seen(device).throttle.as_deref();
