@@ -96,8 +96,7 @@ impl Suite {
         let contexts = match (profile.n_layer() <= 8, thorough) {
             (true, true) => 8,
             (false, true) => 3,
-            (true, false) => 2,
-            (false, false) => 1,
+            (_, false) => 1,
         };
         for split in splits(profile.n_layer(), cards.len(), thorough) {
             let repack = !self.turn.is_multiple_of(3);
