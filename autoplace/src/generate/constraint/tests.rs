@@ -7,6 +7,16 @@ fn vocab() -> Vocab {
     Model::load(path, ModelParams::default()).unwrap().vocab()
 }
 
+#[test]
+fn a_token_that_is_not_allowed_is_refused() {
+    let vocab = vocab();
+    let wrong = vocab.tokenize("zebra", false, false).unwrap();
+    // The vocabulary puts a space before every text.
+    let constraint = Constraint::regex(" the king( said)*");
+    let mut matcher = Matcher::new(&constraint, &Vocabulary::new(&vocab).unwrap()).unwrap();
+    assert!(matcher.accept(*wrong.last().unwrap()).is_err());
+}
+
 /// Whether a whole text is one that the constraint allows.
 fn allows(constraint: &Constraint, text: &str) -> bool {
     let vocabulary = Vocabulary::new(&vocab()).unwrap();
