@@ -114,8 +114,8 @@ impl Chat {
         self
     }
 
-    /// Tools that the model may call. Calls come as [`ReplyPart::ToolCall`], and their results are said with
-    /// [`tool_result`](Self::tool_result).
+    /// Tools that the model may call. Calls come as [`ReplyPart::ToolCall`](autoplace_chat::ReplyPart::ToolCall), and
+    /// their results are said with [`tool_result`](Self::tool_result).
     pub fn tools(mut self, tools: impl Into<Vec<Tool>>) -> Self {
         self.tools = tools.into();
         self

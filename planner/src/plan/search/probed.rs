@@ -18,7 +18,7 @@ const MOST_PROBES: (usize, usize) = (6, 12);
 const MOST_REFUSALS: usize = 2;
 
 /// Bytes by which a corrected estimate may be wrong one step away from what was probed.
-const STEP: u64 = mib(32);
+const STEP: u64 = mib(128);
 
 /// What is known so far.
 pub(super) struct Probed<'f, 'a> {
