@@ -277,8 +277,8 @@ impl<'a> Array<'a> {
         Ok(out)
     }
 
-    /// The elements of an array of strings, read one at a time; the last one is the first that cannot be read. They are
-    /// bytes because llama.cpp does not ask for UTF-8 here, and tokens often are parts of characters.
+    /// The elements of an array of strings, read one at a time, up to the first that cannot be read. They are bytes
+    /// because llama.cpp does not ask for UTF-8 here, and tokens often are parts of characters.
     ///
     /// # Errors
     ///
@@ -295,7 +295,9 @@ impl<'a> Array<'a> {
             let mut text = Vec::new();
             let length = cursor.string_len(what);
             let read = length.and_then(|length| cursor.bytes(length, &mut text, what)).map(|()| text);
-            rest.start = if read.is_err() { rest.end } else { rest.start };
+            if read.is_err() {
+                rest = 0..0;
+            }
             Some(read)
         }))
     }

@@ -143,8 +143,8 @@ impl Host {
     }
 
     /// Sets the bytes available; more than its total counts as its total.
-    pub const fn available(mut self, bytes: u64) -> Self {
-        self.available = if bytes < self.total { bytes } else { self.total };
+    pub fn available(mut self, bytes: u64) -> Self {
+        self.available = bytes.min(self.total);
         self.system_available = self.available;
         self
     }

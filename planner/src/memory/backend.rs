@@ -106,10 +106,14 @@ impl Family {
 pub(super) fn fuses_attention(family: Family, profile: &ModelProfile, params: &ContextParams) -> bool {
     let (hparams, types) = (&profile.hparams, [params.type_k, params.type_v]);
     let (head_k, head_v) = (hparams.head_dim_k, hparams.head_dim_v);
-    // The fewest queries that share a key, over all blocks; a compressed one all of its block share.
+    // The fewest queries that share a key, over all blocks. All queries of a block share a compressed key.
     let heads = hparams.n_head.iter().zip(&hparams.n_head_kv);
     let shared = heads.filter_map(|(&q, &kv)| q.checked_div(kv)).min().unwrap_or(0);
     let common = head_k == head_v && matches!(head_k, 64 | 80 | 96 | 112 | 128 | 256);
+    let is_common = |ty| {
+        use KvType::{F16, F32, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
+        matches!(ty, F32 | F16 | Q8_0 | Q5_1 | Q5_0 | Q4_1 | Q4_0)
+    };
     match family {
         // ggml-cuda/fattn.cu, `ggml_cuda_get_best_fattn_kernel`; cells come in multiples of 256.
         Family::Cuda => {
@@ -120,7 +124,7 @@ pub(super) fn fuses_attention(family: Family, profile: &ModelProfile, params: &C
                 (512, 512) | (576, 512) => shared >= 2,
                 _ => common,
             };
-            heads && !types.contains(&KvType::IQ4_NL)
+            heads && types.iter().all(|&ty| is_common(ty) || ty == KvType::BF16)
         }
         // ggml-vulkan.cpp, `ggml_backend_vk_device_supports_op`: heads of any multiple of 8.
         Family::Vulkan => {
@@ -130,7 +134,7 @@ pub(super) fn fuses_attention(family: Family, profile: &ModelProfile, params: &C
         // ggml-metal-device.m, `ggml_metal_device_supports_op`; not every chip has bfloat.
         Family::Metal => {
             let heads = common || matches!((head_k, head_v), (192, 128 | 192) | (576, 512));
-            heads && types[0] == types[1] && !matches!(types[0], KvType::IQ4_NL | KvType::BF16)
+            heads && types[0] == types[1] && is_common(types[0])
         }
         Family::Other => common && types == [KvType::F16; 2],
     }

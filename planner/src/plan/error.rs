@@ -39,7 +39,8 @@ impl fmt::Display for Shortfall {
 #[non_exhaustive]
 #[allow(missing_docs)] // The fields are named for what the message says of them.
 pub enum Error {
-    /// The model fits nowhere. Of all placements this is the one that lacks the least.
+    /// The model fits nowhere. Of all placements this is the one that lacks the least, or that was asked for; `layers`
+    /// counts the output layer.
     #[error(
         "{model} does not fit with {n_gpu_layers} of {layers} layers on a GPU and a context of {n_ctx}: {}",
         list(devices)

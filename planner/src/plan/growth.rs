@@ -16,8 +16,10 @@ impl Chosen<'_> {
     /// probe confirms it.
     pub(super) fn grow(&mut self, profile: &ModelProfile, probe: Option<&dyn Probe>) -> Result<(), Error> {
         // What the accepted placement takes beyond the estimate, a longer context will take too.
-        let accepted = probe.map(|_| self.beyond(profile, &self.params, &self.levels));
-        let mut beyond = accepted.transpose()?;
+        let mut beyond = match probe {
+            Some(_) => Some(self.beyond(profile, &self.params, &self.levels)?),
+            None => None,
+        };
         for _ in 0..MOST_PROBES {
             let Some((params, mut levels)) = self.longest(profile, beyond.as_ref())? else {
                 break;
@@ -62,10 +64,11 @@ impl Chosen<'_> {
             }
             Ok((params, self.room.levels(&footprints, &unsure)))
         };
+        // What cannot be estimated counts as short enough: estimating it again says why.
         let is_too_long = |step| after(step).is_ok_and(|(_, levels)| !levels.fit());
         match least_that(1, steps.saturating_add(1), is_too_long) - 1 {
             0 => Ok(None),
-            step => Ok(Some(after(step)?).filter(|(params, _)| params.n_ctx > least)),
+            step => after(step).map(Some),
         }
     }
 

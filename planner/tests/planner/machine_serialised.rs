@@ -47,6 +47,10 @@ fn complete(limit: usize) -> Machine {
         gpu.learned = Some(LearnedHeadroom::new(1, 2, day).work(3, 4));
         machine = machine.with_gpu(gpu);
     }
+    let unused = serde_json::json!({
+        "gpu": Gpu::new("card").total(gib(8)), "reason": { "why": "same_as", "device": "CUDA0" }
+    });
+    machine.unused_gpus.push(serde_json::from_value(unused).unwrap());
     machine.wsl = true;
     machine.notes = vec![Note::new("test", "a note")];
     machine

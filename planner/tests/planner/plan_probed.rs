@@ -203,6 +203,10 @@ fn the_card_that_takes_the_most_layers_by_the_probe_is_taken_and_one_that_is_ref
         let probe = scaled_by(&profile, |gpus, _| if is_first(gpus) { of_first } else { Ok(100) });
         let plan = most_layers(&profile, &machine, &probe).unwrap();
         assert_eq!(plan.gpus().next().unwrap().name, taken);
+        if of_first.is_ok() {
+            let fastest = Planner::new(&profile, &machine).plan_probed(&probe).unwrap();
+            assert_eq!(fastest.gpus().next().unwrap().name, taken);
+        }
         let left_out = plan.notes.iter().any(|note| note.contains("first was left out"));
         assert_eq!(left_out, of_first.is_err(), "{plan}");
     }

@@ -3,7 +3,7 @@
 use autoplace_planner::machine::{Gpu, Host, Machine, gib, mib};
 use autoplace_planner::plan::{Error, Plan, Planner, Policy, Request};
 use autoplace_planner::profile::ModelProfile;
-use proptest::prelude::{prop_assert, prop_assert_eq, proptest};
+use proptest::prelude::{prop, prop_assert, prop_assert_eq, proptest};
 
 use crate::shapes::any::{gpu, gpus, host_parts, kv_cache, request, shape};
 
@@ -64,12 +64,14 @@ proptest! {
         shape in shape(),
         gpus in gpus(),
         request in request(),
+        speeds in prop::collection::vec(60u64..2000, 3),
         (parts, types) in (host_parts(), kv_cache()),
         host in mib(600)..gib(8),
     ) {
         let profile = shape.profile();
         let machine = Machine::new(Host::new(host).bandwidth(60_000_000_000));
-        let machine = gpus.into_iter().fold(machine, Machine::with_gpu);
+        let gpus = gpus.into_iter().zip(speeds).map(|(gpu, speed)| gpu.bandwidth(speed * 1_000_000_000));
+        let machine = gpus.fold(machine, Machine::with_gpu);
         let seconds = |policy| {
             let request = request.clone().host_parts(parts).kv_cache(types).policy(policy);
             let plan = plan(&profile, &machine, &request).ok()?;

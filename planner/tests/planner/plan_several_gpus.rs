@@ -1,11 +1,11 @@
 //! Several GPUs: how many layers each of them takes where the most are wanted.
 
-use autoplace_planner::machine::{Gpu, Host, Machine, gib};
+use autoplace_planner::machine::{Gpu, Host, Machine, gib, mib};
 use autoplace_planner::memory::Headroom;
 use autoplace_planner::plan::{Error, GpuLayers, Plan, Planner, Policy, Request};
 use autoplace_planner::profile::ModelProfile;
 
-use crate::shapes::{LLAMA_8B, LLAMA_70B};
+use crate::shapes::{LLAMA_8B, LLAMA_70B, Shape};
 
 fn cards(free: &[u64]) -> Vec<Gpu> {
     let card = |(index, &free)| Gpu::new(format!("card {index}")).total(gib(24)).free(free).backend("CUDA");
@@ -15,6 +15,15 @@ fn cards(free: &[u64]) -> Vec<Gpu> {
 fn plan(profile: &ModelProfile, gpus: &[Gpu], request: &Request) -> Result<Plan, Error> {
     let machine = gpus.iter().cloned().fold(Machine::new(Host::new(gib(64))), Machine::with_gpu);
     Planner::new(profile, &machine).request(request.clone().policy(Policy::MostLayers)).plan()
+}
+
+#[test]
+fn a_share_that_no_step_leads_to_is_found() {
+    let (n_layer, n_embd, n_ff, n_head, n_head_kv, head_dim) = (3, 768, 1536, 12, 3, 64);
+    let shape = Shape { n_layer, n_embd, n_ff, n_head, n_head_kv, head_dim, n_vocab: 88_832, ..LLAMA_8B };
+    let gpus = cards(&[827_568_360, 901_984_960, 827_568_361].map(|free| free + mib(64)));
+    let request = Request::new().n_ctx(183).n_ubatch(183).n_outputs_max(183);
+    assert_eq!(plan(&shape.profile(), &gpus, &request).unwrap().n_gpu_layers, 4);
 }
 
 #[test]

@@ -137,6 +137,9 @@ fn bounds_of(version: Version, tree: Tree<'_>, folder: &str, notes: &mut Notes) 
     };
     let own = files.iter().filter_map(|name| limit_in(tree, format!("{folder}/{name}"), notes));
     let own = own.min_by_key(|(bytes, _)| *bytes);
+    if own.is_none() && version == Version::V2 {
+        return Vec::new();
+    }
     let stat_file = format!("{folder}/memory.stat");
     let stat = tree.read(&stat_file, notes).unwrap_or_default();
     let above = field(&stat, "hierarchical_memory_limit").map(|bytes| (bytes, stat_file));

@@ -1,6 +1,7 @@
 //! Linux: what the system has available, bounded by every limit on this process; and its cores and caches: how many
 //! threads can read at once, and what is too large to stay in a cache.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -99,7 +100,7 @@ fn cores(tree: Tree<'_>, notes: &mut Notes) -> (Option<u32>, Option<u32>) {
     let allowed = lines.find_map(|line| line.strip_prefix("Cpus_allowed_list:")).map(listed);
     let performance = fs::read_to_string(tree.locate("/sys/devices/cpu_core/cpus")).ok();
     let performance = performance.as_deref().map(listed);
-    let [mut physical, mut usable, mut quick] = [const { Vec::new() }; 3];
+    let [mut physical, mut usable, mut quick] = [const { BTreeSet::new() }; 3];
     for (number, folder) in processors(tree) {
         let read = |name: &str| number_in(&folder.join("topology").join(name));
         let (Some(package), Some(core)) = (read("physical_package_id"), read("core_id")) else {
@@ -108,19 +109,16 @@ fn cores(tree: Tree<'_>, notes: &mut Notes) -> (Option<u32>, Option<u32>) {
         let is_in = |list: &Option<Vec<RangeInclusive<u32>>>| {
             list.as_ref().is_none_or(|list| list.iter().any(|range| range.contains(&number)))
         };
-        let may_run = is_in(&allowed);
-        for (cores, has) in
-            [(&mut physical, true), (&mut usable, may_run), (&mut quick, may_run && is_in(&performance))]
-        {
-            if has && !cores.contains(&(package, core)) {
-                cores.push((package, core));
-            }
+        physical.insert((package, core));
+        if is_in(&allowed) {
+            usable.insert((package, core));
+            quick.extend(is_in(&performance).then_some((package, core)));
         }
     }
     if !quick.is_empty() {
         usable = quick;
     }
-    let count = |cores: &Vec<_>| u32::try_from(cores.len()).ok().filter(|&count| count > 0);
+    let count = |cores: &BTreeSet<_>| u32::try_from(cores.len()).ok().filter(|&count| count > 0);
     (count(&physical), count(&usable))
 }
 

@@ -37,7 +37,7 @@ use crate::memory::context::{ContextParams, ContextSizes, FlashAttention};
 use crate::profile::{BlockState, Layer, LoraPair, ModelProfile, Part, Rows};
 
 /// A device's compute buffer.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Buffer {
     pub(super) bytes: u64,
     /// Bytes that it may be larger by.

@@ -13,7 +13,7 @@ use super::stored::{Group, Kind, Stored, StoredWeight};
 use super::{Assignment, Place};
 
 /// The largest matrices by what they do, in bytes.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Largest {
     /// Of a feed-forward step, the first: `ffn_gate`, `ffn_up`.
     pub(super) up: u64,

@@ -56,7 +56,7 @@ impl Advice {
     }
 
     fn about(planner: &Planner<'_>, plan: Option<&Plan>) -> Self {
-        let planner = Planner { companions: Vec::new(), ..planner.clone() };
+        let planner = Planner::new(&planner.profile, &planner.machine).request(planner.request.clone());
         let workload = planner.request.work(&planner.profile);
         let trials = Trials { planner, workload, before: plan };
         let ways = [software::asking, software::closing, software::quantising, cards::changes];

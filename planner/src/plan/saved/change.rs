@@ -21,10 +21,10 @@ pub enum MachineChange {
     /// A GPU has another name, address, backend, driver or size than the plan's.
     #[error("{gpu} {was} and {is}")]
     OtherGpu { gpu: String, was: String, is: String },
-    /// A GPU has less free than the plan needs of it.
+    /// A GPU has less free than the plan needs of it, what the driver takes and what grows included.
     #[error("{gpu} has {} free, and the plan needs {}", Bytes(*free), Bytes(*needed))]
     LessFree { gpu: String, needed: u64, free: u64 },
-    /// The host has less memory for this process than the plan needs.
+    /// The host has less memory for this process than the plan needs, that of GPUs in the host's memory included.
     #[error("the host has {} to give, and the plan needs {}", Bytes(*available), Bytes(*needed))]
     HostTooSmall { needed: u64, available: u64 },
 }

@@ -294,3 +294,21 @@ fn a_host_without_room_for_its_compute_buffer_is_not_looked_at_again_and_again()
     let looked_at = looked_at(&shape, gpus, 379_516_288, &request);
     assert!(looked_at < 1000, "{looked_at}");
 }
+
+#[test]
+fn what_was_once_missed_is_found() {
+    let card = |free| Gpu::new("card").total(mib(700)).free(free);
+    // Parts on the host may need a smaller compute buffer than whole blocks.
+    let request = Request::new().headroom(Headroom::Bytes(8_984_420)).host_parts(HostParts::FeedForward).n_ctx(2305);
+    let shared = card(70_292_323).kind(GpuKind::Integrated).bandwidth(103_000_000_000);
+    compare(&small(4, 768, 1536, 47_936), vec![shared], 449_284_980, &request).unwrap();
+    // A host that lacks only what the estimate may be wrong by is not looked at again and again.
+    let request = Request::new().headroom(Headroom::Bytes(0)).host_parts(HostParts::FeedForward).n_ctx(338);
+    let gpus = vec![
+        card(45_941_663),
+        card(55_510_687).bandwidth(50_000_000_000),
+        card(58_359_967).bandwidth(51_000_000_000),
+        card(58_359_967),
+    ];
+    compare(&Shape { tied: true, ..small(3, 512, 512, 18_496) }, gpus, 363_296_256, &request).unwrap();
+}

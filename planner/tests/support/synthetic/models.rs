@@ -340,38 +340,38 @@ impl Line {
         };
         let dense = il < self.number("leading_dense_block_count").unwrap_or(0);
         let one_of = |first, parts: &[&'static str], other: &[&'static str]| if first { parts } else { other }.to_vec();
-        let parts: [Vec<&'static str>; 3] = match self.arch {
-            "phi3" => [vec!["fused"], vec![], vec![]],
-            "openelm" => [vec!["growing"], vec![], vec![]],
-            "rwkv6" => [vec!["rwkv"], vec![], vec![]],
+        let parts: Vec<Vec<&'static str>> = match self.arch {
+            "phi3" => vec![vec!["fused"]],
+            "openelm" => vec![vec!["growing"]],
+            "rwkv6" => vec![vec!["rwkv"]],
             "deci" => {
                 let has_heads = self.of_block("attention.head_count_kv", il) > 0;
-                [one_of(has_heads, &["norm", "attention"], &[]), vec!["second norm", "feed"], vec![]]
+                vec![one_of(has_heads, &["norm", "attention"], &[]), vec!["second norm", "feed"]]
             }
             "deepseek2" => {
                 let keys = if self.stated("mla").is_some() { "one key" } else { "all keys" };
                 let experts = &["experts", "chances of experts", "shared expert"];
-                [vec!["compressed", keys], one_of(dense, &["feed"], experts), vec![]]
+                vec![vec!["compressed", keys], one_of(dense, &["feed"], experts)]
             }
             // Short convolutions beside attention.
-            "lfm2" => [vec!["norms", "feed"], one_of(attends, &["attention", "head norms"], &["convolution"]), vec![]],
+            "lfm2" => vec![vec!["norms", "feed"], one_of(attends, &["attention", "head norms"], &["convolution"])],
             "qwen3next" => {
                 let mix = if il % 4 == 3 { "gated attention" } else { "delta rule" };
-                [vec!["norms of results", mix], vec!["experts", "shared router", "shared expert"], vec![]]
+                vec![vec!["norms of results", mix], vec!["experts", "shared router", "shared expert"]]
             }
             // State-space mixers alone or beside attention.
-            "mamba" | "mamba2" => [vec!["norm", mixer], vec![], vec![]],
+            "mamba" | "mamba2" => vec![vec!["norm", mixer]],
             "jamba" => {
                 let has_experts = self.stated("experts").is_some() && il % 2 == 1;
                 let mix = one_of(attends, &["attention"], &[mixer, "mixer's norms"]);
-                [vec!["norms"], mix, one_of(has_experts, &["experts"], &["fine feed"])]
+                vec![vec!["norms"], mix, one_of(has_experts, &["experts"], &["fine feed"])]
             }
             "granitehybrid" => {
-                [vec!["norms"], one_of(attends, &["attention"], &[mixer]), vec!["experts", "shared expert"]]
+                vec![vec!["norms"], one_of(attends, &["attention"], &[mixer]), vec!["experts", "shared expert"]]
             }
-            "falcon-h1" => [vec!["falcon's norms", "attention", mixer, "fine feed"], vec![], vec![]],
-            "nemotron_h" if self.feeds(il) => [vec!["norm", "plain feed"], vec![], vec![]],
-            "nemotron_h" => [vec!["norm"], one_of(attends, &["attention"], &[mixer]), vec![]],
+            "falcon-h1" => vec![vec!["falcon's norms", "attention", mixer, "fine feed"]],
+            "nemotron_h" if self.feeds(il) => vec![vec!["norm", "plain feed"]],
+            "nemotron_h" => vec![vec!["norm"], one_of(attends, &["attention"], &[mixer])],
             _ => return None,
         };
         Some(parts.concat())
