@@ -22,14 +22,14 @@ pub(super) struct Cache {
     stale: bool,
 }
 
-/// Tokens, and the adapters that they are computed with.
+/// Tokens at the beginning of a text, and the adapters that they are computed with.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Text<'a> {
+pub(super) struct Prefix<'a> {
     pub(super) tokens: &'a [Token],
     pub(super) scales: &'a Scales,
 }
 
-impl Text<'_> {
+impl Prefix<'_> {
     /// Its first tokens.
     fn first(self, tokens: usize) -> Self {
         Self { tokens: &self.tokens[..tokens], ..self }
@@ -139,7 +139,7 @@ impl Cache {
         &mut self,
         lent: &mut Lent,
         running: &Running<'_>,
-        prompt: Text<'_>,
+        prompt: Prefix<'_>,
         reuse: bool,
     ) -> Result<Place, Error> {
         let free = self.free(lent, running)?;
@@ -172,7 +172,7 @@ impl Cache {
         context: &mut Context,
         free: SeqId,
         donor: Donor,
-        prompt: Text<'_>,
+        prompt: Prefix<'_>,
     ) -> Result<Place, Error> {
         let Donor { seq, shared, is_idle, yields } = donor;
         let known = prompt.first(shared);
@@ -210,7 +210,7 @@ impl Cache {
         &self,
         context: &Context,
         running: &Running<'_>,
-        prompt: Text<'_>,
+        prompt: Prefix<'_>,
     ) -> Result<(Option<Donor>, usize), Error> {
         let idle = self.idle.iter().filter(|it| it.scales == *prompt.scales);
         let idle = idle.map(|it| (it.seq, &*it.tokens, true));
@@ -237,14 +237,14 @@ impl Cache {
 
     /// How far a sequence, whose first tokens these are, can go back to the end of them: to just there, or to a
     /// checkpoint before.
-    fn reach(&self, context: &Context, seq: SeqId, known: Text<'_>) -> Result<usize, Error> {
+    fn reach(&self, context: &Context, seq: SeqId, known: Prefix<'_>) -> Result<usize, Error> {
         let tokens = known.tokens.len();
         Ok(if can_go_back(context, seq, tokens)? { tokens } else { self.checkpoints.last_among(known).unwrap_or(0) })
     }
 
     /// Has a sequence, whose first tokens these are, [go back](Self::reach) to the end of them as far as it can.
     /// Returns how many it holds.
-    pub(super) fn go_back(&mut self, context: &mut Context, seq: SeqId, known: Text<'_>) -> Result<usize, Error> {
+    pub(super) fn go_back(&mut self, context: &mut Context, seq: SeqId, known: Prefix<'_>) -> Result<usize, Error> {
         if can_go_back(context, seq, known.tokens.len())? {
             return cut(context, seq, known.tokens.len());
         }
@@ -256,7 +256,7 @@ impl Cache {
     }
 
     /// Takes a checkpoint of a running text, whose sequence holds just these tokens.
-    pub(super) fn checkpoint(&mut self, context: &mut Context, seq: SeqId, held: Text<'_>, running: &Running<'_>) {
+    pub(super) fn checkpoint(&mut self, context: &mut Context, seq: SeqId, held: Prefix<'_>, running: &Running<'_>) {
         let idle = &self.idle;
         let is_held = |known: &[Token]| {
             running.iter().any(|(_, held)| held.starts_with(known))
@@ -283,6 +283,11 @@ impl Cache {
         context.kv_seq_remove(seq, 0..Position::MAX)?;
         Ok(())
     }
+}
+
+/// The position after so many tokens.
+pub(super) fn position(tokens: usize) -> Position {
+    Position::try_from(tokens).unwrap_or(Position::MAX)
 }
 
 /// Cuts a sequence down to its first tokens, or to none where its memory cannot. Returns how many it holds.

@@ -1,4 +1,5 @@
-//! Pieces of one text on their way from the thread that computes to whoever reads, a thread or a task.
+//! Pieces of one text on their way from the thread that computes to whoever reads, a thread or a task; and how such
+//! threads start and wait.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

@@ -114,7 +114,7 @@ impl Chat {
         self
     }
 
-    /// Tools that the model may call. Calls come as [`ReplyPart::ToolCall`](autoplace_chat::ReplyPart::ToolCall), and
+    /// Tools that the model may call. Calls come as [`ReplyPart::ToolCall`](crate::chat::ReplyPart::ToolCall), and
     /// their results are said with [`tool_result`](Self::tool_result).
     pub fn tools(mut self, tools: impl Into<Vec<Tool>>) -> Self {
         self.tools = tools.into();

@@ -8,7 +8,7 @@
 use llama_sys::{Context, SeqId, Token};
 use serde::{Deserialize, Serialize};
 
-use super::cache::Text;
+use super::cache::Prefix;
 use crate::load::Checkpoint;
 use crate::machine::Host;
 use crate::memory::{Headroom, Workload};
@@ -63,11 +63,11 @@ impl Checkpoints {
 
     /// The tokens before the last checkpoint that lies among the first of these, which were computed with these
     /// adapters.
-    pub(super) fn last_among(&self, text: Text<'_>) -> Option<usize> {
+    pub(super) fn last_among(&self, text: Prefix<'_>) -> Option<usize> {
         self.find(text).map(|at| self.kept[at].tokens.len())
     }
 
-    fn find(&self, text: Text<'_>) -> Option<usize> {
+    fn find(&self, text: Prefix<'_>) -> Option<usize> {
         let is_among = |it: &Checkpoint| it.scales == *text.scales && text.tokens.starts_with(&it.tokens);
         let among = self.kept.iter().enumerate().filter(|(_, it)| is_among(it));
         among.max_by_key(|(_, it)| it.tokens.len()).map(|(at, _)| at)
@@ -75,7 +75,7 @@ impl Checkpoints {
 
     /// Has a sequence, which holds these tokens, go back to the last checkpoint among them. Returns how many tokens it
     /// holds then: none where there is no such, or the context does not take it.
-    pub(super) fn restore(&mut self, context: &mut Context, seq: SeqId, text: Text<'_>) -> usize {
+    pub(super) fn restore(&mut self, context: &mut Context, seq: SeqId, text: Prefix<'_>) -> usize {
         let Some(at) = self.find(text) else {
             return 0;
         };
@@ -101,7 +101,7 @@ impl Checkpoints {
         &mut self,
         context: &mut Context,
         seq: SeqId,
-        Text { tokens, scales }: Text<'_>,
+        Prefix { tokens, scales }: Prefix<'_>,
         is_held: impl Fn(&[Token]) -> bool,
     ) {
         let same = |it: &Checkpoint| it.tokens == tokens && it.scales == *scales;
@@ -109,10 +109,10 @@ impl Checkpoints {
             return;
         }
         self.kept.retain(|it| is_held(&it.tokens));
-        let Ok(needed) = context.partial_state_bytes(seq).map(|state| state.saturating_add(size_of_val(tokens) as u64))
-        else {
+        let Ok(state) = context.partial_state_bytes(seq) else {
             return;
         };
+        let needed = state.saturating_add(size_of_val(tokens) as u64);
         let limit = self.limit.min(self.bytes().saturating_add(free()));
         if needed > limit {
             let after = tokens.len();

@@ -15,7 +15,7 @@ pub(super) enum Matcher {}
 
 /// A model calls tools as it likes.
 #[derive(Debug, Clone, Default)]
-pub(super) struct ToolChoice(());
+pub(super) struct ToolChoice {}
 
 impl ToolChoice {
     pub(super) fn forced(

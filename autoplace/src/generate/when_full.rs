@@ -3,7 +3,7 @@
 use llama_sys::{Position, SeqId, Token, Vocab};
 use serde::{Deserialize, Serialize};
 
-use super::cache::Cache;
+use super::cache::{Cache, position};
 use super::context::Lent;
 use super::error::Error;
 use super::sequence::Sequence;
@@ -102,8 +102,7 @@ fn turns_in_place(lent: &Lent) -> bool {
 fn shift(lent: &mut Lent, seq: SeqId, keep: usize, discard: usize) -> Result<bool, Error> {
     let in_place = turns_in_place(lent);
     let context = &mut lent.context;
-    let positions = |tokens: usize| Position::try_from(tokens).unwrap_or(Position::MAX);
-    let (from, to) = (positions(keep), positions(keep + discard));
+    let (from, to) = (position(keep), position(keep + discard));
     if in_place && context.kv_seq_remove(seq, from..to)? {
         context.kv_seq_shift(seq, to..Position::MAX, from - to)?;
         context.kv_update()?;

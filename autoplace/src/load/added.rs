@@ -81,8 +81,7 @@ impl fmt::Display for Added {
         let lora = self.lora.iter().map(|one| ("", one));
         let all = lora.chain(self.control_vectors.iter().map(|one| ("control vector ", one)));
         let all: Vec<String> = all.map(|(what, one)| format!("{what}{} × {}", one.name, one.scale)).collect();
-        f.write_str(if all.is_empty() { "none" } else { "" })?;
-        f.write_str(&all.join(", "))?;
+        f.write_str(&if all.is_empty() { "none".to_owned() } else { all.join(", ") })?;
         if let Some((first, last)) = self.control_layers {
             write!(f, " in layers {first} to {last}")?;
         }

@@ -70,7 +70,12 @@ impl Placed {
 fn notes(gpu: &GpuReport) -> Vec<String> {
     let GpuReport { device, grown, .. } = gpu;
     let beyond = gpu.unplanned().saturating_sub(*grown);
-    let grew = || format!("{device}: compute buffers take {} more than llama.cpp reserves by itself", Bytes(*grown));
-    let is_more = || format!("{device}: llama.cpp allocated {} more than was planned", Bytes(beyond));
-    (*grown > 0).then(grew).into_iter().chain((beyond > 0).then(is_more)).collect()
+    let mut notes = Vec::new();
+    if *grown > 0 {
+        notes.push(format!("{device}: compute buffers take {} more than llama.cpp reserves by itself", Bytes(*grown)));
+    }
+    if beyond > 0 {
+        notes.push(format!("{device}: llama.cpp allocated {} more than was planned", Bytes(beyond)));
+    }
+    notes
 }

@@ -100,8 +100,11 @@ impl Recipe {
         if companion.is_some() && request.draft_max == 0 {
             request.draft_max = DRAFT_MAX;
         }
-        let planner = Planner::new(profile, machine).request(request);
-        Ok(companion.into_iter().fold(planner, Planner::beside).plan_probed(&self.adapters.probe(header)?)?)
+        let mut planner = Planner::new(profile, machine).request(request);
+        if let Some(companion) = companion {
+            planner = planner.beside(companion);
+        }
+        Ok(planner.plan_probed(&self.adapters.probe(header)?)?)
     }
 
     /// Threads for what the CPU of this machine computes of a draft.

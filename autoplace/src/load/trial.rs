@@ -159,5 +159,7 @@ mod tests {
         assert_eq!(chosen(&[(2, 33.0), (1, 1065.0)]), Some(1));
         assert_eq!(chosen(&[(8, 90.0), (7, 100.0), (4, 99.0), (1, 30.0)]), Some(7));
         assert_eq!(chosen(&[]), None);
+        // One slow run among several does not count.
+        assert_eq!(Runs { threads: 2, seconds: vec![0.5, 30.0, 0.4] }.median(), Some(0.5));
     }
 }

@@ -22,37 +22,51 @@ pub struct Finding {
 /// Why a model is slow, the worst first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "snake_case")]
-#[allow(missing_docs, reason = "the messages say it")]
 #[non_exhaustive]
 pub enum Cause {
+    /// It fits nowhere.
     #[error("the model fits nowhere on this machine")]
     OutOfReach,
+    /// A card that is there cannot be used.
     #[error("a card is not used")]
     UnusedCard,
+    /// A driver has moved to the host's memory what should be on a GPU.
     #[error("the driver has moved memory of the GPU to the host")]
     Spilled,
+    /// The system reads memory back from swap, or writes it there.
     #[error("the system is swapping")]
     Swapping,
+    /// Weights are read from disk again for every token.
     #[error("weights are read from disk for every token")]
     Paging,
+    /// A limit on the process keeps it from memory that the machine has.
     #[error("a limit on this process keeps it from the machine's memory")]
     Limited,
+    /// Clocks are held down.
     #[error("a GPU runs below its clocks")]
     Throttled,
+    /// A program runs the model with a slower placement than there is room for.
     #[error("it is run slower than this machine could")]
     RunsSlower,
+    /// Other programs hold memory of a GPU without which more of the model would fit.
     #[error("other programs hold the GPU's memory")]
     OtherPrograms,
+    /// The context takes what would hold the rest of the layers.
     #[error("the context takes the room of the rest of the layers")]
     LargeContext,
+    /// Not everything is on GPUs.
     #[error("not everything is on the GPU")]
     NotOnGpu,
+    /// A card's link has fewer lanes than it can have.
     #[error("a card's link runs with fewer lanes than it has")]
     Link,
+    /// Other programs keep the processor busy.
     #[error("other programs keep the processor busy")]
     Processor,
+    /// The processor can do what this build makes no use of.
     #[error("this build makes no use of the processor's instructions")]
     Instructions,
+    /// It is slower than predicted, and nothing here explains it.
     #[error("it is slower than predicted, and nothing that is watched explains it")]
     Unexplained,
 }

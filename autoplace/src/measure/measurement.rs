@@ -297,7 +297,7 @@ pub(super) fn anonymous(machine: &mut Machine, model: &Path) -> Vec<(String, Str
             (program.pid, program.name) = (number, None);
         }
         if gpu.kind == GpuKind::Remote {
-            let masked = format!("a remote GPU ({})", names.len());
+            let masked = format!("a remote GPU ({})", names.len() / 2);
             for name in [&mut gpu.name, &mut gpu.description] {
                 names.push((std::mem::replace(name, masked.clone()), masked.clone()));
             }

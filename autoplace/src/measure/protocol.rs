@@ -94,7 +94,7 @@ impl Protocol {
     /// Refuses what measures nothing.
     pub(super) fn check(&self) -> Result<(), Error> {
         let (texts, rounds) = (self.n_texts(), self.rounds);
-        Err(Error::Protocol(if self.n_gen == 0 {
+        let wrong = if self.n_gen == 0 {
             "n_gen is 0, and nothing would be generated".to_owned()
         } else if self.depths.is_empty() {
             "there is no depth to measure at".to_owned()
@@ -102,7 +102,8 @@ impl Protocol {
             format!("rounds are 1 to the number of prompts, {texts}, and not {rounds}")
         } else {
             return Ok(());
-        }))
+        };
+        Err(Error::Protocol(wrong))
     }
 
     /// Refuses a prompt of so many tokens, at the greatest depth, that has no room in this context.

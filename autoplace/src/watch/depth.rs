@@ -87,7 +87,9 @@ mod tests {
 
     #[test]
     fn it_is_linear_between_what_is_known_and_flat_beyond() {
-        let cost = DepthCost::new([(1000, 3.0), (0, 1.0), (2000, 4.0)]);
+        // What is no cost is left out.
+        let nothing = [(500, 0.0), (700, f64::NAN), (800, -1.0)];
+        let cost = DepthCost::new([(1000, 3.0), (0, 1.0), (2000, 4.0)].into_iter().chain(nothing));
         for (depth, expected) in [(0.0, 1.0), (500.0, 2.0), (1000.0, 3.0), (1500.0, 3.5), (9999.0, 4.0)] {
             assert!(close(cost.at(depth), expected), "{depth}");
         }

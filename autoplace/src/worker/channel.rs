@@ -227,9 +227,9 @@ fn write_message(buffer: &mut Vec<u8>, message: &impl Serialize) -> Result<(), E
     let written = serde_json::to_writer(&mut *buffer, message)
         .map_err(|error| Error::Protocol { doing: "writing a message to it", reason: error.to_string() });
     let bytes = buffer.len() - start - 4;
-    let length = u32::try_from(bytes).ok().filter(|_| bytes <= LONGEST);
-    let length = written.and(length.ok_or(Error::TooLong { bytes, limit: LONGEST }));
-    let length = length.inspect_err(|_| buffer.truncate(start))?;
+    let fits = u32::try_from(bytes).ok().filter(|_| bytes <= LONGEST);
+    let fits = fits.ok_or(Error::TooLong { bytes, limit: LONGEST });
+    let length = written.and(fits).inspect_err(|_| buffer.truncate(start))?;
     buffer[start..start + 4].copy_from_slice(&length.to_le_bytes());
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::embed_vectors::{embedder, load, written};
+use crate::embed_vectors::{embedder, load, of, written};
 use crate::embedding_models::{LONGEST, bert, computed, reranker, text};
 use crate::synthetic::Sketch;
 use autoplace::embed::Error;
@@ -75,8 +75,7 @@ fn texts_cannot_take_the_templates_places_or_write_control_tokens() {
 
 #[test]
 fn many_documents_have_the_scores_that_each_has_alone_in_their_order() {
-    let (_folder, path) = written(&reranker(F32));
-    let mut embedder = embedder(&path, Pooling::Rank);
+    let mut embedder = of(&reranker(F32), Pooling::Rank);
     let documents: Vec<String> = (0..25).map(|n| text(n, 2 + n * 5 % 40)).collect();
     let together = embedder.rerank(QUERY, &documents).unwrap();
     let (mut least, mut most) = (f32::MAX, f32::MIN);
@@ -93,8 +92,7 @@ fn a_document_that_is_too_long_is_an_error_or_cut_but_never_the_query() {
     // Four tokens of the query, and two or three around.
     let templated = with_template("[CLS]{query}[SEP]{document}[SEP]");
     for (sketch, others) in [(reranker(F32), 6), (templated, 7)] {
-        let (_folder, path) = written(&sketch);
-        let mut embedder = embedder(&path, Pooling::Rank);
+        let mut embedder = of(&sketch, Pooling::Rank);
         let longest = LONGEST as usize;
         let long = text(0, longest);
         let refused = embedder.rerank(QUERY, &["the sea", &long]);

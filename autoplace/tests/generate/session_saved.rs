@@ -167,19 +167,16 @@ fn every_altered_byte_and_every_missing_one_is_noticed() {
     // All of what comes before the state, and a sample of the rest.
     let offsets = (0..700).chain((700..length).step_by(length / 60)).chain(length - 40..length);
     let lengths = (0..60).chain((60..length).step_by(length / 40));
-    let altered = offsets.map(|at| (at, true)).chain(lengths.map(|at| (at, false)));
-    for (at, is_there) in altered {
-        let path = saved.changed(|bytes| match is_there {
-            true => bytes[at] ^= 1 << (at % 8),
-            false => bytes.truncate(at),
-        });
-        let error = refused(&model, &path);
+    let is_noticed = |at: usize, path: &Path, what: &str| {
+        let error = refused(&model, path);
         let noticed = match at {
             0..8 => matches!(error, SavedCacheError::NotSaved { .. }),
             _ => matches!(error, SavedCacheError::Altered { .. }),
         };
-        assert!(noticed, "byte {at}, which is there: {is_there}: {error}");
-    }
+        assert!(noticed, "{what} at byte {at}: {error}");
+    };
+    offsets.for_each(|at| is_noticed(at, &saved.changed(|bytes| bytes[at] ^= 1 << (at % 8)), "altered"));
+    lengths.for_each(|at| is_noticed(at, &saved.changed(|bytes| bytes.truncate(at)), "cut off"));
     let path = saved.changed(|bytes| bytes.push(0));
     let error = refused(&model, &path);
     assert_is!(error, SavedCacheError::Altered { .. });

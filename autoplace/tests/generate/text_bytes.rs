@@ -73,6 +73,8 @@ fn a_character_comes_with_its_last_byte() {
     let pieces: Vec<String> = stream.by_ref().map(Result::unwrap).collect();
     let characters: Vec<String> = text.chars().map(String::from).collect();
     assert_eq!(pieces, characters);
+    // The end of the text is not counted.
+    assert_eq!(stream.statistics().generated_tokens, text.len());
 }
 
 #[test]

@@ -88,7 +88,7 @@ impl Suite {
         self.tally.check();
     }
 
-    /// One model on these cards, split in each way. A load is asked about several contexts.
+    /// One model on these cards, split in each way. In the large grid a load is asked about several contexts.
     fn model(&mut self, sketch: &Sketch, path: &Path, cards: &[&Card], thorough: bool) {
         let profile = profile(path);
         let settings = settings();
@@ -99,7 +99,8 @@ impl Suite {
             (_, false) => 1,
         };
         for split in splits(profile.n_layer(), cards.len(), thorough) {
-            let repack = !self.turn.is_multiple_of(3);
+            // Each round of the settings, whose number is a multiple of 3, begins one further.
+            let repack = !(self.turn + self.turn / settings.len()).is_multiple_of(3);
             let probed = probed(path, cards, &split, repack);
             for _ in 0..contexts {
                 // 7 and 24 have no divisor in common: all settings take their turn.

@@ -50,7 +50,7 @@ fn on_gpu(plan: &Plan) -> u64 {
 
 /// The stage at which each attempt failed.
 fn stages(report: &LoadReport) -> Vec<Option<Stage>> {
-    report.attempts.iter().map(|it| it.failure.as_ref()).map(|it| it.map(|failure| failure.stage)).collect()
+    report.attempts.iter().map(|it| it.failure.as_ref().map(|failure| failure.stage)).collect()
 }
 
 /// Nothing of a load stays on a card.
@@ -350,6 +350,9 @@ fn what_is_no_lack_of_memory_is_not_tried_again() {
         .load();
     let error = cancelled.unwrap_err();
     assert_matches!(error, Error::Native(llama_sys::Error::LoadCancelled { .. }));
+    // While the file is read: nothing is computed that could be cancelled instead.
+    let cancelled = builder(&machine).verify(Verify::Off).progress(|_| false).load();
+    assert_matches!(cancelled, Err(Error::Native(llama_sys::Error::LoadCancelled { .. })));
     is_empty(&gpu);
     // A device that is gone.
     let name = gpu.device().name();

@@ -163,7 +163,7 @@ impl Shared {
 
     pub(super) fn new(model: &Model, room: Room, queue: usize, ahead: usize) -> Self {
         let state = Mutex::new(State { room, ..State::default() });
-        let (bell, held) = <_>::default();
+        let (bell, held) = (Arc::default(), RwLock::default());
         Self { model: model.clone(), link: None, bell, held, queue, ahead, state }
     }
 

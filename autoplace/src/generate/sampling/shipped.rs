@@ -55,12 +55,14 @@ impl Shipped<'_> {
         number
     }
 
+    /// A number that a sampler takes; of another is warned.
     fn taken(&self, name: &str, is_taken: impl Fn(f64) -> bool) -> Option<f64> {
         let number = self.read(name)?;
-        if !is_taken(number) {
-            tracing::warn!("general.sampling.{name} is {number}, which no sampler takes");
+        if is_taken(number) {
+            return Some(number);
         }
-        Some(number).filter(|number| is_taken(*number))
+        tracing::warn!("general.sampling.{name} is {number}, which no sampler takes");
+        None
     }
 
     fn number(&self, name: &str, otherwise: f32, is_taken: impl Fn(f64) -> bool) -> f32 {

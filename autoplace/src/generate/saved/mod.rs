@@ -14,7 +14,7 @@ use std::path::Path;
 use llama_sys::SeqId;
 use serde::{Deserialize, Serialize};
 
-use super::cache::Text;
+use super::cache::Prefix;
 use super::context::Lent;
 use super::error::{Error, SavedCacheError};
 use super::piece::SequenceId;
@@ -50,7 +50,7 @@ impl Session {
         let scales = &self.sequences[at].scales;
         let (seq, tokens) = self.sequences[at].held(scales);
         let lent = self.lent.as_mut().ok_or_else(Error::not_loaded)?;
-        save(&self.model, lent, seq, Text { tokens, scales }, path.as_ref())
+        save(&self.model, lent, seq, Prefix { tokens, scales }, path.as_ref())
     }
 
     /// Saves what the text that ended last has left in the context, likewise.
@@ -63,7 +63,7 @@ impl Session {
         let lent = self.lent.as_mut().ok_or_else(Error::not_loaded)?;
         match self.cache.last() {
             Some(last) => {
-                let text = Text { tokens: &last.tokens, scales: &last.scales };
+                let text = Prefix { tokens: &last.tokens, scales: &last.scales };
                 save(&self.model, lent, last.seq, text, path)
             }
             None => Err(nothing(path)),
@@ -121,7 +121,7 @@ impl Session {
             }
             return Err(Box::new(SavedCacheError::Refused { path: path.to_owned(), reason }).into());
         }
-        let kept = self.cache.go_back(context, seq, Text { tokens: &tokens, scales: &scales })?;
+        let kept = self.cache.go_back(context, seq, Prefix { tokens: &tokens, scales: &scales })?;
         self.cache.remember(seq, scales, tokens, kept);
         Ok(SavedCache { tokens: kept, bytes })
     }
@@ -150,7 +150,7 @@ fn identity(model: &Model) -> Result<(ModelIdentity, String), Error> {
     Ok((identity, weights::fingerprint(&header)?))
 }
 
-fn save(model: &Model, lent: &mut Lent, seq: SeqId, text: Text<'_>, path: &Path) -> Result<SavedCache, Error> {
+fn save(model: &Model, lent: &mut Lent, seq: SeqId, text: Prefix<'_>, path: &Path) -> Result<SavedCache, Error> {
     let layout = Layout::of(lent);
     let context = &mut lent.context;
     let positions = context.kv_seq_end(seq)?.and_then(|end| usize::try_from(end).ok());

@@ -10,7 +10,7 @@ use crate::generate::choose::Choice;
 use crate::generate::constraint::Matcher;
 use crate::generate::error::Error;
 use crate::generate::piece::{End, FinishReason, Piece};
-use crate::generate::speculative::{Drafters, Speculator, Text};
+use crate::generate::speculative::{Drafters, SeqTokens, Speculator};
 use crate::generate::stats::DraftsOff;
 use crate::generate::text::Released;
 
@@ -76,7 +76,7 @@ impl Sequence {
             speculator.forget();
             return Ok(0);
         }
-        let text = Text { seq: self.held.seq, tokens: &self.tokens };
+        let text = SeqTokens { seq: self.held.seq, tokens: &self.tokens };
         let draft = speculator.guess(text, most, n_vocab, drafters)?;
         self.batch.draft_at = batch.len() as i32;
         self.statistics.drafted_tokens += draft.len();
@@ -129,9 +129,9 @@ impl Sequence {
             Some(guessed) => self.batch.draft_at + guessed as i32,
         };
         let rows = (0..self.held.computed - from).map(row);
-        let text = Text { seq: self.held.seq, tokens: &self.tokens };
+        let text = SeqTokens { seq: self.held.seq, tokens: &self.tokens };
         match &mut drafters.drafts.heads {
-            Some(heads) => heads.follow(&mut drafters.batch, context, text, from, rows),
+            Some(heads) => heads.follow(&mut drafters.scratch.batch, context, text, from, rows),
             None => Ok(()),
         }
     }

@@ -4,7 +4,7 @@
 use llama_sys::{Context, SeqId, State, Token};
 
 use super::Sequence;
-use crate::generate::cache::{Cache, Place, Text};
+use crate::generate::cache::{Cache, Place, Prefix};
 use crate::generate::checkpoints::Stops;
 use crate::generate::error::Error;
 use crate::generate::piece::SequenceId;
@@ -59,8 +59,8 @@ impl Sequence {
     }
 
     /// Its first tokens, as the cache knows them.
-    pub(crate) fn first(&self, tokens: usize) -> Text<'_> {
-        Text { tokens: &self.tokens[..tokens], scales: &self.scales }
+    pub(crate) fn first(&self, tokens: usize) -> Prefix<'_> {
+        Prefix { tokens: &self.tokens[..tokens], scales: &self.scales }
     }
 
     /// Runs it again, where the context holds this much of its beginning.

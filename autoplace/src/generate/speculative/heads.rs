@@ -9,8 +9,8 @@
 use llama_sys::{Batch, Context, Position, SeqId, Token};
 
 use super::model::likeliest;
-use super::{Text, place};
-use crate::generate::cache::common_prefix;
+use super::{Scratch, SeqTokens};
+use crate::generate::cache::{common_prefix, position};
 use crate::generate::error::Error;
 use crate::load::{Followed, Heads};
 
@@ -30,7 +30,7 @@ impl Heads {
         &mut self,
         batch: &mut Batch,
         model: &mut Context,
-        Text { seq, tokens }: Text<'_>,
+        SeqTokens { seq, tokens }: SeqTokens<'_>,
         from: usize,
         rows: impl Iterator<Item = i32>,
     ) -> Result<(), Error> {
@@ -74,8 +74,8 @@ impl Heads {
     /// least. None where it has not followed to the last token but one.
     pub(super) fn draft(
         &mut self,
-        (batch, state): (&mut Batch, &mut Vec<f32>),
-        Text { seq, tokens }: Text<'_>,
+        Scratch { batch, state }: &mut Scratch,
+        SeqTokens { seq, tokens }: SeqTokens<'_>,
         most: usize,
         p_min: f32,
         drafted: &mut Vec<Token>,
@@ -99,13 +99,13 @@ impl Heads {
         state.clear();
         state.extend_from_slice(next);
         let mut token = last;
-        for position in tokens.len() - 1.. {
+        for index in tokens.len() - 1.. {
             batch.clear();
-            batch.add(token, place(position), seq, true);
+            batch.add(token, position(index), seq, true);
             if !self.computed(seq, batch, state)? {
                 return Ok(());
             }
-            if position + 1 == tokens.len() {
+            if index + 1 == tokens.len() {
                 let known = self.known(seq);
                 // This one is of the text, with the model's own state; what follows is not.
                 known.tokens.push(token);
@@ -124,7 +124,7 @@ impl Heads {
             state.extend_from_slice(self.context.hidden(0)?);
             token = likeliest;
         }
-        if !self.context.kv_seq_remove(seq, place(tokens.len())..Position::MAX)? {
+        if !self.context.kv_seq_remove(seq, position(tokens.len())..Position::MAX)? {
             self.forget(seq)?;
         }
         Ok(())
@@ -149,7 +149,7 @@ impl Heads {
         }
         known.computed = keep;
         known.hidden.clear();
-        let end = place(known.end());
+        let end = position(known.end());
         Ok(self.context.kv_seq_remove(seq, end..Position::MAX)?)
     }
 
@@ -165,8 +165,8 @@ impl Heads {
             }
             batch.clear();
             let tokens = known.tokens[known.computed..].iter().take(part);
-            for (position, &token) in (known.first + known.computed..).zip(tokens) {
-                batch.add(token, place(position), seq, false);
+            for (index, &token) in (known.first + known.computed..).zip(tokens) {
+                batch.add(token, position(index), seq, false);
             }
             let hidden = std::mem::take(&mut known.hidden);
             if !self.computed(seq, batch, &hidden[..part * width])? {

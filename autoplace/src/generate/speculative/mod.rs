@@ -11,9 +11,9 @@ mod lookup;
 mod model;
 mod speculator;
 
-pub(super) use speculator::{Drafters, Speculator};
+pub(super) use speculator::{Drafters, Scratch, Speculator};
 
-use llama_sys::{Position, SeqId, Token};
+use llama_sys::{SeqId, Token};
 use serde::{Deserialize, Serialize};
 
 /// Where guesses of the next tokens come from: see [`Generate::speculate`](super::Generate::speculate).
@@ -92,11 +92,7 @@ impl Speculation {
 
 /// What is drafted for: the tokens of a sequence.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Text<'a> {
+pub(super) struct SeqTokens<'a> {
     pub(super) seq: SeqId,
     pub(super) tokens: &'a [Token],
-}
-
-fn place(position: usize) -> Position {
-    Position::try_from(position).unwrap_or(Position::MAX)
 }

@@ -5,8 +5,8 @@
 
 use llama_sys::{Batch, Position, SeqId, Token};
 
-use super::{Text, place};
-use crate::generate::cache::common_prefix;
+use super::SeqTokens;
+use crate::generate::cache::{common_prefix, position};
 use crate::generate::error::Error;
 use crate::load::Draft;
 
@@ -20,7 +20,7 @@ impl Draft {
     pub(super) fn draft(
         &mut self,
         batch: &mut Batch,
-        Text { seq, tokens }: Text<'_>,
+        SeqTokens { seq, tokens }: SeqTokens<'_>,
         most: usize,
         p_min: f32,
         drafted: &mut Vec<Token>,
@@ -48,15 +48,14 @@ impl Draft {
 
     /// Has the context hold these tokens of a sequence, and the logits after the last of them.
     fn catch_up(&mut self, batch: &mut Batch, seq: SeqId, tokens: &[Token]) -> Result<(), Error> {
-        let held = &self.held[seq as usize];
+        let held = &mut self.held[seq as usize];
         // The last one is computed in any case, for its logits.
-        let shared = common_prefix(held, tokens).min(tokens.len().saturating_sub(1));
-        let keeps = shared == held.len() || self.context.kv_seq_remove(seq, place(shared)..Position::MAX)?;
-        let keep = if keeps { shared } else { 0 };
-        if !keeps {
+        let mut keep = common_prefix(held, tokens).min(tokens.len().saturating_sub(1));
+        if keep < held.len() && !self.context.kv_seq_remove(seq, position(keep)..Position::MAX)? {
             self.context.kv_seq_remove(seq, 0..Position::MAX)?;
+            keep = 0;
         }
-        self.held[seq as usize].truncate(keep);
+        held.truncate(keep);
         let n_batch = self.context.n_batch().max(1) as usize;
         tokens[keep..].chunks(n_batch).try_for_each(|part| self.compute(batch, seq, part))
     }
@@ -66,7 +65,7 @@ impl Draft {
         let held = &mut self.held[seq as usize];
         batch.clear();
         for (index, &token) in tokens.iter().enumerate() {
-            batch.add(token, place(held.len() + index), seq, index + 1 == tokens.len());
+            batch.add(token, position(held.len() + index), seq, index + 1 == tokens.len());
         }
         if let Err(error) = self.context.decode(batch) {
             // Nobody knows what of them is there.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use llama_sys::{AbortHandle, Batch, Token};
 
 use super::gate::Gate;
-use super::{Speculation, Text, lookup};
+use super::{SeqTokens, Speculation, lookup};
 use crate::generate::error::Error;
 use crate::generate::stats::DraftsOff;
 use crate::load::Drafts;
@@ -30,7 +30,7 @@ impl Speculator {
     /// Drafts up to `most` tokens of a vocabulary of `n_vocab` that follow a text, if that pays. Returns them.
     pub(crate) fn guess(
         &mut self,
-        text: Text<'_>,
+        text: SeqTokens<'_>,
         most: usize,
         n_vocab: u32,
         drafters: &mut Drafters,
@@ -38,7 +38,7 @@ impl Speculator {
         self.forget();
         let draft = &mut self.draft;
         let most = most.min(self.speculation.draft_max() as usize);
-        let Drafters { drafts, batch, state } = drafters;
+        let Drafters { drafts, scratch } = drafters;
         if most > 0 && self.gate.is_open() {
             match self.speculation {
                 Speculation::Off => {}
@@ -47,12 +47,12 @@ impl Speculator {
                 }
                 Speculation::DraftModel { p_min, .. } => {
                     if let Some(model) = &mut drafts.model {
-                        model.draft(batch, text, most, p_min, draft)?;
+                        model.draft(&mut scratch.batch, text, most, p_min, draft)?;
                     }
                 }
                 Speculation::Mtp { p_min, .. } => {
                     if let Some(heads) = &mut drafts.heads {
-                        heads.draft((batch, state), text, most, p_min, draft)?;
+                        heads.draft(scratch, text, most, p_min, draft)?;
                     }
                 }
             }
@@ -108,13 +108,19 @@ impl Speculator {
     }
 }
 
-/// A smaller model, and the model's own block that predicts, where they are loaded, and room to work in.
+/// A smaller model, and the model's own block that predicts, where they are loaded.
 #[derive(Debug, Default)]
 pub(crate) struct Drafters {
     pub(crate) drafts: Drafts,
+    pub(crate) scratch: Scratch,
+}
+
+/// Room to work in.
+#[derive(Debug, Default)]
+pub(crate) struct Scratch {
     pub(crate) batch: Batch,
     /// The hidden state that the next guess is made from.
-    state: Vec<f32>,
+    pub(super) state: Vec<f32>,
 }
 
 impl Drafters {

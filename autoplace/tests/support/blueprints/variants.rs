@@ -132,7 +132,7 @@ pub(crate) fn all(arch: &str) -> Vec<Blueprint> {
     }
     for twist in TWISTS.lines() {
         let (title, said) = twist.split_once(": ").unwrap();
-        let (of, name) = title.trim().split_once(' ').unwrap();
+        let (of, name) = title.split_once(' ').unwrap();
         if of == arch {
             all.push(twisted(arch, name, said, !dense));
         }

@@ -118,6 +118,13 @@ proptest! {
                 }
             }
         }
+        let mut ends = Vec::new();
+        rig.rules.end(&mut ends);
+        for event in ends {
+            prop_assert!(event.is_end(), "{event}");
+            prop_assert_eq!(on.insert(condition(&event), false), Some(true), "{} twice", event);
+        }
+        prop_assert!(on.values().all(|is_on| !is_on), "{on:?}");
         let calm = Settings::default().calm.as_secs();
         for (of, seconds) in begun {
             let apart = seconds.windows(2).all(|pair| pair[1] - pair[0] >= calm);
