@@ -141,9 +141,9 @@ pub(crate) struct AskArgs {
     /// middle of the context]
     #[arg(long, value_name = "PROMPT+REPLY", value_parser = workload)]
     pub(crate) workload: Option<Workload>,
-    /// Fused attention; `auto` is where every device that holds a layer can
-    #[arg(long, value_name = "auto|on|off", value_parser = one_of(FLASH_ATTN), default_value = "auto", hide_possible_values = true)]
-    pub(crate) flash_attn: FlashAttention,
+    /// Fused attention; `auto` is where every device that holds a layer can [default: auto]
+    #[arg(long, value_name = "auto|on|off", value_parser = one_of(FLASH_ATTN), hide_possible_values = true)]
+    pub(crate) flash_attn: Option<FlashAttention>,
     /// Layers on the GPU, the output layer counted first; an error if they do not fit [default: as many as are safe]
     #[arg(long, value_name = "N")]
     pub(crate) ngl: Option<u32>,
@@ -280,8 +280,8 @@ impl AskArgs {
         if let Some((place, with_layers)) = self.kv_offload {
             request = request.offload_kqv(with_layers).kv_place(place);
         }
-        if self.flash_attn != FlashAttention::Auto {
-            request = request.flash_attention(self.flash_attn);
+        if let Some(flash_attn) = self.flash_attn {
+            request = request.flash_attention(flash_attn);
         }
         request.params.swa_full |= self.swa_full;
         request.workload = self.workload;
@@ -390,12 +390,28 @@ pub(crate) fn in_one_line(message: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Args, in_one_line, without_advice};
+    use super::{Args, Verb, in_one_line, without_advice};
+    use autoplace::memory::{FlashAttention, KvType};
+    use autoplace::plan::Request;
     use clap::{CommandFactory, Parser};
 
     #[test]
     fn the_arguments_contradict_nothing() {
         Args::command().debug_assert();
+    }
+
+    #[test]
+    fn what_is_said_replaces_what_a_program_has_and_the_rest_stays() {
+        let over = |said: &[&str]| {
+            let args = Args::try_parse_from([&["autoplace", "plan", "m"], said].concat()).unwrap();
+            let Verb::Plan(args) = args.verb else { unreachable!() };
+            let program = Request::new().kv_types(KvType::Q8_0, KvType::Q8_0).offload_kqv(false);
+            let params = args.ask.over(program.flash_attention(FlashAttention::Off)).params;
+            (params.type_k, params.offload_kqv, params.flash_attn)
+        };
+        assert_eq!(over(&[]), (KvType::Q8_0, false, FlashAttention::Off));
+        let said = over(&["--kv", "f16", "--kv-offload", "on", "--flash-attn", "auto"]);
+        assert_eq!(said, (KvType::F16, true, FlashAttention::Auto));
     }
 
     #[test]

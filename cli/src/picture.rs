@@ -202,7 +202,7 @@ fn number(speed: f64) -> String {
     if speed < 10.0 { format!("{speed:.1}") } else { format!("{speed:.0}") }
 }
 
-/// Parts of a bar, one behind the other; `at` is where so many bytes end, and `rows` where the bar is and how high.
+/// Parts of a bar, one behind the other; `at` is where so many bytes end.
 pub(crate) fn stack(
     area: &Area<'_>,
     parts: impl IntoIterator<Item = (u64, RGBColor)>,

@@ -30,10 +30,11 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
         return Err(wrong());
     }
     let whole = digits(whole).ok_or_else(wrong)?;
-    let fraction = match &fraction[..fraction.len().min(FRACTION)] {
+    let fraction = match fraction {
         "" => 0,
-        kept => {
+        fraction => {
             digits(fraction).ok_or_else(wrong)?;
+            let kept = &fraction[..fraction.len().min(FRACTION)];
             digits(kept).unwrap_or(0) * u128::from(unit) / 10u128.pow(kept.len() as u32)
         }
     };
@@ -109,8 +110,23 @@ mod tests {
     #[test]
     fn what_is_no_size_is_refused() {
         for text in [
-            "", "GiB", "-1", "-1GiB", "+1G", "1e9", "1.5", "1.", ".5G", "1.5.5G", "0x10", "1GiBs", "NaN", "five",
-            "1,5G", "٣G",
+            "",
+            "GiB",
+            "-1",
+            "-1GiB",
+            "+1G",
+            "1e9",
+            "1.5",
+            "1.",
+            ".5G",
+            "1.5.5G",
+            "0x10",
+            "1GiBs",
+            "NaN",
+            "five",
+            "1,5G",
+            "٣G",
+            "1.12345678901234éG",
         ] {
             assert!(size(text).is_err(), "{text}");
         }

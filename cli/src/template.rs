@@ -58,7 +58,7 @@ fn text(path: &Path) -> Result<String, String> {
 }
 
 fn read<T: DeserializeOwned>(path: &Path) -> Result<T, String> {
-    serde_json::from_str(&text(path)?).map_err(|error| format!("{}: {error}", path.display()))
+    serde_json::from_str(&text(path)?).map_err(|error| crate::in_file(path, error))
 }
 
 /// What is rendered: a line of `--batch`, or what the arguments say.

@@ -21,21 +21,16 @@ pub(super) fn emit(plan: &Plan, path: &str) -> Result<String, String> {
             None
         }
     };
-    let is = |value: &dyn ToString| Some(value.to_string());
-    command.flags([
-        ("-m", is(&path)),
-        // Its own fit is not to change what is given here.
-        ("-fit", is(&"off")),
-        ("-ngl", is(&plan.n_gpu_layers)),
-        ("--device", devices),
-        ("-ts", tensor_split(plan)),
-        ("-ot", override_tensor(plan)?),
-        ("-c", is(&context.n_ctx)),
-        ("-b", is(&context.n_batch)),
-        ("-ub", is(&context.n_ubatch)),
-        // Given, so that it is not chosen by the server, which would share one cache between its four slots.
-        ("-np", is(&context.n_seq_max)),
-    ]);
+    command.flag("-m", path);
+    // Its own fit is not to change what is given here.
+    command.flag("-fit", "off");
+    command.flag("-ngl", plan.n_gpu_layers);
+    command.flags([("--device", devices), ("-ts", tensor_split(plan)), ("-ot", override_tensor(plan)?)]);
+    command.flag("-c", context.n_ctx);
+    command.flag("-b", context.n_batch);
+    command.flag("-ub", context.n_ubatch);
+    // Given, so that it is not chosen by the server, which would share one cache between its four slots.
+    command.flag("-np", context.n_seq_max);
     if context.n_seq_max > 1 {
         command.switch(if context.kv_unified { "--kv-unified" } else { "--no-kv-unified" });
     }
@@ -44,11 +39,9 @@ pub(super) fn emit(plan: &Plan, path: &str) -> Result<String, String> {
         FlashAttention::On => "on",
         FlashAttention::Off => "off",
     };
-    command.flags([
-        ("-ctk", is(&kv_type(context.type_k))),
-        ("-ctv", is(&kv_type(context.type_v))),
-        ("-fa", is(&flash_attn)),
-    ]);
+    command.flag("-ctk", kv_type(context.type_k));
+    command.flag("-ctv", kv_type(context.type_v));
+    command.flag("-fa", flash_attn);
     if let Some(pooling) = context.embeddings {
         command.switch("--embeddings");
         command.flags([("--pooling", pooling.name().map(str::to_owned))]);

@@ -46,7 +46,10 @@ pub(crate) fn compare(
         (None, None) => false,
     };
     let mut running = Running::default();
-    running.program = [called(tool)].into_iter().chain(seen.version.as_deref()).collect::<Vec<_>>().join(" ");
+    running.program = match &seen.version {
+        Some(version) => format!("{} {version}", called(tool)),
+        None => called(tool).to_owned(),
+    };
     running.pid = found.pids.first().copied();
     running.tokens_per_second = seen.speed;
     running.on_gpus = seen.on_gpus.map(|(bytes, _)| bytes).or(held.filter(|&bytes| bytes > 0));

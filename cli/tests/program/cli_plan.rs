@@ -489,6 +489,9 @@ fn a_host_that_one_does_not_have_is_described() {
         json["speed"]["tokens_per_second"].as_f64().unwrap()
     };
     assert!(speed("DDR4-3200 x2") < speed("EPYC 9654"));
+    // A rate that is stated goes before the processor's.
+    let json = plan_json(&path, &args(&["--ram", "64GiB:10GB/s", "--cpu", "EPYC 9654"]));
+    assert!(json["speed"]["host_rate"].as_f64().unwrap() < 10e9);
     let file = Machine::new(Host::new(gib(8)));
     let dir = tempfile::tempdir().unwrap();
     let machine = dir.path().join("machine.json");

@@ -45,7 +45,6 @@ pub(crate) struct Card {
     pub(crate) device: String,
     pub(crate) planned: Footprint,
     pub(crate) headroom: u64,
-    pub(crate) probed: Footprint,
     pub(crate) allocated: Footprint,
     /// Free at every stage.
     pub(crate) stages: Vec<Reading>,
@@ -93,11 +92,8 @@ impl Row {
         }
         self.gpus.iter().find_map(|gpu| {
             let device = &gpu.device;
-            if gpu.planned != gpu.probed || gpu.probed != gpu.allocated {
-                return Some(format!(
-                    "{device}: planned {:?}, probed {:?}, allocated {:?}",
-                    gpu.planned, gpu.probed, gpu.allocated
-                ));
+            if gpu.planned != gpu.allocated {
+                return Some(format!("{device}: planned {:?}, allocated {:?}", gpu.planned, gpu.allocated));
             }
             let (_, beyond) = gpu.beyond()?;
             (beyond > gpu.headroom)
@@ -230,7 +226,6 @@ fn row(model: &Written, shape: &Shape, unopened: &[Free], outcome: &Outcome) -> 
                         device: gpu.device.clone(),
                         planned: gpu.planned,
                         headroom: gpu.headroom.total(),
-                        probed: gpu.planned,
                         allocated: gpu.allocated.unwrap_or_default(),
                         stages: Vec::new(),
                     })

@@ -32,7 +32,7 @@ pub(crate) const CHECKS: [Check; 5] = [
     },
     Check {
         name: "bytes",
-        what: "planned, probed and measured bytes, and what no breakdown counts",
+        what: "planned and measured bytes, and what no breakdown counts",
         share: 3.0,
         run: bytes::run,
     },
