@@ -124,7 +124,7 @@ impl Survey<'_> {
             }
             for (row, params) in self.settings.clone().into_iter().enumerate() {
                 // Each split has some of the settings, and each setting some of the splits: of deep models fewer.
-                if (row + split) % (if all > 4 { 4 } else { 2 }) != 0 {
+                if (row + split) % (if all > 4 { 8 } else { 4 }) != 0 {
                     continue;
                 }
                 let on = cards.len();
