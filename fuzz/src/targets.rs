@@ -20,9 +20,8 @@ pub(crate) struct Target {
     pub(crate) seeds: fn() -> Vec<Vec<u8>>,
 }
 
-pub(crate) const TARGETS: [Target; 8] = [
+pub(crate) const TARGETS: [Target; 7] = [
     Target { name: "header", run: header, seeds: header_seeds },
-    Target { name: "saved-cache", run: saved_cache, seeds: || vec![vec![0, 40, b'9', 1, 0, 255]] },
     Target { name: "plan", run: plan, seeds: || vec![saved_plan().into_bytes()] },
     Target { name: "machine", run: machine, seeds: || vec![pc().to_json().unwrap().into_bytes()] },
     Target { name: "frames", run: autoplace::read_frames, seeds: frame_seeds },
@@ -80,32 +79,6 @@ fn header_seeds() -> Vec<Vec<u8>> {
         bytes
     });
     written.collect()
-}
-
-/// A file that this model has saved, with some bytes changed: each of the input's threes is a place and a byte. Its
-/// checksum is right, so that the change is looked at.
-fn saved_cache(data: &[u8]) {
-    static SAVED: LazyLock<(Mutex<Session>, Vec<u8>)> = LazyLock::new(|| {
-        let mut session = LOADED.session().unwrap();
-        let sequence = session.begin(LOADED.generate("a b c").max_tokens(2)).unwrap();
-        session.step().unwrap();
-        session.save(sequence, path()).unwrap();
-        session.end(sequence);
-        (Mutex::new(session), fs::read(path()).unwrap())
-    });
-    fn path() -> PathBuf {
-        env::temp_dir().join(format!("autoplace-fuzz-{}", process::id()))
-    }
-    let (session, saved) = &*SAVED;
-    let mut file = saved.clone();
-    let (body, checksum) = file.split_last_chunk_mut::<16>().unwrap();
-    for change in data.chunks_exact(3) {
-        let at = usize::from(u16::from_be_bytes([change[0], change[1]])) % body.len();
-        body[at] = change[2];
-    }
-    *checksum = xxhash_rust::xxh3::xxh3_128(body).to_le_bytes();
-    fs::write(path(), file).unwrap();
-    let _ = session.lock().unwrap().restore(path());
 }
 
 fn saved_plan() -> String {

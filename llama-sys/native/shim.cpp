@@ -468,10 +468,6 @@ float * shim_embeddings_ith(llama_context * ctx, int32_t index, shim_error * err
     });
 }
 
-bool shim_context_flash_attn(const llama_context * ctx) {
-    return ctx->get_cparams().flash_attn;
-}
-
 bool shim_context_rope_only_rotates(const llama_context * ctx) {
     // ggml's rope_yarn multiplies by the attention factor, and by more where it extrapolates.
     const llama_cparams & cparams = ctx->get_cparams();

@@ -86,8 +86,6 @@ float * shim_logits(struct llama_context * ctx, int32_t index, struct shim_error
 int32_t shim_memory_breakdown(struct llama_context * ctx, struct shim_memory_row * rows, int32_t n_max, struct shim_error * error);
 // Copies of a graph that may be computed at once: 1, or 4 with pipeline parallelism.
 int32_t shim_context_copies(const struct llama_context * ctx);
-// Whether attention is fused, as llama.cpp has decided: V lies in the cache otherwise then.
-bool    shim_context_flash_attn(const struct llama_context * ctx);
 // Whether moving positions turns keys and does nothing else to them: with YaRN's factors each rotation scales them too.
 bool    shim_context_rope_only_rotates(const struct llama_context * ctx);
 // Grows the compute buffers to what a graph of so many tokens takes at the context's full length. False where

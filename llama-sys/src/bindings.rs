@@ -2916,7 +2916,6 @@ unsafe extern "C" {
         error: *mut shim_error,
     ) -> i32;
     pub fn shim_context_copies(ctx: *const llama_context) -> i32;
-    pub fn shim_context_flash_attn(ctx: *const llama_context) -> bool;
     pub fn shim_context_rope_only_rotates(ctx: *const llama_context) -> bool;
     pub fn shim_context_reserve(ctx: *mut llama_context, n_tokens: u32, error: *mut shim_error) -> bool;
     pub fn shim_context_output_hidden(ctx: *mut llama_context, outputs_only: bool, error: *mut shim_error) -> bool;

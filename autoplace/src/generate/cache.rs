@@ -105,23 +105,6 @@ impl Cache {
         }
     }
 
-    /// The sequence that was used last.
-    pub(super) fn last(&self) -> Option<&Remembered> {
-        self.idle.last()
-    }
-
-    /// An empty sequence for what is to be restored: idle ones hold `others` tokens at most then, where all share one
-    /// cache.
-    pub(super) fn clear_one(&mut self, lent: &mut Lent, running: &Running<'_>, others: usize) -> Result<SeqId, Error> {
-        let free = self.free(lent, running)?;
-        let context = &mut lent.context;
-        self.forget(context, free)?;
-        if context.kv_unified() {
-            self.make_room(context, others)?;
-        }
-        Ok(free)
-    }
-
     /// Forgets idle sequences that begin with more than `keep` of these tokens: they may lie in the same cells.
     pub(super) fn part_from(&mut self, context: &mut Context, tokens: &[Token], keep: usize) -> Result<(), Error> {
         let shares = |idle: &mut Remembered| common_prefix(&idle.tokens, tokens) > keep;

@@ -87,27 +87,6 @@ fn a_second_text_goes_on_from_the_tokens_of_a_running_one() {
 }
 
 #[test]
-fn saved_states_of_every_memory_come_back() {
-    let folder = tempfile::tempdir().unwrap();
-    for (title, path, ..) in models(folder.path()) {
-        let saved = folder.path().join("saved.kv");
-        let whole = prompt(600);
-        let model = load(&path, 1024, 1, false);
-        let alone = raw(&model, &whole, 12);
-        // What is restored lies one cell after the other. A multiple of 32 of them lies so that sums have
-        // the same rounding.
-        told(sampled(&model, &whole[..512], SEED).max_tokens(1), &model);
-        model.save_cache(&saved).unwrap();
-        drop(model);
-        let model = load(&path, 1024, 1, false);
-        model.restore_cache(&saved).unwrap();
-        let text = told(sampled(&model, &whole[..], SEED).max_tokens(12).cache_prompt(true), &model);
-        assert_eq!(text.tokens, alone, "{title}");
-        assert_eq!(text.statistics().cached_tokens, 512, "{title}");
-    }
-}
-
-#[test]
 fn texts_without_end_go_on_in_every_memory() {
     let folder = tempfile::tempdir().unwrap();
     for (title, path, _, window) in models(folder.path()) {
