@@ -41,9 +41,6 @@ pub enum Error {
     /// The prompt leaves no room for an answer.
     #[error("the prompt is {tokens} tokens long, and the context holds {context}, one of which the answer needs")]
     PromptTooLong { tokens: usize, context: usize },
-    /// What a shift keeps leaves it nothing to forget, or it was to forget no token.
-    #[error("a shift cannot make room: {keep} tokens are kept, and the context holds {context} of the text")]
-    NothingToShift { keep: usize, context: usize },
     /// The context is full, and the text was to end with an error then.
     #[error("the context is full: the text takes {tokens} tokens")]
     ContextFull { tokens: usize },

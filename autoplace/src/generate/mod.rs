@@ -43,7 +43,6 @@ mod stats;
 mod step;
 mod text;
 mod token_stream;
-mod when_full;
 
 #[cfg(feature = "async")]
 pub use async_stream::AsyncStream;
@@ -57,10 +56,9 @@ pub use engine::{Engine, EngineBuilder, Metrics, Shutdown};
 pub use error::Error;
 pub use piece::{End, FinishReason, Piece, SequenceId, TokenLogprobs};
 pub use prompt::Prompt;
-pub use request::Generate;
+pub use request::{Generate, WhenFull};
 pub use sampling::{Mirostat, SamplerKind, Sampling};
 pub use session::Session;
 pub use speculative::Speculation;
 pub use stats::{DraftsOff, Replaced, Resumed, Statistics};
 pub use token_stream::TokenStream;
-pub use when_full::WhenFull;
