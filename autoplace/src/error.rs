@@ -50,18 +50,16 @@ impl Error {
         self.lack().is_some()
     }
 
-    /// Whether a file is not what it was taken for: a model, an adapter or a saved cache that cannot be read, is
-    /// damaged or is beyond what llama.cpp takes.
+    /// Whether a file is not what it was taken for: a model or an adapter that cannot be read, is damaged or
+    /// is beyond what llama.cpp takes.
     #[must_use]
     pub fn is_bad_file(&self) -> bool {
         use load::Error::{Adapter, Gguf, Mtp, Profile};
-        if matches!(self, Self::Generate(generate::Error::Saved(_)))
-            || matches!(self.load(), Some(Gguf(_) | Profile(_) | Adapter(_) | Mtp(_)))
-        {
+        if matches!(self.load(), Some(Gguf(_) | Profile(_) | Adapter(_) | Mtp(_))) {
             return true;
         }
         if let Some(worker::Error::Answered { kind, .. }) = self.worker() {
-            return ["Gguf", "Profile", "Adapter", "Mtp", "Saved"].contains(&kind.as_str());
+            return ["Gguf", "Profile", "Adapter", "Mtp"].contains(&kind.as_str());
         }
         use llama_sys::Error::{AdapterLoad, ModelLoad, Unreadable};
         let refused = matches!(self.native(), Some(Unreadable { .. } | ModelLoad { .. } | AdapterLoad { .. }));

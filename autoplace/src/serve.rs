@@ -11,10 +11,9 @@ use std::{process, thread};
 use serde::Deserialize;
 
 use crate::embed::remote::{Call as EmbedderCall, EmbedderHost};
-use crate::generate::remote::{CacheCall, Host, Reply, Start, TextCall};
+use crate::generate::remote::{Host, Reply, Start, TextCall};
 use crate::load::remote::Loading;
 use crate::load::{self, AbortHandle, Model, Progress, Pulse, Recipe, build_name};
-use crate::worker::crossing::Outcome;
 use crate::worker::{self, Hello, LogLines, Receiver, Sender};
 use crate::{embed, generate};
 
@@ -56,7 +55,6 @@ pub fn worker_main() {
 enum Request {
     Loading(Loading),
     Text(TextCall),
-    Cache(CacheCall),
     Embed(EmbedderCall),
 }
 
@@ -134,7 +132,6 @@ impl Served {
             }
             // The thread that listens has heard them.
             Request::Loading(Loading::CancelLoad | Loading::Abort { .. }) => Ok(true),
-            Request::Cache(call) => self.cache(call),
             Request::Text(TextCall::Start(start)) => self.start(start),
             Request::Text(call) => match &mut self.at {
                 At::Texts(host) => host.carry_out(call),
@@ -186,12 +183,6 @@ impl Served {
             }
             Err(error) => self.sender.send(&Reply::Refused(error)),
         }
-    }
-
-    fn cache(&mut self, call: CacheCall) -> Result<bool, worker::Error> {
-        self.at = At::Nothing;
-        let model = self.model().map_err(generate::Error::from);
-        self.sender.send(&Outcome::from(model.and_then(|model| call.carry_out(model))))
     }
 
     fn embed(&mut self, call: EmbedderCall) -> Result<bool, worker::Error> {

@@ -22,8 +22,6 @@ mod planning;
 mod search;
 #[path = "../cookbook/server.rs"]
 mod server;
-#[path = "../cookbook/sessions.rs"]
-mod sessions;
 #[path = "../cookbook/structured.rs"]
 mod structured;
 #[path = "../cookbook/tools.rs"]
@@ -39,7 +37,7 @@ use lora_support::Adapter;
 
 type Recipe = fn(&Path) -> anyhow::Result<()>;
 
-const RECIPES: [(&str, Recipe); 12] = [
+const RECIPES: [(&str, Recipe); 11] = [
     ("batch", batch::run),
     ("cli", cli::run),
     ("desktop", desktop::run),
@@ -49,7 +47,6 @@ const RECIPES: [(&str, Recipe); 12] = [
     ("planning", planning::run),
     ("search", search::run),
     ("server", server::run),
-    ("sessions", sessions::run),
     ("structured", structured::run),
     ("tools", tools::run),
 ];

@@ -215,12 +215,6 @@ impl Context {
         self.kv_unified
     }
 
-    /// Whether attention is fused, as llama.cpp has decided where that was left to it.
-    pub fn flash_attn(&self) -> bool {
-        // SAFETY: the context lives.
-        unsafe { raw::shim_context_flash_attn(self.as_ptr()) }
-    }
-
     /// False for models that keep nothing from batch to batch, and so cannot generate token by token: BERT, LLaDA.
     pub fn has_memory(&self) -> bool {
         self.has_memory

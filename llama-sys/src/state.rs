@@ -1,8 +1,7 @@
 //! The state of a sequence (KV cache, recurrent state), out of a context and in again.
 //!
 //! llama.cpp trusts the bytes that it restores. A [`State`] holds bytes that a context wrote, and the shapes of its
-//! model, which are checked before llama.cpp sees a byte. [`Context::write_state`] and [`Context::read_state`] carry a
-//! sequence through a file without a copy of it in memory; there, checking is the caller's.
+//! model, which are checked before llama.cpp sees a byte.
 //!
 //! The *partial* state is what cannot go back to an earlier token: a recurrent state, and the windows of layers whose
 //! cache is shorter than the others' (`swa_full` off). Full attention keeps every token by itself, so that a sequence
@@ -10,9 +9,6 @@
 
 use std::ffi::c_void;
 use std::fmt;
-use std::io::{self, Read, Write};
-use std::panic::{self, AssertUnwindSafe};
-use std::thread;
 
 use crate::context::Context;
 use crate::error::Error;
@@ -89,7 +85,7 @@ impl Context {
     /// [`Error::State`] when it was taken from a model or cache of other shapes, finds no place, or ends behind the
     /// sequence that it is a part of; otherwise as [`save_state`](Self::save_state).
     pub fn restore_state(&mut self, seq: SeqId, state: &State) -> Result<(), Error> {
-        self.check_streamed(seq, state.part)?;
+        self.check_part(seq, state.part)?;
         let restored = self.restore(seq, state);
         if restored.is_err() {
             self.kv_seq_remove(seq, 0..Position::MAX)?;
@@ -103,15 +99,6 @@ impl Context {
         self.has_memory() && unsafe { raw::shim_memory_has_partial(self.as_ptr()) }
     }
 
-    /// Bytes of the state of a sequence, as [`write_state`](Self::write_state) writes it.
-    ///
-    /// # Errors
-    ///
-    /// As [`save_state`](Self::save_state).
-    pub fn state_bytes(&mut self, seq: SeqId) -> Result<u64, Error> {
-        self.bytes_of(seq, Part::Whole)
-    }
-
     /// Bytes of the partial state of a sequence.
     ///
     /// # Errors
@@ -121,36 +108,8 @@ impl Context {
         self.bytes_of(seq, Part::Partial)
     }
 
-    /// Writes the state of one sequence, a megabyte at a time. Returns the bytes.
-    ///
-    /// # Errors
-    ///
-    /// As [`save_state`](Self::save_state); [`Error::State`] with what `to` said where it takes no more.
-    ///
-    /// # Panics
-    ///
-    /// Resumes a panic of `to`.
-    pub fn write_state(&mut self, seq: SeqId, to: &mut dyn Write) -> Result<u64, Error> {
-        self.write_part(seq, Part::Whole, to)
-    }
-
-    /// Reads what [`write_state`](Self::write_state) wrote, `bytes` of it, into a sequence. The caller has checked that
-    /// they are unaltered and of such a model and cache. Where it fails, the sequence is empty, and no other is
-    /// changed.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::State`] with what llama.cpp or `from` said against it; otherwise as [`save_state`](Self::save_state).
-    ///
-    /// # Panics
-    ///
-    /// Resumes a panic of `from`, once the sequence is empty.
-    pub fn read_state(&mut self, seq: SeqId, bytes: u64, from: &mut dyn Read) -> Result<(), Error> {
-        self.read_part(seq, Part::Whole, bytes, from)
-    }
-
     fn save(&mut self, seq: SeqId, part: Part) -> Result<State, Error> {
-        self.check_streamed(seq, part)?;
+        self.check_part(seq, part)?;
         let end = self.kv_seq_end(seq)?;
         let end = end.ok_or_else(|| refused("the sequence is empty"))?;
         let bytes = self.bytes_of(seq, part)?;
@@ -170,7 +129,7 @@ impl Context {
             let end = state.end;
             return Err(refused(format!("the sequence holds {held} positions, and it was taken at {end}")));
         }
-        self.read_part(seq, state.part, state.data.len() as u64, &mut &*state.data)?;
+        self.read_part(seq, state.part, &state.data)?;
         self.kv_seq_remove(seq, state.end..Position::MAX)?;
         let end = self.kv_seq_end(seq)?.unwrap_or(0);
         if end == state.end {
@@ -180,7 +139,7 @@ impl Context {
     }
 
     fn bytes_of(&mut self, seq: SeqId, part: Part) -> Result<u64, Error> {
-        self.check_streamed(seq, part)?;
+        self.check_part(seq, part)?;
         let (ctx, partial) = (self.as_ptr(), part == Part::Partial);
         // SAFETY: the context lives, has a memory and is borrowed mutably; the sequence exists.
         shim::checked(|error| unsafe { raw::shim_state_stream_size(ctx, seq, partial, error) })
@@ -188,43 +147,36 @@ impl Context {
             .map_err(|failure| Error::Call { what: "measuring the state", failure })
     }
 
-    fn write_part(&mut self, seq: SeqId, part: Part, to: &mut dyn Write) -> Result<u64, Error> {
-        self.check_streamed(seq, part)?;
+    /// Appends the state to `data`, which has the room that [`bytes_of`](Self::bytes_of) says.
+    fn write_part(&mut self, seq: SeqId, part: Part, data: &mut Vec<u8>) -> Result<(), Error> {
         let (ctx, partial) = (self.as_ptr(), part == Part::Partial);
-        let mut stream = Stream { of: to, said: Ok(Ok(())) };
-        let user = (&raw mut stream).cast();
-        // SAFETY: as above; `put` is called during the call only, with the stream that outlives it.
-        let written =
-            shim::checked(|error| unsafe { raw::shim_state_write(ctx, seq, partial, Some(put), user, error) });
-        let said = stream.said.unwrap_or_else(|panic| panic::resume_unwind(panic));
-        said.map_err(|said| refused(said.to_string()))?;
-        written.map(|bytes| bytes as u64).map_err(|failure| Error::Call { what: "saving the state", failure })
+        let user = (&raw mut *data).cast();
+        // SAFETY: as above; `put` is called during the call only, with the bytes that outlive it.
+        shim::checked(|error| unsafe { raw::shim_state_write(ctx, seq, partial, Some(put), user, error) })
+            .map(drop)
+            .map_err(|failure| Error::Call { what: "saving the state", failure })
     }
 
-    fn read_part(&mut self, seq: SeqId, part: Part, bytes: u64, from: &mut dyn Read) -> Result<(), Error> {
-        self.check_streamed(seq, part)?;
+    /// Where it fails, the sequence is empty.
+    fn read_part(&mut self, seq: SeqId, part: Part, data: &[u8]) -> Result<(), Error> {
         let (ctx, partial) = (self.as_ptr(), part == Part::Partial);
-        let size = usize::try_from(bytes).unwrap_or(usize::MAX);
-        let mut stream = Stream { of: from, said: Ok(Ok(())) };
-        let user = (&raw mut stream).cast();
+        let mut left = data;
+        let user = (&raw mut left).cast();
         // SAFETY: as above. Every length that llama.cpp reads is held against what is left
         // (native/shim.cpp, stream_reader).
-        let read =
-            shim::checked(|error| unsafe { raw::shim_state_read(ctx, seq, partial, size, Some(take), user, error) });
-        let reason = match (read, &stream.said) {
-            (_, Ok(Err(said))) => said.to_string(),
-            (Ok(read), Ok(Ok(()))) if read == size => return Ok(()),
-            (Ok(read), _) => format!("{read} of {size} bytes are a state"),
-            (Err(failure), _) => failure.to_string(),
+        let read = shim::checked(|error| unsafe {
+            raw::shim_state_read(ctx, seq, partial, data.len(), Some(take), user, error)
+        });
+        let reason = match read {
+            Ok(read) if read == data.len() => return Ok(()),
+            Ok(read) => format!("{read} of {} bytes are a state", data.len()),
+            Err(failure) => failure.to_string(),
         };
         self.kv_seq_remove(seq, 0..Position::MAX)?;
-        if let Err(panic) = stream.said {
-            panic::resume_unwind(panic);
-        }
         Err(refused(reason))
     }
 
-    fn check_streamed(&self, seq: SeqId, part: Part) -> Result<(), Error> {
+    fn check_part(&self, seq: SeqId, part: Part) -> Result<(), Error> {
         self.check_usable()?;
         self.check_seq(seq)?;
         let reason = match part {
@@ -257,31 +209,26 @@ fn refused(reason: impl Into<String>) -> Error {
     Error::State { reason: reason.into() }
 }
 
-/// What llama.cpp writes to or reads from, and how its last call ended: a panic must not unwind into C++.
-struct Stream<'a, T: ?Sized> {
-    of: &'a mut T,
-    said: thread::Result<io::Result<()>>,
-}
-
-impl<T: ?Sized> Stream<'_, T> {
-    fn call(&mut self, of: impl FnOnce(&mut T) -> io::Result<()>) -> bool {
-        self.said = panic::catch_unwind(AssertUnwindSafe(|| of(self.of)));
-        matches!(self.said, Ok(Ok(())))
-    }
-}
-
 unsafe extern "C" fn put(user: *mut c_void, data: *const c_void, size: usize) -> bool {
-    // SAFETY: `write_part` passes its stream, which nobody else uses meanwhile.
-    let stream = unsafe { &mut *user.cast::<Stream<'_, dyn Write>>() };
+    // SAFETY: `write_part` passes its bytes, which nobody else uses meanwhile.
+    let to = unsafe { &mut *user.cast::<Vec<u8>>() };
     // SAFETY: llama.cpp has `size` bytes there (native/shim.cpp, stream_writer).
     let data = unsafe { std::slice::from_raw_parts(data.cast::<u8>(), size) };
-    stream.call(|of| of.write_all(data))
+    // Without growing, which could panic: and a panic must not unwind into C++.
+    let has_room = to.capacity() - to.len() >= size;
+    if has_room {
+        to.extend_from_slice(data);
+    }
+    has_room
 }
 
 unsafe extern "C" fn take(user: *mut c_void, data: *mut c_void, size: usize) -> bool {
-    // SAFETY: `read_part` passes its stream, which nobody else uses meanwhile.
-    let stream = unsafe { &mut *user.cast::<Stream<'_, dyn Read>>() };
+    // SAFETY: `read_part` passes what is left to read, which nobody else uses meanwhile.
+    let left = unsafe { &mut *user.cast::<&[u8]>() };
     // SAFETY: there are `size` bytes, set to zero before the call (native/shim.cpp, stream_reader).
     let data = unsafe { std::slice::from_raw_parts_mut(data.cast::<u8>(), size) };
-    stream.call(|of| of.read_exact(data))
+    let Some((first, rest)) = left.split_at_checked(size) else { return false };
+    data.copy_from_slice(first);
+    *left = rest;
+    true
 }

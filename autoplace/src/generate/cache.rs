@@ -105,32 +105,6 @@ impl Cache {
         }
     }
 
-    /// The sequence that was used last.
-    pub(super) fn last(&self) -> Option<&Remembered> {
-        self.idle.last()
-    }
-
-    /// An empty sequence for what is to be restored: idle ones hold `others` tokens at most then, where all share one
-    /// cache.
-    pub(super) fn clear_one(&mut self, lent: &mut Lent, running: &Running<'_>, others: usize) -> Result<SeqId, Error> {
-        let free = self.free(lent, running)?;
-        let context = &mut lent.context;
-        self.forget(context, free)?;
-        if context.kv_unified() {
-            self.make_room(context, others)?;
-        }
-        Ok(free)
-    }
-
-    /// Forgets idle sequences that begin with more than `keep` of these tokens: they may lie in the same cells.
-    pub(super) fn part_from(&mut self, context: &mut Context, tokens: &[Token], keep: usize) -> Result<(), Error> {
-        let shares = |idle: &mut Remembered| common_prefix(&idle.tokens, tokens) > keep;
-        for idle in self.idle.extract_if(.., shares) {
-            context.kv_seq_remove(idle.seq, 0..Position::MAX)?;
-        }
-        Ok(())
-    }
-
     /// Finds a sequence for a prompt, and leaves it holding the beginning of the prompt or nothing.
     ///
     /// What was computed with other adapters than these is not reused; of running texts, the caller leaves it out.
@@ -244,7 +218,7 @@ impl Cache {
 
     /// Has a sequence, whose first tokens these are, [go back](Self::reach) to the end of them as far as it can.
     /// Returns how many it holds.
-    pub(super) fn go_back(&mut self, context: &mut Context, seq: SeqId, known: Prefix<'_>) -> Result<usize, Error> {
+    fn go_back(&mut self, context: &mut Context, seq: SeqId, known: Prefix<'_>) -> Result<usize, Error> {
         if can_go_back(context, seq, known.tokens.len())? {
             return cut(context, seq, known.tokens.len());
         }

@@ -2,15 +2,13 @@
 
 use llama_sys::{Context, Vocab};
 
-use crate::memory::{ContextParams, KvType};
+use crate::memory::ContextParams;
 
 #[derive(Debug)]
 pub(super) struct Lent {
     pub(super) context: Context,
     pub(super) vocab: Vocab,
     pub(super) room: Room,
-    pub(super) type_k: KvType,
-    pub(super) type_v: KvType,
 }
 
 /// Tokens that a context has places for.
@@ -34,6 +32,6 @@ impl Lent {
     pub(super) fn new(context: Context, params: &ContextParams) -> Self {
         let mut room = Room::of(params);
         room.each = room.each.min(context.n_ctx_seq() as usize);
-        Self { vocab: context.model().vocab(), context, room, type_k: params.type_k, type_v: params.type_v }
+        Self { vocab: context.model().vocab(), context, room }
     }
 }

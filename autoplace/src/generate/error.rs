@@ -1,14 +1,11 @@
 //! What can go wrong between a prompt and its text.
 
-use std::borrow::Cow;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use super::piece::FinishReason;
 use super::stats::Statistics;
-use crate::plan::ModelIdentity;
 use crate::worker::{self, Word};
 use crate::{chat, load};
 
@@ -44,18 +41,12 @@ pub enum Error {
     /// The prompt leaves no room for an answer.
     #[error("the prompt is {tokens} tokens long, and the context holds {context}, one of which the answer needs")]
     PromptTooLong { tokens: usize, context: usize },
-    /// What a shift keeps leaves it nothing to forget, or it was to forget no token.
-    #[error("a shift cannot make room: {keep} tokens are kept, and the context holds {context} of the text")]
-    NothingToShift { keep: usize, context: usize },
     /// The context is full, and the text was to end with an error then.
     #[error("the context is full: the text takes {tokens} tokens")]
     ContextFull { tokens: usize },
     /// No text of the session has this number: it has ended, or is another session's.
     #[error("this text is not running")]
     NotRunning,
-    /// A saved cache cannot be written, or is not what can be restored here.
-    #[error(transparent)]
-    Saved(#[from] Box<SavedCacheError>),
     /// The model computes embeddings or encodings and generates nothing.
     #[error("{architecture} models do not generate text")]
     NotGenerative { architecture: String },
@@ -72,7 +63,7 @@ pub enum Error {
     #[error("a stop string is empty")]
     EmptyStop,
     /// What the text was to be cannot be enforced, or cannot be met by any text: the keyword that is not supported, the
-    /// place where the grammar does not parse, or the limit.
+    /// place where the expression does not parse, or the limit.
     #[error("the {constraint} cannot be enforced: {reason}")]
     Constraint { constraint: String, reason: String },
     /// In the middle of a text no token of the vocabulary goes on with it as the constraint has it.
@@ -159,42 +150,4 @@ impl From<load::Error> for Error {
             error => Self::Load(Arc::new(error)),
         }
     }
-}
-
-/// Why a cache was not saved, or a file not restored.
-#[derive(Debug, Clone, thiserror::Error, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the messages name the fields")]
-#[non_exhaustive]
-pub enum SavedCacheError {
-    /// There is nothing to save: no text has left anything in the context, or none of this one is computed.
-    #[error("nothing to save in {}: the context holds no token of the text", .path.display())]
-    Nothing { path: PathBuf },
-    /// The file cannot be written or read. A file that was there before is unchanged.
-    #[error("cannot {doing} {}: {error}", .path.display())]
-    #[serde(skip)]
-    Io { path: PathBuf, doing: Word, error: Arc<std::io::Error> },
-    /// The file is something else.
-    #[error("{} is no saved cache of this version: it does not begin with `autoplK3`", .path.display())]
-    NotSaved { path: PathBuf },
-    /// Something in the file is not as it was written, or is missing.
-    #[error("{} was altered or cut short: bytes 0 to {end} have another checksum", .path.display())]
-    Altered { path: PathBuf, end: u64 },
-    /// The checksum is right, and what it is of makes no sense.
-    #[error("{}: {reason}", .path.display())]
-    Malformed { path: PathBuf, reason: String },
-    /// It is of another model.
-    #[error("{} is of {found}, and this is {needed}", .path.display())]
-    OtherModel { path: PathBuf, needed: Box<ModelIdentity>, found: Box<ModelIdentity> },
-    /// It is of a model with the same header and other weights: a fine-tune of the same size, say.
-    #[error("{} is of a model like {model}, but with other weights", .path.display())]
-    OtherWeights { path: PathBuf, model: Box<ModelIdentity> },
-    /// It is of a cache that lies in memory otherwise: in this field, by llama.cpp's name.
-    #[error("{} is of a cache with {field} {found}, and this one has {needed}", .path.display())]
-    OtherCache { path: PathBuf, field: Cow<'static, str>, needed: String, found: String },
-    /// The context has no place for it beside the texts that run.
-    #[error("{} holds {tokens} tokens, and the context has places for {context}", .path.display())]
-    TooLong { path: PathBuf, tokens: usize, context: usize },
-    /// llama.cpp did not take it.
-    #[error("{}: {reason}", .path.display())]
-    Refused { path: PathBuf, reason: String },
 }

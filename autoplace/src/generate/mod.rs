@@ -35,7 +35,6 @@ pub(crate) mod remote;
 mod replace;
 mod request;
 mod sampling;
-mod saved;
 mod schedule;
 mod sequence;
 mod session;
@@ -44,7 +43,6 @@ mod stats;
 mod step;
 mod text;
 mod token_stream;
-mod when_full;
 
 #[cfg(feature = "async")]
 pub use async_stream::AsyncStream;
@@ -55,15 +53,12 @@ pub use checkpoints::CheckpointUse;
 #[cfg(feature = "constraints")]
 pub use constraint::{Constraint, ToolChoice};
 pub use engine::{Engine, EngineBuilder, Metrics, Shutdown};
-pub use error::{Error, SavedCacheError};
+pub use error::Error;
 pub use piece::{End, FinishReason, Piece, SequenceId, TokenLogprobs};
 pub use prompt::Prompt;
-pub use request::Generate;
+pub use request::{Generate, WhenFull};
 pub use sampling::{Mirostat, SamplerKind, Sampling};
-pub use saved::SavedCache;
-pub(crate) use saved::weights::fingerprint;
 pub use session::Session;
 pub use speculative::Speculation;
 pub use stats::{DraftsOff, Replaced, Resumed, Statistics};
 pub use token_stream::TokenStream;
-pub use when_full::WhenFull;

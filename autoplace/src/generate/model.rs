@@ -1,7 +1,5 @@
 //! What a loaded model does with texts: the way in.
 
-use std::path::Path;
-
 use llama_sys::Token;
 
 use super::chat::Chat;
@@ -9,10 +7,8 @@ use super::chat::Chat;
 use super::constraint::Constraint;
 use super::error::Error;
 use super::prompt::Prompt;
-use super::remote::{self, CacheCall};
 use super::request::{Generate, Spec};
 use super::sampling::Sampling;
-use super::saved::SavedCache;
 use super::session::Session;
 use crate::chat::ChatTemplate;
 use crate::load::{self, Model};
@@ -105,43 +101,6 @@ impl Model {
     /// for a model that is not loaded; [`Error::Worker`] for one in a worker process.
     pub fn session(&self) -> Result<Session, Error> {
         Session::open(self)
-    }
-
-    /// Saves what the text that ended last has left in the context: see [`Session::save_last`].
-    ///
-    /// # Errors
-    ///
-    /// As [`session`](Self::session) and [`Session::save_last`].
-    pub fn save_cache(&self, path: impl AsRef<Path>) -> Result<SavedCache, Error> {
-        match self.is_elsewhere() {
-            true => remote::ask_for_cache(self, CacheCall::Save, path.as_ref()),
-            false => self.session()?.save_last(path),
-        }
-    }
-
-    /// Restores a saved text: the next prompt that begins with its tokens and is asked to
-    /// ([`cache_prompt`](super::Generate::cache_prompt)) computes only the rest. See [`Session::restore`].
-    ///
-    /// ```no_run
-    /// # let model = autoplace::Model::load("model.gguf")?;
-    /// let history = std::fs::read_to_string("history.txt")?;
-    /// // Without a file the prompt is computed: slower, and the same.
-    /// if let Err(error) = model.restore_cache("history.kv") {
-    ///     eprintln!("{error}");
-    /// }
-    /// let answer = model.generate(&history).cache_prompt(true).text()?;
-    /// model.save_cache("history.kv")?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// As [`session`](Self::session) and [`Session::restore`].
-    pub fn restore_cache(&self, path: impl AsRef<Path>) -> Result<SavedCache, Error> {
-        match self.is_elsewhere() {
-            true => remote::ask_for_cache(self, CacheCall::Restore, path.as_ref()),
-            false => self.session()?.restore(path),
-        }
     }
 }
 

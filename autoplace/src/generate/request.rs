@@ -10,7 +10,6 @@ use super::piece::Progress;
 use super::prompt::Prompt;
 use super::sampling::{Mirostat, SamplerKind, Sampling};
 use super::speculative::Speculation;
-use super::when_full::WhenFull;
 use crate::load::Model;
 use crate::worker;
 
@@ -20,6 +19,20 @@ use crate::worker;
 pub struct Generate {
     pub(super) model: Model,
     pub(super) spec: Spec,
+}
+
+/// What happens to a text when the context has no place for its next token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum WhenFull {
+    /// It ends, with [`FinishReason::ContextFull`](super::FinishReason::ContextFull).
+    #[default]
+    Stop,
+    /// It ends, and after its last piece a stream returns [`Error::ContextFull`], and so does [`Generate::text`]: for
+    /// whom half an answer is none. A [`Session`](super::Session) says it with the last piece, as for `Stop`, since its
+    /// other texts go on.
+    Error,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -146,8 +159,8 @@ impl Generate {
         self
     }
 
-    /// Holds the text to a JSON schema, a regular expression, a grammar or a list of choices: it ends by itself when it
-    /// is that, and not before. Where a limit ends it earlier ([`max_tokens`](Self::max_tokens), [`stop`](Self::stop),
+    /// Holds the text to a JSON schema, a regular expression or a list of choices: it ends by itself when it is that,
+    /// and not before. Where a limit ends it earlier ([`max_tokens`](Self::max_tokens), [`stop`](Self::stop),
     /// the end of the context), the last that comes is [`Error::Incomplete`].
     ///
     /// ```no_run

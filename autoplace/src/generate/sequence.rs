@@ -16,7 +16,6 @@ use super::request::{Limits, Spec};
 use super::speculative::Speculator;
 use super::stats::Statistics;
 use super::text::TextAssembler;
-use super::when_full::{Shifting, WhenFull};
 use crate::load::{self, Scales};
 
 /// A text of a session. What of it is tied to the loaded model can be let go of, and made again.
@@ -29,7 +28,6 @@ pub(super) struct Sequence {
     pub(super) prompt: usize,
     pub(super) scales: Scales,
     pub(super) limits: Limits,
-    pub(super) shifting: Option<Shifting>,
     pub(super) text: TextAssembler,
     /// What the text is held to.
     pub(super) matcher: Option<Matcher>,
@@ -60,14 +58,11 @@ impl Sequence {
         }
         let mut tokens = spec.prompt.tokenize(vocab)?;
         let prompt = tokens.len();
-        let shifts = matches!(spec.when_full, WhenFull::Shift { .. });
-        // What a shift forgot needs no place.
-        let in_place = prompt + if shifts { 0 } else { so_far.len() };
+        let in_place = prompt + so_far.len();
         // The last token of an answer needs no place.
         if in_place >= capacity + usize::from(!so_far.is_empty()) {
             return Err(Error::PromptTooLong { tokens: in_place, context: capacity });
         }
-        let shifting = Shifting::of(&spec.when_full, &tokens, capacity, vocab)?;
         let text = TextAssembler::new(spec.stops);
         tokens.reserve(spec.limits.max_tokens.min(capacity.saturating_sub(prompt)));
         let mut chooser = Chooser::new(&spec.sampling, spec.logprobs, spec.custom, vocab.model())?;
@@ -79,7 +74,6 @@ impl Sequence {
             prompt,
             scales,
             limits: spec.limits,
-            shifting,
             text,
             matcher,
             chooser,
@@ -89,22 +83,18 @@ impl Sequence {
             speculator: Speculator::new(spec.speculation),
             statistics,
         };
-        sequence.go_on_after(so_far, vocab, capacity)?;
+        sequence.go_on_after(so_far, vocab)?;
         Ok(sequence)
     }
 
     /// Puts tokens behind the prompt that an earlier process has generated: they are computed again one after the
     /// other, as they were there, since another shape of batch would round otherwise. Their text has been told, but for
-    /// what is held back. What has no place in `capacity` tokens was forgotten there too. What a sampler goes by that
-    /// depends on logits (mirostat, adaptive-p, XTC) begins anew.
-    fn go_on_after(&mut self, so_far: &[Token], vocab: &Vocab, capacity: usize) -> Result<(), Error> {
+    /// what is held back. What a sampler goes by that depends on logits (mirostat, adaptive-p, XTC) begins anew.
+    fn go_on_after(&mut self, so_far: &[Token], vocab: &Vocab) -> Result<(), Error> {
         for &token in so_far {
             vocab.append_piece(token, self.limits.special, self.text.buffer())?;
             self.text.release();
             self.tokens.push(token);
-            if self.tokens.len() > capacity {
-                self.forget_oldest(0);
-            }
         }
         self.statistics.generated_tokens = so_far.len();
         self.chooser.go_on_after(so_far)?;
@@ -144,41 +134,20 @@ impl Sequence {
     }
 }
 
-/// Tokens at the beginning of a text that lie in cells which other running texts hold too (`kv_unified`).
-pub(super) fn shared(sequences: &[Sequence], at: usize) -> usize {
-    let this = &sequences[at];
-    let by_it = this.held.shares.map(|(_, tokens)| tokens);
-    sequences.iter().filter_map(|it| it.shared_with(this.id)).chain(by_it).max().unwrap_or(0)
-}
-
-/// Takes note that a text holds its first `keep` tokens only: what others have shared with it beyond, they share
-/// with one of them.
-pub(super) fn part_after(sequences: &mut [Sequence], at: usize, keep: usize) {
-    let id = sequences[at].id;
-    sequences[at].held.shares = sequences[at].held.shares.map(|(of, n)| (of, n.min(keep)));
-    part(sequences, id, keep, Some((id, keep)));
-}
-
-/// Takes a text out of those that run: what others have shared with it, they share with one of them.
+/// Takes a text out of those that run. Of the texts that share cells with it, the one that shares the most has all that
+/// the others have: they share with that one now, and it has as much of what the gone one shared as it had of that.
 pub(super) fn take_out(sequences: &mut Vec<Sequence>, at: usize) -> Sequence {
     let gone = sequences.remove(at);
-    part(sequences, gone.id, 0, gone.held.shares);
-    gone
-}
-
-/// Of the texts that share more than `keep` tokens with the text `id`, the one that shares the most has all that the
-/// others have: they share with that one now, and it has as much of `left` as it had of them.
-fn part(sequences: &mut [Sequence], id: SequenceId, keep: usize, left: Option<(SequenceId, usize)>) {
-    let more = |it: &Sequence| it.shared_with(id).filter(|tokens| *tokens > keep);
-    let heirs = sequences.iter().filter_map(|it| Some((more(it)?, it.id)));
+    let heirs = sequences.iter().filter_map(|it| Some((it.shared_with(gone.id)?, it.id)));
     let Some((most, heir)) = heirs.max() else {
-        return;
+        return gone;
     };
     for it in sequences {
         if it.id == heir {
-            it.held.shares = left.map(|(of, tokens)| (of, tokens.min(most)));
-        } else if let Some(tokens) = more(it) {
+            it.held.shares = gone.held.shares.map(|(of, tokens)| (of, tokens.min(most)));
+        } else if let Some(tokens) = it.shared_with(gone.id) {
             it.held.shares = Some((heir, tokens));
         }
     }
+    gone
 }

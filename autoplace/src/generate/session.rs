@@ -138,12 +138,8 @@ impl Session {
     /// Takes a text out of the context. What the context holds of it stays as long as nobody needs the place.
     pub(super) fn suspend(&mut self, sequence: SequenceId) -> Option<Sequence> {
         let at = self.position(sequence).ok()?;
-        let lent = self.lent.as_mut()?;
         let mut suspended = take_out(&mut self.sequences, at);
-        let left = suspended.suspend(&mut self.cache, &mut lent.context);
-        if left.is_err() && self.sequences.is_empty() {
-            self.cache.spoil();
-        }
+        suspended.suspend(&mut self.cache);
         Some(suspended)
     }
 
@@ -264,11 +260,8 @@ impl Session {
         let at = self.position(sequence).ok()?;
         let ended = take_out(&mut self.sequences, at);
         let statistics = ended.statistics;
-        if let Some(lent) = &mut self.lent
-            && ended.leave(&mut self.cache, &mut lent.context).is_err()
-            && self.sequences.is_empty()
-        {
-            self.cache.spoil();
+        if self.lent.is_some() {
+            ended.leave(&mut self.cache);
         }
         Some(statistics)
     }
@@ -286,7 +279,7 @@ impl Session {
         self.running(sequence).map(|it| it.statistics)
     }
 
-    /// The tokens of a running text, prompt and all, without what was forgotten by a shift; `None` if it has ended.
+    /// The tokens of a running text, prompt and all; `None` if it has ended.
     pub fn tokens(&self, sequence: SequenceId) -> Option<Vec<Token>> {
         self.running(sequence).map(|it| it.tokens.clone())
     }
@@ -336,15 +329,12 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        let Some(mut lent) = self.lent.take() else {
+        let Some(lent) = self.lent.take() else {
             return;
         };
         let mut cache = std::mem::take(&mut self.cache);
         for sequence in self.sequences.drain(..) {
-            if sequence.leave(&mut cache, &mut lent.context).is_err() {
-                cache.spoil();
-                break;
-            }
+            sequence.leave(&mut cache);
         }
         let slot = self.model.slot();
         slot.give_back_drafts(std::mem::take(&mut self.drafters.drafts));

@@ -17,12 +17,6 @@ pub struct Statistics {
     pub prompt_tokens: usize,
     /// Tokens at the beginning of the prompt that the context held already.
     pub cached_tokens: usize,
-    /// Tokens that were forgotten because the context was full ([`WhenFull::Shift`](super::WhenFull::Shift)).
-    pub discarded_tokens: usize,
-    /// Tokens that moved up into their places, over all shifts.
-    pub shifted_tokens: usize,
-    /// Tokens that shifts had computed again, where they could not be moved.
-    pub recomputed_tokens: usize,
     /// Tokens generated so far, an end-of-generation token not counted.
     pub generated_tokens: usize,
     /// Time to compute the prompt, but for what the context held.

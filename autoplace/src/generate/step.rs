@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 use super::cache::Cache;
 use super::context::Lent;
 use super::error::Error;
-use super::piece::{FinishReason, Piece, SequenceId};
+use super::piece::{Piece, SequenceId};
 use super::schedule::{AdapterTurns, Asking, share};
-use super::sequence::{Sequence, held, part_after, shared, take_out};
+use super::sequence::{Sequence, held, take_out};
 use super::speculative::Drafters;
 use super::stats::{DraftsOff, Statistics};
 use crate::load::Model;
@@ -92,7 +92,7 @@ impl Step<'_> {
                 self.work.add(piece, sequence.statistics);
             }
         }
-        self.let_ended_go()?;
+        self.let_ended_go();
         if self.sequences.is_empty() {
             return Ok(());
         }
@@ -112,7 +112,8 @@ impl Step<'_> {
             let took = only.statistics.generation_time.saturating_sub(before);
             self.model.pulse().token(took, depth);
         }
-        self.let_ended_go()
+        self.let_ended_go();
+        Ok(())
     }
 
     /// The tokens before the one that was computed, and the time that those took: where it is one of one text and not
@@ -221,13 +222,13 @@ impl Step<'_> {
     /// Chooses the next token of every text of which all is computed, and those after it as long as they were drafted.
     /// `computed`: how long that took from `begun` on.
     fn choose(&mut self, begun: Instant, computed: Duration) -> Result<(), Error> {
-        let mut used = self.cells();
+        let mut used = self.sequences.iter().map(Sequence::cells).sum();
         for at in 0..self.sequences.len() {
             let sequence = &mut self.sequences[at];
             if !sequence.is_queued() {
                 continue;
             }
-            let (from, shifted) = (sequence.held.computed, sequence.statistics.discarded_tokens);
+            let from = sequence.held.computed;
             sequence.computed(computed);
             if sequence.checkpoint_is_due() {
                 self.checkpoint(at);
@@ -240,10 +241,7 @@ impl Step<'_> {
             }
             let sequence = &mut self.sequences[at];
             let context = &mut self.lent.context;
-            // What was moved is no longer where the batch had it.
-            if sequence.statistics.discarded_tokens == shifted {
-                sequence.followed(self.drafters, context, from)?;
-            }
+            sequence.followed(self.drafters, context, from)?;
             sequence.forget_draft(context)?;
         }
         Ok(())
@@ -266,23 +264,11 @@ impl Step<'_> {
             let took = now.saturating_sub(told);
             told = now;
             let full = sequence.len() >= room.each || *used >= room.all;
-            let shifts = sequence.shifting.is_some();
-            let mut piece = sequence.take(choice, took, &self.lent.vocab, full && !shifts)?;
-            if full && piece.end.is_none() {
-                // The draft lies behind what is moved. There is room for none after this token.
-                sequence.forget_draft(&mut self.lent.context)?;
-                let before = self.cells();
-                self.shift(at)?;
-                *used = (*used + self.cells()).saturating_sub(before);
-                // Others may hold what it has forgotten.
-                if self.sequences[at].len() > room.each || *used >= room.all {
-                    self.sequences[at].finish(&mut piece, FinishReason::ContextFull);
-                }
-            }
+            let piece = sequence.take(choice, took, &self.lent.vocab, full)?;
             let goes_on = piece.end.is_none();
             *used += usize::from(goes_on);
-            self.work.add(piece, self.sequences[at].statistics);
-            if !goes_on || full || !self.sequences[at].accepts(token) {
+            self.work.add(piece, sequence.statistics);
+            if !goes_on || !sequence.accepts(token) {
                 break;
             }
         }
@@ -302,39 +288,17 @@ impl Step<'_> {
         }
     }
 
-    fn cells(&self) -> usize {
-        self.sequences.iter().map(Sequence::cells).sum()
-    }
-
-    /// Has a text forget its oldest tokens, if it can.
-    fn shift(&mut self, at: usize) -> Result<(), Error> {
-        let shared = shared(self.sequences, at);
-        if self.lent.context.kv_unified()
-            && let Some(end) = self.sequences[at].shift_end(shared)
-        {
-            let tokens = &self.sequences[at].tokens;
-            self.cache.part_from(&mut self.lent.context, tokens, end)?;
-        }
-        let sequence = &mut self.sequences[at];
-        if sequence.shift(self.lent, self.cache, shared)? {
-            let keep = sequence.shifting.map_or(0, |it| it.keep);
-            part_after(self.sequences, at, keep);
-        }
-        Ok(())
-    }
-
     /// Takes the texts that have ended out of the session. What the context holds of them stays.
-    fn let_ended_go(&mut self) -> Result<(), Error> {
+    fn let_ended_go(&mut self) {
         let ended = self.work.pieces.iter().filter(|piece| piece.end.is_some()).map(|piece| piece.sequence);
         let ended = ended.chain(self.work.failed.iter().map(|failed| failed.0));
         if ended.clone().next().is_none() {
-            return Ok(());
+            return;
         }
         let has_ended = |sequence: &Sequence| ended.clone().any(|id| id == sequence.id);
         while let Some(at) = self.sequences.iter().position(has_ended) {
-            take_out(self.sequences, at).leave(self.cache, &mut self.lent.context)?;
+            take_out(self.sequences, at).leave(self.cache);
         }
-        Ok(())
     }
 }
 

@@ -116,10 +116,6 @@ impl From<Vec<f32>> for Scales {
 }
 
 impl Scales {
-    pub(super) fn iter(&self) -> impl Iterator<Item = f32> {
-        self.0.iter().copied()
-    }
-
     /// Whether a context computes so.
     pub(super) fn are_set(&self, context: &Context) -> bool {
         context.lora().iter().map(|(_, scale)| scale).eq(self.0.iter())

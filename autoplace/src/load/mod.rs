@@ -15,7 +15,6 @@
 
 mod abort;
 mod adapters;
-mod added;
 mod builder;
 mod carry_out;
 mod contract;
@@ -49,7 +48,6 @@ mod warm_up;
 pub use abort::AbortHandle;
 pub use adapters::Adapter;
 pub(crate) use adapters::Scales;
-pub(crate) use added::{Added, Unreadable};
 pub use builder::ModelBuilder;
 pub use devices::{build_name, detect};
 pub(crate) use devices::{gpu_of, memory, named};

@@ -16,7 +16,7 @@ use super::remote::Remote;
 use super::replace::Requested;
 use super::report::LoadReport;
 use super::slot::ContextSlot;
-use super::{Adapter, Added, Error, Pulse, Scales, Unreadable, native};
+use super::{Adapter, Error, Pulse, Scales, native};
 use crate::gguf::{self, Header};
 use crate::machine::Machine;
 use crate::memory::Footprints;
@@ -146,17 +146,6 @@ impl Model {
     /// What each adapter is multiplied by: as loaded, or where this is asked for, only those.
     pub(crate) fn scales(&self, asked: Option<&[(String, f32)]>) -> Result<Scales, Error> {
         Ok(self.inner.recipe.adapters.scales(asked)?)
-    }
-
-    /// What changes a computation at these scales, for a file. Reads the files of all that does.
-    pub(crate) fn added(&self, scales: &Scales) -> Result<Added, Unreadable> {
-        Added::of(&self.inner.recipe.adapters, scales)
-    }
-
-    /// The scales at which the same changes a computation; `None` where the model was not loaded with all of it, or
-    /// with more control vectors. Reads the files of all adapters, if any is among it.
-    pub(crate) fn scales_of(&self, added: &Added) -> Result<Option<Scales>, Unreadable> {
-        added.scales(&self.inner.recipe.adapters)
     }
 
     /// The model underneath, for what this crate does not cover. Contexts made of it take memory beyond the plan, and

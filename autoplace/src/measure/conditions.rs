@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
@@ -42,49 +41,34 @@ pub struct Conditions {
 #[derive(Debug)]
 pub(super) struct Observer {
     source: ModelSource,
-    /// The least that was free of each that the model is on; the source has others behind them.
-    free: Vec<Option<u64>>,
-    proc: PathBuf,
+    /// Devices that the model is on; the source has others behind them.
+    devices: usize,
     swapped: Option<[u64; 2]>,
 }
 
 impl Observer {
-    /// With the system below this folder.
-    pub(super) fn new(model: &Model, root: &Path) -> Self {
+    pub(super) fn new(model: &Model) -> Self {
         let mut source = ModelSource::new(model);
         source.watched();
-        let proc = root.join("proc");
-        let swapped = swapped(&proc.join("vmstat"));
-        let free = vec![None; model.placement().gpus().count()];
-        Self { source, free, proc, swapped }
-    }
-
-    /// The least that was free of each GPU of the plan, where it tells.
-    pub(super) fn least_free(&self) -> &[Option<u64>] {
-        &self.free
+        Self { source, devices: model.placement().gpus().count(), swapped: swapped() }
     }
 
     /// Adds what is seen now, and what was swapped since it began or looked last.
     pub(super) fn look(&mut self, conditions: &mut Conditions) {
         if let Some(mut sample) = self.source.sample(false) {
-            sample.devices.truncate(self.free.len());
-            for (free, device) in self.free.iter_mut().zip(&sample.devices) {
-                *free = least(*free, device.free);
-            }
-            sample.host = HostSample::read(&self.proc.join("pressure"));
+            sample.devices.truncate(self.devices);
             conditions.add(&sample);
         }
-        let now = swapped(&self.proc.join("vmstat"));
+        let now = swapped();
         conditions.swap(self.swapped, now);
         self.swapped = now;
     }
 }
 
 impl Conditions {
-    /// Of a machine and the system below `root`, within this time.
-    pub(super) fn of_machine(machine: &Machine, root: &Path, within: Duration) -> Self {
-        let proc = root.join("proc");
-        let before = swapped(&proc.join("vmstat"));
+    /// Of this machine, within this time.
+    pub(super) fn of_machine(machine: &Machine, within: Duration) -> Self {
+        let before = swapped();
         thread::sleep(within);
         let driver = Driver::open(None);
         let devices = machine.gpus.iter().map(|gpu| {
@@ -95,10 +79,10 @@ impl Conditions {
             sample.clock_mhz = state.clock_mhz;
             sample
         });
-        let (devices, host) = (devices.collect(), HostSample::read(&proc.join("pressure")));
+        let (devices, host) = (devices.collect(), HostSample::now());
         let mut conditions = Self::default();
         conditions.add(&Sample { devices, host, ..Sample::default() });
-        conditions.swap(before, swapped(&proc.join("vmstat")));
+        conditions.swap(before, swapped());
         conditions
     }
 
@@ -133,8 +117,8 @@ fn most(one: Option<f32>, other: Option<f32>) -> Option<f32> {
 }
 
 /// Pages that the system has read from and written to swap since it began (proc(5): `pswpin`, `pswpout`).
-fn swapped(file: &Path) -> Option<[u64; 2]> {
-    let text = fs::read_to_string(file).ok()?;
+fn swapped() -> Option<[u64; 2]> {
+    let text = fs::read_to_string("/proc/vmstat").ok()?;
     let count = |name| text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
     Some([count("pswpin ")?, count("pswpout ")?])
 }

@@ -112,7 +112,7 @@ impl Evidence {
     pub fn of_this_machine() -> Result<Self, load::Error> {
         let machine = load::detect()?;
         let mut evidence = Self::of(machine);
-        evidence.conditions = Conditions::of_machine(&evidence.machine, Path::new("/"), LOOK);
+        evidence.conditions = Conditions::of_machine(&evidence.machine, LOOK);
         let unused = llama_sys::build_info().unused_instructions;
         evidence.unused_instructions = unused.into_iter().map(str::to_owned).collect();
         Ok(evidence)

@@ -46,8 +46,6 @@ pub struct MeasuredModel {
     /// Its name, its length and the hash of its header.
     #[serde(flatten)]
     pub identity: ModelIdentity,
-    /// XXH3 (128 bits) over a page of the middle of each tensor, in hexadecimal.
-    pub weights: String,
     /// Architecture, size and quantisation in llama.cpp's words: `llama 8B Q4_K - Medium`.
     pub description: String,
     /// Bytes of all tensors.
@@ -393,7 +391,6 @@ impl MeasuredModel {
         Ok(Self {
             path: path.to_owned(),
             identity: ModelIdentity::of(header).map_err(crate::load::Error::from)?,
-            weights: crate::generate::fingerprint(header)?,
             description: described,
             tensor_bytes: header.tensors().map(crate::gguf::Tensor::bytes).sum(),
             n_params: header.tensors().map(crate::gguf::Tensor::elements).sum(),

@@ -21,7 +21,6 @@ mod doctor;
 mod evidence;
 mod measurement;
 mod protocol;
-mod ready;
 mod run;
 mod sweep;
 
@@ -31,7 +30,6 @@ pub use doctor::{Cause, Finding};
 pub use evidence::{Evidence, ModelEvidence, Running};
 pub use measurement::{Measured, MeasuredDevice, MeasuredModel, Measurement, Point, Row, Sample, Speed};
 pub use protocol::Protocol;
-pub use ready::{Aspect, Check, Readiness, Ready, Trial};
 pub use run::{Arm, Measure, Progress};
 pub use sweep::Steps;
 

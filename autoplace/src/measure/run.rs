@@ -23,13 +23,11 @@ use crate::watch::speed_model;
 /// Measures one model in several placements.
 #[must_use = "nothing is measured until `sweep` or `run` is called"]
 pub struct Measure<'a> {
-    pub(super) path: PathBuf,
+    path: PathBuf,
     pub(super) request: Request,
-    pub(super) protocol: Box<dyn Fn(Protocol) -> Protocol + 'a>,
+    protocol: Box<dyn Fn(Protocol) -> Protocol + 'a>,
     prepare: Box<dyn Fn(ModelBuilder) -> ModelBuilder + 'a>,
-    pub(super) progress: Box<dyn FnMut(&Progress<'_>) -> bool + 'a>,
-    /// Below which `proc` is.
-    pub(super) system: PathBuf,
+    progress: Box<dyn FnMut(&Progress<'_>) -> bool + 'a>,
 }
 
 /// A placement to be measured.
@@ -79,7 +77,6 @@ impl<'a> Measure<'a> {
             protocol: Box::new(|usual| usual),
             prepare: Box::new(|builder| builder),
             progress: Box::new(|_| true),
-            system: PathBuf::from("/"),
         }
     }
 
@@ -108,14 +105,7 @@ impl<'a> Measure<'a> {
         self
     }
 
-    /// Where the system is seen that the host's pressure and its swap are read of (`proc/pressure`, `proc/vmstat`):
-    /// another folder in a container that has the host's mounted. Default: `/`.
-    pub fn system(mut self, root: impl Into<PathBuf>) -> Self {
-        self.system = root.into();
-        self
-    }
-
-    pub(super) fn builder(&self, arm: &Arm) -> ModelBuilder {
+    fn builder(&self, arm: &Arm) -> ModelBuilder {
         let builder = Model::builder(&self.path);
         (self.prepare)(match &arm.way {
             Way::Asked(request) => builder.request(request.clone()),
@@ -300,7 +290,7 @@ impl Run<'_> {
                 _ => speeds.tokens_per_second(assignment, depth + n_gen / 2),
             }))
         };
-        let mut observer = Observer::new(&model, &measure.system);
+        let mut observer = Observer::new(&model);
         compute(&model, tokens.before(WARM_UP as u32), WARM_UP, false)?;
         let texts = self.texts(&tokens, round);
         let steps = (texts.len() * self.protocol.depths.len()) as f64;
@@ -347,12 +337,7 @@ fn curve(plan: &Plan, depth: u32, laws: impl Fn(&Plan) -> Option<(SpeedModel, As
 }
 
 /// The nanoseconds of a prompt at a depth, and of `n_gen` tokens after it.
-pub(super) fn text(
-    model: &Model,
-    tokens: &Tokens,
-    (which, depth): (usize, u32),
-    n_gen: u32,
-) -> Result<[u64; 2], Error> {
+fn text(model: &Model, tokens: &Tokens, (which, depth): (usize, u32), n_gen: u32) -> Result<[u64; 2], Error> {
     let prompt = &tokens.prompts[which];
     let whole = tokens.before(depth).iter().chain(prompt).copied().collect();
     let statistics = compute(model, whole, n_gen as usize + 1, depth > 0)?;
@@ -392,7 +377,7 @@ fn seconds(plan: &Plan, protocol: &Protocol) -> f64 {
 }
 
 /// This second, in UTC.
-pub(super) fn now() -> String {
+fn now() -> String {
     let second = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() % 86_400;
     let (hours, minutes) = (second / 3600, second / 60 % 60);
     format!("{}T{hours:02}:{minutes:02}:{:02}Z", Date::today(), second % 60)

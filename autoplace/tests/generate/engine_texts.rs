@@ -1,7 +1,7 @@
 //! Texts of an engine are the texts of a raw loop, however many run at once: on the demo model.
 
 use crate::text_support::{PROMPTS, Raw, answered, demo, greedy, likeliest, text, text_and_statistics, tokens_of};
-use autoplace::generate::{Engine, Error, FinishReason, Generate, WhenFull};
+use autoplace::generate::{Engine, Error, FinishReason, Generate};
 use autoplace::llama_sys;
 use proptest::prelude::*;
 
@@ -68,21 +68,6 @@ fn a_prompt_computes_nothing_again_unless_it_is_asked_to() {
     let off = by_default().cache_prompt(false);
     for (generate, cached) in [(by_default(), 0), (by_default(), prompt - 1), (off, 0)] {
         assert_eq!(engine.submit(generate).unwrap().into_text().unwrap().1.cached_tokens, cached);
-    }
-}
-
-#[test]
-fn texts_that_shift_share_one_cache_and_all_come_to_their_ends() {
-    let model = demo(128, 3, true);
-    let engine = Engine::new(&model).unwrap();
-    let answers = [0, 1, 2, 3].map(|prompt| {
-        let generate = greedy(&model, PROMPTS[prompt]).max_tokens(200).when_full(WhenFull::shift(0));
-        engine.submit(generate).unwrap()
-    });
-    for answer in answers {
-        let (_, statistics) = answer.into_text().unwrap();
-        assert_eq!(statistics.generated_tokens, 200);
-        assert!(statistics.discarded_tokens > 0);
     }
 }
 

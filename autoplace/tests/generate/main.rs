@@ -63,8 +63,6 @@ mod sampling_custom;
 mod sampling_raw;
 mod session_memories;
 mod session_random;
-mod session_saved;
-mod session_shift;
 #[cfg(target_os = "linux")]
 mod soak;
 mod speculative;

@@ -1,15 +1,14 @@
 //! Models whose memory cannot go back to every token: sliding windows, recurrent states, both beside attention. What is
-//! reused or shifted gives the text of a fresh model. On small models with random weights; without checkpoints here,
+//! reused gives the text of a fresh model. On small models with random weights; without checkpoints here,
 //! and with them in `checkpoints`.
 
 mod checkpoints;
 
 use std::path::{Path, PathBuf};
 
-use crate::text_support::{Raw, SEED, Texts, random, raw_by_chance as raw, request, sampled, small, told, words};
+use crate::text_support::{SEED, Texts, random, raw_by_chance as raw, request, sampled, small, told, words};
 use autoplace::Model;
-use autoplace::generate::WhenFull;
-use autoplace::llama_sys::{KvType, Token};
+use autoplace::llama_sys::Token;
 
 /// The models by the kind of their memory: `(name, path, recurrent, window)`.
 fn models(folder: &Path) -> [(&'static str, PathBuf, bool, bool); 7] {
@@ -82,59 +81,6 @@ fn a_second_text_goes_on_from_the_tokens_of_a_running_one() {
             texts.run(&mut session);
             assert_eq!(texts.of(second).tokens, raw(&model, &so_far, 12), "{case}");
             assert_eq!(texts.of(second).statistics().cached_tokens, so_far.len() - 1, "{case}");
-        }
-    }
-}
-
-#[test]
-fn saved_states_of_every_memory_come_back() {
-    let folder = tempfile::tempdir().unwrap();
-    for (title, path, ..) in models(folder.path()) {
-        let saved = folder.path().join("saved.kv");
-        let whole = prompt(600);
-        let model = load(&path, 1024, 1, false);
-        let alone = raw(&model, &whole, 12);
-        // What is restored lies one cell after the other. A multiple of 32 of them lies so that sums have
-        // the same rounding.
-        told(sampled(&model, &whole[..512], SEED).max_tokens(1), &model);
-        model.save_cache(&saved).unwrap();
-        drop(model);
-        let model = load(&path, 1024, 1, false);
-        model.restore_cache(&saved).unwrap();
-        let text = told(sampled(&model, &whole[..], SEED).max_tokens(12).cache_prompt(true), &model);
-        assert_eq!(text.tokens, alone, "{title}");
-        assert_eq!(text.statistics().cached_tokens, 512, "{title}");
-    }
-}
-
-#[test]
-fn texts_without_end_go_on_in_every_memory() {
-    let folder = tempfile::tempdir().unwrap();
-    for (title, path, _, window) in models(folder.path()) {
-        let model = load(&path, 512, 1, false);
-        let whole = prompt(300);
-        let full = WhenFull::shift(20);
-        // One that does not end by itself.
-        let (seed, text) = (1..40)
-            .map(|seed| {
-                let generate = sampled(&model, whole.as_slice(), seed).max_tokens(260);
-                (seed, told(generate.when_full(full.clone()), &model))
-            })
-            .find(|(_, text)| text.tokens.len() == 260)
-            .unwrap();
-        let statistics = text.statistics();
-        assert!(statistics.discarded_tokens > 200, "{title}: {statistics:?}");
-        // A window's cache is shorter than the other layers': llama.cpp does not move it.
-        let again = statistics.recomputed_tokens > 0;
-        assert_eq!(again, window, "{title}: {statistics:?}");
-        if again {
-            let first = 512 - 300 + 1;
-            let mut held = whole.clone();
-            held.extend(&text.tokens[..first]);
-            held.drain(20..20 + (512 - 20) / 2);
-            let raw = Raw::of(&model.native().unwrap(), 512, false, KvType::F32);
-            let raw = raw.by_chance(seed, first).go_on(&held, 40);
-            assert_eq!(text.tokens[first..first + 40], raw, "{title}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Whatever is begun, saved, restored and ended in whatever order: every text is that of a fresh model for its tokens.
+//! Whatever is begun and ended in whatever order: every text is that of a fresh model for its tokens.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -16,8 +16,6 @@ enum Deed {
     Begin { prompt: usize, cached: bool },
     Step,
     Again { which: usize, less: usize },
-    Save { which: usize, file: usize },
-    Restore { file: usize },
     End { which: usize },
 }
 
@@ -26,8 +24,6 @@ fn deed() -> impl Strategy<Value = Deed> {
         3 => (0usize..6, any::<bool>()).prop_map(|(prompt, cached)| Deed::Begin { prompt, cached }),
         8 => Just(Deed::Step),
         4 => (0usize..4, 0usize..12).prop_map(|(which, less)| Deed::Again { which, less }),
-        1 => (0usize..4, 0usize..2).prop_map(|(which, file)| Deed::Save { which, file }),
-        1 => (0usize..2).prop_map(|file| Deed::Restore { file }),
         1 => (0usize..4).prop_map(|which| Deed::End { which }),
     ]
 }
@@ -62,8 +58,6 @@ fn next(model: &Model, tokens: &[Token]) -> Token {
 
 /// Carries the deeds out. What is refused for want of a place is no deed.
 fn carry_out(model: &Model, deeds: &[Deed]) -> Result<(), TestCaseError> {
-    let folder = tempfile::tempdir().unwrap();
-    let file = |number: usize| folder.path().join(format!("{number}.kv"));
     let mut session = model.session().unwrap();
     let mut running: Vec<SequenceId> = Vec::new();
     for deed in deeds {
@@ -82,19 +76,6 @@ fn carry_out(model: &Model, deeds: &[Deed]) -> Result<(), TestCaseError> {
                 tokens.truncate(tokens.len().saturating_sub(less).max(1));
                 begin(&mut session, &mut running, greedy(model, tokens).cache_prompt(true))?;
             }
-            Deed::Save { which, file: number } => {
-                let Some(sequence) = pick(which) else {
-                    continue;
-                };
-                match session.save(sequence, file(number)) {
-                    Ok(_) | Err(Error::Saved(_)) => {}
-                    Err(error) => is_no_place(&error)?,
-                }
-            }
-            Deed::Restore { file: number } => match session.restore(file(number)) {
-                Ok(_) | Err(Error::Saved(_)) => {}
-                Err(error) => is_no_place(&error)?,
-            },
             Deed::End { which } => {
                 let Some(sequence) = pick(which) else {
                     continue;

@@ -1,4 +1,4 @@
-//! Embedders, saved caches and the vocabulary of a model in a worker: as in this process.
+//! Embedders and the vocabulary of a model in a worker: as in this process.
 
 use std::path::Path;
 
@@ -6,14 +6,12 @@ use crate::embedding_models::{bert, classifier};
 use crate::isolation::{program, resuming_process};
 use crate::native_support::demo_path;
 use autoplace::embed::Embedding;
-use autoplace::generate::{Engine, Error, SavedCacheError};
+use autoplace::generate::{Engine, Error};
 use autoplace::gguf::TensorType::F32;
 use autoplace::llama_sys;
 use autoplace::memory::Pooling;
 use autoplace::worker::Error as Lost;
 use autoplace::{Isolation, Model, WorkerProcess, embed};
-
-const PROMPT: &str = "And the king said unto his servants,";
 
 fn load(path: &Path, process: Option<WorkerProcess>) -> Model {
     let isolation = process.map_or(Isolation::None, Isolation::Process);
@@ -30,32 +28,6 @@ fn demo(process: Option<WorkerProcess>) -> Model {
 fn a_worker_has_no_session() {
     let refused = demo(Some(program())).session().map(drop);
     assert_matches!(refused, Err(Error::Worker(Lost::Elsewhere { .. })));
-}
-
-#[test]
-fn a_saved_cache_of_a_worker_is_one_of_this_process() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("turn.kv");
-    let (here, there) = (demo(None), demo(Some(program())));
-    let answer = |model: &Model, prompt: &str| {
-        let mut stream = model.generate(prompt).temp(0.0).max_tokens(12).cache_prompt(true).stream().unwrap();
-        let text: String = stream.by_ref().map(Result::unwrap).collect();
-        (text, stream.statistics().cached_tokens)
-    };
-    let (said, cached) = answer(&there, PROMPT);
-    assert_eq!(cached, 0);
-    let saved = there.save_cache(&path).unwrap();
-    assert_eq!(here.restore_cache(&path).unwrap(), saved);
-    let next = format!("{PROMPT}{said} And he");
-    let (text, cached) = answer(&here, &next);
-    assert!(cached > PROMPT.len() / 8, "{cached}");
-    here.save_cache(&path).unwrap();
-    there.restore_cache(&path).unwrap();
-    assert_eq!(answer(&there, &next).0, text);
-    std::fs::write(&path, "something else").unwrap();
-    let refused = there.restore_cache(&path);
-    let Err(Error::Saved(refused)) = refused else { panic!("{refused:?}") };
-    assert_matches!(*refused, SavedCacheError::NotSaved { .. });
 }
 
 #[test]

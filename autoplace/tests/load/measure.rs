@@ -2,7 +2,6 @@
 //! asserted.
 
 use std::cell::Cell;
-use std::time::Duration;
 
 use crate::native_support::demo_path;
 use crate::sim_support::card;
@@ -10,9 +9,7 @@ use autoplace::generate::Prompt;
 use autoplace::gguf::Header;
 use autoplace::load;
 use autoplace::machine::mib;
-use autoplace::measure::{
-    Arm, Aspect, Error, Measure, Measurement, Progress, Protocol, Readiness, Ready, Steps, Trial,
-};
+use autoplace::measure::{Arm, Error, Measure, Measurement, Progress, Protocol, Steps};
 use autoplace::memory::Headroom;
 use autoplace::plan::{GpuLayers, Request, SavedPlan};
 
@@ -158,119 +155,4 @@ fn what_has_no_room_in_the_context_is_refused_with_what_it_would_need() {
     let deep = |usual: Protocol| usual.n_prompt(16).n_gen(4).depths([240]);
     let error = measure().protocol(deep).sweep(Steps::Edge).unwrap_err().to_string();
     assert!(error.contains("need a context of 261 tokens, and it has 256"), "{error}");
-}
-
-/// A system that nothing else uses, below a folder.
-struct System(tempfile::TempDir);
-
-impl System {
-    fn quiet() -> Self {
-        let system = Self(tempfile::tempdir().unwrap());
-        std::fs::create_dir_all(system.0.path().join("proc/pressure")).unwrap();
-        system.pressure("cpu", 0.0);
-        system.pressure("memory", 0.0);
-        system.swapped(7);
-        system
-    }
-
-    fn pressure(&self, of: &str, percent: f32) {
-        let text = format!("some avg10={percent:.2} avg60=0.00 avg300=0.00 total=1\n");
-        std::fs::write(self.0.path().join("proc/pressure").join(of), text).unwrap();
-    }
-
-    fn swapped(&self, pages: u64) {
-        let text = format!("pswpin {pages}\npswpout 3\n");
-        std::fs::write(self.0.path().join("proc/vmstat"), text).unwrap();
-    }
-}
-
-/// Four runs without a pause. How fast they are is another machine's matter.
-fn ready(measure: Measure<'_>, system: &System) -> Readiness {
-    let ready = Ready { runs: 4, over: Duration::ZERO, drift: f64::INFINITY };
-    measure.system(system.0.path()).ready(&ready).unwrap()
-}
-
-fn failed(trial: &Trial) -> Vec<Aspect> {
-    trial.checks.iter().filter(|check| !check.passed).map(|check| check.aspect).collect()
-}
-
-#[test]
-fn a_placement_that_holds_is_a_plan_to_follow() {
-    own_process!();
-    let _gpu = card(mib(5));
-    let readiness = ready(measure(), &System::quiet());
-    let [trial] = readiness.trials.as_slice() else { panic!("{readiness:#?}") };
-    assert!(trial.passed() && trial.checks.len() == 6, "{trial:#?}");
-    assert_eq!(trial.runs.samples.len(), 4);
-    // At the end of the context: 256 tokens, 4 of which are generated after these.
-    assert_eq!(trial.runs.n_depth, 256 - 4 - 1);
-    let followed = autoplace::Model::builder(demo_path()).follow(readiness.plan.unwrap());
-    let followed = followed.n_threads(1).load().unwrap();
-    assert_eq!(followed.placement().n_gpu_layers, trial.placement.n_gpu_layers);
-}
-
-#[test]
-fn another_program_on_the_card_leads_to_fewer_layers_there() {
-    own_process!();
-    // What driver and growth are said to take of it, a simulated card does not use: all that is margin.
-    let gpu = card(mib(2007));
-    let margin = Headroom::Bytes(mib(2000));
-    let ballast = |progress: &Progress<'_>| {
-        if progress.name.ends_with("trial 1") && progress.done > 0.0 {
-            gpu.set_taken(mib(2007) - gpu.used() - mib(100));
-        }
-        true
-    };
-    let measure = measure().request(request().headroom(margin)).progress(ballast);
-    let readiness = ready(measure, &System::quiet());
-    let [first, .., last] = readiness.trials.as_slice() else { panic!("{readiness:#?}") };
-    assert_eq!(failed(first), [Aspect::Headroom]);
-    assert!(last.passed() && last.placement.n_gpu_layers < first.placement.n_gpu_layers);
-    assert_eq!(readiness.plan.unwrap().plan.n_gpu_layers, last.placement.n_gpu_layers);
-}
-
-#[test]
-fn a_host_that_swaps_leads_to_a_smaller_context() {
-    own_process!();
-    let system = System::quiet();
-    let pages = Cell::new(7);
-    let swapping = |progress: &Progress<'_>| {
-        if progress.name.ends_with("trial 1") {
-            pages.set(pages.get() + 5);
-            system.swapped(pages.get());
-        }
-        true
-    };
-    let measure = on_the_host().request(request().n_ctx(1024)).progress(swapping);
-    let readiness = ready(measure, &system);
-    let [first, last] = readiness.trials.as_slice() else { panic!("{readiness:#?}") };
-    assert_eq!(failed(first), [Aspect::Swap]);
-    let found = &first.checks.iter().find(|check| !check.passed).unwrap().found;
-    assert_eq!(found, "20 pages in, 0 out, 0 at most");
-    assert!(last.passed());
-    assert_eq!((first.placement.settings.n_ctx, last.placement.settings.n_ctx), (1024, 512));
-}
-
-#[test]
-fn no_placement_mends_a_processor_that_others_keep_busy() {
-    own_process!();
-    let system = System::quiet();
-    system.pressure("cpu", 80.0);
-    let readiness = ready(on_the_host(), &system);
-    assert_eq!(readiness.trials.iter().map(failed).collect::<Vec<_>>(), [[Aspect::Processor]]);
-    assert_eq!((readiness.plan, readiness.notes.len()), (None, 1));
-}
-
-#[test]
-fn runs_that_become_slower_are_a_drift() {
-    own_process!();
-    let _gpu = card(mib(5));
-    // No drift is that small.
-    let none = Ready { runs: 3, over: Duration::ZERO, drift: -1.0 };
-    let system = System::quiet();
-    let readiness = measure().system(system.0.path()).ready(&none).unwrap();
-    assert!(readiness.plan.is_none(), "{readiness:#?}");
-    let layers: Vec<u32> = readiness.trials.iter().map(|it| it.placement.n_gpu_layers).collect();
-    assert!(layers.is_sorted_by(|one, next| one > next) && layers.last() == Some(&0), "{layers:?}");
-    assert!(readiness.trials.iter().all(|trial| failed(trial) == [Aspect::Drift]));
 }

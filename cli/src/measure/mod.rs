@@ -11,12 +11,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Duration;
 
 use autoplace::gguf::Header;
 use autoplace::load::{RatesRequest, measure_rates};
 use autoplace::machine::{Gpu, Machine};
-use autoplace::measure::{Arm, Measure, Measured, MeasuredDevice, Measurement, Protocol, Ready, Steps};
+use autoplace::measure::{Arm, Measure, Measured, MeasuredDevice, Measurement, Protocol, Steps};
 use autoplace::plan::{Request, SavedPlan};
 use autoplace::profile::ModelProfile;
 use clap::{ValueEnum, value_parser};
@@ -47,19 +46,6 @@ pub(crate) struct MeasureArgs {
     /// What `--before` is held against [default: what is planned]
     #[arg(long, value_name = "PLAN|FLAGS", allow_hyphen_values = true, value_parser = placement, requires = "before")]
     after: Option<String>,
-    /// Instead of a sweep the same work so many times at the end of the context, while the machine is watched: drift,
-    /// headroom, clocks, swap and pressure pass or fail, and where one fails a smaller placement is tried [default: 10]
-    #[arg(long, value_name = "RUNS", num_args = 0..=1, require_equals = true, default_missing_value = "10", value_parser = value_parser!(u32).range(2..), conflicts_with_all = ["steps", "full", "before", "write", "submission", "at", "rounds", "beside"])]
-    ready: Option<u32>,
-    /// The seconds that the runs are spread over [default: 600]
-    #[arg(long, value_name = "SECONDS", value_parser = args::seconds, requires = "ready")]
-    over: Option<Duration>,
-    /// By how much the last runs may be slower or faster than the first, in percent [default: 5]
-    #[arg(long, value_name = "PERCENT", allow_negative_numbers = true, requires = "ready")]
-    drift: Option<f64>,
-    /// Saves the plan that passed, which `generate --plan` follows
-    #[arg(long, value_name = "FILE", requires = "ready")]
-    save: Option<PathBuf>,
     /// Tokens of each prompt; 0 takes each as long as it is [default: 512, or a quarter of the context]
     #[arg(long, value_name = "N")]
     prompt_tokens: Option<u32>,
@@ -114,12 +100,6 @@ pub(crate) fn run(args: &MeasureArgs) -> Result<String, Box<dyn Error>> {
     if is_read && args.asks_to_measure() {
         return Err(in_file(&args.model, "what was measured is shown again, and not measured").into());
     }
-    if let Some(runs) = args.ready {
-        return match args.format {
-            Format::Table | Format::Json => ready(args, runs),
-            _ => Err("--ready is told as a table or as JSON".into()),
-        };
-    }
     // Before hours of measuring, not after them.
     let beside: Vec<beside::Series> = args.beside.iter().map(|file| beside::read(file)).collect::<Result<_, _>>()?;
     let mut measurement = if is_read {
@@ -145,30 +125,6 @@ pub(crate) fn run(args: &MeasureArgs) -> Result<String, Box<dyn Error>> {
         Format::Html => page::html(&measurement, &beside)?,
         Format::Svg => page::svg(&measurement, &beside)?,
     })
-}
-
-/// Whether the placement holds, in words or JSON: an error, below the words, where none does.
-fn ready(args: &MeasureArgs, runs: u32) -> Result<String, Box<dyn Error>> {
-    let usual = Ready::default();
-    let over = args.over.unwrap_or(usual.over);
-    let drift = args.drift.map_or(usual.drift, |percent| percent / 100.0);
-    if drift.is_nan() {
-        return Err("--drift is a number of percent".into());
-    }
-    let ready = Ready { runs, over, drift };
-    let readiness = with_measure(args, |measure, _, _| Ok(measure.ready(&ready)?))?;
-    let text = match args.format {
-        Format::Json => serde_json::to_string_pretty(&readiness)?,
-        _ => table::ready(&readiness),
-    };
-    let Some(plan) = &readiness.plan else {
-        crate::print(&text);
-        return Err("no placement passed".into());
-    };
-    if let Some(file) = &args.save {
-        plan.write(file)?;
-    }
-    Ok(text)
 }
 
 /// Describes what is measured, and shows how far it is.
@@ -278,7 +234,6 @@ impl MeasureArgs {
         self.steps.is_some()
             || self.full
             || self.before.is_some()
-            || self.ready.is_some()
             || self.prompt_tokens.is_some()
             || self.tokens.is_some()
             || !self.at.is_empty()

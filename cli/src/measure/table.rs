@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use autoplace::machine::Bytes;
-use autoplace::measure::{Measured, MeasuredDevice, Measurement, Point, Readiness, Row};
+use autoplace::measure::{MeasuredDevice, Measurement, Point, Row};
 
 use super::gpus;
 
@@ -93,19 +93,6 @@ pub(super) fn foot(measurement: &Measurement) -> Vec<String> {
     }
     lines.extend(measurement.notes.iter().cloned());
     lines
-}
-
-/// Each placement that was tried, with a line for each thing that was judged.
-pub(super) fn ready(readiness: &Readiness) -> String {
-    let mut lines = Vec::new();
-    for trial in &readiness.trials {
-        let Measured { n_gpu_layers, layers, settings, .. } = &trial.placement;
-        let (n_ctx, runs) = (settings.n_ctx, trial.runs.samples.len());
-        lines.push(format!("{n_gpu_layers} of {layers} layers on GPUs, a context of {n_ctx}, {runs} runs at its end"));
-        lines.extend(trial.checks.iter().map(|check| format!("  {check}")));
-    }
-    lines.extend(readiness.notes.iter().map(ToString::to_string));
-    lines.join("\n")
 }
 
 pub(super) fn text(measurement: &Measurement) -> String {

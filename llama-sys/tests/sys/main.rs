@@ -21,6 +21,5 @@ mod sim_memory;
 mod sim_registry;
 mod sim_rules;
 mod sim_shared;
-mod sim_shift;
 mod state_stream;
 mod threads;

@@ -334,7 +334,6 @@ fn sequences_and_ranges_that_cannot_be() {
     for seq in [-1, 2, i32::MAX] {
         assert_eq!(refused(context.kv_seq_remove(seq, 0..1)), "seq_id");
         assert_eq!(refused(context.kv_seq_copy(0, seq, 0..1)), "seq_id");
-        assert_eq!(refused(context.kv_seq_shift(seq, 0..1, 1)), "seq_id");
         assert_eq!(refused(context.kv_seq_end(seq)), "seq_id");
         assert_eq!(refused(context.save_state(seq)), "seq_id");
     }
@@ -344,9 +343,6 @@ fn sequences_and_ranges_that_cannot_be() {
     let tokens: Vec<_> = (0..8).map(|position| (5, position, 0)).collect();
     context.decode(&batch(&tokens)).unwrap();
     assert_eq!(refused(context.kv_seq_copy(0, 1, 0..4)), "range");
-    assert_eq!(refused(context.kv_seq_shift(0, 0..4, -1)), "delta");
-    let far = context.kv_seq_shift(0, 0..8, i32::MAX - 2);
-    assert_eq!(refused(far), "delta");
 }
 
 #[test]

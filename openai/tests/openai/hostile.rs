@@ -74,8 +74,8 @@ fn a_request_takes_a_small_multiple_of_its_body() {
 fn biases_are_few_and_each_token_has_one() {
     let server = Server::start(&["--ctx", "512"]);
     let ask = |biases: &str| {
-        let grammar = r#""%llguidance {}\nstart: /[a-z]{3}/""#;
-        let body = format!(r#"{{"prompt": "a", "grammar": {grammar}, "logit_bias": {{{biases}}}}}"#);
+        let schema = r#"{"type": "string", "pattern": "^[a-z]{3}$"}"#;
+        let body = format!(r#"{{"prompt": "a", "json_schema": {schema}, "logit_bias": {{{biases}}}}}"#);
         let (status, mut answer) = server.post(TEXT, &body);
         (status, answer["error"]["param"].take())
     };

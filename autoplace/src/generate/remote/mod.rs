@@ -14,8 +14,6 @@ mod link;
 pub(crate) use host::Host;
 pub(super) use link::{Link, Reader};
 
-use std::path::{self, Path, PathBuf};
-
 use llama_sys::Token;
 use serde::{Deserialize, Serialize};
 
@@ -23,19 +21,15 @@ use super::engine::Shutdown;
 use super::error::Error;
 use super::piece::Piece;
 use super::request::Spec;
-use super::saved::SavedCache;
 use super::stats::Statistics;
 use super::step::PromptChunk;
-use crate::load::{LentWorker, Model};
 use crate::worker;
-use crate::worker::crossing::Outcome;
 
 /// What a worker is asked for, of generations.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Request {
     Text(TextCall),
-    Cache(CacheCall),
 }
 
 /// What a worker is asked for, of a run of texts. A text has a number that the application gives it.
@@ -90,30 +84,4 @@ pub(crate) enum Reply {
     },
     /// The last of a run: the context is free.
     Closed,
-}
-
-/// What a worker is asked for while it generates nothing.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum CacheCall {
-    Save(PathBuf),
-    Restore(PathBuf),
-}
-
-/// Asks the model's worker, which may be in another folder than the application is by now.
-pub(super) fn ask_for_cache(model: &Model, call: fn(PathBuf) -> CacheCall, path: &Path) -> Result<SavedCache, Error> {
-    let path = path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let mut worker = LentWorker::take(model)?;
-    let outcome: Outcome<SavedCache, Error> =
-        worker.ask_any(&Request::Cache(call(path)), "saving or restoring a cache")?;
-    outcome.into_result()
-}
-
-impl CacheCall {
-    pub(crate) fn carry_out(self, model: &Model) -> Result<SavedCache, Error> {
-        match self {
-            Self::Save(path) => model.save_cache(path),
-            Self::Restore(path) => model.restore_cache(path),
-        }
-    }
 }

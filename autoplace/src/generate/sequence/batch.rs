@@ -136,8 +136,7 @@ impl Sequence {
         }
     }
 
-    /// Has the context forget what was drafted wrongly. Doing it again, as after a shift before which it was done,
-    /// changes nothing: the memory ends where the text is computed to.
+    /// Has the context forget what was drafted wrongly.
     pub(crate) fn forget_draft(&mut self, context: &mut Context) -> Result<(), Error> {
         let Some(speculator) = &self.speculator else {
             return Ok(());

@@ -19,9 +19,6 @@ pub(crate) struct Held {
     /// Tokens at the beginning that are computed as many at a time as a batch takes; the others one by
     /// one, as they came.
     pub(crate) in_batches: usize,
-    /// Tokens at the beginning that no shift in place has moved. Those that it moved have seen the forgotten ones too:
-    /// no other text goes on from them.
-    pub(crate) unshifted: usize,
     pub(crate) stops: Stops,
     /// The running text whose cells hold the beginning of this one, and how many of its tokens.
     pub(crate) shares: Option<(SequenceId, usize)>,
@@ -31,15 +28,7 @@ pub(crate) struct Held {
 
 impl Held {
     pub(super) fn nothing_of(prompt: usize) -> Self {
-        Self {
-            seq: 0,
-            computed: 0,
-            in_batches: prompt,
-            unshifted: usize::MAX,
-            stops: Stops::default(),
-            shares: None,
-            saved: None,
-        }
+        Self { seq: 0, computed: 0, in_batches: prompt, stops: Stops::default(), shares: None, saved: None }
     }
 }
 
@@ -54,7 +43,7 @@ impl Sequence {
 
     /// Its number in the context, and what the context holds of it that others with these adapters can go on from.
     pub(crate) fn held(&self, scales: &Scales) -> (SeqId, &[Token]) {
-        let shared = if self.scales == *scales { self.held.computed.min(self.held.unshifted) } else { 0 };
+        let shared = if self.scales == *scales { self.held.computed } else { 0 };
         (self.held.seq, &self.tokens[..shared])
     }
 
@@ -72,27 +61,15 @@ impl Sequence {
 
     /// Takes it out of the context, which keeps what it holds of it as long as nobody needs the place. It is
     /// [put](Self::put_again) somewhere again.
-    pub(crate) fn suspend(&mut self, cache: &mut Cache, context: &mut Context) -> Result<(), Error> {
-        let held = self.keep_unshifted(cache, context);
-        self.held.computed = 0;
+    pub(crate) fn suspend(&mut self, cache: &mut Cache) {
+        let held = std::mem::take(&mut self.held.computed);
         self.held.shares = None;
-        cache.remember(self.held.seq, self.scales.clone(), self.tokens.clone(), held?);
-        Ok(())
+        cache.remember(self.held.seq, self.scales.clone(), self.tokens.clone(), held);
     }
 
     /// Ends it, and leaves in the cache what the context holds of it and others can go on from.
-    pub(crate) fn leave(self, cache: &mut Cache, context: &mut Context) -> Result<(), Error> {
-        let held = self.keep_unshifted(cache, context)?;
-        cache.remember(self.held.seq, self.scales, self.tokens, held);
-        Ok(())
-    }
-
-    /// Has the context hold no more of it than others can go on from. Returns how many tokens that are.
-    fn keep_unshifted(&self, cache: &mut Cache, context: &mut Context) -> Result<usize, Error> {
-        if self.held.unshifted < self.held.computed {
-            return cache.go_back(context, self.held.seq, self.first(self.held.unshifted));
-        }
-        Ok(self.held.computed)
+    pub(crate) fn leave(self, cache: &mut Cache) {
+        cache.remember(self.held.seq, self.scales, self.tokens, self.held.computed);
     }
 
     /// Keeps what the context holds of it. Returns the bytes.
@@ -132,7 +109,6 @@ impl Sequence {
     pub(crate) fn computed_to(&mut self, tokens: usize) {
         self.held.computed = tokens;
         self.held.in_batches = self.tokens.len();
-        self.held.unshifted = usize::MAX;
     }
 
     /// Whether tokens are still to be computed that had been computed before.
@@ -142,7 +118,6 @@ impl Sequence {
 
     /// Whether a checkpoint is due where it is computed to.
     pub(crate) fn checkpoint_is_due(&mut self) -> bool {
-        let held = &mut self.held;
-        held.stops.is_due(held.computed) && held.computed <= held.unshifted
+        self.held.stops.is_due(self.held.computed)
     }
 }

@@ -334,14 +334,6 @@ impl Raw {
         self.sampler.sample(&mut self.context, -1).unwrap()
     }
 
-    /// llama.cpp's context shift: takes `discard` positions after the first `keep` out.
-    pub(crate) fn shift(&mut self, keep: Position, discard: Position) {
-        let end = keep + discard;
-        assert!(self.context.kv_seq_remove(0, keep..end).unwrap());
-        self.context.kv_seq_shift(0, end..Position::MAX, -discard).unwrap();
-        self.position -= discard;
-    }
-
     /// The text of so many tokens after a prompt, or to its end.
     pub(crate) fn text(model: &Model, prompt: &[Token], n: usize) -> Vec<Token> {
         let native = &model.native().unwrap();
