@@ -153,8 +153,8 @@ impl Model {
         Added::of(&self.inner.recipe.adapters, scales)
     }
 
-    /// The scales at which the same changes a computation; `None` where the model was not loaded with all of it, or
-    /// with more control vectors. Reads the files of all adapters, if any is among it.
+    /// The scales at which the same changes a computation; `None` where the model was not loaded with all of it.
+    /// Reads the files of the adapters that are among it.
     pub(crate) fn scales_of(&self, added: &Added) -> Result<Option<Scales>, Unreadable> {
         added.scales(&self.inner.recipe.adapters)
     }

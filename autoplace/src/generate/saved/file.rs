@@ -38,7 +38,7 @@ pub(super) struct Description {
     /// What tells its weights from others with the same header.
     pub(super) weights: String,
     pub(super) layout: Layout,
-    /// Adapters and control vectors that it was computed with.
+    /// Adapters that it was computed with.
     pub(super) adapters: Added,
     /// The tokens of the text that others can go on from.
     pub(super) tokens: Vec<Token>,

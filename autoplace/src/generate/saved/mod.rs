@@ -76,7 +76,7 @@ impl Session {
     ///
     /// The whole file is read and its checksum compared before llama.cpp sees any of it. The placement need not be
     /// the one that it was saved with: only the types of the cache (`type_k`, `type_v`), fused attention, and
-    /// whether sequences share one cache. The adapters and control vectors that it was computed with must be the
+    /// whether sequences share one cache. The adapters that it was computed with must be the
     /// model's, told apart by what their files hold, and prompts go on from it that are computed with the same ones
     /// at the same scales.
     ///
