@@ -15,7 +15,6 @@
 //! | a GPU has too little free | [`Event::MemoryPressure`] | [`Event::MemoryRelieved`] |
 //! | a GPU has room for more of the model | [`Event::RoomGained`] | [`Event::RoomLost`] |
 //! | its clocks are held down by heat or power supply | [`Event::Throttled`] | [`Event::Unthrottled`] |
-//! | another program came, or took more | [`Event::OtherProcess`] | [`Event::OtherProcessGone`] |
 //! | the model is slower than it was | [`Event::Slowdown`] | [`Event::SpeedRecovered`] |
 //!
 //! Which source tells what on which system, and the thresholds with their reasons, are in `docs/sentinel.md`.

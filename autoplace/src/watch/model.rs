@@ -15,7 +15,7 @@ use crate::memory::WSL_HEADROOM;
 use crate::plan::{Placement, PlacementKind, Plan};
 use crate::profile::ModelProfile;
 
-/// The least that another program must take to be worth a word.
+/// The least that another program must take to be the likely cause of a slowdown.
 const LEAST_NOTABLE: u64 = mib(64);
 
 /// Watches a loaded model, without keeping it loaded.

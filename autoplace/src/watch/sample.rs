@@ -41,7 +41,7 @@ pub struct WatchedDevice {
     /// What was to be free of it at first, by the plan; `None` where only the first sample says so. The smaller of both
     /// counts: memory may have become free since the plan was made.
     pub left: Option<u64>,
-    /// What another program must take of it to be worth a word.
+    /// What another program must take of it to be the likely cause of a slowdown.
     pub notable: u64,
     /// Whether its driver moves memory to the host rather than to run out of it.
     pub spills: bool,

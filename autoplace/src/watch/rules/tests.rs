@@ -123,25 +123,29 @@ fn heat_is_told_after_patience_and_the_power_limit_never() {
 }
 
 #[test]
-fn a_program_is_told_that_came_or_grew_and_not_one_that_was_there() {
-    let mut rig = Rig::new();
+fn a_program_is_a_cause_that_came_or_grew_and_not_one_that_was_there() {
     let with = |processes: &[(u32, u64)]| {
-        let processes = processes.iter().map(|&(pid, bytes)| GpuProcess::new(pid).name("game").bytes(bytes));
-        let processes: Vec<_> = processes.collect();
-        on_first(DeviceSample::new(mib(900)).processes(processes))
+        let processes = processes.iter().map(|&(pid, bytes)| GpuProcess::new(pid).name("game").bytes(mib(bytes)));
+        on_first(DeviceSample::new(mib(900)).processes(processes.collect::<Vec<_>>()))
     };
-    assert_eq!(rig.step(&with(&[(1, mib(2000))])), []);
-    assert_eq!(rig.step(&with(&[(1, mib(2100)), (2, mib(100))])), []);
-    let came =
-        |pid, bytes| Event::OtherProcess { name: Some("game".to_owned()), pid, bytes, device: "SIM0".to_owned() };
-    let both = with(&[(1, mib(2256)), (2, mib(300))]);
-    assert_eq!(rig.step(&both), [came(1, mib(2256)), came(2, mib(300))]);
-    let events = rig.steps(20, &with(&[(1, mib(2000))]));
-    let gone = |pid| Event::OtherProcessGone { name: Some("game".to_owned()), pid, device: "SIM0".to_owned() };
-    assert_eq!(events, [gone(1), gone(2)]);
     // One whose bytes are not counted says nothing.
-    let listed = DeviceSample::new(mib(900)).processes([GpuProcess::new(7)]);
-    assert_eq!(rig.step(&on_first(listed)), []);
+    let listed = on_first(DeviceSample::new(mib(900)).processes([GpuProcess::new(7)]));
+    for (seen, expected) in [
+        (with(&[(1, 2100), (2, 100)]), None),
+        (with(&[(1, 2256), (2, 300)]), Some(2)),
+        (with(&[(1, 2400), (2, 300)]), Some(1)),
+        (with(&[]), None),
+        (listed, None),
+    ] {
+        let mut rig = Rig::new();
+        rig.step(&with(&[(1, 2000)]));
+        rig.generate_for(10, 50, 0);
+        let events: Vec<_> = (0..10).flat_map(|_| rig.generate(20, 0, seen.clone())).collect();
+        let (_, _, cause) = slowdown(&events);
+        let device = "SIM0".to_owned();
+        let other = |pid| Cause::OtherProcess { name: Some("game".to_owned()), pid, device };
+        assert_eq!(cause, expected.map_or(Cause::Unknown, other), "{seen:?}");
+    }
 }
 
 #[test]
