@@ -195,9 +195,6 @@ pub(crate) struct PlanArgs {
     /// A LoRA adapter that is computed with; several times for several
     #[arg(long, value_name = "FILE")]
     pub(crate) lora: Vec<PathBuf>,
-    /// A control vector that is computed with; several times for several
-    #[arg(long, value_name = "FILE")]
-    pub(crate) control_vector: Vec<PathBuf>,
     /// Answers by arithmetic alone, without asking llama.cpp
     #[arg(long)]
     pub(crate) no_probe: bool,

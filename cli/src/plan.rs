@@ -11,7 +11,7 @@ use autoplace::machine::{Gpu, Host, Machine};
 use autoplace::memory::companion::Role;
 use autoplace::memory::{Companion, ContextParams, Estimate, Footprints, Split};
 use autoplace::plan::{self, Advice, Placement, Plan, Planner, Probe};
-use autoplace::profile::{ControlVector, Lora, ModelProfile};
+use autoplace::profile::{Lora, ModelProfile};
 
 use crate::args::PlanArgs;
 use crate::gpu::{self, Simulated};
@@ -163,10 +163,6 @@ fn adapted(args: &PlanArgs, mut profile: ModelProfile) -> Result<ModelProfile, B
     for file in &args.lora {
         profile = profile.with_lora(&Lora::from_header(&Header::open(file)?)?)?;
     }
-    for file in &args.control_vector {
-        ControlVector::from_header(&Header::open(file)?, &profile)?;
-        profile = profile.with_control_vector();
-    }
     Ok(profile)
 }
 
@@ -183,9 +179,6 @@ impl Timed {
         let mut probe = NativeProbe::new(header)?;
         for file in &args.lora {
             probe = probe.lora(file);
-        }
-        if !args.control_vector.is_empty() {
-            probe = probe.control_vector();
         }
         Ok(Self { probe, spent: Cell::new(begin.elapsed()) })
     }

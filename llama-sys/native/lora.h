@@ -1,4 +1,4 @@
-// LoRA adapters and control vectors as far as memory is concerned: what llama.cpp's account leaves out, and adapters of
+// LoRA adapters as far as memory is concerned: what llama.cpp's account leaves out, and adapters of
 // models without data.
 #pragma once
 
@@ -15,6 +15,3 @@ llama_adapter_lora * lora_without_data(llama_model & model, const char * path);
 
 // What all adapters of the model hold, or without data would hold.
 buffer_bytes lora_bytes(const llama_model & model);
-
-// What a control vector takes in a context of this model (llama-adapter.cpp, `llama_adapter_cvec::init`).
-buffer_bytes control_vector_bytes(const llama_model & model);

@@ -40,8 +40,6 @@ pub struct Context {
     pub(crate) mtp: Mtp,
     /// The adapters that it computes with, which it keeps.
     pub(crate) lora: Vec<(LoraAdapter, f32)>,
-    /// Whether there is, or was, a control vector: its memory stays.
-    pub(crate) control_vector: bool,
     abort: Arc<AtomicBool>,
     /// Why it must not be used any more.
     poisoned: Option<String>,
@@ -138,7 +136,6 @@ impl Context {
             embeddings: params.embeddings,
             mtp: params.mtp,
             lora: Vec::new(),
-            control_vector: false,
             abort,
             poisoned: None,
             outputs: Vec::new(),

@@ -1,5 +1,4 @@
-//! What is added to a model when it is loaded: LoRA adapters and control vectors, from their files to the context that
-//! computes with them.
+//! What is added to a model when it is loaded: LoRA adapters, from their files to the context that computes with them.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Error, NativeProbe};
 use crate::gguf::Header;
-use crate::profile::{AdapterError, ControlVector, Lora, ModelProfile};
+use crate::profile::{AdapterError, Lora, ModelProfile};
 
 /// A LoRA adapter of a model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -26,10 +25,6 @@ pub struct Adapter {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct AdapterFiles {
     pub(super) lora: Vec<Adapter>,
-    /// Control vectors with what they are multiplied by; their sum counts.
-    pub(super) control_vectors: Vec<(PathBuf, f32)>,
-    /// The first and the last layer that they are added to.
-    pub(super) control_layers: Option<(u32, u32)>,
 }
 
 impl AdapterFiles {
@@ -49,38 +44,19 @@ impl AdapterFiles {
             let lora = Lora::from_header(&Header::open(&adapter.path)?)?;
             profile = profile.with_lora(&lora)?;
         }
-        for (path, scale) in &self.control_vectors {
-            finite(|| path.display().to_string(), *scale)?;
-            ControlVector::from_header(&Header::open(path)?, &profile)?;
-            profile = profile.with_control_vector();
-        }
-        if let Some((first, last)) = self.control_layers
-            && (first == 0 || first > last)
-        {
-            return Err(AdapterError::Layers { first, last });
-        }
         Ok(profile)
     }
 
     /// A probe of the model with all of them beside it.
     pub(super) fn probe(&self, header: &Header) -> Result<NativeProbe, Error> {
         let probe = NativeProbe::new(header)?;
-        let probe = self.lora.iter().fold(probe, |probe, adapter| probe.lora(&adapter.path));
-        Ok(if self.control_vectors.is_empty() { probe } else { probe.control_vector() })
+        Ok(self.lora.iter().fold(probe, |probe, adapter| probe.lora(&adapter.path)))
     }
 
-    /// Loads the adapters beside the model, and reads the control vectors.
-    pub(super) fn load(&self, native: &llama_sys::Model, profile: &ModelProfile) -> Result<Attached, Error> {
-        let mut direction = Vec::new();
-        for (path, scale) in &self.control_vectors {
-            ControlVector::from_header(&Header::open(path)?, profile)?.add_to(&mut direction, *scale)?;
-        }
+    /// Loads the adapters beside the model.
+    pub(super) fn load(&self, native: &llama_sys::Model) -> Result<Attached, Error> {
         let lora = self.lora.iter().map(|one| Ok((LoraAdapter::load(native, &one.path)?, one.scale)));
-        Ok(Attached {
-            lora: lora.collect::<Result<_, llama_sys::Error>>()?,
-            direction,
-            layers: self.control_layers.unwrap_or((1, u32::MAX)),
-        })
+        Ok(Attached { lora: lora.collect::<Result<_, llama_sys::Error>>()? })
     }
 
     /// What each is multiplied by: as loaded, or where this is asked for, only those, of which the last counts.
@@ -127,9 +103,6 @@ impl Scales {
 pub(crate) struct Attached {
     /// With what each is multiplied by where nothing else is asked for.
     lora: Vec<(LoraAdapter, f32)>,
-    /// The sum of the control vectors, from layer 1 on.
-    direction: Vec<f32>,
-    layers: (u32, u32),
 }
 
 impl Attached {
@@ -144,10 +117,6 @@ impl Attached {
 
     /// Makes a fresh context compute with all of them.
     pub(super) fn attach(&self, context: &mut Context) -> Result<(), llama_sys::Error> {
-        if !self.direction.is_empty() {
-            let (first, last) = self.layers;
-            context.set_control_vector(&self.direction, first..=last)?;
-        }
         context.set_lora(&self.lora)
     }
 }

@@ -1,7 +1,6 @@
 //! How a model is to be loaded.
 
 use std::fmt;
-use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use super::contract::{Contract, First};
@@ -257,20 +256,6 @@ impl ModelBuilder {
     /// The same with a name of its own.
     pub fn lora_named(mut self, name: impl Into<String>, path: impl AsRef<Path>, scale: f32) -> Self {
         self.recipe.adapters.push(Some(name.into()), path.as_ref(), scale);
-        self
-    }
-
-    /// Adds a control vector, times `scale`, to what leaves the model's layers, for all that it computes. The sum
-    /// of several counts.
-    pub fn control_vector(mut self, path: impl Into<PathBuf>, scale: f32) -> Self {
-        self.recipe.adapters.control_vectors.push((path.into(), scale));
-        self
-    }
-
-    /// The first and the last layer that control vectors are added to, counted from 0; layer 0 never has one.
-    /// Default: all others.
-    pub fn control_vector_layers(mut self, layers: RangeInclusive<u32>) -> Self {
-        self.recipe.adapters.control_layers = Some(layers.into_inner());
         self
     }
 

@@ -20,7 +20,6 @@ use super::warm_up::warm_up;
 use super::{Error, native};
 use crate::gguf::Header;
 use crate::plan::{Placement, Plan};
-use crate::profile::ModelProfile;
 
 /// A model with its one context, and where it went.
 #[derive(Debug)]
@@ -44,7 +43,7 @@ impl Recipe {
     pub(super) fn carry_out(
         &self,
         prepared: &Prepared,
-        model: (&Header, &ModelProfile),
+        header: &Header,
         progress: &Progress,
     ) -> Result<Loaded, Box<Failure>> {
         let plan = &prepared.plan;
@@ -52,13 +51,13 @@ impl Recipe {
         if let Some(error) = lacking(plan, &devices, None) {
             return Err(Failure::at(Stage::Check)(error));
         }
-        self.make(prepared, model, &devices, progress).map_err(|failure| failure.freed(plan, &devices))
+        self.make(prepared, header, &devices, progress).map_err(|failure| failure.freed(plan, &devices))
     }
 
     fn make(
         &self,
         prepared: &Prepared,
-        (header, profile): (&Header, &ModelProfile),
+        header: &Header,
         devices: &[Device],
         progress: &Progress,
     ) -> Result<Loaded, Box<Failure>> {
@@ -78,7 +77,7 @@ impl Recipe {
         };
         let model = native::load(header, params).map_err(Failure::at(Stage::Weights))?;
         // Before the context, whose graphs leave room for the nodes of all adapters.
-        let attached = self.adapters.load(&model, profile).map_err(Failure::at(Stage::Weights))?;
+        let attached = self.adapters.load(&model).map_err(Failure::at(Stage::Weights))?;
         let threads = Threads::before((self.threads, self.threads_batch), &machine.host, plan, verify);
         let mut params = llama_sys::ContextParams {
             n_threads: Some(threads.generation),

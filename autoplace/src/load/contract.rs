@@ -78,8 +78,7 @@ impl<'a> Contract<'a> {
                 Ok(prepared) => prepared,
                 Err(error) => return Err(self.no_plan(error)),
             };
-            let model = (&self.header, &self.profile);
-            let carried_out = self.recipe.carry_out(&prepared, model, &self.progress);
+            let carried_out = self.recipe.carry_out(&prepared, &self.header, &self.progress);
             let judged = carried_out.and_then(|loaded| self.judged(loaded, &prepared));
             match judged.and_then(|loaded| self.beside(loaded, &prepared)) {
                 Ok(loaded) => return Ok(self.told(loaded, &lease)),

@@ -21,7 +21,7 @@ pub enum Error {
     #[error(transparent)]
     #[serde(skip)]
     Profile(#[from] profile::Error),
-    /// An adapter or a control vector is none, or not for this model.
+    /// An adapter is none, or not for this model.
     #[error(transparent)]
     #[serde(skip)]
     Adapter(Box<profile::AdapterError>),

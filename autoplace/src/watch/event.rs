@@ -4,8 +4,8 @@ use crate::machine::{Bytes, ThrottleReason};
 
 /// Something that changed for a model since it was loaded. Each condition is told when it begins and when it ends.
 ///
-/// `device` is ggml's name of the GPU, `pid` and `name` are another program's. Sizes are in bytes, speeds in tokens per
-/// second at the depth of now, temperatures in degrees Celsius.
+/// `device` is ggml's name of the GPU. Sizes are in bytes, speeds in tokens per second at the depth of now, temperatures
+/// in degrees Celsius.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 #[non_exhaustive]
@@ -28,26 +28,12 @@ pub enum Event {
     /// The end of [`Throttled`](Self::Throttled).
     #[error("{device} runs at its clocks again")]
     Unthrottled { device: String, temperature: Option<u32> },
-    /// Another program came to a GPU, or took more of it.
-    #[error("{} holds {} of {device}", program(.name.as_deref(), *.pid), Bytes(*.bytes))]
-    OtherProcess { name: Option<String>, pid: u32, bytes: u64, device: String },
-    /// The end of [`OtherProcess`](Self::OtherProcess): it went, or gave back what it took.
-    #[error("{} gave {device} back", program(.name.as_deref(), *.pid))]
-    OtherProcessGone { name: Option<String>, pid: u32, device: String },
     /// The model generates slower than it did.
     #[error("{observed:.1} tokens per second instead of {expected:.1}: {likely_cause}")]
     Slowdown { expected: f64, observed: f64, likely_cause: Cause },
     /// The end of [`Slowdown`](Self::Slowdown).
     #[error("{observed:.1} tokens per second again")]
     SpeedRecovered { expected: f64, observed: f64 },
-    /// The model generates with fewer threads of the CPU than usual, since other programs hold more of them up.
-    #[error(
-        "{threads} of {usual} threads generate, since others hold them up: {observed:.1} tokens per second instead of {before:.1}"
-    )]
-    FewerThreads { threads: u32, usual: u32, before: f64, observed: f64 },
-    /// The end of [`FewerThreads`](Self::FewerThreads).
-    #[error("{threads} threads generate, as usual")]
-    ThreadsRestored { threads: u32 },
 }
 
 /// Why a model has become slower, as far as can be told. Pressures are the share of the last ten seconds in which a
@@ -62,7 +48,7 @@ pub enum Cause {
     /// A GPU is full, and its driver moves memory to the host.
     #[error("{device} is full, and its driver uses the host's memory")]
     Spill { device: String },
-    /// Another program uses a GPU.
+    /// Another program came to a GPU, or took more of it: of several the one that took most.
     #[error("{} uses {device}", program(.name.as_deref(), *.pid))]
     OtherProcess { name: Option<String>, pid: u32, device: String },
     /// Threads wait for the processor's cores.
@@ -97,9 +83,7 @@ impl Event {
             Self::MemoryRelieved { .. }
                 | Self::RoomLost { .. }
                 | Self::Unthrottled { .. }
-                | Self::OtherProcessGone { .. }
                 | Self::SpeedRecovered { .. }
-                | Self::ThreadsRestored { .. }
         )
     }
 
@@ -120,8 +104,6 @@ impl Event {
             Self::MemoryPressure { .. } | Self::Throttled { .. } | Self::Slowdown { .. } => {
                 tracing::warn!("{self}");
             }
-            // Whoever generates has said it.
-            Self::FewerThreads { .. } | Self::ThreadsRestored { .. } => tracing::debug!("{self}"),
             _ => tracing::info!("{self}"),
         }
     }
@@ -143,7 +125,7 @@ fn celsius(temperature: Option<u32>) -> String {
 #[cfg(test)]
 mod tests {
     use super::{Cause, Event, Resize};
-    use crate::machine::{ThrottleReason, gib, mib};
+    use crate::machine::{ThrottleReason, mib};
 
     #[test]
     fn an_event_is_one_line_with_what_there_is_and_what_is_needed() {
@@ -155,11 +137,12 @@ mod tests {
             observed: 31.25,
             likely_cause: Cause::Throttled { device: device(), reasons },
         };
-        let other = Event::OtherProcess { name: Some("ollama".to_owned()), pid: 7, bytes: gib(5), device: device() };
+        let likely_cause = Cause::OtherProcess { name: Some("ollama".to_owned()), pid: 7, device: device() };
+        let other = Event::Slowdown { expected: 80.0, observed: 8.0, likely_cause };
         let lines = [
             "CUDA0 has 12 MiB free, and the model may still need 88 MiB of it",
             "31.2 tokens per second instead of 80.0: CUDA0 runs below its clocks: heat, hardware slowdown",
-            "ollama (process 7) holds 5.0 GiB of CUDA0",
+            "8.0 tokens per second instead of 80.0: ollama (process 7) uses CUDA0",
         ];
         assert_eq!([&pressure, &slow, &other].map(ToString::to_string), lines);
         assert_eq!(pressure.advises(), Some(Resize::Smaller));

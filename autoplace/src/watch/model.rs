@@ -8,14 +8,14 @@ use llama_sys::{Backend, Device};
 use super::depth::DepthCost;
 use super::sample::{DeviceSample, Sample, Source, Watched, WatchedDevice};
 use crate::gguf::Header;
-use crate::load::{self, Model, Pacer, Pulse, WeakModel, gpu_of, named};
+use crate::load::{self, Model, Pulse, WeakModel, gpu_of, named};
 use crate::machine::nvidia::Driver;
 use crate::machine::{Gpu, GpuKind, HostSample, Machine, PciId, mib};
 use crate::memory::WSL_HEADROOM;
 use crate::plan::{Placement, PlacementKind, Plan};
 use crate::profile::ModelProfile;
 
-/// The least that another program must take to be worth a word.
+/// The least that another program must take to be the likely cause of a slowdown.
 const LEAST_NOTABLE: u64 = mib(64);
 
 /// Watches a loaded model, without keeping it loaded.
@@ -136,7 +136,6 @@ impl Source for ModelSource {
         // Its streams hold the model: no pulse, no model.
         let pulse = self.pulse.upgrade()?;
         let generated = pulse.generated();
-        let threads = pulse.pacer().as_ref().and_then(Pacer::change);
         let placement = pulse.placements();
         drop(pulse);
         let devices = 0..self.devices.len();
@@ -144,7 +143,6 @@ impl Source for ModelSource {
             devices: devices.map(|n| self.sample_device(n, processes)).collect(),
             generated,
             host: HostSample::now(),
-            threads,
             placement,
         })
     }

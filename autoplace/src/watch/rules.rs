@@ -12,42 +12,48 @@ use self::speed::SpeedRule;
 use super::event::{Cause, Event};
 use super::latch::Condition;
 use super::sample::{DeviceSample, Sample, Watched, WatchedDevice};
-use crate::load::GeneratingThreads;
 use crate::machine::{GpuProcess, HostSample, ThrottleReason};
 
 /// The share of time in which threads wait for a core that explains a slowdown, in percent.
 const BUSY_HOST: f32 = 20.0;
 /// The share of time in which threads wait for memory that explains a slowdown, in percent.
 const SHORT_HOST: f32 = 5.0;
-/// Programs of one GPU that are told of at once; those beyond are not.
-const MOST_PROGRAMS: usize = 16;
+
+/// The part of its own speed below which a model is slow.
+const SLOW: f64 = 0.7;
+/// Tokens over which its speed is taken.
+const WINDOW: u64 = 32;
+/// Tokens that it generates before its own speed is learned, from the window after them.
+const WARM_UP: u64 = 16;
 
 /// When a sentinel speaks: as [`SentinelBuilder`](super::SentinelBuilder) says.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Settings {
     pub(super) interval: Duration,
-    pub(super) process_interval: Duration,
-    pub(super) patience: Duration,
-    pub(super) calm: Duration,
     /// What must stay free on each GPU, instead of what follows from the plan.
     pub(super) needed: Option<u64>,
-    pub(super) slow: f64,
-    pub(super) window: u64,
-    pub(super) warm_up: u64,
+}
+
+impl Settings {
+    /// How long a condition must hold before its beginning is told, unless that is at once.
+    fn patience(&self) -> Duration {
+        self.interval.saturating_mul(2)
+    }
+
+    /// How long a condition must not hold before its end is told.
+    fn calm(&self) -> Duration {
+        self.interval.saturating_mul(5)
+    }
+
+    /// From one look at the programs on the GPUs to the next.
+    pub(super) fn process_interval(&self) -> Duration {
+        self.interval.saturating_mul(5)
+    }
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self {
-            interval: Duration::from_secs(1),
-            process_interval: Duration::from_secs(5),
-            patience: Duration::from_secs(2),
-            calm: Duration::from_secs(5),
-            needed: None,
-            slow: 0.7,
-            window: 32,
-            warm_up: 16,
-        }
+        Self { interval: Duration::from_secs(1), needed: None }
     }
 }
 
@@ -69,7 +75,7 @@ impl Now<'_> {
         begins: impl FnOnce() -> Option<Event>,
         end: Event,
     ) {
-        let calm = self.settings.calm;
+        let calm = self.settings.calm();
         let told = condition.update(self.at, holds, patience, calm, begins, end);
         self.events.extend(told);
     }
@@ -81,9 +87,6 @@ pub(super) struct Rules {
     settings: Settings,
     devices: Vec<DeviceRules>,
     speed: SpeedRule,
-    fewer_threads: Condition<Event>,
-    /// Threads that the load has chosen.
-    usual_threads: u32,
 }
 
 impl Rules {
@@ -92,33 +95,13 @@ impl Rules {
             watched.needed = settings.needed.unwrap_or(watched.needed);
             DeviceRules { watched, ..DeviceRules::default() }
         });
-        Self {
-            devices: devices.collect(),
-            speed: SpeedRule::new(watched.depth_cost),
-            fewer_threads: Condition::default(),
-            usual_threads: 0,
-            settings,
-        }
+        Self { devices: devices.collect(), speed: SpeedRule::new(watched.depth_cost), settings }
     }
 
     /// Takes a sample. `at`: its moment, never before that of the last one.
     pub(super) fn step(&mut self, at: Duration, sample: &Sample, events: &mut Vec<Event>) {
         let settings = &self.settings;
         let mut now = Now { at, settings, events };
-        let seen = sample.threads;
-        let usual = seen.map_or(self.usual_threads, |seen| seen.usual);
-        self.usual_threads = usual;
-        // Told at once: whoever generates has tried it out.
-        now.step(
-            &mut self.fewer_threads,
-            seen.map(|seen| seen.threads < seen.usual),
-            Duration::ZERO,
-            || {
-                let GeneratingThreads { threads, before, after: observed, .. } = seen?;
-                Some(Event::FewerThreads { threads, usual, before, observed })
-            },
-            Event::ThreadsRestored { threads: usual },
-        );
         let silent = DeviceSample::default();
         for (n, device) in self.devices.iter_mut().enumerate() {
             device.step(&mut now, sample.devices.get(n).unwrap_or(&silent));
@@ -135,8 +118,7 @@ impl Rules {
     /// Ends what has begun: what is watched is no more, or is another.
     pub(super) fn end(&mut self, events: &mut Vec<Event>) {
         let devices = self.devices.iter_mut().flat_map(DeviceRules::conditions);
-        let others = [&mut self.speed.slow, &mut self.fewer_threads];
-        events.extend(devices.chain(others).filter_map(Condition::end));
+        events.extend(devices.chain([&mut self.speed.slow]).filter_map(Condition::end));
     }
 }
 
@@ -173,22 +155,20 @@ struct DeviceRules {
     reasons: Vec<ThrottleReason>,
     /// What each program held when they were first looked for: those are there by right. `None` before that.
     first_programs: Option<BTreeMap<u32, u64>>,
-    /// Those that took notably more since, with their names.
-    takers: BTreeMap<u32, (Option<String>, Condition<Event>)>,
+    /// The one that took most since, where that is notable.
+    taker: Option<GpuProcess>,
 }
 
 impl DeviceRules {
     fn conditions(&mut self) -> impl Iterator<Item = &mut Condition<Event>> {
-        let own = [&mut self.pressure, &mut self.room, &mut self.throttle];
-        let takers = self.takers.values_mut().map(|(_, took)| took);
-        own.into_iter().chain(takers)
+        [&mut self.pressure, &mut self.room, &mut self.throttle].into_iter()
     }
 
     fn step(&mut self, now: &mut Now<'_>, seen: &DeviceSample) {
         self.memory(now, seen);
         self.clocks(now, seen);
         if let Some(programs) = &seen.processes {
-            self.programs(now, programs);
+            self.programs(programs);
         }
     }
 
@@ -221,7 +201,7 @@ impl DeviceRules {
         now.step(
             &mut self.room,
             seen.free.map(|free| free > before && free - before >= more),
-            now.settings.patience,
+            now.settings.patience(),
             || Some(Event::RoomGained { device: device(), free, before }),
             Event::RoomLost { device: device(), free },
         );
@@ -236,43 +216,21 @@ impl DeviceRules {
         now.step(
             &mut self.throttle,
             seen.throttle.as_ref().map(|_| !faults.is_empty()),
-            now.settings.patience,
+            now.settings.patience(),
             || Some(Event::Throttled { device, reasons: faults, temperature }),
             end,
         );
     }
 
-    /// Which other programs came to it, or took more of it.
-    fn programs(&mut self, now: &mut Now<'_>, seen: &[GpuProcess]) {
+    /// Which other program came to it, or took more of it.
+    fn programs(&mut self, seen: &[GpuProcess]) {
         // What a driver does not count cannot have grown.
-        let held: BTreeMap<u32, u64> = seen.iter().filter_map(|it| Some((it.pid, it.bytes?))).collect();
-        let Some(first) = &self.first_programs else {
-            self.first_programs = Some(held);
-            return;
-        };
-        let bytes = |of: &BTreeMap<u32, u64>, pid| of.get(&pid).copied().unwrap_or(0);
-        let taken = |pid: u32| bytes(&held, pid).saturating_sub(bytes(first, pid));
+        let held = || seen.iter().filter_map(|program| Some((program, program.bytes?)));
+        let first = self.first_programs.get_or_insert_with(|| held().map(|(it, bytes)| (it.pid, bytes)).collect());
+        let taken = held().map(|(it, bytes)| (it, bytes.saturating_sub(first.get(&it.pid).copied().unwrap_or(0))));
+        let most = taken.max_by_key(|&(_, taken)| taken);
         let notable = self.watched.notable.max(1);
-        for program in seen {
-            let is_new = !self.takers.contains_key(&program.pid);
-            if is_new && self.takers.len() < MOST_PROGRAMS && taken(program.pid) >= notable {
-                self.takers.insert(program.pid, (program.name.clone(), Condition::default()));
-            }
-        }
-        let device = || self.watched.device.clone();
-        self.takers.retain(|&pid, (name, took)| {
-            let limit = if took.is_on() { notable / 2 } else { notable };
-            let name = || name.clone();
-            now.step(
-                took,
-                Some(taken(pid) >= limit.max(1)),
-                // Looked for seldom enough.
-                Duration::ZERO,
-                || Some(Event::OtherProcess { name: name(), pid, bytes: bytes(&held, pid), device: device() }),
-                Event::OtherProcessGone { name: name(), pid, device: device() },
-            );
-            took.is_on()
-        });
+        self.taker = most.filter(|&(_, taken)| taken >= notable).map(|(program, _)| program.clone());
     }
 
     /// That clocks are held down now, by these reasons.
@@ -291,7 +249,7 @@ impl DeviceRules {
 
     /// That another program came or took more.
     fn other_process(&self) -> Option<Cause> {
-        let (&pid, (name, _)) = self.takers.first_key_value()?;
-        Some(Cause::OtherProcess { name: name.clone(), pid, device: self.watched.device.clone() })
+        let GpuProcess { name, pid, .. } = self.taker.clone()?;
+        Some(Cause::OtherProcess { name, pid, device: self.watched.device.clone() })
     }
 }

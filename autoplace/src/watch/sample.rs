@@ -1,7 +1,7 @@
 //! What is seen of a model's machine at one moment, and what is known of it beforehand.
 
 use super::depth::DepthCost;
-use crate::load::{Generated, GeneratingThreads};
+use crate::load::Generated;
 use crate::machine::{GpuProcess, HostSample, ThrottleReason};
 
 /// Where samples come from: [`ModelSource`](super::ModelSource) for a loaded model, anything else for tests and for
@@ -41,7 +41,7 @@ pub struct WatchedDevice {
     /// What was to be free of it at first, by the plan; `None` where only the first sample says so. The smaller of both
     /// counts: memory may have become free since the plan was made.
     pub left: Option<u64>,
-    /// What another program must take of it to be worth a word.
+    /// What another program must take of it to be the likely cause of a slowdown.
     pub notable: u64,
     /// Whether its driver moves memory to the host rather than to run out of it.
     pub spills: bool,
@@ -56,8 +56,6 @@ pub struct Sample {
     pub generated: Generated,
     /// The host.
     pub host: HostSample,
-    /// The threads that generate, once they were changed.
-    pub threads: Option<GeneratingThreads>,
     /// How often the model was placed anew.
     pub placement: u64,
 }

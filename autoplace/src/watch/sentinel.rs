@@ -101,29 +101,10 @@ pub struct SentinelBuilder {
 impl SentinelBuilder {
     /// From one sample to the next; at least a millisecond. Default: a second. It rests longer where samples take
     /// more than 1 % of it.
+    ///
+    /// What lasts two intervals is told (memory pressure at once), and its end once it has been over for five.
     pub fn interval(mut self, interval: Duration) -> Self {
         self.settings.interval = interval.max(SHORTEST);
-        self
-    }
-
-    /// From one look at the programs on the GPUs to the next. Default: five seconds, and at once where they may
-    /// explain something.
-    pub fn process_interval(mut self, interval: Duration) -> Self {
-        self.settings.process_interval = interval;
-        self
-    }
-
-    /// For how long clocks must be held down, room be gained or generation be slow before it is told. Default: two
-    /// seconds. Memory pressure and other programs are told at once.
-    pub fn patience(mut self, patience: Duration) -> Self {
-        self.settings.patience = patience;
-        self
-    }
-
-    /// For how long a condition must not hold before its end is told, and so the shortest time from one telling of it
-    /// to the next. Default: five seconds.
-    pub fn calm(mut self, calm: Duration) -> Self {
-        self.settings.calm = calm;
         self
     }
 
@@ -131,24 +112,6 @@ impl SentinelBuilder {
     /// beside that ([`ModelSource`](super::ModelSource) says why).
     pub fn memory_below(mut self, bytes: u64) -> Self {
         self.settings.needed = Some(bytes);
-        self
-    }
-
-    /// The part of its own speed below which a model is slow, between 0 and 1. Default: 0.7.
-    pub fn slower_than(mut self, part: f64) -> Self {
-        self.settings.slow = if part.is_nan() { 0.0 } else { part.clamp(0.0, 1.0) };
-        self
-    }
-
-    /// Tokens over which its speed is taken; at least 1. Default: 32.
-    pub fn window(mut self, tokens: u64) -> Self {
-        self.settings.window = tokens.max(1);
-        self
-    }
-
-    /// Tokens that it generates before its own speed is learned, from the window after them. Default: 16.
-    pub fn warm_up(mut self, tokens: u64) -> Self {
-        self.settings.warm_up = tokens;
         self
     }
 
@@ -244,7 +207,7 @@ impl<S: Source> Watch<S> {
         let mut events = Vec::new();
         loop {
             let at = began.elapsed();
-            let due = |asked: Duration| at.saturating_sub(asked) >= self.settings.process_interval;
+            let due = |asked: Duration| at.saturating_sub(asked) >= self.settings.process_interval();
             let processes = asked_at.is_none_or(due) || self.rules.wants_processes();
             asked_at = if processes { Some(at) } else { asked_at };
             let Some(sample) = self.source.sample(processes) else { return };

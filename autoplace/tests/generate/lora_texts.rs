@@ -1,4 +1,4 @@
-//! Texts with LoRA adapters and control vectors: nothing of one set gets into another's: each text is that of a raw
+//! Texts with LoRA adapters: nothing of one set gets into another's: each text is that of a raw
 //! llama.cpp loop with the same set.
 
 use std::path::PathBuf;
@@ -7,10 +7,10 @@ use crate::lora_support::Adapter;
 use crate::native_support::demo_path;
 use crate::sim_support::{card, fits_whatever_is_free};
 use crate::text_support::{
-    PROMPT, Raw, SEED, all_differ, answered, request, sampled, text, text_and_statistics, to_the_end, tokens_of, told,
+    PROMPT, Raw, all_differ, answered, request, text, text_and_statistics, to_the_end, tokens_of,
 };
 use autoplace::generate::{Engine, Error, Generate};
-use autoplace::gguf::{Builder, Header, TensorType};
+use autoplace::gguf::{Header, TensorType};
 use autoplace::llama_sys::{LoraAdapter, Token};
 use autoplace::machine::mib;
 use autoplace::memory::Headroom;
@@ -37,16 +37,6 @@ impl Files {
 
     fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(format!("{name}.gguf"))
-    }
-
-    fn control_vector(&self, name: &str, most: f32) -> PathBuf {
-        let path = self.path(name);
-        let builder = Builder::new("controlvector").str("controlvector.model_hint", "llama");
-        let builder = (1..6)
-            .fold(builder, |builder, layer| builder.tensor(&format!("direction.{layer}"), TensorType::F32, &[256]));
-        builder.write_sparse(&path).unwrap();
-        crate::lora_support::fill(&path, 5, most);
-        path
     }
 }
 
@@ -156,32 +146,6 @@ fn each_text_is_that_of_its_own_adapters_and_scales() {
 }
 
 #[test]
-fn a_control_vector_is_added_as_llama_cpp_adds_it() {
-    let files = Files::new();
-    let path = files.control_vector("control", 0.5);
-    let of = |layer| crate::lora_support::values(&path, &format!("direction.{layer}"));
-    let numbers: Vec<f32> = (1..6).flat_map(of).collect();
-    let mut all = Vec::new();
-    for (scale, layers) in [(0.7, None), (-0.4, None), (0.7, Some(2..=3))] {
-        let builder = demo().request(request(512, 1, false)).control_vector(&path, scale);
-        let model = match layers.clone() {
-            Some(layers) => builder.control_vector_layers(layers).load().unwrap(),
-            None => builder.load().unwrap(),
-        };
-        let scaled: Vec<f32> = numbers.iter().map(|number| number * scale).collect();
-        let mut raw = Raw::new(&model.native().unwrap(), 512, false).by_chance(SEED, 0);
-        let layers = layers.unwrap_or(1..=5);
-        raw.context().set_control_vector(&scaled, layers).unwrap();
-        let expected = raw.go_on(&tokens_of(&model, PROMPT), 24);
-        // By chance, so that it tells of every number.
-        let generate = sampled(&model, PROMPT, SEED).max_tokens(24);
-        assert_eq!(told(generate, &model).tokens, expected, "{scale}");
-        all.push(expected);
-    }
-    all_differ(&all);
-}
-
-#[test]
 fn no_text_waits_longer_than_the_others_turns() {
     let files = Files::new();
     let model = demo().request(Request::new().n_seq_max(2)).lora(files.path("one"), 1.0).load().unwrap();
@@ -234,46 +198,22 @@ fn what_was_computed_with_other_adapters_is_not_reused() {
 }
 
 #[test]
-fn control_vectors_are_summed_up_by_their_scales() {
-    let files = Files::new();
-    let vector = files.control_vector("v", 0.5);
-    let plain = text(greedy(&demo().load().unwrap()));
-    let with = |builder: ModelBuilder| text(greedy(&builder.load().unwrap()));
-    assert_eq!(with(demo().control_vector(&vector, 0.0)), plain);
-    let changed = with(demo().control_vector(&vector, 1.0));
-    assert_ne!(changed, plain);
-    // One and its opposite are none; halves are a whole.
-    assert_eq!(with(demo().control_vector(&vector, 1.0).control_vector(&vector, -1.0)), plain);
-    assert_eq!(with(demo().control_vector(&vector, 0.5).control_vector(&vector, 0.5)), changed);
-    let none = refused(demo().control_vector(&vector, 1.0).control_vector_layers(0..=3).load());
-    assert_is!(none, AdapterError::Layers { first: 0, last: 3 });
-    let wrong = demo().control_vector(files.path("one"), 1.0).load();
-    assert_is!(refused(wrong), AdapterError::Tensor { .. });
-}
-
-#[test]
 fn adapters_stay_when_the_model_is_placed_anew_and_its_memory_is_given_back() {
     own_process!();
     let files = Files::new();
     let gpu = card(mib(64));
-    let vector = files.control_vector("v", 0.3);
-    let model = demo()
-        .headroom(Headroom::Bytes(0))
-        .lora(files.path("one"), 1.0)
-        .lora(files.path("two"), 0.0)
-        .control_vector(vector, 1.0)
-        .load()
-        .unwrap();
+    let model =
+        demo().headroom(Headroom::Bytes(0)).lora(files.path("one"), 1.0).lora(files.path("two"), 0.0).load().unwrap();
     let placed = model.placement();
     assert_eq!(placed.n_gpu_layers, 7);
-    let is_said = |note: &String| note.starts_with("with one, two, a control vector");
+    let is_said = |note: &String| note.starts_with("with one, two beside");
     assert!(placed.notes.iter().any(is_said), "{:?}", placed.notes);
     // Weights with adapters, as planned, on the card and on the host.
     let weights = placed.gpus().next().unwrap().footprint.weights;
     assert_eq!(model.allocated().gpus[0].weights, weights);
     let plain = demo().headroom(Headroom::Bytes(0)).plan().unwrap().gpus().next().unwrap().footprint.weights;
-    // Two pairs of 8 x 256 floats in each of six blocks, one of them 8 x 128, and a direction for each but the first.
-    let adapters = 6 * 4 * (8 * 256 + 8 * 256 + 8 * 256 + 8 * 128) + 5 * 4 * 256;
+    // Two pairs of 8 x 256 floats in each of six blocks, one of them 8 x 128.
+    let adapters = 6 * 4 * (8 * 256 + 8 * 256 + 8 * 256 + 8 * 128);
     assert_eq!(weights - plain, adapters);
     let first = text(greedy(&model));
     let other = text(greedy(&model).lora([("two", 1.0)]));

@@ -83,11 +83,6 @@ fn compare(sketch: &Sketch, folder: &Path, families: &[[Card; 3]; 3], failures: 
             profile = profile.with_lora(&lora).unwrap();
             probe = probe.lora(&file);
         }
-        // In a graph that we do not know it may be computed elsewhere.
-        if dice.coin() {
-            profile = profile.with_control_vector();
-            probe = probe.control_vector();
-        }
         let family = &families[dice.below(3)];
         let cards: Vec<&Card> = family[..dice.below(4)].iter().collect();
         let layers = rolled_layers(&mut dice, profile.full_offload());

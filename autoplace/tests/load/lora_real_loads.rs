@@ -30,7 +30,7 @@ fn a_probe_with_adapters_is_the_real_load_to_the_byte() {
         // Mamba has none of these.
         let is_empty = adapter.header().tensors().len() == 0;
         let adapter = adapter.write_random(folder, ADAPTER, 1, 0.02);
-        (!is_empty).then(|| (path, NativeProbe::new(&header).unwrap().lora(&adapter).control_vector()))
+        (!is_empty).then(|| (path, NativeProbe::new(&header).unwrap().lora(&adapter)))
     };
     assert!(compare_all(&crate::random_weights::all(), &settings(), 1, with_adapter, compare) > 100);
 }
@@ -47,10 +47,6 @@ fn compare(path: &Path, probe: &NativeProbe, placement: &Placement, params: &Con
         .map_err(|error| error.to_string())?;
     let context = loaded.context(params);
     let mut context = context.map_err(|error| format!("context: {error}"))?;
-    let layers = model.n_layer().saturating_sub(1);
-    let direction = vec![0.01; (layers * model.n_embd()) as usize];
-    let set = context.set_control_vector(&direction, 1..=layers.max(1));
-    set.map_err(|error| format!("control vector: {error}"))?;
     let mut most = vec![0; cards.len()];
     let [half, whole] = [0.5, 1.0].map(|scale| [(adapter.clone(), scale)]);
     for adapters in [&[][..], &half, &[], &whole] {

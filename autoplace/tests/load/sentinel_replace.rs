@@ -21,8 +21,6 @@ fn loaded() -> Model {
 fn sentinel(model: &Model) -> Sentinel {
     Sentinel::builder()
         .interval(Duration::from_millis(1))
-        .patience(Duration::ZERO)
-        .calm(Duration::from_millis(5))
         .memory_below(64 << 10)
         .auto_replace(0.05)
         .watch(model)

@@ -57,7 +57,6 @@ fn what_a_block_that_predicts_takes_is_planned_and_a_note_says_how_far_it_guesse
 fn what_does_not_go_with_the_model_is_one_line() {
     let demo = demo();
     fails(&["plan", &demo, "--lora", &demo], 1, &["is no LoRA adapter", "general.type"]);
-    fails(&["plan", &demo, "--control-vector", &demo], 1, &["is no direction of a layer"]);
     fails(&["plan", &demo, "--lora", "/nonexistent/a.gguf"], 1, &["/nonexistent/a.gguf"]);
     fails(&["plan", &demo, "--mtp"], 1, &["no blocks that predict further tokens", "nextn_predict_layers"]);
 }

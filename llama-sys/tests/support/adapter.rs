@@ -6,7 +6,7 @@ use std::io::Write;
 pub(crate) type File = tempfile::NamedTempFile;
 
 /// Numbers between minus and plus `most`, the same for the same seed.
-pub(crate) fn random(seed: u64, count: usize, most: f32) -> Vec<f32> {
+fn random(seed: u64, count: usize, most: f32) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
         state ^= state << 13;

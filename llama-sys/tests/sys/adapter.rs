@@ -1,8 +1,8 @@
-//! LoRA adapters and control vectors: they change what is computed, and nothing else; wrong ones are errors.
+//! LoRA adapters: they change what is computed, and nothing else; wrong ones are errors.
 
-use crate::support::adapter::{File, Lora, random};
+use crate::support::adapter::{File, Lora};
 use crate::support::sim::{MIB, accounted, card_by, context, demo_path, load, params, vulkan};
-use crate::support::{assert_refused, batch_of, refused, tokens};
+use crate::support::{batch_of, refused, tokens};
 use llama_sys::sim::{Rules, SimGpu};
 use llama_sys::{Context, Error, LoadMode, LoraAdapter, Model};
 
@@ -11,9 +11,8 @@ fn demo() -> Model {
     Model::load(demo_path(), params(&[], 0)).unwrap()
 }
 
-/// The demo model's width, and its blocks.
+/// The demo model's width.
 const WIDTH: usize = 256;
-const BLOCKS: usize = 6;
 
 /// The logits after a short prompt in an empty cache.
 fn logits(context: &mut Context) -> Vec<f32> {
@@ -134,40 +133,6 @@ fn what_no_graph_can_be_built_with_is_an_error_and_no_abort() {
 }
 
 #[test]
-fn a_control_vector_of_zeros_changes_nothing_and_another_one_does() {
-    let model = demo();
-    let mut context = context(&model);
-    let plain = logits(&mut context);
-    let length = WIDTH * (BLOCKS - 1);
-    let zeros = vec![0.0; length];
-    context.set_control_vector(&zeros, 1..=99).unwrap();
-    assert_eq!(logits(&mut context), plain);
-    let vector = random(7, length, 0.5);
-    context.set_control_vector(&vector, 1..=99).unwrap();
-    let changed = logits(&mut context);
-    assert!(furthest(&changed, &plain) > 0.0);
-    // A range and what is left out beyond the data change other layers.
-    context.set_control_vector(&vector, 2..=3).unwrap();
-    let within = logits(&mut context);
-    let short = &vector[..WIDTH];
-    context.set_control_vector(short, 1..=99).unwrap();
-    let first = logits(&mut context);
-    assert!(furthest(&within, &changed) > 0.0 && furthest(&first, &changed) > 0.0);
-    context.set_control_vector(&[], 1..=1).unwrap();
-    assert_eq!(logits(&mut context), plain);
-    let (long, nan) = (vec![0.0; WIDTH * BLOCKS], vec![f32::NAN; WIDTH]);
-    for (data, layers, parameter) in [
-        (&vector[1..], 1..=9, "len"),
-        (&long[..], 1..=9, "len"),
-        (&vector[..], 0..=9, "layers"),
-        (&nan[..], 1..=9, "data"),
-    ] {
-        assert_refused(context.set_control_vector(data, layers), parameter);
-    }
-    assert!(context.is_usable());
-}
-
-#[test]
 fn cards_hold_what_the_breakdown_says_with_data_and_without() {
     own_process!();
     let file = Lora::of_attention(1, 8).pair("output.weight", [WIDTH, 1024], 8, 1).write();
@@ -178,8 +143,6 @@ fn cards_hold_what_the_breakdown_says_with_data_and_without() {
                 let adapter = LoraAdapter::load(model, file.path()).unwrap();
                 let mut context = context(model);
                 context.set_lora(&[(adapter, 1.0)]).unwrap();
-                let vector = [0.1; WIDTH];
-                context.set_control_vector(&vector, 1..=5).unwrap();
                 let breakdown = context.memory_breakdown().unwrap();
                 (breakdown, context)
             };

@@ -45,13 +45,11 @@ pub(super) fn another_is_faster(depth: u32, other: &Chosen<'_>, layers: u32, fas
 /// What is computed with beside the model's own weights.
 fn adapters(profile: &ModelProfile) -> Option<String> {
     let adapters = &profile.adapters;
-    let mut parts: Vec<String> = adapters.lora.clone();
-    if adapters.control_vector {
-        parts.push("a control vector".to_owned());
+    if adapters.lora.is_empty() {
+        return None;
     }
-    let bytes = Bytes(adapters.bytes());
-    (!parts.is_empty())
-        .then(|| format!("with {} beside the weights that they change: {bytes} of adapters in all", parts.join(", ")))
+    let (names, bytes) = (adapters.lora.join(", "), Bytes(adapters.bytes()));
+    Some(format!("with {names} beside the weights that they change: {bytes} of adapters in all"))
 }
 
 /// What to know of the model and of the numbers.

@@ -1,4 +1,4 @@
-//! LoRA adapters and control vectors: a [`Header`] flows in; what it holds, checked against the model that it is for,
+//! LoRA adapters: a [`Header`] flows in; what it holds, checked against the model that it is for,
 //! becomes a part of the [`ModelProfile`]. What llama.cpp would refuse, and what would end its process in the middle
 //! of a graph, is refused here (llama-adapter.cpp, `llama_adapter_lora_init_impl`).
 
@@ -138,14 +138,12 @@ fn factor(tensor: &Tensor, weight: &str, file: &str) -> Result<Weight, AdapterEr
     Ok(Weight { name: weight.into(), ty, shape: tensor.shape(), bytes: tensor.bytes(), role: Role::Other })
 }
 
-/// What is added to a model's computation: LoRA adapters, a control vector.
+/// What is added to a model's computation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Adapters {
     /// The adapters' names, in the order in which they were added.
     pub lora: Vec<String>,
-    /// Whether there is a control vector.
-    pub control_vector: bool,
     /// What they add, each to a weight of this layer.
     pub(crate) adapted: Vec<(Layer, LoraPair)>,
 }
@@ -195,13 +193,6 @@ impl ModelProfile {
         self.adapters.lora.push(lora.name.clone());
         Ok(self)
     }
-
-    /// The same model with a control vector, which takes `n_embd` floats for each layer but the first, on
-    /// the layer's device.
-    pub const fn with_control_vector(mut self) -> Self {
-        self.adapters.control_vector = true;
-        self
-    }
 }
 
 /// What is wrong with an adapter's file, by itself or for the model that it was given for. Each names the file, what
@@ -213,16 +204,13 @@ pub enum AdapterError {
     /// The header itself could not be read as it claims to be.
     #[error(transparent)]
     Header(#[from] gguf::Error),
-    /// The file's data cannot be read.
-    #[error("cannot read {file}: {reason}")]
-    Unreadable { file: String, reason: String },
     /// The file is something else, or for another model; or llama.cpp's process ends on it.
     #[error("{file} {reason}")]
     Unfit { file: String, reason: String },
     /// There is nothing in it.
     #[error("{file} holds no tensor that changes a model")]
     Empty { file: String },
-    /// A tensor that is no half of a pair or no direction of a layer, or that does not go with its weight.
+    /// A tensor that is no half of a pair, or that does not go with its weight.
     #[error("{file}: the tensor `{tensor}` {problem}")]
     Tensor { file: String, tensor: String, problem: String },
     /// A scale that is no number.
@@ -234,15 +222,10 @@ pub enum AdapterError {
     /// An adapter that the model was not loaded with.
     #[error("the model was loaded without an adapter called {name}: {}", list(present))]
     NoSuchAdapter { name: String, present: Vec<String> },
-    /// A range of layers without any that a control vector could be added to.
-    #[error(
-        "control vectors cannot be added to the layers {first} to {last}: the first is 1 at least, and no later than the last"
-    )]
-    Layers { first: u32, last: u32 },
 }
 
 impl AdapterError {
-    pub(super) fn tensor(file: &str, tensor: &str, problem: impl Into<String>) -> Self {
+    fn tensor(file: &str, tensor: &str, problem: impl Into<String>) -> Self {
         Self::Tensor { file: file.to_owned(), tensor: tensor.to_owned(), problem: problem.into() }
     }
 }

@@ -4,7 +4,6 @@
 
 mod adapter;
 mod arch;
-mod control_vector;
 mod hparams;
 mod hybrid;
 mod indexer;
@@ -23,7 +22,6 @@ use hparams::Keys;
 
 pub(crate) use adapter::Layer;
 pub use adapter::{AdapterError, Adapters, Lora, LoraPair};
-pub use control_vector::ControlVector;
 pub(crate) use hparams::MAX_LAYERS;
 pub use hparams::{Error, Experts, Hyperparameters};
 pub use mtp::MtpError;

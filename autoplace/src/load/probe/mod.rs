@@ -60,7 +60,6 @@ pub struct NativeProbe {
     header: Header,
     /// LoRA adapters beside the model, any or none of which may be computed with.
     lora: Vec<PathBuf>,
-    control_vector: bool,
 }
 
 /// Recurrent state and the buffer of logits are really allocated while a probe lives: never several times at once.
@@ -74,20 +73,13 @@ impl NativeProbe {
     /// [`Error::Gguf`] when the skeleton cannot be made or written.
     pub fn new(header: &Header) -> Result<Self, Error> {
         let file = SkeletonFile::write(&header.skeleton()?, header.path())?;
-        Ok(Self { file, header: header.clone(), lora: Vec::new(), control_vector: false })
+        Ok(Self { file, header: header.clone(), lora: Vec::new() })
     }
 
     /// The same with a LoRA adapter beside the model: its bytes count with the weights, and the buffers are as large as
     /// with any or none of the adapters. The file is read when the skeleton is placed.
     pub fn lora(mut self, path: impl Into<PathBuf>) -> Self {
         self.lora.push(path.into());
-        self
-    }
-
-    /// The same with a control vector in each context, which is really allocated while a question is answered: `n_embd`
-    /// floats per layer.
-    pub fn control_vector(mut self) -> Self {
-        self.control_vector = true;
         self
     }
 
@@ -119,7 +111,7 @@ impl NativeProbe {
             let lora = self.lora.iter().map(|path| Ok((LoraAdapter::load(&model, path)?, 1.0)));
             let lora = lora.collect::<Result<Vec<_>, llama_sys::Error>>()?;
             let mut context = Context::new(&model, native::context(params))?;
-            let mut breakdown = self.most(&lora, &mut context)?;
+            let mut breakdown = most(&lora, &mut context)?;
             let copies = context.copies();
             // What it really allocates need not be there twice.
             drop(context);
@@ -145,29 +137,22 @@ impl NativeProbe {
         let resident = mapped.map(|mapped| mapped.resident);
         Ok(Breakdown::new(rows, copies, devices.len(), resident))
     }
+}
 
-    /// What a context holds whichever adapters it computes with: none, each alone, all.
-    fn most(&self, all: &[(LoraAdapter, f32)], context: &mut Context) -> Result<MemoryBreakdown, llama_sys::Error> {
-        if self.control_vector {
-            let model = context.model();
-            let layers = model.n_layer().saturating_sub(1);
-            let numbers = u64::from(layers).saturating_mul(model.n_embd().into());
-            let numbers = usize::try_from(numbers).unwrap_or(usize::MAX);
-            context.set_control_vector(&vec![0.0; numbers], 1..=layers.max(1))?;
-        }
-        let mut most = context.memory_breakdown()?;
-        for set in all.chunks(1).filter(|_| all.len() > 1).chain((!all.is_empty()).then_some(all)) {
-            context.set_lora(set)?;
-            for row in context.memory_breakdown()?.rows {
-                let same = |known: &&mut llama_sys::BufferUse| known.buffer_type == row.buffer_type;
-                match most.rows.iter_mut().find(same) {
-                    Some(known) => known.compute = known.compute.max(row.compute),
-                    None => most.rows.push(row),
-                }
+/// What a context holds whichever adapters it computes with: none, each alone, all.
+fn most(all: &[(LoraAdapter, f32)], context: &mut Context) -> Result<MemoryBreakdown, llama_sys::Error> {
+    let mut most = context.memory_breakdown()?;
+    for set in all.chunks(1).filter(|_| all.len() > 1).chain((!all.is_empty()).then_some(all)) {
+        context.set_lora(set)?;
+        for row in context.memory_breakdown()?.rows {
+            let same = |known: &&mut llama_sys::BufferUse| known.buffer_type == row.buffer_type;
+            match most.rows.iter_mut().find(same) {
+                Some(known) => known.compute = known.compute.max(row.compute),
+                None => most.rows.push(row),
             }
         }
-        Ok(most)
     }
+    Ok(most)
 }
 
 impl Probe for NativeProbe {

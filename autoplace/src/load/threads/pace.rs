@@ -1,13 +1,14 @@
 //! Threads while generating: how long each step took flows in, the threads of the next one flow out.
 //!
-//! How steps are judged, and when other numbers are tried, is in docs/load-contract.md. A trial is held against the
-//! window just before it, at the same depth of the context and with the same weights: a model that is slow for another
-//! reason is as slow with fewer threads, and keeps those that it has. A trial that goes wrong costs time: it ends as
-//! soon as it does, and puts off the next one.
+//! The rule is the load's ([`choose`]): of what was measured, the most threads within a tenth of the fastest. Where
+//! steps become slow, or fewer threads than one per core generate, other numbers compute some steps each, one number
+//! after the other, and the rule decides. They are held against the window just before, at the same depth of the
+//! context and with the same weights: a model that is slow for another reason is as slow with fewer threads, and keeps
+//! those that it has. docs/load-contract.md has the thresholds.
 
 use std::time::Duration;
 
-use super::{ThreadBasis, Threads, ladder};
+use super::{ThreadBasis, Threads, choose, ladder};
 
 /// A window has this many steps and takes this long, or is that much longer.
 const STEPS: u32 = 4;
@@ -15,30 +16,23 @@ const WINDOW: Duration = Duration::from_millis(100);
 const FEW_STEPS: u32 = 2;
 const LONG_WINDOW: Duration = Duration::from_millis(200);
 
-/// A window that takes this many times as long as those before it is slow.
+/// A window that takes this many times as long as usual is slow.
 const SLOW: f64 = 1.5;
 /// So many slow windows in a row: one alone may be a hiccup.
 const PATIENCE: u32 = 2;
-/// The part of the time that fewer threads, and more threads, may take to be kept.
-const FEWER_PAY: f64 = 0.9;
-const MORE_PAY: f64 = 0.95;
-/// Windows of a trial of more threads: one quick window is soon had beside other programs.
+/// Windows of more threads: one quick window is soon had beside other programs.
 const WINDOWS_OF_MORE: u32 = 2;
-/// A trial that takes this many times as long as the window before it ends; after its first step, where that takes so
-/// many times as long.
+/// A number of threads that takes this many times as long as the fastest is not measured any further.
 const HOPELESS: f64 = 2.0;
-const HOPELESS_AT_ONCE: f64 = 8.0;
-/// How much of a window's time the time that is known takes on: it follows a context that grows deeper.
+/// How much of a window's time the usual one takes on: it follows a context that grows deeper.
 const NEWEST: f64 = 1.0 / 8.0;
+/// The same of a slow one that other threads did not help: the trial may have shared its core with another program.
+const BELIEF: f64 = 1.0 / 4.0;
 
-/// The first wait from one trial to the next, and the longest, but for dear ones.
-const WAIT: Duration = Duration::from_secs(1);
-const LONGEST_WAIT: Duration = Duration::from_secs(10);
-/// How many times as long as a trial has cost the wait for the next one is at least, up to a minute.
-const REPAY: u32 = 50;
-const LONGEST_REPAY: Duration = Duration::from_secs(60);
-/// Time without a trial after which the waits are short again.
-const QUIET: Duration = Duration::from_secs(30);
+/// Between two trials there is a hundred times what the last one has cost, within these bounds.
+const REPAY: u32 = 100;
+const SHORTEST_WAIT: Duration = Duration::from_secs(1);
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// What decides how many threads compute the next step.
 #[derive(Debug, Default)]
@@ -48,38 +42,29 @@ pub(crate) struct Pacer {
     /// Numbers of threads, the most first; a single one where there is no choice.
     rungs: Vec<u32>,
     at: usize,
-    /// What the load has chosen: more are tried above it too.
-    usual: usize,
+    /// Whether the load has measured nothing: then a trial follows the first window.
+    is_unmeasured: bool,
     /// The logarithm of the tokens of a step: others are not compared.
     size: u32,
     /// Seconds of such a step with these threads.
-    known: Option<f64>,
+    usual: Option<f64>,
     window: Window,
     slow_windows: u32,
     trial: Option<Trial>,
-    /// Time of all steps so far.
+    /// Time of all steps so far, and when another trial may begin.
     clock: Duration,
-    /// When fewer and more threads may be tried again, and fewer where nothing is known of what a step takes.
-    fewer_from: Duration,
-    more_from: Duration,
-    explore_from: Duration,
-    wait: Duration,
-    last_trial: Duration,
-    change: Option<GeneratingThreads>,
+    next_trial: Duration,
 }
 
-/// The threads of the CPU that generate, as they were changed last. Speeds in tokens per second.
+/// A change of the threads of the CPU that generate. Speeds in tokens per second.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
-#[error("{threads} of {usual} threads generate: {after:.1} tokens per second instead of {before:.1}")]
-pub struct GeneratingThreads {
-    /// Threads.
-    pub threads: u32,
-    /// Threads that the load has chosen.
-    pub usual: u32,
-    /// The speed before the change.
-    pub before: f64,
-    /// The speed after it.
-    pub after: f64,
+#[error("{threads} of {most} threads generate: {after:.1} tokens per second instead of {before:.1}")]
+pub(crate) struct Change {
+    threads: u32,
+    /// One per core.
+    most: u32,
+    before: f64,
+    after: f64,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -88,14 +73,16 @@ struct Window {
     time: Duration,
 }
 
-/// Another number of threads, for a window.
-#[derive(Debug, Clone, Copy)]
+/// Other numbers of threads, one after the other.
+#[derive(Debug)]
 struct Trial {
     rung: usize,
-    /// Seconds of a step in the window before.
-    before: f64,
-    /// Whether nothing was known: then nothing is put off.
-    explores: bool,
+    /// Rungs with the seconds of a step; first the one that it has come to, in the window before.
+    seen: Vec<(usize, f64)>,
+    /// Seconds that it took beyond what the same steps would have taken without.
+    cost: f64,
+    /// Whether it is the first one, of a load that has measured nothing: then nothing is put off.
+    is_first: bool,
 }
 
 impl Window {
@@ -108,11 +95,16 @@ impl Window {
         (self.steps >= n * STEPS && self.time >= n * WINDOW)
             || (self.steps >= n * FEW_STEPS && self.time >= n * LONG_WINDOW)
     }
+}
 
-    /// Whether it cannot come to what it is held against any more.
-    fn is_hopeless(self, before: f64) -> bool {
-        let times = self.seconds() / before;
-        times > HOPELESS_AT_ONCE || (self.steps >= FEW_STEPS && times > HOPELESS)
+impl Trial {
+    fn fastest(&self) -> f64 {
+        self.seen.iter().map(|seen| seen.1).fold(f64::INFINITY, f64::min)
+    }
+
+    /// Seconds of a step in the window before.
+    fn before(&self) -> f64 {
+        self.seen[0].1
     }
 }
 
@@ -126,127 +118,101 @@ impl Pacer {
         };
         let at = rungs.iter().position(|&rung| rung <= generation).unwrap_or(0);
         let tried = chosen.tried.iter().find(|tried| tried.threads == rungs[at]);
-        let known = tried.map(|tried| 1.0 / tried.tokens_per_second);
-        Self { prompt, at, usual: at, rungs, known, more_from: WAIT, wait: WAIT, ..Self::default() }
+        let usual = tried.map(|tried| 1.0 / tried.tokens_per_second);
+        Self { prompt, at, rungs, is_unmeasured: usual.is_none(), usual, next_trial: SHORTEST_WAIT, ..Self::default() }
     }
 
     /// Threads for a step that generates.
     pub(crate) fn threads(&self) -> u32 {
-        self.rungs[self.trial.map_or(self.at, |trial| trial.rung)]
+        self.rungs[self.trial.as_ref().map_or(self.at, |trial| trial.rung)]
     }
 
     pub(crate) fn prompt(&self) -> u32 {
         self.prompt
     }
 
-    /// The last change, while it stands.
-    pub(crate) fn change(&self) -> Option<GeneratingThreads> {
-        self.change
-    }
-
-    /// Takes note of a step that generated so many tokens, none of them a draft token.
-    pub(crate) fn step(&mut self, tokens: usize, took: Duration) -> Option<GeneratingThreads> {
+    /// Takes note of a step that generated so many tokens, none of them a draft token. Returns what it changed.
+    pub(crate) fn step(&mut self, tokens: usize, took: Duration) -> Option<Change> {
         let size = tokens.max(1).ilog2();
         if size != self.size {
-            (self.size, self.known, self.trial, self.slow_windows) = (size, None, None, 0);
+            (self.size, self.usual, self.trial, self.slow_windows) = (size, None, None, 0);
             self.window = Window::default();
         }
         self.clock += took;
         self.window.steps += 1;
         self.window.time += took;
-        let Some(trial) = self.trial else {
-            if self.window.is_full(1) {
-                let seen = std::mem::take(&mut self.window).seconds();
-                self.judge(seen);
+        match self.trial.take() {
+            Some(trial) => self.go_on(trial, tokens),
+            None => {
+                if self.window.is_full(1) {
+                    let seen = std::mem::take(&mut self.window).seconds();
+                    self.judge(seen);
+                }
+                None
             }
-            return None;
-        };
-        let windows = if trial.rung < self.at { WINDOWS_OF_MORE } else { 1 };
-        if !self.window.is_full(windows) && !self.window.is_hopeless(trial.before) {
-            return None;
         }
-        let window = std::mem::take(&mut self.window);
-        if !self.decide(trial, window) {
-            return None;
-        }
-        let speed = |seconds: f64| tokens as f64 / seconds;
-        self.change = Some(GeneratingThreads {
-            threads: self.rungs[self.at],
-            usual: self.rungs[self.usual],
-            before: speed(trial.before),
-            after: speed(window.seconds()),
-        });
-        self.change
     }
 
     /// After a window with the threads that it has come to: whether others are worth a trial.
     fn judge(&mut self, seen: f64) {
-        let is_slow = self.known.is_some_and(|known| seen > SLOW * known);
+        let is_slow = self.usual.is_some_and(|usual| seen > SLOW * usual);
         self.slow_windows = if is_slow { self.slow_windows + 1 } else { 0 };
-        if self.clock.saturating_sub(self.last_trial) >= QUIET {
-            self.wait = WAIT;
+        if !is_slow {
+            let usual = self.usual.unwrap_or(seen);
+            self.usual = Some(usual + (seen - usual) * NEWEST);
         }
-        let has_fewer = self.at + 1 < self.rungs.len();
-        if has_fewer && self.known.is_none() && self.clock >= self.explore_from {
-            self.explore_from = self.clock + LONGEST_WAIT;
-            self.begin(self.at + 1, seen, true);
-        } else if has_fewer && self.slow_windows >= PATIENCE && self.clock >= self.fewer_from {
-            self.begin(self.at + 1, seen, false);
-        } else if self.at > 0 && self.clock >= self.more_from {
-            self.begin(self.at - 1, seen, false);
-        }
-        // What is slow is not what it is held against later, as long as fewer threads may help.
-        if !(is_slow && has_fewer) {
-            let known = self.known.unwrap_or(seen);
-            self.known = Some(known + (seen - known) * NEWEST);
+        let is_worth_it = self.at > 0 || self.slow_windows >= PATIENCE;
+        let is_first = self.is_unmeasured;
+        if self.rungs.len() > 1 && (is_first || (is_worth_it && self.clock >= self.next_trial)) {
+            (self.is_unmeasured, self.slow_windows) = (false, 0);
+            let rung = usize::from(self.at == 0);
+            self.trial = Some(Trial { rung, seen: vec![(self.at, seen)], cost: 0.0, is_first });
         }
     }
 
-    fn begin(&mut self, rung: usize, before: f64, explores: bool) {
-        (self.slow_windows, self.last_trial) = (0, self.clock);
-        self.trial = Some(Trial { rung, before, explores });
+    /// After a step of a trial, which ends with the last number of threads, or with a hopeless one below those that it
+    /// has come to: even fewer take even longer.
+    fn go_on(&mut self, mut trial: Trial, tokens: usize) -> Option<Change> {
+        let Window { steps, .. } = self.window;
+        let seconds = self.window.seconds();
+        let is_fewer = trial.rung > self.at;
+        let is_hopeless = steps >= FEW_STEPS && seconds > HOPELESS * trial.fastest();
+        if !is_hopeless && !self.window.is_full(if is_fewer { 1 } else { WINDOWS_OF_MORE }) {
+            self.trial = Some(trial);
+            return None;
+        }
+        self.window = Window::default();
+        trial.cost += (seconds - trial.before()) * f64::from(steps);
+        trial.seen.push((trial.rung, seconds));
+        trial.rung += 1;
+        if trial.rung == self.at {
+            trial.rung += 1;
+        }
+        if trial.rung < self.rungs.len() && !(is_fewer && is_hopeless) {
+            self.trial = Some(trial);
+            return None;
+        }
+        self.decide(&trial, tokens)
     }
 
-    /// Whether the threads of a trial are kept.
-    fn decide(&mut self, trial: Trial, window: Window) -> bool {
-        let Trial { rung, before, explores } = trial;
-        let seen = window.seconds();
-        self.trial = None;
-        let is_fewer = rung > self.at;
-        // Beside other programs one window is quicker than another: more threads are held against the usual one too.
-        let usual = self.known.unwrap_or(before).min(before);
-        let is_kept = if is_fewer { seen < before * FEWER_PAY } else { seen < usual * MORE_PAY };
-        let cost = (seen - before).max(0.0) * f64::from(window.steps);
-        if !is_fewer {
-            self.more_from = self.clock + self.pause(cost);
-        } else if is_kept {
-            self.more_from = self.clock + self.wait;
-        } else if rung + 1 < self.rungs.len() && seen < before * HOPELESS {
-            // It may take more than one to get out of the others' way.
-            self.begin(rung + 1, before, explores);
-        } else {
-            // A thread may share its core with another program for a window, while another core is free: what is seen
-            // is taken for what it takes now, whatever the reason, after the third trial.
-            if explores || self.wait > WAIT * 2 {
-                self.known = Some(before);
-            }
-            if !explores {
-                self.fewer_from = self.clock + self.pause(cost);
-            }
+    fn decide(&mut self, trial: &Trial, tokens: usize) -> Option<Change> {
+        if !trial.is_first {
+            let wait = Duration::from_secs_f64(trial.cost.max(0.0)) * REPAY;
+            self.next_trial = self.clock + wait.clamp(SHORTEST_WAIT, LONGEST_WAIT);
         }
-        if is_kept {
-            (self.at, self.known) = (rung, Some(seen));
-            self.fewer_from = self.clock;
+        let speeds = trial.seen.iter().map(|&(rung, seconds)| (self.rungs[rung], 1.0 / seconds));
+        let threads = choose(speeds.clone())?;
+        let before = trial.before();
+        let (_, speed) = speeds.into_iter().find(|seen| seen.0 == threads)?;
+        let at = self.rungs.iter().position(|&rung| rung == threads)?;
+        if at == self.at {
+            let usual = self.usual.unwrap_or(before);
+            self.usual = Some(usual + (before - usual) * BELIEF);
+            return None;
         }
-        is_kept
-    }
-
-    /// How long nothing is tried after a trial that took so many seconds longer than it would have without.
-    fn pause(&mut self, cost: f64) -> Duration {
-        let repay = (Duration::from_secs_f64(cost) * REPAY).min(LONGEST_REPAY);
-        let pause = self.wait.max(repay);
-        self.wait = (self.wait * 2).min(LONGEST_WAIT);
-        pause
+        (self.at, self.usual) = (at, Some(1.0 / speed));
+        let tokens = tokens as f64;
+        Some(Change { threads, most: self.rungs[0], before: tokens / before, after: tokens * speed })
     }
 }
 

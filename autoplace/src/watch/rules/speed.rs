@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use super::Now;
+use super::{Now, SLOW, WARM_UP, WINDOW};
 use crate::load::Generated;
 use crate::watch::depth::DepthCost;
 use crate::watch::event::{Cause, Event};
@@ -40,16 +40,15 @@ impl SpeedRule {
 
     /// `cause` is asked for the likely cause when a slowdown begins, and given what speaks for depth as one.
     pub(super) fn step(&mut self, now: Generated, told: &mut Now<'_>, cause: impl FnOnce(Option<Cause>) -> Cause) {
-        let settings = told.settings;
         let first = *self.first.get_or_insert(now);
-        if now.tokens.saturating_sub(first.tokens) < settings.warm_up {
+        if now.tokens.saturating_sub(first.tokens) < WARM_UP {
             return;
         }
         if self.window.back().is_some_and(|last| last.tokens >= now.tokens) {
             return;
         }
         self.window.push_back(now);
-        let is_full = |from: &Generated| now.tokens - from.tokens >= settings.window.max(1);
+        let is_full = |from: &Generated| now.tokens - from.tokens >= WINDOW;
         while self.window.get(1).is_some_and(is_full) {
             self.window.pop_front();
         }
@@ -58,7 +57,7 @@ impl SpeedRule {
         let own = *self.own.get_or_insert(seen);
         let cost = self.cost.at(seen.depth);
         // A third of the way back is what it takes to end.
-        let limit = if self.slow.is_on() { settings.slow + (1.0 - settings.slow) / 3.0 } else { settings.slow };
+        let limit = if self.slow.is_on() { SLOW + (1.0 - SLOW) / 3.0 } else { SLOW };
         let slow = own.seconds < limit * seen.seconds;
         let (expected, observed) = (1.0 / (own.seconds * cost), 1.0 / (seen.seconds * cost));
         let deeper = !self.cost.is_known() && seen.depth > own.depth * 1.5 + 256.0;
@@ -69,7 +68,7 @@ impl SpeedRule {
         told.step(
             &mut self.slow,
             Some(slow),
-            settings.patience,
+            told.settings.patience(),
             || Some(Event::Slowdown { expected, observed, likely_cause: cause(depth) }),
             Event::SpeedRecovered { expected, observed },
         );

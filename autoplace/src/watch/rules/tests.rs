@@ -5,7 +5,7 @@ mod laws;
 use std::time::Duration;
 
 use super::Rules;
-use crate::load::{Generated, GeneratingThreads};
+use crate::load::Generated;
 use crate::machine::{GpuProcess, ThrottleReason, mib};
 use crate::watch::depth::DepthCost;
 use crate::watch::event::{Cause, Event};
@@ -123,25 +123,29 @@ fn heat_is_told_after_patience_and_the_power_limit_never() {
 }
 
 #[test]
-fn a_program_is_told_that_came_or_grew_and_not_one_that_was_there() {
-    let mut rig = Rig::new();
+fn a_program_is_a_cause_that_came_or_grew_and_not_one_that_was_there() {
     let with = |processes: &[(u32, u64)]| {
-        let processes = processes.iter().map(|&(pid, bytes)| GpuProcess::new(pid).name("game").bytes(bytes));
-        let processes: Vec<_> = processes.collect();
-        on_first(DeviceSample::new(mib(900)).processes(processes))
+        let processes = processes.iter().map(|&(pid, bytes)| GpuProcess::new(pid).name("game").bytes(mib(bytes)));
+        on_first(DeviceSample::new(mib(900)).processes(processes.collect::<Vec<_>>()))
     };
-    assert_eq!(rig.step(&with(&[(1, mib(2000))])), []);
-    assert_eq!(rig.step(&with(&[(1, mib(2100)), (2, mib(100))])), []);
-    let came =
-        |pid, bytes| Event::OtherProcess { name: Some("game".to_owned()), pid, bytes, device: "SIM0".to_owned() };
-    let both = with(&[(1, mib(2256)), (2, mib(300))]);
-    assert_eq!(rig.step(&both), [came(1, mib(2256)), came(2, mib(300))]);
-    let events = rig.steps(20, &with(&[(1, mib(2000))]));
-    let gone = |pid| Event::OtherProcessGone { name: Some("game".to_owned()), pid, device: "SIM0".to_owned() };
-    assert_eq!(events, [gone(1), gone(2)]);
     // One whose bytes are not counted says nothing.
-    let listed = DeviceSample::new(mib(900)).processes([GpuProcess::new(7)]);
-    assert_eq!(rig.step(&on_first(listed)), []);
+    let listed = on_first(DeviceSample::new(mib(900)).processes([GpuProcess::new(7)]));
+    for (seen, expected) in [
+        (with(&[(1, 2100), (2, 100)]), None),
+        (with(&[(1, 2256), (2, 300)]), Some(2)),
+        (with(&[(1, 2400), (2, 300)]), Some(1)),
+        (with(&[]), None),
+        (listed, None),
+    ] {
+        let mut rig = Rig::new();
+        rig.step(&with(&[(1, 2000)]));
+        rig.generate_for(10, 50, 0);
+        let events: Vec<_> = (0..10).flat_map(|_| rig.generate(20, 0, seen.clone())).collect();
+        let (_, _, cause) = slowdown(&events);
+        let device = "SIM0".to_owned();
+        let other = |pid| Cause::OtherProcess { name: Some("game".to_owned()), pid, device };
+        assert_eq!(cause, expected.map_or(Cause::Unknown, other), "{seen:?}");
+    }
 }
 
 #[test]
@@ -237,27 +241,4 @@ fn the_surest_cause_is_told() {
         let (_, _, cause) = slowdown(&slow.collect::<Vec<_>>());
         assert!(cause.to_string().starts_with(expected), "{cause}");
     }
-}
-
-fn with_threads(threads: u32, usual: u32, before: f64, after: f64) -> Sample {
-    Sample { threads: Some(GeneratingThreads { threads, usual, before, after }), ..roomy() }
-}
-
-#[test]
-fn fewer_threads_are_told_at_once_and_their_end_when_it_has_lasted() {
-    let mut rig = Rig::new();
-    let with = |threads| with_threads(threads, 2, 33.0, 1065.0);
-    assert_eq!(rig.step(&roomy()), []);
-    let fewer = Event::FewerThreads { threads: 1, usual: 2, before: 33.0, observed: 1065.0 };
-    assert_eq!(
-        fewer.to_string(),
-        "1 of 2 threads generate, since others hold them up: 1065.0 tokens per second instead of 33.0"
-    );
-    assert_eq!(rig.step(&with(1)), [fewer]);
-    assert_eq!(rig.step(&with(1)), []);
-    let restored = Event::ThreadsRestored { threads: 2 };
-    assert!(restored.is_end());
-    assert_eq!(rig.steps(10, &with(2)), [restored]);
-    // More than a busy load has chosen are no event.
-    assert_eq!(rig.step(&with_threads(2, 1, 900.0, 2500.0)), []);
 }

@@ -1,10 +1,7 @@
 //! What an estimate remembers of each weight, so that overrides can be asked by name once the profile is gone.
 
-use std::sync::Arc;
-
-use crate::gguf::TensorType;
 use crate::memory::backend::BackendRules;
-use crate::profile::{Layer, LoraPair, ModelProfile, Role, Weight};
+use crate::profile::{Layer, LoraPair, ModelProfile, Weight};
 
 /// The layer that a weight follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,8 +25,6 @@ pub(super) enum Kind {
     Model,
     /// A factor of an adapter, where the weight is whose name it has; neither mapped nor rearranged.
     Lora,
-    /// A layer's part of a control vector, on the layer's device whatever overrides say.
-    ControlVector,
 }
 
 /// One weight.
@@ -100,16 +95,6 @@ impl Stored {
             };
             let factors = [a, b].map(|factor| StoredWeight { group, kind: Kind::Lora, weight: factor.clone() });
             self.weights.extend(factors);
-        }
-        if profile.adapters.control_vector {
-            let width = u64::from(profile.hparams.n_embd);
-            let (ty, shape, bytes) = (TensorType::F32, [width, 1, 1, 1], width.saturating_mul(4));
-            let weight = Weight { name: Arc::default(), ty, shape, bytes, role: Role::Other };
-            // llama-adapter.cpp, `llama_adapter_cvec::init`: for all layers but the first, whichever have a direction.
-            for block in 1..profile.hparams.n_layer_trunk() as usize {
-                let (group, kind) = (Group::Block(block), Kind::ControlVector);
-                self.weights.push(StoredWeight { group, kind, weight: weight.clone() });
-            }
         }
     }
 

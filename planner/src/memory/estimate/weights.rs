@@ -9,7 +9,7 @@ use crate::profile::{ModelProfile, Role, Weight};
 
 use super::cost::Cost;
 use super::host_memory::{HostMemory, Pinned};
-use super::stored::{Group, Kind, Stored, StoredWeight};
+use super::stored::{Group, Stored, StoredWeight};
 use super::{Assignment, Place};
 
 /// The largest matrices by what they do, in bytes.
@@ -121,8 +121,7 @@ impl WeightTable {
     /// llama.cpp asks by the name alone, so input tensors, the output and its copy of a tied embedding move too
     /// (llama-model-loader.cpp, `create_tensor`).
     pub(super) fn overridden(mut self, place: impl Fn(&str) -> Option<Place>) -> Self {
-        let place = |weight: &StoredWeight| place(&weight.weight.name).filter(|_| weight.kind != Kind::ControlVector);
-        let places: Vec<_> = self.stored.weights.iter().map(place).collect();
+        let places: Vec<_> = self.stored.weights.iter().map(|weight| place(&weight.weight.name)).collect();
         let is_overridden = places.iter().any(Option::is_some);
         if is_overridden || self.is_overridden {
             self.sums = self.sums(&places);

@@ -99,15 +99,3 @@ pub(crate) fn fill(path: &Path, seed: u64, most: f32) {
         file.write_all(&bytes).unwrap();
     }
 }
-
-/// The values of a file's tensor of 32-bit floats.
-pub(crate) fn values(path: &Path, name: &str) -> Vec<f32> {
-    let header = Header::open(path).unwrap();
-    let tensor = header.tensor(name).unwrap();
-    assert_eq!(tensor.ty(), TensorType::F32);
-    let begin = usize::try_from(tensor.offset()).unwrap();
-    let end = begin + usize::try_from(tensor.bytes()).unwrap();
-    let bytes = std::fs::read(path).unwrap();
-    let numbers = bytes[begin..end].as_chunks::<4>().0.iter();
-    numbers.map(|bytes| f32::from_le_bytes(*bytes)).collect()
-}

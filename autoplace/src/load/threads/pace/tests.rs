@@ -24,6 +24,7 @@ struct Rig {
     pacer: Pacer,
     /// Threads before and after each change.
     changes: Vec<(u32, u32)>,
+    last: Option<Change>,
     /// Steps with each number of threads.
     steps: Vec<u64>,
     clock: Duration,
@@ -37,7 +38,7 @@ impl Rig {
         let tried = tried.into_iter().collect();
         let chosen = Threads { generation: threads, prompt: cores, basis, tried };
         let steps = vec![0; cores as usize + 1];
-        Self { pacer: Pacer::new(&chosen), changes: Vec::new(), steps, clock: Duration::ZERO }
+        Self { pacer: Pacer::new(&chosen), changes: Vec::new(), last: None, steps, clock: Duration::ZERO }
     }
 
     /// As a load on a quiet machine has left it.
@@ -60,6 +61,7 @@ impl Rig {
             let from = self.pacer.rungs[self.pacer.at];
             let told = self.pacer.step(tokens, took);
             self.changes.extend(told.map(|told| (from, told.threads)));
+            self.last = told.or(self.last);
         }
         self.changes[before..].to_vec()
     }
@@ -85,11 +87,9 @@ fn a_quiet_machine_keeps_its_threads_and_tries_nothing() {
 fn a_fall_to_a_third_tries_fewer_and_says_so() {
     let mut rig = Rig::new();
     rig.go(seconds(1), quiet);
-    assert_eq!((rig.pacer.prompt(), rig.pacer.change()), (2, None));
     // Found within half a second.
     assert_eq!(rig.go(Duration::from_millis(500), busy), [(2, 1)]);
-    let told = rig.pacer.change().unwrap();
-    assert!(told.before < 50.0 && told.after > 1000.0, "{told:?}");
+    let told = rig.last.unwrap();
     assert_eq!(told.to_string(), "1 of 2 threads generate: 1065.0 tokens per second instead of 33.3");
     assert_eq!(rig.pacer.prompt(), 2);
 }
@@ -136,15 +136,15 @@ fn a_quiet_machine_gets_its_threads_back() {
     let mut rig = Rig::new();
     rig.go(seconds(1), quiet);
     rig.go(seconds(60), busy);
-    assert_eq!(rig.go(LONGEST_REPAY + LONGEST_WAIT, quiet), [(1, 2)]);
+    assert_eq!(rig.go(LONGEST_WAIT + seconds(10), quiet), [(1, 2)]);
     // And once it has been quiet for long, soon.
-    rig.go(2 * QUIET, quiet);
+    rig.go(seconds(60), quiet);
     rig.go(Duration::from_millis(500), busy);
-    assert_eq!(rig.go(2 * WAIT, quiet), [(1, 2)]);
+    assert_eq!(rig.go(seconds(2), quiet), [(1, 2)]);
     // So does one that was busy at the load.
     let mut rig = Rig::on(2, 1, ThreadBasis::Measured, Some(busy));
     assert_eq!(rig.go(seconds(5), busy), []);
-    assert_eq!(rig.go(LONGEST_REPAY + LONGEST_WAIT, quiet), [(1, 2)]);
+    assert_eq!(rig.go(LONGEST_WAIT + seconds(10), quiet), [(1, 2)]);
 }
 
 #[test]
@@ -232,27 +232,20 @@ fn a_token_of_a_second_is_judged_by_two() {
 }
 
 proptest! {
-    /// Whatever steps take, threads are of the ladder, and changes stay few: at most a few at first, and two
-    /// per longest wait.
+    /// Whatever steps take, threads are of the ladder, and changes stay few: at most a few each time that the machine
+    /// changes.
     #[test]
     fn changes_are_bounded(
         cores in 1u32..20,
         start in 1u32..20,
-        takes in prop::collection::vec((prop::collection::vec(100_000u64..200_000_000, 20), 1u64..20), 1..12),
+        takes in prop::collection::vec((prop::collection::vec(100_000u64..200_000_000, 20), 1u64..60), 1..12),
     ) {
         let mut rig = Rig::on(cores, start.min(cores), ThreadBasis::LargeModel, None);
         let rungs = ladder(cores);
         for (nanoseconds, time) in &takes {
-            rig.go(seconds(*time), |threads| nanoseconds[threads as usize]);
+            let changes = rig.go(seconds(*time), |threads| nanoseconds[threads as usize]);
             prop_assert!(rungs.contains(&rig.pacer.threads()));
+            prop_assert!(changes.len() <= 3, "{changes:?}");
         }
-        let ups = rig.changes.iter().filter(|(from, to)| to > from).count() as u64;
-        let all = rig.changes.len() as u64;
-        // Each rung that is gone up is one that can be gone down again.
-        prop_assert!(all <= 2 * ups + rungs.len() as u64 * (ups + 1), "{:?}", rig.changes);
-        let waits = rig.clock.as_secs() / LONGEST_WAIT.as_secs();
-        // Waits of 1, 2, 4 and 8 seconds, once more after every quiet time.
-        let quiet = rig.clock.as_secs() / QUIET.as_secs();
-        prop_assert!(ups <= waits + 4 * (quiet + 1) + 1, "{ups} in {:?}", rig.clock);
     }
 }
