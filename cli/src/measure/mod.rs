@@ -2,8 +2,6 @@
 //! another tool.
 
 mod bench;
-mod beside;
-mod page;
 mod table;
 
 use std::error::Error;
@@ -49,7 +47,7 @@ pub(crate) struct MeasureArgs {
     after: Option<String>,
     /// Instead of a sweep the same work so many times at the end of the context, while the machine is watched: drift,
     /// headroom, clocks, swap and pressure pass or fail, and where one fails a smaller placement is tried [default: 10]
-    #[arg(long, value_name = "RUNS", num_args = 0..=1, require_equals = true, default_missing_value = "10", value_parser = value_parser!(u32).range(2..), conflicts_with_all = ["steps", "full", "before", "write", "submission", "at", "rounds", "beside"])]
+    #[arg(long, value_name = "RUNS", num_args = 0..=1, require_equals = true, default_missing_value = "10", value_parser = value_parser!(u32).range(2..), conflicts_with_all = ["steps", "full", "before", "write", "submission", "at", "rounds"])]
     ready: Option<u32>,
     /// The seconds that the runs are spread over [default: 600]
     #[arg(long, value_name = "SECONDS", value_parser = args::seconds, requires = "ready")]
@@ -83,15 +81,11 @@ pub(crate) struct MeasureArgs {
     #[arg(long, value_name = "NAME[=TOTAL][,free=SIZE]", value_parser = gpu::gpu, allow_hyphen_values = true)]
     pub(crate) gpu: Vec<Gpu>,
     /// What is printed
-    #[arg(long, value_name = "table|markdown|json|llama-bench|html|svg", value_enum, default_value_t = Format::Table, hide_possible_values = true)]
+    #[arg(long, value_name = "table|markdown|json|llama-bench", value_enum, default_value_t = Format::Table, hide_possible_values = true)]
     format: Format,
     /// Writes the JSON to a file too
     #[arg(long, value_name = "FILE")]
     write: Option<PathBuf>,
-    /// Draws the speeds of another measurement beside it (`html`, `svg`): of autoplace, of llama-bench (`-o jsonl`), or
-    /// a table of `n_gpu_layers` and tokens per second
-    #[arg(long, value_name = "FILE")]
-    beside: Vec<PathBuf>,
     /// Leaves out what tells whose machine it was (folders, texts, programs, addresses), and says on stderr what stays
     #[arg(long)]
     submission: bool,
@@ -104,8 +98,6 @@ enum Format {
     Markdown,
     Json,
     LlamaBench,
-    Html,
-    Svg,
 }
 
 /// Measures, or reads what was measured, and says so.
@@ -120,8 +112,6 @@ pub(crate) fn run(args: &MeasureArgs) -> Result<String, Box<dyn Error>> {
             _ => Err("--ready is told as a table or as JSON".into()),
         };
     }
-    // Before hours of measuring, not after them.
-    let beside: Vec<beside::Series> = args.beside.iter().map(|file| beside::read(file)).collect::<Result<_, _>>()?;
     let mut measurement = if is_read {
         Measurement::from_json(&read(&args.model)?).map_err(|error| in_file(&args.model, error))?
     } else {
@@ -142,8 +132,6 @@ pub(crate) fn run(args: &MeasureArgs) -> Result<String, Box<dyn Error>> {
         Format::Markdown => table::markdown(&measurement),
         Format::Json => measurement.to_json(),
         Format::LlamaBench => bench::jsonl(&measurement),
-        Format::Html => page::html(&measurement, &beside)?,
-        Format::Svg => page::svg(&measurement, &beside)?,
     })
 }
 
