@@ -15,7 +15,6 @@ mod host;
 mod json;
 mod measure;
 mod outputs;
-mod picture;
 mod plan;
 mod rates;
 mod running;

@@ -16,18 +16,6 @@ fn model(shape: &Shape) -> (tempfile::TempDir, String) {
 const CARD: [&str; 2] = ["--gpu", "RTX 3060=12GiB"];
 
 #[test]
-fn a_picture_is_drawn_beside_the_report() {
-    let dir = tempfile::tempdir().unwrap();
-    let svg = dir.path().join("plan.svg");
-    let report = succeeds(&["plan", &demo(), "--gpu", "X=1GiB", "--svg", svg.to_str().unwrap()]);
-    assert!(report.contains("weights"), "{report}");
-    let svg = std::fs::read_to_string(svg).unwrap();
-    let document = roxmltree::Document::parse(&svg).unwrap();
-    assert_eq!(document.root_element().tag_name().name(), "svg");
-    assert!(svg.contains("X (1.0 GiB)"), "{svg}");
-}
-
-#[test]
 fn every_tool_is_told_the_plan_instead_of_the_report() {
     let (_dir, model) = model(&LLAMA_8B);
     for tool in ["llama.cpp", "ollama", "lm-studio", "koboldcpp", "llama-cpp-2"] {
@@ -96,7 +84,6 @@ fn nonsense_is_refused_in_a_line() {
     let demo = demo();
     fails(&["plan", &demo, "--emit", "vllm"], 2, &["--emit", "'vllm'", "koboldcpp"]);
     fails(&["plan", &demo, "--emit", "ollama", "--json"], 2, &["--json"]);
-    fails(&["plan", &demo, "--svg", "/no/such/folder/x.svg"], 1, &["/no/such/folder/x.svg: "]);
     fails(&["plan", &demo, "--save", "/no/such/folder/x.json"], 1, &["/no/such/folder/x.json: "]);
     fails(&["plan", &demo, "--ctx", "100", "--emit", "koboldcpp"], 1, &["koboldcpp cannot be told a context of 100"]);
     fails(&["completions", "tcsh"], 2, &["tcsh"]);
