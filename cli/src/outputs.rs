@@ -15,7 +15,7 @@ pub(crate) struct OutputArgs {
     /// Saves the plan to a file, which `generate --plan` follows exactly
     #[arg(long, value_name = "FILE")]
     pub(crate) save: Option<PathBuf>,
-    /// Prints the equivalent for another tool instead: llama.cpp, ollama, lm-studio, koboldcpp, llama-cpp-2
+    /// Prints the equivalent for another tool instead: llama.cpp, ollama, lm-studio
     #[arg(long, value_name = "TOOL", value_enum, hide_possible_values = true, conflicts_with = "json")]
     pub(crate) emit: Option<Tool>,
 }

@@ -202,10 +202,9 @@ fn taken(gpu: &Placement) -> u64 {
 /// The program as people call it.
 const fn called(tool: Tool) -> &'static str {
     match tool {
-        Tool::LlamaCpp | Tool::LlamaCpp2 => "llama-server",
+        Tool::LlamaCpp => "llama-server",
         Tool::Ollama => "Ollama",
         Tool::LmStudio => "LM Studio",
-        Tool::KoboldCpp => "KoboldCpp",
     }
 }
 

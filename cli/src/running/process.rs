@@ -29,7 +29,7 @@ pub(super) fn program(all: &[Process], pid: u32) -> Result<(&Process, Tool), Str
     let mut programs = found.ancestry(all).into_iter().filter_map(|process| Some((process, process.tool()?)));
     programs.next().ok_or_else(|| {
         let name = found.name();
-        format!("process {pid} is `{name}`: llama-server, ollama, LM Studio and koboldcpp are known")
+        format!("process {pid} is `{name}`: llama-server, ollama and LM Studio are known")
     })
 }
 
@@ -101,24 +101,24 @@ impl Process {
         processes.collect()
     }
 
-    /// What it is called, without control characters.
+    /// What it is called, without control characters: `llama-server` of `C:\llama\llama-server.exe`.
     pub(super) fn name(&self) -> String {
-        stem(self.words.first().map_or("", String::as_str))
+        let word = self.words.first().map_or("", String::as_str);
+        let file = word.rsplit(['/', '\\']).next().unwrap_or_default();
+        file.strip_suffix(".exe").unwrap_or(file).replace(char::is_control, "?")
     }
 
-    /// The program, by the name of its file; or of the script that an interpreter runs.
+    /// The program, by the name of its file.
     pub(super) fn tool(&self) -> Option<Tool> {
         // Others with the same name ask a server for something.
         let is_server = self.words.get(1).is_some_and(|word| word == "serve");
-        let names = self.words.iter().take(2).map(|word| stem(word).to_lowercase());
-        names.into_iter().find_map(|name| match name.as_str() {
+        match self.name().to_lowercase().as_str() {
             "llama-server" => Some(Tool::LlamaCpp),
             "llama" if is_server => Some(Tool::LlamaCpp),
             "ollama" if is_server => Some(Tool::Ollama),
             "lm studio" | "lm-studio" | "llmster" => Some(Tool::LmStudio),
-            name if name.starts_with("koboldcpp") => Some(Tool::KoboldCpp),
             _ => None,
-        })
+        }
     }
 
     /// Itself and those that it was started by, the nearest first.
@@ -148,8 +148,7 @@ impl Process {
         let usual = match tool {
             Tool::Ollama => "11434",
             Tool::LmStudio => "1234",
-            Tool::KoboldCpp => "5001",
-            Tool::LlamaCpp | Tool::LlamaCpp2 => "8080",
+            Tool::LlamaCpp => "8080",
         };
         let (host, port) = if tool == Tool::Ollama {
             let said = self.variable("OLLAMA_HOST").unwrap_or_default();
@@ -209,13 +208,6 @@ impl Process {
     }
 }
 
-/// `llama-server` of `C:\llama\llama-server.exe`.
-fn stem(word: &str) -> String {
-    let file = word.rsplit(['/', '\\']).next().unwrap_or_default();
-    let stem = [".exe", ".py"].iter().find_map(|end| file.strip_suffix(end)).unwrap_or(file);
-    stem.replace(char::is_control, "?")
-}
-
 #[cfg(test)]
 mod tests {
     use super::{Process, is_here, program, serving};
@@ -232,15 +224,14 @@ mod tests {
     }
 
     #[test]
-    fn a_program_is_known_by_its_file_and_a_script_by_its_own() {
+    fn a_program_is_known_by_its_file() {
         for (line, tool) in [
             ("/usr/bin/llama-server -m a.gguf", Some(Tool::LlamaCpp)),
             (r"'C:\llama\llama-server.exe' -m a.gguf", Some(Tool::LlamaCpp)),
             ("llama serve", Some(Tool::LlamaCpp)),
             ("ollama serve", Some(Tool::Ollama)),
             ("ollama run qwen3", None),
-            ("python3 /opt/koboldcpp.py --model a.gguf", Some(Tool::KoboldCpp)),
-            ("./koboldcpp-linux-x64 a.gguf", Some(Tool::KoboldCpp)),
+            ("koboldcpp --model a.gguf", None),
             ("'/opt/LM Studio/LM Studio'", Some(Tool::LmStudio)),
             ("vim llama-server.log", None),
             ("", None),
@@ -291,7 +282,7 @@ mod tests {
         server.folder = Some(folder.path().to_owned());
         assert_eq!(server.key().as_deref(), Some("abc"));
         assert_eq!(process("llama-server --api-key a,b", &[]).key().as_deref(), Some("a"));
-        assert_eq!(process("koboldcpp --api-key a", &[]).key(), None);
+        assert_eq!(process("ollama serve --api-key a", &[]).key(), None);
     }
 
     #[test]

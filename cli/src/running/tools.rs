@@ -1,6 +1,6 @@
 //! What each program says of the model that it runs: its answers flow in, in one form they flow out.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -19,9 +19,6 @@ const LOOK: Duration = Duration::from_secs(1);
 /// Fails with a line that says what llama-server's address answered, or that nothing known answers.
 pub(super) fn answering(http: &Http) -> Result<Tool, String> {
     let has = |path: &str, is: fn(&Value) -> bool| http.get(path).is_ok_and(|it| is(&it));
-    if has("/api/extra/version", |it| it["result"] == "KoboldCpp") {
-        return Ok(Tool::KoboldCpp);
-    }
     let loaded = |it: &Value| it["models"][0]["loaded_instances"].is_array();
     if has("/api/v1/models", loaded) || has("/api/v0/models", |it| it["data"][0]["state"].is_string()) {
         return Ok(Tool::LmStudio);
@@ -31,7 +28,7 @@ pub(super) fn answering(http: &Http) -> Result<Tool, String> {
     }
     match http.get("/props") {
         Ok(props) if props["default_generation_settings"].is_object() => Ok(Tool::LlamaCpp),
-        Ok(_) => Err("what answers is none of llama-server, Ollama, LM Studio and koboldcpp".to_owned()),
+        Ok(_) => Err("what answers is none of llama-server, Ollama and LM Studio".to_owned()),
         Err(error) => Err(error),
     }
 }
@@ -40,10 +37,9 @@ pub(super) fn answering(http: &Http) -> Result<Tool, String> {
 /// Fails with a line that says which answer is missing.
 pub(super) fn look(tool: Tool, process: &mut Option<&Process>, http: &Http) -> Result<Seen, String> {
     match tool {
-        Tool::LlamaCpp | Tool::LlamaCpp2 => llama_server(process, http),
+        Tool::LlamaCpp => llama_server(process, http),
         Tool::Ollama => ollama(*process, http),
         Tool::LmStudio => lm_studio(http),
-        Tool::KoboldCpp => koboldcpp(*process, http),
     }
 }
 
@@ -207,67 +203,6 @@ fn lm_studio(http: &Http) -> Result<Seen, String> {
     Ok(seen)
 }
 
-/// Its flags that place a model, in llama.cpp's words. A file of settings has the same names.
-const KOBOLDCPP: [(&str, &str); 4] =
-    [("gpulayers", "-ngl"), ("contextsize", "-c"), ("blasbatchsize", "-ub"), ("batchsize", "-ub")];
-/// Those that no request says.
-const KOBOLDCPP_OTHERS: [&str; 9] =
-    ["tensor_split", "maingpu", "overridetensors", "moecpu", "mmproj", "draftmodel", "lora", "lowvram", "usecpu"];
-
-fn koboldcpp(process: Option<&Process>, http: &Http) -> Result<Seen, String> {
-    let version = http.get("/api/extra/version").ok().and_then(|it| text(&it["version"]));
-    let mut seen = Seen { version, ..Seen::default() };
-    let settings = match process.and_then(|it| Some((it, it.value(&["--config"])?))) {
-        Some((process, file)) => settings(&process.path(file))?,
-        None => Value::Null,
-    };
-    let words = process.map_or(&[][..], |it| it.words.as_slice());
-    // Its names are written with underscores and without.
-    let flag = |name: &str| format!("--{}", name.replace('_', "-"));
-    let said = |name: &str| {
-        let said = process.and_then(|it| it.value(&[&flag(name)])).map(str::to_owned);
-        said.or_else(|| number_or_text(&settings[name]))
-    };
-    for (name, flag) in KOBOLDCPP {
-        // -1 is what it chooses itself.
-        if let Some(value) = said(name).filter(|value| value != "-1") {
-            seen.flags.set(flag, value);
-        }
-    }
-    for name in KOBOLDCPP_OTHERS {
-        let is_there = |word: &String| word.replace('_', "-").split('=').next() == Some(&flag(name));
-        // What a file has for those that nobody said.
-        let is_set = |value: &Value| {
-            let is_nothing = matches!(value, Value::Null | Value::Bool(false));
-            let is_empty = *value == "" || *value == json!([]);
-            !is_nothing && !is_empty && value.as_i64().is_none_or(|it| it > 0)
-        };
-        if words.iter().any(is_there) || is_set(&settings[name]) {
-            seen.unlike.push(format!("--{name} places it too"));
-        }
-    }
-    let ty = match said("quantkv").as_deref() {
-        Some("1") => Some("q8_0"),
-        Some("2") => Some("q4_0"),
-        _ => None,
-    };
-    if let Some(ty) = ty {
-        seen.flags.set("-ctk", ty);
-        seen.flags.set("-ctv", ty);
-    }
-    let n_ctx = http.get("/api/extra/true_max_context_length").ok();
-    if let Some(n_ctx) = n_ctx.and_then(|it| number(&it["value"])) {
-        seen.flags.set("-c", n_ctx.to_string());
-    }
-    let file = said("model").or_else(|| text(&settings["model_param"]));
-    let file = file.or_else(|| words.iter().skip(1).find(|it| it.ends_with(".gguf")).cloned());
-    seen.model = file.map(|file| path(process, &file));
-    seen.name = http.get("/api/v1/model").ok().and_then(|it| text(&it["result"])).unwrap_or_default();
-    let last = http.get("/api/extra/perf").ok().and_then(|it| it["last_eval_speed"].as_f64());
-    seen.speed = last.filter(|&speed| speed > 0.0);
-    Ok(seen)
-}
-
 impl Seen {
     /// So many other models are loaded in the same program.
     fn others(&mut self, models: usize) {
@@ -275,10 +210,6 @@ impl Seen {
             self.unlike.push(format!("{models} more of its models are loaded"));
         }
     }
-}
-
-fn settings(file: &Path) -> Result<Value, String> {
-    serde_json::from_str(&crate::read(file)?).map_err(|error| crate::in_file(file, error))
 }
 
 fn path(process: Option<&Process>, path: &str) -> PathBuf {
@@ -296,8 +227,4 @@ fn text(value: &Value) -> Option<String> {
 
 fn number(value: &Value) -> Option<u32> {
     value.as_u64()?.try_into().ok()
-}
-
-fn number_or_text(value: &Value) -> Option<String> {
-    text(value).or_else(|| value.as_i64().map(|number| number.to_string()))
 }

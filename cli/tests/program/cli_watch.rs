@@ -284,39 +284,6 @@ fn lm_studio_does_not_tell_its_file_which_is_then_asked_for() {
     }
 }
 
-#[cfg(target_os = "linux")]
-#[test]
-fn koboldcpp_is_told_by_its_arguments_or_its_file_of_settings() {
-    let user = User::new();
-    let server = Recorded::new(json!({
-        "/api/extra/version": {"result": "KoboldCpp", "version": "1.101"},
-        "/api/v1/model": {"result": "koboldcpp/autoplace-demo-q8_0"},
-        "/api/extra/true_max_context_length": {"value": 4096},
-        "/api/extra/perf": {"last_eval_speed": 12.5, "total_gens": 2, "idle": 1},
-        // Others' interfaces that it has too.
-        "/props": {"default_generation_settings": {"n_ctx": 1}},
-        "/api/ps": {"models": []},
-    }));
-    let port = server.url.rsplit(':').next().unwrap();
-    let settings = user.path("a.kcpps");
-    let demo = demo();
-    std::fs::write(&settings, json!({"model_param": demo, "gpulayers": 3, "quantkv": 1}).to_string()).unwrap();
-    for arguments in [
-        vec!["koboldcpp.py", "--port", port, "--gpulayers=3", "--quantkv", "1", &demo],
-        vec!["koboldcpp.py", "--port", port, "--config", settings.to_str().unwrap()],
-    ] {
-        let process = Process::new("koboldcpp", &arguments[1..], &[]);
-        let (verdict, code) = watched(&user, &[&["--watch", &process.id()], &CARD[..]].concat());
-        assert_eq!((causes(&verdict)[0], code), ("runs_slower", 3), "{verdict}");
-        let model = &verdict["evidence"]["model"];
-        assert_eq!(model["running"]["n_gpu_layers"], 3);
-        assert_eq!(model["running"]["tokens_per_second"], 12.5);
-        assert_eq!(model["plan"]["context"]["type_v"], "Q8_0");
-        let mend = verdict["findings"][0]["remedy"].as_str().unwrap();
-        assert!(mend.contains("--gpulayers") && mend.contains("--quantkv 1"), "{mend}");
-    }
-}
-
 #[test]
 fn what_is_no_such_program_is_refused_with_its_reason() {
     let user = User::new();
