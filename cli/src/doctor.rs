@@ -24,7 +24,7 @@ pub(crate) struct DoctorArgs {
     /// Judges the machine in a file instead of this one: of `doctor --report`, or of `devices --write`
     #[arg(long, value_name = "FILE", conflicts_with = "gpu")]
     machine: Option<PathBuf>,
-    /// Looks at another program that runs the model now: llama-server, Ollama, LM Studio; by its process id
+    /// Looks at another program that runs the model now: llama-server or Ollama; by its process id
     /// or its address. Nothing is loaded, and nothing is asked of it that it would compute
     #[arg(long, value_name = "PID|URL", value_parser = running::watched, conflicts_with = "machine")]
     watch: Option<String>,

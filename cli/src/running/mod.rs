@@ -6,6 +6,7 @@ mod http;
 mod process;
 mod tools;
 
+use std::fmt;
 use std::path::PathBuf;
 
 use autoplace::machine::{Machine, gib};
@@ -30,13 +31,38 @@ pub(crate) fn watched(text: &str) -> Result<String, String> {
     Ok(format!("http://{host}"))
 }
 
+/// A program that runs models and says how.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Program {
+    LlamaServer,
+    Ollama,
+}
+
+impl Program {
+    /// In whose words it is told a plan.
+    const fn tool(self) -> Tool {
+        match self {
+            Self::LlamaServer => Tool::LlamaCpp,
+            Self::Ollama => Tool::Ollama,
+        }
+    }
+}
+
+/// As people call it.
+impl fmt::Display for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::LlamaServer => "llama-server",
+            Self::Ollama => "Ollama",
+        })
+    }
+}
+
 /// A program that runs a model, as far as it can be told.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Seen {
     /// Its version, where it says one.
     pub(crate) version: Option<String>,
-    /// What it calls the model.
-    pub(crate) name: String,
     /// The model's file.
     pub(crate) model: Option<PathBuf>,
     /// What places it.
@@ -55,7 +81,7 @@ pub(crate) struct Seen {
 
 /// The program, what it runs, and the processes that hold its memory.
 pub(crate) struct Found {
-    pub(crate) tool: Tool,
+    pub(crate) program: Program,
     pub(crate) pids: Vec<u32>,
     pub(crate) seen: Seen,
     /// Whether it runs on this computer.
@@ -66,20 +92,20 @@ pub(crate) struct Found {
 /// Fails with a line that says what is not there, or why it could not be told.
 pub(crate) fn find(watched: &str) -> Result<Found, String> {
     let processes = Process::all();
-    let (tool, mut process, url) = match watched.parse() {
+    let (program, mut process, url) = match watched.parse() {
         Ok(pid) => {
-            let (process, tool) = process::program(&processes, pid)?;
-            (tool, Some(process), process.url(tool))
+            let (process, program) = process::program(&processes, pid)?;
+            (program, Some(process), process.url(program))
         }
         Err(_) => {
             let process = process::serving(&processes, watched)?;
             let http = Http::new(watched, process.and_then(Process::key));
-            let tool = tools::answering(&http).map_err(|error| format!("{watched}: {error}"))?;
-            (tool, process.filter(|it| it.tool() == Some(tool)), watched.to_owned())
+            let program = tools::answering(&http).map_err(|error| format!("{watched}: {error}"))?;
+            (program, process.filter(|it| it.program() == Some(program)), watched.to_owned())
         }
     };
     let http = Http::new(&url, process.and_then(Process::key));
-    let mut seen = tools::look(tool, &mut process, &http).map_err(|error| format!("{url}: {error}"))?;
+    let mut seen = tools::look(program, &mut process, &http).map_err(|error| format!("{url}: {error}"))?;
     let unknown = match process {
         None => Some(
             "its process is not among those of this computer that may be seen: what it was started with is not known",
@@ -91,7 +117,7 @@ pub(crate) fn find(watched: &str) -> Result<Found, String> {
     };
     seen.notes.extend(unknown.map(str::to_owned));
     let pids = process.map_or_else(Vec::new, |it| it.family(&processes));
-    Ok(Found { tool, pids, seen, is_here: process.is_some() || is_here(&url) })
+    Ok(Found { program, pids, seen, is_here: process.is_some() || is_here(&url) })
 }
 
 /// Memory that a driver uses of a card for itself, at most: what is taken beyond the programs' bytes is somebody's.

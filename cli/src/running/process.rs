@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use sysinfo::{ProcessRefreshKind, ProcessesToUpdate, System, UpdateKind};
 
-use crate::emit::Tool;
+use super::Program;
 
 /// A process, as far as this user may see it: of another user's, neither its environment nor its folder.
 pub(super) struct Process {
@@ -23,13 +23,13 @@ pub(super) struct Process {
 
 /// The program that this process is or belongs to: drivers name the one that computes, which its server started.
 /// Fails with a line that says what it is instead.
-pub(super) fn program(all: &[Process], pid: u32) -> Result<(&Process, Tool), String> {
+pub(super) fn program(all: &[Process], pid: u32) -> Result<(&Process, Program), String> {
     let found = all.iter().find(|process| process.pid == pid);
     let found = found.ok_or_else(|| format!("there is no process {pid}"))?;
-    let mut programs = found.ancestry(all).into_iter().filter_map(|process| Some((process, process.tool()?)));
+    let mut programs = found.ancestry(all).into_iter().filter_map(|process| Some((process, process.program()?)));
     programs.next().ok_or_else(|| {
         let name = found.name();
-        format!("process {pid} is `{name}`: llama-server, ollama and LM Studio are known")
+        format!("process {pid} is `{name}`: llama-server and ollama are known")
     })
 }
 
@@ -109,14 +109,13 @@ impl Process {
     }
 
     /// The program, by the name of its file.
-    pub(super) fn tool(&self) -> Option<Tool> {
+    pub(super) fn program(&self) -> Option<Program> {
         // Others with the same name ask a server for something.
         let is_server = self.words.get(1).is_some_and(|word| word == "serve");
         match self.name().to_lowercase().as_str() {
-            "llama-server" => Some(Tool::LlamaCpp),
-            "llama" if is_server => Some(Tool::LlamaCpp),
-            "ollama" if is_server => Some(Tool::Ollama),
-            "lm studio" | "lm-studio" | "llmster" => Some(Tool::LmStudio),
+            "llama-server" => Some(Program::LlamaServer),
+            "llama" if is_server => Some(Program::LlamaServer),
+            "ollama" if is_server => Some(Program::Ollama),
             _ => None,
         }
     }
@@ -144,13 +143,12 @@ impl Process {
     }
 
     /// Where it serves.
-    pub(super) fn url(&self, tool: Tool) -> String {
-        let usual = match tool {
-            Tool::Ollama => "11434",
-            Tool::LmStudio => "1234",
-            Tool::LlamaCpp => "8080",
+    pub(super) fn url(&self, program: Program) -> String {
+        let usual = match program {
+            Program::Ollama => "11434",
+            Program::LlamaServer => "8080",
         };
-        let (host, port) = if tool == Tool::Ollama {
+        let (host, port) = if program == Program::Ollama {
             let said = self.variable("OLLAMA_HOST").unwrap_or_default();
             let said = said.strip_prefix("http://").unwrap_or(said).trim_end_matches('/');
             said.rsplit_once(':').unwrap_or((said, usual))
@@ -169,13 +167,13 @@ impl Process {
 
     /// Whether this address is its own, which must be one of this computer.
     fn serves(&self, url: &str) -> bool {
-        let Some(tool) = self.tool() else { return false };
-        is_here(url) && authority(url).1 == authority(&self.url(tool)).1
+        let Some(program) = self.program() else { return false };
+        is_here(url) && authority(url).1 == authority(&self.url(program)).1
     }
 
     /// What llama-server asks of who reads its slots.
     pub(super) fn key(&self) -> Option<String> {
-        if self.tool() != Some(Tool::LlamaCpp) {
+        if self.program() != Some(Program::LlamaServer) {
             return None;
         }
         let said = self.value(&["--api-key"]).or(self.variable("LLAMA_API_KEY"));
@@ -210,8 +208,8 @@ impl Process {
 
 #[cfg(test)]
 mod tests {
+    use super::Program;
     use super::{Process, is_here, program, serving};
-    use crate::emit::Tool;
 
     fn process(line: &str, environment: &[&str]) -> Process {
         Process {
@@ -226,30 +224,29 @@ mod tests {
     #[test]
     fn a_program_is_known_by_its_file() {
         for (line, tool) in [
-            ("/usr/bin/llama-server -m a.gguf", Some(Tool::LlamaCpp)),
-            (r"'C:\llama\llama-server.exe' -m a.gguf", Some(Tool::LlamaCpp)),
-            ("llama serve", Some(Tool::LlamaCpp)),
-            ("ollama serve", Some(Tool::Ollama)),
+            ("/usr/bin/llama-server -m a.gguf", Some(Program::LlamaServer)),
+            (r"'C:\llama\llama-server.exe' -m a.gguf", Some(Program::LlamaServer)),
+            ("llama serve", Some(Program::LlamaServer)),
+            ("ollama serve", Some(Program::Ollama)),
             ("ollama run qwen3", None),
             ("koboldcpp --model a.gguf", None),
-            ("'/opt/LM Studio/LM Studio'", Some(Tool::LmStudio)),
             ("vim llama-server.log", None),
             ("", None),
         ] {
-            assert_eq!(process(line, &[]).tool(), tool, "{line}");
+            assert_eq!(process(line, &[]).program(), tool, "{line}");
         }
     }
 
     #[test]
     fn where_it_serves_is_said_by_flags_or_variables_or_is_the_usual_place() {
         let url = |tool, line, environment: &[&str]| process(line, environment).url(tool);
-        assert_eq!(url(Tool::LlamaCpp, "llama-server", &[]), "http://127.0.0.1:8080");
-        let said = url(Tool::LlamaCpp, "llama-server --host 0.0.0.0 --port 81", &["LLAMA_ARG_PORT=82"]);
+        assert_eq!(url(Program::LlamaServer, "llama-server", &[]), "http://127.0.0.1:8080");
+        let said = url(Program::LlamaServer, "llama-server --host 0.0.0.0 --port 81", &["LLAMA_ARG_PORT=82"]);
         assert_eq!(said, "http://127.0.0.1:81");
-        assert_eq!(url(Tool::LlamaCpp, "llama-server", &["LLAMA_ARG_PORT=82"]), "http://127.0.0.1:82");
-        assert_eq!(url(Tool::LlamaCpp, "llama-server --host ::1", &[]), "http://[::1]:8080");
-        assert_eq!(url(Tool::Ollama, "ollama serve", &["OLLAMA_HOST=0.0.0.0:99"]), "http://127.0.0.1:99");
-        assert_eq!(url(Tool::Ollama, "ollama serve", &["OLLAMA_HOST=gpu"]), "http://gpu:11434");
+        assert_eq!(url(Program::LlamaServer, "llama-server", &["LLAMA_ARG_PORT=82"]), "http://127.0.0.1:82");
+        assert_eq!(url(Program::LlamaServer, "llama-server --host ::1", &[]), "http://[::1]:8080");
+        assert_eq!(url(Program::Ollama, "ollama serve", &["OLLAMA_HOST=0.0.0.0:99"]), "http://127.0.0.1:99");
+        assert_eq!(url(Program::Ollama, "ollama serve", &["OLLAMA_HOST=gpu"]), "http://gpu:11434");
     }
 
     #[test]
@@ -265,12 +262,12 @@ mod tests {
             assert!(!is_here(url), "{url}");
         }
         // What a driver names is what the server started.
-        assert_eq!(program(&all, 9).map(|(process, tool)| (process.pid, tool)), Ok((7, Tool::Ollama)));
+        assert_eq!(program(&all, 9).map(|(process, tool)| (process.pid, tool)), Ok((7, Program::Ollama)));
         // What the server started is not another server; a second one is.
-        let mut all = vec![process("lm-studio", &[]), child(8, 7, "lm-studio --type=renderer")];
-        let url = "http://127.0.0.1:1234";
+        let mut all = vec![process("llama-server", &[]), child(8, 7, "llama-server -m a.gguf")];
+        let url = "http://127.0.0.1:8080";
         assert_eq!(serving(&all, url).unwrap().map(|process| process.pid), Some(7));
-        all.push(child(9, 1, "llmster"));
+        all.push(child(9, 1, "llama-server"));
         assert!(serving(&all, url).is_err_and(|error| error.contains("7, 9")));
     }
 

@@ -6,10 +6,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::Seen;
 use super::http::Http;
 use super::process::Process;
-use crate::emit::Tool;
+use super::{Program, Seen};
 use crate::flags::Flags;
 
 /// How long llama-server's slot is watched for tokens.
@@ -17,29 +16,23 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// Which program answers. Some take others' interfaces too, and are asked for their own first.
 /// Fails with a line that says what llama-server's address answered, or that nothing known answers.
-pub(super) fn answering(http: &Http) -> Result<Tool, String> {
-    let has = |path: &str, is: fn(&Value) -> bool| http.get(path).is_ok_and(|it| is(&it));
-    let loaded = |it: &Value| it["models"][0]["loaded_instances"].is_array();
-    if has("/api/v1/models", loaded) || has("/api/v0/models", |it| it["data"][0]["state"].is_string()) {
-        return Ok(Tool::LmStudio);
-    }
-    if has("/api/ps", |it| it["models"].is_array()) {
-        return Ok(Tool::Ollama);
+pub(super) fn answering(http: &Http) -> Result<Program, String> {
+    if http.get("/api/ps").is_ok_and(|it| it["models"].is_array()) {
+        return Ok(Program::Ollama);
     }
     match http.get("/props") {
-        Ok(props) if props["default_generation_settings"].is_object() => Ok(Tool::LlamaCpp),
-        Ok(_) => Err("what answers is none of llama-server, Ollama and LM Studio".to_owned()),
+        Ok(props) if props["default_generation_settings"].is_object() => Ok(Program::LlamaServer),
+        Ok(_) => Err("what answers is neither llama-server nor Ollama".to_owned()),
         Err(error) => Err(error),
     }
 }
 
 /// What it runs; `process` stays what it is if it is the one that answers.
 /// Fails with a line that says which answer is missing.
-pub(super) fn look(tool: Tool, process: &mut Option<&Process>, http: &Http) -> Result<Seen, String> {
-    match tool {
-        Tool::LlamaCpp => llama_server(process, http),
-        Tool::Ollama => ollama(*process, http),
-        Tool::LmStudio => lm_studio(http),
+pub(super) fn look(program: Program, process: &mut Option<&Process>, http: &Http) -> Result<Seen, String> {
+    match program {
+        Program::LlamaServer => llama_server(process, http),
+        Program::Ollama => ollama(*process, http),
     }
 }
 
@@ -124,11 +117,13 @@ fn ollama(process: Option<&Process>, http: &Http) -> Result<Seen, String> {
     let [model, rest @ ..] = models.as_slice() else {
         return Err("no model is loaded now: ask it for something first".to_owned());
     };
-    let mut seen = Seen { name: text(&model["name"]).unwrap_or_default(), ..Seen::default() };
-    seen.others(rest.len());
+    let mut seen = Seen::default();
+    if !rest.is_empty() {
+        seen.unlike.push(format!("{} more of its models are loaded", rest.len()));
+    }
     seen.version = http.get("/api/version").ok().and_then(|it| text(&it["version"]));
     seen.on_gpus = model["size_vram"].as_u64().zip(model["size"].as_u64());
-    let shown = http.post("/api/show", &json!({"model": seen.name}))?;
+    let shown = http.post("/api/show", &json!({"model": model["name"]}))?;
     let file = shown["modelfile"].as_str().unwrap_or_default();
     let from = file.lines().filter_map(|line| line.strip_prefix("FROM "));
     let mut files = from.filter(|from| from.contains(['/', '\\']));
@@ -166,50 +161,6 @@ fn ollama(process: Option<&Process>, http: &Http) -> Result<Seen, String> {
         }
     }
     Ok(seen)
-}
-
-fn lm_studio(http: &Http) -> Result<Seen, String> {
-    let mut seen = Seen::default();
-    let flags = &mut seen.flags;
-    let mut loaded: Vec<(Value, Value)> = Vec::new();
-    if let Ok(models) = http.get("/api/v1/models") {
-        for model in models["models"].as_array().into_iter().flatten() {
-            let instances = model["loaded_instances"].as_array().into_iter().flatten();
-            loaded.extend(instances.map(|it| (model.clone(), it["config"].clone())));
-        }
-    } else {
-        let models = http.get("/api/v0/models")?;
-        let all = models["data"].as_array().into_iter().flatten();
-        let all = all.filter(|model| model["state"] == "loaded");
-        loaded.extend(all.map(|model| (model.clone(), Value::Null)));
-    }
-    // Generating ones first, the largest of them.
-    let is_other = |model: &Value| model["type"].as_str().is_some_and(|it| it.starts_with("embed"));
-    loaded.sort_by_key(|(model, _)| (is_other(model), std::cmp::Reverse(model["size_bytes"].as_u64())));
-    let [(model, config), rest @ ..] = loaded.as_slice() else {
-        return Err("no model is loaded now".to_owned());
-    };
-    let n_ctx = number(&config["context_length"]).or(number(&model["loaded_context_length"]));
-    if let Some(n_ctx) = n_ctx {
-        flags.set("-c", n_ctx.to_string());
-    }
-    for (key, flag) in [("offload_kv_cache_to_gpu", "-kvo"), ("flash_attention", "-fa")] {
-        if let Some(is_on) = config[key].as_bool() {
-            flags.set(flag, if is_on { "on" } else { "off" });
-        }
-    }
-    seen.name = text(&model["key"]).or(text(&model["id"])).unwrap_or_default();
-    seen.others(rest.len());
-    Ok(seen)
-}
-
-impl Seen {
-    /// So many other models are loaded in the same program.
-    fn others(&mut self, models: usize) {
-        if models > 0 {
-            self.unlike.push(format!("{models} more of its models are loaded"));
-        }
-    }
 }
 
 fn path(process: Option<&Process>, path: &str) -> PathBuf {

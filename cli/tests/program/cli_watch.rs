@@ -257,34 +257,6 @@ fn ollama_tells_how_much_is_on_gpus_and_where_its_file_is() {
 }
 
 #[test]
-fn lm_studio_does_not_tell_its_file_which_is_then_asked_for() {
-    let user = User::new();
-    // lmstudio.ai/docs, `GET /api/v1/models`, and `GET /api/v0/models` of versions before 0.4.
-    let answers = [
-        json!({"/api/v1/models": {"models": [
-            {"type": "llm", "key": "other", "loaded_instances": []},
-            {"type": "embedding", "key": "e", "size_bytes": 9, "loaded_instances": [{"config": {"context_length": 1}}]},
-            {"type": "llm", "key": "autoplace/demo", "loaded_instances": [{"id": "demo", "config": {
-                "context_length": 4096, "eval_batch_size": 512, "flash_attention": false,
-                "offload_kv_cache_to_gpu": false}}]},
-        ]}}),
-        json!({"/api/v0/models": {"object": "list", "data": [
-            {"id": "other", "state": "not-loaded"},
-            {"id": "autoplace/demo", "state": "loaded", "loaded_context_length": 4096},
-        ]}}),
-    ];
-    for (index, answers) in answers.into_iter().enumerate() {
-        let server = Recorded::new(answers);
-        user.fails(&["doctor", "--watch", &server.url], 1, &["autoplace/demo", "FILE"]);
-        let (verdict, _) = watched(&user, &[&[&demo(), "--watch", &server.url], &CARD[..]].concat());
-        let model = &verdict["evidence"]["model"];
-        assert_eq!(model["running"]["program"], "LM Studio");
-        assert_eq!(model["plan"]["context"]["n_ctx"], 4096);
-        assert_eq!(model["plan"]["context"]["offload_kqv"], index == 1, "{model}");
-    }
-}
-
-#[test]
 fn what_is_no_such_program_is_refused_with_its_reason() {
     let user = User::new();
     user.fails(&["doctor", "--watch", "https://example.com"], 2, &["process id", "address"]);
@@ -293,7 +265,7 @@ fn what_is_no_such_program_is_refused_with_its_reason() {
     user.fails(&["doctor", "--watch", "http://a@127.0.0.1"], 2, &["process id", "address"]);
     user.fails(&["doctor", "--watch", "http://127.0.0.1:1"], 1, &["http://127.0.0.1:1: /props"]);
     let other = Recorded::new(json!({"/props": {"a": 1}}));
-    user.fails(&["doctor", "--watch", &other.url], 1, &["none of llama-server"]);
+    user.fails(&["doctor", "--watch", &other.url], 1, &["neither llama-server nor Ollama"]);
 }
 
 /// The real one, on the demo model.
