@@ -49,7 +49,7 @@ pub(crate) fn compare(
         Some(version) => format!("{} {version}", program),
         None => program.to_string(),
     };
-    running.pid = found.pids.first().copied();
+    running.pid = Some(found.pid);
     running.tokens_per_second = seen.speed;
     running.on_gpus = seen.on_gpus.map(|(bytes, _)| bytes).or(held.filter(|&bytes| bytes > 0));
     notes.extend(seen.unlike.iter().map(|reason| format!("{reason}: it is not held against a plan")));
@@ -66,7 +66,7 @@ pub(crate) fn compare(
     let added = evidence.model.get_or_insert_default();
     if let Some(mut plan) = added.plan.clone().filter(|_| is_room_known) {
         // As the program means it, in a container too.
-        let root = format!("/proc/{}/root", running.pid.unwrap_or_default());
+        let root = format!("/proc/{}/root", found.pid);
         let inside = model.strip_prefix(root).map(|path| Path::new("/").join(path));
         plan.model.path = Some(inside.unwrap_or_else(|_| model.to_owned()));
         match emit::emit(&plan, program.tool()) {
@@ -225,7 +225,7 @@ mod tests {
         let mut gpu = Gpu::new("A card").total(gib(4)).free(free).bandwidth(1 << 40);
         (gpu.device, gpu.processes) = (Some("CUDA0".to_owned()), processes);
         let seen = Seen { flags: Flags::of_script(flags).unwrap(), ..Seen::default() };
-        let found = Found { program: Program::LlamaServer, pids: vec![PID], seen, is_here: true };
+        let found = Found { program: Program::LlamaServer, pid: PID, family: vec![PID], seen };
         let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
         let mut machine = Machine::new(Host::new(gib(8)));
         machine.gpus.push(gpu);

@@ -1,8 +1,7 @@
-//! Processes of this computer: what one was started with, and which one serves an address.
+//! Processes of this computer: which one runs models, and what it was started with.
 
 use std::ffi::OsString;
 use std::fs;
-use std::net::IpAddr;
 use std::path::PathBuf;
 
 use sysinfo::{ProcessRefreshKind, ProcessesToUpdate, System, UpdateKind};
@@ -26,43 +25,30 @@ pub(super) struct Process {
 pub(super) fn program(all: &[Process], pid: u32) -> Result<(&Process, Program), String> {
     let found = all.iter().find(|process| process.pid == pid);
     let found = found.ok_or_else(|| format!("there is no process {pid}"))?;
-    let mut programs = found.ancestry(all).into_iter().filter_map(|process| Some((process, process.program()?)));
-    programs.next().ok_or_else(|| {
+    let ancestry = found.ancestry(all).into_iter();
+    let programs: Vec<_> = ancestry.filter_map(|process| Some((process, process.program()?))).collect();
+    // Ollama starts a llama-server, and is what is told how to place the model.
+    let ollama = programs.iter().find(|(_, program)| *program == Program::Ollama);
+    ollama.or(programs.first()).copied().ok_or_else(|| {
         let name = found.name();
         format!("process {pid} is `{name}`: llama-server and ollama are known")
     })
 }
 
-/// The program that serves this address of this computer, where its process may be seen.
-/// Fails with a line that names several that may be the one.
-pub(super) fn serving<'a>(all: &'a [Process], url: &str) -> Result<Option<&'a Process>, String> {
-    let serves = |process: &&Process| process.serves(url);
-    // What a server started says the same of itself.
-    let is_started = |process: &&Process| process.ancestry(all).iter().skip(1).any(serves);
-    let found: Vec<_> = all.iter().filter(serves).filter(|process| !is_started(process)).collect();
+/// The one program that runs models here.
+/// Fails with a line that says that there is none, or that names several.
+pub(super) fn only(all: &[Process]) -> Result<(&Process, Program), String> {
+    let programs = all.iter().filter_map(|process| Some((process, process.program()?)));
+    // What a server started is a part of it.
+    let is_started = |process: &Process| process.ancestry(all).iter().skip(1).any(|it| it.program().is_some());
+    let found: Vec<_> = programs.filter(|(process, _)| !is_started(process)).collect();
     match found.as_slice() {
-        [] => Ok(None),
-        [process] => Ok(Some(process)),
+        [] => Err("neither llama-server nor ollama runs here: say its process id, `--watch=PID`".to_owned()),
+        [found] => Ok(*found),
         several => {
-            let pids: Vec<String> = several.iter().map(|it| it.pid.to_string()).collect();
-            Err(format!("processes {} may all serve {url}: say one's id", pids.join(", ")))
+            let several: Vec<String> = several.iter().map(|(it, program)| format!("{} ({program})", it.pid)).collect();
+            Err(format!("processes {} run models: say one's id, `--watch=PID`", several.join(", ")))
         }
-    }
-}
-
-/// Whether it is an address of this computer.
-pub(super) fn is_here(url: &str) -> bool {
-    let (host, _) = authority(url);
-    let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
-    host == "localhost" || address.is_ok_and(|address| address.is_loopback())
-}
-
-/// Host and port.
-fn authority(url: &str) -> (&str, &str) {
-    let authority = url.strip_prefix("http://").unwrap_or(url);
-    match authority.rsplit_once(':') {
-        Some((host, port)) if !port.ends_with(']') => (host, port),
-        _ => (authority, "80"),
     }
 }
 
@@ -165,12 +151,6 @@ impl Process {
         }
     }
 
-    /// Whether this address is its own, which must be one of this computer.
-    fn serves(&self, url: &str) -> bool {
-        let Some(program) = self.program() else { return false };
-        is_here(url) && authority(url).1 == authority(&self.url(program)).1
-    }
-
     /// What llama-server asks of who reads its slots.
     pub(super) fn key(&self) -> Option<String> {
         if self.program() != Some(Program::LlamaServer) {
@@ -209,7 +189,7 @@ impl Process {
 #[cfg(test)]
 mod tests {
     use super::Program;
-    use super::{Process, is_here, program, serving};
+    use super::{Process, only, program};
 
     fn process(line: &str, environment: &[&str]) -> Process {
         Process {
@@ -250,25 +230,17 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_that_of_the_server_on_this_computer() {
+    fn what_a_server_started_is_a_part_of_it_and_a_second_one_is_not() {
         let child = |pid, parent, line| Process { pid, parent: Some(parent), ..process(line, &[]) };
-        let all = [process("ollama serve", &[]), child(8, 7, "ollama runner"), child(9, 8, "x")];
-        let pid = |url| serving(&all, url).unwrap().map(|process| process.pid);
-        assert_eq!(pid("http://localhost:11434"), Some(7));
-        assert_eq!(pid("http://[::1]:11434"), Some(7));
-        assert_eq!(pid("http://localhost:11435"), None);
-        assert_eq!(pid("http://10.0.0.1:11434"), None);
-        for url in ["http://127.evil.org", "http://localhost.evil.org:80"] {
-            assert!(!is_here(url), "{url}");
-        }
+        let mut all = vec![process("ollama serve", &[]), child(8, 7, "llama-server -m a.gguf"), child(9, 7, "x")];
+        assert_eq!(only(&all).map(|(process, program)| (process.pid, program)), Ok((7, Program::Ollama)));
         // What a driver names is what the server started.
-        assert_eq!(program(&all, 9).map(|(process, tool)| (process.pid, tool)), Ok((7, Program::Ollama)));
-        // What the server started is not another server; a second one is.
-        let mut all = vec![process("llama-server", &[]), child(8, 7, "llama-server -m a.gguf")];
-        let url = "http://127.0.0.1:8080";
-        assert_eq!(serving(&all, url).unwrap().map(|process| process.pid), Some(7));
-        all.push(child(9, 1, "llama-server"));
-        assert!(serving(&all, url).is_err_and(|error| error.contains("7, 9")));
+        for pid in [8, 9] {
+            assert_eq!(program(&all, pid).map(|(process, program)| (process.pid, program)), Ok((7, Program::Ollama)));
+        }
+        all.push(child(10, 1, "llama-server"));
+        assert!(only(&all).is_err_and(|error| error.contains("7 (Ollama), 10 (llama-server)")));
+        assert!(only(&all[2..3]).is_err_and(|error| error.contains("neither")));
     }
 
     #[test]

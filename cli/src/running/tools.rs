@@ -1,6 +1,5 @@
 //! What each program says of the model that it runs: its answers flow in, in one form they flow out.
 
-use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -14,33 +13,23 @@ use crate::flags::Flags;
 /// How long llama-server's slot is watched for tokens.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Which program answers. Some take others' interfaces too, and are asked for their own first.
-/// Fails with a line that says what llama-server's address answered, or that nothing known answers.
-pub(super) fn answering(http: &Http) -> Result<Program, String> {
-    if http.get("/api/ps").is_ok_and(|it| it["models"].is_array()) {
-        return Ok(Program::Ollama);
-    }
-    match http.get("/props") {
-        Ok(props) if props["default_generation_settings"].is_object() => Ok(Program::LlamaServer),
-        Ok(_) => Err("what answers is neither llama-server nor Ollama".to_owned()),
-        Err(error) => Err(error),
-    }
-}
-
-/// What it runs; `process` stays what it is if it is the one that answers.
+/// What it runs.
 /// Fails with a line that says which answer is missing.
-pub(super) fn look(program: Program, process: &mut Option<&Process>, http: &Http) -> Result<Seen, String> {
+pub(super) fn look(program: Program, process: &Process, http: &Http) -> Result<Seen, String> {
     match program {
         Program::LlamaServer => llama_server(process, http),
-        Program::Ollama => ollama(*process, http),
+        Program::Ollama => ollama(process, http),
     }
 }
 
-fn llama_server(started: &mut Option<&Process>, http: &Http) -> Result<Seen, String> {
-    let mut seen = Seen::default();
+fn llama_server(process: &Process, http: &Http) -> Result<Seen, String> {
+    let mut seen = Seen { flags: Flags::of_server(&process.words, |it| process.variable(it)), ..Seen::default() };
     let props = match http.get("/props") {
-        Ok(props) => props,
-        Err(error) if started.is_none() => return Err(error),
+        Ok(props) if is_same(&props, &seen.flags) => props,
+        Ok(_) => {
+            seen.notes.push("another server answers at its address, as where it runs in a container".to_owned());
+            Value::Null
+        }
         Err(error) => {
             seen.notes.push(error);
             Value::Null
@@ -50,16 +39,6 @@ fn llama_server(started: &mut Option<&Process>, http: &Http) -> Result<Seen, Str
         return Err("it starts a server for each model: say the process id of that one".to_owned());
     }
     seen.version = text(&props["build_info"]);
-    let flags_of = |process: &Process| Flags::of_server(&process.words, |it| process.variable(it));
-    let model = text(&props["model_path"]);
-    // A container has ports of its own, and another program may have the same here.
-    let is_same = |process: &&Process| match (&model, flags_of(process).get("-m")) {
-        (Some(answered), Some(started)) => file_name(answered) == file_name(started),
-        _ => true,
-    };
-    *started = started.filter(is_same);
-    let process = *started;
-    seen.flags = process.map(flags_of).unwrap_or_default();
     for flag in &seen.flags.others {
         seen.unlike.push(format!("{flag} places it too"));
     }
@@ -78,8 +57,8 @@ fn llama_server(started: &mut Option<&Process>, http: &Http) -> Result<Seen, Str
         let parts = if is_unified { 1 } else { slots.unwrap_or(1) };
         seen.flags.set("-c", each.saturating_mul(parts).to_string());
     }
-    let model = model.or_else(|| seen.flags.get("-m").map(str::to_owned));
-    seen.model = model.map(|model| path(process, &model));
+    let model = text(&props["model_path"]).or_else(|| seen.flags.get("-m").map(str::to_owned));
+    seen.model = model.map(|model| process.path(&model));
     // Asked for its slots, one that sleeps loads the model again.
     if !props.is_null() && props["is_sleeping"] != true && props["endpoint_slots"] != false {
         match generated(http) {
@@ -88,6 +67,15 @@ fn llama_server(started: &mut Option<&Process>, http: &Http) -> Result<Seen, Str
         }
     }
     Ok(seen)
+}
+
+/// Whether this is said by the server that was started so: a container has ports of its own, and another server may
+/// have the same here.
+fn is_same(props: &Value, flags: &Flags) -> bool {
+    match (props["model_path"].as_str(), flags.get("-m")) {
+        (Some(answered), Some(started)) => file_name(answered) == file_name(started),
+        _ => true,
+    }
 }
 
 /// Tokens per second of the one slot that generates, if just one does.
@@ -110,7 +98,7 @@ fn generated(http: &Http) -> Result<Option<f64>, String> {
     Ok((new > 0).then(|| new as f64 / begin.elapsed().as_secs_f64()))
 }
 
-fn ollama(process: Option<&Process>, http: &Http) -> Result<Seen, String> {
+fn ollama(process: &Process, http: &Http) -> Result<Seen, String> {
     let running = http.get("/api/ps")?;
     let mut models: Vec<&Value> = running["models"].as_array().into_iter().flatten().collect();
     models.sort_by_key(|model| std::cmp::Reverse(model["size"].as_u64()));
@@ -127,7 +115,7 @@ fn ollama(process: Option<&Process>, http: &Http) -> Result<Seen, String> {
     let file = shown["modelfile"].as_str().unwrap_or_default();
     let from = file.lines().filter_map(|line| line.strip_prefix("FROM "));
     let mut files = from.filter(|from| from.contains(['/', '\\']));
-    seen.model = files.next().map(|file| path(process, file));
+    seen.model = files.next().map(|file| process.path(file));
     if files.next().is_some() {
         seen.unlike.push("an mmproj is loaded beside it".to_owned());
     }
@@ -135,7 +123,7 @@ fn ollama(process: Option<&Process>, http: &Http) -> Result<Seen, String> {
         seen.unlike.push("an adapter is loaded beside it".to_owned());
     }
     // Its runner is a llama-server of late, and heeds its variables.
-    let variable = |name: &str| process.and_then(|it| it.variable(name)).filter(|value| !value.is_empty());
+    let variable = |name: &str| process.variable(name).filter(|value| !value.is_empty());
     seen.flags = Flags::of_server(&[], variable);
     for flag in &seen.flags.others {
         seen.unlike.push(format!("the variable of {flag} places it too"));
@@ -161,10 +149,6 @@ fn ollama(process: Option<&Process>, http: &Http) -> Result<Seen, String> {
         }
     }
     Ok(seen)
-}
-
-fn path(process: Option<&Process>, path: &str) -> PathBuf {
-    process.map_or_else(|| PathBuf::from(path), |process| process.path(path))
 }
 
 fn file_name(path: &str) -> &str {
