@@ -47,7 +47,7 @@ pub(crate) struct MeasureArgs {
     after: Option<String>,
     /// Instead of a sweep the same work so many times at the end of the context, while the machine is watched: drift,
     /// headroom, clocks, swap and pressure pass or fail, and where one fails a smaller placement is tried [default: 10]
-    #[arg(long, value_name = "RUNS", num_args = 0..=1, require_equals = true, default_missing_value = "10", value_parser = value_parser!(u32).range(2..), conflicts_with_all = ["steps", "full", "before", "write", "submission", "at", "rounds"])]
+    #[arg(long, value_name = "RUNS", num_args = 0..=1, require_equals = true, default_missing_value = "10", value_parser = value_parser!(u32).range(2..), conflicts_with_all = ["steps", "full", "before", "write", "at", "rounds"])]
     ready: Option<u32>,
     /// The seconds that the runs are spread over [default: 600]
     #[arg(long, value_name = "SECONDS", value_parser = args::seconds, requires = "ready")]
@@ -86,9 +86,6 @@ pub(crate) struct MeasureArgs {
     /// Writes the JSON to a file too
     #[arg(long, value_name = "FILE")]
     write: Option<PathBuf>,
-    /// Leaves out what tells whose machine it was (folders, texts, programs, addresses), and says on stderr what stays
-    #[arg(long)]
-    submission: bool,
 }
 
 /// What is printed of a measurement.
@@ -112,7 +109,7 @@ pub(crate) fn run(args: &MeasureArgs) -> Result<String, Box<dyn Error>> {
             _ => Err("--ready is told as a table or as JSON".into()),
         };
     }
-    let mut measurement = if is_read {
+    let measurement = if is_read {
         Measurement::from_json(&read(&args.model)?).map_err(|error| in_file(&args.model, error))?
     } else {
         with_measure(args, |measure, profile, request| {
@@ -120,10 +117,6 @@ pub(crate) fn run(args: &MeasureArgs) -> Result<String, Box<dyn Error>> {
             Ok(measure.run(&arms)?)
         })?
     };
-    if args.submission {
-        measurement = measurement.anonymous();
-        eprintln!("{}", args::in_one_line(&left_in(&measurement)));
-    }
     if let Some(file) = &args.write {
         fs::write(file, measurement.to_json()).map_err(|error| in_file(file, error))?;
     }
@@ -311,22 +304,3 @@ fn texts(file: &Path) -> Result<Vec<String>, Box<dyn Error>> {
 
 /// Steps of the bar.
 const STEPS: u64 = 10_000;
-
-/// What a submission tells.
-fn left_in(measurement: &Measurement) -> String {
-    let machine = &measurement.machine;
-    let host = &machine.host;
-    let gpus: Vec<&str> = machine.gpus.iter().map(|gpu| gpu.description.as_str()).collect();
-    let drivers: Vec<&str> = machine.gpus.iter().filter_map(|gpu| gpu.driver.as_deref()).collect();
-    let model = &measurement.model;
-    format!(
-        "the submission tells: {} ({}), {}; GPUs: {}; drivers: {}; processor: {}; memory: {} bytes; settings, bytes, speeds, temperatures and clocks",
-        model.identity.name,
-        model.path.display(),
-        measurement.made_by,
-        gpus.join(", "),
-        drivers.join(", "),
-        host.cpu.as_deref().unwrap_or("unknown"),
-        host.total,
-    )
-}

@@ -108,21 +108,6 @@ fn one_placement_is_held_against_another() {
 }
 
 #[test]
-fn a_submission_says_what_it_tells() {
-    let user = User::new();
-    let texts = user.path("texts");
-    fs::write(&texts, "My name is Ann.\n").unwrap();
-    let demo = demo();
-    let prompts = ["--prompts", texts.to_str().unwrap(), "--steps", "2", "--submission", "--format", "json"];
-    let output = user.autoplace(&[&["measure", &demo][..], &SHORT, &prompts].concat());
-    let (json, told) = (text(&output.stdout), text(&output.stderr));
-    assert!(output.status.success(), "{told}");
-    assert!(told.starts_with("the submission tells: autoplace demo"), "{told}");
-    assert!(json.contains("\"autoplace-demo-q8_0.gguf\"") && !json.contains(&demo), "{json}");
-    assert!(!json.contains("Ann"), "{json}");
-}
-
-#[test]
 fn what_cannot_be_measured_is_refused_before_anything_is() {
     let user = User::new();
     let demo = demo();
