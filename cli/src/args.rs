@@ -49,8 +49,6 @@ pub(crate) enum Verb {
         #[arg(value_name = "SHELL", hide_possible_values = true)]
         shell: clap_complete::Shell,
     },
-    /// Prints the manual: `autoplace man | man -l -`
-    Man,
 }
 
 impl Verb {
@@ -60,7 +58,7 @@ impl Verb {
             Self::Plan(args) => &args.gpu,
             Self::Measure(args) => &args.gpu,
             Self::Doctor(args) => &args.gpu,
-            Self::Devices(_) | Self::Template(_) | Self::Completions { .. } | Self::Man => &[],
+            Self::Devices(_) | Self::Template(_) | Self::Completions { .. } => &[],
         }
     }
 }

@@ -61,7 +61,6 @@ fn main() -> ExitCode {
         Verb::Measure(args) => measure::run(args),
         Verb::Template(args) => template::run(args),
         Verb::Completions { shell } => Ok(shell::completions(*shell)),
-        Verb::Man => shell::manual().map_err(Into::into),
     };
     match answer {
         // What had more than one answer has given them.

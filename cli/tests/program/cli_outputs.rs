@@ -1,4 +1,4 @@
-//! What `autoplace plan` gives beside its report, and what the program tells shells and `man`.
+//! What `autoplace plan` gives beside its report, and what the program tells shells.
 
 use crate::cli_support::{demo, fails, succeeds};
 use crate::shapes::{LLAMA_8B, Shape};
@@ -98,14 +98,4 @@ fn shells_complete_the_arguments() {
             assert!(script.contains(word), "{shell}: no {word}");
         }
     }
-}
-
-#[test]
-fn the_manual_has_a_page_for_each_verb() {
-    let roff = succeeds(&["man"]);
-    for page in ["autoplace", "autoplace-plan", "autoplace-devices"] {
-        let head = format!(".TH {page} 1");
-        assert!(roff.contains(&head), "no {head:?}: {}", &roff[..200]);
-    }
-    assert!(roff.contains("\\-\\-headroom"), "{roff}");
 }
