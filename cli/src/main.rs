@@ -63,8 +63,6 @@ fn main() -> ExitCode {
         Verb::Completions { shell } => Ok(shell::completions(*shell)),
     };
     match answer {
-        // What had more than one answer has given them.
-        Ok(text) if text.is_empty() => ExitCode::SUCCESS,
         Ok(text) => print(&text),
         Err(error) => fail(1, "error: ", &error),
     }

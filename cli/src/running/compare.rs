@@ -46,7 +46,7 @@ pub(crate) fn compare(
     };
     let mut running = Running::default();
     running.program = match &seen.version {
-        Some(version) => format!("{} {version}", program),
+        Some(version) => format!("{program} {version}"),
         None => program.to_string(),
     };
     running.pid = Some(found.pid);
