@@ -49,8 +49,6 @@ pub(crate) enum Verb {
         #[arg(value_name = "SHELL", hide_possible_values = true)]
         shell: clap_complete::Shell,
     },
-    /// Prints the manual: `autoplace man | man -l -`
-    Man,
 }
 
 impl Verb {
@@ -60,7 +58,7 @@ impl Verb {
             Self::Plan(args) => &args.gpu,
             Self::Measure(args) => &args.gpu,
             Self::Doctor(args) => &args.gpu,
-            Self::Devices(_) | Self::Template(_) | Self::Completions { .. } | Self::Man => &[],
+            Self::Devices(_) | Self::Template(_) | Self::Completions { .. } => &[],
         }
     }
 }
@@ -87,8 +85,7 @@ pub(crate) struct DevicesArgs {
 #[derive(Debug, clap::Args)]
 pub(crate) struct TemplateArgs {
     /// GGUF file, or a template's source in a file of any other name
-    #[arg(required_unless_present = "batch")]
-    pub(crate) model: Option<PathBuf>,
+    pub(crate) model: PathBuf,
     /// Messages as JSON, in the shape that OpenAI's and Hugging Face's interfaces take [default: a short conversation]
     #[arg(long, value_name = "FILE")]
     pub(crate) messages: Option<PathBuf>,
@@ -104,9 +101,6 @@ pub(crate) struct TemplateArgs {
     /// Leaves out what begins an answer
     #[arg(long)]
     pub(crate) no_generation_prompt: bool,
-    /// Answers requests on stdin, one JSON object a line, with one JSON object a line
-    #[arg(long, conflicts_with_all = ["messages", "tools", "set", "no_generation_prompt"])]
-    pub(crate) batch: bool,
 }
 
 /// What a plan is asked for.

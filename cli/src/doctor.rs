@@ -24,10 +24,10 @@ pub(crate) struct DoctorArgs {
     /// Judges the machine in a file instead of this one: of `doctor --report`, or of `devices --write`
     #[arg(long, value_name = "FILE", conflicts_with = "gpu")]
     machine: Option<PathBuf>,
-    /// Looks at another program that runs the model now: llama-server, Ollama, LM Studio, KoboldCpp; by its process id
-    /// or its address. Nothing is loaded, and nothing is asked of it that it would compute
-    #[arg(long, value_name = "PID|URL", value_parser = running::watched, conflicts_with = "machine")]
-    watch: Option<String>,
+    /// Looks at another program that runs a model now: at the one llama-server or Ollama that there is, or at this
+    /// process. Nothing is loaded, and nothing is asked of it that it would compute
+    #[arg(long, value_name = "PID", num_args = 0..=1, require_equals = true, conflicts_with = "machine")]
+    watch: Option<Option<u32>>,
     /// Plans the model and does not load it
     #[arg(long)]
     no_load: bool,
@@ -59,11 +59,8 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(String, bool), Box<dyn Error>> {
             (Evidence::of(machine), Some(cards))
         }
     };
-    if let Some(watched) = &args.watch {
-        let mut found = running::find(watched)?;
-        if !found.is_here && args.gpu.is_empty() {
-            found.seen.unlike.push("it runs on another computer".to_owned());
-        }
+    if let Some(watched) = args.watch {
+        let found = running::find(watched)?;
         evidence = running::compare(evidence, &found, args.model.as_deref(), &args.ask)?;
     } else if let Some(model) = &args.model {
         let request = args.ask.request();

@@ -51,25 +51,17 @@ pub(crate) fn text(plan: &Plan, estimate: Option<&Footprints>, took: Took) -> St
     format!("{document:#}")
 }
 
-/// What a plan has beside the layers: what was called otherwise before, then all of its context, also what a saved plan
-/// leaves out.
+/// What a plan has beside the layers: all of its context, also what a saved plan leaves out.
 fn settings(plan: &Plan) -> Value {
     let context = &plan.context;
-    let all = json!({
-        "kv_type_v": kv_type(context.type_v),
-        "kv_offload": context.offload_kqv,
-        "ubatch": context.n_ubatch,
-        "parted_blocks": plan.parted_blocks,
-    });
-    let spelt = json!({
-        "type_k": kv_type(context.type_k),
-        "type_v": kv_type(context.type_v),
-        "embeddings": context.embeddings,
-        "mtp": context.mtp,
-        "n_rs_seq": context.n_rs_seq,
-    });
-    let parts = [all, json!(context), spelt].into_iter();
-    parts.filter_map(|part| part.as_object().cloned()).flatten().collect()
+    let mut settings = json!(context);
+    settings["type_k"] = kv_type(context.type_k).into();
+    settings["type_v"] = kv_type(context.type_v).into();
+    settings["embeddings"] = json!(context.embeddings);
+    settings["mtp"] = context.mtp.into();
+    settings["n_rs_seq"] = context.n_rs_seq.into();
+    settings["parted_blocks"] = plan.parted_blocks.into();
+    settings
 }
 
 fn device(placement: &Placement) -> Value {

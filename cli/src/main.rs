@@ -15,7 +15,6 @@ mod host;
 mod json;
 mod measure;
 mod outputs;
-mod picture;
 mod plan;
 mod rates;
 mod running;
@@ -62,11 +61,8 @@ fn main() -> ExitCode {
         Verb::Measure(args) => measure::run(args),
         Verb::Template(args) => template::run(args),
         Verb::Completions { shell } => Ok(shell::completions(*shell)),
-        Verb::Man => shell::manual().map_err(Into::into),
     };
     match answer {
-        // What had more than one answer has given them.
-        Ok(text) if text.is_empty() => ExitCode::SUCCESS,
         Ok(text) => print(&text),
         Err(error) => fail(1, "error: ", &error),
     }

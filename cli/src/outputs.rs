@@ -1,7 +1,6 @@
-//! What `plan` gives beside its report: a picture, a file to follow the plan again, its equivalent for another tool.
+//! What `plan` gives beside its report: a file to follow the plan again, its equivalent for another tool.
 
 use std::error::Error;
-use std::fs;
 use std::path::PathBuf;
 
 use autoplace::gguf::Header;
@@ -9,18 +8,14 @@ use autoplace::machine::Machine;
 use autoplace::plan::{Plan, Request, SavedPlan};
 
 use crate::emit::{Tool, emit};
-use crate::{in_file, picture};
 
 /// Where the outputs go.
 #[derive(Debug, clap::Args)]
 pub(crate) struct OutputArgs {
-    /// Draws the plan into a file: a bar per device, and the predicted speed over the layers
-    #[arg(long, value_name = "FILE")]
-    pub(crate) svg: Option<PathBuf>,
     /// Saves the plan to a file, which `generate --plan` follows exactly
     #[arg(long, value_name = "FILE")]
     pub(crate) save: Option<PathBuf>,
-    /// Prints the equivalent for another tool instead: llama.cpp, ollama, lm-studio, koboldcpp, llama-cpp-2
+    /// Prints the equivalent for another tool instead: llama.cpp, ollama, lm-studio
     #[arg(long, value_name = "TOOL", value_enum, hide_possible_values = true, conflicts_with = "json")]
     pub(crate) emit: Option<Tool>,
 }
@@ -45,9 +40,6 @@ impl OutputArgs {
         machine: &Machine,
         described: Option<&Machine>,
     ) -> Result<Option<String>, Box<dyn Error>> {
-        if let Some(file) = &self.svg {
-            fs::write(file, picture::svg(plan)?).map_err(|error| in_file(file, error))?;
-        }
         let plan = with_real_names(plan, machine, described);
         let emitted = self.emit.map(|tool| emit(&plan, tool)).transpose()?;
         if let Some(file) = &self.save {

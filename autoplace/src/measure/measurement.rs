@@ -190,24 +190,6 @@ impl Measurement {
         }
     }
 
-    /// The same without what tells whose machine it was: the folder of the model, texts that were given, the programs
-    /// that held memory, the control group, and the addresses of the cards.
-    #[must_use]
-    pub fn anonymous(mut self) -> Self {
-        let names = anonymous(&mut self.machine, &self.model.path);
-        for point in &mut self.points {
-            let devices = point.placement.iter_mut().flat_map(|placement| &mut placement.devices);
-            devices.for_each(|device| masked(&mut device.name, &names));
-            if let Some(failure) = &mut point.failure {
-                masked(failure, &names);
-            }
-        }
-        self.model.path = file_of(&self.model.path);
-        self.protocol.prompts.iter_mut().for_each(String::clear);
-        self.notes.clear();
-        self
-    }
-
     /// The point of this name.
     pub fn point(&self, name: &str) -> Option<&Point> {
         self.points.iter().find(|point| point.name == name)

@@ -131,7 +131,7 @@ fn what_was_measured_before_it_is_stopped_is_kept() {
 }
 
 #[test]
-fn texts_of_ones_own_are_computed_as_they_are_and_not_given_away() {
+fn texts_of_ones_own_are_computed_as_they_are() {
     own_process!();
     let texts = ["Once upon a time", "And"].map(str::to_owned);
     let short = |usual: Protocol| usual.n_prompt(0).n_gen(2).depths([0]).rounds(1);
@@ -140,13 +140,6 @@ fn texts_of_ones_own_are_computed_as_they_are_and_not_given_away() {
     let tokens = |text| model.count_tokens(Prompt::text(text).add_special(false)).unwrap() as u32;
     let prompts: Vec<u32> = own.points[0].rows.iter().map(|row| row.n_prompt).filter(|&n| n > 0).collect();
     assert_eq!(prompts, [tokens("Once upon a time"), tokens("And")]);
-
-    let folder = demo_path().parent().unwrap().display().to_string();
-    assert!(own.to_json().contains(&folder) && own.to_json().contains("Once upon"));
-    let told = own.anonymous();
-    assert!(!told.to_json().contains(&folder) && !told.to_json().contains("Once upon"));
-    assert_eq!(told.model.path.to_str(), demo_path().file_name().unwrap().to_str());
-    meets_the_schema(&told);
 }
 
 #[test]

@@ -45,27 +45,33 @@ fn conversation(history: &Value, tools: &Value) -> Conversation {
     conversation
 }
 
+/// What a template makes of a history here. Where it shows no tools, transformers leaves them out and says nothing.
+fn rendered(source: &str, history: &Value, tools: &Value) -> Result<String, Error> {
+    let special =
+        [("bos_token", "<s>"), ("eos_token", "</s>")].map(|(name, token)| (name.to_owned(), token.to_owned()));
+    let template = ChatTemplate::new(source, special.into())?.with_control_tokens(Vec::<String>::new());
+    let rendered = match template.render(&conversation(history, tools)) {
+        Err(Error::ToolsNotShown { .. }) => {
+            let mut without = history.clone();
+            without["tools"] = Value::Null;
+            template.render(&conversation(&without, tools))
+        }
+        rendered => rendered,
+    };
+    Ok(rendered?.into_string())
+}
+
 /// Renders every template of a set with every history and compares.
 fn compare(set: &str) {
     let (histories, tools, expected) = (read("histories.json"), read("tools.json"), read(&format!("{set}.json")));
-    let special =
-        [("bos_token", "<s>"), ("eos_token", "</s>")].map(|(name, token)| (name.to_owned(), token.to_owned()));
     let mut compared = 0;
     for (name, by_history) in expected.as_object().unwrap() {
         let source = fs::read_to_string(root().join(set).join(format!("{name}.jinja"))).unwrap();
-        let template =
-            ChatTemplate::new(&source, special.clone().into()).unwrap().with_control_tokens(Vec::<String>::new());
         for history in histories.as_array().unwrap() {
             let what = history["name"].as_str().unwrap();
-            let mut rendered = template.render(&conversation(history, &tools));
-            if let Err(Error::ToolsNotShown { .. }) = rendered {
-                // transformers leaves them out, and says nothing.
-                let mut without = history.clone();
-                without["tools"] = Value::Null;
-                rendered = template.render(&conversation(&without, &tools));
-            }
+            let rendered = rendered(&source, history, &tools);
             match by_history[what]["text"].as_str() {
-                Some(text) => assert_eq!(rendered.unwrap().as_str(), text, "{name}: {what}"),
+                Some(text) => assert_eq!(rendered.unwrap(), text, "{name}: {what}"),
                 None => assert!(rendered.is_err(), "{name}: {what}: transformers refuses"),
             }
             compared += 1;
@@ -82,4 +88,34 @@ fn templates_in_the_manner_of_each_family_render_as_in_transformers() {
 #[test]
 fn all_of_the_language_means_what_it_means_in_python() {
     compare("language");
+}
+
+#[test]
+#[ignore = "wants a folder of templates and what transformers makes of them: cargo xtask templates DIR"]
+fn a_folder_of_templates_renders_as_in_transformers() {
+    let folder = PathBuf::from(std::env::var_os("AUTOPLACE_TEMPLATES").unwrap());
+    let theirs = fs::read_to_string(std::env::var_os("AUTOPLACE_TEMPLATES_RENDERED").unwrap()).unwrap();
+    let theirs: Value = serde_json::from_str(&theirs).unwrap();
+    let (histories, tools) = (read("histories.json"), read("tools.json"));
+    let mut all_differ = 0;
+    println!("{:<60} equal  both refuse  rendered here, refused there  differs", "template");
+    for (name, by_history) in theirs.as_object().unwrap() {
+        let source = fs::read_to_string(folder.join(format!("{name}.jinja"))).unwrap();
+        let (mut equal, mut refused, mut lenient, mut differs) = (0, 0, 0, 0);
+        for history in histories.as_array().unwrap() {
+            let what = history["name"].as_str().unwrap();
+            match (by_history[what]["text"].as_str(), rendered(&source, history, &tools)) {
+                (Some(theirs), Ok(ours)) if theirs == ours => equal += 1,
+                (None, Err(_)) => refused += 1,
+                (None, Ok(_)) => lenient += 1,
+                (theirs, ours) => {
+                    differs += 1;
+                    println!("{name} with `{what}`:\n  transformers {theirs:?}\n  autoplace    {ours:?}");
+                }
+            }
+        }
+        all_differ += differs;
+        println!("{name:<60} {equal:>5}  {refused:>11}  {lenient:>28}  {differs:>7}");
+    }
+    assert_eq!(all_differ, 0, "renderings that are not those of transformers");
 }

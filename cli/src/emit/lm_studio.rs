@@ -46,7 +46,7 @@ pub(super) fn emit(plan: &Plan) -> Result<String, String> {
         (context.swa_full, "to keep more than the sliding windows (swa_full), which takes less and goes back less far"),
     ];
     notes.extend(applying(&untold).map(|what| format!("LM Studio cannot be told here: {what}")));
-    Ok(format!("{}{config:#}\n", comment("#", plan, &notes)))
+    Ok(format!("{}{config:#}\n", comment(plan, &notes)))
 }
 
 /// A type, or `false` for 16-bit floats.

@@ -1,11 +1,9 @@
-//! A plan in the words of another tool: flags, settings or code that place the model as the plan does.
+//! A plan in the words of another tool: flags or settings that place the model as the plan does.
 //!
 //! What a tool cannot be told is never left out in silence. Where the result would be another placement it is an error;
 //! where it is a detail, a comment in the output says so.
 
-mod koboldcpp;
 mod llama_cpp;
-mod llama_cpp_2;
 mod lm_studio;
 mod ollama;
 #[cfg(test)]
@@ -29,12 +27,6 @@ pub(crate) enum Tool {
     Ollama,
     // The load configuration of its SDKs and REST interface, as JSON.
     LmStudio,
-    // A command line.
-    #[value(name = "koboldcpp")]
-    KoboldCpp,
-    // Rust that builds the parameters of this crate.
-    #[value(name = "llama-cpp-2")]
-    LlamaCpp2,
 }
 
 impl Tool {
@@ -42,7 +34,7 @@ impl Tool {
     /// of one per sequence. A plan for it is best made with `n_outputs_max` 0.
     pub(crate) const fn keeps_all_logits(self) -> bool {
         // llama-server, which Ollama runs too, asks for one per sequence (server_output_limits).
-        !matches!(self, Self::LlamaCpp | Self::Ollama)
+        matches!(self, Self::LmStudio)
     }
 }
 
@@ -80,8 +72,6 @@ fn in_words(plan: &Plan, tool: Tool) -> Result<String, String> {
             Tool::LlamaCpp => llama_cpp::emit(plan, path),
             Tool::Ollama => ollama::emit(plan, path),
             Tool::LmStudio => lm_studio::emit(plan),
-            Tool::KoboldCpp => koboldcpp::emit(plan, path),
-            Tool::LlamaCpp2 => llama_cpp_2::emit(plan, path),
         },
     }
 }
@@ -89,49 +79,6 @@ fn in_words(plan: &Plan, tool: Tool) -> Result<String, String> {
 /// What a tool has no setting for.
 fn cannot<T>(what: impl fmt::Display) -> Result<T, String> {
     Err(format!("cannot be told {what}"))
-}
-
-/// A command line, with what it cannot say as comments before it.
-struct Command {
-    words: Vec<String>,
-    notes: Vec<String>,
-}
-
-impl Command {
-    fn new(program: &str) -> Self {
-        Self { words: vec![program.to_owned()], notes: Vec::new() }
-    }
-
-    fn switch(&mut self, flag: &str) {
-        self.words.push(flag.to_owned());
-    }
-
-    fn flag(&mut self, flag: &str, value: impl ToString) {
-        self.flags([(flag, Some(value.to_string()))]);
-    }
-
-    /// The flags that have a value.
-    fn flags<'a>(&mut self, rows: impl IntoIterator<Item = (&'a str, Option<String>)>) {
-        let said = rows.into_iter().filter_map(|(flag, value)| Some([flag.to_owned(), value?]));
-        self.words.extend(said.flatten());
-    }
-
-    /// The switches that apply.
-    fn switches(&mut self, flags: &[(bool, &str)]) {
-        self.words.extend(applying(flags).map(str::to_owned));
-    }
-
-    fn note(&mut self, note: impl Into<String>) {
-        self.notes.push(note.into());
-    }
-
-    /// The comments, and the command in one line, quoted for a POSIX shell.
-    fn finish(self, plan: &Plan) -> Result<String, String> {
-        match shlex::try_join(self.words.iter().map(String::as_str)) {
-            Ok(line) => Ok(format!("{}{line}\n", comment("#", plan, &self.notes))),
-            Err(_) => cannot("a word with a NUL"),
-        }
-    }
 }
 
 /// The texts of those rows that apply.
@@ -194,7 +141,7 @@ pub(crate) fn kv_type(ty: KvType) -> String {
 }
 
 /// What is told before the settings, a line each: the model, the GPUs and what was planned, then the notes.
-fn comment(prefix: &str, plan: &Plan, notes: &[String]) -> String {
+fn comment(plan: &Plan, notes: &[String]) -> String {
     let gpus: Vec<&str> = plan.gpus().map(|gpu| gpu.name.as_str()).collect();
     let place = match gpus.as_slice() {
         [] => "on the host".to_owned(),
@@ -203,5 +150,5 @@ fn comment(prefix: &str, plan: &Plan, notes: &[String]) -> String {
     let first = format!("{}: {place}, as autoplace planned it", plan.model.name);
     let lines = [&first].into_iter().chain(notes);
     // Names come from files and drivers: one with a line break must not become a setting.
-    lines.map(|line| format!("{prefix} {}\n", line.replace(char::is_control, " "))).collect()
+    lines.map(|line| format!("# {}\n", line.replace(char::is_control, " "))).collect()
 }

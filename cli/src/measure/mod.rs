@@ -2,8 +2,6 @@
 //! another tool.
 
 mod bench;
-mod beside;
-mod page;
 mod table;
 
 use std::error::Error;
@@ -20,7 +18,7 @@ use autoplace::plan::{Request, SavedPlan};
 use autoplace::profile::ModelProfile;
 use clap::{ValueEnum, value_parser};
 
-use crate::args::{self, AskArgs};
+use crate::args::AskArgs;
 use crate::flags::Flags;
 use crate::gpu;
 use crate::rates::bar;
@@ -69,18 +67,11 @@ pub(crate) struct MeasureArgs {
     #[arg(long, value_name = "NAME[=TOTAL][,free=SIZE]", value_parser = gpu::gpu, allow_hyphen_values = true)]
     pub(crate) gpu: Vec<Gpu>,
     /// What is printed
-    #[arg(long, value_name = "table|markdown|json|llama-bench|html|svg", value_enum, default_value_t = Format::Table, hide_possible_values = true)]
+    #[arg(long, value_name = "table|markdown|json|llama-bench", value_enum, default_value_t = Format::Table, hide_possible_values = true)]
     format: Format,
     /// Writes the JSON to a file too
     #[arg(long, value_name = "FILE")]
     write: Option<PathBuf>,
-    /// Draws the speeds of another measurement beside it (`html`, `svg`): of autoplace, of llama-bench (`-o jsonl`), or
-    /// a table of `n_gpu_layers` and tokens per second
-    #[arg(long, value_name = "FILE")]
-    beside: Vec<PathBuf>,
-    /// Leaves out what tells whose machine it was (folders, texts, programs, addresses), and says on stderr what stays
-    #[arg(long)]
-    submission: bool,
 }
 
 /// What is printed of a measurement.
@@ -90,8 +81,6 @@ enum Format {
     Markdown,
     Json,
     LlamaBench,
-    Html,
-    Svg,
 }
 
 /// Measures, or reads what was measured, and says so.
@@ -100,9 +89,7 @@ pub(crate) fn run(args: &MeasureArgs) -> Result<String, Box<dyn Error>> {
     if is_read && args.asks_to_measure() {
         return Err(in_file(&args.model, "what was measured is shown again, and not measured").into());
     }
-    // Before hours of measuring, not after them.
-    let beside: Vec<beside::Series> = args.beside.iter().map(|file| beside::read(file)).collect::<Result<_, _>>()?;
-    let mut measurement = if is_read {
+    let measurement = if is_read {
         Measurement::from_json(&read(&args.model)?).map_err(|error| in_file(&args.model, error))?
     } else {
         with_measure(args, |measure, profile, request| {
@@ -110,10 +97,6 @@ pub(crate) fn run(args: &MeasureArgs) -> Result<String, Box<dyn Error>> {
             Ok(measure.run(&arms)?)
         })?
     };
-    if args.submission {
-        measurement = measurement.anonymous();
-        eprintln!("{}", args::in_one_line(&left_in(&measurement)));
-    }
     if let Some(file) = &args.write {
         fs::write(file, measurement.to_json()).map_err(|error| in_file(file, error))?;
     }
@@ -122,8 +105,6 @@ pub(crate) fn run(args: &MeasureArgs) -> Result<String, Box<dyn Error>> {
         Format::Markdown => table::markdown(&measurement),
         Format::Json => measurement.to_json(),
         Format::LlamaBench => bench::jsonl(&measurement),
-        Format::Html => page::html(&measurement, &beside)?,
-        Format::Svg => page::svg(&measurement, &beside)?,
     })
 }
 
@@ -278,22 +259,3 @@ fn texts(file: &Path) -> Result<Vec<String>, Box<dyn Error>> {
 
 /// Steps of the bar.
 const STEPS: u64 = 10_000;
-
-/// What a submission tells.
-fn left_in(measurement: &Measurement) -> String {
-    let machine = &measurement.machine;
-    let host = &machine.host;
-    let gpus: Vec<&str> = machine.gpus.iter().map(|gpu| gpu.description.as_str()).collect();
-    let drivers: Vec<&str> = machine.gpus.iter().filter_map(|gpu| gpu.driver.as_deref()).collect();
-    let model = &measurement.model;
-    format!(
-        "the submission tells: {} ({}), {}; GPUs: {}; drivers: {}; processor: {}; memory: {} bytes; settings, bytes, speeds, temperatures and clocks",
-        model.identity.name,
-        model.path.display(),
-        measurement.made_by,
-        gpus.join(", "),
-        drivers.join(", "),
-        host.cpu.as_deref().unwrap_or("unknown"),
-        host.total,
-    )
-}

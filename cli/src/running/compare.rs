@@ -11,9 +11,9 @@ use autoplace::memory::Headroom;
 use autoplace::plan::{self, GpuLayers, HostParts, Placement, Plan, Planner, Request};
 use autoplace::profile::ModelProfile;
 
-use super::{Found, Seen};
+use super::{Found, Program, Seen};
 use crate::args::AskArgs;
-use crate::emit::{self, Tool};
+use crate::emit;
 
 /// Adds the model that the program runs, as it places it and as it would be planned, to a machine on which the program
 /// runs. What is not asked for here is as the program has it.
@@ -24,10 +24,9 @@ pub(crate) fn compare(
     model: Option<&Path>,
     ask: &AskArgs,
 ) -> Result<Evidence, Box<dyn Error>> {
-    let (seen, tool) = (&found.seen, found.tool);
+    let (seen, program) = (&found.seen, found.program);
     let Some(model) = model.or(seen.model.as_deref()) else {
-        let name = &seen.name;
-        return Err(format!("{tool} runs `{name}` and does not tell its file: say `doctor FILE --watch ...`").into());
+        return Err(format!("{program} does not tell its model's file: say `doctor FILE --watch ...`").into());
     };
     let profile = ModelProfile::from_header(&Header::open(model)?)?;
     let mut notes = seen.notes.clone();
@@ -47,10 +46,10 @@ pub(crate) fn compare(
     };
     let mut running = Running::default();
     running.program = match &seen.version {
-        Some(version) => format!("{} {version}", called(tool)),
-        None => called(tool).to_owned(),
+        Some(version) => format!("{program} {version}"),
+        None => program.to_string(),
     };
-    running.pid = found.pids.first().copied();
+    running.pid = Some(found.pid);
     running.tokens_per_second = seen.speed;
     running.on_gpus = seen.on_gpus.map(|(bytes, _)| bytes).or(held.filter(|&bytes| bytes > 0));
     notes.extend(seen.unlike.iter().map(|reason| format!("{reason}: it is not held against a plan")));
@@ -67,10 +66,10 @@ pub(crate) fn compare(
     let added = evidence.model.get_or_insert_default();
     if let Some(mut plan) = added.plan.clone().filter(|_| is_room_known) {
         // As the program means it, in a container too.
-        let root = format!("/proc/{}/root", running.pid.unwrap_or_default());
+        let root = format!("/proc/{}/root", found.pid);
         let inside = model.strip_prefix(root).map(|path| Path::new("/").join(path));
         plan.model.path = Some(inside.unwrap_or_else(|_| model.to_owned()));
-        match emit::emit(&plan, tool) {
+        match emit::emit(&plan, program.tool()) {
             // What `plan --emit` says of it beside.
             Ok(text) => {
                 let lines = text.lines().filter(|line| !line.starts_with('#'));
@@ -152,7 +151,7 @@ impl Theirs<'_> {
             (_, Some((on_gpus, bytes)), _) if on_gpus >= bytes => Some(self.profile.full_offload()),
             (_, Some((0, _)), _) => Some(0),
             // llama.cpp's fit takes experts off a GPU before it takes layers.
-            (_, _, Some(bytes)) if found.tool != Tool::LlamaCpp || self.profile.hparams.experts.is_none() => {
+            (_, _, Some(bytes)) if found.program != Program::LlamaServer || self.profile.hparams.experts.is_none() => {
                 self.layers_in(bytes, machine)
             }
             _ if held == Some(0) => Some(0),
@@ -199,16 +198,6 @@ fn taken(gpu: &Placement) -> u64 {
     gpu.footprint.total().saturating_add(gpu.headroom.driver)
 }
 
-/// The program as people call it.
-const fn called(tool: Tool) -> &'static str {
-    match tool {
-        Tool::LlamaCpp | Tool::LlamaCpp2 => "llama-server",
-        Tool::Ollama => "Ollama",
-        Tool::LmStudio => "LM Studio",
-        Tool::KoboldCpp => "KoboldCpp",
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::path::Path;
@@ -217,10 +206,9 @@ mod tests {
     use autoplace::measure::{Cause, Evidence};
     use clap::Parser;
 
-    use super::super::{Found, Seen};
+    use super::super::{Found, Program, Seen};
     use super::compare;
     use crate::args::{Args, AskArgs, Verb};
-    use crate::emit::Tool;
     use crate::flags::Flags;
 
     /// No process has it.
@@ -237,7 +225,7 @@ mod tests {
         let mut gpu = Gpu::new("A card").total(gib(4)).free(free).bandwidth(1 << 40);
         (gpu.device, gpu.processes) = (Some("CUDA0".to_owned()), processes);
         let seen = Seen { flags: Flags::of_script(flags).unwrap(), ..Seen::default() };
-        let found = Found { tool: Tool::LlamaCpp, pids: vec![PID], seen, is_here: true };
+        let found = Found { program: Program::LlamaServer, pid: PID, family: vec![PID], seen };
         let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
         let mut machine = Machine::new(Host::new(gib(8)));
         machine.gpus.push(gpu);

@@ -1,11 +1,12 @@
-//! What another program runs now. Its process id or its address flows in; what it was started with and what it says
-//! over HTTP flow out ([`Seen`]). Nothing is asked of it that it would compute.
+//! What another program runs now. Its process id flows in; what it was started with and what it says over HTTP flow out
+//! ([`Seen`]). Nothing is asked of it that it would compute.
 
 mod compare;
 mod http;
 mod process;
 mod tools;
 
+use std::fmt;
 use std::path::PathBuf;
 
 use autoplace::machine::{Machine, gib};
@@ -14,20 +15,33 @@ use crate::emit::Tool;
 use crate::flags::Flags;
 pub(crate) use compare::compare;
 use http::Http;
-use process::{Process, is_here};
+use process::Process;
 
-/// Which program to look at: a process id, or an address as it is asked.
-pub(crate) fn watched(text: &str) -> Result<String, String> {
-    if text.parse::<u32>().is_ok() {
-        return Ok(text.to_owned());
+/// A program that runs models and says how.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Program {
+    LlamaServer,
+    Ollama,
+}
+
+impl Program {
+    /// In whose words it is told a plan.
+    const fn tool(self) -> Tool {
+        match self {
+            Self::LlamaServer => Tool::LlamaCpp,
+            Self::Ollama => Tool::Ollama,
+        }
     }
-    let address = text.strip_prefix("http://").unwrap_or(text);
-    // A clipped address as people have it in their settings, `http://localhost:1234/v1`, is one of the same server.
-    let host = address.split('/').next().unwrap_or_default();
-    if host.is_empty() || host.contains("https:") || host.contains('@') {
-        return Err("a process id, or an address such as http://127.0.0.1:8080".to_owned());
+}
+
+/// As people call it.
+impl fmt::Display for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::LlamaServer => "llama-server",
+            Self::Ollama => "Ollama",
+        })
     }
-    Ok(format!("http://{host}"))
 }
 
 /// A program that runs a model, as far as it can be told.
@@ -35,8 +49,6 @@ pub(crate) fn watched(text: &str) -> Result<String, String> {
 pub(crate) struct Seen {
     /// Its version, where it says one.
     pub(crate) version: Option<String>,
-    /// What it calls the model.
-    pub(crate) name: String,
     /// The model's file.
     pub(crate) model: Option<PathBuf>,
     /// What places it.
@@ -55,43 +67,29 @@ pub(crate) struct Seen {
 
 /// The program, what it runs, and the processes that hold its memory.
 pub(crate) struct Found {
-    pub(crate) tool: Tool,
-    pub(crate) pids: Vec<u32>,
+    pub(crate) program: Program,
+    pub(crate) pid: u32,
+    /// Itself, and what it has started.
+    pub(crate) family: Vec<u32>,
     pub(crate) seen: Seen,
-    /// Whether it runs on this computer.
-    pub(crate) is_here: bool,
 }
 
-/// Looks at it.
+/// Looks at the program of this process, or at the one that there is.
 /// Fails with a line that says what is not there, or why it could not be told.
-pub(crate) fn find(watched: &str) -> Result<Found, String> {
+pub(crate) fn find(pid: Option<u32>) -> Result<Found, String> {
     let processes = Process::all();
-    let (tool, mut process, url) = match watched.parse() {
-        Ok(pid) => {
-            let (process, tool) = process::program(&processes, pid)?;
-            (tool, Some(process), process.url(tool))
-        }
-        Err(_) => {
-            let process = process::serving(&processes, watched)?;
-            let http = Http::new(watched, process.and_then(Process::key));
-            let tool = tools::answering(&http).map_err(|error| format!("{watched}: {error}"))?;
-            (tool, process.filter(|it| it.tool() == Some(tool)), watched.to_owned())
-        }
+    let (process, program) = match pid {
+        Some(pid) => process::program(&processes, pid)?,
+        None => process::only(&processes)?,
     };
-    let http = Http::new(&url, process.and_then(Process::key));
-    let mut seen = tools::look(tool, &mut process, &http).map_err(|error| format!("{url}: {error}"))?;
-    let unknown = match process {
-        None => Some(
-            "its process is not among those of this computer that may be seen: what it was started with is not known",
-        ),
-        Some(process) => process
-            .environment
-            .is_empty()
-            .then_some("its environment may not be read: what its variables set is not known"),
-    };
-    seen.notes.extend(unknown.map(str::to_owned));
-    let pids = process.map_or_else(Vec::new, |it| it.family(&processes));
-    Ok(Found { tool, pids, seen, is_here: process.is_some() || is_here(&url) })
+    let url = process.url(program);
+    let http = Http::new(&url, process.key());
+    let mut seen = tools::look(program, process, &http).map_err(|error| format!("{url}: {error}"))?;
+    if process.environment.is_empty() {
+        let unknown = "its environment may not be read: what its variables set is not known";
+        seen.notes.push(unknown.to_owned());
+    }
+    Ok(Found { program, pid: process.pid, family: process.family(&processes), seen })
 }
 
 /// Memory that a driver uses of a card for itself, at most: what is taken beyond the programs' bytes is somebody's.
@@ -102,7 +100,7 @@ impl Found {
     /// anew: bytes on GPUs, `None` where no driver tells.
     pub(crate) fn given_back(&self, machine: &mut Machine) -> Option<u64> {
         let host = &mut machine.host;
-        let bytes = process::on_host(&self.pids);
+        let bytes = process::on_host(&self.family);
         for free in [&mut host.available, &mut host.system_available] {
             *free = free.saturating_add(bytes).min(host.total);
         }
@@ -117,11 +115,11 @@ impl Found {
             // In a container a driver may tell the ids that processes have outside, and no names.
             all_tell &=
                 told >= gpu.total.saturating_sub(gpu.free) && processes.iter().all(|process| process.name.is_some());
-            let own = processes.extract_if(.., |process| self.pids.contains(&process.pid));
+            let own = processes.extract_if(.., |process| self.family.contains(&process.pid));
             let bytes = own.filter_map(|process| process.bytes).fold(0, u64::saturating_add);
             gpu.free = gpu.free.saturating_add(bytes).min(gpu.total);
             held = held.saturating_add(bytes);
         }
-        (held > 0 || (all_tell && !self.pids.is_empty())).then_some(held)
+        (held > 0 || all_tell).then_some(held)
     }
 }

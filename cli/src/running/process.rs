@@ -1,13 +1,12 @@
-//! Processes of this computer: what one was started with, and which one serves an address.
+//! Processes of this computer: which one runs models, and what it was started with.
 
 use std::ffi::OsString;
 use std::fs;
-use std::net::IpAddr;
 use std::path::PathBuf;
 
 use sysinfo::{ProcessRefreshKind, ProcessesToUpdate, System, UpdateKind};
 
-use crate::emit::Tool;
+use super::Program;
 
 /// A process, as far as this user may see it: of another user's, neither its environment nor its folder.
 pub(super) struct Process {
@@ -23,46 +22,33 @@ pub(super) struct Process {
 
 /// The program that this process is or belongs to: drivers name the one that computes, which its server started.
 /// Fails with a line that says what it is instead.
-pub(super) fn program(all: &[Process], pid: u32) -> Result<(&Process, Tool), String> {
+pub(super) fn program(all: &[Process], pid: u32) -> Result<(&Process, Program), String> {
     let found = all.iter().find(|process| process.pid == pid);
     let found = found.ok_or_else(|| format!("there is no process {pid}"))?;
-    let mut programs = found.ancestry(all).into_iter().filter_map(|process| Some((process, process.tool()?)));
-    programs.next().ok_or_else(|| {
+    let ancestry = found.ancestry(all).into_iter();
+    let programs: Vec<_> = ancestry.filter_map(|process| Some((process, process.program()?))).collect();
+    // Ollama starts a llama-server, and is what is told how to place the model.
+    let ollama = programs.iter().find(|(_, program)| *program == Program::Ollama);
+    ollama.or(programs.first()).copied().ok_or_else(|| {
         let name = found.name();
-        format!("process {pid} is `{name}`: llama-server, ollama, LM Studio and koboldcpp are known")
+        format!("process {pid} is `{name}`: llama-server and ollama are known")
     })
 }
 
-/// The program that serves this address of this computer, where its process may be seen.
-/// Fails with a line that names several that may be the one.
-pub(super) fn serving<'a>(all: &'a [Process], url: &str) -> Result<Option<&'a Process>, String> {
-    let serves = |process: &&Process| process.serves(url);
-    // What a server started says the same of itself.
-    let is_started = |process: &&Process| process.ancestry(all).iter().skip(1).any(serves);
-    let found: Vec<_> = all.iter().filter(serves).filter(|process| !is_started(process)).collect();
+/// The one program that runs models here.
+/// Fails with a line that says that there is none, or that names several.
+pub(super) fn only(all: &[Process]) -> Result<(&Process, Program), String> {
+    let programs = all.iter().filter_map(|process| Some((process, process.program()?)));
+    // What a server started is a part of it.
+    let is_started = |process: &Process| process.ancestry(all).iter().skip(1).any(|it| it.program().is_some());
+    let found: Vec<_> = programs.filter(|(process, _)| !is_started(process)).collect();
     match found.as_slice() {
-        [] => Ok(None),
-        [process] => Ok(Some(process)),
+        [] => Err("neither llama-server nor ollama runs here: say its process id, `--watch=PID`".to_owned()),
+        [found] => Ok(*found),
         several => {
-            let pids: Vec<String> = several.iter().map(|it| it.pid.to_string()).collect();
-            Err(format!("processes {} may all serve {url}: say one's id", pids.join(", ")))
+            let several: Vec<String> = several.iter().map(|(it, program)| format!("{} ({program})", it.pid)).collect();
+            Err(format!("processes {} run models: say one's id, `--watch=PID`", several.join(", ")))
         }
-    }
-}
-
-/// Whether it is an address of this computer.
-pub(super) fn is_here(url: &str) -> bool {
-    let (host, _) = authority(url);
-    let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
-    host == "localhost" || address.is_ok_and(|address| address.is_loopback())
-}
-
-/// Host and port.
-fn authority(url: &str) -> (&str, &str) {
-    let authority = url.strip_prefix("http://").unwrap_or(url);
-    match authority.rsplit_once(':') {
-        Some((host, port)) if !port.ends_with(']') => (host, port),
-        _ => (authority, "80"),
     }
 }
 
@@ -101,24 +87,23 @@ impl Process {
         processes.collect()
     }
 
-    /// What it is called, without control characters.
+    /// What it is called, without control characters: `llama-server` of `C:\llama\llama-server.exe`.
     pub(super) fn name(&self) -> String {
-        stem(self.words.first().map_or("", String::as_str))
+        let word = self.words.first().map_or("", String::as_str);
+        let file = word.rsplit(['/', '\\']).next().unwrap_or_default();
+        file.strip_suffix(".exe").unwrap_or(file).replace(char::is_control, "?")
     }
 
-    /// The program, by the name of its file; or of the script that an interpreter runs.
-    pub(super) fn tool(&self) -> Option<Tool> {
+    /// The program, by the name of its file.
+    pub(super) fn program(&self) -> Option<Program> {
         // Others with the same name ask a server for something.
         let is_server = self.words.get(1).is_some_and(|word| word == "serve");
-        let names = self.words.iter().take(2).map(|word| stem(word).to_lowercase());
-        names.into_iter().find_map(|name| match name.as_str() {
-            "llama-server" => Some(Tool::LlamaCpp),
-            "llama" if is_server => Some(Tool::LlamaCpp),
-            "ollama" if is_server => Some(Tool::Ollama),
-            "lm studio" | "lm-studio" | "llmster" => Some(Tool::LmStudio),
-            name if name.starts_with("koboldcpp") => Some(Tool::KoboldCpp),
+        match self.name().to_lowercase().as_str() {
+            "llama-server" => Some(Program::LlamaServer),
+            "llama" if is_server => Some(Program::LlamaServer),
+            "ollama" if is_server => Some(Program::Ollama),
             _ => None,
-        })
+        }
     }
 
     /// Itself and those that it was started by, the nearest first.
@@ -144,14 +129,12 @@ impl Process {
     }
 
     /// Where it serves.
-    pub(super) fn url(&self, tool: Tool) -> String {
-        let usual = match tool {
-            Tool::Ollama => "11434",
-            Tool::LmStudio => "1234",
-            Tool::KoboldCpp => "5001",
-            Tool::LlamaCpp | Tool::LlamaCpp2 => "8080",
+    pub(super) fn url(&self, program: Program) -> String {
+        let usual = match program {
+            Program::Ollama => "11434",
+            Program::LlamaServer => "8080",
         };
-        let (host, port) = if tool == Tool::Ollama {
+        let (host, port) = if program == Program::Ollama {
             let said = self.variable("OLLAMA_HOST").unwrap_or_default();
             let said = said.strip_prefix("http://").unwrap_or(said).trim_end_matches('/');
             said.rsplit_once(':').unwrap_or((said, usual))
@@ -168,15 +151,9 @@ impl Process {
         }
     }
 
-    /// Whether this address is its own, which must be one of this computer.
-    fn serves(&self, url: &str) -> bool {
-        let Some(tool) = self.tool() else { return false };
-        is_here(url) && authority(url).1 == authority(&self.url(tool)).1
-    }
-
     /// What llama-server asks of who reads its slots.
     pub(super) fn key(&self) -> Option<String> {
-        if self.tool() != Some(Tool::LlamaCpp) {
+        if self.program() != Some(Program::LlamaServer) {
             return None;
         }
         let said = self.value(&["--api-key"]).or(self.variable("LLAMA_API_KEY"));
@@ -209,17 +186,10 @@ impl Process {
     }
 }
 
-/// `llama-server` of `C:\llama\llama-server.exe`.
-fn stem(word: &str) -> String {
-    let file = word.rsplit(['/', '\\']).next().unwrap_or_default();
-    let stem = [".exe", ".py"].iter().find_map(|end| file.strip_suffix(end)).unwrap_or(file);
-    stem.replace(char::is_control, "?")
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{Process, is_here, program, serving};
-    use crate::emit::Tool;
+    use super::Program;
+    use super::{Process, only, program};
 
     fn process(line: &str, environment: &[&str]) -> Process {
         Process {
@@ -232,55 +202,45 @@ mod tests {
     }
 
     #[test]
-    fn a_program_is_known_by_its_file_and_a_script_by_its_own() {
+    fn a_program_is_known_by_its_file() {
         for (line, tool) in [
-            ("/usr/bin/llama-server -m a.gguf", Some(Tool::LlamaCpp)),
-            (r"'C:\llama\llama-server.exe' -m a.gguf", Some(Tool::LlamaCpp)),
-            ("llama serve", Some(Tool::LlamaCpp)),
-            ("ollama serve", Some(Tool::Ollama)),
+            ("/usr/bin/llama-server -m a.gguf", Some(Program::LlamaServer)),
+            (r"'C:\llama\llama-server.exe' -m a.gguf", Some(Program::LlamaServer)),
+            ("llama serve", Some(Program::LlamaServer)),
+            ("ollama serve", Some(Program::Ollama)),
             ("ollama run qwen3", None),
-            ("python3 /opt/koboldcpp.py --model a.gguf", Some(Tool::KoboldCpp)),
-            ("./koboldcpp-linux-x64 a.gguf", Some(Tool::KoboldCpp)),
-            ("'/opt/LM Studio/LM Studio'", Some(Tool::LmStudio)),
+            ("koboldcpp --model a.gguf", None),
             ("vim llama-server.log", None),
             ("", None),
         ] {
-            assert_eq!(process(line, &[]).tool(), tool, "{line}");
+            assert_eq!(process(line, &[]).program(), tool, "{line}");
         }
     }
 
     #[test]
     fn where_it_serves_is_said_by_flags_or_variables_or_is_the_usual_place() {
         let url = |tool, line, environment: &[&str]| process(line, environment).url(tool);
-        assert_eq!(url(Tool::LlamaCpp, "llama-server", &[]), "http://127.0.0.1:8080");
-        let said = url(Tool::LlamaCpp, "llama-server --host 0.0.0.0 --port 81", &["LLAMA_ARG_PORT=82"]);
+        assert_eq!(url(Program::LlamaServer, "llama-server", &[]), "http://127.0.0.1:8080");
+        let said = url(Program::LlamaServer, "llama-server --host 0.0.0.0 --port 81", &["LLAMA_ARG_PORT=82"]);
         assert_eq!(said, "http://127.0.0.1:81");
-        assert_eq!(url(Tool::LlamaCpp, "llama-server", &["LLAMA_ARG_PORT=82"]), "http://127.0.0.1:82");
-        assert_eq!(url(Tool::LlamaCpp, "llama-server --host ::1", &[]), "http://[::1]:8080");
-        assert_eq!(url(Tool::Ollama, "ollama serve", &["OLLAMA_HOST=0.0.0.0:99"]), "http://127.0.0.1:99");
-        assert_eq!(url(Tool::Ollama, "ollama serve", &["OLLAMA_HOST=gpu"]), "http://gpu:11434");
+        assert_eq!(url(Program::LlamaServer, "llama-server", &["LLAMA_ARG_PORT=82"]), "http://127.0.0.1:82");
+        assert_eq!(url(Program::LlamaServer, "llama-server --host ::1", &[]), "http://[::1]:8080");
+        assert_eq!(url(Program::Ollama, "ollama serve", &["OLLAMA_HOST=0.0.0.0:99"]), "http://127.0.0.1:99");
+        assert_eq!(url(Program::Ollama, "ollama serve", &["OLLAMA_HOST=gpu"]), "http://gpu:11434");
     }
 
     #[test]
-    fn an_address_is_that_of_the_server_on_this_computer() {
+    fn what_a_server_started_is_a_part_of_it_and_a_second_one_is_not() {
         let child = |pid, parent, line| Process { pid, parent: Some(parent), ..process(line, &[]) };
-        let all = [process("ollama serve", &[]), child(8, 7, "ollama runner"), child(9, 8, "x")];
-        let pid = |url| serving(&all, url).unwrap().map(|process| process.pid);
-        assert_eq!(pid("http://localhost:11434"), Some(7));
-        assert_eq!(pid("http://[::1]:11434"), Some(7));
-        assert_eq!(pid("http://localhost:11435"), None);
-        assert_eq!(pid("http://10.0.0.1:11434"), None);
-        for url in ["http://127.evil.org", "http://localhost.evil.org:80"] {
-            assert!(!is_here(url), "{url}");
-        }
+        let mut all = vec![process("ollama serve", &[]), child(8, 7, "llama-server -m a.gguf"), child(9, 7, "x")];
+        assert_eq!(only(&all).map(|(process, program)| (process.pid, program)), Ok((7, Program::Ollama)));
         // What a driver names is what the server started.
-        assert_eq!(program(&all, 9).map(|(process, tool)| (process.pid, tool)), Ok((7, Tool::Ollama)));
-        // What the server started is not another server; a second one is.
-        let mut all = vec![process("lm-studio", &[]), child(8, 7, "lm-studio --type=renderer")];
-        let url = "http://127.0.0.1:1234";
-        assert_eq!(serving(&all, url).unwrap().map(|process| process.pid), Some(7));
-        all.push(child(9, 1, "llmster"));
-        assert!(serving(&all, url).is_err_and(|error| error.contains("7, 9")));
+        for pid in [8, 9] {
+            assert_eq!(program(&all, pid).map(|(process, program)| (process.pid, program)), Ok((7, Program::Ollama)));
+        }
+        all.push(child(10, 1, "llama-server"));
+        assert!(only(&all).is_err_and(|error| error.contains("7 (Ollama), 10 (llama-server)")));
+        assert!(only(&all[2..3]).is_err_and(|error| error.contains("neither")));
     }
 
     #[test]
@@ -291,7 +251,7 @@ mod tests {
         server.folder = Some(folder.path().to_owned());
         assert_eq!(server.key().as_deref(), Some("abc"));
         assert_eq!(process("llama-server --api-key a,b", &[]).key().as_deref(), Some("a"));
-        assert_eq!(process("koboldcpp --api-key a", &[]).key(), None);
+        assert_eq!(process("ollama serve --api-key a", &[]).key(), None);
     }
 
     #[test]

@@ -1,57 +1,35 @@
 //! What each program says of the model that it runs: its answers flow in, in one form they flow out.
 
-use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::Seen;
 use super::http::Http;
 use super::process::Process;
-use crate::emit::Tool;
+use super::{Program, Seen};
 use crate::flags::Flags;
 
 /// How long llama-server's slot is watched for tokens.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Which program answers. Some take others' interfaces too, and are asked for their own first.
-/// Fails with a line that says what llama-server's address answered, or that nothing known answers.
-pub(super) fn answering(http: &Http) -> Result<Tool, String> {
-    let has = |path: &str, is: fn(&Value) -> bool| http.get(path).is_ok_and(|it| is(&it));
-    if has("/api/extra/version", |it| it["result"] == "KoboldCpp") {
-        return Ok(Tool::KoboldCpp);
-    }
-    let loaded = |it: &Value| it["models"][0]["loaded_instances"].is_array();
-    if has("/api/v1/models", loaded) || has("/api/v0/models", |it| it["data"][0]["state"].is_string()) {
-        return Ok(Tool::LmStudio);
-    }
-    if has("/api/ps", |it| it["models"].is_array()) {
-        return Ok(Tool::Ollama);
-    }
-    match http.get("/props") {
-        Ok(props) if props["default_generation_settings"].is_object() => Ok(Tool::LlamaCpp),
-        Ok(_) => Err("what answers is none of llama-server, Ollama, LM Studio and koboldcpp".to_owned()),
-        Err(error) => Err(error),
-    }
-}
-
-/// What it runs; `process` stays what it is if it is the one that answers.
+/// What it runs.
 /// Fails with a line that says which answer is missing.
-pub(super) fn look(tool: Tool, process: &mut Option<&Process>, http: &Http) -> Result<Seen, String> {
-    match tool {
-        Tool::LlamaCpp | Tool::LlamaCpp2 => llama_server(process, http),
-        Tool::Ollama => ollama(*process, http),
-        Tool::LmStudio => lm_studio(http),
-        Tool::KoboldCpp => koboldcpp(*process, http),
+pub(super) fn look(program: Program, process: &Process, http: &Http) -> Result<Seen, String> {
+    match program {
+        Program::LlamaServer => llama_server(process, http),
+        Program::Ollama => ollama(process, http),
     }
 }
 
-fn llama_server(started: &mut Option<&Process>, http: &Http) -> Result<Seen, String> {
-    let mut seen = Seen::default();
+fn llama_server(process: &Process, http: &Http) -> Result<Seen, String> {
+    let mut seen = Seen { flags: Flags::of_server(&process.words, |it| process.variable(it)), ..Seen::default() };
     let props = match http.get("/props") {
-        Ok(props) => props,
-        Err(error) if started.is_none() => return Err(error),
+        Ok(props) if is_same(&props, &seen.flags) => props,
+        Ok(_) => {
+            seen.notes.push("another server answers at its address, as where it runs in a container".to_owned());
+            Value::Null
+        }
         Err(error) => {
             seen.notes.push(error);
             Value::Null
@@ -61,16 +39,6 @@ fn llama_server(started: &mut Option<&Process>, http: &Http) -> Result<Seen, Str
         return Err("it starts a server for each model: say the process id of that one".to_owned());
     }
     seen.version = text(&props["build_info"]);
-    let flags_of = |process: &Process| Flags::of_server(&process.words, |it| process.variable(it));
-    let model = text(&props["model_path"]);
-    // A container has ports of its own, and another program may have the same here.
-    let is_same = |process: &&Process| match (&model, flags_of(process).get("-m")) {
-        (Some(answered), Some(started)) => file_name(answered) == file_name(started),
-        _ => true,
-    };
-    *started = started.filter(is_same);
-    let process = *started;
-    seen.flags = process.map(flags_of).unwrap_or_default();
     for flag in &seen.flags.others {
         seen.unlike.push(format!("{flag} places it too"));
     }
@@ -89,8 +57,8 @@ fn llama_server(started: &mut Option<&Process>, http: &Http) -> Result<Seen, Str
         let parts = if is_unified { 1 } else { slots.unwrap_or(1) };
         seen.flags.set("-c", each.saturating_mul(parts).to_string());
     }
-    let model = model.or_else(|| seen.flags.get("-m").map(str::to_owned));
-    seen.model = model.map(|model| path(process, &model));
+    let model = text(&props["model_path"]).or_else(|| seen.flags.get("-m").map(str::to_owned));
+    seen.model = model.map(|model| process.path(&model));
     // Asked for its slots, one that sleeps loads the model again.
     if !props.is_null() && props["is_sleeping"] != true && props["endpoint_slots"] != false {
         match generated(http) {
@@ -99,6 +67,15 @@ fn llama_server(started: &mut Option<&Process>, http: &Http) -> Result<Seen, Str
         }
     }
     Ok(seen)
+}
+
+/// Whether this is said by the server that was started so: a container has ports of its own, and another server may
+/// have the same here.
+fn is_same(props: &Value, flags: &Flags) -> bool {
+    match (props["model_path"].as_str(), flags.get("-m")) {
+        (Some(answered), Some(started)) => file_name(answered) == file_name(started),
+        _ => true,
+    }
 }
 
 /// Tokens per second of the one slot that generates, if just one does.
@@ -121,22 +98,24 @@ fn generated(http: &Http) -> Result<Option<f64>, String> {
     Ok((new > 0).then(|| new as f64 / begin.elapsed().as_secs_f64()))
 }
 
-fn ollama(process: Option<&Process>, http: &Http) -> Result<Seen, String> {
+fn ollama(process: &Process, http: &Http) -> Result<Seen, String> {
     let running = http.get("/api/ps")?;
     let mut models: Vec<&Value> = running["models"].as_array().into_iter().flatten().collect();
     models.sort_by_key(|model| std::cmp::Reverse(model["size"].as_u64()));
     let [model, rest @ ..] = models.as_slice() else {
         return Err("no model is loaded now: ask it for something first".to_owned());
     };
-    let mut seen = Seen { name: text(&model["name"]).unwrap_or_default(), ..Seen::default() };
-    seen.others(rest.len());
+    let mut seen = Seen::default();
+    if !rest.is_empty() {
+        seen.unlike.push(format!("{} more of its models are loaded", rest.len()));
+    }
     seen.version = http.get("/api/version").ok().and_then(|it| text(&it["version"]));
     seen.on_gpus = model["size_vram"].as_u64().zip(model["size"].as_u64());
-    let shown = http.post("/api/show", &json!({"model": seen.name}))?;
+    let shown = http.post("/api/show", &json!({"model": model["name"]}))?;
     let file = shown["modelfile"].as_str().unwrap_or_default();
     let from = file.lines().filter_map(|line| line.strip_prefix("FROM "));
     let mut files = from.filter(|from| from.contains(['/', '\\']));
-    seen.model = files.next().map(|file| path(process, file));
+    seen.model = files.next().map(|file| process.path(file));
     if files.next().is_some() {
         seen.unlike.push("an mmproj is loaded beside it".to_owned());
     }
@@ -144,7 +123,7 @@ fn ollama(process: Option<&Process>, http: &Http) -> Result<Seen, String> {
         seen.unlike.push("an adapter is loaded beside it".to_owned());
     }
     // Its runner is a llama-server of late, and heeds its variables.
-    let variable = |name: &str| process.and_then(|it| it.variable(name)).filter(|value| !value.is_empty());
+    let variable = |name: &str| process.variable(name).filter(|value| !value.is_empty());
     seen.flags = Flags::of_server(&[], variable);
     for flag in &seen.flags.others {
         seen.unlike.push(format!("the variable of {flag} places it too"));
@@ -172,119 +151,6 @@ fn ollama(process: Option<&Process>, http: &Http) -> Result<Seen, String> {
     Ok(seen)
 }
 
-fn lm_studio(http: &Http) -> Result<Seen, String> {
-    let mut seen = Seen::default();
-    let flags = &mut seen.flags;
-    let mut loaded: Vec<(Value, Value)> = Vec::new();
-    if let Ok(models) = http.get("/api/v1/models") {
-        for model in models["models"].as_array().into_iter().flatten() {
-            let instances = model["loaded_instances"].as_array().into_iter().flatten();
-            loaded.extend(instances.map(|it| (model.clone(), it["config"].clone())));
-        }
-    } else {
-        let models = http.get("/api/v0/models")?;
-        let all = models["data"].as_array().into_iter().flatten();
-        let all = all.filter(|model| model["state"] == "loaded");
-        loaded.extend(all.map(|model| (model.clone(), Value::Null)));
-    }
-    // Generating ones first, the largest of them.
-    let is_other = |model: &Value| model["type"].as_str().is_some_and(|it| it.starts_with("embed"));
-    loaded.sort_by_key(|(model, _)| (is_other(model), std::cmp::Reverse(model["size_bytes"].as_u64())));
-    let [(model, config), rest @ ..] = loaded.as_slice() else {
-        return Err("no model is loaded now".to_owned());
-    };
-    let n_ctx = number(&config["context_length"]).or(number(&model["loaded_context_length"]));
-    if let Some(n_ctx) = n_ctx {
-        flags.set("-c", n_ctx.to_string());
-    }
-    for (key, flag) in [("offload_kv_cache_to_gpu", "-kvo"), ("flash_attention", "-fa")] {
-        if let Some(is_on) = config[key].as_bool() {
-            flags.set(flag, if is_on { "on" } else { "off" });
-        }
-    }
-    seen.name = text(&model["key"]).or(text(&model["id"])).unwrap_or_default();
-    seen.others(rest.len());
-    Ok(seen)
-}
-
-/// Its flags that place a model, in llama.cpp's words. A file of settings has the same names.
-const KOBOLDCPP: [(&str, &str); 4] =
-    [("gpulayers", "-ngl"), ("contextsize", "-c"), ("blasbatchsize", "-ub"), ("batchsize", "-ub")];
-/// Those that no request says.
-const KOBOLDCPP_OTHERS: [&str; 9] =
-    ["tensor_split", "maingpu", "overridetensors", "moecpu", "mmproj", "draftmodel", "lora", "lowvram", "usecpu"];
-
-fn koboldcpp(process: Option<&Process>, http: &Http) -> Result<Seen, String> {
-    let version = http.get("/api/extra/version").ok().and_then(|it| text(&it["version"]));
-    let mut seen = Seen { version, ..Seen::default() };
-    let settings = match process.and_then(|it| Some((it, it.value(&["--config"])?))) {
-        Some((process, file)) => settings(&process.path(file))?,
-        None => Value::Null,
-    };
-    let words = process.map_or(&[][..], |it| it.words.as_slice());
-    // Its names are written with underscores and without.
-    let flag = |name: &str| format!("--{}", name.replace('_', "-"));
-    let said = |name: &str| {
-        let said = process.and_then(|it| it.value(&[&flag(name)])).map(str::to_owned);
-        said.or_else(|| number_or_text(&settings[name]))
-    };
-    for (name, flag) in KOBOLDCPP {
-        // -1 is what it chooses itself.
-        if let Some(value) = said(name).filter(|value| value != "-1") {
-            seen.flags.set(flag, value);
-        }
-    }
-    for name in KOBOLDCPP_OTHERS {
-        let is_there = |word: &String| word.replace('_', "-").split('=').next() == Some(&flag(name));
-        // What a file has for those that nobody said.
-        let is_set = |value: &Value| {
-            let is_nothing = matches!(value, Value::Null | Value::Bool(false));
-            let is_empty = *value == "" || *value == json!([]);
-            !is_nothing && !is_empty && value.as_i64().is_none_or(|it| it > 0)
-        };
-        if words.iter().any(is_there) || is_set(&settings[name]) {
-            seen.unlike.push(format!("--{name} places it too"));
-        }
-    }
-    let ty = match said("quantkv").as_deref() {
-        Some("1") => Some("q8_0"),
-        Some("2") => Some("q4_0"),
-        _ => None,
-    };
-    if let Some(ty) = ty {
-        seen.flags.set("-ctk", ty);
-        seen.flags.set("-ctv", ty);
-    }
-    let n_ctx = http.get("/api/extra/true_max_context_length").ok();
-    if let Some(n_ctx) = n_ctx.and_then(|it| number(&it["value"])) {
-        seen.flags.set("-c", n_ctx.to_string());
-    }
-    let file = said("model").or_else(|| text(&settings["model_param"]));
-    let file = file.or_else(|| words.iter().skip(1).find(|it| it.ends_with(".gguf")).cloned());
-    seen.model = file.map(|file| path(process, &file));
-    seen.name = http.get("/api/v1/model").ok().and_then(|it| text(&it["result"])).unwrap_or_default();
-    let last = http.get("/api/extra/perf").ok().and_then(|it| it["last_eval_speed"].as_f64());
-    seen.speed = last.filter(|&speed| speed > 0.0);
-    Ok(seen)
-}
-
-impl Seen {
-    /// So many other models are loaded in the same program.
-    fn others(&mut self, models: usize) {
-        if models > 0 {
-            self.unlike.push(format!("{models} more of its models are loaded"));
-        }
-    }
-}
-
-fn settings(file: &Path) -> Result<Value, String> {
-    serde_json::from_str(&crate::read(file)?).map_err(|error| crate::in_file(file, error))
-}
-
-fn path(process: Option<&Process>, path: &str) -> PathBuf {
-    process.map_or_else(|| PathBuf::from(path), |process| process.path(path))
-}
-
 fn file_name(path: &str) -> &str {
     path.rsplit(['/', '\\']).next().unwrap_or(path)
 }
@@ -296,8 +162,4 @@ fn text(value: &Value) -> Option<String> {
 
 fn number(value: &Value) -> Option<u32> {
     value.as_u64()?.try_into().ok()
-}
-
-fn number_or_text(value: &Value) -> Option<String> {
-    text(value).or_else(|| value.as_i64().map(|number| number.to_string()))
 }

@@ -4,9 +4,7 @@ use std::fs;
 
 use crate::cli_support::{User, demo};
 use autoplace::gguf::TensorType;
-use autoplace::machine::{
-    Date, Gpu, Host, LearnedHeadroom, Machine, MeasuredRates, PromptRate, Reading, WeightRate, gib, mib,
-};
+use autoplace::machine::{Date, Gpu, Host, LearnedHeadroom, Machine, MeasuredRates, Reading, WeightRate, gib, mib};
 use serde_json::Value;
 
 /// The path of a file with this machine.
@@ -85,23 +83,18 @@ fn devices_are_measured_when_asked_and_it_is_kept() {
 }
 
 #[test]
-fn what_was_measured_is_a_table_and_json_and_stays_in_a_written_machine() {
+fn what_was_measured_is_told_and_stays_in_a_written_machine() {
     let user = User::new();
     let mut machine = elsewhere();
     let mut rates = MeasuredRates::new(Date::new(2026, 11, 22).unwrap());
     rates.threads = Some(16);
     rates.weights =
         vec![WeightRate { tensor_type: TensorType::Q4_K, experts: false, bytes_per_second: 41_500_000_000 }];
-    rates.prompts =
-        vec![PromptRate { tensor_type: TensorType::Q4_K, experts: false, n_tokens: 512, flops: 812_000_000_000 }];
-    rates.layer_ns = 31_400;
     machine.host.rates = Some(rates);
     let file = file(&user, &machine);
     let words = user.says(&["devices", "--machine", &file]);
     let expected = "    measured  on 2026-11-22, 16 threads
-      weights                      GB/s 512 tok.
-      Q4_K                         41.5    812 G
-      rest of a block           31.4 us
+      Q4_K: 41.5 GB/s of weights
 ";
     assert!(words.ends_with(expected), "{words}");
     let written = user.path("written.json");

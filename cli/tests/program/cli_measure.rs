@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use crate::cli_support::{User, demo, text};
+use crate::cli_support::{User, demo};
 use crate::llama_source;
 use autoplace::measure::Measurement;
 use autoplace::memory::KvType;
@@ -52,14 +52,6 @@ fn what_was_measured_once_is_shown_in_every_form() {
     }
     assert!(table.contains("does not fit"), "{table}");
     assert_eq!(Measurement::from_json(&show("json")).unwrap(), measurement);
-
-    let svg = show("svg");
-    let document = roxmltree::Document::parse(&svg).unwrap();
-    let texts: Vec<&str> = document.descendants().filter_map(|node| node.text()).collect();
-    assert!(texts.iter().any(|text| text.contains("plan on X")), "{texts:?}");
-    let html = show("html");
-    assert!(html.starts_with("<!DOCTYPE html>") && html.contains(svg.trim()), "{html}");
-    assert!(!html.contains("src=") && !html.contains("href="), "needs another file: {html}");
 }
 
 /// The keys of an object in their order, with the kind of each value.
@@ -113,41 +105,6 @@ fn one_placement_is_held_against_another() {
     let refused = |flags, word| user.fails(&["measure", &demo, "--before", flags], 2, &["--before", word]);
     refused("-ngl", "-ngl is missing");
     refused("-ngl 3 --mlock", "--mlock is not known");
-}
-
-#[test]
-fn another_measurement_is_drawn_beside_it() {
-    let user = User::new();
-    let (file, _) = measured(&user, &["--rounds", "1", "--steps", "2"]);
-    let published = user.path("published.md");
-    fs::write(&published, "| -ngl | Throughput |\n|---|---|\n| 0 | 2.89 tok/s |\n| 99 | 43.18 tok/s |\n").unwrap();
-    let bench = user.path("bench.jsonl");
-    fs::write(&bench, user.says(&["measure", &file, "--format", "llama-bench"])).unwrap();
-    let (published, bench) = (published.to_str().unwrap(), bench.to_str().unwrap());
-    let args = ["measure", &file, "--format", "svg", "--beside", published, "--beside", bench];
-    let svg = user.says(&args);
-    let alone = user.says(&["measure", &file, "--format", "svg"]);
-    assert!(svg.contains("published") && svg.contains("bench"), "{svg}");
-    let circles = |svg: &str| svg.matches("<circle").count();
-    // Two points of the table, and of the bench as many as have layers of their own.
-    assert_eq!(circles(&svg), circles(&alone) + 4);
-    let demo = demo();
-    user.fails(&["measure", &file, "--beside", &demo], 1, &["autoplace-demo-q8_0.gguf"]);
-}
-
-#[test]
-fn a_submission_says_what_it_tells() {
-    let user = User::new();
-    let texts = user.path("texts");
-    fs::write(&texts, "My name is Ann.\n").unwrap();
-    let demo = demo();
-    let prompts = ["--prompts", texts.to_str().unwrap(), "--steps", "2", "--submission", "--format", "json"];
-    let output = user.autoplace(&[&["measure", &demo][..], &SHORT, &prompts].concat());
-    let (json, told) = (text(&output.stdout), text(&output.stderr));
-    assert!(output.status.success(), "{told}");
-    assert!(told.starts_with("the submission tells: autoplace demo"), "{told}");
-    assert!(json.contains("\"autoplace-demo-q8_0.gguf\"") && !json.contains(&demo), "{json}");
-    assert!(!json.contains("Ann"), "{json}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What `autoplace plan` gives beside its report, and what the program tells shells and `man`.
+//! What `autoplace plan` gives beside its report, and what the program tells shells.
 
 use crate::cli_support::{demo, fails, succeeds};
 use crate::shapes::{LLAMA_8B, Shape};
@@ -16,21 +16,9 @@ fn model(shape: &Shape) -> (tempfile::TempDir, String) {
 const CARD: [&str; 2] = ["--gpu", "RTX 3060=12GiB"];
 
 #[test]
-fn a_picture_is_drawn_beside_the_report() {
-    let dir = tempfile::tempdir().unwrap();
-    let svg = dir.path().join("plan.svg");
-    let report = succeeds(&["plan", &demo(), "--gpu", "X=1GiB", "--svg", svg.to_str().unwrap()]);
-    assert!(report.contains("weights"), "{report}");
-    let svg = std::fs::read_to_string(svg).unwrap();
-    let document = roxmltree::Document::parse(&svg).unwrap();
-    assert_eq!(document.root_element().tag_name().name(), "svg");
-    assert!(svg.contains("X (1.0 GiB)"), "{svg}");
-}
-
-#[test]
 fn every_tool_is_told_the_plan_instead_of_the_report() {
     let (_dir, model) = model(&LLAMA_8B);
-    for tool in ["llama.cpp", "ollama", "lm-studio", "koboldcpp", "llama-cpp-2"] {
+    for tool in ["llama.cpp", "ollama", "lm-studio"] {
         let args = [&["plan", &model, "--no-probe", "--emit", tool][..], &CARD].concat();
         let told = succeeds(&args);
         // Of a simulated GPU no name is told that another process would not know.
@@ -55,7 +43,7 @@ fn a_tool_that_keeps_all_logits_is_planned_for_with_room_for_them() {
         SavedPlan::read(&file).unwrap().plan.context.n_outputs_max
     };
     assert_eq!(outputs("llama.cpp"), 1);
-    assert_eq!(outputs("llama-cpp-2"), 0);
+    assert_eq!(outputs("lm-studio"), 0);
 }
 
 #[test]
@@ -94,11 +82,11 @@ fn a_plan_for_a_machine_in_a_file_names_that_machines_gpus() {
 #[test]
 fn nonsense_is_refused_in_a_line() {
     let demo = demo();
-    fails(&["plan", &demo, "--emit", "vllm"], 2, &["--emit", "'vllm'", "koboldcpp"]);
+    fails(&["plan", &demo, "--emit", "vllm"], 2, &["--emit", "'vllm'", "lm-studio"]);
     fails(&["plan", &demo, "--emit", "ollama", "--json"], 2, &["--json"]);
-    fails(&["plan", &demo, "--svg", "/no/such/folder/x.svg"], 1, &["/no/such/folder/x.svg: "]);
     fails(&["plan", &demo, "--save", "/no/such/folder/x.json"], 1, &["/no/such/folder/x.json: "]);
-    fails(&["plan", &demo, "--ctx", "100", "--emit", "koboldcpp"], 1, &["koboldcpp cannot be told a context of 100"]);
+    let embeddings = ["plan", &demo, "--embeddings", "--emit", "ollama"];
+    fails(&embeddings, 1, &["ollama cannot be told a context for embeddings"]);
     fails(&["completions", "tcsh"], 2, &["tcsh"]);
 }
 
@@ -106,18 +94,8 @@ fn nonsense_is_refused_in_a_line() {
 fn shells_complete_the_arguments() {
     for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
         let script = succeeds(&["completions", shell]);
-        for word in ["autoplace", "plan", "devices", "headroom", "koboldcpp"] {
+        for word in ["autoplace", "plan", "devices", "headroom", "lm-studio"] {
             assert!(script.contains(word), "{shell}: no {word}");
         }
     }
-}
-
-#[test]
-fn the_manual_has_a_page_for_each_verb() {
-    let roff = succeeds(&["man"]);
-    for page in ["autoplace", "autoplace-plan", "autoplace-devices"] {
-        let head = format!(".TH {page} 1");
-        assert!(roff.contains(&head), "no {head:?}: {}", &roff[..200]);
-    }
-    assert!(roff.contains("\\-\\-headroom"), "{roff}");
 }

@@ -3,6 +3,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -16,7 +17,7 @@ const CARD: [&str; 4] = ["--gpu", "RTX 4090", "--headroom", "0"];
 
 /// Answers as a program answered, by path; all else is not found.
 struct Recorded {
-    url: String,
+    port: String,
     asked: Arc<Mutex<Vec<String>>>,
 }
 
@@ -28,7 +29,7 @@ impl Recorded {
     /// One that answers who has the key.
     fn with_key(answers: Value, key: &'static str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
+        let port = listener.local_addr().unwrap().port().to_string();
         let asked = Arc::new(Mutex::new(Vec::new()));
         let paths = Arc::clone(&asked);
         // Ends with the tests.
@@ -37,10 +38,9 @@ impl Recorded {
                 let _ = answer(stream.unwrap(), &answers, key, &paths);
             }
         });
-        Self { url, asked }
+        Self { port, asked }
     }
 
-    #[cfg(target_os = "linux")]
     fn was_asked(&self, path: &str) -> bool {
         self.asked.lock().unwrap().iter().any(|asked| asked == path)
     }
@@ -73,10 +73,11 @@ fn answer(stream: TcpStream, answers: &Value, key: &str, paths: &Mutex<Vec<Strin
     )
 }
 
-/// What the doctor says, and its exit code.
-fn watched(user: &User, args: &[&str]) -> (Value, i32) {
-    let output = user.autoplace(&[&["doctor", "--json"], args].concat());
-    assert_eq!(text(&output.stderr), "", "{args:?}");
+/// What the doctor says of a process, and its exit code.
+fn watched(user: &User, pid: u32) -> (Value, i32) {
+    let watch = format!("--watch={pid}");
+    let output = user.autoplace(&[&["doctor", "--json", &watch], &CARD[..]].concat());
+    assert_eq!(text(&output.stderr), "");
     (serde_json::from_str(&text(&output.stdout)).unwrap(), output.status.code().unwrap())
 }
 
@@ -86,25 +87,31 @@ fn causes(verdict: &Value) -> Vec<&str> {
 }
 
 /// A process that is called so and does nothing; its arguments are not its own.
-#[cfg(target_os = "linux")]
 struct Process(Child);
 
-#[cfg(target_os = "linux")]
 impl Process {
     fn new(name: &str, arguments: &[&str], environment: &[(&str, &str)]) -> Self {
-        use std::os::unix::process::CommandExt;
         // A shell that waits for its input, and heeds nothing behind the two dashes.
         let mut command = Command::new("sh");
         command.arg0(name).args(["-s", "--"]).args(arguments).envs(environment.iter().copied());
         Self(command.stdin(Stdio::piped()).spawn().unwrap())
     }
 
-    fn id(&self) -> String {
-        self.0.id().to_string()
+    /// One that is called `ollama serve`, for it is a script of that name which a shell runs.
+    fn ollama(user: &User, port: &str) -> Self {
+        let script = user.path("serve");
+        std::fs::write(&script, "read line\n").unwrap();
+        let mut command = Command::new("sh");
+        command.arg0("ollama").arg("serve").current_dir(script.parent().unwrap());
+        command.env("OLLAMA_HOST", format!("127.0.0.1:{port}"));
+        Self(command.stdin(Stdio::piped()).spawn().unwrap())
+    }
+
+    fn id(&self) -> u32 {
+        self.0.id()
     }
 }
 
-#[cfg(target_os = "linux")]
 impl Drop for Process {
     fn drop(&mut self) {
         let _ = self.0.kill();
@@ -124,16 +131,15 @@ fn llama_server() -> Value {
     })
 }
 
-#[cfg(target_os = "linux")]
 #[test]
 fn a_server_with_too_few_layers_is_told_so_with_the_flags_that_mend_it() {
     let user = User::new();
     let server = Recorded::new(llama_server());
-    let port = server.url.rsplit(':').next().unwrap();
+    let port = &server.port;
     let demo = demo();
     let arguments = ["-m", &demo, "-ngl", "2", "--port", port, "-ctk", "q8_0", "-ctv", "q8_0"];
     let few = Process::new("llama-server", &arguments, &[]);
-    let (by_pid, code) = watched(&user, &[&["--watch", &few.id()], &CARD[..]].concat());
+    let (by_pid, code) = watched(&user, few.id());
     assert_eq!((causes(&by_pid)[0], code), ("runs_slower", 3), "{by_pid}");
     let running = &by_pid["evidence"]["model"]["running"];
     assert_eq!((&running["n_gpu_layers"], &running["program"]), (&2.into(), &"llama-server b11434-0000000".into()));
@@ -145,72 +151,71 @@ fn a_server_with_too_few_layers_is_told_so_with_the_flags_that_mend_it() {
     for word in ["llama-server -m", &format!("-ngl {layers}"), "-c 2048", "-ctk q8_0"] {
         assert!(mend.contains(word), "no {word:?} in {mend}");
     }
-    // By its address the same process is found.
-    let (by_url, _) = watched(&user, &[&["--watch", &server.url], &CARD[..]].concat());
-    assert_eq!(by_url["evidence"]["model"]["running"], *running);
-
     // In words, and for somebody else.
-    let told = user.autoplace(&[&["doctor", "--watch", &few.id(), "--report"], &CARD[..]].concat());
+    let watch = format!("--watch={}", few.id());
+    let told = user.autoplace(&[&["doctor", &watch, "--report"], &CARD[..]].concat());
     let told = text(&told.stdout);
     assert!(told.starts_with("verdict: it is run slower") && !told.contains(&demo), "{told}");
 
     // The near miss: all that it could have.
     let all = Process::new("llama-server", &["-m", &demo, "-ngl", "99", "--port", port], &[]);
-    let (verdict, code) = watched(&user, &[&["--watch", &all.id()], &CARD[..]].concat());
+    let (verdict, code) = watched(&user, all.id());
     assert_eq!((causes(&verdict), code), (vec![], 0), "{verdict}");
 }
 
-#[cfg(target_os = "linux")]
 #[test]
 fn a_server_in_a_container_says_its_settings_in_variables_and_what_is_not_heeded_is_named() {
     let user = User::new();
     let server = Recorded::new(llama_server());
-    let port = server.url.rsplit(':').next().unwrap();
+    let port = &server.port;
     let environment = [("LLAMA_ARG_N_GPU_LAYERS", "1"), ("LLAMA_ARG_PORT", port)];
     let process = Process::new("/app/llama-server", &[], &environment);
-    let (verdict, _) = watched(&user, &[&["--watch", &process.id()], &CARD[..]].concat());
+    let (verdict, _) = watched(&user, process.id());
     assert_eq!(causes(&verdict)[0], "runs_slower");
     assert_eq!(verdict["evidence"]["model"]["running"]["n_gpu_layers"], 1);
 
     // What no plan says is not held against one.
     let process = Process::new("/app/llama-server", &["-ot", "exps=CPU"], &environment);
-    let (verdict, code) = watched(&user, &[&["--watch", &process.id()], &CARD[..]].concat());
+    let (verdict, code) = watched(&user, process.id());
     assert_eq!((causes(&verdict), code), (vec![], 0), "{verdict}");
     let running = &verdict["evidence"]["model"]["running"];
     assert_eq!((&running["n_gpu_layers"], &running["predicted"]), (&Value::Null, &Value::Null));
     assert!(running["notes"][0].as_str().unwrap().contains("-ot"), "{running}");
 }
 
-#[cfg(target_os = "linux")]
 #[test]
 fn a_server_is_asked_with_its_own_key_and_one_that_sleeps_is_not_woken() {
     let user = User::new();
     let mut answers = llama_server();
     answers["/props"]["is_sleeping"] = true.into();
     let server = Recorded::with_key(answers, "secret");
-    let port = server.url.rsplit(':').next().unwrap();
+    let port = &server.port;
     let arguments = ["-m", &demo(), "--port", port, "-ngl", "2", "--api-key", "secret"];
-    let _process = Process::new("llama-server", &arguments, &[]);
-    let (verdict, _) = watched(&user, &[&["--watch", &server.url], &CARD[..]].concat());
-    assert_eq!(verdict["evidence"]["model"]["running"]["n_gpu_layers"], 2, "{verdict}");
+    let process = Process::new("llama-server", &arguments, &[]);
+    let (verdict, _) = watched(&user, process.id());
+    let running = &verdict["evidence"]["model"]["running"];
+    assert_eq!((&running["n_gpu_layers"], &running["program"]), (&2.into(), &"llama-server b11434-0000000".into()));
     assert!(!server.was_asked("/slots"));
 
     // One for several models places none.
     let router = Recorded::new(json!({"/props": {
         "role": "router", "model_path": "none", "default_generation_settings": {"n_ctx": 0}}}));
-    user.fails(&["doctor", "--watch", &router.url], 1, &["a server for each model"]);
+    let process = Process::new("llama-server", &["--port", &router.port], &[]);
+    let watch = format!("--watch={}", process.id());
+    user.fails(&["doctor", &watch], 1, &["a server for each model"]);
 }
 
 #[test]
-fn of_a_server_elsewhere_the_layers_are_not_known_and_that_is_said() {
+fn another_server_at_its_address_is_not_taken_for_it() {
     let user = User::new();
-    let server = Recorded::new(llama_server());
-    let (verdict, code) = watched(&user, &[&["--watch", &server.url], &CARD[..]].concat());
-    assert_eq!((causes(&verdict), code), (vec![], 0), "{verdict}");
-    let running = &verdict["evidence"]["model"]["running"];
-    assert_eq!(running["n_gpu_layers"], Value::Null);
-    let notes = running["notes"].to_string();
-    assert!(notes.contains("cannot be told") && notes.contains("its process"), "{notes}");
+    let mut answers = llama_server();
+    answers["/props"]["model_path"] = "/another.gguf".into();
+    let server = Recorded::new(answers);
+    let arguments = ["-m", &demo(), "--port", &server.port, "-ngl", "2", "-c", "512"];
+    let process = Process::new("llama-server", &arguments, &[]);
+    let running = &watched(&user, process.id()).0["evidence"]["model"]["running"];
+    assert_eq!((&running["n_gpu_layers"], &running["program"]), (&2.into(), &"llama-server".into()));
+    assert!(running["notes"].to_string().contains("another server answers"), "{running}");
 }
 
 #[test]
@@ -232,101 +237,40 @@ fn ollama_tells_how_much_is_on_gpus_and_where_its_file_is() {
             },
         })
     };
-    let (verdict, code) = watched(&user, &[&["--watch", &Recorded::new(ollama(0)).url], &CARD[..]].concat());
+    let serves = |answers: Value| Process::ollama(&user, &Recorded::new(answers).port);
+    let (verdict, code) = watched(&user, serves(ollama(0)).id());
     assert_eq!((causes(&verdict)[0], code), ("runs_slower", 3), "{verdict}");
     let running = &verdict["evidence"]["model"]["running"];
     assert_eq!((&running["program"], &running["n_gpu_layers"]), (&"Ollama 0.12.6".into(), &0.into()));
     let mend = verdict["findings"][0]["remedy"].as_str().unwrap();
     assert!(mend.contains("PARAMETER num_gpu") && mend.contains("num_ctx 4096"), "{mend}");
 
-    let (verdict, code) = watched(&user, &[&["--watch", &Recorded::new(ollama(6_000_000)).url], &CARD[..]].concat());
+    let (verdict, code) = watched(&user, serves(ollama(6_000_000)).id());
     assert_eq!((causes(&verdict), code), (vec![], 0), "{verdict}");
 
     // Another model takes room that is not told apart, an mmproj too.
     let mut beside = ollama(0);
     beside["/api/ps"]["models"].as_array_mut().unwrap().push(json!({"name": "b", "size": 1}));
     beside["/api/show"]["modelfile"] = format!("FROM {0}\nFROM {0}\n", demo()).into();
-    let (verdict, _) = watched(&user, &[&["--watch", &Recorded::new(beside).url], &CARD[..]].concat());
+    let (verdict, _) = watched(&user, serves(beside).id());
     assert_eq!(causes(&verdict), [""; 0]);
     let notes = verdict["evidence"]["model"]["running"]["notes"].to_string();
     assert!(notes.contains("1 more of its models") && notes.contains("mmproj"), "{notes}");
 
     // Nothing is loaded: there is nothing to look at.
-    let idle = Recorded::new(json!({"/api/ps": {"models": []}}));
-    user.fails(&["doctor", "--watch", &idle.url], 1, &["no model is loaded now"]);
-}
-
-#[test]
-fn lm_studio_does_not_tell_its_file_which_is_then_asked_for() {
-    let user = User::new();
-    // lmstudio.ai/docs, `GET /api/v1/models`, and `GET /api/v0/models` of versions before 0.4.
-    let answers = [
-        json!({"/api/v1/models": {"models": [
-            {"type": "llm", "key": "other", "loaded_instances": []},
-            {"type": "embedding", "key": "e", "size_bytes": 9, "loaded_instances": [{"config": {"context_length": 1}}]},
-            {"type": "llm", "key": "autoplace/demo", "loaded_instances": [{"id": "demo", "config": {
-                "context_length": 4096, "eval_batch_size": 512, "flash_attention": false,
-                "offload_kv_cache_to_gpu": false}}]},
-        ]}}),
-        json!({"/api/v0/models": {"object": "list", "data": [
-            {"id": "other", "state": "not-loaded"},
-            {"id": "autoplace/demo", "state": "loaded", "loaded_context_length": 4096},
-        ]}}),
-    ];
-    for (index, answers) in answers.into_iter().enumerate() {
-        let server = Recorded::new(answers);
-        user.fails(&["doctor", "--watch", &server.url], 1, &["autoplace/demo", "FILE"]);
-        let (verdict, _) = watched(&user, &[&[&demo(), "--watch", &server.url], &CARD[..]].concat());
-        let model = &verdict["evidence"]["model"];
-        assert_eq!(model["running"]["program"], "LM Studio");
-        assert_eq!(model["plan"]["context"]["n_ctx"], 4096);
-        assert_eq!(model["plan"]["context"]["offload_kqv"], index == 1, "{model}");
-    }
-}
-
-#[cfg(target_os = "linux")]
-#[test]
-fn koboldcpp_is_told_by_its_arguments_or_its_file_of_settings() {
-    let user = User::new();
-    let server = Recorded::new(json!({
-        "/api/extra/version": {"result": "KoboldCpp", "version": "1.101"},
-        "/api/v1/model": {"result": "koboldcpp/autoplace-demo-q8_0"},
-        "/api/extra/true_max_context_length": {"value": 4096},
-        "/api/extra/perf": {"last_eval_speed": 12.5, "total_gens": 2, "idle": 1},
-        // Others' interfaces that it has too.
-        "/props": {"default_generation_settings": {"n_ctx": 1}},
-        "/api/ps": {"models": []},
-    }));
-    let port = server.url.rsplit(':').next().unwrap();
-    let settings = user.path("a.kcpps");
-    let demo = demo();
-    std::fs::write(&settings, json!({"model_param": demo, "gpulayers": 3, "quantkv": 1}).to_string()).unwrap();
-    for arguments in [
-        vec!["koboldcpp.py", "--port", port, "--gpulayers=3", "--quantkv", "1", &demo],
-        vec!["koboldcpp.py", "--port", port, "--config", settings.to_str().unwrap()],
-    ] {
-        let process = Process::new("koboldcpp", &arguments[1..], &[]);
-        let (verdict, code) = watched(&user, &[&["--watch", &process.id()], &CARD[..]].concat());
-        assert_eq!((causes(&verdict)[0], code), ("runs_slower", 3), "{verdict}");
-        let model = &verdict["evidence"]["model"];
-        assert_eq!(model["running"]["n_gpu_layers"], 3);
-        assert_eq!(model["running"]["tokens_per_second"], 12.5);
-        assert_eq!(model["plan"]["context"]["type_v"], "Q8_0");
-        let mend = verdict["findings"][0]["remedy"].as_str().unwrap();
-        assert!(mend.contains("--gpulayers") && mend.contains("--quantkv 1"), "{mend}");
-    }
+    let idle = serves(json!({"/api/ps": {"models": []}}));
+    let watch = format!("--watch={}", idle.id());
+    user.fails(&["doctor", &watch], 1, &["no model is loaded now"]);
 }
 
 #[test]
 fn what_is_no_such_program_is_refused_with_its_reason() {
     let user = User::new();
-    user.fails(&["doctor", "--watch", "https://example.com"], 2, &["process id", "address"]);
+    user.fails(&["doctor", "--watch=http://127.0.0.1:8080"], 2, &["--watch", "http://127.0.0.1:8080"]);
     let own = std::process::id().to_string();
-    user.fails(&["doctor", "--watch", &own], 1, &[&own, "llama-server, ollama"]);
-    user.fails(&["doctor", "--watch", "http://a@127.0.0.1"], 2, &["process id", "address"]);
-    user.fails(&["doctor", "--watch", "http://127.0.0.1:1"], 1, &["http://127.0.0.1:1: /props"]);
-    let other = Recorded::new(json!({"/props": {"a": 1}}));
-    user.fails(&["doctor", "--watch", &other.url], 1, &["none of llama-server"]);
+    user.fails(&["doctor", &format!("--watch={own}")], 1, &[&own, "llama-server and ollama"]);
+    let silent = Process::ollama(&user, "1");
+    user.fails(&["doctor", &format!("--watch={}", silent.id())], 1, &["http://127.0.0.1:1: /api/ps"]);
 }
 
 /// The real one, on the demo model.
@@ -379,17 +323,15 @@ impl Drop for LlamaServer {
 fn a_real_llama_server_is_seen_as_it_was_started() {
     let user = User::new();
     let few = LlamaServer::new(&["-ngl", "2", "-np", "1", "--context-shift"]);
-    let pid = few.process.id().to_string();
-    for watch in [&pid, &few.url] {
-        let (verdict, code) = watched(&user, &[&["--watch", watch], &CARD[..]].concat());
-        assert_eq!((causes(&verdict)[0], code), ("runs_slower", 3), "{verdict}");
-        let running = &verdict["evidence"]["model"]["running"];
-        assert_eq!((&running["n_gpu_layers"], &running["notes"]), (&2.into(), &json!([])), "{running}");
-        assert_eq!(running["tokens_per_second"], Value::Null);
-        let mend = verdict["findings"][0]["remedy"].as_str().unwrap();
-        assert!(mend.contains("-ngl ") && mend.contains("-c 2048"), "{mend}");
-        println!("{mend}");
-    }
+    let pid = few.process.id();
+    let (verdict, code) = watched(&user, pid);
+    assert_eq!((causes(&verdict)[0], code), ("runs_slower", 3), "{verdict}");
+    let running = &verdict["evidence"]["model"]["running"];
+    assert_eq!((&running["n_gpu_layers"], &running["notes"]), (&2.into(), &json!([])), "{running}");
+    assert_eq!(running["tokens_per_second"], Value::Null);
+    let mend = verdict["findings"][0]["remedy"].as_str().unwrap();
+    assert!(mend.contains("-ngl ") && mend.contains("-c 2048"), "{mend}");
+    println!("{mend}");
 
     // While it generates its speed is seen.
     let body = r#"{"prompt": "And", "n_predict": 100000, "ignore_eos": true, "stream": true}"#;
@@ -398,13 +340,13 @@ fn a_real_llama_server_is_seen_as_it_was_started() {
     let mut stream = TcpStream::connect(few.url.trim_start_matches("http://")).unwrap();
     stream.write_all(ask.as_bytes()).unwrap();
     stream.read_exact(&mut [0; 64]).unwrap();
-    let (verdict, _) = watched(&user, &[&["--watch", &pid], &CARD[..]].concat());
+    let (verdict, _) = watched(&user, pid);
     let speed = &verdict["evidence"]["model"]["running"]["tokens_per_second"];
     assert!(speed.as_f64().is_some_and(|speed| speed > 0.0), "{verdict}");
     drop((stream, few));
 
     let all = LlamaServer::new(&["-ngl", "all"]);
-    let (verdict, code) = watched(&user, &[&["--watch", &all.url], &CARD[..]].concat());
+    let (verdict, code) = watched(&user, all.process.id());
     assert_eq!((causes(&verdict), code), (vec![], 0), "{verdict}");
     println!("{}", all.get("/props"));
 }

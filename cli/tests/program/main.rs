@@ -21,4 +21,6 @@ mod cli_doctor;
 mod cli_measure;
 mod cli_outputs;
 mod cli_plan;
+// Its processes are called otherwise than their files.
+#[cfg(target_os = "linux")]
 mod cli_watch;
