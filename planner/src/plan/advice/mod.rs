@@ -2,9 +2,8 @@
 //! or request, and only listed where the plan that comes of it is better.
 //!
 //! In flows a [`Planner`]; out flows an [`Advice`]: at most one item for each kind of change, in the order of what they
-//! cost: what is asked differently, what is closed, another file ([`software`]), other hardware ([`cards`]).
+//! cost: what is asked differently, what is closed, another file ([`software`]).
 
-mod cards;
 mod change;
 mod software;
 mod trials;
@@ -59,7 +58,7 @@ impl Advice {
         let planner = Planner::new(&planner.profile, &planner.machine).request(planner.request.clone());
         let workload = planner.request.work(&planner.profile);
         let trials = Trials { planner, workload, before: plan };
-        let ways = [software::asking, software::closing, software::quantising, cards::changes];
+        let ways = [software::asking, software::closing, software::quantising];
         let changes = match trials.is_enough_already() {
             true => Vec::new(),
             false => ways.iter().flat_map(|way| way(&trials)).collect(),

@@ -11,8 +11,6 @@ const KINDS: &str = r#"
 {"ubatch":256} | 256 tokens computed at once
 {"close_process":{"name":"ollama","pid":4711,"gpu":0,"gpu_name":"RTX 4090","bytes":2254438400}} | closing ollama (process 4711), which holds 2.1 GiB of RTX 4090
 {"quantisation":{"to":"Q2_K","file_bytes":27917287424}} | Q2_K (26.0 GiB)
-{"another_card":{"name":"RTX A6000","gpu":0,"gpu_name":"RTX 4090"}} | RTX A6000 in place of RTX 4090
-{"second_card":{"gpu":0,"gpu_name":"RTX 4090"}} | a second RTX 4090
 "#;
 
 #[test]

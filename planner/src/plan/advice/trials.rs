@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 
-use crate::machine::Gpu;
 use crate::memory::ContextParams;
 use crate::plan::{HostParts, KvCache, Plan, Planner, Workload};
 use crate::profile::{Block, Weight};
@@ -40,19 +39,6 @@ impl Planner<'_> {
             }
             ChangeKind::Quantisation { to, .. } => {
                 self.profile = Cow::Owned(self.profile.quantised(*to));
-            }
-            ChangeKind::AnotherCard { name, gpu, .. } => {
-                let place = self.machine.to_mut().gpus.get_mut(*gpu);
-                if let (Some(place), Ok(card)) = (place, Gpu::named(name)) {
-                    let backend = std::mem::take(&mut place.backend);
-                    *place = card.backend(backend);
-                }
-            }
-            ChangeKind::SecondCard { gpu, .. } => {
-                let gpus = &mut self.machine.to_mut().gpus;
-                if let Some(other) = gpus.get(*gpu).map(Gpu::another) {
-                    gpus.push(other);
-                }
             }
         }
         self
