@@ -15,7 +15,7 @@ use super::{Error, devices, replay};
 use crate::gguf::Header;
 use crate::machine::{Host, Machine};
 use crate::memory::{Headroom, Pooling};
-use crate::plan::{Plan, Replay};
+use crate::plan::Plan;
 use crate::profile::ModelProfile;
 
 /// What the first attempt follows.
@@ -194,8 +194,7 @@ impl<'a> Contract<'a> {
         self.tried.push(Attempt::of(&prepared.plan, Some(failed(&prepared.plan, stage, &error, device.clone()))));
         self.plans.push(prepared.plan.clone());
         let is_saved = matches!(self.first, First::Fresh) && self.recipe.saved.is_some();
-        let may_plan = !is_saved || self.recipe.replay != Replay::Refuse;
-        if !may_plan || self.tried.len() >= self.recipe.attempts as usize {
+        if is_saved || self.tried.len() >= self.recipe.attempts as usize {
             return Err(self.given_up(error));
         }
         tracing::warn!("{error}; all of it is released, and planned anew");

@@ -159,8 +159,7 @@ impl Measure<'_> {
             let next = smaller(&request, &plan, &trial);
             readiness.trials.push(trial);
             if passed {
-                let machine = model.machine();
-                let saved = SavedPlan::new(Plan::clone(&plan), request, &header, &machine);
+                let saved = SavedPlan::new(Plan::clone(&plan), request, &header);
                 readiness.plan = Some(saved.map_err(load::Error::from)?);
                 break;
             }
