@@ -183,9 +183,6 @@ pub(crate) struct PlanArgs {
     pub(crate) machine: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) host: HostArgs,
-    /// Plans a model that is larger than all memory too: what does not fit is read from disk again for every token
-    #[arg(long)]
-    pub(crate) allow_paging: bool,
     /// What is loaded beside the model: `mmproj=FILE`, `draft=FILE`; several times for several
     #[arg(long = "with", value_name = "mmproj=FILE|draft=FILE", value_parser = beside)]
     pub(crate) with: Vec<(Role, PathBuf)>,
@@ -242,7 +239,7 @@ impl PlanArgs {
     /// What is asked of the planner.
     pub(crate) fn request(&self) -> Request {
         let mut request = self.outputs.request(self.ask.request());
-        request = request.at(self.at.as_slice()).allow_paging(self.allow_paging).draft_max(self.mtp.unwrap_or(0));
+        request = request.at(self.at.as_slice()).draft_max(self.mtp.unwrap_or(0));
         if let Some(pooling) = self.embeddings {
             request = request.embeddings(pooling);
         }

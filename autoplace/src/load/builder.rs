@@ -203,13 +203,6 @@ impl ModelBuilder {
         self
     }
 
-    /// Whether a model may be loaded that is larger than all memory there is: see
-    /// [`Request::allow_paging`]. Default: no.
-    pub fn allow_paging(mut self, allow: bool) -> Self {
-        self.recipe.request.allow_paging = allow;
-        self
-    }
-
     /// What stays free on a GPU.
     pub fn headroom(mut self, headroom: Headroom) -> Self {
         self.recipe.request.headroom = headroom;

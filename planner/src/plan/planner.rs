@@ -10,9 +10,7 @@ use crate::profile::ModelProfile;
 use super::fit::Chosen;
 use super::search::Placements;
 use super::speed::{Rates, Speed, SpeedModel};
-use super::{
-    Context, Error, GpuLayers, KvCache, KvPlace, ModelSummary, Paging, Plan, Policy, Probe, Request, Workload, reasons,
-};
+use super::{Error, GpuLayers, KvCache, KvPlace, ModelSummary, Plan, Policy, Probe, Request, Workload, reasons};
 
 /// How many times as fast another placement is at some depth that is worth a note.
 const WORTH_TELLING: f64 = 1.1;
@@ -79,25 +77,7 @@ impl<'a> Planner<'a> {
         self.plan_by(Some(probe))
     }
 
-    /// A plan in memory; where there is none, one that reads weights from disk again, if that is allowed.
     pub(super) fn plan_by(&self, probe: Option<&dyn Probe>) -> Result<Plan, Error> {
-        let in_memory = self.clone().request(self.request.clone().allow_paging(false));
-        match in_memory.plan_once(probe) {
-            Err(Error::DoesNotFit { .. }) if self.request.allow_paging => {
-                let mut request = self.request.clone();
-                (request.params.mmap, request.params.repack) = (true, false);
-                // More context would leave less room for weights.
-                request.context = Context::Tokens(request.tokens(&self.profile));
-                let mut found = self.clone().request(request).plan_once(probe)?;
-                let note = "the file is mapped, and no weight arranged anew: it fits nowhere otherwise";
-                found.notes.push(note.to_owned());
-                Ok(found)
-            }
-            found => found,
-        }
-    }
-
-    fn plan_once(&self, probe: Option<&dyn Probe>) -> Result<Plan, Error> {
         self.check_predicting()?;
         if !self.companions.is_empty() {
             return self.beside_companions(probe);
@@ -254,13 +234,7 @@ impl<'a> Planner<'a> {
         let speed = (!self.request.embeds())
             .then(|| Speed::of(profile, params, work, &chosen.assignment, split, rates))
             .transpose()?;
-        let paging = Paging::of(profile, &chosen)?;
-        let speed = match (speed, paging) {
-            (Some(speed), Some(paging)) => Some(paging.slow_down(speed, params.n_ubatch)),
-            (speed, _) => speed,
-        };
         let mut notes = vec![chosen.why];
-        notes.extend(paging.map(|paging| paging.to_string()));
         notes.extend(reasons::changed(profile, &self.request));
         notes.extend(chosen.notes);
         notes.extend(reasons::notes(profile, &self.request, &chosen.params, chosen.confidence));
@@ -287,7 +261,6 @@ impl<'a> Planner<'a> {
             context: chosen.params,
             confidence: chosen.confidence,
             companions: Vec::new(),
-            paging,
             speed,
             notes,
         })

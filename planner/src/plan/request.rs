@@ -194,9 +194,6 @@ pub struct Request {
     /// predicts](ModelProfile::with_mtp).
     #[serde(default)]
     pub draft_max: u32,
-    /// Whether weights that the host's memory has no room for may be read from disk again for every token.
-    #[serde(default)]
-    pub allow_paging: bool,
     /// Everything else, under llama.cpp's names and with its defaults. Its `n_ctx` is 0: as `context` says. Another
     /// number counts as [`Context::Tokens`], and is refused beside another context.
     pub params: ContextParams,
@@ -227,7 +224,6 @@ impl Request {
             workload: None,
             at: Vec::new(),
             draft_max: 0,
-            allow_paging: false,
             params: ContextParams { n_ctx: 0, ..ContextParams::default() },
         }
     }
@@ -268,14 +264,6 @@ impl Request {
         draft_max(tokens: u32) draft_max = tokens;
         /// Sets whether attention is fused (where it can be).
         flash_attention(flash_attn: FlashAttention) params.flash_attn = flash_attn;
-        /// Sets whether a model may be planned that fits nowhere, GPUs and host together (`false`: that is an error).
-        ///
-        /// Where it fits nothing changes. Where it does not, its file is mapped and the host's weights are not arranged
-        /// anew (`mmap` on, `repack` off): the system then drops those that it has no room for, and reads them from
-        /// disk again for every token, which [`Plan::paging`](super::Plan::paging) counts. Cache, compute buffers and
-        /// adapters must fit. A GPU whose backend lets no file be mapped (Metal, integrated GPUs) has no part in such a
-        /// plan.
-        allow_paging(allow: bool) allow_paging = allow;
     }
 
     /// Sets the tokens of context: [`Context::Tokens`].
@@ -347,11 +335,6 @@ impl Request {
             0 if profile.predicts() => BY_HEADS,
             stated => stated,
         }
-    }
-
-    /// Bytes of weights that are in no mapped file, where weights may be paged.
-    pub(super) fn pages(&self, profile: &ModelProfile) -> Option<u64> {
-        self.allow_paging.then(|| profile.adapters.bytes())
     }
 
     /// How many tokens of context are asked for, in whichever way.

@@ -76,11 +76,9 @@ impl SavedPlan {
             }
             of_host = of_host.saturating_add(gpu.bytes_of_host(footprint.total(), beside));
         }
-        // What may be dropped and read again needs no room.
-        let paged = self.plan.paging.map_or(0, |paging| paging.bytes);
-        let (needed, free) = (of_host.saturating_sub(paged), machine.host.available);
-        if free < needed {
-            changes.push(MachineChange::LessFree { device: "the host".to_owned(), needed, free });
+        let free = machine.host.available;
+        if free < of_host {
+            changes.push(MachineChange::LessFree { device: "the host".to_owned(), needed: of_host, free });
         }
         changes
     }
