@@ -253,7 +253,6 @@ fn the_types_of_the_cache_get_smaller_where_that_is_faster() {
     };
     assert_eq!(kv("auto", "20GiB"), "f16");
     assert_eq!(kv("auto", "6.9GiB"), "q8_0");
-    assert_eq!(kv("auto:q4_0", "6GiB"), "q5_1");
 }
 
 #[test]

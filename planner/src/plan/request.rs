@@ -115,22 +115,6 @@ pub enum KvCache {
     Given,
     /// `F16`, or `Q8_0` where that makes the plan faster.
     Auto,
-    /// `F16`, or where a smaller one makes the plan faster, the largest of `Q8_0`, `Q5_1`, `Q5_0`, `Q4_1` and `Q4_0`
-    /// that does, down to this one.
-    DownTo(KvType),
-}
-
-/// Where the cache of a layer may lie that is on a GPU itself.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum KvPlace {
-    /// As [`ContextParams::offload_kqv`] says, by default with the layer.
-    #[default]
-    Given,
-    /// With the layer, or all of it on the host where that makes the plan faster. Long prompts become slow there: their
-    /// attention is then the CPU's work.
-    Auto,
 }
 
 /// Which parts of a block may stay on the host though the block is on a GPU.
@@ -172,13 +156,8 @@ pub struct Request {
     pub headroom: Headroom,
     /// Types of the keys and values.
     pub kv_cache: KvCache,
-    /// Where caches may lie.
-    pub kv_place: KvPlace,
     /// Which parts of a block may stay on the host.
     pub host_parts: HostParts,
-    /// The fewest tokens to compute at once, where fewer than `params.n_ubatch` make the plan faster: halved down to
-    /// this. `None` leaves it as it is.
-    pub min_ubatch: Option<u32>,
     /// The most tokens to compute at once, where more than `params.n_ubatch` make the plan faster: doubled up to this,
     /// and to `params.n_batch`. `None` leaves it as it is.
     #[serde(default)]
@@ -217,9 +196,7 @@ impl Request {
             policy: Policy::Fastest,
             headroom: Headroom::Default,
             kv_cache: KvCache::Given,
-            kv_place: KvPlace::Given,
             host_parts: HostParts::Auto,
-            min_ubatch: None,
             max_ubatch: Some(Self::LARGEST_UBATCH),
             workload: None,
             at: Vec::new(),
@@ -235,12 +212,8 @@ impl Request {
         policy(policy: Policy) policy = policy;
         /// Sets which types the keys and values may have.
         kv_cache(types: KvCache) kv_cache = types;
-        /// Sets where caches may lie.
-        kv_place(place: KvPlace) kv_place = place;
         /// Sets which parts of a block may stay on the host.
         host_parts(parts: HostParts) host_parts = parts;
-        /// Sets the fewest tokens that may be computed at once where that makes the plan faster.
-        min_ubatch(tokens: u32) min_ubatch = Some(tokens);
         /// Sets the most tokens that may be computed at once where that makes the plan faster (2048, unless
         /// [`n_ubatch`](Self::n_ubatch) is set).
         max_ubatch(tokens: u32) max_ubatch = Some(tokens);

@@ -38,10 +38,7 @@ fn make(
                 request = request.kv_cache(KvCache::Given).kv_types(*ty, *ty);
             }
             ChangeKind::Context(tokens) => request = request.n_ctx(*tokens),
-            ChangeKind::Ubatch(tokens) => {
-                request.min_ubatch = None;
-                request = request.n_ubatch(*tokens);
-            }
+            ChangeKind::Ubatch(tokens) => request = request.n_ubatch(*tokens),
             ChangeKind::CloseProcess { pid, gpu, bytes, .. } => {
                 let gpu = &mut machine.gpus[*gpu];
                 let processes = gpu.processes.as_mut().unwrap();

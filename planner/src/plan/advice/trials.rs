@@ -28,10 +28,7 @@ impl Planner<'_> {
                 self.request = self.request.n_ctx(*tokens);
             }
             ChangeKind::SwaFull(full) => self.request = self.request.swa_full(*full),
-            ChangeKind::Ubatch(tokens) => {
-                self.request.min_ubatch = None;
-                self.request = self.request.n_ubatch(*tokens);
-            }
+            ChangeKind::Ubatch(tokens) => self.request = self.request.n_ubatch(*tokens),
             ChangeKind::CloseProcess { gpu, bytes, .. } => {
                 if let Some(gpu) = self.machine.to_mut().gpus.get_mut(*gpu) {
                     gpu.free = gpu.free.saturating_add(*bytes).min(gpu.total);
