@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 use anyhow::Context as _;
 use autoplace::AbortHandle;
 use autoplace::Model;
-use autoplace::plan::{Context, GpuLayers, Replay, SavedPlan};
+use autoplace::plan::{Context, GpuLayers, SavedPlan};
 use autoplace_examples::DEMO_MODEL;
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -44,9 +44,6 @@ struct Args {
     /// Follows a plan that `autoplace plan --save` wrote, instead of making one
     #[arg(long, value_name = "FILE", conflicts_with_all = ["ctx", "ngl"])]
     plan: Option<PathBuf>,
-    /// Plans anew where the machine has changed since the plan was saved, instead of refusing it
-    #[arg(long, requires = "plan")]
-    replan: bool,
 }
 
 fn main() -> ExitCode {
@@ -88,8 +85,7 @@ fn run(args: Args, interrupted: &Arc<AtomicBool>) -> anyhow::Result<()> {
             !flag.load(Relaxed)
         });
     if let Some(file) = args.plan {
-        let replay = if args.replan { Replay::Replan } else { Replay::Refuse };
-        builder = builder.follow(SavedPlan::read(file)?).replay(replay);
+        builder = builder.follow(SavedPlan::read(file)?);
     }
     let model = builder.load()?;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use autoplace::machine::Gpu;
 use autoplace::memory::companion::Role;
 use autoplace::memory::{FlashAttention, Headroom, KvType, Pooling};
-use autoplace::plan::{Context, GpuLayers, HostParts, KvCache, KvPlace, Policy, Request, Workload};
+use autoplace::plan::{Context, GpuLayers, HostParts, KvCache, Policy, Request, Workload};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand, value_parser};
 use serde_json::Value;
@@ -111,18 +111,17 @@ pub(crate) struct AskArgs {
     #[arg(long, value_name = "N|N+|auto", value_parser = context)]
     pub(crate) ctx: Option<Context>,
     /// Type of the keys and values: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0, iq4_nl; `auto` is f16, or q8_0 where
-    /// that is faster, `auto:q4_0` as small as that [default: f16]
-    #[arg(long, value_name = "TYPE|auto[:TYPE]", value_parser = kv)]
+    /// that is faster [default: f16]
+    #[arg(long, value_name = "TYPE|auto", value_parser = kv)]
     pub(crate) kv: Option<(KvCache, KvType)>,
-    /// Keys and values with their layers (`on`), on the host (`off`), or there where that is faster [default: on]
-    #[arg(long, value_name = "on|off|auto", value_parser = one_of(KV_OFFLOAD), hide_possible_values = true)]
-    pub(crate) kv_offload: Option<(KvPlace, bool)>,
+    /// Keys and values with their layers (`on`), or on the host (`off`) [default: on]
+    #[arg(long, value_name = "on|off", value_parser = one_of(KV_OFFLOAD), hide_possible_values = true)]
+    pub(crate) kv_offload: Option<bool>,
     /// Layers with a sliding window keep the whole context all the same
     #[arg(long)]
     pub(crate) swa_full: bool,
-    /// Tokens computed at once; `auto` goes down to 64, too, where that is faster [default: 512, or up to 2048
-    /// where that is faster]
-    #[arg(long, value_name = "N|auto", value_parser = ubatch)]
+    /// Tokens computed at once [default: 512, or up to 2048 where that is faster]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_TOKENS)))]
     pub(crate) ubatch: Option<u32>,
     /// What makes a plan better: more tokens per second, or more layers on GPUs, whole ones
     #[arg(long, value_name = "fastest|most-layers", value_parser = one_of(POLICY), default_value = "fastest", hide_possible_values = true)]
@@ -177,9 +176,6 @@ pub(crate) struct PlanArgs {
     pub(crate) machine: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) host: HostArgs,
-    /// Plans a model that is larger than all memory too: what does not fit is read from disk again for every token
-    #[arg(long)]
-    pub(crate) allow_paging: bool,
     /// What is loaded beside the model: `mmproj=FILE`, `draft=FILE`; several times for several
     #[arg(long = "with", value_name = "mmproj=FILE|draft=FILE", value_parser = beside)]
     pub(crate) with: Vec<(Role, PathBuf)>,
@@ -202,8 +198,7 @@ pub(crate) struct PlanArgs {
     pub(crate) outputs: OutputArgs,
 }
 
-const KV_OFFLOAD: &[(&str, (KvPlace, bool))] =
-    &[("on", (KvPlace::Given, true)), ("off", (KvPlace::Given, false)), ("auto", (KvPlace::Auto, true))];
+const KV_OFFLOAD: &[(&str, bool)] = &[("on", true), ("off", false)];
 const POLICY: &[(&str, Policy)] = &[("fastest", Policy::Fastest), ("most-layers", Policy::MostLayers)];
 const HOST_PARTS: &[(&str, HostParts)] = &[
     ("auto", HostParts::Auto),
@@ -233,7 +228,7 @@ impl PlanArgs {
     /// What is asked of the planner.
     pub(crate) fn request(&self) -> Request {
         let mut request = self.outputs.request(self.ask.request());
-        request = request.at(self.at.as_slice()).allow_paging(self.allow_paging).draft_max(self.mtp.unwrap_or(0));
+        request = request.at(self.at.as_slice()).draft_max(self.mtp.unwrap_or(0));
         if let Some(pooling) = self.embeddings {
             request = request.embeddings(pooling);
         }
@@ -256,20 +251,15 @@ impl AskArgs {
             request = request.context(ctx);
         }
         if let Some(ubatch) = self.ubatch {
-            let usual = Request::new();
-            (request.params.n_batch, request.params.n_ubatch) = (usual.params.n_batch, usual.params.n_ubatch);
-            request.max_ubatch = usual.max_ubatch;
-            request = match ubatch {
-                AUTO => request.min_ubatch(LEAST_UBATCH),
-                // A computation is a part of a batch: a larger one needs a larger batch.
-                tokens => request.n_ubatch(tokens).n_batch(usual.params.n_batch.max(tokens)),
-            };
+            // A computation is a part of a batch: a larger one needs a larger batch.
+            let n_batch = Request::new().params.n_batch.max(ubatch);
+            request = request.n_ubatch(ubatch).n_batch(n_batch);
         }
         if let Some((types, ty)) = self.kv {
             request = request.kv_types(ty, ty).kv_cache(types);
         }
-        if let Some((place, with_layers)) = self.kv_offload {
-            request = request.offload_kqv(with_layers).kv_place(place);
+        if let Some(with_layers) = self.kv_offload {
+            request = request.offload_kqv(with_layers);
         }
         if let Some(flash_attn) = self.flash_attn {
             request = request.flash_attention(flash_attn);
@@ -283,10 +273,6 @@ impl AskArgs {
             .headroom(self.headroom.unwrap_or_default())
     }
 }
-
-/// The fewest tokens that `--ubatch auto` computes at once: 32 and more of them are what a GPU borrows the host's
-/// weights for (ggml-cuda.cu, `min_batch_size`).
-const LEAST_UBATCH: u32 = 64;
 
 /// `auto`, so many tokens, or at least so many.
 fn context(text: &str) -> Result<Context, String> {
@@ -312,15 +298,13 @@ fn beside(text: &str) -> Result<(Role, PathBuf), String> {
     }
 }
 
-/// A type, `auto`, or `auto:` and the smallest type.
+/// A type, or `auto`.
 fn kv(text: &str) -> Result<(KvCache, KvType), String> {
-    let ty = |text: &str| text.parse::<KvType>().map_err(|error| error.to_string());
-    match (text.strip_prefix("auto"), text.strip_prefix("auto:")) {
-        (Some(""), _) => Ok((KvCache::Auto, KvType::F16)),
-        (_, Some(least)) => Ok((KvCache::DownTo(ty(least)?), KvType::F16)),
-        (Some(_), None) => Err("behind `auto` comes `:TYPE` or nothing".to_owned()),
-        (None, None) => Ok((KvCache::Given, ty(text)?)),
+    if text == "auto" {
+        return Ok((KvCache::Auto, KvType::F16));
     }
+    let ty = text.parse().map_err(|error: autoplace::machine::ParseError| error.to_string())?;
+    Ok((KvCache::Given, ty))
 }
 
 /// A name and a value, which is JSON or else a text.
@@ -349,18 +333,6 @@ fn workload(text: &str) -> Result<Workload, String> {
         _ => Err(format!(
             "`{text}` is no workload; one is PROMPT+REPLY in tokens, such as 4096+512, the reply at least 1"
         )),
-    }
-}
-
-/// `--ubatch auto`, which is no number of tokens.
-const AUTO: u32 = 0;
-
-/// `auto`, or so many tokens.
-fn ubatch(text: &str) -> Result<u32, String> {
-    match text.parse() {
-        _ if text == "auto" => Ok(AUTO),
-        Ok(tokens) if (1..=MAX_TOKENS).contains(&tokens) => Ok(tokens),
-        _ => Err(format!("tokens are 1 to {MAX_TOKENS}, or `auto`")),
     }
 }
 

@@ -14,9 +14,6 @@ pub(crate) struct HostArgs {
     /// `LPDDR5X-8000 256-bit`
     #[arg(long, value_name = "NAME", value_parser = cpu)]
     cpu: Option<String>,
-    /// How fast the disk is read, for a model that does not fit [default: as measured on the model's file]
-    #[arg(long, value_name = "RATE", value_parser = rate, requires = "allow_paging")]
-    disk: Option<u64>,
 }
 
 /// Bytes, and perhaps bytes per second.
@@ -42,9 +39,6 @@ impl HostArgs {
     pub(crate) fn apply(&self, machine: &mut Machine) -> Result<(), String> {
         if self.ram.is_some() || self.cpu.is_some() {
             machine.host = self.host(&machine.host)?;
-        }
-        if let Some(rate) = self.disk {
-            machine.host = machine.host.clone().disk(rate);
         }
         Ok(())
     }

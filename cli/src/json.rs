@@ -44,7 +44,6 @@ pub(crate) fn text(plan: &Plan, estimate: Option<&Footprints>, took: Took) -> St
             "total": milliseconds(took.total),
         },
         "settings": settings(plan),
-        "paging": plan.paging,
         "speed": plan.speed,
         "notes": plan.notes,
     });

@@ -43,8 +43,7 @@ impl OutputArgs {
         let plan = with_real_names(plan, machine, described);
         let emitted = self.emit.map(|tool| emit(&plan, tool)).transpose()?;
         if let Some(file) = &self.save {
-            let machine = described.unwrap_or(machine);
-            SavedPlan::new(plan, request.clone(), header, machine)?.write(file)?;
+            SavedPlan::new(plan, request.clone(), header)?.write(file)?;
         }
         Ok(emitted.map(|text| text.trim_end().to_owned()))
     }

@@ -84,7 +84,7 @@ fn header_seeds() -> Vec<Vec<u8>> {
 fn saved_plan() -> String {
     let (header, machine) = (Header::open(MODEL).unwrap(), pc());
     let plan = planned(&header, &machine).unwrap();
-    SavedPlan::new(plan, Request::default(), &header, &machine).unwrap().to_json().unwrap()
+    SavedPlan::new(plan, Request::default(), &header).unwrap().to_json().unwrap()
 }
 
 /// What is read is what is written of it; and it can be shown.
@@ -93,7 +93,7 @@ fn plan(data: &[u8]) {
         return;
     };
     assert_eq!(SavedPlan::from_json(&saved.to_json().unwrap()).unwrap(), saved);
-    let _ = (saved.plan.to_string(), saved.changes(&saved.machine));
+    let _ = (saved.plan.to_string(), saved.changes(&pc()));
 }
 
 /// What is read is what is written of it; and a model can be planned for it.

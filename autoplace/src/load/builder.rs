@@ -10,7 +10,7 @@ use super::recipe::{Learn, OnDifference, Recipe, Verify};
 use super::{Error, Model};
 use crate::machine::Machine;
 use crate::memory::{ContextParams, FlashAttention, Headroom, KvType, Pooling, RopeScaling};
-use crate::plan::{self, GpuLayers, Plan, Replay, Request, SavedPlan};
+use crate::plan::{self, GpuLayers, Plan, Request, SavedPlan};
 use crate::worker::Isolation;
 
 /// A load being described: finish it with [`load`](Self::load), or look first with [`plan`](Self::plan).
@@ -202,13 +202,6 @@ impl ModelBuilder {
         self
     }
 
-    /// Whether a model may be loaded that is larger than all memory there is: see
-    /// [`Request::allow_paging`]. Default: no.
-    pub fn allow_paging(mut self, allow: bool) -> Self {
-        self.recipe.request.allow_paging = allow;
-        self
-    }
-
     /// What stays free on a GPU.
     pub fn headroom(mut self, headroom: Headroom) -> Self {
         self.recipe.request.headroom = headroom;
@@ -320,12 +313,6 @@ impl ModelBuilder {
         self
     }
 
-    /// What to do with a saved plan where the machine has changed since. Default: refuse it.
-    pub fn replay(mut self, replay: Replay) -> Self {
-        self.recipe.replay = replay;
-        self
-    }
-
     /// Where the model runs. Default: in this process.
     ///
     /// In a [worker](Isolation::Process) it generates as it does here, and what ends llama.cpp there is an error here.
@@ -342,7 +329,7 @@ impl ModelBuilder {
     ///
     /// [`Error::Gguf`] and [`Error::Profile`] for a file that is no model, [`Error::Plan`] when it fits nowhere or was
     /// asked for what cannot be; [`Error::SavedPlan`] for a saved plan that cannot be read, is of another model, or
-    /// whose machine has changed.
+    /// does not fit the machine as it is now.
     pub fn plan(&self) -> Result<Plan, Error> {
         let mut recipe = self.recipe()?;
         // Nothing is to be taken, so nobody has to be waited for.
@@ -356,7 +343,7 @@ impl ModelBuilder {
     ///
     /// Where memory is lacking at any stage, everything is released and the model is planned anew for what is free
     /// then, up to [`attempts`](Self::attempts) times; the [report](Model::report) lists them all. A saved plan is
-    /// planned anew only with [`Replay::Replan`], and [`GpuLayers::Exactly`] stays what it is.
+    /// tried once, and [`GpuLayers::Exactly`] stays what it is.
     ///
     /// # Errors
     ///

@@ -13,9 +13,9 @@ use super::report::GpuReport;
 use super::taught::{Taught, gpu};
 use super::{Error, devices, replay};
 use crate::gguf::Header;
-use crate::machine::{Host, Machine};
+use crate::machine::Machine;
 use crate::memory::{Headroom, Pooling};
-use crate::plan::{Plan, Replay};
+use crate::plan::Plan;
 use crate::profile::ModelProfile;
 
 /// What the first attempt follows.
@@ -128,12 +128,7 @@ impl<'a> Contract<'a> {
     }
 
     fn plan(&self, machine: &Machine) -> Result<Plan, Error> {
-        if !self.recipe.request.allow_paging || machine.host.disk.is_some() {
-            return self.recipe.plan(&self.header, &self.profile, machine);
-        }
-        let mut machine = machine.clone();
-        machine.host.disk = Host::measure_disk(&self.recipe.path);
-        self.recipe.plan(&self.header, &self.profile, &machine)
+        self.recipe.plan(&self.header, &self.profile, machine)
     }
 
     fn prepared(&self, plan: Plan, machine: Machine, lease: Lease) -> (Prepared, Lease) {
@@ -193,8 +188,7 @@ impl<'a> Contract<'a> {
         self.tried.push(Attempt::of(&prepared.plan, Some(failed(&prepared.plan, stage, &error, device.clone()))));
         self.plans.push(prepared.plan.clone());
         let is_saved = matches!(self.first, First::Fresh) && self.recipe.saved.is_some();
-        let may_plan = !is_saved || self.recipe.replay != Replay::Refuse;
-        if !may_plan || self.tried.len() >= self.recipe.attempts as usize {
+        if is_saved || self.tried.len() >= self.recipe.attempts as usize {
             return Err(self.given_up(error));
         }
         tracing::warn!("{error}; all of it is released, and planned anew");

@@ -11,7 +11,7 @@ use super::{Error, threads};
 use crate::gguf::Header;
 use crate::machine::{Host, Machine, MeasurementCache};
 use crate::memory::Companion;
-use crate::plan::{self, GpuLayers, Plan, Planner, Replay, Request, SavedPlan};
+use crate::plan::{self, GpuLayers, Plan, Planner, Request, SavedPlan};
 use crate::profile::ModelProfile;
 
 /// Tokens that a draft may draft at once, where nobody says how many.
@@ -30,9 +30,8 @@ pub(crate) struct Recipe {
     /// Whether the blocks that predict further tokens are loaded.
     pub(super) mtp: bool,
     pub(super) request: Request,
-    /// A plan that the first attempt follows, and what to do where it cannot be followed.
+    /// A plan to follow, in a single attempt.
     pub(super) saved: Option<Box<SavedPlan>>,
-    pub(super) replay: Replay,
     /// What is added to the model.
     pub(super) adapters: AdapterFiles,
     /// The machine to believe in, instead of what is detected.
@@ -57,7 +56,6 @@ impl Recipe {
             mtp: false,
             request: Request::new(),
             saved: None,
-            replay: Replay::Refuse,
             adapters: AdapterFiles::default(),
             machine: None,
             threads: None,

@@ -6,11 +6,11 @@ use super::recipe::Recipe;
 use super::{Error, NativeProbe};
 use crate::gguf::Header;
 use crate::machine::{Gpu, Host, Machine};
-use crate::plan::{self, MachineChange, Plan, Planner, Probe, Replay, SavedPlan, SavedPlanError};
+use crate::plan::{self, MachineChange, Plan, Probe, SavedPlan, SavedPlanError};
 use crate::profile::ModelProfile;
 
-/// Follows a saved plan: held against the model, the machine as it is, and what llama.cpp says now, it is followed,
-/// refused, or made anew. Returns the plan to load by, the machine that it is for, and the lease on its GPUs.
+/// Follows a saved plan: held against the model, the machine as it is, and what llama.cpp says now, it is followed or
+/// refused. Returns the plan to load by, the machine that it is for, and the lease on its GPUs.
 pub(super) fn follow(
     recipe: &Recipe,
     saved: &SavedPlan,
@@ -35,21 +35,12 @@ pub(super) fn follow(
         None => detect(),
     })?;
     let changes = changes(saved, &machine, &probe)?;
-    if changes.is_empty() {
-        let mut plan = saved.plan.clone();
-        // Where the model is now.
-        plan.model.path.clone_from(&profile.path);
-        return Ok((plan, machine, lease));
+    if !changes.is_empty() {
+        return Err(SavedPlanError::Changed { model: saved.model.name.clone(), changes }.into());
     }
-    let refuses = recipe.replay == Replay::Refuse;
-    let companions = saved.plan.companions.iter().filter(|_| !refuses);
-    let companions: Vec<String> = companions.map(|one| one.name.clone()).collect();
-    if refuses || !companions.is_empty() {
-        return Err(SavedPlanError::Changed { model: saved.model.name.clone(), changes, companions }.into());
-    }
-    let mut plan = Planner::new(profile, &machine).request(saved.request.clone()).plan_probed(&probe)?;
-    let changes = MachineChange::list(&changes);
-    plan.notes.push(format!("planned anew, as the saved plan cannot be followed: {changes}"));
+    let mut plan = saved.plan.clone();
+    // Where the model is now.
+    plan.model.path.clone_from(&profile.path);
     Ok((plan, machine, lease))
 }
 

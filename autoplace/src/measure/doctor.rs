@@ -36,9 +36,6 @@ pub enum Cause {
     /// The system reads memory back from swap, or writes it there.
     #[error("the system is swapping")]
     Swapping,
-    /// Weights are read from disk again for every token.
-    #[error("weights are read from disk for every token")]
-    Paging,
     /// A limit on the process keeps it from memory that the machine has.
     #[error("a limit on this process keeps it from the machine's memory")]
     Limited,
@@ -94,7 +91,7 @@ impl Evidence {
         findings.extend(rules.iter().filter_map(|rule| rule(self)));
         findings.extend(self.other_programs());
         if let Some(model) = &self.model {
-            let rules = [out_of_reach, paging, runs_slower, large_context];
+            let rules = [out_of_reach, runs_slower, large_context];
             findings.extend(rules.iter().filter_map(|rule| rule(model)));
             findings.extend(not_on_gpu(model).filter(|_| !self.machine.gpus.is_empty()));
             if findings.is_empty() {
@@ -292,14 +289,6 @@ impl ModelEvidence {
 
 fn out_of_reach(model: &ModelEvidence) -> Option<Finding> {
     Some(model.mended(Cause::OutOfReach, model.refused.clone()?, model.best()))
-}
-
-fn paging(model: &ModelEvidence) -> Option<Finding> {
-    let paging = model.plan.as_ref()?.paging?;
-    let (bytes, each) = (Bytes(paging.bytes), Bytes(paging.bytes_per_token));
-    let evidence = format!("{bytes} of it are larger than all memory, and {each} are read again for each token");
-    let smaller = |kind: &ChangeKind| matches!(kind, ChangeKind::Quantisation { .. });
-    Some(model.mended(Cause::Paging, evidence, model.change(smaller)))
 }
 
 /// Faster by less is noise in the predictions.

@@ -273,7 +273,7 @@ fn a_saved_plan_is_followed_with_the_adapters_that_it_was_made_with() {
         let header = Header::open(demo_path()).unwrap();
         let request = Request::new().headroom(Headroom::Bytes(0));
         let plan = builder.plan().unwrap();
-        SavedPlan::new(plan, request, &header, &load::detect().unwrap()).unwrap()
+        SavedPlan::new(plan, request, &header).unwrap()
     };
     let plan = saved(&with().headroom(Headroom::Bytes(0)));
     let model = with().follow(plan).load().unwrap();

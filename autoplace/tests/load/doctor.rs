@@ -131,15 +131,6 @@ fn one_page_of_swap_is_swapping() {
 }
 
 #[test]
-fn a_model_beyond_all_memory_is_paged_where_that_is_allowed() {
-    let ram = |ram| {
-        let host = Host::new(gib(ram)).bandwidth(60_000_000_000).disk(3_000_000_000);
-        with_model(Machine::new(host), &LLAMA_70B, &Request::new().allow_paging(true))
-    };
-    finds(Cause::Paging, &ram(32), &ram(64));
-}
-
-#[test]
 fn a_limit_matters_where_it_keeps_most_of_the_memory_away() {
     let limited = |evidence, bytes| {
         but(evidence, |it: &mut Evidence| {

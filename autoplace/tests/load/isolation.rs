@@ -102,7 +102,7 @@ fn a_saved_plan_is_followed() {
     let here = Model::builder(demo_path()).request(request.clone()).load().unwrap();
     let header = autoplace::gguf::Header::open(demo_path()).unwrap();
     let plan = (*here.placement()).clone();
-    let saved = SavedPlan::new(plan, request, &header, &here.machine()).unwrap();
+    let saved = SavedPlan::new(plan, request, &header).unwrap();
     let there = builder(program()).follow(saved).load().unwrap();
     assert_eq!(there.placement().context, here.placement().context);
 }

@@ -93,31 +93,6 @@ fn positions_are_scaled_as_was_asked() {
 }
 
 #[test]
-fn a_model_larger_than_memory_is_loaded_where_paging_is_allowed() {
-    let load = |available, allow| {
-        let mut request = plan::Request::new().n_gpu_layers(GpuLayers::Exactly(0));
-        // As a plan that pages has it: what is arranged anew is in no file.
-        request.params.repack = false;
-        let builder = Model::builder(demo_path()).request(request);
-        let host = Host::new(gib(64)).available(available);
-        builder.machine(Machine::new(host)).allow_paging(allow).load()
-    };
-    let whole = load(gib(4), true).unwrap();
-    let plan = whole.placement();
-    assert_eq!(plan.paging, None);
-    let all = text(&whole);
-    // Room for everything but half of the weights.
-    let host = plan.host().unwrap();
-    let little = host.footprint.total() + host.headroom.total() - host.footprint.weights / 2;
-    drop(whole);
-    assert_matches!(load(little, false), Err(load::Error::Plan(_)));
-    let paged = load(little, true).unwrap();
-    let paging = paged.placement().paging.expect("a part of the weights");
-    assert!(paging.bytes > 0 && paging.bytes < host.footprint.weights);
-    assert_eq!(text(&paged), all);
-}
-
-#[test]
 fn a_load_measures_how_many_threads_generate_and_says_so() {
     let load = |verify| Model::builder(demo_path()).n_gpu_layers(GpuLayers::Exactly(0)).verify(verify).load().unwrap();
     let model = load(Verify::Quick);

@@ -92,7 +92,7 @@ fn a_placement_is_held_against_another_that_was_saved() {
     let less = request().n_gpu_layers(GpuLayers::Exactly(2));
     let plan = measure().plan(less.clone()).unwrap();
     let header = Header::open(demo_path()).unwrap();
-    let saved = SavedPlan::new(plan, less, &header, &load::detect().unwrap()).unwrap();
+    let saved = SavedPlan::new(plan, less, &header).unwrap();
     let arms = [Arm::saved("before", saved), Arm::asked("after", request())];
     let both = measure().run(&arms).unwrap();
     let layers = |name| both.point(name).unwrap().placement.as_ref().unwrap().n_gpu_layers;

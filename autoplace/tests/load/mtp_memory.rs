@@ -206,7 +206,7 @@ fn a_saved_plan_says_that_the_block_is_loaded() {
     let request = request(512, 1, 3).headroom(Headroom::Bytes(64 << 10));
     let plan = builder(&path, request.clone()).mtp(true).plan().unwrap();
     let header = Header::open(&path).unwrap();
-    let saved = SavedPlan::new(plan, request, &header, &load::detect().unwrap()).unwrap();
+    let saved = SavedPlan::new(plan, request, &header).unwrap();
     let file = folder.path().join("plan.json");
     saved.write(&file).unwrap();
     let followed = Model::builder(&path).follow(SavedPlan::read(&file).unwrap()).n_threads(1);

@@ -6,7 +6,7 @@ use autoplace::gguf::Header;
 use autoplace::load::NativeProbe;
 use autoplace::machine::{Machine, mib};
 use autoplace::memory::{Companion, Footprint, Headroom, Place, TensorOverride};
-use autoplace::plan::{MachineChange, Plan, Replay, Request, SavedPlan, SavedPlanError};
+use autoplace::plan::{MachineChange, Plan, Request, SavedPlan, SavedPlanError};
 use autoplace::profile::ModelProfile;
 use autoplace::{Model, ModelBuilder, Planner, load};
 
@@ -27,7 +27,7 @@ fn by_plan() -> ModelBuilder {
 fn saved() -> SavedPlan {
     let plan = builder().plan().unwrap();
     let header = Header::open(demo_path()).unwrap();
-    SavedPlan::new(plan, request(), &header, &load::detect().unwrap()).unwrap()
+    SavedPlan::new(plan, request(), &header).unwrap()
 }
 
 #[track_caller]
@@ -62,40 +62,31 @@ fn a_plan_is_loaded_from_its_file_exactly_though_a_better_one_is_possible_now() 
 }
 
 #[test]
-fn memory_that_was_taken_since_is_said_and_planned_around_if_asked() {
+fn memory_that_was_taken_since_is_said() {
     own_process!();
     let gpu = card(mib(64));
     let saved = saved();
     assert!(saved.plan.full_offload);
     gpu.set_taken(mib(56));
-    let found = changes(by_plan().follow(saved.clone()).plan());
-    assert_matches!(found[..], [MachineChange::LessFree { .. }]);
-    let anew = by_plan().follow(saved).replay(Replay::Replan);
-    let plan = anew.load().unwrap().placement();
-    assert!((1..7).contains(&plan.n_gpu_layers), "{plan}");
-    let note = plan.notes.last().unwrap();
-    assert!(note.starts_with("planned anew"), "{note}");
-    assert!(note.contains("8.0 MiB free"), "{note}");
-    assert!(gpu.peak() <= mib(8));
+    let found = changes(by_plan().follow(saved).plan());
+    assert_matches!(found[..], [MachineChange::LessFree { free, .. }] if *free == mib(8));
+    assert_eq!(gpu.peak(), 0);
 }
 
 #[test]
-fn a_card_that_is_gone_is_named_and_one_of_another_size_is_another() {
+fn a_card_that_is_gone_is_named_and_a_larger_one_will_do() {
     own_process!();
     let gpu = card(mib(64));
     let saved = saved();
     drop(gpu);
     let found = changes(by_plan().follow(saved.clone()).plan());
     assert_matches!(found[..], [MachineChange::GpuGone { .. }]);
-    let anew = by_plan().follow(saved.clone()).replay(Replay::Replan);
-    assert_eq!(anew.plan().unwrap().n_gpu_layers, 0);
     let _gpu = card(mib(96));
-    let said = MachineChange::list(&changes(by_plan().follow(saved).plan()));
-    assert!(said.ends_with("had 64 MiB and has 96 MiB"), "{said}");
+    assert_eq!(by_plan().follow(saved.clone()).plan().unwrap(), saved.plan);
 }
 
 #[test]
-fn room_for_companions_is_asked_for_too_and_never_given_away() {
+fn room_for_companions_is_asked_for_too() {
     own_process!();
     let gpu = card(mib(256));
     let header = Header::open(demo_path()).unwrap();
@@ -110,17 +101,13 @@ fn room_for_companions_is_asked_for_too_and_never_given_away() {
     let placement = plan.gpus().next().unwrap();
     assert!(placement.companions > 0, "{plan}");
     let model_alone = placement.footprint.total() + placement.headroom.total();
-    let saved = SavedPlan::new(plan, request(), &header, &machine).unwrap();
+    let saved = SavedPlan::new(plan, request(), &header).unwrap();
     assert_eq!(saved.changes(&machine), []);
 
     // As much as the model needs by itself.
     gpu.set_taken(gpu.total() - model_alone);
-    let found = changes(by_plan().follow(saved.clone()).plan());
+    let found = changes(by_plan().follow(saved).plan());
     assert_matches!(found[..], [MachineChange::LessFree { .. }]);
-    let anew = by_plan().follow(saved).replay(Replay::Replan).plan();
-    let error = anew.unwrap_err();
-    assert_matches!(error, load::Error::SavedPlan(SavedPlanError::Changed { .. }));
-    assert!(error.to_string().contains("make it anew"), "{error}");
 }
 
 #[test]
@@ -145,7 +132,7 @@ fn a_host_that_is_too_small_is_said() {
     let mut small: Machine = load::detect().unwrap();
     small.host = small.host.available(mib(1));
     let found = changes(by_plan().machine(small).follow(saved.clone()).plan());
-    assert_matches!(found[..], [MachineChange::HostTooSmall { .. }]);
+    assert_matches!(found[..], [MachineChange::LessFree { .. }]);
     assert_eq!(by_plan().follow(saved.clone()).plan().unwrap(), saved.plan);
 }
 

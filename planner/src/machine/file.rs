@@ -103,7 +103,6 @@ impl Machine {
         at_most("host.available", host.available, host.total)?;
         at_most("host.system_available", host.system_available, host.total)?;
         check_rate("host.bandwidth", host.bandwidth)?;
-        check_rate("host.disk", host.disk)?;
         for (index, gpu) in self.gpus.iter().enumerate() {
             check_gpu(&format!("gpus[{index}]"), gpu)?;
             ensure!(gpu.total > 0, "gpus[{index}].total is 0");

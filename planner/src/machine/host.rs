@@ -14,8 +14,6 @@ use super::measured::MeasuredRates;
 use super::tree::{Note, Notes, Tree};
 
 mod cgroup;
-#[cfg(target_os = "linux")]
-mod disk;
 mod linux;
 mod measure;
 #[cfg(not(target_os = "linux"))]
@@ -54,10 +52,6 @@ pub struct Host {
     /// [`measure_bandwidth`](Self::measure_bandwidth).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bandwidth: Option<Bandwidth>,
-    /// How fast the disk is read that the model is on, where that was measured or stated: it counts for a model
-    /// that does not fit.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub disk: Option<Bandwidth>,
     /// What ggml's operations were measured to do on its processor, where they were.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rates: Option<MeasuredRates>,
@@ -165,18 +159,6 @@ impl Host {
         physical_cores(cores: u32) physical_cores = Some(cores);
         /// Sets how fast its memory is read, in bytes per second, as a stated figure.
         bandwidth(bytes_per_second: u64) bandwidth = Some(Bandwidth::stated(bytes_per_second));
-        /// Sets how fast its disk is read, in bytes per second, as a stated figure.
-        disk(bytes_per_second: u64) disk = Some(Bandwidth::stated(bytes_per_second));
-    }
-
-    /// Measures how fast this file is read from its disk, past the page cache, dated today: up to 64 MiB of
-    /// it, in about 300 milliseconds. `None` where that cannot be done: on a system other than Linux, and with
-    /// a file in memory.
-    pub fn measure_disk(file: &Path) -> Option<Bandwidth> {
-        #[cfg(target_os = "linux")]
-        return disk::read_rate(file).map(|rate| Bandwidth::measured(rate, Date::today()));
-        #[cfg(not(target_os = "linux"))]
-        return Some(file).and(None);
     }
 
     /// Measures how fast this computer's memory is read by as many threads as it has physical cores for this

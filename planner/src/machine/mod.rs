@@ -64,7 +64,6 @@ pub use bytes::{Bytes, gib, mib};
 pub use cache::MeasurementCache;
 pub use cards::{GpuProcess, MigSlice};
 pub use catalogue::CatalogueError;
-pub(crate) use catalogue::every_card;
 pub use date::Date;
 pub use detect::Detector;
 pub use file::MachineError;

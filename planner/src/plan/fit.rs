@@ -1,6 +1,6 @@
 //! Whether footprints fit a device: its free bytes, less the headroom, against what is needed of it.
 
-use crate::machine::{Gpu, GpuKind, Host, mib};
+use crate::machine::{Gpu, Host, mib};
 use crate::memory::estimate::Assignment;
 use crate::memory::{ContextParams, Footprint, Footprints, Headroom, HeadroomParts, Split, Uncertainty, Workload};
 
@@ -15,8 +15,6 @@ pub(super) struct Room<'a> {
     pub(super) workload: Workload,
     /// Whether the machine is a Linux inside of Windows.
     pub(super) wsl: bool,
-    /// Bytes of weights that are no mapped file, where those that are may be more than the host has room for.
-    pub(super) paging: Option<u64>,
 }
 
 /// One device, with what a placement takes of it.
@@ -28,27 +26,11 @@ pub(super) struct Level {
     pub(super) budget: u64,
     /// Bytes needed of the device: its footprint, and on the host also what GPUs take of its memory.
     pub(super) needed: u64,
-    /// Bytes of the host's weights that are not among them: the system drops them and reads them again.
-    pub(super) paged: u64,
 }
 
 impl Level {
     fn new(footprint: Footprint, headroom: HeadroomParts, free: u64) -> Self {
-        Self {
-            footprint,
-            headroom,
-            free,
-            budget: free.saturating_sub(headroom.total()),
-            needed: footprint.total(),
-            paged: 0,
-        }
-    }
-
-    /// Leaves out what is missing, as far as it is mapped weights; the others take `real` bytes.
-    fn page(&mut self, real: u64) {
-        let mapped = self.footprint.weights.saturating_sub(real);
-        self.paged = self.missing().min(mapped);
-        self.needed -= self.paged;
+        Self { footprint, headroom, free, budget: free.saturating_sub(headroom.total()), needed: footprint.total() }
     }
 
     /// Bytes of it that lie in the host's memory, where it is this GPU's.
@@ -112,12 +94,6 @@ pub(super) struct Chosen<'a> {
     pub(super) notes: Vec<String>,
 }
 
-/// Whether the host's weights are a mapped file beside this GPU (llama-model.cpp, `load_tensors`; Metal:
-/// `ContextParams::load_mode`).
-pub(super) fn maps_files(gpu: &Gpu) -> bool {
-    gpu.kind != GpuKind::Integrated && gpu.backend != "MTL"
-}
-
 impl Room<'_> {
     /// What these footprints leave on each device, if they may be larger by `uncertainty`.
     pub(super) fn levels(&self, footprints: &Footprints, uncertainty: &Uncertainty) -> Levels {
@@ -133,10 +109,6 @@ impl Room<'_> {
         let mut host = Level::new(footprints.host, headroom, self.host.available);
         for (gpu, level) in self.gpus.iter().zip(&gpus) {
             host.needed = host.needed.saturating_add(level.of_host(gpu));
-        }
-        let maps = self.gpus.iter().all(|gpu| maps_files(gpu));
-        if let Some(real) = self.paging.filter(|_| maps) {
-            host.page(real);
         }
         Levels { gpus, host }
     }

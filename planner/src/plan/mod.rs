@@ -10,7 +10,6 @@ mod error;
 mod fit;
 mod growth;
 mod halving;
-mod paging;
 mod placement;
 mod planner;
 mod probe;
@@ -28,15 +27,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::memory::{ContextParams, Split, TensorOverride};
 
-pub use advice::{Advice, Change, ChangeKind, Effect, Outcome, Pointless};
+pub use advice::{Advice, Change, ChangeKind, Effect, Outcome};
 pub use companions::PlannedCompanion;
 pub use error::{Error, Shortfall};
-pub use paging::Paging;
 pub use placement::{Placement, PlacementKind};
 pub use planner::Planner;
 pub use probe::{NoRoom, Probe};
-pub use request::{Context, GpuLayers, HostParts, KvCache, KvPlace, Policy, Request};
-pub use saved::{MachineChange, ModelIdentity, Replay, SavedPlan, SavedPlanError};
+pub use request::{Context, GpuLayers, HostParts, KvCache, Policy, Request};
+pub use saved::{MachineChange, ModelIdentity, SavedPlan, SavedPlanError};
 pub use speed::Speed;
 pub use workload::Workload;
 
@@ -70,9 +68,6 @@ pub struct Plan {
     /// What is loaded beside the model, and where.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub companions: Vec<PlannedCompanion>,
-    /// Weights that the host's memory has no room for; `None` where everything fits.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub paging: Option<Paging>,
     /// How fast it is, predicted, and on what basis; `None` where it embeds texts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub speed: Option<Speed>,

@@ -9,13 +9,8 @@ use crate::profile::ModelProfile;
 
 use super::fit::Chosen;
 use super::search::Placements;
-use super::speed::{Rates, Speed, SpeedModel};
-use super::{
-    Context, Error, GpuLayers, KvCache, KvPlace, ModelSummary, Paging, Plan, Policy, Probe, Request, Workload, reasons,
-};
-
-/// How many times as fast another placement is at some depth that is worth a note.
-const WORTH_TELLING: f64 = 1.1;
+use super::speed::{Rates, Speed};
+use super::{Error, GpuLayers, ModelSummary, Plan, Policy, Probe, Request, reasons};
 
 /// Makes plans of one model on one machine.
 ///
@@ -79,25 +74,7 @@ impl<'a> Planner<'a> {
         self.plan_by(Some(probe))
     }
 
-    /// A plan in memory; where there is none, one that reads weights from disk again, if that is allowed.
     pub(super) fn plan_by(&self, probe: Option<&dyn Probe>) -> Result<Plan, Error> {
-        let in_memory = self.clone().request(self.request.clone().allow_paging(false));
-        match in_memory.plan_once(probe) {
-            Err(Error::DoesNotFit { .. }) if self.request.allow_paging => {
-                let mut request = self.request.clone();
-                (request.params.mmap, request.params.repack) = (true, false);
-                // More context would leave less room for weights.
-                request.context = Context::Tokens(request.tokens(&self.profile));
-                let mut found = self.clone().request(request).plan_once(probe)?;
-                let note = "the file is mapped, and no weight arranged anew: it fits nowhere otherwise";
-                found.notes.push(note.to_owned());
-                Ok(found)
-            }
-            found => found,
-        }
-    }
-
-    fn plan_once(&self, probe: Option<&dyn Probe>) -> Result<Plan, Error> {
         self.check_predicting()?;
         if !self.companions.is_empty() {
             return self.beside_companions(probe);
@@ -152,49 +129,8 @@ impl<'a> Planner<'a> {
         let best = |policy| Placements::new(profile, machine, request, params, policy, probe)?.choose();
         match (policy, best(policy)) {
             (Policy::Fastest, Err(Error::DoesNotFit { .. })) => best(Policy::MostLayers),
-            (Policy::Fastest, chosen) => self.with_other_depths(chosen?),
-            (Policy::MostLayers, chosen) => chosen,
+            (_, chosen) => chosen,
         }
-    }
-
-    /// Notes where another placement would generate faster at the beginning or at the end of the context. Nothing is
-    /// where all is on GPUs.
-    fn with_other_depths<'c>(&self, mut chosen: Chosen<'c>) -> Result<Chosen<'c>, Error> {
-        let layers = self.profile.full_offload();
-        let all_on_gpus = chosen.split.n_gpu_layers == layers && chosen.parted_blocks == 0;
-        if self.machine.gpus.is_empty() || all_on_gpus || self.request.embeds() {
-            return Ok(chosen);
-        }
-        let model = |chosen: &Chosen<'_>| {
-            let rates = Rates::of(&chosen.room.gpus, chosen.room.host);
-            let model = SpeedModel::new(&self.profile, &chosen.params, rates);
-            model.overrides(&self.profile, &chosen.split.overrides)
-        };
-        let here = model(&chosen)?;
-        let depths = self.request.depths(&self.profile);
-        let ends = depths.first().into_iter().chain(depths.last());
-        for &depth in ends {
-            let workload = Workload::new(0, 1).after(depth);
-            // Everything else stays as it was chosen.
-            let mut request = self.request.clone().workload(workload).kv_cache(KvCache::Given).kv_place(KvPlace::Given);
-            (request.min_ubatch, request.max_ubatch) = (None, None);
-            let (machine, policy) = (&*self.machine, Policy::Fastest);
-            let other = Placements::new(&self.profile, machine, &request, &chosen.params, policy, None)?;
-            let other = match other.choose() {
-                Err(Error::DoesNotFit { .. }) => continue,
-                other => other?,
-            };
-            if other.split == chosen.split {
-                continue;
-            }
-            let seconds = here.seconds(&chosen.assignment, &workload);
-            let faster = seconds / model(&other)?.seconds(&other.assignment, &workload);
-            if faster > WORTH_TELLING {
-                let note = reasons::another_is_faster(depth, &other, layers, faster);
-                chosen.notes.push(note);
-            }
-        }
-        Ok(chosen)
     }
 
     /// The request's parameters, every default resolved.
@@ -254,13 +190,7 @@ impl<'a> Planner<'a> {
         let speed = (!self.request.embeds())
             .then(|| Speed::of(profile, params, work, &chosen.assignment, split, rates))
             .transpose()?;
-        let paging = Paging::of(profile, &chosen)?;
-        let speed = match (speed, paging) {
-            (Some(speed), Some(paging)) => Some(paging.slow_down(speed, params.n_ubatch)),
-            (speed, _) => speed,
-        };
         let mut notes = vec![chosen.why];
-        notes.extend(paging.map(|paging| paging.to_string()));
         notes.extend(reasons::changed(profile, &self.request));
         notes.extend(chosen.notes);
         notes.extend(reasons::notes(profile, &self.request, &chosen.params, chosen.confidence));
@@ -287,7 +217,6 @@ impl<'a> Planner<'a> {
             context: chosen.params,
             confidence: chosen.confidence,
             companions: Vec::new(),
-            paging,
             speed,
             notes,
         })

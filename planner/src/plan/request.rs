@@ -115,22 +115,6 @@ pub enum KvCache {
     Given,
     /// `F16`, or `Q8_0` where that makes the plan faster.
     Auto,
-    /// `F16`, or where a smaller one makes the plan faster, the largest of `Q8_0`, `Q5_1`, `Q5_0`, `Q4_1` and `Q4_0`
-    /// that does, down to this one.
-    DownTo(KvType),
-}
-
-/// Where the cache of a layer may lie that is on a GPU itself.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum KvPlace {
-    /// As [`ContextParams::offload_kqv`] says, by default with the layer.
-    #[default]
-    Given,
-    /// With the layer, or all of it on the host where that makes the plan faster. Long prompts become slow there: their
-    /// attention is then the CPU's work.
-    Auto,
 }
 
 /// Which parts of a block may stay on the host though the block is on a GPU.
@@ -172,13 +156,8 @@ pub struct Request {
     pub headroom: Headroom,
     /// Types of the keys and values.
     pub kv_cache: KvCache,
-    /// Where caches may lie.
-    pub kv_place: KvPlace,
     /// Which parts of a block may stay on the host.
     pub host_parts: HostParts,
-    /// The fewest tokens to compute at once, where fewer than `params.n_ubatch` make the plan faster: halved down to
-    /// this. `None` leaves it as it is.
-    pub min_ubatch: Option<u32>,
     /// The most tokens to compute at once, where more than `params.n_ubatch` make the plan faster: doubled up to this,
     /// and to `params.n_batch`. `None` leaves it as it is.
     #[serde(default)]
@@ -194,9 +173,6 @@ pub struct Request {
     /// predicts](ModelProfile::with_mtp).
     #[serde(default)]
     pub draft_max: u32,
-    /// Whether weights that the host's memory has no room for may be read from disk again for every token.
-    #[serde(default)]
-    pub allow_paging: bool,
     /// Everything else, under llama.cpp's names and with its defaults. Its `n_ctx` is 0: as `context` says. Another
     /// number counts as [`Context::Tokens`], and is refused beside another context.
     pub params: ContextParams,
@@ -220,14 +196,11 @@ impl Request {
             policy: Policy::Fastest,
             headroom: Headroom::Default,
             kv_cache: KvCache::Given,
-            kv_place: KvPlace::Given,
             host_parts: HostParts::Auto,
-            min_ubatch: None,
             max_ubatch: Some(Self::LARGEST_UBATCH),
             workload: None,
             at: Vec::new(),
             draft_max: 0,
-            allow_paging: false,
             params: ContextParams { n_ctx: 0, ..ContextParams::default() },
         }
     }
@@ -239,12 +212,8 @@ impl Request {
         policy(policy: Policy) policy = policy;
         /// Sets which types the keys and values may have.
         kv_cache(types: KvCache) kv_cache = types;
-        /// Sets where caches may lie.
-        kv_place(place: KvPlace) kv_place = place;
         /// Sets which parts of a block may stay on the host.
         host_parts(parts: HostParts) host_parts = parts;
-        /// Sets the fewest tokens that may be computed at once where that makes the plan faster.
-        min_ubatch(tokens: u32) min_ubatch = Some(tokens);
         /// Sets the most tokens that may be computed at once where that makes the plan faster (2048, unless
         /// [`n_ubatch`](Self::n_ubatch) is set).
         max_ubatch(tokens: u32) max_ubatch = Some(tokens);
@@ -268,14 +237,6 @@ impl Request {
         draft_max(tokens: u32) draft_max = tokens;
         /// Sets whether attention is fused (where it can be).
         flash_attention(flash_attn: FlashAttention) params.flash_attn = flash_attn;
-        /// Sets whether a model may be planned that fits nowhere, GPUs and host together (`false`: that is an error).
-        ///
-        /// Where it fits nothing changes. Where it does not, its file is mapped and the host's weights are not arranged
-        /// anew (`mmap` on, `repack` off): the system then drops those that it has no room for, and reads them from
-        /// disk again for every token, which [`Plan::paging`](super::Plan::paging) counts. Cache, compute buffers and
-        /// adapters must fit. A GPU whose backend lets no file be mapped (Metal, integrated GPUs) has no part in such a
-        /// plan.
-        allow_paging(allow: bool) allow_paging = allow;
     }
 
     /// Sets the tokens of context: [`Context::Tokens`].
@@ -347,11 +308,6 @@ impl Request {
             0 if profile.predicts() => BY_HEADS,
             stated => stated,
         }
-    }
-
-    /// Bytes of weights that are in no mapped file, where weights may be paged.
-    pub(super) fn pages(&self, profile: &ModelProfile) -> Option<u64> {
-        self.allow_paging.then(|| profile.adapters.bytes())
     }
 
     /// How many tokens of context are asked for, in whichever way.

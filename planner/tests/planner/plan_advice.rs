@@ -38,10 +38,7 @@ fn make(
                 request = request.kv_cache(KvCache::Given).kv_types(*ty, *ty);
             }
             ChangeKind::Context(tokens) => request = request.n_ctx(*tokens),
-            ChangeKind::Ubatch(tokens) => {
-                request.min_ubatch = None;
-                request = request.n_ubatch(*tokens);
-            }
+            ChangeKind::Ubatch(tokens) => request = request.n_ubatch(*tokens),
             ChangeKind::CloseProcess { pid, gpu, bytes, .. } => {
                 let gpu = &mut machine.gpus[*gpu];
                 let processes = gpu.processes.as_mut().unwrap();
@@ -51,11 +48,6 @@ fn make(
                 *gpu = gpu.clone().free(gpu.free + bytes);
             }
             ChangeKind::Quantisation { to, .. } => profile = profile.quantised(*to),
-            ChangeKind::AnotherCard { name, gpu, .. } => {
-                let gpu = &mut machine.gpus[*gpu];
-                *gpu = named(name).backend(gpu.backend.clone());
-            }
-            ChangeKind::SecondCard { gpu, .. } => machine.gpus.push(machine.gpus[*gpu].another()),
             other => panic!("{other:?}"),
         }
     }
@@ -75,8 +67,6 @@ fn rank(change: &Change) -> u32 {
         ChangeKind::Ubatch(_) => 2,
         ChangeKind::CloseProcess { .. } => 4,
         ChangeKind::Quantisation { .. } => 5,
-        ChangeKind::AnotherCard { .. } => 6,
-        ChangeKind::SecondCard { .. } => 7,
         other => panic!("{other:?}"),
     };
     match &change.kinds[..] {
@@ -91,10 +81,8 @@ const CASES: &str = "\
 everything fits | 8B | RTX 4090 | 64 known |
 a long context | 8B | RTX 3060 12GB, 7240, 12 holds 10, ollama holds 4000 | 64 known | tokens 20000
 types and context together, where neither does alone | 8B | RTX 3060 12GB, 4890 | 64 known | tokens 32768
-nothing cheaper than hardware does | 70B | RTX 4090 | 64 known | tokens 8192
-a laptop's chip is not replaced | 70B | RTX 4060 Laptop GPU | 64 known |
-nor one in the host's memory | 70B | Apple M2 16GB | 64 known |
-nor another | 70B | Radeon 8060S 16GB | 64 known |
+only a smaller quantisation does | 70B | RTX 4090 | 64 known | tokens 8192
+a GPU in the host's memory | 70B | Apple M2 16GB | 64 known |
 no program alone holds enough | 8B | RTX 3060 12GB, 4000, 1 holds 1000, 2 holds 1000, 3 holds 1000 | 64 known |
 it fits nowhere | 70B | RTX 3060 12GB | 16 known |
 nothing would do | 70B |  | 0.5 |

@@ -1,11 +1,11 @@
 //! Which GPU, how many layers, how many tokens: what a plan chooses.
 
 use autoplace_planner::gguf::Header;
-use autoplace_planner::machine::{BandwidthSource, Gpu, GpuKind, Host, Machine, gib};
+use autoplace_planner::machine::{Gpu, Host, Machine, gib};
 use autoplace_planner::plan::{Context, Error, GpuLayers, HostParts, Plan, Planner, Policy, Request};
 use autoplace_planner::profile::ModelProfile;
 
-use crate::shapes::{LLAMA_1B, LLAMA_8B, LLAMA_70B, QWEN3_30B_A3B, Shape};
+use crate::shapes::{LLAMA_1B, LLAMA_8B, QWEN3_30B_A3B, Shape};
 use crate::synthetic::named;
 
 fn plan(profile: &ModelProfile, machine: &Machine, request: &Request) -> Result<Plan, Error> {
@@ -102,69 +102,6 @@ fn experts_are_planned_too() {
     assert_eq!(parted.n_gpu_layers, 49, "{parted}");
     assert!(!parted.overrides.is_empty() && !parted.full_offload);
     assert!((10..40).contains(&parted.parted_blocks), "{parted}");
-}
-
-fn paging(context: u32) -> Request {
-    Request::new().allow_paging(true).n_ctx(context)
-}
-
-#[test]
-fn a_model_that_fits_nowhere_is_paged_where_that_is_allowed() {
-    let profile = LLAMA_70B.profile();
-    let host = Host::new(gib(16)).bandwidth(60_000_000_000);
-    let card = Gpu::named("RTX 3060 12GB").unwrap();
-    for gpus in [vec![], vec![card]] {
-        let machine = Machine::new(host.clone());
-        let machine = gpus.iter().cloned().fold(machine, Machine::with_gpu);
-        let refused = plan(&profile, &machine, &Request::new());
-        assert!(matches!(refused, Err(Error::DoesNotFit { .. })));
-
-        let mut stated = machine.clone();
-        stated.host = stated.host.disk(3_000_000_000);
-        let paged = plan(&profile, &stated, &paging(4096)).unwrap();
-        assert_eq!(paged.gpus().count(), gpus.len(), "{paged}");
-        assert_eq!((paged.context.mmap, paged.context.repack), (true, false));
-        let (paging_, on_host) = (paged.paging.unwrap(), paged.host().unwrap());
-        assert_eq!(paging_.bytes, on_host.footprint.total() - on_host.budget);
-        // All of them are read for every token, but for the embedding, of which that is a row.
-        assert!(paging_.bytes_per_token * 10 > paging_.bytes * 9, "{paging_:?}");
-        let speed = paged.speed.as_ref().unwrap().tokens_per_second;
-        assert!(speed > 0.0 && speed < 1.0 / paging_.seconds_per_token(), "{paged}");
-        assert!(paged.to_string().contains("read from disk again"), "{paged}");
-
-        let guessed = plan(&profile, &machine, &paging(4096)).unwrap();
-        assert_eq!(guessed.paging.unwrap().disk.source, BandwidthSource::Guess);
-    }
-    // The cache is no file.
-    let too_long = plan(&profile, &Machine::new(host), &paging(131_072));
-    assert!(matches!(too_long, Err(Error::DoesNotFit { .. })));
-}
-
-#[test]
-fn paging_changes_nothing_where_the_model_fits() {
-    let profile = LLAMA_8B.profile();
-    let machine = Machine::new(Host::new(gib(16)));
-    let plain = Request::new().n_ctx(4096);
-    let allowed = plan(&profile, &machine, &paging(4096)).unwrap();
-    assert_eq!(allowed, plan(&profile, &machine, &plain).unwrap());
-    assert_eq!(allowed.paging, None);
-}
-
-#[test]
-fn a_token_reads_those_experts_again_that_it_uses() {
-    let profile = QWEN3_30B_A3B.profile();
-    let machine = Machine::new(Host::new(gib(10)));
-    let paging = plan(&profile, &machine, &paging(4096)).unwrap().paging.unwrap();
-    assert!(paging.bytes > gib(6) && paging.bytes_per_token < paging.bytes / 5, "{paging:?}");
-}
-
-#[test]
-fn a_gpu_beside_which_no_file_is_mapped_has_no_part_in_paging() {
-    let profile = LLAMA_70B.profile();
-    let shared = Gpu::new("shared").kind(GpuKind::Integrated).total(gib(12));
-    let machine = Machine::new(Host::new(gib(16))).with_gpu(shared);
-    let plan = plan(&profile, &machine, &paging(4096)).unwrap();
-    assert_eq!(plan.gpus().count(), 0, "{plan}");
 }
 
 #[test]

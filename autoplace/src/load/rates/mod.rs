@@ -194,7 +194,7 @@ impl Recipe {
         let params = &self.request.params;
         let kv = match self.request.kv_cache {
             KvCache::Given => [params.type_k, params.type_v],
-            KvCache::Auto | KvCache::DownTo(_) => [KvType::F16, KvType::Q8_0],
+            KvCache::Auto => [KvType::F16, KvType::Q8_0],
         };
         let request = RatesRequest {
             each: EACH,

@@ -3,7 +3,7 @@
 use autoplace::llama_sys::sim::{Rules, SimGpu};
 use autoplace::machine::{Gpu, GpuKind, Host, Machine, Reading, gib, mib};
 use autoplace::memory::{Estimate, FlashAttention, Headroom, KvType, Workload};
-use autoplace::plan::{Context, HostParts, KvCache, KvPlace, Policy, Request};
+use autoplace::plan::{Context, HostParts, KvCache, Policy, Request};
 
 use super::{Model, Models};
 use crate::dice::Dice;
@@ -235,12 +235,6 @@ fn request(dice: &mut Dice) -> Request {
         .n_batch(n_ubatch * dice.one_of(&[1, 2, 4]))
         .n_seq_max(dice.one_of(&[1, 1, 1, 2, 3]))
         .n_outputs_max(dice.one_of(&[1, 1, 1, 0, 4]));
-    if dice.percent(25) {
-        request = request.min_ubatch(n_ubatch / 4);
-    }
-    if dice.percent(25) {
-        request = request.kv_place(KvPlace::Auto);
-    }
     cache(dice, &mut request);
     request.params.offload_kqv = dice.percent(88);
     request.params.op_offload = dice.percent(80);
@@ -265,7 +259,6 @@ fn cache(dice: &mut Dice, request: &mut Request) {
             let both = dice.one_of(&[KvType::Q8_0, KvType::Q5_1, KvType::Q4_0]);
             (params.type_k, params.type_v) = (both, both);
         }
-        6..=7 => request.kv_cache = KvCache::Auto,
-        _ => request.kv_cache = KvCache::DownTo(dice.one_of(&[KvType::Q5_0, KvType::Q4_0])),
+        _ => request.kv_cache = KvCache::Auto,
     }
 }

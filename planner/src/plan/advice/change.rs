@@ -57,22 +57,6 @@ pub enum ChangeKind {
         /// Bytes of its file.
         file_bytes: u64,
     },
-    /// Another card in place of one, driven by the same backend.
-    AnotherCard {
-        /// Its name, for [`Gpu::named`](crate::machine::Gpu::named).
-        name: String,
-        /// The GPU that it replaces, as an index of [`Machine::gpus`](crate::machine::Machine::gpus).
-        gpu: usize,
-        /// That one's name.
-        gpu_name: String,
-    },
-    /// One more card like one that is there: [`Gpu::another`](crate::machine::Gpu::another).
-    SecondCard {
-        /// The GPU, as an index of [`Machine::gpus`](crate::machine::Machine::gpus).
-        gpu: usize,
-        /// Its name.
-        gpu_name: String,
-    },
 }
 
 /// How much a change changes.
@@ -168,8 +152,6 @@ impl fmt::Display for ChangeKind {
                 write!(f, "closing {name} (process {pid}), which holds {bytes} of {gpu_name}")
             }
             Self::Quantisation { to, file_bytes } => write!(f, "{to} ({})", Bytes(*file_bytes)),
-            Self::AnotherCard { name, gpu_name, .. } => write!(f, "{name} in place of {gpu_name}"),
-            Self::SecondCard { gpu_name, .. } => write!(f, "a second {gpu_name}"),
         }
     }
 }

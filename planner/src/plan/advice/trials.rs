@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 
-use crate::machine::Gpu;
 use crate::memory::ContextParams;
 use crate::plan::{HostParts, KvCache, Plan, Planner, Workload};
 use crate::profile::{Block, Weight};
@@ -29,10 +28,7 @@ impl Planner<'_> {
                 self.request = self.request.n_ctx(*tokens);
             }
             ChangeKind::SwaFull(full) => self.request = self.request.swa_full(*full),
-            ChangeKind::Ubatch(tokens) => {
-                self.request.min_ubatch = None;
-                self.request = self.request.n_ubatch(*tokens);
-            }
+            ChangeKind::Ubatch(tokens) => self.request = self.request.n_ubatch(*tokens),
             ChangeKind::CloseProcess { gpu, bytes, .. } => {
                 if let Some(gpu) = self.machine.to_mut().gpus.get_mut(*gpu) {
                     gpu.free = gpu.free.saturating_add(*bytes).min(gpu.total);
@@ -40,19 +36,6 @@ impl Planner<'_> {
             }
             ChangeKind::Quantisation { to, .. } => {
                 self.profile = Cow::Owned(self.profile.quantised(*to));
-            }
-            ChangeKind::AnotherCard { name, gpu, .. } => {
-                let place = self.machine.to_mut().gpus.get_mut(*gpu);
-                if let (Some(place), Ok(card)) = (place, Gpu::named(name)) {
-                    let backend = std::mem::take(&mut place.backend);
-                    *place = card.backend(backend);
-                }
-            }
-            ChangeKind::SecondCard { gpu, .. } => {
-                let gpus = &mut self.machine.to_mut().gpus;
-                if let Some(other) = gpus.get(*gpu).map(Gpu::another) {
-                    gpus.push(other);
-                }
             }
         }
         self

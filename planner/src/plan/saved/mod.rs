@@ -1,5 +1,5 @@
-//! A plan in a file: which model it is of, which machine it was made for and what was asked, so that it can be followed
-//! again exactly, or refused with the reason.
+//! A plan in a file: which model it is of and what was asked, so that it can be followed again exactly, or refused with
+//! the reason.
 //!
 //! A file may have been edited, cut off, or come from somebody else. Whatever it says is checked here, before anything
 //! of it reaches a load ([`SavedPlan::check`]).
@@ -15,7 +15,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::gguf::{self, Header};
 use crate::json;
-use crate::machine::Machine;
 
 use super::{Plan, Request};
 
@@ -32,7 +31,7 @@ pub use identity::ModelIdentity;
 /// # fn f(header: &Header, machine: &Machine, request: Request) -> Result<(), Box<dyn std::error::Error>> {
 /// let profile = ModelProfile::from_header(header)?;
 /// let plan = Planner::new(&profile, machine).request(request.clone()).plan()?;
-/// SavedPlan::new(plan, request, header, machine)?.write("plan.json")?;
+/// SavedPlan::new(plan, request, header)?.write("plan.json")?;
 ///
 /// let saved = SavedPlan::read("plan.json")?;
 /// saved.check_model(header)?;
@@ -54,21 +53,8 @@ pub struct SavedPlan {
     pub model: ModelIdentity,
     /// The plan.
     pub plan: Plan,
-    /// What was asked of the planner, so that it can be asked again.
+    /// What was asked of the planner.
     pub request: Request,
-    /// The machine that the plan was made for, without the programs that held its memory.
-    pub machine: Machine,
-}
-
-/// What to do with a saved plan once the machine has changed.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[non_exhaustive]
-pub enum Replay {
-    /// Refuse it, and say what changed.
-    #[default]
-    Refuse,
-    /// Plan again for the machine as it is, from the saved request, and say in the new plan's notes what changed.
-    Replan,
 }
 
 /// Why a saved plan cannot be read, written or followed.
@@ -85,21 +71,13 @@ pub enum SavedPlanError {
     /// The plan is of another model.
     #[error("the plan is of {saved}, and {} is {given}", file.display())]
     OtherModel { saved: Box<ModelIdentity>, file: PathBuf, given: Box<ModelIdentity> },
-    /// The machine has changed since the plan was made, and replanning was not asked for, or would leave no room for
-    /// the plan's companions, whose files it does not hold.
-    #[error("the plan of {model} cannot be followed: {}{}", MachineChange::list(changes), beside(companions))]
-    Changed { model: String, changes: Vec<MachineChange>, companions: Vec<String> },
+    /// The plan does not fit the machine as it is now.
+    #[error("the plan of {model} cannot be followed: {}", MachineChange::list(changes))]
+    Changed { model: String, changes: Vec<MachineChange> },
 }
 
 fn prefix(file: Option<&Path>) -> String {
     file.map_or_else(String::new, |file| format!("{}: ", file.display()))
-}
-
-fn beside(companions: &[String]) -> String {
-    match companions {
-        [] => String::new(),
-        names => format!("; it leaves room for {}, so make it anew from their files", names.join(" and ")),
-    }
 }
 
 impl SavedPlan {
@@ -107,24 +85,18 @@ impl SavedPlan {
     /// would misunderstand a file, not where keys are added.
     pub const VERSION: u64 = 1;
 
-    /// A plan with the model whose header this is, what was asked, and the machine that it was made for.
+    /// A plan with the model whose header this is, and what was asked.
     ///
     /// # Errors
     ///
     /// [`gguf::Error`] where an array of the header cannot be read again to identify the model.
-    pub fn new(plan: Plan, request: Request, header: &Header, machine: &Machine) -> Result<Self, gguf::Error> {
-        let mut machine = machine.clone();
-        let unused = machine.unused_gpus.iter_mut().map(|unused| &mut unused.gpu);
-        for gpu in machine.gpus.iter_mut().chain(unused) {
-            gpu.processes = None;
-        }
+    pub fn new(plan: Plan, request: Request, header: &Header) -> Result<Self, gguf::Error> {
         Ok(Self {
             version: Self::VERSION,
             made_by: concat!("autoplace ", env!("CARGO_PKG_VERSION")).to_owned(),
             model: ModelIdentity::of(header)?,
             plan,
             request,
-            machine,
         })
     }
 

@@ -163,9 +163,6 @@ impl<'a> Placements<'a> {
         if params.type_k != wanted.type_k {
             notes.push(format!("keys and values as {}, which is faster than with {}", params.type_k, wanted.type_k));
         }
-        if params.offload_kqv != wanted.offload_kqv {
-            notes.push("keys and values on the host: long prompts are slow there".to_owned());
-        }
         if params.n_ubatch != wanted.n_ubatch {
             notes.push(format!("{} tokens are computed at once instead of {}", params.n_ubatch, wanted.n_ubatch));
         }

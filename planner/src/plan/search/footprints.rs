@@ -52,7 +52,6 @@ impl<'a> Placements<'a> {
             host: &self.machine.host,
             headroom: self.request.headroom,
             wsl: self.machine.wsl,
-            paging: self.request.pages(self.profile),
             workload: self.grounds[path.setting].workload,
         }
     }

@@ -35,7 +35,7 @@ use crate::memory::estimate::Assignment;
 use crate::memory::{ContextParams, Headroom};
 use crate::profile::ModelProfile;
 
-use super::fit::{Levels, maps_files};
+use super::fit::Levels;
 use super::speed::{Rates, SpeedModel};
 use super::{Error, HostParts, Policy, Probe, Request, Workload};
 
@@ -238,22 +238,18 @@ impl<'a> Placements<'a> {
     fn host_rooms(&self, setting: usize, order: usize, correction: &Correction) -> Option<[Option<u64>; 3]> {
         let (ground, order) = (&self.grounds[setting], &self.orders[order]);
         let gpus = || order.iter().map(|&gpu| self.gpus[gpu]);
-        // Mapped weights need no room there.
-        let pages = self.request.allow_paging && gpus().all(maps_files);
         let host = &self.machine.host;
         let headroom = Headroom::of_host(host, &ground.workload, !order.is_empty(), 0);
-        let always = if pages { 0 } else { ground.always_on_host };
-        let room = host.available.checked_sub(headroom.total().saturating_add(always))?;
+        let room = host.available.checked_sub(headroom.total().saturating_add(ground.always_on_host))?;
         // What lies on a GPU that uses the host's memory lies on the host all the same, all that its own pool does not
         // hold.
         let own = gpus().map(Gpu::own_free).fold(0, u64::saturating_add);
         let whole = ground.table.host_bytes(ground.table.layers);
-        if !pages && gpus().any(Gpu::shares_host_memory) && whole > room.saturating_add(own) {
+        if gpus().any(Gpu::shares_host_memory) && whole > room.saturating_add(own) {
             return None;
         }
         let left = |least: u64| room.checked_sub(least.saturating_add_signed(correction.host));
-        let rooms = ground.least_on_host(order).map(left);
-        Some(rooms.map(|room| room.map(|room| if pages { u64::MAX } else { room })))
+        Some(ground.least_on_host(order).map(left))
     }
 }
 

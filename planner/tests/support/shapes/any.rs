@@ -1,7 +1,7 @@
 //! Anything that a plan may be asked: models, GPUs, requests.
 
 use autoplace_planner::machine::{Gpu, GpuKind, Pool, Pools, gib, mib};
-use autoplace_planner::memory::{Headroom, KvType};
+use autoplace_planner::memory::Headroom;
 use autoplace_planner::plan::{HostParts, KvCache, Policy, Request};
 use proptest::prelude::{Just, Strategy, any, prop, prop_oneof};
 
@@ -32,7 +32,7 @@ pub(crate) fn host_parts() -> impl Strategy<Value = HostParts> {
 
 /// Types of the cache, as they are given in half of the cases.
 pub(crate) fn kv_cache() -> impl Strategy<Value = KvCache> {
-    prop_oneof![Just(KvCache::Given), Just(KvCache::Given), Just(KvCache::Auto), Just(KvCache::DownTo(KvType::Q4_0))]
+    prop_oneof![Just(KvCache::Given), Just(KvCache::Auto)]
 }
 
 /// A card of 4 GiB, some of them free, or an integrated GPU of as many, some of them perhaps its own.
