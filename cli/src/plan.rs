@@ -90,10 +90,10 @@ fn machines(args: &PlanArgs) -> Result<(Option<Machine>, Simulated), Box<dyn Err
         if args.allow_paging {
             machine.host.disk = Host::measure_disk(&args.model);
         }
-        args.host.apply(&mut machine)?;
+        args.host.apply(&mut machine);
         return Ok((None, (machine, Vec::new())));
     };
-    args.host.apply(&mut described)?;
+    args.host.apply(&mut described);
     let simulated = gpu::simulated(described.clone(), !args.no_probe)?;
     Ok((Some(described), simulated))
 }

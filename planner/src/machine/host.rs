@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 
 use super::bandwidth::Bandwidth;
 use super::bytes::Bytes;
-use super::catalogue::{self, CatalogueError};
 use super::date::Date;
 use super::measured::MeasuredRates;
 use super::tree::{Note, Notes, Tree};
@@ -119,27 +118,6 @@ impl Host {
     /// A host with so many bytes of memory, all of them available.
     pub fn new(total: u64) -> Self {
         Self { total, available: total, system_available: total, ..Self::default() }
-    }
-
-    /// A host that is not there, with so many bytes, by its processor or its memory: `Ryzen 9 7950X`, `M3 Max`,
-    /// `DDR5-5600 x2`, `LPDDR5X-8000 256-bit`.
-    ///
-    /// A processor has its cores, and the memory that its maker rates it for; memory has its peak alone, 64 bits to a
-    /// channel and two channels unless it says otherwise.
-    ///
-    /// ```
-    /// use autoplace_planner::machine::{Host, bytes::gib};
-    /// let host = Host::named("Ryzen 9 7950X", gib(64)).unwrap();
-    /// assert_eq!(host.physical_cores, Some(16));
-    /// assert_eq!(host.bandwidth.unwrap().to_string(), "83 GB/s by its data sheet");
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`CatalogueError::Unknown`] where no processor or more than one has that name, with the names that may
-    /// have been meant.
-    pub fn named(name: &str, total: u64) -> Result<Self, CatalogueError> {
-        catalogue::host(name, total)
     }
 
     /// Sets the bytes available; more than its total counts as its total.
