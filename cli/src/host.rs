@@ -10,7 +10,7 @@ pub(crate) struct HostArgs {
     /// Memory of a host instead of this one's, all of it free, and how fast it is read: `64GiB`, `64GiB:60GB/s`
     #[arg(long, value_name = "SIZE[:RATE]", value_parser = ram, allow_hyphen_values = true)]
     ram: Option<(u64, Option<u64>)>,
-    /// How fast the disk is read, for a model that does not fit [default: as measured on the model's file]
+    /// How fast the disk is read, for a model that does not fit [default: a guess]
     #[arg(long, value_name = "RATE", value_parser = rate, requires = "allow_paging")]
     disk: Option<u64>,
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use autoplace::gguf::Header;
 use autoplace::load::{self, NativeProbe};
-use autoplace::machine::{Gpu, Host, Machine};
+use autoplace::machine::{Gpu, Machine};
 use autoplace::memory::companion::Role;
 use autoplace::memory::{Companion, ContextParams, Estimate, Footprints, Split};
 use autoplace::plan::{self, Advice, Placement, Plan, Planner, Probe};
@@ -87,9 +87,6 @@ fn machines(args: &PlanArgs) -> Result<(Option<Machine>, Simulated), Box<dyn Err
     };
     let Some(mut described) = described else {
         let mut machine = load::detect()?;
-        if args.allow_paging {
-            machine.host.disk = Host::measure_disk(&args.model);
-        }
         args.host.apply(&mut machine);
         return Ok((None, (machine, Vec::new())));
     };

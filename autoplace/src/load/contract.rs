@@ -13,7 +13,7 @@ use super::report::GpuReport;
 use super::taught::{Taught, gpu};
 use super::{Error, devices, replay};
 use crate::gguf::Header;
-use crate::machine::{Host, Machine};
+use crate::machine::Machine;
 use crate::memory::{Headroom, Pooling};
 use crate::plan::{Plan, Replay};
 use crate::profile::ModelProfile;
@@ -129,12 +129,7 @@ impl<'a> Contract<'a> {
     }
 
     fn plan(&self, machine: &Machine) -> Result<Plan, Error> {
-        if !self.recipe.request.allow_paging || machine.host.disk.is_some() {
-            return self.recipe.plan(&self.header, &self.profile, machine);
-        }
-        let mut machine = machine.clone();
-        machine.host.disk = Host::measure_disk(&self.recipe.path);
-        self.recipe.plan(&self.header, &self.profile, &machine)
+        self.recipe.plan(&self.header, &self.profile, machine)
     }
 
     fn prepared(&self, plan: Plan, machine: Machine, lease: Lease) -> (Prepared, Lease) {

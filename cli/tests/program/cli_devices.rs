@@ -46,26 +46,6 @@ fn the_machine_is_told_in_words_and_the_json_has_the_same() {
 }
 
 #[test]
-fn the_hosts_memory_is_measured_the_first_time_and_when_asked() {
-    let user = User::new();
-    let bandwidth = |args: &[&str]| {
-        let json = user.json(&[&["devices"], args].concat());
-        json["host"]["bandwidth"].clone()
-    };
-    let first = bandwidth(&[]);
-    if first.is_null() {
-        // This machine has too little memory to spare.
-        return;
-    }
-    assert_eq!(first["source"], "measured");
-    assert!(first["bytes_per_second"].as_u64().unwrap() > 0);
-    assert_eq!(bandwidth(&[]), first, "kept");
-    // One figure of each device, and no more.
-    let again = bandwidth(&["--measure=0"]);
-    assert_eq!(bandwidth(&[]), again, "kept anew");
-}
-
-#[test]
 fn devices_are_measured_when_asked_and_it_is_kept() {
     let user = User::new();
     let rates = |args: &[&str]| {

@@ -14,7 +14,6 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::Machine;
-use super::bandwidth::Bandwidth;
 use super::gpu::{Gpu, GpuKind};
 use super::host::Host;
 use super::measured::{LearnedHeadroom, MeasuredRates};
@@ -27,7 +26,6 @@ const VERSION: u32 = 2;
 const WAYS: usize = 8;
 
 /// The kinds of figures, as their files are named.
-const BANDWIDTH: &str = "bandwidth";
 const HEADROOM: &str = "headroom";
 const RATES: &str = "rates";
 
@@ -61,19 +59,6 @@ impl MeasurementCache {
     /// The one in this folder.
     pub fn at(folder: impl Into<PathBuf>) -> Self {
         Self { folder: Some(folder.into()) }
-    }
-
-    /// The bandwidth that was measured of this host's memory.
-    pub fn bandwidth(&self, host: &Host) -> Option<Bandwidth> {
-        let found: Bandwidth = self.get(BANDWIDTH, &host_key(host))?;
-        (found.is_measured() && found.bytes_per_second > 0).then_some(found)
-    }
-
-    /// Keeps a bandwidth, instead of an earlier one. What was not measured is not kept.
-    pub fn put_bandwidth(&self, host: &Host, bandwidth: Bandwidth) {
-        if bandwidth.is_measured() {
-            self.put(BANDWIDTH, host_key(host), bandwidth);
-        }
     }
 
     /// The headroom that was measured of this GPU with this build. What is more than the GPU has was not measured, and

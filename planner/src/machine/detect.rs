@@ -95,13 +95,12 @@ impl Detector {
 
     fn with_witnesses(&self, build: impl FnOnce(Vec<nvidia::NvidiaGpu>, Host) -> Machine) -> Machine {
         let root = self.root.as_deref();
-        let (mut host, mut notes) = root.map_or_else(Host::detect, Host::detect_under);
+        let (host, mut notes) = root.map_or_else(Host::detect, Host::detect_under);
         // The user's own is of the computer itself: what a folder describes is another one.
         let cache = match &self.cache {
             Some(folder) => Some(MeasurementCache::at(folder)),
             None => root.is_none().then(MeasurementCache::user),
         };
-        host.bandwidth = cache.as_ref().and_then(|cache| cache.bandwidth(&host));
         let mut nvidia = match &self.nvml {
             Library::Usual => nvidia::detect(None),
             Library::At(path) => nvidia::detect(Some(path)),

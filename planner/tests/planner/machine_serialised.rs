@@ -19,9 +19,8 @@ fn complete(limit: usize) -> Machine {
         HostLimit::DataSegment { bytes },
         HostLimit::Unknown,
     ];
-    let mut host = Host::new(gib(64)).available(gib(48));
+    let mut host = Host::new(gib(64)).available(gib(48)).bandwidth(7);
     host.limit = limits[limit].clone();
-    host.bandwidth = Some(Bandwidth::measured(7, day));
     host.cpu = Some("Xeon".to_owned());
     (host.physical_cores, host.usable_cores) = (Some(8), Some(6));
     let rate = |generation| PcieRate::new(generation, 16).unwrap();
