@@ -37,12 +37,12 @@ pub(crate) fn bar(steps: u64, template: &str) -> ProgressBar {
 
 /// The figures of one device, a line each.
 pub(crate) fn describe(text: &mut String, rates: &MeasuredRates) {
-    let threads = match rates.threads {
-        Some(1) => ", 1 thread".to_owned(),
-        Some(threads) => format!(", {threads} threads"),
-        None => String::new(),
+    let how = match rates.threads {
+        Some(1) => "with 1 thread".to_owned(),
+        Some(threads) => format!("with {threads} threads"),
+        None => "by ggml's operations".to_owned(),
     };
-    fact(text, "measured", format_args!("on {}{threads}", rates.date));
+    fact(text, "measured", how);
     let mut say = |what: &str, values: &[String]| {
         let row: String = values.iter().map(|value| format!("{value:>9}")).collect();
         line(text, format_args!("      {what:<24}{row}"));

@@ -20,7 +20,7 @@ macro_rules! serde_as_text {
     };
 }
 
-/// A text is not what it should name: a day, a PCI address, a type for the KV cache.
+/// A text is not what it should name: a PCI address, a type for the KV cache.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is {what}")]
 pub struct ParseError {
@@ -39,7 +39,6 @@ pub mod bytes;
 mod cache;
 mod cards;
 mod catalogue;
-mod date;
 mod detect;
 mod file;
 mod gpu;
@@ -65,7 +64,6 @@ pub use cache::MeasurementCache;
 pub use cards::{GpuProcess, MigSlice};
 pub use catalogue::CatalogueError;
 pub(crate) use catalogue::every_card;
-pub use date::Date;
 pub use detect::Detector;
 pub use file::MachineError;
 pub use gpu::{Gpu, GpuKind, Reading};

@@ -1,14 +1,13 @@
 //! A machine is written down and read again, by this version and by others.
 
 use autoplace_planner::machine::{
-    Bandwidth, BandwidthSource, Date, Gpu, GpuKind, GpuProcess, Host, HostLimit, LearnedHeadroom, Machine, MigSlice,
-    Note, PciId, PcieLink, PcieRate, Reading, UnusedReason, gib,
+    Bandwidth, BandwidthSource, Gpu, GpuKind, GpuProcess, Host, HostLimit, LearnedHeadroom, Machine, MigSlice, Note,
+    PciId, PcieLink, PcieRate, Reading, UnusedReason, gib,
 };
 use serde_json::Value;
 
 /// A machine of which everything is known that can be: its GPUs and their bandwidths of every kind.
 fn complete(limit: usize) -> Machine {
-    let day = Date::new(2026, 11, 21).unwrap();
     let bytes = 5;
     let file = "memory.max".to_owned();
     let limits = [
@@ -43,7 +42,7 @@ fn complete(limit: usize) -> Machine {
         gpu.nvml = Some(Reading::new(gib(24), gib(22)).reserved(5));
         gpu.resident_threads = Some(1536);
         gpu.driver = Some("550.54.14".to_owned());
-        gpu.learned = Some(LearnedHeadroom::new(1, 2, day).work(3, 4));
+        gpu.learned = Some(LearnedHeadroom::new(1, 2).work(3, 4));
         machine = machine.with_gpu(gpu);
     }
     let unused = serde_json::json!({
