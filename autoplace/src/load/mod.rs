@@ -70,4 +70,4 @@ pub use replace::{BetterPlan, Replacement};
 pub use report::{Doubt, GpuReport, HostReport, LoadReport, WarmUp};
 pub(crate) use slot::{Checkpoint, Contents, Purpose, Remembered};
 pub(crate) use threads::Pacer;
-pub use threads::{GeneratingThreads, ThreadBasis, Threads, TriedThreads};
+pub use threads::{ThreadBasis, Threads, TriedThreads};

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use llama_sys::{Batch, Context, Error};
 
-use super::threads::{ThreadBasis, Threads, TriedThreads, ladder};
+use super::threads::{ThreadBasis, Threads, TriedThreads, choose, ladder};
 use super::warm_up::is_generative;
 
 /// When no further run begins, nor a further token of one but its first.
@@ -18,10 +18,6 @@ const RUN: Duration = Duration::from_millis(4);
 /// Tokens of a run at most.
 const TOKENS: u32 = 16;
 
-/// How much longer than with the fastest number a token may take with more threads: noise is no reason to leave cores
-/// unused, which deeper contexts will want.
-const TOLERANCE: f64 = 1.1;
-
 /// Measures where that is yet to say how many threads generate, and has the context compute so from then on.
 ///
 /// # Errors
@@ -31,7 +27,8 @@ pub(super) fn try_out(context: &mut Context, mut threads: Threads) -> Result<Thr
     if threads.basis == ThreadBasis::Measured {
         if generates(context) {
             threads.tried = Trial::new(context).run(threads.generation)?;
-            threads.generation = choose(&threads.tried).unwrap_or(threads.generation);
+            let speeds = threads.tried.iter().map(|tried| (tried.threads, tried.tokens_per_second));
+            threads.generation = choose(speeds).unwrap_or(threads.generation);
         } else {
             threads.basis = ThreadBasis::NotGenerative;
         }
@@ -132,34 +129,5 @@ impl Runs {
     fn tried(&self) -> Option<TriedThreads> {
         let seconds = self.median()?;
         Some(TriedThreads { threads: self.threads, tokens_per_second: 1.0 / seconds })
-    }
-}
-
-/// The most threads that take at most a tenth longer than the fastest number; `None` where nothing was measured.
-fn choose(tried: &[TriedThreads]) -> Option<u32> {
-    let speeds = || tried.iter().map(|it| it.tokens_per_second);
-    let fastest = speeds().fold(0.0, f64::max);
-    tried.iter().filter(|it| it.tokens_per_second * TOLERANCE >= fastest).map(|it| it.threads).max()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn chosen(speeds: &[(u32, f64)]) -> Option<u32> {
-        let tried = |&(threads, tokens_per_second)| TriedThreads { threads, tokens_per_second };
-        choose(&speeds.iter().map(tried).collect::<Vec<_>>())
-    }
-
-    #[test]
-    fn more_threads_are_kept_unless_fewer_are_clearly_faster() {
-        assert_eq!(chosen(&[(2, 2600.0), (1, 1700.0)]), Some(2));
-        assert_eq!(chosen(&[(2, 1000.0), (1, 1090.0)]), Some(2));
-        assert_eq!(chosen(&[(2, 1000.0), (1, 1110.0)]), Some(1));
-        assert_eq!(chosen(&[(2, 33.0), (1, 1065.0)]), Some(1));
-        assert_eq!(chosen(&[(8, 90.0), (7, 100.0), (4, 99.0), (1, 30.0)]), Some(7));
-        assert_eq!(chosen(&[]), None);
-        // One slow run among several does not count.
-        assert_eq!(Runs { threads: 2, seconds: vec![0.5, 30.0, 0.4] }.median(), Some(0.5));
     }
 }

@@ -40,14 +40,6 @@ pub enum Event {
     /// The end of [`Slowdown`](Self::Slowdown).
     #[error("{observed:.1} tokens per second again")]
     SpeedRecovered { expected: f64, observed: f64 },
-    /// The model generates with fewer threads of the CPU than usual, since other programs hold more of them up.
-    #[error(
-        "{threads} of {usual} threads generate, since others hold them up: {observed:.1} tokens per second instead of {before:.1}"
-    )]
-    FewerThreads { threads: u32, usual: u32, before: f64, observed: f64 },
-    /// The end of [`FewerThreads`](Self::FewerThreads).
-    #[error("{threads} threads generate, as usual")]
-    ThreadsRestored { threads: u32 },
 }
 
 /// Why a model has become slower, as far as can be told. Pressures are the share of the last ten seconds in which a
@@ -99,7 +91,6 @@ impl Event {
                 | Self::Unthrottled { .. }
                 | Self::OtherProcessGone { .. }
                 | Self::SpeedRecovered { .. }
-                | Self::ThreadsRestored { .. }
         )
     }
 
@@ -120,8 +111,6 @@ impl Event {
             Self::MemoryPressure { .. } | Self::Throttled { .. } | Self::Slowdown { .. } => {
                 tracing::warn!("{self}");
             }
-            // Whoever generates has said it.
-            Self::FewerThreads { .. } | Self::ThreadsRestored { .. } => tracing::debug!("{self}"),
             _ => tracing::info!("{self}"),
         }
     }

@@ -17,7 +17,6 @@
 //! | its clocks are held down by heat or power supply | [`Event::Throttled`] | [`Event::Unthrottled`] |
 //! | another program came, or took more | [`Event::OtherProcess`] | [`Event::OtherProcessGone`] |
 //! | the model is slower than it was | [`Event::Slowdown`] | [`Event::SpeedRecovered`] |
-//! | others hold its threads up, and fewer generate | [`Event::FewerThreads`] | [`Event::ThreadsRestored`] |
 //!
 //! Which source tells what on which system, and the thresholds with their reasons, are in `docs/sentinel.md`.
 mod depth;
@@ -35,5 +34,5 @@ pub use model::ModelSource;
 pub use sample::{DeviceSample, Sample, Source, Watched, WatchedDevice};
 pub use sentinel::{Error, Sentinel, SentinelBuilder};
 
-pub use crate::load::{Generated, GeneratingThreads};
+pub use crate::load::Generated;
 pub use crate::machine::HostSample;

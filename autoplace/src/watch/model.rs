@@ -8,7 +8,7 @@ use llama_sys::{Backend, Device};
 use super::depth::DepthCost;
 use super::sample::{DeviceSample, Sample, Source, Watched, WatchedDevice};
 use crate::gguf::Header;
-use crate::load::{self, Model, Pacer, Pulse, WeakModel, gpu_of, named};
+use crate::load::{self, Model, Pulse, WeakModel, gpu_of, named};
 use crate::machine::nvidia::Driver;
 use crate::machine::{Gpu, GpuKind, HostSample, Machine, PciId, mib};
 use crate::memory::WSL_HEADROOM;
@@ -116,7 +116,7 @@ impl Source for ModelSource {
             #[cfg(windows)]
             video: gpu.filter(|gpu| gpu.kind != GpuKind::Remote).and_then(|gpu| video_memory(&gpu.description)),
             nvidia: gpu.filter(|gpu| is_nvidia(gpu)).and_then(|gpu| gpu.pci_id),
-            counts: gpu.is_some_and(|gpu| gpu.kind == GpuKind::Discrete && gpu.mig.is_none() && gpu.nvml.is_some()),
+            counts: gpu.is_some_and(|gpu| gpu.kind == GpuKind::Discrete && gpu.nvml.is_some()),
             is_spare,
         };
         let spare = spare(&plan, &machine);
@@ -136,7 +136,6 @@ impl Source for ModelSource {
         // Its streams hold the model: no pulse, no model.
         let pulse = self.pulse.upgrade()?;
         let generated = pulse.generated();
-        let threads = pulse.pacer().as_ref().and_then(Pacer::change);
         let placement = pulse.placements();
         drop(pulse);
         let devices = 0..self.devices.len();
@@ -144,14 +143,13 @@ impl Source for ModelSource {
             devices: devices.map(|n| self.sample_device(n, processes)).collect(),
             generated,
             host: HostSample::now(),
-            threads,
             placement,
         })
     }
 }
 
 fn is_nvidia(gpu: &Gpu) -> bool {
-    gpu.nvml.is_some() || gpu.mig.is_some() || gpu.processes.is_some()
+    gpu.nvml.is_some() || gpu.processes.is_some()
 }
 
 fn watched(placement: &Placement, plan: &Plan, machine: &Machine) -> WatchedDevice {

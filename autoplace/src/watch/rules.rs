@@ -12,7 +12,6 @@ use self::speed::SpeedRule;
 use super::event::{Cause, Event};
 use super::latch::Condition;
 use super::sample::{DeviceSample, Sample, Watched, WatchedDevice};
-use crate::load::GeneratingThreads;
 use crate::machine::{GpuProcess, HostSample, ThrottleReason};
 
 /// The share of time in which threads wait for a core that explains a slowdown, in percent.
@@ -81,9 +80,6 @@ pub(super) struct Rules {
     settings: Settings,
     devices: Vec<DeviceRules>,
     speed: SpeedRule,
-    fewer_threads: Condition<Event>,
-    /// Threads that the load has chosen.
-    usual_threads: u32,
 }
 
 impl Rules {
@@ -92,33 +88,13 @@ impl Rules {
             watched.needed = settings.needed.unwrap_or(watched.needed);
             DeviceRules { watched, ..DeviceRules::default() }
         });
-        Self {
-            devices: devices.collect(),
-            speed: SpeedRule::new(watched.depth_cost),
-            fewer_threads: Condition::default(),
-            usual_threads: 0,
-            settings,
-        }
+        Self { devices: devices.collect(), speed: SpeedRule::new(watched.depth_cost), settings }
     }
 
     /// Takes a sample. `at`: its moment, never before that of the last one.
     pub(super) fn step(&mut self, at: Duration, sample: &Sample, events: &mut Vec<Event>) {
         let settings = &self.settings;
         let mut now = Now { at, settings, events };
-        let seen = sample.threads;
-        let usual = seen.map_or(self.usual_threads, |seen| seen.usual);
-        self.usual_threads = usual;
-        // Told at once: whoever generates has tried it out.
-        now.step(
-            &mut self.fewer_threads,
-            seen.map(|seen| seen.threads < seen.usual),
-            Duration::ZERO,
-            || {
-                let GeneratingThreads { threads, before, after: observed, .. } = seen?;
-                Some(Event::FewerThreads { threads, usual, before, observed })
-            },
-            Event::ThreadsRestored { threads: usual },
-        );
         let silent = DeviceSample::default();
         for (n, device) in self.devices.iter_mut().enumerate() {
             device.step(&mut now, sample.devices.get(n).unwrap_or(&silent));
@@ -135,8 +111,7 @@ impl Rules {
     /// Ends what has begun: what is watched is no more, or is another.
     pub(super) fn end(&mut self, events: &mut Vec<Event>) {
         let devices = self.devices.iter_mut().flat_map(DeviceRules::conditions);
-        let others = [&mut self.speed.slow, &mut self.fewer_threads];
-        events.extend(devices.chain(others).filter_map(Condition::end));
+        events.extend(devices.chain([&mut self.speed.slow]).filter_map(Condition::end));
     }
 }
 

@@ -1,7 +1,7 @@
 //! What is seen of a model's machine at one moment, and what is known of it beforehand.
 
 use super::depth::DepthCost;
-use crate::load::{Generated, GeneratingThreads};
+use crate::load::Generated;
 use crate::machine::{GpuProcess, HostSample, ThrottleReason};
 
 /// Where samples come from: [`ModelSource`](super::ModelSource) for a loaded model, anything else for tests and for
@@ -56,8 +56,6 @@ pub struct Sample {
     pub generated: Generated,
     /// The host.
     pub host: HostSample,
-    /// The threads that generate, once they were changed.
-    pub threads: Option<GeneratingThreads>,
     /// How often the model was placed anew.
     pub placement: u64,
 }

@@ -1,8 +1,8 @@
 //! A machine is written down and read again, by this version and by others.
 
 use autoplace_planner::machine::{
-    Bandwidth, BandwidthSource, Gpu, GpuKind, GpuProcess, Host, HostLimit, LearnedHeadroom, Machine, MigSlice, Note,
-    PciId, PcieLink, PcieRate, Reading, UnusedReason, gib,
+    Bandwidth, BandwidthSource, Gpu, GpuKind, GpuProcess, Host, HostLimit, LearnedHeadroom, Machine, Note, PciId,
+    PcieLink, PcieRate, Reading, UnusedReason, gib,
 };
 use serde_json::Value;
 
@@ -23,9 +23,6 @@ fn complete(limit: usize) -> Machine {
     host.cpu = Some("Xeon".to_owned());
     (host.physical_cores, host.usable_cores) = (Some(8), Some(6));
     let rate = |generation| PcieRate::new(generation, 16).unwrap();
-    let mut slice = MigSlice::new("H100 MIG 1g.10gb");
-    slice.uuid = Some("MIG-1".to_owned());
-    slice.memory = Some(Reading::new(gib(10), gib(9)).reserved(3));
     let named = GpuProcess::new(7).name("ollama").bytes(gib(5));
     let kinds = [GpuKind::Discrete, GpuKind::Integrated, GpuKind::Remote];
     let sources = [BandwidthSource::Nvml, BandwidthSource::Catalogue, BandwidthSource::Stated];
@@ -36,7 +33,6 @@ fn complete(limit: usize) -> Machine {
         gpu = gpu.pci_id(PciId::new(0, 1, 2, 3));
         gpu.bandwidth = Some(Bandwidth::new(9, source));
         gpu.pcie = Some(PcieLink::new(rate(4)).current(rate(1)));
-        gpu.mig = Some(slice.clone());
         gpu.processes = Some(vec![GpuProcess::new(6), named.clone()]);
         gpu.ggml = Some(Reading::new(gib(23), gib(21)));
         gpu.nvml = Some(Reading::new(gib(24), gib(22)).reserved(5));

@@ -16,7 +16,6 @@ use super::recipe::Verify;
 use crate::machine::{Host, mib};
 use crate::plan::Plan;
 
-pub use self::pace::GeneratingThreads;
 pub(crate) use self::pace::Pacer;
 
 /// Threads that generate where every layer is on a GPU, and the CPU looks tokens up and does what a backend cannot.
@@ -25,6 +24,10 @@ const BESIDE_GPUS: u32 = 4;
 /// Weights on the host of the largest model that is measured: at 10 GB/s, which two channels of DDR4 have to spare, a
 /// token reads them in 27 ms.
 const MOST_WEIGHTS: u64 = mib(256);
+
+/// How much longer than with the fastest number a token may take with more threads: noise is no reason to leave cores
+/// unused, which deeper contexts will want.
+const TOLERANCE: f64 = 1.1;
 
 /// The threads that a load has chosen for what the CPU computes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -121,6 +124,13 @@ pub(super) fn ladder(most: u32) -> Vec<u32> {
     rungs
 }
 
+/// Of numbers of threads with the tokens per second of each, the most that take at most a tenth longer than the fastest;
+/// `None` where nothing was measured.
+pub(super) fn choose(speeds: impl Iterator<Item = (u32, f64)> + Clone) -> Option<u32> {
+    let fastest = speeds.clone().map(|(_, speed)| speed).fold(0.0, f64::max);
+    speeds.filter(|(_, speed)| speed * TOLERANCE >= fastest).map(|(threads, _)| threads).max()
+}
+
 impl fmt::Display for Threads {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { generation, prompt, .. } = self;
@@ -141,5 +151,16 @@ mod tests {
         assert_eq!(ladder(3), [3, 1]);
         assert_eq!(ladder(6), [6, 5, 3, 1]);
         assert_eq!(ladder(16), [16, 15, 8, 4, 2, 1]);
+    }
+
+    #[test]
+    fn more_threads_are_kept_unless_fewer_are_clearly_faster() {
+        let chosen = |speeds: &[(u32, f64)]| choose(speeds.iter().copied());
+        assert_eq!(chosen(&[(2, 2600.0), (1, 1700.0)]), Some(2));
+        assert_eq!(chosen(&[(2, 1000.0), (1, 1090.0)]), Some(2));
+        assert_eq!(chosen(&[(2, 1000.0), (1, 1110.0)]), Some(1));
+        assert_eq!(chosen(&[(2, 33.0), (1, 1065.0)]), Some(1));
+        assert_eq!(chosen(&[(8, 90.0), (7, 100.0), (4, 99.0), (1, 30.0)]), Some(7));
+        assert_eq!(chosen(&[]), None);
     }
 }

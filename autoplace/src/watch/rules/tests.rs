@@ -5,7 +5,7 @@ mod laws;
 use std::time::Duration;
 
 use super::Rules;
-use crate::load::{Generated, GeneratingThreads};
+use crate::load::Generated;
 use crate::machine::{GpuProcess, ThrottleReason, mib};
 use crate::watch::depth::DepthCost;
 use crate::watch::event::{Cause, Event};
@@ -237,27 +237,4 @@ fn the_surest_cause_is_told() {
         let (_, _, cause) = slowdown(&slow.collect::<Vec<_>>());
         assert!(cause.to_string().starts_with(expected), "{cause}");
     }
-}
-
-fn with_threads(threads: u32, usual: u32, before: f64, after: f64) -> Sample {
-    Sample { threads: Some(GeneratingThreads { threads, usual, before, after }), ..roomy() }
-}
-
-#[test]
-fn fewer_threads_are_told_at_once_and_their_end_when_it_has_lasted() {
-    let mut rig = Rig::new();
-    let with = |threads| with_threads(threads, 2, 33.0, 1065.0);
-    assert_eq!(rig.step(&roomy()), []);
-    let fewer = Event::FewerThreads { threads: 1, usual: 2, before: 33.0, observed: 1065.0 };
-    assert_eq!(
-        fewer.to_string(),
-        "1 of 2 threads generate, since others hold them up: 1065.0 tokens per second instead of 33.0"
-    );
-    assert_eq!(rig.step(&with(1)), [fewer]);
-    assert_eq!(rig.step(&with(1)), []);
-    let restored = Event::ThreadsRestored { threads: 2 };
-    assert!(restored.is_end());
-    assert_eq!(rig.steps(10, &with(2)), [restored]);
-    // More than a busy load has chosen are no event.
-    assert_eq!(rig.step(&with_threads(2, 1, 900.0, 2500.0)), []);
 }

@@ -46,11 +46,7 @@ fn second(trials: &Trials<'_>) -> Option<Change> {
 /// Whether it is a card in a slot of this computer.
 fn can_be_bought(gpu: &Gpu) -> bool {
     let soldered = |part: &&str| gpu.description.contains(*part);
-    gpu.kind == GpuKind::Discrete
-        && gpu.mig.is_none()
-        && gpu.total > 0
-        && gpu.backend != "MTL"
-        && !SOLDERED.iter().any(soldered)
+    gpu.kind == GpuKind::Discrete && gpu.total > 0 && gpu.backend != "MTL" && !SOLDERED.iter().any(soldered)
 }
 
 fn is_for_consumers(gpu: &Gpu) -> bool {

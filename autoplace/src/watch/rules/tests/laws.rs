@@ -29,7 +29,6 @@ fn condition(event: &Event) -> String {
             format!("process {pid} {device}")
         }
         Event::Slowdown { .. } | Event::SpeedRecovered { .. } => "speed".to_owned(),
-        Event::FewerThreads { .. } | Event::ThreadsRestored { .. } => "threads".to_owned(),
     }
 }
 
@@ -55,8 +54,6 @@ fn is_shown(event: &Event, sample: &Sample) -> bool {
         Event::OtherProcessGone { device, .. } => seen(device).processes.is_some(),
         Event::Slowdown { expected, observed, .. } => *observed < 0.7 * expected,
         Event::SpeedRecovered { expected, observed } => *observed > 0.7 * expected,
-        Event::FewerThreads { threads, .. } => sample.threads.map(|seen| seen.threads) == Some(*threads),
-        Event::ThreadsRestored { threads } => sample.threads.map(|seen| seen.threads) == Some(*threads),
     }
 }
 
