@@ -188,7 +188,7 @@ fn a_file_that_is_no_machine_is_named_with_the_field() {
         (broken("/gpus/0/free", gib(25).into()), "gpus[0].free"),
         (broken("/host/available", gib(513).into()), "host.available"),
         (broken("/gpus/0/kind", "quantum".into()), "gpus[0].kind"),
-        (broken("/gpus/0/name", "X\u{1b}[2J".into()), "line 1: a string holds a control character"),
+        (broken("/gpus/0/name", "X\u{1b}[2J".into()), "a string holds a control character"),
         (r#"{"version": 2}"#.to_owned(), "version is 2"),
         (r#"{"gpus": []}"#.to_owned(), "missing field `host`"),
         ("not JSON".to_owned(), "line 1"),

@@ -145,7 +145,6 @@ fn of_cards_everything_is_known_that_the_driver_or_a_data_sheet_says() {
         ("Without NVIDIA's driver", String::new(), seen(), None),
         ("One that nobody knows", String::new(), vec![unknown], None),
         ("A slice of a card", divided(), of_40(), None),
-        ("A card of which CUDA lists no slice", divided(), vec![cuda0(0, 0)], None),
         ("Without llama.cpp nobody tells the slices, nor what is hidden", both, none(), Some("1")),
         ("A card that the build cannot drive", rtx_4090(), vec![cpu()], None),
         ("Memory that the driver will not count", unified, vec![gb10], None),
@@ -162,6 +161,14 @@ fn of_cards_everything_is_known_that_the_driver_or_a_data_sheet_says() {
         text += &format!("{what}:\n{}", known(&machine));
     }
     insta::assert_snapshot!(text);
+}
+
+#[test]
+fn a_card_of_which_cuda_lists_no_slice_is_told() {
+    let nvml = ScriptedNvml::new(&divided());
+    let (_root, detector) = detector();
+    let machine = detector.backends(["CUDA"]).nvml_library(nvml.library()).detect_with(&[cpu()]);
+    assert_eq!(reasons(&machine), [&UnusedReason::Mig]);
 }
 
 #[test]
