@@ -73,7 +73,7 @@ pub(crate) fn check(gpus: &[Gpu]) -> Result<(), String> {
 /// The host as it is, with these GPUs and no other.
 pub(crate) fn machine(gpus: &[Gpu]) -> Machine {
     let (mut host, notes) = Host::detect();
-    host.rates = MeasurementCache::user().host_rates(&host, &build_name(), |_| true);
+    host.rates = MeasurementCache::user().host_rates(&host, &build_name());
     let mut machine = Machine::new(host);
     machine.notes = notes;
     machine.gpus = gpus.to_vec();

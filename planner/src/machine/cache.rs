@@ -22,9 +22,6 @@ use crate::json;
 /// Changes with the meaning of the figures.
 const VERSION: u32 = 2;
 
-/// Ways to compute that are kept for a host; the oldest are forgotten.
-const WAYS: usize = 8;
-
 /// The kinds of figures, as their files are named.
 const HEADROOM: &str = "headroom";
 const RATES: &str = "rates";
@@ -83,51 +80,33 @@ impl MeasurementCache {
 
     /// The rates that were measured of this GPU with this build.
     pub fn gpu_rates(&self, gpu: &Gpu, build: &str) -> Option<MeasuredRates> {
-        self.ways(&gpu_key(gpu, build)?).pop()
+        self.get(RATES, &gpu_key(gpu, build)?)
     }
 
-    /// The latest rates that were measured of this host with this build and that are `wanted`: with so many threads,
-    /// say.
-    pub fn host_rates(
-        &self,
-        host: &Host,
-        build: &str,
-        wanted: impl Fn(&MeasuredRates) -> bool,
-    ) -> Option<MeasuredRates> {
-        self.ways(&format!("{}, {build}", host_key(host))).into_iter().rev().find(wanted)
+    /// The rates that were measured of this host with this build the last time.
+    pub fn host_rates(&self, host: &Host, build: &str) -> Option<MeasuredRates> {
+        self.get(RATES, &host_key(host, build))
     }
 
-    /// Keeps all rates that were measured of this machine with this build, merged with earlier ones: of the host one
-    /// for each number of threads, with weights rearranged or not.
+    /// Keeps all rates that were measured of this machine with this build. Earlier ones of other things stay beside
+    /// them, of the host where it computed with as many threads, and with weights rearranged or not as now.
     pub fn put_rates(&self, machine: &Machine, build: &str) {
-        let host = (Some(format!("{}, {build}", host_key(&machine.host))), &machine.host.rates);
+        let host = (Some(host_key(&machine.host, build)), &machine.host.rates);
         let gpus = machine.gpus.iter().map(|gpu| (gpu_key(gpu, build), &gpu.rates));
         for (key, rates) in gpus.chain([host]) {
             if let (Some(key), Some(rates)) = (key, rates) {
-                self.merge(key, rates.clone());
+                self.put_rates_of(key, rates);
             }
         }
     }
 
-    /// One for each number of threads, with weights rearranged or not; the latest last.
-    fn ways(&self, key: &str) -> Vec<MeasuredRates> {
-        self.get(RATES, key).unwrap_or_default()
-    }
-
-    fn merge(&self, key: String, later: MeasuredRates) {
-        let mut ways = self.ways(&key);
-        let is_same = |one: &MeasuredRates| (one.threads, one.repacked) == (later.threads, later.repacked);
-        let merged = match ways.iter().position(is_same) {
-            Some(index) => {
-                let mut merged = ways.remove(index);
-                merged.merge(later);
-                merged
-            }
-            None => later,
-        };
-        ways.push(merged);
-        ways.drain(..ways.len().saturating_sub(WAYS));
-        self.put(RATES, key, ways);
+    fn put_rates_of(&self, key: String, later: &MeasuredRates) {
+        let earlier: Option<MeasuredRates> = self.get(RATES, &key);
+        let is_same = |it: &MeasuredRates| (it.threads, it.repacked) == (later.threads, later.repacked);
+        let mut rates = earlier.filter(is_same).unwrap_or_default();
+        rates.repacked = later.repacked;
+        rates.merge(later.clone());
+        self.put(RATES, key, rates);
     }
 
     fn get<T: DeserializeOwned>(&self, kind: &str, key: &str) -> Option<T> {
@@ -164,14 +143,14 @@ fn name(kind: &str, key: &str) -> String {
     format!("{kind}-{:016x}.json", xxh3_64(key.as_bytes()))
 }
 
-/// What tells one machine from another.
-fn host_key(host: &Host) -> String {
+/// What tells one machine and build from another.
+fn host_key(host: &Host, build: &str) -> String {
     let cpu = host.cpu.as_deref().unwrap_or("unknown processor");
     let count = |cores: Option<u32>| cores.map_or_else(|| "?".to_owned(), |n| n.to_string());
     let (usable, physical) = (count(host.usable_cores), count(host.physical_cores));
     // The kernel's own part of the memory, and with it the total, changes from version to version.
     let gib = in_gib(host.total);
-    format!("{cpu}, {usable} of {physical} cores, {gib} GiB")
+    format!("{cpu}, {usable} of {physical} cores, {gib} GiB, {build}")
 }
 
 fn in_gib(bytes: u64) -> u64 {

@@ -128,7 +128,7 @@ impl Detector {
                 gpu.learned = cache.headroom(gpu, build);
                 gpu.rates = cache.gpu_rates(gpu, build);
             }
-            machine.host.rates = cache.host_rates(&machine.host, build, |_| true);
+            machine.host.rates = cache.host_rates(&machine.host, build);
         }
         notes.append(&mut nvidia.notes);
         notes.append(&mut machine.notes);

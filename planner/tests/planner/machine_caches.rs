@@ -84,23 +84,24 @@ fn headroom_is_found_again_by_the_same_device_driver_backend_and_build_alone() {
 }
 
 #[test]
-fn rates_are_found_again_by_device_build_and_threads_and_later_ones_are_added() {
+fn rates_are_found_again_by_device_and_build_and_later_ones_are_added() {
     let (_folder, _, cache) = empty();
     let host = Host::new(gib(64)).physical_cores(8);
-    let with = |build: &str, threads| cache.host_rates(&host, build, |it| it.threads == Some(threads));
-    assert_eq!(cache.host_rates(&host, BUILD, |_| true), None);
+    let latest = || cache.host_rates(&host, BUILD);
+    assert_eq!(latest(), None);
     put_rates(&cache, &host, rates(Some(8), &[(TensorType::Q4_K, 10)]));
     put_rates(&cache, &host, rates(Some(8), &[(TensorType::Q6_K, 11)]));
+    let both = [(TensorType::Q4_K, 10), (TensorType::Q6_K, 11)];
+    assert_eq!(latest(), Some(rates(Some(8), &both)));
+    // Of another number of threads they are others.
     let one = rates(Some(1), &[(TensorType::Q4_K, 4)]);
     put_rates(&cache, &host, one.clone());
-    let both = [(TensorType::Q4_K, 10), (TensorType::Q6_K, 11)];
-    assert_eq!(with(BUILD, 8), Some(rates(Some(8), &both)));
+    assert_eq!(latest(), Some(one.clone()));
     // A kernel that keeps some more of the memory makes no other machine.
     let booted = Host::new(gib(64) - mib(100)).physical_cores(8);
-    let latest = cache.host_rates(&booted, BUILD, |_| true);
-    assert_eq!(latest, Some(one));
-    assert_eq!((with(BUILD, 4), with("another build", 8)), (None, None));
-    assert_eq!(cache.host_rates(&Host::new(gib(64)), BUILD, |_| true), None);
+    assert_eq!(cache.host_rates(&booted, BUILD), Some(one));
+    assert_eq!(cache.host_rates(&host, "another build"), None);
+    assert_eq!(cache.host_rates(&Host::new(gib(64)), BUILD), None);
 
     let gpu = Gpu::new("RTX 4090").total(gib(24));
     let card = rates(None, &[(TensorType::Q4_K, 900)]);
@@ -170,7 +171,7 @@ fn a_file_that_is_no_cache_is_ignored_and_replaced() {
     let kept = || rates(Some(8), &[(TensorType::Q4_K, 10)]);
     replaced(
         |cache| put_rates(cache, &host, kept()),
-        |cache| cache.host_rates(&host, BUILD, |_| true) == Some(kept()),
+        |cache| cache.host_rates(&host, BUILD) == Some(kept()),
         &[("64 GiB", "65 GiB"), (": 10", ": -5")],
     );
     // More than the card has was not measured on it.

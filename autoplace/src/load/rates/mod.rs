@@ -190,7 +190,8 @@ impl Recipe {
         }
         let devices = Backend::init().map(Backend::devices);
         let way = (Some(threads), repacks(&machine, &devices.unwrap_or_default()));
-        machine.host.rates = cache.host_rates(&machine.host, &build, |rates| (rates.threads, rates.repacked) == way);
+        let kept = cache.host_rates(&machine.host, &build);
+        machine.host.rates = kept.filter(|rates| (rates.threads, rates.repacked) == way);
         let params = &self.request.params;
         let kv = match self.request.kv_cache {
             KvCache::Given => [params.type_k, params.type_v],
