@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use autoplace::load;
-use autoplace::machine::{Bytes, Gpu, GpuProcess, Host, Machine, MeasurementCache};
+use autoplace::machine::{Bytes, Gpu, GpuProcess, Host, Machine};
 
 use crate::args::DevicesArgs;
 use crate::rates;
@@ -25,17 +25,9 @@ pub(crate) fn run(args: &DevicesArgs) -> Result<String, Box<dyn Error>> {
     Ok(if args.json { machine.to_json()? } else { words(&machine) })
 }
 
-/// This machine, with the speed of its memory, measured where that has not been done, and with what was measured of its
-/// devices, or is now if that is asked for.
+/// This machine with what was measured of its devices, or is now if that is asked for.
 fn this_machine(measure: Option<Option<Duration>>) -> Result<Machine, load::Error> {
     let mut machine = load::detect()?;
-    let host = &mut machine.host;
-    if (measure.is_some() || host.bandwidth.is_none())
-        && let Some(bandwidth) = host.measure_bandwidth()
-    {
-        MeasurementCache::user().put_bandwidth(host, bandwidth);
-        host.bandwidth = Some(bandwidth);
-    }
     if let Some(within) = measure {
         rates::measure(&mut machine, within)?;
     }

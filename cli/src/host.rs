@@ -1,4 +1,4 @@
-//! A host that this computer is not: `--ram 64GiB:60GB/s` and `--cpu NAME` flow in, a machine with that host flows out.
+//! A host that this computer is not: `--ram 64GiB:60GB/s` flows in, a machine with that host flows out.
 
 use autoplace::machine::{Host, Machine};
 
@@ -10,10 +10,6 @@ pub(crate) struct HostArgs {
     /// Memory of a host instead of this one's, all of it free, and how fast it is read: `64GiB`, `64GiB:60GB/s`
     #[arg(long, value_name = "SIZE[:RATE]", value_parser = ram, allow_hyphen_values = true)]
     ram: Option<(u64, Option<u64>)>,
-    /// The processor of a host instead of this one, or its memory: `Ryzen 9 7950X`, `DDR5-5600 x2`,
-    /// `LPDDR5X-8000 256-bit`
-    #[arg(long, value_name = "NAME", value_parser = cpu)]
-    cpu: Option<String>,
 }
 
 /// Bytes, and perhaps bytes per second.
@@ -28,32 +24,16 @@ fn ram(text: &str) -> Result<(u64, Option<u64>), String> {
     }
 }
 
-/// A name that the catalogue knows.
-fn cpu(text: &str) -> Result<String, String> {
-    Host::named(text, 1).map(|_| text.to_owned()).map_err(|error| error.to_string())
-}
-
 impl HostArgs {
-    /// The machine with the host that was described. What was not said of it is not known: its memory is as large as
-    /// the machine's own, nothing else of that one holds.
-    pub(crate) fn apply(&self, machine: &mut Machine) -> Result<(), String> {
-        if self.ram.is_some() || self.cpu.is_some() {
-            machine.host = self.host(&machine.host)?;
+    /// Puts the host that was described in the place of the machine's. What was not said of it is not known.
+    pub(crate) fn apply(&self, machine: &mut Machine) {
+        if let Some((bytes, rate)) = self.ram {
+            let host = Host::new(bytes);
+            machine.host = match rate {
+                Some(rate) => host.bandwidth(rate),
+                None => host,
+            };
         }
-        Ok(())
-    }
-
-    fn host(&self, own: &Host) -> Result<Host, String> {
-        let (total, available) = self.ram.map_or((own.total, own.available), |(bytes, _)| (bytes, bytes));
-        let host = match &self.cpu {
-            Some(name) => Host::named(name, total).map_err(|error| error.to_string())?,
-            None => Host::new(total),
-        };
-        let host = host.available(available);
-        Ok(match self.ram.and_then(|(_, rate)| rate) {
-            Some(rate) => host.bandwidth(rate),
-            None => host,
-        })
     }
 }
 

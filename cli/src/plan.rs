@@ -87,10 +87,10 @@ fn machines(args: &PlanArgs) -> Result<(Option<Machine>, Simulated), Box<dyn Err
     };
     let Some(mut described) = described else {
         let mut machine = load::detect()?;
-        args.host.apply(&mut machine)?;
+        args.host.apply(&mut machine);
         return Ok((None, (machine, Vec::new())));
     };
-    args.host.apply(&mut described)?;
+    args.host.apply(&mut described);
     let simulated = gpu::simulated(described.clone(), !args.no_probe)?;
     Ok((Some(described), simulated))
 }

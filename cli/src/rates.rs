@@ -35,12 +35,12 @@ pub(crate) fn bar(steps: u64, template: &str) -> ProgressBar {
 
 /// What decides how fast a device generates: bytes of weights per second, by their type. The rest is in the JSON.
 pub(crate) fn describe(text: &mut String, rates: &MeasuredRates) {
-    let threads = match rates.threads {
-        Some(1) => ", 1 thread".to_owned(),
-        Some(threads) => format!(", {threads} threads"),
-        None => String::new(),
+    let how = match rates.threads {
+        Some(1) => "with 1 thread".to_owned(),
+        Some(threads) => format!("with {threads} threads"),
+        None => "by ggml's operations".to_owned(),
     };
-    fact(text, "measured", format_args!("on {}{threads}", rates.date));
+    fact(text, "measured", how);
     for rate in &rates.weights {
         let experts = if rate.experts { ", experts" } else { "" };
         let giga = rate.bytes_per_second as f64 / 1e9;

@@ -6,7 +6,6 @@ use std::process::Command;
 use anyhow::{Context as _, Result};
 use autoplace::llama_sys::build_info;
 use autoplace::load;
-use autoplace::machine::Date;
 use serde_json::{Value, json};
 
 use crate::setting::{Setting, Size};
@@ -28,7 +27,7 @@ pub(crate) fn record(setting: &Setting, build: Option<&Path>) -> Result<()> {
     };
     let info = build_info();
     let record = json!({
-        "date": Date::today().to_string(),
+        "date": said("date", &["-u", "+%F"]),
         "simulated": setting.simulated,
         "small": setting.size == Size::Small,
         "machine": serde_json::from_str::<Value>(&machine.to_json()?)?,

@@ -11,7 +11,7 @@ use super::placed::Prepared;
 use super::recipe::{Learn, Verify};
 use super::report::{Doubt, GpuReport};
 use super::warm_up::{Seen, WarmedUp};
-use crate::machine::{Date, Gpu, GpuKind, GpuProcess, LearnedHeadroom, mib, nvidia};
+use crate::machine::{Gpu, GpuKind, GpuProcess, LearnedHeadroom, mib, nvidia};
 use crate::memory::{ContextSizes, Footprint, Headroom, Workload};
 use crate::plan::Placement;
 use crate::profile::ModelProfile;
@@ -178,7 +178,7 @@ fn of_readings(readings: [Option<u64>; 5], work: &Workload, table: u64) -> Resul
     if !is_ours {
         return Err(Doubt::Disturbed);
     }
-    Ok(LearnedHeadroom::new(driver, growth, Date::today()).work(work.activations, work.decoded_matrix))
+    Ok(LearnedHeadroom::new(driver, growth).work(work.activations, work.decoded_matrix))
 }
 
 #[cfg(test)]

@@ -189,7 +189,6 @@ impl Drop for Lock {
 /// devices, `CUDA1` in another. `None` for one that is hypothetical, or simulated within this process.
 fn key(gpu: &Gpu) -> Option<String> {
     let device = gpu.device.as_deref()?;
-    let slice = gpu.mig.as_ref().and_then(|slice| slice.uuid.clone());
     let card = || gpu.pci_id.map(|id| id.to_string());
     let name = || match gpu.kind {
         // ggml counts remote devices anew in each process and describes them by their endpoint (ggml-rpc.cpp,
@@ -198,7 +197,7 @@ fn key(gpu: &Gpu) -> Option<String> {
         _ if is_simulated(device) => None,
         _ => Some(format!("{} {device}", gpu.backend)),
     };
-    slice.or_else(card).or_else(name)
+    card().or_else(name)
 }
 
 fn file_name(device: &str) -> String {
@@ -276,7 +275,7 @@ const fn is_alone(_: &fs::Metadata, _: u32) -> bool {
 mod tests {
     use super::*;
     use crate::load::test_plan::plan;
-    use crate::machine::{Host, MigSlice, PciId};
+    use crate::machine::{Host, PciId};
 
     fn card(bus: u8) -> Gpu {
         Gpu::new("card").device(format!("CUDA{bus}")).pci_id(PciId::new(0, bus, 0, 0)).total(1000)
@@ -334,17 +333,11 @@ mod tests {
     fn a_card_is_known_by_what_is_the_same_in_every_process() {
         let address = PciId::new(0, 0xc1, 0, 0);
         let card = Gpu::new("card").pci_id(address);
-        let mut slice = card.clone().device("CUDA0");
-        slice.mig = Some(MigSlice::new("NVIDIA A100-SXM4-40GB MIG 1g.5gb"));
-        let unknown = slice.clone();
-        slice.mig.as_mut().unwrap().uuid = Some("MIG-1".to_owned());
         let remote = Gpu::new("10.0.0.2:50052").kind(GpuKind::Remote).backend("RPC");
         let simulated = Gpu::new("SIM card").device("SIM0");
         for (gpu, expected) in [
             (card.clone().device("CUDA0"), Some("0000:c1:00.0")),
             (card.device("Vulkan1").backend("Vulkan"), Some("0000:c1:00.0")),
-            (unknown, Some("0000:c1:00.0")),
-            (slice, Some("MIG-1")),
             (Gpu::new("Apple M4").device("MTL0").backend("MTL"), Some("MTL MTL0")),
             (remote.clone().device("RPC0"), Some("RPC 10.0.0.2:50052")),
             (remote.device("RPC3"), Some("RPC 10.0.0.2:50052")),

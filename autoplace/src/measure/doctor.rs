@@ -115,14 +115,14 @@ impl Evidence {
         self.machine.unused_gpus.iter().filter_map(|unused| {
             let remedy = match &unused.reason {
                 // It is used, by another name; or nobody knows how.
-                UnusedReason::SameAs { .. } | UnusedReason::OtherSlice => return None,
+                UnusedReason::SameAs { .. } => return None,
                 UnusedReason::NoBackend if unused.gpu.backend == "ROCm" => "cargo install autoplace-cli --features hip",
                 UnusedReason::NoBackend => "cargo install autoplace-cli --features cuda",
                 UnusedReason::NoDriver { .. } => {
                     "nvidia-smi    # in a container: `docker run --gpus all`; else install the driver"
                 }
                 UnusedReason::Hidden => "unset CUDA_VISIBLE_DEVICES",
-                UnusedReason::NoSlice => "sudo nvidia-smi mig -cgi 0 -C",
+                UnusedReason::Mig => "sudo nvidia-smi mig -cgi 0 -C",
                 _ => "nvidia-smi    # a driver that is too old for this build's CUDA, or a card that is, is seen there",
             };
             Some(mended(Cause::UnusedCard, unused.to_string(), remedy))

@@ -267,9 +267,6 @@ pub(super) fn anonymous(machine: &mut Machine, model: &Path) -> Vec<(String, Str
     let unused = machine.unused_gpus.iter_mut().map(|unused| &mut unused.gpu);
     for gpu in machine.gpus.iter_mut().chain(unused) {
         gpu.pci_id = None;
-        if let Some(slice) = &mut gpu.mig {
-            slice.uuid = None;
-        }
         for program in gpu.processes.iter_mut().flatten() {
             // One program may be on several GPUs.
             let number = pids.len() as u32;

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::Error;
 use super::conditions::Observer;
@@ -13,7 +12,6 @@ use llama_sys::Token;
 
 use crate::generate::Statistics;
 use crate::load::{self, Model, ModelBuilder};
-use crate::machine::Date;
 use crate::memory::estimate::Assignment;
 use crate::plan::speed::SpeedModel;
 use crate::plan::{GpuLayers, HostParts, Plan, Policy, Request, SavedPlan, Workload};
@@ -378,7 +376,5 @@ fn seconds(plan: &Plan, protocol: &Protocol) -> f64 {
 
 /// This second, in UTC.
 fn now() -> String {
-    let second = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() % 86_400;
-    let (hours, minutes) = (second / 3600, second / 60 % 60);
-    format!("{}T{hours:02}:{minutes:02}:{:02}Z", Date::today(), second % 60)
+    format!("{:.0}", jiff::Timestamp::now())
 }

@@ -116,7 +116,7 @@ impl Source for ModelSource {
             #[cfg(windows)]
             video: gpu.filter(|gpu| gpu.kind != GpuKind::Remote).and_then(|gpu| video_memory(&gpu.description)),
             nvidia: gpu.filter(|gpu| is_nvidia(gpu)).and_then(|gpu| gpu.pci_id),
-            counts: gpu.is_some_and(|gpu| gpu.kind == GpuKind::Discrete && gpu.mig.is_none() && gpu.nvml.is_some()),
+            counts: gpu.is_some_and(|gpu| gpu.kind == GpuKind::Discrete && gpu.nvml.is_some()),
             is_spare,
         };
         let spare = spare(&plan, &machine);
@@ -149,7 +149,7 @@ impl Source for ModelSource {
 }
 
 fn is_nvidia(gpu: &Gpu) -> bool {
-    gpu.nvml.is_some() || gpu.mig.is_some() || gpu.processes.is_some()
+    gpu.nvml.is_some() || gpu.processes.is_some()
 }
 
 fn watched(placement: &Placement, plan: &Plan, machine: &Machine) -> WatchedDevice {

@@ -58,13 +58,15 @@ pub(crate) fn run(setting: &Setting) -> Result<Verdict> {
     Ok(sweep.verdict(&model, &shape))
 }
 
-/// What a plan predicts for this machine's cards. The host's memory is measured where nothing is known of it, and a
-/// simulated card reads as fast as the host, which is what computes for it.
+/// What a host that computes for a simulated card is taken to read, in bytes per second.
+const SIMULATED: u64 = 20_000_000_000;
+
+/// What a plan predicts for this machine's cards. A simulated card reads as fast as the host, which is what computes
+/// for it.
 fn predict(setting: &Setting, model: &Written, shape: &Shape) -> Result<Option<Speed>> {
     let mut machine = Machine::detect();
-    let host = &mut machine.host;
-    host.bandwidth = host.bandwidth.or_else(|| host.measure_bandwidth());
     if setting.simulated {
+        machine.host = machine.host.bandwidth(SIMULATED);
         let mut card = Gpu::new("simulated card").total(model.bytes * 4).free(model.bytes * 4);
         card.bandwidth = machine.host.bandwidth;
         machine.gpus = vec![card];

@@ -57,8 +57,7 @@ impl Tensor {
         let type_at = cursor.at();
         let id = cursor.u32(format_args!("the type of tensor '{name}'"))?;
         let ty = TensorType::from_id(id).ok_or_else(|| {
-            let unknown = || "unknown: the file is newer than this llama.cpp, or damaged".to_owned();
-            let why = TensorType::removed(id).unwrap_or_else(unknown);
+            let why = TensorType::why_unknown(id);
             let problem = format_args!("tensor '{name}' has the type {id} ({why})");
             source.malformed(type_at, problem)
         })?;

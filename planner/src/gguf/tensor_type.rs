@@ -121,22 +121,14 @@ impl TensorType {
         }
     }
 
-    /// What llama.cpp says of an id it has removed (ggml/src/ggml.c, `type_traits`): the old name and
-    /// what to use instead.
-    pub(super) fn removed(id: u32) -> Option<String> {
-        let (old, new) = match id {
-            4 => ("Q4_2", None),
-            5 => ("Q4_3", None),
-            31 => ("Q4_0_4_4", Some("Q4_0")),
-            32 => ("Q4_0_4_8", Some("Q4_0")),
-            33 => ("Q4_0_8_8", Some("Q4_0")),
-            36 => ("IQ4_NL_4_4", Some("IQ4_NL")),
-            37 => ("IQ4_NL_4_8", Some("IQ4_NL")),
-            38 => ("IQ4_NL_8_8", Some("IQ4_NL")),
-            _ => return None,
-        };
-        let instead = new.map(|new| format!(": use {new}, which is repacked when it is loaded"));
-        Some(format!("{old}, removed from llama.cpp{}", instead.unwrap_or_default()))
+    /// What is wrong with an id that is no type's (ggml/src/ggml.c, `type_traits`: the ids that llama.cpp has removed).
+    pub(super) const fn why_unknown(id: u32) -> &'static str {
+        match id {
+            4 | 5 | 31..=33 | 36..=38 => {
+                "removed from llama.cpp: take the model as Q4_0 or IQ4_NL, which is repacked when it is loaded"
+            }
+            _ => "unknown: the file is newer than this llama.cpp, or damaged",
+        }
     }
 }
 
@@ -157,7 +149,7 @@ mod tests {
     fn every_id_is_a_type_or_a_removed_one() {
         for id in 0..COUNT {
             let ty = TensorType::from_id(id);
-            assert_ne!(ty.is_some(), TensorType::removed(id).is_some(), "id {id}");
+            assert_ne!(ty.is_some(), TensorType::why_unknown(id).starts_with("removed"), "id {id}");
             assert_eq!(ty.map_or(id, TensorType::id), id);
         }
         assert_eq!(TensorType::from_id(COUNT), None);

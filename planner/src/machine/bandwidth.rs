@@ -4,12 +4,10 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::date::Date;
-
 /// Bytes per second that a memory can be read at, with the source of the figure.
 ///
-/// Only a measured one is what a program gets. The others are the memory's peak on paper, of which programs reach
-/// the larger part.
+/// It is the memory's peak on paper, of which programs reach the larger part; what they get is measured apart
+/// ([`MeasuredRates`](super::MeasuredRates)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Bandwidth {
@@ -17,9 +15,6 @@ pub struct Bandwidth {
     pub bytes_per_second: u64,
     /// Who says so.
     pub source: BandwidthSource,
-    /// The day of a measurement.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub date: Option<Date>,
 }
 
 /// Who says how fast a memory is.
@@ -27,8 +22,6 @@ pub struct Bandwidth {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum BandwidthSource {
-    /// Reading it, and looking at the clock.
-    Measured,
     /// NVIDIA's driver: memory clock times bus width, a peak.
     Nvml,
     /// The maker's data sheet, a peak.
@@ -40,26 +33,14 @@ pub enum BandwidthSource {
 }
 
 impl Bandwidth {
-    /// A figure from this source, without a day.
+    /// A figure from this source.
     pub const fn new(bytes_per_second: u64, source: BandwidthSource) -> Self {
-        Self { bytes_per_second, source, date: None }
+        Self { bytes_per_second, source }
     }
 
     /// A figure that somebody states.
     pub(super) const fn stated(bytes_per_second: u64) -> Self {
         Self::new(bytes_per_second, BandwidthSource::Stated)
-    }
-
-    /// A figure that was measured on this day.
-    pub const fn measured(bytes_per_second: u64, date: Date) -> Self {
-        let mut figure = Self::new(bytes_per_second, BandwidthSource::Measured);
-        figure.date = Some(date);
-        figure
-    }
-
-    /// Whether it was measured, so that it is what a program gets rather than a peak.
-    pub fn is_measured(&self) -> bool {
-        self.source == BandwidthSource::Measured
     }
 }
 
@@ -67,17 +48,12 @@ impl fmt::Display for Bandwidth {
     /// As data sheets count: `1008 GB/s by its data sheet`, a GB being 1000 * 1000 * 1000 bytes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let source = match self.source {
-            BandwidthSource::Measured => "measured",
             BandwidthSource::Nvml => "by its memory clock",
             BandwidthSource::Catalogue => "by its data sheet",
             BandwidthSource::Stated => "as stated",
             BandwidthSource::Guess => "by a guess",
         };
-        write!(f, "{} {source}", PerSecond(self.bytes_per_second))?;
-        match self.date {
-            Some(date) if self.is_measured() => write!(f, " on {date}"),
-            _ => Ok(()),
-        }
+        write!(f, "{} {source}", PerSecond(self.bytes_per_second))
     }
 }
 
@@ -99,16 +75,15 @@ impl fmt::Display for PerSecond {
 
 #[cfg(test)]
 mod tests {
-    use super::{Bandwidth, BandwidthSource, Date, PerSecond};
+    use super::{Bandwidth, BandwidthSource, PerSecond};
 
     #[test]
     fn it_prints_as_data_sheets_do_and_says_who_says_so() {
         let nvml = Bandwidth::new(1_008_096_000_000, BandwidthSource::Nvml);
         let sheet = Bandwidth::new(936_000_000_000, BandwidthSource::Catalogue);
-        let measured = Bandwidth::measured(61_499_999_999, Date::new(2026, 11, 21).unwrap());
-        let texts = [nvml, sheet, measured].map(|it| it.to_string());
-        let expected =
-            ["1008 GB/s by its memory clock", "936 GB/s by its data sheet", "61 GB/s measured on 2026-11-21"];
+        let stated = Bandwidth::stated(61_499_999_999);
+        let texts = [nvml, sheet, stated].map(|it| it.to_string());
+        let expected = ["1008 GB/s by its memory clock", "936 GB/s by its data sheet", "61 GB/s as stated"];
         assert_eq!(texts, expected);
         // Under ten a decimal is printed, and nothing overflows.
         for (bytes, text) in [

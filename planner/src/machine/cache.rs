@@ -14,7 +14,6 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::Machine;
-use super::bandwidth::Bandwidth;
 use super::gpu::{Gpu, GpuKind};
 use super::host::Host;
 use super::measured::{LearnedHeadroom, MeasuredRates};
@@ -23,19 +22,15 @@ use crate::json;
 /// Changes with the meaning of the figures.
 const VERSION: u32 = 2;
 
-/// Ways to compute that are kept for a host; the oldest are forgotten.
-const WAYS: usize = 8;
-
 /// The kinds of figures, as their files are named.
-const BANDWIDTH: &str = "bandwidth";
 const HEADROOM: &str = "headroom";
 const RATES: &str = "rates";
 
 /// What was measured of devices, in a folder with a file for each of them; without a folder it keeps nothing.
 ///
 /// A host is known by its processor, its cores, those that the process may use, and its memory in GiB. A GPU is known
-/// by its name, its PCI address, in MIG mode its slice, the version of its driver, its backend, and the build that used
-/// it: with another of any of them it is measured anew. Of a GPU of another machine nothing is kept: its driver is not
+/// by its name, its memory in GiB, its PCI address, the version of its driver, its backend, and the build that used it:
+/// with another of any of them it is measured anew. Of a GPU of another machine nothing is kept: its driver is not
 /// known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MeasurementCache {
@@ -63,19 +58,6 @@ impl MeasurementCache {
         Self { folder: Some(folder.into()) }
     }
 
-    /// The bandwidth that was measured of this host's memory.
-    pub fn bandwidth(&self, host: &Host) -> Option<Bandwidth> {
-        let found: Bandwidth = self.get(BANDWIDTH, &host_key(host))?;
-        (found.is_measured() && found.bytes_per_second > 0).then_some(found)
-    }
-
-    /// Keeps a bandwidth, instead of an earlier one. What was not measured is not kept.
-    pub fn put_bandwidth(&self, host: &Host, bandwidth: Bandwidth) {
-        if bandwidth.is_measured() {
-            self.put(BANDWIDTH, host_key(host), bandwidth);
-        }
-    }
-
     /// The headroom that was measured of this GPU with this build. What is more than the GPU has was not measured, and
     /// does not count.
     pub fn headroom(&self, gpu: &Gpu, build: &str) -> Option<LearnedHeadroom> {
@@ -98,51 +80,33 @@ impl MeasurementCache {
 
     /// The rates that were measured of this GPU with this build.
     pub fn gpu_rates(&self, gpu: &Gpu, build: &str) -> Option<MeasuredRates> {
-        self.ways(&gpu_key(gpu, build)?).pop()
+        self.get(RATES, &gpu_key(gpu, build)?)
     }
 
-    /// The latest rates that were measured of this host with this build and that are `wanted`: with so many threads,
-    /// say.
-    pub fn host_rates(
-        &self,
-        host: &Host,
-        build: &str,
-        wanted: impl Fn(&MeasuredRates) -> bool,
-    ) -> Option<MeasuredRates> {
-        self.ways(&format!("{}, {build}", host_key(host))).into_iter().rev().find(wanted)
+    /// The rates that were measured of this host with this build the last time.
+    pub fn host_rates(&self, host: &Host, build: &str) -> Option<MeasuredRates> {
+        self.get(RATES, &host_key(host, build))
     }
 
-    /// Keeps all rates that were measured of this machine with this build, merged with earlier ones: of the host one
-    /// for each number of threads, with weights rearranged or not.
+    /// Keeps all rates that were measured of this machine with this build. Earlier ones of other things stay beside
+    /// them, of the host where it computed with as many threads, and with weights rearranged or not as now.
     pub fn put_rates(&self, machine: &Machine, build: &str) {
-        let host = (Some(format!("{}, {build}", host_key(&machine.host))), &machine.host.rates);
+        let host = (Some(host_key(&machine.host, build)), &machine.host.rates);
         let gpus = machine.gpus.iter().map(|gpu| (gpu_key(gpu, build), &gpu.rates));
         for (key, rates) in gpus.chain([host]) {
             if let (Some(key), Some(rates)) = (key, rates) {
-                self.merge(key, rates.clone());
+                self.put_rates_of(key, rates);
             }
         }
     }
 
-    /// One for each number of threads, with weights rearranged or not; the latest last.
-    fn ways(&self, key: &str) -> Vec<MeasuredRates> {
-        self.get(RATES, key).unwrap_or_default()
-    }
-
-    fn merge(&self, key: String, later: MeasuredRates) {
-        let mut ways = self.ways(&key);
-        let is_same = |one: &MeasuredRates| (one.threads, one.repacked) == (later.threads, later.repacked);
-        let merged = match ways.iter().position(is_same) {
-            Some(index) => {
-                let mut merged = ways.remove(index);
-                merged.merge(later);
-                merged
-            }
-            None => later,
-        };
-        ways.push(merged);
-        ways.drain(..ways.len().saturating_sub(WAYS));
-        self.put(RATES, key, ways);
+    fn put_rates_of(&self, key: String, later: &MeasuredRates) {
+        let earlier: Option<MeasuredRates> = self.get(RATES, &key);
+        let is_same = |it: &MeasuredRates| (it.threads, it.repacked) == (later.threads, later.repacked);
+        let mut rates = earlier.filter(is_same).unwrap_or_default();
+        rates.repacked = later.repacked;
+        rates.merge(later.clone());
+        self.put(RATES, key, rates);
     }
 
     fn get<T: DeserializeOwned>(&self, kind: &str, key: &str) -> Option<T> {
@@ -179,14 +143,18 @@ fn name(kind: &str, key: &str) -> String {
     format!("{kind}-{:016x}.json", xxh3_64(key.as_bytes()))
 }
 
-/// What tells one machine from another.
-fn host_key(host: &Host) -> String {
+/// What tells one machine and build from another.
+fn host_key(host: &Host, build: &str) -> String {
     let cpu = host.cpu.as_deref().unwrap_or("unknown processor");
     let count = |cores: Option<u32>| cores.map_or_else(|| "?".to_owned(), |n| n.to_string());
     let (usable, physical) = (count(host.usable_cores), count(host.physical_cores));
     // The kernel's own part of the memory, and with it the total, changes from version to version.
-    let gib = host.total.saturating_add(1 << 29) >> 30;
-    format!("{cpu}, {usable} of {physical} cores, {gib} GiB")
+    let gib = in_gib(host.total);
+    format!("{cpu}, {usable} of {physical} cores, {gib} GiB, {build}")
+}
+
+fn in_gib(bytes: u64) -> u64 {
+    bytes.saturating_add(1 << 29) >> 30
 }
 
 /// What tells one GPU, driver and build from another; `None` for one of another machine.
@@ -196,11 +164,8 @@ fn gpu_key(gpu: &Gpu, build: &str) -> Option<String> {
     }
     let place = gpu.pci_id.map(|id| id.to_string());
     let place = place.as_deref().unwrap_or("?");
-    let slice = gpu.mig.as_ref().map(|slice| {
-        let name = slice.uuid.as_deref().or(slice.profile.as_deref());
-        format!(" MIG {}", name.unwrap_or("?"))
-    });
-    let (slice, name) = (slice.unwrap_or_default(), &gpu.description);
+    // A slice of a card is told from the others of that card by its size.
+    let (name, gib) = (&gpu.description, in_gib(gpu.total));
     let (driver, backend) = (gpu.driver.as_deref().unwrap_or("?"), &gpu.backend);
-    Some(format!("{name}{slice} at {place}, driver {driver}, {backend}, {build}"))
+    Some(format!("{name}, {gib} GiB at {place}, driver {driver}, {backend}, {build}"))
 }

@@ -1,11 +1,10 @@
-//! Common GPUs and processors by name: what their makers say of size and speed, for machines that are not there and for
-//! what a driver does not tell.
+//! Common GPUs by name: what their makers say of size and speed, for machines that are not there and for what a driver
+//! does not tell.
 //!
-//! In flows a name as a person or a driver writes it; out flows a hypothetical [`Gpu`] or [`Host`](super::Host), or the
-//! bandwidth of a card that was found. A name must be the card's whole name: `RTX 4090 Laptop GPU` is no `RTX 4090`,
-//! and of two sizes one must be said.
+//! In flows a name as a person or a driver writes it; out flows a hypothetical [`Gpu`], or the bandwidth of a card that
+//! was found. A name must be the card's whole name: `RTX 4090 Laptop GPU` is no `RTX 4090`, and of two sizes one must be
+//! said.
 
-mod cpus;
 mod name;
 
 use std::sync::LazyLock;
@@ -13,11 +12,13 @@ use std::sync::LazyLock;
 use super::bandwidth::{Bandwidth, BandwidthSource};
 use super::bytes::gib;
 use super::gpu::{Gpu, GpuKind, short_name};
-pub(super) use cpus::host;
-use name::{Name, near};
+use name::Name;
 
-/// The rows of `cards.txt`, which says what its columns are.
-static CARDS: LazyLock<Vec<Card>> = LazyLock::new(|| rows(include_str!("catalogue/cards.txt"), Card::parse));
+/// The rows of `cards.txt`, which says what its columns are. The tests see to it that each line is a row.
+static CARDS: LazyLock<Vec<Card>> = LazyLock::new(|| {
+    let lines = include_str!("catalogue/cards.txt").lines();
+    lines.filter(|line| !line.starts_with('#')).filter_map(Card::parse).collect()
+});
 
 /// NVIDIA's drivers keep 1 to 3 % of a card: 638 MiB were seen on one of 24 GiB (Ollama #18201). This part of a
 /// hypothetical card counts as not free.
@@ -44,15 +45,14 @@ enum Memory {
     Host,
 }
 
-/// No one card or processor of the catalogue has that name.
+/// No one card of the catalogue has that name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs)] // The fields are named for what the message says of them.
 pub enum CatalogueError {
-    /// No card has it; or no processor, or more than one, and it is no notation of memory. Those near it come nearest
-    /// first.
-    #[error("`{name}` is not in the catalogue of {list}{}", near_it(near))]
-    Unknown { name: String, list: &'static str, near: Vec<String> },
+    /// No card has it. Those whose names are a part of it, or it of theirs, are near it.
+    #[error("`{name}` is not in the catalogue of GPUs{}", near_it(near))]
+    Unknown { name: String, near: Vec<String> },
     /// The card comes with several sizes of memory, and the name says none or another.
     #[error("`{name}` could be {}", sizes.join(", "))]
     Sizes { name: String, sizes: Vec<String> },
@@ -68,23 +68,13 @@ fn near_it(names: &[String]) -> String {
     format!("; near it are {}", names.join(", "))
 }
 
-/// A table's lines as rows, by their fields, without comments and empty lines. The tests see to it that each line is a
-/// row.
-fn rows<T>(table: &'static str, parse: impl Fn(&[&'static str]) -> Option<T>) -> Vec<T> {
-    let lines = table.lines().filter(|line| !line.starts_with('#'));
-    let fields = |line: &'static str| line.split('|').map(str::trim).collect::<Vec<_>>();
-    lines.filter_map(|line| parse(&fields(line))).collect()
-}
-
 /// A card of the catalogue, hypothetical: see [`Gpu::named`].
 pub(super) fn named(text: &str) -> Result<Gpu, CatalogueError> {
     let asked = Name::parse(text);
     let name = text.trim().to_owned();
-    let key = asked.key();
-    let cards: Vec<&Card> = CARDS.iter().filter(|card| card.key == key).collect();
+    let cards: Vec<&Card> = CARDS.iter().filter(|card| card.key == asked.key).collect();
     if cards.is_empty() {
-        let near = near(&asked, CARDS.iter().map(Card::short_name));
-        return Err(CatalogueError::Unknown { name, list: "GPUs", near });
+        return Err(CatalogueError::Unknown { name, near: near(&asked.key) });
     }
     if let [card] = cards[..]
         && card.gib.is_empty()
@@ -104,14 +94,26 @@ pub(super) fn named(text: &str) -> Result<Gpu, CatalogueError> {
     }
 }
 
+/// The names that are a part of what was asked for, or it of them: at most five, each once.
+fn near(asked: &str) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for card in CARDS.iter().filter(|card| !asked.is_empty() && (card.key.contains(asked) || asked.contains(&card.key)))
+    {
+        let name = card.short_name().to_owned();
+        if names.len() < 5 && !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
+}
+
 /// The peak of the memory of a card that was found, and the threads that its multiprocessors hold at once, by the name
 /// that its driver gives it and the bytes that can be used of it.
 ///
 /// `None` where the name is not known or no card of that name has such a size, as where somebody has soldered more on.
 pub(super) fn data_sheet(description: &str, total: u64) -> (Option<Bandwidth>, Option<u32>) {
     let name = Name::parse(description);
-    let key = name.key();
-    let cards = CARDS.iter().filter(|card| card.key == key && card.may_have(total, name.gib));
+    let cards = CARDS.iter().filter(|card| card.key == name.key && card.may_have(total, name.gib));
     let mut peaks = cards.clone().map(|card| card.bandwidth);
     // Two answers are none; of two numbers of threads the larger is safe.
     let peak = peaks.next().filter(|&peak| peaks.all(|other| other == peak));
@@ -119,8 +121,9 @@ pub(super) fn data_sheet(description: &str, total: u64) -> (Option<Bandwidth>, O
 }
 
 impl Card {
-    fn parse(fields: &[&'static str]) -> Option<Self> {
-        let &[maker, name, sizes, gb_per_second, memory, ..] = fields else {
+    fn parse(line: &'static str) -> Option<Self> {
+        let fields: Vec<&str> = line.split('|').map(str::trim).collect();
+        let [maker, name, sizes, gb_per_second, memory, ..] = fields[..] else {
             return None;
         };
         let sizes = sizes.split_ascii_whitespace().map(|size| size.parse().ok());
@@ -138,7 +141,7 @@ impl Card {
         Some(Self {
             maker,
             name,
-            key: Name::parse(name).key(),
+            key: Name::parse(name).key,
             gib: sizes.collect::<Option<_>>()?,
             bandwidth: Bandwidth::new(peak, BandwidthSource::Catalogue),
             memory,
@@ -302,7 +305,7 @@ mod tests {
             other => panic!("{other}"),
         };
         assert_eq!(near("4090")[0], "RTX 4090");
-        assert_eq!(near("RTX 4095")[0], "RTX 4090");
+        assert_eq!(near("RTX 4095"), [""; 0]);
         assert!(near("RTX 4090Ti").contains(&"RTX 4090".to_owned()));
         assert!(near("7900").contains(&"Radeon RX 7900 XTX".to_owned()));
         assert!(near("a100").contains(&"A100-SXM4".to_owned()));

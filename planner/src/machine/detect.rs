@@ -8,9 +8,11 @@ use super::cards;
 use super::host::Host;
 use super::merge::{self, GgmlDevice};
 use super::nvidia::{self, Nvidia};
-use super::tree::{Notes, Tree};
+use super::tree::{Note, Tree};
 use super::unlisted;
-use super::visible::CudaVisibility;
+
+/// By which CUDA chooses among the cards that NVIDIA's driver lists.
+const CUDA_VISIBLE_DEVICES: &str = "CUDA_VISIBLE_DEVICES";
 
 /// Looks at this computer. [`Machine::detect`] is this with nothing changed.
 ///
@@ -27,7 +29,7 @@ pub struct Detector {
     backends: Vec<String>,
     build: Option<String>,
     /// `None`: as the environment says when the detector looks.
-    cuda_visibility: Option<CudaVisibility>,
+    cuda_visible: Option<Option<String>>,
     cache: Option<PathBuf>,
 }
 
@@ -71,16 +73,27 @@ impl Detector {
         self
     }
 
-    /// Takes these for the values of `CUDA_VISIBLE_DEVICES` (`None`: not set, every card shows) and of
-    /// `CUDA_DEVICE_ORDER=PCI_BUS_ID`, instead of asking the environment.
-    pub fn cuda_visible_devices(mut self, list: Option<&str>, pci_order: bool) -> Self {
-        self.cuda_visibility = Some(CudaVisibility { devices: list.map(str::to_owned), pci_order });
+    /// Takes this for the value of `CUDA_VISIBLE_DEVICES` (`None`: not set, every card shows), instead of asking the
+    /// environment.
+    pub fn cuda_visible_devices(mut self, list: Option<&str>) -> Self {
+        self.cuda_visible = Some(list.map(str::to_owned));
         self
     }
 
-    /// The machine as the drivers describe it, for planning without llama.cpp: NVIDIA's cards and the host.
+    fn cuda_visible(&self) -> Option<String> {
+        let set = || std::env::var(CUDA_VISIBLE_DEVICES).ok();
+        self.cuda_visible.clone().unwrap_or_else(set)
+    }
+
+    /// The machine as the drivers describe it, for planning without llama.cpp: NVIDIA's cards and the host. All cards
+    /// are listed, with a note where `CUDA_VISIBLE_DEVICES` chooses among them, and none in MIG mode: only CUDA knows.
     pub fn detect(&self) -> Machine {
-        self.with_witnesses(cards::from_cards)
+        let mut machine = self.with_witnesses(cards::from_cards);
+        if let Some(list) = self.cuda_visible().filter(|_| !machine.gpus.is_empty()) {
+            let text = format!("is {list}: which cards that hides only CUDA tells, all are listed");
+            machine.notes.push(Note::new(CUDA_VISIBLE_DEVICES, text));
+        }
+        machine
     }
 
     /// The machine as ggml's devices describe it, checked against NVIDIA's driver. Never fails; see [`Machine::notes`].
@@ -89,29 +102,24 @@ impl Detector {
     pub fn detect_with(&self, devices: &[GgmlDevice]) -> Machine {
         self.with_witnesses(|cards, host| {
             let tree = self.linux_root().map(Tree::new);
-            merge::merge(devices, &self.backends, cards, host, tree)
+            merge::merge(devices, &self.backends, self.cuda_visible().is_some(), cards, host, tree)
         })
     }
 
     fn with_witnesses(&self, build: impl FnOnce(Vec<nvidia::NvidiaGpu>, Host) -> Machine) -> Machine {
         let root = self.root.as_deref();
-        let (mut host, mut notes) = root.map_or_else(Host::detect, Host::detect_under);
+        let (host, mut notes) = root.map_or_else(Host::detect, Host::detect_under);
         // The user's own is of the computer itself: what a folder describes is another one.
         let cache = match &self.cache {
             Some(folder) => Some(MeasurementCache::at(folder)),
             None => root.is_none().then(MeasurementCache::user),
         };
-        host.bandwidth = cache.as_ref().and_then(|cache| cache.bandwidth(&host));
         let mut nvidia = match &self.nvml {
             Library::Usual => nvidia::detect(None),
             Library::At(path) => nvidia::detect(Some(path)),
             Library::None => Nvidia::default(),
         };
-        let visibility = self.cuda_visibility.clone();
-        let visibility = visibility.unwrap_or_else(CudaVisibility::from_environment);
         let nvml_answers = !nvidia.gpus.is_empty();
-        let mut hidden = Notes::default();
-        visibility.apply(&mut nvidia.gpus, &mut hidden);
         let mut machine = build(nvidia.gpus, host);
         self.look_around(&mut machine, nvml_answers);
         // What was learned and measured with this build.
@@ -120,10 +128,9 @@ impl Detector {
                 gpu.learned = cache.headroom(gpu, build);
                 gpu.rates = cache.gpu_rates(gpu, build);
             }
-            machine.host.rates = cache.host_rates(&machine.host, build, |_| true);
+            machine.host.rates = cache.host_rates(&machine.host, build);
         }
         notes.append(&mut nvidia.notes);
-        notes.append(&mut hidden.into_vec());
         notes.append(&mut machine.notes);
         machine.notes = notes;
         machine

@@ -147,11 +147,11 @@ fn at_most(place: &str, part: u64, total: u64) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use crate::machine::{Date, Gpu, Host, LearnedHeadroom, Machine, PcieLink, PcieRate, gib};
+    use crate::machine::{Gpu, Host, LearnedHeadroom, Machine, PcieLink, PcieRate, gib};
 
     fn machine() -> Machine {
         let link = PcieLink::new(PcieRate::new(4, 16).unwrap());
-        let learned = LearnedHeadroom::new(1, 2, Date::new(2026, 11, 21).unwrap());
+        let learned = LearnedHeadroom::new(1, 2);
         let card = Gpu::named("RTX 4090").unwrap().pcie(link).alignment(256).learned(learned);
         Machine::new(Host::new(gib(64)).bandwidth(5)).with_gpu(card)
     }

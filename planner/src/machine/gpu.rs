@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::bandwidth::Bandwidth;
 use super::bytes::Bytes;
-use super::cards::{GpuProcess, MigSlice};
+use super::cards::GpuProcess;
 use super::catalogue::{self, CatalogueError};
 use super::measured::{LearnedHeadroom, MeasuredRates};
 use super::pci::PciId;
@@ -65,9 +65,6 @@ pub struct Gpu {
     /// What ggml's operations were measured to do on it, where they were.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rates: Option<MeasuredRates>,
-    /// The slice that it is, where it is one of a card in MIG mode.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mig: Option<MigSlice>,
     /// The other programs that have opened the card, this process left out, the largest holder first. `None` where
     /// nothing tells, which is not the same as none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -75,7 +72,7 @@ pub struct Gpu {
     /// What ggml's backend said, unaltered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ggml: Option<Reading>,
-    /// What NVIDIA's driver (NVML) said, unaltered.
+    /// What NVIDIA's driver (NVML) said, unaltered; nothing of a slice of a card in MIG mode.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nvml: Option<Reading>,
 }
@@ -233,9 +230,6 @@ impl Gpu {
 impl fmt::Display for Gpu {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name)?;
-        if let Some(profile) = self.mig.as_ref().and_then(|slice| slice.profile.as_ref()) {
-            write!(f, " MIG {profile}")?;
-        }
         if let Some(device) = &self.device {
             write!(f, " ({device})")?;
         }

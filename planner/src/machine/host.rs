@@ -2,20 +2,16 @@
 
 use std::fmt;
 use std::path::Path;
-use std::thread;
 
 use serde::{Deserialize, Serialize};
 
 use super::bandwidth::Bandwidth;
-use super::bytes::Bytes;
-use super::catalogue::{self, CatalogueError};
-use super::date::Date;
+use super::bytes::{Bytes, gib, mib};
 use super::measured::MeasuredRates;
 use super::tree::{Note, Notes, Tree};
 
 mod cgroup;
 mod linux;
-mod measure;
 #[cfg(not(target_os = "linux"))]
 mod other;
 
@@ -48,8 +44,7 @@ pub struct Host {
     /// efficiency core holds up the others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usable_cores: Option<u32>,
-    /// How fast all its cores together read its memory. Detection does not measure it of its own accord; see
-    /// [`measure_bandwidth`](Self::measure_bandwidth).
+    /// How fast all its cores together read its memory, where somebody has stated it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bandwidth: Option<Bandwidth>,
     /// What ggml's operations were measured to do on its processor, where they were.
@@ -115,27 +110,6 @@ impl Host {
         Self { total, available: total, system_available: total, ..Self::default() }
     }
 
-    /// A host that is not there, with so many bytes, by its processor or its memory: `Ryzen 9 7950X`, `M3 Max`,
-    /// `DDR5-5600 x2`, `LPDDR5X-8000 256-bit`.
-    ///
-    /// A processor has its cores, and the memory that its maker rates it for; memory has its peak alone, 64 bits to a
-    /// channel and two channels unless it says otherwise.
-    ///
-    /// ```
-    /// use autoplace_planner::machine::{Host, bytes::gib};
-    /// let host = Host::named("Ryzen 9 7950X", gib(64)).unwrap();
-    /// assert_eq!(host.physical_cores, Some(16));
-    /// assert_eq!(host.bandwidth.unwrap().to_string(), "83 GB/s by its data sheet");
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`CatalogueError::Unknown`] where no processor or more than one has that name, with the names that may
-    /// have been meant.
-    pub fn named(name: &str, total: u64) -> Result<Self, CatalogueError> {
-        catalogue::host(name, total)
-    }
-
     /// Sets the bytes available; more than its total counts as its total.
     pub fn available(mut self, bytes: u64) -> Self {
         self.available = bytes.min(self.total);
@@ -161,36 +135,19 @@ impl Host {
         bandwidth(bytes_per_second: u64) bandwidth = Some(Bandwidth::stated(bytes_per_second));
     }
 
-    /// Measures how fast this computer's memory is read by as many threads as it has physical cores for this
-    /// process, dated today.
-    ///
-    /// Takes about 200 milliseconds and, for so long, a few times the size of the processor's caches, at most an eighth
-    /// of what is available. Other programs that read memory all the while make the figure smaller. `None` where there
-    /// is too little memory.
-    ///
-    /// `self` says how many cores and bytes there are and stays as it is; [`MeasurementCache`](super::MeasurementCache)
-    /// keeps the result for the next detection.
-    pub fn measure_bandwidth(&self) -> Option<Bandwidth> {
-        let bytes = Self::beyond_caches();
-        if bytes > self.available / 8 {
-            tracing::debug!(bytes, "too little memory to measure how fast it is read");
-            return None;
-        }
-        // Processors, which may be two per core, bounded by what control groups leave of their time.
-        let processors = thread::available_parallelism().map_or(1, usize::from);
-        let cores = self.usable_cores.or(self.physical_cores);
-        let cores = cores.and_then(|cores| usize::try_from(cores).ok());
-        let threads = cores.unwrap_or(processors).min(processors);
-        let rate = measure::read_rate(threads, bytes)?;
-        Some(Bandwidth::measured(rate, Date::today()))
-    }
-
     /// Bytes to read over and over so that hardly any come from this computer's caches.
     pub fn beyond_caches() -> u64 {
         // Where the system does not tell its caches (it is not Linux), they are taken for large ones.
         let caches = linux::last_level_caches(Tree::new(Path::new("/"))).unwrap_or(64 << 20);
-        measure::buffer_size(caches)
+        buffer_size(caches)
     }
+}
+
+/// Four times the caches, and no more than a GiB where twice is enough.
+fn buffer_size(caches: u64) -> u64 {
+    let enough = caches.saturating_mul(2);
+    let good = caches.saturating_mul(4).min(gib(1));
+    good.max(enough).max(mib(64))
 }
 
 impl fmt::Display for Host {
@@ -222,8 +179,16 @@ impl fmt::Display for HostLimit {
 
 #[cfg(test)]
 mod tests {
-    use super::{Host, HostLimit};
-    use crate::machine::bytes::gib;
+    use super::{Host, HostLimit, buffer_size};
+    use crate::machine::bytes::{gib, mib};
+
+    #[test]
+    fn the_buffer_is_always_larger_than_the_caches() {
+        for (caches, expected) in [(0, 64), (8, 64), (32, 128), (256, 1024), (1152, 2304)] {
+            assert_eq!(buffer_size(mib(caches)), mib(expected), "{caches}");
+        }
+        assert_eq!(buffer_size(u64::MAX), u64::MAX);
+    }
 
     #[test]
     fn a_stated_host_has_all_of_its_memory_until_told_otherwise() {

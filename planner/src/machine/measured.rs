@@ -1,21 +1,18 @@
 //! What was measured of a device: what ggml's own operations do on it, by which placements are compared, and what a GPU
 //! took beside the buffers that llama.cpp counts. Integers throughout, so that a machine file reads back as it was
-//! written.
+//! written. When it was measured is the time at which the cache's file was written.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
 use super::bytes::Bytes;
-use super::date::Date;
 use crate::gguf::TensorType;
 
-/// What one device was measured to do.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// What one device was measured to do; by default nothing yet.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct MeasuredRates {
-    /// The day of the measurement.
-    pub date: Date,
     /// Threads that computed, on the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threads: Option<u32>,
@@ -50,26 +47,8 @@ pub struct MeasuredRates {
 }
 
 impl MeasuredRates {
-    /// Nothing measured yet.
-    pub const fn new(date: Date) -> Self {
-        Self {
-            date,
-            threads: None,
-            repacked: false,
-            weights: Vec::new(),
-            attention: Vec::new(),
-            prompts: Vec::new(),
-            prompt_attention: Vec::new(),
-            layer_ns: 0,
-            routing_ns: 0,
-            activations_per_second: 0,
-            link: None,
-        }
-    }
-
     /// Adds what was measured later: of one thing the later figure stays, of others each.
     pub fn merge(&mut self, later: Self) {
-        self.date = later.date;
         self.threads = later.threads.or(self.threads);
         update(&mut self.weights, later.weights, |rate| (rate.tensor_type, rate.experts));
         update(&mut self.attention, later.attention, |rate| (rate.kv_type, rate.head_size, rate.n_gqa));
@@ -179,14 +158,12 @@ pub struct LearnedHeadroom {
     pub activations: u64,
     /// Bytes of the largest matrix of a block of that model, decoded to 16-bit floats.
     pub decoded_matrix: u64,
-    /// The day of the last measurement.
-    pub date: Date,
 }
 
 impl LearnedHeadroom {
-    /// What was measured on this day, with no work until [`work`](Self::work) says with how much.
-    pub const fn new(driver: u64, growth: u64, date: Date) -> Self {
-        Self { driver, growth, activations: 0, decoded_matrix: 0, date }
+    /// What was measured, with no work until [`work`](Self::work) says with how much.
+    pub const fn new(driver: u64, growth: u64) -> Self {
+        Self { driver, growth, activations: 0, decoded_matrix: 0 }
     }
 
     /// Sets the work that it was measured with: bytes of activations, and of the largest matrix decoded.
@@ -210,20 +187,14 @@ impl LearnedHeadroom {
     /// larger it is the later one, `self`: what it was seen to take with that, it surely takes no more than.
     pub(super) fn and_earlier(self, earlier: Self) -> Self {
         let larger = if earlier.covers(self.activations, self.decoded_matrix) { earlier } else { self };
-        Self {
-            driver: self.driver.max(earlier.driver),
-            growth: self.growth.max(earlier.growth),
-            date: self.date,
-            ..larger
-        }
+        Self { driver: self.driver.max(earlier.driver), growth: self.growth.max(earlier.growth), ..larger }
     }
 }
 
 impl fmt::Display for LearnedHeadroom {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (driver, growth) = (Bytes(self.driver), Bytes(self.growth));
-        let date = self.date;
-        write!(f, "driver {driver}, growth {growth}, measured on {date}")
+        write!(f, "driver {driver}, growth {growth}, measured")
     }
 }
 
@@ -231,7 +202,7 @@ impl fmt::Display for LearnedHeadroom {
 mod tests {
     use super::{AttentionRate, LearnedHeadroom, LinkRate, MeasuredRates, WeightRate};
     use crate::gguf::TensorType;
-    use crate::machine::{Date, mib};
+    use crate::machine::mib;
 
     fn weight(tensor_type: TensorType, bytes_per_second: u64) -> WeightRate {
         WeightRate { tensor_type, experts: false, bytes_per_second }
@@ -239,12 +210,11 @@ mod tests {
 
     #[test]
     fn of_one_thing_the_later_figure_stays_and_of_others_each() {
-        let day = |day| Date::new(2026, 11, day).unwrap();
-        let mut rates = MeasuredRates::new(day(21));
+        let mut rates = MeasuredRates::default();
         rates.weights = vec![weight(TensorType::Q4_K, 10), weight(TensorType::Q6_K, 11)];
         rates.layer_ns = 5;
         rates.threads = Some(2);
-        let mut later = MeasuredRates::new(day(22));
+        let mut later = MeasuredRates::default();
         later.weights = vec![weight(TensorType::Q6_K, 21), weight(TensorType::F16, 22)];
         later.attention =
             vec![AttentionRate { kv_type: TensorType::F16, head_size: 128, n_gqa: 4, bytes_per_second: 3 }];
@@ -252,14 +222,13 @@ mod tests {
         rates.merge(later.clone());
         let expected = [weight(TensorType::Q4_K, 10), weight(TensorType::Q6_K, 21), weight(TensorType::F16, 22)];
         assert_eq!(rates.weights, expected);
-        assert_eq!((rates.date, rates.threads), (day(22), Some(2)));
+        assert_eq!(rates.threads, Some(2));
         assert_eq!((rates.layer_ns, rates.routing_ns), (5, 0));
         assert_eq!((rates.attention, rates.link), (later.attention, later.link));
     }
 
     fn learned(driver: u64, growth: u64, work: (u64, u64)) -> LearnedHeadroom {
-        let day = Date::new(2026, 11, 21).unwrap();
-        LearnedHeadroom::new(mib(driver), mib(growth), day).work(work.0, work.1)
+        LearnedHeadroom::new(mib(driver), mib(growth)).work(work.0, work.1)
     }
 
     #[test]
@@ -273,6 +242,6 @@ mod tests {
         let other = learned(0, 0, (30, 5));
         assert_eq!(other.and_earlier(small), learned(50, 40, (30, 5)));
         let text = learned(120, 88, (1, 1)).to_string();
-        assert_eq!(text, "driver 120 MiB, growth 88 MiB, measured on 2026-11-21");
+        assert_eq!(text, "driver 120 MiB, growth 88 MiB, measured");
     }
 }

@@ -15,13 +15,12 @@
 //! - A GPU in host memory has no more free than the host, beside what was set aside for it (`pools.rs`): a carve-out of
 //!   96 GiB leaves Linux 32 GiB of 128, and is the GPU's all the same.
 //! - A card that no backend lists is told apart from one that is not there.
-//! - In MIG mode a device is a slice of a card. CUDA tells its bytes; which slice it is follows from them, if only
-//!   one has so many.
+//! - In MIG mode a device is a slice of a card, of which CUDA tells the bytes; the driver's are the whole card's.
 //! - Whose memory it is, is what ggml's backend says (CUDA's `integrated`, ggml-cuda.cu,
 //!   `ggml_backend_cuda_device_get_type`), or without ggml what NVML does.
 
 use super::bytes::Bytes;
-use super::cards::{card_alone, describe, slice_of};
+use super::cards::{card_alone, describe};
 use super::gpu::{Gpu, GpuKind, Reading};
 use super::host::{Host, HostLimit};
 use super::nvidia::NvidiaGpu;
@@ -108,10 +107,12 @@ impl GgmlDevice {
 }
 
 /// A machine of which ggml's devices can be used, the rest being told as unused. `backends` are those of this build,
-/// with or without devices; `tree` is where the system describes itself.
+/// with or without devices; `chosen` says whether `CUDA_VISIBLE_DEVICES` chooses among the cards; `tree` is where the
+/// system describes itself.
 pub(super) fn merge(
     devices: &[GgmlDevice],
     backends: &[String],
+    chosen: bool,
     cards: Vec<NvidiaGpu>,
     host: Host,
     tree: Option<Tree<'_>>,
@@ -129,7 +130,7 @@ pub(super) fn merge(
             merge.add(device, kind);
         }
     }
-    merge.finish(backends)
+    merge.finish(backends, chosen)
 }
 
 struct Merge<'a> {
@@ -152,8 +153,7 @@ impl Merge<'_> {
             self.claimed[place] = true;
             let card = &self.cards[place];
             gpu.pci_id = gpu.pci_id.or(card.gpu.pci_id);
-            gpu.mig = card.slices.as_deref().map(|all| slice_of(all, device.total));
-            gpu.nvml = gpu.mig.as_ref().map_or(card.gpu.nvml, |slice| slice.memory);
+            gpu.nvml = card.gpu.nvml.filter(|_| !card.mig);
         }
         let twin = self.twin(device, &gpu);
         let twin = twin.map(|device| UnusedReason::SameAs { device });
@@ -245,7 +245,7 @@ impl Merge<'_> {
         u64::try_from(count).unwrap_or(u64::MAX).max(1)
     }
 
-    fn finish(mut self, backends: &[String]) -> Machine {
+    fn finish(mut self, backends: &[String], chosen: bool) -> Machine {
         let built = |name: &str| {
             backends.iter().any(|backend| backend == name) || self.devices.iter().any(|device| device.backend == name)
         };
@@ -253,7 +253,8 @@ impl Merge<'_> {
         let cards = self.cards.iter().zip(&self.claimed);
         for (card, _) in cards.filter(|(_, claimed)| !**claimed) {
             let reason = match backend {
-                Some("CUDA") if card.hidden => UnusedReason::Hidden,
+                Some("CUDA") if chosen => UnusedReason::Hidden,
+                Some("CUDA") if card.mig => UnusedReason::Mig,
                 Some(name) => UnusedReason::NotListed { backend: name.to_owned() },
                 None => UnusedReason::NoBackend,
             };

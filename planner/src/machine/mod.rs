@@ -20,7 +20,7 @@ macro_rules! serde_as_text {
     };
 }
 
-/// A text is not what it should name: a day, a PCI address, a type for the KV cache.
+/// A text is not what it should name: a PCI address, a type for the KV cache.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is {what}")]
 pub struct ParseError {
@@ -39,7 +39,6 @@ pub mod bytes;
 mod cache;
 mod cards;
 mod catalogue;
-mod date;
 mod detect;
 mod file;
 mod gpu;
@@ -53,7 +52,6 @@ mod pools;
 mod pressure;
 mod tree;
 mod unlisted;
-mod visible;
 
 use std::fmt;
 
@@ -62,9 +60,8 @@ use serde::{Deserialize, Serialize};
 pub use bandwidth::{Bandwidth, BandwidthSource};
 pub use bytes::{Bytes, gib, mib};
 pub use cache::MeasurementCache;
-pub use cards::{GpuProcess, MigSlice};
+pub use cards::GpuProcess;
 pub use catalogue::CatalogueError;
-pub use date::Date;
 pub use detect::Detector;
 pub use file::MachineError;
 pub use gpu::{Gpu, GpuKind, Reading};
@@ -162,8 +159,8 @@ pub enum UnusedReason {
     /// No backend of this build can drive it: an NVIDIA card and neither CUDA nor Vulkan built in, for instance.
     #[error("this build has no backend for it")]
     NoBackend,
-    /// `CUDA_VISIBLE_DEVICES` hides it.
-    #[error("CUDA_VISIBLE_DEVICES hides it")]
+    /// The CUDA backend does not list it, and `CUDA_VISIBLE_DEVICES` is set.
+    #[error("CUDA does not list it, and CUDA_VISIBLE_DEVICES is set")]
     Hidden,
     /// A backend that could drive it is there but does not list it: the driver is too old for the CUDA it was built
     /// with, or the card is.
@@ -183,12 +180,9 @@ pub enum UnusedReason {
     /// Neither its backend nor the driver says how much memory it has.
     #[error("nothing says how much memory it has")]
     UnknownMemory,
-    /// It is a slice of a card in MIG mode, and CUDA gives a process one slice: another one.
-    #[error("CUDA gives a process one MIG slice, another one")]
-    OtherSlice,
-    /// It is in MIG mode and not divided into slices, so that CUDA has nothing to list.
-    #[error("it is in MIG mode and has no slices")]
-    NoSlice,
+    /// It is in MIG mode, and CUDA, which alone tells a process its slice, was not asked or lists none.
+    #[error("it is in MIG mode, and no slice of it is listed")]
+    Mig,
 }
 
 impl fmt::Display for UnusedGpu {

@@ -3,7 +3,7 @@
 //! In flows a library; out flow the cards it lists and notes on what it would not say. No library means no cards and no
 //! note: most machines have none. A library without a driver, or a card that does not answer, is worth a note.
 //!
-//! What a card may lawfully not tell (its clock, its link, its MIG slices, who uses it) is `None` and no note: virtual
+//! What a card may lawfully not tell (its clock, its link, its MIG mode, who uses it) is `None` and no note: virtual
 //! machines, WSL and older drivers leave some of it out.
 //!
 //! Memory is asked by NVML's second query (driver 510 and later), which tells the bytes apart that the driver keeps for
@@ -19,7 +19,7 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 
 use super::bandwidth::{Bandwidth, BandwidthSource};
-use super::cards::{GpuProcess, MigSlice};
+use super::cards::GpuProcess;
 use super::gpu::{Gpu, GpuKind, Reading};
 use super::pcie::{PcieLink, PcieRate};
 use super::tree::{Note, Notes};
@@ -52,13 +52,8 @@ pub struct NvidiaGpu {
     /// card and system together. It is in the host's memory where the driver says that it cannot count it, rather than
     /// failing to: so it answers for chips such as GB10.
     pub gpu: Gpu,
-    /// Its identity across machines and reboots: `GPU-8932f937-...`.
-    pub uuid: Option<String>,
-    /// Its slices, where it is in MIG mode: the one that CUDA takes first.
-    pub slices: Option<Vec<MigSlice>>,
-    /// Whether `CUDA_VISIBLE_DEVICES` hides it from CUDA. Set by the [`Detector`](super::Detector); NVML
-    /// knows nothing of it.
-    pub hidden: bool,
+    /// Whether it is in MIG mode: to CUDA a slice of it is a card then, of which this library does not tell which it is.
+    pub mig: bool,
 }
 
 /// Asks the NVML at this path, or without one that which the system finds under its usual name (`libnvidia-ml.so.1`),
@@ -132,11 +127,14 @@ fn card(nvml: &Nvml, index: u32, driver: &Option<String>, notes: &mut Notes) -> 
         }
     }
     gpu.pci_id = pci_id;
-    gpu.bandwidth = bandwidth(&device).map(|peak| Bandwidth::new(peak, BandwidthSource::Nvml));
+    let mig = is_divided(&device);
+    // A slice has a part of it.
+    let peak = bandwidth(&device).filter(|_| !mig);
+    gpu.bandwidth = peak.map(|peak| Bandwidth::new(peak, BandwidthSource::Nvml));
     gpu.pcie = pcie(&device);
     gpu.processes = others_and_us(nvml, &device).map(|(others, _)| others);
     gpu.driver.clone_from(driver);
-    Some(NvidiaGpu { gpu, uuid: device.uuid().ok(), slices: slices(&device), hidden: false })
+    Some(NvidiaGpu { gpu, mig })
 }
 
 /// `nvmlDeviceGetMemoryInfo_v2`.
@@ -176,22 +174,10 @@ fn pcie(device: &Device<'_>) -> Option<PcieLink> {
     Some(PcieLink { max, current })
 }
 
-/// The card's MIG slices; `None` where it is not in MIG mode.
-fn slices(device: &Device<'_>) -> Option<Vec<MigSlice>> {
-    let mode = answer("MIG mode", device.mig_mode())?;
-    if mode.current != MIG_ENABLED {
-        return None;
-    }
-    // So many it may have; the places between those that it has are empty.
-    let places = answer("MIG slices", device.mig_device_count()).unwrap_or(0);
-    let slices = (0..places).filter_map(|place| {
-        let slice = answer("MIG slice", device.mig_device_by_index(place))?;
-        let mut described = MigSlice::new(&answer("MIG slice's name", slice.name())?);
-        described.uuid = answer("MIG slice's UUID", slice.uuid());
-        described.memory = answer("MIG slice's memory", memory(&slice));
-        Some(described)
-    });
-    Some(slices.collect())
+/// Whether the card is in MIG mode: divided into slices, each with memory and memory controllers of its own.
+fn is_divided(device: &Device<'_>) -> bool {
+    let mode = answer("MIG mode", device.mig_mode());
+    mode.is_some_and(|mode| mode.current == MIG_ENABLED)
 }
 
 /// The other programs on the card, those with a compute and those with a graphics context, the largest holder first,

@@ -1,6 +1,6 @@
 //! What holds of every headroom, and what it leaves of a small or crowded card.
 
-use autoplace_planner::machine::{Date, Gpu, Host, LearnedHeadroom, Machine, Reading, gib, mib};
+use autoplace_planner::machine::{Gpu, Host, LearnedHeadroom, Machine, Reading, gib, mib};
 use autoplace_planner::memory::{Headroom, Workload};
 use autoplace_planner::plan::{Plan, Planner, Request};
 use proptest::option;
@@ -13,10 +13,8 @@ const PRESETS: [Headroom; 3] = [Headroom::Tight, Headroom::Default, Headroom::Ca
 /// Any card: of any backend and size, measured or not, open or not.
 fn gpu() -> impl Strategy<Value = Gpu> {
     let backend = prop_oneof![Just("CUDA"), Just("ROCm"), Just("Vulkan"), Just("MTL"), Just("Other")];
-    let learned = (any::<u64>(), any::<u64>(), any::<(u64, u64)>()).prop_map(|(driver, growth, work)| {
-        let date = Date::new(2026, 11, 21).unwrap();
-        LearnedHeadroom::new(driver, growth, date).work(work.0, work.1)
-    });
+    let learned = (any::<u64>(), any::<u64>(), any::<(u64, u64)>())
+        .prop_map(|(driver, growth, work)| LearnedHeadroom::new(driver, growth).work(work.0, work.1));
     let sizes = prop_oneof![(0..gib(200), 0..gib(200)), any::<(u64, u64)>()];
     let known = (option::of(learned), any::<Option<u32>>(), any::<bool>(), any::<bool>());
     (backend, sizes, known).prop_map(|(backend, (total, free), (learned, threads, open, versioned))| {

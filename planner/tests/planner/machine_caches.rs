@@ -1,5 +1,5 @@
-//! What was measured of a machine - the bandwidth of its memory, the rates of its devices, the headroom of its GPUs -
-//! is kept in files, and found again by the same machine, driver and build alone.
+//! What was measured of a machine - the rates of its devices, the headroom of its GPUs - is kept in files, and found
+//! again by the same machine, driver and build alone.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,28 +7,20 @@ use std::path::{Path, PathBuf};
 use crate::folder::Fake;
 use autoplace_planner::gguf::TensorType;
 use autoplace_planner::machine::{
-    Bandwidth, Date, Detector, GgmlDevice, GgmlKind, Gpu, GpuKind, Host, LearnedHeadroom, Machine, MeasuredRates,
-    MeasurementCache, MigSlice, PciId, WeightRate, gib, mib,
+    Detector, GgmlDevice, GgmlKind, Gpu, GpuKind, Host, LearnedHeadroom, Machine, MeasuredRates, MeasurementCache,
+    PciId, WeightRate, gib, mib,
 };
 use proptest::prelude::{any, prop_assert, proptest};
 use tempfile::TempDir;
 
 const BUILD: &str = "autoplace 0.1.0, llama.cpp 0.6.0";
 
-fn day() -> Date {
-    Date::new(2026, 11, 21).unwrap()
-}
-
-fn measured(bytes_per_second: u64) -> Bandwidth {
-    Bandwidth::measured(bytes_per_second, day())
-}
-
 fn learned(driver: u64, growth: u64) -> LearnedHeadroom {
-    LearnedHeadroom::new(driver, growth, day()).work(mib(28), mib(112))
+    LearnedHeadroom::new(driver, growth).work(mib(28), mib(112))
 }
 
 fn rates(threads: Option<u32>, weights: &[(TensorType, u64)]) -> MeasuredRates {
-    let mut rates = MeasuredRates::new(day());
+    let mut rates = MeasuredRates::default();
     rates.threads = threads;
     let weights = weights.iter();
     let weights =
@@ -67,25 +59,6 @@ fn only(folder: &Path) -> PathBuf {
 }
 
 #[test]
-fn a_bandwidth_is_found_again_by_the_machine_it_was_measured_on_alone() {
-    let (_folder, path, cache) = empty();
-    let one = Host::new(gib(64)).physical_cores(8);
-    let other = Host::new(gib(64)).physical_cores(16);
-    assert_eq!(cache.bandwidth(&one), None);
-    cache.put_bandwidth(&one, measured(60_000_000_000));
-    cache.put_bandwidth(&other, measured(90_000_000_000));
-    assert_eq!(cache.bandwidth(&one), Some(measured(60_000_000_000)));
-    assert_eq!(cache.bandwidth(&other), Some(measured(90_000_000_000)));
-    assert_eq!(cache.bandwidth(&Host::new(gib(64))), None);
-    // A kernel that keeps some more of the memory makes no other machine.
-    let booted = Host::new(gib(64) - (100 << 20)).physical_cores(8);
-    assert_eq!(cache.bandwidth(&booted), Some(measured(60_000_000_000)));
-    cache.put_bandwidth(&booted, measured(61_000_000_000));
-    assert_eq!(cache.bandwidth(&one), Some(measured(61_000_000_000)));
-    assert_eq!(fs::read_dir(path).unwrap().count(), 2);
-}
-
-#[test]
 fn headroom_is_found_again_by_the_same_device_driver_backend_and_build_alone() {
     let (_folder, _, cache) = empty();
     cache.put_headroom(&card(), BUILD, learned(mib(20), mib(30)));
@@ -96,7 +69,7 @@ fn headroom_is_found_again_by_the_same_device_driver_backend_and_build_alone() {
     let (mut newer, mut unknown, mut slice) = (card(), card(), card());
     newer.driver = Some("560.35.03".to_owned());
     unknown.driver = None;
-    slice.mig = Some(MigSlice::new("MIG 1g.5gb"));
+    slice.total = gib(10);
     for other in [
         newer,
         unknown,
@@ -111,21 +84,24 @@ fn headroom_is_found_again_by_the_same_device_driver_backend_and_build_alone() {
 }
 
 #[test]
-fn rates_are_found_again_by_device_build_and_threads_and_later_ones_are_added() {
+fn rates_are_found_again_by_device_and_build_and_later_ones_are_added() {
     let (_folder, _, cache) = empty();
     let host = Host::new(gib(64)).physical_cores(8);
-    let with = |build: &str, threads| cache.host_rates(&host, build, |it| it.threads == Some(threads));
-    assert_eq!(cache.host_rates(&host, BUILD, |_| true), None);
+    let latest = || cache.host_rates(&host, BUILD);
+    assert_eq!(latest(), None);
     put_rates(&cache, &host, rates(Some(8), &[(TensorType::Q4_K, 10)]));
     put_rates(&cache, &host, rates(Some(8), &[(TensorType::Q6_K, 11)]));
+    let both = [(TensorType::Q4_K, 10), (TensorType::Q6_K, 11)];
+    assert_eq!(latest(), Some(rates(Some(8), &both)));
+    // Of another number of threads they are others.
     let one = rates(Some(1), &[(TensorType::Q4_K, 4)]);
     put_rates(&cache, &host, one.clone());
-    let both = [(TensorType::Q4_K, 10), (TensorType::Q6_K, 11)];
-    assert_eq!(with(BUILD, 8), Some(rates(Some(8), &both)));
-    let latest = cache.host_rates(&host, BUILD, |_| true);
-    assert_eq!(latest, Some(one));
-    assert_eq!((with(BUILD, 4), with("another build", 8)), (None, None));
-    assert_eq!(cache.host_rates(&Host::new(gib(64)), BUILD, |_| true), None);
+    assert_eq!(latest(), Some(one.clone()));
+    // A kernel that keeps some more of the memory makes no other machine.
+    let booted = Host::new(gib(64) - mib(100)).physical_cores(8);
+    assert_eq!(cache.host_rates(&booted, BUILD), Some(one));
+    assert_eq!(cache.host_rates(&host, "another build"), None);
+    assert_eq!(cache.host_rates(&Host::new(gib(64)), BUILD), None);
 
     let gpu = Gpu::new("RTX 4090").total(gib(24));
     let card = rates(None, &[(TensorType::Q4_K, 900)]);
@@ -137,39 +113,26 @@ fn rates_are_found_again_by_device_build_and_threads_and_later_ones_are_added() 
 }
 
 #[test]
-fn what_was_not_measured_or_is_of_another_machine_is_not_kept() {
+fn what_is_of_another_machine_is_not_kept() {
     let (_folder, path, cache) = empty();
-    let host = Host::new(gib(64)).bandwidth(5);
-    cache.put_bandwidth(&host, host.bandwidth.unwrap());
     // The driver of a remote GPU is not known.
     let mut remote = card().kind(GpuKind::Remote);
     remote.rates = Some(rates(None, &[(TensorType::Q4_K, 900)]));
     cache.put_headroom(&remote, BUILD, learned(20, 30));
-    cache.put_rates(&Machine::new(host).with_gpu(remote.clone()), BUILD);
+    cache.put_rates(&Machine::new(Host::new(gib(64))).with_gpu(remote.clone()), BUILD);
     assert_eq!(cache.headroom(&remote, BUILD), None);
     assert_eq!(cache.gpu_rates(&remote, BUILD), None);
     assert!(!path.exists());
 }
 
 #[test]
-fn the_file_has_its_version_what_it_is_of_and_the_day() {
-    let content = |put: &dyn Fn(&MeasurementCache)| {
-        let (_folder, path, cache) = empty();
-        put(&cache);
-        serde_json::from_slice::<serde_json::Value>(&fs::read(only(&path)).unwrap()).unwrap()
-    };
-    let host = Host::new(gib(64)).physical_cores(8);
-    let file = content(&|cache| cache.put_bandwidth(&host, measured(60_000_000_000)));
-    let expected = serde_json::json!({
-        "version": 2,
-        "key": "unknown processor, ? of 8 cores, 64 GiB",
-        "value": { "bytes_per_second": 60_000_000_000_u64, "source": "measured", "date": "2026-11-21" },
-    });
-    assert_eq!(file, expected);
-
-    let file = content(&|cache| cache.put_headroom(&card(), BUILD, learned(20, 30)));
-    let of = "NVIDIA GeForce RTX 4090 at 0000:01:00.0, driver 550.54.14, CUDA";
+fn the_file_has_its_version_and_what_it_is_of() {
+    let (_folder, path, cache) = empty();
+    cache.put_headroom(&card(), BUILD, learned(20, 30));
+    let file: serde_json::Value = serde_json::from_slice(&fs::read(only(&path)).unwrap()).unwrap();
+    let of = "NVIDIA GeForce RTX 4090, 24 GiB at 0000:01:00.0, driver 550.54.14, CUDA";
     assert_eq!(file["key"], format!("{of}, {BUILD}"));
+    assert_eq!(file["version"], 2);
     assert_eq!((&file["value"]["driver"], &file["value"]["growth"]), (&20.into(), &30.into()));
 }
 
@@ -205,16 +168,11 @@ fn replaced(put: impl Fn(&MeasurementCache), is_there: impl Fn(&MeasurementCache
 #[test]
 fn a_file_that_is_no_cache_is_ignored_and_replaced() {
     let host = Host::new(gib(64));
+    let kept = || rates(Some(8), &[(TensorType::Q4_K, 10)]);
     replaced(
-        |cache| cache.put_bandwidth(&host, measured(60_000_000_000)),
-        |cache| cache.bandwidth(&host) == Some(measured(60_000_000_000)),
-        &[
-            ("64 GiB", "65 GiB"),
-            ("60000000000", "-5"),
-            ("60000000000", "0"),
-            ("11-21", "13-21"),
-            ("measured", "stated"),
-        ],
+        |cache| put_rates(cache, &host, kept()),
+        |cache| cache.host_rates(&host, BUILD) == Some(kept()),
+        &[("64 GiB", "65 GiB"), (": 10", ": -5")],
     );
     // More than the card has was not measured on it.
     let (too_much, most) = (format!(" {},", gib(25)), format!(" {},", u64::MAX));
@@ -241,27 +199,6 @@ fn of_headroom_the_most_that_was_seen_stays_and_nothing_beside_its_file() {
     cache.put_headroom(&card(), BUILD, learned(40, 30));
     assert_eq!(cache.headroom(&card(), BUILD), Some(learned(40, 50)));
     only(&path);
-}
-
-#[test]
-fn detection_finds_the_bandwidth_that_was_measured_here() {
-    let folder = tempfile::tempdir().unwrap();
-    let fake = Fake::new().processors(&[(0, 0, 0)]);
-    let detector = fake.detector().cache_folder(folder.path());
-    let host = detector.detect().host;
-    assert_eq!(host.bandwidth, None);
-    let found = host.measure_bandwidth().unwrap();
-    assert!(found.is_measured() && found.bytes_per_second > 0);
-    assert_eq!(found.date, Some(Date::today()));
-    MeasurementCache::at(folder.path()).put_bandwidth(&host, found);
-    assert_eq!(detector.detect().host.bandwidth, Some(found));
-    assert_eq!(fake.detector().detect().host.bandwidth, None);
-}
-
-#[test]
-fn a_machine_without_memory_to_spare_is_not_measured() {
-    assert_eq!(Host::new(64 << 20).measure_bandwidth(), None);
-    assert_eq!(Host::new(0).measure_bandwidth(), None);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use proptest::prelude::{Just, Strategy, any, prop, prop_assert, prop_assert_eq, 
 /// A detector for a host of 64 GiB, 48 GiB available, whatever the environment says about CUDA.
 fn detector() -> (Fake, Detector) {
     let fake = Fake::new();
-    let detector = fake.detector().cuda_visible_devices(None, false);
+    let detector = fake.detector().cuda_visible_devices(None);
     (fake, detector)
 }
 
@@ -70,7 +70,7 @@ fn each_gpu_is_found_once_with_the_figure_that_holds() {
         for setting in settings.split(' ') {
             detector = match setting.split_once('=') {
                 Some(("backends", names)) => detector.backends(names.split(',')),
-                Some(("visible", ids)) => detector.cuda_visible_devices(Some(ids), false),
+                Some(("visible", ids)) => detector.cuda_visible_devices(Some(ids)),
                 _ => detector,
             };
         }
@@ -101,15 +101,10 @@ fn each_gpu_is_found_once_with_the_figure_that_holds() {
     }
 }
 
-/// An H100 in MIG mode: its lines, and those of its slices.
-fn h100_with(slices: &str) -> String {
+/// An H100 in MIG mode.
+fn divided() -> String {
     let card = card("H100 80GB HBM3", "01", [gib(80), gib(70), 0]);
-    format!("{card}memory_clock 2619\nbus_width 5120\nmig\n{slices}")
-}
-
-fn slice(place: u32, profile: &str, size: u64) -> String {
-    let (total, free) = (gib(size), gib(size) - mib(100));
-    format!("slice {place} {total} {free} MIG-{place}{place} NVIDIA H100 80GB HBM3 MIG {profile}\n")
+    format!("{card}memory_clock 2619\nbus_width 5120\nmig\n")
 }
 
 /// Everything that is known of the GPUs that are found, of those that are not used, and why.
@@ -130,11 +125,8 @@ fn known(machine: &Machine) -> String {
 }
 
 #[test]
-fn of_cards_and_their_slices_everything_is_known_that_the_driver_or_a_data_sheet_says() {
-    let two = slice(0, "1g.10gb", 10) + &slice(3, "3g.40gb", 40);
-    let equal = slice(0, "3g.40gb", 40) + &slice(1, "3g.40gb", 40);
-    let second = h100_with(&slice(0, "1g.10gb", 10)).replace(":01:", ":02:");
-    let both = rtx_4090() + &second;
+fn of_cards_everything_is_known_that_the_driver_or_a_data_sheet_says() {
+    let both = rtx_4090() + &divided().replace(":01:", ":02:");
     let clocked = rtx_4090() + "memory_clock 11001\nbus_width 384\npcie 4 16 1 16\ncompute 9 5\n";
     let silent = "gpu NVIDIA GB10\npci 0000000F:01:00.0\nmemory_error 3\n";
     let unified = format!("{silent}memory_clock 9\nbus_width 9\npcie 5 4 5 4\n");
@@ -152,13 +144,8 @@ fn of_cards_and_their_slices_everything_is_known_that_the_driver_or_a_data_sheet
         ("With its clock, its link and its programs", clocked, seen(), None),
         ("Without NVIDIA's driver", String::new(), seen(), None),
         ("One that nobody knows", String::new(), vec![unknown], None),
-        ("A device is the one slice of its size", h100_with(&two), of_40(), None),
-        ("Of two equal slices either may be it", h100_with(&equal), of_40(), None),
-        ("Without llama.cpp the first slice", h100_with(&two), none(), None),
-        ("Unless another is chosen", h100_with(&two), none(), Some("MIG-33")),
-        ("A slice that is chosen hides every card", both.clone(), none(), Some("MIG-00")),
-        ("One that is not there hides none", both, none(), Some("MIG-99")),
-        ("A card without slices", h100_with(""), none(), None),
+        ("A slice of a card", divided(), of_40(), None),
+        ("Without llama.cpp nobody tells the slices, nor what is hidden", both, none(), Some("1")),
         ("A card that the build cannot drive", rtx_4090(), vec![cpu()], None),
         ("Memory that the driver will not count", unified, vec![gb10], None),
         ("Without llama.cpp", rtx_4090() + silent, none(), None),
@@ -166,7 +153,7 @@ fn of_cards_and_their_slices_everything_is_known_that_the_driver_or_a_data_sheet
         let (_root, detector) = detector();
         let nvml = ScriptedNvml::new(&script);
         let detector = if script.is_empty() { detector } else { detector.nvml_library(nvml.library()) };
-        let detector = detector.cuda_visible_devices(visible, false);
+        let detector = detector.cuda_visible_devices(visible);
         let machine = match devices.is_empty() {
             true => detector.detect(),
             false => detector.detect_with(&devices),
@@ -174,6 +161,14 @@ fn of_cards_and_their_slices_everything_is_known_that_the_driver_or_a_data_sheet
         text += &format!("{what}:\n{}", known(&machine));
     }
     insta::assert_snapshot!(text);
+}
+
+#[test]
+fn a_card_of_which_cuda_lists_no_slice_is_told() {
+    let nvml = ScriptedNvml::new(&divided());
+    let (_root, detector) = detector();
+    let machine = detector.backends(["CUDA"]).nvml_library(nvml.library()).detect_with(&[cpu()]);
+    assert_eq!(reasons(&machine), [&UnusedReason::Mig]);
 }
 
 #[test]

@@ -21,13 +21,13 @@ fn notes(nvidia: &Nvidia) -> Vec<String> {
 }
 
 #[test]
-fn a_card_tells_its_name_address_identity_and_memory() {
+fn a_card_tells_its_name_address_and_memory() {
     let found = detect(&rtx_4090());
     assert_eq!(notes(&found), [""; 0]);
     let [card] = &found.gpus[..] else { panic!("{found:?}") };
     let gpu = &card.gpu;
     assert_eq!((gpu.description.as_str(), gpu.driver.as_deref()), ("NVIDIA GeForce RTX 4090", Some("550.54.14")));
-    assert_eq!((card.uuid.as_deref(), gpu.pci_id), (Some("GPU-01"), Some(PciId::new(0, 1, 0, 0))));
+    assert_eq!(gpu.pci_id, Some(PciId::new(0, 1, 0, 0)));
     assert_eq!(gpu.nvml, Some(Reading::new(gib(24), gib(22)).reserved(mib(500))));
     assert_eq!((gpu.total, gpu.free), (gib(24) - mib(500), gib(22)));
 }
@@ -127,26 +127,12 @@ fn other_programs_on_a_card_are_told_by_name_and_bytes_the_largest_first() {
 }
 
 #[test]
-fn the_slices_of_a_card_in_mig_mode_are_told_wherever_they_are() {
-    let slices = format!(
-        "mig\nslice 1 {} {} MIG-aaaa NVIDIA H100 80GB HBM3 MIG 1g.10gb\n\
-         slice 6 {} {} MIG-bbbb NVIDIA H100 80GB HBM3 MIG 3g.40gb\n",
-        gib(10),
-        gib(9),
-        gib(40),
-        gib(40),
-    );
-    let found = detect(&(card("H100 80GB HBM3", "01", [gib(80), gib(80), 0]) + &slices));
-    let slices = found.gpus[0].slices.as_deref().unwrap();
-    let told: Vec<_> =
-        slices.iter().map(|slice| (slice.profile.as_deref().unwrap(), slice.uuid.as_deref().unwrap())).collect();
-    assert_eq!(told, [("1g.10gb", "MIG-aaaa"), ("3g.40gb", "MIG-bbbb")]);
-    let memory = slices[0].memory.unwrap();
-    assert_eq!((memory.total, memory.free), (gib(10), gib(9)));
-    assert_eq!(notes(&found), [""; 0]);
-    assert_eq!(detect(&rtx_4090()).gpus[0].slices, None);
-    let undivided = detect(&(rtx_4090() + "mig\n"));
-    assert_eq!(undivided.gpus[0].slices, Some(Vec::new()));
+fn of_a_card_in_mig_mode_the_bandwidth_is_not_a_slices() {
+    let clocked = rtx_4090() + "memory_clock 10501\nbus_width 384\n";
+    let card = |script: &str| detect(script).gpus.remove(0);
+    assert!(!card(&clocked).mig);
+    let divided = card(&(clocked + "mig\n"));
+    assert_eq!((divided.mig, divided.gpu.bandwidth), (true, None));
 }
 
 #[test]

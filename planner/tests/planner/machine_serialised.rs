@@ -1,14 +1,13 @@
 //! A machine is written down and read again, by this version and by others.
 
 use autoplace_planner::machine::{
-    Bandwidth, BandwidthSource, Date, Gpu, GpuKind, GpuProcess, Host, HostLimit, LearnedHeadroom, Machine, MigSlice,
-    Note, PciId, PcieLink, PcieRate, Reading, UnusedReason, gib,
+    Bandwidth, BandwidthSource, Gpu, GpuKind, GpuProcess, Host, HostLimit, LearnedHeadroom, Machine, Note, PciId,
+    PcieLink, PcieRate, Reading, UnusedReason, gib,
 };
 use serde_json::Value;
 
 /// A machine of which everything is known that can be: its GPUs and their bandwidths of every kind.
 fn complete(limit: usize) -> Machine {
-    let day = Date::new(2026, 11, 21).unwrap();
     let bytes = 5;
     let file = "memory.max".to_owned();
     let limits = [
@@ -19,15 +18,11 @@ fn complete(limit: usize) -> Machine {
         HostLimit::DataSegment { bytes },
         HostLimit::Unknown,
     ];
-    let mut host = Host::new(gib(64)).available(gib(48));
+    let mut host = Host::new(gib(64)).available(gib(48)).bandwidth(7);
     host.limit = limits[limit].clone();
-    host.bandwidth = Some(Bandwidth::measured(7, day));
     host.cpu = Some("Xeon".to_owned());
     (host.physical_cores, host.usable_cores) = (Some(8), Some(6));
     let rate = |generation| PcieRate::new(generation, 16).unwrap();
-    let mut slice = MigSlice::new("H100 MIG 1g.10gb");
-    slice.uuid = Some("MIG-1".to_owned());
-    slice.memory = Some(Reading::new(gib(10), gib(9)).reserved(3));
     let named = GpuProcess::new(7).name("ollama").bytes(gib(5));
     let kinds = [GpuKind::Discrete, GpuKind::Integrated, GpuKind::Remote];
     let sources = [BandwidthSource::Nvml, BandwidthSource::Catalogue, BandwidthSource::Stated];
@@ -38,13 +33,12 @@ fn complete(limit: usize) -> Machine {
         gpu = gpu.pci_id(PciId::new(0, 1, 2, 3));
         gpu.bandwidth = Some(Bandwidth::new(9, source));
         gpu.pcie = Some(PcieLink::new(rate(4)).current(rate(1)));
-        gpu.mig = Some(slice.clone());
         gpu.processes = Some(vec![GpuProcess::new(6), named.clone()]);
         gpu.ggml = Some(Reading::new(gib(23), gib(21)));
         gpu.nvml = Some(Reading::new(gib(24), gib(22)).reserved(5));
         gpu.resident_threads = Some(1536);
         gpu.driver = Some("550.54.14".to_owned());
-        gpu.learned = Some(LearnedHeadroom::new(1, 2, day).work(3, 4));
+        gpu.learned = Some(LearnedHeadroom::new(1, 2).work(3, 4));
         machine = machine.with_gpu(gpu);
     }
     let unused = serde_json::json!({

@@ -18,7 +18,7 @@ use super::devices::{bounded_by_now, build_name, is_simulated, named};
 use super::recipe::{Learn, Recipe};
 use super::{Error, threads};
 use crate::gguf::Header;
-use crate::machine::{Date, GpuKind, Host, HostSample, Machine, MeasuredRates};
+use crate::machine::{GpuKind, Host, HostSample, Machine, MeasuredRates};
 use crate::memory::KvType;
 use crate::plan::KvCache;
 use crate::profile::ModelProfile;
@@ -137,7 +137,7 @@ impl<'a> Job<'a> {
             return Ok(());
         }
         let begin = Instant::now();
-        let mut rates = MeasuredRates::new(Date::today());
+        let mut rates = MeasuredRates::default();
         (rates.threads, rates.repacked) = self.way;
         let mut bench = Bench::new(self.device, threads, rates.repacked)?;
         for (index, case) in self.cases.iter().enumerate() {
@@ -190,7 +190,8 @@ impl Recipe {
         }
         let devices = Backend::init().map(Backend::devices);
         let way = (Some(threads), repacks(&machine, &devices.unwrap_or_default()));
-        machine.host.rates = cache.host_rates(&machine.host, &build, |rates| (rates.threads, rates.repacked) == way);
+        let kept = cache.host_rates(&machine.host, &build);
+        machine.host.rates = kept.filter(|rates| (rates.threads, rates.repacked) == way);
         let params = &self.request.params;
         let kv = match self.request.kv_cache {
             KvCache::Given => [params.type_k, params.type_v],

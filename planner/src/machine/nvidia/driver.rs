@@ -11,7 +11,7 @@ use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
 use nvml_wrapper::{Device, Nvml};
 use serde::{Deserialize, Serialize};
 
-use super::{answer, memory, others_and_us, slices};
+use super::{answer, is_divided, memory, others_and_us};
 use crate::machine::cards::GpuProcess;
 use crate::machine::gpu::Reading;
 use crate::machine::pci::PciId;
@@ -123,7 +123,7 @@ impl Driver {
     /// Takes longer than the other questions: each process is asked for its name.
     pub fn processes(&self, card: PciId) -> Option<CardProcesses> {
         let device = self.device(card)?;
-        if slices(&device).is_some() {
+        if is_divided(&device) {
             return None;
         }
         let (others, knows_us) = others_and_us(&self.nvml, &device)?;

@@ -78,15 +78,14 @@ fn cuda_context(gpu: &Gpu) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::{driver, growth};
-    use crate::machine::{Date, Gpu, LearnedHeadroom, Reading, gib, mib};
+    use crate::machine::{Gpu, LearnedHeadroom, Reading, gib, mib};
     use crate::memory::Workload;
 
     const WORKLOAD: Workload = Workload { activations: mib(28), decoded_matrix: mib(112), vocabulary: mib(32) };
 
     /// An open card that has been measured with [`WORKLOAD`]: 20 MiB at the load, 30 after it.
     fn measured() -> Gpu {
-        let date = Date::new(2026, 11, 21).unwrap();
-        let learned = LearnedHeadroom::new(mib(20), mib(30), date).work(mib(28), mib(112));
+        let learned = LearnedHeadroom::new(mib(20), mib(30)).work(mib(28), mib(112));
         let mut gpu = Gpu::named("RTX 4090").unwrap().learned(learned);
         gpu.driver = Some("550.54.14".to_owned());
         gpu.ggml = Some(Reading::new(gpu.total, gpu.free));

@@ -116,9 +116,9 @@ const CANNOT_BE: &str = r#"
 /plan/overrides               | [{"pattern": "a", "place": {"gpu": 1}}] | plan.overrides: tensor_buft_overrides `a`: there is no GPU 1: there are 1
 /plan/placements              | []                                  | plan.placements is empty
 /plan/placements/0/device     | ""                                  | plan.placements[0].device is no name
-/plan/placements/0/device     | "a\nb"                              | line 1: a string holds a control character
-/plan/model/name              | "\u009b2J"                          | line 1: a string holds a control character
-/plan/notes                   | ["\u001b[2J"]                       | line 1: a string holds a control character
+/plan/placements/0/device     | "a\nb"                              | a string holds a control character
+/plan/model/name              | "\u009b2J"                          | a string holds a control character
+/plan/notes                   | ["\u001b[2J"]                       | a string holds a control character
 /plan/placements/0/device     | "<257 times x>"                     | plan.placements[0].device is no name
 /plan/placements/0/kind       | "host"                              | plan.placements[0].kind is the host's
 /plan/placements/1/kind       | "gpu"                               | plan.placements ends with a GPU

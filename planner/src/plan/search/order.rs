@@ -65,8 +65,8 @@ fn extend(all: &mut Vec<Order>, begun: &mut Order, gpus: &[usize], equal: &impl 
 
 /// Whether one may stand for the other in every plan.
 fn are_equal(a: &Gpu, b: &Gpu) -> bool {
-    let Gpu { name, description, device, pci_id, processes, nvml, mig, .. } = a.clone();
-    Gpu { name, description, device, pci_id, processes, nvml, mig, ..b.clone() } == *a
+    let Gpu { name, description, device, pci_id, processes, nvml, .. } = a.clone();
+    Gpu { name, description, device, pci_id, processes, nvml, ..b.clone() } == *a
 }
 
 #[cfg(test)]

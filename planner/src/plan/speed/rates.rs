@@ -56,8 +56,6 @@ const HALF_SPEED: f64 = 64.0;
 pub enum Basis {
     /// ggml's own operations, measured on it.
     Measured,
-    /// Its memory's bandwidth, measured; the rest by ratios.
-    Bandwidth,
     /// Its driver's peak bandwidth; the rest by ratios.
     Driver,
     /// Its data sheet's peak bandwidth; the rest by ratios.
@@ -72,7 +70,6 @@ impl std::fmt::Display for Basis {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Measured => "measured rates",
-            Self::Bandwidth => "measured bandwidth",
             Self::Driver => "the driver's bandwidth",
             Self::DataSheet => "data sheets",
             Self::Stated => "stated bandwidth",
@@ -349,13 +346,12 @@ impl Cache {
     }
 }
 
-/// Bytes per second that are really read, and who says so: all of what was measured, a share of a peak.
+/// Bytes per second that are really read, and who says so: a share of a peak.
 fn read_rate(figure: Option<Bandwidth>, share: f64, unknown: f64) -> (f64, Basis) {
     let Some(figure) = figure.filter(|figure| figure.bytes_per_second > 0) else {
         return (unknown, Basis::Guess);
     };
     let (share, basis) = match figure.source {
-        BandwidthSource::Measured => (1.0, Basis::Bandwidth),
         BandwidthSource::Nvml => (share, Basis::Driver),
         BandwidthSource::Catalogue => (share, Basis::DataSheet),
         BandwidthSource::Stated => (share, Basis::Stated),
