@@ -293,7 +293,7 @@ pub(crate) fn without_attention() -> Sketch {
 }
 
 /// One of an architecture that generates with 32 bits throughout, so that it makes no difference to any choice how many
-/// tokens are computed together: where activations are rounded to 8 bits, the last bit of a sum can turn up in a choice.
+/// tokens are computed together. Where activations are rounded to 8 bits, the last bit of a sum can turn up in a choice.
 pub(crate) fn in_32_bits(arch: &str) -> Sketch {
     let mut all = models::models("32 bits").into_iter();
     let mut sketch = all.find(|sketch| sketch.arch == arch).expect(arch);
