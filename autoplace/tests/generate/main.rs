@@ -68,4 +68,3 @@ mod soak;
 mod speculative;
 mod speculative_text;
 mod text_bytes;
-mod text_identity;

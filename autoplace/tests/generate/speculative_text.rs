@@ -2,10 +2,11 @@
 //! and on the demo model.
 
 use crate::native_support::demo_path;
-use crate::speculative_support::{PROMPT, alone, builder, exact, load, request, told};
-use crate::text_support::REPEATED;
+use crate::speculative_support::{PROMPT, alone, builder, exact, load, request, tokens, told};
+use crate::text_support::{REPEATED, Raw, SYSTEM, answered};
 use autoplace::Model;
-use autoplace::generate::{FinishReason, Generate, Speculation};
+use autoplace::generate::{Engine, FinishReason, Generate, Speculation};
+use autoplace::llama_sys::KvType;
 use proptest::prelude::*;
 
 /// A model that drafts with itself: what is likeliest comes true, and what chance takes may be another.
@@ -37,6 +38,30 @@ fn statistics_tell_how_much_was_guessed_and_came_true() {
     assert!(statistics.accepted_tokens <= statistics.drafted_tokens);
     assert!(statistics.acceptance_rate() > 0.0 && statistics.acceptance_rate() <= 1.0);
     assert!(statistics.to_string().contains("draft tokens accepted"), "{statistics}");
+}
+
+#[test]
+fn tokens_that_are_guessed_in_an_engine_are_those_of_a_raw_loop() {
+    let prompts = [PROMPT, SYSTEM, REPEATED];
+    for guess in [Speculation::prompt_lookup(), Speculation::DraftModel { draft_max: 5, p_min: 0.0 }] {
+        let mut accepted = 0;
+        for sequences in [1, 3] {
+            let request = request(1024 * sequences, sequences, 8);
+            let model = builder(&demo_path(), request).draft(demo_path()).load().unwrap();
+            let engine = Engine::new(&model).unwrap();
+            let answers = prompts.map(|prompt| {
+                let generate = model.generate(prompt).temp(0.0).max_tokens(60).speculate(guess);
+                engine.submit(generate).unwrap()
+            });
+            for (prompt, answer) in prompts.into_iter().zip(answers) {
+                let raw = Raw::of(&model.native().unwrap(), 1024, false, KvType::F32);
+                let told = answered(answer);
+                assert_eq!(told.tokens, raw.go_on(&tokens(&model, prompt), 60), "{guess:?}, {sequences} sequences");
+                accepted += told.statistics().accepted_tokens;
+            }
+        }
+        assert!(accepted > 0, "{guess:?}");
+    }
 }
 
 #[cfg(feature = "constraints")]

@@ -4,7 +4,7 @@
 use autoplace::gguf::Header;
 use autoplace::llama_sys::sim::Rules;
 use autoplace::machine::{Gpu, gib};
-use autoplace::memory::{Companion, ContextParams, Estimate, Footprint, Footprints, KvType, Split, Workload};
+use autoplace::memory::{Companion, ContextParams, Footprint, Footprints, KvType, Split, Workload};
 use autoplace::profile::ModelProfile;
 
 use crate::rig::{Card, Kind, Loaded};
@@ -31,7 +31,8 @@ fn a_draft_takes_what_llama_cpp_says_of_it_in_a_context_as_long_as_the_main_mode
     for title in ["llama gqa q4_k", "llama tied f16", "qwen3 qk norms", "gemma3 27B"] {
         let path = sketch(title).write(folder.path());
         let header = Header::open(&path).unwrap();
-        let n_vocab = u64::from(ModelProfile::from_header(&header).unwrap().hparams.n_vocab);
+        let profile = ModelProfile::from_header(&header).unwrap();
+        let n_vocab = u64::from(profile.hparams.n_vocab);
         let mut main = ContextParams::default();
         (main.n_ctx, main.mmap) = (5000, false);
         // The main model's cache is its own affair.
@@ -41,6 +42,9 @@ fn a_draft_takes_what_llama_cpp_says_of_it_in_a_context_as_long_as_the_main_mode
         let context = draft.draft_context(&main).unwrap().unwrap();
         assert_eq!((context.n_ctx, context.n_outputs_max), (5120, 1));
         assert_eq!(context.type_k, KvType::F16);
+        assert_eq!(draft.workload(&main).unwrap(), Workload::of(&profile, &context.sizes().unwrap()));
+        let chosen = draft.clone().draft_cache(KvType::Q8_0, KvType::Q4_0).draft_context(&main).unwrap().unwrap();
+        assert_eq!((chosen.type_k, chosen.type_v), (KvType::Q8_0, KvType::Q4_0));
 
         let bytes = draft.bytes(Some(&gpu), &main).unwrap();
         let theirs = probed(&path, &[&card], &context);
@@ -58,29 +62,4 @@ fn a_draft_takes_what_llama_cpp_says_of_it_in_a_context_as_long_as_the_main_mode
         assert_eq!(alone.gpu.total(), 0, "{title}");
         assert_eq!(of(&alone.host), of(&theirs.host), "{title}");
     }
-}
-
-#[test]
-fn a_drafts_bytes_are_the_estimate_of_a_full_offload_and_its_cache_may_be_chosen() {
-    own_process!();
-    let folder = tempfile::tempdir().unwrap();
-    let path = sketch("llama 3.1 8B").write(folder.path());
-    let header = Header::open(&path).unwrap();
-    let profile = ModelProfile::from_header(&header).unwrap();
-    let gpu = Gpu::new("card").total(gib(24)).backend("CUDA");
-    let main = ContextParams::default();
-    let draft = Companion::draft(&header).unwrap().draft_cache(KvType::Q8_0, KvType::Q4_0);
-    let context = draft.draft_context(&main).unwrap().unwrap();
-    assert_eq!((context.type_k, context.type_v), (KvType::Q8_0, KvType::Q4_0));
-    let estimate = Estimate::new(&profile, &[&gpu], &context).unwrap();
-    let layers = profile.full_offload();
-    let full = estimate.footprints(layers);
-    let bytes = draft.bytes(Some(&gpu), &main).unwrap();
-    assert_eq!((bytes.gpu, bytes.host), (full.gpus[0], full.host));
-    let workload = Workload::of(&profile, &context.sizes().unwrap());
-    assert_eq!(draft.workload(&main).unwrap(), workload);
-    // And what sampling on the GPU adds to what the estimate is uncertain of.
-    let sampled = 16 * u64::from(profile.hparams.n_vocab);
-    let uncertainty = estimate.uncertainty(&estimate.assignment(layers)).gpus[0] + sampled;
-    assert_eq!(bytes.gpu_uncertainty, uncertainty);
 }

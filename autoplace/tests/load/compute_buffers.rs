@@ -5,7 +5,7 @@ use crate::conformance::Suite;
 use crate::replace_support::Dice;
 use crate::rig::grid::{rolled_layers, rolled_overrides, rolled_params};
 use crate::rig::{Card, Kind, Loaded};
-use crate::synthetic::{Sketch, all, well_known};
+use crate::synthetic::{Sketch, all};
 use autoplace::gguf::Header;
 use autoplace::memory::{ContextParams, Split};
 use autoplace::profile::ModelProfile;
@@ -43,12 +43,6 @@ fn suite(sketches: Vec<Sketch>, kind: Kind, placements: usize) -> Suite {
 fn compute_buffers_are_close_in_models_of_every_kind() {
     own_process!();
     suite(all(), Kind::Probe, 14);
-}
-
-#[test]
-fn compute_buffers_are_close_in_models_of_true_shape_and_depth() {
-    own_process!();
-    suite(well_known(), Kind::Probe, 30);
 }
 
 #[test]

@@ -5,7 +5,6 @@ use std::fs;
 use crate::cli_support::{User, demo};
 use autoplace::gguf::TensorType;
 use autoplace::machine::{Gpu, Host, LearnedHeadroom, Machine, MeasuredRates, Reading, WeightRate, gib, mib};
-use serde_json::Value;
 
 /// The path of a file with this machine.
 fn file(user: &User, machine: &Machine) -> String {
@@ -170,23 +169,9 @@ fn a_card_whose_rules_only_it_knows_is_planned_for_by_arithmetic_alone() {
 #[test]
 fn a_file_that_is_no_machine_is_named_with_the_field() {
     let user = User::new();
-    let machine = serde_json::to_value(elsewhere()).unwrap();
-    let broken = |pointer: &str, value: Value| {
-        let mut json = machine.clone();
-        *json.pointer_mut(pointer).unwrap() = value;
-        json.to_string()
-    };
-    for (text, field) in [
-        (broken("/gpus/0/total", "24GiB".into()), "gpus[0].total"),
-        (broken("/gpus/0/free", gib(25).into()), "gpus[0].free"),
-        (broken("/host/available", gib(513).into()), "host.available"),
-        (broken("/gpus/0/kind", "quantum".into()), "gpus[0].kind"),
-        (broken("/gpus/0/name", "X\u{1b}[2J".into()), "a string holds a control character"),
-        (r#"{"version": 2}"#.to_owned(), "version is 2"),
-        (r#"{"gpus": []}"#.to_owned(), "missing field `host`"),
-        ("not JSON".to_owned(), "line 1"),
-        (String::new(), "line 1"),
-    ] {
+    let mut wrong = serde_json::to_value(elsewhere()).unwrap();
+    wrong["gpus"][0]["total"] = "24GiB".into();
+    for (text, field) in [(wrong.to_string(), "gpus[0].total"), ("not JSON".to_owned(), "line 1")] {
         let file = text_file(&user, &text);
         for args in [&["devices", "--machine", &file][..], &["plan", &demo(), "--machine", &file]] {
             user.fails(args, 1, &["error: ", &file, field]);

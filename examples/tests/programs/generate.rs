@@ -33,18 +33,6 @@ fn the_prompt_is_continued_and_a_seed_repeats_the_text() {
 }
 
 #[test]
-fn a_truncated_model() {
-    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("model/autoplace-demo-q8_0.gguf");
-    let bytes = std::fs::read(model).unwrap();
-    let dir = tempfile::tempdir().unwrap();
-    let cut = dir.path().join("cut.gguf");
-    for length in [0, 4, 20, 5000, bytes.len() / 2] {
-        std::fs::write(&cut, &bytes[..length]).unwrap();
-        GENERATE.fails(&["-m", cut.to_str().unwrap()], 1, "cut.gguf");
-    }
-}
-
-#[test]
 fn what_is_wrong_is_one_line_that_names_it() {
     let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
     let long = "and it came to pass ".repeat(100);

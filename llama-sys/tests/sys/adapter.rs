@@ -62,23 +62,6 @@ fn an_adapter_changes_the_logits_by_its_scale_and_leaves_no_trace() {
 }
 
 #[test]
-fn two_adapters_are_each_other_s_sum_and_their_order_makes_no_difference() {
-    let model = demo();
-    let mut context = context(&model);
-    // The same adapter in two files: half of each is one of it, but for the order of the sums.
-    let files = [Lora::of_attention(3, 4).write(), Lora::of_attention(3, 4).write()];
-    let [one, two] = files.each_ref().map(|file| LoraAdapter::load(&model, file.path()).unwrap());
-    context.set_lora(&[(one.clone(), 1.0)]).unwrap();
-    let whole = logits(&mut context);
-    context.set_lora(&[(one.clone(), 0.5), (two.clone(), 0.5)]).unwrap();
-    let halves = logits(&mut context);
-    let distance = furthest(&whole, &halves);
-    assert!(distance < 1e-2, "{distance}");
-    context.set_lora(&[(two, 0.5), (one, 0.5)]).unwrap();
-    assert!(furthest(&logits(&mut context), &halves) < 1e-2);
-}
-
-#[test]
 fn an_adapter_of_another_load_and_one_that_is_there_twice_are_refused() {
     let file = Lora::of_attention(1, 4).write();
     let (model, other) = (demo(), demo());

@@ -270,29 +270,6 @@ fn a_chain_that_depends_on_logits_says_so_and_skips_nothing() {
 }
 
 #[test]
-fn choices_that_are_made_again_leave_the_same_behind() {
-    let probabilities = [0.3, 0.2, 0.15, 0.1, 0.1, 0.05, 0.05, 0.05];
-    let of_each = || {
-        [
-            chain().xtc(0.5, 0.1, 6).unwrap().dist(6).unwrap(),
-            chain().mirostat(2.0, 0.3, 100, 6).unwrap(),
-            chain().mirostat_v2(2.0, 0.3, 6).unwrap(),
-            chain().adaptive_p(0.2, 0.8, 6).unwrap(),
-        ]
-    };
-    for (mut first, mut second) in of_each().into_iter().zip(of_each()) {
-        let next = |sampler: &mut Sampler| {
-            let token = sampler.apply(&mut likely(&probabilities)).unwrap();
-            sampler.accept(token).unwrap();
-            token
-        };
-        let all: Vec<Token> = (0..40).map(|_| next(&mut first)).collect();
-        let again: Vec<Token> = (0..40).map(|_| next(&mut second)).collect();
-        assert_eq!(all, again, "{first:?}");
-    }
-}
-
-#[test]
 fn candidates_can_be_dropped_and_changed() {
     let mut five = likely(&PROBABILITIES);
     five.softmax();

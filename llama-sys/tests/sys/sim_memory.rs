@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use crate::support::batch_of;
 use crate::support::sim::{
     MIB, are_empty, card, card_by, context, context_params, greedy, load, try_context, try_load,
 };
-use crate::support::{batch_of, resident};
 use llama_sys::sim::{Rules, SimGpu};
-use llama_sys::{Backend, Bench, DeviceKind, Error, Operation, tensor_types};
+use llama_sys::{Backend, Bench, Context, ContextParams, DeviceKind, Error, FlashAttention, Operation, tensor_types};
 
 #[test]
 fn free_bytes_are_the_total_less_what_others_and_llama_cpp_take() {
@@ -77,29 +77,6 @@ fn a_context_that_does_not_fit_names_the_device_and_leaves_the_model() {
 }
 
 #[test]
-fn a_card_of_400_gb_costs_no_host_memory() {
-    own_process!();
-    let gpu = card(400_000_000_000);
-    assert_eq!(gpu.device().memory().unwrap().free, 400_000_000_000);
-    let model = load(&[&gpu], -1);
-    let before = resident();
-    // A cache of eight million tokens in F32: tens of GB, all of which llama.cpp clears.
-    let params = llama_sys::ContextParams {
-        n_ctx: 1 << 23,
-        type_k: llama_sys::KvType::F32,
-        type_v: llama_sys::KvType::F32,
-        n_outputs_max: 1,
-        ..context_params()
-    };
-    let context = llama_sys::Context::new(&model, params).unwrap();
-    assert!(gpu.used() > 20_000_000_000, "{}", gpu.used());
-    let grown = resident().saturating_sub(before);
-    assert!(grown < 512 * MIB, "{grown} bytes became resident");
-    drop((context, model));
-    assert_eq!(gpu.used(), 0);
-}
-
-#[test]
 fn what_was_reserved_for_is_computed_without_another_byte() {
     own_process!();
     let gpu = card_by(Rules::Cuda, 64 * MIB);
@@ -122,6 +99,28 @@ fn what_was_reserved_for_is_computed_without_another_byte() {
         assert_matches!(refused, Err(Error::InvalidParameter { .. }));
     }
     context.reserve(context.n_ubatch()).unwrap();
+}
+
+#[test]
+fn without_fused_attention_llama_cpp_does_without() {
+    own_process!();
+    let unfused = |n_gpu_layers, gpus: &[&SimGpu], flash_attention| {
+        let params = ContextParams { flash_attention, ..context_params() };
+        let model = load(gpus, n_gpu_layers);
+        let mut context = Context::new(&model, params).unwrap();
+        let rows = context.memory_breakdown().unwrap().rows;
+        let bytes: u64 = rows.iter().map(|row| row.compute).sum();
+        (greedy(&mut context, 16), bytes)
+    };
+    let (expected, _) = unfused(0, &[], FlashAttention::Disabled);
+    let gpu = SimGpu::builder("SIM old card").flash_attention(false);
+    let gpu = gpu.register().unwrap();
+    let (text, automatic) = unfused(-1, &[&gpu], FlashAttention::Auto);
+    assert_eq!(text, expected);
+    // Without it the graph is another, and so is its memory.
+    let able = card(256 * MIB);
+    let (_, fused) = unfused(-1, &[&able], FlashAttention::Auto);
+    assert_ne!(automatic, fused);
 }
 
 /// ggml's number of a type.

@@ -94,3 +94,13 @@ fn texts_with_nul_and_foreign_backends_are_refused() {
         refused(builder.register());
     }
 }
+
+#[test]
+fn a_file_that_cannot_be_made_is_an_error_that_names_it() {
+    own_process!();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("no such folder").join("card");
+    let error = SimGpu::builder("SIM card").shared(&file).register();
+    let text = error.unwrap_err().to_string();
+    assert!(text.contains("no such folder"), "{text}");
+}

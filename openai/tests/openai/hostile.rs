@@ -71,25 +71,6 @@ fn a_request_takes_a_small_multiple_of_its_body() {
 }
 
 #[test]
-fn biases_are_few_and_each_token_has_one() {
-    let server = Server::start(&["--ctx", "512"]);
-    let ask = |biases: &str| {
-        let schema = r#"{"type": "string", "pattern": "^[a-z]{3}$"}"#;
-        let body = format!(r#"{{"prompt": "a", "json_schema": {schema}, "logit_bias": {{{biases}}}}}"#);
-        let (status, mut answer) = server.post(TEXT, &body);
-        (status, answer["error"]["param"].take())
-    };
-    let many = |count: usize, name: &dyn Fn(usize) -> String| {
-        let biases: Vec<String> = (0..count).map(|it| format!("\"{}\": 1", name(it))).collect();
-        biases.join(",")
-    };
-    assert_eq!(ask(&many(1024, &|it| it.to_string())), (200, Value::Null));
-    assert_eq!(ask(&many(160_000, &|it| it.to_string())), (400, json!("logit_bias")));
-    assert_eq!(ask("\"7\": 1, \"7\": 2"), (400, json!("logit_bias")));
-    assert_eq!(ask(&many(4000, &|it| "0".repeat(it) + "7")), (400, json!("logit_bias")));
-}
-
-#[test]
 fn who_has_no_key_gets_no_further_than_health() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("key");

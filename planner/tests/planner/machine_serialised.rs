@@ -1,8 +1,8 @@
-//! A machine is written down and read again, by this version and by others.
+//! A machine is written down and read again.
 
 use autoplace_planner::machine::{
     Bandwidth, BandwidthSource, Gpu, GpuKind, GpuProcess, Host, HostLimit, LearnedHeadroom, Machine, Note, PciId,
-    PcieLink, PcieRate, Reading, UnusedReason, gib,
+    PcieLink, PcieRate, Reading, gib,
 };
 use serde_json::Value;
 
@@ -58,36 +58,6 @@ fn a_machine_of_which_everything_is_known_is_read_as_it_was_written() {
         assert_eq!(serde_json::from_str::<Machine>(&json).unwrap(), machine);
         assert_eq!(machine.check(), Ok(()));
     }
-}
-
-/// What version 0.1 wrote before machines knew of speed, links and programs.
-#[test]
-fn a_file_of_an_earlier_version_is_read() {
-    let json = r#"{
-        "gpus": [{
-            "name": "RTX 4090", "description": "NVIDIA GeForce RTX 4090", "kind": "discrete", "backend": "CUDA",
-            "device": "CUDA0", "pci_id": "0000:01:00.0", "total": 25769803776, "free": 24266565222,
-            "ggml": {"total": 25769803776, "free": 24266565222}
-        }],
-        "host": {
-            "total": 68719476736, "available": 51539607552, "system_available": 51539607552,
-            "limit": {"bound": "system"}, "physical_cores": 16
-        },
-        "unused_gpus": [{
-            "gpu": {
-                "name": "RTX 3060", "description": "NVIDIA GeForce RTX 3060", "kind": "discrete", "backend": "CUDA",
-                "device": null, "pci_id": null, "total": 0, "free": 0
-            },
-            "reason": {"why": "no_backend"}
-        }]
-    }"#;
-    let machine: Machine = serde_json::from_str(json).unwrap();
-    assert_eq!(machine.check(), Ok(()));
-    let gpu = &machine.gpus[0];
-    assert_eq!((gpu.total, gpu.free), (gib(24), 24_266_565_222));
-    assert_eq!((gpu.bandwidth, gpu.pcie, &gpu.processes), (None, None, &None));
-    assert_eq!((machine.wsl, machine.host.bandwidth), (false, None));
-    assert_eq!(machine.unused_gpus[0].reason, UnusedReason::NoBackend);
 }
 
 #[test]

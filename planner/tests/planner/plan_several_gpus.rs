@@ -27,16 +27,6 @@ fn a_share_that_no_step_leads_to_is_found() {
 }
 
 #[test]
-fn two_cards_take_what_one_cannot() {
-    let profile = LLAMA_8B.profile();
-    let gpus = cards(&[gib(4), gib(5)]);
-    let plan = plan(&profile, &gpus, &Request::new()).unwrap();
-    assert!(plan.full_offload, "{plan}");
-    assert_eq!(plan.gpus().count(), 2);
-    assert!(plan.to_string().contains("all 33 layers on card 0 and card 1"), "{plan}");
-}
-
-#[test]
 fn unequal_cards_are_filled_to_the_same_share() {
     let profile = LLAMA_70B.profile();
     let gpus = cards(&[gib(12), gib(24), gib(18)]);

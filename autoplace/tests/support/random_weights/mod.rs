@@ -9,60 +9,14 @@ use std::fs::OpenOptions;
 use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use autoplace::gguf::{Header, TensorType as T};
+use autoplace::gguf::Header;
 
-use crate::synthetic::{Dims, Sketch, computed};
-pub(crate) use crate::synthetic::{computed_deep as deep, without_attention};
+use crate::synthetic::{Dims, Sketch};
+pub(crate) use crate::synthetic::{computed as all, computed_deep as deep, without_attention};
 pub(crate) use blocks::Random;
 
 /// The sizes of most of them.
 pub(crate) const DIMS: Dims = Dims::of([4, 256, 768, 4, 2, 64, 512]);
-
-/// Of each kind of memory one.
-pub(crate) fn all() -> Vec<Sketch> {
-    let mut all = computed();
-    all.insert(8, deepseek2());
-    all
-}
-
-/// The heads share one compressed key, of half the ranks that the models of the list have.
-fn deepseek2() -> Sketch {
-    let (q_rank, rank, rope, nope, v) = (256, 256, 64, 64, 64);
-    let dims = Dims { n_head_kv: 1, ..DIMS };
-    let mut sketch = Sketch::new("deepseek2", "mla", dims);
-    sketch.u32("attention.key_length", rank + rope);
-    sketch.u32("attention.value_length", rank);
-    sketch.u32("attention.key_length_mla", nope + rope);
-    sketch.u32("attention.value_length_mla", v);
-    sketch.u32("rope.dimension_count", rope);
-    sketch.u32("attention.q_lora_rank", q_rank);
-    sketch.u32("attention.kv_lora_rank", rank);
-    sketch.u32("leading_dense_block_count", 1);
-    sketch.u32("expert_shared_count", 1);
-    sketch.mixture(4, 2, 256);
-    sketch.ends(T::Q4_K, Some(T::Q6_K));
-    let (n_embd, heads) = (dims.n_embd, dims.n_head);
-    for il in 0..dims.n_layer {
-        sketch.norms(il);
-        sketch.vector(il, "attn_q_a_norm.weight", q_rank);
-        sketch.vector(il, "attn_kv_a_norm.weight", rank);
-        sketch.block(il, "attn_q_a.weight", T::Q4_K, &[n_embd, q_rank]);
-        let q = heads * (nope + rope);
-        sketch.block(il, "attn_q_b.weight", T::Q4_K, &[q_rank, q]);
-        sketch.block(il, "attn_kv_a_mqa.weight", T::Q8_0, &[n_embd, rank + rope]);
-        sketch.block(il, "attn_k_b.weight", T::Q8_0, &[nope, rank, heads]);
-        sketch.block(il, "attn_v_b.weight", T::Q8_0, &[rank, v, heads]);
-        sketch.block(il, "attn_output.weight", T::Q4_K, &[heads * v, n_embd]);
-        if il == 0 {
-            sketch.feed_forward(il, T::Q4_K, T::Q4_K);
-        } else {
-            sketch.experts(il, T::Q4_K, 4, 256);
-            sketch.vector(il, "exp_probs_b.bias", 4);
-            sketch.shared_expert(il, T::Q4_K, 256);
-        }
-    }
-    sketch
-}
 
 /// Writes the model's files into `folder` and returns the first.
 pub(crate) fn write(sketch: &Sketch, folder: &Path) -> PathBuf {

@@ -268,7 +268,7 @@ impl Line {
                 let widths = self.where_it(self.dims.n_ff, |il| self.feeds(il));
                 sketch.u32s("feed_forward_length", &widths);
             }
-            "deepseek2" => self.deepseek2_keys(sketch),
+            "deepseek2" if self.stated("attention.kv_lora_rank").is_none() => self.deepseek2_keys(sketch),
             _ => {}
         }
         for &(key, value) in &self.keys {
@@ -349,15 +349,24 @@ impl Line {
                 vec![one_of(has_heads, &["norm", "attention"], &[]), vec!["second norm", "feed"]]
             }
             "deepseek2" => {
-                let keys = if self.stated("mla").is_some() { "one key" } else { "all keys" };
+                let attention = match (self.stated("attention.kv_lora_rank"), self.stated("mla")) {
+                    (Some(_), _) => vec!["small compressed"],
+                    (None, Some(_)) => vec!["compressed", "one key"],
+                    (None, None) => vec!["compressed", "all keys"],
+                };
                 let experts = &["experts", "chances of experts", "shared expert"];
-                vec![vec!["compressed", keys], one_of(dense, &["feed"], experts)]
+                vec![attention, one_of(dense, &["feed"], experts)]
             }
             // Short convolutions beside attention.
             "lfm2" => vec![vec!["norms", "feed"], one_of(attends, &["attention", "head norms"], &["convolution"])],
             "qwen3next" => {
                 let mix = if il % 4 == 3 { "gated attention" } else { "delta rule" };
                 vec![vec!["norms of results", mix], vec!["experts", "shared router", "shared expert"]]
+            }
+            "qwen35" => {
+                let mix = if il < 3 { "gated delta rule" } else { "gated attention" };
+                let predicts = il + 1 == self.dims.n_layer;
+                vec![vec!["norms of results", mix, "feed"], one_of(predicts, &["prediction"], &[])]
             }
             // State-space mixers alone or beside attention.
             "mamba" | "mamba2" => vec![vec!["norm", mixer]],
