@@ -65,7 +65,7 @@ impl Api {
     pub fn chat(&self, body: &[u8]) -> Result<Completion, ApiError> {
         let template = self.template.as_ref().map_err(|error| &**error);
         let request = ChatRequest::read(body, &self.model, template)?;
-        let choices = vec![(request.generate.clone(), String::new())];
+        let choices = vec![request.generate.clone()];
         self.submit(Endpoint::Chat, &request.options, choices, || request.reading())
     }
 
@@ -84,7 +84,7 @@ impl Api {
         &self,
         endpoint: Endpoint,
         options: &Options,
-        texts: Vec<(Generate, String)>,
+        texts: Vec<Generate>,
         reading: impl Fn() -> Reading,
     ) -> Result<Completion, ApiError> {
         check_name(options.model.as_deref(), &self.name)?;
@@ -95,18 +95,17 @@ impl Api {
             return Err(ApiError::invalid("n", message));
         }
         let prompt_name = endpoint.prompt();
-        let tokens = match texts.iter().any(|(generate, _)| generate.tells_logprobs()) {
+        let tokens = match texts.iter().any(Generate::tells_logprobs) {
             true => Some(self.tokens(prompt_name)?),
             false => None,
         };
         let mut choices = Vec::with_capacity(asked);
-        for (prompt, (generate, echo)) in texts.into_iter().enumerate() {
+        for (prompt, generate) in texts.into_iter().enumerate() {
             for _ in 0..options.n {
                 let generate = options.apply(generate.clone(), choices.len())?;
                 let answer =
                     self.engine.try_submit(generate).map_err(|error| ApiError::of_generation(&error, prompt_name))?;
-                let choice = Choice::new(answer, reading(), prompt, tokens.clone());
-                choices.push((choice, echo.clone()));
+                choices.push(Choice::new(answer, reading(), prompt, tokens.clone()));
             }
         }
         let stream = options.stream.then_some(options.stream_options.include_usage);

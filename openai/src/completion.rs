@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::choice::{Choice, Step};
 use super::error::ApiError;
-use super::shape::{Chunks, Frame, Whole, usage};
+use super::shape::{Chunks, Frame, usage};
 use autoplace::generate::Error;
 use pollster::block_on;
 
@@ -22,8 +22,6 @@ use pollster::block_on;
 pub struct Completion {
     frame: Frame,
     choices: Vec<Choice>,
-    /// What each text begins with, for completions that are to show their prompts.
-    echoes: Vec<String>,
     is_stream: bool,
     include_usage: bool,
     streaming: Option<Streaming>,
@@ -39,16 +37,9 @@ struct Streaming {
 }
 
 impl Completion {
-    pub(super) fn new(frame: Frame, choices: Vec<(Choice, String)>, stream: Option<bool>) -> Self {
-        let (choices, echoes) = choices.into_iter().unzip();
-        Self {
-            frame,
-            choices,
-            echoes,
-            is_stream: stream.is_some(),
-            include_usage: stream == Some(true),
-            streaming: None,
-        }
+    pub(super) fn new(frame: Frame, choices: Vec<Choice>, stream: Option<bool>) -> Self {
+        let (is_stream, include_usage) = (stream.is_some(), stream == Some(true));
+        Self { frame, choices, is_stream, include_usage, streaming: None }
     }
 
     /// Whether the request has asked for chunks.
@@ -62,15 +53,15 @@ impl Completion {
     ///
     /// What a computation failed with.
     pub async fn response(mut self) -> Result<Value, ApiError> {
-        let mut wholes: Vec<Whole> = self.echoes.drain(..).map(Whole::new).collect();
-        for (choice, whole) in self.choices.iter_mut().zip(&mut wholes) {
+        let mut choices = Vec::with_capacity(self.choices.len());
+        for (index, choice) in self.choices.iter_mut().enumerate() {
+            let mut whole = Step::default();
             while let Some(step) = poll_fn(|context| choice.poll(context)).await {
                 whole.add(step.map_err(|error| failed(&self.frame, &error))?);
             }
+            choices.push(whole.into_choice(&self.frame, index));
         }
-        let choices = wholes.into_iter().enumerate();
-        let choices = choices.map(|(index, whole)| whole.into_choice(&self.frame, index));
-        let mut body = self.frame.body(false, choices.collect());
+        let mut body = self.frame.body(false, choices);
         body["usage"] = self.usage();
         Ok(body)
     }
@@ -95,16 +86,16 @@ impl Completion {
         chunk
     }
 
-    fn begin(&mut self) -> Streaming {
+    fn begin(&self) -> Streaming {
         let mut streaming = Streaming {
             chunks: Vec::with_capacity(self.choices.len()),
             ready: VecDeque::new(),
             turn: 0,
             has_ended: false,
         };
-        for (index, echo) in self.echoes.drain(..).enumerate() {
-            let mut chunks = Chunks::new(&self.frame, index);
-            streaming.ready.extend(chunks.first(&echo));
+        for index in 0..self.choices.len() {
+            let chunks = Chunks::new(&self.frame, index);
+            streaming.ready.extend(chunks.first());
             streaming.chunks.push(chunks);
         }
         streaming

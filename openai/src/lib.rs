@@ -24,11 +24,11 @@
 //! |---|---|
 //! | both | `model`, `stream`, `stream_options.include_usage`, `n`, `stop`, `max_tokens`, `seed`, `response_format`, `temperature`, `top_p`, `frequency_penalty`, `presence_penalty`, `logit_bias` |
 //! | chat | `messages`, `tools`, `tool_choice`, `parallel_tool_calls`, `max_completion_tokens`, `logprobs`, `top_logprobs`, `reasoning_effort` |
-//! | completions | `prompt` (a text, tokens, or a list of either), `echo`, `logprobs` |
-//! | llama.cpp's additions | every parameter of [`Sampling`](autoplace::generate::Sampling) by its name, `json_schema`, `cache_prompt`, `chat_template_kwargs`, `add_generation_prompt`, `continue_final_message` |
+//! | completions | `prompt` (a text, tokens, or a list of either), `logprobs` |
+//! | llama.cpp's additions | every parameter of [`Sampling`](autoplace::generate::Sampling) by its name, `grammar` (Lark, behind `%llguidance {}`), `json_schema`, `cache_prompt`, `chat_template_kwargs`, `add_generation_prompt`, `continue_final_message` |
 //!
-//! What would change the meaning of a request and cannot be done is refused (images and sound, `suffix`,
-//! `best_of`, `grammar`); names that nobody here knows are passed over, since clients send new ones every year.
+//! What would change the meaning of a request and cannot be done is refused (images and sound, `suffix`, `echo`,
+//! `best_of`); names that nobody here knows are passed over, since clients send new ones every year.
 
 #![forbid(unsafe_code)]
 

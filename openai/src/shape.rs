@@ -108,15 +108,11 @@ impl Chunks {
         Self { endpoint: frame.endpoint, name: frame.name_of(index), index, calls: 0, offset: 0 }
     }
 
-    /// What comes before all: who speaks, or the prompt that is to be written again.
-    pub(super) fn first(&mut self, echo: &str) -> Option<Value> {
+    /// What comes before all of a chat: who speaks.
+    pub(super) fn first(&self) -> Option<Value> {
         match self.endpoint {
             Endpoint::Chat => Some(self.chunk(json!({"role": "assistant", "content": ""}), Value::Null, None)),
-            Endpoint::Completions if echo.is_empty() => None,
-            Endpoint::Completions => {
-                self.offset = echo.chars().count();
-                Some(self.chunk(echo.into(), Value::Null, None))
-            }
+            Endpoint::Completions => None,
         }
     }
 
@@ -158,30 +154,19 @@ impl Chunks {
 }
 
 /// One answer as a whole.
-#[derive(Debug, Default)]
-pub(super) struct Whole {
-    echo: String,
-    step: Step,
-}
-
-impl Whole {
-    pub(super) fn new(echo: String) -> Self {
-        Self { echo, step: Step::default() }
-    }
-
-    pub(super) fn add(&mut self, step: Step) {
-        self.step.parts.extend(step.parts);
-        self.step.logprobs.extend(step.logprobs);
-        self.step.finish = step.finish.or(self.step.finish);
+impl Step {
+    pub(super) fn add(&mut self, step: Self) {
+        self.parts.extend(step.parts);
+        self.logprobs.extend(step.logprobs);
+        self.finish = step.finish.or(self.finish);
     }
 
     pub(super) fn into_choice(self, frame: &Frame, index: usize) -> Value {
         let endpoint = frame.endpoint;
-        let mut offset = self.echo.chars().count();
-        let mut text = self.echo;
+        let mut text = String::new();
         let mut reasoning = String::new();
         let mut calls = Vec::new();
-        for part in self.step.parts {
+        for part in self.parts {
             match part {
                 ReplyPart::Content(piece) => text.push_str(&piece),
                 ReplyPart::Reasoning(piece) => reasoning.push_str(&piece),
@@ -190,7 +175,7 @@ impl Whole {
                 }
             }
         }
-        let logprobs = endpoint.logprobs(&self.step.logprobs, &mut offset);
+        let logprobs = endpoint.logprobs(&self.logprobs, &mut 0);
         let (name, said) = match endpoint {
             Endpoint::Completions => ("text", text.into()),
             Endpoint::Chat => {
@@ -211,7 +196,7 @@ impl Whole {
                 ("message", Value::Object(message))
             }
         };
-        json!({"index": index, name: said, "logprobs": logprobs, "finish_reason": self.step.finish})
+        json!({"index": index, name: said, "logprobs": logprobs, "finish_reason": self.finish})
     }
 }
 
@@ -236,8 +221,7 @@ mod tests {
 
     #[test]
     fn a_whole_answer_has_what_the_chunks_have() {
-        let mut whole = Whole::new(String::new());
-        whole.add(step(parts(), Some("tool_calls")));
+        let whole = step(parts(), Some("tool_calls"));
         let choice = whole.into_choice(&frame(Endpoint::Chat), 2);
         let message = &choice["message"];
         assert_eq!(message["content"], Value::Null);
@@ -248,7 +232,7 @@ mod tests {
         assert_eq!((&choice["index"], &choice["finish_reason"]), (&json!(2), &json!("tool_calls")));
 
         let mut chunks = Chunks::new(&frame(Endpoint::Chat), 2);
-        let first = chunks.first("").unwrap();
+        let first = chunks.first().unwrap();
         assert_eq!(first["delta"], json!({"role": "assistant", "content": ""}));
         let sent = chunks.of(&step(parts(), Some("tool_calls")));
         assert_eq!(sent.len(), 4);
@@ -259,15 +243,13 @@ mod tests {
     }
 
     #[test]
-    fn a_completion_can_begin_with_its_prompt() {
-        let mut whole = Whole::new("ab".into());
+    fn a_completion_is_the_text_of_its_steps() {
+        let mut whole = step(vec![ReplyPart::Content("ab".into())], None);
         whole.add(step(vec![ReplyPart::Content("c".into())], None));
         whole.add(step(vec![], Some("length")));
         let choice = whole.into_choice(&frame(Endpoint::Completions), 0);
         assert_eq!(choice, json!({"index": 0, "text": "abc", "logprobs": null, "finish_reason": "length"}));
-        let mut chunks = Chunks::new(&frame(Endpoint::Completions), 0);
-        assert_eq!(chunks.first(""), None);
-        assert_eq!(chunks.first("ab").unwrap()["text"], "ab");
+        assert_eq!(Chunks::new(&frame(Endpoint::Completions), 0).first(), None);
     }
 
     #[test]

@@ -15,28 +15,20 @@ const MOST_TOKENS: usize = 1 << 20;
 /// The parameters of the endpoint that are its own, but for the prompt.
 #[derive(Debug, Deserialize)]
 struct TextBody {
-    #[serde(default)]
-    echo: bool,
     logprobs: Option<usize>,
-    best_of: Option<usize>,
 }
 
 pub(super) struct TextRequest {
     pub(super) options: Options,
-    /// What is generated, and what is written before it.
-    pub(super) texts: Vec<(Generate, String)>,
+    pub(super) texts: Vec<Generate>,
 }
 
 impl TextRequest {
     pub(super) fn read(body: &[u8], model: &Model) -> Result<Self, ApiError> {
         let body = reading::object(body)?;
-        body.refuse(&["suffix"])?;
+        body.refuse(&["suffix", "echo", "best_of"])?;
         let options = Options::read(&body)?;
         let text: TextBody = body.part()?;
-        if text.best_of.is_some_and(|of| of > options.n) {
-            let message = "`best_of` greater than `n` is not supported";
-            return Err(ApiError::unsupported("best_of", message));
-        }
         let prompts = prompts(&body)?;
         let asked = prompts.len().saturating_mul(options.n);
         if asked > MOST_CHOICES {
@@ -50,19 +42,11 @@ impl TextRequest {
             if let PromptBody::Text(prompt) = &prompt {
                 check_length(prompt.len(), context, "prompt")?;
             }
-            let echo = match &prompt {
-                _ if !text.echo => String::new(),
-                PromptBody::Text(prompt) => prompt.clone(),
-                PromptBody::Tokens(_) => {
-                    let message = "`echo` of a prompt of tokens is not supported";
-                    return Err(ApiError::unsupported("echo", message));
-                }
-            };
             let mut generate = model.generate(prompt).sampling(sampling.clone());
             if let Some(most) = text.logprobs {
                 generate = generate.logprobs(most);
             }
-            texts.push((generate, echo));
+            texts.push(generate);
         }
         Ok(Self { options, texts })
     }

@@ -1,8 +1,8 @@
 //! A model behind an OpenAI endpoint, called as a local one is: how an application outgrows one machine.
 //!
-//! In: the calls of [`Model`](autoplace::Model), [`Engine`](autoplace::generate::Engine) and
-//! [`Chat`](autoplace::generate::Chat). Out: requests to vLLM, llama-server, this crate's own `serve` or whatever else
-//! speaks the API, and their answers as they stream. One line of a program changes:
+//! In: the calls of [`Model`](autoplace::Model) and [`Chat`](autoplace::generate::Chat). Out: requests to vLLM,
+//! llama-server, this crate's own `serve` or whatever else speaks the API, and their answers as they stream. One line
+//! of a program changes:
 //!
 //! ```no_run
 //! use autoplace::chat::ReplyPart;
@@ -135,16 +135,6 @@ impl Endpoint {
     /// A text that goes on from a prompt, as [`Model::generate`](autoplace::Model::generate).
     pub fn generate(&self, prompt: impl Into<String>) -> Generate {
         Generate::new(self.clone(), prompt.into())
-    }
-
-    /// Asks for a text, as [`Engine::submit`](autoplace::generate::Engine::submit). The server decides how many
-    /// requests run at once.
-    ///
-    /// # Errors
-    ///
-    /// As [`Generate::stream`].
-    pub fn submit(&self, generate: Generate) -> Result<TextStream, Error> {
-        generate.stream()
     }
 
     fn name(&self) -> Result<&str, Error> {

@@ -124,7 +124,7 @@ fn pages_of_other_sites_are_turned_away_on_any_address() {
 #[test]
 fn each_request_is_a_line_that_says_nothing_of_what_was_said() {
     let server = Server::start(&["--ctx", "512"]);
-    let body = json!({"prompt": "mellon", "max_tokens": 1, "echo": true}).to_string();
+    let body = json!({"prompt": "mellon", "max_tokens": 1}).to_string();
     assert_eq!(server.post(&format!("{TEXT}?key=mellon"), &body).0, 200);
     assert_eq!(server.post(CHAT, "mellon").0, 400);
     for _ in 0..PATIENCE.as_millis() / 10 {
