@@ -134,6 +134,7 @@ impl Session {
     /// Takes a text out of the context. What the context holds of it stays as long as nobody needs the place.
     pub(super) fn suspend(&mut self, sequence: SequenceId) -> Option<Sequence> {
         let at = self.position(sequence).ok()?;
+        self.lent.as_ref()?;
         let mut suspended = take_out(&mut self.sequences, at);
         suspended.suspend(&mut self.cache);
         Some(suspended)
