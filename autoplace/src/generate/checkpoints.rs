@@ -1,8 +1,8 @@
 //! Checkpoints: what a memory cannot go back to by itself, saved as it was after the first tokens of a text.
 //!
 //! In: sequences whose prompts are being computed. Out: how far a sequence whose memory holds a window or a recurrent
-//! state can go back all the same. A checkpoint belongs to the tokens before it, not to a sequence: whichever holds those tokens goes back to it. Saved is only what full attention
-//! does not keep by itself.
+//! state can go back all the same. A checkpoint belongs to the tokens before it, not to a sequence: whichever holds
+//! those tokens goes back to it. Saved is only what full attention does not keep by itself.
 
 use llama_sys::{Context, SeqId, Token};
 use serde::{Deserialize, Serialize};
