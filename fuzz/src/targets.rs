@@ -1,12 +1,10 @@
 //! What is fuzzed, and what each target begins with. Seeds are made by the code that writes such bytes, where there is
 //! some, so that they stay what it reads.
 
-use std::path::PathBuf;
-use std::sync::{LazyLock, Mutex};
-use std::{env, fs, process};
+use std::sync::LazyLock;
 
 use autoplace::chat::{ChatTemplate, Conversation, Limits, Message, ReplyFormat, ReplyParser, SpecialTokens};
-use autoplace::generate::{Constraint, Engine, Session};
+use autoplace::generate::{Constraint, Engine};
 use autoplace::gguf::{Builder, Header};
 use autoplace::machine::{Gpu, Host, Machine, gib};
 use autoplace::plan::{Request, SavedPlan};

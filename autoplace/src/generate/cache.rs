@@ -5,7 +5,7 @@ use llama_sys::{Context, Position, SeqId, Token};
 use super::checkpoints::{Checkpoints, Stops};
 use super::context::Lent;
 use super::error::Error;
-use crate::load::{Contents, Remembered, Scales};
+use crate::load::{Contents, Remembered};
 
 /// Tokens from which on a prefix is worth a copy: where sequences have caches of their own, llama.cpp
 /// copies all of one.
@@ -20,20 +20,6 @@ pub(super) struct Cache {
     pub(super) checkpoints: Checkpoints,
     /// Whether the context holds what nobody knows.
     stale: bool,
-}
-
-/// Tokens at the beginning of a text, and the adapters that they are computed with.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Prefix<'a> {
-    pub(super) tokens: &'a [Token],
-    pub(super) scales: &'a Scales,
-}
-
-impl Prefix<'_> {
-    /// Its first tokens.
-    fn first(self, tokens: usize) -> Self {
-        Self { tokens: &self.tokens[..tokens], ..self }
-    }
 }
 
 /// The sequences that texts run on, with the tokens that they hold.
@@ -97,23 +83,22 @@ impl Cache {
         self.stale = false;
     }
 
-    /// Keeps what a sequence holds when its text, computed with these adapters, has ended.
-    pub(super) fn remember(&mut self, seq: SeqId, scales: Scales, mut tokens: Vec<Token>, computed: usize) {
+    /// Keeps what a sequence holds when its text has ended.
+    pub(super) fn remember(&mut self, seq: SeqId, mut tokens: Vec<Token>, computed: usize) {
         tokens.truncate(computed);
         if !tokens.is_empty() {
-            self.idle.push(Remembered { seq, scales, tokens });
+            self.idle.push(Remembered { seq, tokens });
         }
     }
 
     /// Finds a sequence for a prompt, and leaves it holding the beginning of the prompt or nothing.
     ///
-    /// What was computed with other adapters than these is not reused; of running texts, the caller leaves it out.
     /// Without `reuse` the sequence is empty, and the text is computed as if it were the first.
     pub(super) fn place(
         &mut self,
         lent: &mut Lent,
         running: &Running<'_>,
-        prompt: Prefix<'_>,
+        prompt: &[Token],
         reuse: bool,
     ) -> Result<Place, Error> {
         let free = self.free(lent, running)?;
@@ -135,7 +120,7 @@ impl Cache {
             }
         };
         if self.checkpoints.are_taken(context) {
-            place.stops = Stops::of(prompt.tokens.len(), place.cached, common);
+            place.stops = Stops::of(prompt.len(), place.cached, common);
         }
         Ok(place)
     }
@@ -146,10 +131,10 @@ impl Cache {
         context: &mut Context,
         free: SeqId,
         donor: Donor,
-        prompt: Prefix<'_>,
+        prompt: &[Token],
     ) -> Result<Place, Error> {
         let Donor { seq, shared, is_idle, yields } = donor;
-        let known = prompt.first(shared);
+        let known = &prompt[..shared];
         if is_idle && (yields || seq == free) {
             self.idle.retain(|idle| idle.seq != seq);
             let cached = self.go_back(context, seq, known)?;
@@ -184,19 +169,18 @@ impl Cache {
         &self,
         context: &Context,
         running: &Running<'_>,
-        prompt: Prefix<'_>,
+        prompt: &[Token],
     ) -> Result<(Option<Donor>, usize), Error> {
-        let idle = self.idle.iter().filter(|it| it.scales == *prompt.scales);
-        let idle = idle.map(|it| (it.seq, &*it.tokens, true));
+        let idle = self.idle.iter().map(|it| (it.seq, &*it.tokens, true));
         let others = running.iter().map(|&(seq, tokens)| (seq, tokens, false));
         let mut best: Option<Donor> = None;
         let mut common = 0;
         for (seq, held, is_idle) in idle.chain(others) {
             // The last token is computed in any case: the next one is chosen by what it gives.
-            let most = prompt.tokens.len().saturating_sub(1);
-            let shared = common_prefix(held, prompt.tokens).min(most);
+            let most = prompt.len().saturating_sub(1);
+            let shared = common_prefix(held, prompt).min(most);
             common = common.max(shared);
-            let shared = self.reach(context, seq, prompt.first(shared))?;
+            let shared = self.reach(context, seq, &prompt[..shared])?;
             if shared == 0 {
                 continue;
             }
@@ -211,16 +195,16 @@ impl Cache {
 
     /// How far a sequence, whose first tokens these are, can go back to the end of them: to just there, or to a
     /// checkpoint before.
-    fn reach(&self, context: &Context, seq: SeqId, known: Prefix<'_>) -> Result<usize, Error> {
-        let tokens = known.tokens.len();
+    fn reach(&self, context: &Context, seq: SeqId, known: &[Token]) -> Result<usize, Error> {
+        let tokens = known.len();
         Ok(if can_go_back(context, seq, tokens)? { tokens } else { self.checkpoints.last_among(known).unwrap_or(0) })
     }
 
     /// Has a sequence, whose first tokens these are, [go back](Self::reach) to the end of them as far as it can.
     /// Returns how many it holds.
-    fn go_back(&mut self, context: &mut Context, seq: SeqId, known: Prefix<'_>) -> Result<usize, Error> {
-        if can_go_back(context, seq, known.tokens.len())? {
-            return cut(context, seq, known.tokens.len());
+    fn go_back(&mut self, context: &mut Context, seq: SeqId, known: &[Token]) -> Result<usize, Error> {
+        if can_go_back(context, seq, known.len())? {
+            return cut(context, seq, known.len());
         }
         let held = self.checkpoints.restore(context, seq, known);
         if held == 0 {
@@ -230,7 +214,7 @@ impl Cache {
     }
 
     /// Takes a checkpoint of a running text, whose sequence holds just these tokens.
-    pub(super) fn checkpoint(&mut self, context: &mut Context, seq: SeqId, held: Prefix<'_>, running: &Running<'_>) {
+    pub(super) fn checkpoint(&mut self, context: &mut Context, seq: SeqId, held: &[Token], running: &Running<'_>) {
         let idle = &self.idle;
         let is_held = |known: &[Token]| {
             running.iter().any(|(_, held)| held.starts_with(known))

@@ -1,14 +1,12 @@
 //! Checkpoints: what a memory cannot go back to by itself, saved as it was after the first tokens of a text.
 //!
 //! In: sequences whose prompts are being computed. Out: how far a sequence whose memory holds a window or a recurrent
-//! state can go back all the same. A checkpoint belongs to the tokens before it and the adapters that they were
-//! computed with, not to a sequence: whichever holds those tokens goes back to it. Saved is only what full attention
-//! does not keep by itself.
+//! state can go back all the same. A checkpoint belongs to the tokens before it, not to a sequence: whichever holds
+//! those tokens goes back to it. Saved is only what full attention does not keep by itself.
 
 use llama_sys::{Context, SeqId, Token};
 use serde::{Deserialize, Serialize};
 
-use super::cache::Prefix;
 use crate::load::Checkpoint;
 use crate::machine::Host;
 use crate::memory::{Headroom, Workload};
@@ -61,21 +59,20 @@ impl Checkpoints {
         self.limit > 0 && context.has_partial_state()
     }
 
-    /// The tokens before the last checkpoint that lies among the first of these, which were computed with these
-    /// adapters.
-    pub(super) fn last_among(&self, text: Prefix<'_>) -> Option<usize> {
+    /// The tokens before the last checkpoint that lies among the first of these.
+    pub(super) fn last_among(&self, text: &[Token]) -> Option<usize> {
         self.find(text).map(|at| self.kept[at].tokens.len())
     }
 
-    fn find(&self, text: Prefix<'_>) -> Option<usize> {
-        let is_among = |it: &Checkpoint| it.scales == *text.scales && text.tokens.starts_with(&it.tokens);
+    fn find(&self, text: &[Token]) -> Option<usize> {
+        let is_among = |it: &Checkpoint| text.starts_with(&it.tokens);
         let among = self.kept.iter().enumerate().filter(|(_, it)| is_among(it));
         among.max_by_key(|(_, it)| it.tokens.len()).map(|(at, _)| at)
     }
 
     /// Has a sequence, which holds these tokens, go back to the last checkpoint among them. Returns how many tokens it
     /// holds then: none where there is no such, or the context does not take it.
-    pub(super) fn restore(&mut self, context: &mut Context, seq: SeqId, text: Prefix<'_>) -> usize {
+    pub(super) fn restore(&mut self, context: &mut Context, seq: SeqId, text: &[Token]) -> usize {
         let Some(at) = self.find(text) else {
             return 0;
         };
@@ -101,11 +98,10 @@ impl Checkpoints {
         &mut self,
         context: &mut Context,
         seq: SeqId,
-        Prefix { tokens, scales }: Prefix<'_>,
+        tokens: &[Token],
         is_held: impl Fn(&[Token]) -> bool,
     ) {
-        let same = |it: &Checkpoint| it.tokens == tokens && it.scales == *scales;
-        if self.kept.iter().any(same) {
+        if self.kept.iter().any(|it| it.tokens == tokens) {
             return;
         }
         self.kept.retain(|it| is_held(&it.tokens));
@@ -121,7 +117,7 @@ impl Checkpoints {
         }
         self.evict_to(limit - needed);
         match context.save_partial_state(seq) {
-            Ok(state) => self.kept.push(Checkpoint { scales: scales.clone(), tokens: tokens.to_vec(), state }),
+            Ok(state) => self.kept.push(Checkpoint { tokens: tokens.to_vec(), state }),
             Err(error) => tracing::debug!("no checkpoint after {} tokens: {error}", tokens.len()),
         }
     }

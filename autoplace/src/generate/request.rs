@@ -41,8 +41,6 @@ pub(crate) struct Spec {
     /// What of the prompt the context holds already is not computed again. `None`: as whoever generates does it.
     pub(super) cache_prompt: Option<bool>,
     pub(super) sampling: Sampling,
-    /// Adapters with their scales, instead of all as they were loaded.
-    pub(super) lora: Option<Vec<(String, f32)>>,
     /// How many of the likeliest tokens are told beside the chosen one.
     pub(super) logprobs: Option<usize>,
     /// Not for a worker.
@@ -70,7 +68,6 @@ impl Spec {
             prompt,
             cache_prompt: None,
             sampling,
-            lora: None,
             logprobs: None,
             custom: None,
             constraint: None,
@@ -134,16 +131,6 @@ impl Generate {
     /// What happens when the context has no place for the next token. Default: the text ends.
     pub fn when_full(mut self, when_full: WhenFull) -> Self {
         self.spec.when_full = when_full;
-        self
-    }
-
-    /// Computes with these of the model's [adapters](Model::adapters), at these scales, and with no others; none at all
-    /// where the list is empty. Default: all of them, as they were [loaded](crate::ModelBuilder::lora).
-    ///
-    /// Nothing is loaded for it, but the compute buffers are reserved anew where the adapters are others than those of
-    /// the text before. In a [`Session`](super::Session), texts with other adapters take turns.
-    pub fn lora<N: Into<String>>(mut self, adapters: impl IntoIterator<Item = (N, f32)>) -> Self {
-        self.spec.lora = Some(adapters.into_iter().map(|(name, scale)| (name.into(), scale)).collect());
         self
     }
 

@@ -16,7 +16,7 @@ use super::request::{Limits, Spec};
 use super::speculative::Speculator;
 use super::stats::Statistics;
 use super::text::TextAssembler;
-use crate::load::{self, Scales};
+use crate::load;
 
 /// A text of a session. What of it is tied to the loaded model can be let go of, and made again.
 #[derive(Debug)]
@@ -26,7 +26,6 @@ pub(super) struct Sequence {
     pub(super) tokens: Vec<Token>,
     /// Tokens of the prompt.
     pub(super) prompt: usize,
-    pub(super) scales: Scales,
     pub(super) limits: Limits,
     pub(super) text: TextAssembler,
     /// What the text is held to.
@@ -34,8 +33,6 @@ pub(super) struct Sequence {
     pub(super) chooser: Chooser,
     pub(super) held: Held,
     batch: InBatch,
-    /// Turns of other adapters since its own.
-    pub(super) turns_waited: u32,
     pub(super) speculator: Option<Speculator>,
     pub(super) statistics: Statistics,
 }
@@ -51,7 +48,6 @@ impl Sequence {
         vocab: &Vocab,
         capacity: usize,
     ) -> Result<Self, Error> {
-        let scales = model.scales(spec.lora.as_deref())?;
         let matcher = spec.matcher(model, vocab)?;
         if spec.stops.iter().any(String::is_empty) {
             return Err(Error::EmptyStop);
@@ -72,14 +68,12 @@ impl Sequence {
             id,
             tokens,
             prompt,
-            scales,
             limits: spec.limits,
             text,
             matcher,
             chooser,
             held: Held::nothing_of(prompt),
             batch: InBatch::default(),
-            turns_waited: 0,
             speculator: Speculator::new(spec.speculation),
             statistics,
         };
@@ -116,9 +110,9 @@ impl Sequence {
     }
 }
 
-/// The sequences that texts run on, and what each holds that others with its adapters can go on from.
+/// The sequences that texts run on, and what each holds that others can go on from.
 pub(super) fn held(sequences: &[Sequence]) -> Vec<(SeqId, &[Token])> {
-    sequences.iter().map(|it| it.held(&it.scales)).collect()
+    sequences.iter().map(Sequence::held).collect()
 }
 
 impl Sequence {

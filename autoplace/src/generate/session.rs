@@ -10,7 +10,7 @@ use super::context::{Lent, Room};
 use super::error::Error;
 use super::piece::{Message, Piece, SequenceId};
 use super::request::Generate;
-use super::sequence::{Sequence, take_out};
+use super::sequence::{Sequence, held, take_out};
 use super::speculative::Drafters;
 use super::stats::{Replaced, Statistics};
 use super::step::{Step, Work};
@@ -21,9 +21,6 @@ use crate::load::{AbortHandle, Model};
 ///
 /// A model in a [worker process](crate::Isolation::Process) has none ([`Error::Worker`]): there, an
 /// [`Engine`](super::Engine) computes several texts at once.
-///
-/// Texts with [other adapters](Generate::lora) take turns: a step computes those of one set, for some tokens, while
-/// the others wait.
 ///
 /// ```no_run
 /// use autoplace::Model;
@@ -105,8 +102,7 @@ impl Session {
     ///
     /// [`Error::OtherModel`], [`Error::SequencesBusy`], [`Error::PromptTooLong`], [`Error::EmptyPrompt`],
     /// [`Error::EmptyStop`]; [`Error::Constraint`] and [`Error::NoTokenAllowed`]; [`Error::Native`] for a sampling
-    /// parameter out of range; [`Error::Load`] after a re-placement that failed, and for an adapter that the model was
-    /// not loaded with.
+    /// parameter out of range; [`Error::Load`] after a re-placement that failed.
     pub fn begin(&mut self, generate: Generate) -> Result<SequenceId, Error> {
         let (model, spec) = generate.into_parts();
         if !model.is(&self.model) {
@@ -138,6 +134,7 @@ impl Session {
     /// Takes a text out of the context. What the context holds of it stays as long as nobody needs the place.
     pub(super) fn suspend(&mut self, sequence: SequenceId) -> Option<Sequence> {
         let at = self.position(sequence).ok()?;
+        self.lent.as_ref()?;
         let mut suspended = take_out(&mut self.sequences, at);
         suspended.suspend(&mut self.cache);
         Some(suspended)
@@ -160,8 +157,8 @@ impl Session {
 
     fn place(&mut self, sequence: &mut Sequence, reuse: bool) -> Result<Place, Error> {
         let lent = self.lent.as_mut().ok_or_else(Error::not_loaded)?;
-        let running: Vec<_> = self.sequences.iter().map(|it| it.held(&sequence.scales)).collect();
-        let place = self.cache.place(lent, &running, sequence.first(sequence.len()), reuse)?;
+        let running = held(&self.sequences);
+        let place = self.cache.place(lent, &running, &sequence.tokens, reuse)?;
         let of = self.sequences.iter().find(|it| Some(it.held.seq) == place.shares);
         sequence.held.shares = of.map(|of| (of.id, place.cached));
         Ok(place)

@@ -10,7 +10,7 @@ use super::cache::Cache;
 use super::context::Lent;
 use super::error::Error;
 use super::piece::{Piece, SequenceId};
-use super::schedule::{AdapterTurns, Asking, share};
+use super::schedule::{Asking, share};
 use super::sequence::{Sequence, held, take_out};
 use super::speculative::Drafters;
 use super::stats::{DraftsOff, Statistics};
@@ -53,7 +53,6 @@ pub(super) struct Work {
     pub(super) failed: Vec<(SequenceId, Error)>,
     batch: Batch,
     asking: Vec<Asking>,
-    turns: AdapterTurns,
 }
 
 impl Work {
@@ -128,21 +127,15 @@ impl Step<'_> {
         }
     }
 
-    /// Puts the next tokens of every text whose adapters' turn it is into the batch: one of each that is being
-    /// generated, and what there is room for of prompts.
-    fn fill(&mut self) -> Result<(), Error> {
-        let Work { batch, asking, turns, prompt_chunk, number, .. } = &mut *self.work;
-        let scales = turns.next(self.sequences);
-        self.model.slot().adapt(&mut self.lent.context, scales)?;
+    /// Puts the next tokens of every text into the batch: one of each that is being generated, and what there is room
+    /// for of prompts.
+    fn fill(&mut self) {
+        let Work { batch, asking, prompt_chunk, number, .. } = &mut *self.work;
         batch.clear();
         asking.clear();
-        let wanted = |sequence: &Sequence| match sequence.scales == *scales {
-            true => sequence.wanted(),
-            false => 0,
-        };
         let mut others = 0;
         for sequence in self.sequences.iter() {
-            match wanted(sequence) {
+            match sequence.wanted() {
                 wanted @ 0..=1 => others += wanted,
                 wanted => asking.push(Asking::new(wanted)),
             }
@@ -152,18 +145,17 @@ impl Step<'_> {
         let mut shares = asking.iter();
         let mut free = context.n_batch() as usize;
         for sequence in self.sequences.iter_mut() {
-            let tokens = match wanted(sequence) {
+            let tokens = match sequence.wanted() {
                 wanted @ 0..=1 => wanted.min(free),
                 _ => shares.next().map_or(0, |share| share.given),
             };
             free = free.saturating_sub(tokens);
             sequence.queue(batch, tokens);
         }
-        Ok(())
     }
 
     fn compute(&mut self) -> Result<Computed, Error> {
-        self.fill()?;
+        self.fill();
         if self.work.batch.is_empty() {
             return Ok(Computed::default());
         }
@@ -250,8 +242,8 @@ impl Step<'_> {
     fn checkpoint(&mut self, at: usize) {
         let running = held(self.sequences);
         let sequence = &self.sequences[at];
-        let held = sequence.first(sequence.held.computed);
-        self.cache.checkpoint(&mut self.lent.context, sequence.held.seq, held, &running);
+        let (seq, held) = sequence.held();
+        self.cache.checkpoint(&mut self.lent.context, seq, held, &running);
     }
 
     fn choose_of(&mut self, at: usize, used: &mut usize, begun: Instant, computed: Duration) -> Result<(), Error> {

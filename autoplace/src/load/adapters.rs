@@ -1,7 +1,6 @@
 //! What is added to a model when it is loaded: LoRA adapters, from their files to the context that computes with them.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use llama_sys::{Context, LoraAdapter};
 use serde::{Deserialize, Serialize};
@@ -14,11 +13,11 @@ use crate::profile::{AdapterError, Lora, ModelProfile};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Adapter {
-    /// What it is called when it is asked for.
+    /// What it is called.
     pub name: String,
     /// Its file.
     pub path: PathBuf,
-    /// What it is multiplied by where nothing else is asked for.
+    /// What it is multiplied by.
     pub scale: f32,
 }
 
@@ -58,58 +57,20 @@ impl AdapterFiles {
         let lora = self.lora.iter().map(|one| Ok((LoraAdapter::load(native, &one.path)?, one.scale)));
         Ok(Attached { lora: lora.collect::<Result<_, llama_sys::Error>>()? })
     }
-
-    /// What each is multiplied by: as loaded, or where this is asked for, only those, of which the last counts.
-    pub(super) fn scales(&self, asked: Option<&[(String, f32)]>) -> Result<Scales, AdapterError> {
-        let Some(asked) = asked else { return Ok(Scales(self.lora.iter().map(|one| one.scale).collect())) };
-        let mut scales = vec![0.0; self.lora.len()];
-        for (name, scale) in asked {
-            let Some(index) = self.lora.iter().position(|one| one.name == *name) else {
-                return Err(AdapterError::NoSuchAdapter {
-                    name: name.clone(),
-                    present: self.lora.iter().map(|one| one.name.clone()).collect(),
-                });
-            };
-            scales[index] = finite(|| name.clone(), *scale)?;
-        }
-        Ok(Scales(scales.into()))
-    }
 }
 
 fn finite(name: impl FnOnce() -> String, scale: f32) -> Result<f32, AdapterError> {
     if scale.is_finite() { Ok(scale) } else { Err(AdapterError::Scale { name: name(), scale }) }
 }
 
-/// What each adapter of a model is multiplied by, in the order of [`Model::adapters`](super::Model::adapters).
-/// Cloning is cheap.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Scales(Arc<[f32]>);
-
-impl From<Vec<f32>> for Scales {
-    fn from(scales: Vec<f32>) -> Self {
-        Self(scales.into())
-    }
-}
-
-impl Scales {
-    /// Whether a context computes so.
-    pub(super) fn are_set(&self, context: &Context) -> bool {
-        context.lora().iter().map(|(_, scale)| scale).eq(self.0.iter())
-    }
-}
-
 /// What was added to a loaded model.
 #[derive(Debug, Clone)]
 pub(crate) struct Attached {
-    /// With what each is multiplied by where nothing else is asked for.
+    /// With what each is multiplied by.
     lora: Vec<(LoraAdapter, f32)>,
 }
 
 impl Attached {
-    pub(super) fn at(&self, scales: &Scales) -> Vec<(LoraAdapter, f32)> {
-        self.lora.iter().zip(scales.0.iter()).map(|((one, _), &scale)| (one.clone(), scale)).collect()
-    }
-
     /// How many adapters hold the model.
     pub(super) const fn holders(&self) -> usize {
         self.lora.len()

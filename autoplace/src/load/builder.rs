@@ -239,8 +239,8 @@ impl ModelBuilder {
         self
     }
 
-    /// Adds a LoRA adapter, called as its file is without the ending, at this scale; at 0, only texts that [ask for
-    /// it](crate::generate::Generate::lora) are computed with it. More than one may be added.
+    /// Adds a LoRA adapter, called as its file is without the ending, at this scale: all texts of the model are
+    /// computed with it. More than one may be added.
     pub fn lora(mut self, path: impl AsRef<Path>, scale: f32) -> Self {
         self.recipe.adapters.push(None, path.as_ref(), scale);
         self

@@ -47,7 +47,6 @@ mod warm_up;
 
 pub use abort::AbortHandle;
 pub use adapters::Adapter;
-pub(crate) use adapters::Scales;
 pub use builder::ModelBuilder;
 pub use devices::{build_name, detect};
 pub(crate) use devices::{gpu_of, memory, named};

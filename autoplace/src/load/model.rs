@@ -16,7 +16,7 @@ use super::remote::Remote;
 use super::replace::Requested;
 use super::report::LoadReport;
 use super::slot::ContextSlot;
-use super::{Adapter, Error, Pulse, Scales, native};
+use super::{Adapter, Error, Pulse, native};
 use crate::gguf::{self, Header};
 use crate::machine::Machine;
 use crate::memory::Footprints;
@@ -141,11 +141,6 @@ impl Model {
     /// The LoRA adapters beside it, in the order in which they were added.
     pub fn adapters(&self) -> &[Adapter] {
         &self.inner.recipe.adapters.lora
-    }
-
-    /// What each adapter is multiplied by: as loaded, or where this is asked for, only those.
-    pub(crate) fn scales(&self, asked: Option<&[(String, f32)]>) -> Result<Scales, Error> {
-        Ok(self.inner.recipe.adapters.scales(asked)?)
     }
 
     /// The model underneath, for what this crate does not cover. Contexts made of it take memory beyond the plan, and

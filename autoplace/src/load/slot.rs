@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use llama_sys::{Context, ContextParams, Model, SeqId, Token};
 
-use super::adapters::{Attached, Scales};
+use super::adapters::Attached;
 use super::draft::Drafts;
 use super::recipe::Verify;
 use super::{Error, warm_up};
@@ -65,16 +65,12 @@ pub(crate) enum Contents {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Remembered {
     pub(crate) seq: SeqId,
-    /// The adapters that they were computed with.
-    pub(crate) scales: Scales,
     pub(crate) tokens: Vec<Token>,
 }
 
 /// What a memory cannot go back to by itself, as it was after these tokens.
 #[derive(Debug)]
 pub(crate) struct Checkpoint {
-    /// The adapters that they were computed with.
-    pub(crate) scales: Scales,
     pub(crate) tokens: Vec<Token>,
     pub(crate) state: llama_sys::State,
 }
@@ -151,19 +147,6 @@ impl ContextSlot {
                 Ok(Some((context, Contents::Unknown)))
             }
         }
-    }
-
-    /// Has a context that was lent compute with these adapters, if it does not yet. Its compute buffers are reserved
-    /// anew then, for some numbers of tokens only: a text waits for it.
-    pub(crate) fn adapt(&self, context: &mut Context, scales: &Scales) -> Result<(), Error> {
-        if scales.are_set(context) {
-            return Ok(());
-        }
-        let held = self.held();
-        let native = held.native.as_ref().ok_or(Error::NotLoaded)?;
-        context.set_lora(&native.attached.at(scales))?;
-        warm_up::reserve(context, Verify::Quick)?;
-        Ok(())
     }
 
     pub(crate) fn give_back(&self, context: Context, contents: Contents) {

@@ -219,17 +219,10 @@ pub enum AdapterError {
     /// Two adapters of one name.
     #[error("two adapters are called {name}: one needs a name of its own")]
     Twice { name: String },
-    /// An adapter that the model was not loaded with.
-    #[error("the model was loaded without an adapter called {name}: {}", list(present))]
-    NoSuchAdapter { name: String, present: Vec<String> },
 }
 
 impl AdapterError {
     fn tensor(file: &str, tensor: &str, problem: impl Into<String>) -> Self {
         Self::Tensor { file: file.to_owned(), tensor: tensor.to_owned(), problem: problem.into() }
     }
-}
-
-fn list(present: &[String]) -> String {
-    if present.is_empty() { "it has none".into() } else { format!("it has {}", present.join(", ")) }
 }

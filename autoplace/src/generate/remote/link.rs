@@ -70,7 +70,7 @@ impl Text {
         sender.put(&Request::Text(TextCall::Submit(Box::new(generation))))
     }
 
-    /// A piece with what all workers took. Another one computes the prompt again, and what drafts and shifts came to is
+    /// A piece with what all workers took. Another one computes the prompt again, and what drafts came to is
     /// that of the last.
     fn add(&mut self, mut piece: Piece, mut statistics: Statistics) -> Message {
         if let Some(earlier) = &self.earlier {

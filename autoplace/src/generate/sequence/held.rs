@@ -4,11 +4,10 @@
 use llama_sys::{Context, SeqId, State, Token};
 
 use super::Sequence;
-use crate::generate::cache::{Cache, Place, Prefix};
+use crate::generate::cache::{Cache, Place};
 use crate::generate::checkpoints::Stops;
 use crate::generate::error::Error;
 use crate::generate::piece::SequenceId;
-use crate::load::Scales;
 
 #[derive(Debug)]
 pub(crate) struct Held {
@@ -41,15 +40,9 @@ impl Sequence {
         self.held.stops = place.stops;
     }
 
-    /// Its number in the context, and what the context holds of it that others with these adapters can go on from.
-    pub(crate) fn held(&self, scales: &Scales) -> (SeqId, &[Token]) {
-        let shared = if self.scales == *scales { self.held.computed } else { 0 };
-        (self.held.seq, &self.tokens[..shared])
-    }
-
-    /// Its first tokens, as the cache knows them.
-    pub(crate) fn first(&self, tokens: usize) -> Prefix<'_> {
-        Prefix { tokens: &self.tokens[..tokens], scales: &self.scales }
+    /// Its number in the context, and what the context holds of it.
+    pub(crate) fn held(&self) -> (SeqId, &[Token]) {
+        (self.held.seq, &self.tokens[..self.held.computed])
     }
 
     /// Runs it again, where the context holds this much of its beginning.
@@ -64,12 +57,12 @@ impl Sequence {
     pub(crate) fn suspend(&mut self, cache: &mut Cache) {
         let held = std::mem::take(&mut self.held.computed);
         self.held.shares = None;
-        cache.remember(self.held.seq, self.scales.clone(), self.tokens.clone(), held);
+        cache.remember(self.held.seq, self.tokens.clone(), held);
     }
 
     /// Ends it, and leaves in the cache what the context holds of it and others can go on from.
     pub(crate) fn leave(self, cache: &mut Cache) {
-        cache.remember(self.held.seq, self.scales, self.tokens, self.held.computed);
+        cache.remember(self.held.seq, self.tokens, self.held.computed);
     }
 
     /// Keeps what the context holds of it. Returns the bytes.
