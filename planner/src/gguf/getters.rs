@@ -7,19 +7,6 @@ use super::error::Error;
 use super::header::Header;
 use super::value::{Array, Number, Value, ValueType};
 
-macro_rules! numbers {
-    ($($ty:ident),*) => {$(
-        #[doc = concat!("The value of a key of type `", stringify!($ty), "`, or `None` if there is no such key.")]
-        ///
-        /// # Errors
-        ///
-        /// [`Error::WrongType`] if it is of any other type, also another type of number.
-        pub fn $ty(&self, key: &str) -> Result<Option<$ty>, Error> {
-            self.inner.metadata.typed(key)
-        }
-    )*};
-}
-
 impl Header {
     /// `general.architecture`, which is the prefix of the architecture's own keys: `llama`, `qwen3moe`, `gemma3`.
     ///
@@ -34,7 +21,7 @@ impl Header {
                 Err(self.malformed(key, format_args!("key '{key}' holds a control character")))
             }
             Some(architecture) => Ok(architecture),
-            None => self.inner.metadata.required(key),
+            None => Err(self.inner.metadata.missing(key)),
         }
     }
 
@@ -52,7 +39,35 @@ impl Header {
         Some(title.replace(char::is_control, " "))
     }
 
-    numbers! { u32, f32, bool }
+    /// The value of a key of type `u32`, or `None` if there is no such key.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::WrongType`] if it is of any other type, also another type of number.
+    pub fn u32(&self, key: &str) -> Result<Option<u32>, Error> {
+        let value = self.inner.metadata.typed(key, ValueType::U32)?;
+        Ok(value.map(|value| value.bits() as u32))
+    }
+
+    /// The value of a key of type `f32`, or `None` if there is no such key.
+    ///
+    /// # Errors
+    ///
+    /// As [`u32`](Self::u32).
+    pub fn f32(&self, key: &str) -> Result<Option<f32>, Error> {
+        let value = self.inner.metadata.typed(key, ValueType::F32)?;
+        Ok(value.map(|value| f32::from_bits(value.bits() as u32)))
+    }
+
+    /// The value of a key of type `bool`, or `None` if there is no such key.
+    ///
+    /// # Errors
+    ///
+    /// As [`u32`](Self::u32).
+    pub fn bool(&self, key: &str) -> Result<Option<bool>, Error> {
+        let value = self.inner.metadata.typed(key, ValueType::Bool)?;
+        Ok(value.map(|value| value.bits() != 0))
+    }
 
     /// The value of a key of type string, up to its first NUL byte, or `None` if there is no such key.
     ///
@@ -61,12 +76,12 @@ impl Header {
     /// [`Error::WrongType`]; [`Error::Malformed`] if it is not UTF-8.
     pub fn str(&self, key: &str) -> Result<Option<&str>, Error> {
         let metadata = &self.inner.metadata;
-        match self.get(key) {
+        match metadata.typed(key, ValueType::Str)? {
             Some(Value::Bytes(bytes)) => {
                 let what = format_args!("the value of key '{key}'");
                 Err(metadata.source.not_utf8(metadata.offset_of(key), what, bytes))
             }
-            _ => metadata.typed(key),
+            value => Ok(value.and_then(|value| value.as_str())),
         }
     }
 
@@ -76,7 +91,8 @@ impl Header {
     ///
     /// [`Error::WrongType`] if it is no array.
     pub fn array(&self, key: &str) -> Result<Option<Array<'_>>, Error> {
-        self.inner.metadata.typed(key)
+        let value = self.inner.metadata.typed(key, ValueType::Array)?;
+        Ok(value.and_then(|value| value.as_array()))
     }
 
     /// The value of a key of any integer type that is not negative, or `None` if there is no such key.

@@ -10,7 +10,7 @@ use super::metadata::{MIN_ENTRY, Metadata};
 use super::shards::{self, Shard, assemble, open_beside};
 use super::source::{Cursor, Source};
 use super::tensor::{self, MIN_INFO, Tensor};
-use super::value::Value;
+use super::value::{Value, ValueType};
 
 /// The most keys, and the most tensors of a model, that we accept. The largest models have about 2000 tensors and 100
 /// keys; each takes about 100 bytes of memory.
@@ -221,7 +221,8 @@ fn read_count(cursor: &mut Cursor<'_>, things: &str, least: u64) -> Result<u64, 
 
 fn alignment(metadata: &Metadata) -> Result<u64, Error> {
     let key = "general.alignment";
-    let alignment: u32 = metadata.typed(key)?.unwrap_or(DEFAULT_ALIGNMENT);
+    let stated = metadata.typed(key, ValueType::U32)?;
+    let alignment = stated.map_or(DEFAULT_ALIGNMENT, |value| value.bits() as u32);
     if alignment.is_power_of_two() {
         return Ok(alignment.into());
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::error::Error;
 use super::source::{Cursor, Source};
-use super::value::{Array, ArrayPlace, Number, OfValue, Value, ValueType};
+use super::value::{Array, ArrayPlace, Number, Value, ValueType};
 
 /// The longest key that the format allows, in bytes (`docs/gguf.md` of the ggml project: "at most 2^16-1 bytes long").
 const MAX_KEY: u64 = 65535;
@@ -84,13 +84,13 @@ impl Metadata {
         self.find(key).map_or(0, |entry| entry.at)
     }
 
-    /// The value of a key, which is of exactly this type, or `None` if there is no such key.
-    pub(super) fn typed<'a, T: OfValue<'a>>(&'a self, key: &str) -> Result<Option<T>, Error> {
-        let Some(value) = self.get(key) else {
-            return Ok(None);
-        };
-        let wrong = || self.wrong_type(key, T::TYPE, value.ty());
-        T::of_value(value).map(Some).ok_or_else(wrong)
+    /// The value of a key, which is of exactly this type, because llama.cpp converts none
+    /// (src/llama-model-loader.cpp, `GGUFMeta::GKV::get_kv`); `None` if there is no such key.
+    pub(super) fn typed(&self, key: &str, wanted: ValueType) -> Result<Option<Value<'_>>, Error> {
+        match self.get(key) {
+            Some(value) if value.ty() != wanted => Err(self.wrong_type(key, wanted, value.ty())),
+            value => Ok(value),
+        }
     }
 
     pub(super) fn wrong_type(&self, key: &str, wanted: ValueType, found: ValueType) -> Error {
@@ -98,8 +98,12 @@ impl Metadata {
     }
 
     /// The value of a key that has to be there.
-    pub(super) fn required<'a, T: OfValue<'a>>(&'a self, key: &str) -> Result<T, Error> {
-        self.typed(key)?.ok_or_else(|| Error::MissingKey { path: self.source.path_buf(), key: key.to_owned() })
+    pub(super) fn required(&self, key: &str, wanted: ValueType) -> Result<Value<'_>, Error> {
+        self.typed(key, wanted)?.ok_or_else(|| self.missing(key))
+    }
+
+    pub(super) fn missing(&self, key: &str) -> Error {
+        Error::MissingKey { path: self.source.path_buf(), key: key.to_owned() }
     }
 
     fn find(&self, key: &str) -> Option<&Entry> {

@@ -13,6 +13,7 @@ use super::error::Error;
 use super::header::{self, Inner, MAX_COUNT};
 use super::source::{Source, check_unchanged};
 use super::tensor::Tensor;
+use super::value::ValueType;
 
 const SPLIT_COUNT: &str = "split.count";
 const SPLIT_NO: &str = "split.no";
@@ -54,9 +55,9 @@ impl Shard {
 pub(super) fn assemble(first: Source, mut open: impl FnMut(u16, u16) -> Result<Source, Error>) -> Result<Inner, Error> {
     let (metadata, mut tensors) = header::read(&first)?;
     let mut shards = vec![Shard::of(&first)];
-    let count: u16 = metadata.typed(SPLIT_COUNT)?.unwrap_or(0);
+    let count = metadata.typed(SPLIT_COUNT, ValueType::U16)?.map_or(0, |value| value.bits() as u16);
     if count > 1 {
-        let index: u16 = metadata.required(SPLIT_NO)?;
+        let index = metadata.required(SPLIT_NO, ValueType::U16)?.bits() as u16;
         if index != 0 {
             let path = sibling(first.path(), index, 0, count);
             let path = path.map(|path| format!(", {}", path.display()));
@@ -75,7 +76,8 @@ pub(super) fn assemble(first: Source, mut open: impl FnMut(u16, u16) -> Result<S
     }
     let by_name = by_name(&shards, &tensors)?;
     if count > 1 {
-        let (said, found): (i32, _) = (metadata.required(SPLIT_TENSORS)?, tensors.len());
+        let said = metadata.required(SPLIT_TENSORS, ValueType::I32)?.bits() as i32;
+        let found = tensors.len();
         if i64::from(said) != found as i64 {
             let problem = format!("{SPLIT_TENSORS} is {said}, but the shards hold {found} tensors");
             return Err(wrong(first.path(), problem));
@@ -121,9 +123,9 @@ pub(super) fn wrong(path: &Path, problem: String) -> Error {
 /// Reads the tensors of a shard after the first and checks that it is the one it should be.
 fn read_later(source: &Source, index: u16, count: u16) -> Result<Vec<Tensor>, Error> {
     let (metadata, tensors) = header::read(source)?;
-    let no: u16 = metadata.required(SPLIT_NO)?;
+    let no = metadata.required(SPLIT_NO, ValueType::U16)?.bits() as u16;
     // llama.cpp does not look at a later shard's count; one that says something else is from another model.
-    let own_count = metadata.typed(SPLIT_COUNT)?.unwrap_or(count);
+    let own_count = metadata.typed(SPLIT_COUNT, ValueType::U16)?.map_or(count, |value| value.bits() as u16);
     for (key, found, wanted) in [(SPLIT_NO, no, index), (SPLIT_COUNT, own_count, count)] {
         if found != wanted {
             let problem =

@@ -140,6 +140,11 @@ impl<'a> Value<'a> {
         })
     }
 
+    /// The bits of a number, zeros above; 0 of what is none.
+    pub(super) fn bits(&self) -> u64 {
+        self.as_number().map_or(0, |number| u64::from_le_bytes(number.bytes))
+    }
+
     /// The number, if this is one.
     pub const fn as_number(&self) -> Option<Number> {
         match *self {
@@ -167,55 +172,6 @@ impl<'a> Value<'a> {
             Self::Array(v) => Some(v),
             _ => None,
         }
-    }
-}
-
-/// What the value of a key can be asked for as: it must be of exactly this type, because llama.cpp converts none
-/// (`src/llama-model-loader.cpp`, `GGUFMeta::GKV::get_kv`).
-pub(super) trait OfValue<'a>: Sized {
-    const TYPE: ValueType;
-    fn of_value(value: Value<'a>) -> Option<Self>;
-}
-
-/// The number types that a key is asked for as.
-macro_rules! of_number {
-    ($($ty:ty, $variant:ident;)*) => {$(
-        impl OfValue<'_> for $ty {
-            const TYPE: ValueType = ValueType::$variant;
-            fn of_value(value: Value<'_>) -> Option<Self> {
-                let number = value.as_number().filter(|number| number.ty == Self::TYPE)?;
-                Some(Self::from_le_bytes(*number.bytes.first_chunk()?))
-            }
-        }
-    )*};
-}
-
-of_number! {
-    u16, U16;
-    u32, U32;
-    i32, I32;
-    f32, F32;
-}
-
-impl OfValue<'_> for bool {
-    const TYPE: ValueType = ValueType::Bool;
-    fn of_value(value: Value<'_>) -> Option<Self> {
-        let number = value.as_number().filter(|number| number.ty == Self::TYPE)?;
-        Some(number.bytes[0] != 0)
-    }
-}
-
-impl<'a> OfValue<'a> for &'a str {
-    const TYPE: ValueType = ValueType::Str;
-    fn of_value(value: Value<'a>) -> Option<Self> {
-        value.as_str()
-    }
-}
-
-impl<'a> OfValue<'a> for Array<'a> {
-    const TYPE: ValueType = ValueType::Array;
-    fn of_value(value: Value<'a>) -> Option<Self> {
-        value.as_array()
     }
 }
 

@@ -210,15 +210,19 @@ mod tests {
 
     #[test]
     fn of_one_thing_the_later_figure_stays_and_of_others_each() {
-        let mut rates = MeasuredRates::default();
-        rates.weights = vec![weight(TensorType::Q4_K, 10), weight(TensorType::Q6_K, 11)];
-        rates.layer_ns = 5;
-        rates.threads = Some(2);
-        let mut later = MeasuredRates::default();
-        later.weights = vec![weight(TensorType::Q6_K, 21), weight(TensorType::F16, 22)];
-        later.attention =
-            vec![AttentionRate { kv_type: TensorType::F16, head_size: 128, n_gqa: 4, bytes_per_second: 3 }];
-        later.link = Some(LinkRate { upload: 1, download: 2, crossing_ns: 3 });
+        let mut rates = MeasuredRates {
+            weights: vec![weight(TensorType::Q4_K, 10), weight(TensorType::Q6_K, 11)],
+            layer_ns: 5,
+            threads: Some(2),
+            ..MeasuredRates::default()
+        };
+        let attention = AttentionRate { kv_type: TensorType::F16, head_size: 128, n_gqa: 4, bytes_per_second: 3 };
+        let later = MeasuredRates {
+            weights: vec![weight(TensorType::Q6_K, 21), weight(TensorType::F16, 22)],
+            attention: vec![attention],
+            link: Some(LinkRate { upload: 1, download: 2, crossing_ns: 3 }),
+            ..MeasuredRates::default()
+        };
         rates.merge(later.clone());
         let expected = [weight(TensorType::Q4_K, 10), weight(TensorType::Q6_K, 21), weight(TensorType::F16, 22)];
         assert_eq!(rates.weights, expected);
