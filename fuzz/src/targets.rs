@@ -141,7 +141,7 @@ const REQUESTS: [&str; 5] = [
     r#"c{"messages":[{"role":"system","content":"a"},{"role":"user","content":[{"type":"text","text":"b"}]}],"n":2,"stop":["c"]}"#,
     r#"c{"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function","function":{"name":"f","parameters":{}}}],"tool_choice":"required"}"#,
     r#"c{"messages":[{"role":"user","content":"a"}],"response_format":{"type":"json_object"},"logprobs":true,"top_logprobs":2}"#,
-    r#"t{"prompt":["a",[1,2]],"max_tokens":2,"temperature":0,"logit_bias":{"3":-1},"json_schema":{"const":"a"}}"#,
+    r#"t{"prompt":["a",[1,2]],"max_tokens":2,"temperature":0,"logit_bias":{"3":-1},"grammar":"%llguidance {}\nstart: \"a\""}"#,
     r#"e{"model":"m","input":["a","b"],"encoding_format":"base64"}"#,
 ];
 
@@ -177,14 +177,16 @@ fn constraint(data: &[u8]) {
     let text = str::from_utf8(text).unwrap_or_default();
     let constraint = match (kind, serde_json::from_str::<serde_json::Value>(text)) {
         (b'r', _) => Constraint::regex(text),
+        (b'l', _) => Constraint::lark(text),
         (b's', Ok(schema)) => Constraint::json_schema(schema),
         _ => return,
     };
     let _ = LOADED.generate("a").constraint(constraint).max_tokens(4).text();
 }
 
-const CONSTRAINTS: [&str; 5] = [
+const CONSTRAINTS: [&str; 6] = [
     "r(?:a|[b-d]{2,3})\\d*?[^e]+",
+    "lstart: A b*\nA: /[a-z]+/\nb: \"c\" | \"(\" b \")\"",
     r#"s{"type":"object","properties":{"a":{"type":"integer","minimum":-3,"maximum":7}},"required":["a"]}"#,
     r##"s{"$defs":{"n":{"type":"array","items":{"$ref":"#/$defs/n"},"maxItems":3}},"$ref":"#/$defs/n"}"##,
     r#"s{"anyOf":[{"enum":["a",1,null]},{"type":"string","pattern":"^b+$","minLength":2}]}"#,

@@ -36,7 +36,7 @@ pub(super) struct Options {
     logit_bias: Entries<f32, MOST_BIASES>,
     cache_prompt: Option<bool>,
     grammar: Option<String>,
-    /// What the text is held to: by `response_format`, else by llama.cpp's own parameter `json_schema`.
+    /// What the text is held to: by `response_format`, else by llama.cpp's own parameters `grammar` and `json_schema`.
     #[serde(skip)]
     pub(super) constraint: Option<Constraint>,
 }
@@ -80,8 +80,9 @@ impl Options {
         }
         let schema = body.tree("json_schema")?;
         let own = match options.grammar.take() {
+            Some(grammar) if grammar.starts_with("%llguidance") => Some(Constraint::lark(grammar)),
             Some(grammar) if !grammar.is_empty() => {
-                let message = "grammars are not read: `json_schema` and `response_format` are";
+                let message = "`grammar` is Lark, and begins with `%llguidance {}`: GBNF is not read";
                 return Err(ApiError::invalid("grammar", message));
             }
             _ => schema.map(|schema: Value| Constraint::json_schema(schema)),
@@ -209,9 +210,11 @@ mod tests {
     }
 
     #[test]
-    fn a_grammar_is_refused_and_an_empty_one_is_none() {
+    fn a_grammar_comes_before_a_schema_and_an_empty_one_is_none() {
         let constraint = |value| options(value).unwrap().constraint;
         assert_eq!(constraint(json!({"grammar": ""})), None);
+        let lark = "%llguidance {}\nstart: \"a\"";
+        assert_eq!(constraint(json!({"grammar": lark, "json_schema": {}})), Some(Constraint::lark(lark)));
         assert_eq!(options(json!({"grammar": "root ::= \"a\""})).unwrap_err().param.as_deref(), Some("grammar"));
         assert_eq!(
             constraint(json!({"json_schema": {"type": "null"}})),

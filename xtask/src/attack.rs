@@ -31,6 +31,20 @@ struct Attack {
 
 const ATTACKS: &[Attack] = &[
     Attack {
+        name: "a Lark grammar of 258 KB: classes of many ranges, repeated; 8 tokens",
+        most: 256,
+        answers: &["400", "200"],
+        is_isolated: false,
+        run: |server| {
+            let ranges: String =
+                (0..100).map(|it| format!("\\u{:04x}-\\u{:04x}", 256 + 4 * it, 258 + 4 * it)).collect();
+            let class = format!("/[{ranges}]/{{1,100}} ");
+            let grammar = format!("%llguidance {{}}\nstart: {}", class.repeat((258_000) / class.len()));
+            let grammar = grammar.replace('\\', "\\\\").replace('\n', "\\n");
+            vec![server.post(TEXT, &format!(r#"{{"prompt": "a", "max_tokens": 8, "grammar": "{grammar}"}}"#))]
+        },
+    },
+    Attack {
         name: "a body of 16 MiB of `{\"\":0},` that nobody reads",
         most: 64,
         answers: &["200"],
@@ -74,7 +88,7 @@ const ATTACKS: &[Attack] = &[
         run: |server| vec![server.post(TEXT, &format!(r#"{{"prompt": "{}"}}"#, "a".repeat(LARGEST)))],
     },
     Attack {
-        name: "160,000 entries of `logit_bias`, with a schema; 8 tokens",
+        name: "160,000 entries of `logit_bias`, with a grammar; 8 tokens",
         most: 64,
         answers: &["400"],
         is_isolated: false,
@@ -82,11 +96,11 @@ const ATTACKS: &[Attack] = &[
             // The demo model has 1024 tokens: by several names each.
             let biases = (0..160_000).map(|it| format!("\"{}{}\": 1", "0".repeat(it / 1024), it % 1024));
             let biases: Vec<String> = biases.collect();
-            let schema = r#"{"type": "string", "pattern": "^[a-z]{100}$"}"#;
+            let grammar = r#""%llguidance {}\nstart: /[a-z]{100}/""#;
             vec![server.post(
                 TEXT,
                 &format!(
-                    r#"{{"prompt": "a", "max_tokens": 8, "json_schema": {schema}, "logit_bias": {{{}}}}}"#,
+                    r#"{{"prompt": "a", "max_tokens": 8, "grammar": {grammar}, "logit_bias": {{{}}}}}"#,
                     biases.join(",")
                 ),
             )]
@@ -146,10 +160,7 @@ pub(crate) fn attack(workspace: &Workspace, arguments: &[String]) -> Result<()> 
     for attack in ATTACKS {
         let server = Server::start(&serve, attack.is_isolated)?;
         // All that the first answer brings with it.
-        server.post(
-            TEXT,
-            r#"{"prompt": "a", "max_tokens": 1, "json_schema": {"type": "string", "pattern": "^[a-z]{9}$"}}"#,
-        );
+        server.post(TEXT, r#"{"prompt": "a", "max_tokens": 1, "grammar": "%llguidance {}\nstart: /[a-z]{9}/"}"#);
         let idle = server.peak()?;
         let begin = Instant::now();
         let (answers, after, health) = thread::scope(|scope| {

@@ -63,7 +63,7 @@ pub enum Error {
     #[error("a stop string is empty")]
     EmptyStop,
     /// What the text was to be cannot be enforced, or cannot be met by any text: the keyword that is not supported, the
-    /// place where the expression does not parse, or the limit.
+    /// place where the grammar does not parse, or the limit.
     #[error("the {constraint} cannot be enforced: {reason}")]
     Constraint { constraint: String, reason: String },
     /// In the middle of a text no token of the vocabulary goes on with it as the constraint has it.

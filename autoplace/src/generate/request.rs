@@ -146,8 +146,8 @@ impl Generate {
         self
     }
 
-    /// Holds the text to a JSON schema, a regular expression or a list of choices: it ends by itself when it is that,
-    /// and not before. Where a limit ends it earlier ([`max_tokens`](Self::max_tokens), [`stop`](Self::stop),
+    /// Holds the text to a JSON schema, a regular expression, a grammar or a list of choices: it ends by itself when it
+    /// is that, and not before. Where a limit ends it earlier ([`max_tokens`](Self::max_tokens), [`stop`](Self::stop),
     /// the end of the context), the last that comes is [`Error::Incomplete`].
     ///
     /// ```no_run

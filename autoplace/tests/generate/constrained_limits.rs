@@ -57,6 +57,9 @@ fn what_no_text_can_meet_is_refused() {
         Constraint::regex("a)(b"),
         Constraint::regex("(?=a)b"),
         Constraint::choices(Vec::<String>::new()),
+        Constraint::lark("start: undefined"),
+        Constraint::lark("start: a\na: b\nb: a"),
+        Constraint::lark("no grammar"),
     ] {
         let said = refusal(&model, constraint.clone());
         assert!(said.len() < 500 && !said.contains('\n'), "{constraint:?}: {said}");
@@ -110,12 +113,16 @@ fn hostile() -> Vec<Constraint> {
         Constraint::regex(format!("{}a{}", "(".repeat(90), ")*".repeat(90))),
         Constraint::regex("a|b".repeat(1 << 20)),
         Constraint::choices((0..100_000).map(|i| i.to_string())),
+        Constraint::lark("start: start start | \"a\" | "),
+        Constraint::lark("start: (\"a\" | b){1,100000}\nb: (start{1,1000}){1,1000}"),
+        Constraint::lark(format!("start: {}", "(".repeat(100_000))),
+        Constraint::lark(format!("start: {}\"a\"{}", "(".repeat(3_900), ")".repeat(3_900))),
         Constraint::regex(format!("{}a{}", "(".repeat(2_600), ")".repeat(2_600))),
     ]);
     all
 }
 
-/// Schemas that took gigabytes or minutes, or ended the process, and what is said of each.
+/// Schemas and grammars that took gigabytes or minutes, or ended the process, and what is said of each.
 fn bombs() -> Vec<(Constraint, &'static str)> {
     const AT_ONCE: &str = "schemas in it that hold at once";
     let numbers = |count| list(count, |i| json!(100_000 + i));
@@ -158,14 +165,23 @@ fn bombs() -> Vec<(Constraint, &'static str)> {
             json!({"anyOf": list(900, |i| json!({"type": "array", "items": {"$ref": "#"}, "minItems": i}))}),
             "may begin in more than 1100 ways",
         ),
-        (one_of_them, "`minProperties` is 1"),
+        (one_of_them.clone(), "`minProperties` is 1"),
         (json!({"oneOf": list(250, kind)}), "`oneOf`s hold too many values"),
         (
             json!({"anyOf": list(9000, |i| json!({"type": "number", "minimum": -1.5e-9, "maximum": i}))}),
             "9000 numbers with bounds",
         ),
     ];
-    schemas.into_iter().map(|(schema, why)| (Constraint::json_schema(schema), why)).collect()
+    let mut all: Vec<_> = schemas.into_iter().map(|(schema, why)| (Constraint::json_schema(schema), why)).collect();
+    let captures = (0..400).map(|i| format!("r{i}[capture]: r{}\n", i + 1)).collect::<String>();
+    all.extend([
+        (Constraint::lark(format!("start: %json {one_of_them}")), "`minProperties` is 1"),
+        (Constraint::lark("b: <\">\nstart: a::0\na::_: a::incr(_) \"y\" | \"x\""), "parameters (`::`)"),
+        (Constraint::lark("start: a::0\na::_: a::incr(_) \"y\" | \"x\""), "parameters (`::`)"),
+        (Constraint::lark("start: %lark {\nstart: A\nA: B B\nB: /a?/\n}"), "a grammar within it (`%lark`)"),
+        (Constraint::lark(format!("start: r0\n{captures}r400: start /[a-z]/ | \"z\"")), "a `capture`"),
+    ]);
+    all
 }
 
 #[test]

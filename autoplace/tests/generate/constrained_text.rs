@@ -1,4 +1,4 @@
-//! A text that is held to a regular expression or a list of choices is what that allows.
+//! A text that is held to a regular expression, a list of choices or a grammar is what that allows.
 
 use crate::native_support::load_demo;
 use crate::text_support::PROMPT;
@@ -51,6 +51,24 @@ fn choices_are_one_of_them() {
 }
 
 #[test]
+fn a_lark_grammar_is_followed() {
+    let model = load_demo();
+    let balanced = Constraint::lark("start: \"(\" start \")\" | WORD\nWORD: /[a-z]{1,5}/");
+    for seed in 0..6 {
+        match generate(&model, &balanced, seed) {
+            Ok(text) => {
+                let inner = text.trim_start_matches('(').trim_end_matches(')');
+                let depth = text.find(inner).unwrap();
+                assert_eq!(text.len(), inner.len() + 2 * depth, "{text}");
+                assert!((1..=5).contains(&inner.len()), "{text}");
+            }
+            Err(Error::Incomplete { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+#[test]
 fn one_that_allows_every_text_changes_none() {
     let model = load_demo();
     let greedy = || model.generate(PROMPT).temp(0.0).max_tokens(60);
@@ -65,15 +83,20 @@ fn no_token_of_a_held_text_is_a_control_token() {
     let vocab = model.native().unwrap().vocab();
     let control: Vec<_> = (0..vocab.n_tokens() as i32).filter(|token| vocab.is_control(*token)).collect();
     assert!(!control.is_empty());
-    let any = Constraint::regex("(?s:.){40}");
-    for seed in 0..4 {
-        let held = model.generate(PROMPT).special(true).seed(seed);
-        let mut stream = held.constraint(any.clone()).temp(3.0).max_tokens(100).stream().unwrap();
-        for piece in stream.pieces().map(Result::unwrap) {
-            let token = piece.token.unwrap();
-            assert!(piece.end.is_some() || !control.contains(&token), "{piece:?}");
+    let any_token = Constraint::lark(format!("start: (<[0-{}]>){{1,40}}", vocab.n_tokens() - 1));
+    for constraint in [any_token, Constraint::regex("(?s:.){40}")] {
+        for seed in 0..4 {
+            let held = model.generate(PROMPT).special(true).seed(seed);
+            let held = held.constraint(constraint.clone()).temp(3.0);
+            let mut stream = held.max_tokens(100).stream().unwrap();
+            for piece in stream.pieces().map(Result::unwrap) {
+                let token = piece.token.unwrap();
+                assert!(piece.end.is_some() || !control.contains(&token), "{constraint:?}");
+            }
         }
     }
+    let said = generate(&model, &Constraint::lark("start: \"a\" <|im_end|>"), 1).unwrap_err().to_string();
+    assert!(said.contains("control token"), "{said}");
 }
 
 #[test]

@@ -207,6 +207,7 @@ fn constrained(stop: String) -> Vec<Case> {
         // What is there is what was asked for.
         case("cut where it may end", By(MaxTokens), |it| it.constraint(Constraint::regex("[a-z ]+")).max_tokens(5)),
         case("a schema", By(EndOfGeneration), move |it| it.constraint(person.clone())),
+        case("a grammar", By(EndOfGeneration), |it| it.constraint(Constraint::lark("start: /[a-z]{9}/"))),
         case("no expression", Refused(|it| matches!(it, Error::Constraint { .. })), |it| {
             it.constraint(Constraint::regex("("))
         }),

@@ -156,7 +156,7 @@ mod tests {
         let schema = response_format(&Constraint::json_schema(json!({"type": "string"}))).unwrap();
         assert_eq!(schema["json_schema"]["schema"], json!({"type": "string"}));
         assert_eq!(response_format(&Constraint::json_object()).unwrap(), json!({"type": "json_object"}));
-        for other in [Constraint::regex("a"), Constraint::choices(["a"])] {
+        for other in [Constraint::regex("a"), Constraint::choices(["a"]), Constraint::lark("start: \"a\"")] {
             assert!(matches!(response_format(&other), Err(Error::Inexpressible { .. })), "{other:?}");
         }
     }

@@ -7,14 +7,11 @@ use llguidance::{JsonCompileOptions, Logger};
 use serde_json::Value;
 
 use super::vocabulary::Vocabulary;
-use super::{Constraint, Kind, schema};
+use super::{Constraint, Kind, lark, schema};
 use crate::generate::Error;
 
-/// Bytes of a regular expression, and of all choices together.
-const MAX_BYTES: usize = 256 << 10;
-/// What a part that may be missing or repeated, or a group, weighs in bytes as it were. llguidance's work is quadratic
-/// in those of a sequence, and none of its limits is looked at in between: 16,000 times `a?` take 1 GiB.
-const REPETITION: usize = 96;
+/// Bytes of a regular expression or grammar, and of all choices together.
+pub(super) const MAX_BYTES: usize = 256 << 10;
 /// Address space for the recursions of compiling, of which only what they use becomes memory.
 const STACK: usize = 256 << 20;
 /// llama.cpp's `SPACE_RULE` (common/json-schema-to-grammar.cpp).
@@ -65,7 +62,7 @@ fn grammar(constraint: &Constraint) -> Result<TopLevelGrammar, String> {
     Ok(match &constraint.0 {
         Kind::JsonSchema(schema) => TopLevelGrammar::from_json_schema(json_schema(schema)?),
         Kind::Regex(regex) => {
-            check_weight(regex_weight(regex))?;
+            lark::check_weight(lark::regex_weight(regex))?;
             self::regex(regex)
         }
         Kind::Choices(choices) => {
@@ -77,11 +74,15 @@ fn grammar(constraint: &Constraint) -> Result<TopLevelGrammar, String> {
             sized(&regex)?;
             self::regex(&format!("(?:{regex})"))
         }
+        Kind::Lark(grammar) => {
+            sized(grammar)?;
+            TopLevelGrammar::from_lark(lark::prepared(grammar)?)
+        }
     })
 }
 
 /// A schema made ready, with llguidance's options in it.
-fn json_schema(schema: &Value) -> Result<Value, String> {
+pub(super) fn json_schema(schema: &Value) -> Result<Value, String> {
     let mut schema = schema::prepared(schema)?;
     let options = JsonCompileOptions {
         whitespace_pattern: Some(WHITESPACE.to_owned()),
@@ -95,30 +96,6 @@ fn json_schema(schema: &Value) -> Result<Value, String> {
 fn regex(regex: &str) -> TopLevelGrammar {
     // Two slashes would begin a comment.
     TopLevelGrammar::from_regex(if regex.is_empty() { "(?:)" } else { regex })
-}
-
-/// Refuses what weighs too much.
-pub(super) fn check_weight(weight: usize) -> Result<(), String> {
-    if weight > MAX_BYTES {
-        let (kib, parts) = (MAX_BYTES >> 10, MAX_BYTES / REPETITION);
-        return Err(format!("it is larger than {kib} KiB, or has more than {parts} repetitions and groups"));
-    }
-    Ok(())
-}
-
-/// The weight of a regular expression.
-pub(super) fn regex_weight(regex: &str) -> usize {
-    let mut is_escaped = false;
-    let mut parts = 0;
-    for c in regex.chars() {
-        // A class of Unicode has hundreds of ranges.
-        parts += usize::from(match is_escaped {
-            true => matches!(c, 'p' | 'P' | 'w' | 'W' | 'd' | 'D' | 's' | 'S'),
-            false => matches!(c, '?' | '*' | '{' | '('),
-        });
-        is_escaped = c == '\\' && !is_escaped;
-    }
-    regex.len() + REPETITION * parts
 }
 
 fn sized(text: &str) -> Result<(), String> {
@@ -147,6 +124,10 @@ pub(super) fn guarded<T: Send>(constraint: &str, work: impl FnOnce() -> Result<T
 pub(super) fn said(message: &str) -> String {
     let message = message.split("<non-verbose/>").next().unwrap_or_default();
     let message = message.split("<backtrace>").next().unwrap_or_default();
+    if message.contains("missing special token prefix") {
+        // TokTrie::get_special_tokens, with no control token in the tree.
+        return "it names a control token, which no constraint allows".to_owned();
+    }
     let lines = message.lines().map(str::trim);
     let lines: Vec<&str> = lines.filter(|line| !line.is_empty()).collect();
     let mut line = lines.join("; ");

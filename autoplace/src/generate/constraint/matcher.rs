@@ -79,6 +79,10 @@ impl Matcher {
                 let most = MAX_KEPT >> 20;
                 return Err(self.refusal(format!("its parser would keep more than {most} MiB")));
             }
+            if !self.rules.is_accepting().unwrap_or(false) {
+                // A Lark grammar can name any token by its number.
+                self.vocabulary.drop_ends(&mut self.mask);
+            }
         }
         self.mask.resize(self.vocabulary.n_tokens().div_ceil(32), 0);
         self.vocabulary.keep_text(&mut self.mask);

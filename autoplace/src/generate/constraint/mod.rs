@@ -1,10 +1,12 @@
-//! What a text must be: a JSON value of a schema, a match of a regular expression, one of some choices.
+//! What a text must be: a JSON value of a schema, a match of a regular expression, a sentence of a grammar, one
+//! of some choices.
 //!
 //! In: a [`Constraint`] and a model's vocabulary. Out: before each token, which tokens the text can go on with, so that
 //! it is what was asked for when it ends, whatever the model would rather have written. A text that a limit cuts short
 //! is [`Error::Incomplete`](super::Error::Incomplete), never half a text that looks whole.
 
 mod compile;
+mod lark;
 mod matcher;
 mod schema;
 mod tool_choice;
@@ -50,6 +52,7 @@ enum Kind {
     JsonSchema(Value),
     Regex(String),
     Choices(Vec<String>),
+    Lark(String),
 }
 
 impl Constraint {
@@ -83,6 +86,13 @@ impl Constraint {
         Self(Kind::Choices(choices.into_iter().map(Into::into).collect()))
     }
 
+    /// A sentence of a context-free grammar, in llguidance's variant of the syntax of Lark, from its rule `start`.
+    /// Terminals take the longest text that they match. Parameters (`name::parameter`), `capture` and `%lark` are
+    /// errors.
+    pub fn lark(grammar: impl Into<String>) -> Self {
+        Self(Kind::Lark(grammar.into()))
+    }
+
     /// Begins a text that is held to it.
     pub(super) fn begin(&self, model: &Model, vocab: &Vocab) -> Result<Matcher, Error> {
         Matcher::new(self, &model.kept(|| Vocabulary::new(vocab))?)
@@ -94,6 +104,7 @@ impl Constraint {
             Kind::JsonSchema(_) => "JSON schema",
             Kind::Regex(_) => "regular expression",
             Kind::Choices(_) => "list of choices",
+            Kind::Lark(_) => "Lark grammar",
         }
     }
 }

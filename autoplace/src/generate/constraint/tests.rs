@@ -17,6 +17,31 @@ fn a_token_that_is_not_allowed_is_refused() {
     assert!(matcher.accept(*wrong.last().unwrap()).is_err());
 }
 
+/// Whether a whole text is one that the constraint allows.
+fn allows(constraint: &Constraint, text: &str) -> bool {
+    let vocabulary = Vocabulary::new(&vocab()).unwrap();
+    let mut matcher = Matcher::new(constraint, &vocabulary).unwrap();
+    let env = vocabulary.factory().tok_env().clone();
+    for token in env.tokenize_bytes(text.as_bytes()) {
+        let Ok(mask) = matcher.mask() else {
+            return false;
+        };
+        if mask[token as usize / 32] >> (token % 32) & 1 == 0 {
+            return false;
+        }
+        matcher.accept(token as i32).unwrap();
+    }
+    matcher.may_end()
+}
+
+#[test]
+fn a_schema_within_a_lark_grammar_is_held_to_what_one_alone_is() {
+    let grammar = |schema: &str| Constraint::lark(format!("start: \"<\" %json {schema} \">\""));
+    let number = grammar(r#"{"type": "integer", "exclusiveMinimum": 1, "maximum": 3}"#);
+    assert!(allows(&number, "<2>") && !allows(&number, "<1>") && !allows(&number, "<4>"));
+    assert!(!allows(&grammar(r#"{"const": "a", "x-guidance": {"whitespace_pattern": "x"}}"#), "<x\"a\">"));
+}
+
 #[test]
 fn a_text_whose_parser_would_keep_too_much_ends() {
     let regex = format!("[ab]*a{}", "[ab]".repeat(60_000));
@@ -41,6 +66,13 @@ fn what_weighs_too_much_is_refused_before_it_is_compiled() {
     for constraint in [
         Constraint::regex("a?".repeat(8_000)),
         Constraint::regex("\\pL".repeat(8_000)),
+        Constraint::lark(format!("start: {} \"b\"", "start \"a\" | ".repeat(3_000))),
+        Constraint::lark(format!("start: {}", "\"a\"?".repeat(8_000))),
+        Constraint::lark(format!(
+            "start: A14\nA0: /a?/\n{}",
+            (1..15).map(|i| format!("A{i}: A{} A{}\n", i - 1, i - 1)).collect::<String>()
+        )),
+        Constraint::lark(format!("start: A\nA: {}/b/", "~/.*a.*/ & ".repeat(8_000))),
         Constraint::json_schema(serde_json::json!({"pattern": format!("^{}$", "a?".repeat(8_000))})),
     ] {
         let refused = Matcher::new(&constraint, &vocabulary).unwrap_err().to_string();

@@ -49,6 +49,13 @@ impl Vocabulary {
         }
     }
 
+    /// Takes the tokens that end a text out of a mask.
+    pub(super) fn drop_ends(&self, mask: &mut [u32]) {
+        for (word, ends) in mask.iter_mut().zip(&self.0.ends) {
+            *word &= !ends;
+        }
+    }
+
     /// The mask of the tokens that end a text.
     pub(super) fn ends(&self) -> &[u32] {
         &self.0.ends

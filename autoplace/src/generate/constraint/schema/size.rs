@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::super::compile;
+use super::super::lark;
 use super::places;
 
 /// Bytes of a schema, written without spaces.
@@ -49,10 +49,10 @@ pub(super) fn check(schema: &Value) -> Result<(), String> {
                 one_ofs.extend(members.get("oneOf"));
                 ranges += usize::from(BOUNDS.iter().any(|bound| members.contains_key(*bound)));
                 if let Some(Value::String(pattern)) = members.get("pattern") {
-                    patterns += compile::regex_weight(pattern);
+                    patterns += lark::regex_weight(pattern);
                 }
                 if let Some(Value::Object(by_pattern)) = members.get("patternProperties") {
-                    patterns += by_pattern.keys().map(|it| compile::regex_weight(it)).sum::<usize>();
+                    patterns += by_pattern.keys().map(|it| lark::regex_weight(it)).sum::<usize>();
                 }
                 for (keyword, most) in MOST {
                     let count = members.get(keyword).map_or(0, places::length);
@@ -71,7 +71,7 @@ pub(super) fn check(schema: &Value) -> Result<(), String> {
     if ranges > MAX_RANGES {
         return Err(format!("it has {ranges} numbers with bounds, at most {MAX_RANGES}"));
     }
-    compile::check_weight(patterns).map_err(|_| "its patterns are too large together".to_owned())
+    lark::check_weight(patterns).map_err(|_| "its patterns are too large together".to_owned())
 }
 
 /// Items of all arrays in a value.

@@ -1,0 +1,175 @@
+//! Regular expressions and grammars in Lark before llguidance sees them: how much work they are, and nothing in them
+//! that no limit bounds.
+//!
+//! What llguidance does with a text is quadratic in the parts of a sequence that may be missing, and cubic in the
+//! alternatives of a rule, and none of its limits is looked at in between: 16,000 times `a?` take 1 GiB. So those are
+//! weighed, in bytes as it were.
+
+use std::collections::HashMap;
+
+use serde_json::Deserializer;
+
+use super::compile::{MAX_BYTES, json_schema};
+
+/// What a part that may be missing or repeated weighs, or a name that may stand for one.
+const PART: usize = 64;
+/// What one in a regular expression weighs.
+const REPETITION: usize = 96;
+/// What an alternative of a rule weighs.
+const ALTERNATIVE: usize = 1024;
+/// Terminals that name each other in a chain.
+const MAX_DEPTH: usize = 100;
+
+/// Refuses what weighs too much.
+pub(super) fn check_weight(weight: usize) -> Result<(), String> {
+    if weight > MAX_BYTES {
+        let (kib, parts) = (MAX_BYTES >> 10, MAX_BYTES / REPETITION);
+        return Err(format!("it is larger than {kib} KiB, or has more than {parts} repetitions, groups and names"));
+    }
+    Ok(())
+}
+
+/// The weight of a regular expression.
+pub(super) fn regex_weight(regex: &str) -> usize {
+    let mut is_escaped = false;
+    let mut parts = 0;
+    for c in regex.chars() {
+        // A class of Unicode has hundreds of ranges.
+        parts += usize::from(match is_escaped {
+            true => matches!(c, 'p' | 'P' | 'w' | 'W' | 'd' | 'D' | 's' | 'S'),
+            false => matches!(c, '?' | '*' | '{' | '('),
+        });
+        is_escaped = c == '\\' && !is_escaped;
+    }
+    regex.len() + REPETITION * parts
+}
+
+/// The grammar that is compiled, or why it cannot be.
+pub(super) fn prepared(grammar: &str) -> Result<String, String> {
+    check_weight(weight(grammar))?;
+    let mut prepared = String::with_capacity(grammar.len());
+    let mut rest = grammar;
+    while !rest.is_empty() {
+        let (token, after) = rest.split_at(length(rest));
+        rest = after;
+        let is_directive = prepared.ends_with('%');
+        match token {
+            // `a::_: a::incr(_)` is a rule for each of 2^64 numbers, all in one step.
+            ":" if prepared.ends_with(':') => {
+                return Err("it has parameters (`::`), of which rules without end can be made".to_owned());
+            }
+            "lark" if is_directive => return Err("it has a grammar within it (`%lark`)".to_owned()),
+            // Each step would keep the text so far.
+            "capture" | "stop_capture" => return Err(format!("it has a `{token}`, which nothing reads")),
+            "json" if is_directive => {
+                let mut values = Deserializer::from_str(rest).into_iter();
+                if let Some(Ok(schema)) = values.next() {
+                    rest = &rest[values.byte_offset()..];
+                    prepared.push_str(&format!("json {}", json_schema(&schema)?));
+                    continue;
+                }
+            }
+            _ => {}
+        }
+        prepared.push_str(token);
+    }
+    Ok(prepared)
+}
+
+/// Of all definitions of a grammar, or of its heaviest terminal with all that it names.
+fn weight(grammar: &str) -> usize {
+    let mut definitions: Vec<Definition<'_>> = vec![Definition::default()];
+    let (mut rest, mut depth, mut is_new) = (grammar, 0_usize, true);
+    while let Some(first) = rest.chars().next() {
+        let (token, after) = rest.split_at(length(rest));
+        rest = after;
+        if is_name(first) && is_new {
+            let name = token.trim_start_matches('_');
+            definitions.push(Definition {
+                name: token,
+                is_terminal: name.starts_with(|c: char| c.is_ascii_uppercase()),
+                ..Definition::default()
+            });
+        }
+        is_new = first == '\n' && depth == 0 || is_new && matches!(first, ' ' | '\t' | '\r' | '!' | '?');
+        let Some(definition) = definitions.last_mut() else { break };
+        definition.weight += match first {
+            // A string may be a schema's pattern.
+            '"' | '/' if !token.starts_with("//") => regex_weight(token),
+            '|' if definition.is_terminal => 1,
+            '|' => ALTERNATIVE,
+            '<' => PART * token.split(',').count(),
+            '?' | '*' | '~' | '&' => PART,
+            '{' | '[' | '(' => {
+                depth += 1;
+                PART
+            }
+            '}' | ']' | ')' => {
+                depth = depth.saturating_sub(1);
+                1
+            }
+            c if is_name(c) => {
+                definition.names.push(token);
+                PART
+            }
+            _ => token.len(),
+        };
+    }
+    definitions.iter().map(|it| it.weight).sum::<usize>().max(heaviest(&definitions))
+}
+
+#[derive(Default)]
+struct Definition<'a> {
+    name: &'a str,
+    is_terminal: bool,
+    names: Vec<&'a str>,
+    weight: usize,
+}
+
+/// Of the terminal that weighs most, with what it names in place of the names; too much where names lead on and on.
+fn heaviest(definitions: &[Definition<'_>]) -> usize {
+    let mut weights: HashMap<&str, usize> = HashMap::new();
+    for _ in 0..MAX_DEPTH {
+        let mut is_done = true;
+        for definition in definitions.iter().filter(|it| it.is_terminal) {
+            let names = definition.names.iter().filter(|it| **it != definition.name);
+            let named: usize = names.filter_map(|it| weights.get(it)).sum();
+            let weight = (definition.weight + named).min(MAX_BYTES + 1);
+            is_done &= weights.insert(definition.name, weight) == Some(weight);
+        }
+        if is_done {
+            return weights.into_values().max().unwrap_or(0);
+        }
+    }
+    MAX_BYTES + 1
+}
+
+/// Bytes of the token that a text begins with: a literal, a comment, a name, or a character.
+fn length(text: &str) -> usize {
+    let first = text.chars().next().unwrap_or_default();
+    let line = || text.find('\n').unwrap_or(text.len());
+    match first {
+        '#' => line(),
+        '/' if text.starts_with("//") => line(),
+        '"' | '/' => {
+            let mut is_escaped = false;
+            let end = text[1..].find(|c| {
+                let is_end = c == first && !is_escaped;
+                is_escaped = c == '\\' && !is_escaped;
+                is_end
+            });
+            end.map_or(text.len(), |at| at + 2)
+        }
+        // The name of a token, which may hold a quote.
+        '<' => {
+            let end = text[1..].find(|c: char| c == '<' || c == '>' || c.is_whitespace());
+            end.filter(|at| text[at + 1..].starts_with('>')).map_or(1, |at| at + 2)
+        }
+        c if is_name(c) => text.find(|c| !is_name(c)).unwrap_or(text.len()),
+        c => c.len_utf8(),
+    }
+}
+
+fn is_name(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '_' | '-')
+}
