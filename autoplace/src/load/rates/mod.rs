@@ -19,8 +19,6 @@ use super::recipe::{Learn, Recipe};
 use super::{Error, threads};
 use crate::gguf::Header;
 use crate::machine::{Date, GpuKind, Host, HostSample, Machine, MeasuredRates};
-use crate::memory::KvType;
-use crate::plan::KvCache;
 use crate::profile::ModelProfile;
 
 /// How far a measurement is.
@@ -192,10 +190,7 @@ impl Recipe {
         let way = (Some(threads), repacks(&machine, &devices.unwrap_or_default()));
         machine.host.rates = cache.host_rates(&machine.host, &build, |rates| (rates.threads, rates.repacked) == way);
         let params = &self.request.params;
-        let kv = match self.request.kv_cache {
-            KvCache::Given => [params.type_k, params.type_v],
-            KvCache::Auto => [KvType::F16, KvType::Q8_0],
-        };
+        let kv = [params.type_k, params.type_v];
         let request = RatesRequest {
             each: EACH,
             within: Some(WITHIN),

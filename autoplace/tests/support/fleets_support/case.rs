@@ -3,7 +3,7 @@
 use autoplace::llama_sys::sim::{Rules, SimGpu};
 use autoplace::machine::{Gpu, GpuKind, Host, Machine, Reading, gib, mib};
 use autoplace::memory::{Estimate, FlashAttention, Headroom, KvType, Workload};
-use autoplace::plan::{Context, HostParts, KvCache, Policy, Request};
+use autoplace::plan::{Context, HostParts, Policy, Request};
 
 use super::{Model, Models};
 use crate::dice::Dice;
@@ -250,15 +250,14 @@ fn cache(dice: &mut Dice, request: &mut Request) {
     let params = &mut request.params;
     params.flash_attn = dice.one_of(&[FlashAttention::Auto, FlashAttention::Auto, FlashAttention::On]);
     match dice.below(10) {
-        0..=3 => {
+        0..=5 => {
             if dice.percent(20) {
                 params.flash_attn = FlashAttention::Off;
             }
         }
-        4..=5 => {
+        _ => {
             let both = dice.one_of(&[KvType::Q8_0, KvType::Q5_1, KvType::Q4_0]);
             (params.type_k, params.type_v) = (both, both);
         }
-        _ => request.kv_cache = KvCache::Auto,
     }
 }
