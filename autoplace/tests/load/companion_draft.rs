@@ -61,7 +61,7 @@ fn a_draft_takes_what_llama_cpp_says_of_it_in_a_context_as_long_as_the_main_mode
 }
 
 #[test]
-fn a_drafts_bytes_are_the_estimate_of_a_full_offload_and_its_cache_may_be_chosen() {
+fn a_drafts_bytes_are_the_estimate_of_a_full_offload() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
     let path = sketch("llama 3.1 8B").write(folder.path());
@@ -69,9 +69,8 @@ fn a_drafts_bytes_are_the_estimate_of_a_full_offload_and_its_cache_may_be_chosen
     let profile = ModelProfile::from_header(&header).unwrap();
     let gpu = Gpu::new("card").total(gib(24)).backend("CUDA");
     let main = ContextParams::default();
-    let draft = Companion::draft(&header).unwrap().draft_cache(KvType::Q8_0, KvType::Q4_0);
+    let draft = Companion::draft(&header).unwrap();
     let context = draft.draft_context(&main).unwrap().unwrap();
-    assert_eq!((context.type_k, context.type_v), (KvType::Q8_0, KvType::Q4_0));
     let estimate = Estimate::new(&profile, &[&gpu], &context).unwrap();
     let layers = profile.full_offload();
     let full = estimate.footprints(layers);
