@@ -145,9 +145,8 @@ pub(crate) struct AskArgs {
     /// Layers on the GPU, the output layer counted first; an error if they do not fit [default: as many as are safe]
     #[arg(long, value_name = "N")]
     pub(crate) ngl: Option<u32>,
-    /// What stays free on a GPU: `tight`, `default`, `cautious` (15 % of its total), `600MiB`, or a share
-    /// of its total, `5%`
-    #[arg(long, value_name = "tight|default|cautious|SIZE|PERCENT", allow_hyphen_values = true, value_parser = sizes::headroom)]
+    /// What stays free on a GPU: `tight`, `default`, `cautious` (15 % of its total), or `600MiB`
+    #[arg(long, value_name = "tight|default|cautious|SIZE", allow_hyphen_values = true, value_parser = sizes::headroom)]
     pub(crate) headroom: Option<Headroom>,
 }
 

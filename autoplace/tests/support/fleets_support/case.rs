@@ -173,18 +173,9 @@ impl Needs {
 
     /// The size of a card on which a plan may take so many bytes.
     fn total_with(&self, usable: u64, taken: u64, rules: Rules, request: &Request) -> u64 {
-        match request.headroom {
-            Headroom::Percent(percent) => {
-                let share = f64::from(percent) / 100.0;
-                let enough = (usable + taken) as f64 / (1.0 - share);
-                enough.max(self.growth() as f64 / share) as u64
-            }
-            headroom => {
-                let gpu = Gpu::new("card").backend(backend(rules)).total(gib(1));
-                let headroom = headroom.of_gpu(&read(gpu), &self.workload, 0, false);
-                usable + taken + headroom.total()
-            }
-        }
+        let gpu = Gpu::new("card").backend(backend(rules)).total(gib(1));
+        let headroom = request.headroom.of_gpu(&read(gpu), &self.workload, 0, false);
+        usable + taken + headroom.total()
     }
 
     fn of(model: &Model, request: &Request) -> Self {
@@ -228,7 +219,7 @@ fn request(dice: &mut Dice) -> Request {
         .headroom(match dice.below(10) {
             0..=4 => Headroom::Bytes(dice.below(mib(1))),
             5..=7 => Headroom::Default,
-            _ => Headroom::Percent(dice.one_of(&[2.5, 7.5, 15.0])),
+            _ => Headroom::Tight,
         })
         .host_parts(dice.one_of(&[HostParts::None, HostParts::Experts, HostParts::Experts, HostParts::FeedForward]))
         .n_ubatch(n_ubatch)
