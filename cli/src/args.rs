@@ -6,7 +6,7 @@ use std::time::Duration;
 use autoplace::machine::Gpu;
 use autoplace::memory::companion::Role;
 use autoplace::memory::{FlashAttention, Headroom, KvType, Pooling};
-use autoplace::plan::{Context, GpuLayers, HostParts, KvCache, Policy, Request, Workload};
+use autoplace::plan::{Context, GpuLayers, HostParts, Policy, Request, Workload};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand, value_parser};
 use serde_json::Value;
@@ -110,10 +110,9 @@ pub(crate) struct AskArgs {
     /// more [default: 4096, or what the model was trained on if that is less]
     #[arg(long, value_name = "N|N+|auto", value_parser = context)]
     pub(crate) ctx: Option<Context>,
-    /// Type of the keys and values: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0, iq4_nl; `auto` is f16, or q8_0 where
-    /// that is faster [default: f16]
-    #[arg(long, value_name = "TYPE|auto", value_parser = kv)]
-    pub(crate) kv: Option<(KvCache, KvType)>,
+    /// Type of the keys and values: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0, iq4_nl [default: f16]
+    #[arg(long, value_name = "TYPE")]
+    pub(crate) kv: Option<KvType>,
     /// Keys and values with their layers (`on`), or on the host (`off`) [default: on]
     #[arg(long, value_name = "on|off", value_parser = one_of(KV_OFFLOAD), hide_possible_values = true)]
     pub(crate) kv_offload: Option<bool>,
@@ -140,9 +139,8 @@ pub(crate) struct AskArgs {
     /// Layers on the GPU, the output layer counted first; an error if they do not fit [default: as many as are safe]
     #[arg(long, value_name = "N")]
     pub(crate) ngl: Option<u32>,
-    /// What stays free on a GPU: `tight`, `default`, `cautious` (15 % of its total), `600MiB`, or a share
-    /// of its total, `5%`
-    #[arg(long, value_name = "tight|default|cautious|SIZE|PERCENT", allow_hyphen_values = true, value_parser = sizes::headroom)]
+    /// What stays free on a GPU: `tight`, `default`, `cautious` (15 % of its total), or `600MiB`
+    #[arg(long, value_name = "tight|default|cautious|SIZE", allow_hyphen_values = true, value_parser = sizes::headroom)]
     pub(crate) headroom: Option<Headroom>,
 }
 
@@ -255,8 +253,8 @@ impl AskArgs {
             let n_batch = Request::new().params.n_batch.max(ubatch);
             request = request.n_ubatch(ubatch).n_batch(n_batch);
         }
-        if let Some((types, ty)) = self.kv {
-            request = request.kv_types(ty, ty).kv_cache(types);
+        if let Some(ty) = self.kv {
+            request = request.kv_types(ty, ty);
         }
         if let Some(with_layers) = self.kv_offload {
             request = request.offload_kqv(with_layers);
@@ -296,15 +294,6 @@ fn beside(text: &str) -> Result<(Role, PathBuf), String> {
         Some(("draft", path)) => Ok((Role::Draft, path.into())),
         _ => Err("beside a model go `mmproj=FILE` and `draft=FILE`".to_owned()),
     }
-}
-
-/// A type, or `auto`.
-fn kv(text: &str) -> Result<(KvCache, KvType), String> {
-    if text == "auto" {
-        return Ok((KvCache::Auto, KvType::F16));
-    }
-    let ty = text.parse().map_err(|error: autoplace::machine::ParseError| error.to_string())?;
-    Ok((KvCache::Given, ty))
 }
 
 /// A name and a value, which is JSON or else a text.

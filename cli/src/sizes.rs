@@ -40,7 +40,7 @@ pub(crate) fn rate(text: &str) -> Result<u64, String> {
     size(bytes).ok().filter(|&rate| rate > 0).ok_or_else(wrong)
 }
 
-/// A preset by its name, bytes, or a share: `cautious`, `600MiB`, `5%`, `7.5%`.
+/// A preset by its name, or bytes: `cautious`, `600MiB`.
 pub(crate) fn headroom(text: &str) -> Result<Headroom, String> {
     match text.trim().to_ascii_lowercase().as_str() {
         "tight" => return Ok(Headroom::Tight),
@@ -48,14 +48,8 @@ pub(crate) fn headroom(text: &str) -> Result<Headroom, String> {
         "cautious" => return Ok(Headroom::Cautious),
         _ => {}
     }
-    let Some(percent) = text.trim().strip_suffix('%') else {
-        let wrong = |error| format!("{error}; or tight, default, cautious, or a share such as 5%");
-        return size(text).map(Headroom::Bytes).map_err(wrong);
-    };
-    match number(percent.trim_end()) {
-        Some(share) if share <= 100.0 => Ok(Headroom::Percent(share as f32)),
-        _ => Err(format!("`{text}` is no share of 0% to 100%")),
-    }
+    let wrong = |error| format!("{error}; or tight, default, cautious");
+    size(text).map(Headroom::Bytes).map_err(wrong)
 }
 
 /// Decimal digits, perhaps with a point between them, and nothing else: no sign, no exponent.
@@ -120,22 +114,18 @@ mod tests {
     }
 
     #[test]
-    fn a_headroom_is_a_preset_a_size_or_a_share() {
+    fn a_headroom_is_a_preset_or_a_size() {
         for (text, meant) in [
             ("tight", Headroom::Tight),
             ("default", Headroom::Default),
             (" Cautious ", Headroom::Cautious),
             ("600MiB", Headroom::Bytes(mib(600))),
             ("0", Headroom::Bytes(0)),
-            ("7.5 %", Headroom::Percent(7.5)),
-            ("100%", Headroom::Percent(100.0)),
         ] {
             assert_eq!(headroom(text), Ok(meant), "{text}");
         }
         assert!(headroom("loose").unwrap_err().contains("cautious"));
-        for text in
-            ["", "200%", "-1", "-1GiB", "-1%", "100.1%", "%", "nan%", "inf%", "1e1%", "+5%", "..%", "10 percent"]
-        {
+        for text in ["", "5%", "-1", "-1GiB"] {
             assert!(headroom(text).is_err(), "{text}");
         }
     }

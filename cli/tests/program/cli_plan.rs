@@ -214,18 +214,6 @@ fn a_context_grows_as_far_as_it_costs_no_layer() {
 }
 
 #[test]
-fn the_types_of_the_cache_get_smaller_where_that_is_faster() {
-    let (_dir, path) = file(&LLAMA_8B.builder());
-    let kv = |kv: &str, free: &str| {
-        let gpu = format!("RTX 4090,free={free}");
-        let args = ["--gpu", &gpu, "--ctx", "16384", "--kv", kv, "--no-probe"];
-        plan_json(&path, &args)["kv_type"].as_str().unwrap().to_owned()
-    };
-    assert_eq!(kv("auto", "20GiB"), "f16");
-    assert_eq!(kv("auto", "6.9GiB"), "q8_0");
-}
-
-#[test]
 fn the_curve_shows_every_number_of_layers() {
     let dir = tempfile::tempdir().unwrap();
     let machine = Machine::new(Host::new(gib(64)).bandwidth(60_000_000_000)).with_gpu(Gpu::named("RTX 4090").unwrap());

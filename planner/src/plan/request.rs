@@ -106,17 +106,6 @@ pub enum Policy {
     MostLayers,
 }
 
-/// Which types the keys and values may have.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum KvCache {
-    /// Those of [`ContextParams`]: `type_k` and `type_v`.
-    #[default]
-    Given,
-    /// `F16`, or `Q8_0` where that makes the plan faster.
-    Auto,
-}
-
 /// Which parts of a block may stay on the host though the block is on a GPU.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -154,8 +143,6 @@ pub struct Request {
     pub policy: Policy,
     /// What to leave free on GPUs.
     pub headroom: Headroom,
-    /// Types of the keys and values.
-    pub kv_cache: KvCache,
     /// Which parts of a block may stay on the host.
     pub host_parts: HostParts,
     /// The most tokens to compute at once, where more than `params.n_ubatch` make the plan faster: doubled up to this,
@@ -195,7 +182,6 @@ impl Request {
             gpu_layers: GpuLayers::Auto,
             policy: Policy::Fastest,
             headroom: Headroom::Default,
-            kv_cache: KvCache::Given,
             host_parts: HostParts::Auto,
             max_ubatch: Some(Self::LARGEST_UBATCH),
             workload: None,
@@ -210,8 +196,6 @@ impl Request {
         context(tokens: Context) context = tokens;
         /// Sets what makes a plan better.
         policy(policy: Policy) policy = policy;
-        /// Sets which types the keys and values may have.
-        kv_cache(types: KvCache) kv_cache = types;
         /// Sets which parts of a block may stay on the host.
         host_parts(parts: HostParts) host_parts = parts;
         /// Sets the most tokens that may be computed at once where that makes the plan faster (2048, unless

@@ -28,7 +28,7 @@ proptest! {
         cards in prop::collection::vec((mib(1)..gib(5), 0..gib(40)), 1..4),
     ) {
         // A share of the total is asked of the total.
-        if matches!(request.headroom, Headroom::Percent(_) | Headroom::Cautious) {
+        if request.headroom == Headroom::Cautious {
             request.headroom = Headroom::Default;
         }
         let profile = shape.profile();

@@ -41,7 +41,6 @@ fn any_headroom() -> impl Strategy<Value = Headroom> {
         Just(Headroom::Default),
         Just(Headroom::Cautious),
         any::<u64>().prop_map(Headroom::Bytes),
-        (0.0f32..100.0).prop_map(Headroom::Percent),
     ]
 }
 

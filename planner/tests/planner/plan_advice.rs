@@ -3,7 +3,7 @@
 use autoplace_planner::machine::{Gpu, GpuProcess, Host, Machine, gib, mib};
 use autoplace_planner::memory::{Headroom, KvType};
 use autoplace_planner::plan::{
-    Advice, Change, ChangeKind, Effect, Error, GpuLayers, HostParts, KvCache, Outcome, Plan, Planner, Request, Workload,
+    Advice, Change, ChangeKind, Effect, Error, GpuLayers, HostParts, Outcome, Plan, Planner, Request, Workload,
 };
 use autoplace_planner::profile::{ModelProfile, Quantisation};
 use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest};
@@ -34,9 +34,7 @@ fn make(
     let mut request = request.clone();
     for kind in &change.kinds {
         match kind {
-            ChangeKind::KvType(ty) => {
-                request = request.kv_cache(KvCache::Given).kv_types(*ty, *ty);
-            }
+            ChangeKind::KvType(ty) => request = request.kv_types(*ty, *ty),
             ChangeKind::Context(tokens) => request = request.n_ctx(*tokens),
             ChangeKind::Ubatch(tokens) => request = request.n_ubatch(*tokens),
             ChangeKind::CloseProcess { pid, gpu, bytes, .. } => {

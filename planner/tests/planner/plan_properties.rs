@@ -5,7 +5,7 @@ use autoplace_planner::plan::{Error, Plan, Planner, Policy, Request};
 use autoplace_planner::profile::ModelProfile;
 use proptest::prelude::{prop, prop_assert, prop_assert_eq, proptest};
 
-use crate::shapes::any::{gpu, gpus, host_parts, kv_cache, request, shape};
+use crate::shapes::any::{gpu, gpus, host_parts, request, shape};
 
 fn plan(profile: &ModelProfile, machine: &Machine, request: &Request) -> Result<Plan, Error> {
     Planner::new(profile, machine).request(request.clone()).plan()
@@ -65,7 +65,7 @@ proptest! {
         gpus in gpus(),
         request in request(),
         speeds in prop::collection::vec(60u64..2000, 3),
-        (parts, types) in (host_parts(), kv_cache()),
+        parts in host_parts(),
         host in mib(600)..gib(8),
     ) {
         let profile = shape.profile();
@@ -73,7 +73,7 @@ proptest! {
         let gpus = gpus.into_iter().zip(speeds).map(|(gpu, speed)| gpu.bandwidth(speed * 1_000_000_000));
         let machine = gpus.fold(machine, Machine::with_gpu);
         let seconds = |policy| {
-            let request = request.clone().host_parts(parts).kv_cache(types).policy(policy);
+            let request = request.clone().host_parts(parts).policy(policy);
             let plan = plan(&profile, &machine, &request).ok()?;
             assert_sound(&plan);
             Some(plan.speed?.seconds())

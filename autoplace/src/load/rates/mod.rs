@@ -19,8 +19,6 @@ use super::recipe::{Learn, Recipe};
 use super::{Error, threads};
 use crate::gguf::Header;
 use crate::machine::{GpuKind, Host, HostSample, Machine, MeasuredRates};
-use crate::memory::KvType;
-use crate::plan::KvCache;
 use crate::profile::ModelProfile;
 
 /// How far a measurement is.
@@ -193,10 +191,7 @@ impl Recipe {
         let kept = cache.host_rates(&machine.host, &build);
         machine.host.rates = kept.filter(|rates| (rates.threads, rates.repacked) == way);
         let params = &self.request.params;
-        let kv = match self.request.kv_cache {
-            KvCache::Given => [params.type_k, params.type_v],
-            KvCache::Auto => [KvType::F16, KvType::Q8_0],
-        };
+        let kv = [params.type_k, params.type_v];
         let request = RatesRequest {
             each: EACH,
             within: Some(WITHIN),

@@ -9,7 +9,7 @@ use autoplace::llama_sys::sim::SimGpu;
 use autoplace::load::{Error, OnDifference, Verify};
 use autoplace::machine::{Host, Machine, gib, mib};
 use autoplace::memory::{FlashAttention, Headroom};
-use autoplace::plan::{GpuLayers, KvCache, Plan, Request};
+use autoplace::plan::{GpuLayers, Plan, Request};
 use autoplace::profile::ModelProfile;
 use autoplace::{Model, llama_sys};
 
@@ -299,7 +299,6 @@ impl<'m> Round<'m> {
         request.params = plan.context.clone();
         request.params.flash_attn = flash_attn;
         request.gpu_layers = GpuLayers::Exactly(0);
-        request.kv_cache = KvCache::Given;
         let model = Model::builder(&self.case.model(self.models).path)
             .request(request)
             .machine(Machine::new(Host::new(gib(16))))

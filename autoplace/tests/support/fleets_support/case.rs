@@ -3,7 +3,7 @@
 use autoplace::llama_sys::sim::{Rules, SimGpu};
 use autoplace::machine::{Gpu, GpuKind, Host, Machine, Reading, gib, mib};
 use autoplace::memory::{Estimate, FlashAttention, Headroom, KvType, Workload};
-use autoplace::plan::{Context, HostParts, KvCache, Policy, Request};
+use autoplace::plan::{Context, HostParts, Policy, Request};
 
 use super::{Model, Models};
 use crate::dice::Dice;
@@ -173,18 +173,9 @@ impl Needs {
 
     /// The size of a card on which a plan may take so many bytes.
     fn total_with(&self, usable: u64, taken: u64, rules: Rules, request: &Request) -> u64 {
-        match request.headroom {
-            Headroom::Percent(percent) => {
-                let share = f64::from(percent) / 100.0;
-                let enough = (usable + taken) as f64 / (1.0 - share);
-                enough.max(self.growth() as f64 / share) as u64
-            }
-            headroom => {
-                let gpu = Gpu::new("card").backend(backend(rules)).total(gib(1));
-                let headroom = headroom.of_gpu(&read(gpu), &self.workload, 0, false);
-                usable + taken + headroom.total()
-            }
-        }
+        let gpu = Gpu::new("card").backend(backend(rules)).total(gib(1));
+        let headroom = request.headroom.of_gpu(&read(gpu), &self.workload, 0, false);
+        usable + taken + headroom.total()
     }
 
     fn of(model: &Model, request: &Request) -> Self {
@@ -228,7 +219,7 @@ fn request(dice: &mut Dice) -> Request {
         .headroom(match dice.below(10) {
             0..=4 => Headroom::Bytes(dice.below(mib(1))),
             5..=7 => Headroom::Default,
-            _ => Headroom::Percent(dice.one_of(&[2.5, 7.5, 15.0])),
+            _ => Headroom::Tight,
         })
         .host_parts(dice.one_of(&[HostParts::None, HostParts::Experts, HostParts::Experts, HostParts::FeedForward]))
         .n_ubatch(n_ubatch)
@@ -250,15 +241,14 @@ fn cache(dice: &mut Dice, request: &mut Request) {
     let params = &mut request.params;
     params.flash_attn = dice.one_of(&[FlashAttention::Auto, FlashAttention::Auto, FlashAttention::On]);
     match dice.below(10) {
-        0..=3 => {
+        0..=5 => {
             if dice.percent(20) {
                 params.flash_attn = FlashAttention::Off;
             }
         }
-        4..=5 => {
+        _ => {
             let both = dice.one_of(&[KvType::Q8_0, KvType::Q5_1, KvType::Q4_0]);
             (params.type_k, params.type_v) = (both, both);
         }
-        _ => request.kv_cache = KvCache::Auto,
     }
 }

@@ -16,8 +16,6 @@ const HEADS: &[&str] = &["eagle3", "dflash", "gemma4-assistant"];
 pub(super) struct Draft {
     pub(super) header: Header,
     pub(super) profile: ModelProfile,
-    pub(super) type_k: KvType,
-    pub(super) type_v: KvType,
 }
 
 impl Draft {
@@ -36,12 +34,7 @@ impl Draft {
             let file = file(header);
             return Err(Error::Unread { file, what });
         }
-        Ok(Self {
-            header: header.clone(),
-            profile: ModelProfile::from_header(header)?,
-            type_k: KvType::F16,
-            type_v: KvType::F16,
-        })
+        Ok(Self { header: header.clone(), profile: ModelProfile::from_header(header)? })
     }
 
     /// The parameters of its context beside the main model's (common/speculative.cpp,
@@ -52,8 +45,8 @@ impl Draft {
             // `sizes` refuses what padding would carry beyond 31 bits.
             n_ctx: u32::try_from(padded).unwrap_or(u32::MAX),
             n_outputs_max: main.n_seq_max,
-            type_k: self.type_k,
-            type_v: self.type_v,
+            type_k: KvType::F16,
+            type_v: KvType::F16,
             ..main.clone()
         })
     }

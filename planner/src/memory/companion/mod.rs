@@ -25,7 +25,7 @@ use crate::machine::Gpu;
 
 use self::draft::Draft;
 use self::mmproj::Mmproj;
-use super::{ContextParams, Footprint, KvType, Workload};
+use super::{ContextParams, Footprint, Workload};
 
 pub use error::Error;
 
@@ -106,15 +106,6 @@ impl Companion {
     pub fn max_image_tokens(mut self, tokens: u32) -> Self {
         if let Kind::Mmproj(mmproj) = &mut self.kind {
             mmproj.max_image_tokens = (tokens > 0).then_some(tokens);
-        }
-        self
-    }
-
-    /// Sets the types of the draft's keys and values, which are `F16` otherwise (`--cache-type-k-draft`). An mmproj has
-    /// none.
-    pub fn draft_cache(mut self, type_k: KvType, type_v: KvType) -> Self {
-        if let Kind::Draft(draft) = &mut self.kind {
-            (draft.type_k, draft.type_v) = (type_k, type_v);
         }
         self
     }

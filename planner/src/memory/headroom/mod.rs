@@ -78,8 +78,6 @@ pub enum Headroom {
     Cautious,
     /// So many bytes, whatever they are for.
     Bytes(u64),
-    /// This share of the device's total, in percent; clamped to 0..=100, and not a number counts as 100.
-    Percent(f32),
 }
 
 /// What is certain to be lost: a driver hands out memory in pieces of 2 MiB (CUDA's granularity,
@@ -121,8 +119,8 @@ impl Headroom {
     /// The uncertainty comes on top of each, and under WSL 512 MiB, which `Cautious` counts into its 15 %. What other
     /// programs hold is in use: of a card of which they hold 85 %, `Cautious` takes nothing.
     ///
-    /// With [`Headroom::Bytes`] and [`Headroom::Percent`] the parts are filled in this order as far as the bytes go,
-    /// and the rest is margin: the total is what was asked for.
+    /// With [`Headroom::Bytes`] the parts are filled in this order as far as the bytes go, and the rest is margin: the
+    /// total is what was asked for.
     pub fn of_gpu(&self, gpu: &Gpu, workload: &Workload, uncertainty: u64, wsl: bool) -> HeadroomParts {
         let driver = known::driver(gpu);
         let growth = known::growth(gpu, workload);
@@ -133,17 +131,17 @@ impl Headroom {
             Self::Tight => with(ROUNDING + spill),
             Self::Default => with(usual),
             Self::Cautious => {
-                let rest = gpu.total - share(gpu.total, 85.0);
+                let rest = (u128::from(gpu.total) * 15).div_ceil(100);
+                let rest = u64::try_from(rest).unwrap_or(u64::MAX);
                 with(usual.max(rest.saturating_sub(driver).saturating_sub(growth)))
             }
             Self::Bytes(bytes) => with(usual).filled(bytes),
-            Self::Percent(percent) => with(usual).filled(share(gpu.total, percent)),
         }
     }
 
     /// Whether what an estimate may be wrong by is left free on top.
     pub(crate) const fn adds_uncertainty(&self) -> bool {
-        !matches!(self, Self::Bytes(_) | Self::Percent(_))
+        !matches!(self, Self::Bytes(_))
     }
 
     /// What to leave free on the host: the vocabulary and work buffers that the load makes, what a GPU's driver
@@ -167,14 +165,6 @@ impl HeadroomParts {
         let growth = self.growth.min(bytes - driver);
         Self { driver, growth, margin: bytes - driver - growth }
     }
-}
-
-/// `percent` of `total`, computed in whole hundredths of a percent so that no rounding of floats gets into the bytes.
-fn share(total: u64, percent: f32) -> u64 {
-    let percent = if percent.is_nan() { 100.0 } else { percent.clamp(0.0, 100.0) };
-    let hundredths = (percent * 100.0).round() as u32;
-    let bytes = u128::from(total) * u128::from(hundredths) / 10_000;
-    u64::try_from(bytes).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -225,19 +215,12 @@ mod tests {
     }
 
     #[test]
-    fn bytes_and_percent_are_what_was_asked_for() {
+    fn bytes_are_what_was_asked_for() {
         let gpu = card(gib(10));
         let bytes = of(Headroom::Bytes(mib(600)), &gpu, mib(99));
         assert_eq!((bytes.driver, bytes.growth), (mib(560), mib(40)));
-        for (headroom, total) in [
-            (Headroom::Bytes(mib(600)), mib(600)),
-            (Headroom::Bytes(0), 0),
-            (Headroom::Percent(12.5), gib(10) / 8),
-            (Headroom::Percent(-5.0), 0),
-            (Headroom::Percent(250.0), gib(10)),
-            (Headroom::Percent(f32::NAN), gib(10)),
-        ] {
-            assert_eq!(of(headroom, &gpu, mib(99)).total(), total, "{headroom:?}");
+        for total in [mib(600), 0] {
+            assert_eq!(of(Headroom::Bytes(total), &gpu, mib(99)).total(), total);
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use crate::memory::ContextParams;
-use crate::plan::{HostParts, KvCache, Plan, Planner, Workload};
+use crate::plan::{HostParts, Plan, Planner, Workload};
 use crate::profile::{Block, Weight};
 
 use super::{Change, ChangeKind, Effect, Outcome, WORTH};
@@ -20,10 +20,7 @@ impl Planner<'_> {
     /// The same with a change.
     fn with(mut self, change: &ChangeKind) -> Self {
         match change {
-            ChangeKind::KvType(ty) => {
-                self.request.kv_cache = KvCache::Given;
-                self.request = self.request.kv_types(*ty, *ty);
-            }
+            ChangeKind::KvType(ty) => self.request = self.request.kv_types(*ty, *ty),
             ChangeKind::Context(tokens) => {
                 self.request = self.request.n_ctx(*tokens);
             }

@@ -160,9 +160,6 @@ impl<'a> Placements<'a> {
             notes.push(format!("not used, as the host is faster: {}", list(slow)));
         }
         let (wanted, params) = (self.wanted(), self.params(path));
-        if params.type_k != wanted.type_k {
-            notes.push(format!("keys and values as {}, which is faster than with {}", params.type_k, wanted.type_k));
-        }
         if params.n_ubatch != wanted.n_ubatch {
             notes.push(format!("{} tokens are computed at once instead of {}", params.n_ubatch, wanted.n_ubatch));
         }

@@ -1,8 +1,8 @@
-//! One choice of what is chosen beside the placement itself: types of the cache, tokens computed at once.
+//! What is chosen beside the placement itself: the tokens computed at once.
 
 use crate::machine::Gpu;
-use crate::memory::{ContextParams, KvType};
-use crate::plan::{KvCache, Request};
+use crate::memory::ContextParams;
+use crate::plan::Request;
 use crate::profile::{Block, ModelProfile};
 
 /// Parameters to plan with, and how little they are wanted.
@@ -13,31 +13,13 @@ pub(super) struct Setting {
     pub(super) steps: u32,
 }
 
-/// A smaller type of cache costs quality: twice a step.
-const STEPS_PER_TYPE: u32 = 2;
-
 impl Setting {
-    /// All that a request allows, the wanted ones first. `params` are the request's, resolved.
+    /// All that a request allows, the wanted one first. `params` are the request's, resolved.
     pub(super) fn all(request: &Request, profile: &ModelProfile, params: &ContextParams, gpus: &[&Gpu]) -> Vec<Self> {
         let most = request.max_ubatch.filter(|_| leaves_something(profile, gpus));
         let most = most.map_or(0, |most| most.min(params.n_batch).min(params.n_ctx));
-        let types: &[(KvType, KvType)] = match request.kv_cache {
-            KvCache::Given => &[(params.type_k, params.type_v)],
-            KvCache::Auto => &[(KvType::F16, KvType::F16), (KvType::Q8_0, KvType::Q8_0)],
-        };
-        let mut all = Vec::new();
-        for (smaller, &(type_k, type_v)) in (0..).zip(types) {
-            for (larger, n_ubatch) in (0..).zip(ubatches(params.n_ubatch, most)) {
-                let params = ContextParams { type_k, type_v, n_ubatch, ..params.clone() };
-                // What llama.cpp would refuse (a width that is no multiple of the type's block) is no choice, unless it
-                // is the only one: then its error is the answer.
-                let refused = smaller > 0 && params.check_kv_types(&profile.hparams).is_err();
-                if !refused {
-                    all.push(Self { params, steps: STEPS_PER_TYPE * smaller + larger });
-                }
-            }
-        }
-        all
+        let ubatches = (0..).zip(ubatches(params.n_ubatch, most));
+        ubatches.map(|(steps, n_ubatch)| Self { params: ContextParams { n_ubatch, ..params.clone() }, steps }).collect()
     }
 }
 

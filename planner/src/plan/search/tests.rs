@@ -9,7 +9,7 @@ use super::{Found, Given, Path, Placements};
 use crate::machine::{Gpu, GpuKind, Host, Machine, Pool, Pools, gib, mib};
 use crate::memory::{Estimate, Headroom, Workload};
 use crate::plan::speed::{Rates, SpeedModel};
-use crate::plan::{HostParts, KvCache, Policy, Request};
+use crate::plan::{HostParts, Policy, Request};
 use crate::profile::ModelProfile;
 
 use shapes::dims::Experts;
@@ -48,11 +48,10 @@ fn gpus(most: usize) -> impl Strategy<Value = Vec<Gpu>> {
 }
 
 fn request() -> impl Strategy<Value = Request> {
-    let (parts, types) = (shapes::any::host_parts(), shapes::any::kv_cache());
+    let parts = shapes::any::host_parts();
     let headroom = (0..mib(60)).prop_map(Headroom::Bytes);
-    (parts, types, headroom, 1u32..6000).prop_map(|(parts, types, headroom, n_ctx)| {
-        Request::new().host_parts(parts).kv_cache(types).headroom(headroom).n_ctx(n_ctx)
-    })
+    (parts, headroom, 1u32..6000)
+        .prop_map(|(parts, headroom, n_ctx)| Request::new().host_parts(parts).headroom(headroom).n_ctx(n_ctx))
 }
 
 fn machine(gpus: Vec<Gpu>, host: u64) -> Machine {
@@ -203,7 +202,6 @@ proptest! {
         host in mib(20)..mib(600),
         request in request(),
     ) {
-        let request = request.kv_cache(KvCache::Given);
         let outcome = compare(&shape, gpus, host, &request);
         prop_assert!(outcome.is_ok(), "{}", outcome.unwrap_err());
     }
@@ -272,7 +270,7 @@ fn looked_at(shape: &Shape, gpus: Vec<Gpu>, host: u64, request: &Request) -> usi
 fn a_host_without_room_beside_a_gpu_is_seen_at_once() {
     // The token embedding stays on the host, and beside it a driver takes more than there is.
     let shape = Shape { tied: true, experts: Some(EXPERTS), ..small(5, 512, 512, 90_816) };
-    let request = Request::new().headroom(Headroom::Bytes(0)).kv_cache(KvCache::Auto).n_ctx(1);
+    let request = Request::new().headroom(Headroom::Bytes(0)).n_ctx(1);
     let card = |free| Gpu::new("card").total(mib(900)).free(free);
     let gpus = vec![card(mib(118)), card(mib(90))];
     assert_eq!(looked_at(&shape, gpus, mib(365), &request), 1);

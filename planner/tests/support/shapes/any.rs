@@ -2,7 +2,7 @@
 
 use autoplace_planner::machine::{Gpu, GpuKind, Pool, Pools, gib, mib};
 use autoplace_planner::memory::Headroom;
-use autoplace_planner::plan::{HostParts, KvCache, Policy, Request};
+use autoplace_planner::plan::{HostParts, Policy, Request};
 use proptest::prelude::{Just, Strategy, any, prop, prop_oneof};
 
 use super::dims::Experts;
@@ -28,11 +28,6 @@ pub(crate) fn shape() -> impl Strategy<Value = Shape> {
 /// Parts of blocks that may stay on the host.
 pub(crate) fn host_parts() -> impl Strategy<Value = HostParts> {
     prop_oneof![Just(HostParts::None), Just(HostParts::Experts), Just(HostParts::FeedForward)]
-}
-
-/// Types of the cache, as they are given in half of the cases.
-pub(crate) fn kv_cache() -> impl Strategy<Value = KvCache> {
-    prop_oneof![Just(KvCache::Given), Just(KvCache::Auto)]
 }
 
 /// A card of 4 GiB, some of them free, or an integrated GPU of as many, some of them perhaps its own.
@@ -66,7 +61,6 @@ pub(crate) fn request() -> impl Strategy<Value = Request> {
         Just(Headroom::Tight),
         Just(Headroom::Cautious),
         (0..mib(900)).prop_map(Headroom::Bytes),
-        (0.0f32..30.0).prop_map(Headroom::Percent),
     ];
     (headroom, 1u32..20_000, 1u32..1024, 0u32..600).prop_map(|(headroom, n_ctx, n_ubatch, outputs)| {
         Request::new()
