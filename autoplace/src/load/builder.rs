@@ -222,8 +222,9 @@ impl ModelBuilder {
         self
     }
 
-    /// Threads for what the CPU computes. Default: for prompts, one per physical core that this process may use; to
-    /// generate, as many as the load [measures](super::Threads) to be best, fewer while other programs hold them up.
+    /// Threads for what the CPU computes. Default: one per physical core that this process may use; to generate, four at
+    /// most where all layers are on GPUs, and fewer where they turn out to be faster, as while other programs hold
+    /// them up.
     pub fn n_threads(mut self, threads: u32) -> Self {
         self.recipe.threads = Some(threads);
         self
