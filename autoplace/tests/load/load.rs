@@ -52,7 +52,7 @@ fn what_cannot_be_loaded_is_refused_with_the_reason() {
     let gone = host().with_gpu(gpu.clone().device("CUDA7"));
     for (case, builder, reason) in [
         ("no tokens", demo().n_ctx(0), "n_ctx"),
-        ("positions without a base", demo().rope_freq_base(0.0), "rope_freq_base"),
+        ("positions without a base", demo().rope(|rope| rope.freq_base = Some(0.0)), "rope_freq_base"),
         ("layers for no GPU", demo().machine(host()).n_gpu_layers(GpuLayers::Exactly(3)), "3"),
         ("another process's GPU", demo().machine(gone).leases(load::Leases::none()), "CUDA7"),
         // No reason to load on the host in silence.
@@ -84,12 +84,12 @@ fn text(model: &Model) -> String {
 fn positions_are_scaled_as_was_asked() {
     let text = |builder: ModelBuilder| text(&builder.load().unwrap());
     let demo = || Model::builder(demo_path()).verify(Verify::Off);
-    let quarter = |scaling| text(demo().rope_scaling(scaling).rope_freq_scale(0.25));
-    let texts =
-        [text(demo()), text(demo().rope_freq_base(100.0)), quarter(RopeScaling::Linear), quarter(RopeScaling::Yarn)];
+    let quarter = |scaling| text(demo().rope(|rope| (rope.scaling, rope.freq_scale) = (Some(scaling), Some(0.25))));
+    let other_base = text(demo().rope(|rope| rope.freq_base = Some(100.0)));
+    let texts = [text(demo()), other_base, quarter(RopeScaling::Linear), quarter(RopeScaling::Yarn)];
     let different: BTreeSet<_> = texts.iter().collect();
     assert_eq!(different.len(), texts.len(), "{texts:?}");
-    assert_eq!(text(demo().rope_scaling(RopeScaling::None)), texts[0]);
+    assert_eq!(text(demo().rope(|rope| rope.scaling = Some(RopeScaling::None))), texts[0]);
 }
 
 #[test]
