@@ -1,4 +1,5 @@
-//! What was added to a model while something was computed: adapters, told apart from all others by what their files hold.
+//! What was added to a model while something was computed: adapters, told apart from all others by what their files
+//! hold.
 
 use std::fmt;
 use std::fs::File;

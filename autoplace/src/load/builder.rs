@@ -187,8 +187,8 @@ impl ModelBuilder {
         self
     }
 
-    /// Threads for what the CPU computes. Default: one per physical core that this process may use; to generate, four at
-    /// most where all layers are on GPUs, and fewer where they turn out to be faster, as while other programs hold
+    /// Threads for what the CPU computes. Default: one per physical core that this process may use; to generate, four
+    /// at most where all layers are on GPUs, and fewer where they turn out to be faster, as while other programs hold
     /// them up.
     pub fn n_threads(mut self, threads: u32) -> Self {
         self.recipe.threads = Some(threads);

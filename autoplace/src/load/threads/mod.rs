@@ -1,7 +1,7 @@
 //! Threads for what the CPU computes: how many generate, how many compute prompts, and why.
 //!
-//! In: the cores of the machine, and the plan. Out: [`Threads`], for the report; and while the model generates, from the
-//! times of its steps, the threads of the next one ([`Pacer`]).
+//! In: the cores of the machine, and the plan. Out: [`Threads`], for the report; and while the model generates, from
+//! the times of its steps, the threads of the next one ([`Pacer`]).
 //!
 //! ggml's threads wait for each other after every operation: one that has to share its core holds up all the others.
 
@@ -84,8 +84,8 @@ fn ladder(most: u32) -> Vec<u32> {
     rungs
 }
 
-/// Of numbers of threads with the tokens per second of each, the most that take at most a tenth longer than the fastest;
-/// `None` where nothing was measured.
+/// Of numbers of threads with the tokens per second of each, the most that take at most a tenth longer than the
+/// fastest; `None` where nothing was measured.
 fn choose(speeds: impl Iterator<Item = (u32, f64)> + Clone) -> Option<u32> {
     let fastest = speeds.clone().map(|(_, speed)| speed).fold(0.0, f64::max);
     speeds.filter(|(_, speed)| speed * TOLERANCE >= fastest).map(|(threads, _)| threads).max()
