@@ -9,7 +9,7 @@ use super::progress::Progress;
 use super::recipe::{Learn, OnDifference, Recipe, Verify};
 use super::{Error, Model};
 use crate::machine::Machine;
-use crate::memory::{ContextParams, FlashAttention, Headroom, KvType, Pooling, RopeScaling};
+use crate::memory::{ContextParams, FlashAttention, Headroom, KvType, Pooling, Rope};
 use crate::plan::{self, GpuLayers, Plan, Request, SavedPlan};
 use crate::worker::Isolation;
 
@@ -116,45 +116,10 @@ impl ModelBuilder {
         self.params(|params| params.repack = repack)
     }
 
-    /// How positions are scaled, for a context longer than the model was trained on. Default: as the model says.
-    pub fn rope_scaling(self, scaling: RopeScaling) -> Self {
-        self.params(|params| params.rope.scaling = Some(scaling))
-    }
-
-    /// The base frequency of positions, above 0. Default: the model's.
-    pub fn rope_freq_base(self, base: f32) -> Self {
-        self.params(|params| params.rope.freq_base = Some(base))
-    }
-
-    /// What the frequencies of positions are multiplied by, above 0: 0.25 for a context of 4 times the length. Default:
-    /// the model's.
-    pub fn rope_freq_scale(self, scale: f32) -> Self {
-        self.params(|params| params.rope.freq_scale = Some(scale))
-    }
-
-    /// YaRN: tokens of context that the model was trained on before. Default: the model's.
-    pub fn yarn_orig_ctx(self, tokens: u32) -> Self {
-        self.params(|params| params.rope.yarn_orig_ctx = Some(tokens))
-    }
-
-    /// YaRN: the mix of extrapolation, 0.0 (all interpolated) or more. Default: the model's.
-    pub fn yarn_ext_factor(self, factor: f32) -> Self {
-        self.params(|params| params.rope.yarn_ext_factor = Some(factor))
-    }
-
-    /// YaRN: the scale of attention, 0.0 or more. Default: the model's.
-    pub fn yarn_attn_factor(self, factor: f32) -> Self {
-        self.params(|params| params.rope.yarn_attn_factor = Some(factor))
-    }
-
-    /// YaRN: the low correction dimension, 0.0 or more. Default: the model's.
-    pub fn yarn_beta_fast(self, beta: f32) -> Self {
-        self.params(|params| params.rope.yarn_beta_fast = Some(beta))
-    }
-
-    /// YaRN: the high correction dimension, 0.0 or more. Default: the model's.
-    pub fn yarn_beta_slow(self, beta: f32) -> Self {
-        self.params(|params| params.rope.yarn_beta_slow = Some(beta))
+    /// How positions are scaled, for a context longer than the model was trained on: `|rope| rope.freq_scale =
+    /// Some(0.25)`. Default: as the model says.
+    pub fn rope(self, set: impl FnOnce(&mut Rope)) -> Self {
+        self.params(|params| set(&mut params.rope))
     }
 
     /// Whether layers with a sliding window keep the whole context. Default: no, as in llama.cpp's programs: a window
@@ -215,8 +180,9 @@ impl ModelBuilder {
         self
     }
 
-    /// Threads for what the CPU computes. Default: for prompts, one per physical core that this process may use; to
-    /// generate, as many as the load [measures](super::Threads) to be best, fewer while other programs hold them up.
+    /// Threads for what the CPU computes. Default: one per physical core that this process may use; to generate, four
+    /// at most where all layers are on GPUs, and fewer where they turn out to be faster, as while other programs hold
+    /// them up.
     pub fn n_threads(mut self, threads: u32) -> Self {
         self.recipe.threads = Some(threads);
         self

@@ -15,7 +15,6 @@ use super::progress::Progress;
 use super::recipe::{OnDifference, Recipe};
 use super::slot::Native;
 use super::threads::Threads;
-use super::trial::try_out;
 use super::warm_up::warm_up;
 use super::{Error, native};
 use crate::gguf::Header;
@@ -78,8 +77,8 @@ impl Recipe {
         let model = native::load(header, params).map_err(Failure::at(Stage::Weights))?;
         // Before the context, whose graphs leave room for the nodes of all adapters.
         let attached = self.adapters.load(&model).map_err(Failure::at(Stage::Weights))?;
-        let threads = Threads::before((self.threads, self.threads_batch), &machine.host, plan, verify);
-        let mut params = llama_sys::ContextParams {
+        let threads = Threads::new((self.threads, self.threads_batch), &machine.host, plan);
+        let params = llama_sys::ContextParams {
             n_threads: Some(threads.generation),
             n_threads_batch: Some(threads.prompt),
             ..native::context(&plan.context)
@@ -90,8 +89,6 @@ impl Recipe {
         let mut heads = Heads::planned(&model, &plan.context, threads.prompt).map_err(Failure::at(Stage::Context))?;
         let run = warm_up(&mut context, heads.as_mut().map(|heads| &mut heads.context), devices, verify, progress)
             .map_err(Failure::at(Stage::WarmUp))?;
-        let threads = try_out(&mut context, threads).map_err(Failure::at(Stage::WarmUp))?;
-        params.n_threads = Some(threads.generation);
         let placed = Placed::new(prepared, &before, &run, threads, &self.learn);
         Ok(Loaded {
             native: Native { model, params, attached, verify },

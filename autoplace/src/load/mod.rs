@@ -42,7 +42,6 @@ mod taught;
 #[path = "../../../planner/tests/support/test_plan/mod.rs"]
 mod test_plan;
 mod threads;
-mod trial;
 mod warm_up;
 
 pub use abort::AbortHandle;
@@ -66,4 +65,4 @@ pub use recipe::{OnDifference, Verify};
 pub use replace::{BetterPlan, Replacement};
 pub use report::{Doubt, GpuReport, HostReport, LoadReport, WarmUp};
 pub(crate) use slot::{Checkpoint, Contents, Purpose, Remembered};
-pub use threads::{ThreadBasis, Threads, TriedThreads};
+pub use threads::{ThreadBasis, Threads};

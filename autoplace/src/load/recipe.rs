@@ -127,11 +127,11 @@ impl Recipe {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Verify {
-    /// Nothing is computed, and no number of threads tried; llama.cpp's own account is held against the plan.
+    /// Nothing is computed; llama.cpp's own account is held against the plan.
     Off,
     /// The largest batch and one token after it; with several sequences, one of them alone too. Compute buffers are
     /// reserved for some numbers of tokens; others may take a little more, of the headroom. Where the plan uses no GPU,
-    /// no more is computed than the choice of [threads](super::Threads) takes.
+    /// nothing is computed.
     #[default]
     Quick,
     /// The whole context, up to its last position: takes as long as a prompt of `n_ctx` tokens. Compute buffers are

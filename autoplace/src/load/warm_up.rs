@@ -154,7 +154,7 @@ fn predict(heads: &mut Context) -> Result<(), Error> {
 }
 
 /// Encoders (BERT), encoder-decoders (T5) and diffusion models (LLaDA) have no next token.
-pub(super) fn is_generative(context: &Context) -> bool {
+fn is_generative(context: &Context) -> bool {
     let model = context.model();
     model.has_decoder() && !model.has_encoder() && !model.is_diffusion() && context.has_memory()
 }

@@ -4,8 +4,8 @@ use crate::machine::{Bytes, ThrottleReason};
 
 /// Something that changed for a model since it was loaded. Each condition is told when it begins and when it ends.
 ///
-/// `device` is ggml's name of the GPU. Sizes are in bytes, speeds in tokens per second at the depth of now, temperatures
-/// in degrees Celsius.
+/// `device` is ggml's name of the GPU. Sizes are in bytes, speeds in tokens per second at the depth of now,
+/// temperatures in degrees Celsius.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 #[non_exhaustive]

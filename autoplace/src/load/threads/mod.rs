@@ -1,8 +1,7 @@
 //! Threads for what the CPU computes: how many generate, how many compute prompts, and why.
 //!
-//! In: the cores of the machine, the plan, and what a few tokens take with each number ([`trial`](super::trial)). Out:
-//! [`Threads`], for the report; and while the model generates, from the times of its steps, the threads of the next one
-//! ([`Pacer`]).
+//! In: the cores of the machine, and the plan. Out: [`Threads`], for the report; and while the model generates, from
+//! the times of its steps, the threads of the next one ([`Pacer`]).
 //!
 //! ggml's threads wait for each other after every operation: one that has to share its core holds up all the others.
 
@@ -12,8 +11,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::recipe::Verify;
-use crate::machine::{Host, mib};
+use crate::machine::Host;
 use crate::plan::Plan;
 
 pub(crate) use self::pace::Pacer;
@@ -21,26 +19,20 @@ pub(crate) use self::pace::Pacer;
 /// Threads that generate where every layer is on a GPU, and the CPU looks tokens up and does what a backend cannot.
 const BESIDE_GPUS: u32 = 4;
 
-/// Weights on the host of the largest model that is measured: at 10 GB/s, which two channels of DDR4 have to spare, a
-/// token reads them in 27 ms.
-const MOST_WEIGHTS: u64 = mib(256);
-
 /// How much longer than with the fastest number a token may take with more threads: noise is no reason to leave cores
 /// unused, which deeper contexts will want.
 const TOLERANCE: f64 = 1.1;
 
-/// The threads that a load has chosen for what the CPU computes.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// The threads that a load begins with for what the CPU computes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Threads {
-    /// Threads that generate.
+    /// Threads that generate. Unless it was asked for, fewer do where they turn out to be faster.
     pub generation: u32,
     /// Threads that compute prompts.
     pub prompt: u32,
     /// Why so many generate.
     pub basis: ThreadBasis,
-    /// What was measured, the most threads first.
-    pub tried: Vec<TriedThreads>,
 }
 
 /// Why so many threads generate.
@@ -51,51 +43,23 @@ pub enum ThreadBasis {
     /// It was [asked for](super::ModelBuilder::n_threads).
     #[error("as was asked")]
     Asked,
-    /// Of what was measured, the most threads within 10 % of the fastest.
-    #[error("measured")]
-    Measured,
     /// All layers are on GPUs: a few threads do what is left.
     #[error("since all layers are on GPUs")]
     FullOffload,
-    /// One per physical core: a token takes too long for others to be tried.
-    #[error("one per core, since a token takes too long to try others")]
-    LargeModel,
-    /// One per physical core: the model does not generate.
-    #[error("one per core, since the model does not generate")]
-    NotGenerative,
-    /// One per physical core: nothing is computed to verify the load.
-    #[error("one per core, since nothing is computed to verify the load")]
-    NotVerified,
-}
-
-/// What a number of threads was measured at.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, thiserror::Error)]
-#[error("{tokens_per_second:.1} tok/s with {threads}")]
-#[non_exhaustive]
-pub struct TriedThreads {
-    /// Threads.
-    pub threads: u32,
-    /// Tokens per second, one at a time, in an empty context.
-    pub tokens_per_second: f64,
+    /// One per physical core.
+    #[error("one per core")]
+    PerCore,
 }
 
 impl Threads {
-    /// What holds before anything is measured. [`ThreadBasis::Measured`]: a trial is to say how many generate.
-    pub(super) fn before(
-        (asked, for_prompts): (Option<u32>, Option<u32>),
-        host: &Host,
-        plan: &Plan,
-        verify: Verify,
-    ) -> Self {
+    pub(super) fn new((asked, for_prompts): (Option<u32>, Option<u32>), host: &Host, plan: &Plan) -> Self {
         let cores = cores(host);
         let (generation, basis) = match asked {
             Some(asked) => (asked, ThreadBasis::Asked),
             None if is_on_gpus(plan) => (cores.min(BESIDE_GPUS), ThreadBasis::FullOffload),
-            None if verify == Verify::Off => (cores, ThreadBasis::NotVerified),
-            None if weights_on_host(plan) > MOST_WEIGHTS => (cores, ThreadBasis::LargeModel),
-            None => (cores, ThreadBasis::Measured),
+            None => (cores, ThreadBasis::PerCore),
         };
-        Self { generation, prompt: for_prompts.or(asked).unwrap_or(cores), basis, tried: Vec::new() }
+        Self { generation, prompt: for_prompts.or(asked).unwrap_or(cores), basis }
     }
 }
 
@@ -110,13 +74,9 @@ fn is_on_gpus(plan: &Plan) -> bool {
     plan.full_offload && plan.overrides.is_empty() && plan.context.offload_kqv
 }
 
-fn weights_on_host(plan: &Plan) -> u64 {
-    plan.host().map_or(0, |host| host.footprint.weights)
-}
-
 /// Numbers of threads that are worth a try, the most first: all, all but one where another program wants a
 /// core, and halves.
-pub(super) fn ladder(most: u32) -> Vec<u32> {
+fn ladder(most: u32) -> Vec<u32> {
     let mut rungs = vec![most];
     rungs.extend((most >= 4).then_some(most - 1));
     let halves = std::iter::successors(Some(most / 2), |threads| Some(threads / 2));
@@ -124,19 +84,17 @@ pub(super) fn ladder(most: u32) -> Vec<u32> {
     rungs
 }
 
-/// Of numbers of threads with the tokens per second of each, the most that take at most a tenth longer than the fastest;
-/// `None` where nothing was measured.
-pub(super) fn choose(speeds: impl Iterator<Item = (u32, f64)> + Clone) -> Option<u32> {
+/// Of numbers of threads with the tokens per second of each, the most that take at most a tenth longer than the
+/// fastest; `None` where nothing was measured.
+fn choose(speeds: impl Iterator<Item = (u32, f64)> + Clone) -> Option<u32> {
     let fastest = speeds.clone().map(|(_, speed)| speed).fold(0.0, f64::max);
     speeds.filter(|(_, speed)| speed * TOLERANCE >= fastest).map(|(threads, _)| threads).max()
 }
 
 impl fmt::Display for Threads {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { generation, prompt, .. } = self;
-        let tried: Vec<String> = self.tried.iter().map(ToString::to_string).collect();
-        let before = if tried.is_empty() { "" } else { ": " };
-        write!(f, "threads: {generation} to generate, {}{before}{}; {prompt} for prompts", self.basis, tried.join(", "))
+        let Self { generation, prompt, basis } = self;
+        write!(f, "threads: {generation} to generate, {basis}; {prompt} for prompts")
     }
 }
 

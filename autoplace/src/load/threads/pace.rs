@@ -1,7 +1,7 @@
 //! Threads while generating: how long each step took flows in, the threads of the next one flow out.
 //!
-//! The rule is the load's ([`choose`]): of what was measured, the most threads within a tenth of the fastest. Where
-//! steps become slow, or fewer threads than one per core generate, other numbers compute some steps each, one number
+//! The rule ([`choose`]): of what was measured, the most threads within a tenth of the fastest. At first, where steps
+//! become slow, and while fewer threads than one per core generate, other numbers compute some steps each, one number
 //! after the other, and the rule decides. They are held against the window just before, at the same depth of the
 //! context and with the same weights: a model that is slow for another reason is as slow with fewer threads, and keeps
 //! those that it has. docs/load-contract.md has the thresholds.
@@ -42,8 +42,8 @@ pub(crate) struct Pacer {
     /// Numbers of threads, the most first; a single one where there is no choice.
     rungs: Vec<u32>,
     at: usize,
-    /// Whether the load has measured nothing: then a trial follows the first window.
-    is_unmeasured: bool,
+    /// Whether others were tried. The first trial follows the first window.
+    has_tried: bool,
     /// The logarithm of the tokens of a step: others are not compared.
     size: u32,
     /// Seconds of such a step with these threads.
@@ -81,7 +81,7 @@ struct Trial {
     seen: Vec<(usize, f64)>,
     /// Seconds that it took beyond what the same steps would have taken without.
     cost: f64,
-    /// Whether it is the first one, of a load that has measured nothing: then nothing is put off.
+    /// Whether it is the first one: then nothing is put off.
     is_first: bool,
 }
 
@@ -110,16 +110,12 @@ impl Trial {
 
 impl Pacer {
     pub(in crate::load) fn new(chosen: &Threads) -> Self {
-        let Threads { generation, prompt, basis, .. } = *chosen;
+        let Threads { generation, prompt, basis } = *chosen;
         let rungs = match basis {
             ThreadBasis::Asked => vec![generation],
-            ThreadBasis::FullOffload => ladder(generation),
-            _ => ladder(prompt),
+            ThreadBasis::FullOffload | ThreadBasis::PerCore => ladder(generation),
         };
-        let at = rungs.iter().position(|&rung| rung <= generation).unwrap_or(0);
-        let tried = chosen.tried.iter().find(|tried| tried.threads == rungs[at]);
-        let usual = tried.map(|tried| 1.0 / tried.tokens_per_second);
-        Self { prompt, at, rungs, is_unmeasured: usual.is_none(), usual, next_trial: SHORTEST_WAIT, ..Self::default() }
+        Self { prompt, rungs, ..Self::default() }
     }
 
     /// Threads for a step that generates.
@@ -162,9 +158,9 @@ impl Pacer {
             self.usual = Some(usual + (seen - usual) * NEWEST);
         }
         let is_worth_it = self.at > 0 || self.slow_windows >= PATIENCE;
-        let is_first = self.is_unmeasured;
+        let is_first = !self.has_tried;
         if self.rungs.len() > 1 && (is_first || (is_worth_it && self.clock >= self.next_trial)) {
-            (self.is_unmeasured, self.slow_windows) = (false, 0);
+            (self.has_tried, self.slow_windows) = (true, 0);
             let rung = usize::from(self.at == 0);
             self.trial = Some(Trial { rung, seen: vec![(self.at, seen)], cost: 0.0, is_first });
         }
