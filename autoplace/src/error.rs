@@ -36,11 +36,18 @@ pub enum Error {
     Watch(#[from] watch::Error),
 }
 
+/// Memory that was lacking, in bytes.
+struct Lack<'a> {
+    device: &'a str,
+    needed: Option<u64>,
+    free: Option<u64>,
+}
+
 impl Error {
     /// Whether memory was lacking: no placement fits, another program took the memory, or a device refused it.
     #[must_use]
     pub fn is_out_of_memory(&self) -> bool {
-        self.native().is_some_and(was_refused_memory) || self.load().is_some_and(lacks_memory)
+        self.lack().is_some()
     }
 
     /// Whether a file is not what it was taken for: a model or an adapter that cannot be read, is damaged or
@@ -67,6 +74,24 @@ impl Error {
         matches!(self.native(), Some(Aborted | LoadCancelled { .. }))
     }
 
+    /// The device that lacks memory: a GPU's name or ggml's name of it, or `host`.
+    #[must_use]
+    pub fn device(&self) -> Option<&str> {
+        Some(self.lack()?.device)
+    }
+
+    /// Bytes that were needed of that device, where they are known.
+    #[must_use]
+    pub fn needed(&self) -> Option<u64> {
+        self.lack()?.needed
+    }
+
+    /// Bytes that were free there, where they are known.
+    #[must_use]
+    pub fn free(&self) -> Option<u64> {
+        self.lack()?.free
+    }
+
     fn load(&self) -> Option<&load::Error> {
         match self {
             Self::Load(error) => Some(error),
@@ -90,26 +115,52 @@ impl Error {
             _ => None,
         }
     }
-}
 
-/// What is not llama.cpp's own error.
-fn lacks_memory(error: &load::Error) -> bool {
-    use load::Error::{AllAttempts, Difference, OutOfMemory};
-    match error {
-        load::Error::Plan(error) => fits_nowhere(error),
-        error => matches!(error, OutOfMemory { .. } | Difference { .. } | AllAttempts { .. }),
+    fn lack(&self) -> Option<Lack<'_>> {
+        self.native().and_then(of_native).or_else(|| of_load(self.load()?))
     }
 }
 
-fn fits_nowhere(error: &plan::Error) -> bool {
+fn of_load(error: &load::Error) -> Option<Lack<'_>> {
     match error {
-        plan::Error::Beside { source, .. } => source.as_deref().is_none_or(fits_nowhere),
-        error => matches!(error, plan::Error::DoesNotFit { .. }),
+        load::Error::Plan(error) => of_plan(error),
+        load::Error::OutOfMemory { name, needed, free, .. } => {
+            Some(Lack { device: name, needed: Some(*needed), free: Some(*free) })
+        }
+        load::Error::Difference { name, taken, .. } => Some(Lack { device: name, needed: Some(*taken), free: None }),
+        load::Error::AllAttempts { attempts, source } => {
+            let failure = attempts.iter().rev().find_map(|attempt| attempt.failure.as_ref());
+            let lack = failure.and_then(|failure| {
+                let device = failure.device.as_deref()?;
+                Some(Lack { device, needed: failure.needed, free: failure.free })
+            });
+            lack.or_else(|| of_load(source))
+        }
+        load::Error::Native(error) => of_native(error),
+        _ => None,
     }
 }
 
-fn was_refused_memory(error: &llama_sys::Error) -> bool {
-    error.failure().is_some_and(|failure| failure.out_of_memory.is_some() || failure.cause == Cause::HostMemory)
+/// Of all devices of the placement that lacks the least, the one that lacks the most.
+fn of_plan(error: &plan::Error) -> Option<Lack<'_>> {
+    match error {
+        plan::Error::DoesNotFit { devices, .. } => {
+            let most = devices.iter().max_by_key(|device| device.missing)?;
+            Some(Lack { device: &most.device, needed: Some(most.needed), free: Some(most.free) })
+        }
+        plan::Error::Beside { source: Some(error), .. } => of_plan(error),
+        plan::Error::Beside { companions, source: None } => Some(Lack { device: companions, needed: None, free: None }),
+        _ => None,
+    }
+}
+
+fn of_native(error: &llama_sys::Error) -> Option<Lack<'_>> {
+    let failure = error.failure()?;
+    if let Some(refused) = &failure.out_of_memory {
+        return Some(Lack { device: &refused.buffer_type, needed: Some(refused.bytes), free: None });
+    }
+    let host = Lack { device: "host", needed: None, free: None };
+    (failure.cause == Cause::HostMemory).then_some(host)
 }
 
 macro_rules! by_way_of {
@@ -130,6 +181,7 @@ by_way_of! {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::load::{Attempt, Stage};
 
     /// llama.cpp's refusal to load a model, where a buffer of 5 bytes was refused or not.
     fn refused(out_of_memory: bool) -> llama_sys::Error {
@@ -147,8 +199,13 @@ mod tests {
         .unwrap()
     }
 
-    fn attempts() -> load::Error {
-        load::Error::AllAttempts { attempts: Vec::new(), source: Box::new(refused(true).into()) }
+    fn attempts(device: Option<&str>) -> load::Error {
+        let failure = serde_json::json!({
+            "stage": Stage::Weights, "device": device, "needed": 4, "free": 3, "message": "",
+        });
+        let attempt = serde_json::json!({"n_gpu_layers": 1, "layers": 2, "failure": failure});
+        let attempts: Vec<Attempt> = vec![serde_json::from_value(attempt).unwrap()];
+        load::Error::AllAttempts { attempts, source: Box::new(refused(true).into()) }
     }
 
     #[test]
@@ -159,15 +216,17 @@ mod tests {
         let difference =
             load::Error::Difference { device: device(), name: name(), planned, headroom, taken, difference };
         let generating = generate::Error::from(load::Error::from(does_not_fit()));
-        for error in [
-            Error::from(does_not_fit()),
-            generating.into(),
-            out.into(),
-            difference.into(),
-            attempts().into(),
-            embed::Error::from(refused(true)).into(),
+        for (error, device, needed, free) in [
+            (Error::from(does_not_fit()), "host", Some(9), Some(8)),
+            (generating.into(), "host", Some(9), Some(8)),
+            (out.into(), "RTX 4090", Some(7), Some(6)),
+            (difference.into(), "RTX 4090", Some(4), None),
+            (attempts(Some("CUDA1")).into(), "CUDA1", Some(4), Some(3)),
+            (attempts(None).into(), "CUDA0", Some(5), None),
+            (embed::Error::from(refused(true)).into(), "CUDA0", Some(5), None),
         ] {
             assert!(error.is_out_of_memory() && !error.is_bad_file(), "{error}");
+            assert_eq!((error.device(), error.needed(), error.free()), (Some(device), needed, free));
         }
     }
 
@@ -187,7 +246,7 @@ mod tests {
             (load::Error::Busy.into(), false, false),
         ] {
             assert_eq!((error.is_bad_file(), error.is_aborted()), (is_bad_file, is_aborted));
-            assert!(!error.is_out_of_memory(), "{error}");
+            assert_eq!(error.device(), None, "{error}");
         }
     }
 }
