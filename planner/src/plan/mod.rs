@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::memory::{ContextParams, Split, TensorOverride};
 
-pub use advice::{Advice, Change, ChangeKind, Effect, Outcome};
+pub use advice::{Advice, Change, ChangeKind, Effect, Outcome, Pointless};
 pub use companions::PlannedCompanion;
 pub use error::{Error, Shortfall};
 pub use placement::{Placement, PlacementKind};

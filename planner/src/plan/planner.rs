@@ -9,8 +9,11 @@ use crate::profile::ModelProfile;
 
 use super::fit::Chosen;
 use super::search::Placements;
-use super::speed::{Rates, Speed};
-use super::{Error, GpuLayers, ModelSummary, Plan, Policy, Probe, Request, reasons};
+use super::speed::{Rates, Speed, SpeedModel};
+use super::{Error, GpuLayers, KvCache, KvPlace, ModelSummary, Plan, Policy, Probe, Request, Workload, reasons};
+
+/// How many times as fast another placement is at some depth that is worth a note.
+const WORTH_TELLING: f64 = 1.1;
 
 /// Makes plans of one model on one machine.
 ///
@@ -129,8 +132,49 @@ impl<'a> Planner<'a> {
         let best = |policy| Placements::new(profile, machine, request, params, policy, probe)?.choose();
         match (policy, best(policy)) {
             (Policy::Fastest, Err(Error::DoesNotFit { .. })) => best(Policy::MostLayers),
-            (_, chosen) => chosen,
+            (Policy::Fastest, chosen) => self.with_other_depths(chosen?),
+            (Policy::MostLayers, chosen) => chosen,
         }
+    }
+
+    /// Notes where another placement would generate faster at the beginning or at the end of the context. Nothing is
+    /// where all is on GPUs.
+    fn with_other_depths<'c>(&self, mut chosen: Chosen<'c>) -> Result<Chosen<'c>, Error> {
+        let layers = self.profile.full_offload();
+        let all_on_gpus = chosen.split.n_gpu_layers == layers && chosen.parted_blocks == 0;
+        if self.machine.gpus.is_empty() || all_on_gpus || self.request.embeds() {
+            return Ok(chosen);
+        }
+        let model = |chosen: &Chosen<'_>| {
+            let rates = Rates::of(&chosen.room.gpus, chosen.room.host);
+            let model = SpeedModel::new(&self.profile, &chosen.params, rates);
+            model.overrides(&self.profile, &chosen.split.overrides)
+        };
+        let here = model(&chosen)?;
+        let depths = self.request.depths(&self.profile);
+        let ends = depths.first().into_iter().chain(depths.last());
+        for &depth in ends {
+            let workload = Workload::new(0, 1).after(depth);
+            // Everything else stays as it was chosen.
+            let mut request = self.request.clone().workload(workload).kv_cache(KvCache::Given).kv_place(KvPlace::Given);
+            (request.min_ubatch, request.max_ubatch) = (None, None);
+            let (machine, policy) = (&*self.machine, Policy::Fastest);
+            let other = Placements::new(&self.profile, machine, &request, &chosen.params, policy, None)?;
+            let other = match other.choose() {
+                Err(Error::DoesNotFit { .. }) => continue,
+                other => other?,
+            };
+            if other.split == chosen.split {
+                continue;
+            }
+            let seconds = here.seconds(&chosen.assignment, &workload);
+            let faster = seconds / model(&other)?.seconds(&other.assignment, &workload);
+            if faster > WORTH_TELLING {
+                let note = reasons::another_is_faster(depth, &other, layers, faster);
+                chosen.notes.push(note);
+            }
+        }
+        Ok(chosen)
     }
 
     /// The request's parameters, every default resolved.

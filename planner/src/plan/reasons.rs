@@ -4,6 +4,7 @@ use crate::machine::{Bytes, Machine, UnusedReason};
 use crate::memory::{ContextParams, full_windows};
 use crate::profile::{ModelProfile, Weight};
 
+use super::fit::Chosen;
 use super::{Confidence, Context, GpuLayers, Request};
 
 /// GPUs that are there and could not be planned for: a card that a build cannot drive is the commonest reason
@@ -26,6 +27,19 @@ pub(super) fn changed(profile: &ModelProfile, request: &Request) -> Option<Strin
         }
         _ => None,
     }
+}
+
+/// Another placement that is so many times as fast: at a depth, or else with parts of dense blocks on the host.
+pub(super) fn another_is_faster(depth: u32, other: &Chosen<'_>, layers: u32, faster: f64) -> String {
+    let n = other.split.n_gpu_layers;
+    let parts = match other.parted_blocks {
+        0 => String::new(),
+        blocks => format!(" with parts of {blocks} blocks on the host"),
+    };
+    format!(
+        "after {depth} tokens {n} of {layers} layers on GPUs{parts} would generate {faster:.1} times as fast: for such texts plan with \
+         a workload of that length"
+    )
 }
 
 /// What is computed with beside the model's own weights.

@@ -23,12 +23,29 @@ use trials::Trials;
 pub struct Advice {
     /// The changes, the cheapest for the user first; empty where everything fits.
     pub changes: Vec<Change>,
+    /// Set where layers on GPUs are not worth it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pointless: Option<Pointless>,
     /// What all plans are made for, and all speeds are of; where a context is too short for it, [`Workload::typical`]
     /// of that context.
     pub workload: Workload,
 }
 
-/// What a plan must be faster by for a change to be worth it.
+/// A plan that generates hardly faster than the host alone would. Speeds in tokens per second.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Pointless {
+    /// Layers on GPUs.
+    pub n_gpu_layers: u32,
+    /// Layers of the model, the output layer counted.
+    pub layers: u32,
+    /// Of the plan.
+    pub tokens_per_second: f64,
+    /// With every layer on the host.
+    pub all_on_host: f64,
+}
+
+/// What a plan must be faster by for its GPU layers, or a change, to be worth it.
 const WORTH: f64 = 1.1;
 
 impl Advice {
@@ -46,14 +63,43 @@ impl Advice {
             true => Vec::new(),
             false => ways.iter().flat_map(|way| way(&trials)).collect(),
         };
-        Self { changes, workload }
+        Self { changes, pointless: plan.and_then(Pointless::of), workload }
+    }
+}
+
+impl Pointless {
+    /// `None` where the plan is worth its layers on GPUs, where all or none are there, and where no speed is known.
+    fn of(plan: &Plan) -> Option<Self> {
+        let speed = plan.speed.as_ref()?;
+        let (tokens_per_second, all_on_host) = (speed.tokens_per_second, speed.all_on_host);
+        let on_both = plan.n_gpu_layers > 0 && !plan.full_offload;
+        (on_both && tokens_per_second <= all_on_host * WORTH).then_some(Self {
+            n_gpu_layers: plan.n_gpu_layers,
+            layers: plan.layers(),
+            tokens_per_second,
+            all_on_host,
+        })
+    }
+}
+
+impl fmt::Display for Pointless {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "pointless: {} of {} layers on GPUs generate about {} tok/s, the host alone {}",
+            self.n_gpu_layers,
+            self.layers,
+            change::PerSecond(self.tokens_per_second),
+            change::PerSecond(self.all_on_host)
+        )
     }
 }
 
 impl fmt::Display for Advice {
     /// A line per item, and nothing where there is none.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let lines: Vec<String> = self.changes.iter().map(ToString::to_string).collect();
+        let pointless = self.pointless.iter().map(ToString::to_string);
+        let lines: Vec<String> = pointless.chain(self.changes.iter().map(ToString::to_string)).collect();
         f.write_str(&lines.join("\n"))
     }
 }

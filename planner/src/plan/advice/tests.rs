@@ -32,7 +32,7 @@ fn each_item_is_a_line_and_plain_data() {
         let line = format!("to fit: {words}: all 81 layers, about 19 tok/s");
         assert_eq!(change.to_string(), line);
         assert_eq!(serde_json::to_string(&change.kinds[0]).unwrap(), json);
-        let advice = Advice { changes: vec![change], workload: Workload::typical(16384) };
+        let advice = Advice { changes: vec![change], pointless: None, workload: Workload::typical(16384) };
         let text = serde_json::to_string(&advice).unwrap();
         assert_eq!(serde_json::from_str::<Advice>(&text).unwrap(), advice);
     }
