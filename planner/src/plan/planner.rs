@@ -10,7 +10,7 @@ use crate::profile::ModelProfile;
 use super::fit::Chosen;
 use super::search::Placements;
 use super::speed::{Rates, Speed, SpeedModel};
-use super::{Error, GpuLayers, KvCache, KvPlace, ModelSummary, Plan, Policy, Probe, Request, Workload, reasons};
+use super::{Error, GpuLayers, ModelSummary, Plan, Policy, Probe, Request, Workload, reasons};
 
 /// How many times as fast another placement is at some depth that is worth a note.
 const WORTH_TELLING: f64 = 1.1;
@@ -156,8 +156,8 @@ impl<'a> Planner<'a> {
         for &depth in ends {
             let workload = Workload::new(0, 1).after(depth);
             // Everything else stays as it was chosen.
-            let mut request = self.request.clone().workload(workload).kv_cache(KvCache::Given).kv_place(KvPlace::Given);
-            (request.min_ubatch, request.max_ubatch) = (None, None);
+            let mut request = self.request.clone().workload(workload);
+            request.max_ubatch = None;
             let (machine, policy) = (&*self.machine, Policy::Fastest);
             let other = Placements::new(&self.profile, machine, &request, &chosen.params, policy, None)?;
             let other = match other.choose() {
