@@ -52,7 +52,7 @@ pub struct NvidiaGpu {
     /// card and system together. It is in the host's memory where the driver says that it cannot count it, rather than
     /// failing to: so it answers for chips such as GB10.
     pub gpu: Gpu,
-    /// Whether it is in MIG mode: to CUDA a slice of it is a card then, of which this library does not tell which it is.
+    /// Whether it is in MIG mode: to CUDA a slice of it is a card then, and this library does not say which.
     pub mig: bool,
 }
 

@@ -292,8 +292,9 @@ pub(crate) fn without_attention() -> Sketch {
     models::models("computed, the last block without attention").remove(0)
 }
 
-/// One of an architecture that generates with 32 bits throughout, so that it makes no difference to any choice how many
-/// tokens are computed together. Where activations are rounded to 8 bits, the last bit of a sum can turn up in a choice.
+/// One of an architecture that generates with 32 bits throughout, so that it makes no difference to any choice how
+/// many tokens are computed together. Where activations are rounded to 8 bits, the last bit of a sum can turn up in a
+/// choice.
 pub(crate) fn in_32_bits(arch: &str) -> Sketch {
     let mut all = models::models("32 bits").into_iter();
     let mut sketch = all.find(|sketch| sketch.arch == arch).expect(arch);
