@@ -7,7 +7,7 @@ use autoplace::Model;
 
 pub fn run(path: &Path, adapter: &Path) -> Result<()> {
     let text = |scale: f32| {
-        let model = Model::builder(path).lora_named("style", adapter, scale).load()?;
+        let model = Model::builder(path).lora(adapter, scale).load()?;
         println!("{:?}", model.adapters());
         model.generate("In the beginning").temp(0.0).max_tokens(12).text().map_err(autoplace::Error::from)
     };

@@ -1,6 +1,6 @@
 //! What is added to a model when it is loaded: LoRA adapters, from their files to the context that computes with them.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use llama_sys::{Context, LoraAdapter};
 use serde::{Deserialize, Serialize};
@@ -13,8 +13,6 @@ use crate::profile::{AdapterError, Lora, ModelProfile};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Adapter {
-    /// What it is called.
-    pub name: String,
     /// Its file.
     pub path: PathBuf,
     /// What it is multiplied by.
@@ -27,20 +25,13 @@ pub(crate) struct AdapterFiles {
 }
 
 impl AdapterFiles {
-    /// Adds an adapter, which without a name is called as its file is.
-    pub(super) fn push(&mut self, name: Option<String>, path: &Path, scale: f32) {
-        let stem = || path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
-        self.lora.push(Adapter { name: name.or_else(stem).unwrap_or_default(), path: path.to_owned(), scale });
-    }
-
     /// The profile of the model with all of them beside it. Reads every header, and touches nothing of llama.cpp's.
     pub(super) fn beside(&self, mut profile: ModelProfile) -> Result<ModelProfile, AdapterError> {
-        for (index, adapter) in self.lora.iter().enumerate() {
-            finite(|| adapter.name.clone(), adapter.scale)?;
-            if self.lora[..index].iter().any(|other| other.name == adapter.name) {
-                return Err(AdapterError::Twice { name: adapter.name.clone() });
+        for Adapter { path, scale } in &self.lora {
+            if !scale.is_finite() {
+                return Err(AdapterError::Scale { file: path.display().to_string(), scale: *scale });
             }
-            let lora = Lora::from_header(&Header::open(&adapter.path)?)?;
+            let lora = Lora::from_header(&Header::open(path)?)?;
             profile = profile.with_lora(&lora)?;
         }
         Ok(profile)
@@ -57,10 +48,6 @@ impl AdapterFiles {
         let lora = self.lora.iter().map(|one| Ok((LoraAdapter::load(native, &one.path)?, one.scale)));
         Ok(Attached { lora: lora.collect::<Result<_, llama_sys::Error>>()? })
     }
-}
-
-fn finite(name: impl FnOnce() -> String, scale: f32) -> Result<f32, AdapterError> {
-    if scale.is_finite() { Ok(scale) } else { Err(AdapterError::Scale { name: name(), scale }) }
 }
 
 /// What was added to a loaded model.

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use super::adapters::Adapter;
 use super::contract::{Contract, First};
 use super::lease::Leases;
 use super::progress::Progress;
@@ -205,16 +206,9 @@ impl ModelBuilder {
         self
     }
 
-    /// Adds a LoRA adapter, called as its file is without the ending, at this scale: all texts of the model are
-    /// computed with it. More than one may be added.
-    pub fn lora(mut self, path: impl AsRef<Path>, scale: f32) -> Self {
-        self.recipe.adapters.push(None, path.as_ref(), scale);
-        self
-    }
-
-    /// The same with a name of its own.
-    pub fn lora_named(mut self, name: impl Into<String>, path: impl AsRef<Path>, scale: f32) -> Self {
-        self.recipe.adapters.push(Some(name.into()), path.as_ref(), scale);
+    /// Adds a LoRA adapter at this scale: all texts of the model are computed with it. More than one may be added.
+    pub fn lora(mut self, path: impl Into<PathBuf>, scale: f32) -> Self {
+        self.recipe.adapters.lora.push(Adapter { path: path.into(), scale });
         self
     }
 

@@ -77,7 +77,10 @@ fn a_text_is_that_of_the_adapters_and_scales_of_the_load() {
     let texts = sets.map(|set| {
         let builder = demo().request(request(512, 1, false));
         let model = set.iter().fold(builder, |it, (name, scale)| it.lora(files.path(name), *scale)).load().unwrap();
-        assert_eq!(model.adapters().iter().map(|it| (&*it.name, it.scale)).collect::<Vec<_>>(), set);
+        assert_eq!(
+            model.adapters().iter().map(|it| it.scale).collect::<Vec<_>>(),
+            set.iter().map(|it| it.1).collect::<Vec<_>>()
+        );
         let tokens = told(greedy(&model), &model).tokens;
         assert_eq!(tokens, files.raw(&model, set), "{set:?}");
         tokens
@@ -88,12 +91,8 @@ fn a_text_is_that_of_the_adapters_and_scales_of_the_load() {
 }
 
 #[test]
-fn an_adapter_that_is_there_twice_or_has_no_scale_is_refused_by_name() {
+fn an_adapter_whose_scale_is_no_number_is_refused_by_its_file() {
     let files = Files::new();
-    let twice = demo().lora(files.path("one"), 1.0).lora(files.path("one"), 0.5).load();
-    assert_is!(refused(twice), AdapterError::Twice { .. });
-    let named = demo().lora(files.path("one"), 1.0).lora_named("again", files.path("one"), 0.5).load().unwrap();
-    assert_eq!(named.adapters()[1].name, "again");
     let scaled = demo().lora(files.path("one"), f32::INFINITY).load();
     assert_is!(refused(scaled), AdapterError::Scale { .. });
 }

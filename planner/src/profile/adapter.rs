@@ -214,11 +214,8 @@ pub enum AdapterError {
     #[error("{file}: the tensor `{tensor}` {problem}")]
     Tensor { file: String, tensor: String, problem: String },
     /// A scale that is no number.
-    #[error("the scale of {name} is {scale}, and a finite number is needed")]
-    Scale { name: String, scale: f32 },
-    /// Two adapters of one name.
-    #[error("two adapters are called {name}: one needs a name of its own")]
-    Twice { name: String },
+    #[error("the scale of {file} is {scale}, and a finite number is needed")]
+    Scale { file: String, scale: f32 },
 }
 
 impl AdapterError {

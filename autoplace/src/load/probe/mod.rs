@@ -58,7 +58,7 @@ pub struct NativeProbe {
     file: SkeletonFile,
     /// The model's own header: where its tensors lie in its files.
     header: Header,
-    /// LoRA adapters beside the model, any or none of which may be computed with.
+    /// LoRA adapters beside the model, all of which are computed with.
     lora: Vec<PathBuf>,
 }
 
@@ -77,7 +77,7 @@ impl NativeProbe {
     }
 
     /// The same with a LoRA adapter beside the model: its bytes count with the weights, and the buffers are as large as
-    /// with any or none of the adapters. The file is read when the skeleton is placed.
+    /// without adapters or with all of them. The file is read when the skeleton is placed.
     pub fn lora(mut self, path: impl Into<PathBuf>) -> Self {
         self.lora.push(path.into());
         self
@@ -139,17 +139,18 @@ impl NativeProbe {
     }
 }
 
-/// What a context holds whichever adapters it computes with: none, each alone, all.
+/// What a context holds at the most: it is made without adapters, and computes with all of them.
 fn most(all: &[(LoraAdapter, f32)], context: &mut Context) -> Result<MemoryBreakdown, llama_sys::Error> {
     let mut most = context.memory_breakdown()?;
-    for set in all.chunks(1).filter(|_| all.len() > 1).chain((!all.is_empty()).then_some(all)) {
-        context.set_lora(set)?;
-        for row in context.memory_breakdown()?.rows {
-            let same = |known: &&mut llama_sys::BufferUse| known.buffer_type == row.buffer_type;
-            match most.rows.iter_mut().find(same) {
-                Some(known) => known.compute = known.compute.max(row.compute),
-                None => most.rows.push(row),
-            }
+    if all.is_empty() {
+        return Ok(most);
+    }
+    context.set_lora(all)?;
+    for row in context.memory_breakdown()?.rows {
+        let same = |known: &&mut llama_sys::BufferUse| known.buffer_type == row.buffer_type;
+        match most.rows.iter_mut().find(same) {
+            Some(known) => known.compute = known.compute.max(row.compute),
+            None => most.rows.push(row),
         }
     }
     Ok(most)
