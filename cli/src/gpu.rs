@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn what_is_no_gpu_is_refused_with_what_is_wrong_of_it() {
         for (text, word) in [
-            ("RTX 4095", "RTX 4090"),
+            ("RTX 409", "RTX 4090"),
             ("X", "NAME=TOTAL"),
             ("RTX 3060", "RTX 3060 12GB"),
             ("RTX 4090,free=25GiB", "more than the total"),

@@ -3,8 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::evidence::{Evidence, ModelEvidence};
-use crate::machine::{Bytes, Gpu, HostLimit, UnusedReason};
+use crate::machine::{Bytes, Gpu, HostLimit, Machine, UnusedReason};
 use crate::memory::WSL_HEADROOM;
+use crate::plan::speed::{Rate, Rates};
 use crate::plan::{Change, ChangeKind, Effect, Plan};
 
 /// Something that keeps a model from being as fast as it could be on this machine.
@@ -93,7 +94,7 @@ impl Evidence {
         if let Some(model) = &self.model {
             let rules = [out_of_reach, runs_slower, large_context];
             findings.extend(rules.iter().filter_map(|rule| rule(model)));
-            findings.extend(not_on_gpu(model).filter(|_| !self.machine.gpus.is_empty()));
+            findings.extend(not_on_gpu(model, &self.machine));
             if findings.is_empty() {
                 findings.extend(unexplained(model));
             }
@@ -320,11 +321,13 @@ fn large_context(model: &ModelEvidence) -> Option<Finding> {
     Some(model.mended(Cause::LargeContext, evidence, Some(change)))
 }
 
-fn not_on_gpu(model: &ModelEvidence) -> Option<Finding> {
+fn not_on_gpu(model: &ModelEvidence, machine: &Machine) -> Option<Finding> {
     let plan = model.plan.as_ref()?;
     let on_gpus = plan.gpus().next().is_some();
-    // A card that is slower than the host was left out on purpose; then nothing would bring the model over.
-    let is_worse = !on_gpus && model.advice.changes.is_empty();
+    // Cards that are slower than the host were left out on purpose.
+    let rates = Rates::of(&machine.gpus.iter().collect::<Vec<_>>(), &machine.host);
+    let is_slow = |gpu: &Rate| gpu.bytes_per_second <= rates.host.bytes_per_second;
+    let is_worse = !on_gpus && rates.gpus.iter().all(is_slow);
     let is_whole = plan.full_offload && plan.parted_blocks == 0;
     // A large context is said with its cause.
     let is_said = is_worse || is_whole || large_context(model).is_some();

@@ -191,7 +191,11 @@ fn what_is_planned_for_the_host_is_not_on_the_card() {
     // A card without room for a single layer is one, too.
     let mut full = machine("RTX 4090");
     full.gpus[0].free = mib(100);
-    finds(Cause::NotOnGpu, &with_model(full, &LLAMA_8B, &Request::new()), &whole());
+    // One that is slower than the host was left out on purpose.
+    let mut slow = machine("RTX 4090");
+    slow.gpus[0] = slow.gpus[0].clone().bandwidth(10_000_000_000);
+    let slow = with_model(slow, &LLAMA_8B, &Request::new());
+    finds(Cause::NotOnGpu, &with_model(full, &LLAMA_8B, &Request::new()), &slow);
 }
 
 #[test]

@@ -35,8 +35,8 @@ fn every_report_that_somebody_sent_is_judged_as_it_was() {
 fn a_model_that_is_parted_is_told_with_what_would_bring_it_together() {
     let user = User::new();
     let demo = demo();
-    let card = ["--gpu", "X=6MiB", "--headroom", "0"];
-    let parted = ["doctor", &demo, "--gpu", "X=6MiB", "--headroom", "0", "--ctx", "4096"];
+    let card = ["--gpu", "X=11MiB", "--headroom", "0"];
+    let parted = ["doctor", &demo, "--gpu", "X=11MiB", "--headroom", "0", "--ctx", "4096"];
     let output = user.autoplace(&parted);
     let told = text(&output.stdout);
     assert_eq!(output.status.code(), Some(3), "{told}");

@@ -29,9 +29,8 @@ const RATES: &str = "rates";
 /// What was measured of devices, in a folder with a file for each of them; without a folder it keeps nothing.
 ///
 /// A host is known by its processor, its cores, those that the process may use, and its memory in GiB. A GPU is known
-/// by its name, its memory in GiB, its PCI address, the version of its driver, its backend, and the build that used it:
-/// with another of any of them it is measured anew. Of a GPU of another machine nothing is kept: its driver is not
-/// known.
+/// by its name, its PCI address, the version of its driver, its backend, and the build that used it: with another of
+/// any of them it is measured anew. Of a GPU of another machine nothing is kept: its driver is not known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MeasurementCache {
     folder: Option<PathBuf>,
@@ -149,12 +148,8 @@ fn host_key(host: &Host, build: &str) -> String {
     let count = |cores: Option<u32>| cores.map_or_else(|| "?".to_owned(), |n| n.to_string());
     let (usable, physical) = (count(host.usable_cores), count(host.physical_cores));
     // The kernel's own part of the memory, and with it the total, changes from version to version.
-    let gib = in_gib(host.total);
+    let gib = host.total.saturating_add(1 << 29) >> 30;
     format!("{cpu}, {usable} of {physical} cores, {gib} GiB, {build}")
-}
-
-fn in_gib(bytes: u64) -> u64 {
-    bytes.saturating_add(1 << 29) >> 30
 }
 
 /// What tells one GPU, driver and build from another; `None` for one of another machine.
@@ -164,8 +159,8 @@ fn gpu_key(gpu: &Gpu, build: &str) -> Option<String> {
     }
     let place = gpu.pci_id.map(|id| id.to_string());
     let place = place.as_deref().unwrap_or("?");
-    // A slice of a card is told from the others of that card by its size.
-    let (name, gib) = (&gpu.description, in_gib(gpu.total));
+    // CUDA names a slice of a card by its profile: `NVIDIA A100-SXM4-40GB MIG 1g.5gb`.
+    let name = &gpu.description;
     let (driver, backend) = (gpu.driver.as_deref().unwrap_or("?"), &gpu.backend);
-    Some(format!("{name}, {gib} GiB at {place}, driver {driver}, {backend}, {build}"))
+    Some(format!("{name} at {place}, driver {driver}, {backend}, {build}"))
 }

@@ -69,7 +69,7 @@ fn headroom_is_found_again_by_the_same_device_driver_backend_and_build_alone() {
     let (mut newer, mut unknown, mut slice) = (card(), card(), card());
     newer.driver = Some("560.35.03".to_owned());
     unknown.driver = None;
-    slice.total = gib(10);
+    slice.description += " MIG 1g.5gb";
     for other in [
         newer,
         unknown,
@@ -130,7 +130,7 @@ fn the_file_has_its_version_and_what_it_is_of() {
     let (_folder, path, cache) = empty();
     cache.put_headroom(&card(), BUILD, learned(20, 30));
     let file: serde_json::Value = serde_json::from_slice(&fs::read(only(&path)).unwrap()).unwrap();
-    let of = "NVIDIA GeForce RTX 4090, 24 GiB at 0000:01:00.0, driver 550.54.14, CUDA";
+    let of = "NVIDIA GeForce RTX 4090 at 0000:01:00.0, driver 550.54.14, CUDA";
     assert_eq!(file["key"], format!("{of}, {BUILD}"));
     assert_eq!(file["version"], 2);
     assert_eq!((&file["value"]["driver"], &file["value"]["growth"]), (&20.into(), &30.into()));
