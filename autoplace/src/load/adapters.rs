@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use llama_sys::{Context, LoraAdapter};
+use llama_sys::LoraAdapter;
 use serde::{Deserialize, Serialize};
 
 use super::{Error, NativeProbe};
@@ -19,52 +19,28 @@ pub struct Adapter {
     pub scale: f32,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct AdapterFiles {
-    pub(super) lora: Vec<Adapter>,
-}
-
-impl AdapterFiles {
-    /// The profile of the model with all of them beside it. Reads every header, and touches nothing of llama.cpp's.
-    pub(super) fn beside(&self, mut profile: ModelProfile) -> Result<ModelProfile, AdapterError> {
-        for Adapter { path, scale } in &self.lora {
-            if !scale.is_finite() {
-                return Err(AdapterError::Scale { file: path.display().to_string(), scale: *scale });
-            }
-            let lora = Lora::from_header(&Header::open(path)?)?;
-            profile = profile.with_lora(&lora)?;
+/// The profile of the model with all of them beside it. Reads every header, and touches nothing of llama.cpp's.
+pub(super) fn beside(adapters: &[Adapter], mut profile: ModelProfile) -> Result<ModelProfile, AdapterError> {
+    for Adapter { path, scale } in adapters {
+        if !scale.is_finite() {
+            return Err(AdapterError::Scale { file: path.display().to_string(), scale: *scale });
         }
-        Ok(profile)
+        let lora = Lora::from_header(&Header::open(path)?)?;
+        profile = profile.with_lora(&lora)?;
     }
-
-    /// A probe of the model with all of them beside it.
-    pub(super) fn probe(&self, header: &Header) -> Result<NativeProbe, Error> {
-        let probe = NativeProbe::new(header)?;
-        Ok(self.lora.iter().fold(probe, |probe, adapter| probe.lora(&adapter.path)))
-    }
-
-    /// Loads the adapters beside the model.
-    pub(super) fn load(&self, native: &llama_sys::Model) -> Result<Attached, Error> {
-        let lora = self.lora.iter().map(|one| Ok((LoraAdapter::load(native, &one.path)?, one.scale)));
-        Ok(Attached { lora: lora.collect::<Result<_, llama_sys::Error>>()? })
-    }
+    Ok(profile)
 }
 
-/// What was added to a loaded model.
-#[derive(Debug, Clone)]
-pub(crate) struct Attached {
-    /// With what each is multiplied by.
-    lora: Vec<(LoraAdapter, f32)>,
+/// A probe of the model with all of them beside it.
+pub(super) fn probe(adapters: &[Adapter], header: &Header) -> Result<NativeProbe, Error> {
+    let probe = NativeProbe::new(header)?;
+    Ok(adapters.iter().fold(probe, |probe, adapter| probe.lora(&adapter.path)))
 }
 
-impl Attached {
-    /// How many adapters hold the model.
-    pub(super) const fn holders(&self) -> usize {
-        self.lora.len()
-    }
-
-    /// Makes a fresh context compute with all of them.
-    pub(super) fn attach(&self, context: &mut Context) -> Result<(), llama_sys::Error> {
-        context.set_lora(&self.lora)
-    }
+/// Loads the adapters beside the model, for [`Context::set_lora`](llama_sys::Context::set_lora).
+pub(super) fn load(
+    adapters: &[Adapter],
+    native: &llama_sys::Model,
+) -> Result<Vec<(LoraAdapter, f32)>, llama_sys::Error> {
+    adapters.iter().map(|one| Ok((LoraAdapter::load(native, &one.path)?, one.scale))).collect()
 }

@@ -208,7 +208,7 @@ impl ModelBuilder {
 
     /// Adds a LoRA adapter at this scale: all texts of the model are computed with it. More than one may be added.
     pub fn lora(mut self, path: impl Into<PathBuf>, scale: f32) -> Self {
-        self.recipe.adapters.lora.push(Adapter { path: path.into(), scale });
+        self.recipe.adapters.push(Adapter { path: path.into(), scale });
         self
     }
 

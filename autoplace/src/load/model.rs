@@ -140,7 +140,7 @@ impl Model {
 
     /// The LoRA adapters beside it, in the order in which they were added.
     pub fn adapters(&self) -> &[Adapter] {
-        &self.inner.recipe.adapters.lora
+        &self.inner.recipe.adapters
     }
 
     /// The model underneath, for what this crate does not cover. Contexts made of it take memory beyond the plan, and

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::adapters::AdapterFiles;
+use super::adapters::{self, Adapter};
 use super::devices::{bounded_by_now, detect};
 use super::lease::Leases;
 use super::{Error, threads};
@@ -33,7 +33,7 @@ pub(crate) struct Recipe {
     /// A plan to follow, in a single attempt.
     pub(super) saved: Option<Box<SavedPlan>>,
     /// What is added to the model.
-    pub(super) adapters: AdapterFiles,
+    pub(super) adapters: Vec<Adapter>,
     /// The machine to believe in, instead of what is detected.
     pub(super) machine: Option<Machine>,
     pub(super) threads: Option<u32>,
@@ -56,7 +56,7 @@ impl Recipe {
             mtp: false,
             request: Request::new(),
             saved: None,
-            adapters: AdapterFiles::default(),
+            adapters: Vec::new(),
             machine: None,
             threads: None,
             threads_batch: None,
@@ -88,7 +88,7 @@ impl Recipe {
         if self.mtp {
             profile = profile.with_mtp()?;
         }
-        Ok(self.adapters.beside(profile)?)
+        Ok(adapters::beside(&self.adapters, profile)?)
     }
 
     /// A plan for this machine, confirmed by llama.cpp.
@@ -102,7 +102,7 @@ impl Recipe {
         if let Some(companion) = companion {
             planner = planner.beside(companion);
         }
-        Ok(planner.plan_probed(&self.adapters.probe(header)?)?)
+        Ok(planner.plan_probed(&adapters::probe(&self.adapters, header)?)?)
     }
 
     /// Threads for what the CPU of this machine computes of a draft.

@@ -1,5 +1,6 @@
 //! A saved plan, followed exactly: held against the model, the machine as it is, and what llama.cpp says that it takes.
 
+use super::adapters;
 use super::devices::{detect, gpu_of};
 use super::lease::Lease;
 use super::recipe::Recipe;
@@ -17,7 +18,7 @@ pub(super) fn follow(
     header: &Header,
     profile: &ModelProfile,
 ) -> Result<(Plan, Machine, Lease), Error> {
-    let probe = recipe.adapters.probe(header)?;
+    let probe = adapters::probe(&recipe.adapters, header)?;
     saved.check_model(header)?;
     // The model is the one; its layers then are those of the plan unless somebody has changed them.
     let (blocks, has) = (saved.plan.model.blocks, profile.n_layer());

@@ -2,9 +2,8 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use llama_sys::{Context, ContextParams, Model, SeqId, Token};
+use llama_sys::{Context, ContextParams, LoraAdapter, Model, SeqId, Token};
 
-use super::adapters::Attached;
 use super::draft::Drafts;
 use super::recipe::Verify;
 use super::{Error, warm_up};
@@ -36,7 +35,7 @@ struct Held {
 pub(super) struct Native {
     pub(super) model: Model,
     pub(super) params: ContextParams,
-    pub(super) attached: Attached,
+    pub(super) lora: Vec<(LoraAdapter, f32)>,
     pub(super) verify: Verify,
 }
 
@@ -99,7 +98,7 @@ impl ContextSlot {
     pub(crate) fn holders(&self) -> usize {
         let held = self.held();
         let native = held.native.as_ref();
-        let own = native.map_or(0, |native| 1 + native.attached.holders());
+        let own = native.map_or(0, |native| 1 + native.lora.len());
         own + held.drafts.holders()
     }
 
@@ -141,7 +140,7 @@ impl ContextSlot {
                 drop(unusable);
                 let native = held.native.as_ref().ok_or(Error::NotLoaded)?;
                 let mut context = Context::new(&native.model, native.params.clone())?;
-                native.attached.attach(&mut context)?;
+                context.set_lora(&native.lora)?;
                 warm_up::reserve(&mut context, native.verify)?;
                 held.context = State::Lent;
                 Ok(Some((context, Contents::Unknown)))

@@ -29,9 +29,6 @@ pub struct Measurement {
     pub protocol: Protocol,
     /// The placements.
     pub points: Vec<Point>,
-    /// Predicted tokens per second of generation at the least depth, of whole layers by `n_gpu_layers` from 0, whether
-    /// or not they fit; empty without GPUs, and where nothing is predicted.
-    pub predicted: Vec<f64>,
     /// What else there is to say, for people.
     pub notes: Vec<String>,
 }
@@ -167,8 +164,7 @@ impl Measurement {
 
     pub(super) fn new(model: MeasuredModel, machine: Machine, protocol: Protocol) -> Self {
         let (version, made_by) = (Self::VERSION, build_name());
-        let (points, predicted, notes) = (Vec::new(), Vec::new(), Vec::new());
-        Self { version, made_by, model, machine, protocol, points, predicted, notes }
+        Self { version, made_by, model, machine, protocol, points: Vec::new(), notes: Vec::new() }
     }
 
     /// As JSON, indented.

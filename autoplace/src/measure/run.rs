@@ -12,8 +12,6 @@ use llama_sys::Token;
 
 use crate::generate::Statistics;
 use crate::load::{self, Model, ModelBuilder};
-use crate::memory::estimate::Assignment;
-use crate::plan::speed::SpeedModel;
 use crate::plan::{GpuLayers, HostParts, Plan, Policy, Request, SavedPlan, Workload};
 use crate::profile::ModelProfile;
 use crate::watch::speed_model;
@@ -262,8 +260,7 @@ impl Run<'_> {
         point.placement.get_or_insert(placed);
         let tokens = self.protocol.tokens(&model, plan.context.n_ctx_seq())?;
         let profile = ModelProfile::from_header(model.header().map_err(load::Error::from)?);
-        let laws = |plan: &Plan| speed_model(profile.as_ref().ok()?, plan, &model.machine());
-        let law = laws(&plan);
+        let law = profile.as_ref().ok().and_then(|profile| speed_model(profile, &plan, &model.machine()));
         let measurement = match &mut self.measurement {
             Some(begun) => begun,
             None => {
@@ -273,10 +270,8 @@ impl Run<'_> {
             }
         };
         // A load that uses no GPU looks for none.
-        if measurement.predicted.is_empty() || measurement.machine.gpus.is_empty() {
-            let before = self.protocol.depths.iter().copied().min().unwrap_or_default() + tokens.longest() as u32;
+        if measurement.machine.gpus.is_empty() {
             measurement.machine = (*model.machine()).clone();
-            measurement.predicted = curve(&plan, before + self.protocol.n_gen / 2, laws);
         }
         let predicted = |[n_prompt, n_gen, depth]: [u32; 3]| {
             let (speeds, assignment) = law.as_ref()?;
@@ -319,19 +314,6 @@ impl Run<'_> {
     fn texts(&self, tokens: &Tokens, round: u32) -> Vec<usize> {
         (round as usize..tokens.prompts.len()).step_by(self.protocol.rounds as usize).collect()
     }
-}
-
-/// Tokens per second by `n_gpu_layers`, of whole layers.
-fn curve(plan: &Plan, depth: u32, laws: impl Fn(&Plan) -> Option<(SpeedModel, Assignment)>) -> Vec<f64> {
-    let mut whole = plan.clone();
-    whole.overrides.clear();
-    let layers = plan.gpus().next().map_or(0, |_| plan.layers() + 1);
-    let speeds = (0..layers).map(|n| {
-        whole.n_gpu_layers = n;
-        let (speeds, assignment) = laws(&whole)?;
-        Some(rounded(speeds.tokens_per_second(&assignment, depth)))
-    });
-    speeds.collect::<Option<_>>().unwrap_or_default()
 }
 
 /// The nanoseconds of a prompt at a depth, and of `n_gen` tokens after it.

@@ -80,7 +80,6 @@ fn a_sweep_measures_what_fits_and_says_why_the_rest_does_not() {
         let layers: u32 = placement.devices.iter().map(|device| device.layers).sum();
         assert_eq!(layers, placement.layers);
     }
-    assert_eq!(sweep.predicted.len() as u32, plan.layers + 1);
     meets_the_schema(&sweep);
     assert_eq!(Measurement::from_json(&sweep.to_json()).unwrap(), sweep);
 }
