@@ -166,7 +166,7 @@ impl Generate {
     }
 
     /// Drafts the next tokens, so that several are computed at once. The text is the one that it would be without, but
-    /// for rounding; how many of the draft tokens were chosen is in the [`Statistics`](super::Statistics). Where
+    /// for rounding; how many of the draft tokens were accepted is in the [`Statistics`](super::Statistics). Where
     /// drafting takes longer than it saves, it pauses by itself.
     ///
     /// The model has to be loaded with room for it: [`Request::draft_max`](crate::plan::Request::draft_max). Where it

@@ -33,7 +33,7 @@ pub struct Statistics {
     pub seed: Option<u32>,
     /// Tokens that were [drafted](super::Generate::speculate), and computed with those that were known.
     pub drafted_tokens: usize,
-    /// How many of them were then chosen.
+    /// How many of them were accepted: the sampler chose them too.
     pub accepted_tokens: usize,
     /// Threads of the CPU that the last step was computed with; 0 before the first.
     pub threads: u32,
@@ -47,7 +47,7 @@ impl Statistics {
         per_second(self.prompt_tokens.saturating_sub(self.cached_tokens), self.prompt_time)
     }
 
-    /// The share of the draft tokens that were chosen; 0.0 before the first draft.
+    /// The share of the draft tokens that were accepted; 0.0 before the first draft.
     pub fn acceptance_rate(&self) -> f64 {
         match self.drafted_tokens {
             0 => 0.0,
@@ -98,7 +98,7 @@ pub enum DraftsOff {
     /// The context was planned for one token of each text at a time: see
     /// [`Request::draft_max`](crate::plan::Request::draft_max).
     NoRoom,
-    /// The model's memory cannot go back by single tokens, so that a wrong draft could not be forgotten: it is
+    /// The model's memory cannot go back by single tokens, so that a rejected draft could not be forgotten: it is
     /// recurrent, at least in part, and no earlier states are kept, as they are with
     /// [`ModelBuilder::mtp`](crate::ModelBuilder::mtp).
     Memory,
@@ -106,7 +106,7 @@ pub enum DraftsOff {
     NoModel,
     /// No block that predicts further tokens is loaded: see [`ModelBuilder::mtp`](crate::ModelBuilder::mtp).
     NoHeads,
-    /// For now: with drafts, tokens took longer than without. They are tried again from time to time.
+    /// For now: with drafts, tokens took longer than without. Drafts are tried again from time to time.
     Losing,
 }
 

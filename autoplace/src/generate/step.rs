@@ -294,8 +294,8 @@ impl Step<'_> {
     }
 }
 
-/// Adds drafts to a batch that holds the next tokens of every text. Returns whether it is a step to learn from: one
-/// that computes no prompt, beside which a draft would say little of what drafts take. Others have no drafts.
+/// Adds drafts to a batch that holds the next tokens of every text. Returns whether the step's time says what drafts
+/// take: not if it computes a prompt. Then it has no drafts either.
 fn draft(lent: &Lent, drafters: &mut Drafters, sequences: &mut [Sequence], batch: &mut Batch) -> Result<bool, Error> {
     let Lent { context, vocab, room, .. } = lent;
     if sequences.iter().all(|sequence| sequence.speculator.is_none()) {
@@ -304,7 +304,7 @@ fn draft(lent: &Lent, drafters: &mut Drafters, sequences: &mut [Sequence], batch
     let is_steady = sequences.iter().all(Sequence::is_steady);
     let off = drafts_off(context);
     let used: usize = sequences.iter().map(Sequence::len).sum();
-    // Within one graph, so that a sliding window loses nothing that is needed after a wrong draft.
+    // Within one graph, so that a sliding window loses nothing that is needed after a rejected draft.
     let of_graph = context.n_ubatch().min(context.n_batch()) as usize;
     let outputs = (context.n_outputs_max() as usize).saturating_sub(sequences.len());
     // Further than that, a recurrent state does not go back.

@@ -147,7 +147,7 @@ pub(crate) type Heads = Drafter<Followed>;
 /// The tokens of a sequence whose hidden states are known.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Followed {
-    /// The position of the first of them: what came before was computed while nobody listened.
+    /// The position of the first of them: what came before was computed while the block did not follow.
     pub(crate) first: usize,
     pub(crate) tokens: Vec<Token>,
     /// How many of them the context holds.

@@ -1,4 +1,4 @@
-//! A token costs the piece of text that is returned, and no other allocation: in a stream, with guesses by prompt
+//! A token costs the piece of text that is returned, and no other allocation: in a stream, with drafts by prompt
 //! lookup, in a session, in an engine; choosing one costs none.
 
 use std::thread;
@@ -30,7 +30,7 @@ fn a_piece_of_a_stream_costs_one_allocation_at_most() {
 }
 
 #[test]
-fn a_guessed_token_costs_one_allocation_at_most() {
+fn a_draft_token_costs_one_allocation_at_most() {
     own_process!();
     let model = Model::builder(demo_path()).draft_max(8).n_threads(1).without_learning().load().unwrap();
     let lookup = Speculation::prompt_lookup();

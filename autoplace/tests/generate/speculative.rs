@@ -1,5 +1,5 @@
 //! What is drafted by a model or by blocks of its own changes no text and follows it wherever it goes: on small models
-//! with weights that are random, or made so that every draft comes true.
+//! with weights that are random, or made so that every draft token is accepted.
 
 use std::path::{Path, PathBuf};
 
@@ -52,19 +52,19 @@ struct Way {
     path: PathBuf,
     /// Whether it drafts with itself as a whole: else with its own blocks.
     by_itself: bool,
-    /// Whether all of it comes true; else some does not.
-    comes_true: bool,
+    /// Whether all draft tokens are accepted; else some are not.
+    all_accepted: bool,
     /// Of several sequences llama.cpp takes states back only while all are computed together.
     sequences: u32,
 }
 
 impl Way {
     fn all(folder: &Path) -> [Self; 5] {
-        let of = |name, write: fn(&Path) -> PathBuf, by_itself, comes_true, sequences| Self {
+        let of = |name, write: fn(&Path) -> PathBuf, by_itself, all_accepted, sequences| Self {
             name,
             path: write(folder),
             by_itself,
-            comes_true,
+            all_accepted,
             sequences,
         };
         [
@@ -94,21 +94,21 @@ impl Way {
     fn check(&self, statistics: &Statistics) {
         let (drafted, accepted) = (statistics.drafted_tokens, statistics.accepted_tokens);
         assert!(drafted > 10, "{}: {statistics:?}", self.name);
-        // Quite all, where both compute the same from the same.
+        // Nearly all, where both models compute the same from the same.
         let all = accepted == drafted || (self.by_itself && statistics.acceptance_rate() > 0.9);
-        assert_eq!(all, self.comes_true, "{}: {statistics:?}", self.name);
+        assert_eq!(all, self.all_accepted, "{}: {statistics:?}", self.name);
     }
 }
 
-/// All that was guessed came true, and that was something.
+/// Tokens were drafted, and all were accepted.
 #[track_caller]
-fn all_came_true(statistics: &Statistics) {
+fn check_all_accepted(statistics: &Statistics) {
     assert!(statistics.drafted_tokens > 10, "{statistics:?}");
     assert_eq!(statistics.accepted_tokens, statistics.drafted_tokens, "{statistics:?}");
 }
 
 #[test]
-fn drafts_change_no_text_and_come_true_where_they_are_right() {
+fn drafts_change_no_text_and_are_accepted_where_they_are_right() {
     let folder = tempfile::tempdir().unwrap();
     for way in Way::all(folder.path()) {
         for draft_max in [1, 3, 6] {
@@ -128,7 +128,7 @@ fn drafts_change_no_text_and_come_true_where_they_are_right() {
                 assert_eq!(told(drafting).0, plain, "{}, {seed}", way.name);
             }
             // Random weights are less sure of anything than that.
-            if way.by_itself || !way.comes_true {
+            if way.by_itself || !way.all_accepted {
                 let sure = greedy(&model).speculate(way.drafting(draft_max, 0.99));
                 let (drafted, statistics) = alone(&model, sure);
                 assert_eq!((drafted, statistics.drafted_tokens), (plain, 0), "{}", way.name);
@@ -158,8 +158,8 @@ fn each_text_of_a_session_is_followed_by_itself() {
                 let told = run(&mut session);
                 for ((drafted, statistics), expected) in told.iter().zip(&expected) {
                     assert_eq!(drafted, expected, "{}, unified: {unified}", way.name);
-                    if way.comes_true && !way.by_itself {
-                        all_came_true(statistics);
+                    if way.all_accepted && !way.by_itself {
+                        check_all_accepted(statistics);
                     }
                 }
             }
@@ -275,7 +275,7 @@ fn a_prompt_in_pieces_of_any_size_is_followed() {
         let (plain, _) = alone(&model, generate());
         let (drafted, statistics) = alone(&model, generate().speculate(mtp(3)));
         assert_eq!(drafted, plain, "{n_batch}, {n_ubatch}");
-        all_came_true(&statistics);
+        check_all_accepted(&statistics);
     }
 }
 
@@ -290,7 +290,7 @@ fn a_model_in_a_worker_predicts_there() {
     let (text, _) = told(greedy(&here));
     let (drafted, statistics) = told(greedy(&there).speculate(mtp(3)));
     assert_eq!(drafted, text);
-    all_came_true(&statistics);
+    check_all_accepted(&statistics);
     // What cannot be is refused before there is a worker, with its own type.
     let program = WorkerProcess::program("/nonexistent/worker");
     let none = builder(&exact::llama(folder.path()), request(512, 1, 3)).mtp(true);

@@ -1,4 +1,4 @@
-//! Guesses change no text, whatever they are: through the public API, on a small model that rounds nothing,
+//! Drafts change no text, whatever they are: through the public API, on a small model that rounds nothing,
 //! and on the demo model.
 
 use crate::native_support::demo_path;
@@ -9,7 +9,7 @@ use autoplace::generate::{Engine, FinishReason, Generate, Speculation};
 use autoplace::llama_sys::KvType;
 use proptest::prelude::*;
 
-/// A model that drafts with itself: what is likeliest comes true, and what chance takes may be another.
+/// A model that drafts with itself: the likeliest token is accepted, and what chance takes may be another.
 fn load_exact() -> Model {
     let folder = tempfile::tempdir().unwrap();
     let path = exact::llama(folder.path());
@@ -30,7 +30,7 @@ fn seeded(model: &Model, seed: u32) -> Generate {
 }
 
 #[test]
-fn statistics_tell_how_much_was_guessed_and_came_true() {
+fn statistics_report_how_many_tokens_were_drafted_and_accepted() {
     let model = load(&demo_path(), request(1024, 1, 8));
     let lookup = model.generate(REPEATED).temp(0.0).max_tokens(60).speculate(Speculation::prompt_lookup());
     let (_, statistics) = alone(&model, lookup);
@@ -41,32 +41,32 @@ fn statistics_tell_how_much_was_guessed_and_came_true() {
 }
 
 #[test]
-fn tokens_that_are_guessed_in_an_engine_are_those_of_a_raw_loop() {
+fn tokens_that_are_drafted_in_an_engine_are_those_of_a_raw_loop() {
     let prompts = [PROMPT, SYSTEM, REPEATED];
-    for guess in [Speculation::prompt_lookup(), Speculation::DraftModel { draft_max: 5, p_min: 0.0 }] {
+    for source in [Speculation::prompt_lookup(), Speculation::DraftModel { draft_max: 5, p_min: 0.0 }] {
         let mut accepted = 0;
         for sequences in [1, 3] {
             let request = request(1024 * sequences, sequences, 8);
             let model = builder(&demo_path(), request).draft(demo_path()).load().unwrap();
             let engine = Engine::new(&model).unwrap();
             let answers = prompts.map(|prompt| {
-                let generate = model.generate(prompt).temp(0.0).max_tokens(60).speculate(guess);
+                let generate = model.generate(prompt).temp(0.0).max_tokens(60).speculate(source);
                 engine.submit(generate).unwrap()
             });
             for (prompt, answer) in prompts.into_iter().zip(answers) {
                 let raw = Raw::of(&model.native().unwrap(), 1024, false, KvType::F32);
                 let told = answered(answer);
-                assert_eq!(told.tokens, raw.go_on(&tokens(&model, prompt), 60), "{guess:?}, {sequences} sequences");
+                assert_eq!(told.tokens, raw.go_on(&tokens(&model, prompt), 60), "{source:?}, {sequences} sequences");
                 accepted += told.statistics().accepted_tokens;
             }
         }
-        assert!(accepted > 0, "{guess:?}");
+        assert!(accepted > 0, "{source:?}");
     }
 }
 
 #[cfg(feature = "constraints")]
 #[test]
-fn a_constraint_holds_for_what_is_guessed_too() {
+fn a_constraint_holds_for_draft_tokens_too() {
     let model = load_exact();
     for seed in 0..4 {
         let held = || {
@@ -82,25 +82,25 @@ fn a_constraint_holds_for_what_is_guessed_too() {
 }
 
 #[test]
-fn a_plan_has_an_output_for_every_guess_of_every_sequence() {
-    let plan = |sequences, guesses| {
-        let request = request(512, sequences, guesses);
+fn a_plan_has_an_output_for_every_draft_token_of_every_sequence() {
+    let plan = |sequences, draft_max| {
+        let request = request(512, sequences, draft_max);
         builder(&demo_path(), request).plan().unwrap()
     };
     assert_eq!(plan(3, 0).context.n_outputs_max, 3);
     assert_eq!(plan(3, 4).context.n_outputs_max, 15);
-    let host = |guesses| plan(3, guesses).host().unwrap().footprint.total();
+    let host = |draft_max| plan(3, draft_max).host().unwrap().footprint.total();
     assert!(host(16) > host(0));
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// The law: whatever is guessed, the text is the same, and so are its tokens and why it ended, be it in the middle
-    /// of a guess: by a number of tokens, a stop string, or an end of generation, which comes at some time where it is
+    /// The law: whatever is drafted, the text is the same, and so are its tokens and why it ended, be it in the middle
+    /// of a draft: by a number of tokens, a stop string, or an end of generation, which comes at some time where it is
     /// hot.
     #[test]
-    fn no_guess_changes_a_text(
+    fn no_draft_changes_a_text(
         seed in 0..50u32,
         max_tokens in 1..60usize,
         kind in 0..3,

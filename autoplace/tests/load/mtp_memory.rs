@@ -160,9 +160,9 @@ fn whatever_is_free_both_contexts_fit_and_one_layer_more_would_not() {
             let planned: Vec<_> = plan.gpus().map(|gpu| gpu.footprint).collect();
             assert_eq!(model.allocated().gpus, planned, "{plan}");
             let (plain, _) = alone(model, text(model));
-            let guessed = text(model).speculate(Speculation::mtp());
-            let (guessed, statistics) = alone(model, guessed);
-            assert_eq!(guessed, plain, "{plan}");
+            let drafted = text(model).speculate(Speculation::mtp());
+            let (drafted, statistics) = alone(model, drafted);
+            assert_eq!(drafted, plain, "{plan}");
             assert!(statistics.accepted_tokens > 10, "{statistics:?}");
         },
     );
@@ -174,16 +174,16 @@ fn a_model_that_is_placed_anew_takes_its_block_along() {
     let folder = tempfile::tempdir().unwrap();
     let request = request(512, 1, 3);
     let _card = card(mib(64));
-    // One whose guesses are right, and one of random weights with a state that goes back each time.
+    // One whose drafts are right, and one of random weights with a state that goes back each time.
     let models =
         [(heads::steps(folder.path()), [4, 0, 2], true), (heads::random_states(folder.path()), [6, 0, 3], false)];
     for (path, layers, is_right) in models {
         let plans = plans(&path, &request, layers);
         let model = small(&path, &request).load().unwrap();
         let (plain, _) = alone(&model, text(&model));
-        let guessed = || text(&model).speculate(Speculation::mtp());
+        let drafted = || text(&model).speculate(Speculation::mtp());
         let mut session = model.session().unwrap();
-        session.begin(guessed()).unwrap();
+        session.begin(drafted()).unwrap();
         let (told, statistics) = run_placed_anew(&mut session, &plans);
         assert_eq!(told, plain.tokens);
         assert!(!is_right || statistics.accepted_tokens == statistics.drafted_tokens);
@@ -191,7 +191,7 @@ fn a_model_that_is_placed_anew_takes_its_block_along() {
         drop(session);
         // While nobody generates, too.
         model.replace(Some(plans[2].clone())).unwrap();
-        let (again, statistics) = alone(&model, guessed());
+        let (again, statistics) = alone(&model, drafted());
         assert_eq!(again, plain);
         assert!(!is_right || statistics.accepted_tokens > 10, "{statistics:?}");
     }
@@ -212,8 +212,8 @@ fn a_saved_plan_says_that_the_block_is_loaded() {
     let followed = Model::builder(&path).follow(SavedPlan::read(&file).unwrap()).n_threads(1);
     let model = followed.without_learning().load().unwrap();
     assert_eq!(*model.placement(), saved.plan);
-    let guessed = text(&model).speculate(Speculation::mtp());
-    let (_, statistics) = alone(&model, guessed);
+    let drafted = text(&model).speculate(Speculation::mtp());
+    let (_, statistics) = alone(&model, drafted);
     assert!(statistics.accepted_tokens > 10, "{statistics:?}");
 }
 
@@ -232,7 +232,7 @@ fn only_a_probe_plans_it_and_it_embeds_nothing() {
     let probe = NativeProbe::new(&header).unwrap();
     let plan = planner.plan_probed(&probe).unwrap();
     assert!(plan.context.mtp && !without.context.mtp);
-    // Three guesses, and the token before them.
+    // Three draft tokens, and the token before them.
     assert_eq!(plan.context.n_outputs_max, 4);
     let taken = |plan: &Plan| plan.host().unwrap().footprint;
     let (more, less) = (taken(&plan), taken(&without));

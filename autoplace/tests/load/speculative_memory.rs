@@ -1,4 +1,4 @@
-//! Guesses that turn out wrong are forgotten by whatever memory a model has: windows, states that cannot go back. On
+//! Rejected draft tokens are forgotten by whatever memory a model has: windows, states that cannot go back. On
 //! small models with random weights.
 
 use crate::speculative_support::{PROMPT, alone, builder, exact, load, request};
@@ -47,7 +47,7 @@ fn a_window_that_has_moved_on_goes_back_with_the_text() {
 }
 
 #[test]
-fn a_state_that_cannot_go_back_is_not_guessed_for_and_that_is_said() {
+fn with_a_state_that_cannot_go_back_nothing_is_drafted_and_that_is_said() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
     for mut sketch in crate::random_weights::all() {

@@ -35,7 +35,7 @@ fn an_adapters_bytes_are_the_weights_and_a_note_says_whose() {
 }
 
 #[test]
-fn what_a_block_that_predicts_takes_is_planned_and_a_note_says_how_far_it_guesses() {
+fn what_a_block_that_predicts_takes_is_planned_and_a_note_says_how_many_tokens_it_drafts() {
     let folder = tempfile::tempdir().unwrap();
     let model = heads::random(folder.path()).display().to_string();
     let (without, with) = (plan(&model, &["--json"]), plan(&model, &["--json", "--mtp"]));

@@ -155,7 +155,7 @@ pub struct Request {
     /// Depths that the plan's speed is told for, in tokens. Empty: a beginning, half and all of the context.
     #[serde(default)]
     pub at: Vec<u32>,
-    /// Tokens of each sequence that may be guessed and computed together with its last one: speculative decoding. The
+    /// Tokens of each sequence that may be drafted and computed together with its last one: speculative decoding. The
     /// context has an output for each, whose logits take memory. 0 is none, or 3 for a model [with a block that
     /// predicts](ModelProfile::with_mtp).
     #[serde(default)]
@@ -217,7 +217,7 @@ impl Request {
         /// Sets the tokens of a batch whose logits may be asked for: 1, which is enough to generate; 0 is all of them,
         /// llama.cpp's default.
         n_outputs_max(rows: u32) params.n_outputs_max = rows;
-        /// Sets the tokens of each sequence that may be guessed at once (0).
+        /// Sets the tokens of each sequence that may be drafted at once (0).
         draft_max(tokens: u32) draft_max = tokens;
         /// Sets whether attention is fused (where it can be).
         flash_attention(flash_attn: FlashAttention) params.flash_attn = flash_attn;
@@ -284,7 +284,7 @@ impl Request {
         depths
     }
 
-    /// Tokens of each sequence that may be guessed at once: as stated; else, with blocks that predict further tokens,
+    /// Tokens of each sequence that may be drafted at once: as stated; else, with blocks that predict further tokens,
     /// as many as llama.cpp's own programs have them draft (common.h, `common_params_speculative_draft`).
     pub(super) fn drafts(&self, profile: &ModelProfile) -> u32 {
         const BY_HEADS: u32 = 3;

@@ -47,7 +47,7 @@ fn needs(architecture: &str, hparams: &Hyperparameters) -> Result<&'static str, 
         // Its files have three blocks, and no model of one has been computed with.
         "mimo2" => Err("it has not been tried"),
         "bailingmoe3" | "deepseek4" | "glm5-next" | "nemotron_h_moe" | "qwen3next" | "qwen4exp" => {
-            Err("a part of its memory is recurrent, so that a wrong guess could not be forgotten")
+            Err("a part of its memory is recurrent, so that a rejected draft token could not be taken back")
         }
         _ => Err("llama.cpp does not compute with them"),
     }
@@ -89,7 +89,7 @@ impl ModelProfile {
         self.mtp
     }
 
-    /// Whether what was guessed wrongly is forgotten by going back to an earlier state (llama-arch.cpp,
+    /// Whether rejected draft tokens are taken back by going back to an earlier state (llama-arch.cpp,
     /// `llm_arch_supports_rs_rollback`), which has to be kept.
     pub(crate) fn goes_back_by_states(&self) -> bool {
         self.mtp && matches!(self.architecture.as_str(), "qwen35" | "qwen35moe")

@@ -1,4 +1,4 @@
-//! What a batch computes of a text: its next tokens, and drafts of those after them.
+//! What a batch computes of a text: its next tokens, and a draft of those after them.
 
 use std::time::Duration;
 
@@ -69,7 +69,7 @@ impl Sequence {
             return Ok(0);
         };
         self.statistics.drafts_off = off.or(speculator.off(drafters));
-        // The last token of an answer is not computed, and each draft is followed by a token that is chosen.
+        // The last token of an answer is not computed, and the sampler chooses one more token after each draft.
         let left = self.limits.max_tokens.saturating_sub(self.statistics.generated_tokens);
         let most = most.min(left.saturating_sub(1));
         if off.is_some() || self.batch.output.is_none() {
@@ -77,7 +77,7 @@ impl Sequence {
             return Ok(0);
         }
         let text = SeqTokens { seq: self.held.seq, tokens: &self.tokens };
-        let draft = speculator.guess(text, most, n_vocab, drafters)?;
+        let draft = speculator.draft(text, most, n_vocab, drafters)?;
         self.batch.draft_at = batch.len() as i32;
         self.statistics.drafted_tokens += draft.len();
         for (position, &token) in (self.tokens.len()..).zip(draft) {
@@ -102,31 +102,31 @@ impl Sequence {
         }
     }
 
-    /// Whether the token that was chosen is the one that was drafted: then the next one can be chosen from what the
-    /// batch has computed.
+    /// Accepts the token that was chosen, if it was drafted. Returns whether it was: then the batch has computed what
+    /// the next one is chosen from.
     pub(crate) fn accepts(&mut self, token: Token) -> bool {
         let Some(speculator) = &mut self.speculator else {
             return false;
         };
-        let is_guessed = speculator.accepts(token);
-        if is_guessed {
+        let is_accepted = speculator.accepts(token);
+        if is_accepted {
             self.held.computed += 1;
-            // What the draft token gives.
+            // The logits after the draft token.
             self.batch.output = Some(self.batch.draft_at + speculator.accepted() as i32 - 1);
             self.statistics.accepted_tokens += 1;
         }
-        is_guessed
+        is_accepted
     }
 
     /// Has what drafts for it follow the tokens `from` on, which the batch has computed: those of the text, and those
-    /// of the draft that were chosen.
+    /// of the draft that were accepted.
     pub(crate) fn followed(&self, drafters: &mut Drafters, context: &mut Context, from: usize) -> Result<(), Error> {
         if self.held.computed <= from || !self.speculator.as_ref().is_some_and(Speculator::is_followed) {
             return Ok(());
         }
         let row = |index: usize| match index.checked_sub(self.batch.tokens) {
             None => self.batch.at + index as i32,
-            Some(guessed) => self.batch.draft_at + guessed as i32,
+            Some(drafted) => self.batch.draft_at + drafted as i32,
         };
         let rows = (0..self.held.computed - from).map(row);
         let text = SeqTokens { seq: self.held.seq, tokens: &self.tokens };
@@ -136,7 +136,7 @@ impl Sequence {
         }
     }
 
-    /// Has the context forget what was drafted wrongly.
+    /// Has the context forget the draft tokens that were not accepted.
     pub(crate) fn forget_draft(&mut self, context: &mut Context) -> Result<(), Error> {
         let Some(speculator) = &self.speculator else {
             return Ok(());
@@ -176,7 +176,7 @@ impl Sequence {
         Ok(Some(choice))
     }
 
-    /// Takes the token that was chosen, so long after its batch was computed, and makes text of it. `full`: there is no
+    /// Takes the token that was chosen, `took` after its batch was computed, and makes text of it. `full`: there is no
     /// place for the token to be computed.
     pub(crate) fn take(&mut self, choice: Choice, took: Duration, vocab: &Vocab, full: bool) -> Result<Piece, Error> {
         let statistics = &mut self.statistics;

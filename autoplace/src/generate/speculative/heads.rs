@@ -2,8 +2,8 @@
 //! gave to them flow in, drafts flow out.
 //!
 //! The block is given each token with the hidden state of the token before it (llama.cpp, common/speculative.cpp,
-//! `draft-mtp`). Those states are there once, after the model has computed the tokens: so the block follows a text
-//! while that is computed. What was computed while it did not follow, its context lacks, and its drafts are the worse
+//! `draft-mtp`). Those states are there only once, after the model has computed the tokens: so the block follows a text
+//! while it is computed. Its context lacks what was computed while it did not follow, and its drafts are the worse
 //! for it.
 
 use llama_sys::{Batch, Context, Position, SeqId, Token};
@@ -14,8 +14,8 @@ use crate::generate::cache::{common_prefix, position};
 use crate::generate::error::Error;
 use crate::load::{Followed, Heads};
 
-/// Tokens that are left to be computed together with the next guess; more of them, those of a prompt, are computed at
-/// once.
+/// Up to so many tokens wait for the next draft, to be computed with it. More, those of a prompt, are computed right
+/// away.
 const FEW: usize = 64;
 
 impl Heads {
@@ -34,7 +34,7 @@ impl Heads {
         from: usize,
         rows: impl Iterator<Item = i32>,
     ) -> Result<(), Error> {
-        // What it is not true of any more, and what is computed anew.
+        // Forgets the tokens that differ from the text's, and those that were computed again.
         let known = self.known(seq);
         let keep = known.agrees_with(tokens).min((from + 1).saturating_sub(known.first));
         let held = self.cut(seq, keep)?;
@@ -71,7 +71,7 @@ impl Heads {
     }
 
     /// Drafts up to `most` tokens of a sequence after `tokens`, as long as the likeliest has the probability `p_min` at
-    /// least. None where it has not followed to the last token but one.
+    /// least. None where it has not followed up to the last token but one.
     pub(super) fn draft(
         &mut self,
         Scratch { batch, state }: &mut Scratch,
@@ -107,7 +107,7 @@ impl Heads {
             }
             if index + 1 == tokens.len() {
                 let known = self.known(seq);
-                // This one is of the text, with the model's own state; what follows is not.
+                // This token is the text's, with the model's own state; those that follow are not.
                 known.tokens.push(token);
                 known.computed += 1;
                 known.hidden.clear();
@@ -134,8 +134,8 @@ impl Heads {
         &mut self.held[seq as usize]
     }
 
-    /// Forgets all but the first `keep` tokens of a sequence that are known. Returns whether that could be done without
-    /// forgetting them too.
+    /// Forgets all but the first `keep` known tokens of a sequence. Returns whether the context could keep
+    /// these.
     fn cut(&mut self, seq: SeqId, keep: usize) -> Result<bool, Error> {
         let width = self.width();
         let known = self.known(seq);
@@ -153,7 +153,7 @@ impl Heads {
         Ok(self.context.kv_seq_remove(seq, end..Position::MAX)?)
     }
 
-    /// Computes what waits of a sequence, with nothing given out.
+    /// Computes the waiting tokens of a sequence, without outputs.
     fn catch_up(&mut self, batch: &mut Batch, seq: SeqId) -> Result<(), Error> {
         let width = self.width();
         let most = self.context.n_batch().max(1) as usize;
@@ -179,18 +179,18 @@ impl Heads {
         }
     }
 
-    /// Computes a batch of a sequence. Returns false where there was no room, which is made then for what comes.
+    /// Computes a batch of a sequence. Returns false where there was no room; then it makes room for the next batch.
     fn computed(&mut self, seq: SeqId, batch: &Batch, hidden: &[f32]) -> Result<bool, Error> {
         match self.context.decode_heads(batch, hidden) {
             Ok(()) => Ok(true),
             Err(llama_sys::Error::NoKvSlot { .. }) => {
-                // Sequences that have ended lie in cells that all share.
+                // Ended sequences still lie in the cells that all share.
                 self.context.kv_clear()?;
                 self.held.fill(Followed::default());
                 Ok(false)
             }
             Err(error) => {
-                // Nobody knows what of it is there.
+                // How much of it was computed is not known.
                 self.forget(seq)?;
                 Err(error.into())
             }

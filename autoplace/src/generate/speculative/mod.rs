@@ -1,9 +1,9 @@
-//! Speculative decoding: several tokens of a text in one computation, without another text coming of it.
+//! Speculative decoding: several tokens of a text in one computation, and the text stays the same.
 //!
 //! In: the tokens of a text. Out: drafts of those that follow. The model computes the text's last token and the draft
-//! together. Then the text's own sampler chooses token after token, from the logits after each; as long as its choice
-//! is what was drafted, the next logits are there already. At the first that differs the rest of the draft is
-//! forgotten, by the text and by the context. So every token is chosen as without a draft, but for rounding.
+//! together. Then the text's own sampler chooses token after token, from the logits after each. A draft token that is
+//! its choice is accepted: the logits after it are there already. At the first that differs, the text and the context
+//! forget the rest of the draft. So every token is chosen as without a draft, but for rounding.
 
 mod gate;
 mod heads;
@@ -16,7 +16,7 @@ pub(super) use speculator::{Drafters, Scratch, Speculator};
 use llama_sys::{SeqId, Token};
 use serde::{Deserialize, Serialize};
 
-/// Where guesses of the next tokens come from: see [`Generate::speculate`](super::Generate::speculate).
+/// Where draft tokens come from: see [`Generate::speculate`](super::Generate::speculate).
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -32,31 +32,31 @@ pub enum Speculation {
         ngram_max: u32,
         /// The fewest. 1 to `ngram_max`.
         ngram_min: u32,
-        /// The most tokens that are guessed at once, as far as the context was planned for them
+        /// The most tokens that are drafted at once, as far as the context was planned for them
         /// ([`Request::draft_max`](crate::plan::Request::draft_max)).
         draft_max: u32,
     },
     /// From a smaller model of the same vocabulary, which is loaded beside
     /// ([`ModelBuilder::draft`](crate::ModelBuilder::draft)).
     DraftModel {
-        /// The most tokens that are guessed at once, as far as the context was planned for them.
+        /// The most tokens that are drafted at once, as far as the context was planned for them.
         draft_max: u32,
-        /// It guesses on as long as it gives the likeliest token this probability at least. 0.0 to 1.0.
+        /// It goes on as long as its likeliest token has this probability at least. 0.0 to 1.0.
         p_min: f32,
     },
     /// From the model's own block that predicts further tokens, where its file has one and it is loaded
     /// ([`ModelBuilder::mtp`](crate::ModelBuilder::mtp)).
     Mtp {
-        /// The most tokens that are guessed at once, as far as the context was planned for them.
+        /// The most tokens that are drafted at once, as far as the context was planned for them.
         draft_max: u32,
-        /// It guesses on as long as it gives the likeliest token this probability at least. 0.0 to 1.0.
+        /// It goes on as long as its likeliest token has this probability at least. 0.0 to 1.0.
         p_min: f32,
     },
 }
 
 impl Speculation {
-    /// [`DraftModel`](Self::DraftModel) that goes on to eight tokens as long as it gives the next one more
-    /// than even chances.
+    /// [`DraftModel`](Self::DraftModel) that drafts up to eight tokens, as long as it gives the next one a probability
+    /// of 0.5 at least.
     pub const fn draft_model() -> Self {
         Self::DraftModel { draft_max: 8, p_min: 0.5 }
     }
@@ -66,7 +66,7 @@ impl Speculation {
         Self::Mtp { draft_max: 3, p_min: 0.0 }
     }
 
-    /// [`PromptLookup`](Self::PromptLookup) of two to four tokens, which guesses ten.
+    /// [`PromptLookup`](Self::PromptLookup) of two to four tokens, which drafts ten.
     pub const fn prompt_lookup() -> Self {
         Self::PromptLookup { ngram_max: 4, ngram_min: 2, draft_max: 10 }
     }

@@ -1,6 +1,6 @@
-//! A draft model at work: the tokens of a text flow in, those that the draft takes for the likeliest flow out.
+//! A draft model at work: the tokens of a text flow in, the likeliest next ones flow out.
 //!
-//! Its context holds the tokens of each sequence that it was last asked about. Before it drafts it catches up: it
+//! Its context holds the tokens of each sequence as of the last draft. Before it drafts, it catches up: it
 //! forgets what differs, and computes what is missing. So it follows a text wherever that goes, back and forth.
 
 use llama_sys::{Batch, Position, SeqId, Token};
@@ -25,7 +25,7 @@ impl Draft {
         p_min: f32,
         drafted: &mut Vec<Token>,
     ) -> Result<(), Error> {
-        // The draft itself takes places too, all but the last token of it.
+        // The draft tokens take places too, all but the last of them.
         let n_ctx = self.context.n_ctx_seq() as usize;
         let most = most.min(n_ctx.saturating_sub(tokens.len()) + 1);
         if most == 0 || tokens.len() > n_ctx {
@@ -68,7 +68,7 @@ impl Draft {
             batch.add(token, position(held.len() + index), seq, index + 1 == tokens.len());
         }
         if let Err(error) = self.context.decode(batch) {
-            // Nobody knows what of them is there.
+            // How many of them were computed is not known.
             held.clear();
             self.context.kv_seq_remove(seq, 0..Position::MAX)?;
             return Err(error.into());

@@ -1,5 +1,5 @@
-//! What a text knows of its guesses: where they come from, what was guessed for this step, how much of
-//! it has come true.
+//! What a text knows of its drafts: where they come from, which tokens were drafted for this step, how many of
+//! them were accepted.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ pub(crate) struct Speculator {
     speculation: Speculation,
     gate: Gate,
     draft: Vec<Token>,
-    /// Tokens at its beginning that were chosen.
+    /// Tokens at its beginning that were accepted.
     accepted: usize,
 }
 
@@ -28,7 +28,7 @@ impl Speculator {
     }
 
     /// Drafts up to `most` tokens of a vocabulary of `n_vocab` that follow a text, if that pays. Returns them.
-    pub(crate) fn guess(
+    pub(crate) fn draft(
         &mut self,
         text: SeqTokens<'_>,
         most: usize,
@@ -63,7 +63,7 @@ impl Speculator {
         Ok(&self.draft)
     }
 
-    /// Has no guess for the step that comes.
+    /// Drops the draft: the next step has none.
     pub(crate) fn forget(&mut self) {
         self.draft.clear();
         self.accepted = 0;
@@ -73,7 +73,7 @@ impl Speculator {
         self.draft.len()
     }
 
-    /// Whether the token that was chosen is the next of the guess.
+    /// Accepts the token that was chosen, if it is the next of the draft. Returns whether it is.
     pub(crate) fn accepts(&mut self, token: Token) -> bool {
         let is_next = self.draft.get(self.accepted) == Some(&token);
         self.accepted += usize::from(is_next);
@@ -84,21 +84,21 @@ impl Speculator {
         self.accepted
     }
 
-    /// Takes note of the time of a step in which only generated tokens were computed, and of how many tokens it gave.
+    /// Notes how long a step took that computed only generated tokens, and how many tokens it gave.
     pub(crate) fn took(&mut self, took: Duration, tokens: usize) {
         if self.draft.is_empty() {
             self.gate.plain(took);
         } else {
-            self.gate.guessed(took, tokens);
+            self.gate.drafted(took, tokens);
         }
     }
 
-    /// Whether its guesses are made from what the model computes of the text.
+    /// Whether its drafts are made from what the model computes of the text.
     pub(crate) fn is_followed(&self) -> bool {
         matches!(self.speculation, Speculation::Mtp { .. })
     }
 
-    /// Why there are no guesses for now, if there are none.
+    /// Why nothing is drafted for now, if nothing is.
     pub(crate) fn off(&self, drafters: &Drafters) -> Option<DraftsOff> {
         match self.speculation {
             Speculation::DraftModel { .. } if drafters.drafts.model.is_none() => Some(DraftsOff::NoModel),
@@ -119,7 +119,7 @@ pub(crate) struct Drafters {
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     pub(crate) batch: Batch,
-    /// The hidden state that the next guess is made from.
+    /// The hidden state that the next token is drafted from.
     pub(super) state: Vec<f32>,
 }
 

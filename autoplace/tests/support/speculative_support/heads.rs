@@ -1,5 +1,5 @@
-//! Models with a block that predicts the token after the next: one whose weights are random, so that its guesses are as
-//! good as none, and one whose guesses all come true, but only where each is made from the right hidden state.
+//! Models with a block that predicts the token after the next: one whose weights are random, so that its drafts are as
+//! good as none, and one whose draft tokens are all accepted, but only where each is made from the right hidden state.
 
 use std::fs::OpenOptions;
 use std::io::{Seek, SeekFrom, Write};
@@ -10,7 +10,7 @@ use autoplace::gguf::Header;
 use crate::random_weights;
 use crate::synthetic::{Sketch, in_32_bits};
 
-/// Its guesses are as good as none.
+/// Its drafts are as good as none.
 pub(crate) fn random(folder: &Path) -> PathBuf {
     random_weights::write(&in_32_bits("glm4moe"), folder)
 }

@@ -1,4 +1,4 @@
-//! Models with room for guesses, and texts: what the tests of speculative decoding share.
+//! Models with room for draft tokens, and texts: what the tests of speculative decoding share.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -15,8 +15,8 @@ use autoplace::{Model, ModelBuilder};
 
 pub(crate) const PROMPT: &str = "Go, come, go,";
 
-/// Room for `draft_max` guesses, and nothing that is rounded otherwise for many tokens than for one: the CPU's fused
-/// attention does it, and values of 16 bits.
+/// Room for `draft_max` draft tokens, and nothing that rounds differently for many tokens than for one, as the CPU's
+/// fused attention and values of 16 bits do.
 pub(crate) fn request(n_ctx: u32, n_seq_max: u32, draft_max: u32) -> Request {
     let mut request = Request::new().n_ctx(n_ctx).n_seq_max(n_seq_max).draft_max(draft_max);
     request.params.flash_attn = FlashAttention::Off;
