@@ -2,7 +2,7 @@
 //! with its connection.
 //!
 //! In: requests of the application, read on a thread of their own so that an abort is heard in the middle
-//! of a computation. Out: replies. What comes of a run of texts is the [`Host`]'s.
+//! of a computation. Out: replies. The [`Host`] sends the pieces of texts.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
@@ -19,8 +19,8 @@ use crate::{embed, generate};
 
 /// Makes this process a worker, if it was started as one; otherwise returns at once.
 ///
-/// The first line of `main` in a program that loads models with
-/// [`WorkerProcess::own_executable`](crate::WorkerProcess::own_executable), which starts nothing where it was not
+/// Call it in the first line of `main` in a program that loads models with
+/// [`WorkerProcess::own_executable`](crate::WorkerProcess::own_executable), which starts nothing if it was not
 /// called. What `main` does before it, a worker does too: it is started with the application's environment and without
 /// arguments.
 ///
@@ -112,7 +112,7 @@ struct Served {
     sender: Sender,
 }
 
-/// What has the model's context.
+/// What holds the model's context.
 enum At {
     Nothing,
     Texts(Host),
@@ -141,7 +141,7 @@ impl Served {
         }
     }
 
-    /// Loads the model and says so.
+    /// Loads the model and reports it.
     fn load(&mut self, recipe: Recipe, tells: bool) -> Result<bool, worker::Error> {
         let (sender, control) = (self.sender.clone(), Arc::clone(&self.control));
         let mut told = -1.0;
@@ -159,7 +159,7 @@ impl Served {
         self.placed(outcome)
     }
 
-    /// Says where the model went, or why it did not.
+    /// Reports where the model went, or why it was not loaded.
     fn placed(&self, outcome: Result<(), load::Error>) -> Result<bool, worker::Error> {
         self.sender.send(&match outcome.and_then(|()| self.model()) {
             Ok(model) => load::remote::Reply::Loaded(model.placed()),

@@ -141,7 +141,7 @@ fn lacks_memory(stage: Stage, error: &llama_sys::Error, plan: &Plan) -> bool {
 }
 
 /// The error of the first GPU, or of the one that is `named`, that has too little now for what the plan takes of it.
-/// `devices` are those of the plan, in its order; one that does not tell its memory is left to the load.
+/// `devices` are those of the plan, in its order; one that does not report its memory is left to the load.
 fn lacking(plan: &Plan, devices: &[Device], named: Option<&str>) -> Option<Error> {
     let mut gpus = plan.gpus().zip(devices).filter(|(_, device)| named.is_none_or(|name| device.name() == name));
     gpus.find_map(|(gpu, device)| lack(gpu, device))

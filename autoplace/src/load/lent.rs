@@ -18,7 +18,7 @@ pub(crate) struct LentWorker {
 }
 
 impl LentWorker {
-    /// Takes the worker, after a re-placement that somebody asked for.
+    /// Takes the worker, after a requested re-placement.
     ///
     /// # Errors
     ///
@@ -116,7 +116,7 @@ impl LentWorker {
         self.heard(answer)
     }
 
-    /// What was too long was not sent; after every other error the worker is no more.
+    /// A message that is too long was not sent; after every other error the worker is gone.
     pub(crate) fn heard<T>(&mut self, heard: Result<T, worker::Error>) -> Result<T, worker::Error> {
         if let Err(error) = &heard
             && !matches!(error, worker::Error::TooLong { .. })

@@ -80,7 +80,7 @@ impl Pulse {
         }
     }
 
-    /// How often the model was placed anew.
+    /// How often the model was re-placed.
     pub(crate) fn placements(&self) -> u64 {
         self.placements.load(Ordering::Acquire)
     }

@@ -40,7 +40,7 @@ pub(crate) struct Recipe {
     pub(super) threads_batch: Option<u32>,
     /// Bytes of the host that checkpoints may take.
     pub(super) checkpoints: u64,
-    /// Where loads tell each other what they are about to take.
+    /// Where loads see what others are about to take.
     pub(super) leases: Leases,
     pub(super) verify: Verify,
     pub(super) on_difference: OnDifference,
@@ -122,12 +122,12 @@ impl Recipe {
 /// How far a load computes before it counts as done.
 ///
 /// Drivers and their pools take memory when something is first computed, and no breakdown counts that. A warm-up makes
-/// them take it while there still is somebody to back off.
+/// them take it while the load can still back off.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Verify {
-    /// Nothing is computed; llama.cpp's own account is held against the plan.
+    /// Nothing is computed; llama.cpp's own account is compared with the plan.
     Off,
     /// The largest batch and one token after it; with several sequences, one of them alone too. Compute buffers are
     /// reserved for some numbers of tokens; others may take a little more, of the headroom. Where the plan uses no GPU,
@@ -144,7 +144,7 @@ pub enum Verify {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum OnDifference {
-    /// Release it, leave that much more free, and plan again; unless that comes to the same plan, because there is more
+    /// Release it, leave that much more free, and plan again; unless that makes the same plan, because there is more
     /// room than the plan needs.
     #[default]
     BackOff,

@@ -27,7 +27,7 @@ pub(crate) enum Request {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Loading {
-    /// The first message of all. `tell_progress`: whether anybody wants to know of the progress.
+    /// The first message of all. `tell_progress`: whether to report the progress.
     Load {
         recipe: Box<Recipe>,
         tell_progress: bool,
@@ -160,7 +160,7 @@ fn load_in(process: &WorkerProcess, recipe: &Recipe, progress: &Progress) -> Res
     loop {
         match worker.receive(DOING)? {
             Reply::Progress(done) => {
-                // Once is enough: it may tell of more before it hears of it.
+                // Once is enough: it may report more progress before it hears of the cancellation.
                 if !cancelled && !progress.tell(done) {
                     worker.send(&Request::Loading(Loading::CancelLoad), DOING)?;
                     cancelled = true;

@@ -16,7 +16,7 @@ pub struct Finding {
     pub cause: Cause,
     /// The evidence, in a sentence.
     pub evidence: String,
-    /// What mends it: a command where there is one.
+    /// How to fix it: a command where there is one.
     pub remedy: Option<String>,
 }
 
@@ -74,7 +74,7 @@ pub enum Cause {
 const NORMAL: f64 = 0.75;
 /// What a driver keeps on the host for a card anyway.
 const USUAL_ON_HOST: u64 = 256 << 20;
-/// The share of a card that other programs must hold to be worth a word without a model.
+/// The share of a card that other programs must hold to be reported without a model.
 const NOTABLE: u64 = 10;
 /// Percent of ten seconds in which threads waited for a core.
 const BUSY: f32 = 25.0;
@@ -164,7 +164,7 @@ impl Evidence {
             HostLimit::DataSegment { bytes } => (*bytes, "ulimit -d unlimited"),
             _ => return None,
         };
-        // Of a limit that leaves nearly all nobody is in want, nor where nothing is on the host.
+        // A limit that leaves nearly all of the memory costs nothing, nor does one where nothing is on the host.
         let is_less = bytes < host.total / 4 * 3;
         let matters = self.model.as_ref().is_none_or(|it| it.refused.is_some() || self.uses_host());
         let evidence = format!("{} of the machine's {}", Bytes(bytes), Bytes(host.total));
@@ -245,7 +245,7 @@ impl ModelEvidence {
             let (n_ctx, kv) = (plan.context.n_ctx, plan.context.type_k);
             let own = [format!("--ctx {n_ctx}"), format!("--kv {kv}").to_lowercase()];
             for (flag, own) in ["--ctx ", "--kv "].into_iter().zip(own) {
-                // What is the default everywhere goes without saying.
+                // Defaults need no flag.
                 if !said(flag) && own != "--kv f16" {
                     command = format!("{command} {own}");
                 }

@@ -66,7 +66,7 @@ pub struct ModelEvidence {
     pub running: Option<Running>,
 }
 
-/// Another program that runs the model, as far as it tells. What it holds is free in the plan beside it.
+/// Another program that runs the model, as far as it is known. What it holds counts as free in the plan beside it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Running {
@@ -74,17 +74,17 @@ pub struct Running {
     pub program: String,
     /// Its process.
     pub pid: Option<u32>,
-    /// Layers on GPUs: what it was told, or as many as take what it holds there.
+    /// Layers on GPUs: the number that it was given, or as many as take what it holds there.
     pub n_gpu_layers: Option<u32>,
     /// Bytes that it holds on GPUs.
     pub on_gpus: Option<u64>,
-    /// Tokens per second of generation, where it tells.
+    /// Tokens per second of generation, if it reports them.
     pub tokens_per_second: Option<f64>,
     /// The same as the plan's model of speed has it for its placement.
     pub predicted: Option<f64>,
     /// How it is started to place the model as the plan does.
     pub otherwise: Option<String>,
-    /// What could not be told, or is not taken into account.
+    /// What is unknown, or not taken into account.
     pub notes: Vec<String>,
 }
 
@@ -175,7 +175,7 @@ impl Evidence {
         Ok(self)
     }
 
-    /// The same without what tells whose machine it is.
+    /// The same without what identifies the machine's owner.
     #[must_use]
     pub fn anonymous(mut self) -> Self {
         let path = self.model.as_ref().map(|model| model.path.clone()).unwrap_or_default();

@@ -20,7 +20,7 @@ pub struct Protocol {
     pub n_gen: u32,
     /// Tokens that the context holds before the prompt.
     pub depths: Vec<u32>,
-    /// Rounds over all placements, each of which loads them anew. The prompts are shared out over them.
+    /// Rounds over all placements, each of which loads every placement again. The prompts are shared out over them.
     pub rounds: u32,
     /// The texts; no others are kept than those that were given.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -82,7 +82,7 @@ impl<'a> Measure<'a> {
         self
     }
 
-    /// What is computed of each placement, made of what usually is: [`Protocol::new`] of the least of
+    /// Changes what is computed of each placement, from the default: [`Protocol::new`] of the least of
     /// their contexts.
     pub fn protocol(mut self, change: impl Fn(Protocol) -> Protocol + 'a) -> Self {
         self.protocol = Box::new(change);
@@ -109,7 +109,7 @@ impl<'a> Measure<'a> {
         })
     }
 
-    /// The plan that a request comes to here.
+    /// The plan that a request gets here.
     ///
     /// # Errors
     ///

@@ -24,8 +24,8 @@ const LEAST_NOTABLE: u64 = mib(64);
 ///
 /// Of each GPU what the plan keeps for growth ([`HeadroomParts::growth`](crate::memory::HeadroomParts)): workspaces and
 /// pools that are made when they are first needed. Once they are made that much need not be free any more, and what is
-/// left then is the plan's margin and what no layer fitted into; so at most half of that is asked for. Under WSL, where
-/// Windows begins to move memory to the host while some of it still shows as free, that much is asked for.
+/// left then is the plan's margin and what no layer fitted into; so at most half of that must stay free. Under WSL,
+/// where Windows begins to move memory to the host while some of it still shows as free, that much must stay free.
 #[derive(Debug)]
 pub struct ModelSource {
     model: WeakModel,
@@ -93,7 +93,7 @@ impl ModelSource {
     }
 }
 
-/// Windows' view of the GPU of this name; `None` where two have it, which cannot be told apart by what
+/// Windows' view of the GPU of this name; `None` where two have it, which cannot be distinguished by what
 /// ggml says of them.
 #[cfg(windows)]
 fn video_memory(description: &str) -> Option<llama_sys::VideoMemory> {

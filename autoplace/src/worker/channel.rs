@@ -239,7 +239,7 @@ fn write_message(buffer: &mut Vec<u8>, message: &impl Serialize) -> Result<(), E
 pub(crate) enum Failed {
     /// The other side is gone, in the middle of a message or between two.
     Gone,
-    /// It said something else than a message.
+    /// It sent something other than a message.
     Senseless(String),
 }
 
@@ -274,7 +274,7 @@ fn read_message<T: DeserializeOwned>(
     serde_json::from_str(text).map_err(|error| Failed::Senseless(error.to_string()))
 }
 
-/// Whatever breaks a connection between two processes of one machine: the other one is not there any more.
+/// Whatever breaks a connection between two processes of one machine, it means that the other process is gone.
 fn gone(error: &io::Error) -> Failed {
     if error.kind() != io::ErrorKind::UnexpectedEof {
         tracing::debug!("the connection to a worker broke: {error}");

@@ -1,4 +1,4 @@
-//! A worker as the application sees it: started, heard of, talked to, and ended.
+//! A worker as the application sees it: starting it, exchanging messages with it, and ending it.
 
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
@@ -230,7 +230,7 @@ fn ended(child: &Mutex<Child>, patience: Duration) -> Option<ExitStatus> {
     }
 }
 
-/// Kills it. One that hangs in the kernel ends when that lets it go.
+/// Kills it. One that hangs in the kernel ends when the kernel releases it.
 pub(super) fn kill(child: &Mutex<Child>) {
     // It fails for a process that has ended already.
     let _ = locked(child).kill();

@@ -87,7 +87,7 @@ impl Watch {
         state.since = state.since.map(|_| Instant::now());
     }
 
-    /// It has been told to stop: it is waited for no longer than that may take, until that is
+    /// It was asked to stop: it is waited for no longer than that may take, until that is
     /// [forgotten](Self::forget_abort).
     pub(crate) fn abort(&self) {
         self.state().is_aborted = true;

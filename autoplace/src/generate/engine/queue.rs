@@ -1,4 +1,4 @@
-//! What the engine's thread shares with everybody else: the texts that wait for it, and the places that are left.
+//! What the engine's thread shares with its callers: the waiting texts, and the places that are left.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future;
@@ -65,7 +65,7 @@ pub(super) struct Text {
 }
 
 impl Text {
-    /// Sends the reader the last of it. Its place is free before that is read.
+    /// Sends the reader the last piece. Its place is free before that is read.
     pub(super) fn end(self, last: Message) {
         drop(self.place);
         self.answer.send(last);
@@ -238,7 +238,7 @@ impl Shared {
         !self.state().waiting.is_empty()
     }
 
-    /// Takes the first text whose reader would have it go on, if it may join.
+    /// Takes the first text whose reader is not behind, if it may join.
     pub(super) fn take_if(&self, may_join: impl FnOnce(&Sequence) -> bool) -> Option<Waiting> {
         let mut state = self.state();
         let first = state.waiting.iter().position(Waiting::is_ready)?;

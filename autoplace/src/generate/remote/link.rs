@@ -1,4 +1,4 @@
-//! This process's side of a run: the texts, what the worker says of them, and other workers in its place.
+//! This process's side of a run: the texts, what the worker sends of them, and its replacements when it dies.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
@@ -99,7 +99,7 @@ impl Text {
             _ => self.attempts -= 1,
         }
         self.earlier = self.has_begun().then_some(self.statistics);
-        // Another one sends until it is told.
+        // Another worker sends until it is asked to hold.
         self.is_held = false;
         None
     }
@@ -108,7 +108,7 @@ impl Text {
         self.statistics.first_token_latency.is_some()
     }
 
-    /// Sends the reader the last of it. Its place is free before that is read.
+    /// Sends the reader the last piece. Its place is free before that is read.
     fn end(self, last: Message) {
         drop(self.place);
         self.answer.send(last);
@@ -128,7 +128,7 @@ impl State {
         self.position(id).map(|at| self.texts.remove(at))
     }
 
-    /// Tells the worker. One that is gone needs to know nothing, and whoever reads finds out.
+    /// Sends the worker a call. One that is gone needs none, and the reader finds out.
     fn tell(&self, call: TextCall) {
         if let Some(sender) = &self.sender {
             let _ = sender.send(&Request::Text(call));
@@ -360,7 +360,7 @@ impl Reader {
             Reply::Started => {}
             Reply::Refused(error) => return Err(error),
             _ => {
-                let reason = "it told of texts before it was asked for any".into();
+                let reason = "it reported texts before it was asked for any".into();
                 return Err(worker::Error::Protocol { doing: DOING, reason }.into());
             }
         }
@@ -377,7 +377,7 @@ impl Reader {
         while self.turn() {}
     }
 
-    /// Hears the next of the worker, or has another one in its place. `false`: it is over.
+    /// Receives the worker's next message, or starts another worker. `false`: it is over.
     fn turn(&mut self) -> bool {
         if self.is_over {
             return false;
