@@ -113,7 +113,7 @@ impl Session {
         Ok(())
     }
 
-    /// Saves what the context holds, and lets go of everything that holds the model. Returns the bytes that are kept.
+    /// Saves what the context holds, and releases everything that holds the model. Returns the bytes that are kept.
     fn release(&mut self) -> Result<u64, Error> {
         let Some(lent) = &mut self.lent else {
             // After a re-placement that failed: somebody else may have loaded the model since.

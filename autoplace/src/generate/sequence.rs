@@ -18,7 +18,7 @@ use super::stats::Statistics;
 use super::text::TextAssembler;
 use crate::load;
 
-/// A text of a session. What of it is tied to the loaded model can be let go of, and made again.
+/// A text of a session. Its parts that are tied to the loaded model can be released and made again.
 #[derive(Debug)]
 pub(super) struct Sequence {
     pub(super) id: SequenceId,

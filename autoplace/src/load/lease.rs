@@ -1,8 +1,8 @@
 //! Leases: one load at a time reads what is free on a GPU, plans with it and takes it.
 //!
 //! Two loads that read what is free before either has taken it count the same bytes twice. So a load locks a file for
-//! each GPU of the machine before it reads, lets go of the GPUs that its plan does not use, and keeps the others until
-//! it has taken their memory, or failed. Whoever comes meanwhile waits; past its patience, a GPU that is still locked
+//! each GPU of the machine before it reads, unlocks the GPUs that its plan does not use, and keeps the others until
+//! it has taken their memory, or failed. Other loads wait meanwhile; past their patience, a GPU that is still locked
 //! counts as one without free memory. A lock belongs to the open file and not to the process (flock, LockFileEx), so
 //! the threads of one process see each other too.
 

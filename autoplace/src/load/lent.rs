@@ -80,7 +80,7 @@ impl LentWorker {
         answer
     }
 
-    /// The same, as [`survive`](Self::survive).
+    /// The same, with [`survive`](Self::survive).
     pub(crate) fn ask_any<T: DeserializeOwned>(
         &mut self,
         request: &impl Serialize,

@@ -64,7 +64,7 @@ pub(super) struct Remote {
 struct State {
     /// The worker, or how it died; `None` while it is lent.
     held: Option<Result<Worker, worker::Error>>,
-    /// What is to be had of a worker that lives while it is lent.
+    /// What other threads can use of a live worker while it is lent.
     handle: Option<Handle>,
 }
 

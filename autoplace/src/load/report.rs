@@ -98,7 +98,7 @@ pub struct WarmUp {
 #[non_exhaustive]
 pub enum Doubt {
     /// Nothing reports its free memory, or what llama.cpp has allocated there.
-    #[error("nothing tells how much of it is free, or allocated")]
+    #[error("nothing reports how much of it is free, or allocated")]
     NotTold,
     /// A model of this process was on it before: what the driver loaded for that would be missing from the measurement.
     #[error("an earlier model of this process has used it")]
@@ -210,7 +210,7 @@ impl fmt::Display for GpuReport {
             (Some(beyond), Some(free), left) => {
                 write!(f, "; {beyond} taken beside that, where {left} were left; {free} free")?;
             }
-            _ => write!(f, "; it does not tell what is free")?,
+            _ => write!(f, "; it does not report what is free")?,
         }
         self.doubt.map_or(Ok(()), |doubt| write!(f, " ({doubt})"))
     }

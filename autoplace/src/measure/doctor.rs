@@ -272,7 +272,7 @@ impl ModelEvidence {
         Some(self.asking(&flags))
     }
 
-    /// With what mends it: as a command, with what comes of it, or in words.
+    /// With the fix: as a command with its result, or in words.
     fn mended(&self, cause: Cause, evidence: String, change: Option<&Change>) -> Finding {
         let remedy = change.map(|change| match self.command(change) {
             Some(command) => format!("{command}    # {change}"),

@@ -182,7 +182,7 @@ fn spare<'m>(plan: &Plan, machine: &'m Machine) -> Vec<&'m Gpu> {
     machine.gpus.iter().filter(|gpu| wants_room(plan) && gpu.device.is_some() && !is_used(gpu)).collect()
 }
 
-/// A GPU that the model is not on: only room for a layer of the host's is worth a word.
+/// A GPU that the model is not on: only room for a layer of the host's is reported.
 fn watched_for_room(gpu: &Gpu, plan: &Plan) -> WatchedDevice {
     let name = gpu.device.as_deref().unwrap_or(&gpu.name);
     let layer = plan.host().map_or(0, |host| host.footprint.total() / u64::from(host.layers.max(1)));
