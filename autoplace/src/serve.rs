@@ -49,7 +49,7 @@ pub fn worker_main() {
     }
 }
 
-/// What `load`, `generate` and `embed` ask for, each with one or two of these.
+/// The requests of `load`, `generate` and `embed`, each with one or two of these.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Request {
@@ -120,7 +120,7 @@ enum At {
 }
 
 impl Served {
-    /// `false`: nobody is there any more. So for all that answers.
+    /// `false`: the application is gone. The same holds for all methods that answer.
     fn carry_out(&mut self, request: Request) -> Result<bool, worker::Error> {
         match request {
             Request::Loading(Loading::Load { recipe, tell_progress }) => {
@@ -226,7 +226,7 @@ fn listen(mut receiver: Receiver, control: &Control, tasks: &mpsc::Sender<Reques
 /// hears of an abort.
 const LAST: Duration = Duration::from_secs(8);
 
-/// What is heard in the middle of a computation.
+/// Requests that take effect in the middle of a computation.
 #[derive(Default)]
 struct Control(Mutex<State>);
 
@@ -254,7 +254,7 @@ impl Control {
         self.state().is_working = false;
     }
 
-    /// Shows that this process lives, as long as it does: not while one computation goes on and on.
+    /// Sends signs of life, but not while one computation goes on and on.
     fn sign(&self, sender: &Sender, every: Duration) {
         let mut last = None;
         loop {
@@ -302,7 +302,7 @@ impl Control {
         !state.is_load_cancelled && !state.is_closed
     }
 
-    /// Nobody listens any more. What computes is aborted; where that cannot be, the process ends.
+    /// The application is gone. The computation is aborted; if it cannot be, the process ends.
     fn close(&self) {
         let mut state = self.state();
         state.is_closed = true;

@@ -1,4 +1,4 @@
-//! A plan carried out: from the first byte to the warmed-up context; and what it lacked where it failed.
+//! Carrying out a plan: from the first byte to the warmed-up context; and what it lacked if it failed.
 //!
 //! Another process may have taken what the plan counted on. llama.cpp would fail on whichever buffer comes last, after
 //! minutes of reading. So what is free is looked at first, and again after a failure: [`Error::OutOfMemory`] names the
@@ -38,8 +38,8 @@ pub(super) struct Failure {
 }
 
 impl Recipe {
-    /// Carries a plan out: looks whether it still fits, loads, makes the context, warms up. What was taken is
-    /// yet to be judged.
+    /// Carries a plan out: checks that it still fits, loads, makes the context, warms up. The caller judges what was
+    /// taken.
     pub(super) fn carry_out(
         &self,
         prepared: &Prepared,

@@ -203,7 +203,7 @@ mod tests {
             ([1000, 380, 350, 600, 600], Ok((20, 30))),
             // Of what came after the load some was a buffer that llama.cpp counts.
             ([1000, 380, 350, 600, 605], Ok((20, 25))),
-            // A little less than nothing is nothing.
+            // Slightly below 0 counts as 0.
             ([1000, 410, 420, 600, 600], Ok((0, 0))),
             // Another program gave memory back during the load or the warm-up, or took some.
             ([900, 380, 350, 600, 600], disturbed),

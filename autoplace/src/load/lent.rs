@@ -1,4 +1,4 @@
-//! A model's worker, lent to whoever talks with it.
+//! A model's worker, lent to one user at a time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -67,7 +67,7 @@ impl LentWorker {
         })
     }
 
-    /// Asks and hears the answer. `doing` is what the worker is at, for the error.
+    /// Sends a request and waits for its answer. `doing` is what the worker is doing, for the error.
     pub(crate) fn ask<T: DeserializeOwned>(
         &mut self,
         request: &impl Serialize,

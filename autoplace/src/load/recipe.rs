@@ -34,7 +34,7 @@ pub(crate) struct Recipe {
     pub(super) saved: Option<Box<SavedPlan>>,
     /// What is added to the model.
     pub(super) adapters: Vec<Adapter>,
-    /// The machine to believe in, instead of what is detected.
+    /// The machine to plan for, instead of the detected one.
     pub(super) machine: Option<Machine>,
     pub(super) threads: Option<u32>,
     pub(super) threads_batch: Option<u32>,
@@ -64,7 +64,7 @@ impl Recipe {
             leases: Leases::user(),
             verify: Verify::default(),
             on_difference: OnDifference::default(),
-            // The plan, one for memory that was taken since, and two for what nobody foresaw.
+            // The plan, one for memory that was taken since, and two for the unforeseen.
             attempts: 4,
             learn: Learn::User,
         }

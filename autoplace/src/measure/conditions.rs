@@ -1,4 +1,4 @@
-//! How the machine was while something was measured on it.
+//! The state of the machine during a measurement.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,4 +1,4 @@
-//! What is wrong, by what is known: a rule for each cause, each with the evidence that it needs.
+//! The diagnosis: a rule for each cause, each with the evidence that it needs.
 
 use serde::{Deserialize, Serialize};
 
@@ -61,7 +61,7 @@ pub enum Cause {
     /// Other programs keep the processor busy.
     #[error("other programs keep the processor busy")]
     Processor,
-    /// The processor can do what this build makes no use of.
+    /// The processor has instructions that this build does not use.
     #[error("this build makes no use of the processor's instructions")]
     Instructions,
     /// It is slower than predicted, and nothing here explains it.
@@ -84,7 +84,7 @@ fn mended(cause: Cause, evidence: String, remedy: impl Into<String>) -> Finding 
 }
 
 impl Evidence {
-    /// What is wrong, the worst first. Nothing: it is as it should be.
+    /// What is wrong, the worst first; empty if nothing is.
     pub fn diagnose(&self) -> Vec<Finding> {
         let mut findings: Vec<Finding> = self.unused_cards().chain(self.links()).collect();
         let rules =
@@ -329,7 +329,7 @@ fn not_on_gpu(model: &ModelEvidence, machine: &Machine) -> Option<Finding> {
     let is_slow = |gpu: &Rate| gpu.bytes_per_second <= rates.host.bytes_per_second;
     let is_worse = !on_gpus && rates.gpus.iter().all(is_slow);
     let is_whole = plan.full_offload && plan.parted_blocks == 0;
-    // A large context is said with its cause.
+    // A large context has a finding of its own.
     let is_said = is_worse || is_whole || large_context(model).is_some();
     (!is_said).then(|| model.mended(Cause::NotOnGpu, told(plan), model.best()))
 }

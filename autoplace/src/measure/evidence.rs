@@ -1,4 +1,4 @@
-//! What a diagnosis is made from: the machine as it is, and a model on it.
+//! The evidence of a diagnosis: the machine as it is, and a model on it.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::profile::ModelProfile;
 const LOOK: Duration = Duration::from_millis(300);
 
 /// What is known of a machine, and of a model on it: what [`diagnose`](Self::diagnose) judges. As JSON it is a report
-/// that somebody else can judge again.
+/// that can be judged again elsewhere.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Evidence {
@@ -92,7 +92,7 @@ impl Evidence {
     /// The version that this crate writes.
     pub const VERSION: u64 = 1;
 
-    /// Of a machine that is described, which nobody looked at.
+    /// Evidence of a described machine, which is not looked at.
     pub fn of(machine: Machine) -> Self {
         Self {
             version: Self::VERSION,
@@ -104,7 +104,7 @@ impl Evidence {
         }
     }
 
-    /// Of this computer, as it is within some tenths of a second.
+    /// Evidence of this computer, as it is within some tenths of a second.
     ///
     /// # Errors
     ///
@@ -123,7 +123,7 @@ impl Evidence {
     /// # Errors
     ///
     /// [`load::Error::Gguf`] and [`load::Error::Profile`] for a file that is no model, and [`load::Error::Plan`] for a
-    /// request that cannot be. That it does not fit is evidence.
+    /// request that is invalid. A model that does not fit is evidence and no error.
     pub fn with_model(mut self, path: &Path, request: &Request) -> Result<Self, load::Error> {
         let header = Header::open(path)?;
         let profile = ModelProfile::from_header(&header)?;

@@ -45,7 +45,7 @@ enum Way {
 pub struct Progress<'a> {
     /// The placement that is measured.
     pub name: &'a str,
-    /// What is done of all, by predicted time: 0.0 to 1.0.
+    /// The share that is done, by predicted time: 0.0 to 1.0.
     pub done: f64,
 }
 
@@ -118,7 +118,7 @@ impl<'a> Measure<'a> {
         self.builder(&Arm::asked("", request)).plan()
     }
 
-    /// What a sweep measures: the planner's own choice, and so many whole layers on the GPUs, if there are any.
+    /// The placements that a sweep measures: the planner's own choice, and numbers of whole layers on the GPUs, if any.
     ///
     /// # Errors
     ///
@@ -321,7 +321,7 @@ fn text(model: &Model, tokens: &Tokens, (which, depth): (usize, u32), n_gen: u32
     let prompt = &tokens.prompts[which];
     let whole = tokens.before(depth).iter().chain(prompt).copied().collect();
     let statistics = compute(model, whole, n_gen as usize + 1, depth > 0)?;
-    // What the context held is not exactly what was before: the time is that of the tokens that were computed.
+    // The context may hold more or less than the depth: the time is that of the tokens that were computed.
     let computed = statistics.prompt_tokens - statistics.cached_tokens;
     let generated = statistics.generated_tokens.saturating_sub(1);
     Ok([

@@ -1,5 +1,5 @@
-//! What a worker writes to its standard error: the last lines for the error of its death, and all of
-//! them for `tracing`.
+//! A worker's standard error: the last lines go into the error of its death, and all of
+//! them to `tracing`.
 
 use std::collections::VecDeque;
 use std::fmt::{self, Write as _};
@@ -22,7 +22,7 @@ const LONGEST_LINE: u64 = 4 << 10;
 /// The last lines of a worker, as they come.
 pub(super) struct Tail {
     lines: Arc<Mutex<VecDeque<String>>>,
-    /// Never says anything; disconnects at the last line.
+    /// Carries no message; disconnects at the last line.
     end: mpsc::Receiver<()>,
 }
 

@@ -19,7 +19,7 @@ use crate::worker;
 
 const DOING: &str = "generating";
 
-/// A run of a worker, for whoever has texts of it.
+/// A worker's run, shared by the readers of its texts.
 #[derive(Debug)]
 pub(in crate::generate) struct Link {
     pub(in crate::generate) model: Model,
@@ -47,7 +47,7 @@ struct State {
 struct Text {
     id: u64,
     spec: Spec,
-    /// Hears first whether it is accepted, by a piece of nothing.
+    /// Receives first an empty piece, which says that it is accepted.
     answer: Sender<Message>,
     is_accepted: bool,
     /// The worker sends no more of it.
@@ -63,7 +63,7 @@ struct Text {
 }
 
 impl Text {
-    /// Has a worker asked for it, after the tokens that have arrived.
+    /// Requests it from a worker, after the tokens that have arrived.
     fn put(&self, sender: &worker::Sender) -> Result<(), worker::Error> {
         let Self { id, ref spec, ref tokens, .. } = *self;
         let generation = Generation { id, spec: spec.clone(), so_far: tokens.clone() };
@@ -136,7 +136,7 @@ impl State {
     }
 }
 
-/// Texts are taken out of the state before they end: nobody knows what their readers do when they are woken.
+/// Texts are taken out of the state before they end: their readers may do anything when they are woken.
 impl Link {
     fn new(worker: &LentWorker, start: Start) -> Self {
         let (model, abort) = (worker.model().clone(), worker.abort_handle());
@@ -148,7 +148,7 @@ impl Link {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has the worker check a text and generate it. Its first piece, of nothing, says that it is accepted.
+    /// Sends the worker a text to check and generate. Its first piece, an empty one, says that it is accepted.
     pub(in crate::generate) fn submit(self: &Arc<Self>, spec: Spec, place: Place) -> Result<Receiver<Message>, Error> {
         let mut state = self.state();
         if state.is_over || state.closing.is_some() {
@@ -331,7 +331,7 @@ impl Link {
         Ok(())
     }
 
-    /// Nothing comes any more: texts that are left have no end.
+    /// Nothing more will come: the remaining texts have no end.
     fn end(&self) {
         let mut state = self.state();
         state.is_over = true;
