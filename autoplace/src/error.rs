@@ -4,7 +4,7 @@ use llama_sys::Cause;
 
 use crate::{chat, embed, generate, gguf, load, plan, profile, watch, worker};
 
-/// Any error of this crate: what `?` makes of those of its modules, whose methods return the narrower ones.
+/// Any error of this crate. `?` converts the errors of its modules, whose methods return the narrower ones.
 ///
 /// ```no_run
 /// fn answer(model: &str) -> Result<String, autoplace::Error> {
@@ -31,7 +31,7 @@ pub enum Error {
     /// A text was not embedded, or not ranked.
     #[error(transparent)]
     Embed(#[from] embed::Error),
-    /// A model is not watched.
+    /// A model cannot be watched.
     #[error(transparent)]
     Watch(#[from] watch::Error),
 }
@@ -50,7 +50,7 @@ impl Error {
         self.lack().is_some()
     }
 
-    /// Whether a file is not what it was taken for: a model or an adapter that cannot be read, is damaged or
+    /// Whether a file is bad: a model or an adapter that cannot be read, is damaged or
     /// is beyond what llama.cpp takes.
     #[must_use]
     pub fn is_bad_file(&self) -> bool {
@@ -66,8 +66,8 @@ impl Error {
         refused && !self.is_out_of_memory()
     }
 
-    /// Whether it was asked for: an [`AbortHandle`](crate::AbortHandle), or a load's progress callback that wants to
-    /// go on no longer.
+    /// Whether the caller aborted: by an [`AbortHandle`](crate::AbortHandle), or by a load's progress callback that
+    /// returned `false`.
     #[must_use]
     pub fn is_aborted(&self) -> bool {
         use llama_sys::Error::{Aborted, LoadCancelled};

@@ -2,7 +2,7 @@
 //! with its connection.
 //!
 //! In: requests of the application, read on a thread of their own so that an abort is heard in the middle
-//! of a computation. Out: replies. What comes of a run of texts is the [`Host`]'s.
+//! of a computation. Out: replies. The [`Host`] sends the pieces of texts.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
@@ -19,8 +19,8 @@ use crate::{embed, generate};
 
 /// Makes this process a worker, if it was started as one; otherwise returns at once.
 ///
-/// The first line of `main` in a program that loads models with
-/// [`WorkerProcess::own_executable`](crate::WorkerProcess::own_executable), which starts nothing where it was not
+/// Call it in the first line of `main` in a program that loads models with
+/// [`WorkerProcess::own_executable`](crate::WorkerProcess::own_executable), which starts nothing if it was not
 /// called. What `main` does before it, a worker does too: it is started with the application's environment and without
 /// arguments.
 ///
@@ -49,7 +49,7 @@ pub fn worker_main() {
     }
 }
 
-/// What `load`, `generate` and `embed` ask for, each with one or two of these.
+/// The requests of `load`, `generate` and `embed`, each with one or two of these.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Request {
@@ -112,7 +112,7 @@ struct Served {
     sender: Sender,
 }
 
-/// What has the model's context.
+/// What holds the model's context.
 enum At {
     Nothing,
     Texts(Host),
@@ -120,7 +120,7 @@ enum At {
 }
 
 impl Served {
-    /// `false`: nobody is there any more. So for all that answers.
+    /// `false`: the application is gone. The same holds for all methods that answer.
     fn carry_out(&mut self, request: Request) -> Result<bool, worker::Error> {
         match request {
             Request::Loading(Loading::Load { recipe, tell_progress }) => {
@@ -141,7 +141,7 @@ impl Served {
         }
     }
 
-    /// Loads the model and says so.
+    /// Loads the model and reports it.
     fn load(&mut self, recipe: Recipe, tells: bool) -> Result<bool, worker::Error> {
         let (sender, control) = (self.sender.clone(), Arc::clone(&self.control));
         let mut told = -1.0;
@@ -159,7 +159,7 @@ impl Served {
         self.placed(outcome)
     }
 
-    /// Says where the model went, or why it did not.
+    /// Reports where the model went, or why it was not loaded.
     fn placed(&self, outcome: Result<(), load::Error>) -> Result<bool, worker::Error> {
         self.sender.send(&match outcome.and_then(|()| self.model()) {
             Ok(model) => load::remote::Reply::Loaded(model.placed()),
@@ -226,7 +226,7 @@ fn listen(mut receiver: Receiver, control: &Control, tasks: &mpsc::Sender<Reques
 /// hears of an abort.
 const LAST: Duration = Duration::from_secs(8);
 
-/// What is heard in the middle of a computation.
+/// Requests that take effect in the middle of a computation.
 #[derive(Default)]
 struct Control(Mutex<State>);
 
@@ -254,7 +254,7 @@ impl Control {
         self.state().is_working = false;
     }
 
-    /// Shows that this process lives, as long as it does: not while one computation goes on and on.
+    /// Sends signs of life, but not while one computation goes on and on.
     fn sign(&self, sender: &Sender, every: Duration) {
         let mut last = None;
         loop {
@@ -302,7 +302,7 @@ impl Control {
         !state.is_load_cancelled && !state.is_closed
     }
 
-    /// Nobody listens any more. What computes is aborted; where that cannot be, the process ends.
+    /// The application is gone. The computation is aborted; if it cannot be, the process ends.
     fn close(&self) {
         let mut state = self.state();
         state.is_closed = true;

@@ -84,8 +84,8 @@ impl Embedder {
     }
 
     /// How well each of these documents answers the query, in their order: the first score of the model's
-    /// classification head, as llama.cpp's server gives it. What it is on depends on the model: a logit for most, of
-    /// Qwen3 a probability.
+    /// classification head, as llama.cpp's server gives it. Its scale depends on the model: a logit for most, a
+    /// probability for Qwen3.
     ///
     /// Each pair is put in the model's own form: its `tokenizer.chat_template.rerank`, or
     /// `[BOS]query[EOS][SEP]document[EOS]` of the tokens that it has.
@@ -151,7 +151,7 @@ impl Embedder {
     }
 
     /// Stops what another thread is waiting for, which then returns [`llama_sys::Error::Aborted`]; while nothing is
-    /// computed, the next computation. It stays good when the model is placed anew.
+    /// computed, the next computation. The handle stays valid when the model is re-placed.
     pub fn abort_handle(&self) -> AbortHandle {
         match &self.at {
             At::Here(it) => it.abort.clone().into(),

@@ -31,7 +31,7 @@ impl EmbedderHere {
             model.slot().give_back(context, contents);
             return Err(Error::NotEmbedding { architecture: model.placement().model.architecture.clone() });
         }
-        // Its own: who still holds one of an earlier embedder stops nothing of this one.
+        // A new one: a handle of an earlier embedder must not stop this one.
         let abort = AbortHandle::default();
         context.follow_abort_handle(abort.clone());
         Ok(Self { abort, model: model.clone(), context: Some(context), batch: Batch::default() })
@@ -139,8 +139,7 @@ impl EmbedderHere {
         Ok(())
     }
 
-    /// Carries out a re-placement that somebody asked for, and takes a context in place of one that is gone
-    /// or works no more.
+    /// Carries out a requested re-placement, and takes a context in place of one that is gone or no longer works.
     fn prepare(&mut self) {
         let replacement = self.model.requested();
         let is_usable = self.context.as_ref().is_some_and(Context::is_usable);
@@ -151,7 +150,7 @@ impl EmbedderHere {
         if let Some(replacement) = replacement
             && let Err(error) = self.model.carry_out(&replacement)
         {
-            tracing::warn!("the model was not placed anew: {error}");
+            tracing::warn!("the model was not re-placed: {error}");
         }
         // Where nothing is loaded any more, or somebody else was faster, whatever is asked next says so.
         if let Ok(Some((mut context, _))) = self.model.slot().take_for(Purpose::Embeddings) {

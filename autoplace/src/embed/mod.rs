@@ -46,8 +46,8 @@ pub enum Error {
     #[error("this model is embedding already: drop its other embedder first")]
     Busy,
     /// A text is longer than one computation, or than the positions that the model has learned
-    /// ([`Embedder::longest_text`](Embedder::longest_text)). Counted are the tokens that the model adds, and of a
-    /// document the query's too. Texts are counted from 0.
+    /// ([`Embedder::longest_text`](Embedder::longest_text)). The tokens that the model adds count, and with a document
+    /// those of the query. Texts are numbered from 0.
     #[error(
         "text {index} is {tokens} tokens long, and the longest that can be embedded is {limit}: load with a longer context, cut it, or ask for `truncate`"
     )]
@@ -55,7 +55,7 @@ pub enum Error {
     /// A text has no tokens, and the model adds none.
     #[error("text {index} is empty, and the model has no token that begins a text")]
     Empty { index: usize },
-    /// Documents were to be scored by a model that was loaded to embed.
+    /// A model that was loaded to embed cannot score documents.
     #[error("the model was loaded to embed, with the pooling {pooling}: load it with `Pooling::Rank` to rerank")]
     NotReranking { pooling: Pooling },
     /// The model is an encoder-decoder, whose encoder is there for its decoder.

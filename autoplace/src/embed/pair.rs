@@ -1,4 +1,4 @@
-//! A query and a document, as a reranker wants to read them.
+//! A query and a document in the form that a reranker reads.
 //!
 //! As in llama.cpp's server (tools/server, `format_prompt_rerank`): by the model's own `tokenizer.chat_template.rerank`
 //! if it has one, else the query and the document between the tokens that the model puts around texts.
@@ -7,7 +7,7 @@ use llama_sys::{Token, Vocab};
 
 use super::Error;
 
-/// The model's template: of it, `{query}` and `{document}` are taken for the two texts, and everything else for itself.
+/// The model's template: `{query}` and `{document}` stand for the two texts, and everything else for itself.
 const TEMPLATE: &str = "tokenizer.chat_template.rerank";
 
 #[derive(Debug)]
@@ -108,7 +108,7 @@ fn joined(parts: Vec<Tokens>, most: usize) -> Text {
     text
 }
 
-/// The parts of a template, in one pass: what a query says of a document is its own.
+/// The parts of a template, in one pass: a `{document}` in a query is text.
 fn parts<'t>(template: &'t str, query: &'t str, document: &'t str) -> Vec<(&'t str, Part)> {
     let places = [("{query}", query, Part::Query), ("{document}", document, Part::Document)];
     let mut parts = Vec::new();

@@ -20,7 +20,7 @@ pub(crate) enum Request {
     Embed(Call),
 }
 
-/// What a worker is asked for.
+/// A request to a worker.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Call {
@@ -41,7 +41,7 @@ struct Shape {
     truncated: bool,
 }
 
-/// As the application has it.
+/// The application's side.
 #[derive(Debug)]
 pub(super) struct EmbedderThere {
     worker: LentWorker,
@@ -67,7 +67,7 @@ impl EmbedderThere {
         self.ask(Some(&Request::Embed(Call::Compute { query: query.map(str::to_owned), texts, options })))
     }
 
-    /// Asks the worker, and another where it dies, as often as the application has it. Each opens the embedder first.
+    /// Asks the worker, and another one if it dies, as often as the application allows. Each opens the embedder first.
     fn ask(&mut self, call: Option<&Request>) -> Result<Vec<Embedding>, Error> {
         let Self { worker, opened } = self;
         worker.survive(|worker| {
@@ -124,14 +124,14 @@ fn hear(worker: &mut LentWorker, shapes: Vec<Shape>) -> Result<Vec<Embedding>, w
     Ok(embeddings)
 }
 
-/// As the worker has it.
+/// The worker's side.
 pub(crate) struct EmbedderHost {
     embedder: EmbedderHere,
     sender: Sender,
 }
 
 impl EmbedderHost {
-    /// Takes the context and says so, or why not. With the embedder, what stops a computation of it.
+    /// Takes the context and reports that, or why not. Returns the embedder and what stops its computation.
     pub(crate) fn open(
         model: Result<&Model, Error>,
         sender: &Sender,

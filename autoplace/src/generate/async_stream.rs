@@ -21,8 +21,8 @@ const AHEAD: usize = 64;
 
 const THREAD: &str = "autoplace-stream";
 
-/// A [`TokenStream`] or [`ChatStream`] as a `Stream` alone, and no iterator: made by their `into_async`. All else that
-/// it can do is theirs.
+/// A [`TokenStream`] or [`ChatStream`] as a `Stream` and not as an iterator: made by their `into_async`. It has their
+/// other methods.
 #[derive(Debug)]
 pub struct AsyncStream<S>(S);
 
@@ -41,9 +41,9 @@ impl<S> DerefMut for AsyncStream<S> {
 }
 
 impl TokenStream {
-    /// A `Stream` of text alone, for a task. What no engine or worker computes, a thread of its own does from now on,
-    /// 64 pieces ahead of the reader at most. The model's context is free again when the stream has returned `None`;
-    /// when it is dropped before that, soon after.
+    /// Turns it into a `Stream` of text, for a task. A text that no engine or worker computes is computed on a thread
+    /// of its own from now on, 64 pieces ahead of the reader at most. The model's context is free again when the stream
+    /// has returned `None`, or soon after it is dropped before that.
     ///
     /// # Errors
     ///
@@ -97,7 +97,7 @@ impl TokenStream {
     }
 }
 
-/// What an engine, a worker or a thread of its own does not compute is computed by the task that polls it.
+/// A text that no engine, worker or thread of its own computes is computed by the task that polls it.
 impl Stream for TokenStream {
     type Item = Result<String, Error>;
 

@@ -1,4 +1,4 @@
-//! What the context holds that no text needs any more: the next prompt may begin the same.
+//! What finished texts leave in the context: the next prompt may begin the same.
 
 use llama_sys::{Context, Position, SeqId, Token};
 
@@ -18,7 +18,7 @@ pub(super) struct Cache {
     idle: Vec<Remembered>,
     /// How sequences were before, where a memory cannot go back by itself.
     pub(super) checkpoints: Checkpoints,
-    /// Whether the context holds what nobody knows.
+    /// Whether what the context holds is unknown.
     stale: bool,
 }
 
@@ -51,7 +51,7 @@ struct Donor {
     shared: usize,
     /// No text runs on it.
     is_idle: bool,
-    /// It may be cut down to them: nobody else wants what is behind.
+    /// It may be cut down to them: nothing else needs the tokens after them.
     yields: bool,
 }
 
@@ -69,15 +69,15 @@ impl Cache {
         if self.stale { Contents::Unknown } else { Contents::Idle(self.idle, self.checkpoints.kept) }
     }
 
-    /// Says that a computation failed: nobody knows what of it the context holds.
+    /// Notes that a computation failed: what the context holds of it is unknown.
     pub(super) fn spoil(&mut self) {
         self.idle.clear();
         self.checkpoints.kept.clear();
         self.stale = true;
     }
 
-    /// Says that the context holds nothing but running texts. Checkpoints of those stay good: they are bytes of the
-    /// host, and what the context cannot take of them it refuses.
+    /// Notes that the context holds nothing but running texts. Their checkpoints stay valid: they are bytes of the
+    /// host, and the context refuses those that it cannot take.
     pub(super) fn emptied(&mut self) {
         self.idle.clear();
         self.stale = false;
@@ -125,7 +125,7 @@ impl Cache {
         Ok(place)
     }
 
-    /// Has a sequence hold what another holds of a prompt's beginning: that one itself, where nobody else wants it.
+    /// Gives a sequence what another holds of a prompt's beginning, or returns that one if nothing else needs it.
     fn take_over(
         &mut self,
         context: &mut Context,

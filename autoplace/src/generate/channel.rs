@@ -1,4 +1,4 @@
-//! Pieces of one text on their way from the thread that computes to whoever reads, a thread or a task; and how such
+//! The channel for pieces of one text, from the thread that computes to the reader, a thread or a task; and how such
 //! threads start and wait.
 
 use std::collections::VecDeque;
@@ -10,7 +10,7 @@ use super::error::Error;
 use crate::load::AbortHandle;
 use crate::worker::Word;
 
-/// A queue that is full when the reader has `ahead` items to read; the writer may write all the same. `writer` is
+/// A queue that counts as full when the reader has `ahead` items to read; the writer may still write. `writer` is
 /// called when half of them are read, when the reader wants no more, and when it is dropped.
 pub(super) fn channel<T>(ahead: usize, writer: AbortHandle) -> (Sender<T>, Receiver<T>) {
     let queue = Queue { items: VecDeque::new(), ahead: ahead.max(1), reader: None, is_written: true, is_wanted: true };
@@ -104,13 +104,13 @@ impl<T> Receiver<T> {
             return Poll::Ready(None);
         }
         let before = queue.reader.replace(context.waker().clone());
-        // Nobody knows what a waker does when it is dropped.
+        // A waker may do anything when it is dropped.
         drop(queue);
         drop(before);
         Poll::Pending
     }
 
-    /// Says that no more is wanted. What is there can still be read.
+    /// Asks for no more items. Those that are there can still be read.
     pub(super) fn canceller(&self) -> AbortHandle
     where
         T: Send + 'static,
@@ -142,7 +142,7 @@ thread_local! {
     static BELL: Arc<Bell> = Arc::default();
 }
 
-/// Asks until there is an answer. Between two questions the thread sleeps, until it is woken.
+/// Polls until there is an answer. Between two polls the thread sleeps, until it is woken.
 pub(super) fn block_on<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> T {
     // What this thread computes by itself is never waited for, and wants no waker.
     if let Poll::Ready(answer) = poll(&mut Context::from_waker(Waker::noop())) {

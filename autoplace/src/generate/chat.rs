@@ -14,10 +14,10 @@ use super::request::Generate;
 use super::token_stream::TokenStream;
 use crate::chat::{ChatTemplate, Conversation, Message, Rendered, ReplyFormat, ReplyParser, Role, Tool, ToolCall};
 
-/// A conversation: what was said so far, and how the model is asked for more.
+/// A conversation: the messages so far, and how answers to them are generated.
 ///
-/// The history is rendered by the model's own template for every answer. What of it the context holds still is not
-/// computed again, and the tokens of an answer stay what they were, however its text would be read as tokens.
+/// The history is rendered by the model's own template for every answer. What the context still holds of it is not
+/// computed again, and the tokens of an answer stay what they were, however its text would be tokenized.
 ///
 /// ```no_run
 /// use autoplace::Model;
@@ -31,7 +31,7 @@ use crate::chat::{ChatTemplate, Conversation, Message, Rendered, ReplyFormat, Re
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// A clone goes its own way from here: both share what the context holds of their common history.
+/// A clone is a conversation of its own: both share what the context holds of their common history.
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct Chat {
@@ -115,17 +115,17 @@ impl Chat {
     }
 
     /// Tools that the model may call. Calls come as [`ReplyPart::ToolCall`](crate::chat::ReplyPart::ToolCall), and
-    /// their results are said with [`tool_result`](Self::tool_result).
+    /// their results are added with [`tool_result`](Self::tool_result).
     pub fn tools(mut self, tools: impl Into<Vec<Tool>>) -> Self {
         self.tools = tools.into();
         self
     }
 
-    /// Whether what a person says is answered with a call of a tool. After the result of a call the model is free
-    /// again. Default: as the model likes.
+    /// Whether a user message is answered with a tool call. After the result of a call the model chooses
+    /// again. Default: the model chooses.
     ///
-    /// An answer that is forced to call is generated as JSON, of the tool's schema, by a model that does not think
-    /// before (`enable_thinking`), and is read as the call that it is.
+    /// A forced call is generated as JSON of the tool's schema, without reasoning before it (`enable_thinking`), and is
+    /// read as a call.
     #[cfg(feature = "constraints")]
     pub fn tool_choice(mut self, choice: ToolChoice) -> Self {
         self.tool_choice = choice;
@@ -144,7 +144,7 @@ impl Chat {
         self
     }
 
-    /// What happens when the context has no room for all that was said. Default: the oldest turns are left out, and the
+    /// What happens when the context has no room for all messages. Default: the oldest turns are left out, and the
     /// system message stays.
     pub fn when_full(mut self, when_full: ChatFull) -> Self {
         self.window.when_full = when_full;
@@ -166,13 +166,13 @@ impl Chat {
         Ok(self.with_vocab(|vocab| prompt.tokenize(vocab))??.len())
     }
 
-    /// What was said so far.
+    /// The messages so far.
     pub fn messages(&self) -> &[Message] {
         &self.messages
     }
 
-    /// The same, to be changed. What is before the first change is not computed again, but for the last answer there
-    /// where its text can be read as other tokens than those that it was generated as.
+    /// The messages so far, to be changed. What is before the first change is not computed again, except the last
+    /// answer there if its text can be tokenized otherwise than it was generated.
     pub fn messages_mut(&mut self) -> &mut Vec<Message> {
         &mut self.messages
     }
@@ -187,23 +187,23 @@ impl Chat {
         self.push(Message::tool(call, content));
     }
 
-    /// Adds what the person says, and asks for an answer.
+    /// Adds a user message, and asks for an answer.
     ///
     /// # Errors
     ///
-    /// As [`answer`](Self::answer); what was said is taken back then.
+    /// As [`answer`](Self::answer); the message is taken back then.
     pub fn say(&mut self, content: impl Into<String>) -> Result<ChatStream<'_>, Error> {
         self.push(Message::user(content));
         let begun = self.begin().inspect_err(|_| drop(self.messages.pop()))?;
         Ok(ChatStream::new(self, begun))
     }
 
-    /// Adds what the person says, and asks for an answer that is a value of a type: see [`Generate::parse`]. It is in
-    /// the history as JSON. A template that lets the model think first is told not to (`enable_thinking`).
+    /// Adds a user message, and asks for an answer that is a value of a type: see [`Generate::parse`]. It is in
+    /// the history as JSON. In a template that lets the model think first, that is turned off (`enable_thinking`).
     ///
     /// # Errors
     ///
-    /// As [`say`](Self::say) and [`Generate::parse`]; what was said is taken back then.
+    /// As [`say`](Self::say) and [`Generate::parse`]; the message is taken back then.
     #[cfg(feature = "schemars")]
     pub fn say_as<T>(&mut self, content: impl Into<String>) -> Result<T, Error>
     where
@@ -221,7 +221,7 @@ impl Chat {
         Ok(value)
     }
 
-    /// Asks for an answer to what was said. It is added to the history when it ends; when it is dropped before,
+    /// Asks for an answer to the messages so far. It is added to the history when it ends; if it is dropped before,
     /// as far as it came.
     ///
     /// # Errors

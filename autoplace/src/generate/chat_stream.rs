@@ -46,7 +46,7 @@ impl<'a> ChatStream<'a> {
             part?;
         }
         let statistics = self.statistics();
-        // What is dropped now has ended, and is to know it.
+        // The stream that is dropped now has to know that it has ended.
         Ok((self.reply.clone().unwrap_or_default(), statistics))
     }
 

@@ -1,12 +1,12 @@
-//! What of a conversation the model is shown when the context holds no more: the system message and the latest turns.
+//! Which messages the model is shown when a conversation outgrows the context: the system message and the latest turns.
 
 use crate::chat::{Message, Role};
 
-/// What a [`Chat`](super::Chat) does when the context has no room for all that was said and an answer.
+/// What a [`Chat`](super::Chat) does when the context has no room for all messages and an answer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ChatFull {
-    /// It shows the model the oldest turns no longer, as many as leave half of the context free, so that the next turns
+    /// It no longer shows the model the oldest turns, as many as leave half of the context free, so that the next turns
     /// need drop none. A system message at the beginning and the last turn always stay.
     /// [`Chat::messages`](super::Chat::messages) keeps all; [`Chat::forgotten`](super::Chat::forgotten) are those that
     /// are not shown, and a `tracing` warning says so.
@@ -40,8 +40,8 @@ impl Window {
         [&messages[..kept], &messages[from..]].concat()
     }
 
-    /// Leaves out one turn more: what was said from one message of the person to the next. `false` where there is but
-    /// the last one.
+    /// Leaves out one turn more: the messages from one user message to the next. `false` if only the last turn is
+    /// left.
     pub(super) fn narrow(&mut self, messages: &[Message]) -> bool {
         let from = kept(messages) + self.forgotten(messages).len();
         let is_user = |index: &usize| messages[*index].role == Role::USER;

@@ -1,8 +1,8 @@
 //! Checkpoints: what a memory cannot go back to by itself, saved as it was after the first tokens of a text.
 //!
 //! In: sequences whose prompts are being computed. Out: how far a sequence whose memory holds a window or a recurrent
-//! state can go back all the same. A checkpoint belongs to the tokens before it, not to a sequence: whichever holds
-//! those tokens goes back to it. Saved is only what full attention does not keep by itself.
+//! state can go back all the same. A checkpoint belongs to the tokens before it, not to a sequence: any sequence with
+//! those tokens can go back to it. It has only what full attention does not keep by itself.
 
 use llama_sys::{Context, SeqId, Token};
 use serde::{Deserialize, Serialize};
@@ -11,7 +11,7 @@ use crate::load::Checkpoint;
 use crate::machine::Host;
 use crate::memory::{Headroom, Workload};
 
-/// How far before the end of a prompt one is taken: what is asked next may end otherwise (a template that opens the
+/// How far before the end of a prompt one is taken: the next prompt may end differently (a template that opens the
 /// reasoning in the prompt and leaves it out of the history), and the last token is computed again in any case.
 /// llama.cpp's server takes as many.
 const BEFORE_END: usize = 4;
@@ -76,7 +76,7 @@ impl Checkpoints {
         let Some(at) = self.find(text) else {
             return 0;
         };
-        // Whichever is used is the last to go.
+        // A checkpoint that is used is evicted last.
         let checkpoint = self.kept.remove(at);
         let held = checkpoint.tokens.len();
         match context.restore_state(seq, &checkpoint.state) {
@@ -191,7 +191,7 @@ mod tests {
     fn a_prompt_is_interrupted_before_its_end_and_where_it_left_another() {
         assert_eq!(Stops::of(500, 0, 0).at, [496]);
         assert_eq!(Stops::of(500, 0, 300).at, [300, 496]);
-        // What little is computed is computed at once.
+        // A short rest is computed at once.
         assert_eq!(Stops::of(500, 497, 498).at, [0usize; 0]);
         assert_eq!(Stops::of(63, 0, 0).at, [0usize; 0]);
         assert_eq!(Stops::of(500, 290, 300).at, [496]);

@@ -1,7 +1,7 @@
 //! The choice of the next token: the sampler chain, what the application puts in its place, and how likely it was.
 //!
-//! In: an output of the context, and which tokens are allowed there. Out: a token that the chain was told of. Nothing
-//! of it is tied to the loaded model: it goes on after the model was re-placed.
+//! In: an output of the context, and which tokens are allowed there. Out: a token, which the chain has accepted.
+//! Nothing of it is tied to the loaded model: it goes on after the model was re-placed.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ pub(super) struct Chooser {
     /// What is added to logits before the chain.
     biases: BTreeMap<Token, f32>,
     custom: Option<CustomSampler>,
-    /// How many of the likeliest tokens are told beside the chosen one.
+    /// How many of the likeliest tokens are reported beside the chosen one.
     logprobs: Option<usize>,
     /// Room for what is chosen from.
     candidates: Candidates,
@@ -56,13 +56,13 @@ impl Chooser {
         self.sampler.seed()
     }
 
-    /// Tells it of a token that was not its choice: the prompt's.
+    /// Accepts a token that was not its choice: the prompt's.
     pub(super) fn accept(&mut self, token: Token) -> Result<(), Error> {
         Ok(self.sampler.accept(token)?)
     }
 
-    /// Goes on after tokens that an earlier process has chosen: random numbers are counted by tokens. Where they depend
-    /// on logits, which are gone (mirostat, adaptive-p, XTC), they begin anew.
+    /// Goes on after tokens that an earlier process has chosen: random numbers are counted by tokens. Samplers whose
+    /// state depends on logits, which are gone (mirostat, adaptive-p, XTC), start over.
     pub(super) fn go_on_after(&mut self, chosen: &[Token]) -> Result<(), Error> {
         if !self.sampler.depends_on_logits() {
             self.sampler.skip(chosen.len())?;

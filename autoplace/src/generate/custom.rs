@@ -5,8 +5,8 @@ use std::sync::{Mutex, PoisonError};
 
 use llama_sys::{Candidates, Token};
 
-/// Chooses a token of these candidates, after the tokens so far. Each text has a copy of the closure. The lock is for
-/// copies alone: so that a description of a generation can be shared.
+/// Chooses a token of these candidates, after the tokens so far. Each text has a copy of the closure. The lock is only
+/// for copying it, so that a description of a generation can be shared.
 pub(super) struct CustomSampler(Mutex<Box<dyn Choose>>);
 
 impl CustomSampler {

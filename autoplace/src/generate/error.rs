@@ -20,7 +20,7 @@ pub enum Error {
     /// A session generates as many texts as its context has sequences.
     #[error("all {n_seq_max} sequences of the context are generating: end one first")]
     SequencesBusy { n_seq_max: usize },
-    /// What is to be generated was described for another model than the session's.
+    /// The generation was described for another model than the session's.
     #[error("this generation was described for another model than the session's")]
     OtherModel,
     /// The new plan's context has no room for the texts as they are: for the longest, or for all together.
@@ -53,7 +53,7 @@ pub enum Error {
     /// A bias was asked for by a text that is several tokens, or none.
     #[error("{text:?} is {tokens} tokens, and a bias is one token's")]
     NotOneToken { text: String, tokens: usize },
-    /// More log-probabilities were asked for than are looked for.
+    /// More log-probabilities were asked for than are reported.
     #[error("{asked} log-probabilities per token were asked for, and {most} are the most")]
     TooManyLogprobs { asked: usize, most: usize },
     /// The application's own sampler chose a token that is not allowed at this place.
@@ -62,17 +62,17 @@ pub enum Error {
     /// A stop string is empty: nothing could ever be generated before it.
     #[error("a stop string is empty")]
     EmptyStop,
-    /// What the text was to be cannot be enforced, or cannot be met by any text: the keyword that is not supported, the
+    /// The constraint cannot be enforced, or no text can meet it: the keyword that is not supported, the
     /// place where the grammar does not parse, or the limit.
     #[error("the {constraint} cannot be enforced: {reason}")]
     Constraint { constraint: String, reason: String },
-    /// In the middle of a text no token of the vocabulary goes on with it as the constraint has it.
+    /// In the middle of a text the constraint allows no token of the vocabulary.
     #[error("after {tokens} tokens the {constraint} allows no token: {reason}")]
     NoTokenAllowed { constraint: String, tokens: usize, reason: String },
-    /// A text ended before it was what its constraint has it be; `text` is as far as it came.
+    /// A text ended before it met its constraint; `text` is as far as it came.
     #[error("{} ended the text before its constraint was met, after {} bytes", limit_of(*limit), text.len())]
     Incomplete { limit: FinishReason, text: String },
-    /// A text that is what its schema has it be is no value of the type.
+    /// A text meets its schema but is not a value of the type.
     #[error("the text is no value of its type: {reason}")]
     NotOfType { reason: String, text: String },
     /// As many texts as an engine takes are running and waiting
@@ -93,7 +93,7 @@ pub enum Error {
     /// llama.cpp refused or failed.
     #[error(transparent)]
     Native(#[from] llama_sys::Error),
-    /// The worker process that the model runs in died, or has what was asked for.
+    /// The worker process that the model runs in died, or the call is not available there.
     #[error(transparent)]
     Worker(#[from] worker::Error),
     /// The model is not loaded, or cannot be loaded again.

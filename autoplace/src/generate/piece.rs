@@ -37,7 +37,7 @@ pub struct Piece {
     pub sequence: SequenceId,
     /// The token that was chosen; `None` where a text ends without one.
     pub token: Option<Token>,
-    /// How likely the token was, and which others were, if that was [asked for](super::Generate::logprobs).
+    /// How likely the token was, and the likeliest tokens, if that was [asked for](super::Generate::logprobs).
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub logprobs: Option<TokenLogprobs>,
     /// Whole characters; empty while a character or a stop string is incomplete.
@@ -60,7 +60,7 @@ impl Piece {
 pub struct End {
     /// Why.
     pub reason: FinishReason,
-    /// Whether the text is what its constraint has it be; true without one. Where it is false, the reason is the limit
+    /// Whether the text meets its constraint; true without one. Where it is false, the reason is the limit
     /// that has cut it short.
     pub meets_constraint: bool,
     /// What it took.

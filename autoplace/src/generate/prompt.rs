@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::error::Error;
 use crate::chat::{self, Rendered};
 
-/// What a text begins with: plain text, text with control tokens written in it, tokens, or several of them one
+/// A prompt: plain text, text with control tokens written in it, tokens, or several of them one
 /// after the other.
 ///
 /// ```

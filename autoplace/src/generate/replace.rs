@@ -1,8 +1,8 @@
-//! Re-placing the model in mid-sentence: what the texts are is kept, the model is released, loaded elsewhere, and
-//! given back what it was at.
+//! Re-placing the model in mid-sentence: the state of the texts is saved, the model is released and loaded elsewhere,
+//! and the state is restored.
 //!
 //! What is kept: each sequence's tokens, its KV cache or recurrent state as llama.cpp writes it, its sampler
-//! with all that it remembers and the text that is not certain yet. What is made anew: context and vocabulary,
+//! with all that it remembers and the text that is not certain yet. What is made again: context and vocabulary,
 //! which hold the model.
 
 use std::time::Instant;
@@ -53,13 +53,13 @@ impl Session {
         let before = self.model.placement();
         let outcome = self.replace(Some(better.plan));
         if outcome.is_err() && was_loaded && !self.is_loaded() {
-            // The first error is the one to tell.
+            // The first error is the one to return.
             let _ = self.replace_by(Some(Plan::clone(&before)));
         }
         outcome.map(Some)
     }
 
-    /// The outcome of the last re-placement, of those too that others asked for
+    /// The outcome of the last re-placement, including those that others requested
     /// ([`Model::request_replace`](crate::Model::request_replace)).
     pub fn last_replaced(&self) -> Option<&Result<Replaced, Error>> {
         self.last_replaced.as_ref()
@@ -70,7 +70,7 @@ impl Session {
         self.lent.is_some()
     }
 
-    /// Does what somebody asked for. What is refused harms nobody; what fails leaves nothing to compute with.
+    /// Carries out a requested re-placement. A refused one changes nothing; a failed one leaves nothing loaded.
     pub(super) fn carry_out(&mut self, replacement: Replacement) -> Result<(), Error> {
         let outcome = match replacement {
             Replacement::Anew => self.replace(None).map(drop),
@@ -113,7 +113,7 @@ impl Session {
         Ok(())
     }
 
-    /// Saves what the context holds, and lets go of everything that holds the model. Returns the bytes that are kept.
+    /// Saves what the context holds, and releases everything that holds the model. Returns the bytes that are kept.
     fn release(&mut self) -> Result<u64, Error> {
         let Some(lent) = &mut self.lent else {
             // After a re-placement that failed: somebody else may have loaded the model since.

@@ -41,7 +41,7 @@ pub(crate) struct Spec {
     /// What of the prompt the context holds already is not computed again. `None`: as whoever generates does it.
     pub(super) cache_prompt: Option<bool>,
     pub(super) sampling: Sampling,
-    /// How many of the likeliest tokens are told beside the chosen one.
+    /// How many of the likeliest tokens are reported beside the chosen one.
     pub(super) logprobs: Option<usize>,
     /// Not for a worker.
     #[serde(skip)]
@@ -83,7 +83,7 @@ impl Spec {
         Progress::new(self.when_full == WhenFull::Error, self.constraint.is_some())
     }
 
-    /// What a worker cannot be told.
+    /// What cannot be sent to a worker.
     pub(super) fn for_worker(self) -> Result<Self, Error> {
         self.sampling.check_numbers()?;
         match self.custom {
@@ -116,9 +116,9 @@ impl Generate {
         self
     }
 
-    /// Computes only what of the prompt the context does not hold from earlier texts, which may have another rounding:
-    /// then the same seed can give another text. [`cached_tokens`](super::Statistics::cached_tokens) says how much was
-    /// there. Default: off, and on in an [`Engine`](super::Engine).
+    /// Computes only the part of the prompt that the context does not hold from earlier texts. Those may be rounded
+    /// differently: then the same seed can give another text. [`cached_tokens`](super::Statistics::cached_tokens) says
+    /// how much was there. Default: off, and on in an [`Engine`](super::Engine).
     ///
     /// What a text leaves in the context is kept until another needs the place. Recurrent models go on where a text
     /// ended, models with sliding windows also where the window is still held, and both from a
@@ -147,8 +147,8 @@ impl Generate {
     }
 
     /// Holds the text to a JSON schema, a regular expression, a grammar or a list of choices: it ends by itself when it
-    /// is that, and not before. Where a limit ends it earlier ([`max_tokens`](Self::max_tokens), [`stop`](Self::stop),
-    /// the end of the context), the last that comes is [`Error::Incomplete`].
+    /// meets that, and not before. Where a limit ends it earlier ([`max_tokens`](Self::max_tokens),
+    /// [`stop`](Self::stop), the end of the context), the last item is [`Error::Incomplete`].
     ///
     /// ```no_run
     /// use autoplace::generate::Constraint;
@@ -177,7 +177,7 @@ impl Generate {
         self
     }
 
-    /// Tells with each piece how likely its token was, and which `n` tokens were the likeliest, at most 128
+    /// Reports with each piece how likely its token was, and which `n` tokens were the likeliest, at most 128
     /// ([`Piece::logprobs`](super::Piece::logprobs)): by the model's own distribution, before any sampler. Default:
     /// nothing.
     pub fn logprobs(mut self, n: usize) -> Self {

@@ -1,4 +1,4 @@
-//! How many tokens of each prompt a step computes: the same number, as far as they want as many.
+//! How many tokens of each prompt a step computes: the same number of each, or the rest of a shorter one.
 
 /// A prompt that asks for its part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,8 +19,8 @@ impl Asking {
     }
 }
 
-/// Gives every prompt the same number of tokens, and what those leave who want fewer to the others. What is left when
-/// there is no token for each goes round from step to step.
+/// Gives every prompt the same number of tokens, and what shorter ones leave to the others. If there are fewer tokens
+/// left than prompts, the prompts take turns from step to step.
 pub(super) fn share(asking: &mut [Asking], tokens: usize, step: usize) {
     let mut left = tokens;
     loop {

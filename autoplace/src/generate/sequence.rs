@@ -18,7 +18,7 @@ use super::stats::Statistics;
 use super::text::TextAssembler;
 use crate::load;
 
-/// A text of a session. What of it is tied to the loaded model can be let go of, and made again.
+/// A text of a session. Its parts that are tied to the loaded model can be released and made again.
 #[derive(Debug)]
 pub(super) struct Sequence {
     pub(super) id: SequenceId,
@@ -82,8 +82,8 @@ impl Sequence {
     }
 
     /// Puts tokens behind the prompt that an earlier process has generated: they are computed again one after the
-    /// other, as they were there, since another shape of batch would round otherwise. Their text has been told, but for
-    /// what is held back. What a sampler goes by that depends on logits (mirostat, adaptive-p, XTC) begins anew.
+    /// other, as they were there, since another shape of batch would round otherwise. Their text was given out, but for
+    /// what is held back. The state of samplers that depends on logits (mirostat, adaptive-p, XTC) starts over.
     fn go_on_after(&mut self, so_far: &[Token], vocab: &Vocab) -> Result<(), Error> {
         for &token in so_far {
             vocab.append_piece(token, self.limits.special, self.text.buffer())?;

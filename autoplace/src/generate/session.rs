@@ -48,9 +48,9 @@ pub struct Session {
     pub(super) abort: llama_sys::AbortHandle,
     pub(super) last_replaced: Option<Result<Replaced, Error>>,
     pub(super) work: Work,
-    /// The one whose error was told last.
+    /// The text whose error was returned last.
     last_failed: Option<SequenceId>,
-    /// The pieces are those of a step that told of an error first.
+    /// The pieces are those of a step that returned an error first.
     is_owed: bool,
     begun: u64,
 }
@@ -131,7 +131,7 @@ impl Session {
         Ok(())
     }
 
-    /// Takes a text out of the context. What the context holds of it stays as long as nobody needs the place.
+    /// Suspends a text. What the context holds of it stays as long as no other text needs the place.
     pub(super) fn suspend(&mut self, sequence: SequenceId) -> Option<Sequence> {
         let at = self.position(sequence).ok()?;
         self.lent.as_ref()?;
@@ -194,7 +194,7 @@ impl Session {
         }
     }
 
-    /// Takes a step, after a re-placement that somebody asked for.
+    /// Takes a step, after a requested re-placement.
     pub(super) fn advance(&mut self) -> Result<(), Error> {
         if let Some(replacement) = self.model.requested() {
             self.last_failed = None;
@@ -291,7 +291,7 @@ impl Session {
         self.sequences.len()
     }
 
-    /// Whether no text runs, and all that the last step gave was told.
+    /// Whether no text runs, and all that the last step gave was returned.
     pub fn is_empty(&self) -> bool {
         self.sequences.is_empty() && (self.work.pieces.is_empty() || !self.is_owed)
     }
@@ -301,8 +301,8 @@ impl Session {
         self.room().sequences
     }
 
-    /// Stops a step that another thread is waiting for, which then returns an error. It stays good when the model is
-    /// re-placed, and stops nothing any more when the session has ended.
+    /// Stops a step that another thread is waiting for, which then returns an error. The handle stays valid when the
+    /// model is re-placed, and does nothing once the session has ended.
     pub fn abort_handle(&self) -> AbortHandle {
         self.abort.clone().into()
     }

@@ -21,8 +21,8 @@ pub struct Statistics {
     pub generated_tokens: usize,
     /// Time to compute the prompt, but for what the context held.
     pub prompt_time: Duration,
-    /// Time to compute and choose the generated tokens after the first, as far as the stream was asked for them: what
-    /// the caller does between two pieces does not count.
+    /// Time to compute and choose the generated tokens after the first; what the caller does between two pieces does
+    /// not count.
     pub generation_time: Duration,
     /// From the start of the prompt to the first token.
     pub first_token_latency: Option<Duration>,
@@ -131,10 +131,10 @@ pub struct Replaced {
 #[non_exhaustive]
 pub enum Resumed {
     /// Their states were restored: as if nothing had happened. Only where several texts share one cache (`kv_unified`)
-    /// do they lie in it otherwise than before, and what follows may differ in rounding.
+    /// may they lie in other cells than before, and what follows may differ by rounding.
     Restored,
     /// The new cache has other types or another layout (flash attention, sequences), so their tokens so far are
-    /// computed again. What follows may differ in rounding.
+    /// computed again. What follows may differ by rounding.
     Recomputed,
 }
 

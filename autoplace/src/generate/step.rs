@@ -180,7 +180,7 @@ impl Step<'_> {
             }
             decoded => decoded?,
         }
-        // What the prompt took is told apart from what choosing took.
+        // The time of the prompt is counted apart from that of choosing.
         if self.sequences.iter().any(Sequence::ends_prompt) {
             context.synchronize()?;
         }
@@ -267,7 +267,7 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// Tells every text what the step took, and how many tokens it gave to it.
+    /// Adds to every text what the step took, and how many tokens it gave to it.
     fn learn(&mut self, took: Duration) {
         for sequence in self.sequences.iter_mut() {
             let tokens = self.work.pieces.iter().filter(|piece| piece.sequence == sequence.id).count();

@@ -90,7 +90,8 @@ impl TokenStream {
     }
 
     /// Ends the text from another thread: a prompt or token that is waited for, or an engine's text after the token
-    /// that is being computed. Pieces that are there can still be read. It stays good when the model is re-placed.
+    /// that is being computed. Pieces that are there can still be read. The handle stays valid when the model is
+    /// re-placed.
     pub fn abort_handle(&self) -> AbortHandle {
         match (&self.source, &self.run) {
             (_, Some(run)) => run.abort_handle(),
@@ -119,9 +120,9 @@ impl TokenStream {
         self.session()?.improve(min_gain)
     }
 
-    /// The outcome of the last re-placement, of those too that others asked for
+    /// The outcome of the last re-placement, including those that others requested
     /// ([`Model::request_replace`](crate::Model::request_replace)). `None` for a text of an engine, which
-    /// [knows it](Engine::last_replaced).
+    /// [has it](Engine::last_replaced).
     pub fn last_replaced(&self) -> Option<&Result<Replaced, Error>> {
         match &self.source {
             Source::Here(session) => session.last_replaced(),
@@ -136,8 +137,8 @@ impl TokenStream {
         }
     }
 
-    /// The text token by token, instead of as text alone. The last piece has its [`end`](Piece::end), unless the text
-    /// ends with an error.
+    /// The text token by token, with more than its characters. The last piece has its [`end`](Piece::end), unless the
+    /// text ends with an error.
     pub fn pieces(&mut self) -> impl Iterator<Item = Result<Piece, Error>> {
         iter::from_fn(|| block_on(|context| self.poll_piece(context)))
     }

@@ -20,7 +20,7 @@ pub struct ModelBuilder {
     recipe: Recipe,
     progress: Progress,
     isolation: Isolation,
-    /// What was given after settings that it replaces.
+    /// The method that was called after settings that it replaces.
     conflict: Option<&'static str>,
 }
 
@@ -35,7 +35,7 @@ impl ModelBuilder {
         self
     }
 
-    /// Everything that a plan can be asked for, at once. It comes first: after one of the other methods, whose setting
+    /// Sets the whole request at once. Call it first: after one of the other methods, whose setting
     /// it would replace, the load is [`Error::Conflict`].
     pub fn request(mut self, request: Request) -> Self {
         if self.recipe.request != Request::new() {
@@ -57,14 +57,14 @@ impl ModelBuilder {
         self
     }
 
-    /// So many sequences at once, of so many tokens each: as many requests as an
-    /// [`Engine`](crate::generate::Engine) serves at once. Default: one of the whole context.
+    /// This many sequences at once, of this many tokens each: as many requests as an
+    /// [`Engine`](crate::generate::Engine) computes at once. Default: one of the whole context.
     pub fn parallel(mut self, sequences: u32, tokens_each: u32) -> Self {
         self.recipe.request = self.recipe.request.n_seq_max(sequences).n_ctx(sequences.saturating_mul(tokens_each));
         self
     }
 
-    /// What is to take the least time. Default: [`plan::Workload::typical`] of the context.
+    /// The prompt and reply that are to take the least time. Default: [`plan::Workload::typical`] of the context.
     pub fn workload(mut self, workload: plan::Workload) -> Self {
         self.recipe.request = self.recipe.request.workload(workload);
         self
@@ -106,7 +106,7 @@ impl ModelBuilder {
         self.params(|params| params.op_offload = offload)
     }
 
-    /// Whether the file is mapped, where every device can, or read. Default: mapped. Who cuts a mapped file short ends
+    /// Whether the file is mapped, where every device can, or read. Default: mapped. Truncating a mapped file ends
     /// the process that it is mapped in: with [`isolation`](Self::isolation), a worker.
     pub fn mmap(self, map: bool) -> Self {
         self.params(|params| params.mmap = map)
@@ -197,10 +197,10 @@ impl ModelBuilder {
 
     /// Bytes of host memory that checkpoints may take. Default: 1 GiB; 0 keeps none.
     ///
-    /// Of a model with sliding windows (`swa_full` off) or a recurrent state, the end of each prompt is saved, so that
-    /// a conversation whose earlier turns are rewritten goes on from there. The least recently used go first. No plan
-    /// counts them: one is taken only if the host has this much free at that moment, beyond the margin that plans
-    /// leave.
+    /// For a model with sliding windows (`swa_full` off) or a recurrent state, the end of each prompt is saved, so that
+    /// a conversation whose earlier turns are rewritten goes on from there. The least recently used are evicted first.
+    /// No plan counts them: one is taken only if the host has this much free at that moment, beyond the margin that
+    /// plans leave.
     pub fn checkpoints(mut self, bytes: u64) -> Self {
         self.recipe.checkpoints = bytes;
         self
@@ -231,7 +231,7 @@ impl ModelBuilder {
         self
     }
 
-    /// How often to try, each time with a plan for what is free by then, where memory is lacking. Default: 4; 1 never
+    /// How often to try, each time with a plan for what is free by then, when memory runs short. Default: 4; 1 never
     /// plans again, and 0 counts as 1.
     pub fn attempts(mut self, n: u32) -> Self {
         self.recipe.attempts = n.max(1);
@@ -251,23 +251,23 @@ impl ModelBuilder {
         self
     }
 
-    /// Where loads of this user see which of them is at which GPU, and how long this one waits. Default:
+    /// Where loads of this user see which of them uses which GPU, and how long this one waits. Default:
     /// [`Leases::user`].
     pub fn leases(mut self, leases: Leases) -> Self {
         self.recipe.leases = leases;
         self
     }
 
-    /// Places the model on this machine instead of the one that is detected: GPUs left out are not used, free bytes are
-    /// believed; from the second attempt on, no more than a GPU tells itself. Its GPUs must be devices of this process.
+    /// Places the model on this machine instead of the one that is detected: GPUs left out are not used, and free bytes
+    /// are believed; from the second attempt on, no more than a GPU reports. Its GPUs must be devices of this process.
     pub fn machine(mut self, machine: Machine) -> Self {
         self.recipe.machine = Some(machine);
         self
     }
 
-    /// Follows a saved plan exactly, instead of making one; [`SavedPlan::read`] has one that `autoplace plan --save`
-    /// wrote. Before the load it is held against the model, against the machine as it is, and against what llama.cpp
-    /// says that it takes. Beside what a plan is asked for (context, layers, headroom) it is [`Error::Conflict`].
+    /// Follows a saved plan exactly, instead of making one; [`SavedPlan::read`] reads one that `autoplace plan --save`
+    /// wrote. Before the load it is checked against the model, against the machine as it is, and against what llama.cpp
+    /// says that it takes. Together with settings of a plan (context, layers, headroom) it is [`Error::Conflict`].
     pub fn follow(mut self, saved: SavedPlan) -> Self {
         self.recipe.saved = Some(Box::new(saved));
         self
@@ -277,7 +277,7 @@ impl ModelBuilder {
     ///
     /// In a [worker](Isolation::Process) it generates as it does here, and what ends llama.cpp there is an error here.
     /// What needs the model underneath ([`Model::native`](super::Model::native), samplers and drafters of the
-    /// application's own) is not to be had then. [`plan`](Self::plan) asks llama.cpp in this process all the same.
+    /// application's own) is not available then. [`plan`](Self::plan) asks llama.cpp in this process all the same.
     pub fn isolation(mut self, isolation: Isolation) -> Self {
         self.isolation = isolation;
         self
@@ -292,23 +292,23 @@ impl ModelBuilder {
     /// does not fit the machine as it is now.
     pub fn plan(&self) -> Result<Plan, Error> {
         let mut recipe = self.recipe()?;
-        // Nothing is to be taken, so nobody has to be waited for.
+        // A plan takes no memory, so it need not wait for others.
         recipe.leases = Leases::none();
         let mut contract = Contract::new(&recipe, First::Fresh, Progress::default())?;
         let (prepared, _lease) = contract.prepare()?;
         Ok(prepared.plan)
     }
 
-    /// Plans, loads, warms up, and holds what was taken against the plan.
+    /// Plans, loads, warms up, and compares what was taken with the plan.
     ///
-    /// Where memory is lacking at any stage, everything is released and the model is planned anew for what is free
+    /// When memory runs short at any stage, everything is released and the model is planned again for what is free
     /// then, up to [`attempts`](Self::attempts) times; the [report](Model::report) lists them all. A saved plan is
-    /// tried once, and [`GpuLayers::Exactly`] stays what it is.
+    /// tried once, and [`GpuLayers::Exactly`] is never lowered.
     ///
     /// # Errors
     ///
-    /// As [`plan`](Self::plan). Where memory is lacking, [`Error::AllAttempts`] lists what was tried; where nothing
-    /// else may be tried, it is the only attempt's own error: [`Error::OutOfMemory`] when a GPU's memory was taken
+    /// As [`plan`](Self::plan). When memory runs short, [`Error::AllAttempts`] lists what was tried; if only one
+    /// attempt was allowed, it is that attempt's own error: [`Error::OutOfMemory`] when a GPU's memory was taken
     /// since the plan was made, [`Error::Difference`] when the load took more than its plan left for it.
     /// [`Error::Native`] when llama.cpp fails all the same: the file's data is damaged, or the progress callback
     /// cancelled; [`Error::Worker`] when the worker cannot be started, or dies.

@@ -1,4 +1,4 @@
-//! A plan carried out: from the first byte to the warmed-up context; and what it lacked where it failed.
+//! Carrying out a plan: from the first byte to the warmed-up context; and what it lacked if it failed.
 //!
 //! Another process may have taken what the plan counted on. llama.cpp would fail on whichever buffer comes last, after
 //! minutes of reading. So what is free is looked at first, and again after a failure: [`Error::OutOfMemory`] names the
@@ -38,8 +38,8 @@ pub(super) struct Failure {
 }
 
 impl Recipe {
-    /// Carries a plan out: looks whether it still fits, loads, makes the context, warms up. What was taken is
-    /// yet to be judged.
+    /// Carries a plan out: checks that it still fits, loads, makes the context, warms up. The caller judges what was
+    /// taken.
     pub(super) fn carry_out(
         &self,
         prepared: &Prepared,
@@ -141,7 +141,7 @@ fn lacks_memory(stage: Stage, error: &llama_sys::Error, plan: &Plan) -> bool {
 }
 
 /// The error of the first GPU, or of the one that is `named`, that has too little now for what the plan takes of it.
-/// `devices` are those of the plan, in its order; one that does not tell its memory is left to the load.
+/// `devices` are those of the plan, in its order; one that does not report its memory is left to the load.
 fn lacking(plan: &Plan, devices: &[Device], named: Option<&str>) -> Option<Error> {
     let mut gpus = plan.gpus().zip(devices).filter(|(_, device)| named.is_none_or(|name| device.name() == name));
     gpus.find_map(|(gpu, device)| lack(gpu, device))

@@ -1,5 +1,5 @@
-//! The load contract: ask what is free, plan, carry the plan out, hold what was taken against it; and where memory was
-//! lacking, release everything, and again with what is free then and what the failure taught.
+//! The load contract: ask what is free, plan, carry the plan out, compare what was taken with it. When memory runs
+//! short, release everything and begin again, with what is free then and what the failure showed.
 
 use std::sync::Arc;
 
@@ -87,7 +87,7 @@ impl<'a> Contract<'a> {
         }
     }
 
-    /// Asks what is free, plans with it, and keeps others from what is going to be taken.
+    /// Asks what is free, plans with it, and keeps other loads off what is going to be taken.
     pub(super) fn prepare(&mut self) -> Result<(Prepared, Lease), Error> {
         if !self.tried.is_empty() {
             return self.prepare_again();
@@ -121,7 +121,7 @@ impl<'a> Contract<'a> {
             if is_new || !self.must_differ || !self.taught.lower_further() {
                 let n = self.tried.len();
                 let s = if n == 1 { "" } else { "s" };
-                plan.notes.push(format!("planned anew for what was free after {n} failed attempt{s}"));
+                plan.notes.push(format!("planned again for what was free after {n} failed attempt{s}"));
                 return Ok(self.prepared(plan, machine, lease));
             }
         }
@@ -136,7 +136,7 @@ impl<'a> Contract<'a> {
         (Prepared::new(plan, machine, &self.profile), lease)
     }
 
-    /// Holds what was taken against what was left for it.
+    /// Compares what was taken with what was left for it.
     fn judged(&mut self, mut loaded: Loaded, prepared: &Prepared) -> Result<Loaded, Box<Failure>> {
         let report = Arc::make_mut(&mut loaded.placed.report);
         let different: Vec<&GpuReport> = report.gpus.iter().filter(|gpu| gpu.difference() > 0).collect();
@@ -178,7 +178,7 @@ impl<'a> Contract<'a> {
         })
     }
 
-    /// Notes a failure down, and what it taught. An error where it ends the load.
+    /// Notes a failure down, and what it showed. An error where it ends the load.
     fn back_off(&mut self, prepared: &Prepared, failure: Failure) -> Result<(), Error> {
         if !failure.lacks_memory(&prepared.plan, self.recipe.on_difference) {
             return Err(failure.error);
@@ -191,7 +191,7 @@ impl<'a> Contract<'a> {
         if is_saved || self.tried.len() >= self.recipe.attempts as usize {
             return Err(self.given_up(error));
         }
-        tracing::warn!("{error}; all of it is released, and planned anew");
+        tracing::warn!("{error}; everything is released, and the model is planned again");
         // What somebody else took, or what `judged` has taught, needs no other lesson.
         let is_explained = matches!(error, Error::OutOfMemory { .. });
         self.must_differ = !is_explained;
@@ -230,7 +230,7 @@ impl<'a> Contract<'a> {
     }
 }
 
-/// A line for people who watch: what went where, how fast, what to know.
+/// Logs in one line what went where, how fast, and what to know.
 fn say(plan: &Plan) {
     let (name, n, layers) = (&plan.model.name, plan.n_gpu_layers, plan.layers());
     let speed = plan.speed.as_ref().map(|speed| format!("about {:.1} tok/s", speed.tokens_per_second));

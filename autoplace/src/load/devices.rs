@@ -80,22 +80,22 @@ pub(super) fn of_plan(plan: &Plan) -> Result<Vec<Device>, Error> {
     by_name(plan.gpus().map(|gpu| (gpu.device.as_deref(), gpu.name.as_str())))
 }
 
-/// What a device tells of its memory. A total of 0 is how ggml says "unknown".
+/// What a device reports of its memory. A total of 0 is how ggml says "unknown".
 pub(crate) fn memory(device: &Device) -> Option<DeviceMemory> {
     device.memory().ok().filter(|memory| memory.total > 0)
 }
 
-/// Free bytes of each device, where it tells.
+/// Free bytes of each device that reports them.
 pub(super) fn free(devices: &[Device]) -> Vec<Option<u64>> {
     devices.iter().map(|device| Some(memory(device)?.free)).collect()
 }
 
-/// Free bytes of the device that ggml calls so, where it tells.
+/// Free bytes of the device that ggml calls so, if it reports them.
 pub(super) fn free_of(name: &str) -> Option<u64> {
     Some(memory(named(&Backend::init().ok()?.devices(), Some(name))?)?.free)
 }
 
-/// The same machine, of whose GPUs no more counts as free than is free now, as far as they tell.
+/// The same machine, on which no GPU has more free than it reports now.
 pub(super) fn bounded_by_now(mut machine: Machine) -> Result<Machine, Error> {
     let devices = Backend::init()?.devices();
     for gpu in &mut machine.gpus {

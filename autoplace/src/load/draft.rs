@@ -1,7 +1,7 @@
 //! A small model that drafts for the main one: loaded beside it, where the plan has left room for it.
 //!
-//! In: a main model that is loaded and judged, and its plan. Out: the same with a [`Draft`], warmed up and held against
-//! what the plan left for it. Where it lacks memory, all is released and planned anew.
+//! In: a main model that is loaded and judged, and its plan. Out: the same with a [`Draft`], warmed up and compared
+//! with what the plan left for it. Where it lacks memory, both are released and planned again.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -91,7 +91,7 @@ impl Recipe {
         Ok((draft, companion, taken))
     }
 
-    /// Holds what a draft took of its GPU against what the plan left for it. Returns what to say of it.
+    /// Compares what a draft took of its GPU with what the plan left for it. Returns what to say of it.
     fn judge_draft(&self, companion: &Companion, gpu: Option<&Placement>, taken: u64) -> Result<String, Box<Failure>> {
         let Some(gpu) = gpu else {
             return Ok(format!("{companion} is on the host"));
@@ -179,7 +179,7 @@ impl<T: Clone + Default> Drafter<T> {
         Ok(Self { context, held, params })
     }
 
-    /// With a context that works: one that has failed is made anew.
+    /// With a context that works: one that has failed is made again.
     fn usable(self) -> Result<Self, Error> {
         if self.context.is_usable() {
             return Ok(self);

@@ -13,7 +13,7 @@ use crate::{gguf, plan, profile, worker};
 #[allow(missing_docs, reason = "the messages name the fields")]
 #[non_exhaustive]
 pub enum Error {
-    /// The file is no GGUF that llama.cpp could load.
+    /// The file is not a GGUF that llama.cpp could load.
     #[error(transparent)]
     #[serde(skip)]
     Gguf(#[from] gguf::Error),
@@ -21,7 +21,7 @@ pub enum Error {
     #[error(transparent)]
     #[serde(skip)]
     Profile(#[from] profile::Error),
-    /// An adapter is none, or not for this model.
+    /// A file is not an adapter, or not one for this model.
     #[error(transparent)]
     #[serde(skip)]
     Adapter(Box<profile::AdapterError>),
@@ -64,10 +64,10 @@ pub enum Error {
         #[serde(with = "worker::crossing::held")]
         source: Box<Error>,
     },
-    /// The model's one context is generating: measure before, or after the stream is dropped.
+    /// The model's one context is generating: try before the stream begins, or after it is dropped.
     #[error("the model is generating: its context is lent to a stream")]
     Busy,
-    /// Its context yields embeddings, and no next token.
+    /// The model's context yields embeddings, and no next token.
     #[error("the model was loaded to embed (`ModelBuilder::embeddings`): load it without that to generate")]
     Embeds,
     /// The model's own pooling was asked for, and it has none: each token would get a vector of its own.
@@ -79,22 +79,22 @@ pub enum Error {
     /// A reranker was asked for, and the file holds no classification head, whose scores it would give.
     #[error("{architecture}: the model has no classification head, so it cannot rerank")]
     NoRankHead { architecture: String },
-    /// Its context yields logits, and no embeddings.
+    /// The model's context yields logits, and no embeddings.
     #[error("the model was loaded to generate: load it with `ModelBuilder::embeddings` to embed")]
     Generates,
-    /// The memory of the model would not become free, so it cannot be placed anew: clones of it, and contexts,
+    /// The memory of the model would not become free, so it cannot be re-placed: clones of it, and contexts,
     /// vocabularies and samplers made of it, are held that are not the model's own.
     #[error(
         "the model underneath is held {holders} times elsewhere: drop what `Model::native` gave, and what was made of it, first"
     )]
     NativeHeld { holders: usize },
-    /// A re-placement failed, and nothing is loaded: place the model anew.
+    /// A re-placement failed, and nothing is loaded: re-place the model again.
     #[error("the model is not loaded: its last re-placement failed")]
     NotLoaded,
     /// llama.cpp refused or failed.
     #[error(transparent)]
     Native(#[from] llama_sys::Error),
-    /// The worker process that the model was to run in cannot be started, died, or has what was asked for.
+    /// The worker process that the model was to run in cannot be started or died, or the call is not available there.
     #[error(transparent)]
     Worker(#[from] worker::Error),
 }
@@ -114,10 +114,10 @@ fn list(present: &[String]) -> String {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Stage {
-    /// Planning with what was free, and with what earlier attempts taught.
+    /// Planning with what was free, and with what earlier attempts showed.
     #[error("while planning")]
     Plan,
-    /// Looking whether the plan still fits, right before the load.
+    /// Checking that the plan still fits, right before the load.
     #[error("before the load")]
     Check,
     /// Reading the weights.
@@ -129,7 +129,7 @@ pub enum Stage {
     /// Reserving the rest, and computing for the first time.
     #[error("while warming up")]
     WarmUp,
-    /// Holding what was taken against the plan.
+    /// Comparing what was taken with the plan.
     #[error("while verifying")]
     Verify,
 }
@@ -157,7 +157,7 @@ pub struct AttemptFailure {
     pub device: Option<String>,
     /// Bytes that the plan takes of that GPU.
     pub needed: Option<u64>,
-    /// Bytes that were free there once everything was released, where it tells.
+    /// Bytes that were free there once everything was released, if the device reports them.
     pub free: Option<u64>,
     /// The error, in a line.
     pub message: String,

@@ -105,7 +105,7 @@ fn keep(gpu: &Gpu, learned: LearnedHeadroom, learn: &Learn) {
 /// as the smallest margin of [`Headroom::Default`](crate::memory::Headroom::Default) leaves.
 const JITTER: u64 = mib(64);
 
-/// Several times as much as the table of known drivers and pools says is the doing of somebody else.
+/// Several times as much as the table of known drivers and pools says was taken by another program.
 const MOST_OF_TABLE: u64 = 4;
 
 /// What a load notes down of a device before it begins.
@@ -203,7 +203,7 @@ mod tests {
             ([1000, 380, 350, 600, 600], Ok((20, 30))),
             // Of what came after the load some was a buffer that llama.cpp counts.
             ([1000, 380, 350, 600, 605], Ok((20, 25))),
-            // A little less than nothing is nothing.
+            // Slightly below 0 counts as 0.
             ([1000, 410, 420, 600, 600], Ok((0, 0))),
             // Another program gave memory back during the load or the warm-up, or took some.
             ([900, 380, 350, 600, 600], disturbed),
@@ -211,7 +211,7 @@ mod tests {
             ([4000, 3380, 3380 - most, 600, 600], Ok((20, most))),
             ([4000, 3380, 3379 - most, 600, 600], disturbed),
             ([4000, 2000, 2000, 600, 600], disturbed),
-            // What is not told is not learned from.
+            // A missing reading teaches nothing.
             ([UNTOLD, 380, 350, 600, 600], untold),
             ([1000, 380, 350, UNTOLD, UNTOLD], untold),
         ];

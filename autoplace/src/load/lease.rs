@@ -1,8 +1,8 @@
 //! Leases: one load at a time reads what is free on a GPU, plans with it and takes it.
 //!
 //! Two loads that read what is free before either has taken it count the same bytes twice. So a load locks a file for
-//! each GPU of the machine before it reads, lets go of the GPUs that its plan does not use, and keeps the others until
-//! it has taken their memory, or failed. Whoever comes meanwhile waits; past its patience, a GPU that is still locked
+//! each GPU of the machine before it reads, unlocks the GPUs that its plan does not use, and keeps the others until
+//! it has taken their memory, or failed. Other loads wait meanwhile; past their patience, a GPU that is still locked
 //! counts as one without free memory. A lock belongs to the open file and not to the process (flock, LockFileEx), so
 //! the threads of one process see each other too.
 
@@ -25,16 +25,16 @@ const PATIENCE: Duration = Duration::from_secs(600);
 /// Between two attempts at a lock.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Where the loads of one user, in this process and in others, see which of them is at which GPU, so that no two count
+/// Where the loads of one user, in this process and in others, see which of them uses which GPU, so that no two count
 /// the same free bytes.
 ///
 /// A lease is a locked file; the operating system unlocks it when the process ends, however it ends. Where the folder
 /// is not this user's, others may write there, or files cannot be locked, loads go on without it, and
 /// [`LoadReport::unleased`](super::LoadReport::unleased) says so.
 ///
-/// Seen are the loads of this user with this folder, on this machine and outside of containers of their own. The host's
-/// memory is not leased. A [simulated](llama_sys::sim) GPU is another one in each process, and leased only if it has a
-/// PCI address.
+/// A load sees the loads of the same user with the same folder, on this machine and outside of other containers. The
+/// host's memory is not leased. A [simulated](llama_sys::sim) GPU is another one in each process, and leased only if it
+/// has a PCI address.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[must_use]
 pub struct Leases {
@@ -70,13 +70,13 @@ impl Leases {
         Self { place, patience: PATIENCE }
     }
 
-    /// How long to wait for loads that are at the same GPUs. Past it, these GPUs are not used. Default: ten minutes.
+    /// How long to wait for loads that use the same GPUs. After that, these GPUs are not used. Default: ten minutes.
     pub const fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
     }
 
-    /// The machine as `read` tells it while no other load reads, plans and takes; GPUs that others do not let go of
+    /// The machine as `read` returns it while no other load reads, plans and takes; GPUs that others do not release
     /// have nothing free. `read` is called once to know the GPUs, and again once they are locked.
     ///
     /// A load that has a lease drops it first: it would wait for itself.
@@ -191,7 +191,7 @@ fn key(gpu: &Gpu) -> Option<String> {
     let device = gpu.device.as_deref()?;
     let card = || gpu.pci_id.map(|id| id.to_string());
     let name = || match gpu.kind {
-        // ggml counts remote devices anew in each process and describes them by their endpoint (ggml-rpc.cpp,
+        // ggml numbers remote devices per process and describes them by their endpoint (ggml-rpc.cpp,
         // `ggml_backend_rpc_add_server`).
         GpuKind::Remote => Some(format!("{} {}", gpu.backend, gpu.description)),
         _ if is_simulated(device) => None,
@@ -301,7 +301,7 @@ mod tests {
         let lease = lease.hold(&plan(), &all);
         let (now, other) = machine(folder.path(), &[bus, 9], Duration::ZERO);
         assert_eq!(free(&now), [0, 1000]);
-        // Who uses the card all the same is told that nobody sees it.
+        // A load that uses the card all the same says that others do not see it.
         assert!(other.hold(&plan(), &all).unleased.unwrap().contains("another load"));
         drop(lease);
     }

@@ -1,4 +1,4 @@
-//! A model's worker, lent to whoever talks with it.
+//! A model's worker, lent to one user at a time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,7 +18,7 @@ pub(crate) struct LentWorker {
 }
 
 impl LentWorker {
-    /// Takes the worker, after a re-placement that somebody asked for.
+    /// Takes the worker, after a requested re-placement.
     ///
     /// # Errors
     ///
@@ -67,7 +67,7 @@ impl LentWorker {
         })
     }
 
-    /// Asks and hears the answer. `doing` is what the worker is at, for the error.
+    /// Sends a request and waits for its answer. `doing` is what the worker is doing, for the error.
     pub(crate) fn ask<T: DeserializeOwned>(
         &mut self,
         request: &impl Serialize,
@@ -80,7 +80,7 @@ impl LentWorker {
         answer
     }
 
-    /// The same, as [`survive`](Self::survive).
+    /// The same, with [`survive`](Self::survive).
     pub(crate) fn ask_any<T: DeserializeOwned>(
         &mut self,
         request: &impl Serialize,
@@ -116,7 +116,7 @@ impl LentWorker {
         self.heard(answer)
     }
 
-    /// What was too long was not sent; after every other error the worker is no more.
+    /// A message that is too long was not sent; after every other error the worker is gone.
     pub(crate) fn heard<T>(&mut self, heard: Result<T, worker::Error>) -> Result<T, worker::Error> {
         if let Err(error) = &heard
             && !matches!(error, worker::Error::TooLong { .. })

@@ -10,8 +10,8 @@
 //! ```
 //!
 //! In: a path and a [`Request`](crate::plan::Request). Out: a [`Model`]. In between, as often as it takes
-//! (`contract.rs`): ask the machine, plan, let llama.cpp confirm the plan without allocating, load, warm up, and hold
-//! what was taken against the plan.
+//! (`contract.rs`): look at the machine, plan, let llama.cpp confirm the plan without allocating, load, warm up, and
+//! compare what was taken with the plan.
 
 mod abort;
 mod adapters;

@@ -1,4 +1,4 @@
-//! A loaded model: the handle that everything else is asked of; and the load that makes it.
+//! A loaded model: the handle for everything else; and the load that makes it.
 
 use std::any::Any;
 use std::path::Path;
@@ -46,7 +46,7 @@ struct Inner {
     kept: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
-/// A model that is not kept loaded by it.
+/// A handle that does not keep the model loaded.
 #[derive(Debug, Clone)]
 pub(crate) struct WeakModel(Weak<Inner>);
 
@@ -58,7 +58,7 @@ impl WeakModel {
 
 impl Model {
     /// Loads a GGUF file (of a split one, the first part) with as many layers on the GPU as are safe: plans, loads,
-    /// warms up, and holds what was taken against the plan. See [`ModelBuilder::load`].
+    /// warms up, and compares what was taken with the plan. See [`ModelBuilder::load`].
     ///
     /// # Errors
     ///
@@ -124,8 +124,8 @@ impl Model {
         Arc::clone(&self.placed().machine)
     }
 
-    /// What the load came to: plan, llama.cpp's account and the devices' own side by side, the warm-up, every attempt.
-    /// Its `Display` says it in words.
+    /// The report of the load: plan, llama.cpp's account and the devices' own side by side, the warm-up, every attempt.
+    /// Its `Display` puts it in words.
     pub fn report(&self) -> Arc<LoadReport> {
         Arc::clone(&self.placed().report)
     }
@@ -156,7 +156,7 @@ impl Model {
         self.inner.slot.native().ok_or(Error::NotLoaded)
     }
 
-    /// The vocabulary. Of a model in a worker, which has loaded it before, it is read from the file into this process
+    /// The vocabulary. With a model in a worker, which has loaded it before, it is read from the file into this process
     /// when it is first asked for, without any GPU.
     pub(crate) fn vocab(&self) -> Result<Vocab, Error> {
         if !self.is_elsewhere() {

@@ -52,8 +52,8 @@ pub(crate) fn heads(params: &ContextParams) -> llama_sys::ContextParams {
     }
 }
 
-/// Loads the model of this header. llama.cpp opens its files anew: others than those that were read are refused,
-/// whatever it made of them.
+/// Loads the model of this header. llama.cpp opens its files a second time: if they are not those that were read, the
+/// load is refused, whatever llama.cpp made of them.
 pub(super) fn load(header: &Header, params: ModelParams) -> Result<Model, Error> {
     header.check_unchanged()?;
     let loaded = Model::load(header.path(), params);

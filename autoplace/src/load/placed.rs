@@ -17,7 +17,7 @@ use crate::profile::ModelProfile;
 #[derive(Debug, Clone)]
 pub(super) struct Prepared {
     pub(super) plan: Plan,
-    /// With what is free; the plan may count less, where earlier attempts taught so.
+    /// With what is free; the plan may count less after earlier attempts.
     pub(super) machine: Machine,
     pub(super) work: Work,
 }
@@ -66,7 +66,7 @@ impl Placed {
     }
 }
 
-/// What is worth a word of a GPU's figures.
+/// What the report says of a GPU's figures.
 fn notes(gpu: &GpuReport) -> Vec<String> {
     let GpuReport { device, grown, .. } = gpu;
     let beyond = gpu.unplanned().saturating_sub(*grown);

@@ -1,4 +1,4 @@
-//! What is told of a load while it runs, and may cancel it.
+//! The progress of a load, reported to a callback that may cancel it.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,7 +24,7 @@ impl Progress {
         self.0.is_some()
     }
 
-    /// Tells how much is done, and whether to go on.
+    /// Reports how much is done. Returns whether to go on.
     pub(super) fn tell(&self, done: f32) -> bool {
         self.0.as_ref().is_none_or(|shared| (shared.lock().unwrap_or_else(PoisonError::into_inner))(done))
     }

@@ -1,4 +1,4 @@
-//! What a model has generated so far: written by whoever generates, read by whoever watches.
+//! Running totals of what a model has generated: the generating thread writes them, a sentinel reads them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -40,7 +40,7 @@ impl Pulse {
         *self.pacer() = Some(Pacer::new(threads));
     }
 
-    /// What decides how many threads compute; `None` of a model in a worker. Never locked for longer than it takes to
+    /// What decides how many threads compute; `None` for a model in a worker. Never locked for longer than it takes to
     /// note a step down.
     pub(crate) fn pacer(&self) -> MutexGuard<'_, Option<Pacer>> {
         self.pacer.lock().unwrap_or_else(PoisonError::into_inner)
@@ -80,7 +80,7 @@ impl Pulse {
         }
     }
 
-    /// How often the model was placed anew.
+    /// How often the model was re-placed.
     pub(crate) fn placements(&self) -> u64 {
         self.placements.load(Ordering::Acquire)
     }

@@ -34,13 +34,13 @@ pub(crate) struct Recipe {
     pub(super) saved: Option<Box<SavedPlan>>,
     /// What is added to the model.
     pub(super) adapters: Vec<Adapter>,
-    /// The machine to believe in, instead of what is detected.
+    /// The machine to plan for, instead of the detected one.
     pub(super) machine: Option<Machine>,
     pub(super) threads: Option<u32>,
     pub(super) threads_batch: Option<u32>,
     /// Bytes of the host that checkpoints may take.
     pub(super) checkpoints: u64,
-    /// Where loads tell each other what they are about to take.
+    /// Where loads see what others are about to take.
     pub(super) leases: Leases,
     pub(super) verify: Verify,
     pub(super) on_difference: OnDifference,
@@ -64,7 +64,7 @@ impl Recipe {
             leases: Leases::user(),
             verify: Verify::default(),
             on_difference: OnDifference::default(),
-            // The plan, one for memory that was taken since, and two for what nobody foresaw.
+            // The plan, one for memory that was taken since, and two for the unforeseen.
             attempts: 4,
             learn: Learn::User,
         }
@@ -122,12 +122,12 @@ impl Recipe {
 /// How far a load computes before it counts as done.
 ///
 /// Drivers and their pools take memory when something is first computed, and no breakdown counts that. A warm-up makes
-/// them take it while there still is somebody to back off.
+/// them take it while the load can still back off.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Verify {
-    /// Nothing is computed; llama.cpp's own account is held against the plan.
+    /// Nothing is computed; llama.cpp's own account is compared with the plan.
     Off,
     /// The largest batch and one token after it; with several sequences, one of them alone too. Compute buffers are
     /// reserved for some numbers of tokens; others may take a little more, of the headroom. Where the plan uses no GPU,
@@ -144,7 +144,7 @@ pub enum Verify {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum OnDifference {
-    /// Release it, leave that much more free, and plan again; unless that comes to the same plan, because there is more
+    /// Release it, leave that much more free, and plan again; unless that makes the same plan, because there is more
     /// room than the plan needs.
     #[default]
     BackOff,

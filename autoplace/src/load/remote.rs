@@ -1,4 +1,4 @@
-//! A model in a worker process: what is said to load it there, and the handle's side of it.
+//! A model in a worker process: the messages that load it there, and the handle's side of them.
 //!
 //! In: a [`Recipe`], sent to a worker of the room [`worker`](crate::worker). Out: where the model went ([`Placed`]), or
 //! why it did not. The worker's side is in `serve`.
@@ -15,7 +15,7 @@ use super::recipe::Recipe;
 use crate::plan::Plan;
 use crate::worker::{self, Handle, Worker, WorkerProcess};
 
-/// What a worker is asked for, of the load. Externally tagged, so that its names are apart from those of a
+/// A request to a worker about the load. Externally tagged, so that its names are apart from those of a
 /// generation's requests.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -23,16 +23,16 @@ pub(crate) enum Request {
     Loading(Loading),
 }
 
-/// What a worker is asked for, of the model.
+/// A request to a worker about the model.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Loading {
-    /// The first message of all. `tell_progress`: whether anybody wants to know of the progress.
+    /// The first message of all. `tell_progress`: whether to report the progress.
     Load {
         recipe: Box<Recipe>,
         tell_progress: bool,
     },
-    /// The progress callback does not want to go on.
+    /// Cancel the load, as the progress callback asked.
     CancelLoad,
     /// Stop the computation of this run, or its next one, with an error.
     Abort {
@@ -53,7 +53,7 @@ pub(crate) enum Reply {
     Failed(#[serde(with = "worker::crossing")] Error),
 }
 
-/// A model's worker, lent to whoever talks with it.
+/// A model's worker, lent to one user at a time.
 #[derive(Debug)]
 pub(super) struct Remote {
     process: WorkerProcess,
@@ -64,7 +64,7 @@ pub(super) struct Remote {
 struct State {
     /// The worker, or how it died; `None` while it is lent.
     held: Option<Result<Worker, worker::Error>>,
-    /// What is to be had of a worker that lives while it is lent.
+    /// What other threads can use of a live worker while it is lent.
     handle: Option<Handle>,
 }
 
@@ -160,7 +160,7 @@ fn load_in(process: &WorkerProcess, recipe: &Recipe, progress: &Progress) -> Res
     loop {
         match worker.receive(DOING)? {
             Reply::Progress(done) => {
-                // Once is enough: it may tell of more before it hears of it.
+                // Once is enough: it may report more progress before it hears of the cancellation.
                 if !cancelled && !progress.tell(done) {
                     worker.send(&Request::Loading(Loading::CancelLoad), DOING)?;
                     cancelled = true;

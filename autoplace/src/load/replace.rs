@@ -28,13 +28,13 @@ pub struct BetterPlan {
     /// The plan.
     pub plan: Plan,
     /// By how much it is better than what is loaded: 0.25 is a quarter more predicted tokens per second. Where nothing
-    /// predicts those, layers more on GPUs, as a share of the model's layers.
+    /// predicts a speed, it is the additional layers on GPUs as a share of the model's layers.
     pub gain: f64,
 }
 
 impl Model {
     /// The plan that the model would be loaded by if it were released now, from the request that it was loaded with:
-    /// for what is free, and what it holds itself. Of a machine that was handed to the builder, no GPU counts with more
+    /// for what is free, and what it holds itself. On a machine that was given to the builder, no GPU counts with more
     /// free bytes than were stated.
     ///
     /// # Errors
@@ -106,7 +106,7 @@ impl Model {
     ///
     /// [`Error::Busy`] while a stream of this model lives, and [`Error::NativeHeld`] while somebody holds the model
     /// underneath; otherwise as [`ModelBuilder::load`](super::ModelBuilder::load), and nothing is loaded then: streams
-    /// are refused with [`Error::NotLoaded`] until it is placed anew.
+    /// are refused with [`Error::NotLoaded`] until a re-placement succeeds.
     pub fn replace(&self, plan: Option<Plan>) -> Result<(), Error> {
         if self.is_elsewhere() {
             return self.replace_in_worker(plan);
@@ -165,12 +165,12 @@ impl Model {
         self.requests().ask(replacement);
     }
 
-    /// Has whoever holds the context be woken when something is asked for.
+    /// Sets what wakes the holder of the context when a re-placement is requested.
     pub(crate) fn listen_to_requests(&self, listener: Option<Waker>) {
         self.requests().listen(listener);
     }
 
-    /// Places the model anew at once if nobody generates, and else asks whoever does to do it before the next token.
+    /// Re-places the model at once if nobody generates, and else asks whoever does to do it before the next token.
     pub(crate) fn replace_soon(&self, replacement: Replacement) -> Result<(), Error> {
         match self.carry_out(&replacement) {
             Err(Error::Busy) => {
@@ -181,7 +181,7 @@ impl Model {
         }
     }
 
-    /// Does what was asked for, while nobody generates.
+    /// Does what was requested, while nobody generates.
     pub(crate) fn carry_out(&self, replacement: &Replacement) -> Result<(), Error> {
         match replacement {
             Replacement::Anew => self.replace(None),
@@ -212,7 +212,7 @@ impl Model {
 
     /// [`Model::replace`] of a model in a worker.
     fn replace_in_worker(&self, plan: Option<Plan>) -> Result<(), Error> {
-        const DOING: &str = "placing the model anew";
+        const DOING: &str = "re-placing the model";
         let mut worker = LentWorker::take_as_it_is(self, 0)?;
         let plan = plan.map(Box::new);
         match worker.ask(&Request::Loading(Loading::Replace { plan }), DOING)? {
@@ -222,7 +222,7 @@ impl Model {
             }
             Reply::Failed(error) => Err(error),
             Reply::Progress(_) => {
-                let reason = "it told of a progress that nobody asked for".into();
+                let reason = "it reported a progress that nobody asked for".into();
                 Err(worker::Error::Protocol { doing: DOING, reason }.into())
             }
         }
@@ -242,7 +242,7 @@ fn gain(loaded: &Plan, other: &Plan) -> f64 {
     }
 }
 
-/// How a model is to be placed anew ([`Model::request_replace`](super::Model::request_replace)).
+/// How to re-place a model ([`Model::request_replace`](super::Model::request_replace)).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Replacement {
@@ -258,8 +258,8 @@ pub enum Replacement {
     },
 }
 
-/// What somebody asked for who does not generate, and is not done yet: it is carried out between two tokens. The flag
-/// is all that a token costs.
+/// A re-placement that was requested from outside and is not done yet: it is carried out between two tokens. A token
+/// costs only a look at the flag.
 #[derive(Debug, Default)]
 pub(super) struct Requested {
     waiting: AtomicBool,

@@ -1,4 +1,4 @@
-//! A saved plan, followed exactly: held against the model, the machine as it is, and what llama.cpp says that it takes.
+//! A saved plan, followed exactly: checked against the model, the machine as it is, and what llama.cpp says it takes.
 
 use super::adapters;
 use super::devices::{detect, gpu_of};
@@ -10,8 +10,8 @@ use crate::machine::{Gpu, Host, Machine};
 use crate::plan::{self, MachineChange, Plan, Probe, SavedPlan, SavedPlanError};
 use crate::profile::ModelProfile;
 
-/// Follows a saved plan: held against the model, the machine as it is, and what llama.cpp says now, it is followed or
-/// refused. Returns the plan to load by, the machine that it is for, and the lease on its GPUs.
+/// Checks a saved plan against the model, the machine as it is, and what llama.cpp says now. Returns the plan to load
+/// by, the machine that it is for, and the lease on its GPUs; a plan that does not match is refused.
 pub(super) fn follow(
     recipe: &Recipe,
     saved: &SavedPlan,
@@ -20,7 +20,7 @@ pub(super) fn follow(
 ) -> Result<(Plan, Machine, Lease), Error> {
     let probe = adapters::probe(&recipe.adapters, header)?;
     saved.check_model(header)?;
-    // The model is the one; its layers then are those of the plan unless somebody has changed them.
+    // It is the same model; its layers are then those of the plan, unless the plan was edited.
     let (blocks, has) = (saved.plan.model.blocks, profile.n_layer());
     if blocks != has {
         return Err(SavedPlanError::Invalid {

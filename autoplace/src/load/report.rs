@@ -12,7 +12,7 @@ use crate::machine::{Bytes, LearnedHeadroom};
 use crate::memory::{Footprint, HeadroomParts};
 use crate::plan::Plan;
 
-/// What a load came to. Its `Display` says it in words.
+/// The result of a load: the plan, what was taken, every attempt. Its `Display` puts it in words.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct LoadReport {
@@ -54,19 +54,19 @@ pub struct GpuReport {
     pub allocated: Option<Footprint>,
     /// How much of that came after the context was made: compute buffers that llama.cpp does not reserve by itself.
     pub grown: u64,
-    /// Free before the load, where the device tells.
+    /// Free before the load, if the device reports it.
     pub before: Option<u64>,
     /// Free when the model was loaded and nothing computed.
     pub loaded: Option<u64>,
     /// Free after the warm-up.
     pub used: Option<u64>,
-    /// Why the change of its free bytes says nothing of this load, if it does not.
+    /// Why the change of its free bytes says nothing about this load, if it does not.
     pub doubt: Option<Doubt>,
     /// What driver and pools took beside the buffers; or why nothing was learned of that.
     pub learned: Result<LearnedHeadroom, Doubt>,
 }
 
-/// The host after a load. Sizes in bytes. Its free memory is everybody's, and is not measured.
+/// The host after a load. Sizes in bytes. Its free memory is shared by all programs, and is not measured.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct HostReport {
@@ -97,8 +97,8 @@ pub struct WarmUp {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Doubt {
-    /// Nothing tells its free memory, or what llama.cpp has allocated there.
-    #[error("nothing tells how much of it is free, or allocated")]
+    /// Nothing reports its free memory, or what llama.cpp has allocated there.
+    #[error("nothing reports how much of it is free, or allocated")]
     NotTold,
     /// A model of this process was on it before: what the driver loaded for that would be missing from the measurement.
     #[error("an earlier model of this process has used it")]
@@ -116,25 +116,25 @@ pub enum Doubt {
     /// may name this process as another.
     #[error("other programs took or gave back memory meanwhile")]
     OtherPrograms,
-    /// Its free memory changed by what this model cannot have done: more became free, or several times as much was
-    /// taken as any driver and pools are known to take.
+    /// Its free memory changed in a way that this model cannot have caused: more became free, or several times as much
+    /// was taken as any driver and pools are known to take.
     #[error("its free memory changed meanwhile by what this model did not do")]
     Disturbed,
     /// The model does not generate, and was not loaded to embed: no batch of it was computed.
     #[error("the model does not generate, and nothing was computed")]
     NotGenerative,
-    /// Nothing was computed, because nobody wanted that ([`Verify::Off`]).
+    /// Nothing was computed, as was asked ([`Verify::Off`]).
     #[error("nothing was computed")]
     NotComputed,
 }
 
 impl GpuReport {
-    /// Bytes by which its free memory shrank, from before the load to after the warm-up, where the device tells.
+    /// Bytes by which its free memory shrank, from before the load to after the warm-up, if the device reports it.
     pub fn taken(&self) -> Option<u64> {
         Some(self.before?.saturating_sub(self.used?))
     }
 
-    /// Bytes that were taken beside the buffers that llama.cpp counts: by driver and pools, or by somebody else.
+    /// Bytes that were taken beside the buffers that llama.cpp counts: by driver and pools, or by another program.
     pub fn beyond(&self) -> Option<u64> {
         let allocated = self.allocated?.total();
         Some(self.taken()?.saturating_sub(allocated))
@@ -146,13 +146,13 @@ impl GpuReport {
     }
 
     /// Bytes that were taken beyond the plan's footprint and all that it left free: what a load is judged by. Where the
-    /// device's free memory says nothing of this load, llama.cpp's own account stands for what was taken.
+    /// device's free memory says nothing about this load, llama.cpp's own account stands for what was taken.
     pub fn difference(&self) -> u64 {
         let left = self.planned.total().saturating_add(self.left());
         self.counted().saturating_sub(left)
     }
 
-    /// Bytes that the plan left free: its headroom, and what earlier attempts taught.
+    /// Bytes that the plan left free: its headroom, and what earlier attempts added.
     pub(super) const fn left(&self) -> u64 {
         self.headroom.total().saturating_add(self.withheld)
     }
@@ -210,7 +210,7 @@ impl fmt::Display for GpuReport {
             (Some(beyond), Some(free), left) => {
                 write!(f, "; {beyond} taken beside that, where {left} were left; {free} free")?;
             }
-            _ => write!(f, "; it does not tell what is free")?,
+            _ => write!(f, "; it does not report what is free")?,
         }
         self.doubt.map_or(Ok(()), |doubt| write!(f, " ({doubt})"))
     }
@@ -295,7 +295,7 @@ mod tests {
             // Memory that others change is none, and what llama.cpp says is.
             (doubted(), 0),
             (GpuReport { allocated, ..doubted() }, 10),
-            // Where a device tells nothing, nothing is measured.
+            // Where a device reports nothing, nothing is measured.
             (GpuReport { before: None, used: None, ..report() }, 0),
         ] {
             assert_eq!(report.difference(), mib(difference), "{report}");

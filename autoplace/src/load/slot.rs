@@ -52,7 +52,7 @@ enum State {
 /// What a context's memory holds while nobody uses it.
 #[derive(Debug, Default)]
 pub(crate) enum Contents {
-    /// It has to be cleared.
+    /// Unknown: it has to be cleared.
     #[default]
     Unknown,
     /// These sequences, the least recently used first, and nothing else; and what was kept of how some of them were
@@ -103,7 +103,7 @@ impl ContextSlot {
     }
 
     /// Lends the context to generate with, and what it holds; `None` while it is lent already. One that
-    /// failed is made anew.
+    /// failed is made again.
     pub(crate) fn take(&self) -> Result<Option<(Context, Contents)>, Error> {
         self.take_for(Purpose::Text)
     }

@@ -1,7 +1,7 @@
-//! What failed attempts taught: how much of each device may count as free from now on.
+//! What failed attempts showed: how much of each device may count as free from now on.
 //!
-//! What does not show in what is free now: a buffer that was refused although there was room, pools that found none,
-//! and more taken than was planned. The device gets a ceiling, so that the next plan takes less of it.
+//! Some failures do not show in what is free now: a buffer that was refused although there was room, pools that found
+//! none, and more taken than was planned. The device gets a ceiling, so that the next plan takes less of it.
 
 use std::collections::BTreeMap;
 

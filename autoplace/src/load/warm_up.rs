@@ -23,7 +23,7 @@ use crate::memory::{Footprint, Footprints};
 /// `offload_op`: from 32 on).
 const MOST_NOT_OFFLOADED: u32 = 31;
 
-/// What was seen of a warm-up.
+/// The measurements of a warm-up.
 #[derive(Debug)]
 pub(super) struct WarmedUp {
     pub(super) warm_up: WarmUp,
@@ -33,7 +33,7 @@ pub(super) struct WarmedUp {
     pub(super) host: Footprint,
 }
 
-/// What was seen of a GPU: what llama.cpp said it had allocated, and bytes that were free.
+/// The measurements of a GPU: what llama.cpp said it had allocated, and the bytes that were free.
 #[derive(Debug)]
 pub(super) struct Seen {
     /// Allocated before.

@@ -11,7 +11,7 @@ use super::measurement::{Measurement, Point, Row};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Comparison {
-    /// The name of the point that the other is held against.
+    /// The name of the point that the other is compared with.
     pub before: String,
     /// The name of the other.
     pub after: String,
@@ -33,7 +33,7 @@ pub struct Ratio {
 }
 
 impl Measurement {
-    /// Holds one point against another, pair by pair.
+    /// Compares one point with another, pair by pair.
     ///
     /// `None` where there are no such points.
     pub fn compare(&self, before: &str, after: &str) -> Option<Comparison> {

@@ -1,4 +1,4 @@
-//! How the machine was while something was measured on it.
+//! The state of the machine during a measurement.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,7 +12,7 @@ use crate::machine::nvidia::Driver;
 use crate::machine::{HostSample, Machine, ThrottleReason};
 use crate::watch::{DeviceSample, ModelSource, Sample, Source};
 
-/// How the machine was: the worst of what was seen between two computations. `None`: nothing tells.
+/// How the machine was: the worst of what was seen between two computations. `None`: unknown.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Conditions {

@@ -1,4 +1,4 @@
-//! What is wrong, by what is known: a rule for each cause, each with the evidence that it needs.
+//! The diagnosis: a rule for each cause, each with the evidence that it needs.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +16,7 @@ pub struct Finding {
     pub cause: Cause,
     /// The evidence, in a sentence.
     pub evidence: String,
-    /// What mends it: a command where there is one.
+    /// How to fix it: a command where there is one.
     pub remedy: Option<String>,
 }
 
@@ -61,7 +61,7 @@ pub enum Cause {
     /// Other programs keep the processor busy.
     #[error("other programs keep the processor busy")]
     Processor,
-    /// The processor can do what this build makes no use of.
+    /// The processor has instructions that this build does not use.
     #[error("this build makes no use of the processor's instructions")]
     Instructions,
     /// It is slower than predicted, and nothing here explains it.
@@ -74,7 +74,7 @@ pub enum Cause {
 const NORMAL: f64 = 0.75;
 /// What a driver keeps on the host for a card anyway.
 const USUAL_ON_HOST: u64 = 256 << 20;
-/// The share of a card that other programs must hold to be worth a word without a model.
+/// The share of a card that other programs must hold to be reported without a model.
 const NOTABLE: u64 = 10;
 /// Percent of ten seconds in which threads waited for a core.
 const BUSY: f32 = 25.0;
@@ -84,7 +84,7 @@ fn mended(cause: Cause, evidence: String, remedy: impl Into<String>) -> Finding 
 }
 
 impl Evidence {
-    /// What is wrong, the worst first. Nothing: it is as it should be.
+    /// What is wrong, the worst first; empty if nothing is.
     pub fn diagnose(&self) -> Vec<Finding> {
         let mut findings: Vec<Finding> = self.unused_cards().chain(self.links()).collect();
         let rules =
@@ -164,7 +164,7 @@ impl Evidence {
             HostLimit::DataSegment { bytes } => (*bytes, "ulimit -d unlimited"),
             _ => return None,
         };
-        // Of a limit that leaves nearly all nobody is in want, nor where nothing is on the host.
+        // A limit that leaves nearly all of the memory costs nothing, nor does one where nothing is on the host.
         let is_less = bytes < host.total / 4 * 3;
         let matters = self.model.as_ref().is_none_or(|it| it.refused.is_some() || self.uses_host());
         let evidence = format!("{} of the machine's {}", Bytes(bytes), Bytes(host.total));
@@ -245,7 +245,7 @@ impl ModelEvidence {
             let (n_ctx, kv) = (plan.context.n_ctx, plan.context.type_k);
             let own = [format!("--ctx {n_ctx}"), format!("--kv {kv}").to_lowercase()];
             for (flag, own) in ["--ctx ", "--kv "].into_iter().zip(own) {
-                // What is the default everywhere goes without saying.
+                // Defaults need no flag.
                 if !said(flag) && own != "--kv f16" {
                     command = format!("{command} {own}");
                 }
@@ -272,7 +272,7 @@ impl ModelEvidence {
         Some(self.asking(&flags))
     }
 
-    /// With what mends it: as a command, with what comes of it, or in words.
+    /// With the fix: as a command with its result, or in words.
     fn mended(&self, cause: Cause, evidence: String, change: Option<&Change>) -> Finding {
         let remedy = change.map(|change| match self.command(change) {
             Some(command) => format!("{command}    # {change}"),
@@ -329,7 +329,7 @@ fn not_on_gpu(model: &ModelEvidence, machine: &Machine) -> Option<Finding> {
     let is_slow = |gpu: &Rate| gpu.bytes_per_second <= rates.host.bytes_per_second;
     let is_worse = !on_gpus && rates.gpus.iter().all(is_slow);
     let is_whole = plan.full_offload && plan.parted_blocks == 0;
-    // A large context is said with its cause.
+    // A large context has a finding of its own.
     let is_said = is_worse || is_whole || large_context(model).is_some();
     (!is_said).then(|| model.mended(Cause::NotOnGpu, told(plan), model.best()))
 }

@@ -1,4 +1,4 @@
-//! What a diagnosis is made from: the machine as it is, and a model on it.
+//! The evidence of a diagnosis: the machine as it is, and a model on it.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::profile::ModelProfile;
 const LOOK: Duration = Duration::from_millis(300);
 
 /// What is known of a machine, and of a model on it: what [`diagnose`](Self::diagnose) judges. As JSON it is a report
-/// that somebody else can judge again.
+/// that can be judged again elsewhere.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Evidence {
@@ -66,7 +66,7 @@ pub struct ModelEvidence {
     pub running: Option<Running>,
 }
 
-/// Another program that runs the model, as far as it tells. What it holds is free in the plan beside it.
+/// Another program that runs the model, as far as it is known. What it holds counts as free in the plan beside it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Running {
@@ -74,17 +74,17 @@ pub struct Running {
     pub program: String,
     /// Its process.
     pub pid: Option<u32>,
-    /// Layers on GPUs: what it was told, or as many as take what it holds there.
+    /// Layers on GPUs: the number that it was given, or as many as take what it holds there.
     pub n_gpu_layers: Option<u32>,
     /// Bytes that it holds on GPUs.
     pub on_gpus: Option<u64>,
-    /// Tokens per second of generation, where it tells.
+    /// Tokens per second of generation, if it reports them.
     pub tokens_per_second: Option<f64>,
     /// The same as the plan's model of speed has it for its placement.
     pub predicted: Option<f64>,
     /// How it is started to place the model as the plan does.
     pub otherwise: Option<String>,
-    /// What could not be told, or is not taken into account.
+    /// What is unknown, or not taken into account.
     pub notes: Vec<String>,
 }
 
@@ -92,7 +92,7 @@ impl Evidence {
     /// The version that this crate writes.
     pub const VERSION: u64 = 1;
 
-    /// Of a machine that is described, which nobody looked at.
+    /// Evidence of a described machine, which is not looked at.
     pub fn of(machine: Machine) -> Self {
         Self {
             version: Self::VERSION,
@@ -104,7 +104,7 @@ impl Evidence {
         }
     }
 
-    /// Of this computer, as it is within some tenths of a second.
+    /// Evidence of this computer, as it is within some tenths of a second.
     ///
     /// # Errors
     ///
@@ -123,7 +123,7 @@ impl Evidence {
     /// # Errors
     ///
     /// [`load::Error::Gguf`] and [`load::Error::Profile`] for a file that is no model, and [`load::Error::Plan`] for a
-    /// request that cannot be. That it does not fit is evidence.
+    /// request that is invalid. A model that does not fit is evidence and no error.
     pub fn with_model(mut self, path: &Path, request: &Request) -> Result<Self, load::Error> {
         let header = Header::open(path)?;
         let profile = ModelProfile::from_header(&header)?;
@@ -175,7 +175,7 @@ impl Evidence {
         Ok(self)
     }
 
-    /// The same without what tells whose machine it is.
+    /// The same without what identifies the machine's owner.
     #[must_use]
     pub fn anonymous(mut self) -> Self {
         let path = self.model.as_ref().map(|model| model.path.clone()).unwrap_or_default();

@@ -37,7 +37,7 @@ pub struct Measurement {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct MeasuredModel {
-    /// The file, as it was given; what is no Unicode of it is replaced in JSON.
+    /// The file, as it was given; in JSON, what is not Unicode is replaced.
     #[serde(serialize_with = "lossy")]
     pub path: PathBuf,
     /// Its name, its length and the hash of its header.
@@ -67,7 +67,7 @@ pub struct Point {
     pub conditions: Conditions,
 }
 
-/// Where a model went, what of it was planned and what it took.
+/// Where a model went, what was planned for it and what it took.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Measured {
@@ -107,11 +107,11 @@ pub struct MeasuredDevice {
     pub probed: Option<Footprint>,
     /// What llama.cpp says it has allocated, where it says so.
     pub allocated: Option<Footprint>,
-    /// By how much its free memory shrank, where it tells.
+    /// By how much its free memory shrank, if it reports that.
     pub taken: Option<u64>,
     /// What the plan leaves free on it.
     pub headroom: u64,
-    /// What was free on it when all had been computed, where it tells.
+    /// What was free on it when all had been computed, if it reports that.
     pub free: Option<u64>,
 }
 
@@ -253,8 +253,8 @@ impl Speed {
     }
 }
 
-/// Leaves out what tells whose machine it is. What to mask in texts, and as what: the folder of the model, and what
-/// devices of other machines are called, which is their address.
+/// Leaves out what identifies the machine's owner. Returns what to mask in texts, and as what: the folder of the model,
+/// and the names of devices of other machines, which are their addresses.
 pub(super) fn anonymous(machine: &mut Machine, model: &Path) -> Vec<(String, String)> {
     let whole = model.display().to_string();
     let folder = whole.strip_suffix(&*file_of(model).to_string_lossy()).filter(|folder| *folder != "/");

@@ -12,7 +12,7 @@
 //! ```
 //!
 //! Every placement is planned as any load is; one that does not fit is a [`Point`] with the reason. They take turns:
-//! each round loads each of them anew, every other round in the opposite order. Speeds are those of the library's own
+//! each round loads each of them again, every other round in the opposite order. Speeds are those of the library's own
 //! [`generate`], prompt and generation apart as llama-bench has them (docs/measure.md).
 
 mod compare;

@@ -1,4 +1,4 @@
-//! What is computed of each placement, and how often.
+//! What each placement computes, and how often.
 
 use llama_sys::Token;
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ use crate::load::Model;
 /// Ours, a line each.
 const PROMPTS: &str = include_str!("prompts.txt");
 
-/// What is computed of each placement: a prompt and a greedy generation after it, at each depth, once for each prompt.
+/// What each placement computes: a prompt and a greedy generation after it, at each depth, once for each prompt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Protocol {
@@ -20,9 +20,9 @@ pub struct Protocol {
     pub n_gen: u32,
     /// Tokens that the context holds before the prompt.
     pub depths: Vec<u32>,
-    /// Rounds over all placements, each of which loads them anew. The prompts are shared out over them.
+    /// Rounds over all placements, each of which loads every placement again. The prompts are shared out over them.
     pub rounds: u32,
-    /// The texts; no others are kept than those that were given.
+    /// The texts; only given ones are kept.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub prompts: Vec<String>,
 }
@@ -91,7 +91,7 @@ impl Protocol {
         self.texts().len()
     }
 
-    /// Refuses what measures nothing.
+    /// Refuses a protocol that measures nothing.
     pub(super) fn check(&self) -> Result<(), Error> {
         let (texts, rounds) = (self.n_texts(), self.rounds);
         let wrong = if self.n_gen == 0 {

@@ -45,7 +45,7 @@ enum Way {
 pub struct Progress<'a> {
     /// The placement that is measured.
     pub name: &'a str,
-    /// What is done of all, by predicted time: 0.0 to 1.0.
+    /// The share that is done, by predicted time: 0.0 to 1.0.
     pub done: f64,
 }
 
@@ -82,7 +82,7 @@ impl<'a> Measure<'a> {
         self
     }
 
-    /// What is computed of each placement, made of what usually is: [`Protocol::new`] of the least of
+    /// Changes what is computed of each placement, from the default: [`Protocol::new`] of the least of
     /// their contexts.
     pub fn protocol(mut self, change: impl Fn(Protocol) -> Protocol + 'a) -> Self {
         self.protocol = Box::new(change);
@@ -109,7 +109,7 @@ impl<'a> Measure<'a> {
         })
     }
 
-    /// The plan that a request comes to here.
+    /// The plan that a request gets here.
     ///
     /// # Errors
     ///
@@ -118,7 +118,7 @@ impl<'a> Measure<'a> {
         self.builder(&Arm::asked("", request)).plan()
     }
 
-    /// What a sweep measures: the planner's own choice, and so many whole layers on the GPUs, if there are any.
+    /// The placements that a sweep measures: the planner's own choice, and numbers of whole layers on the GPUs, if any.
     ///
     /// # Errors
     ///
@@ -321,7 +321,7 @@ fn text(model: &Model, tokens: &Tokens, (which, depth): (usize, u32), n_gen: u32
     let prompt = &tokens.prompts[which];
     let whole = tokens.before(depth).iter().chain(prompt).copied().collect();
     let statistics = compute(model, whole, n_gen as usize + 1, depth > 0)?;
-    // What the context held is not exactly what was before: the time is that of the tokens that were computed.
+    // The context may hold more or less than the depth: the time is that of the tokens that were computed.
     let computed = statistics.prompt_tokens - statistics.cached_tokens;
     let generated = statistics.generated_tokens.saturating_sub(1);
     Ok([

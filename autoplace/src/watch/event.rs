@@ -1,10 +1,10 @@
-//! What is told: conditions that began and conditions that ended.
+//! Events: conditions that began and conditions that ended.
 
 use crate::machine::{Bytes, ThrottleReason};
 
-/// Something that changed for a model since it was loaded. Each condition is told when it begins and when it ends.
+/// Something that changed for a model since it was loaded. Each condition is reported when it begins and when it ends.
 ///
-/// `device` is ggml's name of the GPU. Sizes are in bytes, speeds in tokens per second at the depth of now,
+/// `device` is ggml's name of the GPU. Sizes are in bytes, speeds in tokens per second at the current depth,
 /// temperatures in degrees Celsius.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
@@ -16,7 +16,7 @@ pub enum Event {
     /// The end of [`MemoryPressure`](Self::MemoryPressure).
     #[error("{device} has {} free, which is enough", Bytes(*.free))]
     MemoryRelieved { device: String, free: u64 },
-    /// A GPU has so much more free than at first that a plan of now would put more on it.
+    /// A GPU has so much more free than at first that a plan made now would put more on it.
     #[error("{device} has {} free, and had {} at first: more of the model may fit", Bytes(*.free), Bytes(*.before))]
     RoomGained { device: String, free: u64, before: u64 },
     /// The end of [`RoomGained`](Self::RoomGained).
@@ -36,7 +36,7 @@ pub enum Event {
     SpeedRecovered { expected: f64, observed: f64 },
 }
 
-/// Why a model has become slower, as far as can be told. Pressures are the share of the last ten seconds in which a
+/// Why a model has become slower, as far as is known. Pressures are the share of the last ten seconds in which a
 /// thread waited, in percent.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
@@ -57,15 +57,15 @@ pub enum Cause {
     /// The host is short of memory: weights that are mapped are read from the disk again.
     #[error("the host is short of memory, threads wait for it {pressure:.0} % of the time")]
     HostMemory { pressure: f32 },
-    /// There are more tokens before each than at first, and nothing says how much longer a token then takes.
+    /// There are more tokens before each than at first, and how much longer a token then takes is unknown.
     #[error("{depth} tokens come before each, {before} did at first")]
     DeeperContext { depth: u64, before: u64 },
-    /// Nothing that is watched.
+    /// Nothing that is watched explains it.
     #[error("nothing that is watched explains it")]
     Unknown,
 }
 
-/// Which way a model could be placed anew.
+/// Which way a re-placement of a model would go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Resize {
@@ -76,7 +76,7 @@ pub enum Resize {
 }
 
 impl Event {
-    /// Whether it tells that a condition ended.
+    /// Whether a condition ended.
     pub const fn is_end(&self) -> bool {
         matches!(
             self,
@@ -87,7 +87,7 @@ impl Event {
         )
     }
 
-    /// Which way it would be worth to place the model anew; `None` where that would not help.
+    /// Which way a re-placement of the model would help; `None` where it would not.
     pub const fn advises(&self) -> Option<Resize> {
         match self {
             Self::MemoryPressure { .. } | Self::Slowdown { likely_cause: Cause::Spill { .. }, .. } => {
@@ -98,7 +98,7 @@ impl Event {
         }
     }
 
-    /// Tells it to `tracing`: what is wrong as a warning.
+    /// Logs it by `tracing`: what is wrong as a warning.
     pub(super) fn trace(&self) {
         match self {
             Self::MemoryPressure { .. } | Self::Throttled { .. } | Self::Slowdown { .. } => {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Tells when a condition begins and when it ends, each once, however it flickers in between: with an event.
+/// Gives an event when a condition begins and when it ends, each once, however it flickers in between.
 ///
 /// It begins when it has held for as long as patience lasts, and ends when for as long as calm lasts it is known not to
 /// hold. So it cannot begin twice within the time of calm.
@@ -40,7 +40,7 @@ impl<E> Condition<E> {
         matches!(self.state, State::Pending(_))
     }
 
-    /// Takes what a sample says of the condition at a moment: `None` where it does not tell. `at` never goes back.
+    /// Takes what a sample says of the condition at a moment: `None` where it says nothing. `at` never goes back.
     /// Returns the event of its beginning or its end.
     pub(super) fn update(
         &mut self,

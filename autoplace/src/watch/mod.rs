@@ -17,7 +17,7 @@
 //! | its clocks are held down by heat or power supply | [`Event::Throttled`] | [`Event::Unthrottled`] |
 //! | the model is slower than it was | [`Event::Slowdown`] | [`Event::SpeedRecovered`] |
 //!
-//! Which source tells what on which system, and the thresholds with their reasons, are in `docs/sentinel.md`.
+//! `docs/sentinel.md` has the sources on each system, and the thresholds with their reasons.
 mod depth;
 mod event;
 mod latch;

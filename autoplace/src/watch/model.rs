@@ -24,8 +24,8 @@ const LEAST_NOTABLE: u64 = mib(64);
 ///
 /// Of each GPU what the plan keeps for growth ([`HeadroomParts::growth`](crate::memory::HeadroomParts)): workspaces and
 /// pools that are made when they are first needed. Once they are made that much need not be free any more, and what is
-/// left then is the plan's margin and what no layer fitted into; so at most half of that is asked for. Under WSL, where
-/// Windows begins to move memory to the host while some of it still shows as free, that much is asked for.
+/// left then is the plan's margin and what no layer fitted into; so at most half of that must stay free. Under WSL,
+/// where Windows begins to move memory to the host while some of it still shows as free, that much must stay free.
 #[derive(Debug)]
 pub struct ModelSource {
     model: WeakModel,
@@ -93,7 +93,7 @@ impl ModelSource {
     }
 }
 
-/// Windows' view of the GPU of this name; `None` where two have it, which cannot be told apart by what
+/// Windows' view of the GPU of this name; `None` where two have it, which cannot be distinguished by what
 /// ggml says of them.
 #[cfg(windows)]
 fn video_memory(description: &str) -> Option<llama_sys::VideoMemory> {
@@ -182,7 +182,7 @@ fn spare<'m>(plan: &Plan, machine: &'m Machine) -> Vec<&'m Gpu> {
     machine.gpus.iter().filter(|gpu| wants_room(plan) && gpu.device.is_some() && !is_used(gpu)).collect()
 }
 
-/// A GPU that the model is not on: only room for a layer of the host's is worth a word.
+/// A GPU that the model is not on: only room for a layer of the host's is reported.
 fn watched_for_room(gpu: &Gpu, plan: &Plan) -> WatchedDevice {
     let name = gpu.device.as_deref().unwrap_or(&gpu.name);
     let layer = plan.host().map_or(0, |host| host.footprint.total() / u64::from(host.layers.max(1)));

@@ -1,4 +1,4 @@
-//! From samples to events. Here are no clock, no thread and no driver: samples flow in with the moment of each,
+//! From samples to events, without a clock, a thread or a driver: samples flow in with the moment of each,
 //! events flow out.
 
 mod speed;
@@ -26,7 +26,7 @@ const WINDOW: u64 = 32;
 /// Tokens that it generates before its own speed is learned, from the window after them.
 const WARM_UP: u64 = 16;
 
-/// When a sentinel speaks: as [`SentinelBuilder`](super::SentinelBuilder) says.
+/// When a sentinel reports: as [`SentinelBuilder`](super::SentinelBuilder) says.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Settings {
     pub(super) interval: Duration,
@@ -35,12 +35,12 @@ pub(super) struct Settings {
 }
 
 impl Settings {
-    /// How long a condition must hold before its beginning is told, unless that is at once.
+    /// How long a condition must hold before its beginning is reported, unless that is at once.
     fn patience(&self) -> Duration {
         self.interval.saturating_mul(2)
     }
 
-    /// How long a condition must not hold before its end is told.
+    /// How long a condition must not hold before its end is reported.
     fn calm(&self) -> Duration {
         self.interval.saturating_mul(5)
     }
@@ -65,8 +65,8 @@ struct Now<'a> {
 }
 
 impl Now<'_> {
-    /// Takes what the sample says of a condition, which must hold for as long as `patience`: `None` where it does not
-    /// tell. `begins` is asked for its event when it begins; `end` is the event of its end.
+    /// Takes what the sample says of a condition, which must hold for as long as `patience`: `None` where it says
+    /// nothing. `begins` makes the event of its beginning; `end` is the event of its end.
     fn step(
         &mut self,
         condition: &mut Condition<Event>,
@@ -110,12 +110,12 @@ impl Rules {
         self.speed.step(sample.generated, &mut now, |depth| likely_cause(devices, &sample.host, depth));
     }
 
-    /// Whether to look for other programs sooner than usual: they may be why something is about to be told.
+    /// Whether to look for other programs sooner than usual: they may be the cause of an event that is about to begin.
     pub(super) fn wants_processes(&self) -> bool {
         self.speed.slow.is_pending() || self.devices.iter().any(|device| device.pressure.is_on())
     }
 
-    /// Ends what has begun: what is watched is no more, or is another.
+    /// Ends what has begun: what was watched is gone, or has changed.
     pub(super) fn end(&mut self, events: &mut Vec<Event>) {
         let devices = self.devices.iter_mut().flat_map(DeviceRules::conditions);
         events.extend(devices.chain([&mut self.speed.slow]).filter_map(Condition::end));

@@ -13,7 +13,7 @@ pub trait Source: Send {
     /// ends the watching.
     fn watched(&mut self) -> Option<Watched>;
 
-    /// What is so now; `None` ends the watching. `processes`: whether to look for programs on the GPUs as well, which
+    /// A sample of now; `None` ends the watching. `processes`: whether to look for programs on the GPUs as well, which
     /// takes longer than everything else.
     fn sample(&mut self, processes: bool) -> Option<Sample>;
 }
@@ -25,7 +25,7 @@ pub struct Watched {
     pub devices: Vec<WatchedDevice>,
     /// How much longer a token takes the more are before it.
     pub depth_cost: DepthCost,
-    /// How often the model had been placed anew when it was this.
+    /// How often the model had been re-placed when this was so.
     pub placement: u64,
 }
 
@@ -36,7 +36,7 @@ pub struct WatchedDevice {
     pub device: String,
     /// What must stay free of it.
     pub needed: u64,
-    /// How much more than at first must be free to be worth a word; `None` where more room is of no use.
+    /// How much more than at first must be free to be reported; `None` where more room is of no use.
     pub room: Option<u64>,
     /// What was to be free of it at first, by the plan; `None` where only the first sample says so. The smaller of both
     /// counts: memory may have become free since the plan was made.
@@ -47,20 +47,20 @@ pub struct WatchedDevice {
     pub spills: bool,
 }
 
-/// What is so at one moment.
+/// What was seen at one moment.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Sample {
-    /// Of each GPU that is watched, in the order of [`Watched::devices`]. One that is missing tells nothing.
+    /// Each GPU that is watched, in the order of [`Watched::devices`]. A missing one reports nothing.
     pub devices: Vec<DeviceSample>,
     /// What was generated so far.
     pub generated: Generated,
     /// The host.
     pub host: HostSample,
-    /// How often the model was placed anew.
+    /// How often the model was re-placed.
     pub placement: u64,
 }
 
-/// A GPU at one moment. `None`: its driver does not tell.
+/// A GPU at one moment. `None`: its driver does not report it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[must_use]
 pub struct DeviceSample {
@@ -80,7 +80,7 @@ pub struct DeviceSample {
 }
 
 impl DeviceSample {
-    /// A GPU that tells its free bytes and nothing else.
+    /// A GPU that reports its free bytes and nothing else.
     pub fn new(free: u64) -> Self {
         Self { free: Some(free), ..Self::default() }
     }

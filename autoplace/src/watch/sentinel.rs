@@ -35,9 +35,9 @@ pub enum Error {
 
 /// Watches a model in a thread of its own, until it or the model is dropped.
 ///
-/// Its events wait here to be [received](Self::events), are told to `tracing` (what is wrong as warnings, the rest as
-/// information), and are given to a [callback](SentinelBuilder::on_event) if there is one. It does not keep the model
-/// loaded, nor the process running.
+/// Its events wait here to be [received](Self::events), go to `tracing` (what is wrong as warnings, the rest as
+/// information), and are passed to a [callback](SentinelBuilder::on_event) if there is one. It keeps neither the model
+/// loaded nor the process running.
 pub struct Sentinel {
     events: Receiver<Event>,
     /// The thread ends when this is dropped.
@@ -55,7 +55,7 @@ impl Sentinel {
         Self::builder().watch(model)
     }
 
-    /// Describes a sentinel: how often it looks, and what is worth a word.
+    /// Describes a sentinel: how often it looks, and what it reports.
     pub fn builder() -> SentinelBuilder {
         SentinelBuilder::default()
     }
@@ -102,7 +102,7 @@ impl SentinelBuilder {
     /// From one sample to the next; at least a millisecond. Default: a second. It rests longer where samples take
     /// more than 1 % of it.
     ///
-    /// What lasts two intervals is told (memory pressure at once), and its end once it has been over for five.
+    /// What lasts two intervals is reported (memory pressure at once), and its end once it has been over for five.
     pub fn interval(mut self, interval: Duration) -> Self {
         self.settings.interval = interval.max(SHORTEST);
         self
@@ -121,11 +121,11 @@ impl SentinelBuilder {
         self
     }
 
-    /// Places the model anew where an event [advises](Event::advises) to: under memory pressure by a plan for what is
+    /// Re-places the model where an event [advises](Event::advises) to: under memory pressure by a plan for what is
     /// free then, and where room is gained by a better plan, if it is better by this
     /// [gain](crate::load::BetterPlan::gain) at least (0.1: a tenth more predicted tokens per second). While nobody
-    /// generates it is done at once, by the sentinel's thread; otherwise by whoever generates, before the next token,
-    /// and the text goes on as if nothing had happened. Only of a model that is [watched](Self::watch) as such.
+    /// generates, the sentinel's thread does it at once; otherwise the generating thread does it before the next token,
+    /// and the text goes on as if nothing had happened. Only for a model that is [watched](Self::watch) as such.
     pub const fn auto_replace(mut self, min_gain: f64) -> Self {
         self.min_gain = Some(min_gain);
         self
@@ -150,7 +150,7 @@ impl SentinelBuilder {
         self.watch_source(super::ModelSource::new(model))
     }
 
-    /// Watches what a source tells.
+    /// Watches what a source reports.
     ///
     /// # Errors
     ///
@@ -172,7 +172,7 @@ impl SentinelBuilder {
     }
 }
 
-/// Places the model anew if the event advises to: at once while nobody generates, before the next token otherwise.
+/// Re-places the model if the event advises to: at once while nobody generates, before the next token otherwise.
 fn follow(event: &Event, model: &WeakModel, min_gain: f64) {
     let (Some(advised), Some(model)) = (event.advises(), model.upgrade()) else { return };
     let replacement = match advised {
@@ -180,7 +180,7 @@ fn follow(event: &Event, model: &WeakModel, min_gain: f64) {
         Resize::Larger => Replacement::Better { min_gain },
     };
     if let Err(error) = model.replace_soon(replacement) {
-        tracing::warn!("the model is not placed anew: {error}");
+        tracing::warn!("the model is not re-placed: {error}");
     }
 }
 
@@ -193,7 +193,7 @@ impl fmt::Debug for SentinelBuilder {
 struct Watch<S> {
     settings: Settings,
     source: S,
-    /// How often the model had been placed anew when the rules were made.
+    /// How often the model had been re-placed when the rules were made.
     placement: u64,
     rules: Rules,
     sender: SyncSender<Event>,

@@ -19,13 +19,13 @@ use super::Error;
 /// Some hundred pieces of text.
 const BUFFERED: usize = 32 << 10;
 
-/// The end that messages come out of.
+/// The receiving end.
 pub(crate) struct Receiver {
     reader: BufReader<Box<dyn Read + Send>>,
     buffer: Vec<u8>,
 }
 
-/// The end that messages go into. Clones send into the same connection.
+/// The sending end. Clones send into the same connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Sender {
     /// `None` once closed.
@@ -71,7 +71,7 @@ impl Sender {
         Ok(self.flush())
     }
 
-    /// Has a message sent with the next one, or with the next [`flush`](Self::flush).
+    /// Queues a message, which is sent with the next one or with the next [`flush`](Self::flush).
     pub(crate) fn put(&self, message: &impl Serialize) -> Result<(), Error> {
         match self.inner().as_mut() {
             Some(outgoing) => write_message(&mut outgoing.buffer, message),
@@ -79,7 +79,7 @@ impl Sender {
         }
     }
 
-    /// Sends what is to be sent. `false`: the other side is gone.
+    /// Sends what is queued. `false`: the other side is gone.
     pub(crate) fn flush(&self) -> bool {
         let mut inner = self.inner();
         let Some(Outgoing { writer, buffer }) = inner.as_mut() else { return false };
@@ -92,7 +92,7 @@ impl Sender {
         is_sent.is_ok()
     }
 
-    /// Says that this process lives, and nothing else: a message of no bytes.
+    /// Sends a sign of life: a message of no bytes.
     pub(crate) fn sign(&self) -> bool {
         self.inner().as_mut().is_some_and(|outgoing| outgoing.writer.write_all(&[0; 4]).is_ok())
     }
@@ -131,7 +131,7 @@ impl Connection {
     /// Both directions, once the child has its end.
     #[cfg(unix)]
     pub(super) fn open(&self, _: &mut Child, timeout: Duration) -> io::Result<(Receiver, Sender)> {
-        // A worker that reads nothing is waited for no longer than one that says nothing.
+        // A worker that reads nothing is waited for no longer than one that sends nothing.
         self.stream.set_write_timeout(Some(timeout.max(Duration::from_millis(1))))?;
         Ok((Receiver::new(self.stream.try_clone()?), Sender::new(self.stream.try_clone()?)))
     }
@@ -195,7 +195,7 @@ pub(crate) struct Hello {
     pub(crate) build: String,
 }
 
-/// Whether `main` has come to the guard: started again, this program would be a worker, and not run a second time.
+/// Whether `main` has called the guard: only then is this program, started again, a worker and not a second run.
 static IS_GUARDED: AtomicBool = AtomicBool::new(false);
 
 /// The guard: whether this process was started as a worker.
@@ -239,7 +239,7 @@ fn write_message(buffer: &mut Vec<u8>, message: &impl Serialize) -> Result<(), E
 pub(crate) enum Failed {
     /// The other side is gone, in the middle of a message or between two.
     Gone,
-    /// It said something else than a message.
+    /// It sent something other than a message.
     Senseless(String),
 }
 
@@ -274,7 +274,7 @@ fn read_message<T: DeserializeOwned>(
     serde_json::from_str(text).map_err(|error| Failed::Senseless(error.to_string()))
 }
 
-/// Whatever breaks a connection between two processes of one machine: the other one is not there any more.
+/// Whatever breaks a connection between two processes of one machine, it means that the other process is gone.
 fn gone(error: &io::Error) -> Failed {
     if error.kind() != io::ErrorKind::UnexpectedEof {
         tracing::debug!("the connection to a worker broke: {error}");

@@ -1,5 +1,5 @@
-//! Errors on their way from a worker to the application: as what they are, and those that hold what cannot be sent
-//! as what they say.
+//! Errors on their way from a worker to the application: those that can be sent keep their type, the others keep their
+//! message.
 
 use std::fmt::{Debug, Display};
 
@@ -9,7 +9,7 @@ use serde_json::value::{RawValue, to_raw_value};
 
 use super::Error;
 
-/// An error, or its name and what it says.
+/// An error, or its name and message.
 type Crossing = Result<Box<RawValue>, (String, String)>;
 
 pub(crate) fn serialize<E, S>(error: &E, to: S) -> Result<S::Ok, S::Error>
@@ -36,7 +36,7 @@ where
     }
 }
 
-/// What a call of a worker came to.
+/// The result of a call of a worker.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(
     rename_all = "snake_case",

@@ -29,8 +29,8 @@ pub enum Error {
         "this process was started as a worker, which starts no others: `main` has to begin with `autoplace::worker_main()`"
     )]
     Nested,
-    /// What was started did not say that it is a worker. `status` is `None` where it had to be ended; `log` is what it
-    /// wrote last, oldest first.
+    /// The program that was started did not say that it is a worker. `status` is `None` where it had to be ended; `log`
+    /// is what it wrote last, oldest first.
     #[error(
         "{} {}, and never said that it is a worker: does its `main` begin with `autoplace::worker_main()`?{}",
         .program.display(), how(status.as_ref()), last(log)
@@ -41,7 +41,7 @@ pub enum Error {
     #[error("the worker {} is of another build: {theirs}, and this is {ours}", .program.display())]
     OtherBuild { program: PathBuf, ours: String, theirs: String },
     /// The worker died: llama.cpp ended it, or something from outside did. `status` is its code or signal, `None` where
-    /// the operating system does not tell; `log` has the last lines that were written in it, at most 64, oldest first.
+    /// the operating system reports none; `log` has the last lines that were written in it, at most 64, oldest first.
     #[error("the worker died while {doing}: {}{}", how(status.as_ref()), last(log))]
     #[serde(skip)]
     Died { doing: Word, status: Option<ExitStatus>, log: Vec<String> },
@@ -61,14 +61,14 @@ pub enum Error {
     /// `Plan` or `Native`.
     #[error("{message}")]
     Answered { kind: String, message: String },
-    /// The model runs in another process, which has what was asked for.
+    /// The model runs in another process, and the call needs it in this one.
     #[error("the model runs in a worker process, and {what} is there")]
     #[serde(skip)]
     Elsewhere { what: Word },
 }
 
 impl Error {
-    /// Whether the process is gone, so that another may do better.
+    /// Whether the process is gone, so that another one may succeed.
     pub fn is_death(&self) -> bool {
         matches!(self, Self::Died { .. } | Self::Silent { .. })
     }

@@ -1,5 +1,5 @@
-//! What a worker writes to its standard error: the last lines for the error of its death, and all of
-//! them for `tracing`.
+//! A worker's standard error: the last lines go into the error of its death, and all of
+//! them to `tracing`.
 
 use std::collections::VecDeque;
 use std::fmt::{self, Write as _};
@@ -22,7 +22,7 @@ const LONGEST_LINE: u64 = 4 << 10;
 /// The last lines of a worker, as they come.
 pub(super) struct Tail {
     lines: Arc<Mutex<VecDeque<String>>>,
-    /// Never says anything; disconnects at the last line.
+    /// Carries no message; disconnects at the last line.
     end: mpsc::Receiver<()>,
 }
 
@@ -75,8 +75,8 @@ fn next_line(pipe: &mut impl BufRead) -> Option<String> {
     }
 }
 
-/// Tells `tracing`, at the level that [`LogLines`] wrote, and returns the line without it. What comes from elsewhere
-/// (an assertion, the C++ library's last words) has none, and is a warning.
+/// Passes a line to `tracing`, at the level that [`LogLines`] wrote, and returns it without the level. A line from
+/// elsewhere (an assertion, the C++ library's last words) has none, and is a warning.
 fn pass_on(line: &str) -> String {
     let leveled = line.split_once(' ').and_then(|(level, text)| Some((level.parse().ok()?, text)));
     let (level, text) = leveled.unwrap_or((Level::WARN, line));
@@ -114,7 +114,7 @@ impl Subscriber for LogLines {
     }
 
     fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
-        // All the same: nothing is told of spans.
+        // All the same: no line is written of spans.
         span::Id::from_u64(1)
     }
 
@@ -127,7 +127,7 @@ impl Subscriber for LogLines {
         let mut line = Line(format!("{} {}:", metadata.level(), metadata.target()));
         event.record(&mut line);
         line.0.push('\n');
-        // Nobody to tell if even that fails.
+        // If even that fails, there is nowhere to report it.
         let _ = io::stderr().lock().write_all(line.0.as_bytes());
     }
 

@@ -1,9 +1,9 @@
 //! A process of its own for a model: what ends that process does not end the application.
 //!
-//! llama.cpp ends the process where it knows no way on: a CUDA pool that runs out of memory in the middle of a
+//! llama.cpp ends the process where it cannot go on: a CUDA pool that runs out of memory in the middle of a
 //! computation, an RPC server that is gone. With [`Isolation::Process`] that process is a child. In: a
-//! [`WorkerProcess`], which says what to start. Out: a connection that messages go over, and in the end how the child
-//! ended and what it said last.
+//! [`WorkerProcess`], which says what to start. Out: a connection for messages, and in the end how the child
+//! ended and what it logged last.
 //!
 //! This room knows nothing of models: what the messages are is said where they are used, in `load` and `generate`. The
 //! child's side is in `serve`.
@@ -64,7 +64,7 @@ pub struct WorkerProcess {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OnDeath {
-    /// Say so, in the call that needed it: [`Error::Died`]. Every later call says the same.
+    /// Return [`Error::Died`] from the call that needed it, and from every later call.
     #[default]
     Fail,
     /// Start another, load the model again by what is free then, and go on after the last token. The tokens so far are
@@ -103,7 +103,7 @@ impl WorkerProcess {
         self
     }
 
-    /// How long it may take from its start to its first word, before it is killed. Default: a minute.
+    /// How long it may take from its start to its first message, before it is killed. Default: a minute.
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self

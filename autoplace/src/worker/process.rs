@@ -1,4 +1,4 @@
-//! A worker as the application sees it: started, heard of, talked to, and ended.
+//! A worker as the application sees it: starting it, exchanging messages with it, and ending it.
 
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
@@ -24,12 +24,12 @@ const DYING: Duration = Duration::from_secs(2);
 /// How long a dead worker's last lines may take.
 const LAST_LINES: Duration = Duration::from_millis(500);
 
-/// What other threads have of a worker.
+/// What other threads can use of a worker.
 #[derive(Debug, Clone)]
 pub(crate) struct Handle {
     pub(crate) id: u32,
     pub(crate) sender: Sender,
-    /// Looks after how long it is waited for.
+    /// Ends it if it is silent for too long.
     pub(crate) watch: Arc<Watch>,
 }
 
@@ -84,7 +84,7 @@ impl Worker {
         &self.handle
     }
 
-    /// Sends a message. `doing` is what the worker is at, for the error.
+    /// Sends a message. `doing` is what the worker is doing, for the error.
     pub(crate) fn send(&mut self, message: &impl Serialize, doing: &'static str) -> Result<(), Error> {
         let Handle { sender, watch, .. } = &self.handle;
         if watch.waiting(|| sender.send(message))? { Ok(()) } else { Err(self.died(doing)) }
@@ -124,7 +124,7 @@ impl Worker {
         self.receiver = None;
     }
 
-    /// How it ended, which it is helped to if need be, and what it wrote last. A status only where it ended by itself.
+    /// Ends it if need be, and returns how it ended and what it wrote last. A status only if it ended by itself.
     fn last_words(&mut self) -> (Option<ExitStatus>, Vec<String>) {
         self.close();
         let status = ended(&self.child, DYING);
@@ -183,7 +183,7 @@ fn spawn(process: &WorkerProcess, program: &Path) -> io::Result<Worker> {
     Ok(Worker { child, handle, watching, receiver, tail, is_killed: false })
 }
 
-/// Out of the reach of Ctrl-C, which the application decides on: it may want the end of the sentence.
+/// Keeps Ctrl-C from the worker: the application decides about it, and may want the end of the sentence.
 ///
 /// The parent-death signal of Linux is left alone on purpose: it comes when the thread that started the worker ends,
 /// which may be long before the application does. The end of the connection is enough.
@@ -230,7 +230,7 @@ fn ended(child: &Mutex<Child>, patience: Duration) -> Option<ExitStatus> {
     }
 }
 
-/// Kills it. One that hangs in the kernel ends when that lets it go.
+/// Kills it. One that hangs in the kernel ends when the kernel releases it.
 pub(super) fn kill(child: &Mutex<Child>) {
     // It fails for a process that has ended already.
     let _ = locked(child).kill();

@@ -1,5 +1,4 @@
-//! Ends a worker that shows no sign of life, so that nobody waits for it for ever: one that was stopped, or that hangs
-//! in a driver.
+//! Ends a worker that shows no sign of life, one that was stopped or hangs in a driver, so that no call waits for ever.
 
 use std::process::Child;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
@@ -81,13 +80,13 @@ impl Watch {
         came
     }
 
-    /// It lives. What it was waited for is still to come.
+    /// It lives; its answer is still to come.
     pub(super) fn alive(&self) {
         let mut state = self.state();
         state.since = state.since.map(|_| Instant::now());
     }
 
-    /// It has been told to stop: it is waited for no longer than that may take, until that is
+    /// It was asked to stop: it is waited for no longer than that may take, until that is
     /// [forgotten](Self::forget_abort).
     pub(crate) fn abort(&self) {
         self.state().is_aborted = true;

@@ -34,12 +34,12 @@ impl fmt::Display for Shortfall {
     }
 }
 
-/// Why there is no plan. Only what a user of a plan can act on crosses from one process to another.
+/// Why there is no plan. Only errors that a user of a plan can act on cross from one process to another.
 #[derive(Debug, thiserror::Error, Serialize, Deserialize)]
 #[non_exhaustive]
 #[allow(missing_docs)] // The fields are named for what the message says of them.
 pub enum Error {
-    /// The model fits nowhere. Of all placements this is the one that lacks the least, or that was asked for; `layers`
+    /// The model fits nowhere. This is the placement that lacks the least, or the one that was asked for; `layers`
     /// counts the output layer.
     #[error(
         "{model} does not fit with {n_gpu_layers} of {layers} layers on a GPU and a context of {n_ctx}: {}",
@@ -52,10 +52,10 @@ pub enum Error {
     /// Layers on a GPU were asked for, and there is none.
     #[error("{n_gpu_layers} layers on a GPU were asked for, but there is no usable GPU")]
     NoGpu { n_gpu_layers: u32 },
-    /// The architecture's memory follows no law that we know, and nothing was there to ask llama.cpp with.
+    /// The architecture's memory follows no known law, and there was no probe to ask llama.cpp.
     #[error("the memory that {model} needs cannot be computed: {reason}; plan with a probe, which asks llama.cpp")]
     Unknown { model: String, reason: String },
-    /// What was asked for cannot be loaded at all.
+    /// The request cannot be loaded at all.
     #[error(transparent)]
     #[serde(skip)]
     Memory(#[from] memory::Error),
@@ -63,10 +63,10 @@ pub enum Error {
     #[error(transparent)]
     #[serde(skip)]
     Mtp(#[from] profile::MtpError),
-    /// With what is to be loaded beside it, the model fits nowhere.
+    /// The model fits nowhere together with what is to be loaded beside it.
     #[error("with {companions} beside it: {}", why(source.as_deref()))]
     Beside { companions: String, source: Option<Box<Error>> },
-    /// What is to be loaded beside the model cannot be.
+    /// A file cannot be loaded beside the model.
     #[error(transparent)]
     #[serde(skip)]
     Companion(#[from] memory::companion::Error),

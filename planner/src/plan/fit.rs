@@ -1,4 +1,4 @@
-//! Whether footprints fit a device: its free bytes, less the headroom, against what is needed of it.
+//! Whether footprints fit a device: its free bytes, less the headroom, compared with what is needed of it.
 
 use crate::machine::{Gpu, Host, mib};
 use crate::memory::estimate::Assignment;
@@ -57,8 +57,8 @@ impl Levels {
     }
 
     /// How far from fitting it is, to compare candidates by: whether something is missing on the GPUs and on the host,
-    /// how many of the two, and then how many bytes. What is missing on one GPU may lie on another, what is missing on
-    /// the host may not.
+    /// how many of the two, and then how many bytes. Bytes missing on one GPU may go to another; those missing on the
+    /// host may not.
     pub(super) fn lack(&self) -> (usize, u64) {
         let gpus = self.gpus.iter().any(|level| level.missing() > 0);
         let lacking = usize::from(gpus) + usize::from(self.host.missing() > 0);
@@ -76,7 +76,7 @@ impl Levels {
     }
 }
 
-/// A placement that was chosen, whatever by, ready to become a plan.
+/// A chosen placement, ready to become a plan.
 pub(super) struct Chosen<'a> {
     pub(super) room: Room<'a>,
     pub(super) params: ContextParams,
@@ -90,7 +90,7 @@ pub(super) struct Chosen<'a> {
     pub(super) confidence: Confidence,
     /// What decided, for people.
     pub(super) why: String,
-    /// What else there is to say of the choice.
+    /// Further notes on the choice.
     pub(super) notes: Vec<String>,
 }
 

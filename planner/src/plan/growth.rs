@@ -8,14 +8,14 @@ use super::halving::least_that;
 use super::probe::with_output;
 use super::{Error, Probe};
 
-/// As often llama.cpp is asked how much more fits.
+/// How often llama.cpp is asked how much more fits.
 const MOST_PROBES: usize = 3;
 
 impl Chosen<'_> {
     /// Makes the context as long as there is room for, up to what the model was trained on: by the estimate, or as the
     /// probe confirms it.
     pub(super) fn grow(&mut self, profile: &ModelProfile, probe: Option<&dyn Probe>) -> Result<(), Error> {
-        // What the accepted placement takes beyond the estimate, a longer context will take too.
+        // A longer context will also take what the accepted placement takes beyond the estimate.
         let mut beyond = match probe {
             Some(_) => Some(self.beyond(profile, &self.params, &self.levels)?),
             None => None,
@@ -64,7 +64,7 @@ impl Chosen<'_> {
             }
             Ok((params, self.room.levels(&footprints, &unsure)))
         };
-        // What cannot be estimated counts as short enough: estimating it again says why.
+        // A context that cannot be estimated counts as short enough: estimating it again says why.
         let is_too_long = |step| after(step).is_ok_and(|(_, levels)| !levels.fit());
         match least_that(1, steps.saturating_add(1), is_too_long) - 1 {
             0 => Ok(None),

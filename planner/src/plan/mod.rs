@@ -2,7 +2,7 @@
 //! layers on which GPU, what every device takes and keeps free, and why not one layer more.
 //!
 //! The same header, machine and request always give the same plan. Nothing here is native code: a probe (llama.cpp's
-//! own `no_alloc` load) is handed in from outside as a [`Probe`].
+//! own `no_alloc` load) is passed in as a [`Probe`].
 
 mod advice;
 mod companions;
@@ -103,11 +103,11 @@ pub struct ModelSummary {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Confidence {
-    /// llama.cpp itself said them, of this very placement.
+    /// llama.cpp itself reported them for this very placement.
     Probed,
     /// Weights and cache are exact; the compute buffers come from a formula, and what it may miss is left free.
     Estimated,
-    /// The same, of a kind of model that the formula was not fitted on: as much again is left free.
+    /// The same, for a kind of model that the formula was not fitted on: as much again is left free.
     Modelled,
 }
 
@@ -129,7 +129,7 @@ impl Plan {
         self.placements.iter().find(|placement| placement.kind == PlacementKind::Host)
     }
 
-    /// What llama.cpp is told of it.
+    /// What llama.cpp is given for it.
     pub fn split(&self) -> Split {
         Split::layers(self.n_gpu_layers).tensor_split(self.tensor_split.clone()).overrides(self.overrides.clone())
     }

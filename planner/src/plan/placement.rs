@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::memory::{Footprint, HeadroomParts};
 
-/// What a placement is on.
+/// The kind of device that a placement is on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -24,7 +24,7 @@ pub enum PlacementKind {
 pub struct Placement {
     /// Its name for people: `RTX 4090`, `host`.
     pub name: String,
-    /// Its name in ggml (`CUDA0`), by which a load asks for it. `None` for the host and for hypothetical GPUs.
+    /// Its name in ggml (`CUDA0`), which a load uses. `None` for the host and for hypothetical GPUs.
     pub device: Option<String>,
     /// The ggml backend that drives it.
     pub backend: String,

@@ -12,7 +12,7 @@ use super::search::Placements;
 use super::speed::{Rates, Speed, SpeedModel};
 use super::{Error, GpuLayers, ModelSummary, Plan, Policy, Probe, Request, Workload, reasons};
 
-/// How many times as fast another placement is at some depth that is worth a note.
+/// A placement that is this many times as fast at some depth gets a note.
 const WORTH_TELLING: f64 = 1.1;
 
 /// Makes plans of one model on one machine.
@@ -42,7 +42,7 @@ impl<'a> Planner<'a> {
         Self { profile, machine, request: Request::new(), companions: Vec::new() }
     }
 
-    /// Sets what is asked for.
+    /// Sets the request.
     pub fn request(mut self, request: Request) -> Self {
         self.request = request;
         self
@@ -54,7 +54,7 @@ impl<'a> Planner<'a> {
         self
     }
 
-    /// The plan by the estimate: the fastest that is safe, or what else the request's [`Policy`] wants.
+    /// The plan by the estimate: the fastest that is safe, or as the request's [`Policy`] says.
     ///
     /// # Errors
     ///
@@ -65,9 +65,9 @@ impl<'a> Planner<'a> {
     }
 
     /// The plan by llama.cpp's own numbers: the estimate says where to look, the probe decides. The accepted placement
-    /// has been probed; and so has the one that would be better and lacks the least, unless the corrected estimate says
-    /// that it lacks more than any error of its own. At most 6 probes for one GPU and 12 for several, unless none of
-    /// these fits: then the search for the most layers takes its own. A longer context takes up to 3 more.
+    /// has been probed. So has the one that would be better and lacks the least, unless the corrected estimate says
+    /// that it lacks more than any error of its own. It takes at most 6 probes for one GPU and 12 for several, unless
+    /// none of these fits: then the search for the most layers takes its own. A longer context takes up to 3 more.
     ///
     /// # Errors
     ///
@@ -84,7 +84,7 @@ impl<'a> Planner<'a> {
         }
         let policy = match (self.unknown(), probe) {
             (Some(reason), None) => return Err(Error::Unknown { model: self.profile.name.clone(), reason }),
-            // Of what no law is known, no estimate says which placement is the fastest.
+            // Without a known law of its memory, no estimate says which placement is the fastest.
             (Some(_), Some(_)) => Policy::MostLayers,
             (None, _) => self.policy(),
         };
@@ -137,8 +137,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Notes where another placement would generate faster at the beginning or at the end of the context. Nothing is
-    /// where all is on GPUs.
+    /// Notes where another placement would generate faster at the beginning or at the end of the context. Where all is
+    /// on GPUs, none would.
     fn with_other_depths<'c>(&self, mut chosen: Chosen<'c>) -> Result<Chosen<'c>, Error> {
         let layers = self.profile.full_offload();
         let all_on_gpus = chosen.split.n_gpu_layers == layers && chosen.parted_blocks == 0;
@@ -209,7 +209,7 @@ impl<'a> Planner<'a> {
         params
     }
 
-    /// Why the estimate cannot be trusted with this model, if it cannot: then only a probe can plan it.
+    /// Why the estimate cannot be trusted for this model, if it cannot: then only a probe can plan it.
     pub fn unknown(&self) -> Option<String> {
         let embeds = self.request.embeds().then(|| {
             "a context for embeddings computes what we have no model of (llama-graph.cpp, build_pooling)".to_owned()

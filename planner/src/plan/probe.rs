@@ -1,11 +1,11 @@
-//! What a planner may ask llama.cpp.
+//! The question that a planner may ask llama.cpp.
 
 use crate::machine::{Bytes, Gpu};
 use crate::memory::{ContextParams, Footprint, Footprints, Split};
 
-/// llama.cpp itself, asked what a placement takes without loading it.
+/// Asks llama.cpp itself what a placement takes, without loading it.
 ///
-/// Called for a handful of placements per plan. The load room brings it; without one the estimate decides.
+/// Called for a handful of placements per plan. The load room implements it; without one the estimate decides.
 pub trait Probe {
     /// Bytes per device with the model split so over these GPUs, or on the host alone where there are none.
     ///
@@ -14,8 +14,8 @@ pub trait Probe {
     ///
     /// # Errors
     ///
-    /// [`NoRoom`] where a device has too little for what had to be allocated to find out: such a placement does not
-    /// fit. Anything else is whatever keeps llama.cpp from saying so, and counts against the devices.
+    /// [`NoRoom`] where a device has too little for what the probe itself had to allocate: such a placement does not
+    /// fit. Any other error keeps llama.cpp from answering, and counts against the devices.
     fn footprints(
         &self,
         gpus: &[&Gpu],

@@ -1,4 +1,4 @@
-//! What there is to say of a plan, in words, beside why it is the one.
+//! The notes of a plan, in words, beside the reason for choosing it.
 
 use crate::machine::{Bytes, Machine, UnusedReason};
 use crate::memory::{ContextParams, full_windows};
@@ -8,7 +8,7 @@ use super::fit::Chosen;
 use super::{Confidence, Context, GpuLayers, Request};
 
 /// GPUs that are there and could not be planned for: a card that a build cannot drive is the commonest reason
-/// of a slow model.
+/// for a slow model.
 pub(super) fn unused_gpus(machine: &Machine) -> impl Iterator<Item = String> {
     machine
         .unused_gpus
@@ -18,7 +18,7 @@ pub(super) fn unused_gpus(machine: &Machine) -> impl Iterator<Item = String> {
         .map(ToString::to_string)
 }
 
-/// Where the plan is not what was asked for word by word.
+/// Where the plan differs from the letter of the request.
 pub(super) fn changed(profile: &ModelProfile, request: &Request) -> Option<String> {
     let layers = profile.full_offload();
     match request.gpu_layers {
@@ -42,7 +42,7 @@ pub(super) fn another_is_faster(depth: u32, other: &Chosen<'_>, layers: u32, fas
     )
 }
 
-/// What is computed with beside the model's own weights.
+/// What the model computes with beside its own weights.
 fn adapters(profile: &ModelProfile) -> Option<String> {
     let adapters = &profile.adapters;
     if adapters.lora.is_empty() {

@@ -1,4 +1,4 @@
-//! What is asked of a plan.
+//! The request that a plan is made for.
 
 use std::ops::RangeInclusive;
 
@@ -114,7 +114,7 @@ pub enum HostParts {
     /// Experts; of a model without experts the feed-forward matrices: attention, keys and values first. Where a dense
     /// model is on a GPU in part, this is faster the more tokens are in the context. llama.cpp's first computation can
     /// then need a little more than it reserves: that comes out of the headroom, and with none a load may find out in
-    /// its warm-up and plan anew.
+    /// its warm-up and plan again.
     #[default]
     Auto,
     /// None: whole layers.
@@ -125,7 +125,7 @@ pub enum HostParts {
     FeedForward,
 }
 
-/// What is asked of a plan. The default asks for the fastest plan that is safe, with room for 4096 tokens.
+/// The request that a plan is made for. The default asks for the fastest safe plan with room for 4096 tokens.
 ///
 /// ```
 /// use autoplace_planner::plan::{Context, Request};
@@ -152,7 +152,7 @@ pub struct Request {
     /// What is to take the least time. `None` is [`Workload::typical`].
     #[serde(default)]
     pub workload: Option<Workload>,
-    /// Depths that the plan's speed is told for, in tokens. Empty: a beginning, half and all of the context.
+    /// Depths that the plan's speed is predicted for, in tokens. Empty: a beginning, half and all of the context.
     #[serde(default)]
     pub at: Vec<u32>,
     /// Tokens of each sequence that may be drafted and computed together with its last one: speculative decoding. The
@@ -231,7 +231,7 @@ impl Request {
     setters! {
         /// Sets the layers on GPUs: a number is [at most](GpuLayers::AtMost) so many.
         n_gpu_layers(layers: impl Into<GpuLayers>) gpu_layers = layers.into();
-        /// Sets the depths that the plan's speed is told for, in tokens.
+        /// Sets the depths that the plan's speed is predicted for, in tokens.
         at(depths: impl Into<Vec<u32>>) at = depths.into();
     }
 
@@ -271,7 +271,7 @@ impl Request {
         self.workload.unwrap_or_else(|| Workload::typical(n_ctx))
     }
 
-    /// The depths that the plan's speed is told for, rising.
+    /// The depths that the plan's speed is predicted for, rising.
     pub(super) fn depths(&self, profile: &ModelProfile) -> Vec<u32> {
         const BEGINNING: u32 = 64;
         let n_ctx = self.tokens(profile);

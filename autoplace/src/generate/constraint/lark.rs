@@ -1,5 +1,5 @@
-//! Regular expressions and grammars in Lark before llguidance sees them: how much work they are, and nothing in them
-//! that no limit bounds.
+//! Checks of regular expressions and grammars in Lark before llguidance sees them: how much work they are, and that a
+//! limit bounds everything in them.
 //!
 //! What llguidance does with a text is quadratic in the parts of a sequence that may be missing, and cubic in the
 //! alternatives of a rule, and none of its limits is looked at in between: 16,000 times `a?` take 1 GiB. So those are

@@ -16,7 +16,7 @@ const BYTES: (u64, u64) = (6, 8);
 const NOTHING_GOES_ON: &str = "no token of the vocabulary is a text that it goes on with";
 
 /// Which tokens a text can go on with. Before each token it is asked for the [mask](Self::mask), while the device
-/// computes; after it, it is told the token ([`accept`](Self::accept)). It holds nothing of the loaded model.
+/// computes; after it, it is given the token ([`accept`](Self::accept)). It holds nothing of the loaded model.
 #[derive(Clone)]
 pub(in crate::generate) struct Matcher {
     rules: Box<llguidance::Matcher>,
@@ -50,7 +50,7 @@ impl Matcher {
             accepted: 0,
             kept: 0,
         };
-        // What no token can begin is said at once.
+        // A constraint that no token can begin is an error at once.
         matcher.mask()?;
         Ok(matcher)
     }
@@ -104,12 +104,12 @@ impl Matcher {
         Ok(())
     }
 
-    /// Whether the text is what was asked for, and nothing may follow: it ends then by itself.
+    /// Whether the text meets the constraint and nothing may follow: it ends then by itself.
     pub(in crate::generate) fn is_complete(&self) -> bool {
         self.rules.is_stopped() && self.rules.stop_reason().is_ok()
     }
 
-    /// Whether the text may end here: it is what was asked for.
+    /// Whether the text may end here: it meets the constraint.
     pub(in crate::generate) fn may_end(&mut self) -> bool {
         self.is_complete() || self.rules.is_accepting().unwrap_or(false)
     }

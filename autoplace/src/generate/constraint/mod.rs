@@ -27,9 +27,9 @@ use crate::load::Model;
 
 /// What a text must be: given to [`Generate::constraint`](super::Generate::constraint).
 ///
-/// It is a description: making one costs nothing, and whether it can be enforced is said when the generation begins. It
-/// need not be trusted: what would take too long, or too much memory, is an error. No constraint allows a control
-/// token, whatever it says.
+/// It is a description: making one costs nothing, and one that cannot be enforced is an error when the generation
+/// begins. It need not be trusted: what would take too long, or too much memory, is an error. No constraint allows a
+/// control token, whatever it says.
 ///
 /// ```
 /// use autoplace::generate::Constraint;
@@ -75,8 +75,8 @@ impl Constraint {
         Self::json_schema(json!({"type": "object"}))
     }
 
-    /// A text that the regular expression matches from its beginning to its end, in the syntax of the crate `regex`; it
-    /// needs no anchors, and has none. Without look-around of the kinds that crate has not, either.
+    /// A text that the regular expression matches from its beginning to its end, in the syntax of the crate `regex`. It
+    /// is anchored already, and can have neither anchors nor look-around.
     pub fn regex(regex: impl Into<String>) -> Self {
         Self(Kind::Regex(regex.into()))
     }

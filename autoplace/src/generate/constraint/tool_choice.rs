@@ -9,7 +9,7 @@ use crate::generate::error::Error;
 /// Whether an answer has to call a tool: OpenAI's `tool_choice`, but for `none`, which is to give no tools.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum ToolChoice {
-    /// As the model likes.
+    /// The model chooses.
     #[default]
     Auto,
     /// One of the tools.
@@ -24,8 +24,8 @@ impl ToolChoice {
     ///
     /// # Errors
     ///
-    /// [`Error::Constraint`] where there is no such tool, or a text is held to this `other` constraint already. A
-    /// tool's schema that cannot be enforced is said when the generation begins.
+    /// [`Error::Constraint`] if there is no such tool, or a text is held to this `other` constraint already. A
+    /// tool's schema that cannot be enforced is an error when the generation begins.
     pub fn forced(
         &self,
         tools: &[Tool],

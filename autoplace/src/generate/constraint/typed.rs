@@ -21,7 +21,7 @@ impl Constraint {
         Self::json_schema(schema.to_value())
     }
 
-    /// The value that a text is which was held to [its type](Self::of_type).
+    /// The value of a text that was held to [its type](Self::of_type).
     pub(in crate::generate) fn value<T: DeserializeOwned>(text: String) -> Result<T, Error> {
         serde_json::from_str(&text).map_err(|error| Error::NotOfType { reason: error.to_string(), text })
     }

@@ -1,4 +1,4 @@
-//! The engine's thread: between two steps it looks who has gone, who comes, and who has to make room.
+//! The engine's thread: between two steps it ends texts whose readers have gone, admits requests, and makes room.
 
 use std::sync::{Arc, PoisonError};
 use std::thread;
@@ -22,7 +22,7 @@ pub(super) struct Driver {
     /// `None` while there is no context that works.
     session: Option<Session>,
     running: Vec<Text>,
-    /// Used in each turn, and kept so that it costs no allocation.
+    /// Scratch space of a turn, kept so that a turn allocates nothing.
     stands: Vec<Stand>,
 }
 
@@ -31,7 +31,7 @@ impl Driver {
         Self { shared, prompt_chunk, session: Some(session), running: Vec::new(), stands: Vec::new() }
     }
 
-    /// Until the engine is shut down, and what is to be finished is.
+    /// Runs until the engine is shut down and the texts to be finished are.
     pub(super) fn run(mut self) {
         self.shared.model.listen_to_requests(Some(Arc::clone(&self.shared.bell).into()));
         while self.turn() {}
@@ -102,14 +102,14 @@ impl Driver {
         }
     }
 
-    /// Has the texts wait again whose readers have enough to read.
+    /// Sends texts whose readers are behind back to the queue.
     fn put_aside(&mut self) {
         while let Some(full) = self.running.iter().find(|text| text.answer.is_full()) {
             self.suspend(full.id);
         }
     }
 
-    /// Lets texts in, in the order in which they came.
+    /// Admits texts, in the order in which they came.
     fn let_waiting_in(&mut self) {
         loop {
             let next = match self.take_stands() {
@@ -171,7 +171,7 @@ impl Driver {
         self.running.push(text);
     }
 
-    /// Has texts wait again until there is room for the next step.
+    /// Sends texts back to the queue until there is room for the next step.
     fn make_room(&mut self) {
         while let Some(last) = self.take_stands().and_then(|room| too_many(room, &self.stands)) {
             self.suspend(SequenceId(last));
@@ -200,7 +200,7 @@ impl Driver {
             && let Err(error) = session.advance_in_place()
         {
             match session.failed() {
-                // What the others got comes with the next asking.
+                // The next call returns the pieces of the others.
                 Some(failed) => {
                     if let Some(text) = self.running.extract_if(.., |text| text.id == failed).next() {
                         text.end(Err(error));
@@ -240,7 +240,7 @@ impl Driver {
         }
     }
 
-    /// Lets go of a context that works no more: another is made for the next text.
+    /// Releases a context that no longer works: another is made for the next text.
     fn renew(&mut self) {
         if self.session.as_ref().is_some_and(|session| !session.is_usable()) {
             self.session = None;
@@ -256,7 +256,7 @@ impl Drop for Driver {
         {
             session.spoil();
         }
-        // Those that wait are told, and so are those that run when they are dropped.
+        // Waiting texts get the error here, running ones when they are dropped.
         self.shared.close(Shutdown::Cancel);
     }
 }

@@ -33,9 +33,9 @@ use crate::load::{AbortHandle, Model};
 
 const THREAD: &str = "autoplace-engine";
 
-/// A loaded model that generates for many at once (continuous batching). Clones are handles of the same engine.
+/// A loaded model that computes many requests at once (continuous batching). Clones are handles of the same engine.
 ///
-/// It has the model's context to itself until the last handle is dropped, which cancels what is not finished.
+/// It holds the model's context until the last handle is dropped, which cancels what is not finished.
 ///
 /// ```no_run
 /// use autoplace::{Model, generate::Engine};
@@ -65,9 +65,9 @@ const THREAD: &str = "autoplace-engine";
 /// - **One cache for all** (`kv_unified`): a text is admitted when there is room for what it is likely to need. Where
 ///   that runs out, the one that came last goes back to the queue and is computed again later, so that it may differ in
 ///   rounding. No text ends for lack of room unless it fills the whole context.
-/// - **Isolation.** Of a model in a [worker](crate::Isolation::Process) it is the same, but that the model is not
-///   re-placed meanwhile, and that [`OnDeath`](crate::OnDeath) says what becomes of the texts when the worker dies.
-/// - **Errors.** A computation that fails ends the texts that run, with the error, and no others. Where the next token
+/// - **Isolation.** With a model in a [worker](crate::Isolation::Process) all of this is the same, but the model is not
+///   re-placed meanwhile, and [`OnDeath`](crate::OnDeath) decides about the texts when the worker dies.
+/// - **Errors.** A computation that fails ends the running texts, with the error, and no others. Where the next token
 ///   of one text cannot be chosen ([`Error::NoTokenAllowed`], [`Error::NotAllowed`]), it ends alone.
 #[derive(Debug, Clone)]
 pub struct Engine {
@@ -99,13 +99,13 @@ impl Engine {
         Self::builder(model).start()
     }
 
-    /// Describes an engine: how many requests wait, how far ahead of its reader a text runs, how prompts are cut.
+    /// Describes an engine: how many requests wait, how far ahead of its reader a text runs, how prompts are split.
     pub fn builder(model: &Model) -> EngineBuilder {
         EngineBuilder { model: model.clone(), queue: 64, ahead: 1024, prompt_chunk: PromptChunk::Graph }
     }
 
-    /// Queues a request, and waits while the queue is full; those who wait get a place in their order. What can be
-    /// checked is checked before, on this thread: the prompt is tokenized, and a constraint compiled. While the model
+    /// Queues a request, and waits while the queue is full; waiting callers get a place in their order. Before that it
+    /// checks the request on this thread: the prompt is tokenized, and a constraint compiled. While the model
     /// is re-placed, this waits for that.
     ///
     /// # Errors
@@ -124,8 +124,8 @@ impl Engine {
         self.go_on(generate, &[])
     }
 
-    /// Queues a request: a future that waits while the queue is full, in any runtime. What can be checked is checked
-    /// before this returns; of a model in a worker process, the future waits for that too. Dropping it takes the
+    /// Queues a request: a future that waits while the queue is full, in any runtime. The request is checked
+    /// before this returns; with a model in a worker process, the future waits for the check too. Dropping it takes the
     /// request back.
     ///
     /// # Errors
@@ -150,12 +150,12 @@ impl Engine {
         self.inner.shared.abort_handle()
     }
 
-    /// Takes no more requests, and returns at once. A second call can only make it end sooner.
+    /// Refuses further requests, and returns at once. A second call can only make it end sooner.
     pub fn close(&self, how: Shutdown) {
         self.inner.shared.close(how);
     }
 
-    /// Takes no more requests, and waits until the last one has ended. The context is free then.
+    /// Refuses further requests, and waits until the last one has ended. The context is free then.
     pub fn shutdown(&self, how: Shutdown) {
         self.inner.shared.close(how);
         self.inner.join();
@@ -166,12 +166,12 @@ impl Engine {
         self.inner.shared.capacity()
     }
 
-    /// Reads the vocabulary, which is not taken away meanwhile: while it is read, the model is not re-placed. Of a
-    /// model in a worker process, it is read from the file into this process when it is first asked for.
+    /// Reads the vocabulary. The model is not re-placed meanwhile. With a model in a worker process, the vocabulary is
+    /// read from the file into this process when it is first asked for.
     ///
     /// # Errors
     ///
-    /// [`Error`] where the model cannot be had, since a re-placement has failed.
+    /// [`Error`] if the model is not loaded, since a re-placement has failed.
     pub fn with_vocab<T>(&self, read: impl FnOnce(&llama_sys::Vocab) -> T) -> Result<T, Error> {
         let _held = self.inner.shared.hold();
         Ok(read(&self.inner.shared.model.vocab()?))
@@ -212,9 +212,9 @@ impl Engine {
         self.inner.shared.metrics()
     }
 
-    /// The outcome of the last re-placement that somebody asked for ([`Model::request_replace`]). One that leaves the
-    /// model unloaded ends the texts that run; requests are refused then until it is loaded again. A text that waits,
-    /// and that the new context has no room for, ends with [`Error::ContextTooSmall`] when its turn comes.
+    /// The outcome of the last requested re-placement ([`Model::request_replace`]). One that leaves the model unloaded
+    /// ends the running texts, and requests are refused until it is loaded again. A waiting request that the new
+    /// context has no room for ends with [`Error::ContextTooSmall`] when its turn comes.
     pub fn last_replaced(&self) -> Option<Result<Replaced, Error>> {
         self.inner.shared.last_replaced()
     }
@@ -231,7 +231,7 @@ impl Inner {
         // A waker of the application's can hold the last handle, and be dropped by the engine's own thread.
         let is_other = |thread: &mut JoinHandle<()>| thread.thread().id() != thread::current().id();
         if let Some(thread) = thread.take_if(is_other) {
-            // A panic has been told to those who wait.
+            // Those who wait have the error of a panic already.
             let _ = thread.join();
         }
     }
@@ -321,13 +321,13 @@ fn wait<T>(future: impl Future<Output = T>) -> T {
     block_on(|context| future.as_mut().poll(context))
 }
 
-/// What an [`Engine`](super::Engine) is at, and what it has done since its start.
+/// What an [`Engine`](super::Engine) is doing, and what it has done since its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Metrics {
     /// Texts that wait: requests, and texts that have made room for others.
     pub queued: usize,
-    /// Texts that have a sequence; of a model in a worker, those that have their first token.
+    /// Texts that have a sequence; with a model in a worker, those that have their first token.
     pub running: usize,
     /// Tokens generated, end-of-generation tokens not counted.
     pub generated_tokens: u64,

@@ -1,17 +1,17 @@
-//! Who has a sequence of the context, and who waits: first come, first served, as far as there is room. A text is never
-//! ended for lack of room: the one that came last gives its place up and waits again.
+//! Which texts have a sequence of the context, and which wait: first come, first served, as far as there is room. No
+//! text ends for lack of room: the one that came last gives up its place and waits again.
 
 use crate::generate::context::Room;
 use crate::generate::sequence::Sequence;
 
-/// A text as far as the order goes.
+/// What the order needs to know of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stand {
     /// Its turn: the lower, the earlier.
     pub(super) arrival: u64,
     /// Tokens so far, its prompt included.
     len: usize,
-    /// Tokens that it can come to.
+    /// The most tokens that it can have.
     limit: usize,
 }
 
@@ -29,8 +29,8 @@ pub(super) fn may_join(room: Room, running: &[Stand], next: &Stand) -> bool {
     running.is_empty() || (running.len() < room.sequences && fits)
 }
 
-/// The text that is to make room before the next step, in which every text may get a token; `None` if there is room
-/// enough.
+/// The text that must make room before the next step, in which every text may get a token; `None` if there is
+/// room for all.
 pub(super) fn too_many(room: Room, running: &[Stand]) -> Option<u64> {
     let taken: usize = running.iter().map(|it| it.len + 1).sum();
     if !shares_cells(room) || running.len() < 2 || taken <= room.all {
@@ -44,8 +44,8 @@ fn shares_cells(room: Room) -> bool {
     room.each.saturating_mul(room.sequences) > room.all
 }
 
-/// Tokens to count on for a text: all it can come to; where that is more, an even share of the context, or an eighth
-/// more than it has.
+/// Tokens to expect of a text: the most that it can have, but no more than an even share of the context or an eighth
+/// more than it has, whichever is more.
 fn reserve(room: Room, text: &Stand) -> usize {
     let share = room.all / room.sequences.max(1);
     let likely = share.max(text.len.saturating_add(text.len / 8).saturating_add(1));

@@ -1,4 +1,4 @@
-//! What the engine's thread shares with everybody else: the texts that wait for it, and the places that are left.
+//! What the engine's thread shares with its callers: the waiting texts, and the places that are left.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future;
@@ -26,7 +26,7 @@ pub(super) struct Shared {
     pub(super) model: Model,
     /// The worker that computes the texts, where that is another process: none waits or runs here then.
     link: Option<Arc<Link>>,
-    /// Rings when there is something to do for the engine's thread.
+    /// Wakes the engine's thread when there is something to do.
     pub(super) bell: Arc<Bell>,
     /// Read while somebody holds the model underneath to check a request, written while the model is re-placed, which
     /// it could not be meanwhile.
@@ -52,7 +52,7 @@ struct State {
     last_replaced: Option<Result<Replaced, Error>>,
 }
 
-/// A text, but for its sequence.
+/// A text without its sequence.
 #[derive(Debug)]
 pub(super) struct Text {
     pub(super) id: SequenceId,
@@ -65,7 +65,7 @@ pub(super) struct Text {
 }
 
 impl Text {
-    /// Sends the reader the last of it. Its place is free before that is read.
+    /// Sends the reader the last piece. Its place is free before that is read.
     pub(super) fn end(self, last: Message) {
         drop(self.place);
         self.answer.send(last);
@@ -77,7 +77,7 @@ pub(super) struct Waiting {
     pub(super) text: Text,
     pub(super) sequence: Sequence,
     pub(super) since: Instant,
-    /// It has run before, and had to make room.
+    /// Whether it ran before and had to make room.
     pub(super) has_begun: bool,
 }
 
@@ -103,7 +103,7 @@ impl Drop for Place {
 /// Unlocks the state, and wakes the first of those who wait for a place: if there is none, it goes on waiting.
 fn call(state: MutexGuard<'_, State>) {
     let first = state.line.first_key_value().map(|(_, waker)| waker.clone());
-    // What a waker does is not known.
+    // A waker may do anything.
     drop(state);
     first.into_iter().for_each(Waker::wake);
 }
@@ -223,8 +223,8 @@ impl Shared {
         AbortHandle::new(move || link.iter().for_each(|link| link.abort()))
     }
 
-    /// A reader has gone, or has read: takes texts that nobody reads out of the queue, and has the engine's thread look
-    /// at the others.
+    /// Call it when a reader has gone or has read: takes texts that nobody reads out of the queue, and wakes the
+    /// engine's thread for the others.
     fn look(&self) {
         let mut state = self.state();
         let (gone, waiting) = state.waiting.drain(..).partition(|it| it.text.answer.is_abandoned());
@@ -238,7 +238,7 @@ impl Shared {
         !self.state().waiting.is_empty()
     }
 
-    /// Takes the first text whose reader would have it go on, if it may join.
+    /// Takes the first text whose reader is not behind, if it may join.
     pub(super) fn take_if(&self, may_join: impl FnOnce(&Sequence) -> bool) -> Option<Waiting> {
         let mut state = self.state();
         let first = state.waiting.iter().position(Waiting::is_ready)?;

@@ -1,4 +1,4 @@
-//! The worker's side of a run: an engine, and a thread that sends what comes of its texts.
+//! The worker's side of a run: an engine, and a thread that sends the pieces of its texts.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,8 +17,8 @@ use crate::generate::token_stream::TokenStream;
 use crate::load::{AbortHandle, Model};
 use crate::worker::{self, Sender};
 
-/// Text is sent so often at most: a model that is faster than anybody reads would otherwise wake the application, which
-/// needs the same cores, for every token.
+/// The least time between two sends: a model that is faster than its readers would otherwise wake the application,
+/// which needs the same cores, for every token.
 const OFTEN: Duration = Duration::from_millis(2);
 
 const THREAD: &str = "autoplace-replies";
@@ -116,7 +116,7 @@ impl Outbox {
     fn send_all(&self, engine: &Engine) {
         loop {
             self.bell.wait();
-            // Before the texts are looked at: those that it ends are told of.
+            // Before the texts are looked at: those that it ends are reported.
             let is_closing = self.is_closing.load(Ordering::Acquire);
             let mut replies = Vec::new();
             let is_idle = self.take(&mut replies);

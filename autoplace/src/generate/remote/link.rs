@@ -1,4 +1,4 @@
-//! This process's side of a run: the texts, what the worker says of them, and other workers in its place.
+//! This process's side of a run: the texts, what the worker sends of them, and its replacements when it dies.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
@@ -19,7 +19,7 @@ use crate::worker;
 
 const DOING: &str = "generating";
 
-/// A run of a worker, for whoever has texts of it.
+/// A worker's run, shared by the readers of its texts.
 #[derive(Debug)]
 pub(in crate::generate) struct Link {
     pub(in crate::generate) model: Model,
@@ -47,7 +47,7 @@ struct State {
 struct Text {
     id: u64,
     spec: Spec,
-    /// Hears first whether it is accepted, by a piece of nothing.
+    /// Receives first an empty piece, which says that it is accepted.
     answer: Sender<Message>,
     is_accepted: bool,
     /// The worker sends no more of it.
@@ -63,7 +63,7 @@ struct Text {
 }
 
 impl Text {
-    /// Has a worker asked for it, after the tokens that have arrived.
+    /// Requests it from a worker, after the tokens that have arrived.
     fn put(&self, sender: &worker::Sender) -> Result<(), worker::Error> {
         let Self { id, ref spec, ref tokens, .. } = *self;
         let generation = Generation { id, spec: spec.clone(), so_far: tokens.clone() };
@@ -99,7 +99,7 @@ impl Text {
             _ => self.attempts -= 1,
         }
         self.earlier = self.has_begun().then_some(self.statistics);
-        // Another one sends until it is told.
+        // Another worker sends until it is asked to hold.
         self.is_held = false;
         None
     }
@@ -108,7 +108,7 @@ impl Text {
         self.statistics.first_token_latency.is_some()
     }
 
-    /// Sends the reader the last of it. Its place is free before that is read.
+    /// Sends the reader the last piece. Its place is free before that is read.
     fn end(self, last: Message) {
         drop(self.place);
         self.answer.send(last);
@@ -128,7 +128,7 @@ impl State {
         self.position(id).map(|at| self.texts.remove(at))
     }
 
-    /// Tells the worker. One that is gone needs to know nothing, and whoever reads finds out.
+    /// Sends the worker a call. One that is gone needs none, and the reader finds out.
     fn tell(&self, call: TextCall) {
         if let Some(sender) = &self.sender {
             let _ = sender.send(&Request::Text(call));
@@ -136,7 +136,7 @@ impl State {
     }
 }
 
-/// Texts are taken out of the state before they end: nobody knows what their readers do when they are woken.
+/// Texts are taken out of the state before they end: their readers may do anything when they are woken.
 impl Link {
     fn new(worker: &LentWorker, start: Start) -> Self {
         let (model, abort) = (worker.model().clone(), worker.abort_handle());
@@ -148,7 +148,7 @@ impl Link {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has the worker check a text and generate it. Its first piece, of nothing, says that it is accepted.
+    /// Sends the worker a text to check and generate. Its first piece, an empty one, says that it is accepted.
     pub(in crate::generate) fn submit(self: &Arc<Self>, spec: Spec, place: Place) -> Result<Receiver<Message>, Error> {
         let mut state = self.state();
         if state.is_over || state.closing.is_some() {
@@ -331,7 +331,7 @@ impl Link {
         Ok(())
     }
 
-    /// Nothing comes any more: texts that are left have no end.
+    /// Nothing more will come: the remaining texts have no end.
     fn end(&self) {
         let mut state = self.state();
         state.is_over = true;
@@ -360,7 +360,7 @@ impl Reader {
             Reply::Started => {}
             Reply::Refused(error) => return Err(error),
             _ => {
-                let reason = "it told of texts before it was asked for any".into();
+                let reason = "it reported texts before it was asked for any".into();
                 return Err(worker::Error::Protocol { doing: DOING, reason }.into());
             }
         }
@@ -377,7 +377,7 @@ impl Reader {
         while self.turn() {}
     }
 
-    /// Hears the next of the worker, or has another one in its place. `false`: it is over.
+    /// Receives the worker's next message, or starts another worker. `false`: it is over.
     fn turn(&mut self) -> bool {
         if self.is_over {
             return false;

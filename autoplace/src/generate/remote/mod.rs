@@ -1,4 +1,4 @@
-//! Generations in a worker process: the messages, and what both sides do with them.
+//! Generations in a worker process: the messages, and both sides of the connection.
 //!
 //! The worker runs an engine of its own (`host`), for an engine of this process or for a stream, which is the only text
 //! of one. It makes text of tokens, finds the stop strings and counts, as it would in this process, and sends each
@@ -25,14 +25,14 @@ use super::stats::Statistics;
 use super::step::PromptChunk;
 use crate::worker;
 
-/// What a worker is asked for, of generations.
+/// A request to a worker about generations.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Request {
     Text(TextCall),
 }
 
-/// What a worker is asked for, of a run of texts. A text has a number that the application gives it.
+/// A request to a worker about a run of texts. A text has a number that the application gives it.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum TextCall {
@@ -40,7 +40,7 @@ pub(crate) enum TextCall {
     Start(Start),
     /// Check a text, and generate it.
     Submit(Box<Generation>),
-    /// A text is not wanted any more.
+    /// Cancel a text.
     Cancel { id: u64 },
     /// Send no more of a text, or go on with it: its reader is behind.
     Hold { id: u64, is_held: bool },
@@ -60,7 +60,7 @@ pub(crate) struct Start {
 pub(crate) struct Generation {
     id: u64,
     spec: Spec,
-    /// What an earlier worker has generated.
+    /// The tokens that an earlier worker has generated.
     so_far: Vec<Token>,
 }
 

@@ -14,7 +14,7 @@ const MIROSTAT_M: u32 = 100;
 impl Sampling {
     /// Builds the chain as llama.cpp's programs do (common/sampling.cpp, common_sampler_init), but for the biases,
     /// which come before it: the samplers in the order that was asked for, and the one that chooses.
-    /// [`Sampler::seed`] tells the seed in use.
+    /// [`Sampler::seed`] is the seed in use.
     pub(crate) fn sampler(&self, model: &Model) -> Result<Sampler, Error> {
         self.check_ranges(model)?;
         let mut chain = Sampler::chain(model)?;

@@ -77,7 +77,7 @@ pub struct Sampling {
     pub logit_bias_text: Vec<(String, f32)>,
     /// Which samplers apply, in this order: those that are on. Default: [`SamplerKind::DEFAULT`].
     pub samplers: Vec<SamplerKind>,
-    /// Seed of the random choice; `None` draws one, which [`Statistics::seed`](super::Statistics::seed) tells.
+    /// Seed of the random choice; `None` draws one, which [`Statistics::seed`](super::Statistics::seed) reports.
     pub seed: Option<u32>,
 }
 
@@ -123,7 +123,7 @@ impl Sampling {
         Self { temperature: 0.0, ..Self::default() }
     }
 
-    /// Refuses what is no number: JSON has no word for it, which a worker is told, and no sampler takes it.
+    /// Refuses what is not a number: the JSON sent to a worker has no form for it, and no sampler takes it.
     pub(super) fn check_numbers(&self) -> Result<(), llama_sys::Error> {
         let refused = |name: &str| llama_sys::Error::InvalidParameter {
             name: "sampling",

@@ -52,8 +52,8 @@ impl Sequence {
         self.held.stops = place.stops;
     }
 
-    /// Takes it out of the context, which keeps what it holds of it as long as nobody needs the place. It is
-    /// [put](Self::put_again) somewhere again.
+    /// Takes it out of the context, which keeps what it holds of it as long as no other text needs the place.
+    /// [`put_again`](Self::put_again) puts it back.
     pub(crate) fn suspend(&mut self, cache: &mut Cache) {
         let held = std::mem::take(&mut self.held.computed);
         self.held.shares = None;

@@ -4,7 +4,7 @@
 //! every architecture of llama.cpp. What is loaded is the model's [skeleton](crate::gguf::Header::skeleton), in
 //! milliseconds. Backends are really started; what a driver takes for itself is in no breakdown.
 //!
-//! Corrected, and held against real loads on simulated GPUs (`tests/load/real_loads.rs`), is:
+//! Corrected, and compared with real loads on simulated GPUs (`tests/load/real_loads.rs`):
 //!
 //! - **A mapped file.** Without data none can be mapped (`load_tensors` in llama-model.cpp asserts it), and the host's
 //!   weights go into the first GPU's pinned memory where it has some. A real load maps one span per file and pins none:
@@ -15,7 +15,7 @@
 //! - **The buffer of logits** is in no account of llama.cpp's, and grows from `n_seq_max` to `n_outputs_max` rows. It
 //!   is added at its largest ([`BufferBytes::output`]).
 //! - **Hidden states**, which blocks that predict further tokens go on from, change the graphs, and llama.cpp does not
-//!   reserve them anew (llama-context.cpp, `set_embeddings_nextn`). That is done, for a real context as well. The
+//!   reserve them again (llama-context.cpp, `set_embeddings_nextn`). This crate does, for a real context as well. The
 //!   second context is made after the first is freed, and added.
 //!
 //! Not corrected:

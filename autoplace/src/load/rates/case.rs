@@ -1,4 +1,4 @@
-//! One thing to measure: the operation that it is, as large as real ones are, and the figure that its time makes.
+//! One case to measure: an operation of a realistic size, and the figure that its time gives.
 
 use std::time::Duration;
 

@@ -33,7 +33,7 @@ pub struct RatesProgress<'a> {
     pub total: usize,
 }
 
-/// Less to work with is too little to tell memory from caches.
+/// With less data a measurement cannot distinguish memory from caches.
 const LEAST_WORKING_SET: u64 = 16 << 20;
 
 /// Measures the GPUs and the host of this machine, and adds the figures to its [`rates`](crate::machine::Gpu::rates).

@@ -18,7 +18,7 @@ pub struct RatesRequest {
     pub each: Duration,
     /// After this time no further case of a device is begun; one is in any case.
     pub within: Option<Duration>,
-    /// Whether only what was not measured before is.
+    /// Whether only what was not measured before is measured.
     pub missing: bool,
     /// At most so many bytes are read by a case, instead of more than the caches hold: less time, and figures
     /// that may be wrong.

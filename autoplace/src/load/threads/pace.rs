@@ -2,7 +2,7 @@
 //!
 //! The rule ([`choose`]): of what was measured, the most threads within a tenth of the fastest. At first, where steps
 //! become slow, and while fewer threads than one per core generate, other numbers compute some steps each, one number
-//! after the other, and the rule decides. They are held against the window just before, at the same depth of the
+//! after the other, and the rule decides. They are compared with the window just before, at the same depth of the
 //! context and with the same weights: a model that is slow for another reason is as slow with fewer threads, and keeps
 //! those that it has. docs/load-contract.md has the thresholds.
 
@@ -20,7 +20,7 @@ const LONG_WINDOW: Duration = Duration::from_millis(200);
 const SLOW: f64 = 1.5;
 /// So many slow windows in a row: one alone may be a hiccup.
 const PATIENCE: u32 = 2;
-/// Windows of more threads: one quick window is soon had beside other programs.
+/// Windows of more threads: beside other programs a single window may be quick by chance.
 const WINDOWS_OF_MORE: u32 = 2;
 /// A number of threads that takes this many times as long as the fastest is not measured any further.
 const HOPELESS: f64 = 2.0;

@@ -42,7 +42,7 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    pub(crate) const HEAD: &'static str = "| tokens | streams and sessions | placed anew | VmRSS KiB | VmData KiB | open files | threads | card bytes |\n\
+    pub(crate) const HEAD: &'static str = "| tokens | streams and sessions | re-placed | VmRSS KiB | VmData KiB | open files | threads | card bytes |\n\
          |---:|---:|---:|---:|---:|---:|---:|---:|";
 
     fn of(tally: Tally, card: &SimGpu) -> Self {

@@ -1,4 +1,4 @@
-//! One change, and what comes of it.
+//! One change, and the plan that it makes possible.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use crate::memory::KvType;
 use crate::plan::Plan;
 use crate::profile::Quantisation;
 
-/// What to change together, and the plan that comes of it.
+/// What to change together, and the plan that results.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Change {
@@ -17,7 +17,7 @@ pub struct Change {
     pub kinds: Vec<ChangeKind>,
     /// How much it changes.
     pub effect: Effect,
-    /// The plan that comes of it.
+    /// The plan that results.
     pub outcome: Outcome,
     /// How many times as fast it generates, where both speeds are known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -39,7 +39,7 @@ pub enum ChangeKind {
     Ubatch(u32),
     /// A program that holds memory of a GPU is closed.
     CloseProcess {
-        /// Its program, where the driver tells.
+        /// Its program, if the driver reports it.
         name: Option<String>,
         /// Its process id.
         pid: u32,

@@ -1,5 +1,5 @@
-//! What to change where not everything fits: each change is tried by the planner itself, on the changed model, machine
-//! or request, and only listed where the plan that comes of it is better.
+//! What to change where not everything fits: the planner itself tries each change, on the changed model, machine
+//! or request, and lists it only if the resulting plan is better.
 //!
 //! In flows a [`Planner`]; out flows an [`Advice`]: at most one item for each kind of change, in the order of what they
 //! cost: what is asked differently, what is closed, another file ([`software`]).
@@ -26,7 +26,7 @@ pub struct Advice {
     /// Set where layers on GPUs are not worth it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pointless: Option<Pointless>,
-    /// What all plans are made for, and all speeds are of; where a context is too short for it, [`Workload::typical`]
+    /// The workload of all plans and speeds; where a context is too short for it, [`Workload::typical`]
     /// of that context.
     pub workload: Workload,
 }

@@ -1,4 +1,4 @@
-//! Which model a plan is of.
+//! Which model a plan is for.
 
 use std::fmt;
 
@@ -8,11 +8,11 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::gguf::{self, Header, Value};
 use crate::machine::Bytes;
 
-/// A model, told apart from every other: the lengths of its files and a hash of its header.
+/// The identity of a model: the lengths of its files and a hash of its header.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ModelIdentity {
-    /// Its name for people, which does not tell it apart: `general.name`, else its file's.
+    /// Its name for people, which is no part of its identity: `general.name`, else its file's.
     pub name: String,
     /// The lengths of its files in bytes, in order.
     pub file_bytes: Vec<u64>,

@@ -24,7 +24,7 @@ mod tests;
 pub use change::MachineChange;
 pub use identity::ModelIdentity;
 
-/// A plan with all that it takes to follow it again, or to tell why it cannot be.
+/// A plan with all that it takes to follow it again, or to say why it cannot be followed.
 ///
 /// ```
 /// # use autoplace_planner::{gguf::Header, machine::Machine, plan::{Planner, Request, SavedPlan}, profile::ModelProfile};
@@ -65,7 +65,7 @@ pub enum SavedPlanError {
     /// The file cannot be read or written.
     #[error("{}: {source}", file.display())]
     File { file: PathBuf, source: io::Error },
-    /// The text is no plan of this form: the field that is wrong, and how.
+    /// The text is not a plan of this form: the field that is wrong, and how.
     #[error("{}{problem}", prefix(file.as_deref()))]
     Invalid { file: Option<PathBuf>, problem: String },
     /// The plan is of another model.

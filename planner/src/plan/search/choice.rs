@@ -1,4 +1,4 @@
-//! What the search found, as a choice with its reasons.
+//! The result of the search, as a choice with its reasons.
 
 use crate::machine::{Bytes, Gpu};
 use crate::plan::fit::{Chosen, Level, Levels};

@@ -1,4 +1,4 @@
-//! What a path is to llama.cpp, and what it takes by the estimate.
+//! A path as llama.cpp's parameters, and what it takes by the estimate.
 
 use std::collections::HashSet;
 
@@ -65,7 +65,7 @@ impl<'a> Placements<'a> {
         Assignment::by_counts(self.profile.n_layer(), &path.counts())
     }
 
-    /// What llama.cpp is told of a path.
+    /// What llama.cpp is given for a path.
     pub(super) fn split(&self, path: &Path) -> Split {
         let split = Split::by_counts(&path.counts());
         if path.single_copy {

@@ -7,8 +7,8 @@
 //! thousandth of the least cost for each of these decides between equals: a GPU, up to twice if it is full; a single
 //! copy of the graph, by half; a step away from the wanted setting.
 //!
-//! One search: ways are looked at in the order of their cost ([`path`]) until one fits by the estimate: no cheaper one
-//! does. What has no room even with the smallest compute buffer of its kind ([`ground`]) is not looked at.
+//! There is one search. It tries placements in the order of their cost ([`path`]) until one fits by the estimate: no
+//! cheaper one does. It skips what has no room even with the smallest compute buffer of its kind ([`ground`]).
 
 mod choice;
 mod footprints;
@@ -52,7 +52,7 @@ use self::table::Table;
 /// The part of the least cost that decides between equals.
 const TIE: f64 = 1e-3;
 
-/// Begins of placements that are looked at before the search gives up: many times what any of a thousand random
+/// Partial placements that are tried before the search gives up: many times what any of a thousand random
 /// machines has taken.
 const MOST_BEGINS: usize = 1 << 18;
 
@@ -84,14 +84,14 @@ struct Correction {
     host: i64,
 }
 
-/// What a search is told beside what there is to choose from.
+/// What a search knows beside what there is to choose from.
 #[derive(Default)]
 struct Given {
     /// By setting: graphs of other sizes are off by other bytes.
     corrections: BTreeMap<usize, Correction>,
     /// Paths that are known already.
     known: BTreeSet<Path>,
-    /// Orders of GPUs that are out of the question.
+    /// Orders of GPUs that are not tried.
     shunned: BTreeSet<usize>,
     /// Only cheaper ones count.
     below: Option<f64>,
@@ -241,8 +241,7 @@ impl<'a> Placements<'a> {
         let host = &self.machine.host;
         let headroom = Headroom::of_host(host, &ground.workload, !order.is_empty(), 0);
         let room = host.available.checked_sub(headroom.total().saturating_add(ground.always_on_host))?;
-        // What lies on a GPU that uses the host's memory lies on the host all the same, all that its own pool does not
-        // hold.
+        // A GPU that uses the host's memory puts there all that its own pool does not hold.
         let own = gpus().map(Gpu::own_free).fold(0, u64::saturating_add);
         let whole = ground.table.host_bytes(ground.table.layers);
         if gpus().any(Gpu::shares_host_memory) && whole > room.saturating_add(own) {

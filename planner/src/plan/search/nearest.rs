@@ -1,4 +1,4 @@
-//! What would be one step better than a path and why it is not taken, and what comes closest where nothing fits.
+//! The paths that would be one step better than a path and why they are not taken, and the closest one where none fits.
 
 use crate::plan::Error;
 use crate::plan::halving::least_that;
@@ -8,7 +8,7 @@ use super::table::Run;
 use super::{Found, Given, Placements};
 
 impl Placements<'_> {
-    /// Of what would be one step better than a path and does not fit, that which lacks the least.
+    /// Of the paths that would be one step better and do not fit, the one that lacks the least.
     pub(super) fn nearest(&self, path: &Path, given: &Given) -> Result<Option<Found>, Error> {
         self.least_of(self.better(path), given, |found| !found.levels.fit())
     }
@@ -71,7 +71,7 @@ impl Placements<'_> {
         Some(Path { setting: 0, order, first, runs, single_copy: false })
     }
 
-    /// What a path costs.
+    /// The cost of a path.
     pub(super) fn cost(&self, path: &Path) -> f64 {
         let ground = &self.grounds[path.setting];
         let prices = self.prices(&ground.table, path.order);
@@ -81,8 +81,8 @@ impl Placements<'_> {
         steps + prices.host_seconds(path.first) + runs.sum::<f64>() + single_copy
     }
 
-    /// What would be one step better: a part less on the host, else a layer less; of the host alone a GPU with
-    /// the output layer. Nothing, where so many layers are asked for.
+    /// The paths that would be one step better: a part less on the host, else a layer less; instead of the host alone,
+    /// a GPU with the output layer. None, if the request sets the number of layers.
     pub(super) fn better(&self, path: &Path) -> Vec<Path> {
         let layers = self.profile.full_offload();
         let least_on_host = *self.on_host().start();

@@ -3,7 +3,7 @@
 use crate::machine::{Gpu, GpuKind};
 use crate::plan::speed::Rate;
 
-/// As many GPUs as every order of them is looked at.
+/// Every order of up to this many GPUs is tried.
 const ALL_ORDERS: usize = 4;
 
 /// The most GPUs that llama.cpp schedules beside the CPU (ggml-backend.cpp, `GGML_SCHED_MAX_BACKENDS`).

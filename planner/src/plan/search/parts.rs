@@ -82,7 +82,7 @@ impl<'a> Parts<'a> {
     }
 
     /// The overrides that keep the last parts of some blocks on the host: for each `(end, count)` so many parts
-    /// before this block. One pattern for all blocks with the same parts: llama.cpp compiles each pattern anew
+    /// before this block. One pattern for all blocks with the same parts: llama.cpp compiles each pattern again
     /// for every tensor.
     pub(super) fn overrides(&self, kept: &[(u32, u32)]) -> Vec<TensorOverride> {
         let mut stems_of: BTreeMap<u32, Vec<&str>> = BTreeMap::new();

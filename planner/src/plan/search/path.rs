@@ -1,9 +1,9 @@
-//! Ways through the layers, the cheapest first: the host takes the first layers, then each GPU of an
+//! Paths through the layers, the cheapest first: the host takes the first layers, then each GPU of an
 //! order a run of them.
 //!
-//! What a run costs does not depend on the other runs, but for compute buffers; without those the cheapest way on from
-//! any layer is found once, from the back. With that as a bound the ways come out of a heap in order of their cost
-//! (A*), and the first one that has room for its compute buffers too is the cheapest that does.
+//! The cost of a run does not depend on the other runs, except by compute buffers. Without those the cheapest rest of a
+//! path from any layer is computed once, from the back. With that as a bound the paths come out of a heap in order of
+//! their cost (A*), and the first one that also has room for its compute buffers is the cheapest that does.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -13,7 +13,7 @@ use super::ground::host_role;
 use super::prices::Prices;
 use super::table::Run;
 
-/// The cheapest ways on, for one order of GPUs.
+/// The cheapest rests of paths, for one order of GPUs.
 #[derive(Debug)]
 pub(super) struct Onward {
     /// `cost[n][begin]`: of the layers from `begin` on, with the GPUs from the `n`th on.
@@ -54,7 +54,7 @@ impl Onward {
     }
 }
 
-/// A way, or the begin of one.
+/// A path, or the beginning of one.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Path {
     /// Which setting, and which order of GPUs.
@@ -73,7 +73,7 @@ impl Path {
         self.runs.last().map_or(self.first, |&(end, _)| end)
     }
 
-    /// The runs with their begins.
+    /// The runs with their first layers.
     pub(super) fn runs(&self) -> impl Iterator<Item = Run> {
         let begins = std::iter::once(self.first).chain(self.runs.iter().map(|&(end, _)| end));
         let runs = begins.zip(&self.runs).enumerate();
@@ -145,11 +145,11 @@ impl Ord for Node {
     }
 }
 
-/// The paths that are still to be looked at.
+/// The paths that are still to be tried.
 #[derive(Debug, Default)]
 pub(super) struct Heap(BinaryHeap<Node>);
 
-/// What is around the paths of one order under one setting.
+/// What all paths of one order under one setting have in common.
 pub(super) struct Around<'a> {
     pub(super) prices: Prices<'a>,
     pub(super) onward: Onward,
@@ -163,8 +163,8 @@ impl Heap {
         self.0.pop().filter(|node| node.bound < cost)
     }
 
-    /// Puts in the begins of all paths of one order that leave so many layers to the host. They cost `extra` whatever
-    /// their way.
+    /// Puts in the beginnings of all paths of one order that leave so many layers to the host. They cost `extra`
+    /// wherever they lead.
     pub(super) fn begin(
         &mut self,
         (setting, order): (usize, usize),

@@ -1,4 +1,4 @@
-//! What a way costs: its seconds, and the little that decides between plans of one speed.
+//! The cost of a path: its seconds, and the little that decides between plans of one speed.
 
 use super::table::{Run, Table};
 
@@ -34,13 +34,13 @@ impl Prices<'_> {
         self.table.host_seconds(end, self.order.first().copied())
     }
 
-    /// What a way costs more that keeps a single copy of its graph.
+    /// The additional cost of a path that keeps a single copy of its graph.
     pub(super) fn single_copy(&self) -> f64 {
         self.tie / 2.0
     }
 
-    /// What a GPU costs that is filled so far. By a GPU's share of the largest one's budget: what costs least in all is
-    /// then what fills every one to the same part.
+    /// The cost of a GPU that is filled so far, by its share of the largest GPU's budget: the least total cost then
+    /// fills every GPU to the same part.
     fn gpu(&self, gpu: usize, run: Run) -> f64 {
         let bytes = self.table.bytes(gpu, Run { kept: 0, ..run }) as f64;
         let budget = self.table.gpus[gpu].budget.max(1) as f64;

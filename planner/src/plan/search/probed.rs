@@ -14,7 +14,7 @@ use super::{Found, Given, Placements};
 /// Probes for one GPU, and for more.
 const MOST_PROBES: (usize, usize) = (6, 12);
 
-/// As many refusals put an order of GPUs out of the search: they are the device's fault, or the model's.
+/// After this many refusals an order of GPUs is no longer tried: they are the device's fault, or the model's.
 const MOST_REFUSALS: usize = 2;
 
 /// Bytes by which a corrected estimate may be wrong one step away from what was probed.
@@ -30,9 +30,9 @@ pub(super) struct Probed<'f, 'a> {
     /// Which GPUs were refused first, and why.
     pub(super) refusal: Option<(String, Error)>,
     pub(super) refused: BTreeSet<Path>,
-    /// What there was no room for, in the first placement that could not even be asked about.
+    /// The buffer that there was no room for, in the first placement that could not even be probed.
     pub(super) no_room: Option<Error>,
-    /// Of what was found not to fit, that which lacks the least.
+    /// Of the placements that do not fit, the one that lacks the least.
     pub(super) least_lacking: Option<Found>,
 }
 
@@ -142,7 +142,7 @@ impl<'f, 'a> Probed<'f, 'a> {
         }
     }
 
-    /// Takes what the answer is beyond the estimate for what it is elsewhere too.
+    /// Assumes that llama.cpp's answer exceeds the estimate by as much elsewhere too.
     fn correct(&mut self, path: &Path, footprints: &Footprints, estimated: &Footprints) {
         let beyond = |theirs: &Footprint, ours: &Footprint| {
             let (theirs, ours) = (i128::from(theirs.total()), i128::from(ours.total()));

@@ -1,4 +1,4 @@
-//! What is chosen beside the placement itself: the tokens computed at once.
+//! The settings that are chosen beside the placement itself: the tokens computed at once.
 
 use crate::machine::Gpu;
 use crate::memory::ContextParams;

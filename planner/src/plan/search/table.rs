@@ -1,4 +1,4 @@
-//! What runs of layers cost on each GPU under one setting, from sums made once: seconds of the workload, and bytes
+//! The cost of runs of layers on each GPU under one setting, from sums made once: seconds of the workload, and bytes
 //! without compute buffers.
 
 use std::ops::Add;

@@ -107,7 +107,7 @@ fn seconds(placements: &Placements<'_>, request: &Request, path: &Path) -> f64 {
     model.seconds(&placements.assignment(path), &request.work(profile))
 }
 
-/// What a path costs, put together anew: by its seconds or layers, and by what decides between plans of one speed.
+/// What a path costs, computed afresh: by its seconds or layers, and by what decides between plans of one speed.
 fn cost(placements: &Placements<'_>, request: &Request, path: &Path) -> f64 {
     let tie = placements.tie;
     let seconds = match placements.policy {
@@ -124,7 +124,7 @@ fn cost(placements: &Placements<'_>, request: &Request, path: &Path) -> f64 {
     seconds + gpu_prices.sum::<f64>() + single + tie * f64::from(ground.setting.steps)
 }
 
-/// Whether a path fits, put together anew from free bytes, headroom and footprints.
+/// Whether a path fits, computed afresh from free bytes, headroom and footprints.
 fn fits(placements: &Placements<'_>, request: &Request, path: &Path) -> bool {
     let (profile, params, host) = (placements.profile, placements.params(path), &placements.machine.host);
     let gpus = placements.gpus_of(path);

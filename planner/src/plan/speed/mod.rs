@@ -3,7 +3,7 @@
 //!
 //! That is Amdahl's law, and the reason for the cliff: while any layer is on the host, its bytes pass at a tenth of the
 //! GPU's speed, its attention slower still, and no layer more on the GPU makes that part shorter. `docs/speed-model.md`
-//! holds it against measurements.
+//! compares it with measurements.
 
 mod model;
 mod rates;
@@ -26,7 +26,7 @@ pub use work::{Cache, LayerWork, Matrices, Work};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Speed {
-    /// Who says how fast the devices are that the plan computes on: of several the least sure.
+    /// The source of the devices' speeds; with several devices, the least certain one.
     pub basis: Basis,
     /// Of prompts.
     pub prompt: PromptSpeed,
@@ -139,7 +139,7 @@ impl Speed {
     }
 }
 
-/// With four decimals: more is no prediction, and so few are read back from text as they were.
+/// With four decimals: a prediction has no more, and so few are read back from text unchanged.
 fn rounded(speed: f64) -> f64 {
     (speed * 1e4).round() / 1e4
 }

@@ -1,6 +1,6 @@
 //! How fast the devices of a machine compute, by what is known of them.
 //!
-//! What was [measured](crate::machine::MeasuredRates) counts as it is. Elsewhere stated ratios stand in, each with its
+//! [Measured](crate::machine::MeasuredRates) rates count as they are. Elsewhere stated ratios stand in, each with its
 //! source, and the plan says so.
 
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,7 @@ use super::work::{Cache, LayerWork, Matrices, float};
 const GPU_SHARE: f64 = 0.8;
 /// The same of a host whose figure is a peak: 65 % of two channels of DDR4-2400 there.
 const HOST_SHARE: f64 = 0.65;
-/// What is taken for the bandwidth of a card of which nothing is known, in bytes per second: one of the middle.
+/// The assumed bandwidth of an unknown card, in bytes per second: a middling one.
 const UNKNOWN_GPU: f64 = 400e9;
 /// The same of a host: two channels of DDR4-3200, of which two thirds are read.
 const UNKNOWN_HOST: f64 = 34e9;
@@ -32,12 +32,12 @@ const REMOTE_LINK: f64 = 0.12e9;
 /// Bytes per second to a card whose link is not known: PCIe 3.0 x16, of which four fifths are reached from
 /// pageable memory.
 const UNKNOWN_LINK: f64 = 12e9;
-/// What is reached of a link's peak.
+/// The share of a link's peak that is reached.
 const LINK_SHARE: f64 = 0.8;
 /// Multiplications of attention per second of one core, keys and values of 16 bits: 0.4 and 1.4 billion were measured
 /// on two machines with two cores of an EPYC (phi-3-mini's shape; docs/speed-model.md).
 const CORE_ATTENTION: f64 = 0.8e9;
-/// Cores of a host that does not say.
+/// The assumed cores of a host that does not report them.
 const UNKNOWN_CORES: u32 = 8;
 /// Floating-point operations of prompts per byte per second of bandwidth. llama.cpp computes 3491 tokens of an 8B model
 /// per second on an RTX 3090 (ggml-org/llama.cpp#7860): 60; on an RTX 4090 10359 (#7676): 165.
@@ -49,7 +49,7 @@ const CORE_FLOPS: f64 = 50e9;
 /// 10359 with 512).
 const HALF_SPEED: f64 = 64.0;
 
-/// Who says how fast a device is, the best first.
+/// The source of a device's speed, the best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -60,9 +60,9 @@ pub enum Basis {
     Driver,
     /// Its data sheet's peak bandwidth; the rest by ratios.
     DataSheet,
-    /// A bandwidth that somebody wrote down; the rest by ratios.
+    /// A stated bandwidth; the rest by ratios.
     Stated,
-    /// Nothing: a device of the middle.
+    /// Nothing: a middling device is assumed.
     Guess,
 }
 
@@ -329,7 +329,7 @@ impl Rate {
     }
 }
 
-/// The measured figure that is the least unlike what is asked for.
+/// The measured figure that is most like the one asked for.
 fn nearest<T>(figures: impl Iterator<Item = T>, unlike: impl Fn(&T) -> f64) -> Option<T> {
     figures.min_by(|a, b| unlike(a).total_cmp(&unlike(b)))
 }

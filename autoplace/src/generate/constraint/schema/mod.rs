@@ -1,7 +1,7 @@
-//! A JSON schema made ready for llguidance: what that would not hold a text to is refused or said so that it is held.
+//! A JSON schema made ready for llguidance: what llguidance would not enforce is refused, or rewritten so that it does.
 //!
-//! In: a schema as the application has it, which nobody need trust. Out: one of bounded size that allows no text the
-//! first does not, and none whose numbers a program reads as others than are written.
+//! In: an untrusted schema of the application. Out: one of bounded size that allows no text that the first does not,
+//! and no number that a program reads as another than is written.
 
 mod numbers;
 mod places;

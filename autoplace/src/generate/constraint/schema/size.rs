@@ -9,7 +9,7 @@ use super::places;
 const MAX_BYTES: usize = 1 << 20;
 /// Values in values: as deep as serde_json reads.
 const MAX_DEPTH: usize = 100;
-/// Entries of a keyword: patterns of an object and alternatives of a `oneOf` are held against each other, and
+/// Entries of a keyword: patterns of an object and alternatives of a `oneOf` are compared with each other, and
 /// properties and tuples llguidance goes through by recursion.
 const MOST: [(&str, usize); 6] = [
     ("patternProperties", 24),
