@@ -8,7 +8,7 @@
 //!    (as a step of `test`) with the workspace's, every file of which that was read the package must hold.
 //!
 //! To publish: `cargo publish -p autoplace-llama-sys -p autoplace-planner -p autoplace-chat -p autoplace -p
-//! autoplace-openai -p autoplace-cli` in `target/package-source`.
+//! autoplace-openai -p autoplace-hub -p autoplace-cli` in `target/package-source`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -31,7 +31,7 @@ struct Published {
     required: &'static [&'static str],
 }
 
-const PUBLISHED: [Published; 6] = [
+const PUBLISHED: [Published; 7] = [
     Published {
         name: "autoplace-llama-sys",
         required: &[
@@ -52,6 +52,7 @@ const PUBLISHED: [Published; 6] = [
     Published { name: "autoplace-chat", required: &["LICENSE-APACHE", "LICENSE-MIT", "README.md", "src/lib.rs"] },
     Published { name: "autoplace", required: &["LICENSE-APACHE", "LICENSE-MIT", "README.md", "src/lib.rs"] },
     Published { name: "autoplace-openai", required: &["LICENSE-APACHE", "LICENSE-MIT", "README.md", "src/lib.rs"] },
+    Published { name: "autoplace-hub", required: &["LICENSE-APACHE", "LICENSE-MIT", "README.md", "src/lib.rs"] },
     Published { name: "autoplace-cli", required: &["LICENSE-APACHE", "LICENSE-MIT", "README.md", "src/main.rs"] },
 ];
 
@@ -106,8 +107,19 @@ fn unpacked(workspace: &Workspace) -> Result<PathBuf> {
 /// The workspace with llama.cpp's source in it, below the target folder.
 fn stage(workspace: &Workspace) -> Result<PathBuf> {
     let stage = workspace.target.join("package-source");
-    let members =
-        ["llama-sys", "planner", "chat", "autoplace", "openai", "cli", "examples", "benches", "gpu-check", "xtask"];
+    let members = [
+        "llama-sys",
+        "planner",
+        "chat",
+        "autoplace",
+        "openai",
+        "hub",
+        "cli",
+        "examples",
+        "benches",
+        "gpu-check",
+        "xtask",
+    ];
     fs::create_dir_all(&stage)?;
     for file in ["Cargo.toml", "Cargo.lock"] {
         tree::write(&stage.join(file), &fs::read(workspace.root.join(file))?)?;

@@ -1,0 +1,129 @@
+//! What a model is called: `hf:owner/name[:quant][@revision]`.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A model of a hub by name, `hf:owner/name[:quant][@revision]`.
+///
+/// ```
+/// let name: autoplace_hub::Name = "hf:Qwen/Qwen3-8B-GGUF:q4_k_m".parse()?;
+/// assert_eq!(name.repository(), "Qwen/Qwen3-8B-GGUF");
+/// assert_eq!(name.quant(), Some("Q4_K_M"));
+/// assert_eq!(name.revision(), "main");
+/// # Ok::<_, autoplace_hub::NameError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Name {
+    repository: String,
+    quant: Option<String>,
+    revision: Option<String>,
+}
+
+/// What is no name of a model on a hub.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{name}` is no model of a hub: {problem}; write hf:owner/name, hf:owner/name:Q4_K_M or hf:owner/name@main")]
+pub struct NameError {
+    name: String,
+    problem: &'static str,
+}
+
+impl Name {
+    /// Whether a text is meant as a name and not as a path: it begins with `hf:`.
+    pub fn is_meant(text: &str) -> bool {
+        text.starts_with("hf:")
+    }
+
+    /// The repository, `owner/name`.
+    pub fn repository(&self) -> &str {
+        &self.repository
+    }
+
+    /// The quantisation that was asked for, in capitals; `None` leaves the choice.
+    pub fn quant(&self) -> Option<&str> {
+        self.quant.as_deref()
+    }
+
+    /// A branch, tag or commit. Default: `main`.
+    pub fn revision(&self) -> &str {
+        self.revision.as_deref().unwrap_or("main")
+    }
+}
+
+impl FromStr for Name {
+    type Err = NameError;
+
+    fn from_str(text: &str) -> Result<Self, NameError> {
+        let wrong = |problem| NameError { name: text.to_owned(), problem };
+        let rest = text.strip_prefix("hf:").ok_or_else(|| wrong("it does not begin with hf:"))?;
+        let (rest, revision) = match rest.split_once('@') {
+            Some((rest, revision)) => (rest, Some(revision)),
+            None => (rest, None),
+        };
+        let (repository, quant) = match rest.split_once(':') {
+            Some((repository, quant)) => (repository, Some(quant)),
+            None => (rest, None),
+        };
+        let (owner, name) = repository.split_once('/').ok_or_else(|| wrong("there is no owner/name"))?;
+        // As the hub has them (huggingface_hub, `validate_repo_id`); neither leaves the folder that it names.
+        let is_part = |part: &str| {
+            let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+            !part.is_empty() && part.chars().all(allowed) && !part.starts_with('.') && !part.contains("--")
+        };
+        if !is_part(owner) || !is_part(name) {
+            return Err(wrong("an owner and a name have letters, digits, `-`, `_` and `.`"));
+        }
+        if quant.is_some_and(|quant| {
+            !quant.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-') || quant.is_empty()
+        }) {
+            return Err(wrong("a quantisation has letters, digits, `_` and `-`"));
+        }
+        let is_revision = |text: &str| {
+            let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/');
+            !text.is_empty()
+                && text.chars().all(allowed)
+                && text.split('/').all(|part| !part.is_empty() && !part.starts_with('.'))
+        };
+        if revision.is_some_and(|revision| !is_revision(revision)) {
+            return Err(wrong("a revision is a branch, a tag or a commit"));
+        }
+        Ok(Self {
+            repository: repository.to_owned(),
+            quant: quant.map(str::to_uppercase),
+            revision: revision.map(str::to_owned),
+        })
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "hf:{}", self.repository)?;
+        if let Some(quant) = &self.quant {
+            write!(f, ":{quant}")?;
+        }
+        self.revision.as_ref().map_or(Ok(()), |revision| write!(f, "@{revision}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_read_and_written_alike() {
+        for text in ["hf:a/b", "hf:Qwen/Qwen3-8B-GGUF:Q4_K_M", "hf:a/b@v1.0", "hf:a/b:Q8_0@refs/pr/1"] {
+            assert_eq!(text.parse::<Name>().unwrap().to_string(), text);
+        }
+        let name: Name = "hf:a/b:ud-q4_k_xl".parse().unwrap();
+        assert_eq!((name.quant(), name.revision()), (Some("UD-Q4_K_XL"), "main"));
+    }
+
+    #[test]
+    fn what_is_no_name_is_refused_with_its_form() {
+        for text in
+            ["a/b", "hf:b", "hf:/b", "hf:a/", "hf:a/b/c", "hf:../b", "hf:a/b:", "hf:a/b:../x", "hf:a/b@", "hf:a/b@../x"]
+        {
+            let error = text.parse::<Name>().unwrap_err().to_string();
+            assert!(error.starts_with(&format!("`{text}` is no model of a hub")), "{error}");
+        }
+    }
+}
