@@ -87,6 +87,19 @@ impl ChatTemplate {
             let file = header.path().display().to_string();
             return Err(Error::NoTemplate { file });
         }
+        Self::for_header(sources, header)
+    }
+
+    /// Another template than the model's own: its source, with the special and control tokens of the model's header.
+    ///
+    /// # Errors
+    ///
+    /// As [`from_header`](Self::from_header), but for [`Error::NoTemplate`].
+    pub fn from_source(source: &str, header: &Header) -> Result<Self, Error> {
+        Self::for_header([(DEFAULT.to_owned(), source.to_owned())].into(), header)
+    }
+
+    fn for_header(sources: BTreeMap<String, String>, header: &Header) -> Result<Self, Error> {
         let (special, control) = special::of_header(header)?;
         let mut template = Self::of(sources, special)?;
         template.control = control;

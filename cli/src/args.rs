@@ -17,6 +17,7 @@ use crate::host::HostArgs;
 use crate::measure::MeasureArgs;
 use crate::outputs::OutputArgs;
 use crate::sizes;
+use crate::talk::{RunArgs, TalkArgs};
 
 /// What llama_sys takes: llama.cpp pads a context to 256 tokens (llama-context.cpp, the constructor) and counts
 /// with 32 signed bits.
@@ -33,6 +34,10 @@ pub(crate) struct Args {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
+    /// Answers a prompt, or begins a chat where there is none
+    Run(Box<RunArgs>),
+    /// Begins a chat, or answers every line that comes through a pipe
+    Chat(Box<TalkArgs>),
     /// Shows where a model would go on this machine, or on GPUs that it does not have, without loading it
     Plan(Box<PlanArgs>),
     /// Lists what this machine has to place a model on, and who holds its memory
@@ -58,7 +63,7 @@ impl Verb {
             Self::Plan(args) => &args.gpu,
             Self::Measure(args) => &args.gpu,
             Self::Doctor(args) => &args.gpu,
-            Self::Devices(_) | Self::Template(_) | Self::Completions { .. } => &[],
+            Self::Run(_) | Self::Chat(_) | Self::Devices(_) | Self::Template(_) | Self::Completions { .. } => &[],
         }
     }
 }

@@ -1,9 +1,10 @@
 //! `autoplace`: the library's answers on the command line. `docs/cli.md` describes what it takes and what it prints.
 //!
 //! Arguments flow in ([`args`], with [`sizes`], [`flags`], [`gpu`] and [`host`] for what they are made of), a verb does
-//! its work ([`plan`] with its [`outputs`], [`devices`], [`measure`], [`doctor`] with what is [`running`],
-//! [`template`], [`shell`]), and text or JSON ([`json`]) flows out. Exit code 1 is an answer that could not be given, 2
-//! a question that could not be understood; either is one line on stderr. 3 is the doctor's, where something is wrong.
+//! its work ([`talk`] with a model, [`plan`] with its [`outputs`], [`devices`], [`measure`], [`doctor`] with what is
+//! [`running`], [`template`], [`shell`]), and text or JSON ([`json`]) flows out. Exit code 1 is an answer that could not
+//! be given, 2 a question that could not be understood; either is one line on stderr. 3 is the doctor's, where something
+//! is wrong, 130 a program that Ctrl-C has ended.
 
 mod args;
 mod devices;
@@ -20,14 +21,16 @@ mod rates;
 mod running;
 mod shell;
 mod sizes;
+mod talk;
 mod template;
 #[cfg(test)]
 #[path = "../../planner/tests/support/test_plan/mod.rs"]
 mod test_plan;
 
+use std::error::Error;
 use std::fmt::Display;
 use std::fs;
-use std::io::{ErrorKind, IsTerminal, Write, stdout};
+use std::io::{self, ErrorKind, IsTerminal, Write, stdout};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -49,6 +52,8 @@ fn main() -> ExitCode {
         return fail(2, "error: ", &error);
     }
     let answer = match &args.verb {
+        Verb::Run(args) => return said(talk::run(args)),
+        Verb::Chat(args) => return said(talk::chat(args)),
         Verb::Plan(args) => plan::run(args, begin),
         Verb::Devices(args) => devices::run(args),
         Verb::Doctor(args) => match doctor::run(args) {
@@ -68,10 +73,23 @@ fn main() -> ExitCode {
     }
 }
 
+/// The exit code of a verb that has printed its answer itself.
+fn said(outcome: Result<ExitCode, Box<dyn Error>>) -> ExitCode {
+    match outcome {
+        Err(error) if is_broken_pipe(&*error) => ExitCode::SUCCESS,
+        outcome => outcome.unwrap_or_else(|error| fail(1, "error: ", &error)),
+    }
+}
+
+/// Whether a reader has left: it has what it wanted.
+fn is_broken_pipe(error: &(dyn Error + 'static)) -> bool {
+    let error: Option<&io::Error> = error.downcast_ref();
+    error.is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
+}
+
 pub(crate) fn print(text: &str) -> ExitCode {
     let shown = stdout().is_terminal().then(|| shown(text));
     match writeln!(stdout(), "{}", shown.as_deref().unwrap_or(text)) {
-        // A reader that has left has what it wanted.
         Err(error) if error.kind() != ErrorKind::BrokenPipe => fail(1, "error: cannot write to stdout: ", &error),
         _ => ExitCode::SUCCESS,
     }
@@ -88,7 +106,7 @@ pub(crate) fn in_file(file: &Path, error: impl Display) -> String {
 }
 
 /// What a terminal is shown of an answer: a template or a path may hold what would move its cursor.
-fn shown(text: &str) -> String {
+pub(crate) fn shown(text: &str) -> String {
     text.replace(|c: char| c.is_control() && !matches!(c, '\n' | '\t'), " ")
 }
 

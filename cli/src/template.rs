@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::path::Path;
 
-use autoplace::chat::{ChatTemplate, Conversation};
+use autoplace::chat::{ChatTemplate, Conversation, FAMILIES};
 use autoplace::gguf::Header;
 use serde::de::DeserializeOwned;
 use serde_json::json;
@@ -45,6 +45,14 @@ fn open(path: &Path) -> Result<ChatTemplate, Box<dyn Error>> {
     let special = [("bos_token", "<s>"), ("eos_token", "</s>")];
     let special = special.map(|(name, token)| (name.to_owned(), token.to_owned()));
     Ok(ChatTemplate::new(&source, special.into())?)
+}
+
+/// The template of this family, or in this file, for the model of this header.
+pub(crate) fn named(name: &str, header: &Header) -> Result<ChatTemplate, Box<dyn Error>> {
+    if FAMILIES.contains(&name) {
+        return Ok(ChatTemplate::family(name)?);
+    }
+    Ok(ChatTemplate::from_source(&crate::read(Path::new(name))?, header)?)
 }
 
 fn read<T: DeserializeOwned>(path: &Path) -> Result<T, String> {

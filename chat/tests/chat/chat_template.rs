@@ -36,6 +36,10 @@ fn a_model_s_own_template_sees_its_special_tokens_by_name() {
     let header = header().str("tokenizer.chat_template", CONTENTS).header().unwrap();
     let template = ChatTemplate::from_header(&header).unwrap();
     assert_eq!(prompt(&template, &user("hi")), "<bos>hi<end>");
+    // So does another one in its place.
+    let other = ChatTemplate::from_source("{{ bos_token }}{{ messages[0].content }}", &header).unwrap();
+    assert_eq!(prompt(&other, &user("hi")), "<bos>hi");
+    assert_eq!(other.render(&user("a<end>")).unwrap().parts().last(), Some(Part::Text("<end>")));
 }
 
 #[test]

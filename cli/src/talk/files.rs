@@ -1,0 +1,113 @@
+//! The files that a message names with an `@`: a message flows in, the same with their texts flows out.
+
+use std::env::home_dir;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use autoplace::machine::Bytes;
+
+use crate::in_file;
+
+/// The message with the text of the files that it names, each of so many bytes at most.
+pub(super) fn with_files(message: &str, most: u64) -> Result<String, String> {
+    let (mut text, mut files, mut rest) = (String::new(), String::new(), message);
+    while let Some((before, after)) = rest.split_once('@') {
+        text += before;
+        let begins = text.is_empty() || text.ends_with(char::is_whitespace);
+        let (name, behind) = if begins { name(after) } else { ("", after) };
+        if begins && after.starts_with('@') {
+            text.push('@');
+            rest = &after[1..];
+        } else if name.is_empty() {
+            text.push('@');
+            rest = after;
+        } else {
+            files += &quoted(name, &read(name, most)?);
+            text += name;
+            rest = behind;
+        }
+    }
+    Ok(text + rest + &files)
+}
+
+/// The name that follows an `@`, and what comes behind it.
+fn name(text: &str) -> (&str, &str) {
+    if let Some(quoted) = text.strip_prefix('"').and_then(|text| text.split_once('"')) {
+        return quoted;
+    }
+    let word = text.split(char::is_whitespace).next().unwrap_or_default();
+    // A comma or a full stop is the sentence's, unless a file is called so.
+    let name = match path(word).exists() {
+        true => word,
+        false => word.trim_end_matches(['.', ',', ';', ':', '?', '!', ')']),
+    };
+    text.split_at(name.len())
+}
+
+/// No shell has read it.
+fn path(name: &str) -> PathBuf {
+    match (name.strip_prefix("~/"), home_dir()) {
+        (Some(name), Some(home)) => home.join(name),
+        _ => name.into(),
+    }
+}
+
+fn read(name: &str, most: u64) -> Result<String, String> {
+    let path = path(name);
+    let found = fs::metadata(&path).map_err(|error| in_file(Path::new(name), error))?;
+    // A pipe or a device may have no end.
+    let wrong = match (found.is_file(), found.len() > most) {
+        (false, _) => "is no file with a text".to_owned(),
+        (true, true) => format!("{} are more than the context holds", Bytes(found.len())),
+        (true, false) => match fs::read(&path).map(String::from_utf8) {
+            Ok(Ok(text)) if !text.contains('\0') => return Ok(text),
+            Ok(_) => "is not text but binary".to_owned(),
+            Err(error) => error.to_string(),
+        },
+    };
+    Err(in_file(Path::new(name), wrong))
+}
+
+/// Between more backticks than the text has in a row.
+fn quoted(name: &str, text: &str) -> String {
+    let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);
+    let fence = "`".repeat(longest.max(2) + 1);
+    let end = if text.ends_with('\n') { "" } else { "\n" };
+    format!("\n\n{name}:\n{fence}\n{text}{end}{fence}")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::with_files;
+
+    #[test]
+    fn files_follow_the_message_that_names_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str, bytes: &[u8]| {
+            let path = folder.path().join(name);
+            fs::write(&path, bytes).unwrap();
+            path.to_str().unwrap().to_owned()
+        };
+        let (plain, spaced) = (file("a.txt", b"one\ntwo"), file("b c.md", b"```\nx\n```\n"));
+        let said = with_files(&format!("See @{plain}, and\n@\"{spaced}\"!"), 100).unwrap();
+        let files = format!("{plain}:\n```\none\ntwo\n```\n\n{spaced}:\n````\n```\nx\n```\n````");
+        assert_eq!(said, format!("See {plain}, and\n{spaced}!\n\n{files}"));
+        for (text, sent) in [("a@b.c @", "a@b.c @"), ("@@Override @...", "@Override @..."), ("no", "no")] {
+            assert_eq!(with_files(text, 100).unwrap(), sent);
+        }
+
+        let binary = file("d.bin", b"a\0b");
+        let folder = folder.path().to_str().unwrap();
+        for (name, most, word) in [
+            ("/nowhere/at/all", 100, "/nowhere/at/all: "),
+            (&plain, 6, "7 B are more than the context holds"),
+            (&binary, 100, "binary"),
+            (folder, 100, "no file"),
+        ] {
+            let error = with_files(&format!("hi @{name}"), most).unwrap_err();
+            assert!(error.contains(word), "{name}: {error}");
+        }
+    }
+}

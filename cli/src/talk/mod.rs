@@ -1,0 +1,196 @@
+//! The verbs `run` and `chat`: a model and what is said to it flow in, its answers flow out as they come.
+//!
+//! [`session`] is the chat at a terminal, [`editor`] where its messages are written, [`files`] what they name,
+//! [`screen`] what is shown, [`stop`] what Ctrl-C ends.
+
+mod editor;
+mod files;
+mod screen;
+mod session;
+mod stop;
+
+use std::error::Error;
+use std::io::{self, IsTerminal, stdin, stdout};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use autoplace::chat::{self, ChatTemplate, FAMILIES, ReplyPart};
+use autoplace::generate::Generate;
+use autoplace::gguf::Header;
+use autoplace::machine::Bytes;
+use autoplace::{AbortHandle, Model, Plan};
+
+use crate::args::AskArgs;
+use crate::rates::bar;
+use crate::template;
+use screen::{note, write};
+use session::Session;
+use stop::Stop;
+
+/// A model to talk with.
+#[derive(Debug, clap::Args)]
+pub(crate) struct TalkArgs {
+    /// GGUF file; of a split model, the first part
+    model: PathBuf,
+    #[command(flatten)]
+    ask: AskArgs,
+    /// What the model is told before all else
+    #[arg(short, long, value_name = "TEXT")]
+    system: Option<String>,
+    /// Family of the chat template, or a file with one [default: the model's own]
+    #[arg(long, value_name = "NAME|FILE")]
+    template: Option<String>,
+    /// Divides what decides about a token; 0 always takes the likeliest [default: the model's own, or 0.8]
+    #[arg(long, value_name = "T")]
+    temp: Option<f32>,
+    /// Tokens of an answer at most
+    #[arg(short = 'n', long, value_name = "N")]
+    max_tokens: Option<usize>,
+}
+
+/// The arguments of `run`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    talk: TalkArgs,
+    /// What is to be answered; what comes through a pipe follows it
+    prompt: Option<String>,
+}
+
+/// Answers one prompt, or chats where there is none.
+pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Box<dyn Error>> {
+    talk(&args.talk, prompt(args.prompt.as_deref())?)
+}
+
+/// Chats with a person, or answers every line of a pipe.
+pub(crate) fn chat(args: &TalkArgs) -> Result<ExitCode, Box<dyn Error>> {
+    talk(args, None)
+}
+
+/// What is said, and what a pipe brings; `None` where a person can say it still.
+fn prompt(said: Option<&str>) -> Result<Option<String>, Box<dyn Error>> {
+    let mut prompt = said.unwrap_or_default().to_owned();
+    if stdin().is_terminal() {
+        return Ok((!prompt.is_empty()).then_some(prompt));
+    }
+    let piped = io::read_to_string(stdin()).map_err(|error| format!("cannot read stdin: {error}"))?;
+    if !prompt.is_empty() && !piped.is_empty() {
+        prompt += "\n\n";
+    }
+    prompt += piped.trim_end_matches(['\r', '\n']);
+    if prompt.trim().is_empty() {
+        return Err("there is no prompt, neither as an argument nor on stdin".into());
+    }
+    Ok(Some(prompt))
+}
+
+fn talk(args: &TalkArgs, prompt: Option<String>) -> Result<ExitCode, Box<dyn Error>> {
+    let template = template(args)?;
+    if template.is_none() && (prompt.is_none() || args.system.is_some()) {
+        let families = FAMILIES.join(", ");
+        let problem = "the model has no chat template: --template names its family, one of";
+        return Err(format!("{problem} {families}, or a file").into());
+    }
+    let stop = Stop::listen()?;
+    let is_stopped = match load(args, &stop)? {
+        None => true,
+        Some(model) => match template {
+            Some(template) => converse(args, model, template, prompt, stop)?,
+            None => go_on(args, &model, &prompt.unwrap_or_default(), &stop)?,
+        },
+    };
+    // 130 is what shells have of a program that Ctrl-C has ended.
+    Ok(if is_stopped { ExitCode::from(130) } else { ExitCode::SUCCESS })
+}
+
+/// The template that is asked for, or the model's own; `None` where it ships none.
+fn template(args: &TalkArgs) -> Result<Option<ChatTemplate>, Box<dyn Error>> {
+    let header = Header::open(&args.model)?;
+    match &args.template {
+        Some(name) => template::named(name, &header).map(Some),
+        None => match ChatTemplate::from_header(&header) {
+            Err(chat::Error::NoTemplate { .. }) => Ok(None),
+            template => Ok(Some(template?)),
+        },
+    }
+}
+
+/// Loads the model, and says where it went; `None` where Ctrl-C came before.
+fn load(args: &TalkArgs, stop: &Stop) -> Result<Option<Model>, Box<dyn Error>> {
+    let cancelled = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&cancelled);
+    stop.begin(AbortHandle::new(move || flag.store(true, Relaxed)));
+    let bar = bar(100, "loading {wide_bar} {percent} %");
+    let shown = bar.clone();
+    let builder = Model::builder(&args.model).request(args.ask.request()).progress(move |done| {
+        shown.set_position((done * 100.0) as u64);
+        !cancelled.load(Relaxed)
+    });
+    let loaded = builder.load();
+    bar.finish_and_clear();
+    if stop.end() {
+        return Ok(None);
+    }
+    let model = loaded?;
+    note(summary(&model.placement()));
+    Ok(Some(model))
+}
+
+/// Where the model is, in a line.
+fn summary(plan: &Plan) -> String {
+    let gpus: Vec<&str> = plan.gpus().map(|gpu| gpu.name.as_str()).collect();
+    let layers = match gpus.is_empty() {
+        true => format!("all {} layers on the host", plan.layers()),
+        false => format!("{} of {} layers on {}", plan.n_gpu_layers, plan.layers(), gpus.join(" and ")),
+    };
+    let bytes = plan.placements.iter().map(|it| it.footprint.total()).sum();
+    let speed = plan.speed.as_ref().map(|it| format!(", about {:.1} tok/s", it.tokens_per_second));
+    format!("{}: {layers}, {}{}", plan.model.name, Bytes(bytes), speed.unwrap_or_default())
+}
+
+/// Answers the prompt, or a person's messages, or the lines of a pipe. Whether Ctrl-C ended it.
+fn converse(
+    args: &TalkArgs,
+    model: Model,
+    template: ChatTemplate,
+    prompt: Option<String>,
+    stop: Stop,
+) -> Result<bool, Box<dyn Error>> {
+    let mut chat = model.chat_with(template).with(|generate| args.sampled(generate));
+    if let Some(system) = &args.system {
+        chat = chat.system(system);
+    }
+    let mut session = Session::new(model, chat, stop);
+    if let Some(prompt) = prompt {
+        return session.say(&prompt);
+    }
+    if stdin().is_terminal() && stdout().is_terminal() {
+        return session.talk().map(|()| false);
+    }
+    for line in stdin().lines() {
+        let line = line.map_err(|error| format!("cannot read stdin: {error}"))?;
+        if !line.trim().is_empty() && session.say(&line)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Writes what follows the prompt, for a model that was trained on texts and no conversations. Whether Ctrl-C ended it.
+fn go_on(args: &TalkArgs, model: &Model, prompt: &str, stop: &Stop) -> Result<bool, Box<dyn Error>> {
+    note("the model has no chat template: it goes on with the prompt");
+    let text = args.sampled(model.generate(prompt)).stream()?;
+    stop.begin(text.abort_handle());
+    write(text.map(|piece| piece.map(ReplyPart::Content)), stop)
+}
+
+impl TalkArgs {
+    fn sampled(&self, mut generate: Generate) -> Generate {
+        if let Some(temp) = self.temp {
+            generate = generate.temp(temp);
+        }
+        generate.max_tokens(self.max_tokens.unwrap_or(usize::MAX))
+    }
+}

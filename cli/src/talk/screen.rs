@@ -1,0 +1,75 @@
+//! What is shown: answers on stdout as they come; all else on stderr, dimmed on a terminal that can and may (`TERM`,
+//! `NO_COLOR`).
+
+use std::error::Error;
+use std::fmt::Display;
+use std::io::{self, IsTerminal, Write, stderr, stdout};
+use std::mem;
+
+use autoplace::chat::ReplyPart;
+use autoplace::generate;
+use console::Style;
+
+use super::stop::Stop;
+use crate::args::in_one_line;
+use crate::shown;
+
+/// A line that is no part of an answer.
+pub(super) fn note(text: impl Display) {
+    dimmed(&(in_one_line(&text.to_string()) + "\n"));
+}
+
+/// Who reads no notes misses none.
+fn dimmed(text: &str) {
+    let text = if stderr().is_terminal() { &shown(text) } else { text };
+    let _ = write!(stderr(), "{}", Style::new().for_stderr().dim().apply_to(text));
+}
+
+/// Writes an answer as it comes. Whether Ctrl-C ended it.
+pub(super) fn write(
+    mut parts: impl Iterator<Item = Result<ReplyPart, generate::Error>>,
+    stop: &Stop,
+) -> Result<bool, Box<dyn Error>> {
+    let mut answer = Answer { thinks: false, is_open: true };
+    let outcome = parts.try_for_each(|part| -> Result<(), Box<dyn Error>> { Ok(answer.part(&part?)?) });
+    let is_stopped = stop.end();
+    answer.end()?;
+    // What was stopped may say so by an error.
+    if is_stopped { Ok(true) } else { outcome.map(|()| false) }
+}
+
+struct Answer {
+    /// What was written last is reasoning.
+    thinks: bool,
+    /// The last line has no end yet.
+    is_open: bool,
+}
+
+impl Answer {
+    fn part(&mut self, part: &ReplyPart) -> io::Result<()> {
+        match part {
+            ReplyPart::Reasoning(text) => {
+                self.thinks = true;
+                dimmed(text);
+                Ok(())
+            }
+            ReplyPart::Content(text) => self.content(text),
+            ReplyPart::ToolCall(call) => self.content(&format!("[{}({})]", call.name, call.arguments)),
+        }
+    }
+
+    fn content(&mut self, text: &str) -> io::Result<()> {
+        if mem::take(&mut self.thinks) {
+            dimmed("\n");
+        }
+        let mut out = stdout().lock();
+        let text = if out.is_terminal() { &shown(text) } else { text };
+        self.is_open = !text.ends_with('\n');
+        out.write_all(text.as_bytes())?;
+        out.flush()
+    }
+
+    fn end(&mut self) -> io::Result<()> {
+        if self.is_open { self.content("\n") } else { Ok(()) }
+    }
+}

@@ -1,0 +1,160 @@
+//! A chat at a terminal: what a person writes flows in; answers, and what changes for the model meanwhile, flow out.
+
+use std::error::Error;
+use std::sync::Arc;
+
+use autoplace::chat::Role;
+use autoplace::generate::{Chat, Statistics};
+use autoplace::load::Replacement;
+use autoplace::watch::{Event, Resize, Sentinel};
+use autoplace::{Model, Plan};
+use rustyline::error::ReadlineError;
+
+use super::editor::Editor;
+use super::files::with_files;
+use super::screen::{note, write};
+use super::stop::Stop;
+use super::summary;
+use crate::print;
+
+/// More bytes than a token has: a file of more for each token of the context is not read.
+const MOST_PER_TOKEN: u64 = 128;
+/// A tenth more tokens per second are worth a load.
+const MIN_GAIN: f64 = 0.1;
+
+/// What may be said to the program.
+const HELP: &str = "\
+/stats         tokens and speed of the last answer, beside what was predicted
+/placement     where the model is, and why
+/clear         begins anew
+/system TEXT   what the model is told before all else; without a text, nothing
+/quit          leaves, as Ctrl-D does
+@FILE          puts a file's text into a message; @\"MY FILE\" with spaces, @@ writes an @
+\\              at the end of a line goes on with the next
+Ctrl-C ends an answer; a space before a line keeps it out of the history, and its / from being a word";
+
+pub(super) struct Session {
+    model: Model,
+    chat: Chat,
+    stop: Stop,
+    sentinel: Option<Sentinel>,
+    /// Where the model was when that was said last.
+    placed: Arc<Plan>,
+    /// Messages that the model was not shown then.
+    forgotten: usize,
+    last: Option<Statistics>,
+}
+
+impl Session {
+    pub(super) fn new(model: Model, chat: Chat, stop: Stop) -> Self {
+        let watched = model.clone();
+        let sentinel = Sentinel::builder().on_event(move |event| follow(event, &watched)).watch(&model);
+        let sentinel = sentinel.inspect_err(|error| note(format!("the model is not watched: {error}"))).ok();
+        Self { placed: model.placement(), model, chat, stop, sentinel, forgotten: 0, last: None }
+    }
+
+    /// Talks until the person leaves.
+    pub(super) fn talk(&mut self) -> Result<(), Box<dyn Error>> {
+        let mut editor = Editor::new()?;
+        note("/help says what else there is to say than messages");
+        loop {
+            let text = match editor.message() {
+                Err(ReadlineError::Eof) => return Ok(()),
+                Err(ReadlineError::Interrupted | ReadlineError::Signal(_)) => {
+                    note("Ctrl-D or /quit leaves");
+                    continue;
+                }
+                text => text?,
+            };
+            let line = text.trim();
+            let (word, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+            match word {
+                "" => {}
+                _ if !text.starts_with('/') => self.answer(line),
+                "/help" => _ = print(HELP),
+                "/stats" => _ = print(&self.stats()),
+                "/placement" => _ = print(&self.model.placement().to_string()),
+                "/clear" => self.clear(),
+                "/system" => self.system(rest),
+                "/quit" => return Ok(()),
+                _ => note(format!("{word} is no word of this program, and nothing is sent; /help lists them")),
+            }
+        }
+    }
+
+    /// What is wrong ends no chat.
+    fn answer(&mut self, message: &str) {
+        let most = u64::from(self.model.placement().context.n_ctx) * MOST_PER_TOKEN;
+        let answered = with_files(message, most).map_err(Into::into).and_then(|message| self.say(&message));
+        if let Err(error) = answered {
+            note(format!("error: {error}"));
+        }
+    }
+
+    /// Writes the answer to a message. Whether Ctrl-C ended it; what came stays in the conversation.
+    pub(super) fn say(&mut self, message: &str) -> Result<bool, Box<dyn Error>> {
+        let mut parts = self.chat.say(message)?;
+        self.stop.begin(parts.abort_handle());
+        let outcome = write(&mut parts, &self.stop);
+        self.last = Some(parts.statistics());
+        drop(parts);
+        // Templates want turns: what got no answer was not said.
+        let messages = self.chat.messages_mut();
+        messages.pop_if(|last| last.role == Role::USER);
+        self.tell_changes();
+        outcome
+    }
+
+    /// Says what has changed since it was said last.
+    fn tell_changes(&mut self) {
+        let forgotten = self.chat.forgotten().len();
+        if forgotten > self.forgotten {
+            note(format!("the context is full: the model is no longer shown the oldest {forgotten} messages"));
+        }
+        self.forgotten = forgotten;
+        if let Some(sentinel) = &self.sentinel {
+            sentinel.events().try_iter().for_each(note);
+        }
+        let placed = self.model.placement();
+        if !Arc::ptr_eq(&placed, &self.placed) {
+            note(format!("re-placed: {}", summary(&placed)));
+            self.placed = placed;
+        }
+    }
+
+    fn clear(&mut self) {
+        self.chat.messages_mut().retain(|message| message.role == Role::SYSTEM);
+        self.last = None;
+    }
+
+    fn system(&mut self, text: &str) {
+        self.chat.messages_mut().retain(|message| message.role != Role::SYSTEM);
+        if !text.is_empty() {
+            self.chat = self.chat.clone().system(text);
+        }
+    }
+
+    fn stats(&self) -> String {
+        let plan = self.model.placement();
+        let answer = self.last.map_or_else(|| "none yet".to_owned(), |last| last.to_string());
+        let predicted = plan.speed.as_ref().map_or_else(
+            || "nothing".to_owned(),
+            |speed| {
+                let (prompt, depth) = (speed.prompt.tokens_per_second, speed.depth);
+                format!("prompts {prompt:.1} tok/s; {:.1} tok/s after {depth} tokens", speed.tokens_per_second)
+            },
+        );
+        let used = self.last.map_or(0, |last| last.prompt_tokens + last.generated_tokens);
+        format!("answer     {answer}\npredicted  {predicted}\ncontext    {used} of {} tokens", plan.context.n_ctx)
+    }
+}
+
+/// Asks for the re-placement that an event advises, before the next token: at a prompt the model is not loaded anew
+/// while a person may answer at any moment.
+fn follow(event: &Event, model: &Model) {
+    match event.advises() {
+        Some(Resize::Smaller) => model.request_replace(Replacement::Anew),
+        Some(Resize::Larger) => model.request_replace(Replacement::Better { min_gain: MIN_GAIN }),
+        _ => {}
+    }
+}
