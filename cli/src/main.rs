@@ -38,6 +38,8 @@ use args::{Args, Verb};
 
 fn main() -> ExitCode {
     let begin = Instant::now();
+    // `plan --rpc` starts this program again.
+    autoplace::worker_main();
     let args = match Args::try_parse() {
         Ok(args) => args,
         // Help and version were asked for.

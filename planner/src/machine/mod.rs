@@ -180,9 +180,20 @@ pub enum UnusedReason {
     /// Neither its backend nor the driver says how much memory it has.
     #[error("nothing says how much memory it has")]
     UnknownMemory,
+    /// It is another machine's, whose rpc-server was there before and is no longer.
+    #[error("its rpc-server does not answer: {problem}")]
+    NoServer { problem: String },
     /// It is in MIG mode, and CUDA, which alone tells a process its slice, was not asked or lists none.
     #[error("it is in MIG mode, and no slice of it is listed")]
     Mig,
+}
+
+impl UnusedGpu {
+    /// A device of another machine whose rpc-server listened at this endpoint, and what is wrong with it.
+    pub fn gone(endpoint: &str, problem: String) -> Self {
+        let gpu = Gpu::new(endpoint).kind(GpuKind::Remote).backend("RPC");
+        Self { gpu, reason: UnusedReason::NoServer { problem } }
+    }
 }
 
 impl fmt::Display for UnusedGpu {
