@@ -197,8 +197,3 @@ impl fmt::Display for Role {
 fn file(header: &Header) -> String {
     header.path().display().to_string()
 }
-
-/// The product of sizes; saturates.
-fn product(factors: &[u64]) -> u64 {
-    factors.iter().fold(1, |a, &b| a.saturating_mul(b))
-}
