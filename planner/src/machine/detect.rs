@@ -62,8 +62,8 @@ impl Detector {
         /// none of them lists gets the right reason.
         backends(names: impl IntoIterator<Item = impl Into<String>>)
             backends = names.into_iter().map(Into::into).collect();
-        /// Takes this for the value of `CUDA_VISIBLE_DEVICES` (`None`: not set, every card shows), instead of asking the
-        /// environment.
+        /// Takes this for the value of `CUDA_VISIBLE_DEVICES` (`None`: not set, every card shows), instead of asking
+        /// the environment.
         cuda_visible_devices(list: Option<&str>) cuda_visible = Some(list.map(str::to_owned));
     }
 
