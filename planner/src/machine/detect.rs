@@ -58,8 +58,8 @@ impl Detector {
         /// Looks in this folder for what was measured instead of in the user's cache folder. A machine under another
         /// [`root`](Self::root) has no other.
         cache_folder(folder: impl AsRef<Path>) cache = Some(folder.as_ref().to_owned());
-        /// Says which ggml backends this build has (`CUDA`, `Vulkan`, ...), those without a device too: then a card that
-        /// none of them lists gets the right reason.
+        /// Says which ggml backends this build has (`CUDA`, `Vulkan`, ...), those without a device too: then a card
+        /// that none of them lists gets the right reason.
         backends(names: impl IntoIterator<Item = impl Into<String>>)
             backends = names.into_iter().map(Into::into).collect();
         /// Takes this for the value of `CUDA_VISIBLE_DEVICES` (`None`: not set, every card shows), instead of asking
