@@ -57,6 +57,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::json;
+
 pub use bandwidth::{Bandwidth, BandwidthSource};
 pub use bytes::{Bytes, gib, mib};
 pub use cache::MeasurementCache;
@@ -87,7 +89,7 @@ pub struct Machine {
     pub host: Host,
     /// Whether it is a Linux inside of Windows (WSL): there Windows' own driver hands out the GPU's memory, and may
     /// move it to the host's instead of refusing.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "json::is_default")]
     pub wsl: bool,
     /// GPUs that are there but cannot be used, each with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -118,10 +120,6 @@ impl Machine {
         self.gpus.push(gpu);
         self
     }
-}
-
-const fn is_false(flag: &bool) -> bool {
-    !*flag
 }
 
 impl fmt::Display for Machine {

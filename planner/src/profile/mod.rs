@@ -20,7 +20,7 @@ use crate::gguf::Header;
 
 use hparams::Keys;
 
-pub(crate) use adapter::Layer;
+pub(crate) use adapter::Group;
 pub use adapter::{AdapterError, Adapters, Lora, LoraPair};
 pub(crate) use hparams::MAX_LAYERS;
 pub use hparams::{Error, Experts, Hyperparameters};
@@ -85,11 +85,6 @@ impl ModelProfile {
             adapters: Adapters::default(),
             mtp: false,
         })
-    }
-
-    /// The model's name for people.
-    pub fn name(&self) -> &str {
-        &self.name
     }
 
     /// Blocks of the model, next-token-prediction blocks included: what llama.cpp calls `n_layer_all`.
