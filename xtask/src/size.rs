@@ -17,7 +17,7 @@ const BUDGETS: [(&str, &[&str], usize, usize); 7] = [
     ("openai", &["openai/src"], 3_500, 3_850),
     ("cli", &["cli/src"], 4_500, 4_950),
     ("llama-sys", &["llama-sys/src"], 12_000, 13_200),
-    ("tests", &TESTS, 25_000, 28_041),
+    ("tests", &TESTS, 25_000, 28_042),
 ];
 
 /// Columns of a comment; rustfmt sees to code.

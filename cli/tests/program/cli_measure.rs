@@ -10,7 +10,8 @@ use autoplace::memory::KvType;
 use serde_json::Value;
 
 /// A card on which half of the demo model fits, and little to compute.
-const SHORT: &str = "--policy most-layers --gpu X=6MiB --headroom 0 --ctx 256 --prompt-tokens 8 -n 4 --threads 1 --at 0,32";
+const SHORT: &str =
+    "--policy most-layers --gpu X=6MiB --headroom 0 --ctx 256 --prompt-tokens 8 -n 4 --threads 1 --at 0,32";
 
 /// Measures into a file of the user's, which is read.
 fn measured(user: &User, args: &[&str]) -> (String, Measurement) {
