@@ -5,6 +5,8 @@
 
 #[allow(dead_code)] // Until both of its users are there.
 mod group;
+mod local;
 mod name;
 
+pub use local::{Environment, LocalModel, Models, Place, Skipped, Store, Why};
 pub use name::{Name, NameError};
