@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use autoplace_planner::gguf::{self, Header};
 use serde::Serialize;
 
+use crate::choice::Candidate;
 use crate::group;
 pub use places::Environment;
 use places::System;
@@ -226,5 +227,14 @@ impl LocalModel {
     /// Any [`gguf::Error`]: among others, [`gguf::Error::TensorOutside`] where the download is incomplete.
     pub fn header(&self) -> Result<Header, gguf::Error> {
         Header::open(&self.files[0])
+    }
+
+    /// It as one that may be chosen: reads its header.
+    ///
+    /// # Errors
+    ///
+    /// As [`header`](Self::header).
+    pub fn candidate(&self) -> Result<Candidate, gguf::Error> {
+        Ok(Candidate::new(self.name.clone(), self.quant.clone(), self.header()?))
     }
 }

@@ -44,6 +44,11 @@ macro_rules! quantisations {
                 match self { $(Self::$name => stringify!($name),)* }
             }
 
+            /// The bits per element of all blocks' matrices together, of files as they are published.
+            pub const fn bits(self) -> f64 {
+                self.types().2
+            }
+
             /// The type of most matrices, that of the output matrix, and the bits per element of a block's.
             const fn types(self) -> (TensorType, TensorType, f64) {
                 match self { $(Self::$name => (TensorType::$default, TensorType::$output, $bits),)* }
