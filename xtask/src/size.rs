@@ -24,11 +24,12 @@ const BUDGETS: [(&str, &[&str], usize, usize); 8] = [
 /// Columns of a comment; rustfmt sees to code.
 const WIDEST: usize = 120;
 
-const TESTS: [&str; 8] = [
+const TESTS: [&str; 9] = [
     "planner/tests",
     "chat/tests",
     "autoplace/tests",
     "openai/tests",
+    "hub/tests",
     "cli/tests",
     "llama-sys/tests",
     "examples/tests",
