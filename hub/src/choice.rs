@@ -23,7 +23,7 @@ const FOUR_BITS: f64 = 4.24;
 /// A file, or several, that may be chosen.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
-pub struct Candidate {
+pub struct Contender {
     /// What it is called in the table.
     pub label: String,
     /// The quantisation by its name; `None` where that has none.
@@ -32,8 +32,8 @@ pub struct Candidate {
     pub header: Header,
 }
 
-impl Candidate {
-    /// A candidate by this name.
+impl Contender {
+    /// A contender by this name.
     pub fn new(label: impl Into<String>, quant: Option<String>, header: Header) -> Self {
         Self { label: label.into(), quant, header }
     }
@@ -107,11 +107,11 @@ fn bits_of(name: &str) -> Option<f64> {
     }
 }
 
-/// All candidates, planned for a machine, and the one to take.
+/// All contenders, planned for a machine, and the one to take.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Choice {
-    /// In the order of the candidates.
+    /// In the order of the contenders.
     pub rows: Vec<Row>,
     /// The index of the one to take; `None` where none meets the wish.
     pub chosen: Option<usize>,
@@ -119,11 +119,11 @@ pub struct Choice {
     pub reason: String,
 }
 
-/// What becomes of a candidate on a machine.
+/// What becomes of a contender on a machine.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Row {
-    /// The candidate's label.
+    /// The contender's label.
     pub label: String,
     /// Its quantisation: by its name, else by its header.
     pub quant: Option<String>,
@@ -179,12 +179,12 @@ impl Placed {
 }
 
 impl Row {
-    /// Plans a candidate for a machine, by arithmetic.
-    pub fn of(candidate: &Candidate, machine: &Machine, request: &Request) -> Self {
-        let header = &candidate.header;
+    /// Plans a contender for a machine, by arithmetic.
+    pub fn of(contender: &Contender, machine: &Machine, request: &Request) -> Self {
+        let header = &contender.header;
         let mut row = Self {
-            label: candidate.label.clone(),
-            quant: candidate.quant.clone(),
+            label: contender.label.clone(),
+            quant: contender.quant.clone(),
             bytes: header.file_bytes(),
             bits_per_weight: bits_per_weight(header),
             outcome: Outcome::Refused(String::new()),
@@ -229,10 +229,10 @@ fn bits_per_weight(header: &Header) -> f64 {
     bits(true).or_else(|| bits(false)).unwrap_or(0.0)
 }
 
-/// Plans each candidate for a machine and takes the one that meets the wish best. All is arithmetic: milliseconds for
+/// Plans each contender for a machine and takes the one that meets the wish best. All is arithmetic: milliseconds for
 /// each, and the same answer each time.
-pub fn choose(candidates: &[Candidate], machine: &Machine, request: &Request, wish: Wish) -> Choice {
-    let rows = candidates.iter().map(|candidate| Row::of(candidate, machine, request)).collect();
+pub fn choose(contenders: &[Contender], machine: &Machine, request: &Request, wish: Wish) -> Choice {
+    let rows = contenders.iter().map(|contender| Row::of(contender, machine, request)).collect();
     decide(rows, wish)
 }
 

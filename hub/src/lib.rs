@@ -4,11 +4,10 @@
 #![forbid(unsafe_code)]
 
 mod choice;
-#[allow(dead_code)] // Until both of its users are there.
 mod group;
 mod local;
 mod name;
 
-pub use choice::{Candidate, Choice, Outcome, Placed, Row, Wish, WishError, choose};
+pub use choice::{Choice, Contender, Outcome, Placed, Row, Wish, WishError, choose};
 pub use local::{Environment, LocalModel, Models, Place, Skipped, Store, Why};
 pub use name::{Name, NameError};

@@ -11,10 +11,9 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use autoplace_planner::gguf::{self, Header};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
-use crate::choice::Candidate;
-use crate::group;
+use crate::choice::Contender;
 pub use places::Environment;
 use places::System;
 use walk::Finder;
@@ -48,12 +47,22 @@ pub struct LocalModel {
     /// The length of its files together, in bytes.
     pub bytes: u64,
     /// Its files in the order of the shards; at least one. The first is what is loaded.
+    #[serde(serialize_with = "texts")]
     pub files: Vec<PathBuf>,
     /// Whose it is.
     pub store: Store,
     /// Where the same file is found as well: by links, or by another name of its store.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub also: Vec<Place>,
+}
+
+fn text<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+    path.to_string_lossy().serialize(serializer)
+}
+
+/// A path that is no text is still one in JSON.
+fn texts<S: Serializer>(paths: &[PathBuf], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(paths.iter().map(|path| path.to_string_lossy()))
 }
 
 /// Another way to the file of a model.
@@ -65,6 +74,7 @@ pub struct Place {
     /// Whose it is.
     pub store: Store,
     /// Its first file.
+    #[serde(serialize_with = "text")]
     pub path: PathBuf,
 }
 
@@ -141,24 +151,16 @@ impl Why {
     }
 }
 
-impl From<group::Why> for Why {
-    fn from(why: group::Why) -> Self {
-        match why {
-            group::Why::Mmproj => Self::Projector,
-            group::Why::Draft => Self::Draft,
-            group::Why::Imatrix => Self::Imatrix,
-            group::Why::ShardsMissing(names) => Self::ShardsMissing(names),
-        }
-    }
-}
-
 impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Projector => group::Why::Mmproj.fmt(f),
-            Self::Draft => group::Why::Draft.fmt(f),
-            Self::Imatrix => group::Why::Imatrix.fmt(f),
-            Self::ShardsMissing(names) => group::Why::ShardsMissing(names.clone()).fmt(f),
+            Self::Projector => f.write_str("a projector (mmproj), which goes beside a model"),
+            Self::Draft => f.write_str("a draft, which goes beside a model"),
+            Self::Imatrix => f.write_str("an importance matrix, no model"),
+            Self::ShardsMissing(names) => match &names[..] {
+                [first, .., last] => write!(f, "{} shards are missing, {first} to {last}", names.len()),
+                names => write!(f, "the shard {} is missing", names.concat()),
+            },
             Self::HalfDownload => f.write_str("a download that has not ended"),
             Self::NotGguf(begins) if begins.is_empty() => f.write_str("not a GGUF file: it is empty"),
             Self::NotGguf(begins) => {
@@ -234,7 +236,7 @@ impl LocalModel {
     /// # Errors
     ///
     /// As [`header`](Self::header).
-    pub fn candidate(&self) -> Result<Candidate, gguf::Error> {
-        Ok(Candidate::new(self.name.clone(), self.quant.clone(), self.header()?))
+    pub fn contender(&self) -> Result<Contender, gguf::Error> {
+        Ok(Contender::new(self.name.clone(), self.quant.clone(), self.header()?))
     }
 }

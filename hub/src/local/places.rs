@@ -10,7 +10,7 @@ use serde::Deserialize;
 use super::Store;
 
 /// The variables that name folders of models.
-const VARIABLES: [&str; 10] = [
+const VARIABLES: [&str; 9] = [
     "HF_HUB_CACHE",
     "HUGGINGFACE_HUB_CACHE",
     "HF_HOME",
@@ -20,7 +20,6 @@ const VARIABLES: [&str; 10] = [
     "OLLAMA_MODELS",
     "APPDATA",
     "LOCALAPPDATA",
-    "USERPROFILE",
 ];
 
 /// The most bytes that are read of LM Studio's settings.

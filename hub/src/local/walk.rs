@@ -115,7 +115,7 @@ impl Finder {
             let grouped = group(models);
             for other in grouped.left_out {
                 let path = other.files.into_iter().next().map_or_else(|| folder.clone(), |(_, path)| path);
-                self.skip(path, other.why.into());
+                self.skip(path, other.why);
             }
             for model in grouped.models {
                 let name = match (repository, store) {

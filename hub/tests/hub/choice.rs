@@ -1,6 +1,6 @@
 //! Files of one model, planned for a machine, and the one that meets a wish.
 
-use autoplace_hub::{Candidate, Outcome, Wish, choose};
+use autoplace_hub::{Contender, Outcome, Wish, choose};
 use autoplace_planner::gguf::{Builder, Header, TensorType as T};
 use autoplace_planner::machine::{Gpu, Host, Machine, gib};
 use autoplace_planner::plan::Request;
@@ -8,11 +8,11 @@ use autoplace_planner::plan::Request;
 use crate::synthetic::shapes::{LLAMA_8B, Shape};
 
 /// Llama 3.1 8B in four quantisations, as headers whose data is elsewhere.
-fn files() -> Vec<Candidate> {
+fn files() -> Vec<Contender> {
     let of = |name: &str, types| {
         let (bytes, file_bytes) = Shape { types, ..LLAMA_8B }.builder().encoded().unwrap();
         let header = Header::parse_shards([(bytes.into(), file_bytes)]).unwrap();
-        Candidate::new(format!("llama-{name}.gguf"), Some(name.to_owned()), header)
+        Contender::new(format!("llama-{name}.gguf"), Some(name.to_owned()), header)
     };
     vec![
         of("Q2_K", (T::Q2_K, T::Q3_K, T::Q6_K)),
@@ -66,8 +66,8 @@ fn each_row_has_the_bytes_the_layers_and_the_speed_of_its_plan() {
 
 #[test]
 fn what_cannot_be_loaded_is_in_the_table_with_the_reason() {
-    let projector = Candidate::new("mmproj", None, Builder::new("clip").header().unwrap());
-    let broken = Candidate::new("broken", None, Builder::new("llama").header().unwrap());
+    let projector = Contender::new("mmproj", None, Builder::new("clip").header().unwrap());
+    let broken = Contender::new("broken", None, Builder::new("llama").header().unwrap());
     let mut files = files();
     files.truncate(1);
     files.extend([projector, broken]);

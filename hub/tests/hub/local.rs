@@ -232,7 +232,7 @@ fn a_download_that_ended_early_is_found_by_its_header() {
     home.file("b/half.gguf", &whole[..whole.len() - 1000]);
     let models = home.in_folder("b");
     assert!(matches!(models.models[0].header(), Err(Error::TensorOutside { .. })));
-    assert!(models.models[0].candidate().is_err() && models.duplicates().is_empty());
+    assert!(models.models[0].contender().is_err() && models.duplicates().is_empty());
 }
 
 #[test]
@@ -316,6 +316,19 @@ fn what_is_not_there_is_empty_unless_it_was_named() {
     assert!(Models::in_stores(&Environment::default()).models.is_empty());
     let error = Models::in_folders([home.path("gone")]).unwrap_err().to_string();
     assert!(error.starts_with(&format!("{}: cannot be read: ", home.path("gone").display())), "{error}");
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_name_that_is_no_text_is_found_and_written_as_json() {
+    use std::os::unix::ffi::OsStrExt;
+    let home = Home::new();
+    let file = home.model("x/a.gguf", "a");
+    fs::rename(file, home.path("x").join(std::ffi::OsStr::from_bytes(b"\xff\n.gguf"))).unwrap();
+    let models = home.in_folder("x");
+    assert!(models.models[0].header().is_ok());
+    let json = serde_json::to_value(&models.models[0]).unwrap();
+    assert!(json["files"][0].as_str().unwrap().ends_with("/x/\u{fffd}\n.gguf"), "{json}");
 }
 
 #[test]
