@@ -94,7 +94,7 @@ fn bits_of(name: &str) -> Option<f64> {
     let name = name.to_ascii_uppercase();
     if let Some(known) = Quantisation::ALL.into_iter().find(|known| known.name() == name) {
         // Published files are within half a percent of it.
-        return Some(known.bits() * 0.99);
+        return Some(known.types().2 * 0.99);
     }
     match &name[..] {
         "F32" => Some(32.0),

@@ -1,5 +1,5 @@
-//! The models of one folder or repository: names of files flow in; models with their quantisation and their files in the
-//! order of their shards flow out, and what is none, with the reason.
+//! The models of one folder or repository: names of files flow in; models with their quantisation and their files in
+//! the order of their shards flow out, and what is none, with the reason.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! Which models this machine has: the folders of other tools flow in, models flow out. Nothing is written, and of a model
-//! nothing is read but its first bytes until [`LocalModel::header`] is asked for.
+//! Which models this machine has: the folders of other tools flow in, models flow out. Nothing is written, and of a
+//! model nothing is read but its first bytes until [`LocalModel::header`] is asked for.
 
 mod duplicates;
 mod files;
@@ -175,8 +175,8 @@ impl fmt::Display for Why {
 }
 
 impl Models {
-    /// The models in the stores of Hugging Face, llama.cpp, Ollama and LM Studio, where the variables and defaults of these
-    /// tools have them. A store that is not there has no models.
+    /// The models in the stores of Hugging Face, llama.cpp, Ollama and LM Studio, where the variables and defaults of
+    /// these tools have them. A store that is not there has no models.
     pub fn local() -> Self {
         Self::in_stores(&Environment::of_process())
     }
@@ -213,9 +213,9 @@ impl Models {
         Ok(finder.finish())
     }
 
-    /// Which models are the same in files of their own: their indices, two or more, in order. Equal are the header and a
-    /// page (4 KiB) of each tensor, by hash; only models of one length are looked at. One that cannot be read is in no
-    /// group: [`LocalModel::header`] says why.
+    /// Which models are the same in files of their own: their indices, two or more, in order. Equal are the header and
+    /// a page (4 KiB) of each tensor, by hash; only models of one length are looked at. One that cannot be read is in
+    /// no group: [`LocalModel::header`] says why.
     pub fn duplicates(&self) -> Vec<Vec<usize>> {
         duplicates::groups(&self.models)
     }

@@ -93,7 +93,7 @@ impl Environment {
         Some(self.home.as_ref()?.join(path))
     }
 
-    /// Hugging Face's cache: `HF_HUB_CACHE`, else what it is made of (huggingface_hub, src/huggingface_hub/constants.py).
+    /// Hugging Face's cache: `HF_HUB_CACHE`, else what it is made of (huggingface_hub, constants.py).
     pub(crate) fn hugging_face(&self) -> Option<PathBuf> {
         let cache = || self.folder("XDG_CACHE_HOME").or_else(|| self.in_home(".cache"));
         let home = || self.folder("HF_HOME").or_else(|| Some(cache()?.join("huggingface")));
@@ -119,7 +119,7 @@ impl Environment {
         own.into_iter().chain(self.ollama_service.clone())
     }
 
-    /// LM Studio's folders: in its home (lms-common-server, `findLMStudioHome`) and the one that its settings name (lms,
+    /// LM Studio's folders: in its home (lms-common-server, `findLMStudioHome`), and what its settings name (lms,
     /// src/modelsFolder.ts, `resolveModelsFolderPath`; before, src/subcommands/importCmd.ts, `getUserAppDataPath`).
     fn lm_studio(&self, system: System) -> Vec<PathBuf> {
         let pointer = self.in_home(".lmstudio-home-pointer");

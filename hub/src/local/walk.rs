@@ -1,5 +1,5 @@
-//! Models in folders: a folder with its links and those below flow in; models with the names that their store gives them
-//! flow out.
+//! Models in folders: a folder with its links and those below flow in; models with the names that their store gives
+//! them flow out.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
