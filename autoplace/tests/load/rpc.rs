@@ -207,9 +207,8 @@ fn whenever_a_server_dies_the_text_is_the_same_or_there_is_an_error_of_a_type() 
         endpoints[0] = servers[0].behind(trip);
         let endpoints: Vec<&str> = endpoints.iter().map(String::as_str).collect();
         let attempts = dice.one_of(&[0, 1, 2]);
-        let victim = servers[dice.index(servers.len())].end();
+        let mut victim = Some(servers[dice.index(servers.len())].end());
         let (in_load, after) = (dice.percent(50), dice.index(40));
-        let mut victim = Some(victim);
         let process = Isolation::Process(resuming_process(attempts));
         let mut builder = everything(&endpoints).isolation(process).without_learning();
         let mut ticks = 0;
@@ -227,10 +226,10 @@ fn whenever_a_server_dies_the_text_is_the_same_or_there_is_an_error_of_a_type() 
             let mut stream = model.generate(PROMPT).temp(0.0).max_tokens(TOKENS).stream()?;
             let mut said = String::new();
             for n in 0.. {
-                if n == after
-                    && let Some(victim) = victim.take()
-                {
-                    victim();
+                if n == after && victim.take().is_some() {
+                    // One that is needed.
+                    let used = model.placement().gpus().next().unwrap().name.clone();
+                    servers[endpoints.iter().position(|endpoint| *endpoint == used).unwrap()].end()();
                 }
                 let Some(piece) = stream.next() else { break };
                 said += &piece?;
