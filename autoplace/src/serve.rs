@@ -130,6 +130,10 @@ impl Served {
             Request::Loading(Loading::Replace { plan }) => {
                 self.placed(self.model().and_then(|model| model.replace(plan.map(|plan| *plan))))
             }
+            Request::Loading(Loading::Plan { recipe }) => self.sender.send(&match recipe.only_plan() {
+                Ok(plan) => load::remote::Reply::Planned(Box::new(plan)),
+                Err(error) => load::remote::Reply::Failed(error),
+            }),
             // The thread that listens has heard them.
             Request::Loading(Loading::CancelLoad | Loading::Abort { .. }) => Ok(true),
             Request::Text(TextCall::Start(start)) => self.start(start),

@@ -42,6 +42,8 @@ pub(crate) enum Verb {
     Plan(Box<PlanArgs>),
     /// Lists what this machine has to place a model on, and who holds its memory
     Devices(DevicesArgs),
+    /// Lists the models on this machine, and what becomes of each here
+    List(ListArgs),
     /// Measures tokens per second by the layers on the GPU, or of one placement against another
     Measure(Box<MeasureArgs>),
     /// Says what keeps a model from being as fast as it could be on this machine, and what mends it
@@ -63,7 +65,8 @@ impl Verb {
             Self::Plan(args) => &args.gpu,
             Self::Measure(args) => &args.gpu,
             Self::Doctor(args) => &args.gpu,
-            Self::Run(_) | Self::Chat(_) | Self::Devices(_) | Self::Template(_) | Self::Completions { .. } => &[],
+            Self::Run(_) | Self::Chat(_) | Self::Devices(_) | Self::List(_) | Self::Template(_) => &[],
+            Self::Completions { .. } => &[],
         }
     }
 }
@@ -84,6 +87,16 @@ pub(crate) struct DevicesArgs {
     /// Describes the machine in a file instead of this one
     #[arg(long, value_name = "FILE")]
     pub(crate) machine: Option<PathBuf>,
+}
+
+/// The arguments of `list`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ListArgs {
+    /// Folders to look in, and in those below [default: the stores of Hugging Face, llama.cpp, Ollama and LM Studio]
+    pub(crate) folders: Vec<PathBuf>,
+    /// Prints JSON, all sizes in bytes
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// The arguments of `template`.
@@ -177,6 +190,13 @@ pub(crate) struct PlanArgs {
     /// The machine in a file that `devices --write` wrote, instead of this one
     #[arg(long, value_name = "FILE", conflicts_with = "gpu")]
     pub(crate) machine: Option<PathBuf>,
+    /// Devices of another machine too, whose rpc-server listens there; several times for several. They are measured, and
+    /// the plan is made in a process of its own
+    #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["gpu", "machine", "ram", "with", "no_probe", "emit", "save"])]
+    pub(crate) rpc: Vec<String>,
+    /// Lets --rpc reach other machines than this one: there is no authentication
+    #[arg(long, requires = "rpc")]
+    pub(crate) rpc_trusted_network: bool,
     #[command(flatten)]
     pub(crate) host: HostArgs,
     /// What is loaded beside the model: `mmproj=FILE`, `draft=FILE`; several times for several

@@ -5,6 +5,7 @@ use std::error::Error;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use autoplace::Model;
 use autoplace::gguf::Header;
 use autoplace::load::{self, NativeProbe};
 use autoplace::machine::{Gpu, Machine};
@@ -32,6 +33,9 @@ pub(crate) struct Took {
 
 /// Plans, and says so in words, in JSON or in another tool's words. `begin` is when the program was started.
 pub(crate) fn run(args: &PlanArgs, begin: Instant) -> Result<String, Box<dyn Error>> {
+    if !args.rpc.is_empty() {
+        return with_servers(args, begin);
+    }
     let reading = Instant::now();
     let header = Header::open(&args.model)?;
     let profile = adapted(args, ModelProfile::from_header(&header)?)?;
@@ -76,6 +80,27 @@ pub(crate) fn run(args: &PlanArgs, begin: Instant) -> Result<String, Box<dyn Err
         text.push_str(&curve(&plan));
     }
     Ok(text)
+}
+
+/// The same with devices of other machines, which a worker plans for.
+fn with_servers(args: &PlanArgs, begin: Instant) -> Result<String, Box<dyn Error>> {
+    let mut builder = Model::builder(&args.model).request(args.request()).mtp(args.mtp.is_some());
+    for file in &args.lora {
+        builder = builder.lora(file, 1.0);
+    }
+    for endpoint in &args.rpc {
+        builder = builder.rpc(endpoint);
+    }
+    if args.rpc_trusted_network {
+        builder = builder.rpc_trusted_network();
+    }
+    let plan = builder.plan()?;
+    if args.json {
+        let (total, none) = (begin.elapsed(), Duration::ZERO);
+        return Ok(json::text(&plan, None, Took { header: none, estimate: none, probe: Some(total), total }));
+    }
+    let curve = if args.curve { curve(&plan) } else { String::new() };
+    Ok(format!("{plan}{curve}"))
 }
 
 /// The machine as it was described, if it is not this one; the one to plan for, and its simulated cards.

@@ -3,6 +3,11 @@
 
 #![forbid(unsafe_code)]
 
+mod choice;
+mod group;
+mod local;
 mod name;
 
+pub use choice::{Choice, Contender, Outcome, Placed, Row, Wish, WishError, choose};
+pub use local::{Environment, LocalModel, Models, Place, Skipped, Store, Why};
 pub use name::{Name, NameError};

@@ -8,6 +8,7 @@
 #include <limits>
 #include <random>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 namespace {
@@ -118,9 +119,25 @@ uint64_t typical_ns(uint64_t budget_ns, const std::function<void()> & call) {
     return runs[runs.size() / 4];
 }
 
+// Waits for what another machine computes: its backend knows of nothing that is sent without an answer (ggml-rpc.cpp,
+// ggml_backend_rpc_synchronize), and answers come in the order of the questions.
+void answer(const ggml_tensor * tensor) {
+    uint8_t first;
+    ggml_backend_tensor_get(tensor, &first, 0, 1);
+}
+
+// What an answer alone takes, which is the link's and in what `took` with it.
+uint64_t without_answer(const shim_bench & bench, const ggml_tensor * tensor, uint64_t budget_ns, uint64_t took) {
+    const uint64_t trip = bench.remote ? typical_ns(budget_ns, [&] { answer(tensor); }) : 0;
+    return took - std::min(trip, took - 1);
+}
+
 void compute(shim_bench & bench, ggml_cgraph * graph) {
     if (ggml_backend_graph_compute(bench.backend.get(), graph) != GGML_STATUS_SUCCESS) {
         throw std::runtime_error("the device could not compute an operation that it supports");
+    }
+    if (bench.remote) {
+        answer(ggml_graph_node(graph, -1));
     }
 }
 
@@ -338,7 +355,8 @@ shim_bench * bench_new(ggml_backend_dev_t device, int32_t n_threads, bool repack
     if (set_n_threads) {
         set_n_threads(backend.get(), n_threads);
     }
-    return new shim_bench { device, std::move(backend), repack };
+    const bool remote = std::string(ggml_backend_reg_name(ggml_backend_dev_backend_reg(device))) == "RPC";
+    return new shim_bench { device, std::move(backend), repack, remote };
 }
 
 shim_measured bench_time(shim_bench & bench, const shim_operation & op, uint64_t budget_ns, shim_timing & timing) {
@@ -358,6 +376,7 @@ shim_measured bench_time(shim_bench & bench, const shim_operation & op, uint64_t
     }
     set_choices(choices, op.n_expert);
     timing.graph_ns = typical_ns(budget_ns, [&] { compute(bench, g.gf); });
+    timing.graph_ns = without_answer(bench, ggml_graph_node(g.gf, -1), budget_ns, timing.graph_ns);
     return SHIM_MEASURED_DONE;
 }
 
@@ -385,7 +404,11 @@ shim_measured bench_link(shim_bench & bench, size_t bytes, size_t width, uint64_
     link.upload_ns = typical_ns(budget_ns / 3, [&] {
         ggml_backend_tensor_set(block, host->data, 0, bytes);
         ggml_backend_synchronize(backend);
+        if (bench.remote) {
+            answer(block);
+        }
     });
+    link.upload_ns = without_answer(bench, block, budget_ns / 3, link.upload_ns);
     link.download_ns = typical_ns(budget_ns / 3, [&] {
         ggml_backend_tensor_get(block, host->data, 0, bytes);
         ggml_backend_synchronize(backend);

@@ -10,6 +10,7 @@ struct shim_bench {
     ggml_backend_dev_t device;
     ggml_backend_ptr   backend;
     bool               repack; // whether the CPU may rearrange weights
+    bool               remote; // whether it is another machine's
 };
 
 // Throws.

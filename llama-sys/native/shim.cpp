@@ -15,6 +15,7 @@
 #include "llama-model.h"
 
 #include "ggml-backend-impl.h"
+#include "ggml-rpc.h"
 #include "gguf.h"
 
 #include <algorithm>
@@ -645,23 +646,37 @@ void shim_backend_load_all_from(const char * dir, shim_error * error) {
     guarded(error, true, [&] { ggml_backend_load_all_from_path(dir); return true; });
 }
 
+// Through the registry, so that it works for a loaded backend as for a linked one, and links without either.
+static void * rpc_function(const char * name) {
+    ggml_backend_reg_t rpc = ggml_backend_reg_by_name("RPC");
+    return rpc ? ggml_backend_reg_get_proc_address(rpc, name) : nullptr;
+}
+
+void shim_rpc_protocol(uint8_t version[3]) {
+    version[0] = RPC_PROTO_MAJOR_VERSION;
+    version[1] = RPC_PROTO_MINOR_VERSION;
+    version[2] = RPC_PROTO_PATCH_VERSION;
+}
+
 ggml_backend_reg_t shim_rpc_add_server(const char * endpoint, shim_error * error) {
     return guarded(error, (ggml_backend_reg_t) nullptr, [&]() -> ggml_backend_reg_t {
-        // Through the registry, so that it works for a loaded backend as for a linked one, and links without either.
-        ggml_backend_reg_t rpc = ggml_backend_reg_by_name("RPC");
-        if (!rpc) {
-            return nullptr;
-        }
-        using add_server_t = ggml_backend_reg_t (*)(const char *);
-        auto add_server = (add_server_t) ggml_backend_reg_get_proc_address(rpc, "ggml_backend_rpc_add_server");
-        if (!add_server) {
-            return nullptr;
-        }
-        ggml_backend_reg_t server = add_server(endpoint);
-        if (server) {
+        auto add_server = (decltype(&ggml_backend_rpc_add_server)) rpc_function("ggml_backend_rpc_add_server");
+        ggml_backend_reg_t server = add_server ? add_server(endpoint) : nullptr;
+        // A server that is added again is the same.
+        if (server && !ggml_backend_reg_by_name(ggml_backend_reg_name(server))) {
             ggml_backend_register(server);
         }
         return server;
+    });
+}
+
+bool shim_rpc_serve(const char * endpoint, size_t n_threads, ggml_backend_dev_t * devices, size_t n_devices, shim_error * error) {
+    return guarded(error, false, [&] {
+        auto serve = (decltype(&ggml_backend_rpc_start_server)) rpc_function("ggml_backend_rpc_start_server");
+        if (serve) {
+            serve(endpoint, nullptr, n_threads, n_devices, devices);
+        }
+        return serve != nullptr;
     });
 }
 

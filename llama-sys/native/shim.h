@@ -189,8 +189,12 @@ size_t shim_state_read (struct llama_context * ctx, llama_seq_id seq, bool parti
 // Loads one backend library, or all in a folder.
 void               shim_backend_load_all_from(const char * dir, struct shim_error * error);
 
+// Major, minor and patch of the protocol that this build's RPC backend speaks.
+void shim_rpc_protocol(uint8_t version[3]);
 // Connects to an rpc-server and registers its devices. NULL without an error when this build has no RPC backend.
 ggml_backend_reg_t shim_rpc_add_server(const char * endpoint, struct shim_error * error);
+// Serves devices to one client after the other, and returns where it cannot. False when this build has no RPC backend.
+bool shim_rpc_serve(const char * endpoint, size_t n_threads, ggml_backend_dev_t * devices, size_t n_devices, struct shim_error * error);
 
 // ---- adapters ----
 

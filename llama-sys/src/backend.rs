@@ -1,10 +1,8 @@
 //! The one initialisation of llama.cpp per process.
 
 use std::ffi::CString;
-use std::net::{TcpStream, ToSocketAddrs};
 use std::path::Path;
 use std::sync::OnceLock;
-use std::time::Duration;
 
 use crate::device::{Device, owned};
 use crate::error::Error;
@@ -15,9 +13,6 @@ use crate::{isa, log, raw, shim};
 /// need it only to list devices or to add those of another machine.
 #[derive(Debug, Clone, Copy)]
 pub struct Backend(());
-
-/// How long an rpc-server may take to accept a connection.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 static INIT: OnceLock<Result<Backend, Error>> = OnceLock::new();
 
@@ -71,48 +66,6 @@ impl Backend {
         let name = |index| unsafe { owned(raw::ggml_backend_reg_name(raw::ggml_backend_reg_get(index))) };
         (0..count).map(name).collect()
     }
-
-    /// Adds the devices of another machine, whose `rpc-server` listens at `endpoint` (`host:port`). Needs the `rpc`
-    /// feature.
-    ///
-    /// The link is trusted from then on: llama.cpp ends the process when it drops later.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidParameter`] for an endpoint where nothing listens, [`Error::Call`] when what listens there is no
-    /// rpc-server of this version, or when this build has no RPC backend.
-    pub fn add_rpc_server(self, endpoint: &str) -> Result<Vec<Device>, Error> {
-        // llama.cpp would end the process on a failed connection where its assertion cannot be caught.
-        reachable(endpoint)?;
-        let text =
-            CString::new(endpoint).map_err(|_| Error::parameter("endpoint", endpoint, "an address without NUL"))?;
-        let _changing = registry::changing()?;
-        let reg = shim::accepted(
-            // SAFETY: a NUL-terminated address and a valid error slot.
-            |error| unsafe { raw::shim_rpc_add_server(text.as_ptr(), error) },
-            |reg| !reg.is_null(),
-        )
-        .map_err(|failure| Error::Call { what: "adding an rpc-server", failure })?;
-        // SAFETY: `reg` was just registered and lives until the process ends.
-        let count = unsafe { raw::ggml_backend_reg_dev_count(reg) };
-        // SAFETY: the indices are below the count.
-        let device = |index| Device::from_raw(unsafe { raw::ggml_backend_reg_dev_get(reg, index) });
-        Ok((0..count).filter_map(device).collect())
-    }
-}
-
-/// Refuses an address where nothing listens.
-fn reachable(endpoint: &str) -> Result<(), Error> {
-    let refuse = |reason: String| Error::parameter("endpoint", endpoint, reason);
-    let addresses = endpoint.to_socket_addrs().map_err(|e| refuse(format!("host:port is wanted: {e}")))?;
-    let mut last = "no address of that name".to_owned();
-    for address in addresses {
-        match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
-            Ok(_) => return Ok(()),
-            Err(e) => last = format!("nothing listens there: {e}"),
-        }
-    }
-    Err(refuse(last))
 }
 
 /// With loadable backends nothing is registered at first: not even the CPU.

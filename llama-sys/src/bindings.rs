@@ -3030,7 +3030,15 @@ unsafe extern "C" {
         error: *mut shim_error,
     ) -> usize;
     pub fn shim_backend_load_all_from(dir: *const ::core::ffi::c_char, error: *mut shim_error);
+    pub fn shim_rpc_protocol(version: *mut u8);
     pub fn shim_rpc_add_server(endpoint: *const ::core::ffi::c_char, error: *mut shim_error) -> ggml_backend_reg_t;
+    pub fn shim_rpc_serve(
+        endpoint: *const ::core::ffi::c_char,
+        n_threads: usize,
+        devices: *mut ggml_backend_dev_t,
+        n_devices: usize,
+        error: *mut shim_error,
+    ) -> bool;
     pub fn shim_lora_load(
         model: *mut llama_model,
         path: *const ::core::ffi::c_char,

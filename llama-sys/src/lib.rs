@@ -48,6 +48,7 @@ mod model;
 mod model_params;
 mod mtp;
 mod rope;
+mod rpc;
 mod sampler;
 mod shim;
 #[cfg(windows)]

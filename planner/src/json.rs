@@ -11,6 +11,11 @@ use serde_json::Value;
 /// A longer file is no plan and no machine: large ones have some 20 KiB.
 const LONGEST_FILE: u64 = 4 << 20;
 
+/// Whether a field need not be written.
+pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
 /// The text of a file that is not longer than any of ours.
 pub(crate) fn read(file: &Path) -> io::Result<String> {
     // Before it is opened: that would wait for whoever writes to a pipe.

@@ -46,8 +46,8 @@ fn regenerate(workspace: &Workspace) -> Result<Vec<String>> {
     setup::libclang()?;
     // Those of the steps before, so that their native build is found.
     let features = match workspace.vulkan {
-        Some(_) => "--features=bindgen,vulkan",
-        None => "--features=bindgen",
+        Some(_) => "--features=bindgen,rpc,vulkan",
+        None => "--features=bindgen,rpc",
     };
     // Bindings that lack what the crate already uses do not compile; the build script has written the new ones by then.
     let checked = workspace

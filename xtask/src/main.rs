@@ -19,6 +19,7 @@ mod llama_server;
 mod package;
 mod promises;
 mod python;
+mod remote;
 mod sanitize;
 mod semver;
 mod setup;
@@ -55,6 +56,8 @@ fn run(arguments: &[String]) -> Result<()> {
     };
     let mut workspace = Workspace::find()?;
     match (verb.as_str(), rest) {
+        ("demo", [flag]) if flag == "--remote" => remote::demo(&workspace),
+        ("rpc-server", _) => remote::rpc_server(&workspace, rest),
         ("demo", _) => demo::demo(&workspace, rest),
         ("test", _) => test::test(&mut workspace, rest),
         ("attack", _) => attack::attack(&workspace, rest),
@@ -90,6 +93,8 @@ fn run(arguments: &[String]) -> Result<()> {
 fn help() -> String {
     let mut text = String::from(
         "cargo xtask demo [-- ARGUMENTS]     sets the machine up, then runs examples/generate.rs (with these arguments)
+cargo xtask demo --remote           two rpc-servers on this machine, a model on them, and one killed in the middle of the text
+cargo xtask rpc-server [ARGUMENT..] builds autoplace-rpc-server, for devices of other machines (with arguments: runs it)
 cargo xtask test [STEP...]          sets the machine up, then runs every check (or these steps only)
 cargo xtask conformance [--write]   compares the estimate with llama.cpp over a large grid, minutes (and writes docs/conformance.md)
 cargo xtask attack [PROGRAM]        what hostile clients can take of the example `serve` (or a program like it), as a table (Linux)

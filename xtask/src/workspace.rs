@@ -41,9 +41,10 @@ impl Workspace {
     /// Cargo with a verb that compiles llama.cpp, always with the same features of it.
     pub(crate) fn compile(&self, verb: &str, arguments: &[&str]) -> Command {
         let mut command = self.cargo(&[verb]);
-        if self.vulkan.is_some() {
-            command.arg("--features=autoplace/vulkan");
-        }
+        command.arg(match self.vulkan {
+            Some(_) => "--features=autoplace/rpc,autoplace/vulkan",
+            None => "--features=autoplace/rpc",
+        });
         command.args(arguments);
         command
     }

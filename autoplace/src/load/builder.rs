@@ -4,11 +4,10 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use super::adapters::Adapter;
-use super::contract::{Contract, First};
 use super::lease::Leases;
 use super::progress::Progress;
 use super::recipe::{Learn, OnDifference, Recipe, Verify};
-use super::{Error, Model};
+use super::{Error, Model, remote};
 use crate::machine::Machine;
 use crate::memory::{ContextParams, FlashAttention, Headroom, KvType, Pooling, Rope};
 use crate::plan::{self, GpuLayers, Plan, Request, SavedPlan};
@@ -265,6 +264,28 @@ impl ModelBuilder {
         self
     }
 
+    /// Also uses the devices of another machine, whose rpc-server (`autoplace-rpc-server`, or llama.cpp's of the same
+    /// version) listens at `endpoint`, `host:port`. May be called again for further machines. Needs the feature `rpc`.
+    ///
+    /// The link and the devices are measured when the load plans, and layers go there only where that is faster; their
+    /// weights are carried over the link at each load. llama.cpp ends the process whose connection is lost, so the
+    /// model runs in a worker: where no [`isolation`](Self::isolation) is asked for, this program's own
+    /// ([`WorkerProcess::own_executable`](crate::WorkerProcess::own_executable)). After a lost connection that worker
+    /// has [died](crate::worker::Error::Died); with [`OnDeath::Resume`](crate::worker::OnDeath) the model is placed
+    /// again without the server that is gone, and the text goes on.
+    pub fn rpc(mut self, endpoint: impl Into<String>) -> Self {
+        self.recipe.servers.endpoints.push(endpoint.into());
+        self
+    }
+
+    /// Lets [`rpc`](Self::rpc) reach other machines than this one. The protocol has neither authentication nor
+    /// encryption: whoever is on the network reads the texts, and may run what he likes on the servers. Through a
+    /// tunnel (docs/rpc.md) a server is on this machine, and this is not needed.
+    pub fn rpc_trusted_network(mut self) -> Self {
+        self.recipe.servers.trusted = true;
+        self
+    }
+
     /// Follows a saved plan exactly, instead of making one; [`SavedPlan::read`] reads one that `autoplace plan --save`
     /// wrote. Before the load it is checked against the model, against the machine as it is, and against what llama.cpp
     /// says that it takes. Together with settings of a plan (context, layers, headroom) it is [`Error::Conflict`].
@@ -291,12 +312,11 @@ impl ModelBuilder {
     /// asked for what cannot be; [`Error::SavedPlan`] for a saved plan that cannot be read, is of another model, or
     /// does not fit the machine as it is now.
     pub fn plan(&self) -> Result<Plan, Error> {
-        let mut recipe = self.recipe()?;
-        // A plan takes no memory, so it need not wait for others.
-        recipe.leases = Leases::none();
-        let mut contract = Contract::new(&recipe, First::Fresh, Progress::default())?;
-        let (prepared, _lease) = contract.prepare()?;
-        Ok(prepared.plan)
+        let recipe = self.recipe()?;
+        match recipe.servers.isolation(self.isolation.clone())? {
+            Isolation::Process(process) if !recipe.servers.endpoints.is_empty() => remote::plan_in(&process, recipe),
+            _ => recipe.only_plan(),
+        }
     }
 
     /// Plans, loads, warms up, and compares what was taken with the plan.
@@ -314,7 +334,7 @@ impl ModelBuilder {
     /// cancelled; [`Error::Worker`] when the worker cannot be started, or dies.
     pub fn load(self) -> Result<Model, Error> {
         let recipe = self.recipe()?;
-        match self.isolation {
+        match recipe.servers.isolation(self.isolation)? {
             Isolation::None => recipe.load(self.progress),
             Isolation::Process(process) => recipe.load_in(process, &self.progress),
         }

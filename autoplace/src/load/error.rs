@@ -39,6 +39,12 @@ pub enum Error {
     /// Settings were given twice, and one of them would have been lost.
     #[error("`{late}` would replace settings of the load that were made apart from it: say them in one place")]
     Conflict { late: String },
+    /// An rpc-server is on another machine, and nobody has said that the network between may be trusted.
+    #[error(
+        "the rpc-server {endpoint} is not on this machine, and its protocol knows no authentication and no encryption: \
+         reach it through a tunnel, or say `rpc_trusted_network`"
+    )]
+    UntrustedNetwork { endpoint: String },
     /// A device of the plan is not there.
     #[error("the plan uses the device {device}, which this process does not have: {}", list(present))]
     DeviceGone { device: String, present: Vec<String> },

@@ -36,6 +36,7 @@ pub(crate) mod remote;
 mod replace;
 mod replay;
 mod report;
+mod rpc;
 mod slot;
 mod taught;
 #[cfg(test)]

@@ -9,6 +9,7 @@ use llama_sys::{ModelParams, Vocab};
 use super::builder::ModelBuilder;
 use super::carry_out::Loaded;
 use super::contract::{Contract, First};
+use super::lease::Leases;
 use super::placed::Placed;
 use super::progress::Progress;
 use super::recipe::Recipe;
@@ -242,6 +243,15 @@ impl Recipe {
         let model = Model::new(self, slot, None, Arc::new(placed));
         model.pulse().paced_by(&model.report().threads);
         Ok(model)
+    }
+
+    /// The plan that a load would follow.
+    pub(crate) fn only_plan(mut self) -> Result<Plan, Error> {
+        // A plan takes no memory, so it need not wait for others.
+        self.leases = Leases::none();
+        let mut contract = Contract::new(&self, First::Fresh, Progress::default())?;
+        let (prepared, _lease) = contract.prepare()?;
+        Ok(prepared.plan)
     }
 
     /// Loads it in a worker.

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::adapters::{self, Adapter};
 use super::devices::{bounded_by_now, detect};
 use super::lease::Leases;
+use super::rpc::Servers;
 use super::{Error, threads};
 use crate::gguf::Header;
 use crate::machine::{Host, Machine, MeasurementCache};
@@ -36,6 +37,8 @@ pub(crate) struct Recipe {
     pub(super) adapters: Vec<Adapter>,
     /// The machine to plan for, instead of the detected one.
     pub(super) machine: Option<Machine>,
+    /// Whose devices may be used beside this machine's.
+    pub(super) servers: Servers,
     pub(super) threads: Option<u32>,
     pub(super) threads_batch: Option<u32>,
     /// Bytes of the host that checkpoints may take.
@@ -58,6 +61,7 @@ impl Recipe {
             saved: None,
             adapters: Vec::new(),
             machine: None,
+            servers: Servers::default(),
             threads: None,
             threads_batch: None,
             checkpoints: CHECKPOINTS,
@@ -73,13 +77,23 @@ impl Recipe {
     /// The machine to plan for. One that the caller has described is believed at first; `again`, after time has passed,
     /// no GPU of it counts with more free bytes than it has now.
     pub(super) fn machine(&self, again: bool) -> Result<Machine, Error> {
-        match (&self.machine, self.request.gpu_layers) {
+        let gone = self.servers.connect()?;
+        let machine = match (&self.machine, self.request.gpu_layers) {
             (Some(machine), _) if again => bounded_by_now(machine.clone()),
             (Some(machine), _) => Ok(machine.clone()),
             // Asking a CUDA device for its memory opens a context there, for nothing if no layer may go to it.
             (None, GpuLayers::Exactly(0) | GpuLayers::AtMost(0)) => Ok(Machine::new(Host::detect().0)),
             (None, _) => detect(),
-        }
+        };
+        machine.map(|mut machine| {
+            machine.unused_gpus.extend(gone);
+            machine
+        })
+    }
+
+    /// The same after a worker has died.
+    pub(super) fn after_a_death(&self) -> Self {
+        Self { servers: self.servers.after_a_death(), ..self.clone() }
     }
 
     /// What the model is, with all that is loaded of it and beside it.

@@ -41,6 +41,10 @@ pub(crate) enum Loading {
     Replace {
         plan: Option<Box<Plan>>,
     },
+    /// Only plan, and end.
+    Plan {
+        recipe: Box<Recipe>,
+    },
 }
 
 /// What a worker answers.
@@ -50,6 +54,7 @@ pub(crate) enum Reply {
     /// From 0.0 to 1.0.
     Progress(f32),
     Loaded(Arc<Placed>),
+    Planned(Box<Plan>),
     Failed(#[serde(with = "worker::crossing")] Error),
 }
 
@@ -87,11 +92,13 @@ impl Remote {
         progress: &Progress,
     ) -> Result<(Self, Arc<Placed>), Error> {
         let mut attempts = process.attempts();
+        let mut recipe = recipe.clone();
         let (worker, placed) = loop {
-            match load_in(&process, recipe, progress) {
+            match load_in(&process, recipe.clone(), progress) {
                 Err(Error::Worker(error)) if error.is_death() && attempts > 0 => {
                     tracing::warn!("{error}; starting another");
                     attempts -= 1;
+                    recipe = recipe.after_a_death();
                 }
                 result => break result?,
             }
@@ -141,7 +148,7 @@ impl Remote {
     /// at once.
     pub(super) fn restart(&self, recipe: &Recipe) -> Result<(Worker, Arc<Placed>), Error> {
         self.state().handle = None;
-        let (worker, placed) = load_in(&self.process, recipe, &Progress::default())?;
+        let (worker, placed) = load_in(&self.process, recipe.after_a_death(), &Progress::default())?;
         self.state().handle = Some(worker.handle().clone());
         Ok((worker, placed))
     }
@@ -151,10 +158,27 @@ impl Remote {
     }
 }
 
-fn load_in(process: &WorkerProcess, recipe: &Recipe, progress: &Progress) -> Result<(Worker, Arc<Placed>), Error> {
+/// The plan that a worker makes.
+pub(super) fn plan_in(process: &WorkerProcess, recipe: Recipe) -> Result<Plan, Error> {
+    const DOING: &str = "planning";
+    let mut worker = Worker::start(process, &build_name())?;
+    worker.send(&Request::Loading(Loading::Plan { recipe: Box::new(recipe) }), DOING)?;
+    match worker.receive(DOING)? {
+        Reply::Planned(plan) => Ok(*plan),
+        Reply::Failed(error) => Err(error),
+        Reply::Progress(_) | Reply::Loaded(_) => Err(not_asked(DOING)),
+    }
+}
+
+/// An answer to what was not asked.
+pub(super) fn not_asked(doing: &'static str) -> Error {
+    worker::Error::Protocol { doing, reason: "an answer to what was not asked".into() }.into()
+}
+
+fn load_in(process: &WorkerProcess, recipe: Recipe, progress: &Progress) -> Result<(Worker, Arc<Placed>), Error> {
     const DOING: &str = "loading the model";
     let mut worker = Worker::start(process, &build_name())?;
-    let (recipe, tell_progress) = (Box::new(recipe.clone()), progress.is_some());
+    let (recipe, tell_progress) = (Box::new(recipe), progress.is_some());
     worker.send(&Request::Loading(Loading::Load { recipe, tell_progress }), DOING)?;
     let mut cancelled = false;
     loop {
@@ -168,6 +192,7 @@ fn load_in(process: &WorkerProcess, recipe: &Recipe, progress: &Progress) -> Res
             }
             Reply::Loaded(placed) => return Ok((worker, placed)),
             Reply::Failed(error) => return Err(error),
+            Reply::Planned(_) => return Err(not_asked(DOING)),
         }
     }
 }

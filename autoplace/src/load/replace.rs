@@ -11,7 +11,7 @@ use super::carry_out::Loaded;
 use super::contract::{Contract, First};
 use super::model::Model;
 use super::progress::Progress;
-use super::remote::{Loading, Remote, Reply, Request};
+use super::remote::{Loading, Remote, Reply, Request, not_asked};
 use super::slot::Contents;
 use super::{Error, LentWorker};
 use crate::gguf::Header;
@@ -19,7 +19,6 @@ use crate::machine::Machine;
 use crate::memory::companion::Role;
 use crate::memory::{CompanionBytes, Footprint};
 use crate::plan::Plan;
-use crate::worker;
 
 /// A plan that is better than the one that a model is loaded by, and by how much.
 #[derive(Debug, Clone, PartialEq)]
@@ -221,10 +220,7 @@ impl Model {
                 Ok(())
             }
             Reply::Failed(error) => Err(error),
-            Reply::Progress(_) => {
-                let reason = "it reported a progress that nobody asked for".into();
-                Err(worker::Error::Protocol { doing: DOING, reason }.into())
-            }
+            Reply::Progress(_) | Reply::Planned(_) => Err(not_asked(DOING)),
         }
     }
 }

@@ -129,13 +129,13 @@ fn answers_in_many_formats_arrive_in_their_parts_and_as_they_were_written() {
     let model = load();
     // Every format by itself is in the crate `chat`'s own tests.
     for sample in crate::chat_reply_support::SAMPLES.iter().step_by(4) {
-        let format = ReplyFormat::of_template(sample.template);
+        let format = ReplyFormat::of_template(&sample.template);
         // A template whose prompts end as those of the format.
         let source = "{{ tools }}{{ messages[-1].content }}{{ ending }}";
         let template = ChatTemplate::new(source, <_>::default()).unwrap();
         let mut chat = model
             .chat_with(template)
-            .variable("ending", sample.prompt)
+            .variable("ending", sample.prompt.as_str())
             .tools(tools())
             .reply_format(format.clone())
             .with(|generate| generate.constraint(Constraint::choices([sample.text])));
@@ -145,7 +145,7 @@ fn answers_in_many_formats_arrive_in_their_parts_and_as_they_were_written() {
         let reply = stream.reply().unwrap().clone();
         drop(stream);
         // What the whole text means, read at once.
-        let mut parser = ReplyParser::new(&format).after_prompt(sample.prompt).with_tools(&tools());
+        let mut parser = ReplyParser::new(&format).after_prompt(&sample.prompt).with_tools(&tools());
         parser.push(sample.text);
         let expected = parser.finish();
         let name = sample.name;

@@ -27,6 +27,14 @@ fn violation(schema: &Value, text: &str) -> Option<String> {
     Some(format!("{error} in {text:?}"))
 }
 
+/// The schemas under a heading of the file.
+fn under(heading: &str) -> Vec<Value> {
+    let mut sections = include_str!("constrained_json.txt").split("\n## ");
+    let found = sections.find_map(|section| section.strip_prefix(heading)?.strip_prefix('\n'));
+    let lines = found.expect(heading).lines().filter(|line| !line.is_empty());
+    lines.map(|line| serde_json::from_str(line).expect(line)).collect()
+}
+
 /// Every text that ends validates; where all are short, every one ends, and else some do.
 fn all_validate(schemas: impl IntoIterator<Item = Value>, all_end: bool) {
     let model = load_demo();
@@ -51,29 +59,7 @@ fn all_validate(schemas: impl IntoIterator<Item = Value>, all_end: bool) {
 
 #[test]
 fn values_of_few_characters() {
-    all_validate(
-        [
-            json!({"type": "boolean"}),
-            json!({"type": "null"}),
-            json!({"type": ["null", "boolean"]}),
-            json!({"type": "integer", "minimum": -5, "maximum": 17}),
-            json!({"type": "integer", "exclusiveMinimum": 0, "exclusiveMaximum": 1000}),
-            json!({"type": "integer", "minimum": 100, "multipleOf": 7}),
-            json!({"type": "integer"}),
-            json!({"type": "integer", "minimum": 9_007_199_254_740_000_u64}),
-            json!({"$schema": "http://json-schema.org/draft-04/schema#",
-                   "type": "integer", "minimum": 3, "exclusiveMinimum": true, "maximum": 9}),
-            json!({"enum": ["red", "green", 3, null, true, {"a": [1, 2]}, -0.5]}),
-            json!({"const": {"answer": 42, "of": ["everything", 1.5]}}),
-            json!({"const": "käse 日本 🦙 \"quoted\" \\ \n"}),
-            json!({"type": "string", "maxLength": 12}),
-            json!({"type": "string", "minLength": 3, "maxLength": 3}),
-            json!({"type": "string", "pattern": "^[A-Z]{2}-[0-9]{4}$"}),
-            json!({"type": "string", "pattern": "^\\d{1,3}\\w?$"}),
-            json!({"type": "string", "pattern": "^(ä|ö|ü|日){2,5}$", "minLength": 3}),
-        ],
-        true,
-    );
+    all_validate(under("values of few characters"), true);
 }
 
 #[test]
@@ -91,93 +77,17 @@ fn formats() {
 
 #[test]
 fn objects_and_arrays() {
-    let short = json!({"type": "string", "maxLength": 8});
-    all_validate(
-        [
-            json!({"type": "array", "items": {"type": "boolean"}, "minItems": 2, "maxItems": 4}),
-            json!({"type": "array", "items": false}),
-            json!({"type": "array", "maxItems": 0}),
-            json!({"type": "array", "prefixItems": [short, {"type": "integer"}], "items": false, "minItems": 1}),
-            json!({"$schema": "http://json-schema.org/draft-07/schema#",
-                   "type": "array", "items": [short, {"type": "integer"}], "additionalItems": false}),
-            json!({"type": "object", "additionalProperties": false}),
-            json!({
-                "type": "object",
-                "properties": {
-                    "name": short,
-                    "größe": {"type": "integer", "minimum": 0, "maximum": 300},
-                    "a \"quoted\" name": {"type": "boolean"},
-                    "address": {
-                        "type": "object",
-                        "properties": {"street": short, "number": {"type": "integer", "minimum": 1}},
-                        "required": ["street"],
-                        "additionalProperties": false,
-                    },
-                },
-                "required": ["name", "address"],
-                "additionalProperties": false,
-            }),
-            json!({"type": "object", "patternProperties": {"^x[0-9]$": {"type": "boolean"}}, "additionalProperties": false,
-                   "maxProperties": 3}),
-            json!({"type": "object", "required": ["free"], "properties": {"free": {"type": "null"}}, "additionalProperties": false}),
-        ],
-        true,
-    );
+    all_validate(under("objects and arrays"), true);
 }
 
 #[test]
 fn alternatives_and_references() {
-    let tree = json!({
-        "$defs": {"node": {
-            "type": "object",
-            "properties": {
-                "value": {"type": "integer", "minimum": 0, "maximum": 9},
-                "children": {"type": "array", "items": {"$ref": "#/$defs/node"}, "maxItems": 1},
-            },
-            "required": ["value"],
-            "additionalProperties": false,
-        }},
-        "$ref": "#/$defs/node",
-    });
-    all_validate(
-        [
-            tree,
-            json!({"anyOf": [{"type": "integer", "minimum": 1, "maximum": 3}, {"type": "string", "maxLength": 4}]}),
-            json!({"oneOf": [
-                {"type": "object", "properties": {"kind": {"const": "circle"}, "radius": {"type": "integer"}},
-                 "required": ["kind", "radius"], "additionalProperties": false},
-                {"type": "object", "properties": {"kind": {"const": "square"}, "side": {"type": "integer"}},
-                 "required": ["kind", "side"], "additionalProperties": false},
-            ]}),
-            json!({"allOf": [
-                {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]},
-                {"type": "object", "properties": {"b": {"type": "integer", "minimum": 1, "maximum": 2}}, "required": ["b"],
-                 "additionalProperties": {"type": "boolean"}, "maxProperties": 2},
-            ]}),
-            json!({"definitions": {"short": {"type": "string", "maxLength": 3}},
-                   "type": "array", "items": {"$ref": "#/definitions/short"}, "maxItems": 3}),
-        ],
-        false,
-    );
+    all_validate(under("alternatives and references"), false);
 }
 
 #[test]
 fn values_without_an_end_of_their_own() {
-    all_validate(
-        [
-            json!({"type": "object"}),
-            json!({"type": "array"}),
-            json!({"type": "number"}),
-            json!({"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}),
-            json!({"type": "number", "minimum": -2.5, "maximum": 2.5, "multipleOf": 0.25}),
-            json!({"type": "array", "items": {"type": "number"}, "minItems": 3, "maxItems": 3}),
-            json!({"type": "object", "properties": {"a": true, "b": {}}, "required": ["a", "b"]}),
-            json!({"type": "string"}),
-            json!(true),
-            json!({}),
-        ],
-        false,
-    );
+    all_validate(under("values without an end of their own"), false);
     let model = load_demo();
     for seed in 0..SEEDS {
         if let Ok(text) = generate(&model, Constraint::json_object(), seed) {

@@ -71,6 +71,8 @@ mod real_loads;
 mod refused_files;
 mod replace;
 mod replace_outcomes;
+#[cfg(feature = "rpc")]
+mod rpc;
 mod sentinel;
 mod sentinel_replace;
 mod simulated_gpu;

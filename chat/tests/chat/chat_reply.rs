@@ -51,11 +51,11 @@ fn there_is_a_sample_of_every_format() {
 
 #[test]
 fn an_answer_in_the_manner_of_its_template_means_what_was_written() {
-    for sample in SAMPLES {
-        let format = ReplyFormat::of_template(sample.template);
+    for sample in SAMPLES.iter() {
+        let format = ReplyFormat::of_template(&sample.template);
         let name = sample.name;
         assert_eq!(format.tool_calls().map(|format| format.to_string()).as_deref(), Some(name));
-        let reply = read(&format, sample.prompt, sample.text);
+        let reply = read(&format, &sample.prompt, sample.text);
         assert_eq!(reply.malformed, [], "{name}");
         assert_eq!(reply.reasoning.as_deref(), sample.reasoning, "{name}");
         assert_eq!(reply.content, sample.content, "{name}");
@@ -209,11 +209,11 @@ fn a_broken_call_does_not_take_the_next_with_it() {
 
 #[test]
 fn every_call_cut_off_comes_back_as_content() {
-    for sample in SAMPLES {
-        let format = ReplyFormat::of_template(sample.template);
+    for sample in SAMPLES.iter() {
+        let format = ReplyFormat::of_template(&sample.template);
         let place = sample.text.find("Köln").unwrap_or_default();
         let cut = &sample.text[..place + "Köln".len()];
-        let reply = read(&format, sample.prompt, cut);
+        let reply = read(&format, &sample.prompt, cut);
         assert!(reply.tool_calls.is_empty(), "{}", sample.name);
         assert!(reply.content.ends_with("Köln"), "{}", sample.name);
         let reasons: Vec<_> = reply.malformed.iter().map(|call| &call.reason).collect();

@@ -8,7 +8,7 @@ use crate::chat_reply_support::{SAMPLES, tools};
 
 fn formats() -> Vec<ReplyFormat> {
     let thinking = ReplyFormat::plain().with_reasoning(ReasoningMarks::THINK);
-    let of_samples = SAMPLES.iter().map(|sample| ReplyFormat::of_template(sample.template));
+    let of_samples = SAMPLES.iter().map(|sample| ReplyFormat::of_template(&sample.template));
     let of_names = ToolCallFormat::all().map(|format| thinking.clone().with_tool_calls(format));
     [ReplyFormat::plain(), thinking.clone()].into_iter().chain(of_samples).chain(of_names).collect()
 }
@@ -69,7 +69,7 @@ fn fragments() -> Vec<String> {
         "to=functions.note",
     ];
     let mut fragments: Vec<String> = short.into_iter().chain(long).map(str::to_owned).collect();
-    for sample in SAMPLES {
+    for sample in SAMPLES.iter() {
         // The marks of each sample, as far as they look like marks.
         for (at, open) in sample.text.match_indices(['<', '[']) {
             let close = if open == "<" { '>' } else { ']' };
@@ -88,7 +88,7 @@ fn answer() -> impl Strategy<Value = String> {
     let fragment = prop_oneof![
         8 => prop::sample::select(fragments()),
         1 => any::<char>().prop_map(String::from),
-        1 => prop::sample::select(SAMPLES).prop_map(|sample| sample.text.to_owned()),
+        1 => prop::sample::select(SAMPLES.as_slice()).prop_map(|sample| sample.text.to_owned()),
         1 => Just(" ".repeat(300)),
     ];
     prop::collection::vec(fragment, 0..24).prop_map(|fragments| fragments.concat())
@@ -132,10 +132,10 @@ proptest! {
 
 #[test]
 fn every_sample_means_the_same_in_single_characters() {
-    for sample in SAMPLES {
-        let format = ReplyFormat::of_template(sample.template);
-        let whole = read(&format, sample.prompt, &[sample.text]);
-        assert_eq!(read(&format, sample.prompt, &cut(sample.text, &[1])), whole, "{}", sample.name);
+    for sample in SAMPLES.iter() {
+        let format = ReplyFormat::of_template(&sample.template);
+        let whole = read(&format, &sample.prompt, &[sample.text]);
+        assert_eq!(read(&format, &sample.prompt, &cut(sample.text, &[1])), whole, "{}", sample.name);
     }
 }
 
@@ -144,8 +144,8 @@ const MOST_HELD_BACK: usize = 300;
 
 #[test]
 fn text_that_is_no_call_is_given_out_as_it_comes() {
-    for sample in SAMPLES {
-        let format = ReplyFormat::of_template(sample.template);
+    for sample in SAMPLES.iter() {
+        let format = ReplyFormat::of_template(&sample.template);
         for unit in ["word ", "é", "<", "<b>", "[", ">>> x\n", "\"{", "a</think>", "] ", "<tool_call> "] {
             let mut parser = ReplyParser::new(&format);
             let mut pushed = 0;
@@ -170,8 +170,8 @@ fn long_answers_in_small_pieces_are_read_to_their_end() {
     let length = 1 << 17;
     let units = [" ", "<think>", "{\"name\":", ">>>", "<|start|>"];
     let calls = ["<tool_call>{\"", "[TOOL_CALLS]a", "<|tool_call_begin|>a{"];
-    for sample in SAMPLES {
-        let format = ReplyFormat::of_template(sample.template);
+    for sample in SAMPLES.iter() {
+        let format = ReplyFormat::of_template(&sample.template);
         for unit in units.into_iter().chain(calls) {
             let text = unit.repeat(length / unit.len());
             let (_, reply) = read(&format, "", &cut(&text, &[4]));

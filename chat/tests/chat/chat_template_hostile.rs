@@ -2,6 +2,13 @@
 
 use autoplace_chat::{ChatTemplate, Conversation, Error, Limit, Limits, Message};
 
+/// The lines under a heading of the file: templates of an attacker, and parts of them.
+fn under(heading: &str) -> impl Iterator<Item = &'static str> {
+    let mut sections = include_str!("chat_template_hostile.txt").split("\n## ");
+    let found = sections.find_map(|section| section.strip_prefix(heading)?.strip_prefix('\n'));
+    found.expect(heading).lines().filter(|line| !line.is_empty())
+}
+
 /// Limits that are reached at once.
 fn small() -> Limits {
     let mut limits = Limits::default();
@@ -61,73 +68,13 @@ fn endless(bytes: usize) -> Vec<String> {
         format!("{{% set s %}}{}{{% endset %}}", looped(&looped("0123456789"))),
         format!("{{% macro m() %}}{}{{% endmacro %}}{{{{ m() }}}}", looped(&looped(&"x".repeat(60)))),
     ];
-    for (begin, then) in [
-        ("'x'", "ns.s ~ ns.s"),
-        ("'x'", "ns.s + ns.s"),
-        ("'x'", "ns.s * 2"),
-        ("'x'", "2 * ns.s"),
-        ("'xy'", "[ns.s, ns.s] | join"),
-        ("'xy'", "''.join([ns.s, ns.s])"),
-        ("'xy'", "'%s%s' % (ns.s, ns.s)"),
-        ("'xy'", "'%s%s' | format(ns.s, ns.s)"),
-        ("'xy'", "'{0}{0}'.format(ns.s)"),
-        ("'xy'", "ns.s | replace('x', 'xx')"),
-        ("'xx'", "ns.s.replace('x', 'xx')"),
-        ("'\"'", "ns.s | tojson"),
-        ("'x'", "ns.s | indent(ns.s, true)"),
-        ("'x'", "(ns.s | safe) + ns.s"),
-        ("'ab'", "ns.s[:] ~ ns.s[::-1]"),
-        ("[1]", "ns.s + ns.s"),
-        ("(1,)", "ns.s + ns.s"),
-        ("[1]", "ns.s * 2"),
-        ("[1]", "[ns.s, ns.s]"),
-        ("[1]", "(ns.s, ns.s)"),
-        ("[1]", "{'a': ns.s, 'b': ns.s}"),
-        ("[1]", "dict(a=ns.s, b=ns.s)"),
-        ("[1]", "[ns.s, ns.s] | list"),
-        ("[1]", "[ns.s, ns.s] | map('list') | list"),
-    ] {
-        sources.push(repeated(begin, then));
-    }
-    for then in [
-        "{% if a == b %}{% endif %}",
-        "{% if a < b %}{% endif %}",
-        "{% if a <= b <= a %}{% endif %}",
-        "{% if 'y' in a %}{% endif %}",
-        "{% if a in [b, b] %}{% endif %}",
-        "{{ 'y' is in(a) }}",
-        "{{ a is eq(b) }}",
-        "{{ a is lt(b) }}",
-        "{{ a is lower }}",
-        "{{ a[9] }}",
-        "{{ a[-1] }}",
-        "{% set c = a[1:] %}",
-        "{{ a | length }}",
-        "{% set c = a | upper %}",
-        "{% set c = a | trim %}",
-        "{% set c = a.strip() %}",
-        "{{ a.startswith('y') }}",
-        "{{ a.count('y') }}",
-        "{{ a.find('y') }}",
-        "{% set c = a.split('y') %}",
-        "{% set c = a | list %}",
-        "{% set c = {a: 1} %}",
-        "{% set c = {'k': 1}.get(a) %}",
-        "{% set c = [a, b] | unique | list %}",
-        "{% set c = [a, b] | sort %}",
-        "{% set c = [a, b] | map('upper') | list %}",
-        "{% set c = [a, b] | select('eq', b) | list %}",
-        "{% set c = [{'k': a}] | selectattr('k', 'eq', b) | list %}",
-        "{% set c = [{'k': a}] | groupby('k') %}",
-        "{{ [a].index(b) }}",
-        "{{ [a].count(b) }}",
-        "{{ loop.changed(a) }}",
-        "{% for c in a %}{% break %}{% endfor %}",
-    ] {
-        sources.push(with_text(bytes, &looped(then)));
-    }
+    sources.extend(under("what grows, and what it becomes 64 times").map(|line| {
+        let (begin, then) = line.split_once(" => ").expect(line);
+        repeated(begin, then)
+    }));
+    sources.extend(under("what reads all of two long texts").map(|then| with_text(bytes, &looped(then))));
     let times = bytes * 10;
-    for source in [
+    sources.extend([
         format!("{{{{ 'x' * {times}0000 }}}}"),
         "{{ 'x' * 10 ** 18 }}".to_owned(),
         "{{ [1] * 99999999 }}".to_owned(),
@@ -141,9 +88,7 @@ fn endless(bytes: usize) -> Vec<String> {
         with_text(bytes, "{{ range(9999) | list | tojson(separators=(a, a)) }}"),
         with_text(bytes, &format!("{{{{ '{}'.format(a) * 999 }}}}", "{0}".repeat(9999))),
         with_text(bytes, &format!("{{{{ '{}' % {{'a': a}} * 999 }}}}", "%(a)s".repeat(9999))),
-    ] {
-        sources.push(source);
-    }
+    ]);
     sources
 }
 
@@ -170,19 +115,7 @@ fn what_a_filter_makes_of_one_item_is_counted_before_the_next() {
 
 #[test]
 fn values_within_values_are_bounded_wherever_they_are_made() {
-    for then in [
-        "[ns.s]",
-        "(ns.s,)",
-        "{'a': ns.s}",
-        "dict(a=ns.s)",
-        "[ns.s] | list",
-        "[[ns.s]] | first",
-        "[ns.s] | batch(1) | list",
-        "[ns.s] | map('list') | list",
-        "{'a': ns.s}.items()",
-        "{'a': ns.s} | items | list",
-        "{'a': ns.s}.values()",
-    ] {
+    for then in under("what holds itself, one value within another") {
         let source = format!(
             "{{% set ns = namespace(s=['x']) %}}{{% for i in range(1000) %}}{{% set ns.s = {then} %}}{{% endfor %}}"
         );
@@ -205,15 +138,7 @@ fn a_namespace_keeps_nothing_that_could_hold_itself() {
 
 #[test]
 fn a_loop_is_no_value_that_could_hold_itself() {
-    for use_of_it in [
-        "{% set x = loop %}",
-        "{{ loop.changed(loop) }}",
-        "{{ [loop] }}",
-        "{{ loop | items }}",
-        "{{ loop.cycle() }}",
-        "{{ loop.cycle(*[]) }}",
-        "{{ x.loop and loop }}",
-    ] {
+    for use_of_it in under("uses of a loop as a value") {
         let source = format!("{{% for i in [1] %}}\n{use_of_it}{{% endfor %}}");
         let error = run(&source, small()).unwrap_err();
         assert!(matches!(error, Error::Syntax { line: 2, .. }), "{use_of_it}: {error}");
@@ -223,26 +148,11 @@ fn a_loop_is_no_value_that_could_hold_itself() {
 /// Values as deep as they get, used in every way that recurses over them.
 #[test]
 fn the_deepest_values_fit_the_stack() {
-    let uses = [
-        "{{ x }}",
-        "{{ x ~ '' }}",
-        "{{ x | tojson }}",
-        "{{ x == y }}",
-        "{{ x < y }}",
-        "{{ x in [y] }}",
-        "{% set d = {x: 1, y: 2} %}",
-        "{{ [x, y] | sort }}",
-        "{{ [x, y] | unique | list }}",
-        "{{ [x] | join }}",
-        "{{ '%s' % [x] }}",
-        "{% for i in x %}{% endfor %}",
-        "{{ x[0] is defined }}",
-    ];
     let lazy = "[0:]".repeat(110);
     for deeper in ["[x]", "(x,)", "{'a': x}", "[{'a': x, 'b': 1}] | groupby('b') | list"] {
         // As many as there may be: one more is an error.
         let levels = if deeper.contains("groupby") { 48 } else { 197 };
-        for use_of_it in uses {
+        for use_of_it in under("uses of the deepest values") {
             let deep = deeper.replace('x', "ns.x");
             let source = format!(
                 "{{% set ns = namespace(x=[1]) %}}{{% for i in range({levels}) %}}{{% set ns.x = {deep} %}}{{% endfor %}}\
@@ -258,16 +168,7 @@ fn the_deepest_values_fit_the_stack() {
 
 #[test]
 fn no_number_hides_what_follows_it_from_the_guards() {
-    for source in [
-        "{{ 1. in [x, x] }}",
-        "{{ 1.e5in [x, x] }}",
-        "{{ 1e5in [x, x] }}",
-        "{{ 0x1for [x, x] }}",
-        "{{ 1_in [x, x] }}",
-        "{{ 1if x else[x, x] }}",
-        "{{ __kept([x, x]) }}",
-        "{% macro __tick() %}{% endmacro %}",
-    ] {
+    for source in under("numbers and names that would hide what follows them") {
         let error = run(source, small()).unwrap_err();
         assert!(matches!(error, Error::Syntax { line: 1, .. }), "{source}: {error}");
     }
@@ -275,51 +176,30 @@ fn no_number_hides_what_follows_it_from_the_guards() {
 
 #[test]
 fn calls_within_calls_are_bounded() {
-    for source in [
-        "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
-        "{% for x in [[1]] recursive %}{{ loop([[1]]) }}{% endfor %}",
-        "{% macro f() %}{{ caller() }}{% call f() %}{% endcall %}{% endmacro %}{% call f() %}{% endcall %}",
-    ] {
+    for source in under("calls within calls") {
         let limit = stopped(source, small());
         assert!(matches!(limit, Limit::Calls(_)), "{source}: {limit}");
     }
 }
 
-/// What nests in a source: before it, each opening, within, each closing, behind; and how often it is let through.
-const NESTED: [(&str, &str, &str, &str, &str, usize); 19] = [
-    ("{{ ", "(", "1", ")", " }}", 70),
-    ("{{ ", "[", "", "]", " }}", 70),
-    ("{{ ", "{1:", "1", "}", " }}", 40),
-    ("{{ ", "not ", "1", "", " }}", 990),
-    ("{{ ", "-", "1", "", " }}", 990),
-    ("{{ 1", " ~ 1", "", "", " }}", 490),
-    ("{{ 1", " + 1", "", "", " }}", 490),
-    ("{{ 1", " if 1 else 1", "", "", " }}", 240),
-    ("{{ messages", ".a", "", "", " }}", 490),
-    ("{{ messages", "[0:]", "", "", " }}", 240),
-    ("{{ 'a'", "|e", "", "", " }}", 490),
-    ("{{ dict", "()", "", "", " }}", 240),
-    ("{{ 1", " is eq 1", "", "", " }}", 240),
-    ("{% if 0 %}", "{% elif 0 %}", "", "", "{% endif %}", 490),
-    ("", "{% if 1 %}", "", "{% endif %}", "", 140),
-    ("", "{% for x in [1] %}", "", "{% endfor %}", "", 90),
-    ("", "{% set x %}", "", "{% endset %}", "", 90),
-    ("", "{% macro m() %}", "", "{% endmacro %}", "", 90),
-    ("{% set ", "(", "a", ")", " = 1 %}", 490),
-];
-
 #[test]
 fn a_source_nests_as_deep_as_fits_the_stack_and_no_deeper() {
-    for (before, open, within, close, behind, deepest) in NESTED {
-        let source = |times: usize| format!("{before}{}{within}{}{behind}", open.repeat(times), close.repeat(times));
+    for line in under("how often a source may open, and close again, what is between « and »") {
+        let (deepest, shape) = line.split_once(' ').expect(line);
+        let parts: Vec<&str> = shape.split(['«', '»']).collect();
+        // What is between the two is at every second place.
+        let source = |times: usize| {
+            let repeated = parts.iter().enumerate().map(|(at, part)| part.repeat(if at % 2 == 1 { times } else { 1 }));
+            repeated.collect::<String>()
+        };
         // What is no template otherwise is one of the parser's errors.
-        match run(&source(deepest), small()) {
+        match run(&source(deepest.parse().unwrap()), small()) {
             Ok(_) | Err(Error::Failed { .. }) => {}
             Err(Error::Syntax { reason, .. }) if reason.contains("recursion") => {}
-            Err(error) => panic!("{}: {error}", shown(&source(deepest))),
+            Err(error) => panic!("{line}: {error}"),
         }
         let error = run(&source(20_000), small()).unwrap_err();
-        assert!(matches!(error, Error::Syntax { .. }), "{}: {error}", shown(&source(20_000)));
+        assert!(matches!(error, Error::Syntax { .. }), "{line}: {error}");
     }
     let long = "x".repeat((1 << 20) + 1);
     assert!(matches!(stopped(&long, small()), Limit::SourceBytes(_)));
@@ -327,28 +207,7 @@ fn a_source_nests_as_deep_as_fits_the_stack_and_no_deeper() {
 
 #[test]
 fn widths_and_counts_make_no_much_of_little() {
-    for source in [
-        "{{ 'a\nb' | indent(10 ** 9) }}",
-        "{{ '%1000000000s' | format('x') }}",
-        "{{ '%*s' % (1000000000, 'x') }}",
-        "{{ '%.*f' % (1000000000, 1.0) }}",
-        "{{ '{:>1000000000}'.format('x') }}",
-        "{{ '{:>{}}'.format('x', 1000000000) }}",
-        "{{ 'x'.ljust(10 ** 9) }}",
-        "{{ 'x'.rjust(10 ** 9, 'y') }}",
-        "{{ '1'.zfill(10 ** 9) }}",
-        "{{ [1] | batch(10 ** 9, 0) | list }}",
-        "{{ [1] | slice(10 ** 9, 0) | list }}",
-        "{{ range(10 ** 9) }}",
-        "{{ [1] * 10 ** 18 }}",
-        "{{ 10 ** 10 ** 10 }}",
-        "{{ strftime_now('%9999999999d') }}",
-        "{{ strftime_now('x' * 2000) }}",
-        "{% set l = {'cycle': 1} %}{{ l.cycle(1) }}",
-        "{{ [1][::0] }}",
-        "{{ 1 // 0 }}",
-        "{{ 1 % 0 }}",
-    ] {
+    for source in under("widths and counts") {
         let error = run(source, small()).unwrap_err();
         let is_stopped = matches!(error, Error::Failed { .. } | Error::Limit { .. });
         assert!(is_stopped, "{source}: {error}");
@@ -357,19 +216,7 @@ fn widths_and_counts_make_no_much_of_little() {
 
 #[test]
 fn a_template_reaches_nothing_but_the_conversation() {
-    for source in [
-        "{% include '/etc/passwd' %}",
-        "{% include 'chat template' %}",
-        "{% include ['a', 'b'] ignore missing %}",
-        "{% import '/etc/passwd' as x %}",
-        "{% from 'chat template' import x %}",
-        "{% extends 'chat template' %}",
-        "{{ messages.append(1) }}",
-        "{{ messages[0].update({}) }}",
-        "{% set messages.x = 1 %}",
-        "{{ ''.__class__.__mro__ }}",
-        "{{ debug() }}",
-    ] {
+    for source in under("what reaches beyond the conversation") {
         let error = run(source, small()).unwrap_err();
         let is_refused = matches!(error, Error::Failed { .. } | Error::Syntax { .. });
         assert!(is_refused, "{source}: {error}");

@@ -10,30 +10,15 @@ use autoplace::memory::KvType;
 use serde_json::Value;
 
 /// A card on which half of the demo model fits, and little to compute.
-const SHORT: [&str; 16] = [
-    "--policy",
-    "most-layers",
-    "--gpu",
-    "X=6MiB",
-    "--headroom",
-    "0",
-    "--ctx",
-    "256",
-    "--prompt-tokens",
-    "8",
-    "-n",
-    "4",
-    "--threads",
-    "1",
-    "--at",
-    "0,32",
-];
+const SHORT: &str =
+    "--policy most-layers --gpu X=6MiB --headroom 0 --ctx 256 --prompt-tokens 8 -n 4 --threads 1 --at 0,32";
 
 /// Measures into a file of the user's, which is read.
 fn measured(user: &User, args: &[&str]) -> (String, Measurement) {
     let file = user.path("measured.json").to_str().unwrap().to_owned();
     let demo = demo();
-    user.says(&[&["measure", &demo, "--write", &file][..], &SHORT, args].concat());
+    let short: Vec<&str> = SHORT.split(' ').collect();
+    user.says(&[&["measure", &demo, "--write", &file][..], &short, args].concat());
     let read = Measurement::from_json(&fs::read_to_string(&file).unwrap()).unwrap();
     (file, read)
 }

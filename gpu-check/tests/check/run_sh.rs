@@ -13,10 +13,8 @@ use tempfile::TempDir;
 static PROGRAMS: Mutex<()> = Mutex::new(());
 
 /// What `run.sh` uses of any Linux. Nothing else of this machine is in PATH.
-const SYSTEM: [&str; 22] = [
-    "awk", "bash", "cat", "cmp", "cp", "date", "dirname", "grep", "head", "mkdir", "mv", "nproc", "paste", "readlink",
-    "rm", "sed", "sleep", "sort", "tail", "tee", "tr", "true",
-];
+const SYSTEM: &str =
+    "awk bash cat cmp cp date dirname grep head mkdir mv nproc paste readlink rm sed sleep sort tail tee tr true";
 
 const H200: &str = "9.0, NVIDIA H200";
 
@@ -25,12 +23,6 @@ struct Bundle {
     folder: TempDir,
     cards: String,
     variables: Vec<(&'static str, PathBuf)>,
-}
-
-/// How a run ended.
-struct Run {
-    code: i32,
-    stderr: String,
 }
 
 impl Bundle {
@@ -43,7 +35,7 @@ impl Bundle {
         bundle.write("run.sh", &fs::read_to_string(script).unwrap());
         bundle.write("BUILD.json", "{ \"version\": \"1\" }\n");
         bundle.write("model/autoplace-demo-q8_0.gguf", "");
-        for name in SYSTEM {
+        for name in SYSTEM.split(' ') {
             symlink(found(name), bundle.path("system").join(name)).unwrap();
         }
         bundle.program("tools/ninja", "");
@@ -95,7 +87,8 @@ impl Bundle {
         fs::set_permissions(self.path(name), fs::Permissions::from_mode(0o755)).unwrap();
     }
 
-    fn run(&self, arguments: &[&str]) -> Run {
+    /// The exit code, and what is said on stderr.
+    fn run(&self, arguments: &[&str]) -> (i32, String) {
         self.write("cards", &format!("{}\n", self.cards));
         let path = format!("{}:{}", self.path("tools").display(), self.path("system").display());
         let mut command = Command::new(found("bash"));
@@ -113,7 +106,14 @@ impl Bundle {
             command.spawn().unwrap()
         };
         let output = started.wait_with_output().unwrap();
-        Run { code: output.status.code().unwrap(), stderr: String::from_utf8(output.stderr).unwrap() }
+        (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
+    }
+
+    #[track_caller]
+    fn succeeds(&self, arguments: &[&str]) -> String {
+        let (code, said) = self.run(arguments);
+        assert_eq!(code, 0, "{said}");
+        said
     }
 
     /// What cmake was called with, but for its version.
@@ -141,23 +141,32 @@ fn found(name: &str) -> PathBuf {
 }
 
 #[test]
-fn the_backend_is_built_for_the_card_and_put_beside_the_programs() {
+fn the_backend_is_built_for_the_card_once_and_the_results_tell_of_it() {
     let bundle = Bundle::new();
-    let run = bundle.run(&["--jobs", "3"]);
-    assert_eq!(run.code, 0, "{}", run.stderr);
+    bundle.succeeds(&["--jobs", "3"]);
     let (source, build) = (bundle.path("cuda"), bundle.path("build/90-nvcc12.4"));
-    assert_eq!(
-        bundle.builds(),
-        [
-            format!(
-                "-S {} -B {} -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_CUDA_ARCHITECTURES=90-real",
-                source.display(),
-                build.display()
-            ),
-            format!("--build {} --target ggml-cuda --parallel 3", build.display()),
-        ]
-    );
+    let (source, build) = (source.display(), build.display());
+    let once = [
+        format!("-S {source} -B {build} -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_CUDA_ARCHITECTURES=90-real"),
+        format!("--build {build} --target ggml-cuda --parallel 3"),
+    ];
+    assert_eq!(bundle.builds(), once);
+    fs::remove_file(bundle.path("bin/libggml-cuda.so")).unwrap();
+    bundle.succeeds(&[]);
+    assert_eq!(bundle.builds(), once);
     assert_eq!(bundle.read("bin/libggml-cuda.so"), "a library\n");
+    // A folder of results is never written over.
+    let names = bundle.results();
+    assert!(names[0].ends_with("-nvidia-h200") && names.len() == 2, "{names:?}");
+    let record: serde_json::Value =
+        serde_json::from_str(&bundle.read(&format!("results/{}/build.json", names[0]))).unwrap();
+    let told = ["version", "cuda_architectures", "nvcc"].map(|key| record[key].as_str());
+    assert_eq!(told, ["1", "90-real", "12.4"].map(Some));
+    assert!(record["cuda_build_seconds"].is_number() && record["cuda_build_cpu_seconds"].is_number(), "{record}");
+    // Another bundle in the same folder is built anew.
+    bundle.write("BUILD.json", "{ \"version\": \"2\" }\n");
+    bundle.succeeds(&[]);
+    assert_eq!(bundle.builds().len(), 4);
 }
 
 #[test]
@@ -166,30 +175,16 @@ fn different_cards_share_one_backend_and_build_only_runs_no_check() {
     bundle.cards = format!("{H200}\n8.6, NVIDIA GeForce RTX 3090\n{H200}");
     // make does where ninja is not.
     fs::rename(bundle.path("tools/ninja"), bundle.path("tools/make")).unwrap();
-    assert_eq!(bundle.run(&["--build-only"]).code, 0);
+    let script = bundle.read("tools/nvidia-smi").replace("CUDA Version: 12.4", "CUDA Version: 11.8");
+    bundle.write("tools/nvidia-smi", &script);
+    let said = bundle.succeeds(&["--build-only"]);
+    assert!(said.contains("programs of CUDA 11.8 and older"), "a driver older than the toolkit is noted: {said}");
     let configured = &bundle.builds()[0];
     assert!(configured.ends_with("-DCMAKE_CUDA_ARCHITECTURES=86-real;90-real"), "{configured}");
     assert!(!configured.contains("Ninja"));
     assert!(bundle.path("build/86+90-nvcc12.4/BUILD.json").exists());
     assert_eq!(bundle.builds().len(), 2);
     assert!(!bundle.path("check.arguments").exists());
-}
-
-#[test]
-fn a_second_run_builds_nothing_and_another_bundle_in_the_same_folder_is_built_anew() {
-    let bundle = Bundle::new();
-    assert_eq!(bundle.run(&[]).code, 0);
-    let once = bundle.builds();
-    fs::remove_file(bundle.path("bin/libggml-cuda.so")).unwrap();
-    assert_eq!(bundle.run(&[]).code, 0);
-    assert_eq!(bundle.builds(), once);
-    assert!(bundle.path("bin/libggml-cuda.so").exists());
-    // A folder of results is never written over.
-    let names = bundle.results();
-    assert!(names[0].ends_with("-nvidia-h200") && names.len() == 2, "{names:?}");
-    bundle.write("BUILD.json", "{ \"version\": \"2\" }\n");
-    assert_eq!(bundle.run(&[]).code, 0);
-    assert_eq!(bundle.builds().len(), 4);
 }
 
 #[test]
@@ -200,40 +195,35 @@ fn a_build_that_failed_says_why_and_is_tried_again() {
         "tools/cmake",
         "if [ \"$1\" = --version ]; then echo 'cmake version 3.25.1'; else echo 'unsupported GNU version'; exit 1; fi",
     );
-    let run = bundle.run(&[]);
-    assert_eq!(run.code, 4);
-    assert!(run.stderr.contains("unsupported GNU version"), "{}", run.stderr);
-    assert!(run.stderr.contains("build/90-nvcc12.4/build.log"), "{}", run.stderr);
+    let (code, said) = bundle.run(&[]);
+    assert_eq!(code, 4);
+    assert!(said.contains("unsupported GNU version") && said.contains("build/90-nvcc12.4/build.log"), "{said}");
     bundle.write("tools/cmake", &whole);
-    assert_eq!(bundle.run(&[]).code, 0);
+    bundle.succeeds(&[]);
 }
 
 #[test]
-fn checks_options_and_the_exit_code_are_handed_on() {
-    let bundle = Bundle::new();
-    bundle.program("bin/gpu-check", "echo \"$*\" >\"$BUNDLE/check.arguments\"; exit 7");
+fn options_and_the_exit_code_are_handed_on_and_the_toolkit_is_the_one_that_the_user_names() {
+    let mut bundle = Bundle::new();
+    let check = bundle.read("bin/gpu-check");
+    bundle.write("bin/gpu-check", &format!("{check}exit 7\n"));
+    let toolkit = bundle.path("toolkit");
+    fs::create_dir_all(toolkit.join("bin")).unwrap();
+    fs::create_dir_all(toolkit.join("lib64")).unwrap();
+    bundle.write("toolkit/lib64/libcudart.so.12", "");
+    let nvcc = bundle.read("tools/nvcc").replace("release 12.4", "release 12.2");
+    bundle.program("toolkit/bin/nvcc", nvcc.trim_start_matches("#!/usr/bin/env bash\n"));
+    bundle.variables.push(("CUDA_HOME", toolkit.clone()));
     let out = bundle.path("out");
-    let run = bundle.run(&["--small", "--minutes", "2", "bytes", "--out", out.to_str().unwrap(), "cliff"]);
-    assert_eq!(run.code, 7);
-    let arguments = bundle.read("check.arguments");
+    let (code, said) = bundle.run(&["--small", "--minutes", "2", "bytes", "--out", out.to_str().unwrap(), "cliff"]);
+    assert_eq!(code, 7, "{said}");
     let (model, out) = (bundle.path("model/autoplace-demo-q8_0.gguf"), out.display());
-    assert_eq!(
-        arguments.trim_end(),
-        format!("--model {} --build {out}/build.json --out {out} --small --minutes 2 bytes cliff", model.display())
-    );
-}
-
-#[test]
-fn the_results_tell_of_the_build() {
-    let bundle = Bundle::new();
-    assert_eq!(bundle.run(&["--out", bundle.path("out").to_str().unwrap()]).code, 0);
-    let record: serde_json::Value = serde_json::from_str(&bundle.read("out/build.json")).unwrap();
-    assert_eq!(record["version"], "1");
-    assert_eq!(record["cuda_architectures"], "90-real");
-    assert_eq!(record["nvcc"], "12.4");
-    for measured in ["cuda_build_seconds", "cuda_build_cpu_seconds"] {
-        assert!(record[measured].is_number(), "{record}");
-    }
+    let expected =
+        format!("--model {} --build {out}/build.json --out {out} --small --minutes 2 bytes cliff\n", model.display());
+    assert_eq!(bundle.read("check.arguments"), expected);
+    assert!(bundle.path("build/90-nvcc12.2").exists());
+    let libraries = format!("libraries={}", toolkit.join("lib64").display());
+    assert!(bundle.read("check.surroundings").contains(&libraries));
 }
 
 #[test]
@@ -244,8 +234,7 @@ fn without_a_card_nothing_is_built_and_none_is_visible() {
     for tool in ["nvcc", "nvidia-smi", "cmake", "c++", "ninja"] {
         fs::remove_file(bundle.path("tools").join(tool)).unwrap();
     }
-    let run = bundle.run(&["--cpu", "bytes"]);
-    assert_eq!(run.code, 0, "{}", run.stderr);
+    bundle.succeeds(&["--cpu", "bytes"]);
     assert!(bundle.read("check.arguments").ends_with("--cpu bytes\n"));
     assert!(bundle.read("check.surroundings").starts_with("visible=\n"));
     let results = bundle.results();
@@ -255,7 +244,8 @@ fn without_a_card_nothing_is_built_and_none_is_visible() {
 }
 
 #[test]
-fn each_tool_that_is_missing_is_named() {
+fn what_is_missing_or_wrong_is_named_before_anything_is_built() {
+    type Change = fn(&mut Bundle);
     for (tool, words) in [
         ("nvidia-smi", "no NVIDIA driver"),
         ("nvcc", "no nvcc"),
@@ -268,62 +258,21 @@ fn each_tool_that_is_missing_is_named() {
         }
         let bundle = Bundle::new();
         fs::remove_file(bundle.path("tools").join(tool)).unwrap();
-        let run = bundle.run(&[]);
-        assert_eq!(run.code, 3, "{tool}");
-        assert!(run.stderr.starts_with(&format!("error: {words}")), "{}", run.stderr);
-        assert_eq!(run.stderr.matches("error:").count(), 1, "{}", run.stderr);
-        assert!(bundle.builds().is_empty());
+        is_refused(&bundle, &[], 3, words);
     }
-}
-
-#[test]
-fn what_cannot_work_is_named_before_anything_is_built() {
-    type Change = fn(&mut Bundle);
-    let cases: [(Change, &str); 3] = [
+    let changes: [(Change, &str); 3] = [
         (
             |it| it.program("tools/nvidia-smi", "echo 'No devices were found'; exit 6"),
-            "nvidia-smi says \"No devices were found\"",
+            "no card: nvidia-smi says \"No devices were found\"",
         ),
         (|it| it.cards = "12.0, NVIDIA GeForce RTX 5090".to_owned(), "compute capability 12.0, only for 75 80 86 90;"),
         (|it| it.program("tools/cmake", "echo 'cmake version 3.9.6'"), "cmake is 3.9; install 3.18 or newer"),
     ];
-    for (change, words) in cases {
+    for (change, words) in changes {
         let mut bundle = Bundle::new();
         change(&mut bundle);
-        let run = bundle.run(&[]);
-        assert_eq!(run.code, 3);
-        assert!(run.stderr.contains(words), "{}", run.stderr);
+        is_refused(&bundle, &[], 3, words);
     }
-}
-
-#[test]
-fn a_driver_that_is_older_than_the_toolkit_is_noted() {
-    let bundle = Bundle::new();
-    let script = bundle.read("tools/nvidia-smi").replace("CUDA Version: 12.4", "CUDA Version: 11.8");
-    bundle.write("tools/nvidia-smi", &script);
-    let run = bundle.run(&["--build-only"]);
-    assert_eq!(run.code, 0);
-    assert!(run.stderr.contains("programs of CUDA 11.8 and older"), "{}", run.stderr);
-}
-
-#[test]
-fn the_toolkit_that_the_user_names_is_used_with_its_libraries() {
-    let mut bundle = Bundle::new();
-    let toolkit = bundle.path("toolkit");
-    fs::create_dir_all(toolkit.join("bin")).unwrap();
-    fs::create_dir_all(toolkit.join("lib64")).unwrap();
-    bundle.write("toolkit/lib64/libcudart.so.12", "");
-    let nvcc = bundle.read("tools/nvcc").replace("release 12.4", "release 12.2");
-    bundle.program("toolkit/bin/nvcc", nvcc.trim_start_matches("#!/usr/bin/env bash\n"));
-    bundle.variables.push(("CUDA_HOME", toolkit.clone()));
-    assert_eq!(bundle.run(&[]).code, 0);
-    assert!(bundle.path("build/90-nvcc12.2").exists());
-    let libraries = format!("libraries={}", toolkit.join("lib64").display());
-    assert!(bundle.read("check.surroundings").contains(&libraries));
-}
-
-#[test]
-fn a_wrong_argument_is_named_before_anything_is_built() {
     for (arguments, words) in [
         (&["--jbos", "2"][..], "there is no option --jbos"),
         (&["--jobs", "none"], "--jobs wants a number"),
@@ -331,10 +280,16 @@ fn a_wrong_argument_is_named_before_anything_is_built() {
         (&["bites"], "there is no check bites"),
         (&["--cpu", "--build-only"], "--cpu builds nothing"),
     ] {
-        let bundle = Bundle::new();
-        let run = bundle.run(arguments);
-        assert_eq!(run.code, 2, "{arguments:?}");
-        assert!(run.stderr.contains(words), "{}", run.stderr);
-        assert!(bundle.builds().is_empty());
+        is_refused(&Bundle::new(), arguments, 2, words);
     }
+}
+
+/// Ends with this code and one error of these words, and nothing is built.
+#[track_caller]
+fn is_refused(bundle: &Bundle, arguments: &[&str], expected: i32, words: &str) {
+    let (code, said) = bundle.run(arguments);
+    assert_eq!(code, expected, "{said}");
+    assert!(said.starts_with("error: ") && said.contains(words), "{said}");
+    assert_eq!(said.matches("error:").count(), 1, "{said}");
+    assert!(bundle.builds().is_empty());
 }

@@ -147,10 +147,7 @@ impl<'a> Value<'a> {
 
     /// The number, if this is one.
     pub const fn as_number(&self) -> Option<Number> {
-        match *self {
-            Self::Number(number) => Some(number),
-            _ => None,
-        }
+        if let Self::Number(number) = *self { Some(number) } else { None }
     }
 
     /// The number, if this is an integer of any type that is not negative.
@@ -160,18 +157,12 @@ impl<'a> Value<'a> {
 
     /// The text, if this is a string of UTF-8.
     pub const fn as_str(&self) -> Option<&'a str> {
-        match *self {
-            Self::Str(v) => Some(v),
-            _ => None,
-        }
+        if let Self::Str(text) = *self { Some(text) } else { None }
     }
 
     /// The array, if this is one.
     pub const fn as_array(&self) -> Option<Array<'a>> {
-        match *self {
-            Self::Array(v) => Some(v),
-            _ => None,
-        }
+        if let Self::Array(array) = *self { Some(array) } else { None }
     }
 }
 

@@ -58,25 +58,18 @@ impl Detector {
         /// Looks in this folder for what was measured instead of in the user's cache folder. A machine under another
         /// [`root`](Self::root) has no other.
         cache_folder(folder: impl AsRef<Path>) cache = Some(folder.as_ref().to_owned());
-    }
-
-    /// Says which ggml backends this build has (`CUDA`, `Vulkan`, ...), those without a device too: then a card that
-    /// none of them lists gets the right reason.
-    pub fn backends(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
-        self.backends = names.into_iter().map(Into::into).collect();
-        self
+        /// Says which ggml backends this build has (`CUDA`, `Vulkan`, ...), those without a device too: then a card
+        /// that none of them lists gets the right reason.
+        backends(names: impl IntoIterator<Item = impl Into<String>>)
+            backends = names.into_iter().map(Into::into).collect();
+        /// Takes this for the value of `CUDA_VISIBLE_DEVICES` (`None`: not set, every card shows), instead of asking
+        /// the environment.
+        cuda_visible_devices(list: Option<&str>) cuda_visible = Some(list.map(str::to_owned));
     }
 
     /// Does not ask NVIDIA's driver.
     pub fn without_nvml(mut self) -> Self {
         self.nvml = Library::None;
-        self
-    }
-
-    /// Takes this for the value of `CUDA_VISIBLE_DEVICES` (`None`: not set, every card shows), instead of asking the
-    /// environment.
-    pub fn cuda_visible_devices(mut self, list: Option<&str>) -> Self {
-        self.cuda_visible = Some(list.map(str::to_owned));
         self
     }
 
@@ -121,7 +114,11 @@ impl Detector {
         };
         let nvml_answers = !nvidia.gpus.is_empty();
         let mut machine = build(nvidia.gpus, host);
-        self.look_around(&mut machine, nvml_answers);
+        // What the system itself tells: of the machine, and of cards whose driver does not.
+        if let Some(root) = self.linux_root() {
+            machine.wsl = Host::is_wsl(root);
+            unlisted::add(&mut machine, &self.backends, nvml_answers, Tree::new(root));
+        }
         // What was learned and measured with this build.
         if let (Some(cache), Some(build)) = (cache, &self.build) {
             for gpu in &mut machine.gpus {
@@ -134,15 +131,6 @@ impl Detector {
         notes.append(&mut machine.notes);
         machine.notes = notes;
         machine
-    }
-
-    /// Adds what the system itself tells: of the machine, and of cards whose driver does not.
-    fn look_around(&self, machine: &mut Machine, nvml_answers: bool) {
-        let Some(root) = self.linux_root() else {
-            return;
-        };
-        machine.wsl = Host::is_wsl(root);
-        unlisted::add(machine, &self.backends, nvml_answers, Tree::new(root));
     }
 
     /// Where Linux describes itself; `None` on another system.

@@ -53,24 +53,30 @@ pub struct Host {
 }
 
 /// What decides how much of the host's memory this process can take.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[serde(tag = "bound", rename_all = "snake_case")]
 #[non_exhaustive]
 #[allow(missing_docs)] // The fields are the limit, in bytes, and the file that holds it.
 pub enum HostLimit {
     /// Somebody wrote the number down: a hypothetical machine.
     #[default]
+    #[error("as stated")]
     Stated,
     /// What the system says is available; no limit on the process is tighter.
+    #[error("what the system has available")]
     System,
     /// A control group around the process (a container, a systemd slice, a batch job), of which others may use a part.
+    #[error("limited to {} by {file}", Bytes(*bytes))]
     Cgroup { file: String, bytes: u64 },
     /// The limit on the process's address space (`ulimit -v`, `RLIMIT_AS`), of which it already uses a part.
+    #[error("address space limited to {} (ulimit -v)", Bytes(*bytes))]
     AddressSpace { bytes: u64 },
     /// The limit on the process's data segment (`ulimit -d`, `RLIMIT_DATA`), which since Linux 4.7 counts private
     /// writable mappings too.
+    #[error("data limited to {} (ulimit -d)", Bytes(*bytes))]
     DataSegment { bytes: u64 },
     /// Nothing could be read. `available` is 0: nothing is promised that was not seen.
+    #[error("unknown")]
     Unknown,
 }
 
@@ -160,19 +166,6 @@ impl fmt::Display for Host {
                 let system = Bytes(self.system_available);
                 write!(f, " ({limit}; the system has {system} free)")
             }
-        }
-    }
-}
-
-impl fmt::Display for HostLimit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Stated => f.write_str("as stated"),
-            Self::System => f.write_str("what the system has available"),
-            Self::Cgroup { file, bytes } => write!(f, "limited to {} by {file}", Bytes(*bytes)),
-            Self::AddressSpace { bytes } => write!(f, "address space limited to {} (ulimit -v)", Bytes(*bytes)),
-            Self::DataSegment { bytes } => write!(f, "data limited to {} (ulimit -d)", Bytes(*bytes)),
-            Self::Unknown => f.write_str("unknown"),
         }
     }
 }

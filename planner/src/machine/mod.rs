@@ -57,6 +57,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::json;
+
 pub use bandwidth::{Bandwidth, BandwidthSource};
 pub use bytes::{Bytes, gib, mib};
 pub use cache::MeasurementCache;
@@ -87,7 +89,7 @@ pub struct Machine {
     pub host: Host,
     /// Whether it is a Linux inside of Windows (WSL): there Windows' own driver hands out the GPU's memory, and may
     /// move it to the host's instead of refusing.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "json::is_default")]
     pub wsl: bool,
     /// GPUs that are there but cannot be used, each with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -118,10 +120,6 @@ impl Machine {
         self.gpus.push(gpu);
         self
     }
-}
-
-const fn is_false(flag: &bool) -> bool {
-    !*flag
 }
 
 impl fmt::Display for Machine {
@@ -180,9 +178,20 @@ pub enum UnusedReason {
     /// Neither its backend nor the driver says how much memory it has.
     #[error("nothing says how much memory it has")]
     UnknownMemory,
+    /// It is another machine's, whose rpc-server was there before and is no longer.
+    #[error("its rpc-server does not answer: {problem}")]
+    NoServer { problem: String },
     /// It is in MIG mode, and CUDA, which alone tells a process its slice, was not asked or lists none.
     #[error("it is in MIG mode, and no slice of it is listed")]
     Mig,
+}
+
+impl UnusedGpu {
+    /// A device of another machine whose rpc-server listened at this endpoint, and what is wrong with it.
+    pub fn gone(endpoint: &str, problem: String) -> Self {
+        let gpu = Gpu::new(endpoint).kind(GpuKind::Remote).backend("RPC");
+        Self { gpu, reason: UnusedReason::NoServer { problem } }
+    }
 }
 
 impl fmt::Display for UnusedGpu {

@@ -1,7 +1,6 @@
 //! The files that Linux describes itself in, under a root that a test can move; and what detection could not see, said
 //! aloud.
 
-use std::fmt;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -59,7 +58,8 @@ pub(in crate::machine) fn field(text: &str, key: &str) -> Option<u64> {
 ///
 /// Detection never fails as a whole; where one source is missing or answers nonsense, the [`Machine`](super::Machine)
 /// says so here, and the same line goes to `tracing` at debug level.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+#[error("{about}: {text}")]
 #[non_exhaustive]
 pub struct Note {
     /// What the note is about: a source or a device, such as `NVML`, `CUDA0` or `/proc/meminfo`.
@@ -73,12 +73,6 @@ impl Note {
     pub fn new(about: impl Into<String>, text: impl Into<String>) -> Self {
         let [about, text] = [about.into(), text.into()].map(|it| it.replace(char::is_control, " "));
         Self { about, text }
-    }
-}
-
-impl fmt::Display for Note {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.about, self.text)
     }
 }
 

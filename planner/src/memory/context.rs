@@ -71,19 +71,15 @@ pub struct ContextParams {
     pub embeddings: Option<Pooling>,
     /// Whether the blocks that predict further tokens are loaded (`load_mtp`), and have a context of their own beside
     /// this one (`LLAMA_CONTEXT_TYPE_MTP`).
-    #[serde(default, skip_serializing_if = "is_default")]
+    #[serde(default, skip_serializing_if = "crate::json::is_default")]
     pub mtp: bool,
     /// Tokens that the state of a recurrent model can be taken back, up to 64: for each, a state more of every sequence
     /// is kept (llama-memory-recurrent.cpp, the constructor).
-    #[serde(default, skip_serializing_if = "is_default")]
+    #[serde(default, skip_serializing_if = "crate::json::is_default")]
     pub n_rs_seq: u32,
     /// How positions are scaled.
-    #[serde(default, skip_serializing_if = "is_default")]
+    #[serde(default, skip_serializing_if = "crate::json::is_default")]
     pub rope: Rope,
-}
-
-fn is_default<T: Default + PartialEq>(value: &T) -> bool {
-    *value == T::default()
 }
 
 impl Default for ContextParams {
@@ -263,27 +259,22 @@ mod tests {
     }
 
     #[test]
-    fn sequences_share_a_context_out_that_is_padded_to_256_tokens_and_limits_the_batch_before() {
+    fn a_context_is_shared_out_and_padded_to_256_tokens_and_has_an_output_per_sequence_and_at_most_a_batch() {
         // 4096 / 3 = 1365, padded to 1536 for each of three streams; 171 tokens of each at once.
-        for (n_ctx, n_seq_max, kv_unified, (all, cells, streams), (n_batch, n_tokens)) in [
-            (4097, 1, false, (4352, 4352, 1), (2048, 512)),
-            (100, 1, false, (256, 256, 1), (100, 100)),
-            (4096, 3, false, (4608, 1536, 3), (2048, 513)),
-            (4096, 3, true, (4096, 4096, 1), (2048, 513)),
+        for ((n_ctx, n_seq_max, kv_unified, n_outputs_max), (all, cells, streams), batch, outputs) in [
+            ((4097, 1, false, 1), (4352, 4352, 1), (2048, 512), (1, 1)),
+            ((100, 1, false, 1), (256, 256, 1), (100, 100), (1, 1)),
+            ((4096, 3, false, 1), (4608, 1536, 3), (2048, 513), (3, 3)),
+            ((4096, 3, true, 0), (4096, 4096, 1), (2048, 513), (512, 2048)),
+            ((4096, 1, false, 100_000), (4096, 4096, 1), (2048, 512), (512, 2048)),
         ] {
-            let sizes = with(|it| (it.n_ctx, it.n_seq_max, it.kv_unified) = (n_ctx, n_seq_max, kv_unified)).unwrap();
-            assert_eq!((sizes.n_ctx, sizes.cells, sizes.streams), (all, cells, streams));
-            assert_eq!((sizes.n_batch, sizes.n_tokens), (n_batch, n_tokens));
-        }
-    }
-
-    #[test]
-    fn outputs_are_one_per_sequence_at_least_and_a_batch_at_most() {
-        for (n_outputs_max, n_seq_max, outputs) in
-            [(1, 1, (1, 1)), (1, 4, (4, 4)), (0, 1, (512, 2048)), (100_000, 1, (512, 2048))]
-        {
-            let sizes = with(|it| (it.n_outputs_max, it.n_seq_max) = (n_outputs_max, n_seq_max));
+            let sizes = with(|it| {
+                (it.n_ctx, it.n_seq_max, it.kv_unified, it.n_outputs_max) =
+                    (n_ctx, n_seq_max, kv_unified, n_outputs_max);
+            });
             let sizes = sizes.unwrap();
+            assert_eq!((sizes.n_ctx, sizes.cells, sizes.streams), (all, cells, streams));
+            assert_eq!((sizes.n_batch, sizes.n_tokens), batch);
             assert_eq!((sizes.n_outputs, sizes.output_rows), outputs);
         }
     }

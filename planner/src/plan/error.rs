@@ -1,14 +1,17 @@
 //! Why there is no plan.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 
 use crate::machine::Bytes;
 use crate::{memory, profile};
 
 /// What a device would need, has, and lacks.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+#[error(
+    "{} on {device}: {} needed, {} of {} free usable",
+    if *missing > 0 { format!("{} missing", Bytes(*missing)) } else { "enough".to_owned() },
+    Bytes(*needed), Bytes(*budget), Bytes(*free)
+)]
 #[non_exhaustive]
 pub struct Shortfall {
     /// The device's name for people.
@@ -21,17 +24,6 @@ pub struct Shortfall {
     pub free: u64,
     /// Bytes that are missing; 0 where this device would do.
     pub missing: u64,
-}
-
-impl fmt::Display for Shortfall {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [needed, budget, free, missing] = [self.needed, self.budget, self.free, self.missing].map(Bytes);
-        match missing {
-            Bytes(0) => write!(f, "enough on {}: ", self.device)?,
-            missing => write!(f, "{missing} missing on {}: ", self.device)?,
-        }
-        write!(f, "{needed} needed, {budget} of {free} free usable")
-    }
 }
 
 /// Why there is no plan. Only errors that a user of a plan can act on cross from one process to another.

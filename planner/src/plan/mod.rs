@@ -94,7 +94,7 @@ pub struct ModelSummary {
     /// Tokens of context that it was trained on.
     pub n_ctx_train: u32,
     /// Whether some of its layers attend to a sliding window.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "crate::json::is_default")]
     pub sliding_window: bool,
 }
 

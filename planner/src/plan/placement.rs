@@ -40,7 +40,7 @@ pub struct Placement {
     #[serde(flatten)]
     pub footprint: Footprint,
     /// Bytes of the footprint that lie in the host's memory: of an integrated GPU those beyond its own pool.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "crate::json::is_default")]
     pub of_host: u64,
     /// What is left free on purpose.
     pub headroom: HeadroomParts,
@@ -49,8 +49,4 @@ pub struct Placement {
     pub companions: u64,
     /// `free` less `headroom` and `companions`: what the plan may take.
     pub budget: u64,
-}
-
-const fn is_zero(bytes: &u64) -> bool {
-    *bytes == 0
 }

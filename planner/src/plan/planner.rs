@@ -241,6 +241,7 @@ impl<'a> Planner<'a> {
         notes.extend(reasons::unused_gpus(&self.machine));
         let windows = profile.state.windows();
         let placements = chosen.room.placements(&chosen.levels, &chosen.counts, layers - n);
+        notes.extend(reasons::carried(&self.machine, &placements));
         Ok(Plan {
             model: ModelSummary {
                 path: profile.path.clone(),

@@ -1,11 +1,11 @@
 //! The notes of a plan, in words, beside the reason for choosing it.
 
-use crate::machine::{Bytes, Machine, UnusedReason};
+use crate::machine::{Bytes, GpuKind, Machine, UnusedReason};
 use crate::memory::{ContextParams, full_windows};
 use crate::profile::{ModelProfile, Weight};
 
 use super::fit::Chosen;
-use super::{Confidence, Context, GpuLayers, Request};
+use super::{Confidence, Context, GpuLayers, Placement, Request};
 
 /// GPUs that are there and could not be planned for: a card that a build cannot drive is the commonest reason
 /// for a slow model.
@@ -16,6 +16,24 @@ pub(super) fn unused_gpus(machine: &Machine) -> impl Iterator<Item = String> {
         // The same hardware under another name is no loss.
         .filter(|unused| !matches!(unused.reason, UnusedReason::SameAs { .. }))
         .map(ToString::to_string)
+}
+
+/// What a load carries to other machines, and how long that takes.
+pub(super) fn carried(machine: &Machine, placements: &[Placement]) -> impl Iterator<Item = String> {
+    let remote = machine.gpus.iter().filter(|gpu| gpu.kind == GpuKind::Remote && gpu.device.is_some());
+    remote.filter_map(|gpu| {
+        let placement = placements.iter().find(|placement| placement.device == gpu.device)?;
+        let weights = placement.footprint.weights;
+        let link = gpu.rates.as_ref().and_then(|rates| rates.link);
+        let takes = link.map_or_else(
+            || "a link that was not measured".to_owned(),
+            |link| {
+                let (seconds, trip) = (weights.div_ceil(link.upload.max(1)), link.crossing_ns as f64 * 1e-6);
+                format!("{}/s, about {seconds} s; there and back in {trip:.2} ms", Bytes(link.upload))
+            },
+        );
+        (weights > 0).then(|| format!("each load carries {} to {} over {takes}", Bytes(weights), gpu.name))
+    })
 }
 
 /// Where the plan differs from the letter of the request.

@@ -221,14 +221,8 @@ impl Request {
         draft_max(tokens: u32) draft_max = tokens;
         /// Sets whether attention is fused (where it can be).
         flash_attention(flash_attn: FlashAttention) params.flash_attn = flash_attn;
-    }
-
-    /// Sets the tokens of context: [`Context::Tokens`].
-    pub fn n_ctx(self, tokens: u32) -> Self {
-        self.context(Context::Tokens(tokens))
-    }
-
-    setters! {
+        /// Sets the tokens of context: [`Context::Tokens`].
+        n_ctx(tokens: u32) context = Context::Tokens(tokens);
         /// Sets the layers on GPUs: a number is [at most](GpuLayers::AtMost) so many.
         n_gpu_layers(layers: impl Into<GpuLayers>) gpu_layers = layers.into();
         /// Sets the depths that the plan's speed is predicted for, in tokens.

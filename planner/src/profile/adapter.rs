@@ -117,12 +117,19 @@ impl Lora {
     }
 }
 
-/// The layer whose device a weight is on.
+/// The layer that a weight follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Layer {
+pub(crate) enum Group {
+    /// The host's, always.
     Input,
+    /// A block's.
     Block(usize),
+    /// The output layer's.
     Output,
+    /// The output layer's copy of the token embedding.
+    Tied,
+    /// A copy on every device that holds a block.
+    Rope,
 }
 
 /// One of the two matrices whose product is added to a weight, under that weight's name. It is of a type that backends
@@ -145,7 +152,7 @@ pub struct Adapters {
     /// The adapters' names, in the order in which they were added.
     pub lora: Vec<String>,
     /// What they add, each to a weight of this layer.
-    pub(crate) adapted: Vec<(Layer, LoraPair)>,
+    pub(crate) adapted: Vec<(Group, LoraPair)>,
 }
 
 impl Adapters {
@@ -171,9 +178,9 @@ impl ModelProfile {
         let weights = &self.weights;
         let blocks = weights.blocks.iter().enumerate();
         let layers = blocks
-            .map(|(index, block)| (&block.weights, Layer::Block(index)))
-            .chain([(&weights.input, Layer::Input), (&weights.output, Layer::Output)]);
-        let known: HashMap<&str, (&Weight, Layer)> =
+            .map(|(index, block)| (&block.weights, Group::Block(index)))
+            .chain([(&weights.input, Group::Input), (&weights.output, Group::Output)]);
+        let known: HashMap<&str, (&Weight, Group)> =
             layers.flat_map(|(weights, layer)| weights.iter().map(move |one| (&*one.name, (one, layer)))).collect();
         let mut adapted = Vec::with_capacity(lora.pairs.len());
         for pair in &lora.pairs {

@@ -20,7 +20,7 @@ use crate::gguf::Header;
 
 use hparams::Keys;
 
-pub(crate) use adapter::Layer;
+pub(crate) use adapter::Group;
 pub use adapter::{AdapterError, Adapters, Lora, LoraPair};
 pub(crate) use hparams::MAX_LAYERS;
 pub use hparams::{Error, Experts, Hyperparameters};
@@ -69,8 +69,7 @@ impl ModelProfile {
         let hparams = Hyperparameters::read(&keys)?;
         let state = StateLaw::of(&keys, &hparams)?;
         let weights = WeightBytes::read(&keys, &hparams, &state);
-        let file_type = header.u32("general.file_type")?;
-        let file_type = file_type.and_then(quantisation::file_type);
+        let file_type = header.u32("general.file_type")?.and_then(quantisation::file_type);
         let path = (!header.is_in_memory()).then(|| header.path().to_path_buf());
         let name = header.title().unwrap_or_else(|| architecture.clone());
         Ok(Self {
@@ -85,11 +84,6 @@ impl ModelProfile {
             adapters: Adapters::default(),
             mtp: false,
         })
-    }
-
-    /// The model's name for people.
-    pub fn name(&self) -> &str {
-        &self.name
     }
 
     /// Blocks of the model, next-token-prediction blocks included: what llama.cpp calls `n_layer_all`.

@@ -142,17 +142,11 @@ impl StateLaw {
 
     /// Which blocks attend to a sliding window, where the law is known; empty if none does.
     pub fn windows(&self) -> Option<&[bool]> {
-        match self {
-            Self::Known { windowed, .. } => Some(windowed),
-            Self::Unknown { .. } => None,
-        }
+        if let Self::Known { windowed, .. } = self { Some(windowed) } else { None }
     }
 
     /// What each block keeps, where the law is known.
     pub fn blocks(&self) -> Option<&[BlockState]> {
-        match self {
-            Self::Known { blocks, .. } => Some(blocks),
-            Self::Unknown { .. } => None,
-        }
+        if let Self::Known { blocks, .. } = self { Some(blocks) } else { None }
     }
 }

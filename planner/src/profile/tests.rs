@@ -2,7 +2,7 @@
 
 use crate::gguf::{Builder, TensorType};
 
-use super::{Error, ModelProfile, MtpError, Role, Weight};
+use super::{Error, ModelProfile, MtpError, Weight};
 
 mod state;
 
@@ -46,9 +46,9 @@ fn with_matrices(builder: Builder, names: &[&str]) -> Builder {
 
 #[test]
 fn no_name_of_a_file_moves_the_cursor_of_who_reads_it() {
-    assert_eq!(profile(&model("llama", "")).name(), "llama");
+    assert_eq!(profile(&model("llama", "")).name, "llama");
     let named = model("llama", "").str("general.name", "Tiny\n\u{1b}[2J\u{9b}2J");
-    assert_eq!(profile(&named).name(), "Tiny  [2J 2J");
+    assert_eq!(profile(&named).name, "Tiny  [2J 2J");
     let header = Builder::new("llama\u{1b}[2J").header().unwrap();
     let error = ModelProfile::from_header(&header).unwrap_err().to_string();
     assert!(error.contains("'general.architecture' holds a control character"), "{error:?}");
@@ -126,10 +126,15 @@ fn prediction_blocks_that_cannot_be_used_are_refused_with_the_reason() {
 
 #[test]
 fn what_there_is_no_model_of_is_named() {
-    assert_eq!(profile(&model("llama", "")).unmodelled(), None);
+    // A window's cache is as long as a batch, which is limited by the context for causal attention only.
+    let acausal = |architecture: &str| model(architecture, "").bool(&format!("{architecture}.attention.causal"), false);
+    assert_eq!(profile(&acausal("llama")).unmodelled(), None);
     let elsewhere = with_matrices(model("llama", ""), &["v.patch_embd", "blk.7.attn_q"]);
     for (model, why) in [
+        (acausal("gemma2"), "without causal attention"),
         (model("eagle3", ""), "`eagle3` drafts for another model"),
+        (model("gptj", ""), "does not load it"),
+        (model("brand-new", ""), "no architecture we have read"),
         (model("gemma3n", "attention.sliding_window=512"), "`gemma3n` computes several streams"),
         (elsewhere, "2 tensors (32768 bytes) of no known place, such as `v.patch_embd.weight`"),
     ] {
@@ -170,35 +175,4 @@ fn what_would_end_the_process_is_refused() {
     let header = Builder::new("llama").u32("llama.block_count", 2).header().unwrap();
     let error = ModelProfile::from_header(&header).unwrap_err().to_string();
     assert!(error.ends_with("the key 'llama.context_length' is missing"), "{error}");
-}
-
-#[test]
-fn a_block_is_the_sum_of_its_roles() {
-    use Role::{Attention, Experts, FeedForward, Other, SharedExperts};
-    let mut builder = model("qwen3moe", "");
-    let weights = [
-        ("attn_q", Attention, 10),
-        ("ffn_norm", FeedForward, 20),
-        ("ffn_up_exps", Experts, 30),
-        ("ffn_up_shexp", SharedExperts, 40),
-        ("ffn_gate_inp", Other, 50),
-    ];
-    for (name, _, rows) in weights {
-        let name = format!("blk.1.{name}.weight");
-        builder = builder.tensor(&name, TensorType::F32, &[rows]);
-    }
-    let blocks = profile(&builder).weights.blocks;
-    for (_, role, rows) in weights {
-        assert_eq!(blocks[1].bytes_of(role), rows * 4, "{role:?}");
-    }
-    assert_eq!((blocks[0].bytes(), blocks[1].bytes()), (0, 600));
-}
-
-#[test]
-fn the_widest_step_counts_all_experts_that_a_token_uses() {
-    let keys = "expert_count=16 expert_used_count=4 expert_feed_forward_length=48";
-    let hparams = profile(&model("qwen3moe", keys)).hparams;
-    let experts = hparams.experts.unwrap();
-    assert_eq!((experts.count, experts.used, experts.n_ff), (16, 4, 48));
-    assert_eq!(hparams.widest_ff(), 4 * 48);
 }

@@ -36,9 +36,8 @@ impl Weight {
     }
 
     /// The bytes of these weights together; saturates.
-    pub fn sum(weights: &[Self]) -> u64 {
-        let bytes = |sum: u64, weight: &Self| sum.saturating_add(weight.bytes);
-        weights.iter().fold(0, bytes)
+    pub fn sum<'a>(weights: impl IntoIterator<Item = &'a Self>) -> u64 {
+        weights.into_iter().fold(0, |sum, weight| sum.saturating_add(weight.bytes))
     }
 
     /// Whether it is a matrix: what a GPU may be handed for a large batch (`MUL_MAT`, `MUL_MAT_ID`) and what
@@ -64,8 +63,7 @@ impl Block {
 
     /// The bytes of those of its weights that do this; saturates.
     pub fn bytes_of(&self, role: Role) -> u64 {
-        let weights = self.weights.iter().filter(|weight| weight.role == role);
-        weights.fold(0, |sum, weight| sum.saturating_add(weight.bytes))
+        Weight::sum(self.weights.iter().filter(|weight| weight.role == role))
     }
 }
 
@@ -149,6 +147,11 @@ impl WeightBytes {
     /// The token embedding.
     pub fn token_embedding(&self) -> Option<&Weight> {
         named(&self.input, "token_embd.weight")
+    }
+
+    /// The bytes of all blocks; saturates.
+    pub(crate) fn blocks_bytes(&self) -> u64 {
+        Weight::sum(self.blocks.iter().flat_map(|block| &block.weights))
     }
 
     /// The matrix that computes the logits: `output.weight`, or the token embedding where the two are tied.

@@ -46,7 +46,7 @@ fn on_cuda(companion: &Companion, flash: FlashAttention) -> CompanionBytes {
 }
 
 #[test]
-fn weights_are_clips_to_the_byte_and_compute_buffers_at_most_48_mib_and_half_as_much_again() {
+fn weights_are_clips_to_the_byte_and_compute_buffers_no_less_and_at_most_64_mib_and_two_and_a_half_times_as_much() {
     for [name, _, bytes @ ..] in rows::<6>(RESERVED) {
         let [weights, fused, plain, host] = bytes.map(|it| it.parse::<u64>().unwrap());
         let companion = companion(match name.strip_prefix("Gemma 3 before ") {
@@ -59,10 +59,10 @@ fn weights_are_clips_to_the_byte_and_compute_buffers_at_most_48_mib_and_half_as_
             assert_eq!(ours.gpu.kv, 0, "{name}");
             let compute = ours.gpu.compute;
             assert!(compute >= theirs, "{name}: {compute} of {theirs}");
-            assert!(compute <= theirs / 2 * 3 + mib(48), "{name}: {compute} of {theirs}");
+            assert!(compute <= theirs / 2 * 5 + mib(64), "{name}: {compute} of {theirs}");
             assert!(ours.host.compute >= host, "{name}");
             assert_eq!(ours.host.weights, 0, "{name}");
-            assert_eq!(ours.gpu_uncertainty, compute / 8, "{name}");
+            assert_eq!(ours.gpu_uncertainty, compute / 4, "{name}");
         }
     }
 }
@@ -181,13 +181,6 @@ fn what_no_projector_is_or_none_that_we_know_is_refused_with_one_line() {
         let bad = mmproj(mmproj::gemma3(2560).u32(&format!("clip.vision.{key}"), 0));
         assert!(matches!(bad, Error::Missing { .. }), "{key}: {bad}");
     }
-}
-
-#[test]
-fn a_projector_we_only_read_is_as_uncertain_as_it_is_large() {
-    let janus = companion(mmproj::gemma3(2560).str("clip.projector_type", "janus_pro"));
-    let bytes = on_cuda(&janus, FlashAttention::Auto);
-    assert_eq!(bytes.gpu_uncertainty, bytes.gpu.compute);
 }
 
 #[test]

@@ -16,6 +16,7 @@ use llama_sys::{Backend, Bench, Device, DeviceKind};
 
 use super::devices::{bounded_by_now, build_name, is_simulated, named};
 use super::recipe::{Learn, Recipe};
+use super::rpc::has_remote;
 use super::{Error, threads};
 use crate::gguf::Header;
 use crate::machine::{GpuKind, Host, HostSample, Machine, MeasuredRates};
@@ -59,10 +60,6 @@ pub fn measure_rates(
     let mut jobs = Vec::new();
     for gpu in &mut machine.gpus {
         let Some(device) = named(&devices, gpu.device.as_deref()) else { continue };
-        // Nothing of it is kept, and it would be missing again each time.
-        if request.missing && gpu.kind == GpuKind::Remote {
-            continue;
-        }
         let scale = if is_simulated(&device.name()) {
             // The processor computes for it.
             Scale::host((gpu.free / 8).min(beyond_caches))
@@ -72,7 +69,11 @@ pub fn measure_rates(
         } else {
             Scale::gpu(gpu.free / 8)
         };
-        jobs.push(Job::new(device, request, scale, (None, false), &mut gpu.rates));
+        let mut job = Job::new(device, request, scale, (None, false), &mut gpu.rates);
+        if gpu.kind == GpuKind::Remote {
+            job.within = job.within.map(|_| REMOTE_WITHIN);
+        }
+        jobs.push(job);
     }
     if let Some(device) = devices.iter().find(|device| device.kind() == DeviceKind::Cpu) {
         let scale = Scale::host((machine.host.available / 8).min(beyond_caches));
@@ -82,7 +83,7 @@ pub fn measure_rates(
     let mut done = 0;
     for job in &mut jobs {
         let device = job.device.name();
-        job.run(request, threads, || {
+        job.run(request.each, threads, || {
             done += 1;
             progress(RatesProgress { device: &device, done, total });
         })?;
@@ -100,6 +101,7 @@ struct Job<'a> {
     device: &'a Device,
     cases: Vec<RateCase>,
     scale: Scale,
+    within: Option<Duration>,
     /// On the host: threads, and whether weights are rearranged.
     way: (Option<u32>, bool),
     rates: &'a mut Option<MeasuredRates>,
@@ -127,10 +129,10 @@ impl<'a> Job<'a> {
             tracing::debug!(device = device.name(), "too little memory is free to measure it");
             cases.clear();
         }
-        Self { device, cases, scale, way, rates }
+        Self { device, cases, scale, within: request.within, way, rates }
     }
 
-    fn run(&mut self, request: &RatesRequest, threads: u32, mut done: impl FnMut()) -> Result<(), Error> {
+    fn run(&mut self, each: Duration, threads: u32, mut done: impl FnMut()) -> Result<(), Error> {
         if self.cases.is_empty() {
             return Ok(());
         }
@@ -139,9 +141,9 @@ impl<'a> Job<'a> {
         (rates.threads, rates.repacked) = self.way;
         let mut bench = Bench::new(self.device, threads, rates.repacked)?;
         for (index, case) in self.cases.iter().enumerate() {
-            let is_time = request.within.is_none_or(|within| begin.elapsed() < within);
+            let is_time = self.within.is_none_or(|within| begin.elapsed() < within);
             if index == 0 || is_time {
-                case.measure(&mut bench, &self.scale, request.each, &mut rates)?;
+                case.measure(&mut bench, &self.scale, each, &mut rates)?;
             }
             done();
         }
@@ -162,6 +164,9 @@ const LEAST_MODEL: u64 = 64 << 20;
 /// No further case of a device is begun after this time: what is left out is measured by a later load.
 const WITHIN: Duration = Duration::from_millis(250);
 
+/// The same of another machine, to which what it computes with is carried first.
+const REMOTE_WITHIN: Duration = Duration::from_secs(3);
+
 /// On machines with larger caches some of it is read from them, rather than that a load waits.
 const WORKING_SET: u64 = 256 << 20;
 
@@ -179,7 +184,8 @@ impl Recipe {
         let mut devices = machine.gpus.iter().filter_map(|gpu| gpu.device.as_deref());
         let is_real = self.machine.is_none() && !devices.any(is_simulated);
         let Some(cache) = self.learn.cache(false).filter(|_| is_real) else { return machine };
-        if profile.file_bytes < LEAST_MODEL {
+        // Of another machine nothing is known, and nothing is kept: its link may be another one.
+        if profile.file_bytes < LEAST_MODEL && !has_remote(&machine) {
             return machine;
         }
         let (build, threads) = (build_name(), self.threads_on(&machine));

@@ -137,91 +137,33 @@ pub(super) fn keys<'a>(arch: &'a str, dims: Dims, experts: bool, omitted: &[&'a 
 
 /// What only one architecture or two ask for, or ask for otherwise than the others.
 fn of_its_own(arch: &str, dims: Dims) -> String {
+    let lines = include_str!("architectures.txt").lines().filter(|line| !line.starts_with('#'));
+    let lines = lines.map(|line| line.split_once(": ").expect(line));
+    let said: Vec<&str> = lines.filter(|(of, _)| among(of, arch)).map(|(_, said)| said).collect();
     let Dims { n_layer, n_embd, n_head, n_head_kv, .. } = dims;
     let head = n_embd / n_head;
-    let each = |of: &dyn Fn(u32) -> u32| (0..n_layer).map(of).collect::<Vec<u32>>();
-    match arch {
-        "deepseek4" => format!(
-            "attention.key_length = {head}; attention.value_length = {head}; rope.dimension_count = {half};
-            attention.q_lora_rank = 64; attention.indexer.head_count = {n_head}; swiglu_clamp_exp = 10.0;
-            attention.output_group_count = 8; attention.output_lora_rank = 32; attention.compress_ratios = {ratios:?};
-            attention.compress_rope_freq_base = 160000.0; hash_layer_count = 0; hyper_connection.count = 4;
-            hyper_connection.sinkhorn_iterations = 2; hyper_connection.epsilon = 1e-6",
-            half = head / 2,
-            ratios = each(&|il| [0, 0, 4, 128][il as usize % 4]),
-        ),
-        "qwen4exp" => format!(
-            "hyper_connection.count = 4; hyper_connection.low_rank = 8; attention.compress_ratios = {ratios:?};
-            attention.indexer.key_length = {head}; ssm.inner_size = {inner}",
-            ratios = each(&|_| 4),
-            inner = 128 * n_head,
-        ),
-        "hy_v4" => format!(
-            "{HYPER_CONNECTED}; attention.indexer.types = {full:?}",
-            full = each(&|il| u32::from(il.is_multiple_of(2))),
-        ),
-        "glm5-next" => {
-            format!("{HYPER_CONNECTED}; attention.key_length = 512; rope.dimension_count = 0")
-        }
-        "mimo2" => format!("attention.key_length = {}; attention.value_length = {head}", 2 * head),
-        "dots3note" => "attention.kv_lora_rank_swa = 512; attention.key_length_swa = 576;
-            attention.value_length_swa = 512; attention.key_length_mla_swa = 192;
-            attention.value_length_mla_swa = 128; rope.freq_base_swa = 10000.0"
-            .to_owned(),
-        "minimax-m3" => {
-            format!("rope.dimension_count = 64; attention.indexer.head_count = {n_head_kv}")
-        }
-        "gemma4" | "gemma4-assistant" => {
-            let shared = if n_layer > 5 { 2 } else { 0 };
-            let (wide, half, out) = (2 * head, n_embd / 2, 2 * n_embd);
-            let both = format!(
-                "embedding_length_per_layer_input = {half}; attention.shared_kv_layers = {shared};
-                attention.key_length = {wide}; attention.value_length = {wide}; attention.key_length_swa = {head};
-                attention.value_length_swa = {head}"
-            );
-            match arch {
-                "gemma4" => both,
-                _ => format!("{both}; embedding_length_out = {out}; nextn_predict_layers = {n_layer}"),
-            }
-        }
-        "hrm_text" => {
-            // A low and a high stack, each of so many blocks.
-            let deep = n_layer > 2;
-            let (per_stack, cycles) = if deep { (n_layer / 6, 2) } else { (n_layer / 2, 1) };
-            format!("hrm.layers_per_stack = {per_stack}; hrm.h_cycles = {cycles}; hrm.l_cycles = {cycles}")
-        }
-        "wavtokenizer-dec" => format!(
-            "posnet.embedding_length = {n_embd}; posnet.block_count = {n_layer};
-            convnext.embedding_length = {n_embd}; convnext.block_count = {n_layer}"
-        ),
-        "bailingmoe3" => {
-            let clamp = vec![4.0; n_layer as usize];
-            format!("swiglu_clamp_exp = {clamp:?}; swiglu_clamp_shexp = {clamp:?}")
-        }
-        "maple" => "swiglu_clamp_exp = 10.0".to_owned(),
-        "plamo2" => "ssm.group_count = 0".to_owned(),
-        "qwen3next" | "qwen35" | "qwen35moe" => format!("ssm.inner_size = {}", 128 * n_head),
-        "clef" => format!(
-            "ssm.inner_size = {}; decision.block_count = 1; decision.routing_block_count = 1; decision.head_count = 2",
-            128 * n_head
-        ),
-        "eagle3" => format!("target_layers = [0, 1, 2]i; target_hidden_size = {n_embd}"),
-        "dflash" => "swiglu_clamp_exp = 10.0; target_layers = [0, 1, 2]i; attention.sliding_window = 0;
-            hyper_connection.epsilon = 1e-6; expert_weights_scale = 1.0; expert_weights_norm = true"
-            .to_owned(),
-        "rwkv6qwen2" | "arwkv7" => "token_shift_count = 1".to_owned(),
-        "graniteswitch" => "adapters.count = 2; adapters.lora_rank = 8; adapters.token_ids_activate = [1, 2]i;
-            adapters.token_ids_substitute = [3, 4]i"
-            .to_owned(),
-        "bert" | "nomic-bert" | "nomic-bert-moe" | "jina-bert-v2" | "jina-bert-v3" => {
-            "/tokenizer.ggml.token_type_count = 2".to_owned()
-        }
-        "plm" => format!("rope.dimension_count = {}", head / 2),
-        "t5" => format!("decoder_block_count = {n_layer}"),
-        "llama-embed" => "attention.causal = false".to_owned(),
-        _ => String::new(),
-    }
+    let each = |of: &dyn Fn(u32) -> u32| format!("{:?}", (0..n_layer).map(of).collect::<Vec<u32>>());
+    // A low and a high stack, each of so many blocks.
+    let (stack, cycles) = if n_layer > 2 { (n_layer / 6, 2) } else { (n_layer / 2, 1) };
+    [
+        ("{blocks}", n_layer.to_string()),
+        ("{embd}", n_embd.to_string()),
+        ("{half_embd}", (n_embd / 2).to_string()),
+        ("{two_embd}", (2 * n_embd).to_string()),
+        ("{heads}", n_head.to_string()),
+        ("{kv_heads}", n_head_kv.to_string()),
+        ("{head}", head.to_string()),
+        ("{half_head}", (head / 2).to_string()),
+        ("{two_heads}", (2 * head).to_string()),
+        ("{inner}", (128 * n_head).to_string()),
+        ("{shared}", if n_layer > 5 { 2 } else { 0 }.to_string()),
+        ("{stack}", stack.to_string()),
+        ("{cycles}", cycles.to_string()),
+        ("{ratios}", each(&|il| [0, 0, 4, 128][il as usize % 4])),
+        ("{fours}", each(&|_| 4)),
+        ("{evens}", each(&|il| u32::from(il.is_multiple_of(2)))),
+        ("{clamps}", format!("{:?}", vec![4.0; n_layer as usize])),
+    ]
+    .iter()
+    .fold(said.join("; "), |said, (name, value)| said.replace(name, value))
 }
-
-const HYPER_CONNECTED: &str = "hyper_connection.count = 4; hyper_connection.magnitude = 1.0;
-    hyper_connection.sinkhorn_iterations = 2; hyper_connection.epsilon = 1e-6";

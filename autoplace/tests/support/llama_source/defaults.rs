@@ -12,38 +12,10 @@ use crate::llama_source::read;
 type Fields = BTreeMap<String, String>;
 
 /// Of the C API: callbacks, data, and what makes a model or a context another one.
-const API_APART: &str =
-    "abort_callback abort_callback_data cb_eval cb_eval_user_data ctx_other ctx_type defrag_thold kv_overrides
-    n_sampler no_alloc no_perf progress_callback progress_callback_user_data sampler vocab_only";
+const API_APART: &str = include_str!("apart_api.txt");
 
 /// Of the tools: what is asked of a single one of them, files, the server's network and pages, and training.
-const TOOLS_APART: &str =
-    "activation_statistics antiprompt api_keys api_prefix batched_bench_output_jsonl cb_eval cb_eval_user_data check
-    chunk_separator chunk_size cls_sep completion compute_ppl context_files control_vector_layer_end
-    control_vector_layer_start control_vectors conversation_mode cors_credentials cors_headers cors_methods
-    cors_origins cors_origins_explicit cpuparams cpuparams_batch cvector_dimre_method cvector_negative_file
-    cvector_positive_file default_template_kwargs diffusion display_prompt embd_out embd_sep endpoint_metrics
-    endpoint_props endpoint_slots escape fit_params_print force_pure_content_parser grp_attn_n grp_attn_w hellaswag
-    hellaswag_tasks hf_token hostnames i_chunk i_pos image imat_dat in_files input_prefix input_prefix_bos
-    input_suffix interactive interactive_first is_gen_docs is_pp_shared is_tg_separate kl_divergence kv_overrides
-    load_progress_callback load_progress_callback_user_data log_json logits_file logits_output_dir lora_adapters
-    lora_init_without_apply lr mcp_servers_config mcp_servers_json media_path mmproj mmproj_device model model_alias
-    model_tags models_autoload models_dir models_max models_preset models_preset_hf mtmd_batch_max_tokens
-    multiline_input multiple_choice multiple_choice_tasks n_chunks n_junk n_out_freq n_pca_batch n_pca_iterations
-    n_pl n_pp n_print n_save_freq n_sequences n_tg n_threads_http no_alloc no_mmproj no_perf offline optimizer
-    out_file parse_special path_prompt_cache path_prompts_log_dir port ppl_output_type ppl_stride
-    preserve_reasoning_specified process_output prompt prompt_cache_all prompt_cache_ro prompt_file public_path
-    reuse_port sampling sampling.backend_sampling sampling.generation_prompt sampling.grammar sampling.grammar_lazy
-    sampling.grammar_triggers sampling.logit_bias_eog sampling.n_prev sampling.n_probs sampling.no_perf
-    sampling.preserved_tokens sampling.reasoning_budget_end sampling.reasoning_budget_forced
-    sampling.reasoning_budget_message sampling.reasoning_budget_start sampling.reasoning_budget_tokens
-    sampling.reasoning_control sampling.timing_per_token sampling.user_sampling_config save_logits server_base
-    server_tools server_tools_runtime show_statistics show_timings simple_io single_turn sleep_idle_seconds
-    slot_prompt_similarity slot_save_path special speculative spm_infill sse_ping_interval ssl_file_cert
-    ssl_file_key system_prompt tensor_filter timeout_read timeout_write tokenize_ids tokenize_no_bos
-    tokenize_show_count tokenize_stdin tts_lang tts_speaker_file ui ui_config_json ui_mcp_proxy usage use_color
-    val_split verbose_prompt verbosity video_ffmpeg_bin_dir video_fps video_timestamp_interval_ms winogrande
-    winogrande_tasks";
+const TOOLS_APART: &str = include_str!("apart_tools.txt");
 
 /// The members of a struct of common.h.
 fn members(source: &str, name: &str) -> Fields {

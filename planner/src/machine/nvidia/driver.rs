@@ -39,19 +39,24 @@ pub struct CardState {
 }
 
 /// What holds a GPU's clocks down.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ThrottleReason {
     /// It draws as much power as it may. Many cards do whenever they are busy: by itself it is no fault.
+    #[error("power limit")]
     PowerLimit,
     /// GPU or memory are warmer than they should run (NVML: software thermal slowdown).
+    #[error("heat")]
     Heat,
     /// It is too hot, and its clocks are halved or less (NVML: hardware thermal slowdown).
+    #[error("overheating")]
     Overheating,
     /// The computer's power supply asked it to slow down (NVML: hardware power brake).
+    #[error("power brake")]
     PowerBrake,
     /// Its clocks are halved or less, for heat or power, and the driver does not tell which (NVML: hardware slowdown).
+    #[error("hardware slowdown")]
     Hardware,
 }
 
@@ -60,18 +65,6 @@ impl ThrottleReason {
     /// find their clocks.
     pub const fn is_fault(self) -> bool {
         !matches!(self, Self::PowerLimit)
-    }
-}
-
-impl fmt::Display for ThrottleReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::PowerLimit => "power limit",
-            Self::Heat => "heat",
-            Self::Overheating => "overheating",
-            Self::PowerBrake => "power brake",
-            Self::Hardware => "hardware slowdown",
-        })
     }
 }
 
@@ -123,11 +116,7 @@ impl Driver {
     /// Takes longer than the other questions: each process is asked for its name.
     pub fn processes(&self, card: PciId) -> Option<CardProcesses> {
         let device = self.device(card)?;
-        if is_divided(&device) {
-            return None;
-        }
-        let (others, knows_us) = others_and_us(&self.nvml, &device)?;
-        Some(CardProcesses { knows_us, others })
+        if is_divided(&device) { None } else { others_and_us(&self.nvml, &device) }
     }
 
     fn device(&self, card: PciId) -> Option<Device<'_>> {

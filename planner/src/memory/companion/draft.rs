@@ -5,7 +5,7 @@ use crate::machine::Gpu;
 use crate::memory::{ContextParams, Estimate, KvType, Workload};
 use crate::profile::ModelProfile;
 
-use super::{CompanionBytes, Error, file, product};
+use super::{CompanionBytes, Error, file};
 
 /// Drafts that are given the main model's hidden states (common/speculative.cpp, `common_speculative_type`): their
 /// contexts return more than logits.
@@ -70,7 +70,7 @@ impl Draft {
         // takes on top their indices, and beside the logits that are returned probabilities, tokens and candidates
         // (llama-context.cpp, `output_reserve`).
         let n_vocab = u64::from(self.profile.hparams.n_vocab);
-        let sampled = product(&[16, n_vocab, u64::from(context.n_seq_max)]);
+        let sampled = n_vocab.saturating_mul(16).saturating_mul(context.n_seq_max.into());
         let uncertain = |of_graph: u64| of_graph.saturating_add(sampled);
         Ok(CompanionBytes {
             gpu: footprints.gpus.first().copied().unwrap_or_default(),

@@ -54,13 +54,15 @@ enum Kind {
 }
 
 /// What a companion is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Role {
     /// It turns images or sound into embeddings: llama.cpp's `--mmproj`.
+    #[error("mmproj")]
     Mmproj,
     /// It drafts tokens that the main model checks: llama.cpp's `--model-draft`.
+    #[error("draft")]
     Draft,
 }
 
@@ -98,7 +100,7 @@ impl Companion {
     /// states, [`Error::Profile`] for what is no model.
     pub fn draft(header: &Header) -> Result<Self, Error> {
         let draft = Box::new(Draft::read(header)?);
-        Ok(Self { name: draft.profile.name().to_owned(), kind: Kind::Draft(draft) })
+        Ok(Self { name: draft.profile.name.clone(), kind: Kind::Draft(draft) })
     }
 
     /// Limits the tokens of an image, as llama.cpp's `--image-max-tokens` does where the projector takes images of any
@@ -184,21 +186,7 @@ impl fmt::Display for Companion {
     }
 }
 
-impl fmt::Display for Role {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Mmproj => "mmproj",
-            Self::Draft => "draft",
-        })
-    }
-}
-
 /// The file of a header, for errors.
 fn file(header: &Header) -> String {
     header.path().display().to_string()
-}
-
-/// The product of sizes; saturates.
-fn product(factors: &[u64]) -> u64 {
-    factors.iter().fold(1, |a, &b| a.saturating_mul(b))
 }

@@ -132,25 +132,17 @@ mod tests {
     use crate::memory::Split;
 
     #[test]
-    fn what_is_no_proportion_is_an_error_that_names_it() {
+    fn proportions_are_cut_and_filled_to_the_gpus_and_what_is_none_is_an_error_that_names_it() {
+        let taken = |given: &[f32]| proportions(given, 2).unwrap();
+        assert_eq!((taken(&[1.0, 2.0, 3.0]), taken(&[1.0])), (Some(vec![1.0, 2.0]), Some(vec![1.0, 0.0])));
+        // The free bytes decide.
+        assert_eq!((taken(&[]), taken(&[0.0, 0.0, 5.0])), (None, None));
         assert!(split_points(&[0.0, 0.0]).is_err());
         let error = proportions(&[1.0, -2.0], 2).unwrap_err();
         let text = "tensor_split[1] is -2, but proportions are finite and not negative";
         assert_eq!(error.to_string(), text);
         for bad in [&[f32::NAN][..], &[f32::MAX, f32::MAX], &[1.0; 17]] {
             assert!(proportions(bad, 2).is_err(), "{bad:?}");
-        }
-    }
-
-    #[test]
-    fn proportions_are_cut_and_filled_to_the_gpus_and_none_stand_for_free_bytes() {
-        for (given, taken) in [
-            (&[1.0, 2.0, 3.0][..], Some(vec![1.0, 2.0])),
-            (&[1.0], Some(vec![1.0, 0.0])),
-            (&[], None),
-            (&[0.0, 0.0, 5.0], None),
-        ] {
-            assert_eq!(proportions(given, 2).unwrap(), taken);
         }
     }
 

@@ -34,7 +34,7 @@ use crate::machine::Gpu;
 use crate::memory::KvType;
 use crate::memory::backend::{Family, fuses_attention};
 use crate::memory::context::{ContextParams, ContextSizes, FlashAttention};
-use crate::profile::{BlockState, Layer, LoraPair, ModelProfile, Part, Rows};
+use crate::profile::{BlockState, Group, LoraPair, ModelProfile, Part, Rows};
 
 /// A device's compute buffer.
 #[derive(Debug, Clone, Copy, Default)]
@@ -516,7 +516,7 @@ fn mixer(profile: &ModelProfile, sizes: &ContextSizes, n_seq: u32) -> u128 {
 /// What the products of adapters add to a device's buffer at most: beside one, the two of a pair.
 fn most_of_adapters(profile: &ModelProfile, sizes: &ContextSizes) -> u64 {
     let used = profile.hparams.experts.map_or(1, |experts| u64::from(experts.used.max(1)));
-    let width = |(_, one): &(Layer, LoraPair)| {
+    let width = |(_, one): &(Group, LoraPair)| {
         let copies = if one.a.shape[2] > 1 { used } else { 1 };
         one.b.shape[1].saturating_mul(2).saturating_add(one.b.shape[0]).saturating_mul(copies)
     };

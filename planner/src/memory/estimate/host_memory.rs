@@ -5,9 +5,9 @@ use crate::gguf::TensorType;
 use crate::machine::Gpu;
 use crate::memory::backend::Family;
 use crate::memory::context::ContextParams;
-use crate::profile::Weight;
+use crate::profile::{Group, Weight};
 
-use super::stored::{Group, StoredWeight};
+use super::stored::StoredWeight;
 
 /// Whether the host's weights lie in memory that a GPU has pinned. If so, the GPU computes with them for large batches;
 /// if not, the CPU may repack them, and then computes with them itself (ggml-backend.cpp,

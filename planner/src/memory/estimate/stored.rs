@@ -1,37 +1,14 @@
 //! What an estimate remembers of each weight, so that overrides can be asked by name once the profile is gone.
 
 use crate::memory::backend::BackendRules;
-use crate::profile::{Layer, LoraPair, ModelProfile, Weight};
-
-/// The layer that a weight follows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Group {
-    /// The host's, always.
-    Input,
-    /// A block's.
-    Block(usize),
-    /// The output layer's.
-    Output,
-    /// The output layer's copy of the token embedding.
-    Tied,
-    /// A copy on every device that holds a block.
-    Rope,
-}
-
-/// What a weight is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// The model's.
-    Model,
-    /// A factor of an adapter, where the weight is whose name it has; neither mapped nor rearranged.
-    Lora,
-}
+use crate::profile::{Group, LoraPair, ModelProfile, Weight};
 
 /// One weight.
 #[derive(Debug, Clone)]
 pub(super) struct StoredWeight {
     pub(super) group: Group,
-    pub(super) kind: Kind,
+    /// Whether it is a factor of an adapter, where the weight is whose name it has; neither mapped nor rearranged.
+    pub(super) is_added: bool,
     pub(super) weight: Weight,
 }
 
@@ -43,7 +20,7 @@ impl StoredWeight {
 
     /// As [`Weight::is_matrix`]. What is beside the model is none that a GPU borrows or the CPU rearranges.
     pub(super) fn is_matrix(&self) -> bool {
-        self.kind == Kind::Model && self.weight.is_matrix()
+        !self.is_added && self.weight.is_matrix()
     }
 }
 
@@ -82,19 +59,14 @@ impl Stored {
 
     fn extend<'a>(&mut self, group: Group, weights: impl IntoIterator<Item = &'a Weight>) {
         let weights = weights.into_iter().cloned();
-        self.weights.extend(weights.map(|weight| StoredWeight { group, kind: Kind::Model, weight }));
+        self.weights.extend(weights.map(|weight| StoredWeight { group, is_added: false, weight }));
     }
 
     /// What is added to the model: it follows the weights that it changes.
     fn extend_by_adapters(&mut self, profile: &ModelProfile) {
-        for (layer, LoraPair { a, b }) in &profile.adapters.adapted {
-            let group = match *layer {
-                Layer::Input => Group::Input,
-                Layer::Block(block) => Group::Block(block),
-                Layer::Output => Group::Output,
-            };
-            let factors = [a, b].map(|factor| StoredWeight { group, kind: Kind::Lora, weight: factor.clone() });
-            self.weights.extend(factors);
+        for (group, LoraPair { a, b }) in &profile.adapters.adapted {
+            let stored = |factor: &Weight| StoredWeight { group: *group, is_added: true, weight: factor.clone() };
+            self.weights.extend([a, b].map(stored));
         }
     }
 

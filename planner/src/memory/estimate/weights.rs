@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use crate::memory::backend::BackendRules;
 use crate::memory::context::ContextParams;
-use crate::profile::{ModelProfile, Role, Weight};
+use crate::profile::{Group, ModelProfile, Role, Weight};
 
 use super::cost::Cost;
 use super::host_memory::{HostMemory, Pinned};
-use super::stored::{Group, Stored, StoredWeight};
+use super::stored::{Stored, StoredWeight};
 use super::{Assignment, Place};
 
 /// The largest matrices by what they do, in bytes.

@@ -213,14 +213,4 @@ mod tests {
             assert_eq!(inside.margin, margin + more, "{headroom:?} of {total} GiB");
         }
     }
-
-    #[test]
-    fn bytes_are_what_was_asked_for() {
-        let gpu = card(gib(10));
-        let bytes = of(Headroom::Bytes(mib(600)), &gpu, mib(99));
-        assert_eq!((bytes.driver, bytes.growth), (mib(560), mib(40)));
-        for total in [mib(600), 0] {
-            assert_eq!(of(Headroom::Bytes(total), &gpu, mib(99)).total(), total);
-        }
-    }
 }

@@ -25,19 +25,27 @@ pub struct Change {
 }
 
 /// One thing to change.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ChangeKind {
     /// Keys and values of this type.
+    #[error("keys and values as {0}")]
     KvType(KvType),
     /// So many tokens of context.
+    #[error("a context of {0} tokens")]
     Context(u32),
     /// Layers with a sliding window keep the whole context, or what the window takes.
+    #[error("{}", if *.0 { "the whole context of sliding windows (swa_full)" } else { "sliding windows only (swa_full off)" })]
     SwaFull(bool),
     /// So many tokens computed at once.
+    #[error("{0} tokens computed at once")]
     Ubatch(u32),
     /// A program that holds memory of a GPU is closed.
+    #[error(
+        "closing {} (process {pid}), which holds {} of {gpu_name}",
+        name.as_deref().unwrap_or("a program"), Bytes(*bytes)
+    )]
     CloseProcess {
         /// Its program, if the driver reports it.
         name: Option<String>,
@@ -51,6 +59,7 @@ pub enum ChangeKind {
         bytes: u64,
     },
     /// The same model in a smaller quantisation.
+    #[error("{to} ({})", Bytes(*file_bytes))]
     Quantisation {
         /// Which.
         to: Quantisation,
@@ -134,24 +143,6 @@ impl fmt::Display for Outcome {
         match self.tokens_per_second {
             Some(speed) => write!(f, ", about {} tok/s", PerSecond(speed)),
             None => Ok(()),
-        }
-    }
-}
-
-impl fmt::Display for ChangeKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::KvType(ty) => write!(f, "keys and values as {ty}"),
-            Self::Context(tokens) => write!(f, "a context of {tokens} tokens"),
-            Self::SwaFull(true) => f.write_str("the whole context of sliding windows (swa_full)"),
-            Self::SwaFull(false) => f.write_str("sliding windows only (swa_full off)"),
-            Self::Ubatch(tokens) => write!(f, "{tokens} tokens computed at once"),
-            Self::CloseProcess { name, pid, gpu_name, bytes, .. } => {
-                let name = name.as_deref().unwrap_or("a program");
-                let bytes = Bytes(*bytes);
-                write!(f, "closing {name} (process {pid}), which holds {bytes} of {gpu_name}")
-            }
-            Self::Quantisation { to, file_bytes } => write!(f, "{to} ({})", Bytes(*file_bytes)),
         }
     }
 }

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Error, Plan, Planner, Workload};
 
+use change::PerSecond;
 pub use change::{Change, ChangeKind, Effect, Outcome};
 use trials::Trials;
 
@@ -32,7 +33,11 @@ pub struct Advice {
 }
 
 /// A plan that generates hardly faster than the host alone would. Speeds in tokens per second.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, thiserror::Error, Serialize, Deserialize)]
+#[error(
+    "pointless: {n_gpu_layers} of {layers} layers on GPUs generate about {} tok/s, the host alone {}",
+    PerSecond(*tokens_per_second), PerSecond(*all_on_host)
+)]
 #[non_exhaustive]
 pub struct Pointless {
     /// Layers on GPUs.
@@ -82,19 +87,6 @@ impl Pointless {
     }
 }
 
-impl fmt::Display for Pointless {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "pointless: {} of {} layers on GPUs generate about {} tok/s, the host alone {}",
-            self.n_gpu_layers,
-            self.layers,
-            change::PerSecond(self.tokens_per_second),
-            change::PerSecond(self.all_on_host)
-        )
-    }
-}
-
 impl fmt::Display for Advice {
     /// A line per item, and nothing where there is none.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -119,6 +111,3 @@ impl Planner<'_> {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

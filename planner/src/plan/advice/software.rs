@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::memory::{CONTEXT_PADDING as STEP, KvType};
-use crate::profile::{ModelProfile, Quantisation};
+use crate::profile::{ModelProfile, Quantisation, Weight};
 
 use super::trials::Trials;
 use super::{Change, ChangeKind, Effect};
@@ -138,12 +138,13 @@ fn programs(trials: &Trials<'_>) -> Vec<Vec<ChangeKind>> {
 /// A smaller quantisation of the same model.
 pub(super) fn quantising(trials: &Trials<'_>) -> Vec<Change> {
     let profile = &trials.planner.profile;
-    let now = loaded_bytes(profile);
+    let loaded = |profile: &ModelProfile| Weight::sum(profile.weights.loaded());
+    let now = loaded(profile);
     let mut smaller: Vec<(u64, ChangeKind)> = Quantisation::ALL
         .into_iter()
         .map(|to| (to, profile.quantised(to)))
         .filter_map(|(to, other)| {
-            let bytes = loaded_bytes(&other);
+            let bytes = loaded(&other);
             let file_bytes = other.file_bytes;
             let change = ChangeKind::Quantisation { to, file_bytes };
             (bytes < now).then_some((bytes, change))
@@ -153,9 +154,4 @@ pub(super) fn quantising(trials: &Trials<'_>) -> Vec<Change> {
     smaller.sort_by_key(|&(bytes, _)| std::cmp::Reverse(bytes));
     let smaller: Vec<Vec<ChangeKind>> = smaller.into_iter().map(|(_, change)| vec![change]).collect();
     trials.least(&smaller).into_iter().collect()
-}
-
-fn loaded_bytes(profile: &ModelProfile) -> u64 {
-    let each = profile.weights.loaded().map(|weight| weight.bytes);
-    each.fold(0, u64::saturating_add)
 }

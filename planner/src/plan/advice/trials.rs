@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use crate::memory::ContextParams;
 use crate::plan::{HostParts, Plan, Planner, Workload};
-use crate::profile::{Block, Weight};
+use crate::profile::Weight;
 
 use super::{Change, ChangeKind, Effect, Outcome, WORTH};
 
@@ -43,9 +43,7 @@ impl Planner<'_> {
         let free = self.machine.gpus.iter().map(|gpu| gpu.free);
         let free = free.fold(0, u64::saturating_add);
         let weights = &self.profile.weights;
-        let blocks = weights.blocks.iter().map(Block::bytes);
-        let bytes = blocks.fold(Weight::sum(&weights.output), u64::saturating_add);
-        bytes <= free
+        weights.blocks_bytes().saturating_add(Weight::sum(&weights.output)) <= free
     }
 }
 

@@ -98,8 +98,6 @@ fn keys_of_another_version_are_left_out_and_a_new_meaning_is_refused() {
 const CANNOT_BE: &str = r#"
 /plan/context/n_ctx           | 0                                   | plan.context.n_ctx is 0
 /plan/context/n_ctx           | 4294967295                          | plan.context.n_ctx is 4294967295
-/plan/context/n_seq_max       | 257                                 | plan.context.n_seq_max is 257
-/plan/context/n_batch         | 0                                   | plan.context.n_batch is 0
 /plan/context/type_k          | "Q9"                                | plan.context.type_k: unknown variant
 /plan/n_gpu_layers            | 1000000000                          | plan.n_gpu_layers is 1000000000
 /plan/n_gpu_layers            | -1                                  | plan.n_gpu_layers: invalid value

@@ -21,8 +21,7 @@ pub(super) struct Part<'a> {
 impl Part<'_> {
     /// Bytes of its weights in the file.
     pub(super) fn bytes(&self) -> u64 {
-        let bytes = self.weights.iter().map(|weight| weight.bytes);
-        bytes.fold(0, u64::saturating_add)
+        Weight::sum(self.weights.iter().copied())
     }
 }
 

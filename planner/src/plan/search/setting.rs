@@ -3,7 +3,7 @@
 use crate::machine::Gpu;
 use crate::memory::ContextParams;
 use crate::plan::Request;
-use crate::profile::{Block, ModelProfile};
+use crate::profile::ModelProfile;
 
 /// Parameters to plan with, and how little they are wanted.
 #[derive(Debug, Clone)]
@@ -25,13 +25,8 @@ impl Setting {
 
 /// The wanted one, and its doubles up to the most. 0 is a whole batch.
 fn ubatches(wanted: u32, most: u32) -> Vec<u32> {
-    let mut all = vec![wanted];
-    let mut double = wanted.saturating_mul(2);
-    while double > 0 && double <= most {
-        all.push(double);
-        double = double.saturating_mul(2);
-    }
-    all
+    let double = |&n: &u32| n.checked_mul(2).filter(|double| (1..=most).contains(double));
+    std::iter::successors(Some(wanted), double).collect()
 }
 
 /// Whether GPUs are there and some of the model stays on the host: then prompts carry its weights over once for each
@@ -41,9 +36,7 @@ fn leaves_something(profile: &ModelProfile, gpus: &[&Gpu]) -> bool {
     const FOR_WEIGHTS: f64 = 0.85;
     let free = gpus.iter().map(|gpu| gpu.free);
     let free = free.fold(0, u64::saturating_add);
-    let blocks = profile.weights.blocks.iter().map(Block::bytes);
-    let bytes = blocks.fold(0, u64::saturating_add);
-    let leaves = bytes as f64 > free as f64 * FOR_WEIGHTS;
+    let leaves = profile.weights.blocks_bytes() as f64 > free as f64 * FOR_WEIGHTS;
     free > 0 && leaves
 }
 

@@ -50,32 +50,25 @@ const CORE_FLOPS: f64 = 50e9;
 const HALF_SPEED: f64 = 64.0;
 
 /// The source of a device's speed, the best first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Basis {
     /// ggml's own operations, measured on it.
+    #[error("measured rates")]
     Measured,
     /// Its driver's peak bandwidth; the rest by ratios.
+    #[error("the driver's bandwidth")]
     Driver,
     /// Its data sheet's peak bandwidth; the rest by ratios.
+    #[error("data sheets")]
     DataSheet,
     /// A stated bandwidth; the rest by ratios.
+    #[error("stated bandwidth")]
     Stated,
     /// Nothing: a middling device is assumed.
+    #[error("a guess")]
     Guess,
-}
-
-impl std::fmt::Display for Basis {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Measured => "measured rates",
-            Self::Driver => "the driver's bandwidth",
-            Self::DataSheet => "data sheets",
-            Self::Stated => "stated bandwidth",
-            Self::Guess => "a guess",
-        })
-    }
 }
 
 /// How fast one device computes.

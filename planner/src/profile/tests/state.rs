@@ -3,7 +3,7 @@
 use proptest::prelude::{Just, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest};
 
 use super::{model, profile};
-use crate::profile::{BlockState, ModelProfile, Part, Rows, StateLaw};
+use crate::profile::{BlockState, ModelProfile, Part, Rows};
 
 /// What each block of [`model`] keeps: `64` for keys and values of so many elements, `64@512` in a window, `c576` for
 /// compressed keys and `c576+i128` with an indexer, `r128/s0` for a past and a state, `-` for nothing; `unknown`.
@@ -26,25 +26,6 @@ fn one(block: &BlockState) -> String {
         [(Part::Keys, k, Rows::Tokens), (Part::IndexKeys, i, Rows::Tokens)] => format!("c{k}+i{i}"),
         [(Part::State, r, Rows::States), (Part::State, s, Rows::States)] => format!("r{r}/s{s}"),
         ref other => format!("{other:?}"),
-    }
-}
-
-#[test]
-fn what_is_unknown_says_why() {
-    // A window's cache is as long as a batch, which is limited by the context for causal attention only.
-    for (architecture, causal, why) in [
-        ("llama", false, None),
-        ("gemma2", false, Some("without causal attention")),
-        ("eagle3", true, Some("drafts for another model")),
-        ("gptj", true, Some("does not load it")),
-        ("brand-new", true, Some("no architecture we have read")),
-    ] {
-        let model = model(architecture, "").bool(&format!("{architecture}.attention.causal"), causal);
-        match (profile(&model).state, why) {
-            (StateLaw::Known { .. }, None) => {}
-            (StateLaw::Unknown { reason }, Some(why)) => assert!(reason.contains(why), "{reason}"),
-            (law, _) => panic!("{architecture}: {law:?}"),
-        }
     }
 }
 

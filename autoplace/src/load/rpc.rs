@@ -1,0 +1,94 @@
+//! Devices of other machines: the rpc-servers that a load may use. Only a worker connects to them, since llama.cpp ends
+//! the process whose connection is lost.
+
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+
+use llama_sys::Backend;
+use serde::{Deserialize, Serialize};
+
+use super::Error;
+use crate::machine::{GpuKind, Machine, UnusedGpu};
+use crate::worker::{Isolation, WorkerProcess};
+
+/// The rpc-servers of a load.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(super) struct Servers {
+    /// As the caller wrote them.
+    pub(super) endpoints: Vec<String>,
+    /// Whether they may be on other machines than this one.
+    pub(super) trusted: bool,
+    /// Whether the load goes on without one that does not answer: after a worker has died of it.
+    may_be_gone: bool,
+}
+
+impl Servers {
+    /// Where a load with these servers runs; refuses those on other machines, unless the network is trusted.
+    pub(super) fn isolation(&self, isolation: Isolation) -> Result<Isolation, Error> {
+        let outside = |endpoint: &&String| !self.trusted && !is_loopback(endpoint);
+        if let Some(endpoint) = self.endpoints.iter().find(outside) {
+            return Err(Error::UntrustedNetwork { endpoint: endpoint.clone() });
+        }
+        Ok(match isolation {
+            Isolation::None if !self.endpoints.is_empty() => Isolation::Process(WorkerProcess::own_executable()),
+            isolation => isolation,
+        })
+    }
+
+    /// The same after a worker has died, perhaps of a lost connection.
+    pub(super) fn after_a_death(&self) -> Self {
+        Self { may_be_gone: true, ..self.clone() }
+    }
+
+    /// Makes their devices devices of this process. Those that are gone, and may be.
+    pub(super) fn connect(&self) -> Result<Vec<UnusedGpu>, Error> {
+        let backend = Backend::init()?;
+        let mut gone = Vec::new();
+        for endpoint in &self.endpoints {
+            let is_known = |device: &llama_sys::Device| device.description() == *endpoint;
+            if backend.devices().iter().any(is_known) {
+                continue;
+            }
+            match backend.add_rpc_server(endpoint) {
+                Ok(devices) => tracing::info!("{endpoint} has {} devices", devices.len()),
+                Err(error) if self.may_be_gone => {
+                    tracing::warn!("{error}; going on without it");
+                    gone.push(UnusedGpu::gone(endpoint, error.to_string()));
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(gone)
+    }
+}
+
+/// Whether a load on this machine carries what it computes with to another one.
+pub(super) fn has_remote(machine: &Machine) -> bool {
+    machine.gpus.iter().any(|gpu| gpu.kind == GpuKind::Remote)
+}
+
+/// Whether all that the endpoint's name stands for is this machine itself. What is no address is left to the connection.
+fn is_loopback(endpoint: &str) -> bool {
+    let addresses = endpoint.to_socket_addrs().map(Iterator::collect::<Vec<_>>).unwrap_or_default();
+    addresses.iter().map(SocketAddr::ip).all(|address: IpAddr| address.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Isolation, Servers};
+    use crate::load::Error;
+
+    #[test]
+    fn another_machine_needs_a_word_and_this_one_a_worker() {
+        let servers =
+            |endpoint: &str, trusted| Servers { endpoints: vec![endpoint.into()], trusted, ..Servers::default() };
+        for (endpoint, trusted) in [("127.0.0.1:50052", false), ("[::1]:50052", false), ("192.0.2.7:50052", true)] {
+            let isolation = servers(endpoint, trusted).isolation(Isolation::None).unwrap();
+            assert!(matches!(isolation, Isolation::Process(_)), "{endpoint}");
+        }
+        for endpoint in ["192.0.2.7:50052", "0.0.0.0:50052"] {
+            let refused = servers(endpoint, false).isolation(Isolation::None);
+            assert!(matches!(refused, Err(Error::UntrustedNetwork { .. })), "{endpoint}");
+        }
+        assert_eq!(Servers::default().isolation(Isolation::None).unwrap(), Isolation::None);
+    }
+}

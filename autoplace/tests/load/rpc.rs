@@ -1,0 +1,251 @@
+//! Devices of other machines: real rpc-servers on loopback, some behind a slower link, some of which die.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::dice::Dice;
+use crate::isolation::{program, resuming_process};
+use crate::native_support::{demo_path, load_demo};
+use crate::replace_support::PROMPT;
+use autoplace::generate;
+use autoplace::load::Error;
+use autoplace::machine::{GpuKind, Machine, mib};
+use autoplace::memory::Headroom;
+use autoplace::plan::{GpuLayers, Plan};
+use autoplace::worker::Error as Lost;
+use autoplace::{Isolation, Model, ModelBuilder};
+
+const TOKENS: usize = 32;
+
+/// `autoplace-rpc-server` with this machine's CPU; killed when it is dropped.
+pub(crate) struct Server {
+    child: Arc<Mutex<Child>>,
+    pub(crate) endpoint: String,
+}
+
+impl Server {
+    pub(crate) fn start() -> Self {
+        let endpoint = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_autoplace-rpc-server"));
+        let child = command.args([&endpoint, "CPU"]).stdout(Stdio::null()).spawn().unwrap();
+        let begin = Instant::now();
+        while TcpStream::connect(&endpoint).is_err() {
+            assert!(begin.elapsed() < Duration::from_secs(60), "the server does not listen");
+            thread::sleep(Duration::from_millis(5));
+        }
+        Self { child: Arc::new(Mutex::new(child)), endpoint }
+    }
+
+    /// What kills it.
+    fn end(&self) -> impl Fn() + Send + use<> {
+        let child = Arc::clone(&self.child);
+        move || {
+            let mut child = child.lock().unwrap();
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+
+    /// An endpoint at which the server is farther away by this much, there and back.
+    fn behind(&self, trip: Duration) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (near, far) = (listener.local_addr().unwrap().to_string(), self.endpoint.clone());
+        thread::spawn(move || {
+            for client in listener.incoming() {
+                let (client, Ok(server)) = (client.unwrap(), TcpStream::connect(&far)) else { return };
+                for (from, to) in [(&client, &server), (&server, &client)] {
+                    carry(from.try_clone().unwrap(), to.try_clone().unwrap(), trip / 2);
+                }
+            }
+        });
+        near
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.end()();
+    }
+}
+
+/// Hands on what comes, so much later.
+fn carry(mut from: TcpStream, mut to: TcpStream, delay: Duration) {
+    let _ = to.set_nodelay(true);
+    let (pieces, queue) = mpsc::channel::<(Instant, Vec<u8>)>();
+    thread::spawn(move || {
+        for (due, piece) in queue {
+            thread::sleep(due.saturating_duration_since(Instant::now()));
+            if to.write_all(&piece).is_err() {
+                break;
+            }
+        }
+        let _ = to.shutdown(std::net::Shutdown::Both);
+    });
+    thread::spawn(move || {
+        let mut buffer = vec![0; 1 << 18];
+        while let Ok(n @ 1..) = from.read(&mut buffer) {
+            if pieces.send((Instant::now() + delay, buffer[..n].to_vec())).is_err() {
+                break;
+            }
+        }
+    });
+}
+
+fn builder(endpoints: &[&str]) -> ModelBuilder {
+    let builder = Model::builder(demo_path()).n_ctx(512).n_threads(1).isolation(Isolation::Process(program()));
+    endpoints.iter().fold(builder, |builder, endpoint| builder.rpc(*endpoint))
+}
+
+/// All layers on the servers.
+fn everything(endpoints: &[&str]) -> ModelBuilder {
+    builder(endpoints).n_gpu_layers(GpuLayers::All)
+}
+
+fn text(model: &Model) -> Result<String, generate::Error> {
+    model.generate(PROMPT).temp(0.0).max_tokens(TOKENS).text()
+}
+
+fn expected() -> String {
+    text(&load_demo()).unwrap()
+}
+
+/// The machine as a worker saw it, with so many bytes free on each server.
+fn with_free(endpoints: &[&str], free: u64) -> Machine {
+    let model = everything(endpoints).load().unwrap();
+    let mut machine = (*model.machine()).clone();
+    machine.gpus.iter_mut().for_each(|gpu| gpu.free = free);
+    machine
+}
+
+#[test]
+fn layers_on_two_machines_make_the_same_text_and_the_plan_says_what_is_carried() {
+    let (one, other) = (Server::start(), Server::start());
+    let endpoints = [one.endpoint.as_str(), other.endpoint.as_str()];
+    let machine = with_free(&endpoints, mib(11));
+    let model = everything(&endpoints).headroom(Headroom::Bytes(mib(1))).machine(machine).load().unwrap();
+    let plan = model.placement();
+    assert!(plan.full_offload && plan.gpus().count() == 2, "{plan}");
+    for gpu in plan.gpus() {
+        let carried = format!("to {} over", gpu.name);
+        assert!(
+            plan.notes.iter().any(|note| note.starts_with("each load carries") && note.contains(&carried)),
+            "{plan}"
+        );
+    }
+    let machine = model.machine();
+    assert!(machine.gpus.iter().all(|gpu| gpu.kind == GpuKind::Remote && gpu.rates.as_ref().unwrap().link.is_some()));
+    assert_eq!(text(&model).unwrap(), expected());
+}
+
+#[test]
+fn a_far_machine_that_makes_it_slower_gets_nothing() {
+    let server = Server::start();
+    let far = server.behind(Duration::from_millis(20));
+    let plan = builder(&[&far]).plan().unwrap();
+    assert_eq!(plan.gpus().count(), 0, "{plan}");
+    let forced = everything(&[&far]).plan().unwrap();
+    let tokens = |plan: &Plan| plan.speed.as_ref().unwrap().tokens_per_second;
+    assert!(tokens(&forced) < 50.0 && tokens(&forced) < tokens(&plan), "{forced}");
+}
+
+#[test]
+fn servers_that_cannot_be_used_are_refused_before_anything_is_loaded() {
+    let nobody = builder(&["127.0.0.1:1"]).load().map(drop);
+    let Err(Error::Native(error)) = &nobody else { panic!("{nobody:?}") };
+    assert!(error.to_string().contains("nothing listens there"), "{error}");
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let busy = builder(&[&silent.local_addr().unwrap().to_string()]).plan().unwrap_err();
+    assert!(busy.to_string().contains("has one client at a time"), "{busy}");
+    let far = builder(&["192.0.2.1:50052"]).load().map(drop);
+    assert_matches!(far, Err(Error::UntrustedNetwork { .. }));
+    // This program's `main` is no worker's, and without one nothing connects.
+    let here = Model::builder(demo_path()).rpc("127.0.0.1:1").load().map(drop);
+    assert_matches!(here, Err(Error::Worker(Lost::NoWorkerMain)));
+}
+
+#[test]
+fn a_server_that_dies_in_a_text_is_an_error_or_the_text_goes_on_without_it() {
+    for process in [program(), resuming_process(2)] {
+        let servers = [Server::start(), Server::start()];
+        let endpoints = [servers[0].endpoint.as_str(), servers[1].endpoint.as_str()];
+        let goes_on = process == resuming_process(2);
+        let builder = everything(&endpoints).without_learning();
+        let model = builder.isolation(Isolation::Process(process)).load().unwrap();
+        let used = model.placement().gpus().next().unwrap().name.clone();
+        let mut stream = model.generate(PROMPT).temp(0.0).max_tokens(TOKENS).stream().unwrap();
+        let said: String = (&mut stream).take(5).map(Result::unwrap).collect();
+        servers.iter().find(|server| server.endpoint == used).unwrap().end()();
+        let rest: Result<String, _> = (&mut stream).collect();
+        drop(stream);
+        match rest {
+            Ok(rest) if goes_on => assert_eq!(said + &rest, expected()),
+            Err(generate::Error::Worker(Lost::Died { .. })) if !goes_on => continue,
+            rest => panic!("{rest:?}"),
+        }
+        let machine = model.machine();
+        let gone = machine.unused_gpus.iter().map(ToString::to_string).find(|gpu| gpu.contains(&used));
+        assert!(gone.is_some_and(|gone| gone.contains("does not answer")), "{machine}");
+    }
+}
+
+/// Rounds in which a server is killed at any time: of a load, of a text. `AUTOPLACE_RPC_ROUNDS` says how many.
+#[test]
+fn whenever_a_server_dies_the_text_is_the_same_or_there_is_an_error_of_a_type() {
+    let rounds = std::env::var("AUTOPLACE_RPC_ROUNDS").map_or(6, |rounds| rounds.parse().unwrap());
+    let expected = expected();
+    let mut dice = Dice::new(20_261_125);
+    let mut outcomes = [0; 3];
+    for round in 0..rounds {
+        let servers: Vec<Server> = (0..2 + dice.below(2)).map(|_| Server::start()).collect();
+        let trip = Duration::from_micros(dice.below(2000));
+        let mut endpoints: Vec<String> = servers.iter().map(|server| server.endpoint.clone()).collect();
+        endpoints[0] = servers[0].behind(trip);
+        let endpoints: Vec<&str> = endpoints.iter().map(String::as_str).collect();
+        let attempts = dice.one_of(&[0, 1, 2]);
+        let mut victim = Some(servers[dice.index(servers.len())].end());
+        let (in_load, after) = (dice.percent(50), dice.index(40));
+        let process = Isolation::Process(resuming_process(attempts));
+        let mut builder = everything(&endpoints).isolation(process).without_learning();
+        let mut ticks = 0;
+        if in_load {
+            let victim = victim.take().unwrap();
+            builder = builder.progress(move |_| {
+                ticks += 1;
+                if ticks == after / 4 {
+                    victim();
+                }
+                true
+            });
+        }
+        let outcome = builder.load().map_err(generate::Error::from).and_then(|model| {
+            let mut stream = model.generate(PROMPT).temp(0.0).max_tokens(TOKENS).stream()?;
+            let mut said = String::new();
+            for n in 0.. {
+                if n == after && victim.take().is_some() {
+                    // One that is needed.
+                    let used = model.placement().gpus().next().unwrap().name.clone();
+                    servers[endpoints.iter().position(|endpoint| *endpoint == used).unwrap()].end()();
+                }
+                let Some(piece) = stream.next() else { break };
+                said += &piece?;
+            }
+            Ok(said)
+        });
+        match outcome {
+            Ok(text) => {
+                assert_eq!(text, expected, "round {round}");
+                outcomes[0] += 1;
+            }
+            Err(generate::Error::Worker(Lost::Died { .. })) => outcomes[1] += 1,
+            // The server was gone before it was asked.
+            Err(generate::Error::Native(_) | generate::Error::Load(_)) => outcomes[2] += 1,
+            Err(error) => panic!("round {round}: {error:?}"),
+        }
+    }
+    println!("{rounds} rounds: {} texts, {} deaths, {} refused", outcomes[0], outcomes[1], outcomes[2]);
+}
