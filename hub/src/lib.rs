@@ -3,6 +3,8 @@
 
 #![forbid(unsafe_code)]
 
+mod error;
 mod name;
 
+pub use error::Error;
 pub use name::{Name, NameError};
