@@ -32,7 +32,7 @@ mod value;
 pub use builder::Builder;
 pub use error::Error;
 pub use header::Header;
-pub use shards::Shard;
+pub use shards::{Shard, shard_name, shard_of_name};
 pub use tensor::Tensor;
 pub use tensor_type::TensorType;
 pub use value::{Array, Number, Value, ValueType};

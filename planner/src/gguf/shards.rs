@@ -109,7 +109,30 @@ pub(super) fn open_beside(first: &Path, index: u16, count: u16) -> Result<Source
 fn sibling(path: &Path, from: u16, to: u16, count: u16) -> Option<PathBuf> {
     let name = path.file_name()?.to_str()?;
     let prefix = name.strip_suffix(&suffix(from, count))?;
-    Some(path.with_file_name(format!("{prefix}{}", suffix(to, count))))
+    Some(path.with_file_name(shard_name(prefix, to, count)))
+}
+
+/// What the name of a file says of a shard: what the names of all shards begin with, its index from 0, and how many there
+/// are. `None` for a model that is not split, and one of a single shard is not. Reads nothing.
+///
+/// ```
+/// # use autoplace_planner::gguf::shard_of_name;
+/// assert_eq!(shard_of_name("llama-00002-of-00003.gguf"), Some(("llama", 1, 3)));
+/// assert_eq!(shard_of_name("llama-00004-of-00003.gguf"), None);
+/// ```
+#[doc(alias = "llama_split_prefix")]
+pub fn shard_of_name(name: &str) -> Option<(&str, u16, u16)> {
+    let (rest, count) = name.strip_suffix(".gguf")?.rsplit_once("-of-")?;
+    let (prefix, number) = rest.rsplit_once('-')?;
+    let (number, count) = (number.parse::<u16>().ok()?, count.parse().ok()?);
+    let is_one = count > 1 && (1..=count).contains(&number) && !prefix.is_empty();
+    (is_one && name[prefix.len()..] == suffix(number - 1, count)).then_some((prefix, number - 1, count))
+}
+
+/// The name of a shard: what [`shard_of_name`] reads.
+#[doc(alias = "llama_split_path")]
+pub fn shard_name(prefix: &str, index: u16, count: u16) -> String {
+    format!("{prefix}{}", suffix(index, count))
 }
 
 fn suffix(index: u16, count: u16) -> String {

@@ -1,0 +1,238 @@
+//! The models of one folder or repository: names of files flow in; models with their quantisation and their files in the
+//! order of their shards flow out, and what is none, with the reason.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use autoplace_planner::gguf::{shard_name, shard_of_name};
+
+/// The GGUF files of a folder or repository. Files of other names are in neither list.
+#[derive(Debug)]
+pub(crate) struct Grouped<T> {
+    /// In the order of their names.
+    pub(crate) models: Vec<Group<T>>,
+    pub(crate) left_out: Vec<LeftOut<T>>,
+}
+
+/// The files of one model.
+#[derive(Debug)]
+pub(crate) struct Group<T> {
+    /// Its name with the folder, without the number of a shard and without `.gguf`.
+    pub(crate) stem: String,
+    /// The quantisation that its name or its folder has, in capitals: `Q4_K_M`, `UD-Q4_K_XL`.
+    pub(crate) quant: Option<String>,
+    /// Names with their folders, in the order of the shards; at least one.
+    pub(crate) files: Vec<(String, T)>,
+}
+
+/// Files that are no model to load by themselves.
+#[derive(Debug)]
+pub(crate) struct LeftOut<T> {
+    pub(crate) files: Vec<(String, T)>,
+    pub(crate) why: Why,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Why {
+    /// `mmproj` is in the name: a projector of images or sound, which goes beside a model.
+    Mmproj,
+    /// `imatrix` is in the name and no quantisation: what quantising was guided by.
+    Imatrix,
+    /// The names of the shards that are not there.
+    ShardsMissing(Vec<String>),
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Mmproj => f.write_str("a projector (mmproj), which goes beside a model"),
+            Self::Imatrix => f.write_str("an importance matrix, no model"),
+            Self::ShardsMissing(names) => match &names[..] {
+                [name] => write!(f, "the shard {name} is missing"),
+                [first, .., last] => write!(f, "{} shards are missing, {first} to {last}", names.len()),
+                [] => f.write_str("a shard is missing"),
+            },
+        }
+    }
+}
+
+/// Groups files by their names, which have `/` between folders; each comes with whatever the caller knows of it.
+pub(crate) fn group<T>(files: impl IntoIterator<Item = (String, T)>) -> Grouped<T> {
+    let mut grouped = Grouped { models: Vec::new(), left_out: Vec::new() };
+    // By the beginning of their names and the number of shards.
+    let mut stems: BTreeMap<(String, u16), BTreeMap<u16, (String, T)>> = BTreeMap::new();
+    for file in files {
+        let Some(whole) = without_extension(&file.0) else { continue };
+        let (stem, index, count) = shard_of_name(&file.0).unwrap_or((whole, 0, 1));
+        // `a.gguf` beside `a.GGUF` is another model.
+        let stem = if file.0.ends_with(".gguf") { stem } else { &file.0 };
+        stems.entry((stem.to_owned(), count)).or_default().insert(index, file);
+    }
+    for ((stem, count), shards) in stems {
+        let quant = quant_of(&stem);
+        let missing: Vec<String> = (0..count)
+            .filter(|index| !shards.contains_key(index))
+            .map(|index| shard_name(&stem, index, count))
+            .collect();
+        let files = shards.into_values().collect();
+        let name = stem.rsplit('/').next().unwrap_or(&stem).to_ascii_lowercase();
+        let why = if name.contains("mmproj") {
+            Some(Why::Mmproj)
+        } else if name.contains("imatrix") && quant.is_none() {
+            Some(Why::Imatrix)
+        } else {
+            (!missing.is_empty()).then_some(Why::ShardsMissing(missing))
+        };
+        match why {
+            Some(why) => grouped.left_out.push(LeftOut { files, why }),
+            None => {
+                let stem = without_extension(&stem).map(str::to_owned).unwrap_or(stem);
+                grouped.models.push(Group { stem, quant, files });
+            }
+        }
+    }
+    grouped
+}
+
+/// A name without `.gguf`, however that is written.
+fn without_extension(name: &str) -> Option<&str> {
+    let (stem, extension) = name.split_at_checked(name.len().checked_sub(".gguf".len())?)?;
+    extension.eq_ignore_ascii_case(".gguf").then_some(stem)
+}
+
+/// The quantisation in a model's name, the last one where there are several, else that in its folder's name.
+pub(crate) fn quant_of(stem: &str) -> Option<String> {
+    stem.rsplit('/').find_map(|part| {
+        let name = part.to_ascii_uppercase();
+        let starts = name.char_indices().map(|(at, _)| at).filter(|&at| is_boundary(name[..at].chars().next_back()));
+        let found = starts.filter_map(|at| Some((at, quant_at(&name[at..])?)));
+        let (at, quant) = found.last()?;
+        let dynamic = name[..at].ends_with("UD-");
+        Some(if dynamic { format!("UD-{quant}") } else { quant })
+    })
+}
+
+fn is_boundary(c: Option<char>) -> bool {
+    c.is_none_or(|c| matches!(c, '-' | '.' | '_' | ' ' | '+'))
+}
+
+/// The quantisation that a text in capitals begins with: a type (`Q4`, `IQ2`, `TQ1`) with the letters of its kind and
+/// of its size, or one that has neither.
+fn quant_at(text: &str) -> Option<String> {
+    for (whole, name) in [
+        ("MXFP4_MOE", "MXFP4_MOE"),
+        ("MXFP4", "MXFP4"),
+        ("NVFP4", "NVFP4"),
+        ("BF16", "BF16"),
+        ("F16", "F16"),
+        ("FP16", "F16"),
+        ("F32", "F32"),
+        ("FP32", "F32"),
+    ] {
+        if text.strip_prefix(whole).is_some_and(|rest| is_boundary(rest.chars().next())) {
+            return Some(name.to_owned());
+        }
+    }
+    let mut parts = text.split('_');
+    let first = parts.next()?;
+    let base = first.split(|c| is_boundary(Some(c))).next()?;
+    let bits = base.trim_start_matches(['I', 'T']).strip_prefix('Q')?;
+    if base.len() > 3 || bits.len() != 1 || !bits.starts_with(|c: char| c.is_ascii_digit() && c != '0') {
+        return None;
+    }
+    let mut quant = base.to_owned();
+    if base.len() == first.len() {
+        for part in parts {
+            let (kind, is_last) = match part.split(|c| is_boundary(Some(c))).next() {
+                Some(kind) => (kind, kind.len() < part.len()),
+                None => break,
+            };
+            if !is_kind(kind) {
+                break;
+            }
+            quant.extend(["_", kind]);
+            if is_last {
+                break;
+            }
+        }
+    }
+    Some(quant)
+}
+
+/// `0`, `K`, `M`, `XXS`, `NL`, `KSS`: what follows a type of llama.cpp and its relatives.
+fn is_kind(text: &str) -> bool {
+    let is_size = |c: char| matches!(c, 'K' | 'S' | 'M' | 'L' | 'X' | 'N' | 'T' | 'P' | 'R' | 'V');
+    (1..=3).contains(&text.len()) && (text.chars().all(is_size) || text.chars().all(|c| c.is_ascii_digit()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Why, group, quant_of};
+
+    fn names(of: &[&str]) -> Vec<(String, ())> {
+        of.iter().map(|name| ((*name).to_owned(), ())).collect()
+    }
+
+    #[test]
+    fn the_quantisation_is_read_from_the_names_that_people_give() {
+        for (name, quant) in [
+            ("Qwen3-8B-Q4_K_M", Some("Q4_K_M")),
+            ("qwen2.5-7b-instruct-q4_k_m", Some("Q4_K_M")),
+            ("model.Q8_0", Some("Q8_0")),
+            ("model.i1-IQ2_XXS", Some("IQ2_XXS")),
+            ("Qwen3-30B-A3B-UD-Q4_K_XL", Some("UD-Q4_K_XL")),
+            ("UD-IQ1_S/DeepSeek-R1", Some("UD-IQ1_S")),
+            ("BF16/Llama-3.3-70B", Some("BF16")),
+            ("Phi-3-mini-4k-instruct-fp16", Some("F16")),
+            ("Phi-3-mini-4k-instruct-q4", Some("Q4")),
+            ("gpt-oss-20b-mxfp4", Some("MXFP4")),
+            ("gpt-oss-20b-MXFP4_MOE", Some("MXFP4_MOE")),
+            ("mistral_7b_Q5_K_S_v2", Some("Q5_K_S")),
+            ("llama-Q4_0_4_4", Some("Q4_0_4_4")),
+            ("kimi-smol-IQ4_KSS", Some("IQ4_KSS")),
+            ("bitnet-TQ1_0", Some("TQ1_0")),
+            ("F16-to-Q4_K_M", Some("Q4_K_M")),
+            ("Qwen3-8B-Q6_K-imatrix", Some("Q6_K")),
+            ("Qwen3-8B", None),
+            ("q8bert-large", None),
+            ("Q", None),
+            ("é-Ünïcode-Q4_K_M", Some("Q4_K_M")),
+            ("ıq4_0", None),
+            ("", None),
+        ] {
+            assert_eq!(quant_of(name).as_deref(), quant, "{name}");
+        }
+    }
+
+    #[test]
+    fn shards_are_one_model_in_their_order() {
+        let all = ["b-00002-of-00003.gguf", "x/b-00001-of-00002.gguf", "b-00003-of-00003.gguf", "a.GGUF", "README.md"];
+        let all = names(&[&all[..], &["b-00001-of-00003.gguf", "x/b-00002-of-00002.gguf", "a.gguf"]].concat());
+        let grouped = group(all);
+        let found: Vec<_> = grouped.models.iter().map(|it| (&it.stem[..], it.files.len())).collect();
+        assert_eq!(found, [("a", 1), ("a", 1), ("b", 3), ("x/b", 2)]);
+        let files = grouped.models[2].files.iter().map(|(name, ())| &name[..]);
+        assert!(files.is_sorted() && grouped.left_out.is_empty());
+    }
+
+    #[test]
+    fn what_is_no_whole_model_is_left_out_with_the_reason() {
+        let grouped = group(names(&[
+            "mmproj-F16.gguf",
+            "imatrix_unsloth.gguf",
+            "b-Q4_0-imatrix.gguf",
+            "c-00002-of-00004.gguf",
+            "c-00004-of-00004.gguf",
+            "d-00001-of-00002.gguf",
+        ]));
+        assert_eq!(grouped.models.len(), 1);
+        assert_eq!(grouped.models[0].quant.as_deref(), Some("Q4_0"));
+        let missing = |names: &[&str]| Why::ShardsMissing(names.iter().map(|it| (*it).to_owned()).collect());
+        let why: Vec<&Why> = grouped.left_out.iter().map(|it| &it.why).collect();
+        let c = missing(&["c-00001-of-00004.gguf", "c-00003-of-00004.gguf"]);
+        let d = missing(&["d-00002-of-00002.gguf"]);
+        assert_eq!(why, [&c, &d, &Why::Imatrix, &Why::Mmproj]);
+        assert_eq!(c.to_string(), "2 shards are missing, c-00001-of-00004.gguf to c-00003-of-00004.gguf");
+        assert_eq!(grouped.left_out[0].files.len(), 2);
+    }
+}
