@@ -266,7 +266,7 @@ impl Hash {
     }
 }
 
-/// A new name outlives a loss of power once its folder is written. Where folders cannot be opened, the system sees to it.
+/// A new name outlives a loss of power once its folder is written. Where a folder cannot be opened, the system does it.
 fn sync_folder(file: &Path) {
     if let Some(folder) = file.parent().and_then(|it| File::open(it).ok()) {
         let _ = folder.sync_all();

@@ -6,8 +6,8 @@
 //!
 //! What this stands on: the first of the large arrays has the same key, type of elements and number of elements; the
 //! bytes that follow this are the first header's, [`BESIDE`] of them or more; so are those on both sides of each place
-//! where an array ends; and what comes out of this is a header that can be read. Where any of it is not so, the header is
-//! read whole. What it takes on trust is the inside of the arrays, which no plan looks into: it counts tokens.
+//! where an array ends; and what comes out of this is a header that can be read. Where any of it is not so, the header
+//! is read whole. What it takes on trust is the inside of the arrays, which no plan looks into: it counts tokens.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -35,8 +35,8 @@ impl Hub {
         Self { endpoint, cache, token: None, offline: false, patience: Patience::default() }
     }
 
-    /// As huggingface_hub's `constants.py` reads the environment: `HF_ENDPOINT`; `HF_HUB_CACHE`, `HUGGINGFACE_HUB_CACHE`
-    /// or `hub` in `HF_HOME` (`XDG_CACHE_HOME` or `~/.cache`, `huggingface` in it); `HF_TOKEN`,
+    /// As huggingface_hub's `constants.py` reads the environment: `HF_ENDPOINT`; `HF_HUB_CACHE`,
+    /// `HUGGINGFACE_HUB_CACHE` or `hub` in `HF_HOME` (`XDG_CACHE_HOME` or `~/.cache`, `huggingface` in it); `HF_TOKEN`,
     /// `HUGGING_FACE_HUB_TOKEN` or the file `HF_TOKEN_PATH` (`token` in `HF_HOME`), unless
     /// `HF_HUB_DISABLE_IMPLICIT_TOKEN`; `HF_HUB_OFFLINE` or `TRANSFORMERS_OFFLINE`.
     ///
