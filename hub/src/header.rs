@@ -49,7 +49,7 @@ pub(crate) struct Vocabulary {
     header_bytes: u64,
 }
 
-/// The header of a model. `known` is that of another one of the same repository, and is set to this one's if there is none.
+/// The header of a model. `known` is of another one of the same repository, and is set to this one's if there is none.
 pub(crate) fn read(http: &Http, of: &Candidate, known: &mut Option<Vocabulary>) -> Result<Header, Error> {
     let mut shards: Vec<(Arc<[u8]>, u64)> = Vec::new();
     for file in &of.files {

@@ -100,8 +100,8 @@ impl Hub {
     }
 
     /// How long a connection and each next byte may take, how often to try, and how long to wait before the second
-    /// attempt; before each further one it is twice that. Default: 30 seconds, 6 attempts, 1 second. Attempts are counted
-    /// anew whenever bytes have come.
+    /// attempt; before each further one it is twice that. Default: 30 seconds, 6 attempts, 1 second. Attempts are
+    /// counted anew whenever bytes have come.
     pub fn patience(mut self, timeout: Duration, attempts: u32, pause: Duration) -> Self {
         self.patience = Patience { timeout, attempts, pause };
         self
@@ -116,8 +116,8 @@ impl Hub {
     ///
     /// # Errors
     ///
-    /// [`Error::NoModel`] if there is none of the quantisation that the name has; [`Error::Offline`]; what a request can
-    /// meet: [`Error::Refused`], [`Error::Missing`], [`Error::Status`], [`Error::Network`], [`Error::Answer`].
+    /// [`Error::NoModel`] if there is none of the quantisation that the name has; [`Error::Offline`]; what a request
+    /// can meet: [`Error::Refused`], [`Error::Missing`], [`Error::Status`], [`Error::Network`], [`Error::Answer`].
     pub fn repository(&self, name: &Name) -> Result<Repository, Error> {
         match self.http() {
             Some(http) => repository::listed(&http, name),
