@@ -37,6 +37,8 @@ pub(crate) enum Verb {
     Plan(Box<PlanArgs>),
     /// Lists what this machine has to place a model on, and who holds its memory
     Devices(DevicesArgs),
+    /// Lists the models on this machine, and what becomes of each here
+    List(ListArgs),
     /// Measures tokens per second by the layers on the GPU, or of one placement against another
     Measure(Box<MeasureArgs>),
     /// Says what keeps a model from being as fast as it could be on this machine, and what mends it
@@ -58,7 +60,7 @@ impl Verb {
             Self::Plan(args) => &args.gpu,
             Self::Measure(args) => &args.gpu,
             Self::Doctor(args) => &args.gpu,
-            Self::Devices(_) | Self::Template(_) | Self::Completions { .. } => &[],
+            Self::Devices(_) | Self::List(_) | Self::Template(_) | Self::Completions { .. } => &[],
         }
     }
 }
@@ -79,6 +81,16 @@ pub(crate) struct DevicesArgs {
     /// Describes the machine in a file instead of this one
     #[arg(long, value_name = "FILE")]
     pub(crate) machine: Option<PathBuf>,
+}
+
+/// The arguments of `list`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ListArgs {
+    /// Folders to look in, and in those below [default: the stores of Hugging Face, llama.cpp, Ollama and LM Studio]
+    pub(crate) folders: Vec<PathBuf>,
+    /// Prints JSON, all sizes in bytes
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// The arguments of `template`.

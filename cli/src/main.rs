@@ -1,7 +1,7 @@
 //! `autoplace`: the library's answers on the command line. `docs/cli.md` describes what it takes and what it prints.
 //!
 //! Arguments flow in ([`args`], with [`sizes`], [`flags`], [`gpu`] and [`host`] for what they are made of), a verb does
-//! its work ([`plan`] with its [`outputs`], [`devices`], [`measure`], [`doctor`] with what is [`running`],
+//! its work ([`plan`] with its [`outputs`], [`devices`], [`list`], [`measure`], [`doctor`] with what is [`running`],
 //! [`template`], [`shell`]), and text or JSON ([`json`]) flows out. Exit code 1 is an answer that could not be given, 2
 //! a question that could not be understood; either is one line on stderr. 3 is the doctor's, where something is wrong.
 
@@ -13,6 +13,7 @@ mod flags;
 mod gpu;
 mod host;
 mod json;
+mod list;
 mod measure;
 mod outputs;
 mod plan;
@@ -58,6 +59,7 @@ fn main() -> ExitCode {
             }
             answer => answer.map(|(text, _)| text),
         },
+        Verb::List(args) => list::run(args),
         Verb::Measure(args) => measure::run(args),
         Verb::Template(args) => template::run(args),
         Verb::Completions { shell } => Ok(shell::completions(*shell)),

@@ -1,10 +1,11 @@
-//! The models of one folder or repository: names of files flow in; models with their quantisation and their files in the
-//! order of their shards flow out, and what is none, with the reason.
+//! The models of one folder or repository: names of files flow in; models with their quantisation and their files in
+//! the order of their shards flow out, and what is none, with the reason.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use autoplace_planner::gguf::{shard_name, shard_of_name};
+
+use crate::local::Why;
 
 /// The GGUF files of a folder or repository. Files of other names are in neither list.
 #[derive(Debug)]
@@ -32,29 +33,8 @@ pub(crate) struct LeftOut<T> {
     pub(crate) why: Why,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Why {
-    /// `mmproj` is in the name: a projector of images or sound, which goes beside a model.
-    Mmproj,
-    /// `imatrix` is in the name and no quantisation: what quantising was guided by.
-    Imatrix,
-    /// The names of the shards that are not there.
-    ShardsMissing(Vec<String>),
-}
-
-impl fmt::Display for Why {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Mmproj => f.write_str("a projector (mmproj), which goes beside a model"),
-            Self::Imatrix => f.write_str("an importance matrix, no model"),
-            Self::ShardsMissing(names) => match &names[..] {
-                [name] => write!(f, "the shard {name} is missing"),
-                [first, .., last] => write!(f, "{} shards are missing, {first} to {last}", names.len()),
-                [] => f.write_str("a shard is missing"),
-            },
-        }
-    }
-}
+/// What the names of drafts begin with (llama.cpp, common/download.cpp, `gguf_filename_is_model`).
+const DRAFTS: [&str; 4] = ["mtp-", "eagle3-", "dflash-", "dspark-"];
 
 /// Groups files by their names, which have `/` between folders; each comes with whatever the caller knows of it.
 pub(crate) fn group<T>(files: impl IntoIterator<Item = (String, T)>) -> Grouped<T> {
@@ -77,7 +57,9 @@ pub(crate) fn group<T>(files: impl IntoIterator<Item = (String, T)>) -> Grouped<
         let files = shards.into_values().collect();
         let name = stem.rsplit('/').next().unwrap_or(&stem).to_ascii_lowercase();
         let why = if name.contains("mmproj") {
-            Some(Why::Mmproj)
+            Some(Why::Projector)
+        } else if DRAFTS.iter().any(|begins| name.starts_with(begins)) {
+            Some(Why::Draft)
         } else if name.contains("imatrix") && quant.is_none() {
             Some(Why::Imatrix)
         } else {
@@ -105,8 +87,8 @@ pub(crate) fn quant_of(stem: &str) -> Option<String> {
     stem.rsplit('/').find_map(|part| {
         let name = part.to_ascii_uppercase();
         let starts = name.char_indices().map(|(at, _)| at).filter(|&at| is_boundary(name[..at].chars().next_back()));
-        let found = starts.filter_map(|at| Some((at, quant_at(&name[at..])?)));
-        let (at, quant) = found.last()?;
+        let mut found = starts.filter_map(|at| Some((at, quant_at(&name[at..])?)));
+        let (at, quant) = found.next_back()?;
         let dynamic = name[..at].ends_with("UD-");
         Some(if dynamic { format!("UD-{quant}") } else { quant })
     })
@@ -219,6 +201,7 @@ mod tests {
     fn what_is_no_whole_model_is_left_out_with_the_reason() {
         let grouped = group(names(&[
             "mmproj-F16.gguf",
+            "mtp-Q8_0.gguf",
             "imatrix_unsloth.gguf",
             "b-Q4_0-imatrix.gguf",
             "c-00002-of-00004.gguf",
@@ -231,7 +214,7 @@ mod tests {
         let why: Vec<&Why> = grouped.left_out.iter().map(|it| &it.why).collect();
         let c = missing(&["c-00001-of-00004.gguf", "c-00003-of-00004.gguf"]);
         let d = missing(&["d-00002-of-00002.gguf"]);
-        assert_eq!(why, [&c, &d, &Why::Imatrix, &Why::Mmproj]);
+        assert_eq!(why, [&c, &d, &Why::Imatrix, &Why::Projector, &Why::Draft]);
         assert_eq!(c.to_string(), "2 shards are missing, c-00001-of-00004.gguf to c-00003-of-00004.gguf");
         assert_eq!(grouped.left_out[0].files.len(), 2);
     }

@@ -18,17 +18,18 @@ const BUDGETS: [(&str, &[&str], usize, usize); 8] = [
     ("hub", &["hub/src"], 3_000, 3_300),
     ("cli", &["cli/src"], 4_500, 4_950),
     ("llama-sys", &["llama-sys/src"], 12_000, 13_200),
-    ("tests", &TESTS, 25_000, 28_730),
+    ("tests", &TESTS, 25_000, 29_220),
 ];
 
 /// Columns of a comment; rustfmt sees to code.
 const WIDEST: usize = 120;
 
-const TESTS: [&str; 8] = [
+const TESTS: [&str; 9] = [
     "planner/tests",
     "chat/tests",
     "autoplace/tests",
     "openai/tests",
+    "hub/tests",
     "cli/tests",
     "llama-sys/tests",
     "examples/tests",

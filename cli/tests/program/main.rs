@@ -18,6 +18,7 @@ use synthetic::shapes;
 mod cli_adapted;
 mod cli_devices;
 mod cli_doctor;
+mod cli_list;
 mod cli_measure;
 mod cli_outputs;
 mod cli_plan;

@@ -70,8 +70,7 @@ pub(super) fn assemble(first: Source, mut open: impl FnMut(u16, u16) -> Result<S
             let own = read_later(&source, index, count)?;
             shards.push(Shard::of(&source));
             check_total(&source, tensors.len() + own.len())?;
-            let own = own.into_iter();
-            tensors.extend(own.map(|tensor| Tensor { shard: index, ..tensor }));
+            tensors.extend(own.into_iter().map(|tensor| Tensor { shard: index, ..tensor }));
         }
     }
     let by_name = by_name(&shards, &tensors)?;
@@ -95,7 +94,7 @@ pub(super) fn check_one(source: &Source) -> Result<(), Error> {
 /// The other shards' files, beside the first.
 pub(super) fn open_beside(first: &Path, index: u16, count: u16) -> Result<Source, Error> {
     let path = sibling(first, 0, index, count).ok_or_else(|| {
-        let expected = suffix(0, count);
+        let expected = shard_name("", 0, count);
         let problem = format!("one of {count} shards, so its name must end in \"{expected}\"");
         wrong(first, problem)
     })?;
@@ -108,35 +107,22 @@ pub(super) fn open_beside(first: &Path, index: u16, count: u16) -> Result<Source
 /// The path of shard `to`, from that of shard `from` (`llama_split_prefix` and `llama_split_path`, src/llama.cpp).
 fn sibling(path: &Path, from: u16, to: u16, count: u16) -> Option<PathBuf> {
     let name = path.file_name()?.to_str()?;
-    let prefix = name.strip_suffix(&suffix(from, count))?;
+    let prefix = name.strip_suffix(&shard_name("", from, count))?;
     Some(path.with_file_name(shard_name(prefix, to, count)))
 }
 
-/// What the name of a file says of a shard: what the names of all shards begin with, its index from 0, and how many there
-/// are. `None` for a model that is not split, and one of a single shard is not. Reads nothing.
-///
-/// ```
-/// # use autoplace_planner::gguf::shard_of_name;
-/// assert_eq!(shard_of_name("llama-00002-of-00003.gguf"), Some(("llama", 1, 3)));
-/// assert_eq!(shard_of_name("llama-00004-of-00003.gguf"), None);
-/// ```
-#[doc(alias = "llama_split_prefix")]
+/// What the names of all shards begin with, the index from 0 and their number, by the name of one; else `None`.
 pub fn shard_of_name(name: &str) -> Option<(&str, u16, u16)> {
     let (rest, count) = name.strip_suffix(".gguf")?.rsplit_once("-of-")?;
     let (prefix, number) = rest.rsplit_once('-')?;
-    let (number, count) = (number.parse::<u16>().ok()?, count.parse().ok()?);
-    let is_one = count > 1 && (1..=count).contains(&number) && !prefix.is_empty();
-    (is_one && name[prefix.len()..] == suffix(number - 1, count)).then_some((prefix, number - 1, count))
+    let (index, count) = (number.parse::<u16>().ok()?.checked_sub(1)?, count.parse().ok()?);
+    let is_one = index < count && count > 1 && !prefix.is_empty() && name == shard_name(prefix, index, count);
+    is_one.then_some((prefix, index, count))
 }
 
-/// The name of a shard: what [`shard_of_name`] reads.
-#[doc(alias = "llama_split_path")]
+/// The name of a shard, `PREFIX-00001-of-00003.gguf`; its index counts from 0.
 pub fn shard_name(prefix: &str, index: u16, count: u16) -> String {
-    format!("{prefix}{}", suffix(index, count))
-}
-
-fn suffix(index: u16, count: u16) -> String {
-    format!("-{:05}-of-{count:05}.gguf", u32::from(index) + 1)
+    format!("{prefix}-{:05}-of-{count:05}.gguf", u32::from(index) + 1)
 }
 
 pub(super) fn wrong(path: &Path, problem: String) -> Error {

@@ -69,8 +69,7 @@ impl ModelProfile {
         let hparams = Hyperparameters::read(&keys)?;
         let state = StateLaw::of(&keys, &hparams)?;
         let weights = WeightBytes::read(&keys, &hparams, &state);
-        let file_type = header.u32("general.file_type")?;
-        let file_type = file_type.and_then(quantisation::file_type);
+        let file_type = header.u32("general.file_type")?.and_then(quantisation::file_type);
         let path = (!header.is_in_memory()).then(|| header.path().to_path_buf());
         let name = header.title().unwrap_or_else(|| architecture.clone());
         Ok(Self {

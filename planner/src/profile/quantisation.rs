@@ -17,8 +17,7 @@ const FILE_TYPES: &str = "F32 F16 Q4_0 Q4_1 - - - Q8_0 Q5_0 Q5_1 Q2_K Q3_K_S Q3_
 
 /// The name of a `general.file_type`.
 pub(super) fn file_type(number: u32) -> Option<&'static str> {
-    let name = FILE_TYPES.split_whitespace().nth(number as usize);
-    name.filter(|name| *name != "-")
+    FILE_TYPES.split_whitespace().nth(number as usize).filter(|name| *name != "-")
 }
 
 /// One line per quantisation: its name, the type of most matrices (`llama_ftype_get_default_type`), that of the output
@@ -44,8 +43,8 @@ macro_rules! quantisations {
                 match self { $(Self::$name => stringify!($name),)* }
             }
 
-            /// The type of most matrices, that of the output matrix, and the bits per element of a block's.
-            const fn types(self) -> (TensorType, TensorType, f64) {
+            /// The type of most matrices, that of the output matrix, and the bits per element of all blocks'.
+            pub const fn types(self) -> (TensorType, TensorType, f64) {
                 match self { $(Self::$name => (TensorType::$default, TensorType::$output, $bits),)* }
             }
         }
@@ -93,8 +92,7 @@ impl ModelProfile {
 
 /// All that the file holds.
 fn all(weights: &mut WeightBytes) -> Vec<&mut Weight> {
-    let blocks = weights.blocks.iter_mut();
-    let blocks = blocks.flat_map(|block| &mut block.weights);
+    let blocks = weights.blocks.iter_mut().flat_map(|block| &mut block.weights);
     blocks
         .chain(&mut weights.input)
         .chain(&mut weights.output)
@@ -139,18 +137,9 @@ mod tests {
 
     #[test]
     fn file_types_have_the_names_of_llama_h() {
-        for (number, name) in [
-            (0, Some("F32")),
-            (4, None),
-            (7, Some("Q8_0")),
-            (15, Some("Q4_K_M")),
-            (32, Some("BF16")),
-            (33, None),
-            (36, Some("TQ1_0")),
-            (41, Some("Q2_0")),
-            (42, None),
-        ] {
-            assert_eq!(file_type(number), name, "{number}");
+        for (number, name) in [(0, "F32"), (7, "Q8_0"), (15, "Q4_K_M"), (32, "BF16"), (36, "TQ1_0"), (41, "Q2_0")] {
+            assert_eq!(file_type(number), Some(name), "{number}");
         }
+        assert!([4, 33, 42].into_iter().all(|number| file_type(number).is_none()));
     }
 }

@@ -1,0 +1,110 @@
+//! The verb `list`: the models on this machine flow out, each with what becomes of it here.
+
+use std::error::Error;
+
+use autoplace::load;
+use autoplace::machine::Bytes;
+use autoplace::plan::Request;
+use autoplace_hub::{LocalModel, Models, Outcome, Row};
+use serde_json::{Value, json};
+
+use crate::args::ListArgs;
+use crate::devices::line;
+
+/// The columns' heads, before where a model is.
+const HEADS: [&str; 5] = ["model", "quantisation", "size", "layers", "tok/s"];
+
+/// Finds the models, plans each for this machine by arithmetic, and says so in words or in JSON.
+pub(crate) fn run(args: &ListArgs) -> Result<String, Box<dyn Error>> {
+    let found = if args.folders.is_empty() { Models::local() } else { Models::in_folders(&args.folders)? };
+    let machine = load::detect()?;
+    let request = Request::new();
+    let row = |model: &LocalModel| -> Result<Row, String> {
+        let contender = model.contender().map_err(|error| error.to_string())?;
+        Ok(Row::of(&contender, &machine, &request))
+    };
+    let rows: Vec<Result<Row, String>> = found.models.iter().map(row).collect();
+    let same = found.duplicates();
+    Ok(if args.json { document(&found, &rows, &same) } else { words(&found, &rows, &same) })
+}
+
+fn document(found: &Models, rows: &[Result<Row, String>], same: &[Vec<usize>]) -> String {
+    let models = found.models.iter().zip(rows).map(|(model, row)| {
+        let mut model = json!(model);
+        let known = row.as_ref().map_or_else(|error| json!({ "refused": error }), |row| json!(row));
+        for (key, value) in known.as_object().into_iter().flatten() {
+            // The header knows a quantisation that the name has not.
+            if key != "label" {
+                model[key] = value.clone();
+            }
+        }
+        model
+    });
+    let skipped = found.skipped.iter().map(|skipped| {
+        json!({ "path": skipped.path.to_string_lossy(), "why": skipped.why.to_string(), "problem": skipped.why.is_problem() })
+    });
+    let (models, skipped): (Vec<Value>, Vec<Value>) = (models.collect(), skipped.collect());
+    format!("{:#}", json!({ "models": models, "duplicates": same, "skipped": skipped }))
+}
+
+fn words(found: &Models, rows: &[Result<Row, String>], same: &[Vec<usize>]) -> String {
+    let mut text = String::new();
+    if found.models.is_empty() {
+        line(&mut text, "no models");
+    }
+    let cells: Vec<[String; 5]> = found.models.iter().zip(rows).map(|(model, row)| cells(model, row)).collect();
+    let width = |column: usize| {
+        let widths = cells.iter().map(|row| row[column].chars().count());
+        widths.fold(HEADS[column].len(), usize::max)
+    };
+    let widths: Vec<usize> = (0..HEADS.len()).map(width).collect();
+    let table_line = |text: &mut String, row: [&str; 5], rest: &str| {
+        let [name, quant, size, layers, speed] = row;
+        let [a, b, c, d, e] = widths[..] else { return };
+        let row = format!("{name:<a$}  {quant:<b$}  {size:>c$}  {layers:>d$}  {speed:>e$}  {rest}");
+        line(text, one_line(&row));
+    };
+    if !cells.is_empty() {
+        table_line(&mut text, HEADS, "where");
+    }
+    for (index, row) in cells.iter().enumerate() {
+        let model = &found.models[index];
+        let first = same.iter().find(|group| group[1..].contains(&index)).map(|group| &found.models[group[0]]);
+        let mut place = format!("{}: {}", model.store, model.files[0].display());
+        if let Some(first) = first {
+            place += &format!(" (the same as {}: {})", first.store, first.files[0].display());
+        }
+        table_line(&mut text, row.each_ref().map(String::as_str), &place);
+        match &rows[index] {
+            Ok(Row { outcome: Outcome::Refused(why), .. }) | Err(why) => {
+                line(&mut text, one_line(&format!("    {why}")));
+            }
+            Ok(_) => {}
+        }
+    }
+    // Every printed speed says on what basis.
+    let placed = rows.iter().filter_map(|row| row.as_ref().ok()?.placed());
+    if let Some(basis) = placed.filter_map(|placed| placed.basis).max() {
+        line(&mut text, format_args!("\nspeeds are predicted, from {basis}; `autoplace plan` asks llama.cpp too"));
+    }
+    for skipped in found.skipped.iter().filter(|skipped| skipped.why.is_problem()) {
+        line(&mut text, one_line(&format!("note: {skipped}")));
+    }
+    text.truncate(text.trim_end().len());
+    text
+}
+
+/// A file's name may hold anything.
+fn one_line(text: &str) -> String {
+    text.replace(char::is_control, " ")
+}
+
+fn cells(model: &LocalModel, row: &Result<Row, String>) -> [String; 5] {
+    let row = row.as_ref().ok();
+    let placed = row.and_then(Row::placed);
+    let quant = row.and_then(|row| row.quant.clone()).or_else(|| model.quant.clone());
+    let layers = placed.map(|it| format!("{}/{}", it.n_gpu_layers, it.layers));
+    let speed = placed.and_then(|it| it.tokens_per_second).map(|speed| format!("{speed:.1}"));
+    let or_dash = |cell: Option<String>| cell.unwrap_or_else(|| "-".to_owned());
+    [model.name.clone(), or_dash(quant), Bytes(model.bytes).to_string(), or_dash(layers), or_dash(speed)]
+}

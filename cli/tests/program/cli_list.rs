@@ -1,0 +1,36 @@
+//! The program `autoplace list` as a person or a script meets it.
+
+use std::fs;
+
+use crate::cli_support::{User, demo};
+
+#[test]
+fn models_of_a_folder_are_listed_with_layers_and_speed_and_copies_are_marked() {
+    let user = User::new();
+    let folder = user.path("models");
+    fs::create_dir_all(folder.join("copy")).unwrap();
+    for file in ["demo.gguf", "copy/demo.gguf"] {
+        fs::copy(demo(), folder.join(file)).unwrap();
+    }
+    fs::write(folder.join("page.gguf"), "<!doctype html>").unwrap();
+    let folder = folder.to_str().unwrap();
+    let words = user.says(&["list", folder]);
+    assert_eq!(words.matches("(the same as ").count(), 1, "{words}");
+    assert!(words.contains("tok/s") && words.contains("speeds are predicted, from "), "{words}");
+    assert!(words.contains("page.gguf: not a GGUF file"), "{words}");
+    let json = user.json(&["list", folder]);
+    let models = json["models"].as_array().unwrap();
+    assert_eq!((models.len(), &json["duplicates"]), (2, &serde_json::json!([[0, 1]])));
+    for model in models {
+        assert_eq!(model["bytes"], fs::metadata(demo()).unwrap().len());
+        assert!(model["placed"]["tokens_per_second"].as_f64().unwrap() > 0.0, "{model}");
+    }
+    assert_eq!(json["skipped"][0]["problem"], true);
+}
+
+#[test]
+fn a_folder_that_is_gone_is_an_error() {
+    let user = User::new();
+    let gone = user.path("gone");
+    user.fails(&["list", gone.to_str().unwrap()], 1, &["gone", "cannot be read"]);
+}

@@ -1,0 +1,383 @@
+//! Which of several files of a model is the one for a machine: headers, a machine, a request and a wish flow in; a row
+//! for each, the one that meets the wish best and the reason flow out.
+
+use std::cmp::Ordering;
+use std::fmt;
+use std::str::FromStr;
+
+use autoplace_planner::gguf::Header;
+use autoplace_planner::machine::Machine;
+use autoplace_planner::plan::Request;
+use autoplace_planner::plan::speed::Basis;
+use autoplace_planner::profile::{ModelProfile, Quantisation};
+use autoplace_planner::{Plan, Planner};
+use serde::Serialize;
+
+/// Tokens per second with which people read along: the speed that [`Wish::default`] asks for.
+const READABLE: f64 = 20.0;
+
+/// What a number of bits begins at: `Q4` is at least so many per weight. IQ4_XS has 4.29 and MXFP4 4.25, Q3_K_L 4.20
+/// (planner/src/profile/quantisation.rs).
+const FOUR_BITS: f64 = 4.24;
+
+/// A file, or several, that may be chosen.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Contender {
+    /// What it is called in the table.
+    pub label: String,
+    /// The quantisation by its name; `None` where that has none.
+    pub quant: Option<String>,
+    /// Its header: of files, or of their beginnings in memory ([`Header::parse_shards`]).
+    pub header: Header,
+}
+
+impl Contender {
+    /// A contender by this name.
+    pub fn new(label: impl Into<String>, quant: Option<String>, header: Header) -> Self {
+        Self { label: label.into(), quant, header }
+    }
+}
+
+/// What makes one file better than another. Of all that meet a wish alike, the one with more bits per weight is better,
+/// or the faster one of as many.
+///
+/// It is written `auto`, `fastest:Q4`, `fastest:4.5`, `best:20` or `fits`.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[non_exhaustive]
+pub enum Wish {
+    /// The best quality with at least 20 tokens per second; where none is as fast, the fastest of at least 4 bits per
+    /// weight.
+    #[default]
+    Auto,
+    /// The fastest with at least so many bits per weight, of the matrices of all blocks together.
+    FastestAtLeast {
+        /// Bits per weight; Q4_K_M has 4.8.
+        bits: f64,
+    },
+    /// The best quality with at least such a speed.
+    BestAtLeast {
+        /// Tokens per second of generation, predicted for the middle of the workload's reply.
+        tokens_per_second: f64,
+    },
+    /// The best quality of which every layer is on GPUs.
+    FitsWholly,
+}
+
+/// What is no wish.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no wish: write auto, fastest:Q4, fastest:4.5, best:20 (tokens per second) or fits")]
+pub struct WishError(String);
+
+impl FromStr for Wish {
+    type Err = WishError;
+
+    fn from_str(text: &str) -> Result<Self, WishError> {
+        let (kind, least) = text.split_once(':').map_or((text, None), |(kind, least)| (kind, Some(least)));
+        let number = |text: &str| text.parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0);
+        let wish = match (kind, least) {
+            ("auto", None) => Some(Self::Auto),
+            ("fits", None) => Some(Self::FitsWholly),
+            ("best", Some(least)) => number(least).map(|tokens_per_second| Self::BestAtLeast { tokens_per_second }),
+            ("fastest", None) => Some(Self::FastestAtLeast { bits: FOUR_BITS }),
+            ("fastest", Some(least)) => {
+                number(least).or_else(|| bits_of(least)).map(|bits| Self::FastestAtLeast { bits })
+            }
+            _ => None,
+        };
+        wish.ok_or_else(|| WishError(text.to_owned()))
+    }
+}
+
+/// The bits per weight that a quantisation's name stands for, at least.
+fn bits_of(name: &str) -> Option<f64> {
+    let name = name.to_ascii_uppercase();
+    if let Some(known) = Quantisation::ALL.into_iter().find(|known| known.name() == name) {
+        // Published files are within half a percent of it.
+        return Some(known.types().2 * 0.99);
+    }
+    match &name[..] {
+        "F32" => Some(32.0),
+        "F16" | "BF16" => Some(16.0),
+        _ => match name.strip_prefix('Q')?.parse::<u8>().ok()? {
+            bits @ 1..=3 => Some(f64::from(bits)),
+            bits @ 4..=8 => Some(f64::from(bits) + FOUR_BITS.fract()),
+            _ => None,
+        },
+    }
+}
+
+/// All contenders, planned for a machine, and the one to take.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Choice {
+    /// In the order of the contenders.
+    pub rows: Vec<Row>,
+    /// The index of the one to take; `None` where none meets the wish.
+    pub chosen: Option<usize>,
+    /// Why that one, or why none, in a sentence.
+    pub reason: String,
+}
+
+/// What becomes of a contender on a machine.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Row {
+    /// The contender's label.
+    pub label: String,
+    /// Its quantisation: by its name, else by its header.
+    pub quant: Option<String>,
+    /// The bytes of its files.
+    pub bytes: u64,
+    /// Bits per weight of the matrices of all blocks together, by which quality is ordered.
+    pub bits_per_weight: f64,
+    /// Where it would go, or why it cannot.
+    #[serde(flatten)]
+    pub outcome: Outcome,
+}
+
+/// Where a model would go, by arithmetic: what llama.cpp itself is asked before a load may differ by a layer.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Outcome {
+    /// It can be loaded so.
+    Placed(Placed),
+    /// It cannot: the reason.
+    Refused(String),
+}
+
+/// A plan in a row.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Placed {
+    /// Layers on GPUs, the output layer counted first.
+    pub n_gpu_layers: u32,
+    /// All of its layers, the output layer counted.
+    pub layers: u32,
+    /// Whether everything that can be is on GPUs.
+    pub full_offload: bool,
+    /// Blocks on GPUs of which a part stays on the host.
+    pub parted_blocks: u32,
+    /// Tokens per second of generation in the middle of the workload's reply, predicted; `None` where it embeds texts.
+    pub tokens_per_second: Option<f64>,
+    /// What that is predicted from.
+    pub basis: Option<Basis>,
+}
+
+impl Placed {
+    fn of(plan: &Plan) -> Self {
+        Self {
+            n_gpu_layers: plan.n_gpu_layers,
+            layers: plan.layers(),
+            full_offload: plan.full_offload,
+            parted_blocks: plan.parted_blocks,
+            tokens_per_second: plan.speed.as_ref().map(|speed| speed.tokens_per_second),
+            basis: plan.speed.as_ref().map(|speed| speed.basis),
+        }
+    }
+}
+
+impl Row {
+    /// Plans a contender for a machine, by arithmetic.
+    pub fn of(contender: &Contender, machine: &Machine, request: &Request) -> Self {
+        let header = &contender.header;
+        let mut row = Self {
+            label: contender.label.clone(),
+            quant: contender.quant.clone(),
+            bytes: header.file_bytes(),
+            bits_per_weight: bits_per_weight(header),
+            outcome: Outcome::Refused(String::new()),
+        };
+        row.outcome = match header.architecture() {
+            Ok("clip") => Outcome::Refused("a projector (mmproj), which goes beside a model".to_owned()),
+            _ => row.planned(header, machine, request).unwrap_or_else(Outcome::Refused),
+        };
+        row
+    }
+
+    fn planned(&mut self, header: &Header, machine: &Machine, request: &Request) -> Result<Outcome, String> {
+        let profile = ModelProfile::from_header(header).map_err(|error| error.to_string())?;
+        self.quant = self.quant.take().or_else(|| profile.file_type.map(str::to_owned));
+        let plan = Planner::new(&profile, machine).request(request.clone()).plan();
+        plan.map(|plan| Outcome::Placed(Placed::of(&plan))).map_err(|error| error.to_string())
+    }
+
+    /// Where it would go, if it can be loaded.
+    pub fn placed(&self) -> Option<&Placed> {
+        match &self.outcome {
+            Outcome::Placed(placed) => Some(placed),
+            Outcome::Refused(_) => None,
+        }
+    }
+
+    /// Tokens per second; 0 where there are none.
+    fn speed(&self) -> f64 {
+        self.placed().and_then(|placed| placed.tokens_per_second).unwrap_or(0.0)
+    }
+}
+
+/// Bits per weight of all blocks' matrices; of all tensors where there are no blocks.
+fn bits_per_weight(header: &Header) -> f64 {
+    let bits = |of_blocks: bool| {
+        let tensors = header.tensors().filter(|it| !of_blocks || it.name().starts_with("blk.") && it.n_dims() > 1);
+        let (bytes, elements) = tensors.fold((0.0, 0.0), |(bytes, elements), tensor| {
+            (bytes + tensor.bytes() as f64, elements + tensor.elements() as f64)
+        });
+        (elements > 0.0).then(|| bytes * 8.0 / elements)
+    };
+    bits(true).or_else(|| bits(false)).unwrap_or(0.0)
+}
+
+/// Plans each contender for a machine and takes the one that meets the wish best. All is arithmetic: milliseconds for
+/// each, and the same answer each time.
+pub fn choose(contenders: &[Contender], machine: &Machine, request: &Request, wish: Wish) -> Choice {
+    let rows = contenders.iter().map(|contender| Row::of(contender, machine, request)).collect();
+    decide(rows, wish)
+}
+
+fn decide(rows: Vec<Row>, wish: Wish) -> Choice {
+    let readable = Wish::BestAtLeast { tokens_per_second: READABLE };
+    // One after the other, until one is met.
+    let wishes = match wish {
+        Wish::Auto => vec![readable, Wish::FastestAtLeast { bits: FOUR_BITS }, Wish::FastestAtLeast { bits: 0.0 }],
+        wish => vec![wish],
+    };
+    let picked = wishes.iter().enumerate().find_map(|(at, wish)| Some((at, pick(&rows, *wish)?)));
+    let reason = match picked {
+        Some((at, index)) => because(&rows, index, wishes[at], &wishes[..at]),
+        None if rows.iter().all(|row| row.placed().is_none()) => {
+            format!("none of {} can be placed on this machine", rows.len())
+        }
+        None => format!("none {wish}"),
+    };
+    Choice { chosen: picked.map(|(_, index)| index), reason, rows }
+}
+
+/// The row that meets a wish best; the first of several.
+fn pick(rows: &[Row], wish: Wish) -> Option<usize> {
+    let met = rows.iter().enumerate().filter(|(_, row)| meets(row, wish));
+    let better = |a: &Row, b: &Row| -> Ordering {
+        let quality = a.bits_per_weight.total_cmp(&b.bits_per_weight);
+        let speed = a.speed().total_cmp(&b.speed());
+        match wish {
+            Wish::FastestAtLeast { .. } => speed.then(quality),
+            _ => quality.then(speed),
+        }
+    };
+    met.reduce(|best, next| if better(next.1, best.1).is_gt() { next } else { best }).map(|(index, _)| index)
+}
+
+fn meets(row: &Row, wish: Wish) -> bool {
+    let Some(placed) = row.placed() else { return false };
+    match wish {
+        Wish::FastestAtLeast { bits } => row.bits_per_weight >= bits,
+        Wish::BestAtLeast { tokens_per_second } => row.speed() >= tokens_per_second,
+        Wish::FitsWholly => placed.full_offload,
+        Wish::Auto => true,
+    }
+}
+
+/// Why a row was picked, and which wishes none met before.
+fn because(rows: &[Row], index: usize, wish: Wish, before: &[Wish]) -> String {
+    let row = &rows[index];
+    let met = rows.iter().filter(|row| meets(row, wish)).count();
+    let (bits, speed) = (row.bits_per_weight, row.speed());
+    let mut reason: String = before.iter().map(|wish| format!("none {wish}; ")).collect();
+    reason += &match wish {
+        Wish::FastestAtLeast { bits: 0.0 } => format!("{} is the fastest of {met}", row.label),
+        Wish::FastestAtLeast { .. } => format!("{} is the fastest of {met} that each {wish}", row.label),
+        _ => format!("{} has the most bits per weight of {met} that each {wish}", row.label),
+    };
+    reason + &format!(": {bits:.1} bits, {speed:.1} tok/s predicted")
+}
+
+impl fmt::Display for Wish {
+    /// What a file that meets it does: `reaches 20 tok/s`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("can be placed"),
+            Self::FastestAtLeast { bits } => write!(f, "has {bits:.2} bits per weight or more"),
+            Self::BestAtLeast { tokens_per_second } => write!(f, "reaches {tokens_per_second} tok/s"),
+            Self::FitsWholly => f.write_str("fits on the GPUs with every layer"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Outcome, Placed, Row, Wish, decide};
+
+    fn row(label: &str, bits_per_weight: f64, tokens_per_second: f64, full_offload: bool) -> Row {
+        let (n_gpu_layers, parted_blocks, basis) = (1, 0, None);
+        let tokens_per_second = Some(tokens_per_second);
+        let placed = Placed { n_gpu_layers, layers: 33, full_offload, parted_blocks, tokens_per_second, basis };
+        let outcome = Outcome::Placed(placed);
+        Row { label: label.to_owned(), quant: None, bytes: 1, bits_per_weight, outcome }
+    }
+
+    fn chosen(rows: &[Row], wish: &str) -> (Option<String>, String) {
+        let choice = decide(rows.to_vec(), wish.parse().unwrap());
+        (choice.chosen.map(|index| choice.rows[index].label.clone()), choice.reason)
+    }
+
+    #[test]
+    fn each_wish_takes_the_file_that_it_describes() {
+        let mut refused = row("F16", 16.0, 0.0, false);
+        refused.outcome = Outcome::Refused("it does not fit".to_owned());
+        let rows = [
+            refused,
+            row("Q8_0", 8.5, 6.0, false),
+            row("Q6_K", 6.6, 21.0, false),
+            row("Q4_K_M", 4.8, 60.0, true),
+            row("IQ4_XS", 4.3, 60.0, true),
+            row("Q2_K", 2.9, 90.0, true),
+        ];
+        for (wish, label) in [
+            ("auto", "Q6_K"),
+            ("best:20", "Q6_K"),
+            ("best:22", "Q4_K_M"),
+            ("best:0", "Q8_0"),
+            ("fastest", "Q4_K_M"),
+            ("fastest:Q4_K_M", "Q4_K_M"),
+            ("fastest:q5", "Q6_K"),
+            ("fastest:2.5", "Q2_K"),
+            ("fits", "Q4_K_M"),
+        ] {
+            assert_eq!(chosen(&rows, wish).0.as_deref(), Some(label), "{wish}");
+        }
+        assert_eq!(
+            chosen(&rows, "best:20").1,
+            "Q6_K has the most bits per weight of 4 that each reaches 20 tok/s: 6.6 bits, 21.0 tok/s predicted"
+        );
+        assert_eq!(chosen(&rows, "best:100"), (None, "none reaches 100 tok/s".to_owned()));
+        assert_eq!(chosen(&rows[..1], "auto"), (None, "none of 1 can be placed on this machine".to_owned()));
+    }
+
+    #[test]
+    fn where_none_is_fast_the_fastest_of_four_bits_is_taken_and_then_the_fastest() {
+        let slow = [row("Q8_0", 8.5, 2.0, false), row("Q4_K_M", 4.8, 4.0, false), row("Q2_K", 2.9, 7.0, false)];
+        let (label, reason) = chosen(&slow, "auto");
+        assert_eq!(label.as_deref(), Some("Q4_K_M"));
+        assert!(reason.starts_with("none reaches 20 tok/s; Q4_K_M is the fastest of 2 that each has 4.24"), "{reason}");
+        let (label, reason) = chosen(&slow[2..], "auto");
+        assert_eq!(label.as_deref(), Some("Q2_K"));
+        assert!(reason.ends_with("Q2_K is the fastest of 1: 2.9 bits, 7.0 tok/s predicted"), "{reason}");
+    }
+
+    #[test]
+    fn of_equal_files_the_first_is_taken() {
+        let rows = [row("a", 4.8, 30.0, true), row("b", 4.8, 30.0, true)];
+        for wish in ["auto", "fastest", "best:1", "fits"] {
+            assert_eq!(chosen(&rows, wish).0.as_deref(), Some("a"), "{wish}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_wish_is_an_error_that_says_how_one_is_written() {
+        for text in ["", "best", "best:x", "best:-1", "best:inf", "fastest:", "fastest:Q9", "fits:1", "quick"] {
+            let error = text.parse::<Wish>().unwrap_err().to_string();
+            assert!(error.starts_with(&format!("`{text}` is no wish: write auto")), "{error}");
+        }
+    }
+}

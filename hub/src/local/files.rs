@@ -1,0 +1,48 @@
+//! What a file is before its header is read: its identity whatever its path, its length, and whether it begins as GGUF.
+
+use std::fs::{File, Metadata};
+use std::io::{self, Read};
+use std::path::Path;
+
+use super::Why;
+
+/// What a file or folder is, by whatever path.
+#[cfg(unix)]
+pub(super) type Id = (u64, u64);
+#[cfg(not(unix))]
+pub(super) type Id = std::path::PathBuf;
+
+#[cfg(unix)]
+pub(super) fn id(_: &Path, file: &Metadata) -> Option<Id> {
+    use std::os::unix::fs::MetadataExt;
+    Some((file.dev(), file.ino()))
+}
+
+#[cfg(not(unix))]
+pub(super) fn id(path: &Path, _: &Metadata) -> Option<Id> {
+    path.canonicalize().ok()
+}
+
+/// Follows links to a file; says why there is none.
+pub(super) fn look(path: &Path) -> Result<Metadata, Why> {
+    std::fs::metadata(path).map_err(|error| match path.symlink_metadata() {
+        Ok(link) if link.is_symlink() && error.kind() == io::ErrorKind::NotFound => Why::BrokenLink,
+        _ => unreadable(&error),
+    })
+}
+
+pub(super) fn unreadable(error: &io::Error) -> Why {
+    Why::Unreadable(error.to_string())
+}
+
+/// Opens a regular file and checks that it begins with `GGUF`.
+pub(super) fn check(path: &Path, file: &Metadata) -> Result<(), Why> {
+    // Opening a pipe would wait for a writer.
+    if !file.is_file() {
+        return Err(Why::Unreadable("not a regular file".to_owned()));
+    }
+    let mut begins = Vec::with_capacity(4);
+    let file = File::open(path).map_err(|error| unreadable(&error))?;
+    file.take(4).read_to_end(&mut begins).map_err(|error| unreadable(&error))?;
+    if begins == *b"GGUF" { Ok(()) } else { Err(Why::NotGguf(begins)) }
+}

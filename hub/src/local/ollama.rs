@@ -1,0 +1,137 @@
+//! Ollama's store: manifests by name, which say by its hash which blob is the model.
+
+use std::collections::HashSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use crate::group::quant_of;
+
+use super::walk::Finder;
+use super::{Store, Why, files};
+
+/// The most bytes of a manifest; they have a few hundred.
+const MOST_MANIFEST: u64 = 1 << 20;
+
+const MODEL: &str = "application/vnd.ollama.image.model";
+
+/// A manifest, or a list of some for different runners (manifest/manifest.go, `Manifest`).
+#[derive(Deserialize)]
+struct Manifest {
+    #[serde(default)]
+    layers: Vec<Layer>,
+    #[serde(default)]
+    manifests: Vec<Manifest>,
+    /// Of one in a list: the blob that it is in.
+    digest: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Layer {
+    media_type: String,
+    digest: String,
+}
+
+/// Whether a folder is such a store.
+pub(super) fn is_store(folder: &Path) -> bool {
+    folder.join("blobs").is_dir() && folder.join("manifests").is_dir()
+}
+
+/// All models of a store.
+pub(super) fn find(finder: &mut Finder, store: &Path) {
+    let blobs = store.join("blobs");
+    for (path, _) in finder.entries(&blobs) {
+        // As downloads are called (server/download.go, `blobDownload`); their parts have a number behind that.
+        if path.to_string_lossy().ends_with("-partial") {
+            finder.skip(path, Why::HalfDownload);
+        }
+    }
+    let mut names = HashSet::new();
+    // In the order in which Ollama looks (manifest/manifest.go, `namedManifestRefs`).
+    for folder in ["manifests-v2", "manifests"] {
+        for (parts, path) in manifests(finder, &store.join(folder)) {
+            let name = shortest(&parts);
+            if !names.insert(name.clone()) {
+                continue;
+            }
+            match model(&path, &blobs) {
+                Ok(Some(file)) => {
+                    finder.add(name, parts.last().and_then(|tag| quant_of(tag)), vec![file], Store::Ollama);
+                }
+                // Weights of another runner.
+                Ok(None) => {}
+                Err(why) => finder.skip(path, why),
+            }
+        }
+    }
+}
+
+/// The manifests, which are files of four parts: host, namespace, model and tag.
+fn manifests(finder: &mut Finder, folder: &Path) -> Vec<(Vec<String>, PathBuf)> {
+    let mut level = vec![(Vec::new(), folder.to_owned())];
+    for depth in 1..=4 {
+        let mut next = Vec::new();
+        for (parts, folder) in level {
+            for (path, is_folder) in finder.entries(&folder) {
+                let part = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                if is_folder == (depth < 4) && !part.starts_with('.') {
+                    next.push((parts.iter().cloned().chain([part]).collect(), path));
+                }
+            }
+        }
+        level = next;
+    }
+    level
+}
+
+/// The name as Ollama shows it, without what is the same for most (types/model/name.go, `DisplayShortest`).
+fn shortest(parts: &[String]) -> String {
+    match parts {
+        [host, space, model, tag] if host == "registry.ollama.ai" && space == "library" => format!("{model}:{tag}"),
+        [host, space, model, tag] if host == "registry.ollama.ai" => format!("{space}/{model}:{tag}"),
+        [host, space, model, tag] => format!("{host}/{space}/{model}:{tag}"),
+        _ => parts.join("/"),
+    }
+}
+
+/// The blob with the model that a manifest names.
+fn model(path: &Path, blobs: &Path) -> Result<Option<PathBuf>, Why> {
+    let manifest = read(path)?;
+    let mut layers = manifest.layers;
+    for child in manifest.manifests {
+        layers.extend(match &child.digest {
+            Some(digest) if child.layers.is_empty() => read(&blob(blobs, digest)?)?.layers,
+            _ => child.layers,
+        });
+    }
+    let Some(layer) = layers.iter().find(|layer| layer.media_type == MODEL) else { return Ok(None) };
+    let file = blob(blobs, &layer.digest)?;
+    match file.symlink_metadata() {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            Err(Why::Manifest(format!("its blob {} is missing", layer.digest)))
+        }
+        _ => Ok(Some(file)),
+    }
+}
+
+fn read(path: &Path) -> Result<Manifest, Why> {
+    let file = files::look(path)?;
+    if !file.is_file() || file.len() > MOST_MANIFEST {
+        return Err(Why::Manifest(format!("it is no file of at most {MOST_MANIFEST} bytes")));
+    }
+    let text = fs::read(path).map_err(|error| files::unreadable(&error))?;
+    serde_json::from_slice(&text).map_err(|error| Why::Manifest(error.to_string()))
+}
+
+/// The file of a blob. Only a hash names one (manifest/paths.go, `BlobsPath`).
+fn blob(blobs: &Path, digest: &str) -> Result<PathBuf, Why> {
+    let hash = digest.strip_prefix("sha256").and_then(|rest| rest.strip_prefix([':', '-']));
+    match hash {
+        Some(hash) if hash.len() == 64 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
+            Ok(blobs.join(format!("sha256-{hash}")))
+        }
+        _ => Err(Why::Manifest(format!("`{}` is no digest", digest.escape_debug()))),
+    }
+}

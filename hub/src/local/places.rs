@@ -1,0 +1,233 @@
+//! Where the tools on this machine keep their models: the environment flows in; folders flow out.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use super::Store;
+
+/// The variables that name folders of models.
+const VARIABLES: [&str; 9] = [
+    "HF_HUB_CACHE",
+    "HUGGINGFACE_HUB_CACHE",
+    "HF_HOME",
+    "XDG_CACHE_HOME",
+    "XDG_CONFIG_HOME",
+    "LLAMA_CACHE",
+    "OLLAMA_MODELS",
+    "APPDATA",
+    "LOCALAPPDATA",
+];
+
+/// The most bytes that are read of LM Studio's settings.
+const MOST_SETTINGS: u64 = 1 << 20;
+
+/// What decides where tools keep their models: a home and some variables. [`Models::local`](super::Models::local) takes
+/// this process's.
+#[derive(Debug, Clone, Default)]
+pub struct Environment {
+    home: Option<PathBuf>,
+    variables: BTreeMap<&'static str, OsString>,
+    /// That of a service which runs as its own user.
+    ollama_service: Option<PathBuf>,
+}
+
+/// The systems between which folders differ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum System {
+    Linux,
+    Mac,
+    Windows,
+}
+
+impl System {
+    pub(super) const HERE: Self = if cfg!(windows) {
+        Self::Windows
+    } else if cfg!(target_os = "macos") {
+        Self::Mac
+    } else {
+        Self::Linux
+    };
+}
+
+impl Environment {
+    /// That of a user with this home, without variables.
+    pub fn new(home: impl Into<PathBuf>) -> Self {
+        Self { home: Some(home.into()), ..Self::default() }
+    }
+
+    /// That of this process.
+    pub fn of_process() -> Self {
+        let set = |name: &'static str| Some((name, std::env::var_os(name)?));
+        // Where Ollama's installer has its service (scripts/install.sh).
+        let service = PathBuf::from("/usr/share/ollama/.ollama/models");
+        Self {
+            home: std::env::home_dir().filter(|home| !home.as_os_str().is_empty()),
+            variables: VARIABLES.into_iter().filter_map(set).collect(),
+            ollama_service: (System::HERE == System::Linux).then_some(service),
+        }
+    }
+
+    /// Sets a variable: `HF_HUB_CACHE`, `HUGGINGFACE_HUB_CACHE`, `HF_HOME`, `XDG_CACHE_HOME`, `XDG_CONFIG_HOME`,
+    /// `LLAMA_CACHE`, `OLLAMA_MODELS`, `APPDATA` or `LOCALAPPDATA`; no other has a meaning here.
+    #[must_use]
+    pub fn variable(mut self, name: &'static str, value: impl Into<OsString>) -> Self {
+        self.variables.insert(name, value.into());
+        self
+    }
+
+    /// The folder that a variable names, with the home in place of `~`.
+    fn folder(&self, name: &str) -> Option<PathBuf> {
+        let value: &OsStr = self.variables.get(name)?;
+        let path = Path::new(value);
+        match path.strip_prefix("~") {
+            Ok(rest) => Some(self.home.as_ref()?.join(rest)),
+            Err(_) => (!value.is_empty()).then(|| path.to_owned()),
+        }
+    }
+
+    fn in_home(&self, path: &str) -> Option<PathBuf> {
+        Some(self.home.as_ref()?.join(path))
+    }
+
+    /// Hugging Face's cache: `HF_HUB_CACHE`, else what it is made of (huggingface_hub, constants.py).
+    pub(crate) fn hugging_face(&self) -> Option<PathBuf> {
+        let cache = || self.folder("XDG_CACHE_HOME").or_else(|| self.in_home(".cache"));
+        let home = || self.folder("HF_HOME").or_else(|| Some(cache()?.join("huggingface")));
+        self.folder("HF_HUB_CACHE")
+            .or_else(|| self.folder("HUGGINGFACE_HUB_CACHE"))
+            .or_else(|| Some(home()?.join("hub")))
+    }
+
+    /// llama.cpp's own cache (common/common.cpp, `fs_get_cache_directory`). Newer ones use Hugging Face's, and a
+    /// `LLAMA_CACHE` in its layout (common/hf-cache.cpp, `get_cache_directory`).
+    fn llama_cpp(&self, system: System) -> Option<PathBuf> {
+        let base = || match system {
+            System::Windows => self.folder("LOCALAPPDATA"),
+            System::Mac => self.in_home("Library/Caches"),
+            System::Linux => self.folder("XDG_CACHE_HOME").or_else(|| self.in_home(".cache")),
+        };
+        self.folder("LLAMA_CACHE").or_else(|| Some(base()?.join("llama.cpp")))
+    }
+
+    /// Ollama's store: `OLLAMA_MODELS`, else in the home (envconfig/config.go, `Models`); and the service's.
+    fn ollama(&self) -> impl Iterator<Item = PathBuf> {
+        let own = self.folder("OLLAMA_MODELS").or_else(|| self.in_home(".ollama/models"));
+        own.into_iter().chain(self.ollama_service.clone())
+    }
+
+    /// LM Studio's folders: in its home (lms-common-server, `findLMStudioHome`), and what its settings name (lms,
+    /// src/modelsFolder.ts, `resolveModelsFolderPath`; before, src/subcommands/importCmd.ts, `getUserAppDataPath`).
+    fn lm_studio(&self, system: System) -> Vec<PathBuf> {
+        let pointer = self.in_home(".lmstudio-home-pointer");
+        let pointer = pointer.and_then(|file| read_small(&file)).map(|text| PathBuf::from(text.trim()));
+        let pointed = pointer.filter(|home| home.is_absolute());
+        let homes = [pointed, self.in_home(".cache/lm-studio"), self.in_home(".lmstudio")];
+        let homes: Vec<PathBuf> = homes.into_iter().flatten().collect();
+        let data = match system {
+            System::Windows => self.folder("APPDATA"),
+            System::Mac => self.in_home("Library/Application Support"),
+            System::Linux => self.folder("XDG_CONFIG_HOME").or_else(|| self.in_home(".config")),
+        };
+        let settings = homes.iter().cloned().chain(data.map(|data| data.join("LM Studio")));
+        let named: Vec<PathBuf> =
+            settings.filter_map(|folder| downloads_folder(&folder.join("settings.json"))).collect();
+        homes.into_iter().map(|home| home.join("models")).chain(named).collect()
+    }
+
+    /// All of them, whether or not they are there.
+    pub(super) fn places(&self, system: System) -> Vec<(Store, PathBuf)> {
+        let hugging_face = self.hugging_face().map(|folder| (Store::HuggingFace, folder));
+        let llama_cpp = self.llama_cpp(system).map(|folder| (Store::LlamaCpp, folder));
+        let ollama = self.ollama().map(|folder| (Store::Ollama, folder));
+        let lm_studio = self.lm_studio(system).into_iter().map(|folder| (Store::LmStudio, folder));
+        hugging_face.into_iter().chain(llama_cpp).chain(ollama).chain(lm_studio).collect()
+    }
+}
+
+fn downloads_folder(settings: &Path) -> Option<PathBuf> {
+    #[derive(Deserialize)]
+    struct Settings {
+        #[serde(rename = "downloadsFolder")]
+        downloads_folder: PathBuf,
+    }
+    let settings: Settings = serde_json::from_str(&read_small(settings)?).ok()?;
+    Some(settings.downloads_folder).filter(|folder| folder.is_absolute())
+}
+
+/// A small text file; `None` where there is none.
+fn read_small(path: &Path) -> Option<String> {
+    let file = fs::metadata(path).ok()?;
+    (file.is_file() && file.len() <= MOST_SETTINGS).then(|| fs::read_to_string(path).ok())?
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::{Environment, System};
+    use crate::local::Store;
+
+    fn of(environment: &Environment, system: System, store: Store) -> Vec<PathBuf> {
+        let places = environment.places(system).into_iter();
+        places.filter(|(of, _)| *of == store).map(|(_, folder)| folder).collect()
+    }
+
+    #[test]
+    fn each_tool_has_its_folders_in_a_home() {
+        let home = Environment::new("/h").variable("LOCALAPPDATA", "/l");
+        for (system, store, folders) in [
+            (System::Linux, Store::HuggingFace, &["/h/.cache/huggingface/hub"][..]),
+            (System::Mac, Store::HuggingFace, &["/h/.cache/huggingface/hub"]),
+            (System::Linux, Store::LlamaCpp, &["/h/.cache/llama.cpp"]),
+            (System::Mac, Store::LlamaCpp, &["/h/Library/Caches/llama.cpp"]),
+            (System::Windows, Store::LlamaCpp, &["/l/llama.cpp"]),
+            (System::Linux, Store::Ollama, &["/h/.ollama/models"]),
+            (System::Windows, Store::LmStudio, &["/h/.cache/lm-studio/models", "/h/.lmstudio/models"]),
+        ] {
+            let expected: Vec<PathBuf> = folders.iter().map(PathBuf::from).collect();
+            assert_eq!(of(&home, system, store), expected, "{system:?} {store}");
+        }
+    }
+
+    #[test]
+    fn variables_decide_in_the_order_of_their_tools() {
+        let mut environment = Environment::new("/h");
+        for (name, value, store, folder) in [
+            ("XDG_CACHE_HOME", "/x", Store::HuggingFace, "/x/huggingface/hub"),
+            ("HF_HOME", "~/f", Store::HuggingFace, "/h/f/hub"),
+            ("HUGGINGFACE_HUB_CACHE", "/old", Store::HuggingFace, "/old"),
+            ("HF_HUB_CACHE", "/new", Store::HuggingFace, "/new"),
+            ("HF_HUB_CACHE", "", Store::HuggingFace, "/old"),
+            ("LLAMA_CACHE", "/c", Store::LlamaCpp, "/c"),
+            ("OLLAMA_MODELS", "/o", Store::Ollama, "/o"),
+        ] {
+            environment = environment.variable(name, value);
+            assert_eq!(of(&environment, System::Linux, store), [PathBuf::from(folder)], "{name}={value}");
+        }
+    }
+
+    #[test]
+    fn without_a_home_there_are_the_folders_that_variables_name() {
+        let environment = Environment::default().variable("OLLAMA_MODELS", "/o");
+        assert_eq!(environment.places(System::Linux), [(Store::Ollama, PathBuf::from("/o"))]);
+    }
+
+    #[test]
+    fn lm_studio_says_where_its_home_and_its_models_are() {
+        let folder = tempfile::tempdir().unwrap();
+        let (home, moved) = (folder.path().join("home"), folder.path().join("moved"));
+        for folder in [&home, &moved] {
+            std::fs::create_dir(folder).unwrap();
+        }
+        std::fs::write(home.join(".lmstudio-home-pointer"), format!("{}\n", moved.display())).unwrap();
+        let models = folder.path().join("disk");
+        let settings = serde_json::json!({ "downloadsFolder": models, "other": 1 });
+        std::fs::write(moved.join("settings.json"), settings.to_string()).unwrap();
+        let found = of(&Environment::new(&home), System::Linux, Store::LmStudio);
+        assert!(found.contains(&moved.join("models")) && found.contains(&models), "{found:?}");
+    }
+}

@@ -1,0 +1,208 @@
+//! Models in folders: a folder with its links and those below flow in; models with the names that their store gives
+//! them flow out.
+
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::group::{Group, group};
+
+use super::files::{self, Id};
+use super::{LocalModel, Models, Place, Skipped, Store, Why};
+
+/// Folders in folders that are looked at.
+const DEEPEST: usize = 16;
+
+/// Entries of folders that are looked at, in all.
+const MOST_ENTRIES: usize = 1 << 20;
+
+/// What the names of downloads end with until they have ended: huggingface_hub's (file_download.py,
+/// `_download_to_tmp_and_move`), llama.cpp's (common/download.cpp, `common_download_file_single_online`), browsers'.
+const HALF: [&str; 5] = [".incomplete", ".downloadInProgress", ".part", ".partial", ".crdownload"];
+
+/// What has been found so far.
+#[derive(Default)]
+pub(super) struct Finder {
+    found: Models,
+    /// The models by their first files.
+    files: HashMap<Id, usize>,
+    folders: HashSet<Id>,
+    entries: usize,
+}
+
+impl Finder {
+    /// All models in a folder and below.
+    pub(super) fn walk(&mut self, root: &Path, store: Store) {
+        self.walk_as(root, store, None);
+    }
+
+    pub(super) fn finish(self) -> Models {
+        let mut found = self.found;
+        found.models.sort_by(|a, b| (&a.name, &a.quant, &a.files).cmp(&(&b.name, &b.quant, &b.files)));
+        found
+    }
+
+    pub(super) fn skip(&mut self, path: impl Into<PathBuf>, why: Why) {
+        self.found.skipped.push(Skipped { path: path.into(), why });
+    }
+
+    /// Adds a model, unless its first file has been found before: then that one has one place more.
+    pub(super) fn add(&mut self, name: String, quant: Option<String>, files: Vec<PathBuf>, store: Store) {
+        let Some(first) = files.first() else { return };
+        let (mut bytes, mut key) = (0_u64, None);
+        for path in &files {
+            let checked = files::look(path).and_then(|file| files::check(path, &file).map(|()| file));
+            match checked {
+                Ok(file) => {
+                    bytes = bytes.saturating_add(file.len());
+                    key = key.or_else(|| files::id(path, &file));
+                }
+                Err(why) => return self.skip(path, why),
+            }
+        }
+        match key.map(|key| self.files.entry(key)) {
+            Some(Entry::Occupied(known)) => {
+                let known = &mut self.found.models[*known.get()];
+                let is_known = (&known.name, known.store) == (&name, store)
+                    || known.also.iter().any(|place| (&place.name, place.store) == (&name, store));
+                if !is_known {
+                    known.also.push(Place { name, store, path: first.clone() });
+                }
+                return;
+            }
+            Some(Entry::Vacant(entry)) => {
+                entry.insert(self.found.models.len());
+            }
+            None => {}
+        }
+        self.found.models.push(LocalModel { name, quant, bytes, files, store, also: Vec::new() });
+    }
+
+    /// As [`walk`](Self::walk), of the snapshot of a repository whose name is given.
+    fn walk_as(&mut self, root: &Path, store: Store, repository: Option<&str>) {
+        let mut left = vec![(root.to_owned(), 0)];
+        while let Some((folder, depth)) = left.pop() {
+            if !self.is_new(&folder) {
+                continue;
+            }
+            let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            if let Some(repository) = name.strip_prefix("models--")
+                && folder.join("snapshots").is_dir()
+            {
+                self.repository(&folder, store, &repository.replace("--", "/"));
+                continue;
+            }
+            let mut models = Vec::new();
+            for (path, is_folder) in self.entries(&folder) {
+                let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                if is_folder {
+                    // Of a cache in Hugging Face's layout, only models are of interest.
+                    if file.starts_with("datasets--") || file.starts_with("spaces--") || file == ".locks" {
+                        continue;
+                    }
+                    if depth < DEEPEST {
+                        left.push((path, depth + 1));
+                    } else {
+                        self.skip(path, Why::TooMuch(DEEPEST));
+                    }
+                } else if is_half(&file) {
+                    self.half(path);
+                } else {
+                    models.push((format!("{name}/{file}"), path));
+                }
+            }
+            let grouped = group(models);
+            for other in grouped.left_out {
+                let path = other.files.into_iter().next().map_or_else(|| folder.clone(), |(_, path)| path);
+                self.skip(path, other.why);
+            }
+            for model in grouped.models {
+                let name = match (repository, store) {
+                    (Some(repository), _) => repository.to_owned(),
+                    (None, Store::LmStudio) => in_lm_studio(root, &folder).unwrap_or_else(|| own_name(&model)),
+                    (None, _) => own_name(&model),
+                };
+                let files = model.files.into_iter().map(|(_, path)| path).collect();
+                self.add(name, model.quant, files, store);
+            }
+        }
+    }
+
+    /// A repository in Hugging Face's cache (huggingface_hub, docs/source/en/guides/manage-cache.md). The snapshot of
+    /// `main` comes first: what others share with it is one model.
+    fn repository(&mut self, folder: &Path, store: Store, name: &str) {
+        let store = if store == Store::Folder { Store::HuggingFace } else { store };
+        for (path, _) in self.entries(&folder.join("blobs")) {
+            if is_half(&path.to_string_lossy()) {
+                self.half(path);
+            }
+        }
+        let main = fs::read_to_string(folder.join("refs/main")).unwrap_or_default();
+        let mut snapshots = self.entries(&folder.join("snapshots"));
+        snapshots.sort_by_key(|(path, _)| !path.ends_with(main.trim()));
+        for (snapshot, _) in snapshots {
+            self.walk_as(&snapshot, store, Some(name));
+        }
+    }
+
+    /// Notes a download that has not ended, if it is one of a GGUF file.
+    fn half(&mut self, path: PathBuf) {
+        let begins = files::look(&path).and_then(|file| files::check(&path, &file));
+        if begins.is_ok() {
+            self.skip(path, Why::HalfDownload);
+        }
+    }
+
+    /// Whether a folder has not been seen, by whatever path: a link may lead back up.
+    fn is_new(&mut self, folder: &Path) -> bool {
+        let id = fs::metadata(folder).ok().and_then(|it| files::id(folder, &it));
+        id.is_some_and(|id| self.folders.insert(id))
+    }
+
+    /// The folders in a folder, links to folders among them, and the files that may be of a model; in order. A folder
+    /// that is not there has none.
+    pub(super) fn entries(&mut self, folder: &Path) -> Vec<(PathBuf, bool)> {
+        let entries = match fs::read_dir(folder) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Vec::new(),
+            Err(error) => {
+                self.skip(folder, files::unreadable(&error));
+                return Vec::new();
+            }
+        };
+        let mut found = Vec::new();
+        for entry in entries {
+            if self.entries == MOST_ENTRIES {
+                self.skip(folder, Why::TooMuch(MOST_ENTRIES));
+                break;
+            }
+            self.entries += 1;
+            let (path, is_link, is_folder) = match entry.and_then(|entry| Ok((entry.path(), entry.file_type()?))) {
+                Ok((path, kind)) => (path, kind.is_symlink(), kind.is_dir()),
+                Err(error) => {
+                    self.skip(folder, files::unreadable(&error));
+                    continue;
+                }
+            };
+            let is_folder = is_folder || is_link && path.is_dir();
+            found.push((path, is_folder));
+        }
+        found.sort();
+        found
+    }
+}
+
+fn is_half(name: &str) -> bool {
+    HALF.iter().any(|end| name.ends_with(end))
+}
+
+/// `publisher/model`, which LM Studio has its models in.
+fn in_lm_studio(root: &Path, folder: &Path) -> Option<String> {
+    let mut parts = folder.strip_prefix(root).ok()?.iter().map(|part| part.to_string_lossy());
+    Some(format!("{}/{}", parts.next()?, parts.next()?))
+}
+
+fn own_name<T>(model: &Group<T>) -> String {
+    model.stem.rsplit('/').next().unwrap_or(&model.stem).to_owned()
+}

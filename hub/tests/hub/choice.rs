@@ -1,0 +1,88 @@
+//! Files of one model, planned for a machine, and the one that meets a wish.
+
+use autoplace_hub::{Contender, Outcome, Wish, choose};
+use autoplace_planner::gguf::{Builder, Header, TensorType as T};
+use autoplace_planner::machine::{Gpu, Host, Machine, gib};
+use autoplace_planner::plan::Request;
+
+use crate::synthetic::shapes::{LLAMA_8B, Shape};
+
+/// Llama 3.1 8B in four quantisations, as headers whose data is elsewhere.
+fn files() -> Vec<Contender> {
+    let of = |name: &str, types| {
+        let (bytes, file_bytes) = Shape { types, ..LLAMA_8B }.builder().encoded().unwrap();
+        let header = Header::parse_shards([(bytes.into(), file_bytes)]).unwrap();
+        Contender::new(format!("llama-{name}.gguf"), Some(name.to_owned()), header)
+    };
+    vec![
+        of("Q2_K", (T::Q2_K, T::Q3_K, T::Q6_K)),
+        of("Q4_K_M", (T::Q4_K, T::Q6_K, T::Q6_K)),
+        of("Q8_0", (T::Q8_0, T::Q8_0, T::Q8_0)),
+        of("F16", (T::F16, T::F16, T::F16)),
+    ]
+}
+
+fn machine(card: &str, free: u64) -> Machine {
+    Machine::new(Host::new(gib(64)).bandwidth(50_000_000_000)).with_gpu(Gpu::named(card).unwrap().free(free))
+}
+
+fn chosen(machine: &Machine, wish: &str) -> Option<String> {
+    let choice = choose(&files(), machine, &Request::new(), wish.parse().unwrap());
+    choice.chosen.map(|index| choice.rows[index].quant.clone().unwrap())
+}
+
+#[test]
+fn a_large_card_gets_the_best_file_and_a_small_one_what_is_fast_enough() {
+    let (large, small) = (machine("RTX 4090", gib(22)), machine("RTX 3060 12GB", gib(7)));
+    for (machine, wish, quant) in [
+        (&large, "auto", "F16"),
+        (&large, "fits", "F16"),
+        (&large, "fastest", "Q4_K_M"),
+        (&small, "auto", "Q4_K_M"),
+        (&small, "fits", "Q4_K_M"),
+        (&small, "best:1", "F16"),
+        (&small, "fastest:2", "Q2_K"),
+    ] {
+        assert_eq!(chosen(machine, wish).as_deref(), Some(quant), "{wish}");
+    }
+    assert_eq!(chosen(&small, "best:10000"), None);
+}
+
+#[test]
+fn each_row_has_the_bytes_the_layers_and_the_speed_of_its_plan() {
+    let machine = machine("RTX 3060 12GB", gib(7));
+    let choice = choose(&files(), &machine, &Request::new(), Wish::Auto);
+    let rows = &choice.rows;
+    assert!(rows.is_sorted_by(|a, b| a.bytes < b.bytes && a.bits_per_weight < b.bits_per_weight));
+    assert!((4.7..4.9).contains(&rows[1].bits_per_weight), "{}", rows[1].bits_per_weight);
+    let (whole, part) = (rows[1].placed().unwrap(), rows[3].placed().unwrap());
+    assert_eq!((whole.n_gpu_layers, whole.layers, whole.full_offload), (33, 33, true));
+    assert!(part.n_gpu_layers + part.parted_blocks < 66 && !part.full_offload);
+    assert!(part.tokens_per_second < whole.tokens_per_second);
+    let json = serde_json::to_value(&choice).unwrap();
+    assert_eq!((&json["chosen"], &json["rows"][1]["placed"]["n_gpu_layers"]), (&1.into(), &33.into()));
+    assert_eq!(json["reason"], choice.reason);
+}
+
+#[test]
+fn what_cannot_be_loaded_is_in_the_table_with_the_reason() {
+    let projector = Contender::new("mmproj", None, Builder::new("clip").header().unwrap());
+    let broken = Contender::new("broken", None, Builder::new("llama").header().unwrap());
+    let mut files = files();
+    files.truncate(1);
+    files.extend([projector, broken]);
+    let tiny = Machine::new(Host::new(gib(1)));
+    let choice = choose(&files, &tiny, &Request::new(), Wish::Auto);
+    let reasons: Vec<&str> = choice
+        .rows
+        .iter()
+        .map(|row| match &row.outcome {
+            Outcome::Refused(reason) => &reason[..],
+            _ => panic!("{} is placed", row.label),
+        })
+        .collect();
+    assert!(reasons[0].contains("does not fit") && reasons[0].contains("missing on"), "{}", reasons[0]);
+    assert!(reasons[1].starts_with("a projector (mmproj)"), "{}", reasons[1]);
+    assert!(reasons[2].contains("llama.block_count"), "{}", reasons[2]);
+    assert_eq!((choice.chosen, &choice.reason[..]), (None, "none of 3 can be placed on this machine"));
+}
