@@ -3,11 +3,22 @@
 
 #![forbid(unsafe_code)]
 
+mod cache;
 mod choice;
+mod error;
+mod fetch;
 mod group;
+mod header;
+mod http;
+mod hub;
 mod local;
 mod name;
+mod remote;
+mod repository;
 
 pub use choice::{Choice, Contender, Outcome, Placed, Row, Wish, WishError, choose};
+pub use error::Error;
+pub use hub::Hub;
 pub use local::{Environment, LocalModel, Models, Place, Skipped, Store, Why};
 pub use name::{Name, NameError};
+pub use repository::{Candidate, Repository};

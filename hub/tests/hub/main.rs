@@ -1,7 +1,9 @@
-//! Models found on a machine and chosen for it.
+//! Models found on a machine, chosen for it, and fetched from a hub.
 
 #[path = "../../../planner/tests/support/synthetic/mod.rs"]
 mod synthetic;
 
 mod choice;
+mod fetch;
 mod local;
+mod server;

@@ -1,0 +1,181 @@
+//! Hugging Face's own cache: names flow in, paths flow out. Its layout and its locks are those of huggingface_hub
+//! (`_hf_hub_download_to_cache_dir` in `file_download.py`), so that every tool shares what any has fetched:
+//!
+//! ```text
+//! models--OWNER--NAME/blobs/ETAG                 the bytes, and ETAG.incomplete while they arrive
+//! models--OWNER--NAME/snapshots/COMMIT/FILE      a relative link to its blob, or the file itself where links cannot be
+//! models--OWNER--NAME/refs/REVISION              the commit that a branch or a tag was, when it was last asked for
+//! .locks/models--OWNER--NAME/ETAG.lock           locked (flock) by whoever writes the blob
+//! ```
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::error::Error;
+use crate::repository::{RemoteFile, files_below};
+
+/// A repository's part of a cache.
+#[derive(Debug, Clone)]
+pub(crate) struct Folder {
+    cache: PathBuf,
+    /// `models--OWNER--NAME`.
+    name: String,
+}
+
+impl Folder {
+    /// `repository` is a checked name, so its folder lies in the cache.
+    pub(crate) fn new(cache: &Path, repository: &str) -> Self {
+        Self { cache: cache.to_owned(), name: format!("models--{}", repository.replace('/', "--")) }
+    }
+
+    pub(crate) fn cache(&self) -> &Path {
+        &self.cache
+    }
+
+    fn part(&self, part: &str) -> PathBuf {
+        self.cache.join(&self.name).join(part)
+    }
+
+    pub(crate) fn blob(&self, etag: &str) -> PathBuf {
+        self.part("blobs").join(etag)
+    }
+
+    /// As hf-hub and earlier versions of huggingface_hub name it. What they left is a beginning of the file, too.
+    pub(crate) fn incomplete(&self, etag: &str) -> PathBuf {
+        self.part("blobs").join(format!("{etag}.incomplete"))
+    }
+
+    /// The place of a file in a snapshot.
+    pub(crate) fn pointer(&self, commit: &str, file: &str) -> PathBuf {
+        self.part("snapshots").join(commit).join(file)
+    }
+
+    /// Whether a snapshot has a file in its whole length.
+    pub(crate) fn has(&self, commit: &str, file: &RemoteFile) -> bool {
+        is_of(&self.pointer(commit, &file.name), file.bytes)
+    }
+
+    pub(crate) fn has_blob(&self, file: &RemoteFile) -> bool {
+        is_of(&self.blob(&file.etag), file.bytes)
+    }
+
+    /// The commit that a revision was when it was last asked for.
+    pub(crate) fn commit(&self, revision: &str) -> Option<String> {
+        if self.part("snapshots").join(revision).is_dir() {
+            return Some(revision.to_owned());
+        }
+        let commit = fs::read_to_string(self.part("refs").join(revision)).ok()?;
+        let is_hash = commit.len() == 40 && commit.bytes().all(|b| b.is_ascii_hexdigit());
+        is_hash.then_some(commit)
+    }
+
+    /// The files of a snapshot and their lengths.
+    pub(crate) fn files(&self, commit: &str) -> Vec<(String, u64)> {
+        files_below(&self.part("snapshots").join(commit))
+    }
+
+    /// Remembers which commit a revision is (`_cache_commit_hash_for_specific_revision`).
+    pub(crate) fn remember(&self, revision: &str, commit: &str) -> Result<(), Error> {
+        let path = self.part("refs").join(revision);
+        if revision == commit || fs::read_to_string(&path).is_ok_and(|it| it == commit) {
+            return Ok(());
+        }
+        create_parent(&path)?;
+        let mut name = path.file_name().unwrap_or_default().to_owned();
+        name.push(format!(".{}.tmp", std::process::id()));
+        let temporary = path.with_file_name(name);
+        fs::write(&temporary, commit).map_err(io_error("write", &temporary))?;
+        fs::rename(&temporary, &path).map_err(io_error("rename to", &path))
+    }
+
+    /// Puts a file, whose blob is whole, into a snapshot (`_create_symlink`).
+    pub(crate) fn link(&self, commit: &str, file: &RemoteFile) -> Result<(), Error> {
+        let (blob, pointer) = (self.blob(&file.etag), self.pointer(commit, &file.name));
+        create_parent(&pointer)?;
+        let up = std::iter::repeat_n("..", 2 + file.name.matches('/').count());
+        let target: PathBuf = up.chain(["blobs", &file.etag]).collect();
+        match fs::remove_file(&pointer) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io_error("replace", &pointer)(error)),
+            _ => {}
+        }
+        match symlink(&target, &pointer) {
+            Ok(()) => Ok(()),
+            // Another process has made it just now.
+            Err(_) if is_of(&pointer, file.bytes) => Ok(()),
+            // As on Windows without the right to make links: the file itself, which has no other name then.
+            Err(_) => fs::rename(&blob, &pointer).map_err(io_error("move to", &pointer)),
+        }
+    }
+
+    /// Waits for the lock of a blob, which huggingface_hub takes for the same (`WeakFileLock`); it is free again when
+    /// the file is closed. `None` where the file system knows no locks.
+    pub(crate) fn lock(&self, etag: &str, cancelled: &AtomicBool) -> Result<Option<File>, Error> {
+        let path = self.cache.join(".locks").join(&self.name).join(format!("{etag}.lock"));
+        create_parent(&path)?;
+        loop {
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).create(true).truncate(false);
+            #[cfg(unix)]
+            std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o664);
+            let file = options.open(&path).map_err(io_error("open", &path))?;
+            match file.try_lock() {
+                // Whoever held it may have removed it: then others lock another file.
+                Ok(()) if is_at(&file, &path) => return Ok(Some(file)),
+                Ok(()) => continue,
+                Err(TryLockError::WouldBlock) if cancelled.load(Ordering::Relaxed) => return Ok(None),
+                Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(50)),
+                Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => return Ok(None),
+                Err(TryLockError::Error(error)) => return Err(io_error("lock", &path)(error)),
+            }
+        }
+    }
+
+    /// Free bytes where the cache is or will be, if the system says.
+    pub(crate) fn free_bytes(&self) -> Option<u64> {
+        self.cache.ancestors().find(|it| it.exists()).and_then(|it| fs4::available_space(it).ok())
+    }
+}
+
+pub(crate) fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
+    let path = path.to_owned();
+    move |source| Error::Io { path, action, source }
+}
+
+pub(crate) fn create_parent(path: &Path) -> Result<(), Error> {
+    let parent = path.parent().unwrap_or(path);
+    fs::create_dir_all(parent).map_err(io_error("create", parent))
+}
+
+fn is_of(path: &Path, bytes: u64) -> bool {
+    fs::metadata(path).is_ok_and(|it| it.is_file() && it.len() == bytes)
+}
+
+#[cfg(unix)]
+fn is_at(file: &File, path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let id = |it: &fs::Metadata| (it.dev(), it.ino());
+    matches!((file.metadata(), fs::metadata(path)), (Ok(ours), Ok(there)) if id(&ours) == id(&there))
+}
+
+#[cfg(not(unix))]
+fn is_at(_: &File, path: &Path) -> bool {
+    path.exists()
+}
+
+#[cfg(unix)]
+fn symlink(target: &Path, link: &Path) -> io::Result<()> {
+    std::os::unix::fs::symlink(target, link)
+}
+
+#[cfg(windows)]
+fn symlink(target: &Path, link: &Path) -> io::Result<()> {
+    std::os::windows::fs::symlink_file(target, link)
+}
+
+#[cfg(not(any(unix, windows)))]
+fn symlink(_: &Path, _: &Path) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}

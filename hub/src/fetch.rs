@@ -1,0 +1,274 @@
+//! A model's files into the cache: whole, verified, or not at all.
+//!
+//! A file arrives in one stream, at its `.incomplete`'s end: that is the beginning of the file at any moment, so a kill
+//! loses nothing, and other clients may go on with it. The files of a split model arrive [`AT_ONCE`] at a time; none is
+//! put into the snapshot before all are there.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
+
+use sha2::Digest as _;
+
+use crate::cache::{Folder, create_parent, io_error};
+use crate::error::Error;
+use crate::http::{Failure, Http, broken, cut};
+use crate::remote::Remote;
+use crate::repository::{Candidate, RemoteFile};
+
+/// Files that arrive at the same time.
+const AT_ONCE: usize = 4;
+
+/// The most that one request asks for: the hub's storage serves more than 50 GB by ranges only
+/// (`MAX_HTTP_DOWNLOAD_SIZE` in huggingface_hub's `constants.py`).
+const MOST: u64 = 16 << 30;
+
+/// How often progress is reported, and a wish to end is heard.
+const REPORT: Duration = Duration::from_millis(100);
+
+/// What all threads of a fetch share.
+struct Fetch<'a> {
+    http: &'a Http,
+    folder: &'a Folder,
+    candidate: &'a Candidate,
+    done: AtomicU64,
+    cancelled: AtomicBool,
+}
+
+/// Fetches what the cache lacks of a model; its first file there.
+pub(crate) fn fetch(
+    http: Option<&Http>,
+    folder: &Folder,
+    candidate: &Candidate,
+    progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
+) -> Result<PathBuf, Error> {
+    let commit = &candidate.place.commit;
+    let absent: Vec<&RemoteFile> = candidate.files.iter().filter(|file| !folder.has(commit, file)).collect();
+    if let Some(http) = http {
+        let missing: Vec<&RemoteFile> = absent.iter().copied().filter(|file| !folder.has_blob(file)).collect();
+        check_space(folder, candidate, &missing)?;
+        let lacking = missing.iter().fold(0u64, |sum, file| sum.saturating_add(file.bytes));
+        let done = candidate.bytes().saturating_sub(lacking);
+        let (done, cancelled) = (AtomicU64::new(done), AtomicBool::new(false));
+        Fetch { http, folder, candidate, done, cancelled }.all(&missing, progress)?;
+        // The first file is what is opened: when it is there, the others are.
+        absent.iter().rev().try_for_each(|file| folder.link(commit, file))?;
+        folder.remember(&candidate.place.revision, commit)?;
+    } else if let Some(file) = absent.first() {
+        let what = format!("{}/{}", candidate.place.repository, file.name);
+        return Err(Error::Offline { what, cache: folder.cache().to_owned() });
+    }
+    Ok(folder.pointer(commit, &candidate.files[0].name))
+}
+
+fn check_space(folder: &Folder, candidate: &Candidate, missing: &[&RemoteFile]) -> Result<(), Error> {
+    let there = |file: &RemoteFile| fs::metadata(folder.incomplete(&file.etag)).map_or(0, |it| it.len());
+    let needed = missing.iter().fold(0u64, |sum, file| sum.saturating_add(file.bytes.saturating_sub(there(file))));
+    match folder.free_bytes() {
+        Some(free) if free < needed => {
+            let file = format!("{}/{}", candidate.place.repository, candidate.name());
+            Err(Error::Space { folder: folder.cache().to_owned(), file, needed, free })
+        }
+        _ => Ok(()),
+    }
+}
+
+impl Fetch<'_> {
+    /// All of the files, a few at a time; what has gone wrong first.
+    fn all(&self, missing: &[&RemoteFile], progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>) -> Result<(), Error> {
+        let total = self.candidate.bytes();
+        let waiting = Mutex::new(missing.iter());
+        let next = || waiting.lock().ok().and_then(|mut waiting| waiting.next().copied());
+        let mut result = Ok(());
+        std::thread::scope(|scope| {
+            let (sender, results) = mpsc::channel();
+            for _ in 0..AT_ONCE.min(missing.len()) {
+                let sender = sender.clone();
+                scope.spawn(move || {
+                    while let Some(file) = next() {
+                        // Whoever listens is there until all senders are gone.
+                        let _ = sender.send(self.one(file));
+                    }
+                });
+            }
+            drop(sender);
+            loop {
+                match results.recv_timeout(REPORT) {
+                    Err(RecvTimeoutError::Disconnected) => break,
+                    Ok(Err(error)) if result.is_ok() => {
+                        self.cancelled.store(true, Relaxed);
+                        result = Err(error);
+                    }
+                    _ => {}
+                }
+                if progress(self.done.load(Relaxed), total).is_break() {
+                    self.cancelled.store(true, Relaxed);
+                }
+            }
+        });
+        result
+    }
+
+    /// One file into its blob.
+    fn one(&self, file: &RemoteFile) -> Result<(), Error> {
+        let _lock = self.folder.lock(&file.etag, &self.cancelled)?;
+        self.check_cancelled(file)?;
+        let blob = self.folder.blob(&file.etag);
+        if self.folder.has_blob(file) {
+            // Whoever had the lock has fetched it.
+            self.done.fetch_add(file.bytes, Relaxed);
+            return Ok(());
+        }
+        let path = self.folder.incomplete(&file.etag);
+        create_parent(&path)?;
+        let mut part = Part::open(&path, file, |bytes| self.count(bytes, file))?;
+        let resumed = part.at > 0;
+        self.receive(&mut part, file)?;
+        let mut found = part.hash.hex();
+        if found != file.etag && resumed {
+            // What an earlier fetch had left may have been damaged, by a loss of power say.
+            self.done.fetch_sub(part.at, Relaxed);
+            part.restart(file)?;
+            self.receive(&mut part, file)?;
+            found = part.hash.hex();
+        }
+        if found != file.etag {
+            fs::remove_file(&path).map_err(io_error("remove", &path))?;
+            let file_name = format!("{}/{}", self.candidate.place.repository, file.name);
+            return Err(Error::Hash { file: file_name, wanted: file.etag.clone(), found });
+        }
+        part.file.sync_all().map_err(io_error("write", &path))?;
+        drop(part);
+        fs::rename(&path, &blob).map_err(io_error("rename to", &blob))?;
+        sync_folder(&blob);
+        Ok(())
+    }
+
+    /// What a file lacks.
+    fn receive(&self, part: &mut Part, file: &RemoteFile) -> Result<(), Error> {
+        let mut remote = Remote::new(self.http, &self.candidate.place, file);
+        let url = remote.shown();
+        let mut buffer = vec![0; 256 << 10];
+        self.http.patiently(&self.cancelled, |progress| {
+            while part.at < file.bytes {
+                self.check_cancelled(file)?;
+                let end = file.bytes.min(part.at + MOST);
+                let mut body = remote.open(&(part.at..end))?;
+                while part.at < end {
+                    self.check_cancelled(file)?;
+                    match body.read(&mut buffer) {
+                        Err(error) => return Err(broken(&url, &error)),
+                        Ok(0) => return Err(cut(&url)),
+                        Ok(read) => {
+                            part.append(&buffer[..read])?;
+                            self.done.fetch_add(read as u64, Relaxed);
+                            *progress = true;
+                        }
+                    }
+                }
+            }
+            Ok(())
+        })?;
+        Ok(())
+    }
+
+    fn count(&self, bytes: u64, file: &RemoteFile) -> Result<(), Error> {
+        self.done.fetch_add(bytes, Relaxed);
+        self.check_cancelled(file)
+    }
+
+    fn check_cancelled(&self, file: &RemoteFile) -> Result<(), Error> {
+        if !self.cancelled.load(Relaxed) {
+            return Ok(());
+        }
+        let name = format!("{}/{}", self.candidate.place.repository, file.name);
+        Err(Error::Cancelled { file: name, done: self.done.load(Relaxed), total: self.candidate.bytes() })
+    }
+}
+
+/// The beginning of a file on the disk, and its hash so far.
+struct Part {
+    path: PathBuf,
+    file: File,
+    hash: Hash,
+    at: u64,
+}
+
+impl Part {
+    /// Goes on with what is there; `read` hears how much of it has been read.
+    fn open(path: &Path, of: &RemoteFile, read: impl Fn(u64) -> Result<(), Error>) -> Result<Self, Error> {
+        let file = OpenOptions::new().read(true).append(true).create(true).open(path);
+        let file = file.map_err(io_error("open", path))?;
+        let mut part = Self { path: path.to_owned(), file, hash: Hash::of(of), at: 0 };
+        let mut buffer = vec![0; 256 << 10];
+        loop {
+            let n = part.file.read(&mut buffer).map_err(io_error("read", path))?;
+            part.hash.update(&buffer[..n]);
+            part.at += n as u64;
+            if part.at > of.bytes {
+                part.restart(of)?;
+                return Ok(part);
+            }
+            if n == 0 {
+                read(part.at)?;
+                return Ok(part);
+            }
+        }
+    }
+
+    fn restart(&mut self, of: &RemoteFile) -> Result<(), Error> {
+        self.file.set_len(0).map_err(io_error("write", &self.path))?;
+        (self.hash, self.at) = (Hash::of(of), 0);
+        Ok(())
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        self.file.write_all(bytes).map_err(io_error("write", &self.path))?;
+        self.hash.update(bytes);
+        self.at += bytes.len() as u64;
+        Ok(())
+    }
+}
+
+/// What the hub names a content by.
+enum Hash {
+    Sha256(sha2::Sha256),
+    /// Of a file that is in git itself: git's hash of a blob.
+    Git(sha1::Sha1),
+}
+
+impl Hash {
+    fn of(file: &RemoteFile) -> Self {
+        if file.etag.len() == 64 {
+            return Self::Sha256(sha2::Sha256::new());
+        }
+        Self::Git(sha1::Sha1::new_with_prefix(format!("blob {}\0", file.bytes)))
+    }
+
+    fn update(&mut self, bytes: &[u8]) {
+        match self {
+            Self::Sha256(hash) => hash.update(bytes),
+            Self::Git(hash) => hash.update(bytes),
+        }
+    }
+
+    fn hex(&self) -> String {
+        let bytes = match self {
+            Self::Sha256(hash) => hash.clone().finalize().to_vec(),
+            Self::Git(hash) => hash.clone().finalize().to_vec(),
+        };
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+/// A new name outlives a loss of power once its folder is written. Where a folder cannot be opened, the system does it.
+fn sync_folder(file: &Path) {
+    if let Some(folder) = file.parent().and_then(|it| File::open(it).ok()) {
+        let _ = folder.sync_all();
+    }
+}

@@ -1,0 +1,177 @@
+//! Headers of a repository's models without the models: ranges of its files flow in, [`Header`]s flow out.
+//!
+//! A header is 5 to 15 MB, nearly all of it the vocabulary, and the quantisations of a repository have the same. The
+//! first header is read whole. Of each other one is read what stands before the vocabulary, what stands behind it, and
+//! between its arrays; the arrays themselves are the first's.
+//!
+//! What this stands on: the first of the large arrays has the same key, type of elements and number of elements; the
+//! bytes that follow this are the first header's, [`BESIDE`] of them or more; so are those on both sides of each place
+//! where an array ends; and what comes out of this is a header that can be read. Where any of it is not so, the header
+//! is read whole. What it takes on trust is the inside of the arrays, which no plan looks into: it counts tokens.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use autoplace_planner::gguf::{self, Header, Value, ValueType};
+
+use crate::error::Error;
+use crate::http::Http;
+use crate::remote::Remote;
+use crate::repository::Candidate;
+
+/// Read at once of a header's beginning. Without a vocabulary, headers have 10 to 100 KiB.
+const FIRST: u64 = 1 << 20;
+
+/// Of a later shard, which has no metadata.
+const FIRST_OF_SHARD: u64 = 256 << 10;
+
+/// The longest header that is read from a hub. The longest known have 20 MB.
+const LONGEST: u64 = 256 << 20;
+
+/// Bytes that must be the same on each side of what is not read.
+const BESIDE: u64 = 4 << 10;
+
+/// An array with fewer elements is read with what stands beside it.
+const FEW: u64 = 2048;
+
+/// More than another quantisation's metadata and tensors take beyond the first one's.
+const SLACK: u64 = 32 << 10;
+
+/// The large arrays of a header that was read whole.
+pub(crate) struct Vocabulary {
+    bytes: Arc<[u8]>,
+    /// From the first element of the first large array to the end of the last one.
+    arrays: Range<u64>,
+    /// Between two of them: from the end of one to the first element of the next.
+    between: Vec<Range<u64>>,
+    /// What stands before the first: its key, its type, its number of elements.
+    entry: Vec<u8>,
+    header_bytes: u64,
+}
+
+/// The header of a model. `known` is of another one of the same repository, and is set to this one's if there is none.
+pub(crate) fn read(http: &Http, of: &Candidate, known: &mut Option<Vocabulary>) -> Result<Header, Error> {
+    let mut shards: Vec<(Arc<[u8]>, u64)> = Vec::new();
+    for file in &of.files {
+        let mut remote = Remote::new(http, &of.place, file);
+        let (first, vocabulary) = if shards.is_empty() { (FIRST, known.as_ref()) } else { (FIRST_OF_SHARD, None) };
+        let spliced = vocabulary.map_or(Ok(None), |it| it.splice(&mut remote))?;
+        let bytes = spliced.map_or_else(|| whole(&mut remote, first), Ok)?;
+        shards.push((bytes.into(), file.bytes));
+    }
+    let bytes = shards.first().map(|(bytes, _)| bytes.clone()).unwrap_or_default();
+    let wrong = |source| Error::Header { file: format!("{}/{}", of.place.repository, of.files[0].name), source };
+    let header = Header::parse_shards(shards).map_err(wrong)?;
+    if known.is_none() {
+        *known = Vocabulary::of(&header, bytes);
+    }
+    Ok(header)
+}
+
+/// The beginning of a file, until the header ends in it.
+fn whole(remote: &mut Remote<'_>, first: u64) -> Result<Vec<u8>, Error> {
+    let mut bytes = Vec::new();
+    let mut more = first;
+    loop {
+        let at = bytes.len() as u64;
+        bytes.extend(remote.read(at..at + more)?);
+        let all = bytes.len() as u64 == remote.file.bytes;
+        if all || is_whole(&bytes, remote.file.bytes) {
+            return Ok(bytes);
+        }
+        more = (bytes.len() as u64 / 2).max(2 << 20);
+        if bytes.len() as u64 + more > LONGEST {
+            let problem = format!("its header has more than {LONGEST} bytes");
+            return Err(Error::Answer { url: remote.shown(), problem });
+        }
+    }
+}
+
+/// Whether more bytes of the file would change what is read of it. A shard alone is no model, but its header is whole.
+fn is_whole(bytes: &[u8], file_bytes: u64) -> bool {
+    let header = Header::parse_shards([(Arc::from(bytes), file_bytes)]);
+    !matches!(header, Err(gguf::Error::Truncated { .. }))
+}
+
+impl Vocabulary {
+    /// `None` where nothing would be saved.
+    fn of(header: &Header, bytes: Arc<[u8]>) -> Option<Self> {
+        let mut arrays: Vec<(Range<u64>, Vec<u8>)> = Vec::new();
+        for (key, value) in header.metadata() {
+            let Value::Array(array) = value else { continue };
+            if array.len() < FEW {
+                continue;
+            }
+            let mut entry = (key.len() as u64).to_le_bytes().to_vec();
+            entry.extend(key.as_bytes());
+            entry.extend(ValueType::Array.id().to_le_bytes());
+            entry.extend(array.element_type().id().to_le_bytes());
+            entry.extend(array.len().to_le_bytes());
+            let from = arrays.last().map_or(0, |(last, _)| last.end as usize);
+            let at = from + find(bytes.get(from..)?, &entry)? + entry.len();
+            let end = at + array.raw_bytes().ok()?.len();
+            arrays.push((at as u64..end as u64, entry));
+        }
+        let all = arrays.first()?.0.start..arrays.last()?.0.end;
+        if all.end - all.start < FIRST / 2 {
+            return None;
+        }
+        let between = arrays.windows(2).map(|pair| pair[0].0.end..pair[1].0.start).collect();
+        let in_first = header.tensors().filter(|tensor| tensor.shard() == 0);
+        let data = in_first.map(gguf::Tensor::offset).min().unwrap_or(bytes.len() as u64);
+        let header_bytes = data.clamp(all.end, (bytes.len() as u64).max(all.end));
+        Some(Self { bytes, arrays: all, between, entry: arrays.swap_remove(0).1, header_bytes })
+    }
+
+    /// The header of another file with these arrays, or `None` if it has others.
+    fn splice(&self, remote: &mut Remote<'_>) -> Result<Option<Vec<u8>>, Error> {
+        let Range { start, end } = self.arrays;
+        let mut bytes = remote.read(0..start + (FIRST / 16))?;
+        let Some(at) = find(&bytes, &self.entry) else { return Ok(None) };
+        let at = (at + self.entry.len()) as u64;
+        let there = |here: u64| here - start + at;
+        if !self.has(start, &bytes[at as usize..], BESIDE) {
+            return Ok(None);
+        }
+        for gap in &self.between {
+            let window = gap.start - BESIDE.min(gap.start - start)..(gap.end + BESIDE).min(end);
+            let found = remote.read(there(window.start)..there(window.end))?;
+            if !self.has(window.start, &found, window.end - window.start) {
+                return Ok(None);
+            }
+        }
+        let tail = end - BESIDE;
+        let mut more = self.header_bytes - tail + SLACK;
+        let mut rest = remote.read(there(tail)..there(tail) + more)?;
+        if !self.has(tail, rest.get(..BESIDE as usize).unwrap_or_default(), BESIDE) {
+            return Ok(None);
+        }
+        bytes.truncate(at as usize);
+        bytes.extend(&self.bytes[start as usize..tail as usize]);
+        loop {
+            bytes.append(&mut rest);
+            let have = bytes.len() as u64;
+            if is_whole(&bytes, remote.file.bytes) {
+                let sound = Header::parse_shards([(Arc::from(&bytes[..]), remote.file.bytes)]);
+                let sound = matches!(sound, Ok(_) | Err(gguf::Error::Shards { .. }));
+                return Ok(sound.then_some(bytes));
+            }
+            if have >= remote.file.bytes || have > LONGEST {
+                return Ok(None);
+            }
+            more *= 2;
+            rest = remote.read(have..have + more)?;
+        }
+    }
+
+    /// Whether bytes, at least as many as this, are those of the arrays from a place on.
+    fn has(&self, at: u64, bytes: &[u8], least: u64) -> bool {
+        let here = &self.bytes[at as usize..self.arrays.end as usize];
+        let length = bytes.len().min(here.len());
+        length as u64 >= least && bytes[..length] == here[..length]
+    }
+}
+
+fn find(bytes: &[u8], what: &[u8]) -> Option<usize> {
+    bytes.windows(what.len()).position(|window| window == what)
+}

@@ -1,0 +1,403 @@
+//! Requests to a hub: an address flows in; an answer with status 200 or 206 flows out, redirects followed, or an error
+//! that says whether to ask again.
+//!
+//! The token goes to the endpoint's own origin (scheme, host and port) and to no other: a hub redirects to a storage
+//! host, whose addresses are signed (`_is_same_or_hub_host` in huggingface_hub's `utils/_http.py`).
+
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::io::{self, Read};
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use ureq::Agent;
+use ureq::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+
+use crate::error::Error;
+
+/// As many as curl and huggingface_hub (`_MAX_REDIRECTS`) are wont to follow, and more than a hub makes.
+const MAX_REDIRECTS: usize = 10;
+
+/// The longest that we wait because a server says so: a hub counts requests over five minutes.
+const LONGEST_WAIT: Duration = Duration::from_secs(300);
+
+/// The most bytes of a listing. A repository of 10,000 files takes 4 MB.
+const MAX_LISTING: u64 = 64 << 20;
+
+/// How long to try.
+#[derive(Clone, Debug)]
+pub(crate) struct Patience {
+    /// For a connection, and for each next byte.
+    pub(crate) timeout: Duration,
+    pub(crate) attempts: u32,
+    /// Before the second attempt; twice as long before each further one.
+    pub(crate) pause: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self { timeout: Duration::from_secs(30), attempts: 6, pause: Duration::from_secs(1) }
+    }
+}
+
+/// What identifies a user. It is in no message.
+#[derive(Clone)]
+pub(crate) struct Token(HeaderValue);
+
+impl Token {
+    /// `None` for what can be in no header.
+    pub(crate) fn new(token: &str) -> Option<Self> {
+        let mut value = HeaderValue::from_str(&format!("Bearer {token}")).ok()?;
+        value.set_sensitive(true);
+        Some(Self(value))
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(..)")
+    }
+}
+
+/// An endpoint and how it is asked.
+#[derive(Clone, Debug)]
+pub(crate) struct Http {
+    agent: Agent,
+    /// Without a `/` at its end.
+    pub(crate) endpoint: String,
+    token: Option<Token>,
+    patience: Patience,
+}
+
+/// An answer whose body has not been read yet.
+pub(crate) struct Answer {
+    /// Where the last redirect has led.
+    pub(crate) url: String,
+    headers: HeaderMap,
+    status: StatusCode,
+    pub(crate) body: ureq::Body,
+}
+
+/// What kept an attempt from its end.
+pub(crate) enum Failure {
+    /// Another attempt meets the same.
+    Final(Error),
+    /// Another attempt may do, after the time that the server names.
+    Again { url: String, status: Option<u16>, problem: String, wait: Option<Duration> },
+    /// An address that has expired was asked: at once by the repository's own.
+    Expired,
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Final(error)
+    }
+}
+
+impl Http {
+    pub(crate) fn new(endpoint: &str, token: Option<Token>, patience: Patience) -> Self {
+        let endpoint = endpoint.trim_end_matches('/').to_owned();
+        let config = Agent::config_builder()
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            // A redirect must not lead out of what is encrypted.
+            .https_only(endpoint.starts_with("https:"))
+            .timeout_resolve(Some(patience.timeout))
+            .timeout_connect(Some(patience.timeout))
+            .timeout_recv_response(Some(patience.timeout))
+            .timeout_per_read(Some(patience.timeout))
+            .timeout_per_write(Some(patience.timeout))
+            .user_agent(concat!("autoplace-hub/", env!("CARGO_PKG_VERSION")));
+        #[cfg(feature = "https")]
+        let config = config
+            .tls_config(ureq::tls::TlsConfig::builder().root_certs(ureq::tls::RootCerts::PlatformVerifier).build());
+        Self { agent: config.build().new_agent(), endpoint, token, patience }
+    }
+
+    /// A whole answer, as text.
+    pub(crate) fn text(&self, url: &str) -> Result<String, Error> {
+        self.patiently(&AtomicBool::new(false), |_| {
+            let answer = self.get(url, None)?;
+            let url = shown(&answer.url);
+            let mut text = String::new();
+            let mut body = answer.body.into_reader().take(MAX_LISTING + 1);
+            body.read_to_string(&mut text).map_err(|error| broken(&url, &error))?;
+            if text.len() as u64 > MAX_LISTING {
+                let problem = format!("the listing has more than {MAX_LISTING} bytes");
+                return Err(Error::Answer { url, problem }.into());
+            }
+            Ok(text)
+        })
+    }
+
+    /// Does something until it is done, it cannot be, or has been tried often enough. `act` sets its argument when it
+    /// has come further than the attempts before; then they are counted anew. `cancelled` ends the wait between two.
+    pub(crate) fn patiently<T>(
+        &self,
+        cancelled: &AtomicBool,
+        mut act: impl FnMut(&mut bool) -> Result<T, Failure>,
+    ) -> Result<T, Error> {
+        let mut attempts = 0;
+        loop {
+            let mut progress = false;
+            let (url, status, problem, wait) = match act(&mut progress) {
+                Ok(done) => return Ok(done),
+                Err(Failure::Final(error)) => return Err(error),
+                Err(Failure::Expired) => continue,
+                Err(Failure::Again { url, status, problem, wait }) => (url, status, problem, wait),
+            };
+            attempts = if progress { 1 } else { attempts + 1 };
+            if attempts >= self.patience.attempts {
+                return Err(match status {
+                    Some(status) => Error::Status { url, status, attempts },
+                    None => Error::Network { url, problem, attempts },
+                });
+            }
+            let pause = self.patience.pause.saturating_mul(1 << (attempts - 1).min(6));
+            // All clients that a failing server has lost must not come back at the same moment.
+            let jitter = RandomState::new().hash_one(attempts) % 256;
+            let pause = pause / 2 + pause.mul_f64(jitter as f64 / 256.0);
+            rest(wait.map_or(pause, |wait| wait.min(LONGEST_WAIT)), cancelled);
+        }
+    }
+
+    /// Asks for a file, or a range of it, and follows redirects.
+    pub(crate) fn get(&self, url: &str, range: Option<&Range<u64>>) -> Result<Answer, Failure> {
+        let mut url = url.to_owned();
+        for _ in 0..=MAX_REDIRECTS {
+            let mut request = self.agent.get(&url).header(header::ACCEPT_ENCODING, "identity");
+            if let Some(range) = range {
+                request = request.header(header::RANGE, format!("bytes={}-{}", range.start, range.end - 1));
+            }
+            if let Some(Token(token)) = &self.token
+                && origin(&url).is_some_and(|it| Some(it) == origin(&self.endpoint))
+            {
+                request = request.header(header::AUTHORIZATION, token.clone());
+            }
+            let response = request.call().map_err(|error| network(&url, &error))?;
+            let (parts, body) = response.into_parts();
+            if !parts.status.is_redirection() {
+                let answer = Answer { url, headers: parts.headers, status: parts.status, body };
+                return answer.checked(self.token.is_some());
+            }
+            let location = parts.headers.get(header::LOCATION).and_then(|it| it.to_str().ok());
+            url = location.and_then(|it| join(&url, it)).ok_or_else(|| {
+                let problem = format!("status {} redirects to no address", parts.status.as_u16());
+                Error::Answer { url: shown(&url), problem }
+            })?;
+        }
+        let problem = format!("more than {MAX_REDIRECTS} redirects");
+        Err(Error::Answer { url: shown(&url), problem }.into())
+    }
+}
+
+impl Answer {
+    /// Itself if it is what was asked for.
+    fn checked(self, has_token: bool) -> Result<Self, Failure> {
+        let (status, url) = (self.status.as_u16(), shown(&self.url));
+        Err(match status {
+            200 | 206 => return Ok(self),
+            408 | 429 | 500..=599 => {
+                Failure::Again { url, status: Some(status), problem: String::new(), wait: self.wait() }
+            }
+            401 | 403 => Error::Refused { url, status, advice: self.advice(has_token) }.into(),
+            404 | 410 => {
+                let what = match self.text("x-error-code") {
+                    Some("RevisionNotFound") => "the repository has no such revision",
+                    Some("EntryNotFound") => "the repository has no such file",
+                    _ => "there is no such repository, or it is private",
+                };
+                Error::Missing { url, what: what.to_owned() }.into()
+            }
+            _ => Error::Answer { url, problem: format!("status {status}, which no hub answers") }.into(),
+        })
+    }
+
+    /// What to do about a refusal. A hub answers 401 for a repository that is not there, too (`hf_raise_for_status`).
+    fn advice(&self, has_token: bool) -> String {
+        let page = match self.text("x-error-code") {
+            Some("GatedRepo") => "the repository is gated: accept its licence on its page",
+            Some("RepoNotFound") => "there is no such repository, or it is private",
+            _ => "the repository is private, gated, or not there",
+        };
+        let token = match has_token {
+            true => "whose account the token belongs to, which must be allowed to read it",
+            false => "and name a token of that account, by HF_TOKEN or `hf auth login`",
+        };
+        format!("{page}, {token}")
+    }
+
+    /// How long the server asks to wait: Retry-After in seconds, or the `t` of a hub's RateLimit.
+    fn wait(&self) -> Option<Duration> {
+        let limit = || self.text("ratelimit")?.split(';').find_map(|part| part.trim().strip_prefix("t="));
+        let seconds = self.text("retry-after").or_else(limit)?;
+        seconds.trim().parse().ok().map(Duration::from_secs)
+    }
+
+    pub(crate) fn text(&self, header: &str) -> Option<&str> {
+        self.headers.get(header)?.to_str().ok()
+    }
+
+    /// The bytes of a file from `start` on, wherever the answer begins, if the file has as many bytes as it should.
+    pub(crate) fn bytes_from(self, start: u64, file_bytes: u64) -> Result<impl Read, Failure> {
+        let url = shown(&self.url);
+        let wrong = |problem: String| Failure::Final(Error::Answer { url: url.clone(), problem });
+        let (at, length) = match self.status {
+            StatusCode::PARTIAL_CONTENT => {
+                let range = self.text("content-range").unwrap_or_default();
+                let found = content_range(range).ok_or_else(|| wrong(format!("Content-Range is `{range}`")))?;
+                (found.0, Some(found.1))
+            }
+            // The whole, by a server that knows no ranges.
+            _ => (0, self.text("content-length").and_then(|it| it.parse().ok())),
+        };
+        if length.is_some_and(|length| length != file_bytes) || at > start {
+            let length = length.unwrap_or_default();
+            let problem = format!("{length} bytes from byte {at}, but the file has {file_bytes}, from byte {start}");
+            return Err(wrong(problem));
+        }
+        let mut body = self.body.into_reader();
+        let skipped = io::copy(&mut Read::take(&mut body, start - at), &mut io::sink());
+        let skipped = skipped.map_err(|error| broken(&url, &error))?;
+        if skipped < start - at {
+            return Err(cut(&url));
+        }
+        Ok(body)
+    }
+}
+
+/// `bytes 3-8/10`: the first byte and the length of the whole.
+fn content_range(text: &str) -> Option<(u64, u64)> {
+    let (range, length) = text.trim().strip_prefix("bytes ")?.split_once('/')?;
+    Some((range.split_once('-')?.0.trim().parse().ok()?, length.trim().parse().ok()?))
+}
+
+/// An error of reading a body.
+pub(crate) fn broken(url: &str, error: &io::Error) -> Failure {
+    let problem = format!("the connection broke: {error}");
+    Failure::Again { url: url.to_owned(), status: None, problem, wait: None }
+}
+
+/// A body that ended too early.
+pub(crate) fn cut(url: &str) -> Failure {
+    let problem = "the connection ended before the file did".to_owned();
+    Failure::Again { url: url.to_owned(), status: None, problem, wait: None }
+}
+
+fn network(url: &str, error: &ureq::Error) -> Failure {
+    let url = shown(url);
+    let problem = match error {
+        // Their messages have the address, which may be signed.
+        ureq::Error::RequireHttpsOnly(_) => "a redirect from https to http".to_owned(),
+        ureq::Error::BadUri(_) | ureq::Error::Http(_) => "no address that can be asked".to_owned(),
+        ureq::Error::TlsRequired => "https needs the feature `https` of autoplace-hub".to_owned(),
+        passing => {
+            let problem = format!("cannot be reached: {passing}");
+            return Failure::Again { url, status: None, problem, wait: None };
+        }
+    };
+    Error::Answer { url, problem }.into()
+}
+
+/// Sleeps, unless it is cancelled.
+fn rest(time: Duration, cancelled: &AtomicBool) {
+    let step = Duration::from_millis(50);
+    let mut left = time;
+    while !left.is_zero() && !cancelled.load(Ordering::Relaxed) {
+        std::thread::sleep(left.min(step));
+        left = left.saturating_sub(step);
+    }
+}
+
+/// An address as a message may have it: without its query, and without a user's name and password.
+pub(crate) fn shown(url: &str) -> String {
+    let url = url.split(['?', '#']).next().unwrap_or_default();
+    match url.split_once("://") {
+        Some((scheme, rest)) => {
+            let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+            let host = host.rsplit('@').next().unwrap_or_default();
+            format!("{scheme}://{host}{path}")
+        }
+        None => url.to_owned(),
+    }
+}
+
+/// Scheme, host and port.
+fn origin(url: &str) -> Option<(String, String, u16)> {
+    let uri: Uri = url.parse().ok()?;
+    let scheme = uri.scheme_str()?.to_ascii_lowercase();
+    let port = uri.port_u16().unwrap_or(if scheme == "https" { 443 } else { 80 });
+    Some((scheme, uri.host()?.to_ascii_lowercase(), port))
+}
+
+/// Where a redirect leads. A hub's are addresses, or begin with `/`.
+fn join(base: &str, location: &str) -> Option<String> {
+    let (scheme, rest) = base.split_once("://")?;
+    if let Some(rest) = location.strip_prefix("//") {
+        return Some(format!("{scheme}://{rest}"));
+    }
+    if location.starts_with('/') {
+        let host = rest.split(['/', '?', '#']).next()?;
+        return Some(format!("{scheme}://{host}{location}"));
+    }
+    let known = ["http://", "https://"].into_iter().any(|it| location.starts_with(it));
+    known.then(|| location.to_owned())
+}
+
+/// A text as a part of a path, `/` too (`urllib.parse.quote(text, safe="")`).
+pub(crate) fn quoted(text: &str) -> String {
+    let mut quoted = String::new();
+    for byte in text.bytes() {
+        match byte {
+            b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' | b'-' | b'_' | b'.' | b'~' => quoted.push(byte.into()),
+            _ => quoted.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    quoted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_in_a_message_has_neither_a_signature_nor_a_password() {
+        for (url, expected) in [
+            ("https://cdn.example/a/b?Signature=x&Key=y", "https://cdn.example/a/b"),
+            ("https://me:secret@mirror.example:8080/a", "https://mirror.example:8080/a"),
+            ("http://host/a@b#part", "http://host/a@b"),
+        ] {
+            assert_eq!(shown(url), expected);
+        }
+    }
+
+    #[test]
+    fn another_scheme_host_or_port_is_another_origin() {
+        assert_eq!(origin("https://Hub.example/a"), origin("https://hub.example:443/b?c"));
+        for other in ["http://hub.example", "https://hub.example:8443", "https://hub.example.evil"] {
+            assert_ne!(origin("https://hub.example"), origin(other));
+        }
+    }
+
+    #[test]
+    fn a_redirect_is_joined_as_a_browser_does() {
+        let base = "https://hub.example:8080/a/b?c=/d";
+        for (location, expected) in [
+            ("/x?y", Some("https://hub.example:8080/x?y")),
+            ("//cdn.example/x", Some("https://cdn.example/x")),
+            ("http://cdn.example/x", Some("http://cdn.example/x")),
+            ("file:///etc/passwd", None),
+        ] {
+            assert_eq!(join(base, location).as_deref(), expected);
+        }
+    }
+
+    #[test]
+    fn a_token_is_not_shown() {
+        let http = Http::new("http://hub.example", Token::new("hf_secret"), Patience::default());
+        assert!(!format!("{http:?}").contains("secret"));
+        assert!(Token::new("two\nlines").is_none());
+    }
+}

@@ -1,0 +1,250 @@
+//! A hub as this machine uses it: endpoint, cache and token from where Hugging Face's own tools have them.
+
+use std::env;
+use std::fs;
+use std::io;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use autoplace_planner::gguf::Header;
+
+use crate::cache::Folder;
+use crate::error::Error;
+use crate::http::{Http, Patience, Token};
+use crate::name::Name;
+use crate::repository::{self, Candidate, Repository};
+use crate::{fetch, header};
+
+const ENDPOINT: &str = "https://huggingface.co";
+
+/// A hub of models, and the cache for what is fetched from it. `Debug` shows no token.
+#[derive(Debug, Clone)]
+pub struct Hub {
+    endpoint: String,
+    cache: PathBuf,
+    token: Option<Token>,
+    offline: bool,
+    patience: Patience,
+}
+
+impl Hub {
+    /// A hub by its address and the folder of its cache, without a token.
+    pub fn new(endpoint: impl Into<String>, cache: impl Into<PathBuf>) -> Self {
+        let (endpoint, cache) = (endpoint.into(), cache.into());
+        Self { endpoint, cache, token: None, offline: false, patience: Patience::default() }
+    }
+
+    /// As huggingface_hub's `constants.py` reads the environment: `HF_ENDPOINT`; `HF_HUB_CACHE`,
+    /// `HUGGINGFACE_HUB_CACHE` or `hub` in `HF_HOME` (`XDG_CACHE_HOME` or `~/.cache`, `huggingface` in it); `HF_TOKEN`,
+    /// `HUGGING_FACE_HUB_TOKEN` or the file `HF_TOKEN_PATH` (`token` in `HF_HOME`), unless
+    /// `HF_HUB_DISABLE_IMPLICIT_TOKEN`; `HF_HUB_OFFLINE` or `TRANSFORMERS_OFFLINE`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Environment`] if there is no home folder to begin at, or a token that cannot be read or sent.
+    pub fn from_env() -> Result<Self, Error> {
+        let get = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
+        Self::from_variables(get, env::home_dir())
+    }
+
+    fn from_variables(get: impl Fn(&str) -> Option<String>, home: Option<PathBuf>) -> Result<Self, Error> {
+        let path = |value: String| match (value.strip_prefix("~/"), &home) {
+            (Some(rest), Some(home)) => home.join(rest),
+            _ => PathBuf::from(value),
+        };
+        let caches = || get("XDG_CACHE_HOME").map(path).or_else(|| Some(home.as_ref()?.join(".cache")));
+        let hf_home = get("HF_HOME").map(path).or_else(|| Some(caches()?.join("huggingface")));
+        let no_home = || Error::Environment { variable: "HF_HOME", problem: "not set, and no home folder".to_owned() };
+        let hf_home = hf_home.ok_or_else(no_home)?;
+        let cache = get("HF_HUB_CACHE").or_else(|| get("HUGGINGFACE_HUB_CACHE"));
+        let cache = cache.map_or_else(|| hf_home.join("hub"), path);
+        let is_true = |name: &str| get(name).is_some_and(|it| is_true(&it));
+        let offline = match get("HF_HUB_OFFLINE") {
+            Some(value) => self::is_true(&value),
+            None => is_true("TRANSFORMERS_OFFLINE"),
+        };
+        let hub = Self::new(get("HF_ENDPOINT").unwrap_or_else(|| ENDPOINT.to_owned()), cache).offline(offline);
+        if is_true("HF_HUB_DISABLE_IMPLICIT_TOKEN") {
+            return Ok(hub);
+        }
+        if let Some(token) = get("HF_TOKEN").or_else(|| get("HUGGING_FACE_HUB_TOKEN")) {
+            return hub.token(&token);
+        }
+        match read_token(&get("HF_TOKEN_PATH").map_or_else(|| hf_home.join("token"), path))? {
+            Some(token) => hub.token(&token),
+            None => Ok(hub),
+        }
+    }
+
+    /// Sends a token with every request to the endpoint itself, and with none to another host.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Environment`] for what can be in no header.
+    pub fn token(mut self, token: &str) -> Result<Self, Error> {
+        let token: String = token.chars().filter(|c| !matches!(c, '\r' | '\n')).collect();
+        let problem = "the token has characters that no token has".to_owned();
+        let wrong = Error::Environment { variable: "HF_TOKEN", problem };
+        self.token = match token.trim() {
+            "" => None,
+            token => Some(Token::new(token).ok_or(wrong)?),
+        };
+        Ok(self)
+    }
+
+    /// Whether only the cache is asked.
+    pub fn offline(mut self, offline: bool) -> Self {
+        self.offline = offline;
+        self
+    }
+
+    /// How long a connection and each next byte may take, how often to try, and how long to wait before the second
+    /// attempt; before each further one it is twice that. Default: 30 seconds, 6 attempts, 1 second. Attempts are
+    /// counted anew whenever bytes have come.
+    pub fn patience(mut self, timeout: Duration, attempts: u32, pause: Duration) -> Self {
+        self.patience = Patience { timeout, attempts, pause };
+        self
+    }
+
+    /// The folder of the cache.
+    pub fn cache(&self) -> &Path {
+        &self.cache
+    }
+
+    /// A repository's models: one request, or offline what the cache has of it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoModel`] if there is none of the quantisation that the name has; [`Error::Offline`]; what a request
+    /// can meet: [`Error::Refused`], [`Error::Missing`], [`Error::Status`], [`Error::Network`], [`Error::Answer`].
+    pub fn repository(&self, name: &Name) -> Result<Repository, Error> {
+        match self.http() {
+            Some(http) => repository::listed(&http, name),
+            None => repository::cached(&self.folder(name.repository()), name),
+        }
+    }
+
+    /// The header of each candidate, in their order: of its file if the cache has it, else by ranges, a few MB of the
+    /// first and some 100 KB of each other.
+    ///
+    /// # Errors
+    ///
+    /// Of a candidate: [`Error::Header`] for what is no GGUF file; what a request can meet.
+    pub fn headers(&self, repository: &Repository) -> Vec<Result<Header, Error>> {
+        let http = self.http();
+        let mut known = None;
+        let header = |candidate: &Candidate| match (&http, self.cached(candidate)) {
+            (_, Some(path)) => {
+                let file = path.display().to_string();
+                Header::open(path).map_err(|source| Error::Header { file, source })
+            }
+            (Some(http), None) => header::read(http, candidate, &mut known),
+            (None, None) => Err(Error::Offline { what: candidate.name().to_owned(), cache: self.cache.clone() }),
+        };
+        repository.candidates.iter().map(header).collect()
+    }
+
+    /// A model's first file, if the cache has all its files.
+    pub fn cached(&self, candidate: &Candidate) -> Option<PathBuf> {
+        let (folder, commit) = (self.folder(&candidate.place.repository), &candidate.place.commit);
+        let whole = candidate.files.iter().all(|file| folder.has(commit, file));
+        whole.then(|| folder.pointer(commit, &candidate.files[0].name))
+    }
+
+    /// Fetches what the cache lacks of a model, and returns its first file there. What an earlier fetch has left
+    /// half-done is gone on with. `progress` hears every tenth of a second how many bytes are there, and how many there
+    /// will be; it may end the fetch.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Space`] before anything is fetched; [`Error::Hash`] and [`Error::Answer`] for what is not as the hub
+    /// lists it; [`Error::Cancelled`]; [`Error::Offline`]; [`Error::Io`]; what a request can meet.
+    pub fn fetch(
+        &self,
+        candidate: &Candidate,
+        mut progress: impl FnMut(u64, u64) -> ControlFlow<()>,
+    ) -> Result<PathBuf, Error> {
+        let folder = self.folder(&candidate.place.repository);
+        fetch::fetch(self.http().as_ref(), &folder, candidate, &mut progress)
+    }
+
+    fn http(&self) -> Option<Http> {
+        (!self.offline).then(|| Http::new(&self.endpoint, self.token.clone(), self.patience.clone()))
+    }
+
+    fn folder(&self, repository: &str) -> Folder {
+        Folder::new(&self.cache, repository)
+    }
+}
+
+/// `ENV_VARS_TRUE_VALUES` of huggingface_hub.
+fn is_true(value: &str) -> bool {
+    matches!(&value.to_ascii_uppercase()[..], "1" | "ON" | "YES" | "TRUE")
+}
+
+fn read_token(path: &Path) -> Result<Option<String>, Error> {
+    match fs::read_to_string(path) {
+        Ok(token) => Ok(Some(token)),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
+        Err(error) => {
+            let problem = format!("{}: {error}", path.display());
+            Err(Error::Environment { variable: "HF_TOKEN_PATH", problem })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn hub(variables: &[(&str, &str)], home: &Path) -> Hub {
+        let get = |name: &str| variables.iter().find(|it| it.0 == name).map(|it| it.1.to_owned());
+        Hub::from_variables(get, Some(home.to_owned())).unwrap()
+    }
+
+    #[test]
+    fn the_environment_is_read_as_the_official_client_reads_it() {
+        let home = tempfile::tempdir().unwrap();
+        let home = home.path();
+        for (variables, cache) in [
+            (&[][..], home.join(".cache/huggingface/hub")),
+            (&[("XDG_CACHE_HOME", "/x")], "/x/huggingface/hub".into()),
+            (&[("XDG_CACHE_HOME", "/x"), ("HF_HOME", "~/hf")], home.join("hf/hub")),
+            (&[("HF_HOME", "/h"), ("HUGGINGFACE_HUB_CACHE", "/old")], "/old".into()),
+            (&[("HUGGINGFACE_HUB_CACHE", "/old"), ("HF_HUB_CACHE", "/new")], "/new".into()),
+        ] {
+            assert_eq!(hub(variables, home).cache(), cache);
+        }
+        assert_eq!(hub(&[], home).endpoint, "https://huggingface.co");
+        let other = hub(&[("HF_ENDPOINT", "http://mirror/"), ("HF_HUB_OFFLINE", "yes")], home);
+        assert!(other.offline && other.endpoint == "http://mirror/");
+        assert!(!hub(&[("HF_HUB_OFFLINE", "0"), ("TRANSFORMERS_OFFLINE", "1")], home).offline);
+    }
+
+    #[test]
+    fn a_token_is_found_in_its_usual_places_and_is_not_shown() {
+        let home = tempfile::tempdir().unwrap();
+        let home = home.path();
+        assert!(hub(&[], home).token.is_none());
+        fs::create_dir_all(home.join(".cache/huggingface")).unwrap();
+        fs::write(home.join(".cache/huggingface/token"), "hf_secret\n").unwrap();
+        fs::write(home.join("other"), "hf_secret").unwrap();
+        for variables in [
+            &[][..],
+            &[("HF_TOKEN", " hf_secret\n")],
+            &[("HF_TOKEN_PATH", "~/other"), ("HF_HOME", "/nowhere")],
+            &[("HUGGING_FACE_HUB_TOKEN", "hf_secret")],
+        ] {
+            let hub = hub(variables, home);
+            assert!(hub.token.is_some(), "{variables:?}");
+            assert!(!format!("{hub:?}").contains("secret"));
+        }
+        assert!(hub(&[("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1")], home).token.is_none());
+        let get = |name: &str| (name == "HF_TOKEN").then(|| "hf_sec\u{7}ret".to_owned());
+        let error = Hub::from_variables(get, Some(home.to_owned())).unwrap_err().to_string();
+        assert!(error.starts_with("HF_TOKEN: ") && !error.contains("sec"), "{error}");
+    }
+}

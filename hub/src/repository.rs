@@ -1,0 +1,231 @@
+//! What a repository has: a name flows in; its commit and its models, by quantisation, flow out.
+
+use std::fs;
+use std::path::{Component, Path};
+use std::sync::Arc;
+
+use serde::Deserialize;
+
+use crate::cache::Folder;
+use crate::error::Error;
+use crate::group::{LeftOut, group};
+use crate::http::{Http, quoted, shown};
+use crate::name::Name;
+
+/// A repository of a hub at one commit.
+#[derive(Debug, Clone)]
+pub struct Repository {
+    pub(crate) place: Arc<Place>,
+    /// Its models, each with all its files, in the order of their names. If the name has a quantisation, those of it.
+    pub candidates: Vec<Candidate>,
+    /// Files that are no model by themselves, and why: projectors, shards of which others are missing.
+    pub left_out: Vec<(Vec<String>, String)>,
+}
+
+/// Where files come from.
+#[derive(Debug)]
+pub(crate) struct Place {
+    pub(crate) repository: String,
+    pub(crate) revision: String,
+    pub(crate) commit: String,
+}
+
+/// One model of a repository, of one quantisation.
+#[derive(Debug, Clone)]
+pub struct Candidate {
+    pub(crate) place: Arc<Place>,
+    name: String,
+    quant: Option<String>,
+    pub(crate) files: Vec<RemoteFile>,
+}
+
+/// A file as the hub lists it.
+#[derive(Debug, Clone)]
+pub(crate) struct RemoteFile {
+    /// With its folders, `/` between them.
+    pub(crate) name: String,
+    pub(crate) bytes: u64,
+    /// What the hub calls its content, and the cache its blob: a sha256 of large files, git's sha1 of others. Empty
+    /// where only the cache was asked, which may not know it.
+    pub(crate) etag: String,
+}
+
+impl Repository {
+    /// The commit's hash.
+    pub fn commit(&self) -> &str {
+        &self.place.commit
+    }
+}
+
+impl Candidate {
+    /// The model's name in the repository: its first file's, without the number of a shard and without `.gguf`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The quantisation that its name has, in capitals.
+    pub fn quant(&self) -> Option<&str> {
+        self.quant.as_deref()
+    }
+
+    /// All its files together, in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.files.iter().fold(0, |sum, file| sum.saturating_add(file.bytes))
+    }
+
+    /// Its files' names, in the order of the shards.
+    pub fn files(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.files.iter().map(|file| &file.name[..])
+    }
+}
+
+/// What `GET /api/models/OWNER/NAME/revision/REVISION?blobs=true` answers (`HfApi.model_info` with `files_metadata`).
+#[derive(Deserialize)]
+struct Listing {
+    sha: String,
+    #[serde(default)]
+    siblings: Vec<Sibling>,
+}
+
+#[derive(Deserialize)]
+struct Sibling {
+    rfilename: String,
+    size: Option<u64>,
+    #[serde(rename = "blobId")]
+    blob_id: Option<String>,
+    lfs: Option<Lfs>,
+}
+
+#[derive(Deserialize)]
+struct Lfs {
+    sha256: String,
+    size: u64,
+}
+
+/// Asks the hub.
+pub(crate) fn listed(http: &Http, name: &Name) -> Result<Repository, Error> {
+    let (repository, revision) = (name.repository(), quoted(name.revision()));
+    let url = format!("{}/api/models/{repository}/revision/{revision}?blobs=true", http.endpoint);
+    let wrong = |problem: String| Error::Answer { url: shown(&url), problem };
+    let text = http.text(&url)?;
+    let listing: Listing = serde_json::from_str(&text).map_err(|error| wrong(format!("no listing: {error}")))?;
+    if !is_hex(&listing.sha, 40) {
+        return Err(wrong("the listing's commit is no hash".to_owned()));
+    }
+    let models = listing.siblings.into_iter().filter(|it| is_gguf(&it.rfilename));
+    let files = models.map(|it| it.checked().map_err(wrong)).collect::<Result<_, _>>()?;
+    grouped(name, listing.sha, files)
+}
+
+/// What the cache has of a repository, without its hub.
+pub(crate) fn cached(folder: &Folder, name: &Name) -> Result<Repository, Error> {
+    let missing = || Error::Offline { what: name.to_string(), cache: folder.cache().to_owned() };
+    let commit = folder.commit(name.revision()).ok_or_else(missing)?;
+    let mut files = Vec::new();
+    for (name, bytes) in folder.files(&commit).into_iter().filter(|(name, _)| is_gguf(name)) {
+        files.push(RemoteFile { name, bytes, etag: String::new() });
+    }
+    if files.is_empty() {
+        return Err(missing());
+    }
+    grouped(name, commit, files)
+}
+
+fn grouped(name: &Name, commit: String, files: Vec<RemoteFile>) -> Result<Repository, Error> {
+    let (repository, revision) = (name.repository().to_owned(), name.revision().to_owned());
+    let place = Arc::new(Place { repository, revision, commit });
+    let grouped = group(files.into_iter().map(|file| (file.name.clone(), file)));
+    let mut candidates = Vec::new();
+    for model in grouped.models {
+        let files = model.files.into_iter().map(|(_, file)| file).collect();
+        candidates.push(Candidate { place: place.clone(), name: model.stem, quant: model.quant, files });
+    }
+    let found: Vec<&str> = candidates.iter().map(|it| it.quant().unwrap_or(&it.name)).collect();
+    let found = found.join(", ");
+    if let Some(quant) = name.quant() {
+        candidates.retain(|it| it.quant() == Some(quant));
+    }
+    if candidates.is_empty() {
+        let wanted = name.quant().map_or("whole GGUF model".to_owned(), |quant| format!("model of {quant}"));
+        let found = if found.is_empty() { "none".to_owned() } else { found };
+        return Err(Error::NoModel { repository: name.repository().to_owned(), wanted, found });
+    }
+    let names = |files: Vec<(String, RemoteFile)>| files.into_iter().map(|(name, _)| name).collect();
+    let left_out = grouped.left_out.into_iter().map(|LeftOut { files, why }| (names(files), why.to_string())).collect();
+    Ok(Repository { place, candidates, left_out })
+}
+
+impl Sibling {
+    /// The file, if it is one that can be kept: a name from outside becomes a path, and so does a hash.
+    fn checked(self) -> Result<RemoteFile, String> {
+        let Self { rfilename: name, size, blob_id, lfs } = self;
+        if !stays_inside(&name) {
+            return Err(format!("it lists a file `{}`, which would leave its folder", name.escape_debug()));
+        }
+        let (etag, bytes) = match lfs {
+            Some(Lfs { sha256, size }) if is_hex(&sha256, 64) => (Some(sha256), Some(size)),
+            Some(_) => (None, None),
+            None => (blob_id.filter(|id| is_hex(id, 40)), size),
+        };
+        match (etag, bytes) {
+            (Some(etag), Some(bytes)) => Ok(RemoteFile { name, bytes, etag }),
+            _ => Err(format!("it lists {name} without its hash and length")),
+        }
+    }
+}
+
+fn is_hex(text: &str, length: usize) -> bool {
+    text.len() == length && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
+}
+
+fn is_gguf(name: &str) -> bool {
+    Path::new(name).extension().is_some_and(|it| it.eq_ignore_ascii_case("gguf"))
+}
+
+/// Whether a name stays in the folder that it is joined to, here and on Windows (`_validate_relative_filename`).
+fn stays_inside(name: &str) -> bool {
+    let is_plain = |part: &str| {
+        !part.is_empty()
+            && !matches!(part, "." | "..")
+            && !part.contains(['\\', ':'])
+            && !part.contains(char::is_control)
+    };
+    let is_normal = |part| matches!(part, Component::Normal(_));
+    name.split('/').all(is_plain) && Path::new(name).components().all(is_normal)
+}
+
+/// The regular files below a folder and their lengths, links followed, by names with `/` between folders.
+pub(crate) fn files_below(folder: &Path) -> Vec<(String, u64)> {
+    let mut found = Vec::new();
+    let mut open = vec![(folder.to_owned(), String::new())];
+    while let Some((folder, prefix)) = open.pop() {
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            let (Ok(name), Ok(kind)) = (entry.file_name().into_string(), entry.file_type()) else { continue };
+            let name = format!("{prefix}{name}");
+            if kind.is_dir() {
+                open.push((entry.path(), format!("{name}/")));
+            } else if let Ok(metadata) = fs::metadata(entry.path())
+                && metadata.is_file()
+            {
+                found.push((name, metadata.len()));
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_would_leave_its_folder_is_refused() {
+        for name in ["a.gguf", "BF16/a-00001-of-00002.gguf", "...gguf", "a b.gguf"] {
+            assert!(stays_inside(name), "{name}");
+        }
+        for name in ["/a", "../a", "a/../../b", "a//b", "C:\\a", "C:a", "\\\\host\\a", "a\0b", "./a", ""] {
+            assert!(!stays_inside(name), "{name}");
+        }
+    }
+}

@@ -1,0 +1,391 @@
+//! Models fetched from a hub into the cache: what arrives, what is refused, and what stays after each fault.
+
+use std::fs;
+use std::ops::ControlFlow::{self, Break, Continue};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use autoplace_hub::{Error, Hub, Name, Repository};
+use tempfile::TempDir;
+
+use crate::server::{COMMIT, Content, Fault, Server};
+
+const FILE: &str = "thing-Q4_K_M.gguf";
+
+/// A server, and a cache that is empty.
+struct World {
+    server: Server,
+    cache: TempDir,
+}
+
+impl World {
+    fn new<'a>(files: impl IntoIterator<Item = (&'a str, Content)>) -> Self {
+        Self { server: Server::new(files), cache: tempfile::tempdir().unwrap() }
+    }
+
+    fn hub(&self) -> Hub {
+        hub(&self.server.endpoint(), self.cache.path())
+    }
+
+    fn part(&self, path: &str) -> PathBuf {
+        self.cache.path().join("models--some--thing").join(path)
+    }
+
+    fn fetch(&self) -> Result<PathBuf, Error> {
+        fetch(&self.hub(), |_, _| Continue(()))
+    }
+
+    /// All files of snapshots, links or not.
+    fn snapshot(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.part("snapshots").join(COMMIT)).into_iter().flatten();
+        let mut names: Vec<String> = entries.map(|it| it.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    fn blobs(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.part("blobs")).into_iter().flatten();
+        let mut names: Vec<String> = entries.map(|it| it.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+}
+
+fn hub(endpoint: &str, cache: &Path) -> Hub {
+    Hub::new(endpoint, cache).patience(Duration::from_secs(20), 3, Duration::from_millis(1))
+}
+
+fn repository(hub: &Hub) -> Result<Repository, Error> {
+    hub.repository(&"hf:some/thing".parse::<Name>().unwrap())
+}
+
+fn fetch(hub: &Hub, progress: impl FnMut(u64, u64) -> ControlFlow<()>) -> Result<PathBuf, Error> {
+    hub.fetch(&repository(hub)?.candidates[0], progress)
+}
+
+/// Bytes that repeat nowhere, so that none can stand in another's place.
+fn bytes(length: usize) -> Vec<u8> {
+    let mut state = 1u64;
+    let mut next = || {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 56) as u8
+    };
+    (0..length).map(|_| next()).collect()
+}
+
+#[test]
+fn a_model_is_fetched_into_the_shared_layout_and_the_next_time_nothing_is() {
+    for content in [Content::large(bytes(3 << 20)), Content::small(bytes(70_000))] {
+        let world = World::new([(FILE, content.clone()), ("README.md", Content::small(b"# a".to_vec()))]);
+        let mut told = Vec::new();
+        let path = fetch(&world.hub(), |done, total| {
+            told.push((done, total));
+            Continue(())
+        });
+        let path = path.unwrap();
+        assert_eq!(path, world.part("snapshots").join(COMMIT).join(FILE));
+        assert_eq!(world.blobs(), [&content.etag[..]]);
+        assert_eq!(fs::read_to_string(world.part("refs/main")).unwrap(), COMMIT);
+        let size = fs::metadata(&path).unwrap().len();
+        assert!(told.is_sorted() && told.iter().all(|it| it.1 == size), "{told:?}");
+        #[cfg(unix)]
+        assert_eq!(fs::read_link(&path).unwrap(), Path::new("../../blobs").join(&content.etag));
+
+        world.server.seen();
+        assert_eq!(world.fetch().unwrap(), path);
+        assert!(world.server.seen().iter().all(|it| it.path.starts_with("/api/")));
+        let offline = world.hub().offline(true);
+        assert_eq!(fetch(&offline, |_, _| Continue(())).unwrap(), path);
+        assert_eq!(offline.cached(&repository(&offline).unwrap().candidates[0]), Some(path));
+        assert!(world.server.seen().is_empty());
+    }
+}
+
+/// What a fetch that met faults ends in.
+enum End {
+    Whole,
+    Error(fn(&Error) -> bool),
+}
+
+#[test]
+fn each_fault_ends_in_a_whole_file_or_in_a_typed_error() {
+    use Fault::{Cut, Status, WrongBytes, WrongLength};
+    let data = bytes(300_000);
+    let now = "Retry-After: 0\r\n";
+    for (path, faults, end) in [
+        ("/api/", vec![Status(429, now), Status(503, now)], End::Whole),
+        ("/resolve/", vec![Status(429, "RateLimit: \"api\";r=0;t=0\r\n"), Status(500, "")], End::Whole),
+        ("/storage/", vec![Status(503, ""); 2], End::Whole),
+        ("/storage/", vec![Cut(1000), Cut(2000), Cut(1), Cut(70_000), Cut(10)], End::Whole),
+        ("/storage/", vec![Cut(1000), Status(403, "")], End::Whole),
+        ("/storage/", vec![Cut(1000), Fault::Whole], End::Whole),
+        ("/api/", vec![Cut(20)], End::Whole),
+        ("/api/", vec![Status(502, ""); 3], End::Error(|it| matches!(it, Error::Status { attempts: 3, .. }))),
+        ("/storage/", vec![Status(429, now); 3], End::Error(|it| matches!(it, Error::Status { status: 429, .. }))),
+        ("/storage/", vec![Cut(0); 3], End::Error(|it| matches!(it, Error::Network { attempts: 3, .. }))),
+        ("/storage/", vec![WrongLength], End::Error(|it| matches!(it, Error::Answer { .. }))),
+        ("/storage/", vec![WrongBytes], End::Error(|it| matches!(it, Error::Hash { .. }))),
+        ("/storage/", vec![Status(418, "")], End::Error(|it| matches!(it, Error::Answer { .. }))),
+        ("/api/", vec![Status(401, "")], End::Error(|it| matches!(it, Error::Refused { status: 401, .. }))),
+        (
+            "/resolve/",
+            vec![Status(403, "X-Error-Code: GatedRepo\r\n")],
+            End::Error(|it| matches!(it, Error::Refused { advice, .. } if advice.contains("accept its licence"))),
+        ),
+        ("/api/", vec![Status(404, "")], End::Error(|it| matches!(it, Error::Missing { .. }))),
+        (
+            "/api/",
+            vec![Status(404, "X-Error-Code: RevisionNotFound\r\n")],
+            End::Error(|it| matches!(it, Error::Missing { what, .. } if what.contains("no such revision"))),
+        ),
+        ("/resolve/", vec![Status(302, ""); 1], End::Error(|it| matches!(it, Error::Answer { .. }))),
+        (
+            "/resolve/",
+            vec![Status(302, "Location: /some/thing/resolve/x/y\r\n"); 20],
+            End::Error(|it| matches!(it, Error::Answer { problem, .. } if problem.contains("redirects"))),
+        ),
+    ] {
+        let world = World::new([(FILE, Content::large(data.clone()))]);
+        world.server.fail(path, faults.clone());
+        match (world.fetch(), end) {
+            (Ok(path), End::Whole) => {
+                assert_eq!(fs::read(path).unwrap(), data, "{faults:?}");
+                assert_eq!(world.server.faults_left(), 0, "{faults:?}");
+            }
+            (Err(error), End::Error(is_it)) => {
+                assert!(is_it(&error), "{faults:?}: {error}");
+                assert!(world.snapshot().is_empty() && world.blobs().iter().all(|it| it.ends_with(".incomplete")));
+                // Whatever is left is no obstacle.
+                while world.server.faults_left() > 0 {
+                    let _ = world.fetch();
+                }
+                assert_eq!(fs::read(world.fetch().unwrap()).unwrap(), data, "{faults:?}");
+            }
+            (result, _) => panic!("{path}: {faults:?}: {result:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_server_says_how_long_to_wait() {
+    let world = World::new([(FILE, Content::large(bytes(1000)))]);
+    // Without what it says, the second attempt would come in an hour.
+    let hub = Hub::new(world.server.endpoint(), world.cache.path());
+    let hub = hub.patience(Duration::from_secs(20), 3, Duration::from_secs(3600));
+    world.server.fail("/api/", [Fault::Status(429, "Retry-After: 0\r\n")]);
+    world.server.fail("/api/", [Fault::Status(429, "RateLimit: \"api\";r=0;t=0\r\n")]);
+    assert_eq!(repository(&hub).unwrap().candidates.len(), 1);
+    assert_eq!(world.server.faults_left(), 0);
+}
+
+#[test]
+fn a_server_that_is_silent_or_not_there_is_an_error() {
+    let world = World::new([(FILE, Content::large(bytes(1000)))]);
+    world.server.fail("/api/", [Fault::Silence, Fault::Silence]);
+    let impatient = |hub: Hub| hub.patience(Duration::from_millis(200), 2, Duration::from_millis(1));
+    let error = repository(&impatient(world.hub())).unwrap_err();
+    assert!(matches!(error, Error::Network { attempts: 2, .. }), "{error}");
+    // Port 1 is nobody's.
+    let error = repository(&impatient(hub("http://127.0.0.1:1", world.cache.path()))).unwrap_err();
+    assert!(matches!(error, Error::Network { attempts: 2, .. }), "{error}");
+}
+
+#[test]
+fn a_token_goes_to_the_hub_and_nowhere_else() {
+    let world = World::new([(FILE, Content::large(bytes(1000)))]);
+    let hub = world.hub().token("hf_secret").unwrap();
+    fetch(&hub, |_, _| Continue(())).unwrap();
+    let seen = world.server.seen();
+    let at = |storage: bool| seen.iter().filter(move |it| it.is_at_storage() == storage);
+    assert_eq!((at(false).count(), at(true).count()), (2, 1));
+    assert!(at(false).all(|it| it.authorization.as_deref() == Some("Bearer hf_secret")));
+    assert!(at(true).all(|it| it.authorization.is_none()));
+    assert!(!format!("{hub:?}").contains("secret"));
+
+    for (path, fault) in [("/api/", Fault::Status(401, "")), ("/storage/", Fault::Status(403, ""))] {
+        let world = World::new([(FILE, Content::large(bytes(1000)))]);
+        world.server.fail(path, [fault]);
+        let error = fetch(&world.hub().token("hf_secret").unwrap(), |_, _| Continue(())).unwrap_err();
+        let text = format!("{error} {error:?}");
+        assert!(text.contains(path) && !text.contains("secret") && !text.contains("Signature"), "{text}");
+    }
+}
+
+#[test]
+fn a_model_larger_than_the_disk_is_refused_before_anything_is_fetched() {
+    let world = World::new([(FILE, Content::hollow(Vec::new(), 1 << 60))]);
+    let error = world.fetch().unwrap_err();
+    assert!(matches!(error, Error::Space { needed, free, .. } if needed == 1 << 60 && free < needed), "{error}");
+    assert!(world.server.seen().iter().all(|it| it.path.starts_with("/api/")));
+    assert!(world.blobs().is_empty());
+}
+
+#[test]
+fn what_was_cancelled_goes_on_where_it_ended() {
+    let data = bytes(1 << 20);
+    let world = World::new([(FILE, Content::large(data.clone()))]);
+    world.server.slow(Duration::from_millis(10));
+    let error = fetch(&world.hub(), |done, _| if done > 0 { Break(()) } else { Continue(()) }).unwrap_err();
+    let Error::Cancelled { done, total, .. } = error else { panic!("{error}") };
+    assert!(0 < done && done < total && total == data.len() as u64);
+    let [incomplete] = &world.blobs()[..] else { panic!("{:?}", world.blobs()) };
+    assert_eq!(fs::metadata(world.part("blobs").join(incomplete)).unwrap().len(), done);
+    assert!(world.snapshot().is_empty());
+
+    world.server.slow(Duration::ZERO);
+    world.server.seen();
+    assert_eq!(fs::read(world.fetch().unwrap()).unwrap(), data);
+    let ranges: Vec<_> = world.server.seen().into_iter().filter_map(|it| it.range).collect();
+    assert!(ranges.iter().all(|it| *it == (done..total)), "{ranges:?}");
+}
+
+#[test]
+fn a_beginning_that_is_damaged_or_too_long_is_fetched_anew() {
+    let data = bytes(100_000);
+    let content = Content::large(data.clone());
+    for beginning in [vec![7; 50_000], vec![7; 100_000], vec![7; 100_001]] {
+        let world = World::new([(FILE, content.clone())]);
+        fs::create_dir_all(world.part("blobs")).unwrap();
+        fs::write(world.part("blobs").join(format!("{}.incomplete", content.etag)), beginning).unwrap();
+        assert_eq!(fs::read(world.fetch().unwrap()).unwrap(), data);
+    }
+}
+
+#[test]
+fn two_that_fetch_the_same_fetch_it_once() {
+    let data = bytes(1 << 20);
+    let world = World::new([(FILE, Content::large(data.clone()))]);
+    world.server.slow(Duration::from_millis(1));
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| assert_eq!(fs::read(world.fetch().unwrap()).unwrap(), data));
+        }
+    });
+    assert_eq!(world.server.seen().iter().filter(|it| it.is_at_storage()).count(), 1);
+}
+
+#[test]
+fn what_a_listing_says_cannot_leave_the_cache() {
+    let sha = "a".repeat(64);
+    let listing = |commit: &str, name: &str, sha: &str| {
+        let lfs = serde_json::json!({ "sha256": sha, "size": 4, "pointerSize": 1 });
+        let sibling = serde_json::json!({ "rfilename": name, "size": 4, "blobId": "b", "lfs": lfs });
+        serde_json::json!({ "sha": commit, "siblings": [sibling] }).to_string()
+    };
+    for listing in [
+        listing(COMMIT, "../../../evil.gguf", &sha),
+        listing(COMMIT, "/evil.gguf", &sha),
+        listing(COMMIT, "C:\\evil.gguf", &sha),
+        listing(COMMIT, "a/../../evil.gguf", &sha),
+        listing("../../evil", FILE, &sha),
+        listing(COMMIT, FILE, "../../../evil"),
+        listing(COMMIT, FILE, &"../a".repeat(16)),
+        "[]".to_owned(),
+        "<html>".to_owned(),
+    ] {
+        let world = World::new([(FILE, Content::large(bytes(4)))]);
+        world.server.list(listing.clone());
+        let error = world.fetch().unwrap_err();
+        assert!(matches!(error, Error::Answer { .. }), "{listing}: {error}");
+        assert_eq!(fs::read_dir(world.cache.path()).unwrap().count(), 0);
+    }
+}
+
+#[test]
+fn a_split_model_is_there_with_all_of_its_files_or_with_none() {
+    let names: Vec<String> = (1..=6).map(|n| format!("BF16/thing-BF16-{n:05}-of-00006.gguf")).collect();
+    let files = names.iter().enumerate().map(|(n, name)| (&name[..], Content::large(bytes(50_000 + n))));
+    let world = World::new(files);
+    world.server.fail(
+        "/resolve/0123456789abcdef0123456789abcdef01234567/BF16/thing-BF16-00005",
+        [Fault::Status(404, "X-Error-Code: EntryNotFound\r\n")],
+    );
+    let error = world.fetch().unwrap_err();
+    assert!(matches!(error, Error::Missing { .. }), "{error}");
+    assert!(world.snapshot().is_empty() && !world.part("refs/main").exists());
+    assert!(world.hub().cached(&repository(&world.hub()).unwrap().candidates[0]).is_none());
+
+    let first = world.fetch().unwrap();
+    assert!(first.ends_with(&names[0]));
+    let snapshot = world.part("snapshots").join(COMMIT);
+    for (n, name) in names.iter().enumerate() {
+        assert_eq!(fs::metadata(snapshot.join(name)).unwrap().len(), 50_000 + n as u64);
+    }
+    fs::remove_file(snapshot.join(&names[3])).unwrap();
+    let offline = world.hub().offline(true);
+    assert!(matches!(fetch(&offline, |_, _| Continue(())), Err(Error::NoModel { .. })));
+    // Its bytes are still there.
+    world.server.seen();
+    world.fetch().unwrap();
+    assert!(world.server.seen().iter().all(|it| !it.is_at_storage()));
+    assert!(snapshot.join(&names[3]).exists());
+}
+
+#[test]
+fn offline_nothing_is_asked_and_what_is_not_there_is_said() {
+    let world = World::new([(FILE, Content::large(bytes(1000)))]);
+    let online = repository(&world.hub()).unwrap();
+    let offline = world.hub().offline(true);
+    world.server.seen();
+    for error in
+        [repository(&offline).unwrap_err(), offline.fetch(&online.candidates[0], |_, _| Continue(())).unwrap_err()]
+    {
+        assert!(matches!(error, Error::Offline { .. }), "{error}");
+        assert!(error.to_string().contains("some/thing") && error.to_string().contains("HF_HUB_OFFLINE"), "{error}");
+    }
+    assert!(offline.headers(&online).iter().all(|it| matches!(it, Err(Error::Offline { .. }))));
+    assert!(world.server.seen().is_empty());
+}
+
+#[test]
+fn a_name_with_a_quantisation_has_its_models_only() {
+    let files = ["Q4_K_M", "Q8_0"].map(|quant| (format!("thing-{quant}.gguf"), Content::large(bytes(100))));
+    let world = World::new(files.iter().map(|(name, file)| (&name[..], file.clone())));
+    let named = |name: &str| world.hub().repository(&name.parse().unwrap());
+    let quants: Vec<_> =
+        named("hf:some/thing").unwrap().candidates.iter().map(|it| it.quant().unwrap().to_owned()).collect();
+    assert_eq!(quants, ["Q4_K_M", "Q8_0"]);
+    assert_eq!(named("hf:some/thing:q8_0@main").unwrap().candidates.len(), 1);
+    let error = named("hf:some/thing:Q2_K").unwrap_err();
+    assert_eq!(error.to_string(), "some/thing has no model of Q2_K; it has Q4_K_M, Q8_0");
+}
+
+/// What a child of [`a_fetch_killed_anywhere_goes_on_to_the_same_file`] is told: endpoint and cache.
+const CHILD: [&str; 2] = ["AUTOPLACE_HUB_TEST_ENDPOINT", "AUTOPLACE_HUB_TEST_CACHE"];
+
+#[test]
+#[ignore = "the child of another test"]
+fn child() {
+    let [Ok(endpoint), Ok(cache)] = CHILD.map(std::env::var) else { return };
+    fetch(&hub(&endpoint, Path::new(&cache)), |_, _| Continue(())).unwrap();
+}
+
+#[test]
+fn a_fetch_killed_anywhere_goes_on_to_the_same_file() {
+    let data = bytes(1 << 20);
+    let mut random = 20261126u64;
+    let mut killed = 0;
+    for _ in 0..50 {
+        random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        let point = (random >> 33) % data.len() as u64;
+        let world = World::new([(FILE, Content::large(data.clone()))]);
+        world.server.slow(Duration::from_millis(1));
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        child.args(["--ignored", "--exact", "fetch::child"]).stdout(Stdio::null()).stderr(Stdio::null());
+        child.env(CHILD[0], world.server.endpoint()).env(CHILD[1], world.cache.path());
+        let mut child = child.spawn().unwrap();
+        while world.server.sent() < point && child.try_wait().unwrap().is_none() {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        child.kill().unwrap();
+        killed += u32::from(!child.wait().unwrap().success());
+
+        let path = world.part("snapshots").join(COMMIT).join(FILE);
+        assert!(!path.exists() || fs::read(&path).unwrap() == data, "killed at {point}");
+        world.server.slow(Duration::ZERO);
+        assert_eq!(fs::read(world.fetch().unwrap()).unwrap(), data, "killed at {point}");
+        assert_eq!(world.blobs().len(), 1, "killed at {point}");
+    }
+    assert!(killed > 40, "{killed} of 50 were killed before their end");
+}
