@@ -1,17 +1,18 @@
 //! The verbs `run` and `chat`: a model and what is said to it flow in, its answers flow out as they come.
 //!
-//! [`session`] is the chat at a terminal, [`editor`] where its messages are written, [`files`] what they name,
-//! [`screen`] what is shown, [`stop`] what Ctrl-C ends.
+//! [`source`] is where the model comes from, [`session`] the chat at a terminal, [`editor`] where its messages are written,
+//! [`files`] what they name, [`screen`] what is shown, [`stop`] what Ctrl-C ends.
 
 mod editor;
 mod files;
 mod screen;
 mod session;
+mod source;
 mod stop;
 
 use std::error::Error;
 use std::io::{self, IsTerminal, stdin, stdout};
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -27,13 +28,14 @@ use crate::rates::bar;
 use crate::template;
 use screen::{note, write};
 use session::Session;
+use source::SourceArgs;
 use stop::Stop;
 
 /// A model to talk with.
 #[derive(Debug, clap::Args)]
 pub(crate) struct TalkArgs {
-    /// GGUF file; of a split model, the first part
-    model: PathBuf,
+    #[command(flatten)]
+    source: SourceArgs,
     #[command(flatten)]
     ask: AskArgs,
     /// What the model is told before all else
@@ -87,14 +89,15 @@ fn prompt(said: Option<&str>) -> Result<Option<String>, Box<dyn Error>> {
 }
 
 fn talk(args: &TalkArgs, prompt: Option<String>) -> Result<ExitCode, Box<dyn Error>> {
-    let template = template(args)?;
+    let stop = Stop::listen()?;
+    let Some(path) = args.source.path(&args.ask.request(), &stop)? else { return Ok(ExitCode::from(130)) };
+    let template = template(args, &path)?;
     if template.is_none() && (prompt.is_none() || args.system.is_some()) {
         let families = FAMILIES.join(", ");
         let problem = "the model has no chat template: --template names its family, one of";
         return Err(format!("{problem} {families}, or a file").into());
     }
-    let stop = Stop::listen()?;
-    let is_stopped = match load(args, &stop)? {
+    let is_stopped = match load(args, &path, &stop)? {
         None => true,
         Some(model) => match template {
             Some(template) => converse(args, model, template, prompt, stop)?,
@@ -106,8 +109,8 @@ fn talk(args: &TalkArgs, prompt: Option<String>) -> Result<ExitCode, Box<dyn Err
 }
 
 /// The template that is asked for, or the model's own; `None` where it ships none.
-fn template(args: &TalkArgs) -> Result<Option<ChatTemplate>, Box<dyn Error>> {
-    let header = Header::open(&args.model)?;
+fn template(args: &TalkArgs, path: &Path) -> Result<Option<ChatTemplate>, Box<dyn Error>> {
+    let header = Header::open(path)?;
     match &args.template {
         Some(name) => template::named(name, &header).map(Some),
         None => match ChatTemplate::from_header(&header) {
@@ -118,13 +121,13 @@ fn template(args: &TalkArgs) -> Result<Option<ChatTemplate>, Box<dyn Error>> {
 }
 
 /// Loads the model, and says where it went; `None` where Ctrl-C came before.
-fn load(args: &TalkArgs, stop: &Stop) -> Result<Option<Model>, Box<dyn Error>> {
+fn load(args: &TalkArgs, path: &Path, stop: &Stop) -> Result<Option<Model>, Box<dyn Error>> {
     let cancelled = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&cancelled);
     stop.begin(AbortHandle::new(move || flag.store(true, Relaxed)));
     let bar = bar(100, "loading {wide_bar} {percent} %");
     let shown = bar.clone();
-    let builder = Model::builder(&args.model).request(args.ask.request()).progress(move |done| {
+    let builder = Model::builder(path).request(args.ask.request()).progress(move |done| {
         shown.set_position((done * 100.0) as u64);
         !cancelled.load(Relaxed)
     });

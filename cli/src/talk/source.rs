@@ -1,0 +1,129 @@
+//! Where a model comes from: a path, or a name on a hub, of whose files the best for this machine is chosen, and fetched
+//! if that is wanted.
+
+use std::error::Error;
+use std::io::{IsTerminal, Write, stderr, stdin};
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use autoplace::AbortHandle;
+use autoplace::load;
+use autoplace::machine::Bytes;
+use autoplace::plan::Request;
+use autoplace_hub::{Candidate, Choice, Contender, Hub, Name, Outcome, Wish, choose};
+
+use super::screen::note;
+use super::stop::Stop;
+use crate::rates::bar;
+
+/// Which model, and how it may be had.
+#[derive(Debug, clap::Args)]
+pub(super) struct SourceArgs {
+    /// GGUF file (of a split model, the first part), or a model of Hugging Face's hub: hf:OWNER/NAME[:QUANT][@REVISION]
+    model: String,
+    /// Which of a hub's files: `best:20` is the best quality with at least 20 tok/s here, `fastest:Q4` the fastest of at
+    /// least 4 bits, `fits` the best that fits on GPUs wholly; `auto` the first of these that there is
+    #[arg(long, value_name = "auto|best:N|fastest:QUANT|fits", default_value = "auto")]
+    wish: Wish,
+    /// Fetches what is not here yet without a question
+    #[arg(short, long)]
+    yes: bool,
+}
+
+impl SourceArgs {
+    /// The model's first file; `None` where Ctrl-C came before it was there, or nobody wanted it.
+    pub(super) fn path(&self, request: &Request, stop: &Stop) -> Result<Option<PathBuf>, Box<dyn Error>> {
+        if !Name::is_meant(&self.model) {
+            return Ok(Some(PathBuf::from(&self.model)));
+        }
+        let (name, hub): (Name, Hub) = (self.model.parse()?, Hub::from_env()?);
+        // What is here needs no network.
+        let here = hub.clone().offline(true);
+        let (hub, repository) = match here.repository(&name) {
+            Ok(mut repository) => {
+                repository.candidates.retain(|candidate| here.cached(candidate).is_some());
+                match repository.candidates.is_empty() {
+                    false => (here, repository),
+                    true => (hub.clone(), hub.repository(&name)?),
+                }
+            }
+            Err(_) => (hub.clone(), hub.repository(&name)?),
+        };
+        let mut contenders = Vec::new();
+        let mut candidates: Vec<&Candidate> = Vec::new();
+        for (candidate, header) in repository.candidates.iter().zip(hub.headers(&repository)) {
+            match header {
+                Ok(header) => {
+                    contenders.push(Contender::new(candidate.name(), candidate.quant().map(str::to_owned), header));
+                    candidates.push(candidate);
+                }
+                Err(error) => note(format!("{} is left out: {error}", candidate.name())),
+            }
+        }
+        let choice = choose(&contenders, &load::detect()?, request, self.wish);
+        tell(&choice);
+        let Some(candidate) = choice.chosen.map(|chosen| candidates[chosen]) else {
+            return Err(format!("{name}: {}", choice.reason).into());
+        };
+        match hub.cached(candidate) {
+            Some(path) => Ok(Some(path)),
+            None if self.is_wanted(candidate)? => fetched(&hub, candidate, stop),
+            None => Ok(None),
+        }
+    }
+
+    /// Whether to fetch it: asked on a terminal.
+    fn is_wanted(&self, candidate: &Candidate) -> Result<bool, Box<dyn Error>> {
+        let (name, bytes) = (candidate.name(), Bytes(candidate.bytes()));
+        if self.yes {
+            return Ok(true);
+        }
+        if !stdin().is_terminal() || !stderr().is_terminal() {
+            return Err(format!("{name} is not here: --yes fetches its {bytes}").into());
+        }
+        write!(stderr(), "fetch {bytes} of {name}? [y/N] ")?;
+        let mut answer = String::new();
+        stdin().read_line(&mut answer)?;
+        Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+    }
+}
+
+/// All files of the model, what becomes of each here, and which it is.
+fn tell(choice: &Choice) {
+    if choice.rows.len() > 1 {
+        note(format!("  {:<14} {:>10} {:>8} {:>8}", "quantisation", "size", "layers", "tok/s"));
+    }
+    for (index, row) in choice.rows.iter().enumerate().filter(|_| choice.rows.len() > 1) {
+        let mark = if choice.chosen == Some(index) { '>' } else { ' ' };
+        let (quant, size) = (row.quant.as_deref().unwrap_or(&row.label), Bytes(row.bytes).to_string());
+        note(match &row.outcome {
+            Outcome::Placed(placed) => {
+                let layers = format!("{}/{}", placed.n_gpu_layers, placed.layers);
+                format!("{mark} {quant:<14} {size:>10} {layers:>8} {:>8.1}", placed.tokens_per_second.unwrap_or(0.0))
+            }
+            Outcome::Refused(why) => format!("{mark} {quant:<14} {size:>10} {why}"),
+            _ => format!("{mark} {quant:<14} {size:>10}"),
+        });
+    }
+    note(&choice.reason);
+}
+
+fn fetched(hub: &Hub, candidate: &Candidate, stop: &Stop) -> Result<Option<PathBuf>, Box<dyn Error>> {
+    let cancelled = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&cancelled);
+    stop.begin(AbortHandle::new(move || flag.store(true, Relaxed)));
+    let bar = bar(candidate.bytes(), "{wide_bar} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left");
+    let outcome = hub.fetch(candidate, |done, total| {
+        bar.set_length(total);
+        bar.set_position(done);
+        if cancelled.load(Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    bar.finish_and_clear();
+    let is_stopped = stop.end();
+    match outcome {
+        Err(_) if is_stopped => Ok(None),
+        outcome => Ok(Some(outcome?)),
+    }
+}
