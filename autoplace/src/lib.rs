@@ -4,6 +4,17 @@
 #[cfg(test)]
 extern crate self as autoplace;
 
+/// `name(argument: type) field = value, others.push(value);`: methods that do so and return what they change.
+macro_rules! setters {
+    ($($(#[$doc:meta])* $name:ident($($argument:ident: $ty:ty),*)
+        $($($field:ident).+ $(($($item:expr),*))? $(= $value:expr)?),+;)*) => {
+        $($(#[$doc])* pub fn $name(mut self, $($argument: $ty),*) -> Self {
+            $(self.$($field).+ $(($($item),*))? $(= $value)?;)+
+            self
+        })*
+    };
+}
+
 pub mod embed;
 mod error;
 pub mod generate;

@@ -91,30 +91,18 @@ impl WorkerProcess {
         Self { program: Some(path.into()), ..Self::own_executable() }
     }
 
-    /// What to do when it has died. Default: [`OnDeath::Fail`].
-    pub fn on_death(mut self, policy: OnDeath) -> Self {
-        self.on_death = policy;
-        self
-    }
-
-    /// Sets a variable of its environment; the others are the application's.
-    pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
-        self.environment.push((name.as_ref().to_owned(), value.as_ref().to_owned()));
-        self
-    }
-
-    /// How long it may take from its start to its first message, before it is killed. Default: a minute.
-    pub fn patience(mut self, patience: Duration) -> Self {
-        self.patience = patience;
-        self
-    }
-
-    /// How long it may show no sign of life while it is waited for; then it is ended, as if it had died
-    /// ([`Error::Silent`]). A worker shows one every few seconds, as long as no single computation of llama.cpp takes
-    /// longer: of a batch of a prompt, say. After an abort it has 30 seconds at most. Default: ten minutes.
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout;
-        self
+    setters! {
+        /// What to do when it has died. Default: [`OnDeath::Fail`].
+        on_death(policy: OnDeath) on_death = policy;
+        /// Sets a variable of its environment; the others are the application's.
+        env(name: impl AsRef<OsStr>, value: impl AsRef<OsStr>)
+            environment.push((name.as_ref().to_owned(), value.as_ref().to_owned()));
+        /// How long it may take from its start to its first message, before it is killed. Default: a minute.
+        patience(patience: Duration) patience = patience;
+        /// How long it may show no sign of life while it is waited for; then it is ended, as if it had died
+        /// ([`Error::Silent`]). A worker shows one every few seconds, as long as no single computation of llama.cpp
+        /// takes longer: of a batch of a prompt, say. After an abort it has 30 seconds at most. Default: ten minutes.
+        timeout(timeout: Duration) timeout = timeout;
     }
 
     /// How often it may be started again for one call.
