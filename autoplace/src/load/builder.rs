@@ -1,6 +1,5 @@
 //! How a model is to be loaded.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 
 use super::adapters::Adapter;
@@ -14,6 +13,7 @@ use crate::plan::{self, GpuLayers, Plan, Request, SavedPlan};
 use crate::worker::Isolation;
 
 /// A load being described: finish it with [`load`](Self::load), or look first with [`plan`](Self::plan).
+#[derive(Debug)]
 #[must_use = "nothing is loaded until `load` is called"]
 pub struct ModelBuilder {
     recipe: Recipe,
@@ -157,9 +157,9 @@ impl ModelBuilder {
         /// bytes are believed; from the second attempt on, no more than a GPU reports. Its GPUs must be devices of this
         /// process.
         machine(machine: Machine) recipe.machine = Some(machine);
-        /// Also uses the devices of another machine, whose rpc-server (`autoplace-rpc-server`, or llama.cpp's of the same
-        /// version) listens at `endpoint`, `host:port`. May be called again for further machines. Needs the feature
-        /// `rpc`.
+        /// Also uses the devices of another machine, whose rpc-server (`autoplace-rpc-server`, or llama.cpp's of the
+        /// same version) listens at `endpoint`, `host:port`. May be called again for further machines. Needs the
+        /// feature `rpc`.
         ///
         /// The link and the devices are measured when the load plans, and layers go there only where that is faster;
         /// their weights are carried over the link at each load. llama.cpp ends the process whose connection is lost,
@@ -233,14 +233,5 @@ impl ModelBuilder {
             (recipe.request, recipe.mtp) = (saved.request.clone(), saved.plan.context.mtp);
         }
         Ok(recipe)
-    }
-}
-
-impl fmt::Debug for ModelBuilder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ModelBuilder")
-            .field("path", &self.recipe.path)
-            .field("request", &self.recipe.request)
-            .finish_non_exhaustive()
     }
 }
