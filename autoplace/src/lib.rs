@@ -15,6 +15,17 @@ macro_rules! setters {
     };
 }
 
+/// `Debug` of these fields alone, beside others that have none.
+macro_rules! debug_with {
+    ($name:ident $(<$of:lifetime>)?: $($field:tt),*) => {
+        impl std::fmt::Debug for $name $(<$of>)? {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.debug_struct(stringify!($name))$(.field(stringify!($field), &self.$field))*.finish_non_exhaustive()
+            }
+        }
+    };
+}
+
 pub mod embed;
 mod error;
 pub mod generate;

@@ -1,6 +1,5 @@
 //! How a model is to be loaded.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 
 use super::adapters::Adapter;
@@ -15,6 +14,7 @@ use crate::plan::{self, GpuLayers, Plan, Request, SavedPlan};
 use crate::worker::Isolation;
 
 /// A load being described: finish it with [`load`](Self::load), or look first with [`plan`](Self::plan).
+#[derive(Debug)]
 #[must_use = "nothing is loaded until `load` is called"]
 pub struct ModelBuilder {
     recipe: Recipe,
@@ -220,14 +220,5 @@ impl ModelBuilder {
             (recipe.request, recipe.mtp) = (saved.request.clone(), saved.plan.context.mtp);
         }
         Ok(recipe)
-    }
-}
-
-impl fmt::Debug for ModelBuilder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ModelBuilder")
-            .field("path", &self.recipe.path)
-            .field("request", &self.recipe.request)
-            .finish_non_exhaustive()
     }
 }

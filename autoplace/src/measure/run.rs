@@ -1,6 +1,5 @@
 //! Loading one placement after the other and computing with each.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 
 use super::Error;
@@ -208,11 +207,7 @@ impl<'a> Measure<'a> {
     }
 }
 
-impl fmt::Debug for Measure<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Measure").field("path", &self.path).finish_non_exhaustive()
-    }
-}
+debug_with!(Measure<'_>: path);
 
 struct Run<'p> {
     protocol: &'p Protocol,

@@ -1,6 +1,5 @@
 //! The thread that watches.
 
-use std::fmt;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender, TrySendError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -38,6 +37,7 @@ pub enum Error {
 /// Its events wait here to be [received](Self::events), go to `tracing` (what is wrong as warnings, the rest as
 /// information), and are passed to a [callback](SentinelBuilder::on_event) if there is one. It keeps neither the model
 /// loaded nor the process running.
+#[derive(Debug)]
 pub struct Sentinel {
     events: Receiver<Event>,
     /// The thread ends when this is dropped.
@@ -80,12 +80,6 @@ impl Drop for Sentinel {
             // It failed only where a callback panicked, which has been printed.
             let _ = thread.join();
         }
-    }
-}
-
-impl fmt::Debug for Sentinel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sentinel").field("is_watching", &self.is_watching()).finish_non_exhaustive()
     }
 }
 
@@ -172,11 +166,7 @@ fn follow(event: &Event, model: &WeakModel, min_gain: f64) {
     }
 }
 
-impl fmt::Debug for SentinelBuilder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SentinelBuilder").field("settings", &self.settings).finish_non_exhaustive()
-    }
-}
+debug_with!(SentinelBuilder: settings);
 
 struct Watch<S> {
     settings: Settings,
