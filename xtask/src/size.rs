@@ -12,7 +12,7 @@ use crate::workspace::Workspace;
 /// more than that, what there are now.
 const BUDGETS: [(&str, &[&str], usize, usize); 7] = [
     ("planner", &["planner/src"], 17_000, 19_130),
-    ("autoplace", &["autoplace/src"], 20_000, 22_020),
+    ("autoplace", &["autoplace/src"], 20_000, 22_000),
     ("chat", &["chat/src"], 4_500, 4_950),
     ("openai", &["openai/src"], 3_500, 3_850),
     ("cli", &["cli/src"], 4_500, 4_950),
