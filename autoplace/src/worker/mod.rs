@@ -9,7 +9,6 @@
 //! child's side is in `serve`.
 
 mod channel;
-pub(crate) mod crossing;
 mod error;
 mod log;
 mod process;
@@ -18,6 +17,8 @@ mod watch;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
 
 pub use error::Error;
 
@@ -33,6 +34,15 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How long a worker may be silent: longer than any machine takes for a batch of a prompt.
 const TIMEOUT: Duration = Duration::from_secs(600);
+
+/// A request to a worker: the rooms that make them say of what each kind is.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Request<Loading, Text, Embed> {
+    Loading(Loading),
+    Text(Text),
+    Embed(Embed),
+}
 
 /// Where a model runs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
