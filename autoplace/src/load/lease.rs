@@ -71,8 +71,7 @@ impl Leases {
     }
 
     setters! {
-        /// How long to wait for loads that use the same GPUs. After that, these GPUs are not used. Default: ten
-        /// minutes.
+        /// How long to wait for loads that use the same GPUs. After that, these are not used. Default: ten minutes.
         patience(patience: Duration) patience = patience;
     }
 

@@ -277,7 +277,7 @@ fn predicted_beside_measured() {
             let load = |machine: Option<Machine>| {
                 let builder = Model::builder(&path).n_ctx(1024).n_threads(2).n_gpu_layers(GpuLayers::All);
                 let builder = builder.isolation(Isolation::Process(program())).headroom_folder(kept.path());
-                let builder = near.iter().fold(builder, |builder, endpoint| builder.rpc(endpoint));
+                let builder = near.iter().fold(builder, ModelBuilder::rpc);
                 machine.into_iter().fold(builder, ModelBuilder::machine).load().unwrap()
             };
             let mut model = load(None);
