@@ -4,6 +4,28 @@
 #[cfg(test)]
 extern crate self as autoplace;
 
+/// `name(argument: type) field = value, others.push(value);`: methods that do so and return what they change.
+macro_rules! setters {
+    ($($(#[$doc:meta])* $name:ident($($argument:ident: $ty:ty),*)
+        $($($field:ident).+ $(($($item:expr),*))? $(= $value:expr)?),+;)*) => {
+        $($(#[$doc])* pub fn $name(mut self, $($argument: $ty),*) -> Self {
+            $(self.$($field).+ $(($($item),*))? $(= $value)?;)+
+            self
+        })*
+    };
+}
+
+/// `Debug` of these fields alone, beside others that have none.
+macro_rules! debug_with {
+    ($name:ident $(<$of:lifetime>)?: $($field:tt),*) => {
+        impl std::fmt::Debug for $name $(<$of>)? {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.debug_struct(stringify!($name))$(.field(stringify!($field), &self.$field))*.finish_non_exhaustive()
+            }
+        }
+    };
+}
+
 pub mod embed;
 mod error;
 pub mod generate;

@@ -8,9 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 use std::{process, thread};
 
-use serde::Deserialize;
-
-use crate::embed::remote::{Call as EmbedderCall, EmbedderHost};
+use crate::embed::EmbedderHere;
+use crate::embed::remote::{self, Call as EmbedderCall};
 use crate::generate::remote::{Host, Reply, Start, TextCall};
 use crate::load::remote::Loading;
 use crate::load::{self, AbortHandle, Model, Progress, Pulse, Recipe, build_name};
@@ -49,14 +48,7 @@ pub fn worker_main() {
     }
 }
 
-/// The requests of `load`, `generate` and `embed`, each with one or two of these.
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Request {
-    Loading(Loading),
-    Text(TextCall),
-    Embed(EmbedderCall),
-}
+type Request = worker::Request<Loading, TextCall, EmbedderCall>;
 
 /// Bytes as the messages of an application, and as those of a worker: for `fuzz`.
 #[cfg(fuzzing)]
@@ -116,7 +108,7 @@ struct Served {
 enum At {
     Nothing,
     Texts(Host),
-    Embedder(Box<EmbedderHost>),
+    Embedder(Box<EmbedderHere>),
 }
 
 impl Served {
@@ -194,15 +186,15 @@ impl Served {
             EmbedderCall::Open { run } => {
                 self.at = At::Nothing;
                 let model = self.model().map_err(embed::Error::from);
-                if let Some((host, abort)) = EmbedderHost::open(model, &self.sender)? {
-                    self.control.begin(run, abort);
-                    self.at = At::Embedder(Box::new(host));
+                if let Some(embedder) = remote::open(model, &self.sender)? {
+                    self.control.begin(run, embedder.abort.clone().into());
+                    self.at = At::Embedder(Box::new(embedder));
                 }
             }
             EmbedderCall::Close => self.at = At::Nothing,
-            call => {
-                if let At::Embedder(host) = &mut self.at {
-                    return host.carry_out(call);
+            EmbedderCall::Compute { query, texts, options } => {
+                if let At::Embedder(embedder) = &mut self.at {
+                    return remote::compute(embedder, (query.as_deref(), &texts, options), &self.sender);
                 }
             }
         }

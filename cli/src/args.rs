@@ -190,8 +190,8 @@ pub(crate) struct PlanArgs {
     /// The machine in a file that `devices --write` wrote, instead of this one
     #[arg(long, value_name = "FILE", conflicts_with = "gpu")]
     pub(crate) machine: Option<PathBuf>,
-    /// Devices of another machine too, whose rpc-server listens there; several times for several. They are measured, and
-    /// the plan is made in a process of its own
+    /// Devices of another machine too, whose rpc-server listens there; several times for several. They are measured,
+    /// and the plan is made in a process of its own
     #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["gpu", "machine", "ram", "with", "no_probe", "emit", "save"])]
     pub(crate) rpc: Vec<String>,
     /// Lets --rpc reach other machines than this one: there is no authentication

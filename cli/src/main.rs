@@ -3,8 +3,8 @@
 //! Arguments flow in ([`args`], with [`sizes`], [`flags`], [`gpu`] and [`host`] for what they are made of), a verb does
 //! its work ([`talk`] with a model, [`plan`] with its [`outputs`], [`devices`], [`list`], [`measure`], [`doctor`] with
 //! what is [`running`], [`template`], [`shell`]), and text or JSON ([`json`]) flows out. Exit code 1 is an answer that
-//! could not be given, 2 a question that could not be understood; either is one line on stderr. 3 is the doctor's, where
-//! something is wrong, 130 a program that Ctrl-C has ended.
+//! could not be given, 2 a question that could not be understood; either is one line on stderr. 3 is the doctor's,
+//! where something is wrong, 130 a program that Ctrl-C has ended.
 
 mod args;
 mod devices;

@@ -92,7 +92,7 @@ fn with_servers(args: &PlanArgs, begin: Instant) -> Result<String, Box<dyn Error
         builder = builder.rpc(endpoint);
     }
     if args.rpc_trusted_network {
-        builder = builder.rpc_trusted_network();
+        builder = builder.rpc_trusted_network(true);
     }
     let plan = builder.plan()?;
     if args.json {

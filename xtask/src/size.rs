@@ -11,14 +11,14 @@ use crate::workspace::Workspace;
 /// Folders, the lines that they should have, and the lines beyond which this fails: a tenth more, or while there are
 /// more than that, what there are now.
 const BUDGETS: [(&str, &[&str], usize, usize); 8] = [
-    ("planner", &["planner/src"], 17_000, 18_760),
-    ("autoplace", &["autoplace/src"], 20_000, 22_020),
+    ("planner", &["planner/src"], 17_000, 18_700),
+    ("autoplace", &["autoplace/src"], 20_000, 22_000),
     ("chat", &["chat/src"], 4_500, 4_950),
     ("openai", &["openai/src"], 3_500, 3_850),
     ("hub", &["hub/src"], 3_000, 3_300),
     ("cli", &["cli/src"], 4_500, 4_950),
     ("llama-sys", &["llama-sys/src"], 12_000, 13_200),
-    ("tests", &TESTS, 25_000, 29_300),
+    ("tests", &TESTS, 25_000, 28_830),
 ];
 
 /// Columns of a comment; rustfmt sees to code.

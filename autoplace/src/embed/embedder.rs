@@ -56,18 +56,13 @@ impl Embedder {
         Ok(Self { at, options: Options { truncate: false, normalize: true } })
     }
 
-    /// Cuts texts that are too long, instead of refusing them: what the model adds at the end stays. Of a query and a
-    /// document, the document is cut. Default: `false`.
-    pub const fn truncate(mut self, truncate: bool) -> Self {
-        self.options.truncate = truncate;
-        self
-    }
-
-    /// Scales vectors to a length of 1, so that the product of two is their cosine similarity; scores never are scaled.
-    /// Default: `true`.
-    pub const fn normalize(mut self, normalize: bool) -> Self {
-        self.options.normalize = normalize;
-        self
+    setters! {
+        /// Cuts texts that are too long, instead of refusing them: what the model adds at the end stays. Of a query and
+        /// a document, the document is cut. Default: `false`.
+        truncate(truncate: bool) options.truncate = truncate;
+        /// Scales vectors to a length of 1, so that the product of two is their cosine similarity; scores never are
+        /// scaled. Default: `true`.
+        normalize(normalize: bool) options.normalize = normalize;
     }
 
     /// The vectors of these texts, in their order. Prefixes that a model wants ("query: ") are the caller's.

@@ -14,11 +14,11 @@ use crate::memory::Pooling;
 
 /// See [`Embedder`](super::Embedder).
 #[derive(Debug)]
-pub(super) struct EmbedderHere {
+pub(crate) struct EmbedderHere {
     model: Model,
     /// `None` after a re-placement that failed, until one succeeds.
     context: Option<Context>,
-    pub(super) abort: AbortHandle,
+    pub(crate) abort: AbortHandle,
     batch: Batch,
 }
 

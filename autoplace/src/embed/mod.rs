@@ -12,6 +12,7 @@ pub(crate) mod remote;
 
 pub use embedder::Embedder;
 pub use embedding::{Embedding, cosine_similarity};
+pub(crate) use local::EmbedderHere;
 
 use std::sync::Arc;
 
@@ -69,7 +70,7 @@ pub enum Error {
     Worker(#[from] worker::Error),
     /// The model is not loaded, or was not loaded to embed.
     #[error(transparent)]
-    Load(#[serde(with = "worker::crossing::held")] Arc<load::Error>),
+    Load(#[serde(with = "load::crossing")] Arc<load::Error>),
 }
 
 impl From<load::Error> for Error {

@@ -6,7 +6,6 @@ use super::embedder::{About, Options};
 use super::local::EmbedderHere;
 use super::{Embedding, Error};
 use crate::load::{self, AbortHandle, LentWorker, Model};
-use crate::worker::crossing::Outcome;
 use crate::worker::{self, Sender};
 
 const DOING: &str = "embedding";
@@ -14,11 +13,7 @@ const DOING: &str = "embedding";
 /// Numbers in a message: below what one may hold, however many vectors there are.
 const AT_ONCE: usize = 1 << 20;
 
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Request {
-    Embed(Call),
-}
+type Request = worker::Request<(), (), Call>;
 
 /// A request to a worker.
 #[derive(Debug, Serialize, Deserialize)]
@@ -32,14 +27,13 @@ pub(crate) enum Call {
     Close,
 }
 
-/// A vector without its values: those of all vectors follow, [`AT_ONCE`] in a message.
+/// An error that crosses.
 #[derive(Debug, Serialize, Deserialize)]
-struct Shape {
-    values: usize,
-    width: usize,
-    tokens: usize,
-    truncated: bool,
-}
+struct Failed(#[serde(with = "load::crossing")] Error);
+
+/// Vectors without their values: how many each has, its width, tokens, and whether it was truncated. The values of all
+/// follow, [`AT_ONCE`] in a message.
+type Shapes = Vec<(usize, usize, usize, bool)>;
 
 /// The application's side.
 #[derive(Debug)]
@@ -73,17 +67,17 @@ impl EmbedderThere {
         worker.survive(|worker| {
             if opened.as_ref().is_none_or(|(process, _)| Some(*process) != worker.id()) {
                 let open = Request::Embed(Call::Open { run: worker.run() });
-                match worker.ask::<Outcome<_, Error>>(&open, DOING)?.into_result() {
+                match worker.ask(&open, DOING)? {
                     Ok(about) => *opened = worker.id().map(|process| (process, about)),
-                    Err(error) => return Ok(Err(error)),
+                    Err(Failed(error)) => return Ok(Err(error)),
                 }
             }
             let Some(call) = call else {
                 return Ok(Ok(Vec::new()));
             };
-            match worker.ask::<Outcome<Vec<Shape>, Error>>(call, DOING)?.into_result() {
+            match worker.ask::<Result<Shapes, Failed>>(call, DOING)? {
                 Ok(shapes) => Ok(Ok(hear(worker, shapes)?)),
-                Err(error) => Ok(Err(error)),
+                Err(Failed(error)) => Ok(Err(error)),
             }
         })?
     }
@@ -107,10 +101,10 @@ impl Drop for EmbedderThere {
 }
 
 /// Hears the values of vectors, by their bits: JSON has no number for some.
-fn hear(worker: &mut LentWorker, shapes: Vec<Shape>) -> Result<Vec<Embedding>, worker::Error> {
+fn hear(worker: &mut LentWorker, shapes: Shapes) -> Result<Vec<Embedding>, worker::Error> {
     let mut bits = Vec::new().into_iter();
     let mut embeddings = Vec::with_capacity(shapes.len());
-    for Shape { values: wanted, width, tokens, truncated } in shapes {
+    for (wanted, width, tokens, truncated) in shapes {
         let mut values = Vec::new();
         while values.len() < wanted {
             if bits.len() == 0 {
@@ -124,57 +118,37 @@ fn hear(worker: &mut LentWorker, shapes: Vec<Shape>) -> Result<Vec<Embedding>, w
     Ok(embeddings)
 }
 
-/// The worker's side.
-pub(crate) struct EmbedderHost {
-    embedder: EmbedderHere,
-    sender: Sender,
+/// The worker's side: takes the context and reports that, or why not.
+pub(crate) fn open(model: Result<&Model, Error>, sender: &Sender) -> Result<Option<EmbedderHere>, worker::Error> {
+    let opened = model.and_then(|model| {
+        let embedder = EmbedderHere::open(model)?;
+        Ok((embedder.about()?, embedder))
+    });
+    let (outcome, embedder) = match opened {
+        Ok((about, embedder)) => (Ok(about), Some(embedder)),
+        Err(error) => (Err(Failed(error)), None),
+    };
+    sender.send(&outcome)?;
+    Ok(embedder)
 }
 
-impl EmbedderHost {
-    /// Takes the context and reports that, or why not. Returns the embedder and what stops its computation.
-    pub(crate) fn open(
-        model: Result<&Model, Error>,
-        sender: &Sender,
-    ) -> Result<Option<(Self, AbortHandle)>, worker::Error> {
-        let opened = model.and_then(|model| {
-            let embedder = EmbedderHere::open(model)?;
-            Ok((embedder.about()?, embedder))
-        });
-        let (outcome, opened) = match opened {
-            Ok((about, embedder)) => (Outcome::Done(about), Some(embedder)),
-            Err(error) => (Outcome::Failed(error), None),
-        };
-        sender.send(&outcome)?;
-        Ok(opened.map(|embedder| {
-            let abort = embedder.abort.clone().into();
-            (Self { embedder, sender: sender.clone() }, abort)
-        }))
-    }
-
-    /// `false`: nobody is there any more.
-    pub(crate) fn carry_out(&mut self, call: Call) -> Result<bool, worker::Error> {
-        let Call::Compute { query, texts, options } = call else {
-            // Whoever has started this has heard them.
-            return Ok(true);
-        };
-        let embeddings = self.embedder.compute(query.as_deref(), &texts, options);
-        let shapes = embeddings.as_ref().map(|all| all.iter().map(Shape::of).collect());
-        let is_heard = self.sender.send(&Outcome::<Vec<Shape>, Error>::from(shapes.map_err(Clone::clone)))?;
-        let values = embeddings.into_iter().flatten().flat_map(Embedding::into_vec);
-        let mut bits = values.map(f32::to_bits).peekable();
-        while is_heard && bits.peek().is_some() {
-            let some: Vec<u32> = bits.by_ref().take(AT_ONCE).collect();
-            if !self.sender.send(&some)? {
-                return Ok(false);
-            }
+/// The worker's side of [`Call::Compute`]. `false`: nobody is there any more.
+pub(crate) fn compute(
+    embedder: &mut EmbedderHere,
+    (query, texts, options): (Option<&str>, &[String], Options),
+    sender: &Sender,
+) -> Result<bool, worker::Error> {
+    let embeddings = embedder.compute(query, texts, options);
+    let shape = |it: &Embedding| (it.values.len(), it.width, it.tokens, it.truncated);
+    let shapes = embeddings.as_ref().map(|all| all.iter().map(shape).collect::<Shapes>());
+    let is_heard = sender.send(&shapes.map_err(|error| Failed(error.clone())))?;
+    let values = embeddings.into_iter().flatten().flat_map(Embedding::into_vec);
+    let mut bits = values.map(f32::to_bits).peekable();
+    while is_heard && bits.peek().is_some() {
+        let some: Vec<u32> = bits.by_ref().take(AT_ONCE).collect();
+        if !sender.send(&some)? {
+            return Ok(false);
         }
-        Ok(is_heard)
     }
-}
-
-impl Shape {
-    fn of(embedding: &Embedding) -> Self {
-        let Embedding { values, width, tokens, truncated } = embedding;
-        Self { values: values.len(), width: *width, tokens: *tokens, truncated: *truncated }
-    }
+    Ok(is_heard)
 }

@@ -114,41 +114,24 @@ impl Chat {
         self
     }
 
-    /// Tools that the model may call. Calls come as [`ReplyPart::ToolCall`](crate::chat::ReplyPart::ToolCall), and
-    /// their results are added with [`tool_result`](Self::tool_result).
-    pub fn tools(mut self, tools: impl Into<Vec<Tool>>) -> Self {
-        self.tools = tools.into();
-        self
-    }
-
-    /// Whether a user message is answered with a tool call. After the result of a call the model chooses
-    /// again. Default: the model chooses.
-    ///
-    /// A forced call is generated as JSON of the tool's schema, without reasoning before it (`enable_thinking`), and is
-    /// read as a call.
-    #[cfg(feature = "constraints")]
-    pub fn tool_choice(mut self, choice: ToolChoice) -> Self {
-        self.tool_choice = choice;
-        self
-    }
-
-    /// Another variable of the template, such as `enable_thinking`, `reasoning_effort` or `documents`.
-    pub fn variable(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
-        self.variables.insert(name.into(), value.into());
-        self
-    }
-
-    /// How answers are read, instead of as the template suggests.
-    pub fn reply_format(mut self, format: ReplyFormat) -> Self {
-        self.format = Some(format);
-        self
-    }
-
-    /// What happens when the context has no room for all messages. Default: the oldest turns are left out, and the
-    /// system message stays.
-    pub fn when_full(mut self, when_full: ChatFull) -> Self {
-        self.window.when_full = when_full;
-        self
+    setters! {
+        /// Tools that the model may call. Calls come as [`ReplyPart::ToolCall`](crate::chat::ReplyPart::ToolCall), and
+        /// their results are added with [`tool_result`](Self::tool_result).
+        tools(tools: impl Into<Vec<Tool>>) tools = tools.into();
+        /// Whether a user message is answered with a tool call. After the result of a call the model chooses
+        /// again. Default: the model chooses.
+        ///
+        /// A forced call is generated as JSON of the tool's schema, without reasoning before it (`enable_thinking`),
+        /// and is read as a call.
+        #[cfg(feature = "constraints")]
+        tool_choice(choice: ToolChoice) tool_choice = choice;
+        /// Another variable of the template, such as `enable_thinking`, `reasoning_effort` or `documents`.
+        variable(name: impl Into<String>, value: impl Into<Value>) variables.insert(name.into(), value.into());
+        /// How answers are read, instead of as the template suggests.
+        reply_format(format: ReplyFormat) format = Some(format);
+        /// What happens when the context has no room for all messages. Default: the oldest turns are left out, and the
+        /// system message stays.
+        when_full(when_full: ChatFull) window.when_full = when_full;
     }
 
     /// Messages that the model is no longer shown, since the context has no room for them.

@@ -1,6 +1,5 @@
 //! The application's own sampler: a closure that chooses tokens.
 
-use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
 use llama_sys::{Candidates, Token};
@@ -25,11 +24,7 @@ impl Clone for CustomSampler {
     }
 }
 
-impl fmt::Debug for CustomSampler {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("CustomSampler")
-    }
-}
+debug_with!(CustomSampler:);
 
 /// A closure behind a pointer that can be cloned.
 trait Choose: FnMut(&mut Candidates, &[Token]) -> Token + Send {

@@ -98,7 +98,7 @@ pub enum Error {
     Worker(#[from] worker::Error),
     /// The model is not loaded, or cannot be loaded again.
     #[error(transparent)]
-    Load(#[serde(with = "worker::crossing::held")] Arc<load::Error>),
+    Load(#[serde(with = "load::crossing")] Arc<load::Error>),
 }
 
 impl Error {

@@ -54,25 +54,15 @@ impl Prompt {
         Self::of(Part::Tokens(tokens.into()), false)
     }
 
-    /// Goes on with plain text.
-    pub fn then_text(self, text: impl Into<String>) -> Self {
-        self.then(Part::Text(text.into()))
-    }
-
-    /// Goes on with text in which control tokens are read as such.
-    pub fn then_markup(self, text: impl Into<String>) -> Self {
-        self.then(Part::Markup(text.into()))
-    }
-
-    /// Goes on with tokens.
-    pub fn then_tokens(self, tokens: impl Into<Vec<Token>>) -> Self {
-        self.then(Part::Tokens(tokens.into()))
-    }
-
-    /// Whether what the vocabulary puts before a text, such as BOS, is put before this one.
-    pub fn add_special(mut self, add: bool) -> Self {
-        self.add_special = add;
-        self
+    setters! {
+        /// Goes on with plain text.
+        then_text(text: impl Into<String>) parts.push(Part::Text(text.into()));
+        /// Goes on with text in which control tokens are read as such.
+        then_markup(text: impl Into<String>) parts.push(Part::Markup(text.into()));
+        /// Goes on with tokens.
+        then_tokens(tokens: impl Into<Vec<Token>>) parts.push(Part::Tokens(tokens.into()));
+        /// Whether what the vocabulary puts before a text, such as BOS, is put before this one.
+        add_special(add: bool) add_special = add;
     }
 
     /// Goes on with what a template has made, after its first `skip` bytes. What users wrote in it is plain text.
@@ -85,11 +75,6 @@ impl Prompt {
                 chat::Part::Text(text) => prompt.then_text(&text[from..]),
             }
         })
-    }
-
-    fn then(mut self, part: Part) -> Self {
-        self.parts.push(part);
-        self
     }
 
     /// Its tokens: at least one.
@@ -116,39 +101,21 @@ impl Prompt {
     }
 }
 
-impl From<String> for Prompt {
-    fn from(text: String) -> Self {
-        Self::text(text)
-    }
+macro_rules! from {
+    ($($from:ty => $kind:ident),+) => {$(
+        impl From<$from> for Prompt {
+            fn from(given: $from) -> Self {
+                Self::$kind(given)
+            }
+        }
+    )+};
 }
 
-impl From<&String> for Prompt {
-    fn from(text: &String) -> Self {
-        Self::text(text)
-    }
-}
-
-impl From<&str> for Prompt {
-    fn from(text: &str) -> Self {
-        Self::text(text)
-    }
-}
+from!(String => text, &String => text, &str => text, Vec<Token> => tokens, &[Token] => tokens);
 
 /// What users wrote in a conversation is never read as control tokens.
 impl From<&Rendered> for Prompt {
     fn from(rendered: &Rendered) -> Self {
         Self::markup("").then_rendered(rendered, 0)
-    }
-}
-
-impl From<Vec<Token>> for Prompt {
-    fn from(tokens: Vec<Token>) -> Self {
-        Self::tokens(tokens)
-    }
-}
-
-impl From<&[Token]> for Prompt {
-    fn from(tokens: &[Token]) -> Self {
-        Self::tokens(tokens)
     }
 }

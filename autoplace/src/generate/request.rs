@@ -98,90 +98,57 @@ impl Spec {
 }
 
 impl Generate {
-    /// Another prompt.
-    pub fn prompt(mut self, prompt: impl Into<Prompt>) -> Self {
-        self.spec.prompt = prompt.into();
-        self
-    }
-
-    /// Ends after `n` tokens. Default: at the end of the text or of the context.
-    pub fn max_tokens(mut self, n: usize) -> Self {
-        self.spec.limits.max_tokens = n;
-        self
+    setters! {
+        /// Another prompt.
+        prompt(prompt: impl Into<Prompt>) spec.prompt = prompt.into();
+        /// Ends after `n` tokens. Default: at the end of the text or of the context.
+        max_tokens(n: usize) spec.limits.max_tokens = n;
+        /// Computes only the part of the prompt that the context does not hold from earlier texts. Those may be rounded
+        /// differently: then the same seed can give another text. [`cached_tokens`](super::Statistics::cached_tokens)
+        /// says how much was there. Default: off, and on in an [`Engine`](super::Engine).
+        ///
+        /// What a text leaves in the context is kept until another needs the place. Recurrent models go on where a text
+        /// ended, models with sliding windows also where the window is still held, and both from a
+        /// [checkpoint](crate::ModelBuilder::checkpoints) before.
+        cache_prompt(cache: bool) spec.cache_prompt = Some(cache);
+        /// What happens when the context has no place for the next token. Default: the text ends.
+        when_full(when_full: WhenFull) spec.when_full = when_full;
+        /// Ends before `text` would appear; can be called several times.
+        stop(text: impl Into<String>) spec.stops.push(text.into());
+        /// Writes control tokens out as text instead of leaving them out.
+        special(show: bool) spec.limits.special = show;
+        /// Holds the text to a JSON schema, a regular expression, a grammar or a list of choices: it ends by itself
+        /// when it meets that, and not before. Where a limit ends it earlier ([`max_tokens`](Self::max_tokens),
+        /// [`stop`](Self::stop), the end of the context), the last item is [`Error::Incomplete`].
+        ///
+        /// ```no_run
+        /// use autoplace::generate::Constraint;
+        /// # let model = autoplace::Model::load("model.gguf")?;
+        /// let sentiment = model
+        ///     .generate("Is \"What a day!\" positive? ")
+        ///     .constraint(Constraint::choices(["yes", "no"]))
+        ///     .text()?;
+        /// # Ok::<(), Box<dyn std::error::Error>>(())
+        /// ```
+        #[cfg(feature = "constraints")]
+        constraint(constraint: Constraint) spec.constraint = Some(constraint);
+        /// Drafts the next tokens, so that several are computed at once. The text is the one that it would be without,
+        /// but for rounding; how many of the draft tokens were accepted is in the [`Statistics`](super::Statistics).
+        /// Where drafting takes longer than it saves, it pauses by itself.
+        ///
+        /// The model has to be loaded with room for it: [`Request::draft_max`](crate::plan::Request::draft_max). Where
+        /// it is not, or cannot go back in its memory, the text is generated without, and
+        /// [`Statistics::drafts_off`](super::Statistics::drafts_off) says why. Default: [`Speculation::Off`].
+        speculate(speculation: Speculation) spec.speculation = speculation.in_range();
+        /// Reports with each piece how likely its token was, and which `n` tokens were the likeliest, at most 128
+        /// ([`Piece::logprobs`](super::Piece::logprobs)): by the model's own distribution, before any sampler. Default:
+        /// nothing.
+        logprobs(n: usize) spec.logprobs = Some(n);
     }
 
     /// Goes on where the text would end: for a measurement, which is of a number of tokens.
     pub(crate) const fn past_end(mut self) -> Self {
         self.spec.limits.past_end = true;
-        self
-    }
-
-    /// Computes only the part of the prompt that the context does not hold from earlier texts. Those may be rounded
-    /// differently: then the same seed can give another text. [`cached_tokens`](super::Statistics::cached_tokens) says
-    /// how much was there. Default: off, and on in an [`Engine`](super::Engine).
-    ///
-    /// What a text leaves in the context is kept until another needs the place. Recurrent models go on where a text
-    /// ended, models with sliding windows also where the window is still held, and both from a
-    /// [checkpoint](crate::ModelBuilder::checkpoints) before.
-    pub fn cache_prompt(mut self, cache: bool) -> Self {
-        self.spec.cache_prompt = Some(cache);
-        self
-    }
-
-    /// What happens when the context has no place for the next token. Default: the text ends.
-    pub fn when_full(mut self, when_full: WhenFull) -> Self {
-        self.spec.when_full = when_full;
-        self
-    }
-
-    /// Ends before `text` would appear; can be called several times.
-    pub fn stop(mut self, text: impl Into<String>) -> Self {
-        self.spec.stops.push(text.into());
-        self
-    }
-
-    /// Writes control tokens out as text instead of leaving them out.
-    pub fn special(mut self, show: bool) -> Self {
-        self.spec.limits.special = show;
-        self
-    }
-
-    /// Holds the text to a JSON schema, a regular expression, a grammar or a list of choices: it ends by itself when it
-    /// meets that, and not before. Where a limit ends it earlier ([`max_tokens`](Self::max_tokens),
-    /// [`stop`](Self::stop), the end of the context), the last item is [`Error::Incomplete`].
-    ///
-    /// ```no_run
-    /// use autoplace::generate::Constraint;
-    /// # let model = autoplace::Model::load("model.gguf")?;
-    /// let sentiment = model
-    ///     .generate("Is \"What a day!\" positive? ")
-    ///     .constraint(Constraint::choices(["yes", "no"]))
-    ///     .text()?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    #[cfg(feature = "constraints")]
-    pub fn constraint(mut self, constraint: Constraint) -> Self {
-        self.spec.constraint = Some(constraint);
-        self
-    }
-
-    /// Drafts the next tokens, so that several are computed at once. The text is the one that it would be without, but
-    /// for rounding; how many of the draft tokens were accepted is in the [`Statistics`](super::Statistics). Where
-    /// drafting takes longer than it saves, it pauses by itself.
-    ///
-    /// The model has to be loaded with room for it: [`Request::draft_max`](crate::plan::Request::draft_max). Where it
-    /// is not, or cannot go back in its memory, the text is generated without, and
-    /// [`Statistics::drafts_off`](super::Statistics::drafts_off) says why. Default: [`Speculation::Off`].
-    pub fn speculate(mut self, speculation: Speculation) -> Self {
-        self.spec.speculation = speculation.in_range();
-        self
-    }
-
-    /// Reports with each piece how likely its token was, and which `n` tokens were the likeliest, at most 128
-    /// ([`Piece::logprobs`](super::Piece::logprobs)): by the model's own distribution, before any sampler. Default:
-    /// nothing.
-    pub fn logprobs(mut self, n: usize) -> Self {
-        self.spec.logprobs = Some(n);
         self
     }
 
@@ -201,76 +168,68 @@ impl Generate {
 }
 
 impl Generate {
-    /// All sampling parameters at once. Default: the model's own ([`Model::sampling`](crate::Model::sampling)).
-    pub fn sampling(mut self, sampling: Sampling) -> Self {
-        self.spec.sampling = sampling;
-        self
-    }
-
-    /// Divides the logits; 0.0 always takes the likeliest token. Default: the model's own, or 0.8.
-    pub fn temp(mut self, temp: f32) -> Self {
-        self.spec.sampling.temperature = temp;
-        self
-    }
-
-    /// Keeps the `k` likeliest tokens; 0 keeps all. Default: the model's own, or 40.
-    pub fn top_k(mut self, k: u32) -> Self {
-        self.spec.sampling.top_k = k;
-        self
-    }
-
-    /// Keeps the likeliest tokens whose probabilities add up to `p`; 1.0 keeps all. Default: the model's own, or 0.95.
-    pub fn top_p(mut self, p: f32) -> Self {
-        self.spec.sampling.top_p = p;
-        self
-    }
-
-    /// Keeps tokens at least `p` times as likely as the likeliest; 0.0 keeps all. Default: the model's own, or 0.05.
-    pub fn min_p(mut self, p: f32) -> Self {
-        self.spec.sampling.min_p = p;
-        self
-    }
-
-    /// Divides the logits of the last 64 tokens ([`Sampling::repeat_last_n`]) by `penalty`; 1.0 is off. Default: the
-    /// model's own, or 1.0.
-    pub fn repeat_penalty(mut self, penalty: f32) -> Self {
-        self.spec.sampling.repeat_penalty = penalty;
-        self
-    }
-
-    /// Subtracts `penalty` from the logit of a recent token for each time that it came; 0.0, the default, is off.
-    pub fn frequency_penalty(mut self, penalty: f32) -> Self {
-        self.spec.sampling.frequency_penalty = penalty;
-        self
-    }
-
-    /// Subtracts `penalty` once from the logit of a recent token; 0.0, the default, is off.
-    pub fn presence_penalty(mut self, penalty: f32) -> Self {
-        self.spec.sampling.presence_penalty = penalty;
-        self
-    }
-
-    /// Drops the likeliest tokens with this `probability`, down to the last that is at least `threshold` likely (XTC);
-    /// 0.0 is off. Default: the model's own, or off.
-    pub fn xtc(mut self, probability: f32, threshold: f32) -> Self {
-        self.spec.sampling.xtc_probability = probability;
-        self.spec.sampling.xtc_threshold = threshold;
-        self
-    }
-
-    /// Punishes tokens that go on with a repetition (DRY), by `multiplier`; 0.0, the default, is off. [`Sampling`] has
-    /// its other numbers.
-    pub fn dry(mut self, multiplier: f32) -> Self {
-        self.spec.sampling.dry_multiplier = multiplier;
-        self
-    }
-
-    /// Keeps the surprise of the text near `tau` bits per token, instead of all samplers but the temperature. Default:
-    /// the model's own, or off.
-    pub fn mirostat(mut self, mirostat: Mirostat, tau: f32) -> Self {
-        self.spec.sampling.mirostat = mirostat;
-        self.spec.sampling.mirostat_tau = tau;
-        self
+    setters! {
+        /// All sampling parameters at once. Default: the model's own ([`Model::sampling`](crate::Model::sampling)).
+        sampling(sampling: Sampling) spec.sampling = sampling;
+        /// Divides the logits; 0.0 always takes the likeliest token. Default: the model's own, or 0.8.
+        temp(temp: f32) spec.sampling.temperature = temp;
+        /// Keeps the `k` likeliest tokens; 0 keeps all. Default: the model's own, or 40.
+        top_k(k: u32) spec.sampling.top_k = k;
+        /// Keeps the likeliest tokens whose probabilities add up to `p`; 1.0 keeps all. Default: the model's own, or
+        /// 0.95.
+        top_p(p: f32) spec.sampling.top_p = p;
+        /// Keeps tokens at least `p` times as likely as the likeliest; 0.0 keeps all. Default: the model's own, or
+        /// 0.05.
+        min_p(p: f32) spec.sampling.min_p = p;
+        /// Divides the logits of the last 64 tokens ([`Sampling::repeat_last_n`]) by `penalty`; 1.0 is off. Default:
+        /// the model's own, or 1.0.
+        repeat_penalty(penalty: f32) spec.sampling.repeat_penalty = penalty;
+        /// Subtracts `penalty` from the logit of a recent token for each time that it came; 0.0, the default, is off.
+        frequency_penalty(penalty: f32) spec.sampling.frequency_penalty = penalty;
+        /// Subtracts `penalty` once from the logit of a recent token; 0.0, the default, is off.
+        presence_penalty(penalty: f32) spec.sampling.presence_penalty = penalty;
+        /// Drops the likeliest tokens with this `probability`, down to the last that is at least `threshold` likely
+        /// (XTC); 0.0 is off. Default: the model's own, or off.
+        xtc(probability: f32, threshold: f32)
+            spec.sampling.xtc_probability = probability, spec.sampling.xtc_threshold = threshold;
+        /// Punishes tokens that go on with a repetition (DRY), by `multiplier`; 0.0, the default, is off. [`Sampling`]
+        /// has its other numbers.
+        dry(multiplier: f32) spec.sampling.dry_multiplier = multiplier;
+        /// Keeps the surprise of the text near `tau` bits per token, instead of all samplers but the temperature.
+        /// Default: the model's own, or off.
+        mirostat(mirostat: Mirostat, tau: f32) spec.sampling.mirostat = mirostat, spec.sampling.mirostat_tau = tau;
+        /// Adds `bias` to the logit of a token; can be called for several, once for each. -1000.0 forbids a token as
+        /// long as there is another.
+        logit_bias(token: Token, bias: f32) spec.sampling.logit_bias.push((token, bias));
+        /// The same for the token that `text` is: [`Error::NotOneToken`](crate::generate::Error::NotOneToken) when the
+        /// generation begins, if it is more or fewer.
+        logit_bias_text(text: impl Into<String>, bias: f32) spec.sampling.logit_bias_text.push((text.into(), bias));
+        /// Which samplers apply, in this order. Without any, a token is chosen by the model's own probabilities.
+        /// Default: the model's own, or [`SamplerKind::DEFAULT`].
+        samplers(kinds: impl IntoIterator<Item = SamplerKind>) spec.sampling.samplers = kinds.into_iter().collect();
+        /// Chooses each token by a closure, of the candidates that the other samplers leave and the tokens so far, the
+        /// prompt's first. [`Candidates::selected`] is what would be chosen without it; where
+        /// [`samplers`](Self::samplers) are none, all tokens are there. [`Candidates::softmax`] computes their
+        /// probabilities.
+        ///
+        /// Any token of the vocabulary may be chosen; under a constraint, one that it allows, or the text ends with
+        /// [`Error::NotAllowed`](crate::generate::Error::NotAllowed). Each text has a copy of the closure. It cannot
+        /// choose for a model in a worker process: [`worker::Error::Elsewhere`](crate::worker::Error::Elsewhere).
+        ///
+        /// ```no_run
+        /// # let model = autoplace::Model::load("model.gguf")?;
+        /// // Never twice the same token.
+        /// let generate = model.generate("Once upon a time").sampler(|candidates, so_far| {
+        ///     candidates.retain(|candidate| !so_far.ends_with(&[candidate.token()]));
+        ///     let likeliest = candidates.iter().max_by(|a, b| a.logit().total_cmp(&b.logit()));
+        ///     likeliest.map_or(0, |candidate| candidate.token())
+        /// });
+        /// # Ok::<(), Box<dyn std::error::Error>>(())
+        /// ```
+        sampler(choose: impl FnMut(&mut Candidates, &[Token]) -> Token + Clone + Send + 'static)
+            spec.custom = Some(CustomSampler::new(choose));
+        /// Seed of the random choice: the same seed gives the same text. Default: a new one every time.
+        seed(seed: u32) spec.sampling.seed = Some(seed);
     }
 
     /// Prefers tokens whose probability is near `target`, 0.0 to 1.0, whatever chance would choose of those that the
@@ -281,59 +240,6 @@ impl Generate {
         if !sampling.samplers.contains(&SamplerKind::AdaptiveP) {
             sampling.samplers.push(SamplerKind::AdaptiveP);
         }
-        self
-    }
-
-    /// Adds `bias` to the logit of a token; can be called for several, once for each. -1000.0 forbids a token as long
-    /// as there is another.
-    pub fn logit_bias(mut self, token: Token, bias: f32) -> Self {
-        self.spec.sampling.logit_bias.push((token, bias));
-        self
-    }
-
-    /// The same for the token that `text` is: [`Error::NotOneToken`](crate::generate::Error::NotOneToken) when the
-    /// generation begins, if it is more or fewer.
-    pub fn logit_bias_text(mut self, text: impl Into<String>, bias: f32) -> Self {
-        self.spec.sampling.logit_bias_text.push((text.into(), bias));
-        self
-    }
-
-    /// Which samplers apply, in this order. Without any, a token is chosen by the model's own probabilities. Default:
-    /// the model's own, or [`SamplerKind::DEFAULT`].
-    pub fn samplers(mut self, samplers: impl IntoIterator<Item = SamplerKind>) -> Self {
-        self.spec.sampling.samplers = samplers.into_iter().collect();
-        self
-    }
-
-    /// Chooses each token by a closure, of the candidates that the other samplers leave and the tokens so far, the
-    /// prompt's first. [`Candidates::selected`] is what would be chosen without it; where [`samplers`](Self::samplers)
-    /// are none, all tokens are there. [`Candidates::softmax`] computes their probabilities.
-    ///
-    /// Any token of the vocabulary may be chosen; under a constraint, one that it allows, or the text ends with
-    /// [`Error::NotAllowed`](crate::generate::Error::NotAllowed). Each text has a copy of the closure. It cannot choose
-    /// for a model in a worker process: [`worker::Error::Elsewhere`](crate::worker::Error::Elsewhere).
-    ///
-    /// ```no_run
-    /// # let model = autoplace::Model::load("model.gguf")?;
-    /// // Never twice the same token.
-    /// let generate = model.generate("Once upon a time").sampler(|candidates, so_far| {
-    ///     candidates.retain(|candidate| !so_far.ends_with(&[candidate.token()]));
-    ///     let likeliest = candidates.iter().max_by(|a, b| a.logit().total_cmp(&b.logit()));
-    ///     likeliest.map_or(0, |candidate| candidate.token())
-    /// });
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn sampler<F>(mut self, choose: F) -> Self
-    where
-        F: FnMut(&mut Candidates, &[Token]) -> Token + Clone + Send + 'static,
-    {
-        self.spec.custom = Some(CustomSampler::new(choose));
-        self
-    }
-
-    /// Seed of the random choice: the same seed gives the same text. Default: a new one every time.
-    pub fn seed(mut self, seed: u32) -> Self {
-        self.spec.sampling.seed = Some(seed);
         self
     }
 }

@@ -14,7 +14,7 @@ use super::sequence::{Sequence, held, take_out};
 use super::speculative::Drafters;
 use super::stats::{Replaced, Statistics};
 use super::step::{Step, Work};
-use crate::load::{AbortHandle, Model};
+use crate::load::{AbortHandle, Model, Purpose};
 
 /// The model's one context, on which as many texts are generated at once as the plan has sequences
 /// ([`Request::n_seq_max`](crate::plan::Request::n_seq_max)). Dropping it gives the context back.
@@ -66,7 +66,7 @@ impl Session {
         }
         drop(native);
         let slot = model.slot();
-        let (mut context, contents) = slot.take()?.ok_or(Error::Busy)?;
+        let (mut context, contents) = slot.take_for(Purpose::Text)?.ok_or(Error::Busy)?;
         let drafts = match context.has_memory() {
             true => slot.take_drafts().map_err(Error::from),
             false => Err(not_generative()),

@@ -1,6 +1,5 @@
 //! What stops a computation from another thread, wherever it runs.
 
-use std::fmt;
 use std::sync::Arc;
 
 /// Stops a computation from another thread; made by [`TokenStream`](crate::generate::TokenStream::abort_handle) and
@@ -28,8 +27,4 @@ impl From<llama_sys::AbortHandle> for AbortHandle {
     }
 }
 
-impl fmt::Debug for AbortHandle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AbortHandle").finish_non_exhaustive()
-    }
-}
+debug_with!(AbortHandle:);

@@ -1,6 +1,5 @@
 //! How a model is to be loaded.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 
 use super::adapters::Adapter;
@@ -9,11 +8,12 @@ use super::progress::Progress;
 use super::recipe::{Learn, OnDifference, Recipe, Verify};
 use super::{Error, Model, remote};
 use crate::machine::Machine;
-use crate::memory::{ContextParams, FlashAttention, Headroom, KvType, Pooling, Rope};
+use crate::memory::{FlashAttention, Headroom, KvType, Pooling, Rope};
 use crate::plan::{self, GpuLayers, Plan, Request, SavedPlan};
 use crate::worker::Isolation;
 
 /// A load being described: finish it with [`load`](Self::load), or look first with [`plan`](Self::plan).
+#[derive(Debug)]
 #[must_use = "nothing is loaded until `load` is called"]
 pub struct ModelBuilder {
     recipe: Recipe,
@@ -27,11 +27,6 @@ impl ModelBuilder {
     pub(super) fn new(path: &Path) -> Self {
         let recipe = Recipe::of(path);
         Self { recipe, progress: Progress::default(), isolation: Isolation::None, conflict: None }
-    }
-
-    fn params(mut self, set: impl FnOnce(&mut ContextParams)) -> Self {
-        set(&mut self.recipe.request.params);
-        self
     }
 
     /// Sets the whole request at once. Call it first: after one of the other methods, whose setting
@@ -49,13 +44,6 @@ impl ModelBuilder {
         self.context(plan::Context::Tokens(tokens))
     }
 
-    /// How many tokens of context there are, or how many there may be: as many as the model was trained on, say, or as
-    /// cost no layer. For a number there is [`n_ctx`](Self::n_ctx).
-    pub fn context(mut self, context: plan::Context) -> Self {
-        self.recipe.request.context = context;
-        self
-    }
-
     /// This many sequences at once, of this many tokens each: as many requests as an
     /// [`Engine`](crate::generate::Engine) computes at once. Default: one of the whole context.
     pub fn parallel(mut self, sequences: u32, tokens_each: u32) -> Self {
@@ -63,75 +51,10 @@ impl ModelBuilder {
         self
     }
 
-    /// The prompt and reply that are to take the least time. Default: [`plan::Workload::typical`] of the context.
-    pub fn workload(mut self, workload: plan::Workload) -> Self {
-        self.recipe.request = self.recipe.request.workload(workload);
-        self
-    }
-
     /// Embeds texts instead of generating: see [`Request::embeddings`] and [`Model::embedder`](super::Model::embedder).
     pub fn embeddings(mut self, pooling: Pooling) -> Self {
         self.recipe.request = self.recipe.request.embeddings(pooling);
         self
-    }
-
-    /// Type of the keys in the cache. Default: F16.
-    pub fn type_k(self, keys: KvType) -> Self {
-        self.params(|params| params.type_k = keys)
-    }
-
-    /// Type of the values in the cache. Default: F16.
-    pub fn type_v(self, values: KvType) -> Self {
-        self.params(|params| params.type_v = values)
-    }
-
-    /// Whether attention is fused. Default: where every device that holds a layer can.
-    pub fn flash_attn(self, flash_attn: FlashAttention) -> Self {
-        self.params(|params| params.flash_attn = flash_attn)
-    }
-
-    /// Whether all sequences share one cache, instead of a part of it each. Default: no.
-    pub fn kv_unified(self, unified: bool) -> Self {
-        self.params(|params| params.kv_unified = unified)
-    }
-
-    /// Whether keys and values lie with their layers; `false` leaves all of them on the host. Default: yes.
-    pub fn offload_kqv(self, offload: bool) -> Self {
-        self.params(|params| params.offload_kqv = offload)
-    }
-
-    /// Whether a GPU computes long prompts with the weights that the host keeps. Default: yes.
-    pub fn op_offload(self, offload: bool) -> Self {
-        self.params(|params| params.op_offload = offload)
-    }
-
-    /// Whether the file is mapped, where every device can, or read. Default: mapped. Truncating a mapped file ends
-    /// the process that it is mapped in: with [`isolation`](Self::isolation), a worker.
-    pub fn mmap(self, map: bool) -> Self {
-        self.params(|params| params.mmap = map)
-    }
-
-    /// Whether the CPU may rearrange weights for its instruction set. Default: yes.
-    pub fn repack(self, repack: bool) -> Self {
-        self.params(|params| params.repack = repack)
-    }
-
-    /// How positions are scaled, for a context longer than the model was trained on: `|rope| rope.freq_scale =
-    /// Some(0.25)`. Default: as the model says.
-    pub fn rope(self, set: impl FnOnce(&mut Rope)) -> Self {
-        self.params(|params| set(&mut params.rope))
-    }
-
-    /// Whether layers with a sliding window keep the whole context. Default: no, as in llama.cpp's programs: a window
-    /// takes a fraction of the bytes, and a text that goes back further than it reaches is computed again.
-    pub fn swa_full(mut self, full: bool) -> Self {
-        self.recipe.request = self.recipe.request.swa_full(full);
-        self
-    }
-
-    /// Tokens that one call of llama.cpp may submit. Default: 2048.
-    pub fn n_batch(self, tokens: u32) -> Self {
-        self.params(|params| params.n_batch = tokens)
     }
 
     /// Tokens that are computed at once, with [`n_batch`](Self::n_batch) at least as large. Default: 512, and more
@@ -142,166 +65,124 @@ impl ModelBuilder {
         self
     }
 
-    /// Loads a small model of the same vocabulary beside this one, that
-    /// [drafts](crate::generate::Speculation::DraftModel) for it. It is planned, placed and released with the model.
-    /// Where no [`draft_max`](Self::draft_max) is stated, it is 8.
-    pub fn draft(mut self, path: impl Into<PathBuf>) -> Self {
-        self.recipe.draft = Some(path.into());
+    /// How positions are scaled, for a context longer than the model was trained on: `|rope| rope.freq_scale =
+    /// Some(0.25)`. Default: as the model says.
+    pub fn rope(mut self, set: impl FnOnce(&mut Rope)) -> Self {
+        set(&mut self.recipe.request.params.rope);
         self
     }
 
-    /// Loads the model's own block that predicts further tokens, with a context for it, so that it
-    /// [drafts](crate::generate::Speculation::Mtp) for the model. Where no [`draft_max`](Self::draft_max) is stated, it
-    /// is 3. Default: no. Prompts take about one layer's time more.
-    ///
-    /// A file without a block that llama.cpp can use is refused ([`Error::Mtp`]), and so is a context that embeds or
-    /// has several sequences of recurrent states ([`plan::Error::Mtp`]).
-    pub fn mtp(mut self, load: bool) -> Self {
-        self.recipe.mtp = load;
-        self
-    }
-
-    /// Tokens of each sequence that may be [drafted](crate::generate::Generate::speculate) at once. Default: none.
-    pub fn draft_max(mut self, tokens: u32) -> Self {
-        self.recipe.request.draft_max = tokens;
-        self
-    }
-
-    /// What stays free on a GPU.
-    pub fn headroom(mut self, headroom: Headroom) -> Self {
-        self.recipe.request.headroom = headroom;
-        self
-    }
-
-    /// Layers on GPUs, the output layer counted first: at most so many where this is a number.
-    /// [`GpuLayers::Exactly`] and [`GpuLayers::All`] are an error where they do not fit. Default: as many as are safe.
-    pub fn n_gpu_layers(mut self, layers: impl Into<GpuLayers>) -> Self {
-        self.recipe.request.gpu_layers = layers.into();
-        self
-    }
-
-    /// Threads for what the CPU computes. Default: one per physical core that this process may use; to generate, four
-    /// at most where all layers are on GPUs, and fewer where they turn out to be faster, as while other programs hold
-    /// them up.
-    pub fn n_threads(mut self, threads: u32) -> Self {
-        self.recipe.threads = Some(threads);
-        self
-    }
-
-    /// Threads for prompts. Default: as many as [`n_threads`](Self::n_threads) says, or one per physical core.
-    pub fn n_threads_batch(mut self, threads: u32) -> Self {
-        self.recipe.threads_batch = Some(threads);
-        self
-    }
-
-    /// Bytes of host memory that checkpoints may take. Default: 1 GiB; 0 keeps none.
-    ///
-    /// For a model with sliding windows (`swa_full` off) or a recurrent state, the end of each prompt is saved, so that
-    /// a conversation whose earlier turns are rewritten goes on from there. The least recently used are evicted first.
-    /// No plan counts them: one is taken only if the host has this much free at that moment, beyond the margin that
-    /// plans leave.
-    pub fn checkpoints(mut self, bytes: u64) -> Self {
-        self.recipe.checkpoints = bytes;
-        self
-    }
-
-    /// Adds a LoRA adapter at this scale: all texts of the model are computed with it. More than one may be added.
-    pub fn lora(mut self, path: impl Into<PathBuf>, scale: f32) -> Self {
-        self.recipe.adapters.push(Adapter { path: path.into(), scale });
-        self
-    }
-
-    /// Called with the progress of the load from 0.0 to 1.0; returning `false` cancels it. In the warm-up it is called
-    /// with 1.0 before each batch; a further attempt begins at 0.0 again.
-    pub fn progress(mut self, callback: impl FnMut(f32) -> bool + Send + 'static) -> Self {
-        self.progress = Progress::new(callback);
-        self
-    }
-
-    /// How far the load computes before it counts as done. Default: [`Verify::Quick`].
-    pub fn verify(mut self, verify: Verify) -> Self {
-        self.recipe.verify = verify;
-        self
-    }
-
-    /// What to do where the load took more of a GPU than its plan left for it. Default: [`OnDifference::BackOff`].
-    pub fn on_difference(mut self, action: OnDifference) -> Self {
-        self.recipe.on_difference = action;
-        self
-    }
-
-    /// How often to try, each time with a plan for what is free by then, when memory runs short. Default: 4; 1 never
-    /// plans again, and 0 counts as 1.
-    pub fn attempts(mut self, n: u32) -> Self {
-        self.recipe.attempts = n.max(1);
-        self
-    }
-
-    /// Keeps what is learned of GPUs in this folder instead of the user's cache folder, of [simulated](llama_sys::sim)
-    /// ones too: see [`Detector::cache_folder`](crate::machine::Detector::cache_folder).
-    pub fn headroom_folder(mut self, folder: impl Into<PathBuf>) -> Self {
-        self.recipe.learn = Learn::At(folder.into());
-        self
-    }
-
-    /// Keeps nothing of what is learned of GPUs.
-    pub fn without_learning(mut self) -> Self {
-        self.recipe.learn = Learn::Nothing;
-        self
-    }
-
-    /// Where loads of this user see which of them uses which GPU, and how long this one waits. Default:
-    /// [`Leases::user`].
-    pub fn leases(mut self, leases: Leases) -> Self {
-        self.recipe.leases = leases;
-        self
-    }
-
-    /// Places the model on this machine instead of the one that is detected: GPUs left out are not used, and free bytes
-    /// are believed; from the second attempt on, no more than a GPU reports. Its GPUs must be devices of this process.
-    pub fn machine(mut self, machine: Machine) -> Self {
-        self.recipe.machine = Some(machine);
-        self
-    }
-
-    /// Also uses the devices of another machine, whose rpc-server (`autoplace-rpc-server`, or llama.cpp's of the same
-    /// version) listens at `endpoint`, `host:port`. May be called again for further machines. Needs the feature `rpc`.
-    ///
-    /// The link and the devices are measured when the load plans, and layers go there only where that is faster; their
-    /// weights are carried over the link at each load. llama.cpp ends the process whose connection is lost, so the
-    /// model runs in a worker: where no [`isolation`](Self::isolation) is asked for, this program's own
-    /// ([`WorkerProcess::own_executable`](crate::WorkerProcess::own_executable)). After a lost connection that worker
-    /// has [died](crate::worker::Error::Died); with [`OnDeath::Resume`](crate::worker::OnDeath) the model is placed
-    /// again without the server that is gone, and the text goes on.
-    pub fn rpc(mut self, endpoint: impl Into<String>) -> Self {
-        self.recipe.servers.endpoints.push(endpoint.into());
-        self
-    }
-
-    /// Lets [`rpc`](Self::rpc) reach other machines than this one. The protocol has neither authentication nor
-    /// encryption: whoever is on the network reads the texts, and may run what he likes on the servers. Through a
-    /// tunnel (docs/rpc.md) a server is on this machine, and this is not needed.
-    pub fn rpc_trusted_network(mut self) -> Self {
-        self.recipe.servers.trusted = true;
-        self
-    }
-
-    /// Follows a saved plan exactly, instead of making one; [`SavedPlan::read`] reads one that `autoplace plan --save`
-    /// wrote. Before the load it is checked against the model, against the machine as it is, and against what llama.cpp
-    /// says that it takes. Together with settings of a plan (context, layers, headroom) it is [`Error::Conflict`].
-    pub fn follow(mut self, saved: SavedPlan) -> Self {
-        self.recipe.saved = Some(Box::new(saved));
-        self
-    }
-
-    /// Where the model runs. Default: in this process.
-    ///
-    /// In a [worker](Isolation::Process) it generates as it does here, and what ends llama.cpp there is an error here.
-    /// What needs the model underneath ([`Model::native`](super::Model::native), samplers and drafters of the
-    /// application's own) is not available then. [`plan`](Self::plan) asks llama.cpp in this process all the same.
-    pub fn isolation(mut self, isolation: Isolation) -> Self {
-        self.isolation = isolation;
-        self
+    setters! {
+        /// How many tokens of context there are, or how many there may be: as many as the model was trained on, say, or
+        /// as cost no layer. For a number there is [`n_ctx`](Self::n_ctx).
+        context(context: plan::Context) recipe.request.context = context;
+        /// The prompt and reply that are to take the least time. Default: [`plan::Workload::typical`] of the context.
+        workload(workload: plan::Workload) recipe.request.workload = Some(workload);
+        /// Type of the keys in the cache. Default: F16.
+        type_k(keys: KvType) recipe.request.params.type_k = keys;
+        /// Type of the values in the cache. Default: F16.
+        type_v(values: KvType) recipe.request.params.type_v = values;
+        /// Whether attention is fused. Default: where every device that holds a layer can.
+        flash_attn(flash_attn: FlashAttention) recipe.request.params.flash_attn = flash_attn;
+        /// Whether all sequences share one cache, instead of a part of it each. Default: no.
+        kv_unified(unified: bool) recipe.request.params.kv_unified = unified;
+        /// Whether keys and values lie with their layers; `false` leaves all of them on the host. Default: yes.
+        offload_kqv(offload: bool) recipe.request.params.offload_kqv = offload;
+        /// Whether a GPU computes long prompts with the weights that the host keeps. Default: yes.
+        op_offload(offload: bool) recipe.request.params.op_offload = offload;
+        /// Whether the file is mapped, where every device can, or read. Default: mapped. Truncating a mapped file ends
+        /// the process that it is mapped in: with [`isolation`](Self::isolation), a worker.
+        mmap(map: bool) recipe.request.params.mmap = map;
+        /// Whether the CPU may rearrange weights for its instruction set. Default: yes.
+        repack(repack: bool) recipe.request.params.repack = repack;
+        /// Whether layers with a sliding window keep the whole context. Default: no, as in llama.cpp's programs: a
+        /// window takes a fraction of the bytes, and a text that goes back further than it reaches is computed again.
+        swa_full(full: bool) recipe.request.params.swa_full = full;
+        /// Tokens that one call of llama.cpp may submit. Default: 2048.
+        n_batch(tokens: u32) recipe.request.params.n_batch = tokens;
+        /// Loads a small model of the same vocabulary beside this one, that
+        /// [drafts](crate::generate::Speculation::DraftModel) for it. It is planned, placed and released with the
+        /// model. Where no [`draft_max`](Self::draft_max) is stated, it is 8.
+        draft(path: impl Into<PathBuf>) recipe.draft = Some(path.into());
+        /// Loads the model's own block that predicts further tokens, with a context for it, so that it
+        /// [drafts](crate::generate::Speculation::Mtp) for the model. Where no [`draft_max`](Self::draft_max) is
+        /// stated, it is 3. Default: no. Prompts take about one layer's time more.
+        ///
+        /// A file without a block that llama.cpp can use is refused ([`Error::Mtp`]), and so is a context that embeds
+        /// or has several sequences of recurrent states ([`plan::Error::Mtp`]).
+        mtp(load: bool) recipe.mtp = load;
+        /// Tokens of each sequence that may be [drafted](crate::generate::Generate::speculate) at once. Default: none.
+        draft_max(tokens: u32) recipe.request.draft_max = tokens;
+        /// What stays free on a GPU.
+        headroom(headroom: Headroom) recipe.request.headroom = headroom;
+        /// Layers on GPUs, the output layer counted first: at most so many where this is a number.
+        /// [`GpuLayers::Exactly`] and [`GpuLayers::All`] are an error where they do not fit. Default: as many as are
+        /// safe.
+        n_gpu_layers(layers: impl Into<GpuLayers>) recipe.request.gpu_layers = layers.into();
+        /// Threads for what the CPU computes. Default: one per physical core that this process may use; to generate,
+        /// four at most where all layers are on GPUs, and fewer where they turn out to be faster, as while other
+        /// programs hold them up.
+        n_threads(threads: u32) recipe.threads = Some(threads);
+        /// Threads for prompts. Default: as many as [`n_threads`](Self::n_threads) says, or one per physical core.
+        n_threads_batch(threads: u32) recipe.threads_batch = Some(threads);
+        /// Bytes of host memory that checkpoints may take. Default: 1 GiB; 0 keeps none.
+        ///
+        /// For a model with sliding windows (`swa_full` off) or a recurrent state, the end of each prompt is saved, so
+        /// that a conversation whose earlier turns are rewritten goes on from there. The least recently used are
+        /// evicted first. No plan counts them: one is taken only if the host has this much free at that moment, beyond
+        /// the margin that plans leave.
+        checkpoints(bytes: u64) recipe.checkpoints = bytes;
+        /// Adds a LoRA adapter at this scale: all texts of the model are computed with it. More than one may be added.
+        lora(path: impl Into<PathBuf>, scale: f32) recipe.adapters.push(Adapter { path: path.into(), scale });
+        /// Called with the progress of the load from 0.0 to 1.0; returning `false` cancels it. In the warm-up it is
+        /// called with 1.0 before each batch; a further attempt begins at 0.0 again.
+        progress(callback: impl FnMut(f32) -> bool + Send + 'static) progress = Progress::new(callback);
+        /// How far the load computes before it counts as done. Default: [`Verify::Quick`].
+        verify(verify: Verify) recipe.verify = verify;
+        /// What to do where the load took more of a GPU than its plan left for it. Default: [`OnDifference::BackOff`].
+        on_difference(action: OnDifference) recipe.on_difference = action;
+        /// How often to try, each time with a plan for what is free by then, when memory runs short. Default: 4; 1
+        /// never plans again, and 0 counts as 1.
+        attempts(n: u32) recipe.attempts = n.max(1);
+        /// Keeps what is learned of GPUs in this folder instead of the user's cache folder, of
+        /// [simulated](llama_sys::sim) ones too: see
+        /// [`Detector::cache_folder`](crate::machine::Detector::cache_folder).
+        headroom_folder(folder: impl Into<PathBuf>) recipe.learn = Learn::At(folder.into());
+        /// Keeps nothing of what is learned of GPUs.
+        without_learning() recipe.learn = Learn::Nothing;
+        /// Where loads of this user see which of them uses which GPU, and how long this one waits. Default:
+        /// [`Leases::user`].
+        leases(leases: Leases) recipe.leases = leases;
+        /// Places the model on this machine instead of the one that is detected: GPUs left out are not used, and free
+        /// bytes are believed; from the second attempt on, no more than a GPU reports. Its GPUs must be devices of this
+        /// process.
+        machine(machine: Machine) recipe.machine = Some(machine);
+        /// Also uses the devices of another machine, whose rpc-server (`autoplace-rpc-server`, or llama.cpp's of the
+        /// same version) listens at `endpoint`, `host:port`. May be called again for further machines. Needs the
+        /// feature `rpc`.
+        ///
+        /// The link and the devices are measured when the load plans, and layers go there only where that is faster;
+        /// their weights are carried over the link at each load. llama.cpp ends the process whose connection is lost,
+        /// so the model runs in a worker: where no [`isolation`](Self::isolation) is asked for, this program's own
+        /// ([`WorkerProcess::own_executable`](crate::WorkerProcess::own_executable)). After a lost connection that
+        /// worker has [died](crate::worker::Error::Died); with [`OnDeath::Resume`](crate::worker::OnDeath) the model is
+        /// placed again without the server that is gone, and the text goes on.
+        rpc(endpoint: impl Into<String>) recipe.servers.endpoints.push(endpoint.into());
+        /// Lets [`rpc`](Self::rpc) reach other machines than this one. The protocol has neither authentication nor
+        /// encryption: whoever is on the network reads the texts, and may run what he likes on the servers. Through a
+        /// tunnel (docs/rpc.md) a server is on this machine, and this is not needed.
+        rpc_trusted_network(trusted: bool) recipe.servers.trusted = trusted;
+        /// Follows a saved plan exactly, instead of making one; [`SavedPlan::read`] reads one that `autoplace plan
+        /// --save` wrote. Before the load it is checked against the model, against the machine as it is, and against
+        /// what llama.cpp says that it takes. Together with settings of a plan (context, layers, headroom) it is
+        /// [`Error::Conflict`].
+        follow(saved: SavedPlan) recipe.saved = Some(Box::new(saved));
+        /// Where the model runs. Default: in this process.
+        ///
+        /// In a [worker](Isolation::Process) it generates as it does here, and what ends llama.cpp there is an error
+        /// here. What needs the model underneath ([`Model::native`](super::Model::native), samplers and drafters of the
+        /// application's own) is not available then. [`plan`](Self::plan) asks llama.cpp in this process all the same.
+        isolation(isolation: Isolation) isolation = isolation;
     }
 
     /// The plan that [`load`](Self::load) would follow, confirmed by llama.cpp's own arithmetic. Allocates nothing.
@@ -352,14 +233,5 @@ impl ModelBuilder {
             (recipe.request, recipe.mtp) = (saved.request.clone(), saved.plan.context.mtp);
         }
         Ok(recipe)
-    }
-}
-
-impl fmt::Debug for ModelBuilder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ModelBuilder")
-            .field("path", &self.recipe.path)
-            .field("request", &self.recipe.request)
-            .finish_non_exhaustive()
     }
 }

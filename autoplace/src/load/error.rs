@@ -67,7 +67,7 @@ pub enum Error {
     #[error("no attempt to load the model found enough memory: {}", attempt_list(attempts))]
     AllAttempts {
         attempts: Vec<Attempt>,
-        #[serde(with = "worker::crossing::held")]
+        #[serde(with = "super::crossing")]
         source: Box<Error>,
     },
     /// The model's one context is generating: try before the stream begins, or after it is dropped.
@@ -205,7 +205,7 @@ fn attempt_list(attempts: &[Attempt]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::worker::crossing::{deserialize, serialize};
+    use crate::load::crossing::{deserialize, serialize};
 
     /// As the error arrives in the application.
     fn sent(error: &Error) -> Error {

@@ -70,10 +70,9 @@ impl Leases {
         Self { place, patience: PATIENCE }
     }
 
-    /// How long to wait for loads that use the same GPUs. After that, these GPUs are not used. Default: ten minutes.
-    pub const fn patience(mut self, patience: Duration) -> Self {
-        self.patience = patience;
-        self
+    setters! {
+        /// How long to wait for loads that use the same GPUs. After that, these are not used. Default: ten minutes.
+        patience(patience: Duration) patience = patience;
     }
 
     /// The machine as `read` returns it while no other load reads, plans and takes; GPUs that others do not release

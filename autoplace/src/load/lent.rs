@@ -80,15 +80,6 @@ impl LentWorker {
         answer
     }
 
-    /// The same, with [`survive`](Self::survive).
-    pub(crate) fn ask_any<T: DeserializeOwned>(
-        &mut self,
-        request: &impl Serialize,
-        doing: &'static str,
-    ) -> Result<T, Error> {
-        self.survive(|worker| worker.ask(request, doing))
-    }
-
     fn forget_abort(&self) {
         if let Ok(worker) = &self.worker {
             worker.handle().watch.forget_abort();

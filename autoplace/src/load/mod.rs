@@ -18,6 +18,7 @@ mod adapters;
 mod builder;
 mod carry_out;
 mod contract;
+pub(crate) mod crossing;
 mod devices;
 mod draft;
 mod error;

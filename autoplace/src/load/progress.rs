@@ -1,6 +1,5 @@
 //! The progress of a load, reported to a callback that may cancel it.
 
-use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// What is called with the progress of a load, and may cancel it.
@@ -30,8 +29,4 @@ impl Progress {
     }
 }
 
-impl fmt::Debug for Progress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Progress").field(&self.0.is_some()).finish()
-    }
-}
+debug_with!(Progress:);

@@ -15,13 +15,7 @@ use super::recipe::Recipe;
 use crate::plan::Plan;
 use crate::worker::{self, Handle, Worker, WorkerProcess};
 
-/// A request to a worker about the load. Externally tagged, so that its names are apart from those of a
-/// generation's requests.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Request {
-    Loading(Loading),
-}
+pub(super) type Request = worker::Request<Loading, (), ()>;
 
 /// A request to a worker about the model.
 #[derive(Debug, Serialize, Deserialize)]
@@ -55,7 +49,7 @@ pub(crate) enum Reply {
     Progress(f32),
     Loaded(Arc<Placed>),
     Planned(Box<Plan>),
-    Failed(#[serde(with = "worker::crossing")] Error),
+    Failed(#[serde(with = "super::crossing")] Error),
 }
 
 /// A model's worker, lent to one user at a time.

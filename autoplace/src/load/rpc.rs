@@ -7,7 +7,7 @@ use llama_sys::Backend;
 use serde::{Deserialize, Serialize};
 
 use super::Error;
-use crate::machine::{GpuKind, Machine, UnusedGpu};
+use crate::machine::{Gpu, GpuKind, Machine, UnusedGpu, UnusedReason};
 use crate::worker::{Isolation, WorkerProcess};
 
 /// The rpc-servers of a load.
@@ -52,7 +52,8 @@ impl Servers {
                 Ok(devices) => tracing::info!("{endpoint} has {} devices", devices.len()),
                 Err(error) if self.may_be_gone => {
                     tracing::warn!("{error}; going on without it");
-                    gone.push(UnusedGpu::gone(endpoint, error.to_string()));
+                    let gpu = Gpu::new(endpoint.as_str()).kind(GpuKind::Remote).backend("RPC");
+                    gone.push(UnusedGpu { gpu, reason: UnusedReason::NoServer { problem: error.to_string() } });
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -66,7 +67,8 @@ pub(super) fn has_remote(machine: &Machine) -> bool {
     machine.gpus.iter().any(|gpu| gpu.kind == GpuKind::Remote)
 }
 
-/// Whether all that the endpoint's name stands for is this machine itself. What is no address is left to the connection.
+/// Whether all that the endpoint's name stands for is this machine itself. What is no address is left to the
+/// connection.
 fn is_loopback(endpoint: &str) -> bool {
     let addresses = endpoint.to_socket_addrs().map(Iterator::collect::<Vec<_>>).unwrap_or_default();
     addresses.iter().map(SocketAddr::ip).all(|address: IpAddr| address.is_loopback())

@@ -102,13 +102,8 @@ impl ContextSlot {
         own + held.drafts.holders()
     }
 
-    /// Lends the context to generate with, and what it holds; `None` while it is lent already. One that
-    /// failed is made again.
-    pub(crate) fn take(&self) -> Result<Option<(Context, Contents)>, Error> {
-        self.take_for(Purpose::Text)
-    }
-
-    /// The same, for this use.
+    /// Lends the context for this use, and what it holds; `None` while it is lent already. One that failed is made
+    /// again.
     pub(crate) fn take_for(&self, purpose: Purpose) -> Result<Option<(Context, Contents)>, Error> {
         let embeds = match &self.held().native {
             Some(native) => native.params.embeddings,

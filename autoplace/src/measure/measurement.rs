@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use super::conditions::Conditions;
 use super::protocol::Protocol;
-use crate::load::{LoadReport, Model, build_name};
+use crate::load::{GpuReport, LoadReport, Model, build_name};
 use crate::machine::{GpuKind, HostLimit, Machine};
 use crate::memory::{ContextParams, Footprint, TensorOverride};
 use crate::plan::{Confidence, ModelIdentity, PlacementKind};
@@ -314,29 +314,19 @@ impl Measured {
 
     pub(super) fn of(report: &LoadReport) -> Self {
         let plan = &report.plan;
-        let on_gpus = plan.gpus().zip(&report.gpus).map(|(placement, gpu)| MeasuredDevice {
-            name: gpu.name.clone(),
-            device: Some(gpu.device.clone()),
-            kind: placement.kind,
-            layers: gpu.layers,
-            planned: gpu.planned,
-            probed: (plan.confidence == Confidence::Probed).then_some(gpu.planned),
-            allocated: gpu.allocated,
-            taken: gpu.taken(),
-            headroom: gpu.headroom.total(),
-            free: gpu.used,
-        });
-        let on_host = plan.host().map(|placement| MeasuredDevice {
+        let gpus = plan.gpus().zip(report.gpus.iter().map(Some));
+        // `None` is the host.
+        let devices = gpus.chain(plan.host().map(|host| (host, None))).map(|(placement, gpu)| MeasuredDevice {
             name: placement.name.clone(),
-            device: None,
+            device: gpu.map(|gpu| gpu.device.clone()),
             kind: placement.kind,
             layers: placement.layers,
-            planned: report.host.planned,
-            probed: None,
-            allocated: Some(report.host.allocated),
-            taken: None,
+            planned: placement.footprint,
+            probed: gpu.filter(|_| plan.confidence == Confidence::Probed).map(|gpu| gpu.planned),
+            allocated: gpu.map_or(Some(report.host.allocated), |gpu| gpu.allocated),
+            taken: gpu.and_then(GpuReport::taken),
             headroom: placement.headroom.total(),
-            free: None,
+            free: gpu.and_then(|gpu| gpu.used),
         });
         Self {
             n_gpu_layers: plan.n_gpu_layers,
@@ -346,7 +336,7 @@ impl Measured {
             settings: plan.context.clone(),
             threads: report.threads.generation,
             threads_batch: report.threads.prompt,
-            devices: on_gpus.chain(on_host).collect(),
+            devices: devices.collect(),
         }
     }
 }

@@ -38,39 +38,17 @@ impl Protocol {
         Self { n_prompt, n_gen, depths, rounds: 3, prompts: Vec::new() }
     }
 
-    /// Tokens of each prompt.
-    #[must_use]
-    pub const fn n_prompt(mut self, tokens: u32) -> Self {
-        self.n_prompt = tokens;
-        self
-    }
-
-    /// Tokens that are generated after each.
-    #[must_use]
-    pub const fn n_gen(mut self, tokens: u32) -> Self {
-        self.n_gen = tokens;
-        self
-    }
-
-    /// Tokens that the context holds before the prompt.
-    #[must_use]
-    pub fn depths(mut self, depths: impl Into<Vec<u32>>) -> Self {
-        self.depths = depths.into();
-        self
-    }
-
-    /// Rounds over all placements.
-    #[must_use]
-    pub const fn rounds(mut self, rounds: u32) -> Self {
-        self.rounds = rounds;
-        self
-    }
-
-    /// Other texts than ours.
-    #[must_use]
-    pub fn prompts(mut self, texts: impl Into<Vec<String>>) -> Self {
-        self.prompts = texts.into();
-        self
+    setters! {
+        /// Tokens of each prompt.
+        n_prompt(tokens: u32) n_prompt = tokens;
+        /// Tokens that are generated after each.
+        n_gen(tokens: u32) n_gen = tokens;
+        /// Tokens that the context holds before the prompt.
+        depths(depths: impl Into<Vec<u32>>) depths = depths.into();
+        /// Rounds over all placements.
+        rounds(rounds: u32) rounds = rounds;
+        /// Other texts than ours.
+        prompts(texts: impl Into<Vec<String>>) prompts = texts.into();
     }
 
     /// The first texts only.

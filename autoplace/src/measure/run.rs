@@ -1,6 +1,5 @@
 //! Loading one placement after the other and computing with each.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 
 use super::Error;
@@ -76,29 +75,16 @@ impl<'a> Measure<'a> {
         }
     }
 
-    /// What is asked of the plans of a [`sweep`](Self::sweep): context, types of the cache and so on.
-    pub fn request(mut self, request: Request) -> Self {
-        self.request = request;
-        self
-    }
-
-    /// Changes what is computed of each placement, from the default: [`Protocol::new`] of the least of
-    /// their contexts.
-    pub fn protocol(mut self, change: impl Fn(Protocol) -> Protocol + 'a) -> Self {
-        self.protocol = Box::new(change);
-        self
-    }
-
-    /// Describes each load further, beside its request: machine, threads, isolation, adapters.
-    pub fn load_with(mut self, prepare: impl Fn(ModelBuilder) -> ModelBuilder + 'a) -> Self {
-        self.prepare = Box::new(prepare);
-        self
-    }
-
-    /// Called before each computation; `false` ends the measurement with what there is by then.
-    pub fn progress(mut self, progress: impl FnMut(&Progress<'_>) -> bool + 'a) -> Self {
-        self.progress = Box::new(progress);
-        self
+    setters! {
+        /// What is asked of the plans of a [`sweep`](Self::sweep): context, types of the cache and so on.
+        request(request: Request) request = request;
+        /// Changes what is computed of each placement, from the default: [`Protocol::new`] of the least of
+        /// their contexts.
+        protocol(change: impl Fn(Protocol) -> Protocol + 'a) protocol = Box::new(change);
+        /// Describes each load further, beside its request: machine, threads, isolation, adapters.
+        load_with(prepare: impl Fn(ModelBuilder) -> ModelBuilder + 'a) prepare = Box::new(prepare);
+        /// Called before each computation; `false` ends the measurement with what there is by then.
+        progress(progress: impl FnMut(&Progress<'_>) -> bool + 'a) progress = Box::new(progress);
     }
 
     fn builder(&self, arm: &Arm) -> ModelBuilder {
@@ -221,11 +207,7 @@ impl<'a> Measure<'a> {
     }
 }
 
-impl fmt::Debug for Measure<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Measure").field("path", &self.path).finish_non_exhaustive()
-    }
-}
+debug_with!(Measure<'_>: path);
 
 struct Run<'p> {
     protocol: &'p Protocol,

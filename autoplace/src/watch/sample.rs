@@ -85,16 +85,11 @@ impl DeviceSample {
         Self { free: Some(free), ..Self::default() }
     }
 
-    /// Sets what holds its clocks down, and its temperature in degrees Celsius.
-    pub fn throttle(mut self, reasons: impl Into<Vec<ThrottleReason>>, temperature: Option<u32>) -> Self {
-        self.throttle = Some(reasons.into());
-        self.temperature = temperature;
-        self
-    }
-
-    /// Sets the other programs on it.
-    pub fn processes(mut self, processes: impl Into<Vec<GpuProcess>>) -> Self {
-        self.processes = Some(processes.into());
-        self
+    setters! {
+        /// Sets what holds its clocks down, and its temperature in degrees Celsius.
+        throttle(reasons: impl Into<Vec<ThrottleReason>>, temperature: Option<u32>)
+            throttle = Some(reasons.into()), temperature = temperature;
+        /// Sets the other programs on it.
+        processes(processes: impl Into<Vec<GpuProcess>>) processes = Some(processes.into());
     }
 }

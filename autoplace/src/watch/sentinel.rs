@@ -1,6 +1,5 @@
 //! The thread that watches.
 
-use std::fmt;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender, TrySendError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -38,6 +37,7 @@ pub enum Error {
 /// Its events wait here to be [received](Self::events), go to `tracing` (what is wrong as warnings, the rest as
 /// information), and are passed to a [callback](SentinelBuilder::on_event) if there is one. It keeps neither the model
 /// loaded nor the process running.
+#[derive(Debug)]
 pub struct Sentinel {
     events: Receiver<Event>,
     /// The thread ends when this is dropped.
@@ -83,12 +83,6 @@ impl Drop for Sentinel {
     }
 }
 
-impl fmt::Debug for Sentinel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sentinel").field("is_watching", &self.is_watching()).finish_non_exhaustive()
-    }
-}
-
 /// A sentinel being described: finish it with [`watch`](Self::watch).
 #[derive(Default)]
 #[must_use = "nothing is watched until `watch` is called"]
@@ -99,36 +93,24 @@ pub struct SentinelBuilder {
 }
 
 impl SentinelBuilder {
-    /// From one sample to the next; at least a millisecond. Default: a second. It rests longer where samples take
-    /// more than 1 % of it.
-    ///
-    /// What lasts two intervals is reported (memory pressure at once), and its end once it has been over for five.
-    pub fn interval(mut self, interval: Duration) -> Self {
-        self.settings.interval = interval.max(SHORTEST);
-        self
-    }
-
-    /// Bytes that must stay free on each GPU. Default: what the plan keeps for growth, at most half of what it left
-    /// beside that ([`ModelSource`](super::ModelSource) says why).
-    pub fn memory_below(mut self, bytes: u64) -> Self {
-        self.settings.needed = Some(bytes);
-        self
-    }
-
-    /// Called with each event, on the sentinel's thread: while it runs nothing is watched.
-    pub fn on_event(mut self, callback: impl FnMut(&Event) + Send + 'static) -> Self {
-        self.callback = Some(Box::new(callback));
-        self
-    }
-
-    /// Re-places the model where an event [advises](Event::advises) to: under memory pressure by a plan for what is
-    /// free then, and where room is gained by a better plan, if it is better by this
-    /// [gain](crate::load::BetterPlan::gain) at least (0.1: a tenth more predicted tokens per second). While nobody
-    /// generates, the sentinel's thread does it at once; otherwise the generating thread does it before the next token,
-    /// and the text goes on as if nothing had happened. Only for a model that is [watched](Self::watch) as such.
-    pub const fn auto_replace(mut self, min_gain: f64) -> Self {
-        self.min_gain = Some(min_gain);
-        self
+    setters! {
+        /// From one sample to the next; at least a millisecond. Default: a second. It rests longer where samples take
+        /// more than 1 % of it.
+        ///
+        /// What lasts two intervals is reported (memory pressure at once), and its end once it has been over for five.
+        interval(interval: Duration) settings.interval = interval.max(SHORTEST);
+        /// Bytes that must stay free on each GPU. Default: what the plan keeps for growth, at most half of what it left
+        /// beside that ([`ModelSource`](super::ModelSource) says why).
+        memory_below(bytes: u64) settings.needed = Some(bytes);
+        /// Called with each event, on the sentinel's thread: while it runs nothing is watched.
+        on_event(callback: impl FnMut(&Event) + Send + 'static) callback = Some(Box::new(callback));
+        /// Re-places the model where an event [advises](Event::advises) to: under memory pressure by a plan for what is
+        /// free then, and where room is gained by a better plan, if it is better by this
+        /// [gain](crate::load::BetterPlan::gain) at least (0.1: a tenth more predicted tokens per second). While nobody
+        /// generates, the sentinel's thread does it at once; otherwise the generating thread does it before the next
+        /// token, and the text goes on as if nothing had happened. Only for a model that is [watched](Self::watch) as
+        /// such.
+        auto_replace(min_gain: f64) min_gain = Some(min_gain);
     }
 
     /// Watches this model.
@@ -184,11 +166,7 @@ fn follow(event: &Event, model: &WeakModel, min_gain: f64) {
     }
 }
 
-impl fmt::Debug for SentinelBuilder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SentinelBuilder").field("settings", &self.settings).finish_non_exhaustive()
-    }
-}
+debug_with!(SentinelBuilder: settings);
 
 struct Watch<S> {
     settings: Settings,

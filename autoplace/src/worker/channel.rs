@@ -4,7 +4,6 @@
 //! goes one way only, and the worker answers on its standard output. A message is a length in four bytes, the smallest
 //! first, and as many bytes of JSON; none are a sign of life. The first one is [`Hello`].
 
-use std::fmt;
 use std::io::{self, BufReader, Read, Write};
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,11 +36,7 @@ struct Outgoing {
     buffer: Vec<u8>,
 }
 
-impl fmt::Debug for Outgoing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Outgoing").finish_non_exhaustive()
-    }
-}
+debug_with!(Outgoing:);
 
 impl Receiver {
     pub(crate) fn new(reader: impl Read + Send + 'static) -> Self {

@@ -9,7 +9,6 @@
 //! child's side is in `serve`.
 
 mod channel;
-pub(crate) mod crossing;
 mod error;
 mod log;
 mod process;
@@ -18,6 +17,8 @@ mod watch;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
 
 pub use error::Error;
 
@@ -33,6 +34,15 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How long a worker may be silent: longer than any machine takes for a batch of a prompt.
 const TIMEOUT: Duration = Duration::from_secs(600);
+
+/// A request to a worker: the rooms that make them say of what each kind is.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Request<Loading, Text, Embed> {
+    Loading(Loading),
+    Text(Text),
+    Embed(Embed),
+}
 
 /// Where a model runs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -91,30 +101,18 @@ impl WorkerProcess {
         Self { program: Some(path.into()), ..Self::own_executable() }
     }
 
-    /// What to do when it has died. Default: [`OnDeath::Fail`].
-    pub fn on_death(mut self, policy: OnDeath) -> Self {
-        self.on_death = policy;
-        self
-    }
-
-    /// Sets a variable of its environment; the others are the application's.
-    pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
-        self.environment.push((name.as_ref().to_owned(), value.as_ref().to_owned()));
-        self
-    }
-
-    /// How long it may take from its start to its first message, before it is killed. Default: a minute.
-    pub fn patience(mut self, patience: Duration) -> Self {
-        self.patience = patience;
-        self
-    }
-
-    /// How long it may show no sign of life while it is waited for; then it is ended, as if it had died
-    /// ([`Error::Silent`]). A worker shows one every few seconds, as long as no single computation of llama.cpp takes
-    /// longer: of a batch of a prompt, say. After an abort it has 30 seconds at most. Default: ten minutes.
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout;
-        self
+    setters! {
+        /// What to do when it has died. Default: [`OnDeath::Fail`].
+        on_death(policy: OnDeath) on_death = policy;
+        /// Sets a variable of its environment; the others are the application's.
+        env(name: impl AsRef<OsStr>, value: impl AsRef<OsStr>)
+            environment.push((name.as_ref().to_owned(), value.as_ref().to_owned()));
+        /// How long it may take from its start to its first message, before it is killed. Default: a minute.
+        patience(patience: Duration) patience = patience;
+        /// How long it may show no sign of life while it is waited for; then it is ended, as if it had died
+        /// ([`Error::Silent`]). A worker shows one every few seconds, as long as no single computation of llama.cpp
+        /// takes longer: of a batch of a prompt, say. After an abort it has 30 seconds at most. Default: ten minutes.
+        timeout(timeout: Duration) timeout = timeout;
     }
 
     /// How often it may be started again for one call.

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
-use std::{fmt, io, thread};
+use std::{io, thread};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -137,11 +137,7 @@ impl Worker {
     }
 }
 
-impl fmt::Debug for Worker {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Worker").field("id", &self.handle.id).finish_non_exhaustive()
-    }
-}
+debug_with!(Worker: handle);
 
 impl Drop for Worker {
     fn drop(&mut self) {

@@ -76,7 +76,10 @@ fn methods() -> BTreeSet<String> {
                 let text = fs::read_to_string(path).unwrap();
                 let ends = |c: char| !(c.is_alphanumeric() || c == '_');
                 let functions = ["pub fn ", "pub const fn "].into_iter().flat_map(|begin| text.split(begin).skip(1));
-                names.extend(functions.map(|it| it.split(ends).next().unwrap().to_owned()));
+                let setters =
+                    text.split("setters! {").skip(1).flat_map(|it| it.split("\n    }").next().unwrap().lines());
+                let names_of = functions.chain(setters.map(str::trim_start));
+                names.extend(names_of.map(|it| it.split(ends).next().unwrap().to_owned()));
             }
         }
     }

@@ -313,6 +313,8 @@ fn a_combination_that_llama_cpp_would_refuse_says_what_is_wrong() {
 fn a_command_line_that_says_nothing_or_nonsense_says_what_is_missing() {
     fails(&[], 2, &["plan"]);
     fails(&["plan"], 2, &["<MODEL>"]);
+    fails(&["plan", &demo(), "--rpc", "127.0.0.1:1"], 1, &["127.0.0.1:1", "nothing listens there"]);
+    fails(&["plan", &demo(), "--rpc", "192.0.2.1:1"], 1, &["192.0.2.1:1", "rpc_trusted_network"]);
     fails(&["frobnicate"], 2, &["frobnicate"]);
     misused(&["--frobnicate"], &["--frobnicate"]);
     misused(&["--headroom"], &["--headroom"]);

@@ -22,6 +22,9 @@ mod cli_list;
 mod cli_measure;
 mod cli_outputs;
 mod cli_plan;
+mod cli_talk;
+#[cfg(unix)]
+mod cli_terminal;
 // Its processes are called otherwise than their files.
 #[cfg(target_os = "linux")]
 mod cli_watch;

@@ -140,7 +140,6 @@ impl fmt::Display for Machine {
 
 /// A GPU that is in this machine but cannot be planned for, and why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
 pub struct UnusedGpu {
     /// The card as far as it is known.
     pub gpu: Gpu,
@@ -184,14 +183,6 @@ pub enum UnusedReason {
     /// It is in MIG mode, and CUDA, which alone tells a process its slice, was not asked or lists none.
     #[error("it is in MIG mode, and no slice of it is listed")]
     Mig,
-}
-
-impl UnusedGpu {
-    /// A device of another machine whose rpc-server listened at this endpoint, and what is wrong with it.
-    pub fn gone(endpoint: &str, problem: String) -> Self {
-        let gpu = Gpu::new(endpoint).kind(GpuKind::Remote).backend("RPC");
-        Self { gpu, reason: UnusedReason::NoServer { problem } }
-    }
 }
 
 impl fmt::Display for UnusedGpu {

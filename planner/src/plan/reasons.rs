@@ -20,19 +20,15 @@ pub(super) fn unused_gpus(machine: &Machine) -> impl Iterator<Item = String> {
 
 /// What a load carries to other machines, and how long that takes.
 pub(super) fn carried(machine: &Machine, placements: &[Placement]) -> impl Iterator<Item = String> {
-    let remote = machine.gpus.iter().filter(|gpu| gpu.kind == GpuKind::Remote && gpu.device.is_some());
-    remote.filter_map(|gpu| {
+    machine.gpus.iter().filter(|gpu| gpu.kind == GpuKind::Remote && gpu.device.is_some()).filter_map(|gpu| {
         let placement = placements.iter().find(|placement| placement.device == gpu.device)?;
-        let weights = placement.footprint.weights;
-        let link = gpu.rates.as_ref().and_then(|rates| rates.link);
-        let takes = link.map_or_else(
-            || "a link that was not measured".to_owned(),
-            |link| {
-                let (seconds, trip) = (weights.div_ceil(link.upload.max(1)), link.crossing_ns as f64 * 1e-6);
-                format!("{}/s, about {seconds} s; there and back in {trip:.2} ms", Bytes(link.upload))
-            },
-        );
-        (weights > 0).then(|| format!("each load carries {} to {} over {takes}", Bytes(weights), gpu.name))
+        let (weights, link) = (placement.footprint.weights, gpu.rates.as_ref()?.link?);
+        let (seconds, trip) = (weights.div_ceil(link.upload.max(1)), link.crossing_ns as f64 * 1e-6);
+        let (weights, upload) = (Bytes(weights), Bytes(link.upload));
+        let to = &gpu.name;
+        Some(format!(
+            "each load carries {weights} to {to} over {upload}/s, about {seconds} s; a crossing takes {trip:.2} ms"
+        ))
     })
 }
 

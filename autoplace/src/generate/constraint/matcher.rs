@@ -1,7 +1,5 @@
 //! One text that is held to a constraint, as far as it has come.
 
-use std::fmt;
-
 use llama_sys::Token;
 
 use super::vocabulary::Vocabulary;
@@ -29,14 +27,7 @@ pub(in crate::generate) struct Matcher {
     kept: u64,
 }
 
-impl fmt::Debug for Matcher {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Matcher")
-            .field("constraint", &self.constraint)
-            .field("accepted", &self.accepted)
-            .finish_non_exhaustive()
-    }
-}
+debug_with!(Matcher: constraint, accepted);
 
 impl Matcher {
     /// Compiles a constraint for a model, and begins a text: [`Error::Constraint`] where it cannot be enforced or met.

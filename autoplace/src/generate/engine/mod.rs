@@ -255,24 +255,16 @@ pub struct EngineBuilder {
 }
 
 impl EngineBuilder {
-    /// Requests that wait at most, beside as many as the context has sequences. Default 64.
-    pub fn queue(mut self, requests: usize) -> Self {
-        self.queue = requests;
-        self
-    }
-
-    /// Pieces that a text runs ahead of its reader; it goes on when half of them are read. Default 1024: long enough
-    /// for most answers to be read one after the other.
-    pub fn ahead(mut self, pieces: usize) -> Self {
-        self.ahead = pieces;
-        self
-    }
-
-    /// Tokens of prompts that a step computes at most, over all texts, beside one token of each text that is being
-    /// generated: fewer make long prompts stall others less, and take longer. Default: what those leave of `n_ubatch`.
-    pub fn prompt_chunk(mut self, tokens: usize) -> Self {
-        self.prompt_chunk = PromptChunk::Tokens(tokens.max(1));
-        self
+    setters! {
+        /// Requests that wait at most, beside as many as the context has sequences. Default 64.
+        queue(requests: usize) queue = requests;
+        /// Pieces that a text runs ahead of its reader; it goes on when half of them are read. Default 1024: long
+        /// enough for most answers to be read one after the other.
+        ahead(pieces: usize) ahead = pieces;
+        /// Tokens of prompts that a step computes at most, over all texts, beside one token of each text that is being
+        /// generated: fewer make long prompts stall others less, and take longer. Default: what those leave of
+        /// `n_ubatch`.
+        prompt_chunk(tokens: usize) prompt_chunk = PromptChunk::Tokens(tokens.max(1));
     }
 
     /// Takes the model's context, or the worker that has it, and starts the thread.

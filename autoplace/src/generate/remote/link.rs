@@ -13,7 +13,7 @@ use crate::generate::piece::{Message, Piece, SequenceId};
 use crate::generate::request::Spec;
 use crate::generate::stats::Statistics;
 use crate::generate::step::PromptChunk;
-use crate::load::remote::{self, Loading};
+use crate::load::remote::Loading;
 use crate::load::{AbortHandle, LentWorker, Model};
 use crate::worker;
 
@@ -321,7 +321,7 @@ impl Link {
         sender.put(&Request::Text(TextCall::Start(self.start)))?;
         state.texts.iter().try_for_each(|text| text.put(&sender))?;
         if state.is_aborted {
-            sender.put(&remote::Request::Loading(Loading::Abort { run: self.start.run }))?;
+            sender.put(&Request::Loading(Loading::Abort { run: self.start.run }))?;
         }
         if let Some(how) = state.closing {
             sender.put(&Request::Text(TextCall::Close { how }))?;
@@ -356,7 +356,7 @@ impl Reader {
     pub(in crate::generate) fn open(model: &Model, ahead: usize, prompt_chunk: PromptChunk) -> Result<Self, Error> {
         let mut worker = LentWorker::take(model)?;
         let start = Start { run: worker.run(), ahead, prompt_chunk };
-        match worker.ask_any(&Request::Text(TextCall::Start(start)), DOING)? {
+        match worker.survive(|worker| worker.ask(&Request::Text(TextCall::Start(start)), DOING))? {
             Reply::Started => {}
             Reply::Refused(error) => return Err(error),
             _ => {

@@ -23,14 +23,10 @@ use super::piece::Piece;
 use super::request::Spec;
 use super::stats::Statistics;
 use super::step::PromptChunk;
-use crate::worker;
+use crate::load::remote::Loading;
+use crate::{load, worker};
 
-/// A request to a worker about generations.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Request {
-    Text(TextCall),
-}
+type Request = worker::Request<Loading, TextCall, ()>;
 
 /// A request to a worker about a run of texts. A text has a number that the application gives it.
 #[derive(Debug, Serialize, Deserialize)]
@@ -70,7 +66,7 @@ pub(crate) struct Generation {
 pub(crate) enum Reply {
     Started,
     /// It has not started.
-    Refused(#[serde(with = "worker::crossing")] Error),
+    Refused(#[serde(with = "load::crossing")] Error),
     Accepted {
         id: u64,
         statistics: Statistics,
@@ -79,7 +75,7 @@ pub(crate) enum Reply {
     Piece(Box<(Piece, Statistics)>),
     Failed {
         id: u64,
-        #[serde(with = "worker::crossing")]
+        #[serde(with = "load::crossing")]
         error: Error,
     },
     /// The last of a run: the context is free.

@@ -76,11 +76,10 @@ impl NativeProbe {
         Ok(Self { file, header: header.clone(), lora: Vec::new() })
     }
 
-    /// The same with a LoRA adapter beside the model: its bytes count with the weights, and the buffers are as large as
-    /// without adapters or with all of them. The file is read when the skeleton is placed.
-    pub fn lora(mut self, path: impl Into<PathBuf>) -> Self {
-        self.lora.push(path.into());
-        self
+    setters! {
+        /// The same with a LoRA adapter beside the model: its bytes count with the weights, and the buffers are as
+        /// large as without adapters or with all of them. The file is read when the skeleton is placed.
+        lora(path: impl Into<PathBuf>) lora.push(path.into());
     }
 
     /// What a load split so over these GPUs, or on the host alone where there are none, would hold in each of

@@ -28,17 +28,23 @@ impl User {
         Self { home: tempfile::tempdir().unwrap() }
     }
 
-    pub(crate) fn autoplace(&self, args: &[&str]) -> Output {
+    /// The program with these arguments, to be started.
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
         let home = self.home.path();
-        Command::new(env!("CARGO_BIN_EXE_autoplace"))
+        let mut command = Command::new(env!("CARGO_BIN_EXE_autoplace"));
+        command
             .args(args)
             .env("HOME", home)
             .env("USERPROFILE", home)
             .env("XDG_CACHE_HOME", home.join("cache"))
             .env("LOCALAPPDATA", home.join("cache"))
-            .stdin(Stdio::null())
-            .output()
-            .expect("the program starts")
+            .env("XDG_DATA_HOME", home.join("data"))
+            .env("APPDATA", home.join("data"));
+        command
+    }
+
+    pub(crate) fn autoplace(&self, args: &[&str]) -> Output {
+        self.command(args).stdin(Stdio::null()).output().expect("the program starts")
     }
 
     /// What is printed, with nothing on stderr.

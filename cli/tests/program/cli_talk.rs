@@ -1,0 +1,83 @@
+//! `autoplace run` and `autoplace chat` in pipes: answers on stdout, all else on stderr.
+
+use std::fs;
+use std::io::Write;
+use std::process::{Output, Stdio};
+
+use crate::cli_support::{User, demo, text};
+
+const PROMPT: &str = "And the king said unto his servants,";
+/// The likeliest tokens, few of them.
+const SHORT: [&str; 6] = ["--temp", "0", "-n", "12", "--ctx", "512"];
+
+/// What comes of these arguments and this on stdin; `demo` stands for the model.
+fn talk(user: &User, args: &[&str], input: &str) -> Output {
+    let demo = demo();
+    let args: Vec<&str> = args.iter().map(|arg| if *arg == "demo" { &demo } else { *arg }).collect();
+    let mut command = user.command(&[&args[..], &SHORT].concat());
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("the program starts");
+    // One that ends at once reads nothing.
+    let _ = child.stdin.take().expect("a pipe").write_all(input.as_bytes());
+    child.wait_with_output().expect("it ends")
+}
+
+/// The answer, and what was said beside it.
+#[track_caller]
+fn said(output: &Output) -> (String, String) {
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
+    (text(&output.stdout), stderr)
+}
+
+#[test]
+fn a_prompt_is_an_argument_or_comes_through_a_pipe_or_both_one_after_the_other() {
+    let user = User::new();
+    let (answer, beside) = said(&talk(&user, &["run", "demo", PROMPT], ""));
+    assert!(!answer.trim().is_empty() && !answer.contains(PROMPT), "{answer:?}");
+    let lines: Vec<&str> = beside.lines().collect();
+    assert!(lines.len() == 2 && lines[0].contains(" layers on ") && lines[1].contains("no chat template"), "{beside}");
+    assert!(!beside.contains('\u{1b}'), "a pipe has no colours: {beside:?}");
+
+    assert_eq!(said(&talk(&user, &["run", "demo"], &format!("{PROMPT}\n"))).0, answer);
+    let (head, tail) = PROMPT.split_at(13);
+    let both = said(&talk(&user, &["run", "demo", head], tail)).0;
+    assert_eq!(both, said(&talk(&user, &["run", "demo", &format!("{head}\n\n{tail}")], "")).0);
+}
+
+#[test]
+fn every_line_of_a_pipe_is_a_message_as_it_is() {
+    let user = User::new();
+    let file = user.path("said.jinja");
+    fs::write(&file, "{% for m in messages %}{{ m.content }} {% endfor %}").unwrap();
+    let chat = ["chat", "demo", "--template", file.to_str().unwrap()];
+    let first = said(&talk(&user, &chat, "Blessed is the man that\n")).0;
+    let both = said(&talk(&user, &chat, "Blessed is the man that\n\n/quit\n")).0;
+    // `/quit` is no word of a pipe's: it is answered too.
+    assert!(both.starts_with(&first) && both.len() > first.len() + 1, "{first:?} {both:?}");
+    let with_system = [&chat[..], &["--system", "And it came to pass"]].concat();
+    assert_ne!(said(&talk(&user, &with_system, "Blessed is the man that\n")).0, first);
+}
+
+#[test]
+fn reasoning_is_no_part_of_the_answer() {
+    let user = User::new();
+    let file = user.path("thinks.jinja");
+    // The model never ends what the template begins.
+    fs::write(&file, "{{ messages[0].content }}<think>{% if false %}</think>{% endif %}").unwrap();
+    let (answer, beside) = said(&talk(&user, &["run", "demo", "--template", file.to_str().unwrap(), PROMPT], ""));
+    assert_eq!(answer, "\n");
+    assert!(beside.lines().count() > 1 && beside.lines().nth(1).is_some_and(|it| !it.trim().is_empty()), "{beside:?}");
+}
+
+#[test]
+fn what_cannot_be_answered_is_said_before_anything_is_loaded() {
+    let user = User::new();
+    let demo = demo();
+    user.fails(&["run", "/nowhere/at/all.gguf", "hi"], 1, &["all.gguf"]);
+    user.fails(&["run", &demo], 1, &["no prompt"]);
+    user.fails(&["chat", &demo], 1, &["no chat template", "--template", "chatml"]);
+    user.fails(&["run", &demo, "hi", "--system", "Be brief."], 1, &["no chat template"]);
+    user.fails(&["chat", &demo, "--template", "/nowhere/at/all.jinja"], 1, &["all.jinja"]);
+    user.fails(&["chat", &demo, "--temp", "hot"], 2, &["--temp"]);
+}

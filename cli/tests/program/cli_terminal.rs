@@ -1,0 +1,247 @@
+//! `autoplace chat` as a person at a terminal has it: keys go in, and the screen is read.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::process::Child;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::thread;
+use std::time::Duration;
+
+use crate::cli_support::{User, demo};
+use pty_process::Size;
+use pty_process::blocking::{Command, Pty, open};
+use vt100::{Parser, Screen};
+
+const ROWS: u16 = 50;
+const COLUMNS: u16 = 160;
+/// No answer takes that long: whoever waits longer waits for what does not come.
+const LONG: Duration = Duration::from_secs(120);
+
+const CTRL_C: &str = "\x03";
+const CTRL_D: &str = "\x04";
+const CTRL_U: &str = "\x15";
+const UP: &str = "\x1b[A";
+
+struct Terminal {
+    pty: Arc<Pty>,
+    child: Child,
+    output: Receiver<Vec<u8>>,
+    parser: Parser,
+    /// All bytes that it was sent.
+    seen: Vec<u8>,
+}
+
+impl Terminal {
+    /// A chat of the demo model with these further arguments and variables, at its first prompt.
+    fn chat(user: &User, args: &[&str], variables: &[(&str, &str)]) -> Self {
+        let (pty, pts) = open().unwrap();
+        pty.resize(Size::new(ROWS, COLUMNS)).unwrap();
+        let mut command = user.command(&[&["chat", &demo(), "--temp", "0"], args].concat());
+        command.env("TERM", "xterm").env_remove("NO_COLOR").envs(variables.iter().copied());
+        let child = Command::from(command).spawn(pts).expect("the program starts");
+        let pty = Arc::new(pty);
+        let (reader, (sender, output)) = (Arc::clone(&pty), sync_channel(0));
+        thread::spawn(move || {
+            let mut bytes = [0; 1024];
+            // Its end is an error on Linux. What nobody waits for stays in the terminal, and holds the program up.
+            while let Ok(n @ 1..) = (&*reader).read(&mut bytes) {
+                if sender.send(bytes[..n].to_vec()).is_err() {
+                    return;
+                }
+            }
+        });
+        let mut terminal = Self { pty, child, output, parser: Parser::new(ROWS, COLUMNS, 0), seen: Vec::new() };
+        terminal.prompt();
+        terminal
+    }
+
+    fn screen(&self) -> &Screen {
+        self.parser.screen()
+    }
+
+    /// Reads until the screen is so.
+    #[track_caller]
+    fn until(&mut self, what: &str, holds: impl Fn(&Screen) -> bool) {
+        while !holds(self.screen()) {
+            match self.output.recv_timeout(LONG) {
+                Ok(bytes) => {
+                    self.parser.process(&bytes);
+                    self.seen.extend(bytes);
+                }
+                Err(error) => panic!("no {what}: {error}\n{}", self.screen().contents()),
+            }
+        }
+    }
+
+    #[track_caller]
+    fn shows(&mut self, text: &str) {
+        self.until(text, |screen| screen.contents().contains(text));
+    }
+
+    /// The program waits for a message.
+    #[track_caller]
+    fn prompt(&mut self) {
+        self.until("prompt", |screen| line(screen) == ">" && screen.cursor_position().1 == 2);
+    }
+
+    fn press(&mut self, keys: &str) {
+        (&*self.pty).write_all(keys.as_bytes()).unwrap();
+    }
+
+    /// Writes a line, which is seen, and sends it.
+    #[track_caller]
+    fn send(&mut self, text: &str) {
+        self.press(text);
+        self.until(text, |screen| line(screen).ends_with(text));
+        self.press("\r");
+        self.until("line behind it", |screen| !line(screen).ends_with(text));
+    }
+
+    /// What is shown between this message and the next prompt.
+    #[track_caller]
+    fn answer(&mut self, text: &str) -> String {
+        self.send(text);
+        self.prompt();
+        let contents = self.screen().contents();
+        let (_, answer) = contents.rsplit_once(&format!("> {text}\n")).expect("the message is on the screen");
+        answer.trim_end_matches("> ").trim_end_matches('>').trim().to_owned()
+    }
+
+    /// Ends with Ctrl-D.
+    #[track_caller]
+    fn leaves(mut self) {
+        self.press(CTRL_D);
+        drop(self.output);
+        let status = self.child.wait().unwrap();
+        assert!(status.success(), "{status}");
+    }
+}
+
+/// The line that the cursor is in.
+fn line(screen: &Screen) -> String {
+    let (row, _) = screen.cursor_position();
+    let text = screen.rows(0, COLUMNS).nth(row.into()).unwrap_or_default();
+    text.trim_end().to_owned()
+}
+
+/// The number behind a word.
+#[track_caller]
+fn number(text: &str, word: &str) -> usize {
+    let (_, tail) = text.split_once(word).unwrap_or_else(|| panic!("no {word:?} in {text}"));
+    tail.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+const SHORT: [&str; 6] = ["--template", "chatml", "-n", "8", "--ctx", "1024"];
+
+#[test]
+fn a_person_asks_and_looks_at_the_placement_and_leaves() {
+    let user = User::new();
+    let mut terminal = Terminal::chat(&user, &SHORT, &[]);
+    let first = terminal.screen().contents();
+    assert!(first.contains(" layers on ") && first.contains("/help"), "{first}");
+    assert!(terminal.screen().cell(0, 0).unwrap().dim(), "what is no answer is dimmed");
+
+    assert!(terminal.answer("/stats").contains("none yet"));
+    assert!(!terminal.answer("Who art thou?").is_empty());
+    let stats = terminal.answer("/stats");
+    assert!((1..=8).contains(&number(&stats, "generated ")), "{stats}");
+    assert!(stats.contains("predicted  prompts ") && stats.contains(" of 1024 tokens"), "{stats}");
+    let placement = terminal.answer("/placement");
+    assert!(placement.contains("weights") && placement.contains("headroom"), "{placement}");
+    assert!(terminal.answer("/nonsense").contains("/nonsense is no word"));
+    assert!(terminal.answer("/help").contains("/system TEXT"));
+    assert!(terminal.answer("/clear").is_empty());
+    assert!(terminal.answer("/stats").contains("none yet"));
+
+    terminal.send("Go, and\\");
+    terminal.until("next line", |screen| line(screen) == ".");
+    terminal.press("tell\r");
+    terminal.prompt();
+    terminal.press(UP);
+    terminal.until("last message", |screen| screen.contents().trim_end().ends_with("> Go, and\ntell"));
+    terminal.press(CTRL_U);
+    terminal.press(CTRL_C);
+    terminal.shows("Ctrl-D or /quit leaves");
+    terminal.prompt();
+    terminal.leaves();
+}
+
+#[test]
+fn a_file_is_put_into_the_message_or_nothing_is_sent() {
+    let user = User::new();
+    let file = |name: &str, text: String| {
+        let path = user.path(name);
+        fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let [plain, long, huge, binary] = [("a b.txt", 40), ("long.txt", 4000), ("huge.txt", 40_000), ("bin", 0)]
+        .map(|(name, n)| file(name, if n == 0 { "a\0".to_owned() } else { "and he said ".repeat(n) }));
+    let mut terminal = Terminal::chat(&user, &SHORT, &[]);
+    assert!(terminal.answer("@/nowhere/at/all").contains("error: /nowhere/at/all: "));
+    assert!(terminal.answer(&format!("@{binary}")).contains("binary"));
+    assert!(terminal.answer(&format!("@{huge}")).contains("are more than the context holds"));
+    assert!(terminal.answer(&format!("@{long}")).contains("and the context holds 1024"));
+    assert!(terminal.answer("/stats").contains("none yet"), "nothing was sent");
+    assert!(!terminal.answer(&format!("Read @\"{plain}\".")).is_empty());
+    let stats = terminal.answer("/stats");
+    assert!(number(&stats, "prompt ") > 120, "three words, forty times: {stats}");
+    terminal.leaves();
+}
+
+#[test]
+fn ctrl_c_ends_an_answer_and_not_the_program() {
+    let user = User::new();
+    let file = user.path("said.jinja");
+    fs::write(&file, "{% for m in messages %}{{ m.content }}{% endfor %}").unwrap();
+    // Its likeliest text goes round in a circle for thousands of tokens.
+    let endless = ["--template", file.to_str().unwrap(), "--ctx", "65536"];
+    let mut terminal = Terminal::chat(&user, &endless, &[]);
+    for _ in 0..2 {
+        terminal.send("Blessed is the man that");
+        terminal.shows(", and ");
+        terminal.press(CTRL_C);
+        terminal.prompt();
+        let stats = terminal.answer("/stats");
+        let generated = number(&stats, "generated ");
+        assert!((1..6000).contains(&generated), "{stats}");
+        // What came is in the conversation; without it the next one begins as the first.
+        assert!(number(&stats, "context ") > generated, "{stats}");
+        terminal.answer("/clear");
+        terminal.press("\x0c");
+        terminal.until("empty screen", |screen| screen.contents().lines().count() <= 1);
+        terminal.prompt();
+    }
+    terminal.leaves();
+}
+
+#[test]
+fn messages_are_remembered_for_the_user_alone() {
+    let user = User::new();
+    let mut terminal = Terminal::chat(&user, &SHORT, &[]);
+    terminal.answer("/stats");
+    terminal.answer(" /nonsense of a secret");
+    terminal.leaves();
+    let file = ["data/autoplace/history.txt", "Library/Application Support/autoplace/history.txt"];
+    let file = file.map(|file| user.path(file)).into_iter().find(|file| file.exists()).expect("a history");
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    let mut terminal = Terminal::chat(&user, &SHORT, &[]);
+    terminal.press(UP);
+    terminal.until("last message", |screen| line(screen) == "> /stats");
+    terminal.press(CTRL_U);
+    terminal.leaves();
+}
+
+#[test]
+fn colours_are_left_out_where_they_are_not_wanted_and_all_codes_where_a_terminal_has_none() {
+    let user = User::new();
+    let dim = |terminal: &Terminal| terminal.seen.windows(4).any(|codes| codes == b"\x1b[2m");
+    let with = Terminal::chat(&user, &SHORT, &[]);
+    let without = Terminal::chat(&user, &SHORT, &[("NO_COLOR", "1")]);
+    let mut dumb = Terminal::chat(&user, &SHORT, &[("TERM", "dumb")]);
+    assert!(!dumb.answer("Who art thou?").is_empty());
+    assert_eq!([&with, &without, &dumb].map(dim), [true, false, false]);
+    assert!(!dumb.seen.contains(&0x1b));
+    [with, without, dumb].into_iter().for_each(Terminal::leaves);
+}
