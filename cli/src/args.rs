@@ -8,7 +8,7 @@ use autoplace::memory::companion::Role;
 use autoplace::memory::{FlashAttention, Headroom, KvType, Pooling};
 use autoplace::plan::{Context, GpuLayers, HostParts, Policy, Request, Workload};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use clap::{Parser, Subcommand, value_parser};
+use clap::{CommandFactory, Parser, Subcommand, value_parser};
 use serde_json::Value;
 
 use crate::doctor::DoctorArgs;
@@ -348,6 +348,13 @@ fn workload(text: &str) -> Result<Workload, String> {
             "`{text}` is no workload; one is PROMPT+REPLY in tokens, such as 4096+512, the reply at least 1"
         )),
     }
+}
+
+/// The script that makes a shell complete the arguments, without the last line break, as all answers are.
+pub(crate) fn completions(shell: clap_complete::Shell) -> String {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Args::command(), "autoplace", &mut script);
+    String::from_utf8_lossy(&script).trim_end().to_owned()
 }
 
 /// What clap says is wrong, without its advice on how to go on.

@@ -159,19 +159,11 @@ mod tests {
         for (text, word) in [
             ("RTX 409", "RTX 4090"),
             ("X", "NAME=TOTAL"),
-            ("RTX 3060", "RTX 3060 12GB"),
             ("RTX 4090,free=25GiB", "more than the total"),
             ("", "name"),
-            ("=8GiB", "name"),
-            ("X=", "size"),
             ("X=0", "more than 0"),
             ("X=-8GiB", "size"),
-            ("X=8 apples", "size"),
             ("X=99999999999T", "64 bits"),
-            ("X=8GiB,free=9GiB", "more than the total"),
-            ("X=8GiB,5GiB", "free="),
-            ("X=8GiB,free=", "size"),
-            ("X=8GiB,free=1GiB,free=2GiB", "size"),
             ("X#one=8GiB", "number"),
         ] {
             let error = gpu(text).unwrap_err();

@@ -2,7 +2,7 @@
 //!
 //! Arguments flow in ([`args`], with [`sizes`], [`flags`], [`gpu`] and [`host`] for what they are made of), a verb does
 //! its work ([`talk`] with a model, [`plan`] with its [`outputs`], [`devices`], [`list`], [`measure`], [`doctor`] with
-//! what is [`running`], [`template`], [`shell`]), and text or JSON ([`json`]) flows out. Exit code 1 is an answer that
+//! what is [`running`], [`template`]), and text or JSON ([`json`]) flows out. Exit code 1 is an answer that
 //! could not be given, 2 a question that could not be understood; either is one line on stderr. 3 is the doctor's,
 //! where something is wrong, 130 a program that Ctrl-C has ended.
 
@@ -20,7 +20,6 @@ mod outputs;
 mod plan;
 mod rates;
 mod running;
-mod shell;
 mod sizes;
 mod talk;
 mod template;
@@ -69,7 +68,7 @@ fn main() -> ExitCode {
         Verb::List(args) => list::run(args),
         Verb::Measure(args) => measure::run(args),
         Verb::Template(args) => template::run(args),
-        Verb::Completions { shell } => Ok(shell::completions(*shell)),
+        Verb::Completions { shell } => Ok(args::completions(*shell)),
     };
     match answer {
         Ok(text) => print(&text),

@@ -5,7 +5,6 @@ use std::error::Error;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use autoplace::Model;
 use autoplace::gguf::Header;
 use autoplace::load::{self, NativeProbe};
 use autoplace::machine::{Gpu, Machine};
@@ -13,6 +12,7 @@ use autoplace::memory::companion::Role;
 use autoplace::memory::{Companion, ContextParams, Estimate, Footprints, Split};
 use autoplace::plan::{self, Advice, Placement, Plan, Planner, Probe};
 use autoplace::profile::{Lora, ModelProfile};
+use autoplace::{Model, ModelBuilder};
 
 use crate::args::PlanArgs;
 use crate::gpu::{self, Simulated};
@@ -84,17 +84,10 @@ pub(crate) fn run(args: &PlanArgs, begin: Instant) -> Result<String, Box<dyn Err
 
 /// The same with devices of other machines, which a worker plans for.
 fn with_servers(args: &PlanArgs, begin: Instant) -> Result<String, Box<dyn Error>> {
-    let mut builder = Model::builder(&args.model).request(args.request()).mtp(args.mtp.is_some());
-    for file in &args.lora {
-        builder = builder.lora(file, 1.0);
-    }
-    for endpoint in &args.rpc {
-        builder = builder.rpc(endpoint);
-    }
-    if args.rpc_trusted_network {
-        builder = builder.rpc_trusted_network(true);
-    }
-    let plan = builder.plan()?;
+    let builder = Model::builder(&args.model).request(args.request()).mtp(args.mtp.is_some());
+    let builder = args.lora.iter().fold(builder, |builder, file| builder.lora(file, 1.0));
+    let builder = args.rpc.iter().fold(builder, ModelBuilder::rpc);
+    let plan = builder.rpc_trusted_network(args.rpc_trusted_network).plan()?;
     if args.json {
         let (total, none) = (begin.elapsed(), Duration::ZERO);
         return Ok(json::text(&plan, None, Took { header: none, estimate: none, probe: Some(total), total }));

@@ -340,8 +340,6 @@ mod tests {
             ("best:0", "Q8_0"),
             ("fastest", "Q4_K_M"),
             ("fastest:Q4_K_M", "Q4_K_M"),
-            ("fastest:q5", "Q6_K"),
-            ("fastest:2.5", "Q2_K"),
             ("fits", "Q4_K_M"),
         ] {
             assert_eq!(chosen(&rows, wish).0.as_deref(), Some(label), "{wish}");
@@ -363,14 +361,6 @@ mod tests {
         let (label, reason) = chosen(&slow[2..], "auto");
         assert_eq!(label.as_deref(), Some("Q2_K"));
         assert!(reason.ends_with("Q2_K is the fastest of 1: 2.9 bits, 7.0 tok/s predicted"), "{reason}");
-    }
-
-    #[test]
-    fn of_equal_files_the_first_is_taken() {
-        let rows = [row("a", 4.8, 30.0, true), row("b", 4.8, 30.0, true)];
-        for wish in ["auto", "fastest", "best:1", "fits"] {
-            assert_eq!(chosen(&rows, wish).0.as_deref(), Some("a"), "{wish}");
-        }
     }
 
     #[test]

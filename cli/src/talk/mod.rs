@@ -1,7 +1,7 @@
 //! The verbs `run` and `chat`: a model and what is said to it flow in, its answers flow out as they come.
 //!
-//! [`source`] is where the model comes from, [`session`] the chat at a terminal, [`editor`] where its messages are written,
-//! [`files`] what they name, [`screen`] what is shown, [`stop`] what Ctrl-C ends.
+//! [`source`] is where the model comes from, [`session`] the chat at a terminal, [`editor`] where its messages are
+//! written, [`files`] what they name, [`screen`] what is shown, [`stop`] what Ctrl-C ends.
 
 mod editor;
 mod files;
@@ -14,14 +14,13 @@ use std::error::Error;
 use std::io::{self, IsTerminal, stdin, stdout};
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
 use autoplace::chat::{self, ChatTemplate, FAMILIES, ReplyPart};
 use autoplace::generate::Generate;
 use autoplace::gguf::Header;
 use autoplace::machine::Bytes;
-use autoplace::{AbortHandle, Model, Plan};
+use autoplace::{Model, Plan};
 
 use crate::args::AskArgs;
 use crate::rates::bar;
@@ -122,9 +121,7 @@ fn template(args: &TalkArgs, path: &Path) -> Result<Option<ChatTemplate>, Box<dy
 
 /// Loads the model, and says where it went; `None` where Ctrl-C came before.
 fn load(args: &TalkArgs, path: &Path, stop: &Stop) -> Result<Option<Model>, Box<dyn Error>> {
-    let cancelled = Arc::new(AtomicBool::new(false));
-    let flag = Arc::clone(&cancelled);
-    stop.begin(AbortHandle::new(move || flag.store(true, Relaxed)));
+    let cancelled = stop.flag();
     let bar = bar(100, "loading {wide_bar} {percent} %");
     let shown = bar.clone();
     let builder = Model::builder(path).request(args.ask.request()).progress(move |done| {

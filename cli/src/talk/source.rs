@@ -1,14 +1,11 @@
-//! Where a model comes from: a path, or a name on a hub, of whose files the best for this machine is chosen, and fetched
-//! if that is wanted.
+//! Where a model comes from: a path, or a hub, of whose files the best for this machine is chosen and fetched.
 
 use std::error::Error;
 use std::io::{IsTerminal, Write, stderr, stdin};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
-use autoplace::AbortHandle;
 use autoplace::load;
 use autoplace::machine::Bytes;
 use autoplace::plan::Request;
@@ -23,8 +20,8 @@ use crate::rates::bar;
 pub(super) struct SourceArgs {
     /// GGUF file (of a split model, the first part), or a model of Hugging Face's hub: hf:OWNER/NAME[:QUANT][@REVISION]
     model: String,
-    /// Which of a hub's files: `best:20` is the best quality with at least 20 tok/s here, `fastest:Q4` the fastest of at
-    /// least 4 bits, `fits` the best that fits on GPUs wholly; `auto` the first of these that there is
+    /// Which of a hub's files: `best:20` has the best quality with at least 20 tok/s here, `fastest:Q4` is the fastest
+    /// of at least 4 bits, `fits` the best that fits on GPUs wholly; `auto` is the first of these that there is
     #[arg(long, value_name = "auto|best:N|fastest:QUANT|fits", default_value = "auto")]
     wish: Wish,
     /// Fetches what is not here yet without a question
@@ -40,16 +37,11 @@ impl SourceArgs {
         }
         let (name, hub): (Name, Hub) = (self.model.parse()?, Hub::from_env()?);
         // What is here needs no network.
-        let here = hub.clone().offline(true);
-        let (hub, repository) = match here.repository(&name) {
-            Ok(mut repository) => {
-                repository.candidates.retain(|candidate| here.cached(candidate).is_some());
-                match repository.candidates.is_empty() {
-                    false => (here, repository),
-                    true => (hub.clone(), hub.repository(&name)?),
-                }
-            }
-            Err(_) => (hub.clone(), hub.repository(&name)?),
+        let mut here = hub.clone().offline(true).repository(&name).ok();
+        here.iter_mut().for_each(|it| it.candidates.retain(|candidate| hub.cached(candidate).is_some()));
+        let repository = match here.filter(|it| !it.candidates.is_empty()) {
+            Some(here) => here,
+            None => hub.repository(&name)?,
         };
         let mut contenders = Vec::new();
         let mut candidates: Vec<&Candidate> = Vec::new();
@@ -92,28 +84,24 @@ impl SourceArgs {
 
 /// All files of the model, what becomes of each here, and which it is.
 fn tell(choice: &Choice) {
-    if choice.rows.len() > 1 {
-        note(format!("  {:<14} {:>10} {:>8} {:>8}", "quantisation", "size", "layers", "tok/s"));
-    }
-    for (index, row) in choice.rows.iter().enumerate().filter(|_| choice.rows.len() > 1) {
+    for (index, row) in choice.rows.iter().enumerate() {
         let mark = if choice.chosen == Some(index) { '>' } else { ' ' };
         let (quant, size) = (row.quant.as_deref().unwrap_or(&row.label), Bytes(row.bytes).to_string());
-        note(match &row.outcome {
-            Outcome::Placed(placed) => {
-                let layers = format!("{}/{}", placed.n_gpu_layers, placed.layers);
-                format!("{mark} {quant:<14} {size:>10} {layers:>8} {:>8.1}", placed.tokens_per_second.unwrap_or(0.0))
+        let becomes = match &row.outcome {
+            Outcome::Placed(at) => {
+                let speed = at.tokens_per_second.unwrap_or_default();
+                format!("{} of {} layers on GPUs, about {speed:.1} tok/s", at.n_gpu_layers, at.layers)
             }
-            Outcome::Refused(why) => format!("{mark} {quant:<14} {size:>10} {why}"),
-            _ => format!("{mark} {quant:<14} {size:>10}"),
-        });
+            Outcome::Refused(why) => why.clone(),
+            _ => String::new(),
+        };
+        note(format!("{mark} {quant:<14} {size:>10}  {becomes}"));
     }
     note(&choice.reason);
 }
 
 fn fetched(hub: &Hub, candidate: &Candidate, stop: &Stop) -> Result<Option<PathBuf>, Box<dyn Error>> {
-    let cancelled = Arc::new(AtomicBool::new(false));
-    let flag = Arc::clone(&cancelled);
-    stop.begin(AbortHandle::new(move || flag.store(true, Relaxed)));
+    let cancelled = stop.flag();
     let bar = bar(candidate.bytes(), "{wide_bar} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left");
     let outcome = hub.fetch(candidate, |done, total| {
         bar.set_length(total);

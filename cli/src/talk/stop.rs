@@ -1,6 +1,7 @@
 //! Ctrl-C: the first one ends what is being computed, another one, or one while nothing is, the program.
 
 use std::process::exit;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use autoplace::AbortHandle;
@@ -24,6 +25,14 @@ impl Stop {
     /// Something is being computed.
     pub(super) fn begin(&self, running: AbortHandle) {
         *self.running() = Some(running);
+    }
+
+    /// Something is being done that looks at this.
+    pub(super) fn flag(&self) -> Arc<AtomicBool> {
+        let flag = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&flag);
+        self.begin(AbortHandle::new(move || stopped.store(true, Relaxed)));
+        flag
     }
 
     /// It has ended. Whether Ctrl-C did it.

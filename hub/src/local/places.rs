@@ -211,12 +211,6 @@ mod tests {
     }
 
     #[test]
-    fn without_a_home_there_are_the_folders_that_variables_name() {
-        let environment = Environment::default().variable("OLLAMA_MODELS", "/o");
-        assert_eq!(environment.places(System::Linux), [(Store::Ollama, PathBuf::from("/o"))]);
-    }
-
-    #[test]
     fn lm_studio_says_where_its_home_and_its_models_are() {
         let folder = tempfile::tempdir().unwrap();
         let (home, moved) = (folder.path().join("home"), folder.path().join("moved"));

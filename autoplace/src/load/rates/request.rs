@@ -43,36 +43,44 @@ impl RatesRequest {
     pub fn full() -> Self {
         let dense = WEIGHTS.map(|tensor_type| (tensor_type, false));
         let experts = EXPERTS.map(|tensor_type| (tensor_type, true));
-        let heads = |sharing: &[u32]| -> Vec<_> {
-            [64, 128, 256].iter().flat_map(|&size| sharing.iter().map(move |&n_gqa| (size, n_gqa))).collect()
-        };
-        let weights = [&dense[..], &experts].concat();
-        Self::of(&weights, [&heads(&[1, 4, 8]), &heads(&[4])], &KV_TYPES, &[512, 2048, 32])
+        let weights: Vec<_> = dense.into_iter().chain(experts).collect();
+        let mut cases = vec![RateCase::Layer, RateCase::Routing, RateCase::Link, RateCase::Activations];
+        cases.extend(weights.iter().map(|&weights| RateCase::matrix(weights, 1)));
+        for kv_type in KV_TYPES {
+            for head_size in [64, 128, 256] {
+                cases.extend([1, 4, 8].map(|n_gqa| RateCase::attention(kv_type, (head_size, n_gqa), 1)));
+            }
+        }
+        for n_tokens in [512, 2048, 32] {
+            cases.extend(weights.iter().map(|&weights| RateCase::matrix(weights, n_tokens)));
+        }
+        for kv_type in KV_TYPES {
+            cases.extend([64, 128, 256].map(|size| RateCase::attention(kv_type, (size, 4), 512)));
+        }
+        Self::new(cases)
     }
 
     /// What a plan for this model needs, with its cache in these types: types of weights that are a twentieth of it or
     /// more, the largest first. What matters most comes first.
     pub fn of_model(header: &Header, profile: &ModelProfile, kv: &[KvType]) -> Self {
+        let weights = weight_types(header);
+        let mut cases: Vec<RateCase> = weights.iter().map(|&kind| RateCase::matrix(kind, 1)).collect();
+        cases.extend([RateCase::Layer, RateCase::Link]);
+        if weights.iter().any(|&(_, experts)| experts) {
+            cases.push(RateCase::Routing);
+        }
+        let heads = heads(profile);
         let mut kv_types: Vec<TensorType> = kv.iter().map(|kv| kv.tensor_type()).collect();
         kv_types.dedup();
-        let heads = Vec::from_iter(heads(profile));
-        Self::of(&weight_types(header), [&heads, &heads], &kv_types, &[512])
-    }
-
-    /// For these weights, heads for one token and for many, caches and numbers of tokens.
-    fn of(weights: &[(T, bool)], [heads, of_many]: [&[(u32, u32)]; 2], kv_types: &[T], prompts: &[u32]) -> Self {
-        let matrices = |&n_tokens: &u32| weights.iter().map(move |&kind| RateCase::matrix(kind, n_tokens));
-        let attention = |heads: &[(u32, u32)], n_tokens| {
-            let of_type = |&kv_type| heads.iter().map(move |&heads| RateCase::attention(kv_type, heads, n_tokens));
-            kv_types.iter().flat_map(of_type).collect::<Vec<_>>()
-        };
-        let mut cases: Vec<RateCase> = matrices(&1).collect();
-        cases.extend([RateCase::Layer, RateCase::Link]);
-        cases.extend(weights.iter().any(|&(_, experts)| experts).then_some(RateCase::Routing));
-        cases.extend(attention(heads, 1));
-        cases.extend(prompts.iter().flat_map(matrices));
+        for &kv_type in &kv_types {
+            cases.extend(heads.map(|heads| RateCase::attention(kv_type, heads, 1)));
+        }
+        let n_tokens = 512;
+        cases.extend(weights.iter().map(|&kind| RateCase::matrix(kind, n_tokens)));
         cases.push(RateCase::Activations);
-        cases.extend(attention(of_many, 512));
+        for &kv_type in &kv_types {
+            cases.extend(heads.map(|heads| RateCase::attention(kv_type, heads, n_tokens)));
+        }
         Self::new(cases)
     }
 }
