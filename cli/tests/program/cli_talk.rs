@@ -5,6 +5,7 @@ use std::io::Write;
 use std::process::{Output, Stdio};
 
 use crate::cli_support::{User, demo, text};
+use crate::hub_server::{Content, Server};
 
 const PROMPT: &str = "And the king said unto his servants,";
 /// The likeliest tokens, few of them.
@@ -80,4 +81,25 @@ fn what_cannot_be_answered_is_said_before_anything_is_loaded() {
     user.fails(&["run", &demo, "hi", "--system", "Be brief."], 1, &["no chat template"]);
     user.fails(&["chat", &demo, "--template", "/nowhere/at/all.jinja"], 1, &["all.jinja"]);
     user.fails(&["chat", &demo, "--temp", "hot"], 2, &["--temp"]);
+}
+
+#[test]
+fn a_name_on_a_hub_becomes_text_when_it_may_be_fetched_and_again_without_the_hub() {
+    let user = User::new();
+    let model = fs::read(demo()).unwrap();
+    let server = Server::new([("demo-Q8_0.gguf", Content::large(model))]);
+    let run = |more: &[&str]| {
+        let mut command = user.command(&[&["run", "hf:some/thing", PROMPT], more, &SHORT].concat());
+        command.env("HF_ENDPOINT", server.endpoint()).env("HF_HOME", user.path("hf")).stdin(Stdio::null());
+        command.output().expect("the program starts")
+    };
+    let refused = run(&[]);
+    assert_eq!((refused.status.code(), text(&refused.stdout).as_str()), (Some(1), ""));
+    assert!(text(&refused.stderr).contains("demo-Q8_0 is not here: --yes fetches its 4."), "{}", text(&refused.stderr));
+    let (answer, beside) = said(&run(&["--yes"]));
+    assert_eq!(answer, said(&talk(&user, &["run", "demo", PROMPT], "")).0);
+    assert!(beside.contains("> Q8_0") && beside.contains("0 of 7 layers on GPUs"), "{beside}");
+    let sent = server.sent();
+    assert_eq!(said(&run(&[])).0, answer);
+    assert_eq!(server.sent(), sent, "what is here needs no network");
 }

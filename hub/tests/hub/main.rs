@@ -5,5 +5,6 @@ mod synthetic;
 
 mod choice;
 mod fetch;
+mod headers;
 mod local;
 mod server;

@@ -1,0 +1,210 @@
+//! Headers of a repository's models by ranges: the same as those of the whole files, for a part of the bytes.
+
+use std::time::Duration;
+
+use autoplace_hub::{Contender, Error, Hub, Name, Repository, Wish, choose};
+use autoplace_planner::gguf::{Builder, Header, TensorType as T, Value};
+use autoplace_planner::machine::{Gpu, Host, Machine, gib};
+use autoplace_planner::plan::Request;
+use tempfile::TempDir;
+
+use crate::server::{Content, Fault, Server};
+use crate::synthetic::shapes::{LLAMA_8B, Shape};
+
+/// The kinds of weights that quantisations of Llama 3.1 8B have.
+const QUANTS: [(&str, (T, T, T)); 8] = [
+    ("Q2_K", (T::Q2_K, T::Q3_K, T::Q6_K)),
+    ("Q3_K_M", (T::Q3_K, T::Q4_K, T::Q6_K)),
+    ("IQ4_XS", (T::IQ4_XS, T::Q5_K, T::Q6_K)),
+    ("Q4_K_M", (T::Q4_K, T::Q6_K, T::Q6_K)),
+    ("Q5_K_M", (T::Q5_K, T::Q6_K, T::Q6_K)),
+    ("Q6_K", (T::Q6_K, T::Q6_K, T::Q6_K)),
+    ("Q8_0", (T::Q8_0, T::Q8_0, T::Q8_0)),
+    ("F16", (T::F16, T::F16, T::F16)),
+];
+
+/// A vocabulary as Llama 3's: tokens, what they are, and merges.
+struct Vocabulary {
+    tokens: usize,
+    merges: usize,
+    /// What the tokens begin with.
+    token: &'static str,
+    /// Of the last merge.
+    last: &'static str,
+}
+
+const LLAMA_3: Vocabulary = Vocabulary { tokens: 128_256, merges: 280_147, token: "token", last: "an end" };
+
+/// Keys before and after the vocabulary differ between quantisations, in length too.
+fn model(quant: &str, types: (T, T, T), vocabulary: &Vocabulary) -> Builder {
+    let Vocabulary { tokens, merges, token, last } = vocabulary;
+    let kinds: Vec<i32> = (0..*tokens as i32).map(|n| 1 + n % 3).collect();
+    let merges = (0..*merges).map(|n| format!("merge {n}")).chain([(*last).to_owned()]);
+    Shape { types, ..LLAMA_8B }
+        .builder()
+        .str("general.name", format!("A thing in {quant}"))
+        .str("tokenizer.ggml.model", "gpt2")
+        .array_str("tokenizer.ggml.tokens", (0..*tokens).map(|n| format!("{token}{n}")))
+        .array_i32("tokenizer.ggml.token_type", &kinds)
+        .array_str("tokenizer.ggml.merges", merges)
+        .u32("tokenizer.ggml.bos_token_id", 128_000)
+        .str("quantize.imatrix.file", quant.repeat(9))
+}
+
+/// A repository of hollow files, and their headers.
+struct World {
+    server: Server,
+    cache: TempDir,
+    whole: Vec<Header>,
+    header_bytes: Vec<u64>,
+}
+
+impl World {
+    fn new(models: impl IntoIterator<Item = (String, Builder)>) -> Self {
+        let (mut files, mut whole, mut header_bytes) = (Vec::new(), Vec::new(), Vec::new());
+        for (name, model) in models {
+            let (head, bytes) = model.encoded().unwrap();
+            whole.push(Header::parse_shards([(head.clone().into(), bytes)]).unwrap());
+            header_bytes.push(head.len() as u64);
+            files.push((name, Content::hollow(head, bytes)));
+        }
+        let server = Server::new(files.iter().map(|(name, file)| (&name[..], file.clone())));
+        Self { server, cache: tempfile::tempdir().unwrap(), whole, header_bytes }
+    }
+
+    fn hub(&self) -> Hub {
+        let hub = Hub::new(self.server.endpoint(), self.cache.path());
+        hub.patience(Duration::from_secs(20), 3, Duration::from_millis(1))
+    }
+
+    fn repository(&self) -> Repository {
+        self.hub().repository(&"hf:some/thing".parse::<Name>().unwrap()).unwrap()
+    }
+
+    fn headers(&self) -> Vec<Header> {
+        self.hub().headers(&self.repository()).into_iter().map(Result::unwrap).collect()
+    }
+}
+
+fn assert_same(found: &Header, whole: &Header) {
+    assert!(found.tensors().map(|it| format!("{it:?}")).eq(whole.tensors().map(|it| format!("{it:?}"))));
+    assert_eq!((found.file_bytes(), found.metadata().len()), (whole.file_bytes(), whole.metadata().len()));
+    for ((key, a), (other, b)) in found.metadata().zip(whole.metadata()) {
+        assert_eq!(key, other);
+        match (a, b) {
+            (Value::Array(a), Value::Array(b)) => {
+                assert_eq!((a.element_type(), a.len()), (b.element_type(), b.len()), "{key}");
+                assert!(a.raw_bytes().unwrap() == b.raw_bytes().unwrap(), "{key}");
+            }
+            (a, b) => assert_eq!(a, b, "{key}"),
+        }
+    }
+}
+
+#[test]
+fn eight_quantisations_cost_less_than_30_mb_and_are_chosen_from_alike() {
+    let named = |(quant, types)| (format!("thing-{quant}.gguf"), model(quant, types, &LLAMA_3));
+    let mut models: Vec<_> = QUANTS.into_iter().map(named).collect();
+    models.sort_by(|a, b| a.0.cmp(&b.0));
+    let world = World::new(models);
+    let (repository, headers) = (world.repository(), world.headers());
+    let all: u64 = world.header_bytes.iter().sum();
+    assert!(all > 60_000_000 && world.server.sent() < 30_000_000, "{} of {all} bytes", world.server.sent());
+    assert!(repository.candidates.iter().map(|it| it.bytes()).eq(world.whole.iter().map(Header::file_bytes)));
+    for (found, whole) in headers.iter().zip(&world.whole) {
+        assert_same(found, whole);
+    }
+
+    let machine = Machine::new(Host::new(gib(32))).with_gpu(Gpu::named("RTX 3060 12GB").unwrap().free(gib(7)));
+    let choice = |headers: &[Header]| {
+        let of = |(candidate, header): (&autoplace_hub::Candidate, &Header)| {
+            Contender::new(candidate.name(), candidate.quant().map(str::to_owned), header.clone())
+        };
+        let contenders: Vec<_> = repository.candidates.iter().zip(headers).map(of).collect();
+        choose(&contenders, &machine, &Request::new(), Wish::Auto)
+    };
+    let chosen = choice(&headers);
+    assert_eq!(chosen, choice(&world.whole));
+    assert!(chosen.chosen.is_some(), "{}", chosen.reason);
+}
+
+#[test]
+fn another_vocabulary_is_not_taken_for_the_first_one() {
+    let others = [
+        LLAMA_3,
+        Vocabulary { token: "other", ..LLAMA_3 },
+        Vocabulary { last: "AN END", ..LLAMA_3 },
+        Vocabulary { merges: 280_148, ..LLAMA_3 },
+        Vocabulary { tokens: 128_255, ..LLAMA_3 },
+        Vocabulary { tokens: 10, merges: 0, ..LLAMA_3 },
+    ];
+    let types = QUANTS[3].1;
+    let world =
+        World::new(others.iter().enumerate().map(|(n, it)| (format!("thing-{n}.gguf"), model("Q4_K_M", types, it))));
+    for (found, whole) in world.headers().iter().zip(&world.whole) {
+        assert_same(found, whole);
+    }
+}
+
+#[test]
+fn a_connection_that_breaks_or_knows_no_ranges_gives_the_same_headers() {
+    let small = Vocabulary { tokens: 60_000, merges: 60_000, ..LLAMA_3 };
+    let world = World::new((0..3).map(|n| (format!("thing-{n}.gguf"), model(QUANTS[n].0, QUANTS[n].1, &small))));
+    world.server.fail("/storage/", [Fault::Cut(5000), Fault::Status(503, "")]);
+    for (found, whole) in world.headers().iter().zip(&world.whole) {
+        assert_same(found, whole);
+    }
+    assert_eq!(world.server.faults_left(), 0);
+}
+
+#[test]
+fn a_split_model_has_the_header_of_all_its_files() {
+    let shards = (0..3u16).map(|n| {
+        let shard = Builder::new("llama").u16("split.no", n).u16("split.count", 3).i32("split.tensors.count", 3);
+        let shard = shard.tensor(&format!("blk.{n}.attn_q.weight"), T::F32, &[4, 1 << 20]);
+        shard.encoded().unwrap()
+    });
+    let shards: Vec<(Vec<u8>, u64)> = shards.collect();
+    let whole = Header::parse_shards(shards.iter().map(|(head, bytes)| (head.clone().into(), *bytes))).unwrap();
+    let names: Vec<String> = (1..=3).map(|n| format!("thing-0000{n}-of-00003.gguf")).collect();
+    let files = names.iter().zip(shards).map(|(name, (head, bytes))| (&name[..], Content::hollow(head, bytes)));
+    let world = World { server: Server::new(files), ..World::new([]) };
+    let [found] = &world.headers()[..] else { panic!("one model") };
+    assert_same(found, &whole);
+    assert_eq!(found.shards().len(), 3);
+}
+
+#[test]
+fn what_is_no_gguf_file_is_an_error_of_that_file_alone() {
+    let header = model("Q4_K_M", QUANTS[3].1, &Vocabulary { tokens: 3, merges: 0, ..LLAMA_3 });
+    let (head, bytes) = header.encoded().unwrap();
+    let files = [
+        ("thing-Q2_K.gguf", Content::large(b"<html>".repeat(1000))),
+        ("thing-Q3_K.gguf", Content::large(Vec::new())),
+        ("thing-Q4_K_M.gguf", Content::hollow(head.clone(), bytes)),
+        ("thing-Q5_K.gguf", Content::large(head[..200].to_vec())),
+        ("thing-Q6_K.gguf", Content::hollow(head, bytes - 1)),
+    ];
+    let world = World { server: Server::new(files), ..World::new([]) };
+    let headers = world.hub().headers(&world.repository());
+    for (n, header) in headers.iter().enumerate() {
+        match header {
+            Ok(_) => assert_eq!(n, 2),
+            Err(error) => assert!(matches!(error, Error::Header { file, .. } if file.contains("thing-Q")), "{error}"),
+        }
+    }
+    assert!(headers[2].is_ok());
+}
+
+#[test]
+fn a_file_of_the_cache_is_read_there() {
+    let bytes = crate::synthetic::shapes::TINY.builder().to_bytes().unwrap();
+    let server = Server::new([("thing-F32.gguf", Content::large(bytes))]);
+    let world = World { server, ..World::new([]) };
+    let repository = world.repository();
+    world.hub().fetch(&repository.candidates[0], |_, _| std::ops::ControlFlow::Continue(())).unwrap();
+    world.server.seen();
+    let headers = world.hub().headers(&repository);
+    assert_eq!(headers[0].as_ref().unwrap().architecture().unwrap(), "llama");
+    assert!(world.server.seen().is_empty());
+}
