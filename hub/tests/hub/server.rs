@@ -1,4 +1,4 @@
-//! A hub that does as the real one does, and fails as it is told: what this crate, hf-hub and huggingface_hub ask of it.
+//! A hub that does as the real one does, and fails as it is told: what this crate and huggingface_hub ask of it.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Write};
