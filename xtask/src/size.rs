@@ -18,7 +18,7 @@ const BUDGETS: [(&str, &[&str], usize, usize); 8] = [
     ("hub", &["hub/src"], 3_000, 3_300),
     ("cli", &["cli/src"], 4_500, 4_950),
     ("llama-sys", &["llama-sys/src"], 12_000, 13_200),
-    ("tests", &TESTS, 25_000, 30_300),
+    ("tests", &TESTS, 25_000, 30_110),
 ];
 
 /// Columns of a comment; rustfmt sees to code.

@@ -139,6 +139,11 @@ fn each_fault_ends_in_a_whole_file_or_in_a_typed_error() {
             vec![Status(404, "X-Error-Code: RevisionNotFound\r\n")],
             End::Error(|it| matches!(it, Error::Missing { what, .. } if what.contains("no such revision"))),
         ),
+        (
+            "/resolve/",
+            vec![Status(302, "Location: file:///etc/passwd\r\n")],
+            End::Error(|it| matches!(it, Error::Answer { .. })),
+        ),
         ("/resolve/", vec![Status(302, ""); 1], End::Error(|it| matches!(it, Error::Answer { .. }))),
         (
             "/resolve/",
@@ -278,6 +283,10 @@ fn what_a_listing_says_cannot_leave_the_cache() {
         listing(COMMIT, "/evil.gguf", &sha),
         listing(COMMIT, "C:\\evil.gguf", &sha),
         listing(COMMIT, "a/../../evil.gguf", &sha),
+        listing(COMMIT, "a//b.gguf", &sha),
+        listing(COMMIT, "./a.gguf", &sha),
+        listing(COMMIT, "\\\\host\\a.gguf", &sha),
+        listing(COMMIT, "a\0b.gguf", &sha),
         listing("../../evil", FILE, &sha),
         listing(COMMIT, FILE, "../../../evil"),
         listing(COMMIT, FILE, &"../a".repeat(16)),

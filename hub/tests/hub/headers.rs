@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use autoplace_hub::{Contender, Error, Hub, Name, Repository, Wish, choose};
+use autoplace_hub::{Candidate, Contender, Error, Hub, Name, Repository, Wish, choose};
 use autoplace_planner::gguf::{Builder, Header, TensorType as T, Value};
 use autoplace_planner::machine::{Gpu, Host, Machine, gib};
 use autoplace_planner::plan::Request;
@@ -110,14 +110,14 @@ fn eight_quantisations_cost_less_than_30_mb_and_are_chosen_from_alike() {
     let (repository, headers) = (world.repository(), world.headers());
     let all: u64 = world.header_bytes.iter().sum();
     assert!(all > 60_000_000 && world.server.sent() < 30_000_000, "{} of {all} bytes", world.server.sent());
-    assert!(repository.candidates.iter().map(|it| it.bytes()).eq(world.whole.iter().map(Header::file_bytes)));
+    assert!(repository.candidates.iter().map(Candidate::bytes).eq(world.whole.iter().map(Header::file_bytes)));
     for (found, whole) in headers.iter().zip(&world.whole) {
         assert_same(found, whole);
     }
 
     let machine = Machine::new(Host::new(gib(32))).with_gpu(Gpu::named("RTX 3060 12GB").unwrap().free(gib(7)));
     let choice = |headers: &[Header]| {
-        let of = |(candidate, header): (&autoplace_hub::Candidate, &Header)| {
+        let of = |(candidate, header): (&Candidate, &Header)| {
             Contender::new(candidate.name(), candidate.quant().map(str::to_owned), header.clone())
         };
         let contenders: Vec<_> = repository.candidates.iter().zip(headers).map(of).collect();
