@@ -26,8 +26,8 @@ pub(crate) fn rpc_server(workspace: &Workspace, arguments: &[String]) -> Result<
 
 fn build(workspace: &Workspace) -> Result<PathBuf> {
     setup::native()?;
-    let words = ["--package=autoplace", "--bins", "--package=autoplace-examples", "--example=remote"];
-    run(&mut workspace.compile("build", &words))?;
+    let example = ["--package=autoplace-examples", "--example=remote", "--features=autoplace-examples/rpc"];
+    run(workspace.compile("build", &["--package=autoplace", "--bins"]).args(example))?;
     Ok(workspace.target.join("debug/autoplace-rpc-server"))
 }
 
