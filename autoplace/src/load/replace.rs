@@ -19,6 +19,7 @@ use crate::machine::Machine;
 use crate::memory::companion::Role;
 use crate::memory::{CompanionBytes, Footprint};
 use crate::plan::Plan;
+use crate::worker;
 
 /// A plan that is better than the one that a model is loaded by, and by how much.
 #[derive(Debug, Clone, PartialEq)]
@@ -38,9 +39,13 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// As [`ModelBuilder::plan`](super::ModelBuilder::plan).
+    /// As [`ModelBuilder::plan`](super::ModelBuilder::plan). With [rpc-servers](super::ModelBuilder::rpc)
+    /// [`worker::Error::Elsewhere`]: only the worker connects to them, and each has one client.
     pub fn plan_anew(&self) -> Result<Plan, Error> {
         let recipe = self.recipe();
+        if self.is_elsewhere() && !recipe.servers.endpoints.is_empty() {
+            return Err(worker::Error::Elsewhere { what: "the connection to its rpc-servers" }.into());
+        }
         let header = Header::open(&recipe.path)?;
         let profile = recipe.profile(&header)?;
         let mut machine = self.once_released(recipe.machine(true)?);

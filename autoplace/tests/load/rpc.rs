@@ -143,6 +143,8 @@ fn layers_on_two_machines_make_the_same_text_and_the_plan_says_what_is_carried()
     let machine = model.machine();
     assert!(machine.gpus.iter().all(|gpu| gpu.kind == GpuKind::Remote && gpu.rates.as_ref().unwrap().link.is_some()));
     assert_eq!(text(&model).unwrap(), expected());
+    // Only the worker connects.
+    assert_matches!(model.better_plan(), Err(Error::Worker(Lost::Elsewhere { .. })));
 }
 
 #[test]
