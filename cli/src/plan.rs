@@ -92,8 +92,7 @@ fn with_servers(args: &PlanArgs, begin: Instant) -> Result<String, Box<dyn Error
         let (total, none) = (begin.elapsed(), Duration::ZERO);
         return Ok(json::text(&plan, None, Took { header: none, estimate: none, probe: Some(total), total }));
     }
-    let curve = if args.curve { curve(&plan) } else { String::new() };
-    Ok(format!("{plan}{curve}"))
+    Ok(plan.to_string() + &if args.curve { curve(&plan) } else { String::new() })
 }
 
 /// The machine as it was described, if it is not this one; the one to plan for, and its simulated cards.

@@ -21,7 +21,7 @@ pub(super) struct SourceArgs {
     /// GGUF file (of a split model, the first part), or a model of Hugging Face's hub: hf:OWNER/NAME[:QUANT][@REVISION]
     model: String,
     /// Which of a hub's files: `best:20` has the best quality with at least 20 tok/s here, `fastest:Q4` is the fastest
-    /// of at least 4 bits, `fits` the best that fits on GPUs wholly; `auto` is the first of these that there is
+    /// of at least 4 bits, `fits` the best that fits on GPUs wholly; `auto` is the first, or else the second
     #[arg(long, value_name = "auto|best:N|fastest:QUANT|fits", default_value = "auto")]
     wish: Wish,
     /// Fetches what is not here yet without a question
@@ -43,6 +43,7 @@ impl SourceArgs {
             Some(here) => here,
             None => hub.repository(&name)?,
         };
+        repository.left_out.iter().for_each(|(files, why)| note(format!("{}: {why}", files.join(", "))));
         let mut contenders = Vec::new();
         let mut candidates: Vec<&Candidate> = Vec::new();
         for (candidate, header) in repository.candidates.iter().zip(hub.headers(&repository)) {

@@ -87,7 +87,8 @@ fn what_cannot_be_answered_is_said_before_anything_is_loaded() {
 fn a_name_on_a_hub_becomes_text_when_it_may_be_fetched_and_again_without_the_hub() {
     let user = User::new();
     let model = fs::read(demo()).unwrap();
-    let server = Server::new([("demo-Q8_0.gguf", Content::large(model))]);
+    let projector = ("mmproj-F16.gguf", Content::large(vec![0; 64]));
+    let server = Server::new([("demo-Q8_0.gguf", Content::large(model)), projector]);
     let run = |more: &[&str]| {
         let mut command = user.command(&[&["run", "hf:some/thing", PROMPT], more, &SHORT].concat());
         command.env("HF_ENDPOINT", server.endpoint()).env("HF_HOME", user.path("hf")).stdin(Stdio::null());
@@ -98,6 +99,7 @@ fn a_name_on_a_hub_becomes_text_when_it_may_be_fetched_and_again_without_the_hub
     assert!(text(&refused.stderr).contains("demo-Q8_0 is not here: --yes fetches its 4."), "{}", text(&refused.stderr));
     let (answer, beside) = said(&run(&["--yes"]));
     assert_eq!(answer, said(&talk(&user, &["run", "demo", PROMPT], "")).0);
+    assert!(beside.contains("mmproj-F16.gguf: "), "what is left out is said: {beside}");
     assert!(beside.contains("> Q8_0") && beside.contains("0 of 7 layers on GPUs"), "{beside}");
     let sent = server.sent();
     assert_eq!(said(&run(&[])).0, answer);
