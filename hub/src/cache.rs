@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::error::Error;
-use crate::repository::{RemoteFile, files_below};
+use crate::repository::{RemoteFile, files_below, is_hex};
 
 /// A repository's part of a cache.
 #[derive(Debug, Clone)]
@@ -68,8 +68,7 @@ impl Folder {
             return Some(revision.to_owned());
         }
         let commit = fs::read_to_string(self.part("refs").join(revision)).ok()?;
-        let is_hash = commit.len() == 40 && commit.bytes().all(|b| b.is_ascii_hexdigit());
-        is_hash.then_some(commit)
+        is_hex(&commit, 40).then_some(commit)
     }
 
     /// The files of a snapshot and their lengths.

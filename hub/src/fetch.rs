@@ -60,7 +60,7 @@ pub(crate) fn fetch(
         absent.iter().rev().try_for_each(|file| folder.link(commit, file))?;
         folder.remember(&candidate.place.revision, commit)?;
     } else if let Some(file) = absent.first() {
-        let what = format!("{}/{}", candidate.place.repository, file.name);
+        let what = candidate.shown(&file.name);
         return Err(Error::Offline { what, cache: folder.cache().to_owned() });
     }
     Ok(folder.pointer(commit, &candidate.files[0].name))
@@ -71,7 +71,7 @@ fn check_space(folder: &Folder, candidate: &Candidate, missing: &[&RemoteFile]) 
     let needed = missing.iter().fold(0u64, |sum, file| sum.saturating_add(file.bytes.saturating_sub(there(file))));
     match folder.free_bytes() {
         Some(free) if free < needed => {
-            let file = format!("{}/{}", candidate.place.repository, candidate.name());
+            let file = candidate.shown(candidate.name());
             Err(Error::Space { folder: folder.cache().to_owned(), file, needed, free })
         }
         _ => Ok(()),
@@ -139,7 +139,7 @@ impl Fetch<'_> {
         }
         if found != file.etag {
             fs::remove_file(&path).map_err(io_error("remove", &path))?;
-            let file_name = format!("{}/{}", self.candidate.place.repository, file.name);
+            let file_name = self.candidate.shown(&file.name);
             return Err(Error::Hash { file: file_name, wanted: file.etag.clone(), found });
         }
         part.file.sync_all().map_err(io_error("write", &path))?;
@@ -186,7 +186,7 @@ impl Fetch<'_> {
         if !self.cancelled.load(Relaxed) {
             return Ok(());
         }
-        let name = format!("{}/{}", self.candidate.place.repository, file.name);
+        let name = self.candidate.shown(&file.name);
         Err(Error::Cancelled { file: name, done: self.done.load(Relaxed), total: self.candidate.bytes() })
     }
 }

@@ -60,7 +60,7 @@ pub(crate) fn read(http: &Http, of: &Candidate, known: &mut Option<Vocabulary>) 
         shards.push((bytes.into(), file.bytes));
     }
     let bytes = shards.first().map(|(bytes, _)| bytes.clone()).unwrap_or_default();
-    let wrong = |source| Error::Header { file: format!("{}/{}", of.place.repository, of.files[0].name), source };
+    let wrong = |source| Error::Header { file: of.shown(&of.files[0].name), source };
     let header = Header::parse_shards(shards).map_err(wrong)?;
     if known.is_none() {
         *known = Vocabulary::of(&header, bytes);

@@ -12,6 +12,7 @@ use autoplace_planner::gguf::Header;
 use crate::cache::Folder;
 use crate::error::Error;
 use crate::http::{Http, Patience, Token};
+use crate::local::Environment;
 use crate::name::Name;
 use crate::repository::{self, Candidate, Repository};
 use crate::{fetch, header};
@@ -45,20 +46,13 @@ impl Hub {
     /// [`Error::Environment`] if there is no home folder to begin at, or a token that cannot be read or sent.
     pub fn from_env() -> Result<Self, Error> {
         let get = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
-        Self::from_variables(get, env::home_dir())
+        Self::from_variables(get, &Environment::of_process())
     }
 
-    fn from_variables(get: impl Fn(&str) -> Option<String>, home: Option<PathBuf>) -> Result<Self, Error> {
-        let path = |value: String| match (value.strip_prefix("~/"), &home) {
-            (Some(rest), Some(home)) => home.join(rest),
-            _ => PathBuf::from(value),
-        };
-        let caches = || get("XDG_CACHE_HOME").map(path).or_else(|| Some(home.as_ref()?.join(".cache")));
-        let hf_home = get("HF_HOME").map(path).or_else(|| Some(caches()?.join("huggingface")));
+    fn from_variables(get: impl Fn(&str) -> Option<String>, places: &Environment) -> Result<Self, Error> {
         let no_home = || Error::Environment { variable: "HF_HOME", problem: "not set, and no home folder".to_owned() };
-        let hf_home = hf_home.ok_or_else(no_home)?;
-        let cache = get("HF_HUB_CACHE").or_else(|| get("HUGGINGFACE_HUB_CACHE"));
-        let cache = cache.map_or_else(|| hf_home.join("hub"), path);
+        let hf_home = places.hf_home().ok_or_else(no_home)?;
+        let cache = places.hugging_face().ok_or_else(no_home)?;
         let is_true = |name: &str| get(name).is_some_and(|it| is_true(&it));
         let offline = match get("HF_HUB_OFFLINE") {
             Some(value) => self::is_true(&value),
@@ -71,7 +65,7 @@ impl Hub {
         if let Some(token) = get("HF_TOKEN").or_else(|| get("HUGGING_FACE_HUB_TOKEN")) {
             return hub.token(&token);
         }
-        match read_token(&get("HF_TOKEN_PATH").map_or_else(|| hf_home.join("token"), path))? {
+        match read_token(&places.folder("HF_TOKEN_PATH").unwrap_or_else(|| hf_home.join("token")))? {
             Some(token) => hub.token(&token),
             None => Ok(hub),
         }
@@ -200,9 +194,11 @@ mod tests {
 
     use super::*;
 
-    fn hub(variables: &[(&str, &str)], home: &Path) -> Hub {
+    fn hub(variables: &[(&'static str, &'static str)], home: &Path) -> Hub {
         let get = |name: &str| variables.iter().find(|it| it.0 == name).map(|it| it.1.to_owned());
-        Hub::from_variables(get, Some(home.to_owned())).unwrap()
+        let places = Environment::new(home);
+        let places = variables.iter().fold(places, |places, &(name, value)| places.variable(name, value));
+        Hub::from_variables(get, &places).unwrap()
     }
 
     #[test]
@@ -242,7 +238,7 @@ mod tests {
         }
         assert!(hub(&[("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1")], home).token.is_none());
         let get = |name: &str| (name == "HF_TOKEN").then(|| "hf_sec\u{7}ret".to_owned());
-        let error = Hub::from_variables(get, Some(home.to_owned())).unwrap_err().to_string();
+        let error = Hub::from_variables(get, &Environment::new(home)).unwrap_err().to_string();
         assert!(error.starts_with("HF_TOKEN: ") && !error.contains("sec"), "{error}");
     }
 }

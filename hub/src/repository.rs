@@ -68,6 +68,11 @@ impl Candidate {
         self.quant.as_deref()
     }
 
+    /// What errors call something of it: with its repository.
+    pub(crate) fn shown(&self, name: &str) -> String {
+        format!("{}/{name}", self.place.repository)
+    }
+
     /// All its files together, in bytes.
     pub fn bytes(&self) -> u64 {
         self.files.iter().fold(0, |sum, file| sum.saturating_add(file.bytes))
@@ -174,7 +179,7 @@ impl Sibling {
     }
 }
 
-fn is_hex(text: &str, length: usize) -> bool {
+pub(crate) fn is_hex(text: &str, length: usize) -> bool {
     text.len() == length && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
 }
 

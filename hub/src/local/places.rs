@@ -10,10 +10,11 @@ use serde::Deserialize;
 use super::Store;
 
 /// The variables that name folders of models.
-const VARIABLES: [&str; 9] = [
+const VARIABLES: [&str; 10] = [
     "HF_HUB_CACHE",
     "HUGGINGFACE_HUB_CACHE",
     "HF_HOME",
+    "HF_TOKEN_PATH",
     "XDG_CACHE_HOME",
     "XDG_CONFIG_HOME",
     "LLAMA_CACHE",
@@ -71,16 +72,16 @@ impl Environment {
         }
     }
 
-    /// Sets a variable: `HF_HUB_CACHE`, `HUGGINGFACE_HUB_CACHE`, `HF_HOME`, `XDG_CACHE_HOME`, `XDG_CONFIG_HOME`,
-    /// `LLAMA_CACHE`, `OLLAMA_MODELS`, `APPDATA` or `LOCALAPPDATA`; no other has a meaning here.
+    /// Sets a variable: `HF_HUB_CACHE`, `HUGGINGFACE_HUB_CACHE`, `HF_HOME`, `HF_TOKEN_PATH`, `XDG_CACHE_HOME`,
+    /// `XDG_CONFIG_HOME`, `LLAMA_CACHE`, `OLLAMA_MODELS`, `APPDATA` or `LOCALAPPDATA`; no other has a meaning here.
     #[must_use]
     pub fn variable(mut self, name: &'static str, value: impl Into<OsString>) -> Self {
         self.variables.insert(name, value.into());
         self
     }
 
-    /// The folder that a variable names, with the home in place of `~`.
-    fn folder(&self, name: &str) -> Option<PathBuf> {
+    /// The folder or file that a variable names, with the home in place of `~`.
+    pub(crate) fn folder(&self, name: &str) -> Option<PathBuf> {
         let value: &OsStr = self.variables.get(name)?;
         let path = Path::new(value);
         match path.strip_prefix("~") {
@@ -93,13 +94,17 @@ impl Environment {
         Some(self.home.as_ref()?.join(path))
     }
 
-    /// Hugging Face's cache: `HF_HUB_CACHE`, else what it is made of (huggingface_hub, constants.py).
-    pub(crate) fn hugging_face(&self) -> Option<PathBuf> {
+    /// Hugging Face's home: `HF_HOME`, else what it is made of (huggingface_hub, constants.py).
+    pub(crate) fn hf_home(&self) -> Option<PathBuf> {
         let cache = || self.folder("XDG_CACHE_HOME").or_else(|| self.in_home(".cache"));
-        let home = || self.folder("HF_HOME").or_else(|| Some(cache()?.join("huggingface")));
+        self.folder("HF_HOME").or_else(|| Some(cache()?.join("huggingface")))
+    }
+
+    /// Hugging Face's cache: `HF_HUB_CACHE`, else in its home.
+    pub(crate) fn hugging_face(&self) -> Option<PathBuf> {
         self.folder("HF_HUB_CACHE")
             .or_else(|| self.folder("HUGGINGFACE_HUB_CACHE"))
-            .or_else(|| Some(home()?.join("hub")))
+            .or_else(|| Some(self.hf_home()?.join("hub")))
     }
 
     /// llama.cpp's own cache (common/common.cpp, `fs_get_cache_directory`). Newer ones use Hugging Face's, and a
