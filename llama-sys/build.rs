@@ -7,7 +7,8 @@
 //! 5. `shim`: compile `native/`, the exception-proof door to llama.cpp's C++.
 //! 6. `link`: name the libraries.
 //! 7. `isa`: record which instruction set the CPU code was compiled for, so that the program can check it at start.
-//! 8. `bindings` (feature `bindgen`): regenerate the committed bindings' text into OUT_DIR.
+//! 8. `runtime` (where `AUTOPLACE_RUNTIME_LIBRARIES` names a folder): the same once more as libraries that can be opened.
+//! 9. `bindings` (feature `bindgen`): regenerate the committed bindings' text into OUT_DIR.
 
 #[path = "build/amx.rs"]
 mod amx;
@@ -18,12 +19,16 @@ mod bindings;
 mod compile;
 #[path = "build/configure.rs"]
 mod configure;
+#[path = "build/identity.rs"]
+mod identity;
 #[path = "build/isa.rs"]
 mod isa;
 #[path = "build/link.rs"]
 mod link;
 #[path = "build/require.rs"]
 mod require;
+#[path = "build/runtime.rs"]
+mod runtime;
 #[path = "build/shim.rs"]
 mod shim;
 #[path = "build/source.rs"]
@@ -68,14 +73,25 @@ fn feature(name: &str) -> bool {
     std::env::var_os(var).is_some()
 }
 
+/// What native code and bindings are made from: a program opens no libraries of which it is another.
+fn name_build(llama_cpp: &str) -> String {
+    let native = identity::hash(".".as_ref(), &["native"]);
+    let name = format!("autoplace-llama-sys {}, llama.cpp {llama_cpp}, shim {native}", env!("CARGO_PKG_VERSION"));
+    let Target { os, arch, env } = Target::from_cargo();
+    println!("cargo:rustc-env=LLAMA_SYS_BUILD={name}");
+    println!("cargo:rustc-env=LLAMA_SYS_TARGET={}", format!("{arch}-{os}-{env}").trim_end_matches('-'));
+    name
+}
+
 fn main() {
     for path in ["build.rs", "build", "native"] {
         println!("cargo:rerun-if-changed={path}");
     }
     println!("cargo:rerun-if-env-changed=DOCS_RS");
 
-    if std::env::var_os("DOCS_RS").is_some() {
-        // docs.rs has no network and needs no native code: rustdoc only type-checks.
+    // docs.rs has no network and needs no native code: rustdoc only type-checks.
+    if std::env::var_os("DOCS_RS").is_some() || feature("prebuilt-runtime") {
+        name_build(&identity::of_bindings());
         isa::report(&isa::InstructionSet::none(), &[]);
         println!("cargo:rustc-env=LLAMA_SYS_OPENMP=0");
         return;
@@ -86,9 +102,12 @@ fn main() {
     let source = source::find();
     let options = configure::options(&target);
     let built = compile::run(&source, &options);
-    shim::compile(&source);
-    link::libraries(&target, &built);
-    isa::report(&isa::compiled_for(&target, &options.flags), &options.backends);
+    let name = name_build(&identity::of_source(&source));
+    let (compiler, objects) = shim::compile(&source, &name);
+    let libraries = link::libraries(&target, &built);
+    let instructions = isa::compiled_for(&target, &options.flags);
+    isa::report(&instructions, &options.backends);
+    runtime::library(&target, &compiler, &objects, &built, &libraries);
     #[cfg(feature = "bindgen")]
     bindings::generate(&source);
 }

@@ -48,6 +48,11 @@ pub use serve::read_frames;
 pub use serve::worker_main;
 pub use worker::{Isolation, OnDeath, WorkerProcess};
 
+/// The libraries that are opened instead of linked: which, and from where. docs/runtime.md.
+#[cfg(feature = "prebuilt-runtime")]
+#[doc(no_inline)]
+pub use llama_sys::runtime;
+
 /// The native layer underneath, in the version that this crate was built with.
 pub use llama_sys;
 

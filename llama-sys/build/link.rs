@@ -7,16 +7,26 @@ use std::path::{Path, PathBuf};
 use crate::compile::Built;
 use crate::{Target, feature};
 
+/// What is linked, as a linker's arguments.
+#[derive(Default)]
+pub(crate) struct Linked {
+    /// llama.cpp's own libraries, by path, dependents first.
+    pub(crate) libraries: Vec<PathBuf>,
+    /// The system's, and where they are.
+    pub(crate) system: Vec<String>,
+}
+
 /// Prints cargo's link lines.
-pub(crate) fn libraries(target: &Target, built: &Built) {
+pub(crate) fn libraries(target: &Target, built: &Built) -> Linked {
+    let mut linked = Linked::default();
     let kind = if built.dynamic { "dylib" } else { "static" };
     let mut found = BTreeSet::new();
     walk(&built.dir, &mut |path| {
         if let Some(name) = library_name(path, target, built.dynamic) {
-            found.insert((name, path.parent().expect("a file lies in a folder").to_owned()));
+            found.insert((name, path.to_owned()));
         }
     });
-    for dir in found.iter().map(|(_, dir)| dir).collect::<BTreeSet<&PathBuf>>() {
+    for dir in found.iter().filter_map(|(_, path)| path.parent()).collect::<BTreeSet<&Path>>() {
         println!("cargo:rustc-link-search=native={}", dir.display());
     }
     // Dependents first: llama uses ggml, ggml (the registry) uses the backends, everything uses ggml-base.
@@ -26,14 +36,16 @@ pub(crate) fn libraries(target: &Target, built: &Built) {
         "ggml-base" => 3,
         _ => 2,
     };
-    let mut names: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();
-    names.sort_by_key(|name| (rank(name), *name));
-    names.dedup();
+    let mut found: Vec<(String, PathBuf)> = found.into_iter().collect();
+    found.sort_by_key(|(name, _)| (rank(name), name.clone()));
+    found.dedup_by(|(a, _), (b, _)| a == b);
     for required in ["llama", "ggml", "ggml-base"] {
-        assert!(names.contains(&required), "cmake built no {required} library below {}", built.dir.display());
+        let is_there = found.iter().any(|(name, _)| name == required);
+        assert!(is_there, "cmake built no {required} library below {}", built.dir.display());
     }
-    for name in names {
+    for (name, path) in found {
         println!("cargo:rustc-link-lib={kind}={name}");
+        linked.libraries.push(path);
     }
     if built.dynamic {
         // cargo lets programs that it runs find libraries below its own folders only: these are links to the real ones.
@@ -47,11 +59,12 @@ pub(crate) fn libraries(target: &Target, built: &Built) {
     let openmp = OpenMp::read(&built.dir);
     println!("cargo:rustc-env=LLAMA_SYS_OPENMP={}", u8::from(openmp.is_some()));
     if !built.dynamic {
-        system_libraries(target);
+        linked.system_libraries(target);
         if let Some(openmp) = openmp {
-            openmp.link(target);
+            linked.openmp(&openmp, target);
         }
     }
+    linked
 }
 
 /// The OpenMP that cmake found, by its own account: compilers differ in which runtime they bring, and some bring none
@@ -83,85 +96,90 @@ impl OpenMp {
             .collect();
         Some(Self { libraries })
     }
+}
 
-    fn link(&self, target: &Target) {
+impl Linked {
+    fn openmp(&mut self, openmp: &OpenMp, target: &Target) {
         if target.is_msvc() {
             // MSVC's compiler names its OpenMP library in the object files.
             return;
         }
-        for (name, path) in &self.libraries {
+        for (name, path) in &openmp.libraries {
             if let Some(dir) = path.as_deref().and_then(Path::parent) {
-                search(dir);
+                self.search(dir);
             }
-            link(&[name]);
+            self.link(&[name]);
         }
     }
-}
 
-/// What ggml's static libraries need from the system and from the toolkits.
-fn system_libraries(target: &Target) {
-    match target.os.as_str() {
-        "linux" if target.env == "gnu" || target.env == "musl" => {
-            link(&["stdc++", "m", "pthread", "dl"]);
+    /// What ggml's static libraries need from the system and from the toolkits.
+    fn system_libraries(&mut self, target: &Target) {
+        match target.os.as_str() {
+            "linux" if target.env == "gnu" || target.env == "musl" => {
+                self.link(&["stdc++", "m", "pthread", "dl"]);
+            }
+            "macos" | "ios" => self.link(&["c++", "framework=Foundation", "framework=Accelerate"]),
+            "windows" if target.is_msvc() => self.link(&["advapi32"]),
+            "windows" => self.link(&["stdc++", "advapi32"]),
+            "android" => self.link(&["c++_shared", "m", "dl"]),
+            _ => self.link(&["stdc++"]),
         }
-        "macos" | "ios" => link(&["c++", "framework=Foundation", "framework=Accelerate"]),
-        "windows" if target.is_msvc() => link(&["advapi32"]),
-        "windows" => link(&["stdc++", "advapi32"]),
-        "android" => link(&["c++_shared", "m", "dl"]),
-        _ => link(&["stdc++"]),
-    }
-    if feature("metal") && target.is_apple() {
-        link(&["framework=Metal", "framework=MetalKit"]);
-    }
-    if feature("vulkan") {
-        println!("cargo:rerun-if-env-changed=VULKAN_SDK");
-        if let Some(sdk) = std::env::var_os("VULKAN_SDK") {
-            let lib = if target.os == "windows" { "Lib" } else { "lib" };
-            search(&Path::new(&sdk).join(lib));
+        if feature("metal") && target.is_apple() {
+            self.link(&["framework=Metal", "framework=MetalKit"]);
         }
-        link(&[if target.os == "windows" { "vulkan-1" } else { "vulkan" }]);
+        if feature("vulkan") {
+            println!("cargo:rerun-if-env-changed=VULKAN_SDK");
+            if let Some(sdk) = std::env::var_os("VULKAN_SDK") {
+                let lib = if target.os == "windows" { "Lib" } else { "lib" };
+                self.search(&Path::new(&sdk).join(lib));
+            }
+            self.link(&[if target.os == "windows" { "vulkan-1" } else { "vulkan" }]);
+        }
+        if feature("cuda") {
+            self.cuda(target);
+        }
+        if feature("hip") {
+            println!("cargo:rerun-if-env-changed=ROCM_PATH");
+            let rocm = std::env::var("ROCM_PATH").unwrap_or_else(|_| "/opt/rocm".into());
+            self.search(&Path::new(&rocm).join("lib"));
+            self.link(&["amdhip64", "rocblas", "hipblas"]);
+        }
     }
-    if feature("cuda") {
-        cuda(target);
-    }
-    if feature("hip") {
-        println!("cargo:rerun-if-env-changed=ROCM_PATH");
-        let rocm = std::env::var("ROCM_PATH").unwrap_or_else(|_| "/opt/rocm".into());
-        search(&Path::new(&rocm).join("lib"));
-        link(&["amdhip64", "rocblas", "hipblas"]);
-    }
-}
 
-/// The CUDA runtime and cuBLAS as shared libraries: the static ones pull in culibos, which many installations lack.
-fn cuda(target: &Target) {
-    for name in ["CUDA_PATH", "CUDA_HOME"] {
-        println!("cargo:rerun-if-env-changed={name}");
+    /// The CUDA runtime and cuBLAS as shared libraries: the static ones pull in culibos, which many installations lack.
+    fn cuda(&mut self, target: &Target) {
+        for name in ["CUDA_PATH", "CUDA_HOME"] {
+            println!("cargo:rerun-if-env-changed={name}");
+        }
+        let root = std::env::var("CUDA_PATH")
+            .or_else(|_| std::env::var("CUDA_HOME"))
+            .unwrap_or_else(|_| "/usr/local/cuda".into());
+        let root = Path::new(&root);
+        if target.os == "windows" {
+            self.search(&root.join("lib/x64"));
+        } else {
+            for dir in ["lib64", "lib64/stubs", "lib", "lib/stubs", "targets/x86_64-linux/lib"] {
+                self.search(&root.join(dir));
+            }
+        }
+        self.link(&["cudart", "cublas", "cublasLt", "cuda"]);
     }
-    let root =
-        std::env::var("CUDA_PATH").or_else(|_| std::env::var("CUDA_HOME")).unwrap_or_else(|_| "/usr/local/cuda".into());
-    let root = Path::new(&root);
-    if target.os == "windows" {
-        search(&root.join("lib/x64"));
-    } else {
-        for dir in ["lib64", "lib64/stubs", "lib", "lib/stubs", "targets/x86_64-linux/lib"] {
-            search(&root.join(dir));
+
+    fn link(&mut self, libraries: &[&str]) {
+        for library in libraries {
+            self.system.push(format!("-l{library}"));
+            match library.split_once('=') {
+                Some(_) => println!("cargo:rustc-link-lib={library}"),
+                None => println!("cargo:rustc-link-lib=dylib={library}"),
+            }
         }
     }
-    link(&["cudart", "cublas", "cublasLt", "cuda"]);
-}
 
-fn link(libraries: &[&str]) {
-    for library in libraries {
-        match library.split_once('=') {
-            Some(_) => println!("cargo:rustc-link-lib={library}"),
-            None => println!("cargo:rustc-link-lib=dylib={library}"),
+    fn search(&mut self, dir: &Path) {
+        if dir.is_dir() {
+            self.system.push(format!("-L{}", dir.display()));
+            println!("cargo:rustc-link-search=native={}", dir.display());
         }
-    }
-}
-
-fn search(dir: &Path) {
-    if dir.is_dir() {
-        println!("cargo:rustc-link-search=native={}", dir.display());
     }
 }
 

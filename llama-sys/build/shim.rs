@@ -1,11 +1,11 @@
 //! Step 5: the C++ shim, always optimised like the rest of the native code.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-/// Compiles `native/*.cpp` into OUT_DIR.
-pub(crate) fn compile(source: &Path) {
-    cc::Build::new()
-        .cpp(true)
+/// Compiles `native/*.cpp` into OUT_DIR, to be linked, and returns the object files. `build` is what the shim says of itself.
+pub(crate) fn compile(source: &Path, build: &str) -> (cc::Build, Vec<PathBuf>) {
+    let mut shim = cc::Build::new();
+    shim.cpp(true)
         .std("c++17")
         .opt_level(2)
         .debug(false)
@@ -17,9 +17,17 @@ pub(crate) fn compile(source: &Path) {
         // ggml-backend-impl.h: which buffers can be read back, and what a context without data cannot say of itself.
         .include(source.join("ggml/src"))
         .include("native")
+        .define("AUTOPLACE_BUILD", Some(&*format!("\"{build}\"")))
         .file("native/shim.cpp")
         .file("native/no_alloc.cpp")
         .file("native/lora.cpp")
         .file("native/rates.cpp")
-        .compile("llama_shim");
+        .file("native/build.cpp");
+    let objects = shim.compile_intermediates();
+    let mut archive = cc::Build::new();
+    for object in &objects {
+        archive.object(object);
+    }
+    archive.cpp(true).compile("llama_shim");
+    (shim, objects)
 }

@@ -51,6 +51,14 @@ struct shim_tensor {
     bool                       is_host;
 };
 
+// What the libraries were built from, and how their compiler lays out what crosses between them and a program: data, to
+// be read before any call.
+struct shim_build_info {
+    char     text[128];
+    uint32_t sizes[18];
+};
+extern const struct shim_build_info shim_build;
+
 // Replaces ggml's abort by an exception while the calling thread is inside a guarded function of this file; elsewhere
 // (worker threads, the middle of a graph) the message goes to the log and the process ends as before.
 void shim_install_abort_guard(void);

@@ -18,7 +18,8 @@ static INIT: OnceLock<Result<Backend, Error>> = OnceLock::new();
 
 impl Backend {
     /// Initialises llama.cpp once: checks the CPU, routes the log into `tracing`, and, with `dynamic-backends`, loads
-    /// what lies beside the program, or for one in cargo's target folder, where it was built. Later calls cost nothing.
+    /// what lies beside the program, or for one in cargo's target folder, where it was built; with `prebuilt-runtime`,
+    /// opens the runtime first. Later calls cost nothing.
     ///
     /// ggml sets environment variables meanwhile (`KMP_BLOCKTIME`, for Metal `AGX_RELAX_CDM_CTXSTORE_TIMEOUT`) with C's
     /// `setenv`: call this before threads are started that read the environment through C.
@@ -26,8 +27,11 @@ impl Backend {
     /// # Errors
     ///
     /// [`Error::UnsupportedCpu`] when the native code would hit an illegal instruction on this CPU; [`Error::Call`]
-    /// when a backend fails to start.
+    /// when a backend fails to start. With `prebuilt-runtime`, `Error::Runtime` where there is none to open.
     pub fn init() -> Result<Self, Error> {
+        // Tried again where it has failed: an application may have installed one since.
+        #[cfg(feature = "prebuilt-runtime")]
+        crate::runtime::open()?;
         INIT.get_or_init(|| {
             let missing = isa::missing(isa::required(), isa::cpu_has);
             if !missing.is_empty() {
@@ -69,6 +73,17 @@ impl Backend {
 }
 
 /// With loadable backends nothing is registered at first: not even the CPU.
+#[cfg(feature = "prebuilt-runtime")]
+fn load_dynamic_backends() {
+    if let Some(choice) = crate::runtime::opened()
+        && choice.set.manifest.loadable
+    {
+        load_from([&*choice.set.folder]);
+    }
+}
+
+/// With loadable backends nothing is registered at first: not even the CPU.
+#[cfg(not(feature = "prebuilt-runtime"))]
 fn load_dynamic_backends() {
     let Some(built) = option_env!("LLAMA_SYS_BACKEND_DIR") else {
         return;
@@ -76,7 +91,12 @@ fn load_dynamic_backends() {
     let Ok(program) = std::env::current_exe() else {
         return;
     };
-    for dir in backend_folders(&program, Path::new(built)) {
+    load_from(backend_folders(&program, Path::new(built)));
+}
+
+/// Loads the backends of the first folder that has any.
+fn load_from<'a>(folders: impl IntoIterator<Item = &'a Path>) {
+    for dir in folders {
         // SAFETY: the registry is initialised; a CPU device is looked for by its type.
         let cpu = unsafe { raw::ggml_backend_dev_by_type(raw::GGML_BACKEND_DEVICE_TYPE_CPU) };
         if !cpu.is_null() || !dir.is_dir() {
@@ -95,6 +115,7 @@ fn load_dynamic_backends() {
 /// Where backends are looked for: beside the program, and then where they were built, if the program lies in the same
 /// target folder. On another machine anybody may have made that folder, and what is loaded from it runs in this
 /// process.
+#[cfg(not(feature = "prebuilt-runtime"))]
 fn backend_folders<'a>(program: &'a Path, built: &'a Path) -> Vec<&'a Path> {
     // target/debug/build/autoplace-llama-sys-0123456789abcdef/out
     let profile = Path::new(env!("OUT_DIR")).ancestors().nth(3);
@@ -119,7 +140,7 @@ pub(crate) fn path_to_c(path: &Path) -> Result<CString, Error> {
     })
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "prebuilt-runtime")))]
 mod tests {
     use super::*;
 

@@ -25,18 +25,42 @@ pub struct BuildInfo {
     pub dynamic_backends: bool,
 }
 
-/// How the native code of this program was built. Runs none of it that needs a particular CPU.
+/// How the native code of this program was built. Runs none of it that needs a particular CPU. With `prebuilt-runtime`,
+/// opens the runtime; where there is none, nothing is known but this.
 pub fn build_info() -> BuildInfo {
+    #[cfg(feature = "prebuilt-runtime")]
+    let Ok(manifest) = crate::runtime::open().map(|choice| &choice.set.manifest) else {
+        return BuildInfo {
+            llama_cpp: "of a runtime, and there is none".to_owned(),
+            instruction_set: Vec::new(),
+            unused_instructions: Vec::new(),
+            backends: Vec::new(),
+            openmp: false,
+            dynamic_backends: true,
+        };
+    };
+    #[cfg(feature = "prebuilt-runtime")]
+    let (backends, openmp) = (manifest.backends.iter().map(String::as_str), manifest.openmp);
+    #[cfg(not(feature = "prebuilt-runtime"))]
+    let (backends, openmp) = (env!("LLAMA_SYS_BACKENDS").split(','), env!("LLAMA_SYS_OPENMP") == "1");
     // SAFETY: returns a string literal (llama.cpp `llama_version`).
     let version = unsafe { std::ffi::CStr::from_ptr(raw::llama_version()) };
     BuildInfo {
         llama_cpp: version.to_string_lossy().into_owned(),
         instruction_set: isa::required().collect(),
         unused_instructions: isa::unused().collect(),
-        backends: env!("LLAMA_SYS_BACKENDS").split(',').filter(|name| !name.is_empty()).collect(),
-        openmp: env!("LLAMA_SYS_OPENMP") == "1",
-        dynamic_backends: cfg!(feature = "dynamic-backends"),
+        backends: backends.filter(|name| !name.is_empty()).collect(),
+        openmp,
+        dynamic_backends: backends_are_loadable(),
     }
+}
+
+/// Whether backends are loadable libraries, and which of the CPU's is loaded is chosen at run time.
+pub(crate) fn backends_are_loadable() -> bool {
+    #[cfg(feature = "prebuilt-runtime")]
+    return crate::runtime::manifest().is_none_or(|manifest| manifest.loadable);
+    #[cfg(not(feature = "prebuilt-runtime"))]
+    return cfg!(feature = "dynamic-backends");
 }
 
 impl fmt::Display for BuildInfo {

@@ -23,6 +23,10 @@ pub enum Error {
          `native` feature", .required.join(", "), .missing.join(", ")
     )]
     UnsupportedCpu { required: Vec<String>, missing: Vec<String> },
+    /// There is no runtime that this program can open.
+    #[cfg(feature = "prebuilt-runtime")]
+    #[error(transparent)]
+    Runtime(#[from] crate::runtime::Error),
     /// A parameter that llama.cpp would refuse, or that would end the process; by llama.cpp's name.
     #[error("{name} is {value}: {reason}")]
     InvalidParameter {

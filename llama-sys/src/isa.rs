@@ -1,8 +1,13 @@
 //! Does this CPU have the instructions that the native code was compiled for?
 
-/// What the build script recorded: names as `std::arch::is_*_feature_detected!` knows them.
+/// What the build script recorded, of the native code that was linked or by the manifest of what was opened: names as
+/// `std::arch::is_*_feature_detected!` knows them.
 pub(crate) fn required() -> impl Iterator<Item = &'static str> {
-    env!("LLAMA_SYS_INSTRUCTION_SET").split(',').filter(|name| !name.is_empty())
+    let linked = env!("LLAMA_SYS_INSTRUCTION_SET").split(',').filter(|name| !name.is_empty());
+    #[cfg(feature = "prebuilt-runtime")]
+    let linked =
+        linked.chain(crate::runtime::manifest().into_iter().flat_map(|it| it.instructions.iter().map(String::as_str)));
+    linked
 }
 
 /// The required features that `has` denies.
@@ -19,7 +24,7 @@ pub(crate) fn unused() -> impl Iterator<Item = &'static str> {
     const FAST: [&str; 3] = ["dotprod", "i8mm", "sve"];
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     const FAST: [&str; 0] = [];
-    let chosen_later = cfg!(feature = "dynamic-backends");
+    let chosen_later = crate::build_info::backends_are_loadable();
     FAST.into_iter().filter(move |name| !chosen_later && cpu_has(name) && !required().any(|compiled| compiled == *name))
 }
 

@@ -49,6 +49,8 @@ mod model_params;
 mod mtp;
 mod rope;
 mod rpc;
+#[cfg(feature = "prebuilt-runtime")]
+pub mod runtime;
 mod sampler;
 mod shim;
 #[cfg(windows)]
@@ -85,6 +87,9 @@ pub use tensor_type::{KvType, TensorTypeInfo, tensor_types};
 #[cfg(windows)]
 pub use video_memory::{VideoMemory, VideoMemoryUse};
 pub use vocab::{Token, Vocab, WeakVocab};
+
+/// What the bindings and the native code are made from: a runtime of another build is not opened.
+pub const BUILD: &str = env!("LLAMA_SYS_BUILD");
 
 /// A sequence in the KV cache: 0 up to `n_seq_max` of the context.
 pub type SeqId = i32;

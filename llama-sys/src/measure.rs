@@ -177,7 +177,7 @@ impl Operation {
         if !sizes.iter().all(|size| (1..=MAX_SIZE).contains(size)) {
             return wrong("every size is 1 to 1048576");
         }
-        let known = crate::tensor_types();
+        let known = crate::tensor_types()?;
         let Some(info) = known.get(type_id as usize).filter(|info| info.type_size > 0) else {
             return wrong("ggml has no such type");
         };

@@ -1,9 +1,9 @@
 //! ggml's tensor types, as the compiled library knows them, and those a KV cache can be made of.
 
-use std::ffi::CStr;
 use std::fmt;
 use std::str::FromStr;
 
+use crate::backend::Backend;
 use crate::error::Error;
 use crate::raw;
 
@@ -22,24 +22,27 @@ pub struct TensorTypeInfo {
     pub quantized: bool,
 }
 
-/// Every tensor type of the compiled ggml, those it has removed included (`type_size` 0).
-pub fn tensor_types() -> Vec<TensorTypeInfo> {
+/// Every tensor type of ggml, those it has removed included (`type_size` 0).
+///
+/// # Errors
+///
+/// As [`Backend::init`].
+pub fn tensor_types() -> Result<Vec<TensorTypeInfo>, Error> {
+    Backend::init()?;
     // ggml's enum is signed for MSVC (`raw::CEnum`); our number is not.
-    (0..raw::GGML_TYPE_COUNT)
-        .zip(0..)
-        .map(|(id, number)| {
-            // SAFETY: `id` is below GGML_TYPE_COUNT, the length of ggml's table (ggml.c, type_traits).
-            unsafe {
-                TensorTypeInfo {
-                    id: number,
-                    name: crate::device::owned(raw::ggml_type_name(id)),
-                    block_size: raw::ggml_blck_size(id) as u64,
-                    type_size: raw::ggml_type_size(id) as u64,
-                    quantized: raw::ggml_is_quantized(id),
-                }
+    let types = (0..raw::GGML_TYPE_COUNT).zip(0..).map(|(id, number)| {
+        // SAFETY: `id` is below GGML_TYPE_COUNT, the length of ggml's table (ggml.c, type_traits).
+        unsafe {
+            TensorTypeInfo {
+                id: number,
+                name: crate::device::owned(raw::ggml_type_name(id)),
+                block_size: raw::ggml_blck_size(id) as u64,
+                type_size: raw::ggml_type_size(id) as u64,
+                quantized: raw::ggml_is_quantized(id),
             }
-        })
-        .collect()
+        }
+    });
+    Ok(types.collect())
 }
 
 /// The types a KV cache can have: llama.cpp's own list (common/arg.cpp, kv_cache_types). Others lack the operation that
@@ -65,37 +68,39 @@ impl KvType {
     pub const ALL: [Self; 9] =
         [Self::F32, Self::F16, Self::BF16, Self::Q8_0, Self::Q4_0, Self::Q4_1, Self::IQ4_NL, Self::Q5_0, Self::Q5_1];
 
-    pub(crate) fn id(self) -> raw::ggml_type {
+    pub(crate) const fn id(self) -> raw::ggml_type {
+        self.facts().0
+    }
+
+    /// ggml's number, name and elements per block (ggml.c, `type_traits`): wanted before a runtime is opened.
+    const fn facts(self) -> (raw::ggml_type, &'static str, u32) {
         match self {
-            Self::F32 => raw::GGML_TYPE_F32,
-            Self::F16 => raw::GGML_TYPE_F16,
-            Self::BF16 => raw::GGML_TYPE_BF16,
-            Self::Q8_0 => raw::GGML_TYPE_Q8_0,
-            Self::Q4_0 => raw::GGML_TYPE_Q4_0,
-            Self::Q4_1 => raw::GGML_TYPE_Q4_1,
-            Self::IQ4_NL => raw::GGML_TYPE_IQ4_NL,
-            Self::Q5_0 => raw::GGML_TYPE_Q5_0,
-            Self::Q5_1 => raw::GGML_TYPE_Q5_1,
+            Self::F32 => (raw::GGML_TYPE_F32, "f32", 1),
+            Self::F16 => (raw::GGML_TYPE_F16, "f16", 1),
+            Self::BF16 => (raw::GGML_TYPE_BF16, "bf16", 1),
+            Self::Q8_0 => (raw::GGML_TYPE_Q8_0, "q8_0", 32),
+            Self::Q4_0 => (raw::GGML_TYPE_Q4_0, "q4_0", 32),
+            Self::Q4_1 => (raw::GGML_TYPE_Q4_1, "q4_1", 32),
+            Self::IQ4_NL => (raw::GGML_TYPE_IQ4_NL, "iq4_nl", 32),
+            Self::Q5_0 => (raw::GGML_TYPE_Q5_0, "q5_0", 32),
+            Self::Q5_1 => (raw::GGML_TYPE_Q5_1, "q5_1", 32),
         }
     }
 
     /// Elements per block: 1 unless quantised.
-    pub fn block_size(self) -> u32 {
-        // SAFETY: `id` is one of ggml's types.
-        unsafe { raw::ggml_blck_size(self.id()) as u32 }
+    pub const fn block_size(self) -> u32 {
+        self.facts().2
     }
 
     /// Stored in blocks with shared scales.
-    pub fn is_quantized(self) -> bool {
+    pub const fn is_quantized(self) -> bool {
         self.block_size() > 1
     }
 }
 
 impl fmt::Display for KvType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // SAFETY: a string literal of ggml's table.
-        let name = unsafe { CStr::from_ptr(raw::ggml_type_name(self.id())) };
-        f.write_str(&name.to_string_lossy())
+        f.write_str(self.facts().1)
     }
 }
 
@@ -116,9 +121,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kv_types_read_back_by_name() {
+    fn kv_types_are_ggmls_and_read_back_by_name() {
+        let ggml = tensor_types().unwrap();
         for kv in KvType::ALL {
             assert_eq!(kv.to_string().parse::<KvType>().unwrap(), kv);
+            let theirs = &ggml[kv.id() as usize];
+            assert_eq!((&*theirs.name, theirs.block_size), (&*kv.to_string(), u64::from(kv.block_size())));
         }
     }
 

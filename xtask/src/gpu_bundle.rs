@@ -8,8 +8,8 @@
 //! 4. The archive is packed, measured, unpacked elsewhere and run there without a card.
 
 mod exceptions;
-mod portable;
-mod toolchain;
+pub(crate) mod portable;
+pub(crate) mod toolchain;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -46,7 +46,7 @@ pub(crate) fn gpu_bundle(workspace: &Workspace, try_it: bool) -> Result<()> {
     exceptions::check(workspace, &toolchain)?;
     let built = build(workspace, &toolchain)?;
     let folder = lay_out(workspace, &toolchain, &built)?;
-    portable::check(&folder.join("bin"), toolchain::GLIBC)?;
+    portable::check("gpu-bundle", &folder.join("bin"), toolchain::GLIBC, &[])?;
     let archive = pack(workspace, &folder)?;
     if try_it {
         unpack_and_run(&archive)?;
@@ -63,7 +63,7 @@ struct Built {
 
 fn build(workspace: &Workspace, toolchain: &Toolchain) -> Result<Built> {
     println!("gpu-bundle: builds the programs; llama.cpp's fourteen CPU variants take some minutes the first time");
-    let mut command = toolchain.cargo(workspace);
+    let mut command = toolchain.cargo(workspace)?;
     command.args([
         "--release",
         "--locked",
@@ -118,8 +118,16 @@ fn lay_out(workspace: &Workspace, toolchain: &Toolchain, built: &Built) -> Resul
         let name = program.file_name().context("a program has a name")?;
         copy(program, &folder.join("bin").join(name))?;
     }
-    for file in tree::files(&built.libraries)? {
-        let path = built.libraries.join(&file);
+    copy_libraries(&built.libraries, &folder.join("bin"))?;
+    let record = serde_json::to_string_pretty(&record(workspace, toolchain)?)?;
+    tree::write(&folder.join("BUILD.json"), format!("{record}\n").as_bytes())?;
+    Ok(folder)
+}
+
+/// Copies llama.cpp's shared libraries, each by the name that others ask for.
+pub(crate) fn copy_libraries(from: &Path, to: &Path) -> Result<()> {
+    for file in tree::files(from)? {
+        let path = from.join(&file);
         // Links to them have further names, of which programs ask for one only.
         if path.is_symlink() || !path.to_string_lossy().contains(".so") {
             continue;
@@ -127,15 +135,13 @@ fn lay_out(workspace: &Workspace, toolchain: &Toolchain, built: &Built) -> Resul
         // What is opened by its path has no other name.
         let name = portable::needs(&path)?.name;
         let name = name.map_or_else(|| file.as_os_str().to_owned(), Into::into);
-        copy(&path, &folder.join("bin").join(name))?;
+        copy(&path, &to.join(name))?;
     }
-    let record = serde_json::to_string_pretty(&record(workspace, toolchain)?)?;
-    tree::write(&folder.join("BUILD.json"), format!("{record}\n").as_bytes())?;
-    Ok(folder)
+    Ok(())
 }
 
 /// A copy that may be run where the original may.
-fn copy(from: &Path, to: &Path) -> Result<()> {
+pub(crate) fn copy(from: &Path, to: &Path) -> Result<()> {
     let parent = to.parent().context("a file lies in a folder")?;
     fs::create_dir_all(parent)?;
     fs::copy(from, to).with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
@@ -162,23 +168,9 @@ fn record(workspace: &Workspace, toolchain: &Toolchain) -> Result<Value> {
     }))
 }
 
-/// Packs the folder. The same folder and commit give the same archive.
+/// The archive, which must not be too large.
 fn pack(workspace: &Workspace, folder: &Path) -> Result<PathBuf> {
-    let name = folder.file_name().context("the folder has a name")?;
-    let archive = folder.with_file_name(format!("{}.tar.gz", name.to_string_lossy()));
-    let mut time = Command::new("git");
-    time.current_dir(&workspace.root);
-    let time = output(time.args(["log", "-1", "--format=@%ct"]))?;
-    run(Command::new("tar")
-        .args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner"])
-        .args(["--mode=u=rwX,go=rX", "--format=gnu"])
-        .arg(format!("--mtime={}", time.trim()))
-        .args(["--use-compress-program", "gzip -9n", "--create"])
-        .arg("--file")
-        .arg(&archive)
-        .arg("--directory")
-        .arg(folder.parent().context("the folder lies in another")?)
-        .arg(name))?;
+    let archive = tree::pack(workspace, folder)?;
     let bytes = fs::metadata(&archive)?.len();
     ensure!(bytes <= LIMIT, "{} is {bytes} bytes, {LIMIT} at most are wanted", archive.display());
     println!("gpu-bundle: {}, {bytes} bytes", archive.display());

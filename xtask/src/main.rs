@@ -20,6 +20,7 @@ mod package;
 mod promises;
 mod python;
 mod remote;
+mod runtime;
 mod sanitize;
 mod semver;
 mod setup;
@@ -76,6 +77,7 @@ fn run(arguments: &[String]) -> Result<()> {
         ("interop", []) => interop::interop(&workspace),
         ("llama-server", []) => llama_server::llama_server(&workspace),
         ("package", []) => package::package(&workspace),
+        ("runtime", _) => runtime::runtime(&mut workspace, rest),
         ("sanitize", []) => sanitize::sanitize(&workspace),
         ("semver", []) => semver::semver(&workspace),
         ("soak", _) => soak::soak(&workspace, rest),
@@ -108,6 +110,7 @@ cargo xtask gpu-bundle [--no-run]   makes the archive that checks the library on
 cargo xtask interop                 checks, tests and runs the planner beside llama-cpp-2 (compiles a second llama.cpp)
 cargo xtask llama-server            has `doctor --watch` look at the llama-server of the pinned source (compiles it)
 cargo xtask package                 packages both published crates and builds what was packaged
+cargo xtask runtime [--vulkan]      makes a runtime for programs built with `prebuilt-runtime` (Linux; compiles llama.cpp once more; `--here`: of this machine's own build; `--twice`: and again, to compare)
 cargo xtask sanitize                runs the native layer and the probe under AddressSanitizer (Linux; compiles llama.cpp once more)
 cargo xtask semver                  compares the libraries' interfaces with those of the last release's tag, if there is one
 cargo xtask soak [TOKENS]           a million tokens, and whether memory, open files or threads grow (Linux)

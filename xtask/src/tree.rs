@@ -8,7 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::workspace::run;
+use crate::workspace::{Workspace, output, run};
 
 /// Makes the folder `to` hold the files of `from` whose path (relative to `from`) is wanted, and no others. A folder
 /// that is not wanted is not entered. Links are followed: what is copied is what they lead to.
@@ -21,6 +21,26 @@ pub(crate) fn mirror(from: &Path, to: &Path, wanted: &dyn Fn(&Path) -> bool) -> 
 /// Unpacks an archive of tar and gzip into a folder that is there.
 pub(crate) fn unpack(archive: &Path, folder: &Path) -> Result<()> {
     run(Command::new("tar").arg("-xzf").arg(archive).arg("-C").arg(folder))
+}
+
+/// Packs a folder into `FOLDER.tar.gz` beside it. The same folder and commit give the same archive.
+pub(crate) fn pack(workspace: &Workspace, folder: &Path) -> Result<PathBuf> {
+    let name = folder.file_name().context("the folder has a name")?;
+    let archive = folder.with_file_name(format!("{}.tar.gz", name.to_string_lossy()));
+    let mut time = Command::new("git");
+    time.current_dir(&workspace.root);
+    let time = output(time.args(["log", "-1", "--format=@%ct"]))?;
+    run(Command::new("tar")
+        .args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner"])
+        .args(["--mode=u=rwX,go=rX", "--format=gnu"])
+        .arg(format!("--mtime={}", time.trim()))
+        .args(["--use-compress-program", "gzip -9n", "--create"])
+        .arg("--file")
+        .arg(&archive)
+        .arg("--directory")
+        .arg(folder.parent().context("the folder lies in another")?)
+        .arg(name))?;
+    Ok(archive)
 }
 
 /// All files below a folder, relative to it, sorted.

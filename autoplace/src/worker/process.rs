@@ -160,6 +160,10 @@ fn spawn(process: &WorkerProcess, program: &Path) -> io::Result<Worker> {
         command.stdout(theirs.try_clone()?);
     }
     command.stderr(theirs);
+    #[cfg(feature = "prebuilt-runtime")]
+    if let Some(choice) = llama_sys::runtime::opened() {
+        command.env(llama_sys::runtime::VARIABLE, &choice.set.folder);
+    }
     command.envs(process.environment.iter().map(|(name, value)| (name, value)));
     command.env(VARIABLE, "1");
     command.env(SIGNS, (process.timeout / 4).as_millis().to_string());

@@ -5,7 +5,7 @@ use autoplace::llama_sys::tensor_types;
 
 #[test]
 fn every_type_has_the_sizes_that_ggml_has_and_none_is_missing() {
-    let native = tensor_types();
+    let native = tensor_types().unwrap();
     for ty in TensorType::ALL {
         let theirs = native.iter().find(|theirs| theirs.id == ty.id());
         let theirs = theirs.unwrap_or_else(|| panic!("ggml has no {ty}"));

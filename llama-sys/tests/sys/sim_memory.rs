@@ -125,7 +125,7 @@ fn without_fused_attention_llama_cpp_does_without() {
 
 /// ggml's number of a type.
 fn type_id(name: &str) -> u32 {
-    let types = tensor_types();
+    let types = tensor_types().unwrap();
     types.iter().find(|info| info.name == name).unwrap().id
 }
 

@@ -63,19 +63,21 @@ fn read(data: &[u8]) -> object::Result<Needs> {
     Ok(needs)
 }
 
-/// Holds every file of a folder against a glibc of this version and against the folder itself.
-pub(crate) fn check(folder: &Path, glibc: (u32, u32)) -> Result<()> {
+/// Holds every file of a folder against a glibc of this version, these other libraries and the folder itself, and returns
+/// the libraries that they need.
+pub(crate) fn check(verb: &str, folder: &Path, glibc: (u32, u32), others: &[&str]) -> Result<BTreeSet<String>> {
     let mut all = Vec::new();
     for file in tree::files(folder)? {
         let needs = needs(&folder.join(&file))?;
         all.push((file.display().to_string(), needs));
     }
-    let beside: BTreeSet<&str> = all.iter().filter_map(|(_, needs)| needs.name.as_deref()).collect();
+    let beside = all.iter().filter_map(|(_, needs)| needs.name.as_deref());
+    let beside: BTreeSet<&str> = beside.chain(others.iter().copied()).collect();
     for (file, needs) in &all {
         let missing = missing(needs, &beside, glibc);
         ensure!(
             missing.is_empty(),
-            "{file} needs {}, which the bundle does not have, nor every system with glibc {}.{}",
+            "{file} needs {}, which is not beside it, nor on every system with glibc {}.{}",
             missing.join(" and "),
             glibc.0,
             glibc.1
@@ -83,8 +85,8 @@ pub(crate) fn check(folder: &Path, glibc: (u32, u32)) -> Result<()> {
         // Another unwinder, linked in, cannot unwind the CUDA backend.
         ensure!(needs.libraries.contains(UNWINDER), "{file} does not use the system's {UNWINDER}");
     }
-    println!("gpu-bundle: {} files need nothing newer than glibc {}.{}", all.len(), glibc.0, glibc.1);
-    Ok(())
+    println!("{verb}: {} files need nothing newer than glibc {}.{}", all.len(), glibc.0, glibc.1);
+    Ok(all.into_iter().flat_map(|(_, needs)| needs.libraries).collect())
 }
 
 /// What a file asks for that neither the files beside it nor the system have.

@@ -9,8 +9,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::python;
 use crate::workspace::{Workspace, output, run};
+use crate::{python, source};
 
 /// RHEL 8's. Ubuntu 20.04 and Debian 11 have 2.31.
 pub(crate) const GLIBC: (u32, u32) = (2, 28);
@@ -110,7 +110,7 @@ impl Toolchain {
     }
 
     /// `cargo zigbuild` for the target. It prints what `--message-format` says to stdout.
-    pub(crate) fn cargo(&self, workspace: &Workspace) -> Command {
+    pub(crate) fn cargo(&self, workspace: &Workspace) -> Result<Command> {
         let (major, minor) = GLIBC;
         let mut command = Command::new(self.python.with_file_name("cargo-zigbuild"));
         command
@@ -122,10 +122,14 @@ impl Toolchain {
         self.surround(&mut command);
         let unwinder = self.unwinder.display();
         let target = TARGET.replace('-', "_");
+        // What messages name of the source is the same wherever it lies.
+        let llama_cpp = source::find(workspace)?;
+        let flags = format!("{ZMM} -ffile-prefix-map={}=llama.cpp", llama_cpp.display());
         command
             .env("AUTOPLACE_LLAMA_BUILD_DIR", self.folder.join("llama"))
-            .env(format!("CFLAGS_{target}"), ZMM)
-            .env(format!("CXXFLAGS_{target}"), ZMM)
+            .env("AUTOPLACE_RUNTIME_LIBRARIES", "")
+            .env(format!("CFLAGS_{target}"), &flags)
+            .env(format!("CXXFLAGS_{target}"), &flags)
             // cmake's: first on the line, before zig's own unwinder; and without symbols.
             .env("LDFLAGS", format!("\"{unwinder}\" -s"))
             .env("CARGO_PROFILE_RELEASE_STRIP", "symbols")
@@ -134,7 +138,7 @@ impl Toolchain {
                 // The programs find their libraries beside themselves.
                 format!("-Clink-arg={unwinder}\x1f-Clink-arg=-Wl,-rpath,$ORIGIN"),
             );
-        command
+        Ok(command)
     }
 
     /// A libc++ that was compiled before the header was changed must not be found again.

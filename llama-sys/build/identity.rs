@@ -1,0 +1,48 @@
+//! What native code was made from, in a hash: a program opens no libraries that were made from something else.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+/// Before the hash of the source that the committed bindings were made from, in their text.
+pub(crate) const MARK: &str = "// llama.cpp's source: ";
+
+/// What the committed bindings were made from.
+pub(crate) fn of_bindings() -> String {
+    let text = fs::read_to_string("src/bindings.rs").expect("the bindings are part of this crate");
+    let line = text.lines().find_map(|line| line.strip_prefix(MARK));
+    line.expect("the bindings name their source").to_owned()
+}
+
+/// A hash of everything that is compiled: where two are equal, so is llama.cpp. (The packaged source has no commit.)
+pub(crate) fn of_source(source: &Path) -> String {
+    hash(source, &["include", "src", "ggml"])
+}
+
+/// A hash of the files below some folders, by path and content.
+pub(crate) fn hash(root: &Path, folders: &[&str]) -> String {
+    let (mut files, mut left) = (BTreeSet::new(), folders.iter().map(|folder| root.join(folder)).collect::<Vec<_>>());
+    while let Some(dir) = left.pop() {
+        let entries = fs::read_dir(&dir).unwrap_or_else(|e| panic!("cannot read {}: {e}", dir.display()));
+        for path in entries.flatten().map(|entry| entry.path()) {
+            if path.is_dir() {
+                left.push(path);
+            } else {
+                files.insert(path);
+            }
+        }
+    }
+    // FNV-1a: the same everywhere, and enough to tell one source from another.
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    let mut add = |bytes: &[u8]| {
+        for byte in bytes {
+            hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    };
+    for file in files {
+        let name = file.strip_prefix(root).expect("it was found there").to_string_lossy().replace('\\', "/");
+        add(name.as_bytes());
+        add(&fs::read(&file).unwrap_or_else(|e| panic!("cannot read {}: {e}", file.display())));
+    }
+    format!("{hash:016x}")
+}

@@ -1,0 +1,37 @@
+//! Step 8: the shim as a library that a program opens, for a runtime (`cargo xtask runtime`), where
+//! `AUTOPLACE_RUNTIME_LIBRARIES` names a folder for it. In it is all that is linked statically: llama.cpp too, unless
+//! that is made of shared libraries, beside which it is then put.
+
+use std::path::{Path, PathBuf};
+
+use crate::Target;
+use crate::compile::Built;
+use crate::link::Linked;
+
+/// The library that a program opens last, by the name that `xtask/src/runtime.rs` knows.
+const NAME: &str = "libautoplace-llama.so";
+
+pub(crate) fn library(target: &Target, shim: &cc::Build, objects: &[PathBuf], built: &Built, linked: &Linked) {
+    println!("cargo:rerun-if-env-changed=AUTOPLACE_RUNTIME_LIBRARIES");
+    if target.os != "linux" {
+        return;
+    }
+    let Some(folder) = std::env::var_os("AUTOPLACE_RUNTIME_LIBRARIES").filter(|folder| !folder.is_empty()) else {
+        return;
+    };
+    let library = Path::new(&folder).join(NAME);
+    std::fs::create_dir_all(&folder).unwrap_or_else(|e| panic!("cannot create {}: {e}", folder.display()));
+    let mut command = shim.get_compiler().to_command();
+    command.arg("-shared").arg("-o").arg(&library).args(objects);
+    // What it calls is its own, even if the program has functions of these names.
+    command.args([&format!("-Wl,-soname,{NAME}"), "-Wl,-Bsymbolic", "-Wl,-z,defs", "-Wl,-s"]);
+    if built.dynamic {
+        command.arg("-Wl,-rpath,$ORIGIN").args(&linked.libraries);
+    } else {
+        // All of it: the program calls more than the shim does.
+        command.arg("-Wl,--whole-archive").args(&linked.libraries).arg("-Wl,--no-whole-archive");
+    }
+    command.args(&linked.system);
+    let status = command.status().unwrap_or_else(|e| panic!("cannot run {command:?}: {e}"));
+    assert!(status.success(), "cannot link {} ({status})", library.display());
+}

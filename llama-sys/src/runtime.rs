@@ -1,0 +1,222 @@
+//! llama.cpp from a runtime: shared libraries that are opened when the program starts (feature `prebuilt-runtime`).
+//!
+//! Which, and whether they are whole and of this program's build, `autoplace_runtime` says, before any of them is
+//! opened. What flows out is the table of their functions that [`raw`](crate::raw) calls through. Once open, they stay
+//! open until the process ends: threads of theirs may run, and other libraries may hold on to them.
+
+use std::ffi::{CStr, OsStr, c_void};
+use std::mem::{offset_of, size_of};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+pub use autoplace_runtime::{Choice, Error, FOLDER, Manifest, Set, VARIABLE, user_folder};
+use libloading::Library;
+
+use crate::{BUILD, isa, raw};
+
+/// Processor, system and C library of this program, as manifests name them.
+pub const TARGET: &str = env!("LLAMA_SYS_TARGET");
+
+/// Folders, as in `PATH`, in which what a backend needs is looked for before the system's: CUDA's libraries of NVIDIA's
+/// Python packages, say.
+pub const LIBRARIES: &str = "AUTOPLACE_LIBRARIES";
+
+/// What was opened.
+struct Opened {
+    choice: Choice,
+    functions: raw::Functions,
+}
+
+static OPENED: OnceLock<Opened> = OnceLock::new();
+
+/// The folder to look in instead of where programs look. Held while a runtime is being opened.
+static NAMED: Mutex<Option<PathBuf>> = Mutex::new(None);
+
+/// Opens the runtime in this folder, or the best of those below it, instead of one from where programs look for them.
+/// Where one is open already, that stays.
+///
+/// # Errors
+///
+/// As [`autoplace_runtime::find`]; [`Error::Unusable`] for libraries that the system does not open, or that are not what
+/// their manifest says.
+pub fn open_from(folder: &Path) -> Result<&'static Choice, Error> {
+    *NAMED.lock().unwrap_or_else(PoisonError::into_inner) = Some(folder.to_owned());
+    open()
+}
+
+/// The runtime that is open.
+pub fn opened() -> Option<&'static Choice> {
+    OPENED.get().map(|opened| &opened.choice)
+}
+
+/// What this program would open, without opening it.
+///
+/// # Errors
+///
+/// As [`autoplace_runtime::find`].
+pub fn find(folder: Option<&Path>) -> Result<Choice, Error> {
+    autoplace_runtime::find(folder, BUILD, TARGET, usable)
+}
+
+/// Opens a runtime, unless one is open.
+pub(crate) fn open() -> Result<&'static Choice, Error> {
+    let named = NAMED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(choice) = opened() {
+        return Ok(choice);
+    }
+    let choice = find(named.as_deref())?;
+    let unusable = |reason| Error::Unusable { folder: choice.set.folder.clone(), reason };
+    let functions = functions_of(&choice.set).map_err(unusable)?;
+    Ok(&OPENED.get_or_init(|| Opened { choice, functions }).choice)
+}
+
+pub(crate) fn manifest() -> Option<&'static Manifest> {
+    opened().map(|choice| &choice.set.manifest)
+}
+
+/// What the functions of `raw` call through.
+///
+/// # Panics
+///
+/// Where nothing is open: whoever calls one of them has a [`Backend`](crate::Backend), or what was made with one.
+pub(crate) fn functions() -> &'static raw::Functions {
+    &OPENED.get().expect("a runtime is opened before llama.cpp is called").functions
+}
+
+/// Whether this machine can run a set: the CPU its code, and the system what its backends need.
+fn usable(set: &Set) -> Result<(), String> {
+    let instructions = set.manifest.instructions.iter().map(String::as_str);
+    let missing = isa::missing(instructions, isa::cpu_has);
+    if !missing.is_empty() {
+        return Err(format!("it was compiled for a CPU with {}, which this one lacks", missing.join(", ")));
+    }
+    for needed in &set.manifest.requires {
+        let opened = folders(&set.folder).find_map(|folder| load(folder.join(&needed.library)).ok());
+        // Kept open: a backend that asks for it by this name gets it.
+        let opened = opened.map_or_else(|| load(&needed.library), Ok).map(std::mem::forget);
+        let from = || format!("{} needs {} ({})", needed.backend, needed.library, needed.source);
+        opened.map_err(|error| format!("{}: {error}", from()))?;
+    }
+    Ok(())
+}
+
+/// Where what a set needs may lie: beside it, and where the user says.
+fn folders(set: &Path) -> impl Iterator<Item = PathBuf> {
+    let others = std::env::var_os(LIBRARIES).unwrap_or_default();
+    let others: Vec<PathBuf> = std::env::split_paths(&others).filter(|folder| folder.is_absolute()).collect();
+    std::iter::once(set.to_owned()).chain(others)
+}
+
+/// Opens a set's libraries and finds their functions.
+fn functions_of(set: &Set) -> Result<raw::Functions, String> {
+    alone(set)?;
+    let open = |name: &String| load(set.folder.join(name)).map_err(|error| error.to_string());
+    let libraries = set.manifest.libraries.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+    same_build(find_in(&libraries, c"shim_build")?.cast())?;
+    // SAFETY: the set is whole, and its own data says that it is of the sources of these bindings.
+    let functions = unsafe { raw::Functions::find(|name| find_in(&libraries, name)) };
+    // Open until the process ends.
+    std::mem::forget(libraries);
+    functions
+}
+
+/// No other ggml may be there: the loader would give its functions to our libraries, or ours to its.
+fn alone(set: &Set) -> Result<(), String> {
+    let others =
+        |what: &str| Err(format!("{what} is in this process already, from another ggml; two cannot be together"));
+    if find_in(&[this_program()], c"ggml_backend_dev_count").is_ok() {
+        return others("`ggml_backend_dev_count`");
+    }
+    match set.manifest.libraries.iter().find(|name| is_open(name)) {
+        Some(name) => others(name),
+        None => Ok(()),
+    }
+}
+
+/// Compares what the libraries say of themselves, which are not called yet.
+fn same_build(theirs: *const raw::shim_build_info) -> Result<(), String> {
+    const NAME: usize = offset_of!(raw::shim_build_info, text);
+    // SAFETY: a library that was built for this manifest has this constant (native/build.cpp), and stays open. Read by
+    // bytes first: another build may have laid it out otherwise behind the text.
+    let text = unsafe { std::slice::from_raw_parts(theirs.byte_add(NAME).cast::<u8>(), BUILD.len() + 1) };
+    if text != [BUILD.as_bytes(), &[0]].concat() {
+        return Err(format!("its libraries are of {}, and not of {BUILD} as its manifest says", text.escape_ascii()));
+    }
+    // SAFETY: it is of this build.
+    let sizes = unsafe { (*theirs).sizes };
+    if sizes == SIZES {
+        Ok(())
+    } else {
+        Err(format!("its compiler lays structures out in {sizes:?} bytes, and ours in {SIZES:?}"))
+    }
+}
+
+/// As in native/build.cpp.
+const SIZES: [u32; 18] = [
+    size_of::<raw::llama_model_params>() as u32,
+    size_of::<raw::llama_context_params>() as u32,
+    size_of::<raw::llama_batch>() as u32,
+    size_of::<raw::llama_token_data>() as u32,
+    size_of::<raw::llama_token_data_array>() as u32,
+    size_of::<raw::llama_sampler_i>() as u32,
+    size_of::<raw::ggml_tensor>() as u32,
+    size_of::<raw::ggml_backend_dev_props>() as u32,
+    size_of::<raw::ggml_backend_buffer_type>() as u32,
+    size_of::<raw::ggml_backend_buffer>() as u32,
+    size_of::<raw::ggml_backend_i>() as u32,
+    size_of::<raw::ggml_backend_device>() as u32,
+    size_of::<raw::ggml_backend_reg>() as u32,
+    size_of::<raw::shim_error>() as u32,
+    size_of::<raw::shim_tensor>() as u32,
+    size_of::<raw::shim_operation>() as u32,
+    raw::GGML_TYPE_COUNT as u32,
+    raw::GGML_OP_COUNT as u32,
+];
+
+fn load(name: impl AsRef<OsStr>) -> Result<Library, libloading::Error> {
+    // SAFETY: its initialisers run. It is a library of a set that is whole and of this build, or one of the system's that
+    // such a set's backends would open.
+    unsafe { Library::new(name) }
+}
+
+/// The address of a function or constant in the first library that has it.
+fn find_in(libraries: &[Library], name: &CStr) -> Result<*mut c_void, String> {
+    // SAFETY: only the address is looked at.
+    let find =
+        |library: &Library| unsafe { library.get::<*mut c_void>(name.to_bytes_with_nul()).map(|it| it.into_raw()) };
+    let found = libraries.iter().find_map(|library| find(library).ok());
+    found
+        .map(|symbol| symbol.as_raw_ptr())
+        .ok_or_else(|| format!("none of its libraries has `{}`", name.to_string_lossy()))
+}
+
+/// Program and libraries that share their names with everybody.
+#[cfg(unix)]
+fn this_program() -> Library {
+    libloading::os::unix::Library::this().into()
+}
+
+#[cfg(unix)]
+fn is_open(name: &str) -> bool {
+    // dlfcn.h of Linux' C libraries, of the BSDs' and of macOS.
+    const RTLD_NOLOAD: i32 = if cfg!(target_os = "linux") || cfg!(target_os = "android") {
+        4
+    } else if cfg!(target_vendor = "apple") {
+        0x10
+    } else {
+        0x2000
+    };
+    let flags = RTLD_NOLOAD | libloading::os::unix::RTLD_LAZY;
+    // SAFETY: nothing is loaded, so that nothing runs.
+    unsafe { libloading::os::unix::Library::open(Some(name), flags) }.is_ok()
+}
+
+#[cfg(windows)]
+fn this_program() -> Library {
+    libloading::os::windows::Library::this().expect("a process has a program").into()
+}
+
+#[cfg(windows)]
+fn is_open(name: &str) -> bool {
+    libloading::os::windows::Library::open_already_loaded(name).is_ok()
+}

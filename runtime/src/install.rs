@@ -1,0 +1,276 @@
+//! A runtime from a file, a folder or an address into the user's folder: whole and held against its manifest, or not at
+//! all.
+//!
+//! Everything happens in a folder of its own beside the installed ones. What is there becomes theirs by one rename, so
+//! that no program ever finds half a runtime; what an ended installation has left is removed by the next.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use flate2::read::GzDecoder;
+use sha2::{Digest, Sha256};
+
+use crate::error::{Error, io};
+use crate::manifest::{MANIFEST, files, is_inside};
+use crate::set::Set;
+
+/// Where a runtime comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Source {
+    /// An archive, `.tar.gz`, with the set's folder or its files in it.
+    File(PathBuf),
+    /// A folder that holds a set.
+    Folder(PathBuf),
+    /// The address of an archive. Its hash must be known.
+    #[cfg(feature = "fetch")]
+    Url(String),
+}
+
+impl Source {
+    /// An address, or the path of a folder or of a file.
+    pub fn of(text: &str) -> Self {
+        #[cfg(feature = "fetch")]
+        if text.starts_with("http://") || text.starts_with("https://") {
+            return Self::Url(text.to_owned());
+        }
+        let path = PathBuf::from(text);
+        if path.is_dir() { Self::Folder(path) } else { Self::File(path) }
+    }
+
+    fn name(&self) -> String {
+        match self {
+            Self::File(path) | Self::Folder(path) => path.display().to_string(),
+            #[cfg(feature = "fetch")]
+            Self::Url(url) => url.split(['?', '#']).next().unwrap_or(url).to_owned(),
+        }
+    }
+}
+
+/// How far an installation is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Progress {
+    /// Bytes that have been read of the source.
+    pub done: u64,
+    /// How many there are, where that is known.
+    pub total: Option<u64>,
+}
+
+/// The most bytes that a set may unpack to: a CUDA backend for every card has some 600 MB.
+const MOST_BYTES: u64 = 8 << 30;
+
+/// Brings a runtime into a folder ([`user_folder`](crate::user_folder)), where it gets its own by its name. One of that
+/// name which is whole already is left as it is, one that is damaged is replaced. `sha256` (64 hexadecimal digits) is of
+/// the archive, and must be given for an address. `progress` returns whether to go on.
+///
+/// # Errors
+///
+/// [`Error::Source`] for what is no archive of a runtime, has another hash, or cannot be fetched, also because
+/// `AUTOPLACE_OFFLINE` or `HF_HUB_OFFLINE` is set; as [`Set::check`] for one that is not whole; [`Error::Cancelled`];
+/// [`Error::Io`].
+pub fn install(
+    source: &Source,
+    sha256: Option<&str>,
+    into: &Path,
+    progress: &mut dyn FnMut(Progress) -> bool,
+) -> Result<Set, Error> {
+    fs::create_dir_all(into).map_err(io(into, "make"))?;
+    let lock = into.join(".lock");
+    let lock = File::create(&lock).and_then(|file| file.lock().map(|()| file)).map_err(io(&lock, "lock"))?;
+    let new = into.join(".new");
+    let afresh = |folder: &Path| {
+        let gone = if folder.exists() { fs::remove_dir_all(folder) } else { Ok(()) };
+        gone.map_err(io(folder, "remove"))
+    };
+    afresh(&new)?;
+    fs::create_dir(&new).map_err(io(&new, "make"))?;
+    let installed = bring(source, sha256, &new, progress).and_then(|unpacked| {
+        let set = Set::read(&unpacked)?;
+        set.check()?;
+        let folder = into.join(&set.manifest.name);
+        if Set::read(&folder).is_ok_and(|there| there.manifest == set.manifest && there.check().is_ok()) {
+            return Set::read(&folder);
+        }
+        afresh(&folder)?;
+        fs::rename(&unpacked, &folder).map_err(io(&folder, "make"))?;
+        Set::read(&folder)
+    });
+    afresh(&new)?;
+    drop(lock);
+    installed
+}
+
+/// Puts a set below an empty folder; where it then is.
+fn bring(
+    source: &Source,
+    sha256: Option<&str>,
+    new: &Path,
+    progress: &mut dyn FnMut(Progress) -> bool,
+) -> Result<PathBuf, Error> {
+    let refuse = |problem: String| Error::Source { what: source.name(), problem };
+    let wanted = sha256.map(str::to_ascii_lowercase);
+    if let Some(wanted) = wanted.as_ref().filter(|it| it.len() != 64 || !it.bytes().all(|b| b.is_ascii_hexdigit())) {
+        return Err(refuse(format!("`{wanted}` is no SHA-256, which has 64 hexadecimal digits")));
+    }
+    let (reader, total): (Box<dyn Read>, Option<u64>) = match source {
+        Source::Folder(folder) => {
+            if wanted.is_some() {
+                return Err(refuse("a folder has no SHA-256; its manifest has the hash of each file".to_owned()));
+            }
+            return copy(folder, new, progress);
+        }
+        Source::File(path) => {
+            let file = File::open(path).map_err(io(path, "read"))?;
+            let bytes = file.metadata().map_err(io(path, "read"))?.len();
+            (Box::new(file), Some(bytes))
+        }
+        #[cfg(feature = "fetch")]
+        Source::Url(url) => {
+            if wanted.is_none() {
+                return Err(refuse("what is fetched must have its SHA-256 said".to_owned()));
+            }
+            fetch::get(url).map_err(refuse)?
+        }
+    };
+    let mut told = Told { reader, hash: Sha256::new(), done: 0, total, progress, cancelled: false };
+    let unpacked = unpack(&mut told, new);
+    // Behind the archive's end there may be more, of which the hash is too.
+    let read_on = unpacked.is_ok() || wanted.is_some();
+    let rest = if read_on && !told.cancelled { io::copy(&mut told, &mut io::sink()).map(drop) } else { Ok(()) };
+    if told.cancelled {
+        return Err(Error::Cancelled { what: source.name(), done: told.done });
+    }
+    let found = hexadecimal(&told.hash.finalize());
+    // Of what has another hash nobody asks what is wrong with its content.
+    match (&wanted, rest) {
+        (Some(wanted), Ok(())) if *wanted != found => {
+            return Err(refuse(format!("its SHA-256 is {found}, and {wanted} was said")));
+        }
+        (_, Err(error)) => return Err(refuse(error.to_string())),
+        (_, Ok(())) => unpacked.map_err(&refuse)?,
+    }
+    // The set's own folder, or its files right away.
+    if new.join(MANIFEST).exists() {
+        return Ok(new.to_owned());
+    }
+    let alone = crate::find::installed(new).into_iter().flatten().map(|set| set.folder).next();
+    alone.ok_or_else(|| refuse(format!("there is no {MANIFEST} in it")))
+}
+
+/// Copies the files that a manifest names.
+fn copy(folder: &Path, new: &Path, progress: &mut dyn FnMut(Progress) -> bool) -> Result<PathBuf, Error> {
+    let set = Set::read(folder)?;
+    // What is not of the set is looked at where it lies: it must not go along.
+    set.check()?;
+    let (mut done, total) = (0, Some(set.bytes()));
+    for name in files(folder)?.iter().filter(|name| *name == MANIFEST || set.manifest.files.contains_key(*name)) {
+        let (from, to) = (folder.join(name), new.join(name));
+        let parent = to.parent().unwrap_or(new);
+        fs::create_dir_all(parent).map_err(io(parent, "make"))?;
+        done += fs::copy(&from, &to).map_err(io(&to, "write"))?;
+        if !progress(Progress { done, total }) {
+            return Err(Error::Cancelled { what: folder.display().to_string(), done });
+        }
+    }
+    Ok(new.to_owned())
+}
+
+/// Unpacks an archive: files and folders below this one, and nothing else that an archive may hold.
+fn unpack(reader: impl Read, folder: &Path) -> Result<(), String> {
+    let no_archive = |error: io::Error| format!("it is no whole .tar.gz: {error}");
+    let mut archive = tar::Archive::new(GzDecoder::new(reader));
+    let mut left = MOST_BYTES;
+    for entry in archive.entries().map_err(no_archive)? {
+        let entry = entry.map_err(no_archive)?;
+        let path = entry.path().map_err(no_archive)?.into_owned();
+        // The folder itself, as `tar .` has it.
+        let plain: PathBuf = path.components().filter(|part| *part != std::path::Component::CurDir).collect();
+        let name = plain.to_string_lossy().into_owned();
+        if name.is_empty() {
+            continue;
+        }
+        let kind = entry.header().entry_type();
+        if !is_inside(&name) || !(kind.is_file() || kind.is_dir()) {
+            return Err(format!("it holds `{}`, which is no file or folder below it", path.display()));
+        }
+        let to = folder.join(&plain);
+        if kind.is_dir() {
+            fs::create_dir_all(&to).map_err(|error| format!("{}: {error}", to.display()))?;
+            continue;
+        }
+        let write = || -> io::Result<u64> {
+            fs::create_dir_all(to.parent().unwrap_or(folder))?;
+            let mut file = File::create_new(&to)?;
+            let written = io::copy(&mut entry.take(left + 1), &mut file)?;
+            file.flush()?;
+            file.sync_all()?;
+            Ok(written)
+        };
+        let written = write().map_err(|error| format!("{}: {error}", to.display()))?;
+        left = left.checked_sub(written).ok_or_else(|| format!("it unpacks to more than {MOST_BYTES} bytes"))?;
+    }
+    Ok(())
+}
+
+/// A source that says how far it has been read, and keeps the hash of what was.
+struct Told<'a> {
+    reader: Box<dyn Read>,
+    hash: Sha256,
+    done: u64,
+    total: Option<u64>,
+    progress: &'a mut dyn FnMut(Progress) -> bool,
+    cancelled: bool,
+}
+
+impl Read for Told<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let n = self.reader.read(buffer)?;
+        self.hash.update(&buffer[..n]);
+        self.done += n as u64;
+        if !(self.progress)(Progress { done: self.done, total: self.total }) {
+            self.cancelled = true;
+            return Err(io::Error::other("cancelled"));
+        }
+        Ok(n)
+    }
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(feature = "fetch")]
+mod fetch {
+    use std::io::Read;
+    use std::time::Duration;
+
+    use ureq::Agent;
+
+    /// For a connection, and for each next byte.
+    const PATIENCE: Option<Duration> = Some(Duration::from_secs(30));
+
+    /// What is at an address, and how many bytes that is.
+    pub(super) fn get(url: &str) -> Result<(Box<dyn Read>, Option<u64>), String> {
+        for variable in ["AUTOPLACE_OFFLINE", "HF_HUB_OFFLINE"] {
+            let value = std::env::var(variable).unwrap_or_default();
+            if !["", "0", "false", "no", "off"].contains(&value.to_ascii_lowercase().as_str()) {
+                return Err(format!("{variable} is set, so that nothing is fetched"));
+            }
+        }
+        let config = Agent::config_builder()
+            .https_only(url.starts_with("https:"))
+            .timeout_connect(PATIENCE)
+            .timeout_recv_response(PATIENCE)
+            .timeout_per_read(PATIENCE)
+            .user_agent(concat!("autoplace-runtime/", env!("CARGO_PKG_VERSION")));
+        #[cfg(feature = "https")]
+        let config = config
+            .tls_config(ureq::tls::TlsConfig::builder().root_certs(ureq::tls::RootCerts::PlatformVerifier).build());
+        let answer = config.build().new_agent().get(url).call().map_err(|error| error.to_string())?;
+        let body = answer.into_body();
+        let bytes = body.content_length();
+        Ok((Box::new(body.into_reader()), bytes))
+    }
+}

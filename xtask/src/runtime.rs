@@ -1,0 +1,201 @@
+//! `runtime`: a complete set of llama.cpp's shared libraries, which programs open that were built with
+//! `prebuilt-runtime`.
+//!
+//! 1. The build script of llama-sys links its shim as a library (`llama-sys/build/runtime.rs`): for any x86-64 Linux with
+//!    the GPU bundle's compilers and one library for each kind of CPU, or with `--here` for this machine, in one library.
+//! 2. The libraries are laid out with their licences, and what they ask of a system is held against what every one has.
+//! 3. The manifest is completed by the crate that reads it (`runtime/examples/seal.rs`), and the folder packed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::{Value, json};
+
+use crate::gpu_bundle::toolchain::{GLIBC, TARGET, Toolchain};
+use crate::gpu_bundle::{copy, copy_libraries, portable};
+use crate::workspace::{Workspace, output, run};
+use crate::{setup, tree, vulkan};
+
+/// Where llama-sys's build script puts its library; for this machine's own builds `.cargo/config.toml` says it.
+const LIBRARIES: &str = "AUTOPLACE_RUNTIME_LIBRARIES";
+
+/// Libraries that not every system has: the backend that needs one, its name, and where it comes from.
+const OTHERS: [(&str, &str, &str); 1] =
+    [("Vulkan", "libvulkan.so.1", "Vulkan's loader: the package libvulkan1 or vulkan-loader")];
+
+/// What a program opens last; see `llama-sys/build/runtime.rs`.
+const SHIM: &str = "libautoplace-llama.so";
+
+/// llama.cpp's libraries, those first that others need.
+const LLAMA_CPP: [&str; 3] = ["libggml-base.so.0", "libggml.so.0", "libllama.so.0"];
+
+pub(crate) fn runtime(workspace: &mut Workspace, arguments: &[String]) -> Result<()> {
+    ensure!(
+        cfg!(all(target_os = "linux", target_arch = "x86_64")),
+        "runtimes are made on x86-64 Linux for it; this machine is {} {}",
+        std::env::consts::ARCH,
+        std::env::consts::OS
+    );
+    let has = |flag: &str| arguments.iter().any(|argument| argument == flag);
+    if let Some(other) = arguments.iter().find(|it| !["--here", "--vulkan", "--twice"].contains(&it.as_str())) {
+        bail!("`{other}`: `cargo xtask runtime [--vulkan] [--twice]`, or `--here` for this machine alone");
+    }
+    setup::native()?;
+    if has("--here") {
+        let folder = here(workspace)?;
+        return archive(workspace, &folder);
+    }
+    if has("--vulkan") {
+        workspace.vulkan = Some(vulkan::sdk(workspace)?);
+    }
+    let toolchain = Toolchain::prepare(workspace)?;
+    let folder = for_any(workspace, &toolchain, "runtime")?;
+    if has("--twice") {
+        let again = for_any(workspace, &toolchain, "runtime-again")?;
+        compare(&folder, &again)?;
+    }
+    archive(workspace, &folder)
+}
+
+/// A runtime of this workspace's own native build, which is there or is made.
+pub(crate) fn here(workspace: &Workspace) -> Result<PathBuf> {
+    let mut build =
+        workspace.compile("build", &["--package=autoplace", "--lib", "--message-format=json-render-diagnostics"]);
+    let built = variables(&output(&mut build)?)?;
+    let folder = workspace.target.join("runtime/here");
+    afresh(&folder)?;
+    copy(&workspace.target.join("runtime/libraries").join(SHIM), &folder.join(SHIM))?;
+    let compiler = output(Command::new(setup::cxx()?).arg("--version"))?;
+    let needs = portable::needs(&folder.join(SHIM))?;
+    let requires = required(&needs.libraries);
+    seal(workspace, &folder, &built, &[SHIM], compiler.lines().next().unwrap_or_default(), &requires)?;
+    Ok(folder)
+}
+
+/// A runtime for any x86-64 Linux, with loadable backends.
+fn for_any(workspace: &Workspace, toolchain: &Toolchain, name: &str) -> Result<PathBuf> {
+    let root = workspace.target.join(name);
+    let mut build = toolchain.cargo(workspace)?;
+    let features = match workspace.vulkan {
+        Some(_) => "dynamic-backends,rpc,vulkan",
+        None => "dynamic-backends,rpc",
+    };
+    build
+        .args(["--release", "--locked", "--no-default-features", "--package=autoplace-llama-sys", "--lib"])
+        .args(["--features", features, "--message-format=json-render-diagnostics"])
+        .env(LIBRARIES, root.join("shim"))
+        .env("AUTOPLACE_LLAMA_BUILD_DIR", root.join("llama"));
+    if let Some(sdk) = &workspace.vulkan {
+        build.env("VULKAN_SDK", sdk).env("CMAKE_PREFIX_PATH", sdk);
+    }
+    println!("runtime: llama.cpp for fourteen kinds of CPU takes some minutes the first time");
+    let built = variables(&output(&mut build)?)?;
+    let libraries = PathBuf::from(built.get("LLAMA_SYS_BACKEND_DIR").context("the build has no folder of backends")?);
+    let folder = root.join("set");
+    afresh(&folder)?;
+    copy_libraries(&libraries, &folder)?;
+    copy(&root.join("shim").join(SHIM), &folder.join(SHIM))?;
+    let mut opened = LLAMA_CPP.to_vec();
+    opened.push(SHIM);
+    let others: Vec<&str> = OTHERS.iter().map(|it| it.1).collect();
+    let requires = required(&portable::check("runtime", &folder, GLIBC, &others)?);
+    let compiler = format!("{}, glibc {}.{}", toolchain.packages.join(", "), GLIBC.0, GLIBC.1);
+    seal(workspace, &folder, &built, &opened, &compiler, &requires)?;
+    Ok(folder)
+}
+
+/// What llama-sys's build script tells its crate.
+fn variables(messages: &str) -> Result<BTreeMap<String, String>> {
+    let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let of_build = messages.filter(|message| message["reason"] == "build-script-executed");
+    let variables = of_build.filter_map(|message| message["env"].as_array().cloned()).flatten();
+    let known = variables.filter_map(|it| Some((it[0].as_str()?.to_owned(), it[1].as_str()?.to_owned())));
+    let known: BTreeMap<_, _> = known.filter(|(name, _)| name.starts_with("LLAMA_SYS_")).collect();
+    ensure!(known.contains_key("LLAMA_SYS_BUILD"), "cargo has not said what llama-sys's build script made");
+    Ok(known)
+}
+
+/// What a program checks for before it opens a runtime, of what its libraries need.
+fn required(needs: &BTreeSet<String>) -> Vec<Value> {
+    let needed = OTHERS.iter().filter(|(_, library, _)| needs.contains(*library));
+    needed
+        .map(|(backend, library, source)| json!({ "backend": backend, "library": library, "source": source }))
+        .collect()
+}
+
+/// Adds the licences and the manifest.
+fn seal(
+    workspace: &Workspace,
+    folder: &Path,
+    built: &BTreeMap<String, String>,
+    libraries: &[&str],
+    compiler: &str,
+    requires: &[Value],
+) -> Result<()> {
+    for licence in ["LICENSE-APACHE", "LICENSE-MIT", "llama-sys/LICENSE-llama.cpp"] {
+        let from = workspace.root.join(licence);
+        copy(&from, &folder.join(from.file_name().context("a file has a name")?))?;
+    }
+    let list = |name: &str| {
+        let text = built.get(name).map(String::as_str).unwrap_or_default();
+        text.split(',').filter(|it| !it.is_empty()).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let backends = list("LLAMA_SYS_BACKENDS");
+    let target = &built["LLAMA_SYS_TARGET"];
+    let version = env!("CARGO_PKG_VERSION");
+    let loadable = built.contains_key("LLAMA_SYS_BACKEND_DIR");
+    let place = if loadable { String::new() } else { "-here".to_owned() };
+    let kinds = backends.join("-").to_lowercase();
+    let manifest = json!({
+        "name": format!("autoplace-runtime-{version}-{target}-{kinds}{place}"),
+        "build": built["LLAMA_SYS_BUILD"],
+        "target": target,
+        "compiler": compiler,
+        "backends": backends,
+        "loadable": loadable,
+        "openmp": built.get("LLAMA_SYS_OPENMP").is_some_and(|it| it == "1"),
+        "instructions": list("LLAMA_SYS_INSTRUCTION_SET"),
+        "libraries": libraries,
+        "requires": requires,
+    });
+    fs::write(folder.join("runtime.json"), manifest.to_string())?;
+    let seal = ["run", "--quiet", "--locked", "--package=autoplace-runtime", "--example=seal", "--"];
+    run(workspace.cargo(&seal).arg(folder))
+}
+
+/// Says whether two builds are the same, file by file.
+fn compare(one: &Path, other: &Path) -> Result<()> {
+    let read =
+        |folder: &Path| -> Result<Value> { Ok(serde_json::from_slice(&fs::read(folder.join("runtime.json"))?)?) };
+    let (one, other) = (read(one)?, read(other)?);
+    let files = one["files"].as_object().context("a manifest has files")?;
+    let differ: Vec<&String> =
+        files.iter().filter(|(name, entry)| other["files"][name] != **entry).map(|it| it.0).collect();
+    ensure!(differ.is_empty(), "two builds differ in {differ:?}");
+    println!("runtime: two builds in two folders are the same in all {} files", files.len());
+    Ok(())
+}
+
+fn afresh(folder: &Path) -> Result<()> {
+    if folder.exists() {
+        fs::remove_dir_all(folder)?;
+    }
+    Ok(fs::create_dir_all(folder)?)
+}
+
+/// The archive that people install, by the set's own name.
+fn archive(workspace: &Workspace, folder: &Path) -> Result<()> {
+    let manifest: Value = serde_json::from_slice(&fs::read(folder.join("runtime.json"))?)?;
+    let name = manifest["name"].as_str().context("a manifest has a name")?;
+    let named = workspace.target.join("runtime").join(name);
+    tree::mirror(folder, &named, &|_| true)?;
+    let archive = tree::pack(workspace, &named)?;
+    let bytes = fs::metadata(&archive)?.len();
+    let hash = output(Command::new("sha256sum").arg(&archive))?;
+    println!("runtime: {}, {bytes} bytes, for {TARGET}", archive.display());
+    println!("runtime: SHA-256 {}", hash.split_whitespace().next().unwrap_or_default());
+    Ok(())
+}
