@@ -108,7 +108,7 @@ const METHODS: &[(Method, Change)] = &[
 /// llama.cpp's text by a sampler.
 fn raw(model: &Model, sampler: Sampler) -> Vec<Token> {
     let prompt = tokens_of(model, REPEATED);
-    let raw = Raw::new(&model.native().unwrap(), 512, false);
+    let raw = Raw::new(&model.native().unwrap(), 512);
     raw.by(sampler, &prompt).go_on(&prompt, TOKENS)
 }
 
