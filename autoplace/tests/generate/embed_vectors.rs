@@ -150,25 +150,20 @@ fn a_text_alone_has_llama_cpps_own_vector() {
 
 #[test]
 fn vectors_have_a_length_of_1_unless_something_else_is_asked_for() {
-    let mut embedder = of(&bert(F32), Pooling::Model);
     let length = |vector: &[f32]| vector.iter().map(|x| x * x).sum::<f32>().sqrt();
-    let plain = embedder.embed(&["the sea"]).unwrap().remove(0);
-    assert!((length(plain.as_slice()) - 1.0).abs() < 1e-5);
-    let raw = embedder.normalize(false).embed(&["the sea"]).unwrap().remove(0);
-    assert!((length(raw.as_slice()) - 1.0).abs() > 1e-2);
-    assert!(cosine_similarity(&plain, &raw).unwrap() > 0.999_99);
-}
-
-#[test]
-fn without_pooling_each_token_has_a_vector_of_its_own_length() {
-    let embeddings = of(&nomic_bert(F32), Pooling::None).embed(&["the sea", "a warm stone sleeps"]).unwrap();
-    // With [CLS] and [SEP].
-    let counts: Vec<usize> = embeddings.iter().map(|it| it.vectors().len()).collect();
-    assert_eq!(counts, [4, 6]);
-    for vector in embeddings.iter().flat_map(Embedding::vectors) {
-        let length = vector.iter().map(|x| x * x).sum::<f32>().sqrt();
-        assert_eq!(vector.len(), embeddings[0].width());
-        assert!((length - 1.0).abs() < 1e-5, "{length}");
+    // Without pooling each token has a vector of its own: with [CLS] and [SEP].
+    for (pooling, counts) in [(Pooling::Model, [1, 1]), (Pooling::None, [4, 6])] {
+        let mut embedder = of(&nomic_bert(F32), pooling);
+        let texts = ["the sea", "a warm stone sleeps"];
+        let scaled = embedder.embed(&texts).unwrap();
+        assert_eq!([&scaled[0], &scaled[1]].map(|it| it.vectors().len()), counts);
+        let mut embedder = embedder.normalize(false);
+        let raw = embedder.embed(&texts).unwrap();
+        for (scaled, raw) in scaled.iter().zip(&raw).flat_map(|(scaled, raw)| scaled.vectors().zip(raw.vectors())) {
+            assert_eq!(scaled.len(), embedder.width().unwrap());
+            assert!((length(scaled) - 1.0).abs() < 1e-5 && (length(raw) - 1.0).abs() > 1e-2);
+            assert!(cosine_similarity(scaled, raw).unwrap() > 0.999_99);
+        }
     }
 }
 
@@ -228,13 +223,23 @@ fn a_megabyte_of_text_is_counted_or_cut() {
 }
 
 #[test]
-fn a_longer_context_than_the_positions_that_were_learned_makes_no_longer_texts() {
+fn a_position_beyond_those_that_were_learned_makes_no_longer_texts_and_does_not_end_the_process() {
     let (_folder, path) = written(&bert(F32));
     let request = Request::new().embeddings(Pooling::Model).n_ctx(2 * LONGEST as u32);
     let mut embedder = loaded(&path, request).embedder().unwrap();
     assert_eq!(embedder.longest_text().unwrap(), LONGEST as usize);
-    let refused = embedder.embed(&[text(0, 200)]);
-    assert!(matches!(refused, Err(embed::Error::TooLong { .. })));
+    assert_is!(embedder.embed(&[text(0, 200)]), Err(embed::Error::TooLong { .. }));
+
+    let params = ContextParams { embeddings: true, ..ContextParams::default() };
+    let mut context = Context::new(&native(&path).unwrap(), params).unwrap();
+    assert_eq!(context.longest_text(), LONGEST as u32);
+    let mut compute = |position| {
+        let mut batch = Batch::default();
+        batch.add(7, position, 0, true);
+        context.decode(&batch)
+    };
+    compute(LONGEST as i32 - 1).unwrap();
+    assert_is!(compute(LONGEST as i32), Err(llama_sys::Error::InvalidParameter { name: "pos", .. }));
 }
 
 #[test]
@@ -266,43 +271,6 @@ fn a_model_embeds_or_generates_as_it_was_loaded() {
     assert!(matches!(embedding.replace(None), Err(load::Error::Busy)));
     drop(first);
     assert!(embedding.embedder().is_ok());
-}
-
-#[test]
-fn a_position_beyond_those_that_were_learned_is_refused_before_it_ends_the_process() {
-    let (_folder, path) = written(&bert(F32));
-    let model = native(&path).unwrap();
-    let params = ContextParams { embeddings: true, ..ContextParams::default() };
-    let mut context = Context::new(&model, params).unwrap();
-    assert_eq!(context.longest_text(), LONGEST as u32);
-    let last = LONGEST as i32 - 1;
-    for (position, is_there) in [(last, true), (last + 1, false)] {
-        let mut batch = Batch::default();
-        batch.add(7, position, 0, true);
-        match context.decode(&batch) {
-            Ok(()) => assert!(is_there),
-            Err(llama_sys::Error::InvalidParameter { name, .. }) => {
-                assert_eq!((name, is_there), ("pos", false));
-            }
-            Err(error) => panic!("{error}"),
-        }
-    }
-}
-
-#[test]
-fn a_replacement_that_was_asked_for_is_carried_out_between_two_calls() {
-    let (_folder, path) = written(&bert(F32));
-    let model = loaded(&path, Request::new().embeddings(Pooling::Model));
-    let mut embedder = model.embedder().unwrap();
-    let abort = embedder.abort_handle();
-    let before = embedder.embed(&["the sea"]).unwrap().remove(0);
-    model.request_replace(load::Replacement::Anew);
-    let plan = model.placement();
-    let after = embedder.embed(&["the sea"]).unwrap().remove(0);
-    assert_eq!(before, after);
-    assert!(!std::sync::Arc::ptr_eq(&plan, &model.placement()), "it was loaded again");
-    abort.abort();
-    assert!(embedder.embed(&["the sea"]).is_err());
 }
 
 #[test]
