@@ -1,14 +1,11 @@
 //! Conversations that go on for longer than the context: through the public API, on the demo model.
 
-use crate::native_support::demo_path;
-use autoplace::Model;
-use autoplace::chat::{ChatTemplate, Message};
+use crate::text_support::{self, demo};
+use autoplace::chat::Message;
 use autoplace::generate::{Chat, ChatFull, Error};
 
 fn chat(tokens: u32) -> Chat {
-    let builder = Model::builder(demo_path()).n_ctx(tokens).n_threads(1);
-    let template = ChatTemplate::family("chatml").unwrap();
-    builder.load().unwrap().chat_with(template).with(|generate| generate.temp(0.0).max_tokens(8))
+    text_support::chat(&demo(tokens, 1, false), "chatml").with(|generate| generate.max_tokens(8))
 }
 
 #[test]
