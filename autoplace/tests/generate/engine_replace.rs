@@ -102,42 +102,31 @@ fn without_room_for_the_model_texts_end_and_requests_are_refused_until_it_is_loa
     own_process!();
     let path = demo_path();
     let card = card(mib(64));
-    let onto_card = plan(&path, &shared(), 7);
+    let [onto_card, onto_host] = [7, 0].map(|layers| Replacement::By(Box::new(plan(&path, &shared(), layers))));
     let model = load(&path, &shared(), 0);
     let expected = all(&model).remove(0).text().unwrap();
     let engine = Engine::new(&model).unwrap();
-    let mut running = engine.submit(all(&model).remove(0)).unwrap();
-    running.next().unwrap().unwrap();
-    // The plan was made before somebody else took it all.
-    card.set_taken(mib(64));
-    model.request_replace(Replacement::By(Box::new(onto_card)));
-    let failed = running.into_text().map(drop);
-    assert!(failed.is_err(), "{failed:?}");
-    let refused = engine.submit(all(&model).remove(0)).map(drop);
-    assert_is!(refused, Err(Error::Load(_)));
-    card.set_taken(0);
-    model.replace(None).unwrap();
-    assert_eq!(engine.submit(all(&model).remove(0)).unwrap().into_text().unwrap().0, expected);
-    // What became of the request is told still.
-    assert!(matches!(engine.last_replaced(), Some(Err(_))));
-}
-
-#[test]
-fn what_is_asked_for_while_nothing_is_loaded_is_told_as_well() {
-    own_process!();
-    let path = demo_path();
-    let card = card(mib(64));
-    let onto_card = plan(&path, &shared(), 7);
-    let onto_host = plan(&path, &shared(), 0);
-    let model = load(&path, &shared(), 0);
-    let engine = Engine::new(&model).unwrap();
-    card.set_taken(mib(64));
-    model.request_replace(Replacement::By(Box::new(onto_card)));
-    wait("fails", || engine.last_replaced().is_some_and(|it| it.is_err()));
-    model.request_replace(Replacement::By(Box::new(onto_host)));
-    wait("is placed", || engine.last_replaced().is_some_and(|it| it.is_ok()));
-    let answer = engine.submit(all(&model).remove(0).max_tokens(4)).unwrap();
-    assert_eq!(answer.into_text().unwrap().1.generated_tokens, 4);
+    let submit = || engine.submit(all(&model).remove(0));
+    for is_idle in [true, false] {
+        let mut running = (!is_idle).then(|| submit().unwrap());
+        running.iter_mut().for_each(|it| drop(it.next().unwrap().unwrap()));
+        // The plan was made before somebody else took it all.
+        card.set_taken(mib(64));
+        model.request_replace(onto_card.clone());
+        wait("fails", || engine.last_replaced().is_some_and(|it| it.is_err()));
+        assert!(running.is_none_or(|it| it.into_text().is_err()));
+        assert_is!(submit().map(drop), Err(Error::Load(_)));
+        if is_idle {
+            model.request_replace(onto_host.clone());
+            wait("is placed", || engine.last_replaced().is_some_and(|it| it.is_ok()));
+        } else {
+            card.set_taken(0);
+            model.replace(None).unwrap();
+            // What became of the request is told still.
+            assert_is!(engine.last_replaced(), Some(Err(_)));
+        }
+        assert_eq!(submit().unwrap().into_text().unwrap().0, expected);
+    }
 }
 
 #[test]

@@ -8,6 +8,7 @@ use autoplace::Model;
 use autoplace::generate::{Generate, Statistics};
 use autoplace::llama_sys::{self, Batch, Context, ContextParams, Error, KvType, Position, Token};
 
+use crate::native_support::native;
 use crate::text_support::{SEED, Texts, random, raw_by_chance as raw, request, sampled, small, told, words};
 
 const ANSWER: usize = 48;
@@ -171,13 +172,12 @@ fn checkpoints_come_along_where_the_model_is_re_placed() {
     }
 }
 
-/// Two sequences, in batches of 64 tokens and graphs of 32: a window's cache holds 256 tokens of each.
+/// Two sequences, in graphs of 32 tokens: a window's cache holds 256 tokens of each.
 fn context(path: &Path, kv: KvType) -> Context {
-    let model = llama_sys::Model::load(path, llama_sys::ModelParams::default()).unwrap();
     let params = ContextParams {
         n_ctx: 2048,
         n_seq_max: 2,
-        n_batch: 64,
+        n_batch: 512,
         n_ubatch: 32,
         n_threads: Some(1),
         n_threads_batch: Some(1),
@@ -187,19 +187,16 @@ fn context(path: &Path, kv: KvType) -> Context {
         swa_full: false,
         ..ContextParams::default()
     };
-    Context::new(&model, params).unwrap()
+    Context::new(&native(path).unwrap(), params).unwrap()
 }
 
-/// Computes tokens of a sequence from this position on, and returns the logits after the last.
-fn compute(context: &mut Context, seq: i32, tokens: &[Token], at: Position) -> Vec<f32> {
-    for (number, part) in (0..).zip(tokens.chunks(64)) {
-        let mut batch = Batch::default();
-        for (position, &token) in (at + 64 * number..).zip(part) {
-            batch.add(token, position, seq, true);
-        }
-        context.decode(&batch).unwrap();
+/// Computes tokens of a sequence from this position on.
+fn compute(context: &mut Context, seq: i32, tokens: &[Token], at: Position) {
+    let mut batch = Batch::default();
+    for (position, &token) in (at..).zip(tokens) {
+        batch.add(token, position, seq, false);
     }
-    context.logits(-1).unwrap().to_vec()
+    context.decode(&batch).unwrap();
 }
 
 #[test]
