@@ -1,7 +1,6 @@
-//! `autoplace plan --lora` and `--mtp`: what is computed with beside a model's own blocks is part of the plan, and what
-//! does not go with the model is one line.
+//! `autoplace plan --lora` and `--mtp`: what is computed with beside a model's own blocks is part of the plan.
 
-use crate::cli_support::{demo, fails, succeeds};
+use crate::cli_support::{demo, succeeds};
 use crate::lora_support::Adapter;
 use crate::speculative_support::heads;
 use autoplace::gguf::{Header, TensorType};
@@ -51,12 +50,4 @@ fn what_a_block_that_predicts_takes_is_planned_and_a_note_says_how_many_tokens_i
         let said = plan(&model, args);
         assert!(said.contains(words), "{said}");
     }
-}
-
-#[test]
-fn what_does_not_go_with_the_model_is_one_line() {
-    let demo = demo();
-    fails(&["plan", &demo, "--lora", &demo], 1, &["is no LoRA adapter", "general.type"]);
-    fails(&["plan", &demo, "--lora", "/nonexistent/a.gguf"], 1, &["/nonexistent/a.gguf"]);
-    fails(&["plan", &demo, "--mtp"], 1, &["no blocks that predict further tokens", "nextn_predict_layers"]);
 }

@@ -1,15 +1,14 @@
 //! `autoplace doctor --watch`: programs that run a model, as they answered once (`recorded/`), and llama-server itself
 //! where there is one (`cargo xtask llama-server`).
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
-use std::thread;
-use std::time::Duration;
 
 use crate::cli_support::{User, demo, text};
+use crate::http::serve;
+use crate::llama_server::LlamaServer;
 use serde_json::{Value, json};
 
 /// A card that holds all of the demo model, and is faster than any host.
@@ -28,49 +27,25 @@ impl Recorded {
 
     /// One that answers who has the key.
     fn with_key(answers: Value, key: &'static str) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port().to_string();
         let asked = Arc::new(Mutex::new(Vec::new()));
         let paths = Arc::clone(&asked);
-        // Ends with the tests.
-        thread::spawn(move || {
-            for stream in listener.incoming() {
-                let _ = answer(stream.unwrap(), &answers, key, &paths);
-            }
+        let address = serve(move |request, mut stream| {
+            let has_key = key.is_empty() || request.header("authorization") == Some(&format!("Bearer {key}"));
+            paths.lock().unwrap().push(request.path.clone());
+            let (status, body) = match answers.get(&request.path) {
+                _ if !has_key => ("401 Unauthorized", "{}".to_owned()),
+                Some(body) => ("200 OK", body.to_string()),
+                None => ("404 Not Found", "{}".to_owned()),
+            };
+            let head = format!("HTTP/1.1 {status}\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n");
+            let _ = stream.write_all((head + &body).as_bytes());
         });
-        Self { port, asked }
+        Self { port: address.port().to_string(), asked }
     }
 
     fn was_asked(&self, path: &str) -> bool {
         self.asked.lock().unwrap().iter().any(|asked| asked == path)
     }
-}
-
-fn answer(stream: TcpStream, answers: &Value, key: &str, paths: &Mutex<Vec<String>>) -> std::io::Result<()> {
-    let mut reader = BufReader::new(stream);
-    let (mut first, mut line, mut length) = (String::new(), String::new(), 0);
-    let mut has_key = key.is_empty();
-    reader.read_line(&mut first)?;
-    while reader.read_line(&mut line)? > 2 {
-        if let Some(value) = line.to_lowercase().strip_prefix("content-length:") {
-            length = value.trim().parse().unwrap();
-        }
-        has_key |= line.trim_end().ends_with(&format!("Bearer {key}"));
-        line.clear();
-    }
-    std::io::copy(&mut reader.by_ref().take(length), &mut std::io::sink())?;
-    let path = first.split(' ').nth(1).unwrap_or_default();
-    paths.lock().unwrap().push(path.to_owned());
-    let (status, body) = match answers.get(path) {
-        _ if !has_key => ("401 Unauthorized", "{}".to_owned()),
-        Some(body) => ("200 OK", body.to_string()),
-        None => ("404 Not Found", "{}".to_owned()),
-    };
-    let length = body.len();
-    write!(
-        reader.get_mut(),
-        "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
-    )
 }
 
 /// What the doctor says of a process, and its exit code.
@@ -273,56 +248,11 @@ fn what_is_no_such_program_is_refused_with_its_reason() {
     user.fails(&["doctor", &format!("--watch={}", silent.id())], 1, &["http://127.0.0.1:1: /api/ps"]);
 }
 
-/// The real one, on the demo model.
-struct LlamaServer {
-    process: Child,
-    url: String,
-}
-
-impl LlamaServer {
-    fn new(arguments: &[&str]) -> Self {
-        let program = std::env::var("AUTOPLACE_LLAMA_SERVER").expect("cargo xtask llama-server says where it is");
-        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let port = free.port().to_string();
-        let mut command = Command::new(program);
-        command.args(["-m", &demo(), "--port", &port, "-c", "2048"]).args(arguments);
-        let process = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        let mut server = Self { process, url: format!("http://{free}") };
-        // However long it takes, unless it has ended.
-        while !server.get("/health").contains("200 OK") {
-            assert_eq!(server.process.try_wait().unwrap(), None);
-            thread::sleep(Duration::from_millis(50));
-        }
-        server
-    }
-
-    fn say(&self, request: &str) -> String {
-        let Ok(mut stream) = TcpStream::connect(self.url.trim_start_matches("http://")) else {
-            return String::new();
-        };
-        let mut answer = Vec::new();
-        let _ = stream.write_all(request.as_bytes());
-        let _ = stream.read_to_end(&mut answer);
-        String::from_utf8_lossy(&answer).into_owned()
-    }
-
-    fn get(&self, path: &str) -> String {
-        self.say(&format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"))
-    }
-}
-
-impl Drop for LlamaServer {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
 #[test]
 #[ignore = "compiles llama-server: cargo xtask llama-server"]
 fn a_real_llama_server_is_seen_as_it_was_started() {
     let user = User::new();
-    let few = LlamaServer::new(&["-ngl", "2", "-np", "1", "--context-shift"]);
+    let few = LlamaServer::new(&["-c", "2048", "-ngl", "2", "-np", "1", "--context-shift"]);
     let pid = few.process.id();
     let (verdict, code) = watched(&user, pid);
     assert_eq!((causes(&verdict)[0], code), ("runs_slower", 3), "{verdict}");
@@ -331,22 +261,17 @@ fn a_real_llama_server_is_seen_as_it_was_started() {
     assert_eq!(running["tokens_per_second"], Value::Null);
     let mend = verdict["findings"][0]["remedy"].as_str().unwrap();
     assert!(mend.contains("-ngl ") && mend.contains("-c 2048"), "{mend}");
-    println!("{mend}");
 
     // While it generates its speed is seen.
     let body = r#"{"prompt": "And", "n_predict": 100000, "ignore_eos": true, "stream": true}"#;
-    let length = body.len();
-    let ask = format!("POST /completion HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n{body}");
-    let mut stream = TcpStream::connect(few.url.trim_start_matches("http://")).unwrap();
-    stream.write_all(ask.as_bytes()).unwrap();
+    let mut stream = ureq::post(format!("{}/completion", few.url)).send(body).unwrap().into_body().into_reader();
     stream.read_exact(&mut [0; 64]).unwrap();
     let (verdict, _) = watched(&user, pid);
     let speed = &verdict["evidence"]["model"]["running"]["tokens_per_second"];
     assert!(speed.as_f64().is_some_and(|speed| speed > 0.0), "{verdict}");
     drop((stream, few));
 
-    let all = LlamaServer::new(&["-ngl", "all"]);
+    let all = LlamaServer::new(&["-c", "2048", "-ngl", "all"]);
     let (verdict, code) = watched(&user, all.process.id());
     assert_eq!((causes(&verdict), code), (vec![], 0), "{verdict}");
-    println!("{}", all.get("/props"));
 }

@@ -5,6 +5,11 @@ mod cli_support;
 #[path = "../../../hub/tests/hub/server.rs"]
 #[allow(dead_code, reason = "the hub's own tests use all of it")]
 mod hub_server;
+#[path = "../../../hub/tests/http/mod.rs"]
+mod http;
+#[cfg(target_os = "linux")]
+#[path = "../../../openai/tests/openai/llama_server.rs"]
+mod llama_server;
 #[path = "../../../autoplace/tests/support/llama_source/mod.rs"]
 mod llama_source;
 #[path = "../../../planner/tests/support/lora_support/mod.rs"]

@@ -14,6 +14,9 @@ use crate::program::Program;
 pub(crate) const MODEL: &str = "autoplace-demo-q8_0";
 pub(crate) const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
 
+pub(crate) const CHAT: &str = "/v1/chat/completions";
+pub(crate) const TEXT: &str = "/v1/completions";
+
 /// How long a test waits for what must come: it fails after, rather than for ever.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
