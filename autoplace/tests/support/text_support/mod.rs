@@ -146,10 +146,6 @@ impl Texts {
         }
     }
 
-    pub(crate) fn steps(&mut self, session: &mut Session, n: usize) {
-        (0..n).for_each(|_| self.step(session));
-    }
-
     /// Steps until so many tokens are generated.
     pub(crate) fn generate_to(&mut self, session: &mut Session, sequence: SequenceId, n: usize) {
         while session.statistics(sequence).unwrap().generated_tokens < n {
@@ -274,6 +270,20 @@ pub(crate) fn raw_by_chance(model: &Model, prompt: &[Token], n: usize) -> Vec<To
     raw
 }
 
+/// Plain attention on one thread, of keys and values of this type.
+pub(crate) fn params(n_ctx: u32, kv: llama_sys::KvType) -> ContextParams {
+    ContextParams {
+        n_ctx,
+        n_threads: Some(1),
+        n_threads_batch: Some(1),
+        flash_attention: FlashAttention::Disabled,
+        type_k: kv,
+        type_v: kv,
+        swa_full: false,
+        ..ContextParams::default()
+    }
+}
+
 /// llama.cpp's own loop, which takes the likeliest token.
 pub(crate) struct Raw {
     context: Context,
@@ -290,17 +300,7 @@ impl Raw {
 
     /// With keys and values of this type.
     pub(crate) fn of(model: &llama_sys::Model, n_ctx: u32, kv: llama_sys::KvType) -> Self {
-        let params = ContextParams {
-            n_ctx,
-            n_threads: Some(1),
-            n_threads_batch: Some(1),
-            flash_attention: FlashAttention::Disabled,
-            type_k: kv,
-            type_v: kv,
-            swa_full: false,
-            ..ContextParams::default()
-        };
-        Self::with(model, params)
+        Self::with(model, params(n_ctx, kv))
     }
 
     pub(crate) fn with(model: &llama_sys::Model, params: ContextParams) -> Self {
