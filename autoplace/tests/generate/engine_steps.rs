@@ -10,14 +10,14 @@ use autoplace::generate::{Engine, Generate};
 
 /// What waits for leave before each token.
 #[derive(Clone, Default)]
-struct Gate {
+pub(crate) struct Gate {
     allowed: Arc<AtomicUsize>,
     asked: Arc<AtomicUsize>,
 }
 
 impl Gate {
     /// Gives leave for more tokens.
-    fn leave(&self, tokens: usize) {
+    pub(crate) fn leave(&self, tokens: usize) {
         self.allowed.fetch_add(tokens, SeqCst);
     }
 
@@ -39,7 +39,7 @@ impl Gate {
     }
 
     /// A text whose tokens, the likeliest, wait for leave.
-    fn generate(&self, model: &Model, prompt: &str) -> Generate {
+    pub(crate) fn generate(&self, model: &Model, prompt: &str) -> Generate {
         let gate = self.clone();
         let generate = model.generate(prompt).samplers([]).seed(1);
         generate.sampler(move |candidates, so_far| {
