@@ -119,13 +119,9 @@ fn builder(process: WorkerProcess) -> ModelBuilder {
     Model::builder(demo_path()).headroom(Headroom::Bytes(0)).n_threads(1).isolation(Isolation::Process(process))
 }
 
-/// In this program as its own worker, and without one.
+/// In this program as its own worker.
 fn there() -> ModelBuilder {
     builder(WorkerProcess::own_executable())
-}
-
-fn here() -> ModelBuilder {
-    there().isolation(Isolation::None)
 }
 
 fn describe(model: &Model) -> Generate {
@@ -133,7 +129,7 @@ fn describe(model: &Model) -> Generate {
 }
 
 fn own() -> Result<(), Failed> {
-    let (here, there) = (here().load()?, there().load()?);
+    let (here, there) = (there().isolation(Isolation::None).load()?, there().load()?);
     let layers = [&there, &here].map(|model| model.placement().n_gpu_layers);
     assert!(layers[0] > 0 && layers[0] == layers[1], "{layers:?}");
     assert_eq!(describe(&there).text()?, describe(&here).text()?);

@@ -37,20 +37,7 @@ impl Files {
     fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(format!("{name}.gguf"))
     }
-}
 
-fn demo() -> ModelBuilder {
-    Model::builder(demo_path()).n_threads(1)
-}
-
-fn greedy(model: &Model) -> Generate {
-    model.generate(PROMPT).temp(0.0).max_tokens(20)
-}
-
-/// The names and scales of what is added.
-type Set = &'static [(&'static str, f32)];
-
-impl Files {
     /// The text of a loop over llama.cpp's own calls with a set.
     fn raw(&self, model: &Model, set: Set) -> Vec<Token> {
         let native = model.native().unwrap();
@@ -60,6 +47,17 @@ impl Files {
         raw.context().set_lora(&adapters).unwrap();
         raw.go_on(&tokens_of(model, PROMPT), 20)
     }
+}
+
+/// The names and scales of what is added.
+type Set = &'static [(&'static str, f32)];
+
+fn demo() -> ModelBuilder {
+    Model::builder(demo_path()).n_threads(1)
+}
+
+fn greedy(model: &Model) -> Generate {
+    model.generate(PROMPT).temp(0.0).max_tokens(20)
 }
 
 #[test]

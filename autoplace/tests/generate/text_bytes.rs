@@ -4,7 +4,6 @@
 use crate::native_support::tiny_llama;
 use crate::text_support::{self, told};
 use autoplace::Model;
-use autoplace::chat::ChatTemplate;
 use autoplace::generate::{FinishReason, Generate};
 use autoplace::llama_sys::Token;
 use autoplace::plan::Request;
@@ -30,8 +29,12 @@ fn load(n_ctx: u32) -> Model {
 
 /// A text of these tokens, and of the end after them.
 fn forced(model: &Model, tokens: Vec<Token>) -> Generate {
+    forcing(model.generate("word1"), tokens)
+}
+
+fn forcing(generate: Generate, tokens: Vec<Token>) -> Generate {
     let mut at = 0;
-    model.generate("word1").samplers([]).sampler(move |_, _| {
+    generate.samplers([]).sampler(move |_, _| {
         let token = tokens.get(at).copied().unwrap_or(END);
         at += 1;
         token
@@ -105,14 +108,7 @@ fn a_character_that_was_begun_is_no_stop_string_and_breaks_none() {
 fn an_answer_of_broken_bytes_is_a_message_and_the_next_one_is_asked_for() {
     let model = load(512);
     let said = b"ab\xE6\x97";
-    let mut chat = model.chat_with(ChatTemplate::family("chatml").unwrap()).with(|generate| {
-        let mut at = 0;
-        let generate = generate.samplers([]).max_tokens(said.len());
-        generate.sampler(move |_, _| {
-            at += 1;
-            byte(said[at - 1])
-        })
-    });
+    let mut chat = text_support::chat(&model, "chatml").with(|it| forcing(it, bytes(said)).max_tokens(said.len()));
     let mut before = 0;
     for turn in 0..3 {
         let (reply, statistics) = chat.say("word1").unwrap().finish().unwrap();
