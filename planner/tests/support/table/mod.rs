@@ -13,6 +13,7 @@ pub(crate) fn rows<const N: usize>(table: &'static str) -> impl Iterator<Item = 
 }
 
 /// The parts of a column, separated by `; `.
+#[allow(dead_code, reason = "each test file uses its part")]
 pub(crate) fn parts(column: &'static str) -> impl Iterator<Item = &'static str> {
     column.split(';').map(str::trim).filter(|part| !part.is_empty())
 }
