@@ -3,7 +3,7 @@
 use autoplace_chat::{CallError, Reply, ReplyFormat, ReplyParser, Tool, ToolCall, ToolCallFormat};
 use serde_json::{Value, json};
 
-use crate::table::rows;
+use crate::table::{rows, under};
 
 /// What the text is in this format. The tool `f` has these parameters.
 fn read(format: ToolCallFormat, text: &str, parameters: Value) -> Reply {
@@ -23,10 +23,8 @@ fn calls(format: ToolCallFormat, text: &str, parameters: Value) -> Result<Vec<To
 }
 
 /// The lines under a heading of `chat_reply_formats.txt`: a format, an answer in it, and what that is.
-fn under(heading: &str) -> impl Iterator<Item = (ToolCallFormat, String, &'static str)> {
-    let mut sections = include_str!("chat_reply_formats.txt").split("\n## ");
-    let section = sections.find_map(|section| section.strip_prefix(heading)?.strip_prefix('\n'));
-    rows(section.expect(heading)).map(|[format, text, meaning]| {
+fn answers(heading: &str) -> impl Iterator<Item = (ToolCallFormat, String, &'static str)> {
+    rows(under(include_str!("chat_reply_formats.txt"), heading)).map(|[format, text, meaning]| {
         let format = ToolCallFormat::all().find(|it| it.to_string() == format).expect(format);
         (format, text.replace("\\n", "\n").replace('~', "]<]minimax[>["), meaning)
     })
@@ -37,7 +35,7 @@ fn arguments_are_read_as_each_format_writes_them() {
     let parameters = json!({"properties": {
         "n": {"type": "integer"}, "s": {"type": "string"}, "l": {"items": {"type": "number"}}, "o": {"type": "object"},
     }});
-    for (format, text, arguments) in under("arguments") {
+    for (format, text, arguments) in answers("arguments") {
         let read = calls(format, &text, parameters.clone()).unwrap();
         let named: Vec<_> = read.iter().map(|call| (call.name.as_str(), call.arguments.clone())).collect();
         assert_eq!(named, [("f", serde_json::from_str(arguments).unwrap())], "{text}");
@@ -87,7 +85,7 @@ fn several_calls_in_json_are_a_list_or_come_one_after_the_other() {
 #[test]
 fn what_is_no_call_says_why() {
     use ToolCallFormat::*;
-    for (format, text, error) in under("what is no call, and why") {
+    for (format, text, error) in answers("what is no call, and why") {
         assert_eq!(format!("{:?}", calls(format, &text, json!({})).unwrap_err()), error, "{text}");
     }
     for long in [" ".repeat(1000) + "f", "a".repeat(1000)] {

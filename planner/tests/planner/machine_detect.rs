@@ -5,7 +5,7 @@ use crate::folder::{Fake, device};
 use crate::scripted::{ScriptedNvml, card, rtx_4090};
 use crate::table::{parts, rows};
 use autoplace_planner::machine::{Detector, GgmlDevice, GgmlKind, Gpu, GpuKind, Host, Machine, gib, mib};
-use proptest::prelude::{Just, Strategy, any, prop, prop_assert, prop_assert_eq, proptest};
+use proptest::prelude::{Just, Strategy, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest};
 
 /// What is found where NVIDIA's driver follows this script, none being there without one, and llama.cpp lists these
 /// devices, being absent without any.
@@ -109,19 +109,13 @@ fn a_hypothetical_machine_is_written_down_in_a_line() {
 }
 
 fn ggml_device() -> impl Strategy<Value = GgmlDevice> {
-    let kind = prop::sample::select(vec![GgmlKind::Gpu, GgmlKind::IntegratedGpu, GgmlKind::Cpu]);
-    let backend = prop::sample::select(vec!["CUDA", "Vulkan", "RPC", "Sim"]);
-    let id = prop::sample::select(vec![
-        None,
-        Some("0000:01:00.0"),
-        Some("0000:01:00.0-v1"),
-        Some("0000:02:00.0"),
-        Some("odd"),
-    ]);
-    let bytes = || prop::strategy::Union::new([Just(0).boxed(), (0..gib(200)).boxed(), any::<u64>().boxed()]);
+    let kind = prop::sample::select(&[GgmlKind::Gpu, GgmlKind::IntegratedGpu, GgmlKind::Cpu]);
+    let backend = prop::sample::select(&["CUDA", "Vulkan", "RPC", "Sim"]);
+    let id = prop::sample::select(&["", "0000:01:00.0", "0000:01:00.0-v1", "0000:02:00.0", "odd"]);
+    let bytes = || prop_oneof![Just(0), 0..gib(200), any::<u64>()];
     (kind, backend, id, bytes(), bytes()).prop_map(|(kind, backend, id, total, free)| {
         let device = GgmlDevice::new("D", backend, kind).memory(total, free);
-        id.map_or(device.clone(), |id| device.device_id(id))
+        if id.is_empty() { device } else { device.device_id(id) }
     })
 }
 

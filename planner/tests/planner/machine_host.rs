@@ -4,7 +4,7 @@
 use crate::folder::Fake;
 use crate::table::rows;
 use autoplace_planner::machine::{Host, HostLimit, gib, mib};
-use proptest::prelude::{ProptestConfig, Strategy, any, prop, prop_assert, proptest};
+use proptest::prelude::{ProptestConfig, Strategy, any, prop, prop_assert, prop_oneof, proptest};
 
 const V2_MOUNT: &str = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate";
 const V1_MOUNT: &str = "35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory";
@@ -127,11 +127,9 @@ fn this_very_machine_has_memory_and_cores() {
 /// One group's files: limits, use, cache; any of them may be absent or nonsense.
 fn group() -> impl Strategy<Value = [Option<String>; 4]> {
     let number = || {
-        prop::option::of(prop::strategy::Union::new([
-            (0..gib(128)).prop_map(|bytes| bytes.to_string()).boxed(),
-            any::<u64>().prop_map(|bytes| bytes.to_string()).boxed(),
-            prop::sample::select(vec!["max", "", "-1", "x"]).prop_map(str::to_owned).boxed(),
-        ]))
+        let bytes = prop_oneof![0..gib(128), any::<u64>()].prop_map(|bytes| bytes.to_string());
+        let word = prop::sample::select(&["max", "", "-1", "x"]).prop_map(str::to_owned);
+        prop::option::of(prop_oneof![2 => bytes, 1 => word])
     };
     let cache = number().prop_map(|cache| Some(format!("inactive_file {}\nactive_file 1\n", cache?)));
     (number(), number(), number(), cache).prop_map(<[Option<String>; 4]>::from)

@@ -153,10 +153,9 @@ fn more_tokens_more_context_and_more_outputs_never_take_less() {
 /// Allocations of a placement of half of the model on three GPUs, with weights elsewhere.
 fn allocations(shape: &Shape) -> usize {
     let profile = shape.profile();
-    let cards: Vec<Gpu> = [24, 12, 48].map(|size| Gpu::new("card").total(gib(size))).to_vec();
-    let gpus: Vec<&Gpu> = cards.iter().collect();
-    let rules = [TensorOverride::new(r"ffn_(up|down)", Place::Host)];
-    let estimate = Estimate::new(&profile, &gpus, &ContextParams::default()).unwrap().overrides(&rules).unwrap();
+    let cards = [24, 12, 48].map(|size| Gpu::new("card").total(gib(size)));
+    let estimate = Estimate::new(&profile, &cards.each_ref(), &ContextParams::default()).unwrap();
+    let estimate = estimate.overrides(&[TensorOverride::new(r"ffn_(up|down)", Place::Host)]).unwrap();
     let before = crate::counting::allocations();
     let assignment = estimate.assignment(profile.n_layer() / 2);
     let stored = estimate.stored(&assignment);
