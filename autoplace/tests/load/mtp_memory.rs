@@ -8,10 +8,11 @@ use std::thread;
 use std::time::Duration;
 
 use crate::lora_support::Adapter;
-use crate::real_loads_support::{Placement, compare, settings};
-use crate::rig::{Card, none_failed};
+use crate::real_loads_support::{compare, compare_all, random, settings};
+use crate::rig::Card;
 use crate::sim_support::{card, fits_whatever_is_free};
 use crate::speculative_support::{PROMPT, alone, builder, heads, request, run_placed_anew};
+use crate::synthetic::{Sketch, in_32_bits};
 use autoplace::generate::{Generate, Speculation};
 use autoplace::gguf::{Header, TensorType};
 use autoplace::llama_sys::{self, Context, LoraAdapter, ModelParams, Mtp, sim::Rules};
@@ -28,30 +29,19 @@ const PREDICTS: &str = "cohere2moe deepseek2 deepseek32 glm-dsa glm4moe hy_v3 qw
 #[test]
 fn a_probe_is_the_real_load_of_both_contexts_to_the_byte() {
     own_process!();
-    let folder = tempfile::tempdir().unwrap();
-    let (mut failures, mut cases) = (Vec::new(), 0);
-    for (path, layers, n_rs_seq) in [(heads::random(folder.path()), 4, 0), (heads::random_states(folder.path()), 6, 3)]
-    {
-        let probe = NativeProbe::new(&Header::open(&path).unwrap()).unwrap();
-        for (place, placement) in Placement::of(layers).iter().enumerate() {
-            for (row, mut params) in settings().into_iter().enumerate() {
-                // Of the second, half of them.
-                if n_rs_seq > 0 && (place + row) % 2 == 1 {
-                    continue;
-                }
-                (params.mtp, params.n_rs_seq) = (true, n_rs_seq);
-                params.n_ubatch = params.n_ubatch.max(n_rs_seq + 2);
-                if params.n_outputs_max > 0 {
-                    params.n_outputs_max = 4 * params.n_seq_max;
-                }
-                cases += 1;
-                if let Err(fault) = compare(&path, &probe, placement, &params) {
-                    failures.push(format!("{placement:?}, {params:?}\n    {fault}"));
-                }
+    let probe = |sketch: &Sketch, folder: &Path| Some(random(sketch, folder));
+    for (arch, n_rs_seq) in [("glm4moe", 0), ("qwen35", 3)] {
+        let settings = settings().map(|mut params| {
+            (params.mtp, params.n_rs_seq) = (true, n_rs_seq);
+            params.n_ubatch = params.n_ubatch.max(n_rs_seq + 2);
+            if params.n_outputs_max > 0 {
+                params.n_outputs_max = 4 * params.n_seq_max;
             }
-        }
+            params
+        });
+        // Of the second, half of them.
+        compare_all(&[in_32_bits(arch)], &settings, if n_rs_seq == 0 { 4 } else { 2 }, probe, compare);
     }
-    none_failed(&failures, cases);
 }
 
 #[test]
@@ -207,10 +197,7 @@ fn a_saved_plan_says_that_the_block_is_loaded() {
     let plan = builder(&path, request.clone()).mtp(true).plan().unwrap();
     let header = Header::open(&path).unwrap();
     let saved = SavedPlan::new(plan, request, &header).unwrap();
-    let file = folder.path().join("plan.json");
-    saved.write(&file).unwrap();
-    let followed = Model::builder(&path).follow(SavedPlan::read(&file).unwrap()).n_threads(1);
-    let model = followed.without_learning().load().unwrap();
+    let model = Model::builder(&path).follow(saved.clone()).n_threads(1).without_learning().load().unwrap();
     assert_eq!(*model.placement(), saved.plan);
     let drafted = text(&model).speculate(Speculation::mtp());
     let (_, statistics) = alone(&model, drafted);

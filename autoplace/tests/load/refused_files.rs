@@ -4,13 +4,11 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use crate::native_support::{
-    TINY_VOCABULARY, native, tiny, tiny_llama, tiny_llama_without_vocabulary, tiny_with_heads,
-};
+use crate::native_support::{TINY_VOCABULARY, native, tiny_llama, tiny_llama_without_vocabulary, tiny_with_heads};
 use autoplace::gguf::{self, Builder};
 use autoplace::llama_sys::{self, Cause};
 use autoplace::memory::KvType;
-use autoplace::{Model, generate, load};
+use autoplace::{Model, load};
 
 struct File {
     _dir: tempfile::TempDir,
@@ -120,25 +118,6 @@ fn a_model_without_a_vocabulary_loads_and_says_that_it_cannot_read_text() {
         .u32("llama.vocab_size", TINY_VOCABULARY);
     let error = load(&model).0.unwrap().generate("text").stream().unwrap_err();
     assert!(error.to_string().contains("no vocabulary"), "{error}");
-}
-
-#[test]
-fn a_model_that_continues_nothing_loads_and_refuses_to_generate() {
-    // LLaDA fills in a whole text: it has no cache, and llama_decode would assert on what a generation asks for.
-    let llada = tiny("llada", 2).str("tokenizer.ggml.model", "no_vocab").u32("llada.vocab_size", TINY_VOCABULARY);
-    let model = load(&llada).0.unwrap();
-    let error = model.generate("text").stream().unwrap_err();
-    assert_matches!(error, generate::Error::NotGenerative { architecture } if architecture == "llada");
-
-    let params =
-        llama_sys::ContextParams { n_outputs_max: 1, n_threads: Some(1), ..llama_sys::ContextParams::default() };
-    let mut context = llama_sys::Context::new(&model.native().unwrap(), params).unwrap();
-    assert!(!context.has_memory());
-    let mut batch = llama_sys::Batch::default();
-    batch.add(1, 0, 0, false);
-    batch.add(2, 1, 0, true);
-    let error = context.decode(&batch).unwrap_err();
-    assert_matches!(error, llama_sys::Error::InvalidParameter { name: "n_outputs", .. });
 }
 
 #[test]

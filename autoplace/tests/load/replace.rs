@@ -2,7 +2,7 @@
 
 use crate::native_support::demo_path;
 use crate::random_weights;
-use crate::replace_support::{Dice, PROMPT, builder, generations, load, plan, request, text_of, texts_of};
+use crate::replace_support::{PROMPT, builder, generations, load, plan, request, text_of, texts_of};
 use crate::sim_support::card;
 use crate::synthetic::Sketch;
 use autoplace::Model;
@@ -48,23 +48,21 @@ fn a_text_goes_on_however_often_the_model_is_placed_anew() {
 }
 
 #[test]
-fn four_texts_at_once_all_go_on() {
+fn four_texts_at_once_all_go_on_in_the_middle_of_their_prompts_too() {
     own_process!();
     let _card = card(mib(64));
-    let mut dice = Dice::new(9);
-    let (model, plans) = on_host(&request().n_seq_max(4).n_ctx(1024));
+    let (model, plans) = on_host(&request().n_seq_max(4).n_ctx(1024).n_batch(16).n_ubatch(8));
     let mut session = model.session().unwrap();
     let mut run = |disturbed: bool| {
-        let prompts = [PROMPT, "In the beginning", PROMPT, "And it came to pass"];
-        let mut begun = Vec::new();
-        for (index, prompt) in prompts.iter().enumerate() {
-            let generate = generations(&model, prompt, 12 + 9 * index)[index % 2].clone();
-            begun.push(session.begin(generate).unwrap());
-        }
-        let texts = texts_of(&mut session, &begun, |session, _| {
-            if disturbed && dice.below(3) > 0 {
-                let plan = plans[dice.below(plans.len())].clone();
-                assert_eq!(session.replace(Some(plan)).unwrap().resumed, Resumed::Restored);
+        let prompts = [PROMPT.repeat(3), "In the beginning".to_owned(), PROMPT.to_owned(), PROMPT.repeat(2)];
+        let begin = |(index, prompt): (usize, &String)| {
+            session.begin(generations(&model, prompt, 12 + 9 * index)[index % 2].clone()).unwrap()
+        };
+        let begun: Vec<_> = prompts.iter().enumerate().map(begin).collect();
+        let texts = texts_of(&mut session, &begun, |session, step| {
+            if disturbed {
+                let replaced = session.replace(Some(plans[step % plans.len()].clone())).unwrap();
+                assert_eq!((replaced.resumed, replaced.saved == 0), (Resumed::Restored, step == 0));
             }
         });
         texts.unwrap()
@@ -96,22 +94,6 @@ fn texts_that_share_a_cache_go_on_too() {
     let texts = texts.unwrap();
     let beginning = &texts[0][..8];
     assert!(texts.iter().all(|text| text.starts_with(beginning)));
-}
-
-#[test]
-fn a_prompt_goes_on_where_it_was() {
-    own_process!();
-    let _card = card(mib(64));
-    let (model, plans) = on_host(&request().n_batch(8).n_ubatch(4));
-    let generate = model.generate(PROMPT.repeat(3)).seed(3).max_tokens(16);
-    let expected = generate.clone().text().unwrap();
-    let mut session = model.session().unwrap();
-    let begun = session.begin(generate).unwrap();
-    let texts = texts_of(&mut session, &[begun], |session, step| {
-        let next = plans[step % plans.len()].clone();
-        assert_eq!(session.replace(Some(next)).unwrap().saved == 0, step == 0);
-    });
-    assert_eq!(texts.unwrap(), [expected]);
 }
 
 /// A model of this architecture with a vocabulary, its weights yet to be random.

@@ -4,18 +4,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
+use autoplace::Model;
 use autoplace::generate;
-use autoplace::llama_sys::sim::SimGpu;
+use autoplace::llama_sys::{Error as Native, sim::SimGpu};
 use autoplace::load::{Error, OnDifference, Verify};
 use autoplace::machine::{Host, Machine, gib, mib};
 use autoplace::memory::{FlashAttention, Headroom};
 use autoplace::plan::{GpuLayers, Plan, Request};
 use autoplace::profile::ModelProfile;
-use autoplace::{Model, llama_sys};
 
-use crate::dice::Dice;
-use crate::fleets_support::{Case, Models, nothing_left};
-use crate::rig::Card;
+use crate::fleets_support::{Case, Models};
+use crate::random_weights::Dice;
+use crate::rig::{Card, nothing_left};
 
 const TOKENS: usize = 6;
 
@@ -101,7 +101,7 @@ impl<'m> Round<'m> {
         let machine = self.case.machine(&fleet);
         let sims: Vec<_> = fleet.into_iter().map(|Card { sim, .. }| Arc::new(sim)).collect();
         let outcome = self.on(&sims, &machine);
-        nothing_left(sims.iter().map(|sim| &**sim))?;
+        nothing_left("everything is dropped", sims.iter().map(|sim| &**sim))?;
         outcome
     }
 
@@ -181,7 +181,7 @@ impl<'m> Round<'m> {
         let mut dice = Dice::new(self.number ^ 0x7412_ead0);
         thread::spawn(move || {
             while !stop.load(Ordering::Acquire) {
-                let card = dice.index(cards.len());
+                let card = dice.below(cards.len());
                 take(&cards[card], dice.below(101));
                 thread::yield_now();
             }
@@ -232,33 +232,34 @@ impl<'m> Round<'m> {
                 sim.fail_graph(1 + self.dice.below(6));
             }
         }
-        let text = match self.generate(model, sims) {
-            Ok(text) if expected.contains(&text) => SAME,
-            Ok(text) => return Err(format!("{text:?} instead of {expected:?}\n{report}")),
-            // Nothing was computed while it was verified, so that its pools are yet to find room.
-            Err(generate::Error::Native(llama_sys::Error::Decode { .. })) if fails || self.verify == Verify::Off => {
-                for sim in sims {
-                    sim.fail_graph(0);
-                }
-                match self.generate(model, sims) {
-                    Ok(text) if expected.contains(&text) => "a failed generation, then the same text",
-                    Ok(text) => return Err(format!("{text:?} again, not {expected:?}")),
-                    Err(generate::Error::Native(
-                        llama_sys::Error::ContextInit { .. }
-                        | llama_sys::Error::Decode { .. }
-                        | llama_sys::Error::Call { .. },
-                    )) => "a failed generation, then no room for another",
-                    Err(error) => return Err(format!("generating again: {error:?}")),
-                }
+        let (mut outcome, mut said) = (self.generate(model, sims), SAME);
+        // Where nothing was computed while it was verified, its pools are yet to find room.
+        if matches!(outcome, Err(generate::Error::Native(Native::Decode { .. })))
+            && (fails || self.verify == Verify::Off)
+        {
+            for sim in sims {
+                sim.fail_graph(0);
             }
+            (outcome, said) = (self.generate(model, sims), "a failed generation, then the same text");
+            if let Err(generate::Error::Native(
+                Native::ContextInit { .. } | Native::Decode { .. } | Native::Call { .. },
+            )) = outcome
+            {
+                let no_room = "a failed generation, then no room for another";
+                return Ok(vec![format!("loaded at attempt {attempts}"), no_room.to_owned()]);
+            }
+        }
+        match outcome {
+            Ok(text) if expected.contains(&text) => {}
+            Ok(text) => return Err(format!("{text:?} instead of {expected:?}\n{report}")),
             Err(error) => return Err(format!("generating: {error:?}\n{report}")),
-        };
+        }
         let now: Vec<u64> = sims.iter().map(|sim| sim.used()).collect();
         let is_verified = self.verify != Verify::Off;
-        if is_verified && now != used && text == SAME {
+        if is_verified && now != used && said == SAME {
             return Err(format!("{used:?} bytes after the load, then {now:?}\n{report}"));
         }
-        Ok(vec![format!("loaded at attempt {attempts}"), text.to_owned()])
+        Ok(vec![format!("loaded at attempt {attempts}"), said.to_owned()])
     }
 
     /// Text of the prompt, while others take and give back memory between tokens.

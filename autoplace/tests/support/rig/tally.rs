@@ -6,18 +6,20 @@ use std::fmt;
 use autoplace::machine::mib;
 use autoplace::memory::{Estimate, Footprint, Footprints};
 
+use super::none_failed;
+
 /// One device of one placement: what we say it takes, and what llama.cpp says.
-pub(crate) struct Pair {
-    pub(crate) ours: Footprint,
-    pub(crate) theirs: Footprint,
+struct Pair {
+    ours: Footprint,
+    theirs: Footprint,
     /// Bytes by which the weights may differ.
-    pub(crate) slack: u64,
+    slack: u64,
     /// Bytes by which the estimate says that its compute buffer may be too low.
-    pub(crate) uncertainty: u64,
+    uncertainty: u64,
 }
 
 /// An estimate beside llama.cpp's own answer, device by device, the host last.
-pub(crate) fn pairs(estimate: &Estimate, n_gpu_layers: u32, theirs: &Footprints) -> Vec<Pair> {
+fn pairs(estimate: &Estimate, n_gpu_layers: u32, theirs: &Footprints) -> Vec<Pair> {
     let mut ours = estimate.footprints(n_gpu_layers);
     // The buffer of logits is in no breakdown of llama.cpp.
     ours.host.compute -= ours.output;
@@ -41,7 +43,7 @@ pub(crate) fn pairs(estimate: &Estimate, n_gpu_layers: u32, theirs: &Footprints)
 impl Pair {
     /// What is wrong with our numbers, where the law is known: weights and cache are equal to the byte, and the compute
     /// buffer is no larger than the estimate says that it is at most.
-    pub(crate) fn fault(&self) -> Option<String> {
+    fn fault(&self) -> Option<String> {
         let (ours, theirs) = (&self.ours, &self.theirs);
         let most = ours.compute.saturating_add(self.uncertainty);
         let fault = if ours.weights.abs_diff(theirs.weights) > self.slack {
@@ -80,33 +82,58 @@ struct Seen {
     close: usize,
 }
 
-/// All of them; prints as the table of `docs/conformance.md`.
+/// All of them, and what should not have been; prints as the table of `docs/conformance.md`.
 #[derive(Default)]
-pub(crate) struct Tally(BTreeMap<String, Seen>);
+pub(crate) struct Tally {
+    seen: BTreeMap<String, Seen>,
+    pub(crate) faults: Vec<String>,
+}
 
 impl Tally {
     pub(crate) fn model(&mut self, architecture: &str) {
-        self.0.entry(architecture.to_owned()).or_default().models += 1;
+        self.seen.entry(architecture.to_owned()).or_default().models += 1;
     }
 
-    pub(crate) fn add(&mut self, architecture: &str, pair: &Pair) {
-        let seen = self.0.entry(architecture.to_owned()).or_default();
-        let (ours, theirs) = (&pair.ours, &pair.theirs);
-        let all = [(ours.weights, theirs.weights), (ours.kv, theirs.kv), (ours.compute, theirs.compute)];
-        for (differences, (ours, theirs)) in seen.differences.iter_mut().zip(all) {
-            differences.push(ours.cast_signed() - theirs.cast_signed());
+    /// What we say of a context beside what llama.cpp says. Weights may differ by `slack` bytes more than usual.
+    pub(crate) fn hold(
+        &mut self,
+        arch: &str,
+        case: &str,
+        ours: &Estimate,
+        layers: u32,
+        theirs: &Footprints,
+        slack: u64,
+    ) {
+        let seen = self.seen.entry(arch.to_owned()).or_default();
+        if !ours.is_known() {
+            self.faults.push(format!("{case}: weights of no known place"));
         }
-        seen.close += usize::from(pair.is_close());
+        for mut pair in pairs(ours, layers, theirs) {
+            pair.slack += slack;
+            let (ours, theirs) = (&pair.ours, &pair.theirs);
+            let all = [(ours.weights, theirs.weights), (ours.kv, theirs.kv), (ours.compute, theirs.compute)];
+            for (differences, (ours, theirs)) in seen.differences.iter_mut().zip(all) {
+                differences.push(ours.cast_signed() - theirs.cast_signed());
+            }
+            seen.close += usize::from(pair.is_close());
+            self.faults.extend(pair.fault().map(|fault| format!("{case}: {fault}")));
+        }
+    }
+
+    /// Whether a context of this architecture was compared.
+    pub(crate) fn has(&self, architecture: &str) -> bool {
+        self.seen.get(architecture).is_some_and(|seen| !seen.differences[0].is_empty())
     }
 
     pub(crate) fn devices(&self) -> usize {
-        self.0.values().map(|seen| seen.differences[0].len()).sum()
+        self.seen.values().map(|seen| seen.differences[0].len()).sum()
     }
 
-    /// Totals are within 3 % or 32 MiB in 95 of 100 devices.
+    /// Nothing is wrong, and totals are within 3 % or 32 MiB in 95 of 100 devices.
     pub(crate) fn check(&self) {
-        let close: usize = self.0.values().map(|seen| seen.close).sum();
-        let devices = self.devices();
+        println!("{self}");
+        let (close, devices) = (self.seen.values().map(|seen| seen.close).sum::<usize>(), self.devices());
+        none_failed(&self.faults, devices);
         assert!(close * 100 >= devices * 95, "{close} of {devices} are close");
     }
 }
@@ -120,7 +147,7 @@ impl fmt::Display for Tally {
              |---|--:|--:|--:|--:|--:|--:|"
         )?;
         let mut all = Seen::default();
-        for (architecture, seen) in &self.0 {
+        for (architecture, seen) in &self.seen {
             row(f, architecture, seen)?;
             all.models += seen.models;
             all.close += seen.close;
