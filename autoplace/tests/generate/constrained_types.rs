@@ -96,13 +96,9 @@ struct Impossible {
 
 #[test]
 fn an_error_of_the_type_keeps_the_text() {
-    match load_demo().generate_as::<Impossible>(PROMPT) {
-        Err(Error::NotOfType { reason, text }) => {
-            assert!(text.contains("\"number\""), "{text}");
-            assert!(reason.contains("expected u8"), "{reason}");
-        }
-        other => panic!("{other:?}"),
-    }
+    let error = load_demo().generate_as::<Impossible>(PROMPT).unwrap_err();
+    let Error::NotOfType { reason, text } = error else { panic!("{error:?}") };
+    assert!(text.contains("\"number\"") && reason.contains("expected u8"), "{text}: {reason}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Documents are scored against a query in the model's own form, many at once, each as if it were alone.
 
-use crate::embed_vectors::{embedder, load, of, written};
-use crate::embedding_models::{LONGEST, bert, computed, reranker, text};
+use crate::embed_vectors::{by_llama_cpp, embedder, load, of, written};
+use crate::embedding_models::{LONGEST, bert, reranker, text};
 use crate::synthetic::Sketch;
 use autoplace::embed::Error;
 use autoplace::gguf::TensorType;
@@ -23,8 +23,7 @@ fn with_template(template: &str) -> Sketch {
 fn is_scored_as(sketch: &Sketch, query: &str, document: &str, tokens: impl FnOnce(&Vocab) -> Vec<Token>) {
     let (_folder, path) = written(sketch);
     let score = embedder(&path, Pooling::Rank).rerank(query, &[document]).unwrap()[0];
-    let (mut context, _) = computed(&path, llama_sys::Pooling::Rank, tokens);
-    assert_eq!(context.embeddings_seq(0).unwrap(), [score], "{query:?} {document:?}");
+    assert_eq!(by_llama_cpp(&path, llama_sys::Pooling::Rank, tokens), [score], "{query:?} {document:?}");
 }
 
 const CLS: Token = 2;
@@ -77,31 +76,25 @@ fn a_document_that_is_too_long_is_an_error_or_cut_but_never_the_query() {
         let mut embedder = of(&sketch, Pooling::Rank);
         let longest = LONGEST as usize;
         let long = text(0, longest);
+        let counts = (longest + others, longest);
         let refused = embedder.rerank(QUERY, &["the sea", &long]);
-        let Err(Error::TooLong { index, tokens, limit }) = refused else {
-            panic!("{refused:?}");
-        };
-        assert_eq!((index, tokens, limit), (1, longest + others, longest));
+        assert_is!(refused, Err(Error::TooLong { index: 1, tokens, limit }) if (tokens, limit) == counts);
         let mut embedder = embedder.truncate(true);
         let cut = embedder.rerank(QUERY, &[&long]).unwrap()[0];
         let fits = text(0, longest - others);
         let whole = embedder.rerank(QUERY, &[&fits]).unwrap()[0];
         assert!((whole - cut).abs() < 1e-3, "{whole} {cut}");
-        let refused = embedder.rerank(&long, &["the sea"]);
-        assert!(matches!(refused, Err(Error::TooLong { index: 0, .. })));
+        assert_is!(embedder.rerank(&long, &["the sea"]), Err(Error::TooLong { index: 0, .. }));
     }
 }
 
 #[test]
 fn a_model_without_a_head_or_without_that_pooling_does_not_rerank() {
     let (_folder, path) = written(&bert(F32));
-    let refused = load(&path, Request::new().embeddings(Pooling::Rank)).map(drop).unwrap_err();
-    assert!(matches!(&refused, load::Error::NoRankHead { architecture } if architecture == "bert"), "{refused}");
+    let refused = load(&path, Request::new().embeddings(Pooling::Rank));
+    assert_is!(refused, Err(load::Error::NoRankHead { architecture }) if architecture == "bert");
     let refused = embedder(&path, Pooling::Model).rerank(QUERY, &["the sea"]);
-    let Err(Error::NotReranking { pooling }) = refused else {
-        panic!("{refused:?}");
-    };
-    assert_eq!(pooling, Pooling::Mean);
+    assert_is!(refused, Err(Error::NotReranking { pooling: Pooling::Mean }));
 }
 
 #[test]

@@ -103,10 +103,6 @@ fn a_text_joins_those_that_run_and_leaves_them() {
     // Its place is free.
     let third = session.begin(long).unwrap();
     assert!(third > second && session.len() == 2);
-    for told in to_the_end(&mut session) {
-        assert_eq!(told.end.unwrap().reason, FinishReason::MaxTokens);
-        assert_eq!(told.statistics().generated_tokens, 5);
-    }
 }
 
 #[test]

@@ -20,12 +20,8 @@ fn chain(model: &Model, it: &Sampling, seed: u32) -> Result<Sampler, llama_sys::
     }
     let (tau, eta) = (it.mirostat_tau, it.mirostat_eta);
     match it.mirostat {
-        Mirostat::V1 => {
-            return chain.temperature(it.temperature)?.mirostat(tau, eta, 100, seed);
-        }
-        Mirostat::V2 => {
-            return chain.temperature(it.temperature)?.mirostat_v2(tau, eta, seed);
-        }
+        Mirostat::V1 => return chain.temperature(it.temperature)?.mirostat(tau, eta, 100, seed),
+        Mirostat::V2 => return chain.temperature(it.temperature)?.mirostat_v2(tau, eta, seed),
         _ => {}
     }
     let (frequency, presence) = (it.frequency_penalty, it.presence_penalty);

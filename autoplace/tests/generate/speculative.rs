@@ -59,17 +59,17 @@ struct Way {
 
 impl Way {
     fn all(folder: &Path) -> [Self; 5] {
-        let all: [(_, fn(&Path) -> PathBuf, _, _, _); 5] = [
-            ("itself", exact::llama, true, true, 3),
-            ("steps", heads::steps, false, true, 3),
-            ("random", heads::random, false, false, 3),
-            ("steps, with states", heads::steps_with_states, false, true, 1),
-            ("random, with states", heads::random_states, false, false, 1),
-        ];
-        all.map(|(name, write, by_itself, all_accepted, sequences)| {
+        let of = |name, write: fn(&Path) -> PathBuf, by_itself, all_accepted, sequences| {
             let path = write(folder);
             Self { name, path, by_itself, all_accepted, sequences }
-        })
+        };
+        [
+            of("itself", exact::llama, true, true, 3),
+            of("steps", heads::steps, false, true, 3),
+            of("random", heads::random, false, false, 3),
+            of("steps, with states", heads::steps_with_states, false, true, 1),
+            of("random, with states", heads::random_states, false, false, 1),
+        ]
     }
 
     fn load(&self, request: Request) -> Model {

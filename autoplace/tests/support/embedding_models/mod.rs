@@ -1,12 +1,8 @@
 //! Encoders and rerankers that can really be loaded and computed with: small, with random weights, and with words.
 #![allow(dead_code, reason = "each test uses some of it")]
 
-use std::path::Path;
-
 use autoplace::gguf::TensorType as T;
-use autoplace::llama_sys::{self, Batch, Context, ContextParams, Token, Vocab};
 
-use crate::native_support::native;
 use crate::synthetic::{Dims, Sketch};
 
 /// Small enough to be computed with in milliseconds.
@@ -159,30 +155,4 @@ pub(crate) fn t5_encoder(ty: T) -> Sketch {
 pub(crate) fn text(number: usize, words: usize) -> String {
     let word = |n: usize| WORDS[(n * n + 5 * number + n * number) % WORDS.len()];
     (0..words).map(word).collect::<Vec<_>>().join(" ")
-}
-
-/// llama.cpp alone, as its own example `embedding` computes a text: with what it gives, and how many tokens it was.
-pub(crate) fn computed(
-    path: &Path,
-    pooling: llama_sys::Pooling,
-    tokens: impl FnOnce(&Vocab) -> Vec<Token>,
-) -> (Context, usize) {
-    let model = native(path).unwrap();
-    let params = ContextParams {
-        n_ctx: 512,
-        n_batch: 512,
-        n_ubatch: 512,
-        n_threads: Some(1),
-        n_threads_batch: Some(1),
-        embeddings: true,
-        pooling,
-        ..ContextParams::default()
-    };
-    let mut context = Context::new(&model, params).unwrap();
-    let mut batch = Batch::default();
-    for (position, token) in (0..).zip(tokens(&model.vocab())) {
-        batch.add(token, position, 0, true);
-    }
-    context.decode(&batch).unwrap();
-    (context, batch.len())
 }
