@@ -90,20 +90,6 @@ fn a_text_has_the_embedding_that_the_c_interface_gives() {
 }
 
 #[test]
-fn a_context_says_how_it_pools_and_how_wide_its_vectors_are() {
-    let context = cpu_context(embedding(Pooling::Unspecified));
-    // The demo model states none.
-    assert_eq!(context.pooling(), Pooling::None);
-    assert!(context.embeds());
-    assert_eq!(context.embedding_width(), demo_model().n_embd() as usize);
-    assert_eq!(context.longest_text(), 128);
-    let shape = demo_model().embedding_shape();
-    assert_eq!((shape.pooling, shape.n_cls_out), (None, None));
-    assert_eq!(shape.n_positions, None);
-    assert_eq!(demo_model().cls_label(0), None);
-}
-
-#[test]
 fn what_was_not_computed_is_refused() {
     let mut context = cpu_context(embedding(Pooling::Mean));
     assert_eq!(refused(context.embeddings_seq(0)), "seq_id");
@@ -152,14 +138,4 @@ fn sequences_that_do_not_divide_a_graph_cannot_be_averaged_nor_scored_without_a_
     context.reserve(31).unwrap();
     context.reserve(3).unwrap();
     context.decode(&batch(&TEXTS)).unwrap();
-}
-
-#[test]
-fn a_vocabulary_says_what_it_adds() {
-    let vocab = demo_model().vocab();
-    let added = vocab.added_tokens();
-    let text = tokens("unto him");
-    assert_eq!(added.bos, Some(text[0]).filter(|_| added.bos.is_some()));
-    assert_eq!(added.bos.is_some(), vocab.is_control(text[0]));
-    assert_eq!(added.sep, None);
 }

@@ -139,9 +139,7 @@ impl Server {
 
     #[cfg(unix)]
     pub(crate) fn interrupt(&self) {
-        let id = self.child.id().to_string();
-        let kill = Command::new("kill").args(["-INT", &id]).status();
-        assert!(kill.expect("kill starts").success());
+        crate::program::interrupt(&self.child);
     }
 
     pub(crate) fn wait(&mut self) -> ExitStatus {
