@@ -110,7 +110,7 @@ fn a_model_that_does_not_generate_is_loaded_without_a_warm_up_and_refuses_to() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("model.gguf");
     // LLaDA fills in a whole text: it has no cache, and llama_decode would assert on what a generation asks for.
-    let llada = tiny("llada", 2).str("tokenizer.ggml.model", "no_vocab").u32("llada.vocab_size", TINY_VOCABULARY);
+    let llada = tiny("llada", 2, 32).str("tokenizer.ggml.model", "no_vocab").u32("llada.vocab_size", TINY_VOCABULARY);
     llada.write_sparse(&path).unwrap();
     for verify in [Verify::Quick, Verify::Full] {
         let model = Model::builder(&path).machine(machine.clone()).n_threads(1).verify(verify).load().unwrap();

@@ -27,21 +27,11 @@ pub(crate) struct Round<'m> {
     case: Case,
     models: &'m Models,
     dice: Dice,
-    number: u64,
     attempts: u32,
     verify: Verify,
     on_difference: OnDifference,
     /// What happens, in words, for whoever has to find out what went wrong.
     happened: Vec<String>,
-}
-
-/// The cards' memory in other hands: how much of each is taken, in hundredths of its total.
-#[derive(Debug, Clone)]
-struct Ballast {
-    card: usize,
-    /// At which call of the progress callback.
-    call: u64,
-    percent: u64,
 }
 
 impl<'m> Round<'m> {
@@ -74,16 +64,14 @@ impl<'m> Round<'m> {
             case,
             models,
             dice,
-            number,
             happened: Vec::new(),
         }
     }
 
     pub(crate) fn describe(&self) -> String {
         let (attempts, verify, case) = (self.attempts, self.verify, self.case.describe(self.models));
-        let (number, happened) = (self.number, self.happened.join("; "));
-        let on_difference = self.on_difference;
-        format!("round {number}: {attempts} attempts, {verify:?}, {on_difference:?}: {happened}\n    {case}")
+        let (on_difference, happened) = (self.on_difference, self.happened.join("; "));
+        format!("{attempts} attempts, {verify:?}, {on_difference:?}: {happened}\n    {case}")
     }
 
     /// Loads and generates while things happen: the kinds that the round is of.
@@ -119,10 +107,8 @@ impl<'m> Round<'m> {
         let cards: Vec<Arc<SimGpu>> = sims.to_vec();
         let builder = builder.progress(move |_| {
             calls += 1;
-            for event in events.lock().unwrap().iter() {
-                if event.call == calls {
-                    take(&cards[event.card], event.percent);
-                }
+            for &(card, _, percent) in events.lock().unwrap().iter().filter(|(_, call, _)| *call == calls) {
+                take(&cards[card], percent);
             }
             true
         });
@@ -161,16 +147,20 @@ impl<'m> Round<'m> {
         }
     }
 
-    /// What happens during the load and the warm-up, by calls of the progress callback.
-    fn events(&mut self, sims: &[Arc<SimGpu>]) -> Vec<Ballast> {
+    /// What happens during the load and the warm-up: how much of a card others take, in hundredths of its total, at which
+    /// call of the progress callback.
+    fn events(&mut self, sims: &[Arc<SimGpu>]) -> Vec<(usize, u64, u64)> {
         let dice = &mut self.dice;
         let mut events = Vec::new();
         for card in 0..sims.len() {
             while dice.percent(50) {
-                events.push(Ballast { card, call: 1 + dice.below(120), percent: any_share(dice) });
+                let (call, any) = (1 + dice.below(120), dice.below(101));
+                // All, nothing, or any part.
+                events.push((card, call, dice.one_of(&[0, 0, any, 100])));
             }
         }
-        self.happened.extend(events.iter().map(|event| format!("{event:?}")));
+        let said = |(card, call, percent)| format!("{percent} % of card {card} taken at call {call}");
+        self.happened.extend(events.iter().copied().map(said));
         events
     }
 
@@ -178,7 +168,7 @@ impl<'m> Round<'m> {
     fn thread(&mut self, sims: &[Arc<SimGpu>], stop: &Arc<AtomicBool>) -> thread::JoinHandle<()> {
         self.happened.push("a thread takes and gives back".to_owned());
         let (cards, stop) = (sims.to_vec(), Arc::clone(stop));
-        let mut dice = Dice::new(self.number ^ 0x7412_ead0);
+        let mut dice = Dice::new(self.case.number ^ 0x7412_ead0);
         thread::spawn(move || {
             while !stop.load(Ordering::Acquire) {
                 let card = dice.below(cards.len());
@@ -288,26 +278,17 @@ impl<'m> Round<'m> {
 
     /// What the CPU alone writes with the plan's parameters, in each way to attend that they may mean.
     fn expected(&self, plan: &Plan) -> Result<Vec<String>, String> {
-        let profile = &self.case.model(self.models).profile;
-        let texts = ways_to_attend(profile, plan)
-            .into_iter()
-            .map(|flash_attn| self.on_the_cpu(plan, flash_attn).map_err(|error| format!("on the CPU: {error}")));
-        texts.collect()
-    }
-
-    fn on_the_cpu(&self, plan: &Plan, flash_attn: FlashAttention) -> Result<String, String> {
-        let mut request = Request::new().n_ctx(plan.context.n_ctx);
-        request.params = plan.context.clone();
-        request.params.flash_attn = flash_attn;
-        request.gpu_layers = GpuLayers::Exactly(0);
-        let model = Model::builder(&self.case.model(self.models).path)
-            .request(request)
-            .machine(Machine::new(Host::new(gib(16))))
-            .n_threads(1)
-            .load()
-            .map_err(|error| error.to_string())?;
-        let text: Result<String, _> = self.stream(&model).and_then(Iterator::collect);
-        text.map_err(|error| error.to_string())
+        let case = self.case.model(self.models);
+        let on_the_cpu = |flash_attn| {
+            let mut request = Request::new().n_ctx(plan.context.n_ctx).n_gpu_layers(GpuLayers::Exactly(0));
+            request.params = plan.context.clone();
+            request.params.flash_attn = flash_attn;
+            let builder = Model::builder(&case.path).request(request).machine(Machine::new(Host::new(gib(16))));
+            let model = builder.n_threads(1).load().map_err(generate::Error::from)?;
+            self.stream(&model)?.collect::<Result<String, _>>()
+        };
+        let texts = ways_to_attend(&case.profile, plan).into_iter().map(on_the_cpu);
+        texts.map(|text| text.map_err(|error| format!("on the CPU: {error}"))).collect()
     }
 }
 
@@ -330,10 +311,4 @@ fn ways_to_attend(profile: &ModelProfile, plan: &Plan) -> Vec<FlashAttention> {
 /// Makes others take so many hundredths of a card.
 fn take(sim: &SimGpu, percent: u64) {
     sim.set_taken(sim.total() / 100 * percent);
-}
-
-/// All, nothing, or any part.
-fn any_share(dice: &mut Dice) -> u64 {
-    let part = dice.below(101);
-    dice.one_of(&[0, 0, part, 100])
 }

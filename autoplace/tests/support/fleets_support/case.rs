@@ -11,7 +11,7 @@ use crate::rig::{Card, backend, vulkan};
 
 /// A model on a fleet under a request.
 pub(crate) struct Case {
-    pub(super) number: u64,
+    pub(crate) number: u64,
     model: usize,
     cards: Vec<CardKind>,
     host: Host,

@@ -27,18 +27,17 @@ impl Placement {
     pub(crate) fn of(all: u32) -> Vec<Self> {
         const CUDA: CardKind = (Rules::Cuda, false);
         const PLAIN: CardKind = (Rules::Plain, false);
+        const METAL: CardKind = (Rules::Metal, false);
+        const ASYNC: CardKind = (Rules::Cuda, true);
         let vulkan = |max_alloc| (vulkan(64, max_alloc), false);
-        let place = |cards: &[CardKind], n_gpu_layers, tensor_split: &[f32]| {
-            let mut split = Split::layers(n_gpu_layers);
-            split.tensor_split = tensor_split.to_vec();
-            let cards = cards.to_vec();
-            Self { cards, split }
+        let place = |cards: &[CardKind], n_gpu_layers, tensor_split: &[f32]| Self {
+            cards: cards.to_vec(),
+            split: Split::layers(n_gpu_layers).tensor_split(tensor_split),
         };
         let with = |placement: Self, pattern: &str, to| Self {
             split: placement.split.overrides([TensorOverride::new(pattern, to)]),
             ..placement
         };
-        let asynchronous = [(Rules::Cuda, true); 3];
         vec![
             place(&[], 0, &[]),
             place(&[CUDA], 0, &[]),
@@ -46,14 +45,14 @@ impl Placement {
             place(&[CUDA], all / 2, &[]),
             place(&[CUDA], all, &[]),
             place(&[PLAIN], all - 1, &[]),
-            place(&[(Rules::Metal, false)], all, &[]),
+            place(&[METAL], all, &[]),
             place(&[vulkan(1 << 30)], all / 2, &[]),
             // Buffers so small that the computation needs several.
             place(&[vulkan(1 << 21)], all, &[]),
             place(&[CUDA, PLAIN], all, &[1.0, 3.0]),
             place(&[CUDA, PLAIN], all - 2, &[]),
-            place(&asynchronous, all, &[2.0, 1.0, 1.0]),
-            place(&asynchronous, all - 1, &[]),
+            place(&[ASYNC; 3], all, &[2.0, 1.0, 1.0]),
+            place(&[ASYNC; 3], all - 1, &[]),
             with(place(&[CUDA], all, &[]), "ffn_(gate|up|down)", Place::Host),
             with(place(&[CUDA, CUDA], all, &[1.0, 1.0]), r"blk\.[01]\.", Place::Gpu(1)),
         ]

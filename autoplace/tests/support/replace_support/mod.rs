@@ -1,6 +1,6 @@
 //! Simulated cards, plans for them, and texts: what the tests of placing a model anew share.
 
-#![allow(dead_code, unused_imports, reason = "each test file uses its part")]
+#![allow(dead_code, reason = "each test file uses its part")]
 
 use std::path::Path;
 
@@ -8,8 +8,6 @@ use autoplace::generate::{Error, Generate, SequenceId, Session};
 use autoplace::memory::Headroom;
 use autoplace::plan::{GpuLayers, Plan, Request};
 use autoplace::{Model, ModelBuilder};
-
-pub(crate) use crate::random_weights::Dice;
 
 pub(crate) const PROMPT: &str = "And the king said unto his servants,";
 
