@@ -58,7 +58,7 @@ fn a_megabyte_of_anything_is_refused_with_its_length_and_the_next_prompt_is_not(
 
 /// A vocabulary of byte pairs, whose texts are cut into words as `pre` has it.
 fn byte_pairs(pre: &str) -> Builder {
-    // GPT-2 writes each byte as a character. The last three are the bytes of one.
+    // GPT-2 writes each byte as a character. The last three are the bytes of 日.
     let normal = ["Ċ", "a", "aa", ".", "..", "æ", "Ĺ", "¥"];
     let n = TINY_VOCABULARY as usize;
     let controls = (normal.len()..n).map(|id| format!("<control{id}>"));

@@ -171,10 +171,11 @@ fn soak(tokens: u64, rows: u64, kib: u64) -> Tally {
         table.push(held);
     }
     let (first, later) = table.split_at(table.len().div_ceil(10));
-    for (at, tolerance) in [kib, kib, 0, 0].into_iter().enumerate() {
+    let quantities = [("VmRSS KiB", kib), ("VmData KiB", kib), ("open files", 0), ("threads", 0)];
+    for (at, (what, tolerance)) in quantities.into_iter().enumerate() {
         let highest = |rows: &[[u64; 4]]| rows.iter().map(|held| held[at]).max().unwrap_or_default();
         let (level, highest) = (highest(first), highest(later));
-        assert!(highest <= level + tolerance, "{highest} of the {at}th, at first {level}");
+        assert!(highest <= level + tolerance, "{what}: {highest}, at first {level}, and {tolerance} more are allowed");
     }
     soak.tally
 }
