@@ -1,8 +1,6 @@
 //! A program whose `main` begins with `worker_main` is its own worker; one whose `main` does not is told so, and
 //! starts no others.
 
-#[path = "../../planner/tests/support/lora_support/mod.rs"]
-mod lora_support;
 #[path = "support/native_support/mod.rs"]
 mod native_support;
 
@@ -11,56 +9,50 @@ use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{self, Command};
-use std::sync::Arc;
 
 use autoplace::generate::Generate;
-use autoplace::gguf::{Header, TensorType};
 use autoplace::llama_sys::sim::SimGpu;
 use autoplace::machine::mib;
 use autoplace::memory::Headroom;
 use autoplace::{Isolation, Model, ModelBuilder, OnDeath, WorkerProcess, load, worker};
 use libtest_mimic::{Arguments, Failed, Trial};
-use lora_support::Adapter;
 use native_support::demo_path;
 use tracing::field::Field;
 use tracing::{Event, Metadata, Subscriber, span};
 
-/// In a worker: the computation at which it aborts, once; a file says that it has.
-const ABORT_AT: &str = "AUTOPLACE_TEST_ABORT_AT";
-const HAS_ABORTED: &str = "AUTOPLACE_TEST_HAS_ABORTED";
-/// In a worker: abort in the middle of the load instead, or stay there for ever.
-const LOADING: &str = "loading";
-const HANGING: &str = "hanging";
+/// In a worker: abort in the middle of the load, once, or stay there for ever. A file says that it has.
+const IN_LOAD: &str = "AUTOPLACE_TEST_IN_LOAD";
+const MARK: &str = "AUTOPLACE_TEST_MARK";
+const ABORT: &str = "abort";
+const HANG: &str = "hang";
 /// Leave `worker_main` out; a file has a line for each process that did.
 const NO_GUARD: &str = "AUTOPLACE_TEST_NO_GUARD";
 /// An application whose worker hangs.
 const APPLICATION: &str = "AUTOPLACE_TEST_APPLICATION";
 
-const TOKENS: usize = 24;
-
 type Test = fn() -> Result<(), Failed>;
 
 fn main() {
     // As an application with a GPU of its own; every process has one.
-    let card = SimGpu::builder("SIM card").total(mib(64)).register();
-    let card = Arc::new(card.expect("it is the first"));
-    if let Ok(at) = std::env::var(ABORT_AT) {
-        abort_at(card, at);
+    let _card = SimGpu::builder("SIM card").total(mib(64)).register().expect("it is the first");
+    if let Ok(what) = std::env::var(IN_LOAD) {
+        let mark = PathBuf::from(std::env::var_os(MARK).expect("set with the other"));
+        if !mark.exists() {
+            tracing::subscriber::set_global_default(InLoad { mark, hangs: what == HANG }).expect("it is the first");
+        }
     }
     if let Some(runs) = std::env::var_os(NO_GUARD) {
         unguarded(Path::new(&runs));
     }
     autoplace::worker_main();
     if let Some(mark) = std::env::var_os(APPLICATION) {
-        let loaded = builder(aborting(HANGING, Path::new(&mark))).load();
+        let loaded = builder(in_load(HANG, Path::new(&mark))).load();
         panic!("the worker hangs: {loaded:?}");
     }
     let mut tests: Vec<(&str, Test)> = vec![
         ("the_application_is_its_own_worker", own),
-        ("adapters_travel_to_the_worker", adapters),
         ("an_application_without_the_guard_starts_nothing_and_lives_on", without_guard),
         ("a_worker_without_the_guard_is_told_apart", worker_without_guard),
-        ("an_abort_at_any_computation_loses_no_token", aborts),
         ("an_abort_during_the_load_is_an_error_or_goes_unnoticed", loading),
     ];
     #[cfg(target_os = "linux")]
@@ -69,39 +61,13 @@ fn main() {
     libtest_mimic::run(&Arguments::from_args(), tests).exit();
 }
 
-/// Ends the process as llama.cpp does, at the `n`-th computation on the card or soon after.
-fn abort_at(card: Arc<SimGpu>, at: String) {
-    let mark = PathBuf::from(std::env::var_os(HAS_ABORTED).expect("set with the other"));
-    if mark.exists() {
-        return;
-    }
-    if [LOADING, HANGING].contains(&&*at) {
-        let hangs = at == HANGING;
-        let _ = tracing::subscriber::set_global_default(AbortInLoad { mark, hangs });
-        return;
-    }
-    let n = at.parse().expect("a number");
-    std::thread::spawn(move || {
-        while card.graphs() < n {
-            std::thread::yield_now();
-        }
-        abort(&mark);
-    });
-}
-
-fn abort(mark: &Path) -> ! {
-    fs::write(mark, "").expect("its folder is there");
-    eprintln!("GGML_ASSERT(on purpose) failed");
-    process::abort();
-}
-
 /// An application's own subscriber, which hears llama.cpp from within a load.
-struct AbortInLoad {
+struct InLoad {
     mark: PathBuf,
     hangs: bool,
 }
 
-impl Subscriber for AbortInLoad {
+impl Subscriber for InLoad {
     fn enabled(&self, _: &Metadata<'_>) -> bool {
         true
     }
@@ -121,10 +87,11 @@ impl Subscriber for AbortInLoad {
         if !line.contains("load_tensors") {
             return;
         }
-        if !self.hangs {
-            abort(&self.mark);
-        }
         fs::write(&self.mark, format!("{}\n", process::id())).expect("its folder is there");
+        if !self.hangs {
+            eprintln!("GGML_ASSERT(on purpose) failed");
+            process::abort();
+        }
         loop {
             std::thread::park();
         }
@@ -152,37 +119,20 @@ fn builder(process: WorkerProcess) -> ModelBuilder {
     Model::builder(demo_path()).headroom(Headroom::Bytes(0)).n_threads(1).isolation(Isolation::Process(process))
 }
 
-/// In this program as its own worker, and without one.
+/// In this program as its own worker.
 fn there() -> ModelBuilder {
     builder(WorkerProcess::own_executable())
 }
 
-fn here() -> ModelBuilder {
-    there().isolation(Isolation::None)
-}
-
 fn describe(model: &Model) -> Generate {
-    model.generate("And it came to pass").seed(9).temp(1.1).repeat_penalty(1.1).max_tokens(TOKENS)
+    model.generate("And it came to pass").seed(9).temp(1.1).repeat_penalty(1.1).max_tokens(24)
 }
 
 fn own() -> Result<(), Failed> {
-    let (here, there) = (here().load()?, there().load()?);
+    let (here, there) = (there().isolation(Isolation::None).load()?, there().load()?);
     let layers = [&there, &here].map(|model| model.placement().n_gpu_layers);
     assert!(layers[0] > 0 && layers[0] == layers[1], "{layers:?}");
     assert_eq!(describe(&there).text()?, describe(&here).text()?);
-    Ok(())
-}
-
-fn adapters() -> Result<(), Failed> {
-    let folder = tempfile::tempdir()?;
-    let header = Header::open(demo_path())?;
-    let adapter = Adapter::of("llama").of_weights(&header, 8, TensorType::F32, |name| name.contains("attn_q"));
-    let adapter = adapter.write_random(folder.path(), "style", 1, 0.2);
-    let here = here().lora(&adapter, 1.0).load()?;
-    let there = there().lora(&adapter, 1.0).load()?;
-    assert_eq!(there.adapters(), here.adapters());
-    let styled = describe(&there).text()?;
-    assert_eq!(styled, describe(&here).text()?);
     Ok(())
 }
 
@@ -231,31 +181,14 @@ fn orphan() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A worker that aborts there, once: a file at `mark` says that it has.
-fn aborting(at: &str, mark: &Path) -> WorkerProcess {
-    WorkerProcess::own_executable().env(ABORT_AT, at).env(HAS_ABORTED, mark)
-}
-
-fn aborts() -> Result<(), Failed> {
-    let expected = describe(&here().load()?).text()?;
-    let mut deaths = 0;
-    for n in 1..=TOKENS as u64 {
-        let dir = tempfile::tempdir()?;
-        let mark = dir.path().join("mark");
-        let process = aborting(&n.to_string(), &mark);
-        let model = builder(process.on_death(OnDeath::Resume { attempts: 1 })).load()?;
-        let worker = model.worker_id();
-        assert_eq!(describe(&model).text()?, expected, "aborted at {n}");
-        deaths += usize::from(model.worker_id() != worker);
-    }
-    // A busy machine may let it live to the end of its text.
-    assert!(deaths > 0);
-    Ok(())
+/// A worker that does that in the middle of its load, once: a file at `mark` says that it has.
+fn in_load(what: &str, mark: &Path) -> WorkerProcess {
+    WorkerProcess::own_executable().env(IN_LOAD, what).env(MARK, mark)
 }
 
 fn loading() -> Result<(), Failed> {
     let dir = tempfile::tempdir()?;
-    let process = |mark: &str| aborting(LOADING, &dir.path().join(mark));
+    let process = |mark: &str| in_load(ABORT, &dir.path().join(mark));
     match builder(process("first")).load() {
         Err(load::Error::Worker(error @ worker::Error::Died { .. })) => {
             let said = error.to_string();

@@ -12,10 +12,9 @@ use clap::{CommandFactory, Parser, Subcommand, value_parser};
 use serde_json::Value;
 
 use crate::doctor::DoctorArgs;
+use crate::emit::Tool;
 use crate::gpu;
-use crate::host::HostArgs;
 use crate::measure::MeasureArgs;
-use crate::outputs::OutputArgs;
 use crate::sizes;
 use crate::talk::{RunArgs, TalkArgs};
 
@@ -65,8 +64,7 @@ impl Verb {
             Self::Plan(args) => &args.gpu,
             Self::Measure(args) => &args.gpu,
             Self::Doctor(args) => &args.gpu,
-            Self::Run(_) | Self::Chat(_) | Self::Devices(_) | Self::List(_) | Self::Template(_) => &[],
-            Self::Completions { .. } => &[],
+            _ => &[],
         }
     }
 }
@@ -197,8 +195,9 @@ pub(crate) struct PlanArgs {
     /// Lets --rpc reach other machines than this one: there is no authentication
     #[arg(long, requires = "rpc")]
     pub(crate) rpc_trusted_network: bool,
-    #[command(flatten)]
-    pub(crate) host: HostArgs,
+    /// Memory of a host instead of this one's, all of it free, and how fast it is read: `64GiB`, `64GiB:60GB/s`
+    #[arg(long, value_name = "SIZE[:RATE]", value_parser = sizes::ram, allow_hyphen_values = true)]
+    pub(crate) ram: Option<(u64, Option<u64>)>,
     /// What is loaded beside the model: `mmproj=FILE`, `draft=FILE`; several times for several
     #[arg(long = "with", value_name = "mmproj=FILE|draft=FILE", value_parser = beside)]
     pub(crate) with: Vec<(Role, PathBuf)>,
@@ -217,8 +216,12 @@ pub(crate) struct PlanArgs {
     /// Prints JSON, all sizes in bytes
     #[arg(long)]
     pub(crate) json: bool,
-    #[command(flatten)]
-    pub(crate) outputs: OutputArgs,
+    /// Saves the plan to a file, which `generate --plan` follows exactly
+    #[arg(long, value_name = "FILE")]
+    pub(crate) save: Option<PathBuf>,
+    /// Prints the equivalent for another tool instead: llama.cpp, ollama, lm-studio
+    #[arg(long, value_name = "TOOL", value_enum, hide_possible_values = true, conflicts_with = "json")]
+    pub(crate) emit: Option<Tool>,
 }
 
 const KV_OFFLOAD: &[(&str, bool)] = &[("on", true), ("off", false)];
@@ -250,8 +253,12 @@ fn one_of<T: Copy + Send + Sync + 'static>(all: &'static [(&'static str, T)]) ->
 impl PlanArgs {
     /// What is asked of the planner.
     pub(crate) fn request(&self) -> Request {
-        let mut request = self.outputs.request(self.ask.request());
-        request = request.at(self.at.as_slice()).draft_max(self.mtp.unwrap_or(0));
+        let mut request = self.ask.request().at(self.at.as_slice()).draft_max(self.mtp.unwrap_or(0));
+        // It makes room for the logits of every token of a batch, as llama.cpp does unless told otherwise. llama-server,
+        // which Ollama runs too, asks for one per sequence (server_output_limits).
+        if self.emit == Some(Tool::LmStudio) {
+            request = request.n_outputs_max(0);
+        }
         if let Some(pooling) = self.embeddings {
             request = request.embeddings(pooling);
         }

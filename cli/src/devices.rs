@@ -2,7 +2,6 @@
 
 use std::error::Error;
 use std::fmt::Write;
-use std::time::Duration;
 
 use autoplace::load;
 use autoplace::machine::{Bytes, Gpu, GpuProcess, Host, Machine};
@@ -15,23 +14,17 @@ const LISTED: usize = 8;
 
 /// Looks at this machine, or at one in a file, and says what there is in words or in JSON.
 pub(crate) fn run(args: &DevicesArgs) -> Result<String, Box<dyn Error>> {
-    let machine = match &args.machine {
+    let mut machine = match &args.machine {
         Some(file) => Machine::read(file)?,
-        None => this_machine(args.measure)?,
+        None => load::detect()?,
     };
+    if let Some(within) = args.measure {
+        rates::measure(&mut machine, within)?;
+    }
     if let Some(file) = &args.write {
         machine.write(file)?;
     }
     Ok(if args.json { machine.to_json()? } else { words(&machine) })
-}
-
-/// This machine with what was measured of its devices, or is now if that is asked for.
-fn this_machine(measure: Option<Option<Duration>>) -> Result<Machine, load::Error> {
-    let mut machine = load::detect()?;
-    if let Some(within) = measure {
-        rates::measure(&mut machine, within)?;
-    }
-    Ok(machine)
 }
 
 fn words(machine: &Machine) -> String {
@@ -111,6 +104,23 @@ pub(crate) fn fact(text: &mut String, what: &str, value: impl std::fmt::Display)
     line(text, format_args!("    {what:<9} {value}"));
 }
 
+/// Cells below each other, a line for each row: the first ones begin in one column, the others end in one.
+pub(crate) fn columns(rows: &[Vec<String>], first: usize) -> impl Iterator<Item = String> {
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column));
+        // A name in a file may have any length.
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0).min(200)
+    };
+    let widths: Vec<usize> = (0..rows.first().map_or(0, Vec::len)).map(width).collect();
+    rows.iter().map(move |row| {
+        let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| match column < first {
+            true => format!("{cell:<width$}"),
+            false => format!("{cell:>width$}"),
+        });
+        cells.collect::<Vec<_>>().join("  ")
+    })
+}
+
 pub(crate) fn line(text: &mut String, value: impl std::fmt::Display) {
     // A string takes all that is written.
     let _ = writeln!(text, "{value}");
@@ -170,16 +180,11 @@ Linux inside of Windows (WSL): Windows hands out the GPU's memory";
     }
 
     #[test]
-    fn nothing_is_said_of_what_is_not_known() {
-        let machine = Machine::new(Host::new(gib(8)));
+    fn what_is_not_known_is_left_out_and_a_name_moves_no_cursor() {
+        let mut machine = Machine::new(Host::new(gib(8)));
         assert_eq!(words(&machine), "no GPU that can be used\nhost: 8.0 GiB free of 8.0 GiB");
-    }
-
-    #[test]
-    fn a_name_cannot_move_the_cursor() {
-        let machine = Machine::new(Host::new(gib(8))).with_gpu(Gpu::new("x\u{1b}[2J\ny").total(1));
+        machine = machine.with_gpu(Gpu::new("x\u{1b}[2J\ny").total(1));
         let text = words(&machine);
-        assert!(!text.contains('\u{1b}'), "{text:?}");
-        assert_eq!(text.lines().count(), 3);
+        assert!(!text.contains('\u{1b}') && text.lines().count() == 3, "{text:?}");
     }
 }

@@ -75,12 +75,9 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(String, bool), Box<dyn Error>> {
         }
     }
     let findings = evidence.diagnose();
+    let healthy = findings.is_empty();
     let text = if args.json {
-        serde_json::to_string_pretty(&Verdict {
-            healthy: findings.is_empty(),
-            findings: &findings,
-            evidence: &evidence,
-        })?
+        serde_json::to_string_pretty(&Verdict { healthy, findings: &findings, evidence: &evidence })?
     } else if args.report {
         let evidence = evidence.anonymous();
         let words = words(&evidence, &evidence.diagnose());
@@ -88,7 +85,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(String, bool), Box<dyn Error>> {
     } else {
         words(&evidence, &findings)
     };
-    Ok((text, findings.is_empty()))
+    Ok((text, healthy))
 }
 
 /// A report, or a machine that nobody looked at.

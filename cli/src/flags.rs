@@ -287,17 +287,8 @@ mod tests {
             ("LLAMA_ARG_TENSOR_SPLIT", "1,1"),
         ];
         let flags = server(line, &environment);
-        for (name, value) in [
-            ("-m", "a.gguf"),
-            ("-ngl", "4"),
-            ("-c", "2048"),
-            ("--swa-full", "on"),
-            ("-np", "2"),
-            ("-kvu", "off"),
-            ("-kvo", "off"),
-        ] {
-            assert_eq!(flags.get(name), Some(value), "{name}");
-        }
+        let said = ["-m", "-ngl", "-c", "--swa-full", "-np", "-kvu", "-kvo"].map(|name| flags.get(name).unwrap());
+        assert_eq!(said, ["a.gguf", "4", "2048", "on", "2", "off", "off"]);
         assert_eq!(flags.others, ["-ts", "-ot"]);
         // One whose value is missing says so where it is read.
         let missing = server("-m a -ngl", &[]).request(&Request::new(), 1);

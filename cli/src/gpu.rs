@@ -7,28 +7,20 @@ use autoplace::llama_sys::sim::{MAX_CARDS, Rules, SimGpu};
 use autoplace::load::build_name;
 use autoplace::machine::{Gpu, Host, Machine, MeasurementCache};
 
-use crate::sizes::size;
+use crate::sizes::{cut, size};
 
 /// A GPU as it was written down: `NAME[#NUMBER][=TOTAL][,free=SIZE]`.
 pub(crate) fn gpu(text: &str) -> Result<Gpu, String> {
-    let (card, free) = match text.split_once(',') {
-        Some((card, rest)) => {
-            let free = rest.trim().strip_prefix("free=");
-            (card, Some(size(free.ok_or("behind the total comes `,free=SIZE` or nothing")?)?))
-        }
-        None => (text, None),
-    };
-    let (name, total) = match card.split_once('=') {
-        Some((name, total)) => (name, Some(size(total)?)),
-        None => (card, None),
-    };
-    let (name, number) = match name.split_once('#') {
-        Some((name, number)) => {
-            let number = number.trim().parse::<u8>();
-            (name, Some(number.map_err(|_| "behind `#` comes the GPU's number, such as `RTX 4090#1`")?))
-        }
-        None => (name, None),
-    };
+    let (card, free) = cut(text, ',');
+    let (card, total) = cut(card, '=');
+    let (name, number) = cut(card, '#');
+    let free = free.map(|rest| {
+        let free = rest.trim().strip_prefix("free=");
+        size(free.ok_or("behind the total comes `,free=SIZE` or nothing")?)
+    });
+    let (free, total) = (free.transpose()?, total.map(size).transpose()?);
+    let number = number.map(|number| number.trim().parse::<u8>()).transpose();
+    let number = number.map_err(|_| "behind `#` comes the GPU's number, such as `RTX 4090#1`")?;
     let name = name.trim();
     if name.is_empty() || name.contains(char::is_control) {
         return Err("the part before `=` is the GPU's name".to_owned());

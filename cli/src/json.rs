@@ -15,6 +15,7 @@ use crate::plan::Took;
 /// `estimate` is what the arithmetic says of the same placement; `None` where it knows no law for this model.
 pub(crate) fn text(plan: &Plan, estimate: Option<&Footprints>, took: Took) -> String {
     let (model, devices) = (&plan.model, &plan.placements);
+    let gpus: Vec<&str> = plan.gpus().map(|gpu| gpu.device.as_deref().unwrap_or_default()).collect();
     let estimate = estimate.map(|estimate| -> Vec<Value> {
         devices.iter().zip(estimate.gpus.iter().chain([&estimate.host])).map(bytes).collect()
     });
@@ -34,7 +35,7 @@ pub(crate) fn text(plan: &Plan, estimate: Option<&Footprints>, took: Took) -> St
         "devices": devices.iter().map(device).collect::<Vec<_>>(),
         // Empty where one GPU takes all layers.
         "tensor_split": plan.tensor_split,
-        "overrides": plan.overrides.iter().map(|rule| override_tensor(rule, plan)).collect::<Vec<_>>(),
+        "overrides": plan.overrides.iter().map(|rule| override_tensor(rule, &gpus)).collect::<Vec<_>>(),
         "estimate": estimate,
         "probe": probe,
         "took_ms": {
@@ -82,11 +83,11 @@ fn bytes((placement, bytes): (&Placement, &Footprint)) -> Value {
     json!({"name": placement.name, "weights": bytes.weights, "kv": bytes.kv, "compute": bytes.compute})
 }
 
-/// `PATTERN=BUFFER TYPE`, as llama.cpp's `--override-tensor` takes it.
-fn override_tensor(rule: &TensorOverride, plan: &Plan) -> String {
+/// `PATTERN=BUFFER TYPE`, as llama.cpp's `--override-tensor` takes it, on GPUs of these names in ggml.
+pub(crate) fn override_tensor(rule: &TensorOverride, devices: &[&str]) -> String {
     let buffer_type = match rule.place {
         Place::Host => "CPU",
-        Place::Gpu(gpu) => plan.gpus().nth(gpu).and_then(|gpu| gpu.device.as_deref()).unwrap_or_default(),
+        Place::Gpu(gpu) => devices.get(gpu).copied().unwrap_or_default(),
     };
     format!("{}={buffer_type}", rule.pattern)
 }

@@ -9,7 +9,7 @@ use autoplace_hub::{LocalModel, Models, Outcome, Row};
 use serde_json::{Value, json};
 
 use crate::args::ListArgs;
-use crate::devices::line;
+use crate::devices::{columns, line};
 
 /// The columns' heads, before where a model is.
 const HEADS: [&str; 5] = ["model", "quantisation", "size", "layers", "tok/s"];
@@ -52,29 +52,19 @@ fn words(found: &Models, rows: &[Result<Row, String>], same: &[Vec<usize>]) -> S
     if found.models.is_empty() {
         line(&mut text, "no models");
     }
-    let cells: Vec<[String; 5]> = found.models.iter().zip(rows).map(|(model, row)| cells(model, row)).collect();
-    let width = |column: usize| {
-        let widths = cells.iter().map(|row| row[column].chars().count());
-        widths.fold(HEADS[column].len(), usize::max)
-    };
-    let widths: Vec<usize> = (0..HEADS.len()).map(width).collect();
-    let table_line = |text: &mut String, row: [&str; 5], rest: &str| {
-        let [name, quant, size, layers, speed] = row;
-        let [a, b, c, d, e] = widths[..] else { return };
-        let row = format!("{name:<a$}  {quant:<b$}  {size:>c$}  {layers:>d$}  {speed:>e$}  {rest}");
-        line(text, one_line(&row));
-    };
-    if !cells.is_empty() {
-        table_line(&mut text, HEADS, "where");
+    let models = found.models.iter().zip(rows).map(|(model, row)| cells(model, row));
+    let table: Vec<Vec<String>> = [HEADS.map(str::to_owned).into()].into_iter().chain(models).collect();
+    let mut table = columns(&table, 2);
+    if let (Some(heads), false) = (table.next(), found.models.is_empty()) {
+        line(&mut text, format_args!("{heads}  where"));
     }
-    for (index, row) in cells.iter().enumerate() {
-        let model = &found.models[index];
+    for (index, (model, row)) in found.models.iter().zip(table).enumerate() {
         let first = same.iter().find(|group| group[1..].contains(&index)).map(|group| &found.models[group[0]]);
         let mut place = format!("{}: {}", model.store, model.files[0].display());
         if let Some(first) = first {
             place += &format!(" (the same as {}: {})", first.store, first.files[0].display());
         }
-        table_line(&mut text, row.each_ref().map(String::as_str), &place);
+        line(&mut text, one_line(&format!("{row}  {place}")));
         match &rows[index] {
             Ok(Row { outcome: Outcome::Refused(why), .. }) | Err(why) => {
                 line(&mut text, one_line(&format!("    {why}")));
@@ -99,12 +89,12 @@ fn one_line(text: &str) -> String {
     text.replace(char::is_control, " ")
 }
 
-fn cells(model: &LocalModel, row: &Result<Row, String>) -> [String; 5] {
+fn cells(model: &LocalModel, row: &Result<Row, String>) -> Vec<String> {
     let row = row.as_ref().ok();
     let placed = row.and_then(Row::placed);
     let quant = row.and_then(|row| row.quant.clone()).or_else(|| model.quant.clone());
     let layers = placed.map(|it| format!("{}/{}", it.n_gpu_layers, it.layers));
     let speed = placed.and_then(|it| it.tokens_per_second).map(|speed| format!("{speed:.1}"));
     let or_dash = |cell: Option<String>| cell.unwrap_or_else(|| "-".to_owned());
-    [model.name.clone(), or_dash(quant), Bytes(model.bytes).to_string(), or_dash(layers), or_dash(speed)]
+    vec![model.name.clone(), or_dash(quant), Bytes(model.bytes).to_string(), or_dash(layers), or_dash(speed)]
 }

@@ -1,8 +1,8 @@
 //! `autoplace`: the library's answers on the command line. `docs/cli.md` describes what it takes and what it prints.
 //!
-//! Arguments flow in ([`args`], with [`sizes`], [`flags`], [`gpu`] and [`host`] for what they are made of), a verb does
-//! its work ([`talk`] with a model, [`plan`] with its [`outputs`], [`devices`], [`list`], [`measure`], [`doctor`] with
-//! what is [`running`], [`template`]), and text or JSON ([`json`]) flows out. Exit code 1 is an answer that
+//! Arguments flow in ([`args`], with [`sizes`], [`flags`] and [`gpu`] for what they are made of), a verb does its work
+//! ([`talk`] with a model, [`plan`], [`devices`], [`list`], [`measure`], [`doctor`] with what is [`running`],
+//! [`template`]), and text, JSON ([`json`]) or another tool's words ([`emit`]) flow out. Exit code 1 is an answer that
 //! could not be given, 2 a question that could not be understood; either is one line on stderr. 3 is the doctor's,
 //! where something is wrong, 130 a program that Ctrl-C has ended.
 
@@ -12,15 +12,14 @@ mod doctor;
 mod emit;
 mod flags;
 mod gpu;
-mod host;
 mod json;
 mod list;
 mod measure;
-mod outputs;
 mod plan;
 mod rates;
 mod running;
 mod sizes;
+mod stop;
 mod talk;
 mod template;
 #[cfg(test)]

@@ -7,14 +7,15 @@ use std::time::{Duration, Instant};
 
 use autoplace::gguf::Header;
 use autoplace::load::{self, NativeProbe};
-use autoplace::machine::{Gpu, Machine};
+use autoplace::machine::{Gpu, Host, Machine};
 use autoplace::memory::companion::Role;
 use autoplace::memory::{Companion, ContextParams, Estimate, Footprints, Split};
-use autoplace::plan::{self, Advice, Placement, Plan, Planner, Probe};
+use autoplace::plan::{self, Advice, Placement, Plan, Planner, Probe, SavedPlan};
 use autoplace::profile::{Lora, ModelProfile};
 use autoplace::{Model, ModelBuilder};
 
 use crate::args::PlanArgs;
+use crate::emit::emit;
 use crate::gpu::{self, Simulated};
 use crate::{in_file, json};
 
@@ -59,8 +60,18 @@ pub(crate) fn run(args: &PlanArgs, begin: Instant) -> Result<String, Box<dyn Err
     };
     let estimate = planner.unknown().is_none().then(|| estimate(&profile, &machine, &plan)).transpose()?;
     let planning_took = planning.elapsed();
-    if let Some(emitted) = args.outputs.give(&plan, &request, &header, &machine, described.as_ref())? {
-        return Ok(emitted);
+    // With the names that its GPUs have where they are: a simulated one's is this process's own.
+    let mut real = plan.clone();
+    for placement in real.placements.iter_mut().filter(|it| described.is_some() && it.device.is_some()) {
+        let index = machine.gpus.iter().position(|gpu| gpu.device == placement.device);
+        placement.device = index.and_then(|index| described.as_ref()?.gpus.get(index)?.device.clone());
+    }
+    let emitted = args.emit.map(|tool| emit(&real, tool)).transpose()?;
+    if let Some(file) = &args.save {
+        SavedPlan::new(real, request, &header)?.write(file)?;
+    }
+    if let Some(text) = emitted {
+        return Ok(text.trim_end().to_owned());
     }
     if args.json {
         let took = Took {
@@ -97,17 +108,19 @@ fn with_servers(args: &PlanArgs, begin: Instant) -> Result<String, Box<dyn Error
 
 /// The machine as it was described, if it is not this one; the one to plan for, and its simulated cards.
 fn machines(args: &PlanArgs) -> Result<(Option<Machine>, Simulated), Box<dyn Error>> {
-    let described = match &args.machine {
-        Some(file) => Some(Machine::read(file)?),
-        None if args.gpu.is_empty() => None,
-        None => Some(gpu::machine(&args.gpu)),
+    let is_described = args.machine.is_some() || !args.gpu.is_empty();
+    let mut described = match &args.machine {
+        Some(file) => Machine::read(file)?,
+        None if is_described => gpu::machine(&args.gpu),
+        None => load::detect()?,
     };
-    let Some(mut described) = described else {
-        let mut machine = load::detect()?;
-        args.host.apply(&mut machine);
-        return Ok((None, (machine, Vec::new())));
-    };
-    args.host.apply(&mut described);
+    if let Some((bytes, rate)) = args.ram {
+        // What was not said of it is not known.
+        described.host = rate.into_iter().fold(Host::new(bytes), Host::bandwidth);
+    }
+    if !is_described {
+        return Ok((None, (described, Vec::new())));
+    }
     let simulated = gpu::simulated(described.clone(), !args.no_probe)?;
     Ok((Some(described), simulated))
 }

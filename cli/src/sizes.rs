@@ -33,11 +33,26 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
     Ok(bytes as u64)
 }
 
+/// What stands before a mark, and what behind it if there is one.
+pub(crate) fn cut(text: &str, mark: char) -> (&str, Option<&str>) {
+    text.split_once(mark).map_or((text, None), |(before, behind)| (before, Some(behind)))
+}
+
 /// Bytes per second: `60GB/s`, `3.5 GB/s`.
-pub(crate) fn rate(text: &str) -> Result<u64, String> {
+fn rate(text: &str) -> Result<u64, String> {
     let wrong = || format!("`{text}` is no rate; rates are 60GB/s (1000-based) or 600MiB/s");
     let bytes = text.trim().strip_suffix("/s").ok_or_else(wrong)?;
     size(bytes).ok().filter(|&rate| rate > 0).ok_or_else(wrong)
+}
+
+/// Memory and perhaps how fast it is read: `64GiB`, `64GiB:60GB/s`.
+pub(crate) fn ram(text: &str) -> Result<(u64, Option<u64>), String> {
+    let (bytes, per_second) = cut(text, ':');
+    let per_second = per_second.map(rate).transpose()?;
+    match size(bytes)? {
+        0 => Err("a host has more than 0 bytes".to_owned()),
+        bytes => Ok((bytes, per_second)),
+    }
 }
 
 /// A preset by its name, or bytes: `cautious`, `600MiB`.
@@ -62,7 +77,7 @@ fn number(text: &str) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{headroom, size};
+    use super::{headroom, ram, size};
     use autoplace::machine::{gib, mib};
     use autoplace::memory::Headroom;
 
@@ -71,45 +86,48 @@ mod tests {
         for text in ["24GiB", "24gib", "24G", "24 GiB", "24.0g", "24576M", "25769803776", "25769803776B"] {
             assert_eq!(size(text), Ok(gib(24)), "{text}");
         }
-        for (text, bytes) in [("24GB", 24_000_000_000), ("1kb", 1000), ("1K", 1024), ("2T", gib(2048)), ("0", 0)] {
+        // A fraction is to the nearest byte.
+        for (text, bytes) in [
+            ("24GB", 24_000_000_000),
+            ("1kb", 1000),
+            ("1K", 1024),
+            ("2T", gib(2048)),
+            ("0", 0),
+            ("22.5GiB", gib(22) + mib(512)),
+            ("1.0000000000000000000001K", 1024),
+            ("0.0001K", 0),
+            ("22.6GiB", gib(226) / 10),
+            ("4.35GB", 4_350_000_000),
+        ] {
             assert_eq!(size(text), Ok(bytes), "{text}");
         }
     }
 
     #[test]
-    fn a_fraction_is_to_the_nearest_byte() {
-        assert_eq!(size("22.5GiB"), Ok(gib(22) + mib(512)));
-        assert_eq!(size("1.0000000000000000000001K"), Ok(1024));
-        assert_eq!(size("0.0001K"), Ok(0));
-        assert_eq!(size("22.6GiB"), Ok(gib(226) / 10));
-        assert_eq!(size("4.35GB"), Ok(4_350_000_000));
-    }
-
-    #[test]
     fn what_is_no_size_is_refused() {
-        for text in [
-            "",
-            "GiB",
-            "-1",
-            "-1GiB",
-            "+1G",
-            "1e9",
-            "1.5",
-            "1.",
-            ".5G",
-            "1.5.5G",
-            "0x10",
-            "1GiBs",
-            "NaN",
-            "five",
-            "1,5G",
-            "٣G",
-            "1.12345678901234éG",
-        ] {
+        let wrong = "GiB -1 -1GiB +1G 1e9 1.5 1. .5G 1.5.5G 0x10 1GiBs NaN five 1,5G ٣G 1.12345678901234éG";
+        for text in wrong.split(' ').chain([""]) {
             assert!(size(text).is_err(), "{text}");
         }
         for text in ["99999999999999999999", "18014398509481984K", "999999999999999999999999999999999999999999T"] {
             assert!(size(text).unwrap_err().contains("64 bits"), "{text}");
+        }
+    }
+
+    #[test]
+    fn ram_is_a_size_and_perhaps_a_rate() {
+        assert_eq!(ram("64GiB"), Ok((gib(64), None)));
+        assert_eq!(ram("64G:60GB/s"), Ok((gib(64), Some(60_000_000_000))));
+        for (text, word) in [
+            ("0", "more than 0"),
+            ("", "size"),
+            ("64GiB:", "rate"),
+            ("64GiB:60", "rate"),
+            ("64GiB:0GB/s", "rate"),
+            ("-1GiB", "size"),
+        ] {
+            let error = ram(text).unwrap_err();
+            assert!(error.contains(word), "{text}: {error}");
         }
     }
 

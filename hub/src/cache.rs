@@ -11,7 +11,7 @@
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::error::Error;
@@ -83,9 +83,7 @@ impl Folder {
             return Ok(());
         }
         create_parent(&path)?;
-        let mut name = path.file_name().unwrap_or_default().to_owned();
-        name.push(format!(".{}.tmp", std::process::id()));
-        let temporary = path.with_file_name(name);
+        let temporary = beside(&path);
         fs::write(&temporary, commit).map_err(io_error("write", &temporary))?;
         fs::rename(&temporary, &path).map_err(io_error("rename to", &path))
     }
@@ -96,13 +94,10 @@ impl Folder {
         create_parent(&pointer)?;
         let up = std::iter::repeat_n("..", 2 + file.name.matches('/').count());
         let target: PathBuf = up.chain(["blobs", &file.etag]).collect();
-        match fs::remove_file(&pointer) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io_error("replace", &pointer)(error)),
-            _ => {}
-        }
-        match symlink(&target, &pointer) {
-            Ok(()) => Ok(()),
-            // Another process has made it just now.
+        let temporary = beside(&pointer);
+        match symlink(&target, &temporary) {
+            // Whoever reads the one that is there already must not find none for a moment.
+            Ok(()) => fs::rename(&temporary, &pointer).map_err(io_error("rename to", &pointer)),
             Err(_) if is_of(&pointer, file.bytes) => Ok(()),
             // As on Windows without the right to make links: the file itself, which has no other name then.
             Err(_) => fs::rename(&blob, &pointer).map_err(io_error("move to", &pointer)),
@@ -141,6 +136,14 @@ impl Folder {
 pub(crate) fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
     let path = path.to_owned();
     move |source| Error::Io { path, action, source }
+}
+
+/// A name in the same folder that nobody else has, other threads of this process included.
+fn beside(path: &Path) -> PathBuf {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}-{}.tmp", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)));
+    path.with_file_name(name)
 }
 
 pub(crate) fn create_parent(path: &Path) -> Result<(), Error> {

@@ -5,7 +5,7 @@ use std::thread;
 
 use crate::counting::allocations;
 use crate::native_support::{demo_path, load_demo};
-use crate::text_support::{PROMPTS, REPEATED, SYSTEM, demo};
+use crate::text_support::{PROMPTS, REPEATED, SYSTEM, demo, text_and_statistics};
 use autoplace::Model;
 use autoplace::generate::{Engine, Generate, Session, Speculation};
 use autoplace::llama_sys::{Batch, Candidates, Context, ContextParams, Sampler};
@@ -24,20 +24,14 @@ fn of_stream(generate: Generate, first: usize, pieces: usize) {
 }
 
 #[test]
-fn a_piece_of_a_stream_costs_one_allocation_at_most() {
+fn a_piece_of_a_stream_costs_one_allocation_at_most_and_so_does_a_draft_token() {
     own_process!();
     of_stream(load_demo().generate("And it came to pass").seed(1), 8, 64);
-}
-
-#[test]
-fn a_draft_token_costs_one_allocation_at_most() {
-    own_process!();
     let model = Model::builder(demo_path()).draft_max(8).n_threads(1).without_learning().load().unwrap();
     let lookup = Speculation::prompt_lookup();
     let generate = model.generate(REPEATED).temp(0.0).speculate(lookup).max_tokens(200);
     of_stream(generate.clone(), 60, 80);
-    let (_, statistics) = crate::text_support::text_and_statistics(generate);
-    assert!(statistics.drafted_tokens > 0);
+    assert!(text_and_statistics(generate).1.drafted_tokens > 0);
 }
 
 /// Pieces of a session's steps, and the allocations for them.

@@ -1,36 +1,27 @@
-//! Generations as `Stream`s, in an executor of a few lines, with `futures` and in tokio: what is theirs beside the
-//! texts of `front_ends.rs`. On the demo model.
+//! Generations as `Stream`s, with `futures` and in tokio: what is theirs beside the texts of `front_ends.rs`. On the
+//! demo model.
 
+use std::future::poll_fn;
 use std::pin::pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
 
 use crate::text_support::{PROMPTS, chat, demo, greedy, text, wait};
 use autoplace::Model;
 use autoplace::generate::{AsyncStream, Engine, Error, FinishReason, Generate, TokenStream};
 use futures::stream::{self, StreamExt, TryStreamExt};
+use tokio::runtime::{Builder, Runtime};
 
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
+fn runtime() -> Runtime {
+    Builder::new_current_thread().build().unwrap()
 }
 
-/// An executor: all that a runtime has to do. Tells the answer, and how often the future was asked.
+/// The answer of a future, and how often it was asked.
 pub(crate) fn block_on<F: Future>(future: F) -> (F::Output, usize) {
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let mut future = pin!(future);
-    for polls in 1.. {
-        let mut context = Context::from_waker(&waker);
-        if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
-            return (output, polls);
-        }
-        thread::park();
-    }
-    unreachable!("it polls until there is an answer")
+    let (mut future, mut polls) = (pin!(future), 0);
+    let counted = poll_fn(|context| {
+        polls += 1;
+        future.as_mut().poll(context)
+    });
+    (runtime().block_on(counted), polls)
 }
 
 async fn read(stream: &mut AsyncStream<TokenStream>) -> Result<String, Error> {
@@ -89,7 +80,7 @@ fn answers_of_an_engine_are_read_by_tasks_of_tokio() {
     let generates: Vec<_> = PROMPTS.iter().map(|it| greedy(&model, *it)).collect();
     let expected: Vec<_> = generates.iter().cloned().map(text).collect();
     let engine = Engine::builder(&model).queue(1).start().unwrap();
-    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let runtime = runtime();
     let spawn = |generate| {
         let engine = engine.clone();
         runtime.spawn(async move {

@@ -32,48 +32,27 @@ fn messages_of_nothing_are_messages() {
             // One after the other.
             chat.say(said).unwrap().finish().unwrap();
         }
-        let said: Vec<_> = chat.messages().iter().map(|it| it.role.clone()).collect();
-        assert!(said.iter().filter(|role| **role == Role::USER).count() == 3);
+        assert_eq!(chat.messages().iter().filter(|it| it.role == Role::USER).count(), 3);
         // Nothing at all was said, by anybody.
-        let mut empty = chat.clone();
-        *empty.messages_mut() = vec![Message::user(""), Message::assistant(""), Message::user("")];
-        empty.answer().unwrap().finish().unwrap();
+        *chat.messages_mut() = vec![Message::user(""), Message::assistant(""), Message::user("")];
+        chat.answer().unwrap().finish().unwrap();
     }
-    // A system message of nothing is as good as none, or is there.
+    // A system message of nothing is there. A history of nothing is the template's to write, or to refuse.
     let mut chat = chat(&model, "chatml").system("");
     chat.say("Hear me.").unwrap().finish().unwrap();
     assert_eq!(chat.messages()[0], Message::system(""));
-    // A history of nothing is the template's to write, or to refuse.
     let mut nothing = text_support::chat(&model, "chatml");
-    match nothing.answer().map(drop) {
-        Ok(()) | Err(Error::Template(_)) => {}
-        Err(error) => panic!("{error}"),
-    }
+    assert_is!(nothing.answer().map(drop), Ok(()) | Err(Error::Template(_)));
 }
 
 #[test]
-fn a_role_that_a_template_does_not_know_is_written_or_is_its_own_refusal() {
+fn what_a_template_refuses_is_taken_back_and_the_chat_goes_on() {
     let model = load();
-    let stranger = || Message::new(Role::new("narrator"), "Meanwhile, in the city of David,");
-    // One that writes any role.
-    let mut chatml = chat(&model, "chatml");
-    chatml.push(stranger());
-    let (_, statistics) = chatml.say("Go on.").unwrap().finish().unwrap();
-    assert!(statistics.generated_tokens > 0);
-    assert!(chatml.rendered().unwrap().as_str().contains("<|im_start|>narrator\nMeanwhile"));
-    // One that knows two.
-    let strict = "{% for message in messages %}{% if message.role not in ['user', 'assistant'] %}\
-        {{ raise_exception('only user and assistant are known') }}{% endif %}[{{ message.role }}] {{ message.content }}\n\
-        {% endfor %}";
-    let strict = ChatTemplate::new(strict, <_>::default()).unwrap();
-    let mut chat = model.chat_with(strict).with(|generate| generate.temp(0.0).max_tokens(12));
-    chat.push(stranger());
-    let refused = chat.say("Go on.").map(drop).unwrap_err();
-    assert_is!(refused, Error::Template(_));
-    let said = refused.to_string();
-    assert!(said.contains("only user and assistant are known"), "{said}");
-    assert_eq!(chat.messages().len(), 1, "what was refused is taken back");
-    chat.messages_mut().remove(0);
+    let mut chat = chat(&model, "mistral");
+    chat.push(Message::new(Role::new("narrator"), "Meanwhile, in the city of David,"));
+    assert_is!(chat.say("Go on.").map(drop), Err(Error::Template(_)));
+    assert_eq!(chat.messages().len(), 1);
+    chat.messages_mut().clear();
     chat.say("Go on.").unwrap().finish().unwrap();
     assert_eq!(chat.messages().len(), 2);
 }
@@ -140,28 +119,26 @@ fn answers_in_many_formats_arrive_in_their_parts_and_as_they_were_written() {
             .reply_format(format.clone())
             .with(|generate| generate.constraint(Constraint::choices([sample.text])));
         let mut stream = chat.say("What will the weather be?").unwrap();
-        let parts: Vec<_> = stream.by_ref().map(Result::unwrap).collect();
+        let (mut reasoning, mut content, mut calls) = (String::new(), String::new(), 0);
+        for part in &mut stream {
+            match part.unwrap() {
+                ReplyPart::Reasoning(text) => reasoning.push_str(&text),
+                ReplyPart::Content(text) => content.push_str(&text),
+                ReplyPart::ToolCall(_) => calls += 1,
+            }
+        }
         assert_eq!(stream.finish_reason(), Some(FinishReason::EndOfGeneration));
         let reply = stream.reply().unwrap().clone();
         drop(stream);
         // What the whole text means, read at once.
         let mut parser = ReplyParser::new(&format).after_prompt(&sample.prompt).with_tools(&tools());
         parser.push(sample.text);
-        let expected = parser.finish();
         let name = sample.name;
-        assert_eq!(reply, expected, "{name}");
+        assert_eq!(reply, parser.finish(), "{name}");
         assert_eq!(reply.raw, sample.text, "{name}");
         assert_eq!(reply.tool_calls.len(), 2, "{name}");
-        let (mut reasoning, mut content, mut calls) = (String::new(), String::new(), 0);
-        for part in parts {
-            match part {
-                ReplyPart::Reasoning(text) => reasoning.push_str(&text),
-                ReplyPart::Content(text) => content.push_str(&text),
-                ReplyPart::ToolCall(_) => calls += 1,
-            }
-        }
         assert_eq!(reasoning, sample.reasoning.unwrap_or_default(), "{name}");
-        assert_eq!((content, calls), (reply.content, 2), "{name}");
+        assert_eq!((&content, calls), (&reply.content, 2), "{name}");
         chat.tool_result(&reply.tool_calls[0], "It will rain.");
         let [_, message, result] = chat.messages() else { panic!("{name}") };
         assert_eq!(message.tool_calls, reply.tool_calls, "{name}");

@@ -1,14 +1,11 @@
 //! Conversations that go on for longer than the context: through the public API, on the demo model.
 
-use crate::native_support::demo_path;
-use autoplace::Model;
-use autoplace::chat::{ChatTemplate, Message};
+use crate::text_support::{self, demo};
+use autoplace::chat::Message;
 use autoplace::generate::{Chat, ChatFull, Error};
 
 fn chat(tokens: u32) -> Chat {
-    let builder = Model::builder(demo_path()).n_ctx(tokens).n_threads(1);
-    let template = ChatTemplate::family("chatml").unwrap();
-    builder.load().unwrap().chat_with(template).with(|generate| generate.temp(0.0).max_tokens(8))
+    text_support::chat(&demo(tokens, 1, false), "chatml").with(|generate| generate.max_tokens(8))
 }
 
 #[test]
@@ -38,8 +35,7 @@ fn a_message_that_has_no_room_by_itself_is_taken_back() {
         let mut chat = chat(256).when_full(when_full);
         chat.say("Who art thou?").unwrap().finish().unwrap();
         let before = chat.messages().to_vec();
-        let error = chat.say(&long).unwrap_err();
-        assert!(matches!(error, Error::PromptTooLong { .. }), "{error}");
+        assert_is!(chat.say(&long).map(drop), Err(Error::PromptTooLong { .. }));
         assert_eq!(chat.messages(), before, "{when_full:?}");
         assert!(chat.forgotten().is_empty(), "{when_full:?}");
         chat.say("And thy father?").unwrap().finish().unwrap();

@@ -1,13 +1,11 @@
 //! Documents are scored against a query in the model's own form, many at once, each as if it were alone.
 
-use std::path::Path;
-
-use crate::embed_vectors::{embedder, load, of, written};
-use crate::embedding_models::{LONGEST, bert, computed, reranker, text};
+use crate::embed_vectors::{by_llama_cpp, embedder, load, of, written};
+use crate::embedding_models::{LONGEST, bert, reranker, text};
 use crate::synthetic::Sketch;
 use autoplace::embed::Error;
 use autoplace::gguf::TensorType;
-use autoplace::llama_sys::{self, Token};
+use autoplace::llama_sys::{self, Token, Vocab};
 use autoplace::load;
 use autoplace::memory::Pooling;
 use autoplace::plan::Request;
@@ -21,56 +19,39 @@ fn with_template(template: &str) -> Sketch {
     sketch
 }
 
-/// The score that llama.cpp gives these tokens.
-fn by_llama_cpp(path: &Path, tokens: impl FnOnce(&llama_sys::Vocab) -> Vec<Token>) -> f32 {
-    let (mut context, _) = computed(path, llama_sys::Pooling::Rank, tokens);
-    let scores = context.embeddings_seq(0).unwrap();
-    assert_eq!(scores.len(), 1);
-    scores[0]
+/// A pair has the score that llama.cpp gives these tokens.
+fn is_scored_as(sketch: &Sketch, query: &str, document: &str, tokens: impl FnOnce(&Vocab) -> Vec<Token>) {
+    let (_folder, path) = written(sketch);
+    let score = embedder(&path, Pooling::Rank).rerank(query, &[document]).unwrap()[0];
+    assert_eq!(by_llama_cpp(&path, llama_sys::Pooling::Rank, tokens), [score], "{query:?} {document:?}");
 }
 
 const CLS: Token = 2;
 const SEP: Token = 3;
 
-#[test]
-fn a_pair_is_put_between_the_tokens_that_the_model_has() {
-    let (_folder, path) = written(&reranker(F32));
-    let mut embedder = embedder(&path, Pooling::Rank);
-    for document in ["the moon pulls the sea", "", "a stone"] {
-        let score = embedder.rerank(QUERY, &[document]).unwrap()[0];
-        // BERT adds no EOS.
-        let expected = by_llama_cpp(&path, |vocab| {
-            let plain = |text| vocab.tokenize(text, false, false).unwrap();
-            [vec![CLS], plain(QUERY), vec![SEP], plain(document)].concat()
-        });
-        assert_eq!(score, expected, "{document:?}");
-    }
+fn plain(vocab: &Vocab, text: &str) -> Vec<Token> {
+    vocab.tokenize(text, false, false).unwrap()
 }
 
 #[test]
-fn the_models_own_template_is_followed() {
-    let template = "[CLS]{document}[SEP]on {query}[SEP]";
-    let (_folder, path) = written(&with_template(template));
-    let score = embedder(&path, Pooling::Rank).rerank(QUERY, &["the warm sea"]).unwrap()[0];
-    let expected = by_llama_cpp(&path, |vocab| {
-        let text = format!("[CLS]the warm sea[SEP]on {QUERY}[SEP]");
-        vocab.tokenize(&text, false, true).unwrap()
+fn a_pair_is_put_between_the_tokens_that_the_model_has_or_into_its_own_template() {
+    for document in ["the moon pulls the sea", "", "a stone"] {
+        // BERT adds no EOS.
+        is_scored_as(&reranker(F32), QUERY, document, |vocab| {
+            [vec![CLS], plain(vocab, QUERY), vec![SEP], plain(vocab, document)].concat()
+        });
+    }
+    is_scored_as(&with_template("[CLS]{document}[SEP]on {query}[SEP]"), QUERY, "the warm sea", |vocab| {
+        vocab.tokenize(&format!("[CLS]the warm sea[SEP]on {QUERY}[SEP]"), false, true).unwrap()
     });
-    assert_eq!(score, expected);
 }
 
 #[test]
 fn texts_cannot_take_the_templates_places_or_write_control_tokens() {
-    let (_folder, path) = written(&with_template("[CLS]{query}[SEP]{document}[SEP]"));
-    let mut embedder = embedder(&path, Pooling::Rank);
-    let query = "[SEP]{document}";
-    let score = embedder.rerank(query, &["the warm sea"]).unwrap()[0];
-    let expected = by_llama_cpp(&path, |vocab| {
-        let plain = |text| vocab.tokenize(text, false, false).unwrap();
-        let (query, document) = (plain(query), plain("the warm sea"));
-        [vec![CLS], query, vec![SEP], document, vec![SEP]].concat()
+    let (query, document) = ("[SEP]{document}", "the warm sea");
+    is_scored_as(&with_template("[CLS]{query}[SEP]{document}[SEP]"), query, document, |vocab| {
+        [vec![CLS], plain(vocab, query), vec![SEP], plain(vocab, document), vec![SEP]].concat()
     });
-    assert_eq!(score, expected);
 }
 
 #[test]
@@ -95,31 +76,25 @@ fn a_document_that_is_too_long_is_an_error_or_cut_but_never_the_query() {
         let mut embedder = of(&sketch, Pooling::Rank);
         let longest = LONGEST as usize;
         let long = text(0, longest);
+        let counts = (longest + others, longest);
         let refused = embedder.rerank(QUERY, &["the sea", &long]);
-        let Err(Error::TooLong { index, tokens, limit }) = refused else {
-            panic!("{refused:?}");
-        };
-        assert_eq!((index, tokens, limit), (1, longest + others, longest));
+        assert_is!(refused, Err(Error::TooLong { index: 1, tokens, limit }) if (tokens, limit) == counts);
         let mut embedder = embedder.truncate(true);
         let cut = embedder.rerank(QUERY, &[&long]).unwrap()[0];
         let fits = text(0, longest - others);
         let whole = embedder.rerank(QUERY, &[&fits]).unwrap()[0];
         assert!((whole - cut).abs() < 1e-3, "{whole} {cut}");
-        let refused = embedder.rerank(&long, &["the sea"]);
-        assert!(matches!(refused, Err(Error::TooLong { index: 0, .. })));
+        assert_is!(embedder.rerank(&long, &["the sea"]), Err(Error::TooLong { index: 0, .. }));
     }
 }
 
 #[test]
 fn a_model_without_a_head_or_without_that_pooling_does_not_rerank() {
     let (_folder, path) = written(&bert(F32));
-    let refused = load(&path, Request::new().embeddings(Pooling::Rank)).map(drop).unwrap_err();
-    assert!(matches!(&refused, load::Error::NoRankHead { architecture } if architecture == "bert"), "{refused}");
+    let refused = load(&path, Request::new().embeddings(Pooling::Rank));
+    assert_is!(refused, Err(load::Error::NoRankHead { architecture }) if architecture == "bert");
     let refused = embedder(&path, Pooling::Model).rerank(QUERY, &["the sea"]);
-    let Err(Error::NotReranking { pooling }) = refused else {
-        panic!("{refused:?}");
-    };
-    assert_eq!(pooling, Pooling::Mean);
+    assert_is!(refused, Err(Error::NotReranking { pooling: Pooling::Mean }));
 }
 
 #[test]
@@ -137,6 +112,7 @@ fn a_reranker_goes_on_when_its_model_is_loaded_again() {
     let (folder, path) = written(&reranker(F32));
     let model = load(&path, Request::new().embeddings(Pooling::Rank)).unwrap();
     let mut embedder = model.embedder().unwrap();
+    let abort = embedder.abort_handle();
     let before = embedder.rerank(QUERY, &["the sea"]).unwrap();
     let elsewhere = folder.path().join("elsewhere");
     for asks in [true, false] {
@@ -153,4 +129,6 @@ fn a_reranker_goes_on_when_its_model_is_loaded_again() {
         let after = embedder.rerank(QUERY, &["the sea"]).unwrap();
         assert_eq!(before, after, "{asks}");
     }
+    abort.abort();
+    assert!(embedder.rerank(QUERY, &["the sea"]).is_err());
 }

@@ -2,14 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::embedding_models::{
-    LONGEST, bert, classifier, computed, encoders, llama_embed, nomic_bert, t5_encoder, text,
-};
+use crate::embedding_models::{LONGEST, bert, classifier, encoders, llama_embed, nomic_bert, t5_encoder, text};
 use crate::native_support::{demo_path, load_demo, native};
 use crate::synthetic::Sketch;
+use crate::text_support::Raw;
 use autoplace::embed::{self, Embedding, cosine_similarity};
 use autoplace::gguf::TensorType;
-use autoplace::llama_sys::{self, Batch, Context, ContextParams};
+use autoplace::llama_sys::{self, Batch, Context, ContextParams, Token, Vocab};
 use autoplace::machine::{Host, Machine, gib};
 use autoplace::memory::Pooling;
 use autoplace::plan::Request;
@@ -49,22 +48,25 @@ fn distance(one: &Embedding, other: &Embedding) -> f32 {
 }
 
 /// Texts together and each alone; `apart` is what rounding makes of a cosine of 1.
-fn together_as_alone(path: &Path, case: &str, pooling: Pooling, texts: &[String], apart: f32) {
-    let case = format!("{case} {pooling}");
-    let request = Request::new().embeddings(pooling).n_ctx(LONGEST as u32).n_seq_max(6);
-    let mut embedder = loaded(path, request).embedder().unwrap();
-    let together = embedder.embed(texts).unwrap();
-    for (text, together) in texts.iter().zip(&together) {
-        let alone = embedder.embed(&[text]).unwrap().remove(0);
-        assert_eq!(alone.vectors().len(), together.vectors().len());
-        for (alone, together) in alone.vectors().zip(together.vectors()) {
-            let cosine = cosine_similarity(alone, together).unwrap();
-            assert!(1.0 - cosine <= apart, "{case}: {cosine} in {text:?}");
+fn together_as_alone(sketch: &Sketch, poolings: &[Pooling], texts: &[String], apart: f32) {
+    let (_folder, path) = written(sketch);
+    for &pooling in poolings {
+        let case = format!("{} {pooling}", sketch.title());
+        let request = Request::new().embeddings(pooling).n_ctx(LONGEST as u32).n_seq_max(6);
+        let mut embedder = loaded(&path, request).embedder().unwrap();
+        let together = embedder.embed(texts).unwrap();
+        for (text, together) in texts.iter().zip(&together) {
+            let alone = embedder.embed(&[text]).unwrap().remove(0);
+            assert_eq!(alone.vectors().len(), together.vectors().len());
+            for (alone, together) in alone.vectors().zip(together.vectors()) {
+                let cosine = cosine_similarity(alone, together).unwrap();
+                assert!(1.0 - cosine <= apart, "{case}: {cosine} in {text:?}");
+            }
         }
+        let [one, other] = [&together[0], &together[1]].map(|it| it.vectors().last().unwrap());
+        let cosine = cosine_similarity(one, other).unwrap();
+        assert!(1.0 - cosine > apart, "{case}: all texts are alike, {cosine}");
     }
-    let [one, other] = [&together[0], &together[1]].map(|it| it.vectors().last().unwrap());
-    let cosine = cosine_similarity(one, other).unwrap();
-    assert!(1.0 - cosine > apart, "{case}: all texts are alike, {cosine}");
 }
 
 const POOLINGS: [Pooling; 5] = [Pooling::Model, Pooling::None, Pooling::Mean, Pooling::Cls, Pooling::Last];
@@ -74,10 +76,7 @@ fn an_encoder_gives_many_texts_at_once_the_vectors_that_each_has_alone() {
     // Of many lengths, so that some share a batch and some do not.
     let texts: Vec<String> = (0..30).map(|n| text(n, 1 + n * 7 % 60)).collect();
     for sketch in encoders(F32) {
-        let (_folder, path) = written(&sketch);
-        for pooling in POOLINGS {
-            together_as_alone(&path, &sketch.title(), pooling, &texts, 1e-5);
-        }
+        together_as_alone(&sketch, &POOLINGS, &texts, 1e-5);
     }
 }
 
@@ -90,27 +89,32 @@ fn so_does_a_model_with_a_memory_of_whatever_kind() {
     let kinds = ["llama split q8_0", "gemma3", "mamba2", "jamba"];
     models.retain(|sketch| kinds.iter().any(|kind| sketch.title().starts_with(kind)));
     assert_eq!(models.len(), kinds.len());
-    models.extend([llama_embed(F32), t5_encoder(F32)]);
     for mut sketch in models {
         sketch.vocabulary();
-        let (_folder, path) = written(&sketch);
-        let is_encoder = ["llama-embed", "t5encoder"].contains(&sketch.arch);
-        for pooling in POOLINGS {
-            // Generative models name no pooling. The first token of all texts is the same, and sees no other where
-            // attention looks back only.
-            if is_encoder || ![Pooling::Model, Pooling::Cls].contains(&pooling) {
-                together_as_alone(&path, &sketch.title(), pooling, &texts, 2e-3);
-            }
-        }
+        // They name no pooling. The first token of all texts is the same, and sees no other.
+        together_as_alone(&sketch, &[Pooling::None, Pooling::Mean, Pooling::Last], &texts, 2e-3);
+    }
+    for sketch in [llama_embed(F32), t5_encoder(F32)] {
+        together_as_alone(&sketch, &POOLINGS, &texts, 2e-3);
     }
 }
 
 /// The embedding of one text by llama.cpp, as its own example `embedding` computes it; not scaled.
-fn by_llama_cpp(path: &Path, pooling: llama_sys::Pooling, text: &str) -> Vec<f32> {
-    let (mut context, tokens) = computed(path, pooling, |vocab| vocab.tokenize(text, true, false).unwrap());
+pub(crate) fn by_llama_cpp(
+    path: &Path,
+    pooling: llama_sys::Pooling,
+    tokens: impl FnOnce(&Vocab) -> Vec<Token>,
+) -> Vec<f32> {
+    let model = native(path).unwrap();
+    let threads = Some(1);
+    let params = ContextParams { n_ctx: 512, n_batch: 512, n_ubatch: 512, embeddings: true, pooling, ..<_>::default() };
+    let mut raw = Raw::with(&model, ContextParams { n_threads: threads, n_threads_batch: threads, ..params });
+    let tokens = tokens(&model.vocab());
+    raw.compute(&tokens);
+    let context = raw.context();
     match context.pooling() {
         llama_sys::Pooling::None => {
-            (0..tokens as i32).flat_map(|index| context.embeddings_ith(index).unwrap().to_vec()).collect()
+            (0..tokens.len() as i32).flat_map(|index| context.embeddings_ith(index).unwrap().to_vec()).collect()
         }
         _ => context.embeddings_seq(0).unwrap().to_vec(),
     }
@@ -141,7 +145,7 @@ fn a_text_alone_has_llama_cpps_own_vector() {
             let mut embedder = embedder(&path, pooling).normalize(false);
             for text in ["the moon pulls the sea", "a cat sleeps on a warm stone"] {
                 let ours = embedder.embed(&[text]).unwrap().remove(0);
-                let theirs = by_llama_cpp(&path, native, text);
+                let theirs = by_llama_cpp(&path, native, |vocab| vocab.tokenize(text, true, false).unwrap());
                 assert_eq!(ours.as_slice(), theirs, "{} {pooling}", path.display());
             }
         }
@@ -150,25 +154,20 @@ fn a_text_alone_has_llama_cpps_own_vector() {
 
 #[test]
 fn vectors_have_a_length_of_1_unless_something_else_is_asked_for() {
-    let mut embedder = of(&bert(F32), Pooling::Model);
     let length = |vector: &[f32]| vector.iter().map(|x| x * x).sum::<f32>().sqrt();
-    let plain = embedder.embed(&["the sea"]).unwrap().remove(0);
-    assert!((length(plain.as_slice()) - 1.0).abs() < 1e-5);
-    let raw = embedder.normalize(false).embed(&["the sea"]).unwrap().remove(0);
-    assert!((length(raw.as_slice()) - 1.0).abs() > 1e-2);
-    assert!(cosine_similarity(&plain, &raw).unwrap() > 0.999_99);
-}
-
-#[test]
-fn without_pooling_each_token_has_a_vector_of_its_own_length() {
-    let embeddings = of(&nomic_bert(F32), Pooling::None).embed(&["the sea", "a warm stone sleeps"]).unwrap();
-    // With [CLS] and [SEP].
-    let counts: Vec<usize> = embeddings.iter().map(|it| it.vectors().len()).collect();
-    assert_eq!(counts, [4, 6]);
-    for vector in embeddings.iter().flat_map(Embedding::vectors) {
-        let length = vector.iter().map(|x| x * x).sum::<f32>().sqrt();
-        assert_eq!(vector.len(), embeddings[0].width());
-        assert!((length - 1.0).abs() < 1e-5, "{length}");
+    // Without pooling each token has a vector of its own: with [CLS] and [SEP].
+    for (pooling, counts) in [(Pooling::Model, [1, 1]), (Pooling::None, [4, 6])] {
+        let mut embedder = of(&nomic_bert(F32), pooling);
+        let texts = ["the sea", "a warm stone sleeps"];
+        let scaled = embedder.embed(&texts).unwrap();
+        assert_eq!([&scaled[0], &scaled[1]].map(|it| it.vectors().len()), counts);
+        let mut embedder = embedder.normalize(false);
+        let raw = embedder.embed(&texts).unwrap();
+        for (scaled, raw) in scaled.iter().zip(&raw).flat_map(|(scaled, raw)| scaled.vectors().zip(raw.vectors())) {
+            assert_eq!(scaled.len(), embedder.width().unwrap());
+            assert!((length(scaled) - 1.0).abs() < 1e-5 && (length(raw) - 1.0).abs() > 1e-2);
+            assert!(cosine_similarity(scaled, raw).unwrap() > 0.999_99);
+        }
     }
 }
 
@@ -184,11 +183,9 @@ fn a_text_that_is_too_long_is_an_error_that_counts_or_is_cut_when_asked() {
         let long = text(0, longest + 40);
         // What is computed next is aborted.
         embedder.abort_handle().abort();
+        let counts = (longest + 42, longest);
         let refused = embedder.embed(&["the sea", &long]);
-        let Err(embed::Error::TooLong { index, tokens, limit }) = refused else {
-            panic!("{refused:?}");
-        };
-        assert_eq!((index, tokens, limit), (1, longest + 42, longest));
+        assert_is!(refused, Err(embed::Error::TooLong { index: 1, tokens, limit }) if (tokens, limit) == counts);
         let aborted = embedder.embed(&["the sea"]);
         assert_is!(aborted, Err(embed::Error::Native(llama_sys::Error::Aborted)));
 
@@ -228,13 +225,23 @@ fn a_megabyte_of_text_is_counted_or_cut() {
 }
 
 #[test]
-fn a_longer_context_than_the_positions_that_were_learned_makes_no_longer_texts() {
+fn a_position_beyond_those_that_were_learned_makes_no_longer_texts_and_does_not_end_the_process() {
     let (_folder, path) = written(&bert(F32));
     let request = Request::new().embeddings(Pooling::Model).n_ctx(2 * LONGEST as u32);
     let mut embedder = loaded(&path, request).embedder().unwrap();
     assert_eq!(embedder.longest_text().unwrap(), LONGEST as usize);
-    let refused = embedder.embed(&[text(0, 200)]);
-    assert!(matches!(refused, Err(embed::Error::TooLong { .. })));
+    assert_is!(embedder.embed(&[text(0, 200)]), Err(embed::Error::TooLong { .. }));
+
+    let params = ContextParams { embeddings: true, ..ContextParams::default() };
+    let mut context = Context::new(&native(&path).unwrap(), params).unwrap();
+    assert_eq!(context.longest_text(), LONGEST as u32);
+    let mut compute = |position| {
+        let mut batch = Batch::default();
+        batch.add(7, position, 0, true);
+        context.decode(&batch)
+    };
+    compute(LONGEST as i32 - 1).unwrap();
+    assert_is!(compute(LONGEST as i32), Err(llama_sys::Error::InvalidParameter { name: "pos", .. }));
 }
 
 #[test]
@@ -266,43 +273,6 @@ fn a_model_embeds_or_generates_as_it_was_loaded() {
     assert!(matches!(embedding.replace(None), Err(load::Error::Busy)));
     drop(first);
     assert!(embedding.embedder().is_ok());
-}
-
-#[test]
-fn a_position_beyond_those_that_were_learned_is_refused_before_it_ends_the_process() {
-    let (_folder, path) = written(&bert(F32));
-    let model = native(&path).unwrap();
-    let params = ContextParams { embeddings: true, ..ContextParams::default() };
-    let mut context = Context::new(&model, params).unwrap();
-    assert_eq!(context.longest_text(), LONGEST as u32);
-    let last = LONGEST as i32 - 1;
-    for (position, is_there) in [(last, true), (last + 1, false)] {
-        let mut batch = Batch::default();
-        batch.add(7, position, 0, true);
-        match context.decode(&batch) {
-            Ok(()) => assert!(is_there),
-            Err(llama_sys::Error::InvalidParameter { name, .. }) => {
-                assert_eq!((name, is_there), ("pos", false));
-            }
-            Err(error) => panic!("{error}"),
-        }
-    }
-}
-
-#[test]
-fn a_replacement_that_was_asked_for_is_carried_out_between_two_calls() {
-    let (_folder, path) = written(&bert(F32));
-    let model = loaded(&path, Request::new().embeddings(Pooling::Model));
-    let mut embedder = model.embedder().unwrap();
-    let abort = embedder.abort_handle();
-    let before = embedder.embed(&["the sea"]).unwrap().remove(0);
-    model.request_replace(load::Replacement::Anew);
-    let plan = model.placement();
-    let after = embedder.embed(&["the sea"]).unwrap().remove(0);
-    assert_eq!(before, after);
-    assert!(!std::sync::Arc::ptr_eq(&plan, &model.placement()), "it was loaded again");
-    abort.abort();
-    assert!(embedder.embed(&["the sea"]).is_err());
 }
 
 #[test]

@@ -3,61 +3,56 @@
 //! with random weights of 32 bits: the same tokens lie in other cells of a window where they were computed in other
 //! chunks, and are summed in another order.
 
-use std::path::{Path, PathBuf};
-
 use crate::text_support::{SEED, answered, random, raw_by_chance, request, sampled, small, until, words};
 use autoplace::Model;
-use autoplace::generate::{Engine, Generate};
+use autoplace::generate::{Engine, TokenStream};
 use autoplace::llama_sys::Token;
-
-const GIB: u64 = 1 << 30;
-
-/// A model of each kind of memory: windows, states, and both.
-const KINDS: [&str; 6] = ["phi3", "gemma3", "gpt-oss", "mamba2", "jamba", "falcon-h1"];
-
-fn kinds(folder: &Path) -> impl Iterator<Item = (&'static str, PathBuf)> {
-    KINDS.into_iter().map(move |arch| (arch, random(arch, None, folder)))
-}
-
-fn load(path: &Path, n_ctx: u32, sequences: u32) -> Model {
-    small(path, request(n_ctx * sequences, sequences, false), GIB)
-}
 
 const TOKENS: usize = 16;
 
-fn raw(model: &Model, prompt: &[Token]) -> Vec<Token> {
-    raw_by_chance(model, prompt, TOKENS)
+/// A model of a memory of windows, states, or both.
+struct Kind {
+    arch: &'static str,
+    model: Model,
+    /// Shorter and longer than the windows, and than a graph of 32 tokens. Two begin alike.
+    prompts: Vec<Vec<Token>>,
+    /// What llama.cpp makes of them.
+    expected: Vec<Vec<Token>>,
 }
 
-fn generate(model: &Model, prompt: &[Token]) -> Generate {
-    sampled(model, prompt, SEED).max_tokens(TOKENS)
-}
+impl Kind {
+    fn all(sequences: u32) -> impl Iterator<Item = Self> {
+        let folder = tempfile::tempdir().unwrap();
+        ["phi3", "gemma3", "gpt-oss", "mamba2", "jamba", "falcon-h1"].into_iter().map(move |arch| {
+            let path = random(arch, None, folder.path());
+            let model = small(&path, request(512 * sequences, sequences, false), 1 << 30);
+            let prompts = [(7, 40), (8, 150), (9, 290), (9, 330), (10, 3)].map(|(seed, n)| words(seed, n));
+            let expected = prompts.iter().map(|prompt| raw_by_chance(&model, prompt, TOKENS)).collect();
+            Self { arch, model, prompts: prompts.into(), expected }
+        })
+    }
 
-/// Prompts shorter and longer than the windows, and than a graph of 32 tokens. Two begin alike.
-fn prompts() -> Vec<Vec<Token>> {
-    [(7, 40), (8, 150), (9, 290), (9, 330), (10, 3)].map(|(seed, n)| words(seed, n)).into()
+    fn submit(&self, engine: &Engine, prompt: usize) -> TokenStream {
+        engine.submit(sampled(&self.model, &self.prompts[prompt][..], SEED).max_tokens(TOKENS)).unwrap()
+    }
+
+    #[track_caller]
+    fn check(&self, prompt: usize, answer: TokenStream) {
+        assert_eq!(answered(answer).tokens, self.expected[prompt], "{}, {prompt}", self.arch);
+    }
 }
 
 #[test]
 fn texts_alone_and_side_by_side_and_cut_into_chunks_are_those_of_a_raw_loop() {
-    let folder = tempfile::tempdir().unwrap();
-    let prompts = prompts();
-    for (title, path) in kinds(folder.path()) {
-        for sequences in [1, 3] {
-            let model = load(&path, 512, sequences);
-            let expected: Vec<_> = prompts.iter().map(|prompt| raw(&model, prompt)).collect();
-            // Alone, a chunk is a batch; beside others it is what they wait for.
-            let chunks = if sequences == 1 { &[5][..] } else { &[5, 512] };
+    // Alone, a chunk is a batch; beside others it is what they wait for.
+    for (sequences, chunks) in [(1, &[5][..]), (3, &[5, 512])] {
+        for kind in Kind::all(sequences) {
             for &chunk in chunks {
-                let engine = Engine::builder(&model).prompt_chunk(chunk).start().unwrap();
+                let engine = Engine::builder(&kind.model).prompt_chunk(chunk).start().unwrap();
                 // The second time some of it may be in the context.
-                for round in 0..2 {
-                    let submit = |prompt: &Vec<Token>| engine.submit(generate(&model, prompt)).unwrap();
-                    let answers: Vec<_> = prompts.iter().map(submit).collect();
-                    for (answer, expected) in answers.into_iter().zip(&expected) {
-                        let case = format!("{title}, {sequences} at once, {chunk}, {round}");
-                        assert_eq!(answered(answer).tokens, *expected, "{case}");
-                    }
+                for _ in 0..2 {
+                    let answers = [0, 1, 2, 3, 4].map(|prompt| kind.submit(&engine, prompt));
+                    answers.into_iter().enumerate().for_each(|(prompt, answer)| kind.check(prompt, answer));
                 }
             }
         }
@@ -66,44 +61,31 @@ fn texts_alone_and_side_by_side_and_cut_into_chunks_are_those_of_a_raw_loop() {
 
 #[test]
 fn texts_that_are_put_aside_go_on_as_they_were() {
-    let folder = tempfile::tempdir().unwrap();
-    let prompts = prompts();
-    for (title, path) in kinds(folder.path()) {
-        let model = load(&path, 512, 1);
-        let expected: Vec<_> = prompts.iter().map(|prompt| raw(&model, prompt)).collect();
-        let engine = Engine::builder(&model).ahead(3).start().unwrap();
-        let submit = |prompt: &Vec<Token>| engine.submit(generate(&model, prompt)).unwrap();
+    for kind in Kind::all(1) {
+        let engine = Engine::builder(&kind.model).ahead(3).start().unwrap();
         // Nobody reads them, so that each makes room for the next, on the one sequence that there is.
-        let slow: Vec<_> = prompts[..3].iter().map(submit).collect();
+        let slow = [0, 1, 2].map(|prompt| kind.submit(&engine, prompt));
         until(&engine, |it| it.running == 0);
-        let quick = submit(&prompts[4]);
-        assert_eq!(answered(quick).tokens, expected[4], "{title}");
-        for (answer, expected) in slow.into_iter().zip(&expected) {
-            assert_eq!(answered(answer).tokens, *expected, "{title}");
-        }
+        kind.check(4, kind.submit(&engine, 4));
+        slow.into_iter().enumerate().for_each(|(prompt, answer)| kind.check(prompt, answer));
     }
 }
 
 #[test]
 fn texts_that_are_cancelled_leave_nothing_of_theirs_in_another() {
-    let folder = tempfile::tempdir().unwrap();
-    let prompts = prompts();
-    for (title, path) in kinds(folder.path()) {
-        let model = load(&path, 512, 2);
-        let engine = Engine::builder(&model).prompt_chunk(1).start().unwrap();
+    for kind in Kind::all(2) {
+        let engine = Engine::builder(&kind.model).prompt_chunk(1).start().unwrap();
         // In the middle of a prompt, of which the next one has more.
-        let answer = engine.submit(generate(&model, &prompts[2])).unwrap();
+        let answer = kind.submit(&engine, 2);
         until(&engine, |it| it.prompt_tokens > 0);
         drop(answer);
-        let answer = engine.submit(generate(&model, &prompts[3])).unwrap();
-        assert_eq!(answered(answer).tokens, raw(&model, &prompts[3]), "{title}");
+        kind.check(3, kind.submit(&engine, 3));
         // In the middle of a text, beside another that goes on.
-        let mut cut = engine.submit(generate(&model, &prompts[0])).unwrap();
-        let beside = engine.submit(generate(&model, &prompts[1])).unwrap();
+        let mut cut = kind.submit(&engine, 0);
+        let beside = kind.submit(&engine, 1);
         cut.pieces().next().unwrap().unwrap();
         drop(cut);
-        assert_eq!(answered(beside).tokens, raw(&model, &prompts[1]), "{title}");
-        let again = engine.submit(generate(&model, &prompts[0])).unwrap();
-        assert_eq!(answered(again).tokens, raw(&model, &prompts[0]), "{title}");
+        kind.check(1, beside);
+        kind.check(0, kind.submit(&engine, 0));
     }
 }

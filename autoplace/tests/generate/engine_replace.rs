@@ -1,12 +1,12 @@
 //! An engine whose model is placed anew, or whose card fails, while texts run: on simulated cards.
 
-use std::sync::{Arc, Mutex, mpsc};
-
+use crate::engine_steps::Gate;
 use crate::native_support::demo_path;
 use crate::replace_support::{PROMPT, generations, load, plan, request};
 use crate::sim_support::card;
-use crate::text_support::{likeliest, wait};
+use crate::text_support::wait;
 use autoplace::generate::{Engine, Error, Generate, Resumed, TokenStream};
+use autoplace::llama_sys::sim::SimGpu;
 use autoplace::load::Replacement;
 use autoplace::machine::mib;
 use autoplace::plan::Request;
@@ -16,128 +16,113 @@ fn shared() -> Request {
     request().n_seq_max(3).n_ctx(1536)
 }
 
-fn all(model: &Model) -> Vec<Generate> {
-    let prompts = [PROMPT, "In the beginning", "And it came to pass"];
-    let of = |(index, prompt): (usize, &&str)| generations(model, prompt, 120)[index % 2].clone();
-    prompts.iter().enumerate().map(of).collect()
+/// One of three texts.
+fn text(model: &Model, which: usize) -> Generate {
+    let prompt = [PROMPT, "In the beginning", "And it came to pass"][which];
+    generations(model, prompt, 120)[which % 2].clone()
+}
+
+/// The model with so many layers on a card, its texts, and an engine.
+fn start(layers: u32) -> (SimGpu, Model, [String; 3], Engine) {
+    let card = card(mib(64));
+    let model = load(&demo_path(), &shared(), layers);
+    let texts = [0, 1, 2].map(|which| text(&model, which).text().unwrap());
+    let engine = Engine::new(&model).unwrap();
+    (card, model, texts, engine)
+}
+
+fn onto_card(layers: u32) -> Replacement {
+    Replacement::By(Box::new(plan(&demo_path(), &shared(), layers)))
+}
+
+fn whole(answer: TokenStream) -> String {
+    answer.into_text().unwrap().0
 }
 
 #[test]
 fn texts_go_on_where_the_model_is_placed_anew() {
     own_process!();
-    let path = demo_path();
-    let _card = card(mib(64));
-    let plans = [0, 7, 3].map(|layers| plan(&path, &shared(), layers));
-    let model = load(&path, &shared(), 7);
-    let expected: Vec<String> = all(&model).into_iter().map(|it| it.text().unwrap()).collect();
-    let engine = Engine::new(&model).unwrap();
-    let mut answers: Vec<TokenStream> = all(&model).into_iter().map(|it| engine.submit(it).unwrap()).collect();
-    let mut texts = vec![String::new(); answers.len()];
-    for plan in plans {
-        let layers = plan.n_gpu_layers;
-        for (text, answer) in texts.iter_mut().zip(&mut answers) {
-            text.extend(answer.next().map(Result::unwrap));
+    let (_card, model, expected, engine) = start(7);
+    let mut answers = [0, 1, 2].map(|which| engine.submit(text(&model, which)).unwrap());
+    let mut texts = [const { String::new() }; 3];
+    for layers in [0, 7, 3] {
+        for (begun, answer) in texts.iter_mut().zip(&mut answers) {
+            begun.extend(answer.next().map(Result::unwrap));
         }
-        model.request_replace(Replacement::By(Box::new(plan)));
+        model.request_replace(onto_card(layers));
         wait("is placed anew", || {
             let last = engine.last_replaced();
             last.is_some_and(|last| last.unwrap().after.n_gpu_layers == layers)
         });
     }
-    for (text, answer) in texts.iter_mut().zip(answers) {
-        text.push_str(&answer.into_text().unwrap().0);
+    for (begun, answer) in texts.iter_mut().zip(answers) {
+        begun.push_str(&whole(answer));
     }
     assert_eq!(texts, expected);
     assert_eq!(engine.last_replaced().unwrap().unwrap().resumed, Resumed::Restored);
     // It is as well while nobody generates.
-    let host = plan(&path, &shared(), 0);
-    model.request_replace(Replacement::By(Box::new(host)));
+    model.request_replace(onto_card(0));
     wait("is on the host", || model.placement().n_gpu_layers == 0);
-    assert_eq!(engine.submit(all(&model).remove(0)).unwrap().into_text().unwrap().0, expected[0]);
+    assert_eq!(whole(engine.submit(text(&model, 0)).unwrap()), expected[0]);
 }
 
 #[test]
 fn a_re_placement_that_is_refused_harms_nobody() {
     own_process!();
-    let path = demo_path();
-    let model = load(&path, &shared(), 0);
-    let expected = all(&model).remove(0).text().unwrap();
-    let engine = Engine::new(&model).unwrap();
-    let mut answer = engine.submit(all(&model).remove(0)).unwrap();
-    let mut text = answer.next().unwrap().unwrap();
+    let (_card, model, expected, engine) = start(0);
+    let mut answer = engine.submit(text(&model, 0)).unwrap();
+    let begun = answer.next().unwrap().unwrap();
     let held = model.native().unwrap();
     model.request_replace(Replacement::Anew);
     wait("is refused", || engine.last_replaced().is_some());
-    let refused = engine.last_replaced().unwrap();
-    assert_is!(refused, Err(Error::NativeHeld { .. }));
+    assert_is!(engine.last_replaced(), Some(Err(Error::NativeHeld { .. })));
     drop(held);
-    text.push_str(&answer.into_text().unwrap().0);
-    assert_eq!(text, expected);
+    assert_eq!(begun + &whole(answer), expected[0]);
 }
 
 #[test]
 fn a_computation_that_fails_ends_the_texts_that_run_and_no_others() {
     own_process!();
-    let path = demo_path();
-    let card = card(mib(64));
-    let model = load(&path, &shared(), 7);
-    let expected = all(&model).remove(1).text().unwrap();
-    let engine = Engine::new(&model).unwrap();
-    let mut running: Vec<TokenStream> =
-        all(&model).into_iter().map(|it| engine.submit(it.max_tokens(400)).unwrap()).collect();
+    let (card, model, expected, engine) = start(7);
+    let mut running = [0, 1, 2].map(|which| engine.submit(text(&model, which).max_tokens(400)).unwrap());
     for answer in &mut running {
         answer.next().unwrap().unwrap();
     }
-    let waiting = engine.submit(all(&model).remove(1)).unwrap();
+    let waiting = engine.submit(text(&model, 1)).unwrap();
     card.fail_graph(1);
     for answer in running {
         let failed = answer.into_text().map(drop);
         assert_is!(failed, Err(Error::Native(llama_sys::Error::Decode { .. } | llama_sys::Error::Call { .. })));
     }
-    assert_eq!(waiting.into_text().unwrap().0, expected);
+    assert_eq!(whole(waiting), expected[1]);
 }
 
 #[test]
 fn without_room_for_the_model_texts_end_and_requests_are_refused_until_it_is_loaded() {
     own_process!();
-    let path = demo_path();
-    let card = card(mib(64));
-    let onto_card = plan(&path, &shared(), 7);
-    let model = load(&path, &shared(), 0);
-    let expected = all(&model).remove(0).text().unwrap();
-    let engine = Engine::new(&model).unwrap();
-    let mut running = engine.submit(all(&model).remove(0)).unwrap();
-    running.next().unwrap().unwrap();
-    // The plan was made before somebody else took it all.
-    card.set_taken(mib(64));
-    model.request_replace(Replacement::By(Box::new(onto_card)));
-    let failed = running.into_text().map(drop);
-    assert!(failed.is_err(), "{failed:?}");
-    let refused = engine.submit(all(&model).remove(0)).map(drop);
-    assert_is!(refused, Err(Error::Load(_)));
-    card.set_taken(0);
-    model.replace(None).unwrap();
-    assert_eq!(engine.submit(all(&model).remove(0)).unwrap().into_text().unwrap().0, expected);
-    // What became of the request is told still.
-    assert!(matches!(engine.last_replaced(), Some(Err(_))));
-}
-
-#[test]
-fn what_is_asked_for_while_nothing_is_loaded_is_told_as_well() {
-    own_process!();
-    let path = demo_path();
-    let card = card(mib(64));
-    let onto_card = plan(&path, &shared(), 7);
-    let onto_host = plan(&path, &shared(), 0);
-    let model = load(&path, &shared(), 0);
-    let engine = Engine::new(&model).unwrap();
-    card.set_taken(mib(64));
-    model.request_replace(Replacement::By(Box::new(onto_card)));
-    wait("fails", || engine.last_replaced().is_some_and(|it| it.is_err()));
-    model.request_replace(Replacement::By(Box::new(onto_host)));
-    wait("is placed", || engine.last_replaced().is_some_and(|it| it.is_ok()));
-    let answer = engine.submit(all(&model).remove(0).max_tokens(4)).unwrap();
-    assert_eq!(answer.into_text().unwrap().1.generated_tokens, 4);
+    let (card, model, expected, engine) = start(0);
+    let [all_of_it, nothing] = [7, 0].map(onto_card);
+    let submit = || engine.submit(text(&model, 0));
+    for is_idle in [true, false] {
+        let mut running = (!is_idle).then(|| submit().unwrap());
+        running.iter_mut().for_each(|it| drop(it.next().unwrap().unwrap()));
+        // The plan was made before somebody else took it all.
+        card.set_taken(mib(64));
+        model.request_replace(all_of_it.clone());
+        wait("fails", || engine.last_replaced().is_some_and(|it| it.is_err()));
+        assert!(running.is_none_or(|it| it.into_text().is_err()));
+        assert_is!(submit().map(drop), Err(Error::Load(_)));
+        if is_idle {
+            model.request_replace(nothing.clone());
+            wait("is placed", || engine.last_replaced().is_some_and(|it| it.is_ok()));
+        } else {
+            card.set_taken(0);
+            model.replace(None).unwrap();
+            // What became of the request is told still.
+            assert_is!(engine.last_replaced(), Some(Err(_)));
+        }
+        assert_eq!(whole(submit().unwrap()), expected[0]);
+    }
 }
 
 #[test]
@@ -148,22 +133,16 @@ fn a_text_that_waits_and_has_no_place_in_the_new_context_ends_and_no_other() {
     let model = load(&path, &of(1024), 0);
     let small = plan(&path, &of(128), 0);
     let engine = Engine::new(&model).unwrap();
-    let (go_on, gate) = mpsc::channel::<()>();
-    let gate = Arc::new(Mutex::new(gate));
-    let running = all(&model).remove(0).max_tokens(8).sampler(move |candidates, so_far| {
-        // Until the other end is dropped.
-        let _ = gate.lock().unwrap().recv();
-        likeliest(candidates, so_far)
-    });
-    let running = engine.submit(running).unwrap();
+    let gate = Gate::default();
+    let running = engine.submit(gate.generate(&model, PROMPT).max_tokens(8)).unwrap();
     let waiting = engine.submit(model.generate(PROMPT.repeat(60)).max_tokens(50)).unwrap();
     model.request_replace(Replacement::By(Box::new(small)));
-    drop(go_on);
+    gate.leave(8);
     assert_eq!(running.into_text().unwrap().1.generated_tokens, 8);
     wait("is placed anew", || engine.last_replaced().is_some());
     engine.last_replaced().unwrap().unwrap();
     let failed = waiting.into_text().map(drop);
     assert_is!(failed, Err(Error::ContextTooSmall { context: 128, .. }));
-    let after = engine.submit(all(&model).remove(0).max_tokens(8)).unwrap();
+    let after = engine.submit(text(&model, 0).max_tokens(8)).unwrap();
     assert_eq!(after.into_text().unwrap().1.generated_tokens, 8);
 }

@@ -1,15 +1,15 @@
 //! Requests of an engine: how they wait, leave and end, and what becomes of them when the engine ends.
 //! On the demo model.
 
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Wake, Waker};
 use std::thread;
 
 use crate::native_support::demo_path;
 use crate::text_support::{PROMPTS, demo, in_worker, request, text, until};
 use autoplace::Model;
 use autoplace::generate::{Engine, Error, FinishReason, Generate, Shutdown, TokenStream};
+use futures::FutureExt;
 
 /// Tokens of a text that is not over when it is cancelled.
 const LONG: usize = 2000;
@@ -51,11 +51,6 @@ fn a_full_queue_refuses_and_a_text_that_leaves_it_makes_room() {
     }
 }
 
-/// Polls once.
-fn poll<T>(future: &mut Pin<Box<impl Future<Output = T>>>) -> Poll<T> {
-    future.as_mut().poll(&mut Context::from_waker(Waker::noop()))
-}
-
 #[test]
 fn those_who_wait_for_a_place_get_it_in_their_order() {
     for model in everywhere(2048, 1, false) {
@@ -63,28 +58,28 @@ fn those_who_wait_for_a_place_get_it_in_their_order() {
         let running = engine.submit(greedy(&model, PROMPTS[0], LONG)).unwrap();
         let submit = || Box::pin(engine.submit_async(greedy(&model, PROMPTS[1], LONG)));
         let mut waiting = [submit(), submit(), submit()];
-        assert!(waiting.iter_mut().all(|it| poll(it).is_pending()));
+        assert!(waiting.iter_mut().all(|it| it.now_or_never().is_none()));
         drop(running);
         until(&engine, |it| it.queued + it.running == 0);
         // The place is the first one's, and nobody may take it who has come since.
         let [first, mut second, mut third] = waiting;
-        assert!(poll(&mut second).is_pending());
+        assert!((&mut second).now_or_never().is_none());
         let late = engine.try_submit(greedy(&model, PROMPTS[1], 4)).map(drop);
         assert_is!(late, Err(Error::QueueFull { queue: 0 }));
         // One that gives up hands it on.
         drop(first);
-        let answer = wait_for(&mut second);
-        assert!(poll(&mut third).is_pending());
+        let answer = wait_for(second);
+        assert!((&mut third).now_or_never().is_none());
         drop(answer);
         until(&engine, |it| it.queued + it.running == 0);
-        wait_for(&mut third);
+        wait_for(third);
     }
 }
 
 /// The text of a future that has a place; a worker may still have to check it.
-fn wait_for(future: &mut Pin<Box<impl Future<Output = Result<TokenStream, Error>>>>) -> TokenStream {
+fn wait_for(mut future: impl Future<Output = Result<TokenStream, Error>> + Unpin) -> TokenStream {
     loop {
-        if let Poll::Ready(answer) = poll(future) {
+        if let Some(answer) = (&mut future).now_or_never() {
             return answer.unwrap();
         }
         thread::yield_now();
@@ -184,11 +179,9 @@ fn an_engine_that_is_shut_down_finishes_what_it_is_told_to() {
 #[test]
 fn dropping_the_last_handle_ends_everything() {
     let model = demo(4096, 1, false);
-    let engine = Engine::builder(&model).queue(0).start().unwrap();
+    let engine = Engine::new(&model).unwrap();
     let other = engine.clone();
     let running = engine.submit(greedy(&model, PROMPTS[0], LONG)).unwrap();
-    let refused = engine.try_submit(greedy(&model, PROMPTS[1], 1)).map(drop);
-    assert_is!(refused, Err(Error::QueueFull { queue: 0 }));
     drop(engine);
     assert!(matches!(model.session().map(drop), Err(Error::Busy)));
     drop(other);

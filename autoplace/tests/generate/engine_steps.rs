@@ -1,70 +1,45 @@
 //! What an engine does between two tokens: who joins, who leaves, and whose turn it is. On the demo model, whose tokens
 //! are chosen one by one, when a test gives leave.
 
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-use crate::text_support::{PROMPTS, demo, greedy, likeliest, tokens_of, until};
+use crate::text_support::{PROMPTS, demo, greedy, likeliest, tokens_of, until, wait};
 use autoplace::Model;
 use autoplace::generate::{Engine, Generate};
 
-/// Longer than anything here takes, and shorter than a test may hang.
-const PATIENCE: Duration = Duration::from_secs(60);
-
 /// What waits for leave before each token.
 #[derive(Clone, Default)]
-struct Gate(Arc<(Mutex<Passing>, Condvar)>);
-
-#[derive(Default)]
-struct Passing {
-    allowed: usize,
-    asked: usize,
+pub(crate) struct Gate {
+    allowed: Arc<AtomicUsize>,
+    asked: Arc<AtomicUsize>,
 }
 
 impl Gate {
-    fn change<T>(&self, change: impl FnOnce(&mut Passing) -> T) -> T {
-        let mut passing = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let changed = change(&mut passing);
-        self.0.1.notify_all();
-        changed
-    }
-
-    #[track_caller]
-    fn wait(&self, until: impl Fn(&Passing) -> bool) {
-        let passing = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (_, changed) = &*self.0;
-        let waited = changed.wait_timeout_while(passing, PATIENCE, |it| !until(it));
-        let (passing, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
-        assert!(!timeout.timed_out(), "asked for {} tokens", passing.asked);
-    }
-
     /// Gives leave for more tokens.
-    fn leave(&self, tokens: usize) {
-        self.change(|it| it.allowed = it.allowed.saturating_add(tokens));
+    pub(crate) fn leave(&self, tokens: usize) {
+        self.allowed.fetch_add(tokens, SeqCst);
     }
 
     /// How many tokens there was leave for, or is to be.
     fn asked(&self) -> usize {
-        self.change(|it| it.asked)
+        self.asked.load(SeqCst)
     }
 
     /// Waits until the engine's thread stands before its `n`-th token.
     #[track_caller]
     fn stands_before(&self, n: usize) {
-        self.wait(|it| it.asked >= n);
+        wait("stands there", || self.asked() >= n);
         assert_eq!(self.asked(), n);
     }
 
     fn pass(&self) {
-        let number = self.change(|it| {
-            it.asked += 1;
-            it.asked
-        });
-        self.wait(|it| it.allowed >= number);
+        let number = self.asked.fetch_add(1, SeqCst) + 1;
+        wait("gets leave", || self.allowed.load(SeqCst) >= number);
     }
 
     /// A text whose tokens, the likeliest, wait for leave.
-    fn generate(&self, model: &Model, prompt: &str) -> Generate {
+    pub(crate) fn generate(&self, model: &Model, prompt: &str) -> Generate {
         let gate = self.clone();
         let generate = model.generate(prompt).samplers([]).seed(1);
         generate.sampler(move |candidates, so_far| {

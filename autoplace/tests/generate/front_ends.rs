@@ -6,7 +6,7 @@ use crate::text_support::{PROMPT, Told, answered, demo, in_worker, request, text
 use autoplace::Model;
 #[cfg(feature = "constraints")]
 use autoplace::generate::Constraint;
-use autoplace::generate::{Engine, Error, FinishReason, Generate, Metrics, Prompt, Statistics, WhenFull};
+use autoplace::generate::{Engine, Error, FinishReason, Generate, Metrics, Prompt, WhenFull};
 use autoplace::llama_sys::{self, Token};
 #[cfg(feature = "constraints")]
 use serde_json::json;
@@ -18,82 +18,43 @@ enum FrontEnd {
     Engine,
     Worker,
     EngineInWorker,
-    #[cfg(feature = "async")]
     AsyncStream,
-    #[cfg(feature = "async")]
     AsyncWorker,
-    #[cfg(feature = "async")]
     AsyncAnswer,
 }
-
-const FRONT_ENDS: &[FrontEnd] = &[
-    FrontEnd::Stream,
-    FrontEnd::Session,
-    FrontEnd::Engine,
-    FrontEnd::Worker,
-    FrontEnd::EngineInWorker,
-    #[cfg(feature = "async")]
-    FrontEnd::AsyncStream,
-    #[cfg(feature = "async")]
-    FrontEnd::AsyncWorker,
-    #[cfg(feature = "async")]
-    FrontEnd::AsyncAnswer,
-];
 
 /// What became of a text.
 #[derive(Debug, PartialEq)]
 struct Outcome {
-    text: String,
+    told: Told,
     /// Not of a session, whose pieces say why each text ended.
     error: Option<String>,
-    reason: Option<FinishReason>,
     /// Tokens of the prompt, and generated.
     counts: [usize; 2],
 }
 
-impl Outcome {
-    fn new(
-        pieces: impl IntoIterator<Item = Result<String, Error>>,
-        end: impl FnOnce() -> (Option<FinishReason>, Statistics),
-    ) -> Self {
-        let (mut text, mut error) = (String::new(), None);
-        for piece in pieces {
-            assert!(error.is_none(), "an error is the last of a text: {error:?}, {piece:?}");
-            match piece {
-                Ok(piece) => text.push_str(&piece),
-                Err(failed) => error = Some(format!("{failed:?}")),
-            }
-        }
-        let (reason, it) = end();
-        let counts = [it.prompt_tokens, it.generated_tokens];
-        Self { text, error, reason, counts }
-    }
-}
-
-/// A text by a front end, and the same by the tokens of another of its kind; or why it was refused.
-fn run(front: FrontEnd, model: &Model, generate: &Generate) -> Result<(Outcome, Told), Error> {
+/// A text by a front end, read as text, and the same by the tokens of another of its kind; or why it was refused.
+fn run(front: FrontEnd, model: &Model, generate: &Generate) -> Result<Outcome, Error> {
     let again = generate.clone();
     let generate = generate.clone().cache_prompt(false);
-    let end = |reason, statistics| move || (reason, statistics);
-    match front {
+    let (parts, (reason, counted), told): (Vec<_>, _, _) = match front {
         FrontEnd::Session => {
             let mut session = model.session()?;
             session.begin(generate)?;
             let told = to_the_end(&mut session).remove(0);
-            let it = told.end.unwrap();
-            let text = [Ok(told.text.clone())];
-            Ok((Outcome::new(text, end(Some(it.reason), it.statistics)), told))
+            let end = told.end.unwrap();
+            (vec![Ok(told.text.clone())], (Some(end.reason), end.statistics), told)
         }
         FrontEnd::Stream | FrontEnd::Worker => {
             let mut stream = generate.stream()?;
-            let pieces: Vec<_> = stream.by_ref().collect();
+            let parts = stream.by_ref().collect();
             assert!(stream.next().is_none(), "it stays at its end");
-            let outcome = Outcome::new(pieces, end(stream.finish_reason(), stream.statistics()));
+            let end = (stream.finish_reason(), stream.statistics());
             drop(stream);
             let mut stream = again.stream()?;
             let told = Told::of(stream.pieces().map(Result::unwrap));
             assert_eq!(told.statistics(), stream.statistics());
-            Ok((outcome, told))
+            (parts, end, told)
         }
         FrontEnd::Engine | FrontEnd::EngineInWorker => {
             let engine = Engine::new(model)?;
@@ -102,12 +63,14 @@ fn run(front: FrontEnd, model: &Model, generate: &Generate) -> Result<(Outcome, 
                 assert_eq!(engine.metrics(), Metrics::default(), "it was never queued");
             }
             let mut answer = submitted?;
-            let pieces: Vec<_> = Iterator::collect(&mut answer);
-            let outcome = Outcome::new(pieces, end(answer.finish_reason(), answer.statistics()));
+            let parts = Iterator::collect(&mut answer);
+            let end = (answer.finish_reason(), answer.statistics());
             let metrics = engine.metrics();
             assert_eq!((metrics.queued, metrics.running), (0, 0));
-            Ok((outcome, answered(engine.submit(again)?)))
+            (parts, end, answered(engine.submit(again)?))
         }
+        #[cfg(not(feature = "async"))]
+        _ => unreachable!("there are no tasks"),
         #[cfg(feature = "async")]
         awaited => {
             use crate::async_streams::block_on;
@@ -121,15 +84,25 @@ fn run(front: FrontEnd, model: &Model, generate: &Generate) -> Result<(Outcome, 
                 None => generate.stream()?.into_async(),
             };
             let mut stream = awaited(generate)?;
-            let pieces: Vec<_> = block_on(stream.by_ref().collect()).0;
-            let outcome = Outcome::new(pieces, end(stream.finish_reason(), stream.statistics()));
+            let parts = block_on(stream.by_ref().collect()).0;
+            let end = (stream.finish_reason(), stream.statistics());
             drop(stream);
             let mut stream = awaited(again)?;
             let pieces = futures::stream::poll_fn(|context| stream.poll_piece(context));
             let pieces: Vec<_> = block_on(pieces.map(Result::unwrap).collect()).0;
-            Ok((outcome, Told::of(pieces)))
+            (parts, end, Told::of(pieces))
+        }
+    };
+    let (mut text, mut error) = (String::new(), None);
+    for part in parts {
+        assert!(error.is_none(), "an error is the last of a text: {error:?}, {part:?}");
+        match part {
+            Ok(part) => text.push_str(&part),
+            Err(failed) => error = Some(format!("{failed:?}")),
         }
     }
+    assert_eq!((&text, reason), (&told.text, told.end.map(|end| end.reason)), "{front:?}");
+    Ok(Outcome { told, error, counts: [counted.prompt_tokens, counted.generated_tokens] })
 }
 
 type Check = fn(&Error) -> bool;
@@ -214,91 +187,70 @@ fn constrained(stop: String) -> Vec<Case> {
     ]
 }
 
-#[cfg(not(feature = "constraints"))]
-fn constrained(_: String) -> Vec<Case> {
-    Vec::new()
-}
-
 #[test]
 fn a_text_is_the_same_and_ends_the_same_whoever_runs_it() {
+    use FrontEnd::{AsyncAnswer, AsyncStream, AsyncWorker, EngineInWorker, Session, Stream, Worker};
     let here = demo(CONTEXT, 1, false);
     let there = in_worker(&demo_path(), request(CONTEXT, 1, false));
     let whole = text(here.generate(PROMPT).temp(0.0));
     let stop = whole.split_whitespace().nth(5).unwrap().to_owned();
-    let letter = "e".to_owned();
-    let mut cases = cases(stop.clone());
-    cases.extend(constrained(letter));
-    for Case { name, generate, ends } in cases {
-        let mut expected: Option<(Outcome, Told)> = None;
-        for &front in FRONT_ENDS {
+    #[cfg(feature = "constraints")]
+    let constrained = constrained("e".to_owned());
+    #[cfg(not(feature = "constraints"))]
+    let constrained = [];
+    for Case { name, generate, ends } in cases(stop.clone()).into_iter().chain(constrained) {
+        let mut expected: Option<Outcome> = None;
+        let tasks = [AsyncStream, AsyncWorker, AsyncAnswer].into_iter().filter(|_| cfg!(feature = "async"));
+        for front in [Stream, Session, FrontEnd::Engine, Worker, EngineInWorker].into_iter().chain(tasks) {
             let case = format!("{name}, by {front:?}");
-            let model = match front {
-                FrontEnd::Worker | FrontEnd::EngineInWorker => &there,
-                #[cfg(feature = "async")]
-                FrontEnd::AsyncWorker => &there,
-                _ => &here,
-            };
-            let ran = run(front, model, &generate(model));
-            let (mut outcome, by_tokens) = match (ran, &ends) {
+            let is_there = matches!(front, Worker | EngineInWorker | AsyncWorker);
+            let model = if is_there { &there } else { &here };
+            let mut outcome = match (run(front, model, &generate(model)), &ends) {
                 (Err(error), Refused(is)) => {
                     assert!(is(&error), "{case}: {error:?}");
                     continue;
                 }
-                (Ok(ran), By(_) | With(..)) => ran,
+                (Ok(outcome), By(_) | With(..)) => outcome,
                 (ran, _) => panic!("{case}: {ran:?}"),
             };
-            let is_met = by_tokens.end.unwrap().meets_constraint;
+            let end = outcome.told.end.unwrap();
             let is_cut = outcome.error.as_ref().is_some_and(|it| it.starts_with("Incomplete"));
-            assert!(is_met != is_cut || front == FrontEnd::Session, "{case}");
-            let Some((expected, by_stream)) = &expected else {
-                // As it should be by a stream, and by all others as by that.
-                let reason = match ends {
-                    By(reason) | With(reason, _) => reason,
-                    Refused(_) => unreachable!("it was not refused"),
-                };
-                assert_eq!(outcome.reason, Some(reason), "{case}: {outcome:?}");
-                assert_eq!(outcome.error.is_some(), matches!(ends, With(..)), "{case}");
-                if let With(_, is) = ends {
-                    let error = text_error(generate(model));
-                    assert!(is(&error), "{case}: {error:?}");
-                    let said = error.to_string();
-                    if let Error::Incomplete { limit, text } = error {
-                        assert_eq!(text, outcome.text, "{case}");
-                        let names_it = said.starts_with("max_tokens ended the text");
-                        assert_eq!(names_it, limit == MaxTokens, "{case}: {said}");
-                    }
+            assert!(end.meets_constraint != is_cut || front == Session, "{case}");
+            if let Some(expected) = &expected {
+                if front == Session {
+                    outcome.error.clone_from(&expected.error);
                 }
-                let prompt = outcome.counts[0];
-                match name {
-                    "so many tokens" => {
-                        assert_eq!(prompt, tokens_of(model, PROMPT).len());
-                        assert_eq!(outcome.counts[1], 20);
-                    }
-                    "no token" => assert_eq!((&*outcome.text, outcome.counts[1]), ("", 0)),
-                    "to a stop string" => {
-                        assert_eq!(outcome.text, whole.split(&stop).next().unwrap());
-                    }
-                    // The last token is chosen and needs no place any more.
-                    "to the end of the context" | "which is an error" => {
-                        assert_eq!(prompt + outcome.counts[1], CONTEXT as usize + 1);
-                        assert_eq!(outcome.text, whole);
-                    }
-                    _ => {}
-                }
-                expected = Some((outcome, by_tokens));
+                assert_eq!(outcome, *expected, "{case}");
                 continue;
-            };
-            if front == FrontEnd::Session {
-                outcome.error.clone_from(&expected.error);
             }
-            assert_eq!(outcome, *expected, "{case}");
-            assert_eq!(by_tokens.tokens, by_stream.tokens, "{case}");
-            assert_eq!(by_tokens.text, by_stream.text, "{case}");
-            assert_eq!(is_met, by_stream.end.unwrap().meets_constraint, "{case}");
+            // As it should be by a stream, and by all others as by that.
+            let (reason, fails) = match ends {
+                By(reason) => (reason, None),
+                With(reason, is) => (reason, Some(is)),
+                Refused(_) => unreachable!("it was not refused"),
+            };
+            assert_eq!((end.reason, outcome.error.is_some()), (reason, fails.is_some()), "{case}: {outcome:?}");
+            if let Some(is) = fails {
+                let error = generate(model).text().unwrap_err();
+                assert!(is(&error), "{case}: {error:?}");
+                let said = error.to_string();
+                if let Error::Incomplete { limit, text } = error {
+                    assert_eq!(text, outcome.told.text, "{case}");
+                    assert_eq!(said.starts_with("max_tokens ended the text"), limit == MaxTokens, "{case}: {said}");
+                }
+            }
+            let (text, [prompt, generated]) = (&*outcome.told.text, outcome.counts);
+            match name {
+                "so many tokens" => assert_eq!((prompt, generated), (tokens_of(model, PROMPT).len(), 20)),
+                "no token" => assert_eq!((text, generated), ("", 0)),
+                "to a stop string" => assert_eq!(text, whole.split(&stop).next().unwrap()),
+                // The last token is chosen and needs no place any more.
+                "to the end of the context" | "which is an error" => {
+                    assert_eq!((text, prompt + generated), (&*whole, CONTEXT as usize + 1));
+                }
+                _ => {}
+            }
+            expected = Some(outcome);
         }
     }
-}
-
-fn text_error(generate: Generate) -> Error {
-    generate.text().unwrap_err()
 }

@@ -92,7 +92,7 @@ fn a_text_joins_those_that_run_and_leaves_them() {
     let long = model.generate(PROMPT.repeat(3)).max_tokens(5);
     let first = session.begin(model.generate(PROMPT).seed(1)).unwrap();
     let mut texts = Texts::default();
-    texts.steps(&mut session, 4);
+    (0..4).for_each(|_| texts.step(&mut session));
     let second = session.begin(long.clone()).unwrap();
     // While a long prompt is computed in parts, the other text goes on.
     let of_both: Vec<_> = session.step().unwrap().map(|it| it.sequence).collect();
@@ -103,10 +103,6 @@ fn a_text_joins_those_that_run_and_leaves_them() {
     // Its place is free.
     let third = session.begin(long).unwrap();
     assert!(third > second && session.len() == 2);
-    for told in to_the_end(&mut session) {
-        assert_eq!(told.end.unwrap().reason, FinishReason::MaxTokens);
-        assert_eq!(told.statistics().generated_tokens, 5);
-    }
 }
 
 #[test]

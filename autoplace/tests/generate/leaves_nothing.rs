@@ -3,7 +3,7 @@
 
 use std::thread;
 
-use crate::text_support::{PROMPTS, Raw, SYSTEM, demo, greedy, text, to_the_end, tokens_of, wait};
+use crate::text_support::{PROMPTS, Raw, SYSTEM, demo, greedy, held, text, to_the_end, tokens_of, wait};
 use autoplace::Model;
 use autoplace::generate::{Engine, Error, Session, Shutdown};
 
@@ -11,9 +11,8 @@ const THREADS: usize = 8;
 const EACH: usize = 125;
 
 /// Open files and threads of this process, where the system tells.
-fn held() -> Option<[usize; 2]> {
-    let count = |folder| Some(std::fs::read_dir(folder).ok()?.count());
-    Some([count("/proc/self/fd")?, count("/proc/self/task")?])
+fn handles() -> Option<[u64; 2]> {
+    held().map(|[.., files, threads]| [files, threads])
 }
 
 /// Does the same in eight threads, each with its number and that of the time.
@@ -48,7 +47,7 @@ fn a_thousand_sessions_opened_and_dropped_from_eight_threads() {
         assert_eq!(to_the_end(&mut session)[0].tokens, raw);
     };
     is_as_ever();
-    let before = held();
+    let before = handles();
     in_threads(|number, index| {
         let mut session = session(&model);
         let generate = greedy(&model, SYSTEM).cache_prompt(index % 2 == 0);
@@ -65,7 +64,7 @@ fn a_thousand_sessions_opened_and_dropped_from_eight_threads() {
         }
     });
     // A thread whose work is done is there for a moment still.
-    wait("holds what it held", || held() == before);
+    wait("holds what it held", || handles() == before);
     is_as_ever();
     // Nobody holds the context, or the model underneath, any more.
     let native = model.native().unwrap();
@@ -74,29 +73,18 @@ fn a_thousand_sessions_opened_and_dropped_from_eight_threads() {
     assert_eq!(native.holders(), holders);
 }
 
-/// Threads of engines in this process, where the system tells.
-fn engines() -> usize {
-    let Ok(threads) = std::fs::read_dir("/proc/self/task") else {
-        return 0;
-    };
-    let name =
-        |thread: std::io::Result<std::fs::DirEntry>| std::fs::read_to_string(thread.ok()?.path().join("comm")).ok();
-    let names = threads.filter_map(name);
-    // The kernel keeps 15 characters of a name.
-    names.filter(|name| name.starts_with("autoplace-engin")).count()
-}
-
 #[test]
 fn a_thousand_answers_opened_and_dropped_leave_sequences_threads_and_texts_as_they_were() {
     own_process!();
     let model = demo(1024, 4, false);
     let expected = text(greedy(&model, PROMPTS[0]));
+    let before = handles();
     let engine = Engine::builder(&model).queue(6).start().unwrap();
     let is_as_ever = || {
         assert_eq!(engine.submit(greedy(&model, PROMPTS[0])).unwrap().into_text().unwrap().0, expected);
     };
     is_as_ever();
-    assert_eq!(engines(), usize::from(cfg!(target_os = "linux")));
+    let running = handles();
     in_threads(|number, index| {
         let prompt = PROMPTS[(index + number) % PROMPTS.len()];
         let mut answer = engine.submit(greedy(&model, prompt).max_tokens(60)).unwrap();
@@ -105,9 +93,10 @@ fn a_thousand_answers_opened_and_dropped_leave_sequences_threads_and_texts_as_th
         }
     });
     is_as_ever();
+    wait("holds what it held", || handles() == running);
     engine.shutdown(Shutdown::Finish);
     let metrics = engine.metrics();
     assert_eq!((metrics.queued, metrics.running), (0, 0));
-    assert_eq!(engines(), 0);
+    assert_eq!(handles(), before);
     assert_eq!(text(greedy(&model, PROMPTS[0])), expected);
 }

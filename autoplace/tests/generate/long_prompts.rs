@@ -1,14 +1,11 @@
 //! Prompts of a megabyte, of whatever they are: refused with their number of tokens where they are too long, computed
 //! where they are not, and never the end of the process. In plain generation, in a chat and in an engine.
 
-use std::fs;
-
-use crate::native_support::{TINY_VOCABULARY, demo_path, native, tiny_llama_without_vocabulary};
-use autoplace::Model;
+use crate::native_support::{TINY_VOCABULARY, native, tiny_llama_without_vocabulary};
+use crate::text_support::demo;
 use autoplace::chat::ChatTemplate;
 use autoplace::generate::{Engine, Error};
 use autoplace::gguf::Builder;
-use autoplace::plan::Request;
 
 const MEGABYTE: usize = 1 << 20;
 
@@ -33,8 +30,7 @@ fn too_long(outcome: Result<(), Error>) -> usize {
 
 #[test]
 fn a_megabyte_of_anything_is_refused_with_its_length_and_the_next_prompt_is_not() {
-    let request = Request::new().n_ctx(512);
-    let model = Model::builder(demo_path()).request(request).n_threads(1).load().unwrap();
+    let model = demo(512, 1, false);
     let short = || model.generate("And").temp(0.0).max_tokens(4);
     let expected = short().text().unwrap();
     for kind in KINDS {
@@ -60,36 +56,21 @@ fn a_megabyte_of_anything_is_refused_with_its_length_and_the_next_prompt_is_not(
     }
 }
 
-/// The characters that GPT-2 writes bytes as.
-fn of_byte(byte: u8) -> char {
-    let written = |byte: u32| matches!(byte, 33..=126 | 161..=172 | 174..=255);
-    let byte = u32::from(byte);
-    let code = match written(byte) {
-        true => byte,
-        false => 256 + (0..byte).filter(|other| !written(*other)).count() as u32,
-    };
-    char::from_u32(code).unwrap()
-}
-
 /// A vocabulary of byte pairs, whose texts are cut into words as `pre` has it.
 fn byte_pairs(pre: &str) -> Builder {
-    let mut tokens: Vec<String> = (0..=255).map(|byte| of_byte(byte).to_string()).collect();
-    let pairs = ["a", "A", "7", ".", "Ġ", "Ċ"];
-    tokens.extend(pairs.map(|it| it.repeat(2)));
-    let merges = pairs.map(|it| format!("{it} {it}"));
+    // GPT-2 writes each byte as a character. The last three are the bytes of 日.
+    let normal = ["Ċ", "a", "aa", ".", "..", "æ", "Ĺ", "¥"];
     let n = TINY_VOCABULARY as usize;
-    let normal = tokens.len();
-    tokens.extend((0..).map(|n| format!("<control{n}>")).take(n - normal));
-    let mut kinds = vec![1; normal];
-    kinds.resize(n, 3);
+    let controls = (normal.len()..n).map(|id| format!("<control{id}>"));
+    let kinds: Vec<i32> = (0..n).map(|id| if id < normal.len() { 1 } else { 3 }).collect();
     tiny_llama_without_vocabulary()
         .str("tokenizer.ggml.model", "gpt2")
         .str("tokenizer.ggml.pre", pre)
-        .array_str("tokenizer.ggml.tokens", tokens)
+        .array_str("tokenizer.ggml.tokens", normal.map(str::to_owned).into_iter().chain(controls))
         .array_i32("tokenizer.ggml.token_type", &kinds)
-        .array_str("tokenizer.ggml.merges", merges)
-        .u32("tokenizer.ggml.bos_token_id", normal as u32)
-        .u32("tokenizer.ggml.eos_token_id", normal as u32 + 1)
+        .array_str("tokenizer.ggml.merges", ["a a", ". ."])
+        .u32("tokenizer.ggml.bos_token_id", normal.len() as u32)
+        .u32("tokenizer.ggml.eos_token_id", normal.len() as u32 + 1)
         .bool("tokenizer.ggml.add_bos_token", false)
 }
 
@@ -105,15 +86,12 @@ fn a_word_of_any_length_is_cut_by_the_rules_of_every_family() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("bpe.gguf");
     for pre in PRES.split(' ') {
-        fs::write(&path, byte_pairs(pre).to_bytes().unwrap()).unwrap();
+        byte_pairs(pre).write_sparse(&path).unwrap();
         let vocab = native(&path).unwrap().vocab();
         for of in ["a", "日", "."] {
             let text = of.repeat((MEGABYTE >> 4) / of.len());
             let tokens = vocab.tokenize(&text, false, false).unwrap();
-            let mut told = Vec::with_capacity(text.len());
-            for token in tokens {
-                vocab.append_piece(token, false, &mut told).unwrap();
-            }
+            let told: Vec<u8> = tokens.into_iter().flat_map(|token| vocab.piece(token, false).unwrap()).collect();
             assert!(told == text.as_bytes(), "{pre}: {of:?}");
         }
     }

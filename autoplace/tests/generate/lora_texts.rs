@@ -1,12 +1,13 @@
 //! Texts with LoRA adapters: nothing of one set gets into another's: each text is that of a raw
 //! llama.cpp loop with the same set.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use crate::lora_support::Adapter;
 use crate::native_support::demo_path;
 use crate::sim_support::{card, fits_whatever_is_free};
-use crate::text_support::{PROMPT, Raw, all_differ, request, text, tokens_of, told};
+use crate::text_support::{PROMPT, Raw, request, text, tokens_of, told, worker};
 use autoplace::generate::Generate;
 use autoplace::gguf::{Header, TensorType};
 use autoplace::llama_sys::{LoraAdapter, Token};
@@ -14,7 +15,7 @@ use autoplace::machine::mib;
 use autoplace::memory::Headroom;
 use autoplace::plan::{Request, SavedPlan, SavedPlanError};
 use autoplace::profile::AdapterError;
-use autoplace::{Model, ModelBuilder, load};
+use autoplace::{Isolation, Model, ModelBuilder, load};
 
 /// Adapters of the demo model, each of other weights, and large enough to be seen.
 struct Files {
@@ -36,38 +37,27 @@ impl Files {
     fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(format!("{name}.gguf"))
     }
-}
 
-fn demo() -> ModelBuilder {
-    Model::builder(demo_path()).n_threads(1)
-}
-
-/// Why a load was refused before llama.cpp saw anything of it.
-#[track_caller]
-fn refused(loaded: Result<Model, load::Error>) -> AdapterError {
-    match loaded {
-        Err(load::Error::Adapter(error)) => *error,
-        other => panic!("{other:?}"),
-    }
-}
-
-fn greedy(model: &Model) -> Generate {
-    model.generate(PROMPT).temp(0.0).max_tokens(20)
-}
-
-/// The names and scales of what is added.
-type Set = &'static [(&'static str, f32)];
-
-impl Files {
     /// The text of a loop over llama.cpp's own calls with a set.
     fn raw(&self, model: &Model, set: Set) -> Vec<Token> {
         let native = model.native().unwrap();
         let load = |name: &str| LoraAdapter::load(&native, self.path(name)).unwrap();
         let adapters: Vec<_> = set.iter().map(|(name, scale)| (load(name), *scale)).collect();
-        let mut raw = Raw::new(&native, 512, false);
+        let mut raw = Raw::new(&native, 512);
         raw.context().set_lora(&adapters).unwrap();
         raw.go_on(&tokens_of(model, PROMPT), 20)
     }
+}
+
+/// The names and scales of what is added.
+type Set = &'static [(&'static str, f32)];
+
+fn demo() -> ModelBuilder {
+    Model::builder(demo_path()).n_threads(1)
+}
+
+fn greedy(model: &Model) -> Generate {
+    model.generate(PROMPT).temp(0.0).max_tokens(20)
 }
 
 #[test]
@@ -77,24 +67,26 @@ fn a_text_is_that_of_the_adapters_and_scales_of_the_load() {
     let texts = sets.map(|set| {
         let builder = demo().request(request(512, 1, false));
         let model = set.iter().fold(builder, |it, (name, scale)| it.lora(files.path(name), *scale)).load().unwrap();
-        assert_eq!(
-            model.adapters().iter().map(|it| it.scale).collect::<Vec<_>>(),
-            set.iter().map(|it| it.1).collect::<Vec<_>>()
-        );
+        assert!(model.adapters().iter().map(|it| it.scale).eq(set.iter().map(|it| it.1)));
         let tokens = told(greedy(&model), &model).tokens;
         assert_eq!(tokens, files.raw(&model, set), "{set:?}");
         tokens
     });
-    all_differ(&texts);
+    assert_eq!(texts.iter().collect::<BTreeSet<_>>().len(), sets.len(), "{texts:?}");
     let none = demo().lora(files.path("one"), 0.0).load().unwrap();
     assert_eq!(told(greedy(&none), &none).tokens, texts[1]);
 }
 
 #[test]
-fn an_adapter_whose_scale_is_no_number_is_refused_by_its_file() {
+fn adapters_travel_to_a_worker_and_a_scale_that_is_no_number_is_refused() {
     let files = Files::new();
-    let scaled = demo().lora(files.path("one"), f32::INFINITY).load();
-    assert_is!(refused(scaled), AdapterError::Scale { .. });
+    let with = |scale| demo().lora(files.path("one"), scale);
+    let here = with(1.0).load().unwrap();
+    let there = with(1.0).isolation(Isolation::Process(worker())).load().unwrap();
+    assert_eq!(there.adapters(), here.adapters());
+    assert_eq!(text(greedy(&there)), text(greedy(&here)));
+    let scaled = with(f32::INFINITY).load();
+    assert_is!(scaled, Err(load::Error::Adapter(error)) if matches!(*error, AdapterError::Scale { .. }));
 }
 
 #[test]

@@ -22,8 +22,6 @@ mod random_weights;
 mod replace_support;
 #[path = "../support/sim_support/mod.rs"]
 mod sim_support;
-#[path = "../support/soak_support/mod.rs"]
-mod soak_support;
 #[path = "../support/speculative_support/mod.rs"]
 mod speculative_support;
 #[path = "../../../planner/tests/support/synthetic/mod.rs"]

@@ -8,28 +8,23 @@ use autoplace::generate::Constraint;
 use autoplace::generate::{Error, Generate, Mirostat, Sampling};
 use autoplace::llama_sys;
 
-/// Every way of choosing by chance.
-fn chances(model: &Model) -> Vec<Generate> {
-    let text = || model.generate(PROMPT).seed(7).temp(1.2).max_tokens(24);
-    let mut typical = Sampling::default();
-    (typical.typical_p, typical.top_n_sigma) = (0.5, 1.5);
-    (typical.dynatemp_range, typical.min_keep) = (0.5, 2);
-    vec![
-        text(),
-        text().sampling(typical).seed(7),
-        text().xtc(0.5, 0.1),
-        text().dry(0.8).presence_penalty(0.2).frequency_penalty(0.1),
-        text().mirostat(Mirostat::V1, 4.0),
-        text().mirostat(Mirostat::V2, 4.0),
-        text().adaptive_p(0.3),
-        text().samplers([]),
-    ]
-}
-
 #[test]
 fn samplers_and_constraints_keep_their_state_when_the_model_is_placed_anew() {
     let model = load_demo();
-    let mut all = chances(&model);
+    let by_chance = || model.generate(PROMPT).seed(7).temp(1.2).max_tokens(24);
+    let mut typical = Sampling::default();
+    (typical.typical_p, typical.top_n_sigma) = (0.5, 1.5);
+    (typical.dynatemp_range, typical.min_keep) = (0.5, 2);
+    let mut all = vec![
+        by_chance(),
+        by_chance().sampling(typical).seed(7),
+        by_chance().xtc(0.5, 0.1),
+        by_chance().dry(0.8).presence_penalty(0.2).frequency_penalty(0.1),
+        by_chance().mirostat(Mirostat::V1, 4.0),
+        by_chance().mirostat(Mirostat::V2, 4.0),
+        by_chance().adaptive_p(0.3),
+        by_chance().samplers([]),
+    ];
     #[cfg(feature = "constraints")]
     all.extend(
         [
@@ -43,7 +38,7 @@ fn samplers_and_constraints_keep_their_state_when_the_model_is_placed_anew() {
         ]
         .map(|it| model.generate(PROMPT).seed(11).constraint(it)),
     );
-    all.extend([model.generate(PROMPT).temp(0.0).max_tokens(20)]);
+    all.push(model.generate(PROMPT).temp(0.0).max_tokens(20));
     for generate in all {
         let undisturbed = text(generate.clone());
         let anew = crate::replace_support::text_of(generate, |stream, index| {

@@ -2,7 +2,7 @@
 
 use crate::native_support::load_demo;
 use crate::text_support::{PROMPT, Raw, demo, likeliest, text, tokens_of};
-use autoplace::generate::{Error, Generate, Piece, SequenceId};
+use autoplace::generate::{Error, Generate, Piece};
 use autoplace::llama_sys::{self, ContextParams, Token};
 
 fn pieces(generate: Generate) -> Result<Vec<Piece>, Error> {
@@ -24,19 +24,13 @@ fn log_probabilities_are_a_softmax_over_all_logits() {
     let mut raw = Raw::with(&model.native().unwrap(), params);
     raw.compute(&tokens_of(&model, PROMPT));
     for piece in &told {
-        let logits = raw.context().logits(-1).unwrap();
-        let logits: Vec<f64> = logits.iter().map(|it| f64::from(*it)).collect();
+        let logits: Vec<f64> = raw.context().logits(-1).unwrap().iter().map(|it| f64::from(*it)).collect();
         let sum: f64 = logits.iter().map(|logit| logit.exp()).sum();
-        let close = |token: Token, logprob: f32| {
-            let expected = (logits[token as usize].exp() / sum).ln();
-            let off = (f64::from(logprob) - expected).abs();
-            assert!(off < 1e-4, "{logprob} {expected}");
-        };
         let logprobs = piece.logprobs.as_ref().unwrap();
         assert_eq!(Some(logprobs.token), piece.token);
-        close(logprobs.token, logprobs.logprob);
-        for &(token, logprob) in &logprobs.top {
-            close(token, logprob);
+        for &(token, logprob) in [(logprobs.token, logprobs.logprob)].iter().chain(&logprobs.top) {
+            let expected = (logits[token as usize].exp() / sum).ln();
+            assert!((f64::from(logprob) - expected).abs() < 1e-4, "{logprob} {expected}");
         }
         let mut sorted = logits.clone();
         sorted.sort_by(|a, b| b.total_cmp(a));
@@ -95,10 +89,7 @@ fn a_text_whose_token_cannot_be_chosen_ends_and_the_others_miss_nothing() {
         let mut left = 5;
         model.generate(PROMPT).sampler(move |candidates, so_far| {
             left -= 1;
-            match left {
-                0 => bad,
-                _ => likeliest(candidates, so_far),
-            }
+            if left == 0 { bad } else { likeliest(candidates, so_far) }
         })
     };
     // The last token of the other comes with the failures, or after them.
@@ -106,12 +97,10 @@ fn a_text_whose_token_cannot_be_chosen_ends_and_the_others_miss_nothing() {
         let mut session = model.session().unwrap();
         let other = session.begin(model.generate(PROMPT).max_tokens(tokens)).unwrap();
         let failing = [-1, i32::MAX].map(|bad| session.begin(fails_at_5(bad)).unwrap());
-        let mut failed: Vec<SequenceId> = Vec::new();
-        let mut told = Vec::new();
+        let (mut failed, mut told) = (Vec::new(), Vec::new());
         while !session.is_empty() {
-            let step = session.step().map(Iterator::collect::<Vec<_>>);
-            match step {
-                Ok(pieces) => told.extend(pieces),
+            match session.step().map(|pieces| told.extend(pieces.map(|piece| piece.sequence))) {
+                Ok(()) => {}
                 Err(Error::Native(llama_sys::Error::InvalidParameter { name: "token", .. })) => {
                     failed.extend(session.failed());
                 }
@@ -120,7 +109,7 @@ fn a_text_whose_token_cannot_be_chosen_ends_and_the_others_miss_nothing() {
         }
         failed.sort_unstable();
         assert_eq!(failed, failing);
-        let count = |id| told.iter().filter(|piece| piece.sequence == id).count();
+        let count = |id| told.iter().filter(|sequence| **sequence == id).count();
         assert_eq!(count(other), tokens);
         // What they had before is told.
         assert_eq!(failing.map(count), [4, 4]);

@@ -7,8 +7,6 @@ mod checkpoints;
 use std::path::{Path, PathBuf};
 
 use crate::text_support::{SEED, Texts, random, raw_by_chance as raw, request, sampled, small, told, words};
-use autoplace::Model;
-use autoplace::llama_sys::Token;
 
 /// The models by the kind of their memory: `(name, path, recurrent, window)`.
 fn models(folder: &Path) -> [(&'static str, PathBuf, bool, bool); 7] {
@@ -24,21 +22,13 @@ fn models(folder: &Path) -> [(&'static str, PathBuf, bool, bool); 7] {
     kinds.map(|(arch, recurrent, window)| (arch, random(arch, None, folder), recurrent, window))
 }
 
-fn load(path: &Path, n_ctx: u32, n_seq_max: u32, unified: bool) -> Model {
-    small(path, request(n_ctx, n_seq_max, unified), 0)
-}
-
-/// Longer than the windows.
-fn prompt(n: usize) -> Vec<Token> {
-    words(7, n)
-}
-
 #[test]
 fn texts_begin_where_others_ended_and_where_the_memory_can_go_back() {
     let folder = tempfile::tempdir().unwrap();
     for (title, path, recurrent, window) in models(folder.path()) {
-        let model = load(&path, 1024, 1, false);
-        let whole = prompt(600);
+        let model = small(&path, request(1024, 1, false), 0);
+        // Longer than the windows.
+        let whole = words(7, 600);
         // It ends in the middle of the longer prompt, is gone beyond, and is the same.
         for (before, of) in [(420, 600), (600, 600), (599, 350)] {
             told(sampled(&model, &whole[..before], SEED).max_tokens(1), &model);
@@ -64,10 +54,10 @@ fn a_second_text_goes_on_from_the_tokens_of_a_running_one() {
     for (title, path, recurrent, _) in models(folder.path()) {
         for unified in [false, true] {
             let case = format!("{title}, unified: {unified}");
-            let model = load(&path, 1536, 2, unified);
+            let model = small(&path, request(1536, 2, unified), 0);
             let mut session = model.session().unwrap();
             let mut texts = Texts::default();
-            let generate = sampled(&model, prompt(400), SEED).max_tokens(20);
+            let generate = sampled(&model, words(7, 400), SEED).max_tokens(20);
             let first = session.begin(generate).unwrap();
             texts.generate_to(&mut session, first, 7);
             let so_far = session.tokens(first).unwrap();

@@ -1,44 +1,182 @@
 //! Many tokens, with streams and sessions opened, dropped in the middle, placed anew and aborted: no memory, file or
 //! thread is left behind. `cargo xtask soak` runs a million of them; `cargo test` a few thousand.
 
-use crate::soak_support::{Row, Soak, Tally};
+use std::path::PathBuf;
+use std::thread;
 
-/// Something that is measured: its name, its value in a row, and what it may grow by.
-type Quantity = (&'static str, fn(&Row) -> u64, u64);
+use crate::native_support::demo_path;
+use crate::random_weights::Dice;
+use crate::replace_support::{builder, plan, request};
+use crate::sim_support::card;
+use crate::text_support::held;
+use autoplace::Model;
+use autoplace::generate::{FinishReason, TokenStream};
+use autoplace::llama_sys::sim::SimGpu;
+use autoplace::machine::mib;
+use autoplace::plan::{Plan, Request};
 
-/// What grew beyond the level of the first tenth of the rows. `kib`: what memory may be above that, in KiB.
-fn growth(rows: &[Row], kib: u64) -> Vec<String> {
-    let first = rows.len().div_ceil(10);
-    let (level, later) = rows.split_at(first);
-    let mut grown = Vec::new();
-    let quantities: [Quantity; 4] = [
-        ("VmRSS in KiB", |row| row.resident, kib),
-        ("VmData in KiB", |row| row.data, kib),
-        ("open files", |row| row.files, 0),
-        ("threads", |row| row.threads, 0),
-    ];
-    for (name, of, tolerance) in quantities {
-        let level = level.iter().map(of).max().unwrap_or_default();
-        let highest = later.iter().map(of).max().unwrap_or_default();
-        if highest > level + tolerance {
-            grown.push(format!("{name}: {highest}, at first {level}, and {tolerance} more are allowed"));
-        }
-    }
-    grown
+/// What was done.
+#[derive(Debug, Clone, Copy, Default)]
+struct Tally {
+    tokens: u64,
+    /// Streams and sessions.
+    opened: u64,
+    dropped: u64,
+    aborted: u64,
+    replaced: u64,
+    failed: u64,
+    loaded: u64,
 }
 
-/// Generates so many tokens, prints what the process held meanwhile, and lets its memory grow by so many KiB.
+/// A model on a simulated card, and what is done with it.
+struct Soak {
+    path: PathBuf,
+    request: Request,
+    plans: Vec<Plan>,
+    card: SimGpu,
+    model: Option<Model>,
+    dice: Dice,
+    tally: Tally,
+}
+
+impl Soak {
+    fn new() -> Self {
+        let path = demo_path();
+        let request = request().n_ubatch(64).n_seq_max(4).n_ctx(1024);
+        let card = card(mib(16));
+        let plans = [7, 4, 0].map(|layers| plan(&path, &request, layers));
+        Self { path, request, plans: plans.into(), card, model: None, dice: Dice::new(1), tally: Tally::default() }
+    }
+
+    fn model(&mut self) -> Model {
+        let (path, request, tally) = (&self.path, &self.request, &mut self.tally);
+        let model = self.model.get_or_insert_with(|| {
+            tally.loaded += 1;
+            builder(path, request).load().unwrap()
+        });
+        model.clone()
+    }
+
+    fn some_plan(&mut self) -> Option<Plan> {
+        // The last one is whatever fits.
+        self.plans.get(self.dice.below(4)).cloned()
+    }
+
+    fn round(&mut self) {
+        let model = self.model();
+        self.tally.opened += 1;
+        let kind = self.dice.below(8_u32);
+        self.tally.dropped += u64::from(kind == 1 || kind == 4);
+        if kind < 2 {
+            let steps = if kind == 0 { usize::MAX } else { self.dice.below(60) };
+            return self.several(&model, steps);
+        }
+        let mut stream = self.stream(&model);
+        match kind {
+            2 => {
+                self.read_some(&mut stream, 40);
+                stream.abort_handle().abort();
+                assert!(stream.next().is_none());
+                // It may have ended before.
+                self.tally.aborted += u64::from(stream.finish_reason() == Some(FinishReason::Aborted));
+            }
+            // A re-placement that fails, and the next one, after which the text goes on.
+            3 => {
+                self.read(&mut stream, 10);
+                self.card.set_taken(self.card.total());
+                stream.replace(Some(self.plans[0].clone())).unwrap_err();
+                self.card.set_taken(0);
+                assert_eq!(self.card.used(), 0);
+                assert!(stream.next().is_none_or(|piece| piece.is_err()));
+                stream.replace(None).unwrap();
+                self.tally.failed += 1;
+                self.tally.replaced += 1;
+            }
+            4 => return self.read_some(&mut stream, 60),
+            // The next round loads it again.
+            5 => self.model = None,
+            _ => {
+                for _ in 0..3 {
+                    self.read_some(&mut stream, 80);
+                    stream.replace(self.some_plan()).unwrap();
+                    self.tally.replaced += 1;
+                }
+            }
+        }
+        drop(model);
+        self.read(&mut stream, usize::MAX);
+    }
+
+    /// By chance, with a penalty now and then, and a stop string that seldom comes.
+    fn stream(&mut self, model: &Model) -> TokenStream {
+        let seed = self.dice.below(1 << 20);
+        let penalty = self.dice.one_of(&[1.0, 1.2]);
+        let generate = model.generate("And it came to pass").seed(seed).repeat_penalty(penalty);
+        generate.stop("Amen.").stream().unwrap()
+    }
+
+    fn read_some(&mut self, stream: &mut TokenStream, fewer_than: usize) {
+        let pieces = self.dice.below(fewer_than);
+        self.read(stream, pieces);
+    }
+
+    fn read(&mut self, stream: &mut TokenStream, pieces: usize) {
+        let before = stream.statistics().generated_tokens;
+        for piece in stream.take(pieces) {
+            piece.unwrap();
+        }
+        self.tally.tokens += (stream.statistics().generated_tokens - before) as u64;
+    }
+
+    /// Texts side by side, placed anew once.
+    fn several(&mut self, model: &Model, steps: usize) {
+        let mut session = model.session().unwrap();
+        for length in [20, 60, 100, 200] {
+            let seed = self.dice.below(1 << 20);
+            session.begin(model.generate("In those days").seed(seed).max_tokens(length)).unwrap();
+        }
+        let at = self.dice.below(30);
+        for step in 0..steps {
+            if session.is_empty() {
+                break;
+            }
+            if step == at {
+                session.replace(self.some_plan()).unwrap();
+                self.tally.replaced += 1;
+            }
+            self.tally.tokens += session.step().unwrap().count() as u64;
+        }
+    }
+}
+
+/// Generates so many tokens, each round in a thread of its own, prints what the process held meanwhile while no model
+/// was loaded, and lets its memory grow by so many KiB beyond the level of the first tenth of the rows.
 fn soak(tokens: u64, rows: u64, kib: u64) -> Tally {
     let mut soak = Soak::new();
     let mut table = Vec::new();
-    println!("{}", Row::HEAD);
+    println!(
+        "| tokens | streams and sessions | re-placed | VmRSS KiB | VmData KiB | open files | threads | card bytes |\n\
+         |---:|---:|---:|---:|---:|---:|---:|---:|"
+    );
     for row in 1..=rows {
-        soak.generate(tokens * row / rows);
-        let row = soak.measure();
-        println!("{row}");
-        table.push(row);
+        while soak.tally.tokens < tokens * row / rows {
+            thread::scope(|scope| scope.spawn(|| soak.round()).join()).unwrap();
+        }
+        soak.model = None;
+        assert_eq!(soak.card.used(), 0, "the card's memory is not free");
+        let held = held().unwrap();
+        let done = [soak.tally.tokens, soak.tally.opened, soak.tally.replaced];
+        let cells = done.into_iter().chain(held).chain([soak.card.used()]).map(|cell| cell.to_string());
+        println!("| {} |", cells.collect::<Vec<_>>().join(" | "));
+        table.push(held);
     }
-    assert_eq!(growth(&table, kib), Vec::<String>::new());
+    let (first, later) = table.split_at(table.len().div_ceil(10));
+    let quantities = [("VmRSS KiB", kib), ("VmData KiB", kib), ("open files", 0), ("threads", 0)];
+    for (at, (what, tolerance)) in quantities.into_iter().enumerate() {
+        let highest = |rows: &[[u64; 4]]| rows.iter().map(|held| held[at]).max().unwrap_or_default();
+        let (level, highest) = (highest(first), highest(later));
+        assert!(highest <= level + tolerance, "{what}: {highest}, at first {level}, and {tolerance} more are allowed");
+    }
     soak.tally
 }
 
@@ -58,6 +196,5 @@ fn tokens_without_end_leave_nothing_behind() {
     let tokens = std::env::var("AUTOPLACE_SOAK_TOKENS").ok();
     let tokens = tokens.map_or(1_000_000, |tokens| tokens.parse().expect("a number"));
     // By then the allocator has what it keeps, but for fragments.
-    let tally = soak(tokens, 40, 8 * 1024);
-    println!("{tally:?}");
+    println!("{:?}", soak(tokens, 40, 8 * 1024));
 }

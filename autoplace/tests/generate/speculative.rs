@@ -3,26 +3,25 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::native_support::demo_path;
 use crate::sim_support::card;
-use crate::speculative_support::{
-    PROMPT, alone, builder, exact, heads, load as load_alone, request, run, run_placed_anew, told,
-};
-use autoplace::generate::{DraftsOff, Generate, Prompt, Speculation, Statistics};
-use autoplace::llama_sys::Token;
+use crate::speculative_support::{PROMPT, builder, exact, heads, load as load_alone, request, run_placed_anew};
+use crate::text_support::{Told, text, text_and_statistics, to_the_end, told, words, worker};
+use autoplace::generate::{DraftsOff, Generate, Speculation, Statistics};
 use autoplace::load::Error;
 use autoplace::machine::mib;
 use autoplace::memory::Headroom;
 use autoplace::memory::companion::{self, Role};
-use autoplace::plan::{self, GpuLayers, Plan, Request};
+use autoplace::plan::{self, GpuLayers, Request};
 use autoplace::profile::MtpError;
 use autoplace::{Isolation, Model, WorkerProcess};
 
-fn greedy(model: &Model) -> Generate {
+pub(crate) fn greedy(model: &Model) -> Generate {
     model.generate(PROMPT).temp(0.0).max_tokens(60)
 }
 
 /// By chance, with all that a sampler remembers.
-fn seeded(model: &Model, seed: u32) -> Generate {
+pub(crate) fn seeded(model: &Model, seed: u32) -> Generate {
     model.generate(PROMPT).seed(seed).temp(0.7).repeat_penalty(1.1).max_tokens(60)
 }
 
@@ -32,7 +31,7 @@ fn mtp(draft_max: u32) -> Speculation {
 }
 
 /// Sure of nothing, since a random model never is.
-fn draft() -> Speculation {
+pub(crate) fn draft() -> Speculation {
     Speculation::DraftModel { draft_max: 5, p_min: 0.0 }
 }
 
@@ -60,12 +59,9 @@ struct Way {
 
 impl Way {
     fn all(folder: &Path) -> [Self; 5] {
-        let of = |name, write: fn(&Path) -> PathBuf, by_itself, all_accepted, sequences| Self {
-            name,
-            path: write(folder),
-            by_itself,
-            all_accepted,
-            sequences,
+        let of = |name, write: fn(&Path) -> PathBuf, by_itself, all_accepted, sequences| {
+            let path = write(folder);
+            Self { name, path, by_itself, all_accepted, sequences }
         };
         [
             of("itself", exact::llama, true, true, 3),
@@ -113,25 +109,24 @@ fn drafts_change_no_text_and_are_accepted_where_they_are_right() {
     for way in Way::all(folder.path()) {
         for draft_max in [1, 3, 6] {
             let model = way.load(request(512, 1, draft_max));
-            let (plain, _) = alone(&model, greedy(&model));
+            let plain = told(greedy(&model), &model);
             assert_eq!(plain.tokens.len(), 60);
             // The second time all of the prompt may be there.
             for _ in 0..2 {
                 let drafting = greedy(&model).cache_prompt(true).speculate(way.drafting(draft_max, 0.0));
-                let (drafted, statistics) = alone(&model, drafting);
+                let drafted = told(drafting, &model);
                 assert_eq!(drafted, plain, "{}, {draft_max}", way.name);
-                way.check(&statistics);
+                way.check(&drafted.statistics());
             }
             for seed in (1..6).filter(|_| draft_max == 3) {
-                let (plain, _) = told(seeded(&model, seed));
                 let drafting = seeded(&model, seed).speculate(way.drafting(draft_max, 0.0));
-                assert_eq!(told(drafting).0, plain, "{}, {seed}", way.name);
+                assert_eq!(text(drafting), text(seeded(&model, seed)), "{}, {seed}", way.name);
             }
             // Random weights are less sure of anything than that.
             if way.by_itself || !way.all_accepted {
-                let sure = greedy(&model).speculate(way.drafting(draft_max, 0.99));
-                let (drafted, statistics) = alone(&model, sure);
-                assert_eq!((drafted, statistics.drafted_tokens), (plain, 0), "{}", way.name);
+                let sure = told(greedy(&model).speculate(way.drafting(draft_max, 0.99)), &model);
+                assert_eq!(sure, plain, "{}", way.name);
+                assert_eq!(sure.statistics().drafted_tokens, 0, "{}", way.name);
             }
         }
     }
@@ -149,18 +144,16 @@ fn each_text_of_a_session_is_followed_by_itself() {
             request.params.kv_unified = unified;
             let model = way.load(request);
             let texts = |model: &Model| [greedy(model), seeded(model, 3), seeded(model, 4)];
-            let expected = texts(&model).map(|generate| alone(&model, generate).0);
+            let expected = texts(&model).map(|generate| told(generate, &model));
             for _ in 0..2 {
                 let mut session = model.session().unwrap();
                 for generate in texts(&model) {
                     session.begin(generate.speculate(way.drafting(3, 0.0))).unwrap();
                 }
-                let told = run(&mut session);
-                for ((drafted, statistics), expected) in told.iter().zip(&expected) {
-                    assert_eq!(drafted, expected, "{}, unified: {unified}", way.name);
-                    if way.all_accepted && !way.by_itself {
-                        check_all_accepted(statistics);
-                    }
+                let drafted = to_the_end(&mut session);
+                assert_eq!(drafted, expected, "{}, unified: {unified}", way.name);
+                if way.all_accepted && !way.by_itself {
+                    drafted.iter().for_each(|it| check_all_accepted(&it.statistics()));
                 }
             }
         }
@@ -174,9 +167,8 @@ fn a_draft_goes_no_further_than_the_context() {
         for n_ctx in [24, 27, 96] {
             let model = way.load(request(n_ctx, 1, 5));
             let full = seeded(&model, 2).max_tokens(usize::MAX);
-            let (plain, _) = alone(&model, full.clone());
-            let (drafted, _) = alone(&model, full.speculate(way.drafting(5, 0.0)));
-            assert_eq!(drafted, plain, "{}, {n_ctx}", way.name);
+            let drafting = full.clone().speculate(way.drafting(5, 0.0));
+            assert_eq!(told(drafting, &model), told(full, &model), "{}, {n_ctx}", way.name);
         }
     }
 }
@@ -193,10 +185,11 @@ fn without_what_it_drafts_with_nothing_is_drafted_and_that_is_said() {
         (&plain, 0, lookup(), DraftsOff::NoRoom),
     ] {
         let model = load_alone(path, request(512, 1, room));
-        let (plain, statistics) = alone(&model, greedy(&model));
-        assert_eq!(statistics.drafts_off, None);
-        let (drafted, statistics) = alone(&model, greedy(&model).speculate(drafting));
+        let plain = told(greedy(&model), &model);
+        assert_eq!(plain.statistics().drafts_off, None);
+        let drafted = told(greedy(&model).speculate(drafting), &model);
         assert_eq!(drafted, plain);
+        let statistics = drafted.statistics();
         assert_eq!((statistics.drafts_off, statistics.drafted_tokens), (Some(off), 0));
     }
     // The file has none, or several sequences.
@@ -205,24 +198,9 @@ fn without_what_it_drafts_with_nothing_is_drafted_and_that_is_said() {
     let states = heads::steps_with_states(folder.path());
     let two = builder(&states, request(512, 2, 3)).mtp(true).load();
     assert_is!(two, Err(Error::Plan(plan::Error::Mtp(MtpError::Sequences { n_seq_max: 2, .. }))));
-}
-
-#[test]
-fn a_draft_of_another_vocabulary_is_refused_by_what_differs() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = exact::llama(folder.path());
-    let other = tempfile::tempdir().unwrap();
-    let mut sketch = crate::random_weights::all().remove(1);
-    sketch.dims.n_vocab = 1024;
-    sketch.vocabulary();
-    let other = sketch.write(other.path());
-    let error = builder(&path, request(512, 1, 5)).draft(&other).load();
-    match error.unwrap_err() {
-        Error::Plan(plan::Error::Companion(companion::Error::Vocabulary { what, .. })) => {
-            assert_eq!(what, "the size of the vocabulary");
-        }
-        error => panic!("{error:?}"),
-    }
+    // A draft of another vocabulary: what differs is said where the planner tells them apart.
+    let other = builder(&plain, request(512, 1, 5)).draft(demo_path()).load();
+    assert_is!(other, Err(Error::Plan(plan::Error::Companion(companion::Error::Vocabulary { .. }))));
 }
 
 #[test]
@@ -244,38 +222,33 @@ fn beside_a_draft_no_card_runs_over_and_what_moves_takes_it_along() {
         assert!(notes.iter().any(|note| note.contains("draft")), "{notes:?}");
         // To the end of the context, both of them.
         let endless = || seeded(&model, 2).max_tokens(usize::MAX);
-        let (plain, _) = alone(&model, endless());
-        let (drafted, _) = alone(&model, endless().speculate(draft()));
-        assert_eq!(drafted, plain, "{size} MiB");
+        assert_eq!(told(endless().speculate(draft()), &model), told(endless(), &model), "{size} MiB");
         assert!(card.peak() <= card.total(), "{plan}");
     }
     assert!(on_card > 0, "some card has room for a draft");
 
     let _card = card(mib(64));
-    let on = |layers| -> Plan {
+    let plans = [3, 0, 1].map(|layers| {
         let exactly = request.clone().n_gpu_layers(GpuLayers::Exactly(layers));
         with_draft(exactly).plan().unwrap()
-    };
-    let plans = [3, 0, 1].map(on);
+    });
     let model = with_draft(request.clone()).load().unwrap();
-    let (plain, _) = alone(&model, greedy(&model));
+    let plain = told(greedy(&model), &model);
     let mut session = model.session().unwrap();
     session.begin(greedy(&model).speculate(draft())).unwrap();
-    let (told, statistics) = run_placed_anew(&mut session, &plans);
-    assert_eq!(told, plain.tokens);
+    let (tokens, statistics) = run_placed_anew(&mut session, &plans);
+    assert_eq!(tokens, plain.tokens);
     assert!(statistics.accepted_tokens > 0);
 }
 
 #[test]
 fn a_prompt_in_pieces_of_any_size_is_followed() {
-    let prompt: Vec<Token> = (0..300).map(|n| 259 + n * 7 % 250).collect();
     for (n_batch, n_ubatch) in [(2048, 512), (64, 64), (100, 16), (7, 7)] {
         let model = load_steps(request(768, 1, 3).n_batch(n_batch).n_ubatch(n_ubatch));
-        let generate = || model.generate(Prompt::tokens(prompt.clone())).temp(0.0).max_tokens(40);
-        let (plain, _) = alone(&model, generate());
-        let (drafted, statistics) = alone(&model, generate().speculate(mtp(3)));
-        assert_eq!(drafted, plain, "{n_batch}, {n_ubatch}");
-        check_all_accepted(&statistics);
+        let generate = || model.generate(words(1, 300)).temp(0.0).max_tokens(40);
+        let drafted = told(generate().speculate(mtp(3)), &model);
+        assert_eq!(drafted, told(generate(), &model), "{n_batch}, {n_ubatch}");
+        check_all_accepted(&drafted.statistics());
     }
 }
 
@@ -284,12 +257,9 @@ fn a_model_in_a_worker_predicts_there() {
     let folder = tempfile::tempdir().unwrap();
     let path = heads::steps(folder.path());
     let here = load(&path, request(512, 1, 3));
-    let program = WorkerProcess::program(env!("CARGO_BIN_EXE_autoplace-worker"));
-    let there = builder(&path, request(512, 1, 3)).mtp(true);
-    let there = there.isolation(Isolation::Process(program)).load().unwrap();
-    let (text, _) = told(greedy(&here));
-    let (drafted, statistics) = told(greedy(&there).speculate(mtp(3)));
-    assert_eq!(drafted, text);
+    let there = builder(&path, request(512, 1, 3)).mtp(true).isolation(Isolation::Process(worker())).load().unwrap();
+    let (drafted, statistics) = text_and_statistics(greedy(&there).speculate(mtp(3)));
+    assert_eq!(drafted, text(greedy(&here)));
     check_all_accepted(&statistics);
     // What cannot be is refused before there is a worker, with its own type.
     let program = WorkerProcess::program("/nonexistent/worker");
@@ -304,18 +274,15 @@ fn sequences_that_share_their_cells_are_followed_from_where_there_is_room() {
     let mut request = request(256, 2, 3);
     request.params.kv_unified = true;
     let model = load_steps(request);
-    let generate = |length: i32| {
-        let prompt: Vec<Token> = (0..length).map(|n| 259 + n * 7 % 250).collect();
-        model.generate(Prompt::tokens(prompt)).cache_prompt(true).temp(0.0).max_tokens(30)
-    };
+    let generate = |length| model.generate(words(1, length)).cache_prompt(true).temp(0.0).max_tokens(30);
     for length in [100, 120, 90, 140, 30] {
-        let (plain, _) = alone(&model, generate(length));
+        let plain = told(generate(length), &model);
         let mut session = model.session().unwrap();
         session.begin(generate(length).speculate(mtp(3))).unwrap();
         session.begin(generate(50).speculate(mtp(3))).unwrap();
-        let texts = run(&mut session);
-        assert_eq!(texts[0].0, plain, "{length}");
-        for (_, statistics) in &texts {
+        let texts = to_the_end(&mut session);
+        assert_eq!(texts[0], plain, "{length}");
+        for statistics in texts.iter().map(Told::statistics) {
             assert_eq!(statistics.accepted_tokens, statistics.drafted_tokens);
         }
     }

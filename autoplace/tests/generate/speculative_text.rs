@@ -2,10 +2,11 @@
 //! and on the demo model.
 
 use crate::native_support::demo_path;
-use crate::speculative_support::{PROMPT, alone, builder, exact, load, request, tokens, told};
-use crate::text_support::{REPEATED, Raw, SYSTEM, answered};
+use crate::speculative::{draft, greedy, seeded};
+use crate::speculative_support::{PROMPT, builder, exact, request};
+use crate::text_support::{REPEATED, Raw, SYSTEM, answered, text, tokens_of, told};
 use autoplace::Model;
-use autoplace::generate::{Engine, FinishReason, Generate, Speculation};
+use autoplace::generate::{Engine, FinishReason, Speculation};
 use autoplace::llama_sys::KvType;
 use proptest::prelude::*;
 
@@ -16,34 +17,10 @@ fn load_exact() -> Model {
     builder(&path, request(1024, 1, 8)).draft(&path).load().unwrap()
 }
 
-fn drafting(generate: Generate) -> Generate {
-    generate.speculate(Speculation::DraftModel { draft_max: 8, p_min: 0.0 })
-}
-
-fn greedy(model: &Model) -> Generate {
-    model.generate(PROMPT).temp(0.0).max_tokens(60)
-}
-
-/// By chance, with all that a sampler remembers.
-fn seeded(model: &Model, seed: u32) -> Generate {
-    model.generate(PROMPT).temp(0.9).repeat_penalty(1.1).seed(seed).max_tokens(60)
-}
-
-#[test]
-fn statistics_report_how_many_tokens_were_drafted_and_accepted() {
-    let model = load(&demo_path(), request(1024, 1, 8));
-    let lookup = model.generate(REPEATED).temp(0.0).max_tokens(60).speculate(Speculation::prompt_lookup());
-    let (_, statistics) = alone(&model, lookup);
-    assert!(statistics.accepted_tokens > 0, "{statistics:?}");
-    assert!(statistics.accepted_tokens <= statistics.drafted_tokens);
-    assert!(statistics.acceptance_rate() > 0.0 && statistics.acceptance_rate() <= 1.0);
-    assert!(statistics.to_string().contains("draft tokens accepted"), "{statistics}");
-}
-
 #[test]
 fn tokens_that_are_drafted_in_an_engine_are_those_of_a_raw_loop() {
     let prompts = [PROMPT, SYSTEM, REPEATED];
-    for source in [Speculation::prompt_lookup(), Speculation::DraftModel { draft_max: 5, p_min: 0.0 }] {
+    for source in [Speculation::prompt_lookup(), draft()] {
         let mut accepted = 0;
         for sequences in [1, 3] {
             let request = request(1024 * sequences, sequences, 8);
@@ -54,10 +31,13 @@ fn tokens_that_are_drafted_in_an_engine_are_those_of_a_raw_loop() {
                 engine.submit(generate).unwrap()
             });
             for (prompt, answer) in prompts.into_iter().zip(answers) {
-                let raw = Raw::of(&model.native().unwrap(), 1024, false, KvType::F32);
+                let raw = Raw::of(&model.native().unwrap(), 1024, KvType::F32);
                 let told = answered(answer);
-                assert_eq!(told.tokens, raw.go_on(&tokens(&model, prompt), 60), "{source:?}, {sequences} sequences");
-                accepted += told.statistics().accepted_tokens;
+                assert_eq!(told.tokens, raw.go_on(&tokens_of(&model, prompt), 60), "{source:?}, {sequences} sequences");
+                let it = told.statistics();
+                accepted += it.accepted_tokens;
+                assert_eq!(it.to_string().contains("draft tokens accepted"), it.drafted_tokens > 0, "{it}");
+                assert_eq!(it.acceptance_rate() > 0.0, it.accepted_tokens > 0, "{it}");
             }
         }
         assert!(accepted > 0, "{source:?}");
@@ -73,24 +53,20 @@ fn a_constraint_holds_for_draft_tokens_too() {
             let digits = autoplace::generate::Constraint::regex("[0-9]{2}(, [0-9]{2}){6}");
             seeded(&model, seed).constraint(digits)
         };
-        let (plain, _) = alone(&model, held());
+        let plain = told(held(), &model);
         assert_eq!(plain.text.len(), 26, "{plain:?}");
-        let (told, statistics) = alone(&model, drafting(held()));
-        assert_eq!(told, plain);
-        assert!(statistics.drafted_tokens > 0, "{statistics:?}");
+        let drafted = told(held().speculate(draft()), &model);
+        assert_eq!(drafted, plain);
+        assert!(drafted.statistics().drafted_tokens > 0, "{drafted:?}");
     }
 }
 
 #[test]
 fn a_plan_has_an_output_for_every_draft_token_of_every_sequence() {
-    let plan = |sequences, draft_max| {
-        let request = request(512, sequences, draft_max);
-        builder(&demo_path(), request).plan().unwrap()
-    };
-    assert_eq!(plan(3, 0).context.n_outputs_max, 3);
-    assert_eq!(plan(3, 4).context.n_outputs_max, 15);
-    let host = |draft_max| plan(3, draft_max).host().unwrap().footprint.total();
-    assert!(host(16) > host(0));
+    for (draft_max, outputs) in [(0, 3), (4, 15)] {
+        let plan = builder(&demo_path(), request(512, 3, draft_max)).plan().unwrap();
+        assert_eq!(plan.context.n_outputs_max, outputs);
+    }
 }
 
 proptest! {
@@ -113,20 +89,22 @@ proptest! {
                 1 => seeded(model, seed).max_tokens(max_tokens),
                 _ => seeded(model, seed).max_tokens(300).temp(3.0).top_k(0).top_p(1.0).min_p(0.0),
             };
-            let (mut plain, mut counted) = alone(model, generate.clone());
+            let mut plain = told(generate.clone(), model);
             // Not a word: the vocabulary has next to no spaces.
             let word = stop.map_or_else(String::new, |at| plain.text.chars().skip(at).take(3).collect());
             if !word.is_empty() {
                 generate = generate.stop(word);
-                (plain, counted) = alone(model, generate.clone());
-                prop_assert_eq!(plain.reason, Some(FinishReason::StopString));
+                plain = told(generate.clone(), model);
+                prop_assert_eq!(plain.end.unwrap().reason, FinishReason::StopString);
             }
-            let (told, statistics) = alone(model, drafting(generate.clone()));
-            prop_assert_eq!(&told, &plain);
-            prop_assert_eq!(statistics.generated_tokens, counted.generated_tokens);
-            prop_assert!(statistics.accepted_tokens <= statistics.drafted_tokens);
-            prop_assert!(statistics.accepted_tokens < statistics.generated_tokens.max(1));
-            prop_assert_eq!(self::told(drafting(generate)).0.text, plain.text);
+            let generate = generate.speculate(Speculation::DraftModel { draft_max: 8, p_min: 0.0 });
+            let drafted = told(generate.clone(), model);
+            prop_assert_eq!(&drafted, &plain);
+            let it = drafted.statistics();
+            prop_assert_eq!(it.generated_tokens, plain.statistics().generated_tokens);
+            prop_assert!(it.accepted_tokens <= it.drafted_tokens);
+            prop_assert!(it.accepted_tokens < it.generated_tokens.max(1));
+            prop_assert_eq!(text(generate), plain.text);
             Ok(())
         })?;
     }

@@ -1,13 +1,10 @@
 //! Tokens of single bytes: whatever they come to, text is whole characters, and what is none is U+FFFD, as
 //! `String::from_utf8_lossy` has it. On a small model whose tokens are chosen by the tests.
 
-use std::fs;
-
 use crate::native_support::tiny_llama;
-use crate::text_support;
+use crate::text_support::{self, told};
 use autoplace::Model;
-use autoplace::chat::ChatTemplate;
-use autoplace::generate::{FinishReason, Generate, Piece};
+use autoplace::generate::{FinishReason, Generate};
 use autoplace::llama_sys::Token;
 use autoplace::plan::Request;
 
@@ -23,22 +20,21 @@ fn bytes(text: &[u8]) -> Vec<Token> {
     text.iter().copied().map(byte).collect()
 }
 
-struct Tiny {
-    _folder: tempfile::TempDir,
-    model: Model,
-}
-
-fn load(n_ctx: u32) -> Tiny {
+fn load(n_ctx: u32) -> Model {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tiny.gguf");
-    fs::write(&path, tiny_llama().to_bytes().unwrap()).unwrap();
-    Tiny { model: text_support::load(&path, Request::new().n_ctx(n_ctx)), _folder: folder }
+    tiny_llama().write_sparse(&path).unwrap();
+    text_support::load(&path, Request::new().n_ctx(n_ctx))
 }
 
 /// A text of these tokens, and of the end after them.
 fn forced(model: &Model, tokens: Vec<Token>) -> Generate {
+    forcing(model.generate("word1"), tokens)
+}
+
+fn forcing(generate: Generate, tokens: Vec<Token>) -> Generate {
     let mut at = 0;
-    model.generate("word1").samplers([]).sampler(move |_, _| {
+    generate.samplers([]).sampler(move |_, _| {
         let token = tokens.get(at).copied().unwrap_or(END);
         at += 1;
         token
@@ -49,16 +45,12 @@ fn lossy(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-fn texts(pieces: impl IntoIterator<Item = Piece>) -> Vec<String> {
-    pieces.into_iter().map(|piece| piece.text).collect()
-}
-
 #[test]
 fn a_character_comes_with_its_last_byte() {
-    let tiny = load(256);
+    let model = load(256);
     let text = "aé日😀\u{10FFFF}\0\n";
-    let mut stream = forced(&tiny.model, bytes(text.as_bytes())).stream().unwrap();
-    let pieces = texts(stream.pieces().map(Result::unwrap));
+    let told = || forced(&model, bytes(text.as_bytes())).stream().unwrap();
+    let pieces: Vec<String> = told().pieces().map(|piece| piece.unwrap().text).collect();
     let mut expected = Vec::new();
     for character in text.chars() {
         expected.extend(vec![String::new(); character.len_utf8() - 1]);
@@ -67,46 +59,39 @@ fn a_character_comes_with_its_last_byte() {
     // The end of the text.
     expected.push(String::new());
     assert_eq!(pieces, expected);
-    drop(stream);
-    // Without those of nothing.
-    let mut stream = forced(&tiny.model, bytes(text.as_bytes())).stream().unwrap();
-    let pieces: Vec<String> = stream.by_ref().map(Result::unwrap).collect();
-    let characters: Vec<String> = text.chars().map(String::from).collect();
-    assert_eq!(pieces, characters);
-    // The end of the text is not counted.
+    // Without those of nothing; the end is not counted.
+    let mut stream = told();
+    assert!(stream.by_ref().map(Result::unwrap).eq(text.chars().map(String::from)));
     assert_eq!(stream.statistics().generated_tokens, text.len());
 }
 
 #[test]
 fn a_text_that_is_cut_within_a_character_ends_with_the_mark_of_one() {
     let text = "é日😀".as_bytes();
-    let tiny = load(256);
+    let is_cut = |model: &Model, generate: Generate, reason| {
+        let told = told(generate, model);
+        let generated = told.statistics().generated_tokens;
+        assert_eq!(told.end.unwrap().reason, reason);
+        assert_eq!(told.text, lossy(&text.repeat(4)[..generated]));
+        generated
+    };
+    let model = load(256);
     for most in 1..=text.len() {
-        let mut stream = forced(&tiny.model, bytes(text)).max_tokens(most).stream().unwrap();
-        let told: String = stream.by_ref().map(Result::unwrap).collect();
-        assert_eq!(told, lossy(&text[..most]), "{most}");
-        assert_eq!(stream.finish_reason(), Some(FinishReason::MaxTokens));
-        assert_eq!(stream.statistics().generated_tokens, most);
-        drop(stream);
-        // By an end of generation.
-        let ended = forced(&tiny.model, bytes(&text[..most])).text().unwrap();
-        assert_eq!(ended, lossy(&text[..most]), "{most}");
+        let cut = forced(&model, bytes(text)).max_tokens(most);
+        assert_eq!(is_cut(&model, cut, FinishReason::MaxTokens), most);
+        let ended = forced(&model, bytes(&text[..most]));
+        assert_eq!(is_cut(&model, ended, FinishReason::EndOfGeneration), most);
     }
     // By the end of the context, wherever that falls.
     for n_ctx in 16..24 {
-        let tiny = load(n_ctx);
-        let long = bytes(&text.repeat(4));
-        let mut stream = forced(&tiny.model, long).stream().unwrap();
-        let told: String = stream.by_ref().map(Result::unwrap).collect();
-        assert_eq!(stream.finish_reason(), Some(FinishReason::ContextFull));
-        let generated = stream.statistics().generated_tokens;
-        assert_eq!(told, lossy(&text.repeat(4)[..generated]), "{n_ctx}");
+        let model = load(n_ctx);
+        is_cut(&model, forced(&model, bytes(&text.repeat(4))), FinishReason::ContextFull);
     }
 }
 
 #[test]
 fn a_character_that_was_begun_is_no_stop_string_and_breaks_none() {
-    let tiny = load(256);
+    let model = load(256);
     for (said, stop, expected) in [
         (&b"ab\xE6\x97STOPc"[..], "STOP", "ab\u{FFFD}"),
         (b"ab\xE6\x97\xA5c", "\u{65E5}", "ab"),
@@ -114,23 +99,16 @@ fn a_character_that_was_begun_is_no_stop_string_and_breaks_none() {
         (b"ab\xE6\x97\xA5", "\u{FFFD}", "ab\u{65E5}"),
         (b"S\xFFTOP", "STOP", "S\u{FFFD}TOP"),
     ] {
-        let text = forced(&tiny.model, bytes(said)).stop(stop).text().unwrap();
+        let text = forced(&model, bytes(said)).stop(stop).text().unwrap();
         assert_eq!(text, expected, "{said:?} until {stop:?}");
     }
 }
 
 #[test]
 fn an_answer_of_broken_bytes_is_a_message_and_the_next_one_is_asked_for() {
-    let tiny = load(512);
+    let model = load(512);
     let said = b"ab\xE6\x97";
-    let mut chat = tiny.model.chat_with(ChatTemplate::family("chatml").unwrap()).with(|generate| {
-        let mut at = 0;
-        let generate = generate.samplers([]).max_tokens(said.len());
-        generate.sampler(move |_, _| {
-            at += 1;
-            byte(said[at - 1])
-        })
-    });
+    let mut chat = text_support::chat(&model, "chatml").with(|it| forcing(it, bytes(said)).max_tokens(said.len()));
     let mut before = 0;
     for turn in 0..3 {
         let (reply, statistics) = chat.say("word1").unwrap().finish().unwrap();

@@ -15,8 +15,8 @@ use autoplace::profile::{ModelProfile, StateLaw};
 
 use crate::blueprints::Blueprint;
 use crate::rig::grid::few_settings;
-use crate::rig::tally::pairs;
-use crate::rig::{Card, Kind, Loaded, gpus, none_failed};
+use crate::rig::tally::Tally;
+use crate::rig::{Card, Kind, Loaded, gpus};
 
 /// The models whose law is unknown, and a part of the reason that is given for each.
 const UNKNOWN: &[(&str, &str)] = &[
@@ -37,33 +37,30 @@ fn every_architecture_is_exact_or_unknown() {
     let temporary = tempfile::tempdir().unwrap();
     let kept = std::env::var_os("AUTOPLACE_KEEP_MODELS").map(PathBuf::from);
     let folder = kept.as_deref().unwrap_or(temporary.path());
-    let mut survey = Survey {
-        card: &card,
-        settings: few_settings(),
-        unknown: BTreeMap::new(),
-        exact: BTreeMap::new(),
-        faults: Vec::new(),
-    };
+    let mut survey = Survey { card: &card, unknown: BTreeMap::new(), tally: Tally::default() };
     let architectures: BTreeSet<String> = llama_sys::architectures().into_iter().collect();
-    for arch in &architectures {
-        for blueprint in crate::blueprints::all(arch) {
-            survey.model(&blueprint, folder);
-        }
+    for blueprint in architectures.iter().flat_map(|arch| crate::blueprints::all(arch)) {
+        survey.model(&blueprint, folder);
     }
-    println!("{survey}");
-    survey.check(&architectures);
+    let Survey { unknown, tally, .. } = survey;
+    tally.check();
+    assert!(unknown.keys().eq(UNKNOWN.iter().map(|(model, _)| model)), "the models of unknown law: {unknown:?}");
+    for (model, part) in UNKNOWN {
+        assert!(unknown[*model].contains(part), "{model}: {}", unknown[*model]);
+    }
+    for arch in architectures {
+        let is_unknown = unknown.keys().any(|model| model.split(' ').next() == Some(&arch));
+        let seen = is_unknown || tally.has(&arch) || NOT_MADE.contains(&arch.as_str());
+        assert!(seen, "{arch}: no model of it was seen");
+    }
 }
 
 /// What was seen.
 struct Survey<'a> {
     card: &'a Card,
-    settings: Vec<ContextParams>,
     /// The reason for which the law of a model is unknown.
     unknown: BTreeMap<String, String>,
-    /// Architectures of which at least one model is known: models and comparisons, all of them equal unless
-    /// there is a fault.
-    exact: BTreeMap<String, (usize, usize)>,
-    faults: Vec<String>,
+    tally: Tally,
 }
 
 impl Survey<'_> {
@@ -84,7 +81,7 @@ impl Survey<'_> {
             let tied = blueprint.name == "tied" && error.contains("tensor 'output.weight' not found");
             let bare = blueprint.may_be_refused() && error.contains("not found");
             if !tied && !bare {
-                self.faults.push(format!("{case}: {error}"));
+                self.tally.faults.push(format!("{case}: {error}"));
             }
         }
         if let Some(saved) = saved {
@@ -100,113 +97,53 @@ impl Survey<'_> {
             // So that nothing is uncertain of what the CPU computes with.
             let mut params = ContextParams::default();
             params.repack = false;
-            let split = Split::layers(n_gpu_layers);
-            Loaded::new(path, cards, &split, &params, Kind::Probe)
+            Loaded::new(path, cards, &Split::layers(n_gpu_layers), &params, Kind::Probe)
         };
         let profile = match ModelProfile::from_header(&header) {
             Ok(profile) => profile,
             Err(refused) => {
                 if load(&[], 0).is_ok() {
-                    self.faults.push(format!("{case}: {refused}, but llama.cpp loads it"));
+                    self.tally.faults.push(format!("{case}: {refused}, but llama.cpp loads it"));
                 }
                 return Err(refused.to_string());
             }
         };
         let (on_host, on_card) = (&[][..], &[self.card][..]);
         let all = profile.full_offload();
+        let before = self.tally.devices();
         let splits = [(on_host, 0)].into_iter().chain((0..=all).map(|n| (on_card, n)));
-        let mut compared = 0;
         for (split, (cards, n_gpu_layers)) in splits.enumerate() {
             let probed = load(cards, n_gpu_layers).map_err(|error| error.to_string())?;
             if let StateLaw::Unknown { reason } = &profile.state {
                 self.unknown.insert(blueprint.title(), reason.clone());
                 return Ok(());
             }
-            for (row, params) in self.settings.clone().into_iter().enumerate() {
+            for (row, mut params) in few_settings().into_iter().enumerate() {
                 // Each split has some of the settings, and each setting some of the splits: of deep models fewer.
                 if (row + split) % (if all > 4 { 8 } else { 4 }) != 0 {
                     continue;
                 }
-                let on = cards.len();
-                let at = format!("{case}, {n_gpu_layers} layers on {on} GPUs, {params:?}");
-                compared += self.compare(&at, &profile, &probed, cards, n_gpu_layers, params);
-            }
-        }
-        if compared == 0 {
-            self.faults.push(format!("{case}: llama.cpp makes no context of it"));
-        }
-        let exact = self.exact.entry(blueprint.arch.clone()).or_default();
-        *exact = (exact.0 + 1, exact.1 + compared);
-        Ok(())
-    }
-
-    /// One setting: 1 if both answered.
-    fn compare(
-        &mut self,
-        at: &str,
-        profile: &ModelProfile,
-        probed: &Loaded,
-        cards: &[&Card],
-        n_gpu_layers: u32,
-        mut params: ContextParams,
-    ) -> usize {
-        if profile.state.is_compressed() {
-            // Compressed keys and values are of one type.
-            params.type_k = params.type_v;
-        }
-        let ours = Estimate::new(profile, &gpus(cards), &params);
-        match (ours, probed.footprints(&params)) {
-            (Ok(estimate), Ok(theirs)) => {
-                if !estimate.is_known() {
-                    self.faults.push(format!("{at}: weights of no known place"));
+                if profile.state.is_compressed() {
+                    // Compressed keys and values are of one type.
+                    params.type_k = params.type_v;
                 }
-                for mut pair in pairs(&estimate, n_gpu_layers, &theirs) {
-                    pair.slack = 0;
-                    let fault = pair.fault().map(|fault| format!("{at}: {fault}"));
-                    self.faults.extend(fault);
+                let at = format!("{case}, {n_gpu_layers} layers on {} GPUs, {params:?}", cards.len());
+                match (Estimate::new(&profile, &gpus(cards), &params), probed.footprints(&params)) {
+                    (Ok(ours), Ok(theirs)) => {
+                        self.tally.hold(&blueprint.arch, &at, &ours, n_gpu_layers, &theirs, 0);
+                    }
+                    (Err(refused), Ok(_)) => {
+                        self.tally.faults.push(format!("{at}: {refused}, but llama.cpp makes that context"));
+                    }
+                    // Not every graph can be made of every setting.
+                    (_, Err(_)) => {}
                 }
-                1
             }
-            (Err(refused), Ok(_)) => {
-                self.faults.push(format!("{at}: {refused}, but llama.cpp makes that context"));
-                0
-            }
-            // Not every graph can be made of every setting.
-            (_, Err(_)) => 0,
         }
-    }
-
-    fn check(&self, architectures: &BTreeSet<String>) {
-        none_failed(&self.faults, self.exact.values().map(|(_, n)| n).sum());
-        let unknown: Vec<&str> = self.unknown.keys().map(String::as_str).collect();
-        let listed: Vec<&str> = UNKNOWN.iter().map(|(model, _)| *model).collect();
-        assert_eq!(unknown, listed, "the models of unknown law");
-        for (model, part) in UNKNOWN {
-            let reason = &self.unknown[*model];
-            assert!(reason.contains(part), "{model}: {reason}");
+        if self.tally.devices() == before {
+            self.tally.faults.push(format!("{case}: llama.cpp makes no context of it"));
         }
-        for arch in architectures {
-            let mut unknown = unknown.iter().map(|model| model.split(' ').next().unwrap());
-            let is_known = self.exact.contains_key(arch) || NOT_MADE.contains(&arch.as_str());
-            let seen = is_known || unknown.any(|it| it == arch);
-            assert!(seen, "{arch}: no model of it was seen");
-        }
-    }
-}
-
-impl std::fmt::Display for Survey<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        writeln!(f, "| architecture | files | comparisons |")?;
-        writeln!(f, "|---|--:|--:|")?;
-        for (arch, (files, comparisons)) in &self.exact {
-            writeln!(f, "| {arch} | {files} | {comparisons} |")?;
-        }
-        let comparisons: usize = self.exact.values().map(|(_, n)| n).sum();
-        let files: usize = self.exact.values().map(|(n, _)| n).sum();
-        writeln!(f, "\n{} architectures, {files} files, {comparisons} comparisons", self.exact.len())?;
-        for (model, reason) in &self.unknown {
-            writeln!(f, "unknown: {model}: {reason}")?;
-        }
+        self.tally.model(&blueprint.arch);
         Ok(())
     }
 }

@@ -4,22 +4,12 @@
 use autoplace::gguf::Header;
 use autoplace::llama_sys::sim::Rules;
 use autoplace::machine::{Gpu, gib};
-use autoplace::memory::{Companion, ContextParams, Footprint, Footprints, KvType, Split, Workload};
+use autoplace::memory::{Companion, ContextParams, Footprint, KvType, Split, Workload};
 use autoplace::profile::ModelProfile;
 
 use crate::rig::{Card, Kind, Loaded};
-use crate::synthetic::Sketch;
 
-/// llama.cpp's account of a load that allocates nothing, all layers on these cards.
-fn probed(path: &std::path::Path, cards: &[&Card], params: &ContextParams) -> Footprints {
-    let split = Split::layers(if cards.is_empty() { 0 } else { 999 });
-    Loaded::new(path, cards, &split, params, Kind::Probe).unwrap().footprints(params).unwrap()
-}
-
-fn sketch(title: &str) -> Sketch {
-    let found = crate::synthetic::all().into_iter().find(|s| s.title() == title);
-    found.unwrap_or_else(|| panic!("no sketch is called {title}"))
-}
+const MODELS: [&str; 4] = ["llama gqa q4_k", "llama tied f16", "qwen3 qk norms", "gemma3 27B"];
 
 #[test]
 fn a_draft_takes_what_llama_cpp_says_of_it_in_a_context_as_long_as_the_main_models() {
@@ -28,8 +18,11 @@ fn a_draft_takes_what_llama_cpp_says_of_it_in_a_context_as_long_as_the_main_mode
     let card = Card::new((Rules::Cuda, true));
     // Full: what is free decides nothing on one card.
     let gpu = Gpu::new("card").total(gib(24)).free(0).backend("CUDA");
-    for title in ["llama gqa q4_k", "llama tied f16", "qwen3 qk norms", "gemma3 27B"] {
-        let path = sketch(title).write(folder.path());
+    let mut sketches = crate::synthetic::all();
+    sketches.retain(|sketch| MODELS.contains(&&*sketch.title()));
+    assert_eq!(sketches.len(), MODELS.len());
+    for sketch in sketches {
+        let (path, title) = (sketch.write(folder.path()), sketch.title());
         let header = Header::open(&path).unwrap();
         let profile = ModelProfile::from_header(&header).unwrap();
         let n_vocab = u64::from(profile.hparams.n_vocab);
@@ -45,7 +38,12 @@ fn a_draft_takes_what_llama_cpp_says_of_it_in_a_context_as_long_as_the_main_mode
         assert_eq!(draft.workload(&main).unwrap(), Workload::of(&profile, &context.sizes().unwrap()));
 
         let bytes = draft.bytes(Some(&gpu), &main).unwrap();
-        let theirs = probed(&path, &[&card], &context);
+        // llama.cpp's account of a load that allocates nothing.
+        let probed = |cards: &[&Card], layers| {
+            let loaded = Loaded::new(&path, cards, &Split::layers(layers), &context, Kind::Probe).unwrap();
+            loaded.footprints(&context).unwrap()
+        };
+        let theirs = probed(&[&card], 999);
         let of = |it: &Footprint| (it.weights, it.kv);
         assert_eq!(of(&bytes.gpu), of(&theirs.gpus[0]), "{title}");
         assert_eq!(of(&bytes.host), of(&theirs.host), "{title}");
@@ -56,7 +54,7 @@ fn a_draft_takes_what_llama_cpp_says_of_it_in_a_context_as_long_as_the_main_mode
         assert!(theirs.host.compute <= most, "{title}");
 
         let alone = draft.bytes(None, &main).unwrap();
-        let theirs = probed(&path, &[], &context);
+        let theirs = probed(&[], 0);
         assert_eq!(alone.gpu.total(), 0, "{title}");
         assert_eq!(of(&alone.host), of(&theirs.host), "{title}");
     }

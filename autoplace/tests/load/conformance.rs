@@ -9,17 +9,15 @@ use std::path::{Path, PathBuf};
 
 use autoplace::gguf::Header;
 use autoplace::llama_sys::sim::Rules;
-use autoplace::machine::{Gpu, Host, Machine, gib};
+use autoplace::machine::gib;
 use autoplace::memory::estimate::Assignment;
-use autoplace::memory::{self, ContextParams, Estimate, Footprints, KvType, Place, Split, TensorOverride};
-use autoplace::plan::{self, Confidence, Planner, Probe};
+use autoplace::memory::{self, ContextParams, Estimate, KvType, Place, Split, TensorOverride};
 use autoplace::profile::ModelProfile;
 
-use crate::replace_support::Dice;
+use crate::random_weights::Dice;
 use crate::rig::grid::{settings, splits};
-use crate::rig::tally::{Tally, pairs};
-use crate::rig::{Card, Kind, Loaded, gpus, none_failed, vulkan};
-use crate::synthetic::Sketch;
+use crate::rig::tally::Tally;
+use crate::rig::{Card, Kind, Loaded, estimate, gpus, vulkan};
 
 fn profile(path: &Path) -> ModelProfile {
     ModelProfile::from_header(&Header::open(path).unwrap()).unwrap()
@@ -35,114 +33,77 @@ fn probed(path: &Path, cards: &[&Card], split: &Split, repack: bool) -> Loaded {
 
 #[test]
 fn estimates_are_what_llama_cpp_allocates() {
-    Suite::default().run(false);
+    grid(false);
 }
 
 #[test]
 #[ignore = "minutes: every way to split with many settings; `cargo xtask conformance` runs it"]
 fn estimates_are_what_llama_cpp_allocates_over_the_large_grid() {
-    Suite::default().run(true);
+    grid(true);
 }
 
-/// What was seen, and what should not have been.
-#[derive(Default)]
-pub(super) struct Suite {
-    pub(super) tally: Tally,
-    failures: Vec<String>,
-    /// Contexts so far: which settings are next.
-    turn: usize,
+fn grid(thorough: bool) {
+    own_process!();
+    let card = |rules, asynchronous, size| Card::of((rules, asynchronous), gib(size));
+    let [large, small] = [400, 150].map(|size| card(Rules::Cuda, true, size));
+    let slow = card(Rules::Cuda, false, 230);
+    let [wide, fine] = [(256, 270), (64, 90)].map(|(align, size)| card(vulkan(align, gib(4)), true, size));
+    let metal = card(Rules::Metal, true, 200);
+    let machines = [
+        &[][..],
+        &[&large],
+        &[&fine],
+        &[&metal],
+        &[&small, &large],
+        &[&large, &slow],
+        &[&metal, &large],
+        &[&wide, &metal, &small],
+    ];
+    let folder = tempfile::tempdir().unwrap();
+    let (mut tally, mut turn) = (Tally::default(), 0);
+    for sketch in crate::synthetic::all() {
+        let path = sketch.write(folder.path());
+        tally.model(sketch.arch);
+        for cards in machines {
+            model(&mut tally, &mut turn, &path, cards, thorough);
+        }
+    }
+    tally.check();
 }
 
-impl Suite {
-    fn run(mut self, thorough: bool) {
-        own_process!();
-        let card = |rules, asynchronous, size| Card::of((rules, asynchronous), gib(size));
-        let [large, small] = [400, 150].map(|size| card(Rules::Cuda, true, size));
-        let slow = card(Rules::Cuda, false, 230);
-        let [wide, fine] = [(256, 270), (64, 90)].map(|(align, size)| card(vulkan(align, gib(4)), true, size));
-        let metal = card(Rules::Metal, true, 200);
-        let machines = [
-            &[][..],
-            &[&large],
-            &[&fine],
-            &[&metal],
-            &[&small, &large],
-            &[&large, &slow],
-            &[&metal, &large],
-            &[&wide, &metal, &small],
-        ];
-        let folder = tempfile::tempdir().unwrap();
-        for sketch in crate::synthetic::all() {
-            let path = sketch.write(folder.path());
-            self.tally.model(sketch.arch);
-            for cards in machines {
-                self.model(&sketch, &path, cards, thorough);
+/// One model on these cards, split in each way. In the large grid a load is asked about several contexts.
+fn model(tally: &mut Tally, turn: &mut usize, path: &Path, cards: &[&Card], thorough: bool) {
+    let profile = profile(path);
+    let settings = settings();
+    // Deep models take their time.
+    let contexts = match (profile.n_layer() <= 8, thorough) {
+        (true, true) => 8,
+        (false, true) => 3,
+        (_, false) => 1,
+    };
+    for split in splits(profile.n_layer(), cards.len(), thorough) {
+        // Each round of the settings, whose number is a multiple of 3, begins one further.
+        let repack = !(*turn + *turn / settings.len()).is_multiple_of(3);
+        let probed = probed(path, cards, &split, repack);
+        for _ in 0..contexts {
+            // 7 and 24 have no divisor in common: all settings take their turn.
+            let mut params = settings[(*turn * 7) % settings.len()].clone();
+            *turn += 1;
+            params.repack = repack;
+            if profile.architecture == "deepseek2" && params.type_k != params.type_v {
+                // Compressed keys and values are of one type.
+                (params.type_k, params.type_v) = (KvType::F16, KvType::F16);
             }
-        }
-        self.check();
-    }
-
-    pub(super) fn check(&self) {
-        println!("{}", self.tally);
-        none_failed(&self.failures, self.turn);
-        self.tally.check();
-    }
-
-    /// One model on these cards, split in each way. In the large grid a load is asked about several contexts.
-    fn model(&mut self, sketch: &Sketch, path: &Path, cards: &[&Card], thorough: bool) {
-        let profile = profile(path);
-        let settings = settings();
-        // Deep models take their time.
-        let contexts = match (profile.n_layer() <= 8, thorough) {
-            (true, true) => 8,
-            (false, true) => 3,
-            (_, false) => 1,
-        };
-        for split in splits(profile.n_layer(), cards.len(), thorough) {
-            // Each round of the settings, whose number is a multiple of 3, begins one further.
-            let repack = !(self.turn + self.turn / settings.len()).is_multiple_of(3);
-            let probed = probed(path, cards, &split, repack);
-            for _ in 0..contexts {
-                // 7 and 24 have no divisor in common: all settings take their turn.
-                let mut params = settings[(self.turn * 7) % settings.len()].clone();
-                params.repack = repack;
-                if profile.architecture == "deepseek2" && params.type_k != params.type_v {
-                    // Compressed keys and values are of one type.
-                    (params.type_k, params.type_v) = (KvType::F16, KvType::F16);
-                }
-                self.context(sketch, &profile, cards, &split, &params, &probed);
-            }
-        }
-    }
-
-    /// One question, to llama.cpp and to us.
-    pub(super) fn context(
-        &mut self,
-        sketch: &Sketch,
-        profile: &ModelProfile,
-        cards: &[&Card],
-        split: &Split,
-        params: &ContextParams,
-        loaded: &Loaded,
-    ) {
-        self.turn += 1;
-        let names: Vec<&str> = cards.iter().map(|card| card.gpu.backend.as_str()).collect();
-        let case = || format!("{} on {names:?}, {split:?}, {params:?}", sketch.title());
-        let theirs = match loaded.footprints(params) {
-            Ok(theirs) => theirs,
-            // A device whose only blocks keep no cache fails a real load too (llama-kv-cache.cpp, the constructor).
-            Err(error) if error.to_string().contains("keep none") => return,
-            Err(error) => panic!("{}: {error}", case()),
-        };
-        let estimate = Estimate::new(profile, &gpus(cards), params)
-            .and_then(|estimate| estimate.tensor_split(&split.tensor_split))
-            .and_then(|estimate| estimate.overrides(&split.overrides))
-            .unwrap_or_else(|error| panic!("{}: {error}", case()));
-        for pair in pairs(&estimate, split.n_gpu_layers, &theirs) {
-            self.tally.add(sketch.arch, &pair);
-            if let Some(fault) = pair.fault().filter(|_| estimate.is_known()) {
-                self.failures.push(format!("{}: {fault}", case()));
-            }
+            let names: Vec<&str> = cards.iter().map(|card| card.gpu.backend.as_str()).collect();
+            let case = format!("{} on {names:?}, {split:?}, {params:?}", path.display());
+            let theirs = match probed.footprints(&params) {
+                Ok(theirs) => theirs,
+                // A device whose only blocks keep no cache fails a real load too (llama-kv-cache.cpp, the constructor).
+                Err(error) if error.to_string().contains("keep none") => continue,
+                Err(error) => panic!("{case}: {error}"),
+            };
+            let ours = estimate(&profile, cards, &split, &params).unwrap_or_else(|error| panic!("{case}: {error}"));
+            tally.hold(&profile.architecture, &case, &ours, split.n_gpu_layers, &theirs, 0);
         }
     }
 }
@@ -160,33 +121,12 @@ fn compressed_keys_of_another_type_than_values_are_refused_as_llama_cpp_does() {
 }
 
 #[test]
-fn a_model_of_unknown_law_is_planned_by_a_probe_only() {
-    own_process!();
-    let folder = tempfile::tempdir().unwrap();
-    let card = Card::new((Rules::Cuda, true));
-    let computer = Machine::new(Host::new(gib(64))).with_gpu(card.gpu.clone());
-    let unknown = crate::synthetic::unknown();
-    assert!(!unknown.is_empty());
-    for sketch in unknown {
-        let path = sketch.write(folder.path());
-        let profile = profile(&path);
-        let planner = Planner::new(&profile, &computer);
-        let error = planner.plan().unwrap_err();
-        assert_matches!(error, plan::Error::Unknown { .. });
-        let plan = planner.plan_probed(&Native { path, card: &card }).unwrap();
-        assert_eq!(plan.confidence, Confidence::Probed, "{}", sketch.title());
-        assert!(plan.full_offload, "{}", sketch.title());
-    }
-}
-
-#[test]
 fn counts_per_gpu_are_what_llama_cpp_splits_by() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
     // 64 blocks over as many GPUs as llama.cpp schedules.
     let path = written("exaone4", "64 blocks", folder.path());
     let profile = profile(&path);
-    let all = profile.full_offload();
     let cards = [(); 15].map(|()| Card::of((Rules::Metal, true), gib(24)));
     let params = &settings()[0];
     let mut dice = Dice::new(7);
@@ -194,22 +134,19 @@ fn counts_per_gpu_are_what_llama_cpp_splits_by() {
         let cards: Vec<&Card> = cards[..n_gpus].iter().collect();
         let estimate = Estimate::new(&profile, &gpus(&cards), params).unwrap();
         for _ in 0..4 {
-            let mut left = all;
-            let counts: Vec<u32> = (0..n_gpus)
-                .map(|_| {
-                    let most = 3 * all as usize / n_gpus;
-                    // A third of the GPUs has none.
-                    let count = if dice.below(3) == 0 { 0 } else { dice.below(most) };
-                    let count = left.min(u32::try_from(count).unwrap());
-                    left -= count;
-                    count
-                })
-                .collect();
+            let mut left = profile.full_offload();
+            let most = 3 * left / n_gpus as u32;
+            let count = |_| {
+                // A third of the GPUs has none.
+                let count = if dice.percent(33) { 0 } else { left.min(dice.below(most)) };
+                left -= count;
+                count
+            };
+            let counts: Vec<u32> = (0..n_gpus).map(count).collect();
             let theirs = probed(&path, &cards, &Split::by_counts(&counts), true).footprints(params).unwrap();
             let ours = estimate.footprints_of(&Assignment::by_counts(profile.n_layer(), &counts));
             for (ours, theirs) in ours.gpus.iter().zip(&theirs.gpus) {
-                let of = |it: &memory::Footprint| (it.weights, it.kv);
-                assert_eq!(of(ours), of(theirs), "{counts:?}");
+                assert_eq!((ours.weights, ours.kv), (theirs.weights, theirs.kv), "{counts:?}");
             }
         }
     }
@@ -229,12 +166,11 @@ fn patterns_mean_to_us_what_they_mean_to_llama_cpp() {
     let profile = profile(&path);
     let card = Card::of((Rules::Metal, true), gib(24));
     let params = &settings()[0];
-    let plain = Estimate::new(&profile, &[&card.gpu], params).unwrap();
     let mut seen = std::collections::BTreeSet::new();
     for pattern in PATTERNS.split_whitespace().chain([""]) {
         let split = Split::layers(profile.full_offload()).overrides([TensorOverride::new(pattern, Place::Host)]);
         let theirs = probed(&path, &[&card], &split, params.repack).footprints(params).unwrap();
-        let ours = plain.clone().overrides(&split.overrides).unwrap().footprints(split.n_gpu_layers);
+        let ours = estimate(&profile, &[&card], &split, params).unwrap().footprints(split.n_gpu_layers);
         assert_eq!(ours.host.weights, theirs.host.weights, "{pattern}");
         assert_eq!(ours.gpus[0].weights, theirs.gpus[0].weights, "{pattern}");
         seen.insert(ours.host.weights);
@@ -244,22 +180,4 @@ fn patterns_mean_to_us_what_they_mean_to_llama_cpp() {
 
 fn written(arch: &str, name: &str, folder: &Path) -> PathBuf {
     crate::synthetic::all().iter().find(|s| (s.arch, s.name) == (arch, name)).unwrap().write(folder)
-}
-
-/// llama.cpp itself, as the planner asks it.
-struct Native<'a> {
-    path: PathBuf,
-    card: &'a Card,
-}
-
-impl Probe for Native<'_> {
-    fn footprints(
-        &self,
-        gpus: &[&Gpu],
-        params: &ContextParams,
-        split: &Split,
-    ) -> Result<Footprints, Box<dyn std::error::Error + Send + Sync>> {
-        let cards: Vec<&Card> = gpus.iter().map(|_| self.card).collect();
-        Ok(probed(&self.path, &cards, split, params.repack).footprints(params)?)
-    }
 }

@@ -109,46 +109,6 @@ fn a_program_runs_slower_where_its_placement_is_slower_than_there_is_room_for() 
 }
 
 #[test]
-fn what_a_driver_keeps_on_the_host_is_a_spill_beyond_the_usual() {
-    let on_host = |bytes| but(whole(), |it| it.conditions.on_host = Some(bytes));
-    finds(Cause::Spilled, &on_host(gib(1)), &on_host(mib(100)));
-    let wsl = |free| {
-        but(whole(), |it| {
-            it.machine.wsl = true;
-            it.conditions.least_free = Some(free);
-        })
-    };
-    finds(Cause::Spilled, &wsl(mib(90)), &wsl(gib(2)));
-    // Elsewhere a full card is no spill.
-    let full = but(wsl(mib(90)), |it| it.machine.wsl = false);
-    finds(Cause::Spilled, &wsl(mib(90)), &full);
-}
-
-#[test]
-fn one_page_of_swap_is_swapping() {
-    let pages = |n| but(whole(), |it| it.conditions.swapped_in = Some(n));
-    finds(Cause::Swapping, &pages(1), &pages(0));
-}
-
-#[test]
-fn a_limit_matters_where_it_keeps_most_of_the_memory_away() {
-    let limited = |evidence, bytes| {
-        but(evidence, |it: &mut Evidence| {
-            let file = "/sys/fs/cgroup/job/memory.max".to_owned();
-            it.machine.host.limit = HostLimit::Cgroup { file, bytes };
-        })
-    };
-    finds(Cause::Limited, &limited(parted(), gib(40)), &limited(parted(), gib(60)));
-    finds(Cause::Limited, &limited(parted(), gib(40)), &limited(whole(), gib(40)));
-}
-
-#[test]
-fn heat_holds_clocks_down_and_a_power_limit_is_how_busy_cards_run() {
-    let held = |reason| but(whole(), |it| it.conditions.throttle = BTreeSet::from([reason]));
-    finds(Cause::Throttled, &held(ThrottleReason::Heat), &held(ThrottleReason::PowerLimit));
-}
-
-#[test]
 fn another_program_matters_where_the_model_needs_its_room() {
     let held = |bytes| {
         let mut machine = machine("RTX 4090");
@@ -199,31 +159,50 @@ fn what_is_planned_for_the_host_is_not_on_the_card() {
 }
 
 #[test]
-fn fewer_lanes_are_a_fault_and_a_lower_generation_is_an_idle_card() {
-    let rate = |generation, lanes| PcieRate::new(generation, lanes).unwrap();
-    let now = |generation, lanes| {
-        but(parted(), |it| {
-            let link = PcieLink::new(rate(4, 16)).current(rate(generation, lanes));
-            it.machine.gpus[0].pcie = Some(link);
+fn conditions_are_causes_where_the_model_has_to_do_with_them_and_beyond_the_usual() {
+    let on_host = |bytes| but(whole(), |it| it.conditions.on_host = Some(bytes));
+    let full = |wsl, free| {
+        but(whole(), |it| {
+            it.machine.wsl = wsl;
+            it.conditions.least_free = Some(free);
         })
     };
-    finds(Cause::Link, &now(4, 4), &now(1, 16));
-    let all_on_it = but(whole(), |it| it.machine.gpus[0].pcie = now(4, 4).machine.gpus[0].pcie);
-    finds(Cause::Link, &now(4, 4), &all_on_it);
-}
-
-#[test]
-fn a_busy_processor_matters_where_it_computes() {
+    let pages = |n| but(whole(), |it| it.conditions.swapped_in = Some(n));
+    let limited = |evidence, bytes| {
+        but(evidence, |it: &mut Evidence| {
+            let file = "/sys/fs/cgroup/job/memory.max".to_owned();
+            it.machine.host.limit = HostLimit::Cgroup { file, bytes };
+        })
+    };
+    let held = |reason| but(whole(), |it| it.conditions.throttle = BTreeSet::from([reason]));
+    let rate = |generation, lanes| PcieRate::new(generation, lanes).unwrap();
+    let link = |evidence, generation, lanes| {
+        but(evidence, |it: &mut Evidence| {
+            it.machine.gpus[0].pcie = Some(PcieLink::new(rate(4, 16)).current(rate(generation, lanes)));
+        })
+    };
     let busy = |evidence, percent| but(evidence, |it: &mut Evidence| it.conditions.cpu_pressure = Some(percent));
-    finds(Cause::Processor, &busy(parted(), 60.0), &busy(parted(), 5.0));
-    finds(Cause::Processor, &busy(parted(), 60.0), &busy(whole(), 60.0));
-}
-
-#[test]
-fn instructions_matter_where_the_processor_computes() {
     let unused = |evidence| but(evidence, |it: &mut Evidence| it.unused_instructions = vec!["avx512f".to_owned()]);
-    finds(Cause::Instructions, &unused(parted()), &parted());
-    finds(Cause::Instructions, &unused(parted()), &unused(whole()));
+    for (cause, case, near_miss) in [
+        (Cause::Spilled, on_host(gib(1)), on_host(mib(100))),
+        (Cause::Spilled, full(true, mib(90)), full(true, gib(2))),
+        // Elsewhere than under WSL a full card is no spill.
+        (Cause::Spilled, full(true, mib(90)), full(false, mib(90))),
+        (Cause::Swapping, pages(1), pages(0)),
+        (Cause::Limited, limited(parted(), gib(40)), limited(parted(), gib(60))),
+        (Cause::Limited, limited(parted(), gib(40)), limited(whole(), gib(40))),
+        // A power limit is how busy cards run.
+        (Cause::Throttled, held(ThrottleReason::Heat), held(ThrottleReason::PowerLimit)),
+        // A lower generation is an idle card.
+        (Cause::Link, link(parted(), 4, 4), link(parted(), 1, 16)),
+        (Cause::Link, link(parted(), 4, 4), link(whole(), 4, 4)),
+        (Cause::Processor, busy(parted(), 60.0), busy(parted(), 5.0)),
+        (Cause::Processor, busy(parted(), 60.0), busy(whole(), 60.0)),
+        (Cause::Instructions, unused(parted()), parted()),
+        (Cause::Instructions, unused(parted()), unused(whole())),
+    ] {
+        finds(cause, &case, &near_miss);
+    }
 }
 
 #[test]

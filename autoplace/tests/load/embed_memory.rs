@@ -7,10 +7,10 @@ use crate::real_loads_support::{compare, compare_all, random};
 use crate::sim_support::{card, fits_whatever_is_free};
 use crate::synthetic::Sketch;
 use autoplace::gguf::{Header, TensorType};
-use autoplace::load::{self, NativeProbe, Verify};
-use autoplace::machine::{Machine, mib};
+use autoplace::load::{self, Verify};
+use autoplace::machine::mib;
 use autoplace::memory::{ContextParams, FlashAttention, Headroom, Pooling};
-use autoplace::plan::{Context, Error, Plan, Planner, Request};
+use autoplace::plan::{Context, Error, Planner, Request};
 use autoplace::profile::ModelProfile;
 use autoplace::{Model, ModelBuilder};
 
@@ -59,9 +59,9 @@ fn a_probe_of_embeddings_is_the_real_load_to_the_byte() {
     compare_all(&models(), &settings(), 1, probe, compare);
 }
 
-fn builder(path: &Path, machine: &Machine) -> ModelBuilder {
+fn builder(path: &Path) -> ModelBuilder {
     let request = Request::new().embeddings(Pooling::Mean).headroom(Headroom::Bytes(0)).n_ctx(LONGEST as u32);
-    Model::builder(path).request(request).machine(machine.clone()).n_threads(1)
+    Model::builder(path).request(request).n_threads(1)
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn whatever_is_free_the_load_fits_embeds_and_one_layer_more_would_not() {
     let texts: Vec<String> = (0..20).map(|n| text(n, 1 + n)).collect();
     for sketch in models {
         let path = crate::random_weights::write(&sketch, folder.path());
-        let builder = || builder(&path, &load::detect().unwrap());
+        let builder = || builder(&path);
         fits_whatever_is_free((0..12).map(|n| mib(1) * n * 3 / 4), builder, |model, gpu| {
             let report = model.report();
             assert_eq!(report.tries(), 1, "{report}");
@@ -102,8 +102,7 @@ fn a_recurrent_model_takes_no_more_than_is_free_either() {
         let mut seen = Vec::new();
         for total in (0..9).map(|n| mib(3) * n) {
             let gpu = card(total);
-            let machine = load::detect().unwrap();
-            let model = builder(&path, &machine).load().unwrap();
+            let model = builder(&path).load().unwrap();
             let used = gpu.used();
             let texts: Vec<String> = (0..9).map(|n| text(n, 1 + 2 * n)).collect();
             model.embedder().unwrap().embed(&texts).unwrap();
@@ -123,8 +122,7 @@ fn every_verification_computes_texts_and_learns_of_the_card() {
         let path = crate::random_weights::write(&sketch, folder.path());
         for verify in [Verify::Quick, Verify::Full] {
             let _gpu = card(mib(64));
-            let machine = load::detect().unwrap();
-            let report = builder(&path, &machine).verify(verify).load().unwrap().report();
+            let report = builder(&path).verify(verify).load().unwrap().report();
             // A batch, a text of all that may be, and a short one.
             assert_eq!(u64::from(LONGEST as u32) * 2 + 31, report.warm_up.tokens);
             assert_eq!(report.warm_up.last_position, LONGEST as u32 - 1);
@@ -132,61 +130,40 @@ fn every_verification_computes_texts_and_learns_of_the_card() {
     }
 }
 
-fn planned(sketch: &Sketch, request: Request) -> Plan {
-    let folder = tempfile::tempdir().unwrap();
-    let path = crate::random_weights::write(sketch, folder.path());
-    let header = Header::open(&path).unwrap();
-    let profile = ModelProfile::from_header(&header).unwrap();
-    let machine = load::detect().unwrap();
-    Planner::new(&profile, &machine).request(request).plan_probed(&NativeProbe::new(&header).unwrap()).unwrap()
-}
-
 #[test]
 fn a_computation_is_of_whole_texts_all_of_whose_tokens_are_outputs() {
     own_process!();
     let _gpu = card(mib(64));
-    let sketch = llama_embed(Q8);
-    let asked = |request: Request| planned(&sketch, request.embeddings(Pooling::Mean)).context;
-    let context = asked(Request::new());
+    let folder = tempfile::tempdir().unwrap();
+    let (path, _) = random(&llama_embed(Q8), folder.path());
+    let begun = || Request::new().embeddings(Pooling::Mean);
+    let asked = |request| Model::builder(&path).request(request).plan().unwrap().context;
+    let context = asked(begun());
     assert_eq!(context.embeddings, Some(Pooling::Mean));
     let sizes = |it: &ContextParams| (it.n_ctx, it.n_batch, it.n_ubatch);
     assert_eq!(sizes(&context), (2048, 2048, 2048));
     assert_eq!((context.n_outputs_max, context.n_seq_max), (0, 16));
     assert!(context.kv_unified);
     // What else is asked of batches does not part texts, and a context grows no further than the texts are.
-    let context = asked(Request::new().context(Context::AtLeast(300)).n_ubatch(64));
+    let context = asked(begun().context(Context::AtLeast(300)).n_ubatch(64));
     assert_eq!(sizes(&context), (304, 304, 304));
     // A batch has a token for each sequence.
-    assert_eq!(asked(Request::new().n_ctx(4)).n_seq_max, 4);
-    let request = Request::new().embeddings(Pooling::Mean).n_seq_max(2);
-    assert_eq!(planned(&sketch, request).context.n_seq_max, 2);
-}
+    assert_eq!(asked(begun().n_ctx(4)).n_seq_max, 4);
+    assert_eq!(asked(begun().n_seq_max(2)).n_seq_max, 2);
 
-#[test]
-fn the_host_has_room_for_the_vectors_of_all_tokens() {
-    own_process!();
-    let _gpu = card(mib(64));
+    // The host has room for the vectors of all tokens.
     let sketch = &encoders(Q8)[0];
-    let request = Request::new().embeddings(Pooling::Model);
-    let plan = planned(sketch, request);
-    let folder = tempfile::tempdir().unwrap();
-    let path = crate::random_weights::write(sketch, folder.path());
-    let probe = NativeProbe::new(&Header::open(path).unwrap()).unwrap();
+    let (path, probe) = random(sketch, folder.path());
+    let plan = Model::builder(&path).request(begun()).plan().unwrap();
     let breakdown = probe.breakdown(&[], &plan.context, &plan.split()).unwrap();
     let (n_vocab, n_embd) = (sketch.dims.n_vocab, sketch.dims.n_embd);
     assert_eq!(breakdown.footprints.output, 4 * (n_vocab + n_embd) * LONGEST);
-}
 
-#[test]
-fn without_llama_cpp_nobody_knows_what_embeddings_take() {
-    own_process!();
-    let folder = tempfile::tempdir().unwrap();
-    let path = crate::random_weights::write(&encoders(Q8)[0], folder.path());
-    let header = Header::open(&path).unwrap();
-    let profile = ModelProfile::from_header(&header).unwrap();
-    let machine = Machine::new(autoplace::machine::Host::new(mib(512)));
+    // Without llama.cpp nobody knows what they take.
+    let profile = ModelProfile::from_header(&Header::open(&path).unwrap()).unwrap();
+    let machine = load::detect().unwrap();
     let planner = Planner::new(&profile, &machine);
     planner.clone().plan().unwrap();
-    let refused = planner.request(Request::new().embeddings(Pooling::Model)).plan();
+    let refused = planner.request(begun()).plan();
     assert_matches!(refused, Err(Error::Unknown { .. }));
 }

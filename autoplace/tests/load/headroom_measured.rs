@@ -87,46 +87,30 @@ fn what_driver_and_pools_took_is_measured_to_the_byte_and_found_by_the_next_plan
     drop(model);
     gpu.set_taken(0);
 
-    let mut again = machine(&gpu, folder);
-    assert_eq!(again.gpus[0].learned, Some(measured.learned.unwrap()));
+    assert_eq!(machine(&gpu, folder).gpus[0].learned, Some(measured.learned.unwrap()));
     // As on a card whose driver tells its version: what was measured counts instead of the table.
-    again.gpus[0].driver = Some("550.54.14".to_owned());
-    let headroom = builder(again.clone(), folder).plan().unwrap().gpus().next().unwrap().headroom;
-    assert_eq!((headroom.driver, headroom.growth), (DRIVER, POOLS));
-    // For a larger batch than it was learned with, the table's growth.
-    assert!(builder(again, folder).n_ubatch(512).plan().unwrap().gpus().next().unwrap().headroom.growth > mib(32));
-}
-
-#[test]
-fn what_was_learned_is_enough_to_the_last_byte() {
-    own_process!();
-    let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path();
-    let (needed, kept) = {
-        let gpu = Arc::new(card().register().unwrap());
-        drop(load_while(&gpu, folder, DRIVER));
-        gpu.set_taken(0);
-        let mut again = machine(&gpu, folder);
-        again.gpus[0].driver = Some("550.54.14".to_owned());
-        let planned = builder(again, folder).plan().unwrap().gpus().next().unwrap().clone();
-        (planned.footprint.total(), planned.headroom.total())
-    };
-    // A card with so much free: the same name, so that the same was learned.
-    let small = |total| Arc::new(card().total(total).register().unwrap());
-    let plan = |gpu: &SimGpu| {
+    let again = |gpu: &SimGpu| {
         let mut machine = machine(gpu, folder);
         machine.gpus[0].driver = Some("550.54.14".to_owned());
         builder(machine, folder)
     };
+    let planned = again(&gpu).plan().unwrap().gpus().next().unwrap().clone();
+    assert_eq!((planned.headroom.driver, planned.headroom.growth), (DRIVER, POOLS));
+    // For a larger batch than it was learned with, the table's growth.
+    assert!(again(&gpu).n_ubatch(512).plan().unwrap().gpus().next().unwrap().headroom.growth > mib(32));
+    drop(gpu);
 
+    // And it is enough to the last byte: on a card with so much free, and the same name, so that the same was learned.
+    let (needed, kept) = (planned.footprint.total(), planned.headroom.total());
+    let small = |total| Arc::new(card().total(total).register().unwrap());
     let gpu = small(needed + kept - 1);
-    let less = plan(&gpu).plan().unwrap();
+    let less = again(&gpu).plan().unwrap();
     assert!(!less.full_offload, "{less}");
     drop(gpu);
 
     let gpu = small(needed + kept);
     let driver = Arc::clone(&gpu);
-    let model = plan(&gpu).progress(move |_| {
+    let model = again(&gpu).progress(move |_| {
         driver.set_taken(DRIVER);
         true
     });
@@ -167,21 +151,5 @@ fn what_is_learned_depends_on_what_was_computed_and_on_whether_others_were_at_it
         assert!(case != "another program" || report.notes.len() == 1, "{report}");
         let files = std::fs::read_dir(folder.path()).unwrap().count();
         assert!(case != "no warm-up" || files == 0, "{files} files");
-    }
-}
-
-#[test]
-fn the_most_of_several_loads_is_kept() {
-    own_process!();
-    let folder = tempfile::tempdir().unwrap();
-    for (pools, most) in [(mib(3), mib(3)), (mib(7), mib(7)), (mib(2), mib(7))] {
-        let gpu = Arc::new(card().growth(pools).register().unwrap());
-        let model = load_while(&gpu, folder.path(), DRIVER);
-        let learned = measured(&model).learned.unwrap();
-        assert_eq!(parts(&learned), (DRIVER, pools));
-        drop(model);
-        gpu.set_taken(0);
-        let kept = machine(&gpu, folder.path()).gpus[0].learned.unwrap();
-        assert_eq!(parts(&kept), (DRIVER, most));
     }
 }

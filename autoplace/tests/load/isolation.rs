@@ -258,58 +258,37 @@ pub(crate) mod deaths {
         }
     }
 
-    /// The text, with the worker killed when these many pieces have come.
-    fn text_killed_at(model: &Model, mut stream: TokenStream, pieces: usize) -> String {
-        let mut text = String::new();
-        for _ in 0..pieces {
-            match stream.next() {
-                Some(piece) => text += &piece.unwrap(),
-                None => return text,
-            }
-        }
-        kill(model);
-        stream.for_each(|piece| text += &piece.unwrap());
-        text
+    /// A text, its tokens and its end, with something done when so many pieces have come; what its prompt took stays.
+    fn told(mut stream: TokenStream, pieces: usize, done: impl FnOnce()) -> (String, usize, Option<FinishReason>) {
+        let mut text: String = stream.by_ref().take(pieces).map(Result::unwrap).collect();
+        let begun = |stream: &TokenStream| {
+            let statistics = stream.statistics();
+            (statistics.prompt_time, statistics.first_token_latency, statistics.seed)
+        };
+        let before = begun(&stream);
+        done();
+        stream.by_ref().for_each(|piece| text += &piece.unwrap());
+        assert!(pieces == 0 || begun(&stream) == before);
+        (text, stream.statistics().generated_tokens, stream.finish_reason())
     }
 
     #[test]
     fn a_worker_killed_at_any_token_loses_none_and_doubles_none() {
         let here = load_demo();
         for kind in 0..3 {
-            let expected = describe(&here, kind).text().unwrap();
+            let expected = told(describe(&here, kind).stream().unwrap(), 0, || {});
             // A worker that is killed when it is done with a text may be found dead in the next one, which has a
             // death of its own.
             let (model, mut deaths) = (resuming(2), 0);
             for pieces in (0..130).step_by(if kind == 0 { 3 } else { 13 }) {
                 let worker = model.worker_id();
-                let stream = describe(&model, kind).stream().unwrap();
-                let text = text_killed_at(&model, stream, pieces);
-                assert_eq!(text, expected, "killed after {pieces} pieces");
+                let told = told(describe(&model, kind).stream().unwrap(), pieces, || kill(&model));
+                assert_eq!(told, expected, "killed after {pieces} pieces");
                 deaths += usize::from(model.worker_id() != worker);
             }
             // A busy machine may let it live to the end of its text.
             assert!(deaths > 0);
         }
-    }
-
-    #[test]
-    fn counts_go_on_over_a_death() {
-        let model = resuming(2);
-        let run = |kills: bool| {
-            let mut stream = model.generate(PROMPT).seed(5).max_tokens(150).stream().unwrap();
-            stream.next().unwrap().unwrap();
-            let first = stream.statistics();
-            if kills {
-                kill(&model);
-            }
-            stream.by_ref().for_each(|piece| drop(piece.unwrap()));
-            let statistics = stream.statistics();
-            assert_eq!(statistics.prompt_time, first.prompt_time);
-            assert_eq!(statistics.first_token_latency, first.first_token_latency);
-            assert_eq!(statistics.seed, Some(5));
-            (statistics.generated_tokens, stream.finish_reason())
-        };
-        assert_eq!(run(true), run(false));
     }
 
     #[test]

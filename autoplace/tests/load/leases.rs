@@ -6,7 +6,8 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use crate::native_support::demo_path;
-use autoplace::llama_sys::sim::{Rules, SimGpu, SimGpuBuilder};
+use crate::sim_support::{card, card_of};
+use autoplace::llama_sys::sim::SimGpu;
 use autoplace::load::Leases;
 use autoplace::machine::mib;
 use autoplace::memory::Headroom;
@@ -38,7 +39,7 @@ impl Task {
 
     fn card(&self) -> SimGpu {
         // The same card for all, so with an address.
-        card(self.total).pci_id("ffff:01:00.0").shared(&self.card).register().unwrap()
+        card_of(self.total).pci_id("ffff:01:00.0").shared(&self.card).register().unwrap()
     }
 
     fn builder(&self) -> ModelBuilder {
@@ -54,10 +55,6 @@ impl Task {
         let outcome = (model.placement().n_gpu_layers, text(&model));
         (model, outcome)
     }
-}
-
-fn card(total: u64) -> SimGpuBuilder {
-    SimGpu::builder("SIM shared card").total(total).rules(Rules::Cuda).backend("CUDA")
 }
 
 /// The demo model, taking the card to the last byte if it must. With a larger context than this, more is for computing
@@ -134,12 +131,12 @@ fn the_other_process() {
 fn one_and_a_half() -> (Outcome, u64, u32) {
     let load = || builder().leases(Leases::none()).load().unwrap();
     let text = text(&load());
-    let gpu = card(mib(64)).register().unwrap();
+    let gpu = card(mib(64));
     let all = load();
     let (layers, bytes) = (all.placement().n_gpu_layers, gpu.used());
     drop((all, gpu));
     let total = bytes + bytes / 2;
-    let _gpu = card(total).taken(bytes).register().unwrap();
+    let _gpu = card_of(total).taken(bytes).register().unwrap();
     let beside = builder().plan().unwrap().n_gpu_layers;
     assert!(0 < beside && beside < layers, "{beside}");
     ((layers, text), total, beside)

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::native_support::{demo_path, load_demo};
+use crate::native_support::demo_path;
 use autoplace::load::{ThreadBasis, Verify};
 use autoplace::machine::{Gpu, Host, Machine, gib, mib};
 use autoplace::memory::{KvType, RopeScaling};
@@ -10,33 +10,10 @@ use autoplace::plan::{self, Confidence, GpuLayers};
 use autoplace::{Model, ModelBuilder, load};
 
 #[test]
-fn the_demo_model_is_loaded_as_planned() {
-    let model = load_demo();
-    let plan = model.placement();
-    assert_eq!(plan.confidence, Confidence::Probed);
-    assert_eq!(plan.model.blocks, 6);
-    let host = plan.host().expect("there is always a host");
-    // llama.cpp's own account of the loaded model against the plan. A mapped file counts with its span, which is a
-    // little more than its weights; cache and compute are equal to the byte.
-    let allocated = model.allocated();
-    assert_eq!(allocated.host.kv, host.footprint.kv);
-    // Its account leaves out the buffer of logits: one row of f32.
-    let output = 4 * u64::from(model.native().unwrap().vocab().n_tokens());
-    assert_eq!(allocated.host.compute, host.footprint.compute - output);
-    assert!(allocated.host.weights >= host.footprint.weights);
-    // Without a mapped file the weights are equal to the byte too.
-    let mut request = plan::Request::new();
-    request.params.mmap = false;
-    let model = Model::builder(demo_path()).request(request).load().unwrap();
-    let planned = model.placement().host().unwrap().footprint;
-    assert_eq!(model.allocated().host.weights, planned.weights);
-}
-
-#[test]
 fn the_context_and_the_cache_type_are_the_ones_asked_for() {
     let model = Model::builder(demo_path()).n_ctx(1024).type_k(KvType::Q8_0).type_v(KvType::Q8_0).load().unwrap();
     let plan = model.placement();
-    assert_eq!(plan.context.n_ctx, 1024);
+    assert_eq!((plan.context.n_ctx, plan.confidence), (1024, Confidence::Probed));
     // 6 blocks, 1024 cells, K and V of 128 elements each in blocks of 32 elements and 34 bytes.
     let kv = plan.host().unwrap().footprint.kv;
     assert_eq!(kv, 6 * 1024 * 2 * (128 / 32) * 34);

@@ -4,23 +4,19 @@
 use std::sync::Arc;
 
 use crate::native_support::{TINY_VOCABULARY, demo_path, tiny};
+use crate::sim_support::{card, card_of};
 use autoplace::gguf::Header;
-use autoplace::llama_sys::sim::{Rules, SimGpu, SimGpuBuilder};
+use autoplace::llama_sys::sim::SimGpu;
 use autoplace::load::{self, Doubt, Error, LoadReport, OnDifference, Stage, Verify};
 use autoplace::machine::{Machine, mib};
 use autoplace::memory::Headroom;
 use autoplace::plan::{GpuLayers, HostParts, Plan, Request, SavedPlan, SavedPlanError};
-use autoplace::{Model, ModelBuilder, llama_sys, plan};
+use autoplace::{Model, ModelBuilder, generate, llama_sys, plan};
 
 const TOTAL: u64 = mib(64);
 
-fn card() -> SimGpuBuilder {
-    SimGpu::builder("SIM card").total(TOTAL).rules(Rules::Cuda).backend("CUDA")
-}
-
 fn registered() -> (Arc<SimGpu>, Machine) {
-    let gpu = Arc::new(card().register().unwrap());
-    (gpu, load::detect().unwrap())
+    (Arc::new(card(TOTAL)), load::detect().unwrap())
 }
 
 /// The demo model, planned for this machine, a GPU to the last byte if it must.
@@ -108,21 +104,31 @@ fn a_load_computes_as_much_as_is_asked_for() {
 }
 
 #[test]
-fn a_model_that_does_not_generate_is_loaded_without_a_warm_up() {
+fn a_model_that_does_not_generate_is_loaded_without_a_warm_up_and_refuses_to() {
     own_process!();
     let (_gpu, machine) = registered();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("model.gguf");
-    let llada = tiny("llada", 2).str("tokenizer.ggml.model", "no_vocab").u32("llada.vocab_size", TINY_VOCABULARY);
+    // LLaDA fills in a whole text: it has no cache, and llama_decode would assert on what a generation asks for.
+    let llada = tiny("llada", 2, 32).str("tokenizer.ggml.model", "no_vocab").u32("llada.vocab_size", TINY_VOCABULARY);
     llada.write_sparse(&path).unwrap();
     for verify in [Verify::Quick, Verify::Full] {
-        let builder = Model::builder(&path).machine(machine.clone()).n_threads(1);
-        let report = builder.verify(verify).load().unwrap().report();
+        let model = Model::builder(&path).machine(machine.clone()).n_threads(1).verify(verify).load().unwrap();
+        let report = model.report();
         assert_eq!(report.warm_up.tokens, 0);
         assert!(report.to_string().contains("does not generate"), "{report}");
-        for gpu in &report.gpus {
-            assert_eq!(gpu.learned, Err(Doubt::NotGenerative));
-        }
+        assert!(report.gpus.iter().all(|gpu| gpu.learned == Err(Doubt::NotGenerative)), "{report}");
+        let error = model.generate("text").stream().unwrap_err();
+        assert_matches!(error, generate::Error::NotGenerative { architecture } if architecture == "llada");
+
+        let params = llama_sys::ContextParams { n_outputs_max: 1, n_threads: Some(1), ..<_>::default() };
+        let mut context = llama_sys::Context::new(&model.native().unwrap(), params).unwrap();
+        assert!(!context.has_memory());
+        let mut batch = llama_sys::Batch::default();
+        batch.add(1, 0, 0, false);
+        batch.add(2, 1, 0, true);
+        let error = context.decode(&batch).unwrap_err();
+        assert_matches!(error, llama_sys::Error::InvalidParameter { name: "n_outputs", .. });
     }
 }
 
@@ -135,7 +141,7 @@ fn every_kind_of_model_and_context_warms_up_to_its_last_position_and_grows_no_mo
         sketch.vocabulary();
         let path = crate::random_weights::write(&sketch, folder.path());
         let (n_seq_max, n_outputs_max, unified) = contexts[number % contexts.len()];
-        let gpu = Arc::new(card().total(mib(512)).register().unwrap());
+        let gpu = card(mib(512));
         let mut request = Request::new()
             .n_ctx(700)
             .headroom(Headroom::Bytes(mib(4)))
@@ -149,7 +155,6 @@ fn every_kind_of_model_and_context_warms_up_to_its_last_position_and_grows_no_mo
             let model = Model::builder(&path)
                 .request(request.clone())
                 .n_gpu_layers(GpuLayers::Exactly(3))
-                .machine(load::detect().unwrap())
                 .verify(verify)
                 .n_threads(1)
                 .load()
@@ -270,18 +275,12 @@ fn whichever_allocation_fails_the_next_attempt_loads_less_and_nothing_stays_of_t
         drop(model);
         is_empty(&gpu);
     }
-}
-
-#[test]
-fn a_computation_that_fails_in_the_warm_up_is_taken_for_a_lack_of_memory() {
-    own_process!();
-    let (gpu, machine) = registered();
+    // A computation that fails in the warm-up is taken for a lack of memory.
     gpu.fail_graph(1);
     let model = builder(&machine).load().unwrap();
-    let report = model.report();
-    assert_eq!(stages(&report), [Some(Stage::WarmUp), None], "{report}");
+    assert_eq!(stages(&model.report()), [Some(Stage::WarmUp), None], "{}", model.report());
     assert!(model.placement().n_gpu_layers < 7);
-    assert_eq!(text(&model), text_of_the_cpu(&machine));
+    assert_eq!(text(&model), expected);
 }
 
 #[test]
@@ -319,7 +318,7 @@ fn when_nothing_works_the_error_lists_every_attempt() {
         assert!(failure.needed.is_some() && failure.free.is_some());
     }
     assert_matches!(*source, Error::Native(_));
-    assert_eq!((gpu.used(), gpu.buffers()), (0, 0));
+    is_empty(&gpu);
 }
 
 #[test]
@@ -387,7 +386,7 @@ fn more_taken_than_the_plan_left_is_an_error_a_note_or_a_smaller_plan_as_was_ask
     let pools = mib(2);
     // The caller lends a part of the card, and pools take more than that leaves.
     let lent = |more: u64| {
-        let gpu = card().growth(pools).register().unwrap();
+        let gpu = card_of(TOTAL).growth(pools).register().unwrap();
         let mut machine = load::detect().unwrap();
         let plan = builder(&machine).plan().unwrap();
         machine.gpus[0].free = on_gpu(&plan) + more;

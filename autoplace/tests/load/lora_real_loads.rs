@@ -4,8 +4,8 @@
 use std::path::Path;
 
 use crate::lora_support::Adapter;
-use crate::real_loads_support::{Placement, compare_all, decode, nothing_left, probed, settings};
-use crate::rig::{Kind, Loaded};
+use crate::real_loads_support::{Placement, compare_all, decode, probed, settings};
+use crate::rig::{Kind, Loaded, nothing_left};
 use crate::synthetic::Sketch;
 use autoplace::gguf::{Header, TensorType};
 use autoplace::llama_sys::LoraAdapter;
@@ -63,7 +63,7 @@ fn compare(path: &Path, probe: &NativeProbe, placement: &Placement, params: &Con
         }
     }
     drop((half, whole, adapter, context, loaded));
-    nothing_left("everything is dropped", &cards)?;
+    nothing_left("everything is dropped", cards.iter().map(|card| &card.sim))?;
     if most != planned {
         return Err(format!("{most:?} bytes at the most, probed {planned:?}"));
     }

@@ -12,8 +12,6 @@ mod blueprints;
 mod chaos_support;
 #[path = "../support/llama_source/defaults.rs"]
 mod defaults;
-#[path = "../support/dice/mod.rs"]
-mod dice;
 #[path = "../support/embedding_models/mod.rs"]
 mod embedding_models;
 #[path = "../support/fleets_support/mod.rs"]
@@ -59,7 +57,6 @@ mod isolation_calls;
 mod leases;
 mod load;
 mod load_contract;
-mod lora_memory;
 mod lora_real_loads;
 mod measure;
 mod measured_vram;

@@ -2,7 +2,6 @@
 //! environment and log.
 
 use std::ffi::OsString;
-use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::random_weights::DIMS;
@@ -31,58 +30,23 @@ fn named(title: &str) -> Sketch {
     crate::random_weights::all().into_iter().find(|sketch| sketch.title() == title).unwrap()
 }
 
-/// The questions, in turns.
-struct Asked {
-    llama: NativeProbe,
-    mamba: NativeProbe,
-    broken: NativeProbe,
-    gpus: Vec<Gpu>,
+/// One of the questions that are asked in turns.
+struct Question<'a> {
+    probe: &'a NativeProbe,
+    gpus: Vec<&'a Gpu>,
+    params: ContextParams,
+    split: Split,
 }
 
-const QUESTIONS: usize = 9;
-
-impl Asked {
-    fn new(folder: &Path, gpus: Vec<Gpu>) -> Self {
-        let probe = |sketch: Sketch| {
-            let header = Header::open(sketch.write(folder)).unwrap();
-            NativeProbe::new(&header).unwrap()
-        };
-        // Without a tensor that llama.cpp asks for.
-        let mut broken = Sketch::new("llama", "half a block", DIMS);
-        broken.ends(T::Q8_0, None);
-        broken.norms(0);
-        // Mamba has a state that a probe really allocates.
-        let [llama, mamba] = ["llama tied q4_k", "mamba2 2 groups"].map(named);
-        Self { llama: probe(llama), mamba: probe(mamba), broken: probe(broken), gpus }
-    }
-
-    /// Asks question `n`; `None` if the answer was, as it must be for the last four, an error.
-    fn ask(&self, n: usize) -> Option<Breakdown> {
-        let [large, other, tiny] = &self.gpus[..] else { panic!("three cards") };
-        let gone = Gpu::new("gone").device("GONE0");
+impl<'a> Question<'a> {
+    fn new(probe: &'a NativeProbe, gpus: &[&'a Gpu], split: Split) -> Self {
         let mut params = ContextParams::default();
         (params.n_ctx, params.n_batch, params.n_ubatch) = (256, 32, 32);
-        params.mmap = n != 3;
-        if n == 7 {
-            (params.type_v, params.flash_attn) = (KvType::Q8_0, FlashAttention::Off);
-        }
-        let (both, split) = (Split::layers(2).tensor_split([1.0, 1.0]), Split::layers);
-        let overridden = split(2).overrides([TensorOverride::new("ffn_.*", Place::Host)]);
-        let (probe, gpus, split) = match n {
-            0 => (&self.llama, vec![], split(0)),
-            1 => (&self.llama, vec![large], split(1)),
-            2 => (&self.llama, vec![large, other], both),
-            3 => (&self.llama, vec![large], overridden),
-            4 => (&self.mamba, vec![other], split(2)),
-            // A card without room for the state.
-            5 => (&self.mamba, vec![tiny], split(2)),
-            // Refused by llama.cpp in the middle of the load, and of the context.
-            6 => (&self.broken, vec![large], split(1)),
-            7 => (&self.llama, vec![large], split(2)),
-            // No such device.
-            _ => (&self.llama, vec![&gone], split(2)),
-        };
-        probe.breakdown(&gpus, &params, &split).ok()
+        Self { probe, gpus: gpus.to_vec(), params, split }
+    }
+
+    fn ask(&self) -> Option<Breakdown> {
+        self.probe.breakdown(&self.gpus, &self.params, &self.split).ok()
     }
 }
 
@@ -151,16 +115,42 @@ fn thousands_of_probes_leave_nothing_behind() {
     let folder = tempfile::tempdir().unwrap();
     let cards =
         [gib(8), gib(8), 4096].map(|total| SimGpu::builder("SIM").total(total).rules(Rules::Cuda).register().unwrap());
-    let gpus =
-        cards.iter().map(|card| Gpu::new("SIM").device(card.device().name()).total(card.total()).backend("CUDA"));
-    let asked = Asked::new(folder.path(), gpus.collect());
+    let [large, other, tiny] =
+        cards.each_ref().map(|card| Gpu::new("SIM").device(card.device().name()).total(card.total()).backend("CUDA"));
+    let gone = Gpu::new("gone").device("GONE0");
+    // Without a tensor that llama.cpp asks for.
+    let mut broken = Sketch::new("llama", "half a block", DIMS);
+    broken.ends(T::Q8_0, None);
+    broken.norms(0);
+    // Mamba has a state that a probe really allocates.
+    let [llama, mamba, broken] = [named("llama tied q4_k"), named("mamba2 2 groups"), broken].map(|sketch| {
+        let header = Header::open(sketch.write(folder.path())).unwrap();
+        NativeProbe::new(&header).unwrap()
+    });
+    let split = Split::layers;
+    let mut questions = [
+        Question::new(&llama, &[], split(0)),
+        Question::new(&llama, &[&large], split(1)),
+        Question::new(&llama, &[&large, &other], split(2).tensor_split([1.0, 1.0])),
+        Question::new(&llama, &[&large], split(2).overrides([TensorOverride::new("ffn_.*", Place::Host)])),
+        Question::new(&mamba, &[&other], split(2)),
+        // From here on the answers are errors. A card without room for the state.
+        Question::new(&mamba, &[&tiny], split(2)),
+        // Refused by llama.cpp in the middle of the load, and of the context.
+        Question::new(&broken, &[&large], split(1)),
+        Question::new(&llama, &[&large], split(2)),
+        // No such device.
+        Question::new(&llama, &[&gone], split(2)),
+    ];
+    questions[3].params.mmap = false;
+    (questions[7].params.type_v, questions[7].params.flash_attn) = (KvType::Q8_0, FlashAttention::Off);
+    let ask = |n: usize| questions[n % questions.len()].ask();
 
     // The first ones may leave what is made once per process.
-    let answers: Vec<Option<Breakdown>> = (0..QUESTIONS).map(|n| asked.ask(n)).collect();
-    let is_good = |n: usize| n < 5;
-    assert!((0..QUESTIONS).all(|n| answers[n].is_some() == is_good(n)));
+    let answers: Vec<Option<Breakdown>> = questions.iter().map(Question::ask).collect();
+    assert!(answers.iter().enumerate().all(|(n, answer)| answer.is_some() == (n < 5)));
     for n in 0..PROBES / 5 {
-        asked.ask(n % QUESTIONS);
+        ask(n);
     }
     HEARD.store(0, Ordering::Relaxed);
     let traces = Traces::now();
@@ -170,8 +160,7 @@ fn thousands_of_probes_leave_nothing_behind() {
     let growth = (0..rounds).map(|_| {
         let before = resident();
         for n in 0..probes {
-            let question = n % QUESTIONS;
-            assert_eq!(asked.ask(question), answers[question], "probe {n}");
+            assert_eq!(ask(n), answers[n % answers.len()], "probe {n}");
         }
         resident().saturating_sub(before)
     });
@@ -182,10 +171,10 @@ fn thousands_of_probes_leave_nothing_behind() {
     // From several threads at once the answers are the same.
     std::thread::scope(|scope| {
         for thread in 0..8 {
-            let (asked, answers) = (&asked, &answers);
+            let (ask, answers) = (&ask, &answers);
             scope.spawn(move || {
                 for n in (thread..).take(100) {
-                    assert_eq!(asked.ask(n % QUESTIONS), answers[n % QUESTIONS]);
+                    assert_eq!(ask(n), answers[n % answers.len()]);
                 }
             });
         }

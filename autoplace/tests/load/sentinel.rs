@@ -175,23 +175,6 @@ fn a_plan_says_what_must_stay_free() {
 }
 
 #[test]
-fn room_for_a_layer_more_is_told() {
-    own_process!();
-    let gpu = card(mib(64));
-    let model = builder().n_gpu_layers(GpuLayers::Exactly(3)).load().unwrap();
-    gpu.set_taken(gpu.free());
-    let scripted = Scripted::default();
-    let sentinel = quick().watch_source(scripted.over(&model)).unwrap();
-    scripted.wait_until_seen();
-    gpu.set_taken(0);
-    let event = next(&sentinel);
-    assert_eq!(event.advises(), Some(Resize::Larger), "{event}");
-    gpu.set_taken(mib(64));
-    let lost = next(&sentinel);
-    assert_matches!(lost, Event::RoomLost { .. });
-}
-
-#[test]
 fn what_a_stream_generates_is_counted_token_by_token() {
     own_process!();
     let model = builder().n_gpu_layers(GpuLayers::Exactly(0)).load().unwrap();
@@ -308,23 +291,17 @@ fn an_interval_of_for_ever_is_one_sample_until_it_is_dropped() {
 #[test]
 fn a_callback_may_drop_the_sentinel() {
     own_process!();
-    let _gpu = card(mib(64));
+    let gpu = card(mib(64));
     let model = builder().load().unwrap();
+    gpu.set_taken(gpu.free());
     let held: Arc<Mutex<Option<Sentinel>>> = Arc::default();
-    let (sender, dropped) = std::sync::mpsc::channel();
-    let of_callback = Arc::clone(&held);
-    let scripted = Scripted::default();
-    scripted.device(DeviceSample::new(0));
+    let (of_callback, (sender, dropped)) = (Arc::clone(&held), std::sync::mpsc::channel());
     let mut guard = held.lock().unwrap();
-    let sentinel = quick()
-        .memory_below(1)
-        .on_event(move |_| {
-            drop(of_callback.lock().unwrap().take());
-            sender.send(()).unwrap();
-        })
-        .watch_source(scripted.over(&model))
-        .unwrap();
-    *guard = Some(sentinel);
+    let told = quick().memory_below(mib(8)).on_event(move |_| {
+        drop(of_callback.lock().unwrap().take());
+        sender.send(()).unwrap();
+    });
+    *guard = Some(told.watch(&model).unwrap());
     drop(guard);
     dropped.recv_timeout(DEAD).unwrap();
 }

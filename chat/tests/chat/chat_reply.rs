@@ -41,38 +41,27 @@ fn reasoning(text: &str) -> ReplyPart {
 }
 
 #[test]
-fn there_is_a_sample_of_every_format() {
-    let mut sampled: Vec<_> = SAMPLES.iter().map(|sample| sample.name.to_owned()).collect();
+fn an_answer_in_the_manner_of_its_template_means_what_was_written_in_every_format() {
     let mut formats: Vec<_> = ToolCallFormat::all().map(|format| format.to_string()).collect();
-    sampled.sort();
-    formats.sort();
-    assert_eq!(sampled, formats);
-}
-
-#[test]
-fn an_answer_in_the_manner_of_its_template_means_what_was_written() {
     for sample in SAMPLES.iter() {
         let format = ReplyFormat::of_template(&sample.template);
         let name = sample.name;
+        formats.retain(|format| format != name);
         assert_eq!(format.tool_calls().map(|format| format.to_string()).as_deref(), Some(name));
         let reply = read(&format, &sample.prompt, sample.text);
         assert_eq!(reply.malformed, [], "{name}");
-        assert_eq!(reply.reasoning.as_deref(), sample.reasoning, "{name}");
-        assert_eq!(reply.content, sample.content, "{name}");
+        assert_eq!((reply.reasoning.as_deref(), &*reply.content), (sample.reasoning, sample.content), "{name}");
         assert_eq!(reply.raw, sample.text, "{name}");
-        let calls = reply.tool_calls.iter();
-        let names: Vec<_> = calls.clone().map(|call| call.name.as_str()).collect();
-        assert_eq!(names, ["get_weather", "note"], "{name}");
-        let ids: Vec<_> = calls.clone().map(|call| call.id.as_deref()).collect();
-        assert_eq!(ids, sample.ids, "{name}");
-        let read: Vec<_> = calls.map(|call| call.arguments.clone()).collect();
-        assert_eq!(read, arguments(), "{name}");
+        let calls = reply.tool_calls.iter().map(|call| (&*call.name, call.id.as_deref(), call.arguments.clone()));
+        let [first, second] = arguments();
+        let expected = [("get_weather", sample.ids[0], first), ("note", sample.ids[1], second)];
+        assert_eq!(calls.collect::<Vec<_>>(), expected, "{name}");
         let message = reply.clone().into_message();
         assert_eq!(message.role.as_str(), "assistant");
-        assert_eq!(message.content, reply.content);
-        assert_eq!(message.reasoning_content, reply.reasoning);
-        assert_eq!(message.tool_calls, reply.tool_calls);
+        let said = (message.content, message.reasoning_content, message.tool_calls);
+        assert_eq!(said, (reply.content, reply.reasoning, reply.tool_calls));
     }
+    assert_eq!(formats, [""; 0], "without a sample");
 }
 
 #[test]
@@ -83,12 +72,11 @@ fn plain_text_goes_through_as_it_is() {
     let pieces = [" <think>", "\n\n", "</think> "];
     assert_eq!(parts(&mut parser, &pieces), pieces.map(content));
     let reply = parser.finish();
-    assert_eq!(reply.content, pieces.concat());
-    assert_eq!(reply.raw, pieces.concat());
+    assert_eq!((reply.content, reply.raw), (pieces.concat(), pieces.concat()));
 }
 
 #[test]
-fn parts_come_as_soon_as_they_are_certain() {
+fn parts_come_as_soon_as_they_are_certain_and_what_was_held_back_at_the_end() {
     let mut parser = ReplyParser::new(&hermes());
     assert_eq!(parts(&mut parser, &["<thi"]), []);
     assert_eq!(parts(&mut parser, &["nk>\n", "Well"]), [reasoning("Well")]);
@@ -96,14 +84,9 @@ fn parts_come_as_soon_as_they_are_certain() {
     assert_eq!(parts(&mut parser, &["\n</", "think>\n\nA <", "b> "]), [content("A"), content(" <b>")]);
     assert_eq!(parts(&mut parser, &["\n<tool_call>{\"name\": \"f\"}"]), []);
     assert!(matches!(&parts(&mut parser, &["</tool_call>"])[..], [ReplyPart::ToolCall(call)] if call.name == "f"));
-}
-
-#[test]
-fn what_was_held_back_comes_at_the_end() {
     let mut parser = ReplyParser::new(&hermes());
     assert_eq!(parts(&mut parser, &["A", "\n<tool"]), [content("A")]);
     assert_eq!(parser.end().collect::<Vec<_>>(), [content("\n<tool")]);
-    assert_eq!(parser.finish().content, "A\n<tool");
 }
 
 /// An answer after a prompt is this reasoning and this content.
@@ -165,46 +148,28 @@ fn what_only_looks_like_a_mark_is_content() {
 }
 
 #[test]
-fn a_closing_mark_within_a_string_closes_nothing() {
-    let text = r#"<tool_call>{"name": "note", "arguments": {"text": "</tool_call> \" <tool_call>"}}</tool_call>"#;
-    let reply = read(&hermes(), "", text);
-    assert_eq!(reply.tool_calls[0].arguments, json!({"text": "</tool_call> \" <tool_call>"}));
-}
-
-#[test]
 fn a_model_may_leave_out_the_last_mark() {
     let text = "<tool_call>{\"name\": \"f\"}\n<tool_call>{\"name\": \"g\"}";
     let reply = read(&hermes(), "", text);
-    assert_eq!(reply.tool_calls.len(), 2);
-    assert_eq!(reply.content, "");
+    assert_eq!((reply.tool_calls.len(), &*reply.content), (2, ""));
     let coder = ReplyFormat::plain().with_tool_calls(ToolCallFormat::Qwen3Coder);
-    for text in [
-        "<function=f>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>",
-        "<function=f>\n<parameter=a>\n1\n</parameter>\n</function>",
-        "<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n</function>",
-    ] {
-        let reply = read(&coder, "", text);
-        assert_eq!((reply.tool_calls.len(), reply.content.as_str()), (1, ""), "{text}");
+    for (opening, closing) in [("", "\n</tool_call>"), ("", ""), ("<tool_call>\n", "")] {
+        let text = format!("{opening}<function=f>\n<parameter=a>\n1\n</parameter>\n</function>{closing}");
+        let reply = read(&coder, "", &text);
+        assert_eq!((reply.tool_calls.len(), &*reply.content), (1, ""), "{text}");
     }
 }
 
 #[test]
-fn a_call_that_cannot_be_read_comes_back_as_content() {
+fn a_call_that_cannot_be_read_comes_back_as_content_and_does_not_take_the_next_with_it() {
     let text = "A <tool_call>{\"name\": f}</tool_call> B";
     let reply = read(&hermes(), "", text);
     assert_eq!(reply.content, text);
     assert_eq!(reply.malformed[0].text, "<tool_call>{\"name\": f}</tool_call>");
     assert!(matches!(reply.malformed[0].reason, CallError::Json(_)));
-    let nameless = read(&hermes(), "", "<tool_call>{\"arguments\": {}}</tool_call>");
-    assert_eq!(nameless.malformed[0].reason, CallError::NoName);
-}
-
-#[test]
-fn a_broken_call_does_not_take_the_next_with_it() {
     let text = "<tool_call>{\"name\": \"f}\n</tool_call>\n<tool_call>{\"name\": \"g\"}</tool_call>";
     let reply = read(&hermes(), "", text);
-    assert_eq!(reply.malformed.len(), 1);
-    assert_eq!(reply.tool_calls[0].name, "g");
+    assert_eq!((reply.malformed.len(), &*reply.tool_calls[0].name), (1, "g"));
 }
 
 #[test]
@@ -214,11 +179,9 @@ fn every_call_cut_off_comes_back_as_content() {
         let place = sample.text.find("Köln").unwrap_or_default();
         let cut = &sample.text[..place + "Köln".len()];
         let reply = read(&format, &sample.prompt, cut);
-        assert!(reply.tool_calls.is_empty(), "{}", sample.name);
-        assert!(reply.content.ends_with("Köln"), "{}", sample.name);
+        assert!(reply.tool_calls.is_empty() && reply.content.ends_with("Köln"), "{}", sample.name);
         let reasons: Vec<_> = reply.malformed.iter().map(|call| &call.reason).collect();
-        assert_eq!(reasons, [&CallError::CutOff], "{}", sample.name);
-        assert_eq!(reply.raw, cut);
+        assert_eq!((reasons, &*reply.raw), (vec![&CallError::CutOff], cut), "{}", sample.name);
     }
 }
 
@@ -233,8 +196,7 @@ fn json_is_a_call_only_if_it_names_a_tool_and_is_the_whole_answer() {
         format!("Ask {call}"),
     ] {
         let reply = read(&llama(), "", &text);
-        assert_eq!((reply.content.as_str(), reply.tool_calls.len()), (text.as_str(), 0));
-        assert_eq!(reply.malformed, []);
+        assert_eq!((&reply.content, reply.tool_calls.len(), reply.malformed.len()), (&text, 0, 0));
     }
     let cut = read(&llama(), "", &call[..call.len() - 4]);
     assert_eq!(cut.malformed[0].reason, CallError::CutOff);
@@ -244,26 +206,12 @@ fn json_is_a_call_only_if_it_names_a_tool_and_is_the_whole_answer() {
 }
 
 #[test]
-fn llamas_own_tools_and_programs_follow_a_mark() {
-    let search = read(&llama(), "", "<|python_tag|>brave_search.call(query=\"rain in \\\"Bonn\\\"\")");
-    assert_eq!(search.tool_calls[0].name, "brave_search");
-    assert_eq!(search.tool_calls[0].arguments, json!({"query": "rain in \"Bonn\""}));
-    let program = read(&llama(), "", "<|python_tag|>import math\nprint(math.pi)");
-    assert_eq!(program.tool_calls[0].name, "python");
-    assert_eq!(program.tool_calls[0].arguments, json!({"code": "import math\nprint(math.pi)"}));
-    let json = read(&llama(), "", "<|python_tag|>{\"name\": \"f\", \"parameters\": {\"a\": 1}}");
-    assert_eq!(json.tool_calls[0].name, "f");
-}
-
-#[test]
 fn a_calls_token_ends_reasoning_where_no_model_writes_it_otherwise() {
     let kimi = thinking().with_tool_calls(ToolCallFormat::KimiK2);
     let text = "<think>Hm.<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{}<|tool_call_end|>";
     let reply = read(&kimi, "", text);
-    assert_eq!(reply.reasoning.as_deref(), Some("Hm."));
-    assert_eq!(reply.tool_calls[0].name, "f");
+    assert_eq!((reply.reasoning.as_deref(), &*reply.tool_calls[0].name), (Some("Hm."), "f"));
     let text = "<think>I could write <tool_call>{\"name\": \"f\"}</tool_call>.</think>No.";
     let reply = read(&hermes(), "", text);
-    assert!(reply.tool_calls.is_empty());
-    assert_eq!(reply.content, "No.");
+    assert_eq!((reply.tool_calls.len(), &*reply.content), (0, "No."));
 }

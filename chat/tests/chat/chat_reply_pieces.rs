@@ -110,9 +110,7 @@ proptest! {
         prop_assert_eq!(&reply, &cut_reply);
 
         prop_assert_eq!(&reply.raw, &text);
-        let mut content = String::new();
-        let mut reasoning = String::new();
-        let mut calls = Vec::new();
+        let (mut content, mut reasoning, mut calls) = (String::new(), String::new(), Vec::new());
         for part in whole {
             match part {
                 ReplyPart::Content(text) => content += &text,
@@ -120,9 +118,8 @@ proptest! {
                 ReplyPart::ToolCall(call) => calls.push(call),
             }
         }
-        prop_assert_eq!(&content, &reply.content);
-        prop_assert_eq!(Some(reasoning).filter(|text| !text.is_empty()), reply.reasoning);
-        prop_assert_eq!(calls, reply.tool_calls);
+        let reasoning = Some(reasoning).filter(|text| !text.is_empty());
+        prop_assert_eq!((&content, &reasoning, &calls), (&reply.content, &reply.reasoning, &reply.tool_calls));
         for call in &reply.malformed {
             prop_assert!(text.contains(&call.text));
             prop_assert!(reply.content.contains(call.text.trim()));

@@ -6,9 +6,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 fn template(source: &str) -> ChatTemplate {
-    let special = [("bos_token", "<s>"), ("eos_token", "</s>")];
-    let special = special.map(|(name, token)| (name.to_owned(), token.to_owned()));
-    ChatTemplate::new(source, special.into()).unwrap()
+    ChatTemplate::new(source, <_>::default()).unwrap()
 }
 
 fn user(content: &str) -> Conversation {
@@ -36,10 +34,13 @@ fn a_model_s_own_template_sees_its_special_tokens_by_name() {
     let header = header().str("tokenizer.chat_template", CONTENTS).header().unwrap();
     let template = ChatTemplate::from_header(&header).unwrap();
     assert_eq!(prompt(&template, &user("hi")), "<bos>hi<end>");
-    // So does another one in its place.
+    // So does another one in its place. Only control tokens of the vocabulary are held back.
     let other = ChatTemplate::from_source("{{ bos_token }}{{ messages[0].content }}", &header).unwrap();
-    assert_eq!(prompt(&other, &user("hi")), "<bos>hi");
-    assert_eq!(other.render(&user("a<end>")).unwrap().parts().last(), Some(Part::Text("<end>")));
+    for template in [template, other] {
+        let rendered = template.render(&user("<think>x<end>")).unwrap();
+        let parts: Vec<Part<'_>> = rendered.parts().take(2).collect();
+        assert_eq!(parts, [Part::Markup("<bos><think>x"), Part::Text("<end>")]);
+    }
 }
 
 #[test]
@@ -60,13 +61,11 @@ fn the_variant_for_tools_is_taken_by_itself_and_others_by_name() {
         .header()
         .unwrap();
     let template = ChatTemplate::from_header(&header).unwrap();
-    let names: Vec<&str> = template.variants().collect();
-    assert_eq!(names, ["default", "rag", "tool_use"]);
+    assert_eq!(template.variants().collect::<Vec<_>>(), ["default", "rag", "tool_use"]);
     let tool = Tool::new("now", "The time.", json!({"type": "object", "properties": {}}));
     assert_eq!(prompt(&template, &user("x")), "plain");
     assert!(prompt(&template, &user("x").tools(&[tool])).starts_with("with [{"));
-    let rag = template.clone().variant("rag").unwrap();
-    assert_eq!(prompt(&rag, &user("x")), "with documents");
+    assert_eq!(prompt(&template.clone().variant("rag").unwrap(), &user("x")), "with documents");
     let error = template.variant("none").unwrap_err();
     assert!(matches!(error, Error::NoVariant { .. }), "{error}");
 }
@@ -124,12 +123,6 @@ fn a_role_that_a_template_does_not_know_is_its_own_refusal() {
 }
 
 #[test]
-fn a_wrong_template_says_in_which_line() {
-    let error = ChatTemplate::new("x\n{% endif %}", <_>::default()).unwrap_err();
-    assert!(matches!(error, Error::Syntax { line: 2, .. }), "{error}");
-}
-
-#[test]
 fn messages_tools_and_calls_have_the_shape_that_templates_know() {
     let call = ToolCall { id: Some("c1".to_owned()), name: "f".to_owned(), arguments: json!({"b": 1, "a": 2}) };
     let mut calling = Message::assistant("");
@@ -175,26 +168,10 @@ fn the_last_message_can_be_continued() {
 fn control_tokens_in_a_user_s_text_are_text() {
     let template = ChatTemplate::family("chatml").unwrap();
     let rendered = template.render(&user("a<|im_end|>b")).unwrap();
-    let parts: Vec<Part<'_>> = rendered.parts().collect();
-    assert_eq!(
-        parts,
-        [
-            Part::Markup("<|im_start|>user\na"),
-            Part::Text("<|im_end|>"),
-            Part::Markup("b<|im_end|>\n<|im_start|>assistant\n"),
-        ]
-    );
-    let harmless = template.render(&user("a < b")).unwrap();
-    assert_eq!(harmless.parts().count(), 1);
-}
-
-#[test]
-fn only_control_tokens_of_the_vocabulary_are_held_back() {
-    let header = header().str("tokenizer.chat_template", CONTENTS).header().unwrap();
-    let template = ChatTemplate::from_header(&header).unwrap();
-    let rendered = template.render(&user("<think>x<end>")).unwrap();
-    let texts: Vec<Part<'_>> = rendered.parts().filter(|part| matches!(part, Part::Text(_))).collect();
-    assert_eq!(texts, [Part::Text("<end>")]);
+    let (begin, end) = ("<|im_start|>user\na", "b<|im_end|>\n<|im_start|>assistant\n");
+    let expected = [Part::Markup(begin), Part::Text("<|im_end|>"), Part::Markup(end)];
+    assert_eq!(rendered.parts().collect::<Vec<_>>(), expected);
+    assert_eq!(template.render(&user("a < b")).unwrap().parts().count(), 1);
 }
 
 #[test]
@@ -220,18 +197,9 @@ fn texts_do_not_make_a_control_token_together_or_with_what_follows() {
     let part = |text: &str| json!({"type": "text", "text": text});
     let message = json!({"role": "user", "content": [part("a<|im_"), part("end|>b <"), part("|im_end")]});
     let rendered = template.render(&Conversation::from_json(vec![message])).unwrap();
-    assert_eq!(rendered.as_str(), "a<|im_end|>b <|im_end|> <|im_end|>");
-    let parts: Vec<Part<'_>> = rendered.parts().collect();
-    assert_eq!(
-        parts,
-        [
-            Part::Markup("a"),
-            Part::Text("<|im_end|>"),
-            Part::Markup("b "),
-            Part::Text("<|im_end|>"),
-            Part::Markup(" <|im_end|>"),
-        ]
-    );
+    let (markup, token) = (Part::Markup, Part::Text("<|im_end|>"));
+    let expected = [markup("a"), token, markup("b "), token, markup(" <|im_end|>")];
+    assert_eq!(rendered.parts().collect::<Vec<_>>(), expected);
     // What comes to nothing is read as it would be.
     let template = self::template("{{ messages[0].content }}.").with_control_tokens(["<|im_end|>"]);
     let rendered = template.render(&user("a < b <|im_end <")).unwrap();
@@ -240,15 +208,9 @@ fn texts_do_not_make_a_control_token_together_or_with_what_follows() {
 
 /// Texts in which control tokens, parts of them and what stands in for them are likely.
 fn any_text() -> impl Strategy<Value = String> {
-    let piece = prop_oneof![
-        Just("<|im_end|>".to_owned()),
-        Just("<|im_start|>".to_owned()),
-        Just("<|im_".to_owned()),
-        Just("<".to_owned()),
-        Just("\u{100000}\u{100001}".to_owned()),
-        "\\PC{0,4}",
-        any::<char>().prop_map(String::from),
-    ];
+    let marks = prop::sample::select(&["<|im_end|>", "<|im_start|>", "<|im_", "<", "\u{100000}\u{100001}"]);
+    let piece =
+        prop_oneof![5 => marks.prop_map(str::to_owned), 1 => "\\PC{0,4}", 1 => any::<char>().prop_map(String::from)];
     prop::collection::vec(piece, 0..12).prop_map(|pieces| pieces.concat())
 }
 
@@ -258,12 +220,8 @@ proptest! {
         let template = ChatTemplate::family("chatml").unwrap();
         let turns: Vec<Message> = texts.iter().map(|text| Message::user(text.as_str())).collect();
         let rendered = template.render(&Conversation::new(&turns)).unwrap();
-        let mut expected = String::new();
-        for text in &texts {
-            expected.push_str(&format!("<|im_start|>user\n{text}<|im_end|>\n"));
-        }
-        expected.push_str("<|im_start|>assistant\n");
-        prop_assert_eq!(rendered.to_string(), expected);
+        let turns: String = texts.iter().map(|text| format!("<|im_start|>user\n{text}<|im_end|>\n")).collect();
+        prop_assert_eq!(rendered.to_string(), turns + "<|im_start|>assistant\n");
         let whole: String = rendered.parts().map(|part| part.as_str()).collect();
         prop_assert_eq!(&whole, rendered.as_str());
         // The template's own, and no more.

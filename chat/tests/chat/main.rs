@@ -2,6 +2,8 @@
 
 #[path = "../support/chat_reply_support/mod.rs"]
 mod chat_reply_support;
+#[path = "../../../planner/tests/support/table/mod.rs"]
+mod table;
 
 mod chat_reply;
 mod chat_reply_formats;

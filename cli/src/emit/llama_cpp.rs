@@ -3,79 +3,49 @@
 use autoplace::memory::FlashAttention;
 use autoplace::plan::Plan;
 
-use super::{applying, cannot, comment, devices, kv_type, mapped, override_tensor, tensor_split};
-
-/// The words of a command line.
-struct Command(Vec<String>);
-
-impl Command {
-    fn switch(&mut self, flag: &str) {
-        self.0.push(flag.to_owned());
-    }
-
-    fn flag(&mut self, flag: &str, value: impl ToString) {
-        self.0.extend([flag.to_owned(), value.to_string()]);
-    }
-
-    /// The flag where there is a value for it.
-    fn optional(&mut self, flag: &str, value: Option<String>) {
-        if let Some(value) = value {
-            self.flag(flag, value);
-        }
-    }
-}
+use super::{applying, cannot, comment, devices, kv_type, mapped, override_tensor, said, tensor_split};
 
 pub(super) fn emit(plan: &Plan, path: &str) -> Result<String, String> {
     let context = &plan.context;
-    let mut command = Command(vec!["llama-server".to_owned()]);
-    command.flag("-m", path);
-    // Its own fit is not to change what is given here.
-    command.flag("-fit", "off");
-    command.flag("-ngl", plan.n_gpu_layers);
     let devices = devices(plan);
-    if let Some(devices) = &devices {
-        if devices.iter().any(|device| device.contains(',')) {
-            return cannot("devices with a comma in their names");
-        }
-        command.flag("--device", if devices.is_empty() { "none".to_owned() } else { devices.join(",") });
-    }
-    command.optional("-ts", tensor_split(plan));
-    command.optional("-ot", override_tensor(plan)?);
-    command.flag("-c", context.n_ctx);
-    command.flag("-b", context.n_batch);
-    command.flag("-ub", context.n_ubatch);
-    // Given, so that it is not chosen by the server, which would share one cache between its four slots.
-    command.flag("-np", context.n_seq_max);
-    if context.n_seq_max > 1 {
-        command.switch(if context.kv_unified { "--kv-unified" } else { "--no-kv-unified" });
+    if devices.iter().flatten().any(|device| device.contains(',')) {
+        return cannot("devices with a comma in their names");
     }
     let flash_attn = match context.flash_attn {
         FlashAttention::Auto => "auto",
         FlashAttention::On => "on",
         FlashAttention::Off => "off",
     };
-    command.flag("-ctk", kv_type(context.type_k));
-    command.flag("-ctv", kv_type(context.type_v));
-    command.flag("-fa", flash_attn);
-    if let Some(pooling) = context.embeddings {
-        command.switch("--embeddings");
-        command.optional("--pooling", pooling.name().map(str::to_owned));
-    }
-    if context.mtp {
-        command.flag("--spec-type", "draft-mtp");
-        let each = context.n_outputs_max / context.n_seq_max.max(1);
-        command.flag("--spec-draft-n-max", each.saturating_sub(1).max(1));
-    }
-    let switches = [
-        (!context.offload_kqv, "--no-kv-offload"),
-        (!context.op_offload, "--no-op-offload"),
-        (context.swa_full, "--swa-full"),
-        (!context.repack, "--no-repack"),
+    let (several, predicts) = (context.n_seq_max > 1, context.mtp);
+    let drafted = (context.n_outputs_max / context.n_seq_max.max(1)).saturating_sub(1).max(1);
+    // What is said, and its value; a switch has none.
+    let flags = [
+        // Its own fit is not to change what is given here.
+        ("-fit", said(true, "off")),
+        ("-ngl", said(true, plan.n_gpu_layers)),
+        ("--device", devices.as_ref().map(|it| if it.is_empty() { "none".to_owned() } else { it.join(",") })),
+        ("-ts", tensor_split(plan)),
+        ("-ot", override_tensor(plan)?),
+        ("-c", said(true, context.n_ctx)),
+        ("-b", said(true, context.n_batch)),
+        ("-ub", said(true, context.n_ubatch)),
+        // Given, so that it is not chosen by the server, which would share one cache between its four slots.
+        ("-np", said(true, context.n_seq_max)),
+        ("--kv-unified", said(several && context.kv_unified, "")),
+        ("--no-kv-unified", said(several && !context.kv_unified, "")),
+        ("-ctk", said(true, kv_type(context.type_k))),
+        ("-ctv", said(true, kv_type(context.type_v))),
+        ("-fa", said(true, flash_attn)),
+        ("--embeddings", said(context.embeddings.is_some(), "")),
+        ("--pooling", context.embeddings.and_then(|pooling| said(true, pooling.name()?))),
+        ("--spec-type", said(predicts, "draft-mtp")),
+        ("--spec-draft-n-max", said(predicts, drafted)),
+        ("--no-kv-offload", said(!context.offload_kqv, "")),
+        ("--no-op-offload", said(!context.op_offload, "")),
+        ("--swa-full", said(context.swa_full, "")),
+        ("--no-repack", said(!context.repack, "")),
+        ("--load-mode", said(!mapped(plan), "none")),
     ];
-    applying(&switches).for_each(|flag| command.switch(flag));
-    if !mapped(plan) {
-        command.flag("--load-mode", "none");
-    }
     let notes = [
         (
             devices.is_none(),
@@ -95,8 +65,10 @@ pub(super) fn emit(plan: &Plan, path: &str) -> Result<String, String> {
         ),
     ];
     let notes: Vec<String> = applying(&notes).map(str::to_owned).collect();
+    let words = flags.iter().filter_map(|(flag, value)| Some([*flag, value.as_deref()?]));
+    let words = words.flatten().filter(|word| !word.is_empty());
     // Quoted for a POSIX shell.
-    match shlex::try_join(command.0.iter().map(String::as_str)) {
+    match shlex::try_join(["llama-server", "-m", path].into_iter().chain(words)) {
         Ok(line) => Ok(format!("{}{line}\n", comment(plan, &notes))),
         Err(_) => cannot("a word with a NUL"),
     }

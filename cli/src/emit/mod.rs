@@ -29,15 +29,6 @@ pub(crate) enum Tool {
     LmStudio,
 }
 
-impl Tool {
-    /// Whether it makes room for the logits of every token of a batch, as llama.cpp does unless told otherwise, and not
-    /// of one per sequence. A plan for it is best made with `n_outputs_max` 0.
-    pub(crate) const fn keeps_all_logits(self) -> bool {
-        // llama-server, which Ollama runs too, asks for one per sequence (server_output_limits).
-        matches!(self, Self::LmStudio)
-    }
-}
-
 /// Its name on the command line.
 impl fmt::Display for Tool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -84,6 +75,11 @@ fn cannot<T>(what: impl fmt::Display) -> Result<T, String> {
 /// The texts of those rows that apply.
 fn applying<'a>(rows: &[(bool, &'a str)]) -> impl Iterator<Item = &'a str> {
     rows.iter().filter(|(applies, _)| *applies).map(|&(_, text)| text)
+}
+
+/// A value where it is to be said.
+fn said(applies: bool, value: impl ToString) -> Option<String> {
+    applies.then(|| value.to_string())
 }
 
 /// The names of the plan's GPUs in ggml, in the plan's order; `None` where one is hypothetical.

@@ -10,7 +10,7 @@ use std::path::Path;
 use autoplace::memory::{FlashAttention, KvType};
 use autoplace::plan::Plan;
 
-use super::{applying, cannot, comment, devices, kv_type, mapped, n_ubatch, override_tensor, tensor_split};
+use super::{applying, cannot, comment, devices, kv_type, mapped, n_ubatch, override_tensor, said, tensor_split};
 
 pub(super) fn emit(plan: &Plan, path: &str) -> Result<String, String> {
     let context = &plan.context;
@@ -66,9 +66,8 @@ fn variables(plan: &Plan) -> Result<Vec<String>, String> {
     };
     let split = tensor_split(plan);
     let devices = devices(plan).map_or_else(|| "the GPUs in the plan's order".to_owned(), |it| it.join(","));
-    let said = |differs: bool, value: &str| differs.then(|| value.to_owned());
     let all = [
-        ("OLLAMA_NUM_PARALLEL", said(context.n_seq_max > 1, &context.n_seq_max.to_string())),
+        ("OLLAMA_NUM_PARALLEL", said(context.n_seq_max > 1, context.n_seq_max)),
         ("OLLAMA_FLASH_ATTENTION", flash_attn.map(str::to_owned)),
         ("OLLAMA_KV_CACHE_TYPE", of_both),
         ("LLAMA_ARG_CACHE_TYPE_K", of_keys),

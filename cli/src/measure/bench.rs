@@ -1,12 +1,15 @@
 //! A measurement in llama-bench's words: a JSON object a line, with its keys in its order (tools/llama-bench, `-o
 //! jsonl`).
 
+use std::borrow::Borrow;
+
 use autoplace::machine::{Gpu, GpuKind};
 use autoplace::measure::{Measured, Measurement, Row};
-use autoplace::memory::{FlashAttention, Place};
+use autoplace::memory::FlashAttention;
 use serde_json::{Value, json};
 
 use crate::emit::kv_type;
+use crate::json::override_tensor;
 
 /// A line for each row of each placement.
 pub(super) fn jsonl(measurement: &Measurement) -> String {
@@ -26,10 +29,9 @@ fn line(measurement: &Measurement, placement: &Measured, row: &Row) -> Value {
     let gpus = || machine.gpus.iter().filter(is_used);
     let mut backends: Vec<&str> = gpus().map(|gpu| &*gpu.backend).collect();
     backends.dedup();
-    if backends.is_empty() {
-        backends.push("CPU");
-    }
     let descriptions: Vec<&str> = gpus().map(|gpu| &*gpu.description).collect();
+    let split: Vec<String> = placement.tensor_split.iter().map(|share| format!("{share:.2}")).collect();
+    let overrides: Vec<String> = placement.overrides.iter().map(|rule| override_tensor(rule, &devices)).collect();
     let samples_ns: Vec<u64> = row.samples.iter().map(|sample| sample.ns).collect();
     let samples_ts: Vec<f64> = row.speeds().collect();
     let in_f64: Vec<f64> = samples_ns.iter().map(|&ns| ns as f64).collect();
@@ -47,7 +49,7 @@ fn line(measurement: &Measurement, placement: &Measured, row: &Row) -> Value {
         ("build_number", json!(0)),
         ("cpu_info", json!(machine.host.cpu.as_deref().unwrap_or_default())),
         ("gpu_info", json!(descriptions.join(", "))),
-        ("backends", json!(backends.join(","))),
+        ("backends", json!(joined(&backends, ",", "CPU"))),
         ("model_filename", json!(model.path.to_string_lossy())),
         ("model_type", json!(model.description)),
         ("model_size", json!(model.tensor_bytes)),
@@ -66,9 +68,9 @@ fn line(measurement: &Measurement, placement: &Measured, row: &Row) -> Value {
         ("main_gpu", json!(0)),
         ("no_kv_offload", json!(!settings.offload_kqv)),
         ("flash_attn", json!(flash_attn)),
-        ("devices", json!(if devices.is_empty() { "none".to_owned() } else { devices.join("/") })),
-        ("tensor_split", json!(tensor_split(&placement.tensor_split))),
-        ("tensor_buft_overrides", json!(overrides(placement))),
+        ("devices", json!(joined(&devices, "/", "none"))),
+        ("tensor_split", json!(joined(&split, "/", "0.00"))),
+        ("tensor_buft_overrides", json!(joined(&overrides, ";", "none"))),
         ("use_mmap", json!(settings.mmap)),
         ("use_direct_io", json!(false)),
         ("embeddings", json!(false)),
@@ -91,27 +93,9 @@ fn line(measurement: &Measurement, placement: &Measured, row: &Row) -> Value {
     keys.map(|(key, value)| (key.to_owned(), value)).into_iter().collect()
 }
 
-/// As it prints them: `0.00`, `20.00/13.00`.
-fn tensor_split(shares: &[f32]) -> String {
-    match shares {
-        [] => "0.00".to_owned(),
-        some => some.iter().map(|share| format!("{share:.2}")).collect::<Vec<_>>().join("/"),
-    }
-}
-
-fn overrides(placement: &Measured) -> String {
-    let gpus: Vec<&str> = placement.devices.iter().filter_map(|device| device.device.as_deref()).collect();
-    let rules = placement.overrides.iter().map(|rule| {
-        let at = match rule.place {
-            Place::Host => "CPU",
-            Place::Gpu(gpu) => gpus.get(gpu).copied().unwrap_or_default(),
-        };
-        format!("{}={at}", rule.pattern)
-    });
-    match rules.collect::<Vec<_>>() {
-        none if none.is_empty() => "none".to_owned(),
-        some => some.join(";"),
-    }
+/// As it prints a list: `20.00/13.00`, or a word for none.
+fn joined<T: Borrow<str>>(all: &[T], mark: &str, none: &str) -> String {
+    if all.is_empty() { none.to_owned() } else { all.join(mark) }
 }
 
 /// The mean, and the deviation of a sample (of one: 0).

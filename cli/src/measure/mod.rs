@@ -7,21 +7,21 @@ mod table;
 use std::error::Error;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
 use autoplace::gguf::Header;
 use autoplace::load::{RatesRequest, measure_rates};
-use autoplace::machine::{Gpu, Machine};
-use autoplace::measure::{Arm, Measure, Measured, MeasuredDevice, Measurement, Protocol, Steps};
+use autoplace::machine::Gpu;
+use autoplace::measure::{Arm, Measure, Measurement, Protocol, Steps};
 use autoplace::plan::{Request, SavedPlan};
 use autoplace::profile::ModelProfile;
 use clap::{ValueEnum, value_parser};
 
 use crate::args::AskArgs;
 use crate::flags::Flags;
-use crate::gpu;
+use crate::gpu::{self, Simulated};
 use crate::rates::bar;
+use crate::stop::Stop;
 use crate::{in_file, read};
 
 /// The arguments of `measure`.
@@ -92,10 +92,7 @@ pub(crate) fn run(args: &MeasureArgs) -> Result<String, Box<dyn Error>> {
     let measurement = if is_read {
         Measurement::from_json(&read(&args.model)?).map_err(|error| in_file(&args.model, error))?
     } else {
-        with_measure(args, |measure, profile, request| {
-            let arms = arms(args, &measure, profile, request)?;
-            Ok(measure.run(&arms)?)
-        })?
+        measured(args)?
     };
     if let Some(file) = &args.write {
         fs::write(file, measurement.to_json()).map_err(|error| in_file(file, error))?;
@@ -108,30 +105,21 @@ pub(crate) fn run(args: &MeasureArgs) -> Result<String, Box<dyn Error>> {
     })
 }
 
-/// Describes what is measured, and shows how far it is.
-fn with_measure<T>(
-    args: &MeasureArgs,
-    run: impl FnOnce(Measure<'_>, &ModelProfile, &Request) -> Result<T, Box<dyn Error>>,
-) -> Result<T, Box<dyn Error>> {
+/// Measures, and shows how far it is.
+fn measured(args: &MeasureArgs) -> Result<Measurement, Box<dyn Error>> {
     let header = Header::open(&args.model)?;
     let profile = ModelProfile::from_header(&header)?;
     let request = args.ask.request();
     let texts = args.prompts.as_deref().map(texts).transpose()?.unwrap_or_default();
-    let (machine, _cards) = taught(args, &header, &profile, &request)?;
-    let stop = Arc::new(AtomicBool::new(false));
-    let flag = Arc::clone(&stop);
-    // The second one ends everything.
-    ctrlc::set_handler(move || {
-        if flag.swap(true, Relaxed) {
-            std::process::exit(130);
-        }
-    })?;
+    // Its cards stay registered as long as it lives.
+    let simulated = taught(args, &header, &profile, &request)?;
+    let stopped = Stop::listen()?.flag();
     let bar = bar(STEPS, "measuring {msg} {wide_bar} {percent} %, {eta} left");
     let measure = Measure::new(&args.model)
         .request(request.clone())
         .protocol(|usual| args.protocol(usual, &texts))
         .load_with(|mut builder| {
-            if let Some(machine) = &machine {
+            if let Some((machine, _)) = &simulated {
                 builder = builder.machine(machine.clone());
             }
             match args.threads {
@@ -142,9 +130,10 @@ fn with_measure<T>(
         .progress(|progress| {
             bar.set_message(progress.name.to_owned());
             bar.set_position((progress.done * STEPS as f64) as u64);
-            !stop.load(Relaxed)
+            !stopped.load(Relaxed)
         });
-    let measured = run(measure, &profile, &request);
+    let arms = arms(args, &measure, &profile, &request);
+    let measured = arms.and_then(|arms| Ok(measure.run(&arms)?));
     bar.finish_and_clear();
     measured
 }
@@ -189,40 +178,32 @@ fn placement(said: &str) -> Result<String, String> {
     Ok(said.to_owned())
 }
 
-/// What a load would measure of the devices for this model, measured now, so that the first prediction knows it. The
-/// machine where it is not this one, and its cards, which stay registered as long as they live.
+/// What a load would measure of the devices for this model, measured now, so that the first prediction knows it: the
+/// machine where it is not this one.
 fn taught(
     args: &MeasureArgs,
     header: &Header,
     profile: &ModelProfile,
     request: &Request,
-) -> Result<(Option<Machine>, Vec<autoplace::llama_sys::sim::SimGpu>), Box<dyn Error>> {
+) -> Result<Option<Simulated>, Box<dyn Error>> {
     // A load keeps what it measures of real devices.
     if args.gpu.is_empty() {
-        return Ok((None, Vec::new()));
+        return Ok(None);
     }
     let (mut machine, cards) = gpu::as_fast_as_the_host(&args.gpu)?;
     let kv = [request.params.type_k, request.params.type_v];
     let mut rates = RatesRequest::of_model(header, profile, &kv);
     rates.missing = true;
     measure_rates(&mut machine, &rates, args.threads, |_| ())?;
-    Ok((Some(machine), cards))
+    Ok(Some((machine, cards)))
 }
 
 impl MeasureArgs {
     /// Whether anything is said that only a measurement heeds.
-    const fn asks_to_measure(&self) -> bool {
-        self.steps.is_some()
-            || self.full
-            || self.before.is_some()
-            || self.prompt_tokens.is_some()
-            || self.tokens.is_some()
-            || !self.at.is_empty()
-            || self.rounds.is_some()
-            || self.prompts.is_some()
-            || self.threads.is_some()
-            || !self.gpu.is_empty()
-            || self.ask.ctx.is_some()
+    fn asks_to_measure(&self) -> bool {
+        let numbers = [self.steps, self.prompt_tokens, self.tokens, self.rounds, self.threads];
+        let is_one_said = numbers.iter().any(Option::is_some) || self.ask.ctx.is_some() || self.prompts.is_some();
+        is_one_said || self.full || self.before.is_some() || !(self.at.is_empty() && self.gpu.is_empty())
     }
 
     fn protocol(&self, mut protocol: Protocol, texts: &[String]) -> Protocol {
@@ -237,11 +218,6 @@ impl MeasureArgs {
         protocol.rounds = self.rounds.unwrap_or(usual.min(most));
         protocol.prompts(texts)
     }
-}
-
-/// The GPUs among the devices of a placement.
-fn gpus(placement: &Measured) -> impl Iterator<Item = &MeasuredDevice> {
-    placement.devices.iter().filter(|device| device.device.is_some())
 }
 
 /// A text a line, or a JSON list of them.

@@ -5,10 +5,10 @@ use std::fmt::Write as _;
 use autoplace::machine::Bytes;
 use autoplace::measure::{MeasuredDevice, Measurement, Point, Row};
 
-use super::gpus;
+use crate::devices::columns;
 
 /// Cells by rows, the heading first. All that differs between its forms is what lies between cells.
-pub(super) fn rows(measurement: &Measurement) -> Vec<Vec<String>> {
+fn rows(measurement: &Measurement) -> Vec<Vec<String>> {
     let mut kinds: Vec<String> = Vec::new();
     for row in measurement.points.iter().flat_map(|point| &point.rows) {
         let name = row.name();
@@ -35,7 +35,7 @@ fn placed(point: &Point) -> [String; 3] {
     let Some(placement) = &point.placement else {
         return [dash(), dash(), dash()];
     };
-    let gpus: Vec<&MeasuredDevice> = gpus(placement).collect();
+    let gpus: Vec<&MeasuredDevice> = placement.devices.iter().filter(|device| device.device.is_some()).collect();
     let sum = |bytes: &dyn Fn(&MeasuredDevice) -> Option<u64>| {
         let all = gpus.iter().try_fold(0, |sum: u64, gpu| Some(sum.saturating_add(bytes(gpu)?)));
         all.filter(|_| !gpus.is_empty()).map_or_else(dash, |all| Bytes(all).to_string())
@@ -53,7 +53,7 @@ fn speed(row: &Row) -> String {
 }
 
 /// With as many digits as say something.
-pub(super) fn number(speed: f64) -> String {
+fn number(speed: f64) -> String {
     match speed {
         100.0.. => format!("{speed:.0}"),
         10.0.. => format!("{speed:.1}"),
@@ -62,7 +62,7 @@ pub(super) fn number(speed: f64) -> String {
 }
 
 /// What is above and below the table, a line each.
-pub(super) fn head(measurement: &Measurement) -> Vec<String> {
+fn head(measurement: &Measurement) -> Vec<String> {
     let machine = &measurement.machine;
     let gpus = machine.gpus.iter().map(|gpu| gpu.name.clone());
     let cpu = machine.host.cpu.clone().unwrap_or_else(|| "host".to_owned());
@@ -74,7 +74,7 @@ pub(super) fn head(measurement: &Measurement) -> Vec<String> {
     ]
 }
 
-pub(super) fn foot(measurement: &Measurement) -> Vec<String> {
+fn foot(measurement: &Measurement) -> Vec<String> {
     let mut lines = Vec::new();
     if let Some(comparison) = measurement.compare("before", "after") {
         lines.extend(comparison.ratios.iter().map(|ratio| format!("after by before, {ratio}")));
@@ -96,24 +96,9 @@ pub(super) fn foot(measurement: &Measurement) -> Vec<String> {
 }
 
 pub(super) fn text(measurement: &Measurement) -> String {
-    let rows = rows(measurement);
     let mut text = head(measurement).join("\n");
-    let width = |column: usize| {
-        let cells = rows.iter().filter_map(|row| row.get(column));
-        // A name in a file may have any length.
-        cells.map(|cell| cell.chars().count()).max().unwrap_or(0).min(200)
-    };
-    for row in &rows {
-        text.push_str("\n ");
-        for (column, cell) in row.iter().enumerate() {
-            let width = width(column);
-            // Names to the left, numbers to the right.
-            let _ = match column {
-                0 => write!(text, " {cell:<width$}"),
-                _ => write!(text, "  {cell:>width$}"),
-            };
-        }
-    }
+    // Names to the left, numbers to the right.
+    text.extend(columns(&rows(measurement), 1).map(|row| format!("\n  {row}")));
     text + &foot(measurement).iter().map(|line| format!("\n  {line}")).collect::<String>()
 }
 

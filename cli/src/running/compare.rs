@@ -241,19 +241,13 @@ mod tests {
         (running.n_gpu_layers, plan, is_slower)
     }
 
-    fn process(pid: u32, bytes: Option<u64>) -> GpuProcess {
-        let mut process = GpuProcess::new(pid);
-        process.bytes = bytes;
-        process
-    }
-
     #[test]
     fn what_it_holds_is_room_for_it() {
-        let own = || Some(vec![process(PID, Some(gib(3)))]);
+        let own = || Some(vec![GpuProcess::new(PID).bytes(gib(3))]);
         assert_eq!(layers(&watched("-ngl 2 -c 512", mib(4), own())), (Some(2), Some(7), true));
         // Nobody tells whose bytes they are, and how many layers it has is known.
         assert_eq!(layers(&watched("-ngl 7 -c 512", 0, None)), (Some(7), Some(7), false));
-        let of_nobody = Some(vec![process(PID, None)]);
+        let of_nobody = Some(vec![GpuProcess::new(PID)]);
         assert_eq!(layers(&watched("-ngl 7 -c 512", 0, of_nobody)), (Some(7), Some(7), false));
         // Neither is known: nothing is said of it.
         let unknown = watched("-c 512", 0, None);

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use sysinfo::{ProcessRefreshKind, ProcessesToUpdate, System, UpdateKind};
 
 use super::Program;
+use super::tools::file_name;
 
 /// A process, as far as this user may see it: of another user's, neither its environment nor its folder.
 pub(super) struct Process {
@@ -89,8 +90,7 @@ impl Process {
 
     /// What it is called, without control characters: `llama-server` of `C:\llama\llama-server.exe`.
     pub(super) fn name(&self) -> String {
-        let word = self.words.first().map_or("", String::as_str);
-        let file = word.rsplit(['/', '\\']).next().unwrap_or_default();
+        let file = file_name(self.words.first().map_or("", String::as_str));
         file.strip_suffix(".exe").unwrap_or(file).replace(char::is_control, "?")
     }
 
@@ -232,6 +232,8 @@ mod tests {
     #[test]
     fn what_a_server_started_is_a_part_of_it_and_a_second_one_is_not() {
         let child = |pid, parent, line| Process { pid, parent: Some(parent), ..process(line, &[]) };
+        let family = [process("ollama serve", &[]), child(8, 7, "x"), child(9, 8, "x"), child(10, 1, "x")];
+        assert_eq!(family[0].family(&family), [7, 8, 9], "memory is held by children too");
         let mut all = vec![process("ollama serve", &[]), child(8, 7, "llama-server -m a.gguf"), child(9, 7, "x")];
         assert_eq!(only(&all).map(|(process, program)| (process.pid, program)), Ok((7, Program::Ollama)));
         // What a driver names is what the server started.
@@ -252,12 +254,5 @@ mod tests {
         assert_eq!(server.key().as_deref(), Some("abc"));
         assert_eq!(process("llama-server --api-key a,b", &[]).key().as_deref(), Some("a"));
         assert_eq!(process("ollama serve --api-key a", &[]).key(), None);
-    }
-
-    #[test]
-    fn memory_is_held_by_children_too() {
-        let child = |pid, parent| Process { pid, parent: Some(parent), ..process("x", &[]) };
-        let all = [process("ollama serve", &[]), child(8, 7), child(9, 8), child(10, 1)];
-        assert_eq!(all[0].family(&all), [7, 8, 9]);
     }
 }

@@ -24,24 +24,19 @@ pub(super) fn look(program: Program, process: &Process, http: &Http) -> Result<S
 
 fn llama_server(process: &Process, http: &Http) -> Result<Seen, String> {
     let mut seen = Seen { flags: Flags::of_server(&process.words, |it| process.variable(it)), ..Seen::default() };
-    let props = match http.get("/props") {
-        Ok(props) if is_same(&props, &seen.flags) => props,
-        Ok(_) => {
-            seen.notes.push("another server answers at its address, as where it runs in a container".to_owned());
-            Value::Null
-        }
-        Err(error) => {
-            seen.notes.push(error);
-            Value::Null
-        }
-    };
+    let props = http.get("/props").and_then(|props| match is_same(&props, &seen.flags) {
+        true => Ok(props),
+        false => Err("another server answers at its address, as where it runs in a container".to_owned()),
+    });
+    let props = props.unwrap_or_else(|why| {
+        seen.notes.push(why);
+        Value::Null
+    });
     if props["role"] == "router" {
         return Err("it starts a server for each model: say the process id of that one".to_owned());
     }
     seen.version = text(&props["build_info"]);
-    for flag in &seen.flags.others {
-        seen.unlike.push(format!("{flag} places it too"));
-    }
+    seen.unlike.extend(seen.flags.others.iter().map(|flag| format!("{flag} places it too")));
     if props["modalities"]["vision"] == true || props["modalities"]["audio"] == true {
         seen.unlike.push("an mmproj is loaded beside it".to_owned());
     }
@@ -125,33 +120,27 @@ fn ollama(process: &Process, http: &Http) -> Result<Seen, String> {
     // Its runner is a llama-server of late, and heeds its variables.
     let variable = |name: &str| process.variable(name).filter(|value| !value.is_empty());
     seen.flags = Flags::of_server(&[], variable);
-    for flag in &seen.flags.others {
-        seen.unlike.push(format!("the variable of {flag} places it too"));
-    }
+    seen.unlike.extend(seen.flags.others.iter().map(|flag| format!("the variable of {flag} places it too")));
     let at_once = variable("OLLAMA_NUM_PARALLEL").and_then(|it| it.parse().ok()).unwrap_or(1);
     seen.sequences = (at_once > 1).then_some((at_once, false));
     if let Some(each) = number(&model["context_length"]) {
         seen.flags.set("-c", each.saturating_mul(at_once.max(1)).to_string());
     }
     let parameters = shown["parameters"].as_str().unwrap_or_default();
-    let parameters = parameters.lines().filter_map(|line| line.trim().split_once(' '));
-    for (name, value) in parameters {
-        match name {
-            "num_gpu" => seen.flags.set("-ngl", value.trim()),
-            "num_batch" => seen.flags.set("-ub", value.trim()),
-            _ => {}
-        }
-    }
-    let cache = "OLLAMA_KV_CACHE_TYPE";
-    for (name, flag) in [(cache, "-ctk"), (cache, "-ctv"), ("OLLAMA_FLASH_ATTENTION", "-fa")] {
-        if let Some(value) = variable(name) {
-            seen.flags.set(flag, value);
-        }
+    let parameter = |name: &str| {
+        let mut all = parameters.lines().filter_map(|line| line.trim().split_once(' '));
+        all.rfind(|(known, _)| *known == name).map(|(_, value)| value.trim())
+    };
+    let cache = variable("OLLAMA_KV_CACHE_TYPE");
+    let said = [("-ngl", parameter("num_gpu")), ("-ub", parameter("num_batch")), ("-ctk", cache), ("-ctv", cache)];
+    for (flag, value) in said.into_iter().chain([("-fa", variable("OLLAMA_FLASH_ATTENTION"))]) {
+        value.into_iter().for_each(|value| seen.flags.set(flag, value));
     }
     Ok(seen)
 }
 
-fn file_name(path: &str) -> &str {
+/// Of a path of any system.
+pub(super) fn file_name(path: &str) -> &str {
     path.rsplit(['/', '\\']).next().unwrap_or(path)
 }
 

@@ -1,14 +1,13 @@
 //! The verbs `run` and `chat`: a model and what is said to it flow in, its answers flow out as they come.
 //!
 //! [`source`] is where the model comes from, [`session`] the chat at a terminal, [`editor`] where its messages are
-//! written, [`files`] what they name, [`screen`] what is shown, [`stop`] what Ctrl-C ends.
+//! written, [`files`] what they name, [`screen`] what is shown.
 
 mod editor;
 mod files;
 mod screen;
 mod session;
 mod source;
-mod stop;
 
 use std::error::Error;
 use std::io::{self, IsTerminal, stdin, stdout};
@@ -24,11 +23,11 @@ use autoplace::{Model, Plan};
 
 use crate::args::AskArgs;
 use crate::rates::bar;
+use crate::stop::Stop;
 use crate::template;
 use screen::{note, write};
 use session::Session;
 use source::SourceArgs;
-use stop::Stop;
 
 /// A model to talk with.
 #[derive(Debug, clap::Args)]

@@ -10,9 +10,9 @@ use autoplace::chat::ReplyPart;
 use autoplace::generate;
 use console::Style;
 
-use super::stop::Stop;
 use crate::args::in_one_line;
 use crate::shown;
+use crate::stop::Stop;
 
 /// A line that is no part of an answer.
 pub(super) fn note(text: impl Display) {

@@ -13,9 +13,9 @@ use rustyline::error::ReadlineError;
 use super::editor::Editor;
 use super::files::with_files;
 use super::screen::{note, write};
-use super::stop::Stop;
 use super::summary;
 use crate::print;
+use crate::stop::Stop;
 
 /// More bytes than a token has: a file of more for each token of the context is not read.
 const MOST_PER_TOKEN: u64 = 128;

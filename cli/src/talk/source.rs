@@ -12,8 +12,8 @@ use autoplace::plan::Request;
 use autoplace_hub::{Candidate, Choice, Contender, Hub, Name, Outcome, Wish, choose};
 
 use super::screen::note;
-use super::stop::Stop;
 use crate::rates::bar;
+use crate::stop::Stop;
 
 /// Which model, and how it may be had.
 #[derive(Debug, clap::Args)]

@@ -3,13 +3,16 @@
 use std::path::Path;
 
 use crate::cli_support::{User, demo, text};
-use serde_json::Value;
+use serde_json::{Value, json};
 
-/// The verdict in JSON, and the exit code.
-fn judged(user: &User, args: &[&str]) -> (Value, i32) {
+/// The verdict in JSON; the exit code says whether anything was found.
+pub(crate) fn judged(user: &User, args: &[&str]) -> Value {
     let output = user.autoplace(&[&["doctor", "--json"], args].concat());
     assert_eq!(text(&output.stderr), "", "{args:?}");
-    (serde_json::from_str(&text(&output.stdout)).unwrap(), output.status.code().unwrap())
+    let verdict: Value = serde_json::from_str(&text(&output.stdout)).unwrap();
+    let code = if verdict["findings"] == json!([]) { 0 } else { 3 };
+    assert_eq!(output.status.code(), Some(code), "{verdict}");
+    verdict
 }
 
 #[test]
@@ -20,12 +23,9 @@ fn every_report_that_somebody_sent_is_judged_as_it_was() {
     for case in cases {
         let path = case.unwrap().path();
         let cause = path.file_stem().unwrap().to_str().unwrap();
-        let (verdict, code) = judged(&user, &["--machine", path.to_str().unwrap()]);
-        if cause == "normal" {
-            assert_eq!((&verdict["findings"], code), (&serde_json::json!([]), 0), "{verdict}");
-        } else {
-            assert_eq!((&verdict["findings"][0]["cause"], code), (&cause.into(), 3), "{cause}");
-        }
+        let verdict = judged(&user, &["--machine", path.to_str().unwrap()]);
+        let expected = if cause == "normal" { Value::Null } else { cause.into() };
+        assert_eq!(verdict["findings"][0]["cause"], expected, "{verdict}");
         seen += 1;
     }
     assert!(seen > 5, "{seen} cases");
@@ -35,28 +35,25 @@ fn every_report_that_somebody_sent_is_judged_as_it_was() {
 fn a_model_that_is_parted_is_told_with_what_would_bring_it_together() {
     let user = User::new();
     let demo = demo();
-    let card = ["--gpu", "X=11MiB", "--headroom", "0"];
-    let parted = ["doctor", &demo, "--gpu", "X=11MiB", "--headroom", "0", "--ctx", "4096"];
+    let parted = ["doctor", &demo, "--ctx", "4096", "--gpu", "X=11MiB", "--headroom", "0"];
     let output = user.autoplace(&parted);
     let told = text(&output.stdout);
     assert_eq!(output.status.code(), Some(3), "{told}");
-    let mut lines = told.lines();
-    assert!(lines.next().unwrap().starts_with("verdict: "), "{told}");
+    assert!(told.starts_with("verdict: "), "{told}");
     assert!(told.contains("  mend: ") && told.contains("tok/s measured"), "{told}");
 
     // A report says the same elsewhere, and reads no file of this computer.
     let report = user.path("report.md");
-    let output = user.autoplace(&[&parted[..], &["--report"]].concat());
-    std::fs::write(&report, &output.stdout).unwrap();
-    let (verdict, code) = judged(&user, &["--machine", report.to_str().unwrap()]);
-    assert_eq!(code, 3);
-    let first = text(&output.stdout);
-    assert!(first.lines().nth(1).unwrap().trim() == verdict["findings"][0]["evidence"], "{first}");
-    assert!(!first.contains(&demo), "{first}");
+    let told = text(&user.autoplace(&[&parted[..], &["--report"]].concat()).stdout);
+    std::fs::write(&report, &told).unwrap();
+    let machine = ["--machine", report.to_str().unwrap()];
+    let verdict = judged(&user, &machine);
+    assert!(told.lines().nth(1).unwrap().trim() == verdict["findings"][0]["evidence"], "{told}");
+    assert!(!told.contains(&demo), "{told}");
 
     // Of the machine that was reported another model can be asked.
-    let args = [&["--machine", report.to_str().unwrap(), &demo, "--ctx", "64"], &card[2..]].concat();
-    assert_eq!(judged(&user, &args).0["evidence"]["model"]["measured"], Value::Null);
+    let verdict = judged(&user, &[&machine[..], &[&demo, "--ctx", "64", "--headroom", "0"]].concat());
+    assert_eq!(verdict["evidence"]["model"]["measured"], Value::Null);
 }
 
 #[test]

@@ -1,15 +1,15 @@
 //! `autoplace doctor --watch`: programs that run a model, as they answered once (`recorded/`), and llama-server itself
 //! where there is one (`cargo xtask llama-server`).
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
-use std::thread;
-use std::time::Duration;
 
+use crate::cli_doctor::judged;
 use crate::cli_support::{User, demo, text};
+use crate::http::serve;
+use crate::llama_server::LlamaServer;
 use serde_json::{Value, json};
 
 /// A card that holds all of the demo model, and is faster than any host.
@@ -28,17 +28,20 @@ impl Recorded {
 
     /// One that answers who has the key.
     fn with_key(answers: Value, key: &'static str) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port().to_string();
         let asked = Arc::new(Mutex::new(Vec::new()));
         let paths = Arc::clone(&asked);
-        // Ends with the tests.
-        thread::spawn(move || {
-            for stream in listener.incoming() {
-                let _ = answer(stream.unwrap(), &answers, key, &paths);
-            }
+        let address = serve(move |request, mut stream| {
+            let has_key = key.is_empty() || request.header("authorization") == Some(&format!("Bearer {key}"));
+            paths.lock().unwrap().push(request.path.clone());
+            let (status, body) = match answers.get(&request.path) {
+                _ if !has_key => ("401 Unauthorized", "{}".to_owned()),
+                Some(body) => ("200 OK", body.to_string()),
+                None => ("404 Not Found", "{}".to_owned()),
+            };
+            let head = format!("HTTP/1.1 {status}\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n");
+            let _ = stream.write_all((head + &body).as_bytes());
         });
-        Self { port, asked }
+        Self { port: address.port().to_string(), asked }
     }
 
     fn was_asked(&self, path: &str) -> bool {
@@ -46,44 +49,15 @@ impl Recorded {
     }
 }
 
-fn answer(stream: TcpStream, answers: &Value, key: &str, paths: &Mutex<Vec<String>>) -> std::io::Result<()> {
-    let mut reader = BufReader::new(stream);
-    let (mut first, mut line, mut length) = (String::new(), String::new(), 0);
-    let mut has_key = key.is_empty();
-    reader.read_line(&mut first)?;
-    while reader.read_line(&mut line)? > 2 {
-        if let Some(value) = line.to_lowercase().strip_prefix("content-length:") {
-            length = value.trim().parse().unwrap();
-        }
-        has_key |= line.trim_end().ends_with(&format!("Bearer {key}"));
-        line.clear();
-    }
-    std::io::copy(&mut reader.by_ref().take(length), &mut std::io::sink())?;
-    let path = first.split(' ').nth(1).unwrap_or_default();
-    paths.lock().unwrap().push(path.to_owned());
-    let (status, body) = match answers.get(path) {
-        _ if !has_key => ("401 Unauthorized", "{}".to_owned()),
-        Some(body) => ("200 OK", body.to_string()),
-        None => ("404 Not Found", "{}".to_owned()),
-    };
-    let length = body.len();
-    write!(
-        reader.get_mut(),
-        "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
-    )
+/// What the doctor finds first of a process, what it says of the program that runs, and all that it says.
+fn watched(user: &User, pid: u32) -> (Value, Value, Value) {
+    let verdict = judged(user, &[&[&*format!("--watch={pid}")], &CARD[..]].concat());
+    (verdict["findings"][0]["cause"].clone(), verdict["evidence"]["model"]["running"].clone(), verdict)
 }
 
-/// What the doctor says of a process, and its exit code.
-fn watched(user: &User, pid: u32) -> (Value, i32) {
-    let watch = format!("--watch={pid}");
-    let output = user.autoplace(&[&["doctor", "--json", &watch], &CARD[..]].concat());
-    assert_eq!(text(&output.stderr), "");
-    (serde_json::from_str(&text(&output.stdout)).unwrap(), output.status.code().unwrap())
-}
-
-fn causes(verdict: &Value) -> Vec<&str> {
-    let findings = verdict["findings"].as_array().unwrap();
-    findings.iter().map(|finding| finding["cause"].as_str().unwrap()).collect()
+#[track_caller]
+fn is_refused(user: &User, pid: u32, words: &[&str]) {
+    user.fails(&["doctor", &format!("--watch={pid}")], 1, words);
 }
 
 /// A process that is called so and does nothing; its arguments are not its own.
@@ -139,14 +113,13 @@ fn a_server_with_too_few_layers_is_told_so_with_the_flags_that_mend_it() {
     let demo = demo();
     let arguments = ["-m", &demo, "-ngl", "2", "--port", port, "-ctk", "q8_0", "-ctv", "q8_0"];
     let few = Process::new("llama-server", &arguments, &[]);
-    let (by_pid, code) = watched(&user, few.id());
-    assert_eq!((causes(&by_pid)[0], code), ("runs_slower", 3), "{by_pid}");
-    let running = &by_pid["evidence"]["model"]["running"];
+    let (cause, running, verdict) = watched(&user, few.id());
+    assert_eq!(cause, "runs_slower", "{verdict}");
     assert_eq!((&running["n_gpu_layers"], &running["program"]), (&2.into(), &"llama-server b11434-0000000".into()));
-    let plan = &by_pid["evidence"]["model"]["plan"];
+    let plan = &verdict["evidence"]["model"]["plan"];
     // What it was started with otherwise is kept.
     assert_eq!((&plan["context"]["n_ctx"], &plan["context"]["type_k"]), (&2048.into(), &"Q8_0".into()));
-    let mend = by_pid["findings"][0]["remedy"].as_str().unwrap();
+    let mend = verdict["findings"][0]["remedy"].as_str().unwrap();
     let layers = plan["n_gpu_layers"].as_u64().unwrap();
     for word in ["llama-server -m", &format!("-ngl {layers}"), "-c 2048", "-ctk q8_0"] {
         assert!(mend.contains(word), "no {word:?} in {mend}");
@@ -159,8 +132,8 @@ fn a_server_with_too_few_layers_is_told_so_with_the_flags_that_mend_it() {
 
     // The near miss: all that it could have.
     let all = Process::new("llama-server", &["-m", &demo, "-ngl", "99", "--port", port], &[]);
-    let (verdict, code) = watched(&user, all.id());
-    assert_eq!((causes(&verdict), code), (vec![], 0), "{verdict}");
+    let (cause, _, verdict) = watched(&user, all.id());
+    assert_eq!(cause, Value::Null, "{verdict}");
 }
 
 #[test]
@@ -170,15 +143,13 @@ fn a_server_in_a_container_says_its_settings_in_variables_and_what_is_not_heeded
     let port = &server.port;
     let environment = [("LLAMA_ARG_N_GPU_LAYERS", "1"), ("LLAMA_ARG_PORT", port)];
     let process = Process::new("/app/llama-server", &[], &environment);
-    let (verdict, _) = watched(&user, process.id());
-    assert_eq!(causes(&verdict)[0], "runs_slower");
-    assert_eq!(verdict["evidence"]["model"]["running"]["n_gpu_layers"], 1);
+    let (cause, running, _) = watched(&user, process.id());
+    assert_eq!((cause, &running["n_gpu_layers"]), ("runs_slower".into(), &1.into()));
 
     // What no plan says is not held against one.
     let process = Process::new("/app/llama-server", &["-ot", "exps=CPU"], &environment);
-    let (verdict, code) = watched(&user, process.id());
-    assert_eq!((causes(&verdict), code), (vec![], 0), "{verdict}");
-    let running = &verdict["evidence"]["model"]["running"];
+    let (cause, running, verdict) = watched(&user, process.id());
+    assert_eq!(cause, Value::Null, "{verdict}");
     assert_eq!((&running["n_gpu_layers"], &running["predicted"]), (&Value::Null, &Value::Null));
     assert!(running["notes"][0].as_str().unwrap().contains("-ot"), "{running}");
 }
@@ -192,8 +163,7 @@ fn a_server_is_asked_with_its_own_key_and_one_that_sleeps_is_not_woken() {
     let port = &server.port;
     let arguments = ["-m", &demo(), "--port", port, "-ngl", "2", "--api-key", "secret"];
     let process = Process::new("llama-server", &arguments, &[]);
-    let (verdict, _) = watched(&user, process.id());
-    let running = &verdict["evidence"]["model"]["running"];
+    let (_, running, _) = watched(&user, process.id());
     assert_eq!((&running["n_gpu_layers"], &running["program"]), (&2.into(), &"llama-server b11434-0000000".into()));
     assert!(!server.was_asked("/slots"));
 
@@ -201,8 +171,7 @@ fn a_server_is_asked_with_its_own_key_and_one_that_sleeps_is_not_woken() {
     let router = Recorded::new(json!({"/props": {
         "role": "router", "model_path": "none", "default_generation_settings": {"n_ctx": 0}}}));
     let process = Process::new("llama-server", &["--port", &router.port], &[]);
-    let watch = format!("--watch={}", process.id());
-    user.fails(&["doctor", &watch], 1, &["a server for each model"]);
+    is_refused(&user, process.id(), &["a server for each model"]);
 }
 
 #[test]
@@ -213,7 +182,7 @@ fn another_server_at_its_address_is_not_taken_for_it() {
     let server = Recorded::new(answers);
     let arguments = ["-m", &demo(), "--port", &server.port, "-ngl", "2", "-c", "512"];
     let process = Process::new("llama-server", &arguments, &[]);
-    let running = &watched(&user, process.id()).0["evidence"]["model"]["running"];
+    let (_, running, _) = watched(&user, process.id());
     assert_eq!((&running["n_gpu_layers"], &running["program"]), (&2.into(), &"llama-server".into()));
     assert!(running["notes"].to_string().contains("another server answers"), "{running}");
 }
@@ -238,115 +207,60 @@ fn ollama_tells_how_much_is_on_gpus_and_where_its_file_is() {
         })
     };
     let serves = |answers: Value| Process::ollama(&user, &Recorded::new(answers).port);
-    let (verdict, code) = watched(&user, serves(ollama(0)).id());
-    assert_eq!((causes(&verdict)[0], code), ("runs_slower", 3), "{verdict}");
-    let running = &verdict["evidence"]["model"]["running"];
+    let (cause, running, verdict) = watched(&user, serves(ollama(0)).id());
+    assert_eq!(cause, "runs_slower", "{verdict}");
     assert_eq!((&running["program"], &running["n_gpu_layers"]), (&"Ollama 0.12.6".into(), &0.into()));
     let mend = verdict["findings"][0]["remedy"].as_str().unwrap();
     assert!(mend.contains("PARAMETER num_gpu") && mend.contains("num_ctx 4096"), "{mend}");
 
-    let (verdict, code) = watched(&user, serves(ollama(6_000_000)).id());
-    assert_eq!((causes(&verdict), code), (vec![], 0), "{verdict}");
+    let (cause, _, verdict) = watched(&user, serves(ollama(6_000_000)).id());
+    assert_eq!(cause, Value::Null, "{verdict}");
 
     // Another model takes room that is not told apart, an mmproj too.
     let mut beside = ollama(0);
     beside["/api/ps"]["models"].as_array_mut().unwrap().push(json!({"name": "b", "size": 1}));
     beside["/api/show"]["modelfile"] = format!("FROM {0}\nFROM {0}\n", demo()).into();
-    let (verdict, _) = watched(&user, serves(beside).id());
-    assert_eq!(causes(&verdict), [""; 0]);
-    let notes = verdict["evidence"]["model"]["running"]["notes"].to_string();
+    let (cause, running, _) = watched(&user, serves(beside).id());
+    assert_eq!(cause, Value::Null);
+    let notes = running["notes"].to_string();
     assert!(notes.contains("1 more of its models") && notes.contains("mmproj"), "{notes}");
 
     // Nothing is loaded: there is nothing to look at.
     let idle = serves(json!({"/api/ps": {"models": []}}));
-    let watch = format!("--watch={}", idle.id());
-    user.fails(&["doctor", &watch], 1, &["no model is loaded now"]);
+    is_refused(&user, idle.id(), &["no model is loaded now"]);
 }
 
 #[test]
 fn what_is_no_such_program_is_refused_with_its_reason() {
     let user = User::new();
     user.fails(&["doctor", "--watch=http://127.0.0.1:8080"], 2, &["--watch", "http://127.0.0.1:8080"]);
-    let own = std::process::id().to_string();
-    user.fails(&["doctor", &format!("--watch={own}")], 1, &[&own, "llama-server and ollama"]);
-    let silent = Process::ollama(&user, "1");
-    user.fails(&["doctor", &format!("--watch={}", silent.id())], 1, &["http://127.0.0.1:1: /api/ps"]);
-}
-
-/// The real one, on the demo model.
-struct LlamaServer {
-    process: Child,
-    url: String,
-}
-
-impl LlamaServer {
-    fn new(arguments: &[&str]) -> Self {
-        let program = std::env::var("AUTOPLACE_LLAMA_SERVER").expect("cargo xtask llama-server says where it is");
-        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let port = free.port().to_string();
-        let mut command = Command::new(program);
-        command.args(["-m", &demo(), "--port", &port, "-c", "2048"]).args(arguments);
-        let process = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        let mut server = Self { process, url: format!("http://{free}") };
-        // However long it takes, unless it has ended.
-        while !server.get("/health").contains("200 OK") {
-            assert_eq!(server.process.try_wait().unwrap(), None);
-            thread::sleep(Duration::from_millis(50));
-        }
-        server
-    }
-
-    fn say(&self, request: &str) -> String {
-        let Ok(mut stream) = TcpStream::connect(self.url.trim_start_matches("http://")) else {
-            return String::new();
-        };
-        let mut answer = Vec::new();
-        let _ = stream.write_all(request.as_bytes());
-        let _ = stream.read_to_end(&mut answer);
-        String::from_utf8_lossy(&answer).into_owned()
-    }
-
-    fn get(&self, path: &str) -> String {
-        self.say(&format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"))
-    }
-}
-
-impl Drop for LlamaServer {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
+    let own = std::process::id();
+    is_refused(&user, own, &[&own.to_string(), "llama-server and ollama"]);
+    is_refused(&user, Process::ollama(&user, "1").id(), &["http://127.0.0.1:1: /api/ps"]);
 }
 
 #[test]
 #[ignore = "compiles llama-server: cargo xtask llama-server"]
 fn a_real_llama_server_is_seen_as_it_was_started() {
     let user = User::new();
-    let few = LlamaServer::new(&["-ngl", "2", "-np", "1", "--context-shift"]);
+    let few = LlamaServer::new(&["-c", "2048", "-ngl", "2", "-np", "1", "--context-shift"]);
     let pid = few.process.id();
-    let (verdict, code) = watched(&user, pid);
-    assert_eq!((causes(&verdict)[0], code), ("runs_slower", 3), "{verdict}");
-    let running = &verdict["evidence"]["model"]["running"];
+    let (cause, running, verdict) = watched(&user, pid);
+    assert_eq!(cause, "runs_slower", "{verdict}");
     assert_eq!((&running["n_gpu_layers"], &running["notes"]), (&2.into(), &json!([])), "{running}");
     assert_eq!(running["tokens_per_second"], Value::Null);
     let mend = verdict["findings"][0]["remedy"].as_str().unwrap();
     assert!(mend.contains("-ngl ") && mend.contains("-c 2048"), "{mend}");
-    println!("{mend}");
 
     // While it generates its speed is seen.
     let body = r#"{"prompt": "And", "n_predict": 100000, "ignore_eos": true, "stream": true}"#;
-    let length = body.len();
-    let ask = format!("POST /completion HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n{body}");
-    let mut stream = TcpStream::connect(few.url.trim_start_matches("http://")).unwrap();
-    stream.write_all(ask.as_bytes()).unwrap();
+    let mut stream = ureq::post(format!("{}/completion", few.url)).send(body).unwrap().into_body().into_reader();
     stream.read_exact(&mut [0; 64]).unwrap();
-    let (verdict, _) = watched(&user, pid);
-    let speed = &verdict["evidence"]["model"]["running"]["tokens_per_second"];
-    assert!(speed.as_f64().is_some_and(|speed| speed > 0.0), "{verdict}");
+    let (_, running, _) = watched(&user, pid);
+    assert!(running["tokens_per_second"].as_f64().is_some_and(|speed| speed > 0.0), "{running}");
     drop((stream, few));
 
-    let all = LlamaServer::new(&["-ngl", "all"]);
-    let (verdict, code) = watched(&user, all.process.id());
-    assert_eq!((causes(&verdict), code), (vec![], 0), "{verdict}");
-    println!("{}", all.get("/props"));
+    let all = LlamaServer::new(&["-c", "2048", "-ngl", "all"]);
+    let (cause, _, verdict) = watched(&user, all.process.id());
+    assert_eq!(cause, Value::Null, "{verdict}");
 }

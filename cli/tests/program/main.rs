@@ -2,9 +2,14 @@
 
 #[path = "../../../autoplace/tests/support/cli_support/mod.rs"]
 mod cli_support;
+#[path = "../../../hub/tests/http/mod.rs"]
+mod http;
 #[path = "../../../hub/tests/hub/server.rs"]
 #[allow(dead_code, reason = "the hub's own tests use all of it")]
 mod hub_server;
+#[cfg(target_os = "linux")]
+#[path = "../../../openai/tests/openai/llama_server.rs"]
+mod llama_server;
 #[path = "../../../autoplace/tests/support/llama_source/mod.rs"]
 mod llama_source;
 #[path = "../../../planner/tests/support/lora_support/mod.rs"]

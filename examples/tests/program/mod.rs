@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 /// An example, by its name.
 pub(crate) struct Program(pub(crate) &'static str);
@@ -14,6 +14,13 @@ impl Program {
         let test = std::env::current_exe().expect("a test has a path");
         let profile = test.parent().and_then(Path::parent).expect("target/<profile>/deps");
         profile.join("examples").join(self.0).with_extension(std::env::consts::EXE_EXTENSION)
+    }
+
+    /// Started, with a pipe to each of its ends.
+    pub(crate) fn start(&self, args: &[&str]) -> Child {
+        let mut command = Command::new(self.executable());
+        command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().expect("the example starts")
     }
 
     pub(crate) fn run(&self, args: &[&str]) -> Output {
@@ -40,6 +47,12 @@ impl Program {
         assert_eq!(stderr.trim_end().lines().count(), 1, "{args:?}: {stderr}");
         assert!(stderr.contains(word), "{args:?}: {stderr}");
     }
+}
+
+/// As Ctrl-C does.
+pub(crate) fn interrupt(child: &Child) {
+    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    assert!(kill.expect("kill starts").success());
 }
 
 pub(crate) fn text(bytes: &[u8]) -> String {

@@ -1,12 +1,10 @@
 //! The `generate` example as a person at a terminal meets it: right uses, wrong uses, Ctrl-C.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-
 use crate::program::{Program, text};
 use autoplace::Model;
 use autoplace::gguf::Header;
 use autoplace::plan::{Request, SavedPlan};
+use autoplace_examples::DEMO_MODEL;
 
 const GENERATE: Program = Program("generate");
 
@@ -61,52 +59,30 @@ fn an_empty_prompt_is_a_text_from_the_beginning_without_a_gpu() {
 
 #[test]
 fn a_reader_that_leaves_early_is_no_failure() {
-    let mut child = Command::new(GENERATE.executable())
-        .args(["-n", "400"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child = GENERATE.start(&["-n", "400"]);
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert_eq!(text(&output.stderr), "");
 }
 
-/// A plan of the demo model as it is in the repository, saved to a file.
-fn saved_plan(dir: &Path) -> PathBuf {
-    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("model/autoplace-demo-q8_0.gguf");
+#[test]
+fn a_saved_plan_is_followed_or_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("plan.json");
     let request = Request::new().n_ctx(128);
-    let plan = Model::builder(&model).request(request.clone()).plan().unwrap();
-    let header = Header::open(&model).unwrap();
-    let file = dir.join("plan.json");
-    let saved = SavedPlan::new(plan, request, &header).unwrap();
+    let plan = Model::builder(DEMO_MODEL).request(request.clone()).plan().unwrap();
+    let mut saved = SavedPlan::new(plan, request, &Header::open(DEMO_MODEL).unwrap()).unwrap();
     saved.write(&file).unwrap();
-    file
-}
+    let path = file.to_str().unwrap();
+    let out = GENERATE.succeeds(&["--plan", path, "-n", "4", "--temp", "0"]);
+    assert!(out.starts_with(&saved.plan.to_string()), "{out}");
 
-#[test]
-fn a_saved_plan_is_followed() {
-    let dir = tempfile::tempdir().unwrap();
-    let file = saved_plan(dir.path());
-    let plan = SavedPlan::read(&file).unwrap().plan;
-    let out = GENERATE.succeeds(&["--plan", file.to_str().unwrap(), "-n", "4", "--temp", "0"]);
-    assert!(out.starts_with(&plan.to_string()), "{out}");
-}
-
-#[test]
-fn a_saved_plan_that_cannot_be_followed_is_refused() {
-    let dir = tempfile::tempdir().unwrap();
-    let file = saved_plan(dir.path());
-    let mut saved = SavedPlan::read(&file).unwrap();
     // More than any host has.
-    for placement in &mut saved.plan.placements {
-        placement.footprint.kv = 1 << 60;
-    }
+    saved.plan.placements.iter_mut().for_each(|placement| placement.footprint.kv = 1 << 60);
     saved.write(&file).unwrap();
-    let file = file.to_str().unwrap();
-    GENERATE.fails(&["--plan", file, "-n", "1"], 1, "the plan needs");
-    GENERATE.fails(&["--plan", file, "--ctx", "100"], 2, "--ctx");
+    GENERATE.fails(&["--plan", path, "-n", "1"], 1, "the plan needs");
+    GENERATE.fails(&["--plan", path, "--ctx", "100"], 2, "--ctx");
     GENERATE.fails(&["--plan", "/no/such/plan.json"], 1, "/no/such/plan.json: ");
 }
 
@@ -116,18 +92,12 @@ fn ctrl_c_ends_it_cleanly_with_what_was_done() {
     use std::io::Read;
 
     // More text than a pipe holds: it waits for the signal, however late that comes.
-    let mut child = Command::new(GENERATE.executable())
-        .args(["-n", "100000", "--ctx", "65536", "--temp", "0"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child = GENERATE.start(&["-n", "100000", "--ctx", "65536", "--temp", "0"]);
     let mut out = child.stdout.take().unwrap();
     // The text begins after the placement: by then the handler is in place.
     let mut seen = vec![0; 600];
     out.read_exact(&mut seen).unwrap();
-    let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
-    assert!(killed.success());
+    crate::program::interrupt(&child);
     let mut rest = String::new();
     out.read_to_string(&mut rest).unwrap();
     let output = child.wait_with_output().unwrap();

@@ -7,10 +7,7 @@ const JSON: Program = Program("json");
 #[test]
 fn whatever_the_seed_the_answer_is_a_recipe() {
     for seed in ["1", "2", "3", "4"] {
-        let output = JSON.run(&["--seed", seed]);
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "seed {seed}: {stderr}");
-        let out = String::from_utf8(output.stdout).expect("output is UTF-8");
+        let out = JSON.succeeds(&["--seed", seed]);
         let (recipe, total) = out.trim_end().rsplit_once('\n').expect("two parts");
         let recipe: serde_json::Value = serde_json::from_str(recipe).expect("JSON");
         let servings = recipe["servings"].as_u64().expect("a number");

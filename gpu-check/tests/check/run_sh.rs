@@ -21,13 +21,13 @@ const H200: &str = "9.0, NVIDIA H200";
 /// A bundle that was unpacked, on a machine with everything that a build wants.
 struct Bundle {
     folder: TempDir,
-    cards: String,
-    variables: Vec<(&'static str, PathBuf)>,
+    /// What CUDA_HOME is.
+    toolkit: Option<PathBuf>,
 }
 
 impl Bundle {
     fn new() -> Self {
-        let bundle = Self { folder: tempfile::tempdir().unwrap(), cards: H200.to_owned(), variables: Vec::new() };
+        let bundle = Self { folder: tempfile::tempdir().unwrap(), toolkit: None };
         for folder in ["bin", "cuda", "model", "tools", "system"] {
             fs::create_dir(bundle.path(folder)).unwrap();
         }
@@ -35,6 +35,7 @@ impl Bundle {
         bundle.write("run.sh", &fs::read_to_string(script).unwrap());
         bundle.write("BUILD.json", "{ \"version\": \"1\" }\n");
         bundle.write("model/autoplace-demo-q8_0.gguf", "");
+        bundle.write("cards", &format!("{H200}\n"));
         for name in SYSTEM.split(' ') {
             symlink(found(name), bundle.path("system").join(name)).unwrap();
         }
@@ -89,7 +90,6 @@ impl Bundle {
 
     /// The exit code, and what is said on stderr.
     fn run(&self, arguments: &[&str]) -> (i32, String) {
-        self.write("cards", &format!("{}\n", self.cards));
         let path = format!("{}:{}", self.path("tools").display(), self.path("system").display());
         let mut command = Command::new(found("bash"));
         command
@@ -98,7 +98,7 @@ impl Bundle {
             .env_clear()
             .env("PATH", path)
             .env("BUNDLE", self.folder.path())
-            .envs(self.variables.iter().map(|(name, value)| (name, value)))
+            .envs(self.toolkit.iter().map(|toolkit| ("CUDA_HOME", toolkit)))
             .stdout(Stdio::null())
             .stderr(Stdio::piped());
         let started = {
@@ -171,8 +171,8 @@ fn the_backend_is_built_for_the_card_once_and_the_results_tell_of_it() {
 
 #[test]
 fn different_cards_share_one_backend_and_build_only_runs_no_check() {
-    let mut bundle = Bundle::new();
-    bundle.cards = format!("{H200}\n8.6, NVIDIA GeForce RTX 3090\n{H200}");
+    let bundle = Bundle::new();
+    bundle.write("cards", &format!("{H200}\n8.6, NVIDIA GeForce RTX 3090\n{H200}\n"));
     // make does where ninja is not.
     fs::rename(bundle.path("tools/ninja"), bundle.path("tools/make")).unwrap();
     let script = bundle.read("tools/nvidia-smi").replace("CUDA Version: 12.4", "CUDA Version: 11.8");
@@ -213,7 +213,7 @@ fn options_and_the_exit_code_are_handed_on_and_the_toolkit_is_the_one_that_the_u
     bundle.write("toolkit/lib64/libcudart.so.12", "");
     let nvcc = bundle.read("tools/nvcc").replace("release 12.4", "release 12.2");
     bundle.program("toolkit/bin/nvcc", nvcc.trim_start_matches("#!/usr/bin/env bash\n"));
-    bundle.variables.push(("CUDA_HOME", toolkit.clone()));
+    bundle.toolkit = Some(toolkit.clone());
     let out = bundle.path("out");
     let (code, said) = bundle.run(&["--small", "--minutes", "2", "bytes", "--out", out.to_str().unwrap(), "cliff"]);
     assert_eq!(code, 7, "{said}");
@@ -245,32 +245,30 @@ fn without_a_card_nothing_is_built_and_none_is_visible() {
 
 #[test]
 fn what_is_missing_or_wrong_is_named_before_anything_is_built() {
-    type Change = fn(&mut Bundle);
-    for (tool, words) in [
-        ("nvidia-smi", "no NVIDIA driver"),
-        ("nvcc", "no nvcc"),
-        ("cmake", "no cmake"),
-        ("c++", "no C++ compiler"),
-        ("ninja", "neither ninja nor make"),
+    // A program that is not there, or does something else.
+    for (program, script, words) in [
+        ("nvidia-smi", None, "no NVIDIA driver"),
+        ("nvcc", None, "no nvcc"),
+        ("cmake", None, "no cmake"),
+        ("c++", None, "no C++ compiler"),
+        ("ninja", None, "neither ninja nor make"),
+        (
+            "nvidia-smi",
+            Some("echo 'No devices were found'; exit 6"),
+            "no card: nvidia-smi says \"No devices were found\"",
+        ),
+        ("nvidia-smi", Some("echo '12.0, NVIDIA RTX 5090'"), "compute capability 12.0, only for 75 80 86 90;"),
+        ("cmake", Some("echo 'cmake version 3.9.6'"), "cmake is 3.9; install 3.18 or newer"),
     ] {
-        if tool == "nvcc" && Path::new("/usr/local/cuda/bin/nvcc").exists() {
+        if (program, script) == ("nvcc", None) && Path::new("/usr/local/cuda/bin/nvcc").exists() {
             continue;
         }
         let bundle = Bundle::new();
-        fs::remove_file(bundle.path("tools").join(tool)).unwrap();
-        is_refused(&bundle, &[], 3, words);
-    }
-    let changes: [(Change, &str); 3] = [
-        (
-            |it| it.program("tools/nvidia-smi", "echo 'No devices were found'; exit 6"),
-            "no card: nvidia-smi says \"No devices were found\"",
-        ),
-        (|it| it.cards = "12.0, NVIDIA GeForce RTX 5090".to_owned(), "compute capability 12.0, only for 75 80 86 90;"),
-        (|it| it.program("tools/cmake", "echo 'cmake version 3.9.6'"), "cmake is 3.9; install 3.18 or newer"),
-    ];
-    for (change, words) in changes {
-        let mut bundle = Bundle::new();
-        change(&mut bundle);
+        let tool = format!("tools/{program}");
+        match script {
+            Some(script) => bundle.program(&tool, script),
+            None => fs::remove_file(bundle.path(&tool)).unwrap(),
+        }
         is_refused(&bundle, &[], 3, words);
     }
     for (arguments, words) in [

@@ -7,22 +7,29 @@ use autoplace_planner::plan::Request;
 
 use crate::synthetic::shapes::{LLAMA_8B, Shape};
 
-/// Llama 3.1 8B in four quantisations, as headers whose data is elsewhere.
+/// The kinds of weights that quantisations of Llama 3.1 8B have.
+pub(crate) const QUANTS: [(&str, (T, T, T)); 8] = [
+    ("Q2_K", (T::Q2_K, T::Q3_K, T::Q6_K)),
+    ("Q3_K_M", (T::Q3_K, T::Q4_K, T::Q6_K)),
+    ("IQ4_XS", (T::IQ4_XS, T::Q5_K, T::Q6_K)),
+    ("Q4_K_M", (T::Q4_K, T::Q6_K, T::Q6_K)),
+    ("Q5_K_M", (T::Q5_K, T::Q6_K, T::Q6_K)),
+    ("Q6_K", (T::Q6_K, T::Q6_K, T::Q6_K)),
+    ("Q8_0", (T::Q8_0, T::Q8_0, T::Q8_0)),
+    ("F16", (T::F16, T::F16, T::F16)),
+];
+
+/// Four of them, as headers whose data is elsewhere.
 fn files() -> Vec<Contender> {
-    let of = |name: &str, types| {
+    let of = |(name, types): (&str, _)| {
         let (bytes, file_bytes) = Shape { types, ..LLAMA_8B }.builder().encoded().unwrap();
         let header = Header::parse_shards([(bytes.into(), file_bytes)]).unwrap();
         Contender::new(format!("llama-{name}.gguf"), Some(name.to_owned()), header)
     };
-    vec![
-        of("Q2_K", (T::Q2_K, T::Q3_K, T::Q6_K)),
-        of("Q4_K_M", (T::Q4_K, T::Q6_K, T::Q6_K)),
-        of("Q8_0", (T::Q8_0, T::Q8_0, T::Q8_0)),
-        of("F16", (T::F16, T::F16, T::F16)),
-    ]
+    [0, 3, 6, 7].map(|index| of(QUANTS[index])).into()
 }
 
-fn machine(card: &str, free: u64) -> Machine {
+pub(crate) fn machine(card: &str, free: u64) -> Machine {
     Machine::new(Host::new(gib(64)).bandwidth(50_000_000_000)).with_gpu(Gpu::named(card).unwrap().free(free))
 }
 

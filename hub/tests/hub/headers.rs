@@ -1,27 +1,14 @@
 //! Headers of a repository's models by ranges: the same as those of the whole files, for a part of the bytes.
 
-use std::time::Duration;
-
-use autoplace_hub::{Candidate, Contender, Error, Hub, Name, Repository, Wish, choose};
+use autoplace_hub::{Candidate, Contender, Error, Wish, choose};
 use autoplace_planner::gguf::{Builder, Header, TensorType as T, Value};
-use autoplace_planner::machine::{Gpu, Host, Machine, gib};
+use autoplace_planner::machine::gib;
 use autoplace_planner::plan::Request;
-use tempfile::TempDir;
 
-use crate::server::{Content, Fault, Server};
-use crate::synthetic::shapes::{LLAMA_8B, Shape};
-
-/// The kinds of weights that quantisations of Llama 3.1 8B have.
-const QUANTS: [(&str, (T, T, T)); 8] = [
-    ("Q2_K", (T::Q2_K, T::Q3_K, T::Q6_K)),
-    ("Q3_K_M", (T::Q3_K, T::Q4_K, T::Q6_K)),
-    ("IQ4_XS", (T::IQ4_XS, T::Q5_K, T::Q6_K)),
-    ("Q4_K_M", (T::Q4_K, T::Q6_K, T::Q6_K)),
-    ("Q5_K_M", (T::Q5_K, T::Q6_K, T::Q6_K)),
-    ("Q6_K", (T::Q6_K, T::Q6_K, T::Q6_K)),
-    ("Q8_0", (T::Q8_0, T::Q8_0, T::Q8_0)),
-    ("F16", (T::F16, T::F16, T::F16)),
-];
+use crate::choice::{QUANTS, machine};
+use crate::server::{Content, Fault};
+use crate::synthetic::shapes::{LLAMA_8B, Shape, TINY};
+use crate::world::{World, repository};
 
 /// A vocabulary as Llama 3's: tokens, what they are, and merges.
 struct Vocabulary {
@@ -51,39 +38,28 @@ fn model(quant: &str, types: (T, T, T), vocabulary: &Vocabulary) -> Builder {
         .str("quantize.imatrix.file", quant.repeat(9))
 }
 
-/// A repository of hollow files, and their headers.
-struct World {
-    server: Server,
-    cache: TempDir,
-    whole: Vec<Header>,
-    header_bytes: Vec<u64>,
+impl World {
+    fn headers(&self) -> Vec<Header> {
+        let hub = self.hub();
+        hub.headers(&repository(&hub).unwrap()).into_iter().map(Result::unwrap).collect()
+    }
 }
 
-impl World {
-    fn new(models: impl IntoIterator<Item = (String, Builder)>) -> Self {
-        let (mut files, mut whole, mut header_bytes) = (Vec::new(), Vec::new(), Vec::new());
-        for (name, model) in models {
-            let (head, bytes) = model.encoded().unwrap();
-            whole.push(Header::parse_shards([(head.clone().into(), bytes)]).unwrap());
-            header_bytes.push(head.len() as u64);
-            files.push((name, Content::hollow(head, bytes)));
-        }
-        let server = Server::new(files.iter().map(|(name, file)| (&name[..], file.clone())));
-        Self { server, cache: tempfile::tempdir().unwrap(), whole, header_bytes }
+/// A repository of hollow files, their headers as they are in the whole files, and the bytes of these.
+fn hollow(models: impl IntoIterator<Item = (String, Builder)>) -> (World, Vec<Header>, usize) {
+    let (mut files, mut whole, mut header_bytes) = (Vec::new(), Vec::new(), 0);
+    for (name, model) in models {
+        let (head, bytes) = model.encoded().unwrap();
+        whole.push(Header::parse_shards([(head.clone().into(), bytes)]).unwrap());
+        header_bytes += head.len();
+        files.push((name, Content::hollow(head, bytes)));
     }
+    (World::new(files.iter().map(|(name, file)| (&name[..], file.clone()))), whole, header_bytes)
+}
 
-    fn hub(&self) -> Hub {
-        let hub = Hub::new(self.server.endpoint(), self.cache.path());
-        hub.patience(Duration::from_secs(20), 3, Duration::from_millis(1))
-    }
-
-    fn repository(&self) -> Repository {
-        self.hub().repository(&"hf:some/thing".parse::<Name>().unwrap()).unwrap()
-    }
-
-    fn headers(&self) -> Vec<Header> {
-        self.hub().headers(&self.repository()).into_iter().map(Result::unwrap).collect()
-    }
+fn assert_all_same(found: &[Header], whole: &[Header]) {
+    assert_eq!(found.len(), whole.len());
+    found.iter().zip(whole).for_each(|(found, whole)| assert_same(found, whole));
 }
 
 fn assert_same(found: &Header, whole: &Header) {
@@ -106,16 +82,13 @@ fn eight_quantisations_cost_less_than_30_mb_and_are_chosen_from_alike() {
     let named = |(quant, types)| (format!("thing-{quant}.gguf"), model(quant, types, &LLAMA_3));
     let mut models: Vec<_> = QUANTS.into_iter().map(named).collect();
     models.sort_by(|a, b| a.0.cmp(&b.0));
-    let world = World::new(models);
-    let (repository, headers) = (world.repository(), world.headers());
-    let all: u64 = world.header_bytes.iter().sum();
+    let (world, whole, all) = hollow(models);
+    let (repository, headers) = (repository(&world.hub()).unwrap(), world.headers());
     assert!(all > 60_000_000 && world.server.sent() < 30_000_000, "{} of {all} bytes", world.server.sent());
-    assert!(repository.candidates.iter().map(Candidate::bytes).eq(world.whole.iter().map(Header::file_bytes)));
-    for (found, whole) in headers.iter().zip(&world.whole) {
-        assert_same(found, whole);
-    }
+    assert!(repository.candidates.iter().map(Candidate::bytes).eq(whole.iter().map(Header::file_bytes)));
+    assert_all_same(&headers, &whole);
 
-    let machine = Machine::new(Host::new(gib(32))).with_gpu(Gpu::named("RTX 3060 12GB").unwrap().free(gib(7)));
+    let machine = machine("RTX 3060 12GB", gib(7));
     let choice = |headers: &[Header]| {
         let of = |(candidate, header): (&Candidate, &Header)| {
             Contender::new(candidate.name(), candidate.quant().map(str::to_owned), header.clone())
@@ -124,7 +97,7 @@ fn eight_quantisations_cost_less_than_30_mb_and_are_chosen_from_alike() {
         choose(&contenders, &machine, &Request::new(), Wish::Auto)
     };
     let chosen = choice(&headers);
-    assert_eq!(chosen, choice(&world.whole));
+    assert_eq!(chosen, choice(&whole));
     assert!(chosen.chosen.is_some(), "{}", chosen.reason);
 }
 
@@ -138,22 +111,18 @@ fn another_vocabulary_is_not_taken_for_the_first_one() {
         Vocabulary { tokens: 128_255, ..LLAMA_3 },
         Vocabulary { tokens: 10, merges: 0, ..LLAMA_3 },
     ];
-    let types = QUANTS[3].1;
-    let world =
-        World::new(others.iter().enumerate().map(|(n, it)| (format!("thing-{n}.gguf"), model("Q4_K_M", types, it))));
-    for (found, whole) in world.headers().iter().zip(&world.whole) {
-        assert_same(found, whole);
-    }
+    let named = |(n, other)| (format!("thing-{n}.gguf"), model("Q4_K_M", QUANTS[3].1, other));
+    let (world, whole, _) = hollow(others.iter().enumerate().map(named));
+    assert_all_same(&world.headers(), &whole);
 }
 
 #[test]
 fn a_connection_that_breaks_or_knows_no_ranges_gives_the_same_headers() {
     let small = Vocabulary { tokens: 60_000, merges: 60_000, ..LLAMA_3 };
-    let world = World::new((0..3).map(|n| (format!("thing-{n}.gguf"), model(QUANTS[n].0, QUANTS[n].1, &small))));
+    let named = |n: usize| (format!("thing-{n}.gguf"), model(QUANTS[n].0, QUANTS[n].1, &small));
+    let (world, whole, _) = hollow((0..3).map(named));
     world.server.fail("/storage/", [Fault::Cut(5000), Fault::Status(503, "")]);
-    for (found, whole) in world.headers().iter().zip(&world.whole) {
-        assert_same(found, whole);
-    }
+    assert_all_same(&world.headers(), &whole);
     assert_eq!(world.server.faults_left(), 0);
 }
 
@@ -168,10 +137,9 @@ fn a_split_model_has_the_header_of_all_its_files() {
     let whole = Header::parse_shards(shards.iter().map(|(head, bytes)| (head.clone().into(), *bytes))).unwrap();
     let names: Vec<String> = (1..=3).map(|n| format!("thing-0000{n}-of-00003.gguf")).collect();
     let files = names.iter().zip(shards).map(|(name, (head, bytes))| (&name[..], Content::hollow(head, bytes)));
-    let world = World { server: Server::new(files), ..World::new([]) };
-    let [found] = &world.headers()[..] else { panic!("one model") };
-    assert_same(found, &whole);
-    assert_eq!(found.shards().len(), 3);
+    let found = World::new(files).headers();
+    assert_eq!(found[0].shards().len(), 3);
+    assert_all_same(&found, &[whole]);
 }
 
 #[test]
@@ -185,8 +153,8 @@ fn what_is_no_gguf_file_is_an_error_of_that_file_alone() {
         ("thing-Q5_K.gguf", Content::large(head[..200].to_vec())),
         ("thing-Q6_K.gguf", Content::hollow(head, bytes - 1)),
     ];
-    let world = World { server: Server::new(files), ..World::new([]) };
-    let headers = world.hub().headers(&world.repository());
+    let hub = World::new(files).hub();
+    let headers = hub.headers(&repository(&hub).unwrap());
     for (n, header) in headers.iter().enumerate() {
         match header {
             Ok(_) => assert_eq!(n, 2),
@@ -198,10 +166,8 @@ fn what_is_no_gguf_file_is_an_error_of_that_file_alone() {
 
 #[test]
 fn a_file_of_the_cache_is_read_there() {
-    let bytes = crate::synthetic::shapes::TINY.builder().to_bytes().unwrap();
-    let server = Server::new([("thing-F32.gguf", Content::large(bytes))]);
-    let world = World { server, ..World::new([]) };
-    let repository = world.repository();
+    let world = World::new([("thing-F32.gguf", Content::large(TINY.builder().to_bytes().unwrap()))]);
+    let repository = repository(&world.hub()).unwrap();
     world.hub().fetch(&repository.candidates[0], |_, _| std::ops::ControlFlow::Continue(())).unwrap();
     world.server.seen();
     let headers = world.hub().headers(&repository);

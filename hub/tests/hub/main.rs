@@ -1,5 +1,7 @@
 //! Models found on a machine, chosen for it, and fetched from a hub.
 
+#[path = "../http/mod.rs"]
+mod http;
 #[path = "../../../planner/tests/support/synthetic/mod.rs"]
 mod synthetic;
 
@@ -8,3 +10,4 @@ mod fetch;
 mod headers;
 mod local;
 mod server;
+mod world;

@@ -1,14 +1,17 @@
-//! A hub that does as the real one does, and fails as it is told: what this crate and huggingface_hub ask of it.
+//! A hub that does as the real one does, and fails as it is told.
 
 use std::collections::BTreeMap;
-use std::io::{self, BufRead, BufReader, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::io::{self, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::thread::sleep;
 use std::time::Duration;
 
 use sha2::Digest;
+
+use crate::http::{Request, serve};
 
 pub(crate) const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
@@ -73,54 +76,51 @@ pub(crate) enum Fault {
 }
 
 /// A request that has come.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Seen {
     pub(crate) path: String,
     pub(crate) range: Option<Range<u64>>,
     pub(crate) authorization: Option<String>,
     /// At the storage's address and not at the hub's.
-    at_storage: bool,
-    method: String,
-}
-
-impl Seen {
-    pub(crate) fn is_at_storage(&self) -> bool {
-        self.at_storage
-    }
+    pub(crate) at_storage: bool,
 }
 
 #[derive(Default)]
 struct State {
-    files: Mutex<BTreeMap<String, Content>>,
+    files: BTreeMap<String, Content>,
     /// The listing where it is not that of `files`.
     listing: Mutex<Option<String>>,
     /// By a part of the path of the requests that they wait for.
     faults: Mutex<Vec<(String, Fault)>>,
     seen: Mutex<Vec<Seen>>,
-    storage: Mutex<String>,
+    storage: OnceLock<SocketAddr>,
     sent: AtomicU64,
     /// Milliseconds between two pieces of a body.
     pause: AtomicU64,
-    ended: AtomicBool,
 }
 
 /// One repository, at two addresses: the hub, and the storage that it redirects to.
 pub(crate) struct Server {
     state: Arc<State>,
-    addresses: [SocketAddr; 2],
+    address: SocketAddr,
 }
 
 impl Server {
     pub(crate) fn new<'a>(files: impl IntoIterator<Item = (&'a str, Content)>) -> Self {
-        let state = Arc::new(State::default());
-        *state.files.lock().unwrap() = files.into_iter().map(|(name, file)| (name.to_owned(), file)).collect();
-        let addresses = [false, true].map(|is_storage| listen(&state, is_storage));
-        *state.storage.lock().unwrap() = format!("http://{}", addresses[1]);
-        Self { state, addresses }
+        let files = files.into_iter().map(|(name, file)| (name.to_owned(), file)).collect();
+        let state = Arc::new(State { files, ..State::default() });
+        let at = |at_storage| {
+            let state = state.clone();
+            // A client may leave at any time.
+            serve(move |request, stream| _ = state.answer(request, stream, at_storage))
+        };
+        let address = at(false);
+        state.storage.get_or_init(|| at(true));
+        Self { state, address }
     }
 
     pub(crate) fn endpoint(&self) -> String {
-        format!("http://{}", self.addresses[0])
+        format!("http://{}", self.address)
     }
 
     /// Lets the next request fail whose path contains this: `/api/`, `/resolve/`, `/storage/`, a file's name.
@@ -152,53 +152,24 @@ impl Server {
     }
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.state.ended.store(true, SeqCst);
-        for address in self.addresses {
-            // Wakes whoever waits for the next connection.
-            let _ = TcpStream::connect(address);
-        }
-    }
-}
-
-fn listen(state: &Arc<State>, is_storage: bool) -> SocketAddr {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let address = listener.local_addr().unwrap();
-    let state = state.clone();
-    std::thread::spawn(move || {
-        for stream in listener.incoming() {
-            if state.ended.load(SeqCst) {
-                break;
-            }
-            let state = state.clone();
-            // A client may leave at any time.
-            std::thread::spawn(move || stream.and_then(|stream| state.answer(stream, is_storage)));
-        }
-    });
-    address
-}
-
 impl State {
-    fn answer(&self, stream: TcpStream, at_storage: bool) -> io::Result<()> {
-        let request = read_request(&stream, at_storage)?;
-        self.seen.lock().unwrap().push(request.clone());
-        let fault = self.fault(&request.path);
-        let mut answer = Reply { state: self, stream, request, fault };
+    fn answer(&self, request: &Request, stream: TcpStream, at_storage: bool) -> io::Result<()> {
+        let range = request.header("range").and_then(|it| it.strip_prefix("bytes=")?.split_once('-'));
+        let end = |end: &str| end.parse().map_or(u64::MAX, |end: u64| end + 1);
+        let range = range.map(|(start, last)| start.parse().unwrap()..end(last));
+        let authorization = request.header("authorization").map(str::to_owned);
+        let seen = Seen { path: request.path.clone(), range: range.clone(), authorization, at_storage };
+        self.seen.lock().unwrap().push(seen);
+        let mut answer = Reply { state: self, stream, range, fault: self.fault(&request.path) };
         match answer.fault {
             Some(Fault::Status(status, header)) => return answer.empty(status, header),
-            Some(Fault::Silence) => {
-                while !self.ended.load(SeqCst) {
-                    std::thread::sleep(Duration::from_millis(20));
-                }
-                return Ok(());
-            }
+            // Longer than anybody waits for it.
+            Some(Fault::Silence) => sleep(Duration::from_secs(3600)),
             _ => {}
         }
-        let path = answer.request.path.split('?').next().unwrap_or_default().to_owned();
-        let files = self.files.lock().unwrap().clone();
+        let path = request.path.split('?').next().unwrap_or_default();
         if path.starts_with("/api/models/some/thing") {
-            let listing = self.listing.lock().unwrap().clone().unwrap_or_else(|| listing(&files));
+            let listing = self.listing.lock().unwrap().clone().unwrap_or_else(|| listing(&self.files));
             return answer.body(200, "Content-Type: application/json\r\n", listing.as_bytes());
         }
         let name = match at_storage {
@@ -206,7 +177,7 @@ impl State {
             false => path.strip_prefix("/some/thing/resolve/").and_then(|it| Some(it.split_once('/')?.1)),
         };
         let name = name.unwrap_or_default();
-        let Some(file) = files.get(name) else { return answer.empty(404, "X-Error-Code: EntryNotFound\r\n") };
+        let Some(file) = self.files.get(name) else { return answer.empty(404, "X-Error-Code: EntryNotFound\r\n") };
         if at_storage {
             return answer.file(file, "");
         }
@@ -215,9 +186,9 @@ impl State {
         if !file.is_large() {
             return answer.file(file, &headers);
         }
-        let storage = self.storage.lock().unwrap().clone();
+        let storage = self.storage.get().unwrap();
         headers += &format!("X-Linked-ETag: \"{etag}\"\r\nX-Linked-Size: {bytes}\r\n");
-        headers += &format!("Location: {storage}/storage/{name}?Signature=hidden\r\n");
+        headers += &format!("Location: http://{storage}/storage/{name}?Signature=hidden\r\n");
         answer.empty(302, &headers)
     }
 
@@ -226,26 +197,6 @@ impl State {
         let at = faults.iter().position(|(part, _)| path.contains(part.as_str()))?;
         Some(faults.remove(at).1)
     }
-}
-
-fn read_request(stream: &TcpStream, at_storage: bool) -> io::Result<Seen> {
-    let mut lines = BufReader::new(stream).lines();
-    let first = lines.next().unwrap_or_else(|| Ok(String::new()))?;
-    let mut words = first.split(' ').map(str::to_owned);
-    let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-    let mut seen = Seen { method, path, range: None, authorization: None, at_storage };
-    for line in lines {
-        let line = line?;
-        let Some((name, value)) = line.split_once(": ") else { break };
-        if name.eq_ignore_ascii_case("authorization") {
-            seen.authorization = Some(value.to_owned());
-        } else if name.eq_ignore_ascii_case("range") {
-            let range = value.strip_prefix("bytes=").and_then(|it| it.split_once('-'));
-            seen.range =
-                range.map(|(start, end)| start.parse().unwrap()..end.parse().map_or(u64::MAX, |end: u64| end + 1));
-        }
-    }
-    Ok(seen)
 }
 
 fn listing(files: &BTreeMap<String, Content>) -> String {
@@ -266,7 +217,7 @@ fn listing(files: &BTreeMap<String, Content>) -> String {
 struct Reply<'a> {
     state: &'a State,
     stream: TcpStream,
-    request: Seen,
+    range: Option<Range<u64>>,
     fault: Option<Fault>,
 }
 
@@ -276,32 +227,25 @@ impl Reply<'_> {
     }
 
     fn file(&mut self, file: &Content, headers: &str) -> io::Result<()> {
-        let all = 0..file.bytes;
-        let asked = self.request.range.clone().filter(|_| !matches!(self.fault, Some(Fault::Whole)));
-        let range = asked.clone().map_or(all, |it| it.start..it.end.min(file.bytes));
-        if range.start > range.end || range.is_empty() && asked.is_some() {
+        let mut headers = format!("{headers}Accept-Ranges: bytes\r\n");
+        let asked = self.range.clone().filter(|_| !matches!(self.fault, Some(Fault::Whole)));
+        let Some(Range { start, end }) = asked else { return self.body(200, &headers, &file.part(0..file.bytes)) };
+        let end = end.min(file.bytes);
+        if start >= end {
             return self.empty(416, "");
         }
         let wrong = u64::from(matches!(self.fault, Some(Fault::WrongLength)));
-        let mut headers = format!("{headers}Accept-Ranges: bytes\r\n");
-        let status = if asked.is_some() { 206 } else { 200 };
-        if asked.is_some() {
-            let Range { start, end } = range;
-            headers += &format!("Content-Range: bytes {start}-{}/{}\r\n", end - 1, file.bytes + wrong);
-        }
-        let mut bytes = file.part(range);
+        headers += &format!("Content-Range: bytes {start}-{}/{}\r\n", end - 1, file.bytes + wrong);
+        let mut bytes = file.part(start..end);
         if let (Some(Fault::WrongBytes), Some(first)) = (&self.fault, bytes.first_mut()) {
             *first ^= 1;
         }
-        self.body(status, &headers, &bytes)
+        self.body(206, &headers, &bytes)
     }
 
     fn body(&mut self, status: u16, headers: &str, bytes: &[u8]) -> io::Result<()> {
         let length = bytes.len();
         write!(self.stream, "HTTP/1.1 {status} x\r\nConnection: close\r\nContent-Length: {length}\r\n{headers}\r\n")?;
-        if self.request.method == "HEAD" {
-            return Ok(());
-        }
         let end = match self.fault {
             Some(Fault::Cut(end)) => length.min(end as usize),
             _ => length,
@@ -311,7 +255,7 @@ impl Reply<'_> {
             self.stream.write_all(piece)?;
             self.state.sent.fetch_add(piece.len() as u64, SeqCst);
             if pause > 0 {
-                std::thread::sleep(Duration::from_millis(pause));
+                sleep(Duration::from_millis(pause));
             }
         }
         self.stream.flush()

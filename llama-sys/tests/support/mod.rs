@@ -2,7 +2,6 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
-pub(crate) mod adapter;
 pub(crate) mod sim;
 
 use std::path::{Path, PathBuf};
@@ -48,19 +47,18 @@ pub(crate) fn batch_of(tokens: &[Token], start: i32) -> Batch {
     batch
 }
 
-/// Decodes tokens at positions from `start` and chooses greedily so many times.
-pub(crate) fn greedy(context: &mut Context, tokens: &[Token], start: i32, count: usize) -> Vec<Token> {
+/// Decodes these tokens and chooses greedily so many times.
+pub(crate) fn greedy(context: &mut Context, tokens: &[Token], count: usize) -> Vec<Token> {
     let mut sampler = Sampler::chain(context.model()).unwrap().greedy().unwrap();
-    let mut batch = batch_of(tokens, start);
-    let mut chosen = Vec::new();
-    while chosen.len() < count {
+    let mut all = tokens.to_vec();
+    let mut batch = batch_of(tokens, 0);
+    while all.len() < tokens.len() + count {
         context.decode(&batch).unwrap();
         let token = sampler.sample(context, -1).unwrap();
-        let end = tokens.len() + chosen.len();
-        batch = batch_of(&[token], start + end as i32);
-        chosen.push(token);
+        batch = batch_of(&[token], all.len() as i32);
+        all.push(token);
     }
-    chosen
+    all.split_off(tokens.len())
 }
 
 /// The parameter that an error refuses.
@@ -70,18 +68,4 @@ pub(crate) fn refused<T: std::fmt::Debug>(result: Result<T, Error>) -> &'static 
         Err(Error::InvalidParameter { name, .. }) => name,
         other => panic!("expected a refused parameter, got {other:?}"),
     }
-}
-
-/// That an error refuses this parameter, for rows of a table.
-#[track_caller]
-pub(crate) fn assert_refused<T: std::fmt::Debug>(result: Result<T, Error>, parameter: &str) {
-    assert_eq!(refused(result), parameter);
-}
-
-/// Bytes of this process in memory.
-pub(crate) fn resident() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib: Option<u64> = line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok());
-    kib.unwrap_or(0) * 1024
 }

@@ -1,7 +1,7 @@
 //! What the tests of simulated GPUs share.
 
 use llama_sys::sim::{Rules, SimGpu};
-use llama_sys::{BufferUse, Context, ContextParams, Device, Error, MemoryBreakdown, Model, ModelParams, Token};
+use llama_sys::{Context, ContextParams, Device, Error, Model, ModelParams, Token};
 
 pub(crate) use super::demo_path;
 
@@ -59,25 +59,15 @@ pub(crate) fn context_params() -> ContextParams {
     }
 }
 
-pub(crate) fn try_context(model: &Model) -> Result<Context, Error> {
-    Context::new(model, context_params())
-}
-
 pub(crate) fn context(model: &Model) -> Context {
-    try_context(model).unwrap()
+    Context::new(model, context_params()).unwrap()
 }
 
 /// What the greedy choice continues [`PROMPT`] with.
 pub(crate) fn greedy(context: &mut Context, count: usize) -> Vec<Token> {
     let prompt = super::tokens(PROMPT);
     assert!(prompt.len() > 32, "{} tokens", prompt.len());
-    super::greedy(context, &prompt, 0, count)
-}
-
-/// What llama.cpp says lies on the card.
-pub(crate) fn accounted(breakdown: &MemoryBreakdown, card: &SimGpu) -> u64 {
-    let device = card.device();
-    breakdown.on(&device).map(BufferUse::total).sum()
+    super::greedy(context, &prompt, count)
 }
 
 /// Nothing of a load stays on these cards.

@@ -1,10 +1,14 @@
 //! LoRA adapters: they change what is computed, and nothing else; wrong ones are errors.
 
-use crate::support::adapter::{File, Lora};
-use crate::support::sim::{MIB, accounted, card_by, context, demo_path, load, params, vulkan};
+use std::path::PathBuf;
+
+use crate::lora_support::Adapter;
+use crate::support::sim::{MIB, card_by, context, demo_path, load, params, vulkan};
 use crate::support::{batch_of, refused, tokens};
+use autoplace_planner::gguf::{Header, TensorType};
 use llama_sys::sim::{Rules, SimGpu};
-use llama_sys::{Context, Error, LoadMode, LoraAdapter, Model};
+use llama_sys::{BufferUse, Context, Error, LoadMode, LoraAdapter, MemoryBreakdown, Model};
+use tempfile::TempDir;
 
 /// The demo model on the host.
 fn demo() -> Model {
@@ -12,7 +16,24 @@ fn demo() -> Model {
 }
 
 /// The demo model's width.
-const WIDTH: usize = 256;
+const WIDTH: u64 = 256;
+
+/// Of queries and values of the demo model.
+fn of_attention(architecture: &str) -> Adapter {
+    let takes = |name: &str| name.contains("attn_q") || name.contains("attn_v");
+    Adapter::of(architecture).of_weights(&Header::open(demo_path()).unwrap(), 8, TensorType::F32, takes)
+}
+
+fn pair(adapter: Adapter, weight: &str, high: u64) -> Adapter {
+    adapter.pair(weight, [WIDTH, high, 1, 1], 8, TensorType::F32)
+}
+
+/// The file of an adapter with numbers that are seen.
+fn file(adapter: &Adapter) -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = adapter.write_random(folder.path(), "adapter", 1, 0.3);
+    (folder, path)
+}
 
 /// The logits after a short prompt in an empty cache.
 fn logits(context: &mut Context) -> Vec<f32> {
@@ -27,22 +48,13 @@ fn furthest(a: &[f32], b: &[f32]) -> f32 {
     differences.fold(0.0, f32::max)
 }
 
-/// Why llama.cpp did not load this adapter for the demo model.
-#[track_caller]
-fn reason(file: &File) -> String {
-    match LoraAdapter::load(&demo(), file.path()) {
-        Err(Error::AdapterLoad { failure, .. }) => failure.reason,
-        other => panic!("expected a refused adapter, got {other:?}"),
-    }
-}
-
 #[test]
 fn an_adapter_changes_the_logits_by_its_scale_and_leaves_no_trace() {
     let model = demo();
     let mut context = context(&model);
     let plain = logits(&mut context);
-    let file = Lora::of_attention(1, 8).write();
-    let adapter = LoraAdapter::load(&model, file.path()).unwrap();
+    let (_folder, path) = file(&of_attention("llama"));
+    let adapter = LoraAdapter::load(&model, &path).unwrap();
     // Loaded and not set: nothing.
     assert_eq!(logits(&mut context), plain);
     let mut at = |scale| {
@@ -63,11 +75,11 @@ fn an_adapter_changes_the_logits_by_its_scale_and_leaves_no_trace() {
 
 #[test]
 fn an_adapter_of_another_load_and_one_that_is_there_twice_are_refused() {
-    let file = Lora::of_attention(1, 4).write();
+    let (_folder, path) = file(&of_attention("llama"));
     let (model, other) = (demo(), demo());
     let mut context = context(&model);
-    let adapter = LoraAdapter::load(&model, file.path()).unwrap();
-    let foreign = LoraAdapter::load(&other, file.path()).unwrap();
+    let adapter = LoraAdapter::load(&model, &path).unwrap();
+    let foreign = LoraAdapter::load(&other, &path).unwrap();
     assert_eq!(refused(context.set_lora(&[(foreign, 1.0)])), "adapters");
     let twice = [(adapter.clone(), 1.0), (adapter.clone(), 0.5)];
     assert_eq!(refused(context.set_lora(&twice)), "adapters");
@@ -83,19 +95,25 @@ fn a_wrong_file_is_an_error_that_names_the_reason() {
     assert_matches!(LoraAdapter::load(&demo(), "/nonexistent/adapter.gguf"), Err(Error::Unreadable { .. }));
     let error = LoraAdapter::load(&demo(), demo_path()).unwrap_err();
     assert!(error.to_string().contains("general.type"), "{error}");
-    let lora = || Lora::of_attention(1, 4);
-    let square = [WIDTH, WIDTH];
-    for (file, expected) in [
-        (lora().with("general.architecture", "qwen2").write(), "arch"),
-        (lora().with("adapter.type", "control").write(), "adapter.type"),
-        (lora().without("blk.0.attn_q.weight.lora_b").write(), "blk.0.attn_q.weight"),
-        (lora().pair("blk.77.attn_q.weight", square, 4, 1).write(), "blk.77"),
-        (lora().pair("blk.1.attn_k.weight", square, 4, 1).write(), "blk.1.attn_k.weight"),
-        (lora().truncated(64), "file bounds"),
+    let lora = || of_attention("llama");
+    for (adapter, cut, expected) in [
+        (of_attention("qwen2"), 0, "arch"),
+        (lora().with(|it| it.str("adapter.type", "control")), 0, "adapter.type"),
+        (lora().tensor("blk.0.attn_k.weight.lora_a", TensorType::F32, &[WIDTH, 8]), 0, "blk.0.attn_k.weight"),
+        (pair(lora(), "blk.77.attn_q.weight", WIDTH), 0, "blk.77"),
+        (pair(lora(), "blk.1.attn_k.weight", WIDTH), 0, "blk.1.attn_k.weight"),
+        (lora(), 64, "file bounds"),
         // A text where a number belongs: an assertion of ggml's.
-        (lora().with("adapter.lora.alpha", "eight").write(), ""),
+        (lora().with(|it| it.str("adapter.lora.alpha", "eight")), 0, ""),
     ] {
-        let reason = reason(&file);
+        let folder = tempfile::tempdir().unwrap();
+        let path = adapter.write(folder.path(), "adapter");
+        let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+        file.set_len(file.metadata().unwrap().len() - cut).unwrap();
+        let reason = match LoraAdapter::load(&demo(), &path) {
+            Err(Error::AdapterLoad { failure, .. }) => failure.reason,
+            other => panic!("expected a refused adapter, got {other:?}"),
+        };
         assert!(reason.contains(expected) && !reason.is_empty(), "{expected}: {reason}");
     }
 }
@@ -103,12 +121,11 @@ fn a_wrong_file_is_an_error_that_names_the_reason() {
 #[test]
 fn what_no_graph_can_be_built_with_is_an_error_and_no_abort() {
     // The demo's output is its own matrix, so take a pair of three dimensions: ggml refuses the product.
-    let file = Lora::of_attention(1, 4)
-        .tensor("blk.0.ffn_up.weight.lora_a", &[WIDTH, 4, 3], 1)
-        .tensor("blk.0.ffn_up.weight.lora_b", &[4, 512, 3], 2)
-        .write();
+    let lora = of_attention("llama").tensor("blk.0.ffn_up.weight.lora_a", TensorType::F32, &[WIDTH, 4, 3]);
+    let lora = lora.tensor("blk.0.ffn_up.weight.lora_b", TensorType::F32, &[4, 512, 3]);
+    let (_folder, path) = file(&lora);
     let model = demo();
-    let adapter = LoraAdapter::load(&model, file.path()).unwrap();
+    let adapter = LoraAdapter::load(&model, &path).unwrap();
     let mut context = context(&model);
     let error = context.set_lora(&[(adapter, 1.0)]).unwrap_err();
     assert_matches!(error, Error::Call { .. });
@@ -118,12 +135,12 @@ fn what_no_graph_can_be_built_with_is_an_error_and_no_abort() {
 #[test]
 fn cards_hold_what_the_breakdown_says_with_data_and_without() {
     own_process!();
-    let file = Lora::of_attention(1, 8).pair("output.weight", [WIDTH, 1024], 8, 1).write();
+    let (_folder, path) = file(&pair(of_attention("llama"), "output.weight", 1024));
     for rules in [Rules::Plain, Rules::Cuda, vulkan(256, MIB), Rules::Metal] {
         let gpus = [24, 8].map(|mib| card_by(rules, mib * MIB));
         for n_gpu_layers in [0, 1, 4, 7] {
             let said = |model: &Model| {
-                let adapter = LoraAdapter::load(model, file.path()).unwrap();
+                let adapter = LoraAdapter::load(model, &path).unwrap();
                 let mut context = context(model);
                 context.set_lora(&[(adapter, 1.0)]).unwrap();
                 let breakdown = context.memory_breakdown().unwrap();
@@ -132,8 +149,8 @@ fn cards_hold_what_the_breakdown_says_with_data_and_without() {
             let model = load(&gpus.each_ref(), n_gpu_layers);
             let (loaded, mut context) = said(&model);
             for gpu in &gpus {
-                let adapters: u64 = loaded.on(&gpu.device()).map(|row| row.adapters).sum();
-                assert_eq!(accounted(&loaded, gpu) + adapters, gpu.used(), "{rules:?}");
+                let all: u64 = loaded.on(&gpu.device()).map(|row| BufferUse::total(row) + row.adapters).sum();
+                assert_eq!(all, gpu.used(), "{rules:?}");
             }
             logits(&mut context);
             drop((context, model));
@@ -146,7 +163,7 @@ fn cards_hold_what_the_breakdown_says_with_data_and_without() {
             let (said, _context) = said(&bare);
             for device in &devices {
                 // By device: where the file is mapped, its buffer type has another name.
-                let of = |all: &llama_sys::MemoryBreakdown| {
+                let of = |all: &MemoryBreakdown| {
                     let rows = all.on(device).map(|row| (row.adapters, row.compute));
                     rows.fold((0, 0), |sum, row| (sum.0 + row.0, sum.1 + row.1))
                 };

@@ -30,8 +30,9 @@ fn batch(texts: &[&str]) -> Batch {
     batch
 }
 
-/// What llama.cpp's C interface gives for one text, without anything of ours between.
-fn by_the_c_interface(pooling: Pooling, text: &str) -> Vec<f32> {
+/// What llama.cpp's C interface gives for one text, without anything of ours between: of its only sequence, or of each of
+/// its tokens.
+fn by_the_c_interface(pooling: raw::llama_pooling_type, text: &str) -> Vec<f32> {
     let mut tokens = tokens(text);
     let path = std::ffi::CString::new(demo_model().path().to_str().unwrap()).unwrap();
     // SAFETY: the calls of llama.cpp's own example `embedding`, in their order; every handle is freed once, and what is
@@ -44,25 +45,17 @@ fn by_the_c_interface(pooling: Pooling, text: &str) -> Vec<f32> {
         let mut params = raw::llama_context_default_params();
         (params.n_ctx, params.n_batch, params.n_ubatch) = (256, 128, 128);
         (params.n_threads, params.n_threads_batch) = (1, 1);
-        params.embeddings = true;
-        params.pooling_type = match pooling {
-            Pooling::Mean => raw::LLAMA_POOLING_TYPE_MEAN,
-            Pooling::Cls => raw::LLAMA_POOLING_TYPE_CLS,
-            Pooling::Last => raw::LLAMA_POOLING_TYPE_LAST,
-            _ => raw::LLAMA_POOLING_TYPE_NONE,
-        };
+        (params.embeddings, params.pooling_type) = (true, pooling);
         let context = raw::llama_init_from_model(model, params);
         assert!(!context.is_null());
         let batch = raw::llama_batch_get_one(tokens.as_mut_ptr(), tokens.len() as i32);
         assert_eq!(raw::llama_decode(context, batch), 0);
         let width = raw::llama_model_n_embd_out(model) as usize;
-        let (values, length) = if pooling == Pooling::None {
-            let rows = batch.n_tokens as usize;
-            (raw::llama_get_embeddings(context), rows * width)
-        } else {
-            (raw::llama_get_embeddings_seq(context, 0), width)
+        let (values, rows) = match pooling {
+            raw::LLAMA_POOLING_TYPE_NONE => (raw::llama_get_embeddings(context), tokens.len()),
+            _ => (raw::llama_get_embeddings_seq(context, 0), 1),
         };
-        let values = std::slice::from_raw_parts(values, length).to_vec();
+        let values = std::slice::from_raw_parts(values, rows * width).to_vec();
         raw::llama_free(context);
         raw::llama_model_free(model);
         values
@@ -72,49 +65,28 @@ fn by_the_c_interface(pooling: Pooling, text: &str) -> Vec<f32> {
 #[test]
 fn a_text_has_the_embedding_that_the_c_interface_gives() {
     for text in TEXTS {
-        for pooling in [Pooling::Mean, Pooling::Cls, Pooling::Last] {
-            let params = ContextParams { n_seq_max: 1, ..embedding(pooling) };
-            let mut context = cpu_context(params);
+        let computed = |pooling| {
+            let mut context = cpu_context(ContextParams { n_seq_max: 1, ..embedding(pooling) });
             context.decode(&batch(&[text])).unwrap();
-            let ours = context.embeddings_seq(0).unwrap();
-            assert_eq!(ours, by_the_c_interface(pooling, text), "{pooling:?}");
+            context
+        };
+        for (pooling, raw) in [
+            (Pooling::Mean, raw::LLAMA_POOLING_TYPE_MEAN),
+            (Pooling::Cls, raw::LLAMA_POOLING_TYPE_CLS),
+            (Pooling::Last, raw::LLAMA_POOLING_TYPE_LAST),
+        ] {
+            let ours = computed(pooling).embeddings_seq(0).unwrap().to_vec();
+            assert_eq!(ours, by_the_c_interface(raw, text), "{pooling:?}");
         }
-        let mut context = cpu_context(ContextParams { n_seq_max: 1, ..embedding(Pooling::None) });
-        context.decode(&batch(&[text])).unwrap();
-        let theirs = by_the_c_interface(Pooling::None, text);
-        let rows = theirs.chunks_exact(context.embedding_width());
+        let mut context = computed(Pooling::None);
+        let theirs = by_the_c_interface(raw::LLAMA_POOLING_TYPE_NONE, text);
+        let rows: Vec<_> = theirs.chunks_exact(context.embedding_width()).collect();
         assert_eq!(rows.len(), tokens(text).len());
-        for (index, row) in (0..).zip(rows) {
-            assert_eq!(context.embeddings_ith(index).unwrap(), row);
+        for (index, row) in (0..).zip(&rows) {
+            assert_eq!(context.embeddings_ith(index).unwrap(), *row);
         }
-        let last = context.embeddings_ith(-1).unwrap();
-        assert_eq!(last, &theirs[theirs.len() - last.len()..]);
+        assert_eq!(Some(&context.embeddings_ith(-1).unwrap()), rows.last());
     }
-}
-
-#[test]
-fn each_sequence_of_a_batch_has_its_own_embedding() {
-    let mut context = cpu_context(embedding(Pooling::Last));
-    context.decode(&batch(&TEXTS)).unwrap();
-    let all = [0, 1, 2].map(|sequence| context.embeddings_seq(sequence).unwrap().to_vec());
-    assert!(all[0] != all[1] && all[1] != all[2]);
-    for sequence in [3, 4, -1] {
-        assert_eq!(refused(context.embeddings_seq(sequence)), "seq_id");
-    }
-}
-
-#[test]
-fn a_context_says_how_it_pools_and_how_wide_its_vectors_are() {
-    let context = cpu_context(embedding(Pooling::Unspecified));
-    // The demo model states none.
-    assert_eq!(context.pooling(), Pooling::None);
-    assert!(context.embeds());
-    assert_eq!(context.embedding_width(), demo_model().n_embd() as usize);
-    assert_eq!(context.longest_text(), 128);
-    let shape = demo_model().embedding_shape();
-    assert_eq!((shape.pooling, shape.n_cls_out), (None, None));
-    assert_eq!(shape.n_positions, None);
-    assert_eq!(demo_model().cls_label(0), None);
 }
 
 #[test]
@@ -124,6 +96,9 @@ fn what_was_not_computed_is_refused() {
     context.decode(&batch(&TEXTS)).unwrap();
     assert_eq!(refused(context.embeddings_ith(0)), "index");
     assert_eq!(refused(context.logits(-1)), "index");
+    for sequence in [3, 4, -1] {
+        assert_eq!(refused(context.embeddings_seq(sequence)), "seq_id");
+    }
 
     let mut context = cpu_context(embedding(Pooling::None));
     assert_eq!(refused(context.embeddings_ith(0)), "index");
@@ -163,14 +138,4 @@ fn sequences_that_do_not_divide_a_graph_cannot_be_averaged_nor_scored_without_a_
     context.reserve(31).unwrap();
     context.reserve(3).unwrap();
     context.decode(&batch(&TEXTS)).unwrap();
-}
-
-#[test]
-fn a_vocabulary_says_what_it_adds() {
-    let vocab = demo_model().vocab();
-    let added = vocab.added_tokens();
-    let text = tokens("unto him");
-    assert_eq!(added.bos, Some(text[0]).filter(|_| added.bos.is_some()));
-    assert_eq!(added.bos.is_some(), vocab.is_control(text[0]));
-    assert_eq!(added.sep, None);
 }

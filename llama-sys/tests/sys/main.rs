@@ -6,6 +6,8 @@ mod own_process;
 #[macro_use]
 #[path = "../../../planner/tests/support/assert_matches/mod.rs"]
 mod assert_matches;
+#[path = "../../../planner/tests/support/lora_support/mod.rs"]
+mod lora_support;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -14,7 +16,6 @@ mod blueprint;
 mod embeddings;
 mod refusals;
 mod sampler;
-mod sim_faults;
 mod sim_memory;
 mod sim_registry;
 mod sim_rules;

@@ -1,11 +1,9 @@
-//! A simulated GPU counts as llama.cpp counts, and refuses what does not fit.
+//! A simulated GPU counts as llama.cpp counts, refuses what does not fit, and fails when it is told to.
 
 use std::time::Duration;
 
 use crate::support::batch_of;
-use crate::support::sim::{
-    MIB, are_empty, card, card_by, context, context_params, greedy, load, try_context, try_load,
-};
+use crate::support::sim::{MIB, are_empty, card, card_by, context, context_params, greedy, load, try_load};
 use llama_sys::sim::{Rules, SimGpu};
 use llama_sys::{Backend, Bench, Context, ContextParams, DeviceKind, Error, FlashAttention, Operation, tensor_types};
 
@@ -36,12 +34,15 @@ fn a_model_that_does_not_fit_names_the_device_and_the_bytes() {
         let _model = load(&[&roomy], -1);
         roomy.used()
     };
-    let gpu = card(weights - 1);
+    let gpu = card(2 * weights);
+    gpu.set_taken(weights + 1);
     let error = try_load(&[&gpu], -1).unwrap_err();
-    assert_matches!(error, Error::ModelLoad { .. });
     let out = error.out_of_memory().unwrap_or_else(|| panic!("{error:?}"));
     assert_eq!(out.buffer_type, gpu.device().name());
     assert_eq!(out.bytes, weights);
+    let Error::ModelLoad { failure, .. } = &error else { panic!("{error:?}") };
+    let log = failure.log.join("\n");
+    assert!(log.contains(&format!("{} of {} free", weights - 1, 2 * weights)), "{log}");
     are_empty([&gpu]);
     // One byte more, and it fits.
     let gpu = card(weights);
@@ -63,7 +64,7 @@ fn a_context_that_does_not_fit_names_the_device_and_leaves_the_model() {
     for total in [weights, weights + MIB, all - 1] {
         let gpu = card(total);
         let model = load(&[&gpu], -1);
-        let error = try_context(&model).unwrap_err();
+        let error = Context::new(&model, context_params()).unwrap_err();
         assert_matches!(error, Error::ContextInit { .. });
         let out = error.out_of_memory().unwrap_or_else(|| panic!("{error:?}"));
         assert_eq!(out.buffer_type, gpu.device().name());
@@ -74,6 +75,25 @@ fn a_context_that_does_not_fit_names_the_device_and_leaves_the_model() {
     let gpu = card(all);
     let model = load(&[&gpu], -1);
     greedy(&mut context(&model), 2);
+}
+
+#[test]
+fn a_failed_computation_is_a_decode_error_and_poisons_the_context() {
+    own_process!();
+    let gpu = card(256 * MIB);
+    let model = load(&[&gpu], -1);
+    let mut first = context(&model);
+    greedy(&mut first, 3);
+    gpu.fail_graph(1);
+    let batch = batch_of(&[1], 0);
+    first.kv_clear().unwrap();
+    assert_matches!(first.decode(&batch), Err(Error::Decode { .. }));
+    assert!(!first.is_usable());
+    assert_matches!(first.decode(&batch), Err(Error::Poisoned { .. }));
+    // The model is not to blame.
+    greedy(&mut context(&model), 3);
+    drop((first, model));
+    are_empty([&gpu]);
 }
 
 #[test]
@@ -215,9 +235,8 @@ fn a_measurement_that_ggml_would_abort_is_refused() {
         (attention(f16, 5), 1),
     ];
     for (operation, n_repeat) in wrong {
-        let refused = bench.time(&operation, n_repeat, Duration::ZERO);
-        let is_named = matches!(refused, Err(Error::InvalidParameter { .. }));
-        assert!(is_named, "{operation:?}: {refused:?}");
+        let measured = bench.time(&operation, n_repeat, Duration::ZERO);
+        assert!(matches!(measured, Err(Error::InvalidParameter { .. })), "{operation:?}: {measured:?}");
     }
     assert!(Bench::new(&gpu.device(), 0, true).is_err());
     assert!(bench.link(0, 1, Duration::ZERO).is_err());

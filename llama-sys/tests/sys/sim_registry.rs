@@ -1,12 +1,20 @@
 //! Simulated GPUs come, go, and leave nothing behind.
 
+use crate::support::refused;
 use crate::support::sim::{MIB, card, context, greedy, load};
-use crate::support::{refused, resident};
 use llama_sys::sim::{MAX_CARDS, SimGpu};
 use llama_sys::{Backend, DeviceKind};
 use static_assertions::assert_impl_all;
 
 assert_impl_all!(SimGpu: Send, Sync);
+
+/// Bytes of this process in memory.
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    kib.unwrap_or(0) * 1024
+}
 
 fn listed() -> Vec<String> {
     let devices = Backend::init().unwrap().devices();

@@ -28,7 +28,7 @@ fn the_environment_changes_when_the_backends_start_as_they_say_and_never_later()
     let after = names();
     let mut set = after.difference(&before);
     assert!(set.all(|name| name == "KMP_BLOCKTIME"), "{before:?}\n{after:?}");
-    greedy(&mut cpu_context(<_>::default()), &tokens("In"), 0, 2);
+    greedy(&mut cpu_context(<_>::default()), &tokens("In"), 2);
     assert_eq!(names(), after);
 }
 

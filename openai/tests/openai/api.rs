@@ -61,19 +61,6 @@ fn said(more: &Value) -> Value {
     with(json!({"messages": messages, "max_tokens": 12, "seed": 3}), more)
 }
 
-/// What the choices of a stream say together.
-fn together(chunks: impl Iterator<Item = Value>, index: usize) -> String {
-    let choices = chunks.flat_map(|mut chunk| match chunk["choices"].take() {
-        Value::Array(choices) => choices,
-        _ => Vec::new(),
-    });
-    let texts = choices.filter(|choice| choice["index"] == index).map(|choice| {
-        let content = choice["delta"]["content"].as_str();
-        content.or(choice["text"].as_str()).unwrap_or_default().to_owned()
-    });
-    texts.collect()
-}
-
 #[test]
 fn a_stream_says_what_the_whole_answer_says() {
     for n in [1, 3] {
@@ -87,8 +74,10 @@ fn a_stream_says_what_the_whole_answer_says() {
         assert!(chunks.iter().all(|chunk| chunk["object"] == "chat.completion.chunk"));
         assert!(chunks.iter().all(|chunk| chunk["id"] == chunks[0]["id"]));
         for index in 0..n {
-            let content = &whole["choices"][index]["message"]["content"];
-            assert_eq!(*content, together(chunks.iter().cloned(), index));
+            let choices = chunks.iter().flat_map(|chunk| chunk["choices"].as_array().unwrap());
+            let own = choices.filter(|choice| choice["index"] == index);
+            let together: String = own.filter_map(|choice| choice["delta"]["content"].as_str()).collect();
+            assert_eq!(whole["choices"][index]["message"]["content"], together);
             let of_it = |chunk: &&Value| chunk["choices"][0]["index"] == index;
             let first = chunks.iter().find(of_it).unwrap();
             assert_eq!(first["choices"][0]["delta"]["role"], "assistant");
@@ -122,21 +111,20 @@ fn prompts_come_as_texts_and_tokens_and_each_has_its_answers() {
     let vocab = model.native().unwrap().vocab();
     let tokens = |text| vocab.tokenize(text, true, false).unwrap();
     let asked = |prompt: Value| json!({"prompt": prompt, "max_tokens": 6, "temperature": 0, "cache_prompt": false});
-    let texts = |prompt: Value| -> Vec<String> {
-        let answer = complete(&asked(prompt)).unwrap().wait().unwrap();
+    let answers = |asked: &Value| {
+        let answer = complete(asked).unwrap().wait().unwrap();
         let choices = answer["choices"].as_array().unwrap().iter();
-        choices.map(|it| it["text"].as_str().unwrap().to_owned()).collect()
+        let texts: Vec<String> = choices.map(|it| it["text"].as_str().unwrap().to_owned()).collect();
+        (texts, answer["usage"]["prompt_tokens"].clone())
     };
+    let texts = |prompt: Value| answers(&asked(prompt)).0;
     let one = texts(json!("And it"));
     assert_eq!(texts(json!(tokens("And it"))), one);
     let other = texts(json!("In the"));
     assert_ne!(one, other);
-    let both = with(asked(json!(["And it", "In the"])), &json!({"n": 2}));
-    let answer = complete(&both).unwrap().wait().unwrap();
-    let texts: Vec<&str> =
-        answer["choices"].as_array().unwrap().iter().map(|it| it["text"].as_str().unwrap()).collect();
-    assert_eq!(texts, [&one[0], &one[0], &other[0], &other[0]]);
-    assert_eq!(answer["usage"]["prompt_tokens"], tokens("And it").len() + tokens("In the").len());
+    let (both, prompt_tokens) = answers(&with(asked(json!(["And it", "In the"])), &json!({"n": 2})));
+    assert_eq!(both, [&*one[0], &one[0], &other[0], &other[0]]);
+    assert_eq!(prompt_tokens, tokens("And it").len() + tokens("In the").len());
 }
 
 #[test]
@@ -264,21 +252,14 @@ fn a_dropped_answer_is_cancelled_and_an_ended_engine_says_so() {
     // The sequence is free: the next one gets it, though there is only one.
     let short = json!({"prompt": "a", "max_tokens": 1}).to_string();
     api.complete(short.as_bytes()).unwrap().wait().unwrap();
-    engine.shutdown(autoplace::generate::Shutdown::Finish);
-    let error = api.complete(short.as_bytes()).unwrap_err();
-    assert_eq!((error.status, error.code), (503, Some("shutting_down")));
-}
-
-#[test]
-fn a_failure_on_the_way_is_the_last_of_a_stream() {
-    let (_, engine, api) = alone();
-    let body = json!({"prompt": "a", "stream": true, "max_tokens": 3000}).to_string();
+    // What fails on the way is the last of a stream.
     let mut chunks = api.complete(body.as_bytes()).unwrap().into_iter();
     chunks.next().unwrap().unwrap();
     engine.close(autoplace::generate::Shutdown::Cancel);
-    let last = chunks.by_ref().last().unwrap().unwrap_err();
-    assert_eq!(last.status, 503);
+    assert_eq!(chunks.by_ref().last().unwrap().unwrap_err().status, 503);
     assert!(chunks.next().is_none());
+    let error = api.complete(short.as_bytes()).unwrap_err();
+    assert_eq!((error.status, error.code), (503, Some("shutting_down")));
 }
 
 #[test]

@@ -1,9 +1,8 @@
 //! `Endpoint`: the calls of a local model on one behind our own server, and on servers that answer as others do, or
 //! badly.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::process::{Child, Command, Stdio};
+use std::io::Write;
+use std::net::TcpStream;
 use std::thread;
 use std::time::Duration;
 
@@ -14,6 +13,8 @@ use autoplace_openai::Endpoint;
 use autoplace_openai::client::Error;
 use serde_json::{Value, json};
 
+use crate::http::{Request, serve};
+use crate::llama_server::LlamaServer;
 use crate::program::Program;
 use crate::server::{FILE, MODEL, PATIENCE, Server};
 
@@ -146,26 +147,10 @@ fn an_answer_that_is_aborted_or_dropped_is_cancelled_at_the_server() -> Outcome 
     Ok(())
 }
 
-/// A server that answers each request with these bytes, and says what it was asked.
-fn canned(answer: impl Fn(&mut TcpStream, &str, Value) + Send + 'static) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let address = listener.local_addr().expect("an address");
-    // Ends with the tests.
-    thread::spawn(move || {
-        for stream in listener.incoming() {
-            let stream = stream.expect("a client");
-            stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-            let mut reader = BufReader::new(stream);
-            let (mut head, mut line) = (String::new(), String::new());
-            while reader.read_line(&mut line).expect("a head") > 2 {
-                head.push_str(&std::mem::take(&mut line));
-            }
-            let length =
-                head.lines().find_map(|it| it.to_lowercase().strip_prefix("content-length:")?.trim().parse().ok());
-            let mut body = vec![0; length.unwrap_or(0)];
-            reader.read_exact(&mut body).expect("a body");
-            answer(reader.get_mut(), &head, serde_json::from_slice(&body).unwrap_or_default());
-        }
+/// A server that answers each request and its body so.
+fn canned(answer: impl Fn(&mut TcpStream, &Request, Value) + Send + Sync + 'static) -> String {
+    let address = serve(move |request, mut stream| {
+        answer(&mut stream, request, serde_json::from_slice(&request.body).unwrap_or_default());
     });
     format!("http://{address}/v1")
 }
@@ -182,9 +167,9 @@ fn chunk(delta: &Value, finish: &Value) -> String {
 
 #[test]
 fn an_answer_in_pieces_as_other_servers_send_it_is_read_whole() -> Outcome {
-    let url = canned(|to, head, body| {
-        assert!(head.contains("Bearer a-key"), "{head}");
-        if head.starts_with("GET") {
+    let url = canned(|to, request, body| {
+        assert_eq!(request.header("authorization"), Some("Bearer a-key"));
+        if request.method == "GET" {
             return send(to, "200 OK", "application/json", r#"{"data": [{"id": "qwen3"}]}"#);
         }
         assert_eq!((&body["model"], &body["stream"]), (&json!("qwen3"), &json!(true)));
@@ -258,29 +243,12 @@ fn the_example_is_short_and_talks_to_a_server() {
     assert!(output.status.success() && !output.stdout.is_empty(), "{output:?}");
 }
 
-struct Killed(Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 #[test]
 #[ignore = "compiles llama-server: cargo xtask llama-server"]
 fn a_real_llama_server_is_an_endpoint() -> Outcome {
-    let program = std::env::var_os("AUTOPLACE_LLAMA_SERVER").expect("llama-server");
-    let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port().to_string();
-    let mut server = Command::new(program);
-    server.args(["-m", FILE, "-c", "1024", "-np", "1", "-t", "1", "--chat-template", "chatml", "--port", &port]);
-    let mut server = Killed(server.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?);
-    let model = Endpoint::new(format!("http://127.0.0.1:{port}/v1"));
-    let is_there = |_: &u128| !model.models().is_ok_and(|models| !models.is_empty());
-    for _ in (0..PATIENCE.as_millis() / 50).take_while(is_there) {
-        assert_eq!(server.0.try_wait()?, None, "it ended");
-        thread::sleep(Duration::from_millis(50));
-    }
+    let server = LlamaServer::new(&["-c", "1024", "-np", "1", "-t", "1", "--chat-template", "chatml"]);
+    let model = Endpoint::new(format!("{}/v1", server.url));
+    assert!(!model.models()?.is_empty());
     let (text, statistics) = talk!(model.chat()?);
     assert!(!text.is_empty() && statistics.prompt_tokens > 12 && statistics.generated_tokens > 0, "{statistics:?}");
     assert!(!text_of!(model).is_empty());

@@ -3,11 +3,8 @@
 
 use std::time::Duration;
 
-use crate::server::{FILE, PATIENCE, Server, rest};
+use crate::server::{CHAT, FILE, PATIENCE, Server, TEXT, rest};
 use serde_json::{Value, json};
-
-const CHAT: &str = "/v1/chat/completions";
-const TEXT: &str = "/v1/completions";
 
 /// The head of a request of 16 MiB, and what of them is sent.
 fn half_body(server: &Server, sent: &str) -> String {

@@ -3,11 +3,8 @@
 use std::thread;
 
 use crate::program::Program;
-use crate::server::{FILE, MODEL, Server, read_until, rest};
+use crate::server::{CHAT, FILE, MODEL, Server, TEXT, read_until, rest};
 use serde_json::{Value, json};
-
-const CHAT: &str = "/v1/chat/completions";
-const TEXT: &str = "/v1/completions";
 
 /// A context whose text takes longer than any client here is late, and the text.
 const LONG: &str = "65536";
@@ -25,45 +22,35 @@ fn endless(tokens: u32, more: &Value) -> String {
 }
 
 #[test]
-fn it_answers_what_it_is_asked() {
-    let server = Server::start(&["--embed", FILE, "--alias", "bible", "--ctx", "512"]);
-    assert!(server.address.starts_with("127.0.0.1:"), "this machine alone");
-    let (status, health) = server.get("/health");
-    assert_eq!((status, &health["status"]), (200, &json!("ok")));
-    let (_, models) = server.get("/v1/models");
-    let ids: Vec<&Value> = models["data"].as_array().unwrap().iter().map(|it| &it["id"]).collect();
-    assert_eq!(ids, ["bible", MODEL]);
-
-    let asked = json!({"model": "bible", "max_tokens": 5, "messages": [{"role": "user", "content": "Hello!"}]});
-    let (status, answer) = server.post(CHAT, &asked.to_string());
-    assert_eq!((status, &answer["object"]), (200, &json!("chat.completion")), "{answer}");
-    assert_eq!(answer["usage"]["completion_tokens"], 5);
-    let (status, answer) = server.post("/v1/embeddings", r#"{"input": ["a", "b c d"]}"#);
-    assert_eq!(status, 200, "{answer}");
-    let width = |index: usize| answer["data"][index]["embedding"].as_array().unwrap().len();
-    assert_eq!(width(0), width(1), "a vector for each text, whatever the pooling");
-}
-
-#[test]
-fn an_isolated_model_answers_as_one_of_the_server_s_own_process() {
-    let args = ["--ctx", "512", "--embed", FILE, "--isolated"];
-    let servers = [&args[..4], &args].map(Server::start);
-    let asked = json!({"max_tokens": 9, "temperature": 0, "messages": [{"role": "user", "content": "Hello!"}]});
+fn it_answers_what_it_is_asked_and_alike_where_the_model_is_isolated() {
+    let args = ["--ctx", "512", "--embed", FILE, "--alias", "bible", "--isolated"];
+    let servers = [&args[..6], &args].map(Server::start);
+    let said = json!([{"role": "user", "content": "Hello!"}]);
+    let chat = json!({"model": "bible", "max_tokens": 9, "temperature": 0, "messages": said});
     let [here, there] = servers.each_ref().map(|server| {
+        assert!(server.address.starts_with("127.0.0.1:"), "this machine alone");
+        let (status, health) = server.get("/health");
+        assert_eq!((status, &health["status"]), (200, &json!("ok")));
+        let (_, models) = server.get("/v1/models");
+        let ids: Vec<&Value> = models["data"].as_array().unwrap().iter().map(|it| &it["id"]).collect();
+        assert_eq!(ids, ["bible", MODEL]);
         let asked = [
-            (CHAT, asked.to_string(), "choices"),
+            (CHAT, chat.to_string(), "choices"),
             (TEXT, endless(5, &json!({"logprobs": 2})), "choices"),
             ("/v1/embeddings", r#"{"input": ["a", "b c d"]}"#.to_owned(), "data"),
         ];
         let answers = asked.map(|(place, body, part)| {
             let (status, mut answer) = server.post(place, &body);
             assert_eq!(status, 200, "{answer}");
-            (answer[part].take(), answer["usage"].take())
+            (answer[part].take(), answer["usage"].take(), answer["object"].take())
         });
         assert_eq!(server.engine()["running"], 0);
         answers
     });
+    assert_eq!((&here[0].1["completion_tokens"], &here[0].2), (&json!(9), &json!("chat.completion")));
     assert!(here[1].0[0]["logprobs"]["top_logprobs"][4].is_object(), "{here:?}");
+    let width = |index: usize| here[2].0[index]["embedding"].as_array().unwrap().len();
+    assert_eq!(width(0), width(1), "a vector for each text, whatever the pooling");
     assert_eq!(there, here);
     let long = json!({"prompt": "word ".repeat(2000)}).to_string();
     assert_eq!(servers[1].post(TEXT, &long).0, 400);

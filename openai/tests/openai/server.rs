@@ -14,6 +14,9 @@ use crate::program::Program;
 pub(crate) const MODEL: &str = "autoplace-demo-q8_0";
 pub(crate) const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
 
+pub(crate) const CHAT: &str = "/v1/chat/completions";
+pub(crate) const TEXT: &str = "/v1/completions";
+
 /// How long a test waits for what must come: it fails after, rather than for ever.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -136,9 +139,7 @@ impl Server {
 
     #[cfg(unix)]
     pub(crate) fn interrupt(&self) {
-        let id = self.child.id().to_string();
-        let kill = Command::new("kill").args(["-INT", &id]).status();
-        assert!(kill.expect("kill starts").success());
+        crate::program::interrupt(&self.child);
     }
 
     pub(crate) fn wait(&mut self) -> ExitStatus {

@@ -1,5 +1,6 @@
 //! Models in several files: the first one opens all, and whatever does not belong together is refused.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -8,17 +9,10 @@ use autoplace_planner::gguf::{Builder, Error, Header, TensorType};
 
 /// The shards of a model of three tensors: two in the first file, none in the second, one in the third.
 fn shards() -> [Builder; 3] {
-    let keys =
-        |builder: Builder, no: u16| builder.u16("split.no", no).u16("split.count", 3).i32("split.tensors.count", 3);
-    [
-        keys(Builder::new("llama").u32("llama.block_count", 1), 0).tensor("a", TensorType::F32, &[5]).tensor(
-            "b",
-            TensorType::Q8_0,
-            &[32, 2],
-        ),
-        keys(Builder::empty(), 1),
-        keys(Builder::empty(), 2).tensor("c", TensorType::F16, &[3]),
-    ]
+    let keys = |first: Builder, no| first.u16("split.no", no).u16("split.count", 3).i32("split.tensors.count", 3);
+    let first = keys(Builder::new("llama").u32("llama.block_count", 1), 0).tensor("a", TensorType::F32, &[5]);
+    let third = keys(Builder::empty(), 2).tensor("c", TensorType::F16, &[3]);
+    [first.tensor("b", TensorType::Q8_0, &[32, 2]), keys(Builder::empty(), 1), third]
 }
 
 fn path(dir: &Path, index: usize) -> PathBuf {
@@ -44,51 +38,44 @@ fn the_first_shard_opens_all() {
     assert_eq!(header.arch_u32("block_count").unwrap(), Some(1));
 
     let third = &header.shards()[2];
-    assert_eq!(third.path(), path(dir.path(), 2));
-    let data = header.tensor("c").unwrap().offset();
-    assert_eq!(third.file_bytes(), data + 6);
+    assert_eq!((third.path(), third.file_bytes()), (&*path(dir.path(), 2), header.tensor("c").unwrap().offset() + 6));
     let lengths = (0..3).map(|i| std::fs::metadata(path(dir.path(), i)).unwrap().len());
     assert_eq!(header.file_bytes(), lengths.sum::<u64>());
 }
 
 #[test]
 fn shards_in_memory_are_read_like_files() {
-    let given: Vec<(Arc<[u8]>, u64)> =
-        shards().iter().map(|s| s.encoded().unwrap()).map(|(bytes, file_bytes)| (bytes.into(), file_bytes)).collect();
-    let header = Header::parse_shards(given.clone()).unwrap();
-    assert_eq!(header.tensors().len(), 3);
-    let error = Header::parse_shards(given[..2].to_vec()).unwrap_err();
-    says(&error, &["<memory>", "3 shards", "2 are given"]);
-    let error = Header::parse(shards()[0].to_bytes().unwrap()).unwrap_err();
-    says(&error, &["<memory>", "3 shards", "1 are given"]);
-    let whole = Builder::new("llama").to_bytes().unwrap();
-    let error = Header::parse_shards([(whole.clone().into(), 0), (whole.into(), 0)]).unwrap_err();
-    says(&error, &["<memory>", "1 shards", "2 are given"]);
+    let given: [(Arc<[u8]>, u64); 3] =
+        shards().map(|shard| shard.encoded().unwrap()).map(|(bytes, file_bytes)| (bytes.into(), file_bytes));
+    assert_eq!(Header::parse_shards(given.clone()).unwrap().tensors().len(), 3);
+    let whole: Arc<[u8]> = Builder::new("llama").to_bytes().unwrap().into();
+    for (result, words) in [
+        (Header::parse_shards(given[..2].to_vec()), "3 shards, but 2 are given"),
+        (Header::parse(shards()[0].to_bytes().unwrap()), "3 shards, but 1 are given"),
+        (Header::parse_shards([(whole.clone(), 0), (whole, 0)]), "1 shards, but 2 are given"),
+    ] {
+        says(&result.unwrap_err(), &["<memory>", words]);
+    }
     assert!(matches!(Header::parse_shards([]).unwrap_err(), Error::Truncated { .. }));
 }
 
 #[test]
 fn a_shard_that_was_changed_or_replaced_since_is_named() {
     type Change = fn(&Path);
-    let touch = |path: &Path| {
-        let file = std::fs::File::options().write(true).open(path).unwrap();
-        file.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
-    };
-    let cut = |path: &Path| {
-        let file = std::fs::File::options().write(true).open(path).unwrap();
-        file.set_len(7).unwrap();
-    };
+    const OPEN: fn(&Path) -> File = |path| File::options().write(true).open(path).unwrap();
     // The same bytes, of the same time.
     let replace = |path: &Path| {
         let other = path.with_extension("other");
         std::fs::copy(path, &other).unwrap();
-        let file = std::fs::File::options().write(true).open(&other).unwrap();
-        file.set_modified(std::fs::metadata(path).unwrap().modified().unwrap()).unwrap();
+        OPEN(&other).set_modified(std::fs::metadata(path).unwrap().modified().unwrap()).unwrap();
         std::fs::rename(other, path).unwrap();
     };
-    let remove = |path: &Path| std::fs::remove_file(path).unwrap();
-    let changes: [(&str, Change); 4] =
-        [("changed", touch), ("7 bytes now", cut), ("replaced", replace), ("open", remove)];
+    let changes: [(&str, Change); 4] = [
+        ("changed", |path| OPEN(path).set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap()),
+        ("7 bytes now", |path| OPEN(path).set_len(7).unwrap()),
+        ("replaced", replace),
+        ("open", |path| std::fs::remove_file(path).unwrap()),
+    ];
     for (word, change) in changes {
         for index in 0..3 {
             let dir = tempfile::tempdir().unwrap();
@@ -121,8 +108,7 @@ fn shards_that_do_not_belong_together_are_refused_by_name() {
         ("split.tensors.count is 4; hold 3", "", |[a, b, c]| [a.i32("split.tensors.count", 4), b, c]),
         ("big-00002-of-00003.gguf; 'split.no' is missing", "MissingKey", |[a, _, c]| [a, Builder::empty(), c]),
         ("'split.tensors.count' is missing", "MissingKey", |[_, b, c]| {
-            let keys = Builder::new("llama").u16("split.no", 0);
-            [keys.u16("split.count", 3), b, c]
+            [Builder::new("llama").u16("split.no", 0).u16("split.count", 3), b, c]
         }),
         ("big-00002-of-00003.gguf; 'a' again; big-00001-of-00003.gguf", "", |[a, b, c]| {
             [a, b.tensor("a", TensorType::F32, &[1]), c]

@@ -2,17 +2,17 @@
 
 use autoplace_planner::machine::{Gpu, Host, LearnedHeadroom, Machine, Reading, gib, mib};
 use autoplace_planner::memory::{Headroom, Workload};
-use autoplace_planner::plan::{Plan, Planner, Request};
+use autoplace_planner::plan::{Plan, Request};
 use proptest::option;
-use proptest::prelude::{Just, Strategy, any, prop_assert, prop_assert_eq, prop_oneof, proptest};
+use proptest::prelude::{Strategy, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest};
 
-use crate::shapes::{LLAMA_8B, Shape};
+use crate::shapes::{QWEN3_8B, Shape};
 
 const PRESETS: [Headroom; 3] = [Headroom::Tight, Headroom::Default, Headroom::Cautious];
 
 /// Any card: of any backend and size, measured or not, open or not.
 fn gpu() -> impl Strategy<Value = Gpu> {
-    let backend = prop_oneof![Just("CUDA"), Just("ROCm"), Just("Vulkan"), Just("MTL"), Just("Other")];
+    let backend = prop::sample::select(&["CUDA", "ROCm", "Vulkan", "MTL", "Other"]);
     let learned = (any::<u64>(), any::<u64>(), any::<(u64, u64)>())
         .prop_map(|(driver, growth, work)| LearnedHeadroom::new(driver, growth).work(work.0, work.1));
     let sizes = prop_oneof![(0..gib(200), 0..gib(200)), any::<(u64, u64)>()];
@@ -36,12 +36,7 @@ fn workload() -> impl Strategy<Value = Workload> {
 }
 
 fn any_headroom() -> impl Strategy<Value = Headroom> {
-    prop_oneof![
-        Just(Headroom::Tight),
-        Just(Headroom::Default),
-        Just(Headroom::Cautious),
-        any::<u64>().prop_map(Headroom::Bytes),
-    ]
+    prop_oneof![3 => prop::sample::select(&PRESETS), 1 => any::<u64>().prop_map(Headroom::Bytes)]
 }
 
 proptest! {
@@ -86,28 +81,13 @@ proptest! {
 }
 
 /// Qwen3 0.6B: about 370 MiB in Q4_K_M.
-const QWEN3_600M: Shape = Shape {
-    name: "Qwen3 0.6B",
-    arch: "qwen3",
-    n_layer: 28,
-    n_embd: 1024,
-    n_ff: 3072,
-    n_head: 16,
-    n_head_kv: 8,
-    n_vocab: 151_936,
-    n_ctx_train: 40_960,
-    tied: true,
-    rope_freqs: false,
-    qk_norm: true,
-    ..LLAMA_8B
-};
+const QWEN3_600M: Shape = Shape { n_layer: 28, n_embd: 1024, n_ff: 3072, n_head: 16, tied: true, ..QWEN3_8B };
 
-fn plan(gpu: Gpu, headroom: Headroom) -> Plan {
-    let machine = Machine::new(Host::new(gib(16))).with_gpu(gpu);
+fn plan(gpu: Gpu, headroom: Headroom, wsl: bool) -> Plan {
+    let mut machine = Machine::new(Host::new(gib(16))).with_gpu(gpu);
+    machine.wsl = wsl;
     let request = Request::new().n_ctx(2048).headroom(headroom);
-    let profile = QWEN3_600M.profile();
-    let planner = Planner::new(&profile, &machine).request(request);
-    planner.plan().unwrap()
+    crate::plan(&QWEN3_600M.profile(), &machine, &request).unwrap()
 }
 
 /// A card of 8 GiB of which others hold all but one. A fixed margin of 1 GiB would put nothing on it.
@@ -115,28 +95,23 @@ fn plan(gpu: Gpu, headroom: Headroom) -> Plan {
 fn at_1_gib_free_a_small_model_that_fits_is_on_the_gpu() {
     let gpu = Gpu::named("RTX 4060").unwrap().free(gib(1));
     for headroom in [Headroom::Tight, Headroom::Default] {
-        let plan = plan(gpu.clone(), headroom);
+        let plan = plan(gpu.clone(), headroom, false);
         assert!(plan.full_offload, "{headroom:?}: {plan}");
         let taken = plan.gpus().next().unwrap();
         let needed = taken.footprint.total() + taken.headroom.driver + taken.headroom.growth;
         assert!(needed > mib(600) && needed < gib(1), "{plan}");
     }
     // A card that others use must keep 15 % of its total free, and these 1.2 GiB are not.
-    assert_eq!(plan(gpu, Headroom::Cautious).n_gpu_layers, 0);
+    assert_eq!(plan(gpu, Headroom::Cautious, false).n_gpu_layers, 0);
     // One without a known name takes what a large driver's context leaves.
-    let unknown = plan(Gpu::new("A card").total(gib(8)).free(gib(1)), Headroom::Default);
+    let unknown = plan(Gpu::new("A card").total(gib(8)).free(gib(1)), Headroom::Default, false);
     assert!(unknown.n_gpu_layers > 0 && !unknown.full_offload, "{unknown}");
 }
 
 #[test]
 fn a_plan_inside_of_windows_leaves_more() {
-    let headroom = |wsl| {
-        let mut machine = Machine::new(Host::new(gib(16)));
-        machine.gpus.push(Gpu::named("RTX 4060").unwrap());
-        machine.wsl = wsl;
-        let profile = QWEN3_600M.profile();
-        let plan = Planner::new(&profile, &machine).plan().unwrap();
-        plan.gpus().next().unwrap().headroom.margin
-    };
-    assert_eq!(headroom(true), headroom(false) + mib(512));
+    let gpu = || Gpu::named("RTX 4060").unwrap();
+    let [margin, inside] =
+        [false, true].map(|wsl| plan(gpu(), Headroom::Default, wsl).gpus().next().unwrap().headroom.margin);
+    assert_eq!(inside, margin + mib(512));
 }

@@ -12,10 +12,6 @@ const F32: TensorType = TensorType::F32;
 /// A model of two blocks, 64 wide.
 const MODEL: Shape = Shape { n_ff: 96, n_vocab: 128, rope_freqs: false, types: (F32, F32, F32), ..TINY };
 
-fn profile() -> ModelProfile {
-    MODEL.profile()
-}
-
 /// An adapter of rank 4 for the first block's keys.
 fn keys() -> Adapter {
     Adapter::of("llama").pair("blk.0.attn_k.weight", [64, 32, 1, 1], 4, F32)
@@ -23,9 +19,8 @@ fn keys() -> Adapter {
 
 #[track_caller]
 fn refused(adapter: &Adapter) -> String {
-    let lora = Lora::from_header(&adapter.header());
-    let error = lora.and_then(|lora| profile().with_lora(&lora));
-    error.expect_err("a wrong adapter").to_string()
+    let changed = Lora::from_header(&adapter.header()).and_then(|lora| MODEL.profile().with_lora(&lora));
+    changed.expect_err("a wrong adapter").to_string()
 }
 
 #[test]
@@ -36,7 +31,7 @@ fn an_adapter_is_what_its_header_says() {
     assert_eq!(&*pair.a.name, "blk.0.attn_k.weight");
     assert_eq!((pair.a.shape, pair.b.shape), ([64, 4, 1, 1], [4, 32, 1, 1]));
     assert_eq!(lora.bytes(), 4 * (64 * 4 + 4 * 32));
-    let profile = profile().with_lora(&lora).unwrap();
+    let profile = MODEL.profile().with_lora(&lora).unwrap();
     assert_eq!(profile.adapters.lora, ["<builder>"]);
     assert_eq!(profile.adapters.bytes(), lora.bytes());
     // A norm is left out, as llama.cpp does.
@@ -86,13 +81,11 @@ fn the_factors_of_an_embedding_change_places_and_a_tied_one_is_refused() {
     let embedding = |a: &[u64], b: &[u64]| {
         Adapter::of("llama").tensor("token_embd.weight.lora_a", F32, a).tensor("token_embd.weight.lora_b", F32, b)
     };
-    let right = embedding(&[4, 128], &[4, 64]);
-    let lora = Lora::from_header(&right.header()).unwrap();
-    profile().with_lora(&lora).unwrap();
+    let lora = Lora::from_header(&embedding(&[4, 128], &[4, 64]).header()).unwrap();
+    MODEL.profile().with_lora(&lora).unwrap();
     assert!(refused(&embedding(&[64, 4], &[4, 128])).contains("token_embd"));
     assert!(refused(&embedding(&[8, 128], &[4, 64])).contains("is 8 x 128"));
-    let tied = Shape { tied: true, ..MODEL };
-    let error = tied.profile().with_lora(&lora).unwrap_err();
+    let error = Shape { tied: true, ..MODEL }.profile().with_lora(&lora).unwrap_err();
     assert!(error.to_string().contains("is the output matrix too"), "{error}");
 }
 
@@ -100,18 +93,15 @@ fn the_factors_of_an_embedding_change_places_and_a_tied_one_is_refused() {
 fn an_adapter_lies_where_the_weights_lie_that_it_changes() {
     let gpu = Gpu::new("card").backend("CUDA").total(gib(24)).free(gib(22));
     let lora = Lora::from_header(&keys().header()).unwrap();
-    let params = ContextParams::default();
     let weights = |profile: &ModelProfile, layers| {
-        let estimate = Estimate::new(profile, &[&gpu], &params).unwrap();
-        let footprints = estimate.footprints(layers);
+        let footprints = Estimate::new(profile, &[&gpu], &ContextParams::default()).unwrap().footprints(layers);
         (footprints.gpus[0].weights, footprints.host.weights)
     };
-    let (plain, with) = (profile(), profile().with_lora(&lora).unwrap());
+    let (plain, with) = (MODEL.profile(), MODEL.profile().with_lora(&lora).unwrap());
     // The first block is the last to go to a GPU. Tensors are of 1024 and 512 bytes: whole multiples of any alignment.
     for layers in 0..=3 {
         let (before, after) = (weights(&plain, layers), weights(&with, layers));
-        let on_gpu = if layers == 3 { 1536 } else { 0 };
-        assert_eq!(after.0 - before.0, on_gpu, "{layers}");
-        assert_eq!(after.1 - before.1, 1536 - on_gpu, "{layers}");
+        let more = if layers == 3 { (1536, 0) } else { (0, 1536) };
+        assert_eq!((after.0 - before.0, after.1 - before.1), more, "{layers}");
     }
 }

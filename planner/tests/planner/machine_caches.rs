@@ -4,11 +4,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::folder::Fake;
+use crate::folder::{Fake, device};
 use autoplace_planner::gguf::TensorType;
 use autoplace_planner::machine::{
-    Detector, GgmlDevice, GgmlKind, Gpu, GpuKind, Host, LearnedHeadroom, Machine, MeasuredRates, MeasurementCache,
-    PciId, WeightRate, gib, mib,
+    Detector, Gpu, GpuKind, Host, LearnedHeadroom, Machine, MeasuredRates, MeasurementCache, PciId, WeightRate, gib,
+    mib,
 };
 use proptest::prelude::{any, prop_assert, proptest};
 use tempfile::TempDir;
@@ -22,16 +22,13 @@ fn learned(driver: u64, growth: u64) -> LearnedHeadroom {
 fn rates(threads: Option<u32>, weights: &[(TensorType, u64)]) -> MeasuredRates {
     let mut rates = MeasuredRates::default();
     rates.threads = threads;
-    let weights = weights.iter();
-    let weights =
-        weights.map(|&(tensor_type, bytes_per_second)| WeightRate { tensor_type, experts: false, bytes_per_second });
-    rates.weights = weights.collect();
+    let weight = |&(tensor_type, bytes_per_second)| WeightRate { tensor_type, experts: false, bytes_per_second };
+    rates.weights = weights.iter().map(weight).collect();
     rates
 }
 
 fn card() -> Gpu {
-    let card = Gpu::named("RTX 4090").unwrap();
-    let mut gpu = card.pci_id(PciId::new(0, 1, 0, 0));
+    let mut gpu = Gpu::named("RTX 4090").unwrap().pci_id(PciId::new(0, 1, 0, 0));
     gpu.driver = Some("550.54.14".to_owned());
     gpu
 }
@@ -59,8 +56,8 @@ fn only(folder: &Path) -> PathBuf {
 }
 
 #[test]
-fn headroom_is_found_again_by_the_same_device_driver_backend_and_build_alone() {
-    let (_folder, _, cache) = empty();
+fn the_most_headroom_is_found_again_by_the_same_device_driver_backend_and_build_alone() {
+    let (_folder, path, cache) = empty();
     cache.put_headroom(&card(), BUILD, learned(mib(20), mib(30)));
     assert_eq!(cache.headroom(&card(), BUILD), Some(learned(mib(20), mib(30))));
     // What else is used of it does not matter.
@@ -70,45 +67,40 @@ fn headroom_is_found_again_by_the_same_device_driver_backend_and_build_alone() {
     newer.driver = Some("560.35.03".to_owned());
     unknown.driver = None;
     slice.description += " MIG 1g.5gb";
-    for other in [
-        newer,
-        unknown,
-        slice,
-        card().pci_id(PciId::new(0, 2, 0, 0)),
-        card().backend("Vulkan"),
-        Gpu::new("RTX 4090").total(gib(24)),
-    ] {
+    let elsewhere = card().pci_id(PciId::new(0, 2, 0, 0));
+    for other in [newer, unknown, slice, elsewhere, card().backend("Vulkan"), Gpu::new("RTX 4090").total(gib(24))] {
         assert_eq!(cache.headroom(&other, BUILD), None, "{other:?}");
     }
     assert_eq!(cache.headroom(&card(), "autoplace 0.2.0"), None);
+    // The most that was seen stays, and nothing beside its file.
+    cache.put_headroom(&card(), BUILD, learned(mib(40), mib(10)));
+    assert_eq!(cache.headroom(&card(), BUILD), Some(learned(mib(40), mib(30))));
+    only(&path);
 }
 
 #[test]
 fn rates_are_found_again_by_device_and_build_and_later_ones_are_added() {
     let (_folder, _, cache) = empty();
     let host = Host::new(gib(64)).physical_cores(8);
-    let latest = || cache.host_rates(&host, BUILD);
-    assert_eq!(latest(), None);
+    assert_eq!(cache.host_rates(&host, BUILD), None);
     put_rates(&cache, &host, rates(Some(8), &[(TensorType::Q4_K, 10)]));
     put_rates(&cache, &host, rates(Some(8), &[(TensorType::Q6_K, 11)]));
     let both = [(TensorType::Q4_K, 10), (TensorType::Q6_K, 11)];
-    assert_eq!(latest(), Some(rates(Some(8), &both)));
+    assert_eq!(cache.host_rates(&host, BUILD), Some(rates(Some(8), &both)));
     // Of another number of threads they are others.
     let one = rates(Some(1), &[(TensorType::Q4_K, 4)]);
     put_rates(&cache, &host, one.clone());
-    assert_eq!(latest(), Some(one.clone()));
     // A kernel that keeps some more of the memory makes no other machine.
     let booted = Host::new(gib(64) - mib(100)).physical_cores(8);
-    assert_eq!(cache.host_rates(&booted, BUILD), Some(one));
+    assert_eq!([&host, &booted].map(|host| cache.host_rates(host, BUILD)), [Some(one.clone()), Some(one)]);
     assert_eq!(cache.host_rates(&host, "another build"), None);
     assert_eq!(cache.host_rates(&Host::new(gib(64)), BUILD), None);
 
     let gpu = Gpu::new("RTX 4090").total(gib(24));
-    let card = rates(None, &[(TensorType::Q4_K, 900)]);
-    let mut machine = Machine::new(host.clone()).with_gpu(gpu.clone());
-    machine.gpus[0].rates = Some(card.clone());
+    let mut machine = Machine::new(host).with_gpu(gpu.clone());
+    machine.gpus[0].rates = Some(rates(None, &[(TensorType::Q4_K, 900)]));
     cache.put_rates(&machine, BUILD);
-    assert_eq!(cache.gpu_rates(&gpu, BUILD), Some(card.clone()));
+    assert_eq!(cache.gpu_rates(&gpu, BUILD), machine.gpus[0].rates);
     assert_eq!(cache.gpu_rates(&gpu, "another build"), None);
 }
 
@@ -143,19 +135,13 @@ fn replaced(put: impl Fn(&MeasurementCache), is_there: impl Fn(&MeasurementCache
     put(&cache);
     let file = only(folder.path());
     let good = fs::read_to_string(&file).unwrap();
-    let changed = wrong.iter().map(|(from, to)| {
+    let changed = wrong.iter().chain(&[("version\": 2", "version\": 3"), ("{\n", "")]).map(|(from, to)| {
         assert!(good.contains(from), "no {from:?} in {good}");
-        good.replace(from, to).into_bytes()
+        good.replacen(from, to, 1).into_bytes()
     });
-    let broken = [
-        Vec::new(),
-        good.as_bytes()[..good.len() / 2].to_vec(),
-        good.lines().skip(1).collect::<String>().into_bytes(),
-        b"{}".to_vec(),
-        b"{\"version\":2,\"key\":\"x\",\"value\":[]}".to_vec(),
-        vec![0xff, 0xfe, 0],
-        good.replace("version\": 2", "version\": 3").into_bytes(),
-    ];
+    let of_another = b"{\"version\":2,\"key\":\"x\",\"value\":[]}";
+    let half = &good.as_bytes()[..good.len() / 2];
+    let broken = [half, b"", b"{}", of_another, &[0xff, 0xfe, 0]].map(<[u8]>::to_vec);
     for content in changed.chain(broken) {
         fs::write(&file, &content).unwrap();
         let text = String::from_utf8_lossy(&content);
@@ -193,24 +179,10 @@ fn a_folder_that_cannot_be_written_is_no_error() {
 }
 
 #[test]
-fn of_headroom_the_most_that_was_seen_stays_and_nothing_beside_its_file() {
-    let (_folder, path, cache) = empty();
-    cache.put_headroom(&card(), BUILD, learned(20, 50));
-    cache.put_headroom(&card(), BUILD, learned(40, 30));
-    assert_eq!(cache.headroom(&card(), BUILD), Some(learned(40, 50)));
-    only(&path);
-}
-
-#[test]
 fn detection_finds_headroom_for_the_build_that_will_use_the_gpu() {
     let (folder, fake) = (tempfile::tempdir().unwrap(), Fake::new());
-    let detected = |detector: Detector| {
-        let device = GgmlDevice::new("CUDA0", "CUDA", GgmlKind::Gpu)
-            .description("NVIDIA GeForce RTX 4090")
-            .device_id("0000:01:00.0")
-            .memory(gib(24), gib(22));
-        detector.detect_with(&[device]).gpus.remove(0)
-    };
+    let detected =
+        |detector: Detector| detector.detect_with(&[device("CUDA0@0000:01:00.0 gpu 24 22 RTX 4090")]).gpus.remove(0);
     let detector = || fake.detector().cache_folder(folder.path());
     let here = detected(detector());
     assert_eq!(here.resident_threads, Some(128 * 1536));

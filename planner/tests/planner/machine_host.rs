@@ -4,10 +4,10 @@
 use crate::folder::Fake;
 use crate::table::rows;
 use autoplace_planner::machine::{Host, HostLimit, gib, mib};
-use proptest::prelude::{ProptestConfig, Strategy, any, prop, prop_assert, proptest};
+use proptest::prelude::{ProptestConfig, Strategy, any, prop, prop_assert, prop_oneof, proptest};
 
-const V2_MOUNT: &str = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n";
-const V1_MOUNT: &str = "35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n";
+const V2_MOUNT: &str = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate";
+const V1_MOUNT: &str = "35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory";
 
 /// Adds the files of a group, as `machine_host.txt` writes them.
 fn with_files(fake: Fake, word: &str) -> Fake {
@@ -27,20 +27,14 @@ fn with_files(fake: Fake, word: &str) -> Fake {
         (_, "v1") => 0x7fff_ffff_ffff_f000_u64.to_string(),
         _ => text.to_owned(),
     };
-    let (limit, used, cache) = (bytes(limit), bytes(used), bytes(cache));
-    let files = match kind {
-        "v1" => [
-            ("memory.limit_in_bytes", limit),
-            ("memory.usage_in_bytes", used),
-            ("memory.stat", format!("cache 1\ntotal_inactive_file {cache}\ntotal_active_file {cache}\n")),
-        ],
-        _ => [
-            ("memory.max", limit),
-            ("memory.current", used),
-            ("memory.stat", format!("anon 5\ninactive_file {cache}\nactive_file {cache}\n")),
-        ],
+    let (names, total) = match kind {
+        "v1" => (["memory.limit_in_bytes", "memory.usage_in_bytes"], "total_"),
+        _ => (["memory.max", "memory.current"], ""),
     };
-    files.into_iter().fold(fake, |fake, (name, text)| fake.file(&format!("{folder}/{name}"), text + "\n"))
+    let cache = bytes(cache);
+    let stat = format!("anon 5\ncache 1\n{total}inactive_file {cache}\n{total}active_file {cache}");
+    let files = names.into_iter().zip([bytes(limit), bytes(used)]).chain([("memory.stat", stat)]);
+    files.fold(fake, |fake, (name, text)| fake.file(&format!("{folder}/{name}"), text + "\n"))
 }
 
 #[test]
@@ -48,12 +42,12 @@ fn the_group_that_leaves_the_least_decides() {
     for row in rows(include_str!("machine_host.txt")) {
         let [what, groups, mounts, files, left, decides, said] = row;
         let lines = |text: &str| text.replace(';', "\n") + "\n";
-        let mut fake = Fake::new().file("/proc/self/cgroup", lines(groups));
-        fake = match mounts {
-            "v1" => fake.file("/proc/self/mountinfo", V1_MOUNT),
-            "v2" => fake.file("/proc/self/mountinfo", V2_MOUNT),
-            other => fake.file("/proc/self/mountinfo", lines(other)),
+        let mounts = match mounts {
+            "v1" => V1_MOUNT,
+            "v2" => V2_MOUNT,
+            other => other,
         };
+        let fake = Fake::new().file("/proc/self/cgroup", lines(groups)).file("/proc/self/mountinfo", lines(mounts));
         let fake = files.split_whitespace().fold(fake, with_files);
         let (host, notes) = Host::detect_under(&fake.path("/"));
         assert_eq!(host.available, gib(left.parse().unwrap()), "{what}");
@@ -107,20 +101,14 @@ fn a_machine_that_says_nothing_promises_nothing() {
 
 #[test]
 fn a_limit_of_the_process_leaves_what_is_not_taken_yet() {
-    // `Max data size`, `Max address space`, VmSize, VmData.
-    let unlimited = "unlimited".to_owned();
-    let twenty = gib(20).to_string();
-    let address_space = HostLimit::AddressSpace { bytes: gib(20) };
-    let data_segment = HostLimit::DataSegment { bytes: gib(20) };
-    for (data, space, size, taken, left, limit) in [
-        (&unlimited, &twenty, gib(2), 5 << 10, 18, address_space),
-        (&twenty, &unlimited, gib(19), gib(1), 19, data_segment),
+    let bytes = gib(20);
+    for (limited, other, [size, taken], left, limit) in [
+        ("Max address space", "Max data size", [gib(2), 5 << 10], 18, HostLimit::AddressSpace { bytes }),
+        ("Max data size", "Max address space", [gib(19), gib(1)], 19, HostLimit::DataSegment { bytes }),
     ] {
-        let limits = format!(
-            "Max data size  {data}  unlimited  bytes\nMax address space         {space}           unlimited            bytes\n"
-        );
-        let (size, taken) = (size / 1024, taken / 1024);
-        let status = format!("VmSize:\t {size} kB\nVmData:\t {taken} kB\n");
+        let limits =
+            format!("{other}  unlimited  unlimited  bytes\n{limited}       {bytes}    unlimited       bytes\n");
+        let status = format!("VmSize:\t {} kB\nVmData:\t {} kB\n", size / 1024, taken / 1024);
         let fake = Fake::new().file("/proc/self/limits", limits);
         let host = fake.file("/proc/self/status", status).host();
         assert_eq!((host.available, host.limit), (gib(left), limit));
@@ -136,16 +124,15 @@ fn this_very_machine_has_memory_and_cores() {
     assert!(host.system_available <= host.total, "{host}");
 }
 
-/// One group's files: limit, use, cache; any of them may be absent or nonsense.
+/// One group's files: limits, use, cache; any of them may be absent or nonsense.
 fn group() -> impl Strategy<Value = [Option<String>; 4]> {
     let number = || {
-        prop::option::of(prop::strategy::Union::new([
-            (0..gib(128)).prop_map(|bytes| bytes.to_string()).boxed(),
-            any::<u64>().prop_map(|bytes| bytes.to_string()).boxed(),
-            prop::sample::select(vec!["max", "", "-1", "x"]).prop_map(str::to_owned).boxed(),
-        ]))
+        let bytes = prop_oneof![0..gib(128), any::<u64>()].prop_map(|bytes| bytes.to_string());
+        let word = prop::sample::select(&["max", "", "-1", "x"]).prop_map(str::to_owned);
+        prop::option::of(prop_oneof![2 => bytes, 1 => word])
     };
-    [number(), number(), number(), number()]
+    let cache = number().prop_map(|cache| Some(format!("inactive_file {}\nactive_file 1\n", cache?)));
+    (number(), number(), number(), cache).prop_map(<[Option<String>; 4]>::from)
 }
 
 /// The folders of so many nested groups, outermost first.
@@ -154,15 +141,12 @@ fn nested(groups: &[[Option<String>; 4]]) -> Fake {
     let fake = Fake::new().file("/proc/self/cgroup", format!("0::{path}\n"));
     let mut fake = fake.file("/proc/self/mountinfo", V2_MOUNT);
     let mut folder = "/sys/fs/cgroup".to_owned();
-    for (level, [max, high, current, cache]) in groups.iter().enumerate() {
-        folder = format!("{folder}/g{level}");
-        for (name, value) in [("memory.max", max), ("memory.high", high), ("memory.current", current)] {
-            if let Some(value) = value {
-                fake = fake.file(&format!("{folder}/{name}"), value);
+    for (level, group) in groups.iter().enumerate() {
+        folder += &format!("/g{level}");
+        for (name, text) in ["memory.max", "memory.high", "memory.current", "memory.stat"].into_iter().zip(group) {
+            if let Some(text) = text {
+                fake = fake.file(&format!("{folder}/{name}"), text);
             }
-        }
-        if let Some(cache) = cache {
-            fake = fake.file(&format!("{folder}/memory.stat"), format!("inactive_file {cache}\nactive_file 1\n"));
         }
     }
     fake

@@ -2,31 +2,32 @@
 //! makes of the pools.
 
 use std::os::unix::fs::symlink;
-use std::slice;
 
-use crate::folder::Fake;
+use crate::folder::{Fake, device};
 use crate::shapes::{LLAMA_8B, LLAMA_70B, Shape};
-use autoplace_planner::machine::{GgmlDevice, GgmlKind, Gpu, GpuKind, Machine, Pool, Pools, UnusedReason, gib, mib};
+use autoplace_planner::machine::{GgmlDevice, GpuKind, Machine, Pool, Pools, UnusedReason, gib, mib};
 use autoplace_planner::plan::{Plan, Planner, Policy, Request};
 
-/// A device on the PCI bus, as the kernel describes it whether it is driven or not.
-fn on_the_bus(fake: Fake, id: &str, [class, vendor, device]: [&str; 3]) -> Fake {
-    let file = |name: &str| format!("/sys/bus/pci/devices/{id}/{name}");
-    let fake = fake.file(&file("class"), format!("{class}\n"));
-    fake.file(&file("vendor"), format!("{vendor}\n")).file(&file("device"), format!("{device}\n"))
+/// Where the AMD GPU of each machine is.
+const AMD: &str = "0000:c5:00.0";
+
+/// Adds a device on the PCI bus by the files that the kernel has of it, driven or not: `class=0x030000 vendor=0x1002`.
+fn on_the_bus(fake: Fake, id: &str, files: &str) -> Fake {
+    files.split(' ').fold(fake, |fake, file| {
+        let (name, text) = file.split_once('=').expect(file);
+        fake.file(&format!("/sys/bus/pci/devices/{id}/{name}"), format!("{text}\n"))
+    })
 }
 
 #[test]
 fn a_card_whose_driver_does_not_answer_is_told_apart_from_none() {
     // As in a container that was started without its GPUs.
-    let nvidia = ["0x030200", "0x10de", "0x2330"];
-    let fake = on_the_bus(Fake::new(), "0000:03:00.0", nvidia);
+    let fake = on_the_bus(Fake::new(), "0000:03:00.0", "class=0x030200 vendor=0x10de device=0x2330");
     // Its audio, another maker's and a processor's own graphics are none.
-    let fake = on_the_bus(fake, "0000:03:00.1", ["0x040300", "0x10de", "0x22bc"]);
-    let fake = on_the_bus(fake, "0000:00:02.0", ["0x030000", "0x8086", "0x4680"]);
-    let fake = on_the_bus(fake, "0000:c5:00.0", ["0x030000", "0x1002", "0x1586"]);
-    let fake = fake.file("/sys/bus/pci/devices/0000:c5:00.0/mem_info_vram_total", mib(512).to_string());
-    let machine = fake.detector().detect_with(&[]);
+    let fake = on_the_bus(fake, "0000:03:00.1", "class=0x040300 vendor=0x10de device=0x22bc");
+    let fake = on_the_bus(fake, "0000:00:02.0", "class=0x030000 vendor=0x8086 device=0x4680");
+    let fake = on_the_bus(fake, AMD, "class=0x030000 vendor=0x1002 device=0x1586 mem_info_vram_total=536870912");
+    let machine = detected(&fake, &[]);
     let [unused] = machine.unused_gpus.as_slice() else { panic!("{machine}") };
     let library = "libnvidia-ml.so.1".to_owned();
     assert_eq!(unused.reason, UnusedReason::NoDriver { library });
@@ -34,13 +35,11 @@ fn a_card_whose_driver_does_not_answer_is_told_apart_from_none() {
     let told = "NVIDIA GPU 2330 is not used: its driver does not answer here (libnvidia-ml.so.1)";
     assert_eq!(unused.to_string(), told);
     // One that a backend lists is there, and one whose address nobody knows may be it.
-    let listed = GgmlDevice::new("Vulkan0", "Vulkan", GgmlKind::Gpu).memory(gib(16), gib(15));
-    for device in [listed.clone().device_id("0000:03:00.0"), listed] {
-        assert_eq!(fake.detector().detect_with(&[device]).unused_gpus, []);
+    for listed in ["Vulkan0@0000:03:00.0 gpu 16 15", "Vulkan0 gpu 16 15"] {
+        assert_eq!(detected(&fake, &[device(listed)]).unused_gpus, []);
     }
     // One that another computer has does not stand for it; one that a virtual machine has is not this one's.
-    let remote = GgmlDevice::new("RPC0", "RPC", GgmlKind::Gpu).memory(gib(16), gib(15));
-    let unused = |fake: &Fake| fake.detector().detect_with(slice::from_ref(&remote)).unused_gpus.len();
+    let unused = |fake: &Fake| detected(fake, &[device("RPC0 gpu 16 15")]).unused_gpus.len();
     assert_eq!(unused(&fake), 1);
     let driver = fake.path("/sys/bus/pci/devices/0000:03:00.0/driver");
     symlink("../../../bus/pci/drivers/vfio-pci", driver).unwrap();
@@ -49,8 +48,8 @@ fn a_card_whose_driver_does_not_answer_is_told_apart_from_none() {
 
 #[test]
 fn a_large_card_of_amd_that_nothing_drives_is_told() {
-    let fake = on_the_bus(Fake::new(), "0000:c5:00.0", ["0x030000", "0x1002", "0x744c"]);
-    let fake = fake.file("/sys/bus/pci/devices/0000:c5:00.0/mem_info_vram_total", gib(24).to_string());
+    let card = format!("class=0x030000 vendor=0x1002 device=0x744c mem_info_vram_total={}", gib(24));
+    let fake = on_the_bus(Fake::new(), AMD, &card);
     let reason = |backends: &[&str]| {
         let machine = fake.detector().backends(backends.iter().copied()).detect_with(&[]);
         machine.unused_gpus[0].reason.clone()
@@ -59,14 +58,11 @@ fn a_large_card_of_amd_that_nothing_drives_is_told() {
     assert_eq!(reason(&["Vulkan"]), UnusedReason::NotListed { backend: "Vulkan".to_owned() });
 }
 
-/// A machine with an AMD GPU at 0000:c5:00.0, by its carve-out, its GTT and the memory that Linux has, in bytes.
+/// A machine with an AMD GPU, by its carve-out, its GTT and the memory that Linux has, in bytes.
 fn amd(carve_out: u64, gtt: u64, mem_total: u64, mem_available: u64) -> Fake {
-    let fake = Fake::new().meminfo(mem_total, mem_available);
-    let figures = [("vram_total", carve_out), ("vram_used", mib(200)), ("gtt_total", gtt), ("gtt_used", mib(50))];
-    figures.into_iter().fold(fake, |fake, (name, bytes)| {
-        let file = format!("/sys/bus/pci/devices/0000:c5:00.0/mem_info_{name}");
-        fake.file(&file, format!("{bytes}\n"))
-    })
+    let vram = format!("mem_info_vram_total={carve_out} mem_info_vram_used={}", mib(200));
+    let gtt = format!("mem_info_gtt_total={gtt} mem_info_gtt_used={}", mib(50));
+    on_the_bus(Fake::new().meminfo(mem_total, mem_available), AMD, &format!("{vram} {gtt}"))
 }
 
 /// Strix Halo, 128 GiB, with 96 GiB set aside in the BIOS: Linux has 31 GiB and gives the GPU half of them as GTT.
@@ -82,10 +78,8 @@ fn on_demand() -> Fake {
 
 /// As RADV and HIP describe the GPU to ggml.
 fn radeon(backend: &str, total: u64) -> GgmlDevice {
-    GgmlDevice::new(format!("{backend}0"), backend, GgmlKind::IntegratedGpu)
-        .description("Radeon 8060S Graphics (RADV GFX1151)")
-        .device_id("0000:c5:00.0")
-        .memory(total, total - mib(300))
+    let device = device(&format!("{backend}0@{AMD} igpu 0 0 Radeon 8060S Graphics (RADV GFX1151)"));
+    device.memory(total, total - mib(300))
 }
 
 fn detected(fake: &Fake, devices: &[GgmlDevice]) -> Machine {
@@ -156,28 +150,20 @@ fn what_the_carve_out_does_not_hold_is_the_hosts() {
 
 #[test]
 fn a_backend_of_which_the_pool_is_not_known_gets_no_more_than_the_host_has() {
-    let machine = detected(&carved_out(), &[radeon("OpenCL", gib(111))]);
-    let gpu = &machine.gpus[0];
+    let gpu = &detected(&carved_out(), &[radeon("OpenCL", gib(111))]).gpus[0];
     assert_eq!((gpu.pools, gpu.free), (None, 23_144_396 * 1024));
 }
 
 #[test]
 fn intels_apples_and_nvidias_chips_have_the_hosts_memory_and_nothing_else() {
-    let igpu = GgmlKind::IntegratedGpu;
-    let iris = "Intel(R) Iris(R) Xe Graphics (TGL GT2)";
     // 64 GiB, 48 of them available: Mesa's one heap of three quarters, Metal's recommended working set,
     // and what CUDA says.
-    for (name, kind, description, [total, says, free]) in [
-        ("Vulkan0", igpu, iris, [48, 47, 47]),
-        ("MTL0", GgmlKind::Gpu, "Apple M3 Max", [48, 48, 48]),
-        ("CUDA0", igpu, "Orin", [62, 60, 48]),
+    for (listed, free) in [
+        ("Vulkan0@0000:00:02.0 igpu 48 47 Intel(R) Iris(R) Xe Graphics (TGL GT2)", gib(47)),
+        ("MTL0 gpu 48 48 Apple M3 Max", gib(48)),
+        ("CUDA0@0000:00:02.0 igpu 62 60 Orin", gib(48)),
     ] {
-        let free = gib(free);
-        let device = GgmlDevice::new(name, name.trim_end_matches('0'), kind)
-            .description(description)
-            .device_id("0000:00:02.0")
-            .memory(gib(total), gib(says));
-        let machine = detected(&Fake::new(), &[device]);
+        let machine = detected(&Fake::new(), &[device(listed)]);
         let gpu = &machine.gpus[0];
         assert_eq!((gpu.kind, gpu.pools), (GpuKind::Integrated, None));
         assert_eq!((gpu.free, gpu.own_free()), (free, 0), "{gpu}");
@@ -189,19 +175,11 @@ fn intels_apples_and_nvidias_chips_have_the_hosts_memory_and_nothing_else() {
 
 #[test]
 fn a_laptops_integrated_gpu_never_displaces_its_card() {
-    let laptop = detected(
-        &Fake::new(),
-        &[
-            GgmlDevice::new("Vulkan0", "Vulkan", GgmlKind::IntegratedGpu)
-                .description("Intel(R) Iris(R) Xe Graphics (ADL GT2)")
-                .device_id("0000:00:02.0")
-                .memory(gib(48), gib(47)),
-            GgmlDevice::new("Vulkan1", "Vulkan", GgmlKind::Gpu)
-                .description("NVIDIA GeForce RTX 4060 Laptop GPU")
-                .device_id("0000:01:00.0")
-                .memory(gib(8), gib(7)),
-        ],
-    );
+    let laptop = [
+        "Vulkan0@0000:00:02.0 igpu 48 47 Intel(R) Iris(R) Xe Graphics (ADL GT2)",
+        "Vulkan1@0000:01:00.0 gpu 8 7 RTX 4060 Laptop GPU",
+    ];
+    let laptop = detected(&Fake::new(), &laptop.map(device));
     assert_eq!(laptop.gpus.len(), 2);
     for policy in [Policy::Fastest, Policy::MostLayers] {
         // The card holds a part of the layers, the integrated GPU would hold all of them.
@@ -213,15 +191,4 @@ fn a_laptops_integrated_gpu_never_displaces_its_card() {
             assert_eq!(gpus, ["RTX 4060 Laptop GPU"], "{policy:?}: {plan}");
         }
     }
-}
-
-#[test]
-fn pools_are_written_and_read_with_the_machine() {
-    let machine = detected(&carved_out(), &[radeon("ROCm", gib(96))]);
-    let text = machine.to_json().unwrap();
-    assert_eq!(Machine::from_json(&text), Ok(machine));
-    let mut over = Machine::from_json(&text).unwrap();
-    over.gpus[0] = Gpu::new("x").total(1).pools(Pools::new(Pool::new(1, 2), Pool::default()));
-    let error = over.check().unwrap_err().to_string();
-    assert!(error.starts_with("gpus[0].pools.own.free is 2"), "{error}");
 }

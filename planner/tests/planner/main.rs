@@ -18,11 +18,12 @@ mod shapes;
 #[path = "../support/table/mod.rs"]
 mod table;
 
+use autoplace_planner::machine::{Gpu, Host, Machine, gib};
+use autoplace_planner::plan::{Error, Plan, Planner, Request};
+use autoplace_planner::profile::ModelProfile;
 use shapes::synthetic;
 
-mod ballast;
 mod companion_mmproj;
-mod estimate_allocations;
 mod gguf_hostile;
 mod gguf_memory;
 mod gguf_roundtrip;
@@ -38,8 +39,6 @@ mod machine_host;
 mod machine_links;
 #[cfg(target_os = "linux")]
 mod machine_nvidia;
-#[cfg(target_os = "linux")]
-mod machine_nvidia_driver;
 mod machine_serialised;
 mod memory_estimate;
 mod plan_advice;
@@ -48,6 +47,15 @@ mod plan_companions;
 mod plan_probed;
 mod plan_properties;
 mod plan_report;
-mod plan_several_gpus;
 mod plan_speed;
 mod profile_quantised;
+
+/// A host, and cards of 24 GiB with so many bytes free.
+fn machine(host: u64, free: &[u64]) -> Machine {
+    let card = |(index, &free)| Gpu::new(format!("card {index}")).total(gib(24)).free(free);
+    free.iter().enumerate().map(card).fold(Machine::new(Host::new(host)), Machine::with_gpu)
+}
+
+fn plan(profile: &ModelProfile, machine: &Machine, request: &Request) -> Result<Plan, Error> {
+    Planner::new(profile, machine).request(request.clone()).plan()
+}

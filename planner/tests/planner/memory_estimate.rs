@@ -1,13 +1,10 @@
 //! What a placement takes, against numbers counted by hand and numbers that llama.cpp gave.
 
 use autoplace_planner::machine::{Gpu, gib};
-use autoplace_planner::memory::estimate::Assignment;
-use autoplace_planner::memory::{
-    ContextParams, Estimate, FlashAttention, Footprints, KvType, Place, Split, TensorOverride,
-};
+use autoplace_planner::memory::{ContextParams, Estimate, FlashAttention, Footprints, KvType, Place, TensorOverride};
 use autoplace_planner::profile::ModelProfile;
 
-use crate::shapes::{LLAMA_8B, QWEN3_30B_A3B, Shape, TINY};
+use crate::shapes::{LLAMA_1B, LLAMA_8B, LLAMA_70B, QWEN3_30B_A3B, Shape, TINY};
 
 fn card() -> Gpu {
     Gpu::new("card").total(gib(80))
@@ -20,9 +17,7 @@ fn params(n_ctx: u32) -> ContextParams {
 }
 
 fn footprints(profile: &ModelProfile, params: &ContextParams, n_gpu_layers: u32) -> Footprints {
-    let card = card();
-    let estimate = Estimate::new(profile, &[&card], params).unwrap();
-    estimate.footprints(n_gpu_layers)
+    Estimate::new(profile, &[&card()], params).unwrap().footprints(n_gpu_layers)
 }
 
 /// The tiny model by hand: a block is two norms of 64 floats, q and attn_output of 64 x 64 floats, k of 64 x 32, gate
@@ -86,51 +81,31 @@ fn a_cache_type_that_does_not_divide_a_head_is_an_error() {
     assert!(Estimate::new(&LLAMA_8B.profile(), &[], &params).is_err());
 }
 
-/// The tiny model, or another, on two cards: a CUDA card first, then a Metal one, of which the second has
-/// twice as much free.
-fn two(profile: &ModelProfile, params: &ContextParams) -> Estimate {
+/// The tiny model on a CUDA card and a Metal one, of which the second has twice as much free.
+fn two() -> Estimate {
     let (cuda, metal) = (card().free(gib(10)), card().backend("MTL").free(gib(20)));
-    Estimate::new(profile, &[&cuda, &metal], params).unwrap()
-}
-
-fn weights(footprints: &Footprints) -> (u64, u64, u64) {
-    let [first, second] = footprints.gpus[..] else {
-        panic!("two GPUs");
-    };
-    (first.weights, second.weights, footprints.host.weights)
+    Estimate::new(&TINY.profile(), &[&cuda, &metal], &params(512)).unwrap()
 }
 
 #[test]
 fn two_gpus_share_layers_by_free_memory_and_each_lays_them_out_by_its_own_rules() {
-    let estimate = two(&TINY.profile(), &params(512));
+    let weights = |n| {
+        let footprints = two().footprints(n);
+        (footprints.gpus[0].weights, footprints.gpus[1].weights, footprints.host.weights)
+    };
     // Of three layers the first is the CUDA card's: a third of the free bytes.
     let cuda = TINY_BLOCK_CUDA + 128;
     let metal = TINY_BLOCK_HOST + 32 + TINY_EMBEDDING + TINY_NORM;
-    assert_eq!(weights(&estimate.footprints(3)), (cuda, metal, TINY_EMBEDDING));
+    assert_eq!(weights(3), (cuda, metal, TINY_EMBEDDING));
     // A block that only the host has brings the frequencies of rope there too.
     let output = TINY_EMBEDDING + TINY_NORM;
     let host = TINY_EMBEDDING + TINY_BLOCK_HOST + 32;
-    assert_eq!(weights(&estimate.footprints(2)), (cuda, output, host));
-}
-
-#[test]
-fn proportions_take_the_place_of_free_memory_and_counts_are_proportions() {
-    let estimate = two(&TINY.profile(), &params(512));
-    let split = Split::by_counts(&[2, 1]);
-    let by_split = estimate.clone().tensor_split(&split.tensor_split).unwrap();
-    let by_counts = estimate.footprints_of(&Assignment::by_counts(2, &[2, 1]));
-    assert_eq!(by_split.footprints(split.n_gpu_layers), by_counts);
-    let cuda = 2 * TINY_BLOCK_CUDA + 128;
-    assert_eq!(weights(&by_counts), (cuda, TINY_EMBEDDING + TINY_NORM, TINY_EMBEDDING));
+    assert_eq!(weights(2), (cuda, output, host));
 }
 
 #[test]
 fn an_override_that_cannot_be_followed_is_an_error_that_names_it() {
-    let error = |pattern: &str, place| {
-        let estimate = two(&TINY.profile(), &params(512));
-        let rules = [TensorOverride::new(pattern, place)];
-        estimate.overrides(&rules).unwrap_err().to_string()
-    };
+    let error = |pattern: &str, place| two().overrides(&[TensorOverride::new(pattern, place)]).unwrap_err().to_string();
     assert_eq!(error("ffn", Place::Gpu(2)), "tensor_buft_overrides `ffn`: there is no GPU 2: there are 2");
     for pattern in ["ffn(", "(?=ffn)", r"(a)\1"] {
         let refused = error(pattern, Place::Host);
@@ -173,4 +148,28 @@ fn more_tokens_more_context_and_more_outputs_never_take_less() {
             }
         }
     }
+}
+
+/// Allocations of a placement of half of the model on three GPUs, with weights elsewhere.
+fn allocations(shape: &Shape) -> usize {
+    let profile = shape.profile();
+    let cards = [24, 12, 48].map(|size| Gpu::new("card").total(gib(size)));
+    let estimate = Estimate::new(&profile, &cards.each_ref(), &ContextParams::default()).unwrap();
+    let estimate = estimate.overrides(&[TensorOverride::new(r"ffn_(up|down)", Place::Host)]).unwrap();
+    let before = crate::counting::allocations();
+    let assignment = estimate.assignment(profile.n_layer() / 2);
+    let stored = estimate.stored(&assignment);
+    let after = crate::counting::allocations();
+    assert!(stored.host.weights > 0 && stored.gpus.iter().all(|gpu| gpu.weights > 0));
+    after - before
+}
+
+/// A search looks at hundreds of placements.
+#[test]
+fn a_placement_costs_no_allocation_per_layer() {
+    own_process!();
+    assert_eq!((LLAMA_1B.n_layer, LLAMA_70B.n_layer), (16, 80));
+    let few = allocations(&LLAMA_1B);
+    assert_eq!(few, allocations(&LLAMA_70B));
+    assert!(few <= 8, "{few} allocations");
 }

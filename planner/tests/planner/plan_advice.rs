@@ -14,24 +14,16 @@ use crate::table::rows;
 /// The bandwidth of two channels of DDR5-5600.
 const HOST: u64 = 89_000_000_000;
 
-fn named(name: &str) -> Gpu {
-    Gpu::named(name).unwrap()
-}
+/// A model, a machine and a request.
+type Asked = (ModelProfile, Machine, Request);
 
-fn planner<'a>(profile: &'a ModelProfile, machine: &'a Machine, request: &Request) -> Planner<'a> {
+fn planner((profile, machine, request): &Asked) -> Planner<'_> {
     Planner::new(profile, machine).request(request.clone())
 }
 
 /// Makes a change, and plans.
-fn make(
-    profile: &ModelProfile,
-    machine: &Machine,
-    request: &Request,
-    advice: &Advice,
-    change: &Change,
-) -> Result<Plan, Error> {
-    let (mut profile, mut machine) = (profile.clone(), machine.clone());
-    let mut request = request.clone();
+fn make(asked: &Asked, advice: &Advice, change: &Change) -> Result<Plan, Error> {
+    let (mut profile, mut machine, mut request) = asked.clone();
     for kind in &change.kinds {
         match kind {
             ChangeKind::KvType(ty) => request = request.kv_types(*ty, *ty),
@@ -54,7 +46,7 @@ fn make(
         true => Workload::typical(n_ctx),
         false => advice.workload,
     };
-    planner(&profile, &machine, &request.workload(workload)).plan()
+    crate::plan(&profile, &machine, &request.workload(workload))
 }
 
 /// The place of a kind in the order of what it costs.
@@ -95,8 +87,7 @@ experts on the host | 30B A3B | RTX 3060 12GB | 64 known |
 cheap types already | 8B IQ2_M | RTX 3060 12GB, 4096 | 64 known | Q4_0";
 
 /// The model, the machine and the request of a case.
-fn case(columns: [&str; 4]) -> (ModelProfile, Machine, Request) {
-    let [model, card, host, asked] = columns;
+fn case([model, card, host, asked]: [&str; 4]) -> Asked {
     let profile = match model {
         "8B" => LLAMA_8B.profile(),
         "8B IQ2_M" => LLAMA_8B.profile().quantised(Quantisation::IQ2_M),
@@ -139,10 +130,10 @@ fn case(columns: [&str; 4]) -> (ModelProfile, Machine, Request) {
 fn every_case_has_its_advice() {
     let mut text = String::new();
     for [what, model, card, host, asked] in rows(CASES) {
-        let (profile, machine, request) = case([model, card, host, asked]);
-        let advice = planner(&profile, &machine, &request).advice().unwrap();
+        let asked = case([model, card, host, asked]);
+        let advice = planner(&asked).advice().unwrap();
         for change in &advice.changes {
-            let plan = make(&profile, &machine, &request, &advice, change).unwrap();
+            let plan = make(&asked, &advice, change).unwrap();
             assert_eq!(Outcome::of(&plan), change.outcome, "{what}: {change}");
         }
         assert!(advice.changes.iter().map(rank).is_sorted(), "{what}");
@@ -153,33 +144,27 @@ fn every_case_has_its_advice() {
 
 #[test]
 fn the_context_is_the_longest_with_which_everything_fits() {
-    let machine = Machine::new(Host::new(gib(64)).bandwidth(HOST));
-    let machine = machine.with_gpu(named("RTX 3060 12GB").free(mib(5540)));
-    let request = Request::new().n_ctx(8192);
-    let profile = LLAMA_8B.profile();
-    let advice = planner(&profile, &machine, &request).advice().unwrap();
+    let asked = case(["8B", "RTX 3060 12GB, 5540", "64 known", "tokens 8192"]);
+    let advice = planner(&asked).advice().unwrap();
     let tokens = advice.changes.iter().find_map(|change| match change.kinds[..] {
         [ChangeKind::Context(tokens)] if change.effect == Effect::Fits => Some(tokens),
         _ => None,
     });
     let tokens = tokens.unwrap();
-    let full = |tokens| {
-        let request = request.clone().n_ctx(tokens);
-        let plan = planner(&profile, &machine, &request).plan().unwrap();
-        plan.full_offload
+    let full = |n_ctx| {
+        let (profile, machine, request) = asked.clone();
+        crate::plan(&profile, &machine, &request.n_ctx(n_ctx)).unwrap().full_offload
     };
     assert!(full(tokens) && !full(tokens + 256), "{tokens}");
 }
 
 /// Cards of which other programs hold some.
 fn gpus() -> impl Strategy<Value = Vec<Gpu>> {
-    let name = prop_oneof![Just("RTX 3050 6GB"), Just("RX 7600"), Just("Arc A380"), Just("M1 8GB")];
+    let name = prop::sample::select(&["RTX 3050 6GB", "RX 7600", "Arc A380", "M1 8GB"]);
     let held = prop::collection::vec(mib(1)..mib(400), 0..3);
     let gpu = (name, mib(250)..mib(1000), held).prop_map(|(name, free, held)| {
-        let mut gpu = named(name).free(free);
-        let processes = (1..).zip(held);
-        let processes = processes.map(|(pid, bytes)| GpuProcess::new(pid).bytes(bytes));
-        gpu.processes = Some(processes.collect());
+        let mut gpu = Gpu::named(name).unwrap().free(free);
+        gpu.processes = Some((1..).zip(held).map(|(pid, bytes)| GpuProcess::new(pid).bytes(bytes)).collect());
         gpu
     });
     // Mostly one.
@@ -200,18 +185,14 @@ proptest! {
         n_ctx in 1000u32..60_000,
         n_ubatch in 1u32..1024,
     ) {
-        let profile = shape.profile();
         let host = Host::new(host);
         let host = if known { host.bandwidth(HOST) } else { host };
         let machine = gpus.into_iter().fold(Machine::new(host), Machine::with_gpu);
-        let request = Request::new()
-            .headroom(Headroom::Bytes(headroom))
-            .n_ctx(n_ctx)
-            .n_ubatch(n_ubatch);
-        let planner = planner(&profile, &machine, &request);
+        let request = Request::new().headroom(Headroom::Bytes(headroom)).n_ctx(n_ctx).n_ubatch(n_ubatch);
+        let asked = (shape.profile(), machine, request);
+        let planner = planner(&asked);
         let before = planner.plan();
-        let advice = planner.advice();
-        let advice = match advice {
+        let advice = match planner.advice() {
             Ok(advice) => advice,
             Err(error) => {
                 prop_assert_eq!(error.to_string(), before.unwrap_err().to_string());
@@ -220,15 +201,14 @@ proptest! {
         };
         prop_assert_eq!(&advice, &planner.advice().unwrap());
         prop_assert!(advice.changes.iter().map(rank).is_sorted_by(|a, b| a < b), "{}", advice);
-        println!("{advice}");
         let before = before.ok();
         if before.as_ref().is_some_and(|plan| plan.full_offload) {
             prop_assert!(advice.changes.is_empty());
         }
         for change in &advice.changes {
-            let plan = make(&profile, &machine, &request, &advice, change).unwrap();
+            let plan = make(&asked, &advice, change).unwrap();
             prop_assert_eq!(Outcome::of(&plan), change.outcome);
-            let fits = plan.full_offload || machine.gpus.is_empty();
+            let fits = plan.full_offload || asked.1.gpus.is_empty();
             prop_assert_eq!(change.effect == Effect::Fits, fits);
             prop_assert_eq!(change.effect == Effect::Loads, !fits && before.is_none());
             if let (Some(before), false) = (&before, fits) {

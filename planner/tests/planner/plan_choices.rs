@@ -1,27 +1,24 @@
 //! Which GPU, how many layers, how many tokens: what a plan chooses.
 
-use autoplace_planner::gguf::Header;
-use autoplace_planner::machine::{Gpu, Host, Machine, gib};
-use autoplace_planner::plan::{Context, Error, GpuLayers, HostParts, Plan, Planner, Policy, Request};
+use autoplace_planner::machine::{Gpu, Host, Machine, gib, mib};
+use autoplace_planner::memory::Headroom;
+use autoplace_planner::plan::{ChangeKind, Context, Error, GpuLayers, HostParts, Plan, Planner, Policy, Request};
 use autoplace_planner::profile::ModelProfile;
 
-use crate::shapes::{LLAMA_1B, LLAMA_8B, QWEN3_30B_A3B, Shape};
+use crate::shapes::{LLAMA_1B, LLAMA_8B, LLAMA_70B, QWEN3_30B_A3B, Shape};
 use crate::synthetic::named;
+use crate::{machine, plan};
 
-fn plan(profile: &ModelProfile, machine: &Machine, request: &Request) -> Result<Plan, Error> {
-    Planner::new(profile, machine).request(request.clone()).plan()
+fn exactly(layers: u32) -> Request {
+    Request::new().n_gpu_layers(GpuLayers::Exactly(layers))
 }
 
 #[test]
 fn of_two_gpus_that_take_it_all_the_one_with_more_to_spare_is_chosen_and_of_equals_the_first() {
     let profile = LLAMA_1B.profile();
     // The last take everything: the one with more to spare.
-    for (free, chosen) in [([4, 5], "B"), ([5, 5], "A"), ([0, 5], "B"), ([20, 22], "B")] {
-        let mut machine = Machine::new(Host::new(gib(64)));
-        for (name, free) in ["A", "B"].into_iter().zip(free) {
-            machine = machine.with_gpu(Gpu::new(name).total(gib(24)).free(gib(free)));
-        }
-        let plan = Planner::new(&profile, &machine).plan().unwrap();
+    for (free, chosen) in [([4, 5], "card 1"), ([5, 5], "card 0"), ([0, 5], "card 1"), ([20, 22], "card 1")] {
+        let plan = plan(&profile, &machine(gib(64), &free.map(gib)), &Request::new()).unwrap();
         assert_eq!(plan.gpus().next().unwrap().name, chosen, "{free:?}");
     }
 }
@@ -29,32 +26,29 @@ fn of_two_gpus_that_take_it_all_the_one_with_more_to_spare_is_chosen_and_of_equa
 #[test]
 fn a_named_number_of_layers_is_that_number_or_an_error() {
     let profile = LLAMA_8B.profile();
-    let card = Gpu::new("card").total(gib(8)).free(gib(4));
-    let machine = Machine::new(Host::new(gib(32))).with_gpu(card);
-    let exactly = |n| Request::new().n_gpu_layers(GpuLayers::Exactly(n));
+    let [without, small, large] = [&[][..], &[gib(4)], &[gib(24)]].map(|free| machine(gib(32), free));
     for n in [0, 1, 7] {
-        assert_eq!(plan(&profile, &machine, &exactly(n)).unwrap().n_gpu_layers, n);
+        assert_eq!(plan(&profile, &small, &exactly(n)).unwrap().n_gpu_layers, n);
     }
-    match plan(&profile, &machine, &exactly(33)) {
+    match plan(&profile, &small, &exactly(33)) {
         Err(Error::DoesNotFit { n_gpu_layers: 33, layers: 33, devices, .. }) => {
-            assert_eq!(devices[0].device, "card");
+            assert_eq!(devices[0].device, "card 0");
             assert!(devices[0].missing > 0);
             assert_eq!((devices[1].device.as_str(), devices[1].missing), ("host", 0));
         }
         other => panic!("{other:?}"),
     }
-    let all = plan(&profile, &machine, &Request::new().n_gpu_layers(GpuLayers::All));
+    let all = plan(&profile, &small, &Request::new().n_gpu_layers(GpuLayers::All));
     assert!(matches!(all, Err(Error::DoesNotFit { n_gpu_layers: 33, .. })), "{all:?}");
-    let without = plan(&profile, &Machine::new(Host::new(gib(32))), &exactly(5));
+    let without = plan(&profile, &without, &exactly(5));
     assert!(matches!(without, Err(Error::NoGpu { n_gpu_layers: 5 })), "{without:?}");
-    let large = Machine::new(Host::new(gib(32))).with_gpu(Gpu::new("card").total(gib(24)));
     for many in [exactly(99), Request::new().n_gpu_layers(99)] {
         let plan = plan(&profile, &large, &many).unwrap();
         assert_eq!(plan.n_gpu_layers, 33);
         assert!(plan.notes.iter().any(|note| note.contains("99 layers were asked for")), "{plan}");
     }
     // A number alone is at most so many.
-    for (machine, n, expected) in [(&machine, 7, 0..8), (&machine, 33, 8..34), (&large, 7, 1..8)] {
+    for (machine, n, expected) in [(&small, 7, 0..8), (&small, 33, 8..34), (&large, 7, 1..8)] {
         let plan = plan(&profile, machine, &Request::new().n_gpu_layers(n)).unwrap();
         assert!(expected.contains(&plan.n_gpu_layers), "{n}: {plan}");
     }
@@ -62,7 +56,7 @@ fn a_named_number_of_layers_is_that_number_or_an_error() {
 
 #[test]
 fn the_context_is_4096_tokens_unless_asked_for() {
-    let machine = Machine::new(Host::new(gib(64)));
+    let machine = machine(gib(64), &[]);
     let n_ctx = |context| {
         let request = Request::new().context(context);
         plan(&LLAMA_1B.profile(), &machine, &request).unwrap().context.n_ctx
@@ -93,7 +87,7 @@ fn the_context_is_4096_tokens_unless_asked_for() {
 #[test]
 fn experts_are_planned_too() {
     let profile = QWEN3_30B_A3B.profile();
-    let machine = Machine::new(Host::new(gib(32))).with_gpu(Gpu::new("card").total(gib(12)));
+    let machine = machine(gib(32), &[gib(12)]);
     let whole = plan(&profile, &machine, &Request::new().policy(Policy::MostLayers)).unwrap();
     assert!((20..40).contains(&whole.n_gpu_layers), "{whole}");
     assert!(whole.overrides.is_empty() && whole.parted_blocks == 0);
@@ -104,48 +98,78 @@ fn experts_are_planned_too() {
     assert!((10..40).contains(&parted.parted_blocks), "{parted}");
 }
 
+/// At 32k tokens on a card of so many GiB, as llama.cpp's own fit: whole layers, or experts.
+fn at_32k(model: &str, card: u64, swa_full: bool) -> (ModelProfile, Machine, Request) {
+    let profile = ModelProfile::from_header(&named(model).builder().header().unwrap()).unwrap();
+    let card = Gpu::new("card").total(gib(card)).bandwidth(1_008_000_000_000);
+    let machine = Machine::new(Host::new(gib(64))).with_gpu(card);
+    let request = Request::new().host_parts(HostParts::Experts).n_ctx(32_768).swa_full(swa_full);
+    (profile, machine, request)
+}
+
 #[test]
 fn a_window_is_kept_as_a_window_unless_the_whole_context_is_asked_for() {
-    let folder = tempfile::tempdir().unwrap();
-    let at_32k = |sketch: &crate::synthetic::Sketch, card, swa_full| {
-        let header = Header::open(sketch.write(folder.path())).unwrap();
-        let profile = ModelProfile::from_header(&header).unwrap();
-        let machine =
-            Machine::new(Host::new(gib(64))).with_gpu(Gpu::new("card").total(gib(card)).bandwidth(1_008_000_000_000));
-        // As llama.cpp's own fit: whole layers, or experts.
-        let request = Request::new().host_parts(HostParts::Experts).n_ctx(32_768).swa_full(swa_full);
+    let planned = |model, card, swa_full| -> Plan {
+        let (profile, machine, request) = at_32k(model, card, swa_full);
         plan(&profile, &machine, &request).unwrap()
     };
     // What llama.cpp's own fit finds with its defaults and the same bytes left free, less what arithmetic alone must
     // keep for its uncertainty: of gemma 2 on 12 GiB one layer of 40.
-    for (sketch, card, least) in [
-        (named("gemma3 Gemma 3 27B"), 24, 63),
-        (named("gemma2 Gemma 2 9B"), 12, 39),
-        (named("gemma2 Gemma 2 9B"), 8, 24),
-    ] {
-        let windows = at_32k(&sketch, card, false);
+    for (model, card, least) in
+        [("gemma3 Gemma 3 27B", 24, 63), ("gemma2 Gemma 2 9B", 12, 39), ("gemma2 Gemma 2 9B", 8, 24)]
+    {
+        let windows = planned(model, card, false);
         assert!(windows.n_gpu_layers >= least, "{windows}");
         assert!(!windows.context.swa_full, "{windows}");
-        let full = at_32k(&sketch, card, true);
+        let full = planned(model, card, true);
         assert!(full.n_gpu_layers + 4 < windows.n_gpu_layers, "{full}");
         assert!(full.to_string().contains("swa_full"), "{full}");
     }
-    let (windows, full) =
-        (at_32k(&named("gpt-oss gpt-oss 20B"), 8, false), at_32k(&named("gpt-oss gpt-oss 20B"), 8, true));
+    let [windows, full] = [false, true].map(|swa_full| planned("gpt-oss gpt-oss 20B", 8, swa_full));
     assert!(windows.parted_blocks <= 13, "{windows}");
     assert!(windows.parted_blocks < full.parted_blocks, "{full}");
 }
 
 #[test]
 fn where_windows_alone_would_fit_that_is_advised() {
-    use autoplace_planner::plan::ChangeKind;
-    let folder = tempfile::tempdir().unwrap();
-    let sketch = named("gemma3 Gemma 3 27B");
-    let header = Header::open(sketch.write(folder.path())).unwrap();
-    let profile = ModelProfile::from_header(&header).unwrap();
-    let machine = Machine::new(Host::new(gib(64))).with_gpu(Gpu::new("card").total(gib(24)));
-    let request = Request::new().n_ctx(32_768).swa_full(true);
+    let (profile, machine, request) = at_32k("gemma3 Gemma 3 27B", 24, true);
     let advice = Planner::new(&profile, &machine).request(request).advice().unwrap();
     assert_eq!(advice.changes[0].kinds, [ChangeKind::SwaFull(false)]);
     assert!(advice.changes[0].outcome.full, "{advice}");
+}
+
+/// The most layers on several cards, beside a host of 64 GiB.
+fn most_layers(profile: &ModelProfile, free: &[u64], request: Request) -> Result<Plan, Error> {
+    plan(profile, &machine(gib(64), free), &request.policy(Policy::MostLayers))
+}
+
+#[test]
+fn a_share_that_no_step_leads_to_is_found() {
+    let (n_layer, n_embd, n_ff, n_head, n_head_kv, head_dim) = (3, 768, 1536, 12, 3, 64);
+    let shape = Shape { n_layer, n_embd, n_ff, n_head, n_head_kv, head_dim, n_vocab: 88_832, ..LLAMA_8B };
+    let free = [827_568_360, 901_984_960, 827_568_361].map(|free| free + mib(64));
+    let request = Request::new().n_ctx(183).n_ubatch(183).n_outputs_max(183);
+    assert_eq!(most_layers(&shape.profile(), &free, request).unwrap().n_gpu_layers, 4);
+}
+
+#[test]
+fn unequal_cards_are_filled_to_the_same_share() {
+    let request = Request::new().headroom(Headroom::Bytes(gib(1)));
+    let plan = most_layers(&LLAMA_70B.profile(), &[12, 24, 18].map(gib), request).unwrap();
+    assert!(plan.full_offload, "{plan}");
+    let shares: Vec<f64> = plan.gpus().map(|gpu| gpu.footprint.total() as f64 / gpu.budget as f64).collect();
+    let (least, most) =
+        shares.iter().fold((1.0_f64, 0.0_f64), |(least, most), &share| (least.min(share), most.max(share)));
+    // One layer is 5 % of the smallest of them, and what each needs beside its layers differs.
+    assert!(most - least < 0.08, "{shares:?}");
+}
+
+#[test]
+fn a_named_number_of_layers_goes_on_as_few_gpus_as_hold_it() {
+    let profile = LLAMA_8B.profile();
+    let used = |n| most_layers(&profile, &[3, 4, 5].map(gib), exactly(n)).unwrap().gpus().count();
+    assert_eq!((used(0), used(5), used(33)), (0, 1, 2));
+    let error = most_layers(&profile, &[2, 3].map(gib), exactly(33)).unwrap_err();
+    let Error::DoesNotFit { devices, .. } = &error else { panic!("{error}") };
+    assert_eq!(devices.len(), 3, "both cards and the host: {error}");
 }

@@ -1,9 +1,10 @@
 //! What is loaded beside the model: a plan leaves room for it.
 
-use autoplace_planner::machine::{Gpu, Host, Machine, gib, mib};
+use autoplace_planner::machine::{Machine, gib, mib};
 use autoplace_planner::memory::Companion;
 use autoplace_planner::plan::{Context, Error, HostParts, Plan, Planner, Request};
 
+use crate::machine;
 use crate::shapes::{LLAMA_8B, Shape};
 
 /// A draft of the same vocabulary.
@@ -12,28 +13,17 @@ fn draft() -> Companion {
     Companion::draft(&shape.header()).unwrap()
 }
 
-fn machine(free: &[u64]) -> Machine {
-    let cards = free.iter().enumerate().map(|(n, &free)| {
-        let card = Gpu::new(format!("card {n}")).total(gib(24)).free(free);
-        card.bandwidth(500_000_000_000)
-    });
-    let host = Host::new(gib(64)).bandwidth(60_000_000_000);
-    cards.fold(Machine::new(host), Machine::with_gpu)
-}
-
-fn plan(machine: &Machine, request: Request, companion: Companion) -> Result<Plan, Error> {
-    let profile = LLAMA_8B.profile();
-    Planner::new(&profile, machine).request(request).beside(companion).plan()
+/// Of Llama 8B and the draft.
+fn plan(machine: &Machine, request: Request) -> Result<Plan, Error> {
+    Planner::new(&LLAMA_8B.profile(), machine).request(request).beside(draft()).plan()
 }
 
 #[test]
 fn a_draft_takes_room_on_the_gpu_and_layers_make_way_for_it() {
-    let profile = LLAMA_8B.profile();
-    let machine = machine(&[gib(5)]);
+    let machine = machine(gib(64), &[gib(5)]);
     let request = Request::new().host_parts(HostParts::None);
-    let alone = Planner::new(&profile, &machine).request(request.clone());
-    let alone = alone.plan().unwrap();
-    let both = plan(&machine, request, draft()).unwrap();
+    let alone = crate::plan(&LLAMA_8B.profile(), &machine, &request).unwrap();
+    let both = plan(&machine, request).unwrap();
     assert!(both.n_gpu_layers < alone.n_gpu_layers, "{both}");
     let companion = &both.companions[0];
     assert_eq!(companion.gpu.as_deref(), Some("card 0"));
@@ -51,14 +41,14 @@ fn a_draft_takes_room_on_the_gpu_and_layers_make_way_for_it() {
 #[test]
 fn it_goes_to_the_gpu_where_it_costs_least() {
     // The model fills the one, the draft fits the other.
-    let both = plan(&machine(&[gib(5) + mib(700), mib(1500)]), Request::new(), draft()).unwrap();
+    let both = plan(&machine(gib(64), &[gib(5) + mib(700), mib(1500)]), Request::new()).unwrap();
     assert!(both.full_offload, "{both}");
     assert_eq!(both.companions[0].gpu.as_deref(), Some("card 1"));
 }
 
 #[test]
 fn without_room_on_a_gpu_it_goes_to_the_host() {
-    let both = plan(&machine(&[mib(300)]), Request::new(), draft()).unwrap();
+    let both = plan(&machine(gib(64), &[mib(300)]), Request::new()).unwrap();
     assert_eq!(both.companions[0].gpu, None);
     let host = both.host().unwrap();
     assert_eq!(host.free, gib(64));
@@ -67,25 +57,20 @@ fn without_room_on_a_gpu_it_goes_to_the_host() {
 
 #[test]
 fn a_longer_context_makes_the_draft_larger_too() {
-    let taken = |n_ctx| {
-        let request = Request::new().n_ctx(n_ctx);
-        plan(&machine(&[gib(20)]), request, draft()).unwrap().gpus().next().unwrap().companions
-    };
+    let planned = |context| plan(&machine(gib(64), &[gib(20)]), Request::new().context(context)).unwrap();
+    let taken = |n_ctx| planned(Context::Tokens(n_ctx)).gpus().next().unwrap().companions;
     assert!(taken(32_768) > taken(4096));
     // It has been counted at the least, so that there it stays.
-    let request = Request::new().context(Context::AtLeast(8192));
-    let plan = plan(&machine(&[gib(20)]), request, draft()).unwrap();
-    assert_eq!(plan.context.n_ctx, 8192);
+    assert_eq!(planned(Context::AtLeast(8192)).context.n_ctx, 8192);
 }
 
 #[test]
 fn where_nothing_has_room_for_both_the_error_says_so() {
-    let mut machine = machine(&[mib(300)]);
+    let mut machine = machine(gib(64), &[mib(300)]);
     // Enough for the model alone, not for both.
     machine.host.available = mib(6000);
-    let profile = LLAMA_8B.profile();
-    assert!(Planner::new(&profile, &machine).plan().is_ok());
-    let error = plan(&machine, Request::new(), draft()).unwrap_err();
+    assert!(crate::plan(&LLAMA_8B.profile(), &machine, &Request::new()).is_ok());
+    let error = plan(&machine, Request::new()).unwrap_err();
     assert!(matches!(error, Error::Beside { .. }), "{error}");
     assert!(error.to_string().contains("beside it"), "{error}");
 }

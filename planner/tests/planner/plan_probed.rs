@@ -8,6 +8,7 @@ use autoplace_planner::plan::{Confidence, Error, GpuLayers, HostParts, Plan, Pla
 use autoplace_planner::profile::ModelProfile;
 use proptest::prelude::{prop_assert, prop_assert_eq, proptest};
 
+use crate::machine;
 use crate::shapes::any::{gpu, request, shape};
 use crate::shapes::{LLAMA_1B, LLAMA_8B, LLAMA_70B, Shape};
 
@@ -23,18 +24,11 @@ type Percent<'a> = dyn Fn(&[&Gpu], u32) -> Result<u64, &'static str> + 'a;
 type Answer = Result<Footprints, Box<dyn std::error::Error + Send + Sync>>;
 
 fn scaled(profile: &ModelProfile, percent: u64) -> Scaled<'_> {
-    scaled_by(profile, move |_, _| Ok(percent))
+    scaled_by(profile, Box::new(move |_, _| Ok(percent)))
 }
 
-fn scaled_by<'a>(
-    profile: &'a ModelProfile,
-    percent: impl Fn(&[&Gpu], u32) -> Result<u64, &'static str> + 'a,
-) -> Scaled<'a> {
-    Scaled { profile, percent: Box::new(percent), asked: RefCell::default() }
-}
-
-fn one_card(host: u64, free: u64) -> Machine {
-    Machine::new(Host::new(host)).with_gpu(Gpu::new("card").total(gib(24)).free(free))
+fn scaled_by<'a>(profile: &'a ModelProfile, percent: Box<Percent<'a>>) -> Scaled<'a> {
+    Scaled { profile, percent, asked: RefCell::default() }
 }
 
 fn most_layers(profile: &ModelProfile, machine: &Machine, probe: &Scaled<'_>) -> Result<Plan, Error> {
@@ -66,7 +60,7 @@ proptest! {
         percent in 70u64..140,
     ) {
         let profile = shape.profile();
-        let machine = Machine::new(Host::new(gib(16))).with_gpu(gpu.clone());
+        let machine = Machine::new(Host::new(gib(16))).with_gpu(gpu);
         let probe = scaled(&profile, percent);
         let found = Planner::new(&profile, &machine).request(request.clone()).plan_probed(&probe);
         let asked = probe.asked.take();
@@ -89,12 +83,10 @@ proptest! {
 fn a_probed_plan_of_a_70b_model_asks_a_handful_of_times_and_agrees_with_all_of_them() {
     for (percent, at_most) in [(100, 3), (97, 6), (106, 7), (130, 9)] {
         let profile = LLAMA_70B.profile();
-        let card = Gpu::new("RTX 4090").total(gib(24)).free(gib(22));
-        let machine = Machine::new(Host::new(gib(64))).with_gpu(card);
+        let machine = machine(gib(64), &[gib(22)]);
         let probe = scaled(&profile, percent);
         let request = Request::new().host_parts(HostParts::None);
-        let planner = Planner::new(&profile, &machine).request(request);
-        let plan = planner.plan_probed(&probe).unwrap();
+        let plan = Planner::new(&profile, &machine).request(request).plan_probed(&probe).unwrap();
         let asked = probe.asked.take().len();
         assert!(asked <= at_most, "{percent} %: asked {asked} times");
         // Brute force: the largest number of layers whose probe fits the budget of the plan.
@@ -111,12 +103,11 @@ fn a_probed_plan_of_a_70b_model_asks_a_handful_of_times_and_agrees_with_all_of_t
 #[test]
 fn a_named_number_of_layers_is_probed_once() {
     let profile = LLAMA_8B.profile();
-    let machine = one_card(gib(32), gib(24));
+    let machine = machine(gib(32), &[gib(24)]);
     for (n, gpus) in [(0, 0), (7, 1), (33, 1)] {
         let probe = scaled(&profile, 100);
         let request = Request::new().n_gpu_layers(GpuLayers::Exactly(n));
-        let planner = Planner::new(&profile, &machine).request(request);
-        let plan = planner.plan_probed(&probe).unwrap();
+        let plan = Planner::new(&profile, &machine).request(request).plan_probed(&probe).unwrap();
         assert_eq!((plan.n_gpu_layers, plan.gpus().count()), (n, gpus));
         assert_eq!(probe.asked.take(), [n]);
     }
@@ -126,7 +117,7 @@ fn a_named_number_of_layers_is_probed_once() {
 fn a_probe_that_finds_no_room_says_what_it_found_missing() {
     let profile = LLAMA_8B.profile();
     // The estimate would place it, the probe says three times as much.
-    let machine = one_card(gib(8), gib(8));
+    let machine = machine(gib(8), &[gib(8)]);
     let probe = scaled(&profile, 300);
     let planner = Planner::new(&profile, &machine);
     assert!(planner.plan().is_ok());
@@ -141,8 +132,7 @@ fn a_probe_that_finds_no_room_says_what_it_found_missing() {
 #[test]
 fn the_error_of_a_probed_plan_is_about_the_split_that_lacks_the_least() {
     let profile = LLAMA_70B.profile();
-    let card = Gpu::new("RTX 4090").total(gib(24));
-    let machine = Machine::new(Host::new(gib(16))).with_gpu(card);
+    let machine = machine(gib(16), &[gib(24)]);
     let probe = scaled(&profile, 100);
     let planner = Planner::new(&profile, &machine);
     let lacking = |error| match error {
@@ -169,7 +159,7 @@ fn the_error_of_a_probed_plan_is_about_the_split_that_lacks_the_least() {
 
 #[test]
 fn memory_of_unknown_law_is_planned_by_a_probe_only() {
-    let machine = one_card(gib(32), gib(8));
+    let machine = machine(gib(32), &[gib(8)]);
     // A draft without a context of its own, and a graph of several streams.
     for arch in ["eagle3", "gemma3n"] {
         let builder = Shape { arch, ..LLAMA_1B }.builder();
@@ -187,27 +177,25 @@ fn memory_of_unknown_law_is_planned_by_a_probe_only() {
 #[test]
 fn a_probe_that_fails_is_an_error_that_says_where() {
     let profile = LLAMA_1B.profile();
-    let probe = scaled_by(&profile, |_, _| Err("no native code"));
-    let error = most_layers(&profile, &one_card(gib(32), gib(8)), &probe).unwrap_err();
+    let probe = scaled_by(&profile, Box::new(|_, _| Err("no native code")));
+    let error = most_layers(&profile, &machine(gib(32), &[gib(8)]), &probe).unwrap_err();
     assert_eq!(error.to_string(), "the probe with 17 layers on the GPU failed: no native code");
 }
 
 #[test]
 fn the_card_that_takes_the_most_layers_by_the_probe_is_taken_and_one_that_is_refused_is_named() {
     let profile = LLAMA_8B.profile();
-    let machine = Machine::new(Host::new(gib(64)))
-        .with_gpu(Gpu::new("first").total(gib(8)).free(gib(6)))
-        .with_gpu(Gpu::new("second").total(gib(8)).free(gib(6) - mib(200)));
-    for (of_first, taken) in [(Ok(100), "first"), (Ok(110), "second"), (Err("no context on this one"), "second")] {
-        let is_first = |gpus: &[&Gpu]| gpus.iter().any(|gpu| gpu.name == "first");
-        let probe = scaled_by(&profile, |gpus, _| if is_first(gpus) { of_first } else { Ok(100) });
+    let machine = machine(gib(64), &[gib(6), gib(6) - mib(200)]);
+    for (of_first, taken) in [(Ok(100), "card 0"), (Ok(110), "card 1"), (Err("no context on this one"), "card 1")] {
+        let is_first = |gpus: &[&Gpu]| gpus.iter().any(|gpu| gpu.name == "card 0");
+        let probe = scaled_by(&profile, Box::new(|gpus, _| if is_first(gpus) { of_first } else { Ok(100) }));
         let plan = most_layers(&profile, &machine, &probe).unwrap();
         assert_eq!(plan.gpus().next().unwrap().name, taken);
         if of_first.is_ok() {
             let fastest = Planner::new(&profile, &machine).plan_probed(&probe).unwrap();
             assert_eq!(fastest.gpus().next().unwrap().name, taken);
         }
-        let left_out = plan.notes.iter().any(|note| note.contains("first was left out"));
+        let left_out = plan.notes.iter().any(|note| note.contains("card 0 was left out"));
         assert_eq!(left_out, of_first.is_err(), "{plan}");
     }
 }
@@ -220,7 +208,7 @@ fn a_number_of_layers_that_llama_cpp_refuses_is_passed_over_and_the_plan_says_so
             true => Err("no cache for these"),
             false => Ok(100),
         };
-        most_layers(&profile, &one_card(gib(32), gib(4)), &scaled_by(&profile, refuses))
+        most_layers(&profile, &machine(gib(32), &[gib(4)]), &scaled_by(&profile, Box::new(refuses)))
     };
     let most = planned(&[]).unwrap().n_gpu_layers;
     let plan = planned(&[most]).unwrap();

@@ -2,9 +2,11 @@
 //! INSTA_UPDATE=always writes it.
 
 use autoplace_planner::machine::{Gpu, Host, Machine, gib, mib};
-use autoplace_planner::plan::{Planner, Request};
+use autoplace_planner::plan::Request;
 use insta::assert_snapshot;
+use serde_json::json;
 
+use crate::plan;
 use crate::shapes::{LLAMA_1B, LLAMA_8B, LLAMA_70B, QWEN3_30B_A3B, Shape};
 
 /// A host of so many bytes that reads 61 GB/s.
@@ -17,11 +19,7 @@ fn rtx_4090(free: u64) -> Gpu {
 }
 
 fn report(shape: &Shape, machine: &Machine, request: &Request) -> String {
-    let profile = shape.profile();
-    match Planner::new(&profile, machine).request(request.clone()).plan() {
-        Ok(plan) => plan.to_string(),
-        Err(error) => error.to_string(),
-    }
+    plan(&shape.profile(), machine, request).map_or_else(|error| error.to_string(), |plan| plan.to_string())
 }
 
 #[test]
@@ -56,13 +54,11 @@ fn without_figures_a_speed_is_a_guess_and_said_to_be() {
 
 #[test]
 fn a_card_that_the_build_cannot_drive_is_named() {
-    let card = serde_json::to_value(Gpu::new("NVIDIA GeForce RTX 4090").total(gib(24))).unwrap();
-    let unused = |why| serde_json::json!({ "gpu": card, "reason": why });
+    let card = Gpu::new("NVIDIA GeForce RTX 4090").total(gib(24));
     let mut machine = Machine::new(Host::new(gib(16)));
-    for reason in
-        [serde_json::json!({ "why": "no_backend" }), serde_json::json!({ "why": "same_as", "device": "CUDA0" })]
-    {
-        machine.unused_gpus.push(serde_json::from_value(unused(reason)).unwrap());
+    for reason in [json!({ "why": "no_backend" }), json!({ "why": "same_as", "device": "CUDA0" })] {
+        let unused = json!({ "gpu": card, "reason": reason });
+        machine.unused_gpus.push(serde_json::from_value(unused).unwrap());
     }
     let text = report(&LLAMA_1B, &machine, &Request::new());
     assert!(text.contains("RTX 4090 is not used: this build has no backend for it"), "{text}");

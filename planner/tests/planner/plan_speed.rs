@@ -48,10 +48,10 @@ fn two_measured_ends_give_the_cliff_between_them_within_eight_percent() {
 fn a_token_reads_the_experts_it_uses_and_no_embedding() {
     let profile = QWEN3_30B_A3B.profile();
     let read = token_bytes(&profile, 0);
-    let weights = &profile.weights;
-    let all: u64 = weights.loaded().map(|weight| weight.bytes).sum();
-    let experts: u64 = weights.loaded().filter(|weight| weight.name.contains("_exps")).map(|weight| weight.bytes).sum();
-    let embedding = weights.token_embedding().unwrap().bytes;
+    let bytes = |of: &str| -> u64 {
+        profile.weights.loaded().filter(|weight| weight.name.contains(of)).map(|weight| weight.bytes).sum()
+    };
+    let (all, experts, embedding) = (bytes(""), bytes("_exps"), bytes("token_embd"));
     // 8 of 128.
     assert_eq!(read, all - embedding - experts + experts / 16);
 }
@@ -67,22 +67,17 @@ fn a_deep_context_reads_every_key_and_value_of_it() {
 #[test]
 fn a_prompt_is_faster_the_more_of_it_is_computed_at_once_where_weights_are_carried_over() {
     let profile = LLAMA_8B.profile();
-    let speed = |n_ubatch| {
+    let seconds = |gpus: Vec<Rate>, assignment: &Assignment, n_ubatch| {
         let mut params = ContextParams::default();
         params.n_ubatch = n_ubatch;
-        let rates = Rates::new(vec![Rate::new(800e9)], Rate::new(40e9));
-        let model = SpeedModel::new(&profile, &params, rates);
-        model.prompt_seconds(&one_gpu(&profile, 10), &Workload::new(2048, 0))
+        let model = SpeedModel::new(&profile, &params, Rates::new(gpus, Rate::new(40e9)));
+        model.prompt_seconds(assignment, &Workload::new(2048, 0))
     };
     // 23 blocks' weights go over the link once instead of four times; the arithmetic stays.
-    assert!(speed(512) > 1.5 * speed(2048));
-    let alone = |params: &ContextParams| {
-        let model = SpeedModel::new(&profile, params, Rates::new(Vec::new(), Rate::new(40e9)));
-        model.prompt_seconds(&Assignment::by_counts(32, &[]), &Workload::new(2048, 0))
-    };
-    let mut large = ContextParams::default();
-    large.n_ubatch = 2048;
-    assert!((alone(&ContextParams::default()) / alone(&large) - 1.0).abs() < 0.2);
+    let split = |n_ubatch| seconds(vec![Rate::new(800e9)], &one_gpu(&profile, 10), n_ubatch);
+    assert!(split(512) > 1.5 * split(2048));
+    let alone = |n_ubatch| seconds(Vec::new(), &Assignment::by_counts(32, &[]), n_ubatch);
+    assert!((alone(512) / alone(2048) - 1.0).abs() < 0.2);
 }
 
 proptest! {

@@ -10,8 +10,7 @@ fn bytes(profile: &ModelProfile) -> u64 {
 }
 
 fn ty(profile: &ModelProfile, name: &str) -> T {
-    let found = profile.weights.loaded().find(|weight| &*weight.name == name);
-    found.unwrap().ty
+    profile.weights.loaded().find(|weight| &*weight.name == name).unwrap().ty
 }
 
 /// Bytes of published files (those of `bartowski` on Hugging Face, made with an importance matrix), in units of 10 MB

@@ -5,10 +5,11 @@
 use std::path::{Path, PathBuf};
 
 use autoplace::Model;
-use autoplace::generate::{Generate, Statistics};
-use autoplace::llama_sys::{self, Batch, Context, ContextParams, Error, KvType, Position, Token};
+use autoplace::generate::Generate;
+use autoplace::llama_sys::{Batch, Context, ContextParams, Error, KvType, Position, Token};
 
-use crate::text_support::{SEED, Texts, random, raw_by_chance as raw, request, sampled, small, told, words};
+use crate::native_support::native;
+use crate::text_support::{SEED, Texts, params, random, raw_by_chance as raw, request, sampled, small, told, words};
 
 const ANSWER: usize = 48;
 /// How far before the end of a prompt the last checkpoint lies.
@@ -22,75 +23,41 @@ fn models(folder: &Path) -> [(&'static str, PathBuf); 4] {
     kinds.map(|(arch, window)| (arch, random(arch, window, folder)))
 }
 
-fn load(path: &Path, n_ctx: u32, n_seq_max: u32, unified: bool, checkpoints: u64) -> Model {
-    small(path, request(n_ctx, n_seq_max, unified), checkpoints)
+fn load(path: &Path, n_ctx: u32, n_seq_max: u32, checkpoints: u64) -> Model {
+    small(path, request(n_ctx, n_seq_max, false), checkpoints)
 }
 
 fn generate(model: &Model, prompt: &[Token]) -> Generate {
     sampled(model, prompt, SEED).max_tokens(ANSWER).cache_prompt(true)
 }
 
-/// A conversation whose template opens the reasoning in the prompt of an answer, and leaves it out of the history.
-struct Conversation {
-    history: Vec<Token>,
-    seed: u32,
-}
+/// Tokens of a message, of what is written before each answer, of what opens its reasoning there, and how many tokens of
+/// an answer are no reasoning.
+const MESSAGE: usize = 12;
+const HEADER: [Token; 2] = [460, 461];
+const REASONING: [Token; 2] = [470, 471];
+const KEPT: usize = 8;
 
-impl Conversation {
-    const MESSAGE: usize = 12;
-    const HEADER: [Token; 2] = [460, 461];
-    const REASONING: [Token; 2] = [470, 471];
-    /// Tokens of an answer that are no reasoning.
-    const KEPT: usize = 8;
-
-    fn new(seed: u32) -> Self {
-        Self { history: words(seed, 80), seed }
-    }
-
-    fn prompt(&mut self) -> Vec<Token> {
-        self.seed += 1;
-        self.history.extend(words(self.seed, Self::MESSAGE));
-        self.history.extend(Self::HEADER);
-        let mut prompt = self.history.clone();
-        prompt.extend(Self::REASONING);
-        prompt
-    }
-
-    fn answered(&mut self, answer: &[Token]) {
-        self.history.extend(&answer[answer.len().saturating_sub(Self::KEPT)..]);
-    }
-
-    /// What a turn may compute: the last answer as the history has it, the new message, and what is before the end of
-    /// the prompt before.
-    const fn bound() -> usize {
-        Self::KEPT + Self::MESSAGE + Self::HEADER.len() + Self::REASONING.len() + BEFORE_END
-    }
-}
-
-fn computed(statistics: &Statistics) -> usize {
-    statistics.prompt_tokens - statistics.cached_tokens
-}
-
+/// The template opens the reasoning in the prompt of an answer, and leaves it out of the history.
 #[test]
 fn a_conversation_without_its_reasoning_computes_the_last_turn_again_and_no_more() {
     let folder = tempfile::tempdir().unwrap();
     for (title, path) in models(folder.path()) {
-        let model = load(&path, 1024, 1, false, GIB);
-        let mut conversation = Conversation::new(1);
+        let model = load(&path, 1024, 1, GIB);
+        let mut history = words(1, 80);
         for turn in 0..12 {
-            let prompt = conversation.prompt();
+            history.extend(words(2 + turn, MESSAGE));
+            history.extend(HEADER);
+            let prompt = [&history[..], &REASONING].concat();
             let text = told(generate(&model, &prompt), &model);
-            let statistics = text.statistics();
-            if turn > 0 {
-                let computed = computed(&statistics);
-                let most = Conversation::bound();
-                assert!(computed <= most, "{title}, turn {turn}: {computed} > {most}");
-            }
+            // The last answer as the history has it, the new message, and what is before the end of the prompt before.
+            let most = KEPT + MESSAGE + HEADER.len() + REASONING.len() + BEFORE_END;
+            let computed = text.statistics().prompt_tokens - text.statistics().cached_tokens;
+            assert!(turn == 0 || computed <= most, "{title}, turn {turn}: {computed} > {most}");
             if turn % 6 == 1 {
-                let alone = raw(&model, &prompt, ANSWER);
-                assert_eq!(text.tokens, alone, "{title}, turn {turn}");
+                assert_eq!(text.tokens, raw(&model, &prompt, ANSWER), "{title}, turn {turn}");
             }
-            conversation.answered(&text.tokens);
+            history.extend(&text.tokens[text.tokens.len().saturating_sub(KEPT)..]);
         }
         let taken = model.session().unwrap().checkpoints();
         assert!(taken.checkpoints >= 12 && taken.bytes <= taken.limit, "{title}: {taken:?}");
@@ -102,7 +69,7 @@ fn what_conversations_begin_with_is_computed_twice_and_no_more() {
     let folder = tempfile::tempdir().unwrap();
     let system = words(9, 400);
     for (title, path) in models(folder.path()) {
-        let model = load(&path, 1024, 1, false, GIB);
+        let model = load(&path, 1024, 1, GIB);
         for (number, seed) in (0..4).zip(20..) {
             let mut prompt = system.clone();
             prompt.extend(words(seed, 80));
@@ -120,7 +87,7 @@ fn the_least_recently_used_make_room_for_others() {
     for (title, path) in models(folder.path()) {
         let prompts: Vec<_> = (30..34).map(|seed| words(seed, 300)).collect();
         let usage = |limit: u64, prompts: &[Vec<Token>]| {
-            let model = load(&path, 2048, 4, false, limit);
+            let model = load(&path, 2048, 4, limit);
             for prompt in prompts {
                 told(generate(&model, prompt), &model);
             }
@@ -145,7 +112,7 @@ fn the_least_recently_used_make_room_for_others() {
 #[test]
 fn a_memory_that_goes_back_by_itself_takes_none() {
     let folder = tempfile::tempdir().unwrap();
-    let model = load(&random("llama", None, folder.path()), 1024, 1, false, GIB);
+    let model = load(&random("llama", None, folder.path()), 1024, 1, GIB);
     told(generate(&model, &words(1, 300)), &model);
     let usage = model.session().unwrap().checkpoints();
     assert_eq!((usage.checkpoints, usage.bytes), (0, 0));
@@ -155,7 +122,7 @@ fn a_memory_that_goes_back_by_itself_takes_none() {
 fn checkpoints_come_along_where_the_model_is_re_placed() {
     let folder = tempfile::tempdir().unwrap();
     for (title, path) in models(folder.path()) {
-        let model = load(&path, 1024, 1, false, GIB);
+        let model = load(&path, 1024, 1, GIB);
         let prompt = words(7, 400);
         let mut session = model.session().unwrap();
         let mut texts = Texts::default();
@@ -171,35 +138,19 @@ fn checkpoints_come_along_where_the_model_is_re_placed() {
     }
 }
 
-/// Two sequences, in batches of 64 tokens and graphs of 32: a window's cache holds 256 tokens of each.
+/// Two sequences, in graphs of 32 tokens: a window's cache holds 256 tokens of each.
 fn context(path: &Path, kv: KvType) -> Context {
-    let model = llama_sys::Model::load(path, llama_sys::ModelParams::default()).unwrap();
-    let params = ContextParams {
-        n_ctx: 2048,
-        n_seq_max: 2,
-        n_batch: 64,
-        n_ubatch: 32,
-        n_threads: Some(1),
-        n_threads_batch: Some(1),
-        flash_attention: llama_sys::FlashAttention::Disabled,
-        type_k: kv,
-        type_v: kv,
-        swa_full: false,
-        ..ContextParams::default()
-    };
-    Context::new(&model, params).unwrap()
+    let params = ContextParams { n_seq_max: 2, n_batch: 512, n_ubatch: 32, ..params(2048, kv) };
+    Context::new(&native(path).unwrap(), params).unwrap()
 }
 
-/// Computes tokens of a sequence from this position on, and returns the logits after the last.
-fn compute(context: &mut Context, seq: i32, tokens: &[Token], at: Position) -> Vec<f32> {
-    for (number, part) in (0..).zip(tokens.chunks(64)) {
-        let mut batch = Batch::default();
-        for (position, &token) in (at + 64 * number..).zip(part) {
-            batch.add(token, position, seq, true);
-        }
-        context.decode(&batch).unwrap();
+/// Computes tokens of a sequence from this position on.
+fn compute(context: &mut Context, seq: i32, tokens: &[Token], at: Position) {
+    let mut batch = Batch::default();
+    for (position, &token) in (at..).zip(tokens) {
+        batch.add(token, position, seq, false);
     }
-    context.logits(-1).unwrap().to_vec()
+    context.decode(&batch).unwrap();
 }
 
 #[test]
@@ -207,12 +158,16 @@ fn a_partial_state_goes_where_it_belongs_and_nowhere_else() {
     let folder = tempfile::tempdir().unwrap();
     let models = models(folder.path());
     for (title, path) in &models {
-        let mut here = context(path, KvType::F32);
-        assert!(here.has_partial_state(), "{title}");
-        let empty = here.save_partial_state(0);
+        let filled = |path, kv, n| {
+            let mut context = context(path, kv);
+            compute(&mut context, 1, &words(2, 90), 0);
+            compute(&mut context, 0, &words(1, n), 0);
+            context
+        };
+        let empty = context(path, KvType::F32).save_partial_state(0);
         assert_is!(empty, Err(Error::State { .. }), "{title}");
-        compute(&mut here, 1, &words(2, 90), 0);
-        compute(&mut here, 0, &words(1, 300), 0);
+        let mut here = filled(path, KvType::F32, 300);
+        assert!(here.has_partial_state(), "{title}");
         let state = here.save_partial_state(0).unwrap();
         // A sequence that is shorter than where it was taken.
         let refused = here.restore_state(1, &state);
@@ -222,9 +177,7 @@ fn a_partial_state_goes_where_it_belongs_and_nowhere_else() {
         // Another model, and another type of cache.
         for (other, path) in &models {
             let kv = if other == title { KvType::F16 } else { KvType::F32 };
-            let mut there = context(path, kv);
-            compute(&mut there, 0, &words(1, 320), 0);
-            compute(&mut there, 1, &words(2, 90), 0);
+            let mut there = filled(path, kv, 320);
             let refused = there.restore_state(0, &state);
             // A recurrent state has one type only.
             if other == title && *title != "gemma3" {

@@ -213,39 +213,32 @@ fn predicting(arch: &str, dims: Dims, experts: bool) -> Blueprint {
 /// A qwen35 with a head that decides: the one architecture of which llama.cpp makes no tensors by itself.
 fn head_of_decisions(model: &mut Blueprint, dims: Dims) {
     model.made_of = Some(keys("qwen35", dims, false, &[]).build());
-    let made = ["cls.output.weight", "cls.output.bias"].map(str::to_owned);
-    model.without.extend(made);
+    model.without.extend(["cls.output.weight", "cls.output.bias"].map(str::to_owned));
     let (n, head, ff) = (u64::from(dims.n_embd), 64, 96);
-    let mut also = |name: &str, shape: &[u64]| model.also.push((name.to_owned(), shape.to_vec()));
-    let mut pair = |name: &str, weight: &[u64], bias| {
-        also(&format!("{name}.weight"), weight);
-        also(&format!("{name}.bias"), &[bias]);
-    };
-    pair("decision.hidden_norm", &[n], n);
-    for name in ["option_summary_norm", "field_norm", "option_norm"] {
-        pair(&format!("decision.{name}"), &[head], head);
-    }
-    // One block that routes, one that joins.
-    pair("dec.blk.0.cross_attn_norm_kv", &[head], head);
-    pair("dec.blk.1.attn_norm", &[head], head);
-    for name in ["q", "k", "v", "o"] {
-        pair(&format!("dec.blk.1.attn_{name}"), &[head, head], head);
-    }
-    for il in 0..2 {
-        pair(&format!("dec.blk.{il}.cross_attn_norm"), &[head], head);
-        pair(&format!("dec.blk.{il}.ffn_norm"), &[head], head);
-        for name in ["q", "k", "v", "o"] {
-            pair(&format!("dec.blk.{il}.cross_attn_{name}"), &[head, head], head);
+    let mut also = |name: String, shape: &[u64]| model.also.push((name, shape.to_vec()));
+    let mut pairs = |prefix: &str, names: &str, weight: &[u64]| {
+        for name in names.split(' ') {
+            also(format!("{prefix}.{name}.weight"), weight);
+            also(format!("{prefix}.{name}.bias"), &weight[weight.len() - 1..]);
         }
-        pair(&format!("dec.blk.{il}.ffn_up"), &[head, ff], ff);
-        pair(&format!("dec.blk.{il}.ffn_down"), &[ff, head], head);
+    };
+    pairs("decision", "hidden_norm", &[n]);
+    pairs("decision", "option_summary_norm field_norm option_norm", &[head]);
+    // One block that routes, one that joins.
+    pairs("dec.blk.0", "cross_attn_norm_kv", &[head]);
+    pairs("dec.blk.1", "attn_norm", &[head]);
+    pairs("dec.blk.1", "attn_q attn_k attn_v attn_o", &[head, head]);
+    for block in ["dec.blk.0", "dec.blk.1"] {
+        pairs(block, "cross_attn_norm ffn_norm", &[head]);
+        pairs(block, "cross_attn_q cross_attn_k cross_attn_v cross_attn_o", &[head, head]);
+        pairs(block, "ffn_up", &[head, ff]);
+        pairs(block, "ffn_down", &[ff, head]);
     }
-    pair("decision.scorer", &[4 * head, head], head);
-    pair("decision.scorer_out", &[head, 1], 1);
-    let projected = "memory question option_question global option_context option_lexical";
-    for name in projected.split(' ') {
-        also(&format!("decision.proj_{name}.weight"), &[n, head]);
+    pairs("decision", "scorer", &[4 * head, head]);
+    pairs("decision", "scorer_out", &[head, 1]);
+    for name in "memory question option_question global option_context option_lexical".split(' ') {
+        also(format!("decision.proj_{name}.weight"), &[n, head]);
     }
-    also("decision.scales", &[3]);
-    also("token_types.weight", &[head, 3]);
+    also("decision.scales".to_owned(), &[3]);
+    also("token_types.weight".to_owned(), &[head, 3]);
 }

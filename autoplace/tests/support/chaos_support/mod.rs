@@ -4,18 +4,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
+use autoplace::Model;
 use autoplace::generate;
-use autoplace::llama_sys::sim::SimGpu;
+use autoplace::llama_sys::{Error as Native, sim::SimGpu};
 use autoplace::load::{Error, OnDifference, Verify};
 use autoplace::machine::{Host, Machine, gib, mib};
 use autoplace::memory::{FlashAttention, Headroom};
 use autoplace::plan::{GpuLayers, Plan, Request};
 use autoplace::profile::ModelProfile;
-use autoplace::{Model, llama_sys};
 
-use crate::dice::Dice;
-use crate::fleets_support::{Case, Models, nothing_left};
-use crate::rig::Card;
+use crate::fleets_support::{Case, Models};
+use crate::random_weights::Dice;
+use crate::rig::{Card, nothing_left};
 
 const TOKENS: usize = 6;
 
@@ -27,21 +27,11 @@ pub(crate) struct Round<'m> {
     case: Case,
     models: &'m Models,
     dice: Dice,
-    number: u64,
     attempts: u32,
     verify: Verify,
     on_difference: OnDifference,
     /// What happens, in words, for whoever has to find out what went wrong.
     happened: Vec<String>,
-}
-
-/// The cards' memory in other hands: how much of each is taken, in hundredths of its total.
-#[derive(Debug, Clone)]
-struct Ballast {
-    card: usize,
-    /// At which call of the progress callback.
-    call: u64,
-    percent: u64,
 }
 
 impl<'m> Round<'m> {
@@ -74,16 +64,14 @@ impl<'m> Round<'m> {
             case,
             models,
             dice,
-            number,
             happened: Vec::new(),
         }
     }
 
     pub(crate) fn describe(&self) -> String {
         let (attempts, verify, case) = (self.attempts, self.verify, self.case.describe(self.models));
-        let (number, happened) = (self.number, self.happened.join("; "));
-        let on_difference = self.on_difference;
-        format!("round {number}: {attempts} attempts, {verify:?}, {on_difference:?}: {happened}\n    {case}")
+        let (on_difference, happened) = (self.on_difference, self.happened.join("; "));
+        format!("{attempts} attempts, {verify:?}, {on_difference:?}: {happened}\n    {case}")
     }
 
     /// Loads and generates while things happen: the kinds that the round is of.
@@ -101,7 +89,7 @@ impl<'m> Round<'m> {
         let machine = self.case.machine(&fleet);
         let sims: Vec<_> = fleet.into_iter().map(|Card { sim, .. }| Arc::new(sim)).collect();
         let outcome = self.on(&sims, &machine);
-        nothing_left(sims.iter().map(|sim| &**sim))?;
+        nothing_left("everything is dropped", sims.iter().map(|sim| &**sim))?;
         outcome
     }
 
@@ -119,10 +107,8 @@ impl<'m> Round<'m> {
         let cards: Vec<Arc<SimGpu>> = sims.to_vec();
         let builder = builder.progress(move |_| {
             calls += 1;
-            for event in events.lock().unwrap().iter() {
-                if event.call == calls {
-                    take(&cards[event.card], event.percent);
-                }
+            for &(card, _, percent) in events.lock().unwrap().iter().filter(|(_, call, _)| *call == calls) {
+                take(&cards[card], percent);
             }
             true
         });
@@ -161,16 +147,20 @@ impl<'m> Round<'m> {
         }
     }
 
-    /// What happens during the load and the warm-up, by calls of the progress callback.
-    fn events(&mut self, sims: &[Arc<SimGpu>]) -> Vec<Ballast> {
+    /// What happens during the load and the warm-up: how much of a card others take, in hundredths of its total, at which
+    /// call of the progress callback.
+    fn events(&mut self, sims: &[Arc<SimGpu>]) -> Vec<(usize, u64, u64)> {
         let dice = &mut self.dice;
         let mut events = Vec::new();
         for card in 0..sims.len() {
             while dice.percent(50) {
-                events.push(Ballast { card, call: 1 + dice.below(120), percent: any_share(dice) });
+                let (call, any) = (1 + dice.below(120), dice.below(101));
+                // All, nothing, or any part.
+                events.push((card, call, dice.one_of(&[0, 0, any, 100])));
             }
         }
-        self.happened.extend(events.iter().map(|event| format!("{event:?}")));
+        let said = |(card, call, percent)| format!("{percent} % of card {card} taken at call {call}");
+        self.happened.extend(events.iter().copied().map(said));
         events
     }
 
@@ -178,10 +168,10 @@ impl<'m> Round<'m> {
     fn thread(&mut self, sims: &[Arc<SimGpu>], stop: &Arc<AtomicBool>) -> thread::JoinHandle<()> {
         self.happened.push("a thread takes and gives back".to_owned());
         let (cards, stop) = (sims.to_vec(), Arc::clone(stop));
-        let mut dice = Dice::new(self.number ^ 0x7412_ead0);
+        let mut dice = Dice::new(self.case.number ^ 0x7412_ead0);
         thread::spawn(move || {
             while !stop.load(Ordering::Acquire) {
-                let card = dice.index(cards.len());
+                let card = dice.below(cards.len());
                 take(&cards[card], dice.below(101));
                 thread::yield_now();
             }
@@ -232,33 +222,34 @@ impl<'m> Round<'m> {
                 sim.fail_graph(1 + self.dice.below(6));
             }
         }
-        let text = match self.generate(model, sims) {
-            Ok(text) if expected.contains(&text) => SAME,
-            Ok(text) => return Err(format!("{text:?} instead of {expected:?}\n{report}")),
-            // Nothing was computed while it was verified, so that its pools are yet to find room.
-            Err(generate::Error::Native(llama_sys::Error::Decode { .. })) if fails || self.verify == Verify::Off => {
-                for sim in sims {
-                    sim.fail_graph(0);
-                }
-                match self.generate(model, sims) {
-                    Ok(text) if expected.contains(&text) => "a failed generation, then the same text",
-                    Ok(text) => return Err(format!("{text:?} again, not {expected:?}")),
-                    Err(generate::Error::Native(
-                        llama_sys::Error::ContextInit { .. }
-                        | llama_sys::Error::Decode { .. }
-                        | llama_sys::Error::Call { .. },
-                    )) => "a failed generation, then no room for another",
-                    Err(error) => return Err(format!("generating again: {error:?}")),
-                }
+        let (mut outcome, mut said) = (self.generate(model, sims), SAME);
+        // Where nothing was computed while it was verified, its pools are yet to find room.
+        if matches!(outcome, Err(generate::Error::Native(Native::Decode { .. })))
+            && (fails || self.verify == Verify::Off)
+        {
+            for sim in sims {
+                sim.fail_graph(0);
             }
+            (outcome, said) = (self.generate(model, sims), "a failed generation, then the same text");
+            if let Err(generate::Error::Native(
+                Native::ContextInit { .. } | Native::Decode { .. } | Native::Call { .. },
+            )) = outcome
+            {
+                let no_room = "a failed generation, then no room for another";
+                return Ok(vec![format!("loaded at attempt {attempts}"), no_room.to_owned()]);
+            }
+        }
+        match outcome {
+            Ok(text) if expected.contains(&text) => {}
+            Ok(text) => return Err(format!("{text:?} instead of {expected:?}\n{report}")),
             Err(error) => return Err(format!("generating: {error:?}\n{report}")),
-        };
+        }
         let now: Vec<u64> = sims.iter().map(|sim| sim.used()).collect();
         let is_verified = self.verify != Verify::Off;
-        if is_verified && now != used && text == SAME {
+        if is_verified && now != used && said == SAME {
             return Err(format!("{used:?} bytes after the load, then {now:?}\n{report}"));
         }
-        Ok(vec![format!("loaded at attempt {attempts}"), text.to_owned()])
+        Ok(vec![format!("loaded at attempt {attempts}"), said.to_owned()])
     }
 
     /// Text of the prompt, while others take and give back memory between tokens.
@@ -287,26 +278,17 @@ impl<'m> Round<'m> {
 
     /// What the CPU alone writes with the plan's parameters, in each way to attend that they may mean.
     fn expected(&self, plan: &Plan) -> Result<Vec<String>, String> {
-        let profile = &self.case.model(self.models).profile;
-        let texts = ways_to_attend(profile, plan)
-            .into_iter()
-            .map(|flash_attn| self.on_the_cpu(plan, flash_attn).map_err(|error| format!("on the CPU: {error}")));
-        texts.collect()
-    }
-
-    fn on_the_cpu(&self, plan: &Plan, flash_attn: FlashAttention) -> Result<String, String> {
-        let mut request = Request::new().n_ctx(plan.context.n_ctx);
-        request.params = plan.context.clone();
-        request.params.flash_attn = flash_attn;
-        request.gpu_layers = GpuLayers::Exactly(0);
-        let model = Model::builder(&self.case.model(self.models).path)
-            .request(request)
-            .machine(Machine::new(Host::new(gib(16))))
-            .n_threads(1)
-            .load()
-            .map_err(|error| error.to_string())?;
-        let text: Result<String, _> = self.stream(&model).and_then(Iterator::collect);
-        text.map_err(|error| error.to_string())
+        let case = self.case.model(self.models);
+        let on_the_cpu = |flash_attn| {
+            let mut request = Request::new().n_ctx(plan.context.n_ctx).n_gpu_layers(GpuLayers::Exactly(0));
+            request.params = plan.context.clone();
+            request.params.flash_attn = flash_attn;
+            let builder = Model::builder(&case.path).request(request).machine(Machine::new(Host::new(gib(16))));
+            let model = builder.n_threads(1).load().map_err(generate::Error::from)?;
+            self.stream(&model)?.collect::<Result<String, _>>()
+        };
+        let texts = ways_to_attend(&case.profile, plan).into_iter().map(on_the_cpu);
+        texts.map(|text| text.map_err(|error| format!("on the CPU: {error}"))).collect()
     }
 }
 
@@ -329,10 +311,4 @@ fn ways_to_attend(profile: &ModelProfile, plan: &Plan) -> Vec<FlashAttention> {
 /// Makes others take so many hundredths of a card.
 fn take(sim: &SimGpu, percent: u64) {
     sim.set_taken(sim.total() / 100 * percent);
-}
-
-/// All, nothing, or any part.
-fn any_share(dice: &mut Dice) -> u64 {
-    let part = dice.below(101);
-    dice.one_of(&[0, 0, part, 100])
 }

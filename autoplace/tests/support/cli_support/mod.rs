@@ -81,10 +81,6 @@ impl User {
 }
 
 /// Any user: nothing of the home matters.
-pub(crate) fn autoplace(args: &[&str]) -> Output {
-    User::new().autoplace(args)
-}
-
 #[track_caller]
 pub(crate) fn succeeds(args: &[&str]) -> String {
     User::new().says(args)

@@ -1,12 +1,8 @@
 //! Encoders and rerankers that can really be loaded and computed with: small, with random weights, and with words.
 #![allow(dead_code, reason = "each test uses some of it")]
 
-use std::path::Path;
-
 use autoplace::gguf::TensorType as T;
-use autoplace::llama_sys::{self, Batch, Context, ContextParams, Token, Vocab};
 
-use crate::native_support::native;
 use crate::synthetic::{Dims, Sketch};
 
 /// Small enough to be computed with in milliseconds.
@@ -52,15 +48,6 @@ fn encoder(arch: &'static str, name: &'static str, pooling: u64, ty: T) -> Sketc
     sketch
 }
 
-/// A feed-forward step without a gate.
-fn ungated(sketch: &mut Sketch, il: u64, ty: T) {
-    let Dims { n_embd, n_ff, .. } = DIMS;
-    sketch.block(il, "ffn_up.weight", ty, &[n_embd, n_ff]);
-    sketch.block(il, "ffn_down.weight", ty, &[n_ff, n_embd]);
-    sketch.vector(il, "ffn_up.bias", n_ff);
-    sketch.vector(il, "ffn_down.bias", n_embd);
-}
-
 /// BERT, whose positions are learned: the mean.
 pub(crate) fn bert(ty: T) -> Sketch {
     bert_of("mean", MEAN, ty)
@@ -68,34 +55,36 @@ pub(crate) fn bert(ty: T) -> Sketch {
 
 fn bert_of(name: &'static str, pooling: u64, ty: T) -> Sketch {
     let mut sketch = encoder("bert", name, pooling, ty);
-    sketch.tensor("position_embd.weight", T::F32, &[DIMS.n_embd, LONGEST]);
+    let Dims { n_embd, n_ff, .. } = DIMS;
+    sketch.tensor("position_embd.weight", T::F32, &[n_embd, LONGEST]);
     for il in 0..DIMS.n_layer {
-        ungated(&mut sketch, il, ty);
+        sketch.block(il, "ffn_up.weight", ty, &[n_embd, n_ff]);
+        sketch.block(il, "ffn_down.weight", ty, &[n_ff, n_embd]);
+        sketch.vector(il, "ffn_up.bias", n_ff);
+        sketch.vector(il, "ffn_down.bias", n_embd);
     }
     sketch
 }
 
 /// A BERT with a head that gives one score.
 pub(crate) fn reranker(ty: T) -> Sketch {
-    let mut sketch = bert_of("reranker", RANK, ty);
-    head(&mut sketch, 1);
-    sketch
+    with_head(bert_of("reranker", RANK, ty), 1)
 }
 
 /// A BERT with a head that gives a score for each of these.
 pub(crate) fn classifier(labels: &[&str]) -> Sketch {
     let mut sketch = bert_of("classifier", RANK, T::F32);
     sketch.strings("classifier.output_labels", labels);
-    head(&mut sketch, labels.len() as u64);
-    sketch
+    with_head(sketch, labels.len() as u64)
 }
 
-fn head(sketch: &mut Sketch, scores: u64) {
+fn with_head(mut sketch: Sketch, scores: u64) -> Sketch {
     let n_embd = DIMS.n_embd;
     sketch.tensor("cls.weight", T::F32, &[n_embd, n_embd]);
     sketch.tensor("cls.bias", T::F32, &[n_embd]);
     sketch.tensor("cls.output.weight", T::F32, &[n_embd, scores]);
     sketch.tensor("cls.output.bias", T::F32, &[scores]);
+    sketch
 }
 
 /// Nomic's BERT, whose positions are turned: the first token.
@@ -166,30 +155,4 @@ pub(crate) fn t5_encoder(ty: T) -> Sketch {
 pub(crate) fn text(number: usize, words: usize) -> String {
     let word = |n: usize| WORDS[(n * n + 5 * number + n * number) % WORDS.len()];
     (0..words).map(word).collect::<Vec<_>>().join(" ")
-}
-
-/// llama.cpp alone, as its own example `embedding` computes a text: with what it gives, and how many tokens it was.
-pub(crate) fn computed(
-    path: &Path,
-    pooling: llama_sys::Pooling,
-    tokens: impl FnOnce(&Vocab) -> Vec<Token>,
-) -> (Context, usize) {
-    let model = native(path).unwrap();
-    let params = ContextParams {
-        n_ctx: 512,
-        n_batch: 512,
-        n_ubatch: 512,
-        n_threads: Some(1),
-        n_threads_batch: Some(1),
-        embeddings: true,
-        pooling,
-        ..ContextParams::default()
-    };
-    let mut context = Context::new(&model, params).unwrap();
-    let mut batch = Batch::default();
-    for (position, token) in (0..).zip(tokens(&model.vocab())) {
-        batch.add(token, position, 0, true);
-    }
-    context.decode(&batch).unwrap();
-    (context, batch.len())
 }

@@ -6,12 +6,12 @@ use autoplace::memory::{Estimate, FlashAttention, Headroom, KvType, Workload};
 use autoplace::plan::{Context, HostParts, Policy, Request};
 
 use super::{Model, Models};
-use crate::dice::Dice;
+use crate::random_weights::Dice;
 use crate::rig::{Card, backend, vulkan};
 
 /// A model on a fleet under a request.
 pub(crate) struct Case {
-    pub(super) number: u64,
+    pub(crate) number: u64,
     model: usize,
     cards: Vec<CardKind>,
     host: Host,
@@ -35,7 +35,7 @@ struct CardKind {
 impl Case {
     pub(crate) fn new(number: u64, models: &Models) -> Self {
         let mut dice = Dice::new(number);
-        let index = dice.index(models.all.len());
+        let index = dice.below(models.all.len());
         let model = &models.all[index];
         let mut request = request(&mut dice);
         let needs = Needs::of(model, &request);
@@ -82,14 +82,7 @@ impl Case {
         let host = Host::new(gib(16));
         let headroom = Headroom::of_host(&host, &needs.workload, count > 0, 0);
         let host = host.available(room + headroom.total()).bandwidth((20 + dice.below(80)) * unit);
-        Self {
-            number,
-            model: index,
-            cards,
-            host,
-            remainder: 1 + usize::try_from(dice.below(u64::from(request.params.n_ubatch))).unwrap(),
-            request,
-        }
+        Self { number, model: index, cards, host, remainder: 1 + dice.below(request.params.n_ubatch as usize), request }
     }
 
     pub(crate) fn model<'m>(&self, models: &'m Models) -> &'m Model {

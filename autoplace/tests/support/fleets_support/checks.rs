@@ -2,14 +2,13 @@
 
 use autoplace::Model;
 use autoplace::generate::TokenStream;
-use autoplace::llama_sys::sim::SimGpu;
 use autoplace::load::{self, Verify};
 use autoplace::memory::Footprint;
 use autoplace::plan::{Error as NoPlan, Plan};
 
 use super::Models;
 use super::case::Case;
-use crate::rig::Card;
+use crate::rig::{Card, nothing_left};
 
 /// Plans, loads, generates and frees. The plan; none of a case that had no room.
 ///
@@ -19,20 +18,8 @@ use crate::rig::Card;
 pub(crate) fn run(case: &Case, models: &Models) -> Result<Option<Plan>, String> {
     let fleet = case.fleet();
     let outcome = on(&fleet, case, models)?;
-    nothing_left(fleet.iter().map(|card| &card.sim))?;
+    nothing_left("everything is dropped", fleet.iter().map(|card| &card.sim))?;
     Ok(outcome)
-}
-
-/// Nothing of a load stays on these cards.
-pub(crate) fn nothing_left<'a>(cards: impl Iterator<Item = &'a SimGpu>) -> Result<(), String> {
-    for sim in cards {
-        let (used, buffers) = (sim.used(), sim.buffers());
-        if (used, buffers) != (0, 0) {
-            let name = sim.device().name();
-            return Err(format!("{name} still counts {used} bytes in {buffers} buffers"));
-        }
-    }
-    Ok(())
 }
 
 fn on(fleet: &[Card], case: &Case, models: &Models) -> Result<Option<Plan>, String> {

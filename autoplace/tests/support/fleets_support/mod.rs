@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use crate::random_weights;
 use crate::rig::none_failed;
 pub(crate) use case::Case;
-pub(crate) use checks::{nothing_left, run};
+pub(crate) use checks::run;
 
 /// A model's file, and what is known of it.
 pub(crate) struct Model {

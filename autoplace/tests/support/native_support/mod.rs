@@ -30,30 +30,26 @@ pub(crate) const TINY_VOCABULARY: u32 = 300;
 
 /// The smallest llama that llama.cpp loads: two blocks, all weights zero. To be changed by a test.
 pub(crate) fn tiny_llama() -> Builder {
-    let bytes = (0..=255u8).map(|byte| format!("<0x{byte:02X}>"));
-    let words = (0..41).map(|n| format!("word{n}"));
-    let tokens: Vec<String> =
-        ["<unk>", "<s>", "</s>"].into_iter().map(str::to_owned).chain(bytes).chain(words).collect();
-    assert_eq!(tokens.len(), TINY_VOCABULARY as usize);
+    let [normal, unknown, control, byte] = [1, 2, 3, 6];
+    let special = [("<unk>", unknown), ("<s>", control), ("</s>", control)].map(|(text, kind)| (text.to_owned(), kind));
+    let bytes = (0..=255u8).map(|text| (format!("<0x{text:02X}>"), byte));
+    let words = (0..).map(|n| (format!("word{n}"), normal));
+    let (tokens, kinds): (Vec<String>, Vec<i32>) =
+        special.into_iter().chain(bytes).chain(words).take(TINY_VOCABULARY as usize).unzip();
     tiny_llama_without_vocabulary()
         .str("tokenizer.ggml.model", "llama")
         .array_str("tokenizer.ggml.tokens", tokens)
         .array_f32("tokenizer.ggml.scores", &[0.0; TINY_VOCABULARY as usize])
-        .array_i32("tokenizer.ggml.token_type", &token_types())
+        .array_i32("tokenizer.ggml.token_type", &kinds)
 }
 
 /// [`tiny_llama`] before its vocabulary.
 pub(crate) fn tiny_llama_without_vocabulary() -> Builder {
-    tiny("llama", 1)
+    tiny("llama", 1, 32)
 }
 
-/// The same tensors under the name of another architecture that takes them.
-pub(crate) fn tiny(architecture: &str, n_head_kv: u32) -> Builder {
-    tiny_with_heads(architecture, n_head_kv, 32)
-}
-
-/// The same with attention heads of another width.
-pub(crate) fn tiny_with_heads(architecture: &str, n_head_kv: u32, head: u32) -> Builder {
+/// The same tensors under the name of another architecture that takes them, or with attention heads of another width.
+pub(crate) fn tiny(architecture: &str, n_head_kv: u32, head: u32) -> Builder {
     let key = |suffix: &str| format!("{architecture}.{suffix}");
     let q_width = 2 * u64::from(head);
     let kv_width = u64::from(n_head_kv * head);
@@ -85,12 +81,4 @@ pub(crate) fn tiny_with_heads(architecture: &str, n_head_kv: u32, head: u32) -> 
             .tensor(&name("ffn_down"), TensorType::F16, &[128, 64]);
     }
     model
-}
-
-fn token_types() -> Vec<i32> {
-    const NORMAL: i32 = 1;
-    const UNKNOWN: i32 = 2;
-    const CONTROL: i32 = 3;
-    const BYTE: i32 = 6;
-    [UNKNOWN, CONTROL, CONTROL].into_iter().chain([BYTE; 256]).chain([NORMAL; 41]).collect()
 }

@@ -13,7 +13,7 @@ use autoplace::gguf::Header;
 
 use crate::synthetic::{Dims, Sketch};
 pub(crate) use crate::synthetic::{computed as all, computed_deep as deep, without_attention};
-pub(crate) use blocks::Random;
+pub(crate) use blocks::{Dice, Random};
 
 /// The sizes of most of them.
 pub(crate) const DIMS: Dims = Dims::of([4, 256, 768, 4, 2, 64, 512]);

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test uses some of it")]
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use autoplace::gguf::Header;
@@ -11,7 +12,7 @@ use autoplace::load::{Breakdown, BufferBytes, NativeProbe};
 use autoplace::memory::{ContextParams, FlashAttention, KvType, Place, Split, TensorOverride};
 
 use crate::native_params;
-use crate::rig::{Card, CardKind, Kind, Loaded, none_failed, vulkan};
+use crate::rig::{Card, CardKind, Kind, Loaded, none_failed, nothing_left, vulkan};
 use crate::synthetic::Sketch;
 
 /// Where a model goes.
@@ -26,18 +27,17 @@ impl Placement {
     pub(crate) fn of(all: u32) -> Vec<Self> {
         const CUDA: CardKind = (Rules::Cuda, false);
         const PLAIN: CardKind = (Rules::Plain, false);
+        const METAL: CardKind = (Rules::Metal, false);
+        const ASYNC: CardKind = (Rules::Cuda, true);
         let vulkan = |max_alloc| (vulkan(64, max_alloc), false);
-        let place = |cards: &[CardKind], n_gpu_layers, tensor_split: &[f32]| {
-            let mut split = Split::layers(n_gpu_layers);
-            split.tensor_split = tensor_split.to_vec();
-            let cards = cards.to_vec();
-            Self { cards, split }
+        let place = |cards: &[CardKind], n_gpu_layers, tensor_split: &[f32]| Self {
+            cards: cards.to_vec(),
+            split: Split::layers(n_gpu_layers).tensor_split(tensor_split),
         };
         let with = |placement: Self, pattern: &str, to| Self {
             split: placement.split.overrides([TensorOverride::new(pattern, to)]),
             ..placement
         };
-        let asynchronous = [(Rules::Cuda, true); 3];
         vec![
             place(&[], 0, &[]),
             place(&[CUDA], 0, &[]),
@@ -45,14 +45,14 @@ impl Placement {
             place(&[CUDA], all / 2, &[]),
             place(&[CUDA], all, &[]),
             place(&[PLAIN], all - 1, &[]),
-            place(&[(Rules::Metal, false)], all, &[]),
+            place(&[METAL], all, &[]),
             place(&[vulkan(1 << 30)], all / 2, &[]),
             // Buffers so small that the computation needs several.
             place(&[vulkan(1 << 21)], all, &[]),
             place(&[CUDA, PLAIN], all, &[1.0, 3.0]),
             place(&[CUDA, PLAIN], all - 2, &[]),
-            place(&asynchronous, all, &[2.0, 1.0, 1.0]),
-            place(&asynchronous, all - 1, &[]),
+            place(&[ASYNC; 3], all, &[2.0, 1.0, 1.0]),
+            place(&[ASYNC; 3], all - 1, &[]),
             with(place(&[CUDA], all, &[]), "ffn_(gate|up|down)", Place::Host),
             with(place(&[CUDA, CUDA], all, &[1.0, 1.0]), r"blk\.[01]\.", Place::Gpu(1)),
         ]
@@ -93,82 +93,68 @@ pub(crate) fn settings() -> [ContextParams; 4] {
     [plain, sequences, quantised, lean]
 }
 
-/// A prompt of more than one full batch of the graph over all sequences, and a token of each.
-pub(crate) fn decode(context: &mut Context) -> Result<(), llama_sys::Error> {
+/// These positions of so many sequences.
+fn batch(sequences: u32, positions: Range<u32>, is_output: impl Fn(u32) -> bool) -> Batch {
+    let mut batch = Batch::default();
+    for sequence in 0..sequences {
+        for position in positions.clone() {
+            let token = 3 + (7 * position + sequence) % 500;
+            let [token, at, sequence] = [token, position, sequence].map(|it| it.try_into().unwrap());
+            batch.add(token, at, sequence, is_output(position));
+        }
+    }
+    batch
+}
+
+/// A prompt of more than one full batch of the graph over all sequences, and a token of each; the last logits of both.
+pub(crate) fn decode(context: &mut Context) -> Result<Vec<f32>, llama_sys::Error> {
     if context.embeds() {
         return embed(context);
     }
-    let sequences = context.n_seq_max();
-    let (n_batch, n_ubatch) = (context.n_batch(), context.n_ubatch());
+    let (sequences, n_batch) = (context.n_seq_max(), context.n_batch());
     let everything = context.n_outputs_max() >= n_batch;
-    let each = (2 * n_ubatch).min(n_batch).max(sequences) / sequences;
-    let mut batch = Batch::with_capacity(n_batch as usize);
-    for (begin, length) in [(0, each), (each, 1)] {
-        batch.clear();
-        for sequence in 0..sequences {
-            for position in begin..begin + length {
-                let is_last = position + 1 == begin + length;
-                let token = 3 + (7 * position + sequence) % 500;
-                batch.add(
-                    token.try_into().unwrap(),
-                    position.try_into().unwrap(),
-                    sequence.try_into().unwrap(),
-                    everything || is_last,
-                );
-            }
-        }
-        context.decode(&batch)?;
-        let logits = context.logits(-1)?;
-        assert!(logits.iter().all(|logit| logit.is_finite()), "random weights that overflow test nothing");
+    let each = (2 * context.n_ubatch()).min(n_batch).max(sequences) / sequences;
+    let mut all = Vec::new();
+    for positions in [0..each, each..each + 1] {
+        let last = positions.end - 1;
+        context.decode(&batch(sequences, positions, |at| everything || at == last))?;
+        all.extend_from_slice(context.logits(-1)?);
     }
-    Ok(())
+    assert!(all.iter().all(|logit| logit.is_finite()), "random weights that overflow test nothing");
+    Ok(all)
 }
 
 /// Texts of every size: as many tokens as a computation takes, over all sequences and of one, and fewer.
-fn embed(context: &mut Context) -> Result<(), llama_sys::Error> {
+fn embed(context: &mut Context) -> Result<Vec<f32>, llama_sys::Error> {
     let (sequences, most) = (context.n_seq_max(), context.n_ubatch());
     let longest = context.longest_text();
-    let mut batch = Batch::with_capacity(most as usize);
-    let shapes = [
+    let mut all = Vec::new();
+    for (sequences, each) in [
         (sequences, (most / sequences).clamp(1, longest)),
         (1, longest),
         (1, longest.min(31)),
         (sequences.min(3), (longest / 4).max(1)),
         (1, 1),
-    ];
-    for (sequences, each) in shapes {
+    ] {
         if context.has_memory() {
             context.kv_clear()?;
         }
-        batch.clear();
-        for sequence in 0..sequences {
-            for position in 0..each {
-                let token = 3 + (7 * position + sequence) % 500;
-                let [token, position, sequence] = [token, position, sequence].map(|it| it.try_into().unwrap());
-                batch.add(token, position, sequence, true);
-            }
-        }
-        context.decode(&batch)?;
-        let vector = match context.pooling() {
+        context.decode(&batch(sequences, 0..each, |_| true))?;
+        all.extend_from_slice(match context.pooling() {
             llama_sys::Pooling::None => context.embeddings_ith(-1)?,
             _ => context.embeddings_seq(0)?,
-        };
-        assert!(vector.iter().all(|x| x.is_finite()));
+        });
     }
-    Ok(())
+    assert!(all.iter().all(|x| x.is_finite()));
+    Ok(all)
 }
 
 /// As many tokens as a context that predicts takes at once, and one with what it predicts.
 fn predict(heads: &mut Context) -> Result<(), llama_sys::Error> {
     let width = heads.model().n_embd_out() as usize;
     let most = heads.n_batch().min(heads.n_ctx_seq() - 1);
-    let mut batch = Batch::with_capacity(most as usize);
-    for (begin, length, is_output) in [(0, most, false), (most, 1, true)] {
-        batch.clear();
-        for position in begin..begin + length {
-            let [token, position] = [3 + position % 500, position].map(|it| it.try_into().unwrap());
-            batch.add(token, position, 0, is_output);
-        }
+    for positions in [0..most, most..most + 1] {
+        let batch = batch(1, positions, |at| at == most);
         heads.decode_heads(&batch, &vec![0.5; batch.len() * width])?;
     }
     assert!(heads.logits(-1)?.iter().all(|logit| logit.is_finite()));
@@ -185,16 +171,9 @@ pub(crate) fn probed(
     let cards: Vec<Card> = placement.cards.iter().map(|&it| Card::new(it)).collect();
     let gpus: Vec<_> = cards.iter().map(|card| &card.gpu).collect();
     let probed = probe.breakdown(&gpus, params, &placement.split).map_err(|error| format!("probe: {error}"))?;
-    nothing_left("the probe", &cards)?;
+    nothing_left("the probe", cards.iter().map(|card| &card.sim))?;
     let peaks = cards.iter().map(|card| card.sim.peak()).collect();
     Ok((cards, probed, peaks))
-}
-
-pub(crate) fn nothing_left(after: &str, cards: &[Card]) -> Result<(), String> {
-    match cards.iter().map(|card| card.sim.used()).sum() {
-        0 => Ok(()),
-        left => Err(format!("{left} bytes stay after {after}")),
-    }
 }
 
 /// One model on new cards, probed, loaded and computed with.
@@ -235,7 +214,7 @@ pub(crate) fn compare(
         }
     }
     drop((heads, context, loaded));
-    nothing_left("everything is dropped", &cards)
+    nothing_left("everything is dropped", cards.iter().map(|card| &card.sim))
 }
 
 /// Has each of these models compared in every placement, so many times with the next of the settings. `probe` writes
@@ -254,7 +233,7 @@ pub(crate) fn compare_all(
         let all = u32::try_from(sketch.dims.n_layer).unwrap() + 1;
         for (place, placement) in Placement::of(all).iter().enumerate() {
             for turn in 0..turns {
-                let params = &settings[(number + place + 2 * turn) % settings.len()];
+                let params = &settings[(number + place + 2 * turn + turn / 2) % settings.len()];
                 cases += 1;
                 if let Err(fault) = compare(&path, &probe, placement, params) {
                     failures.push(format!("{}: {placement:?}, {params:?}\n    {fault}", sketch.title()));

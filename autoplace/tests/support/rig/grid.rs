@@ -1,10 +1,6 @@
 //! The settings and the splits that the suite asks for.
 
 use autoplace::memory::{ContextParams, FlashAttention, KvType, Place, Split, TensorOverride};
-use autoplace::profile::ModelProfile;
-
-use super::Kind;
-use crate::replace_support::Dice;
 
 /// Twenty-four settings in which any two of eight choices meet in all four combinations, six times each: the design of
 /// Plackett and Burman, and its mirror image. The lengths of context and the types of the cache take turns, the
@@ -130,50 +126,4 @@ fn overridden(split: Split, rule: usize, n_gpus: usize) -> Split {
     };
     let rules = rules.into_iter().map(|(pattern, place)| TensorOverride::new(pattern, place));
     split.overrides(rules.collect::<Vec<_>>())
-}
-
-/// Layers as the dice fall: all of a model in a third of the cases.
-pub(crate) fn rolled_layers(dice: &mut Dice, all: u32) -> u32 {
-    match dice.below(3) {
-        0 => all,
-        _ => u32::try_from(dice.below(all as usize + 1)).unwrap(),
-    }
-}
-
-/// Weights that go elsewhere than their layer, half of the time: experts, or parts of every second block.
-pub(crate) fn rolled_overrides(dice: &mut Dice, cards: usize) -> Vec<TensorOverride> {
-    let pattern = dice.one_of(&["_exps", r"blk\.[0-9]*[02468]\.ffn", r"blk\.[0-3]\.attn_k", "nothing"]);
-    let place = match dice.below(4) {
-        0 if cards > 0 => Place::Gpu(dice.below(cards)),
-        _ => Place::Host,
-    };
-    let count = usize::from(dice.coin());
-    vec![TensorOverride::new(pattern, place); count]
-}
-
-/// Parameters of a context as the dice fall, of those that llama.cpp takes for this model.
-pub(crate) fn rolled_params(dice: &mut Dice, profile: &ModelProfile, kind: Kind) -> ContextParams {
-    let mut params = ContextParams::default();
-    params.n_ctx = match kind {
-        Kind::Probe => dice.one_of(&[300, 512, 2048, 4096, 5000, 8192, 32768, 131_072]),
-        Kind::Real => dice.one_of(&[300, 512, 1024]),
-    };
-    params.n_ubatch = dice.one_of(&[4, 16, 31, 32, 128, 512, 512, 1024]);
-    params.n_seq_max = dice.one_of(&[1, 1, 2, 3, 4]);
-    params.kv_unified = dice.coin();
-    params.n_outputs_max = dice.one_of(&[0, params.n_seq_max, 40]);
-    let half = KvType::F16;
-    params.type_k = dice.one_of(&[half, half, KvType::Q8_0, KvType::Q4_0, KvType::BF16]);
-    // Compressed keys and values are of one type.
-    let same = profile.architecture == "deepseek2" || dice.coin();
-    params.type_v = if same { params.type_k } else { half };
-    let (on, off) = (FlashAttention::On, FlashAttention::Off);
-    params.flash_attn = dice.one_of(&[FlashAttention::Auto, FlashAttention::Auto, on, off]);
-    if params.type_v.is_quantized() && params.flash_attn == FlashAttention::Off {
-        params.flash_attn = FlashAttention::On;
-    }
-    params.offload_kqv = dice.below(4) > 0;
-    params.op_offload = dice.below(4) > 0;
-    params.swa_full = dice.coin();
-    params
 }

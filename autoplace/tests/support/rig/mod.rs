@@ -9,7 +9,8 @@ use std::path::Path;
 use autoplace::llama_sys::sim::{Rules, SimGpu};
 use autoplace::llama_sys::{self, Context, Device, LoadMode, MemoryBreakdown, Model, ModelParams};
 use autoplace::machine::{Gpu, gib};
-use autoplace::memory::{ContextParams, Footprints, Split};
+use autoplace::memory::{self, ContextParams, Estimate, Footprints, Split};
+use autoplace::profile::ModelProfile;
 
 use crate::native_params;
 
@@ -57,6 +58,16 @@ impl Card {
     pub(crate) fn families() -> [[Self; 3]; 3] {
         [Rules::Cuda, vulkan(256, 1 << 40), Rules::Metal].map(|rules| [(); 3].map(|()| Self::new((rules, true))))
     }
+}
+
+/// What we say of a context on these cards.
+pub(crate) fn estimate(
+    profile: &ModelProfile,
+    cards: &[&Card],
+    split: &Split,
+    params: &ContextParams,
+) -> Result<Estimate, memory::Error> {
+    Estimate::new(profile, &gpus(cards), params)?.tensor_split(&split.tensor_split)?.overrides(&split.overrides)
 }
 
 pub(crate) fn gpus<'a>(cards: &[&'a Card]) -> Vec<&'a Gpu> {
@@ -127,4 +138,15 @@ pub(crate) fn none_failed(failures: &[String], cases: usize) {
     println!("{cases} cases");
     let shown: Vec<_> = failures.iter().take(12).map(String::as_str).collect();
     assert!(failures.is_empty(), "{} faults in {cases} cases:\n{}", failures.len(), shown.join("\n"));
+}
+
+/// Nothing of a load stays on these cards.
+pub(crate) fn nothing_left<'a>(after: &str, cards: impl Iterator<Item = &'a SimGpu>) -> Result<(), String> {
+    for sim in cards {
+        let (name, used, buffers) = (sim.device().name(), sim.used(), sim.buffers());
+        if (used, buffers) != (0, 0) {
+            return Err(format!("{name} still counts {used} bytes in {buffers} buffers after {after}"));
+        }
+    }
+    Ok(())
 }

@@ -4,64 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use autoplace::machine::mib;
-use autoplace::memory::{Estimate, Footprint, Footprints};
+use autoplace::memory::{Estimate, Footprints};
 
-/// One device of one placement: what we say it takes, and what llama.cpp says.
-pub(crate) struct Pair {
-    pub(crate) ours: Footprint,
-    pub(crate) theirs: Footprint,
-    /// Bytes by which the weights may differ.
-    pub(crate) slack: u64,
-    /// Bytes by which the estimate says that its compute buffer may be too low.
-    pub(crate) uncertainty: u64,
-}
-
-/// An estimate beside llama.cpp's own answer, device by device, the host last.
-pub(crate) fn pairs(estimate: &Estimate, n_gpu_layers: u32, theirs: &Footprints) -> Vec<Pair> {
-    let mut ours = estimate.footprints(n_gpu_layers);
-    // The buffer of logits is in no breakdown of llama.cpp.
-    ours.host.compute -= ours.output;
-    let unsure = estimate.uncertainty(&estimate.assignment(n_gpu_layers));
-    let unsure = unsure.gpus.iter().chain([&unsure.host]);
-    ours.gpus
-        .iter()
-        .zip(&theirs.gpus)
-        .chain([(&ours.host, &theirs.host)])
-        .zip(unsure)
-        .map(|((&ours, &theirs), &uncertainty)| Pair {
-            uncertainty,
-            // How many buffers of pinned memory there are, of a GiB each, depends on the order of the tensors.
-            slack: if estimate.is_exact() { 0 } else { 32 * (theirs.weights >> 30) },
-            ours,
-            theirs,
-        })
-        .collect()
-}
-
-impl Pair {
-    /// What is wrong with our numbers, where the law is known: weights and cache are equal to the byte, and the compute
-    /// buffer is no larger than the estimate says that it is at most.
-    pub(crate) fn fault(&self) -> Option<String> {
-        let (ours, theirs) = (&self.ours, &self.theirs);
-        let most = ours.compute.saturating_add(self.uncertainty);
-        let fault = if ours.weights.abs_diff(theirs.weights) > self.slack {
-            "weights differ"
-        } else if ours.kv != theirs.kv {
-            "caches differ"
-        } else if theirs.compute > most {
-            "the compute buffer is too low"
-        } else {
-            return None;
-        };
-        Some(format!("{fault}: {ours:?} + {}, llama.cpp: {theirs:?}", self.uncertainty))
-    }
-
-    /// Whether the total is within 3 % or 32 MiB.
-    fn is_close(&self) -> bool {
-        let (ours, theirs) = (self.ours.total(), self.theirs.total());
-        ours.abs_diff(theirs) <= mib(32).max(theirs * 3 / 100)
-    }
-}
+use super::none_failed;
 
 /// The median and the worst of differences, by size.
 fn median_and_worst(differences: &[i64]) -> (i64, i64) {
@@ -80,33 +25,75 @@ struct Seen {
     close: usize,
 }
 
-/// All of them; prints as the table of `docs/conformance.md`.
+/// All of them, and what should not have been; prints as the table of `docs/conformance.md`.
 #[derive(Default)]
-pub(crate) struct Tally(BTreeMap<String, Seen>);
+pub(crate) struct Tally {
+    seen: BTreeMap<String, Seen>,
+    pub(crate) faults: Vec<String>,
+}
 
 impl Tally {
     pub(crate) fn model(&mut self, architecture: &str) {
-        self.0.entry(architecture.to_owned()).or_default().models += 1;
+        self.seen.entry(architecture.to_owned()).or_default().models += 1;
     }
 
-    pub(crate) fn add(&mut self, architecture: &str, pair: &Pair) {
-        let seen = self.0.entry(architecture.to_owned()).or_default();
-        let (ours, theirs) = (&pair.ours, &pair.theirs);
-        let all = [(ours.weights, theirs.weights), (ours.kv, theirs.kv), (ours.compute, theirs.compute)];
-        for (differences, (ours, theirs)) in seen.differences.iter_mut().zip(all) {
-            differences.push(ours.cast_signed() - theirs.cast_signed());
+    /// What we say of a context beside what llama.cpp says, device by device: weights, which may differ by `slack` bytes
+    /// more than usual, and cache are equal, and the compute buffer is no larger than the estimate says that it is at
+    /// most.
+    pub(crate) fn hold(
+        &mut self,
+        arch: &str,
+        case: &str,
+        estimate: &Estimate,
+        layers: u32,
+        theirs: &Footprints,
+        slack: u64,
+    ) {
+        let mut ours = estimate.footprints(layers);
+        // The buffer of logits is in no breakdown of llama.cpp.
+        ours.host.compute -= ours.output;
+        let unsure = estimate.uncertainty(&estimate.assignment(layers));
+        let seen = self.seen.entry(arch.to_owned()).or_default();
+        if !estimate.is_known() {
+            self.faults.push(format!("{case}: weights of no known place"));
         }
-        seen.close += usize::from(pair.is_close());
+        let gpus = ours.gpus.iter().zip(&theirs.gpus).zip(&unsure.gpus);
+        for ((ours, theirs), unsure) in gpus.chain([((&ours.host, &theirs.host), &unsure.host)]) {
+            let all = [(ours.weights, theirs.weights), (ours.kv, theirs.kv), (ours.compute, theirs.compute)];
+            for (differences, (ours, theirs)) in seen.differences.iter_mut().zip(all) {
+                differences.push(ours.cast_signed() - theirs.cast_signed());
+            }
+            let (total, true_total) = (ours.total(), theirs.total());
+            seen.close += usize::from(total.abs_diff(true_total) <= mib(32).max(true_total * 3 / 100));
+            // How many buffers of pinned memory there are, of a GiB each, depends on the order of the tensors.
+            let slack = slack + if estimate.is_exact() { 0 } else { 32 * (theirs.weights >> 30) };
+            let fault = if ours.weights.abs_diff(theirs.weights) > slack {
+                "weights differ"
+            } else if ours.kv != theirs.kv {
+                "caches differ"
+            } else if theirs.compute > ours.compute.saturating_add(*unsure) {
+                "the compute buffer is too low"
+            } else {
+                continue;
+            };
+            self.faults.push(format!("{case}: {fault}: {ours:?} + {unsure}, llama.cpp: {theirs:?}"));
+        }
+    }
+
+    /// Whether a context of this architecture was compared.
+    pub(crate) fn has(&self, architecture: &str) -> bool {
+        self.seen.get(architecture).is_some_and(|seen| !seen.differences[0].is_empty())
     }
 
     pub(crate) fn devices(&self) -> usize {
-        self.0.values().map(|seen| seen.differences[0].len()).sum()
+        self.seen.values().map(|seen| seen.differences[0].len()).sum()
     }
 
-    /// Totals are within 3 % or 32 MiB in 95 of 100 devices.
+    /// Nothing is wrong, and totals are within 3 % or 32 MiB in 95 of 100 devices.
     pub(crate) fn check(&self) {
-        let close: usize = self.0.values().map(|seen| seen.close).sum();
-        let devices = self.devices();
+        println!("{self}");
+        let (close, devices) = (self.seen.values().map(|seen| seen.close).sum::<usize>(), self.devices());
+        none_failed(&self.faults, devices);
         assert!(close * 100 >= devices * 95, "{close} of {devices} are close");
     }
 }
@@ -120,7 +107,7 @@ impl fmt::Display for Tally {
              |---|--:|--:|--:|--:|--:|--:|"
         )?;
         let mut all = Seen::default();
-        for (architecture, seen) in &self.0 {
+        for (architecture, seen) in &self.seen {
             row(f, architecture, seen)?;
             all.models += seen.models;
             all.close += seen.close;

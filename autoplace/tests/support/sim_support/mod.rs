@@ -2,13 +2,17 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
-use autoplace::llama_sys::sim::{Rules, SimGpu};
+use autoplace::llama_sys::sim::{Rules, SimGpu, SimGpuBuilder};
 use autoplace::plan::{self, GpuLayers};
 use autoplace::{Model, ModelBuilder, load};
 
 /// A card by CUDA's rules.
 pub(crate) fn card(total: u64) -> SimGpu {
-    SimGpu::builder("SIM card").total(total).rules(Rules::Cuda).backend("CUDA").register().unwrap()
+    card_of(total).register().unwrap()
+}
+
+pub(crate) fn card_of(total: u64) -> SimGpuBuilder {
+    SimGpu::builder("SIM card").total(total).rules(Rules::Cuda).backend("CUDA")
 }
 
 /// Whatever is free, the load fits and one layer more would not: on cards of these sizes, ascending from one without

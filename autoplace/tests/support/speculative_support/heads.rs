@@ -41,25 +41,19 @@ fn take_steps(mut sketch: Sketch, folder: &Path) -> PathBuf {
     // Of matrices with a row of `n` or more numbers for each output.
     let matrix = |width: usize, begin: usize, to: &dyn Fn(usize) -> usize| {
         let mut numbers = vec![0.0; width * n];
-        for from in 0..n {
-            numbers[to(from) * width + begin + from] = 1.0;
-        }
+        (0..n).for_each(|from| numbers[to(from) * width + begin + from] = 1.0);
         numbers
     };
-    let nothing = |elements: u64| vec![0.0; usize::try_from(elements).unwrap()];
     let header = Header::open(&path).unwrap();
     let mut file = OpenOptions::new().write(true).open(&path).unwrap();
     for tensor in header.tensors() {
-        let numbers: Vec<f32> = match tensor.name() {
+        let all = |number: f32| vec![number; usize::try_from(tensor.elements()).unwrap()];
+        let numbers = match tensor.name() {
             "token_embd.weight" => matrix(n, 0, &|token| token),
             "output.weight" => matrix(n, 0, &next),
             name if name.ends_with("nextn.eh_proj.weight") => matrix(2 * n, n, &next),
-            name if name.ends_with("norm.weight") => {
-                vec![1.0; usize::try_from(tensor.elements()).unwrap()]
-            }
-            name if ["attn_output", "ssm_out", "ffn_down"].iter().any(|it| name.contains(it)) => {
-                nothing(tensor.elements())
-            }
+            name if name.ends_with("norm.weight") => all(1.0),
+            name if ["attn_output", "ssm_out", "ffn_down"].iter().any(|it| name.contains(it)) => all(0.0),
             _ => continue,
         };
         let data: Vec<u8> = numbers.iter().flat_map(|it| it.to_le_bytes()).collect();
@@ -70,7 +64,7 @@ fn take_steps(mut sketch: Sketch, folder: &Path) -> PathBuf {
 }
 
 /// The token after one: a word, and after words in a long circle.
-pub(crate) fn next(token: usize) -> usize {
+fn next(token: usize) -> usize {
     const FIRST_WORD: usize = 259;
     const WORDS: usize = 512 - FIRST_WORD;
     match token.checked_sub(FIRST_WORD) {

@@ -41,61 +41,40 @@ pub(crate) struct Told {
     pub(crate) reason: Option<FinishReason>,
 }
 
-pub(crate) fn told(generate: Generate) -> (Told, Statistics) {
-    let mut stream = generate.stream().unwrap();
-    let text = stream.by_ref().map(Result::unwrap).collect();
-    let told = Told { text, tokens: Vec::new(), reason: stream.finish_reason() };
-    (told, stream.statistics())
-}
-
-/// Runs a session to its end: texts and statistics in the order of their beginnings.
-pub(crate) fn run(session: &mut Session) -> Vec<(Told, Statistics)> {
-    let mut texts = std::collections::BTreeMap::<_, (Told, Statistics)>::new();
-    while !session.is_empty() {
-        for piece in session.step().unwrap() {
-            let (told, statistics) = texts.entry(piece.sequence).or_default();
-            assert_eq!(told.reason, None, "nothing comes after the end");
-            told.text.push_str(&piece.text);
-            told.tokens.extend(piece.token);
-            if let Some(end) = piece.end {
-                told.reason = Some(end.reason);
-                *statistics = end.statistics;
-            }
-        }
-    }
-    texts.into_values().collect()
-}
-
 /// Runs a session of one text to its end, placed anew by turns with these plans, after every fourth step, and
-/// restored each time: its tokens, and its statistics.
-pub(crate) fn run_placed_anew(session: &mut Session, plans: &[Plan]) -> (Vec<Token>, Statistics) {
-    let (mut tokens, mut statistics) = (Vec::new(), Statistics::default());
+/// restored each time.
+fn run(session: &mut Session, plans: &[Plan]) -> (Told, Statistics) {
+    let (mut told, mut statistics) = (Told::default(), Statistics::default());
+    let mut plans = plans.iter().cycle();
     for step in 0.. {
         if session.is_empty() {
             break;
         }
-        if step % 5 == 4 {
-            let next = plans[step / 5 % plans.len()].clone();
-            assert_eq!(session.replace(Some(next)).unwrap().resumed, Resumed::Restored);
+        if step % 5 == 4
+            && let Some(next) = plans.next()
+        {
+            assert_eq!(session.replace(Some(next.clone())).unwrap().resumed, Resumed::Restored);
         }
         for piece in session.step().unwrap() {
-            tokens.extend(piece.token);
+            told.text.push_str(&piece.text);
+            told.tokens.extend(piece.token);
             if let Some(end) = piece.end {
-                statistics = end.statistics;
+                (told.reason, statistics) = (Some(end.reason), end.statistics);
             }
         }
     }
-    (tokens, statistics)
+    (told, statistics)
 }
 
-/// A text of a session of its own, with its tokens.
+/// As [`run`]: its tokens, and its statistics.
+pub(crate) fn run_placed_anew(session: &mut Session, plans: &[Plan]) -> (Vec<Token>, Statistics) {
+    let (told, statistics) = run(session, plans);
+    (told.tokens, statistics)
+}
+
+/// A text of a session of its own.
 pub(crate) fn alone(model: &Model, generate: Generate) -> (Told, Statistics) {
     let mut session = model.session().unwrap();
     session.begin(generate).unwrap();
-    run(&mut session).remove(0)
-}
-
-/// Tokens of a prompt, as a generation begins with them.
-pub(crate) fn tokens(model: &Model, prompt: &str) -> Vec<Token> {
-    model.native().unwrap().vocab().tokenize(prompt, true, false).unwrap()
+    run(&mut session, &[])
 }

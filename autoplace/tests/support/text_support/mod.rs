@@ -67,11 +67,14 @@ pub(crate) fn demo(n_ctx: u32, n_seq_max: u32, kv_unified: bool) -> Model {
     load(&demo_path(), request(n_ctx, n_seq_max, kv_unified))
 }
 
+pub(crate) fn worker() -> WorkerProcess {
+    WorkerProcess::program(env!("CARGO_BIN_EXE_autoplace-worker"))
+}
+
 /// A model in a process of its own, in whose place another one comes.
 pub(crate) fn in_worker(path: &Path, request: Request) -> Model {
-    let worker = WorkerProcess::program(env!("CARGO_BIN_EXE_autoplace-worker"));
     let builder = Model::builder(path).request(request).n_threads(1);
-    let worker = worker.on_death(OnDeath::Resume { attempts: 2 });
+    let worker = worker().on_death(OnDeath::Resume { attempts: 2 });
     builder.isolation(Isolation::Process(worker)).load().unwrap()
 }
 
@@ -98,11 +101,19 @@ pub(crate) fn likeliest(candidates: &mut Candidates, _: &[Token]) -> Token {
 }
 
 /// What became of a text.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Told {
     pub(crate) tokens: Vec<Token>,
     pub(crate) text: String,
     pub(crate) end: Option<End>,
+}
+
+/// But for what it took.
+impl PartialEq for Told {
+    fn eq(&self, other: &Self) -> bool {
+        let end = |told: &Self| told.end.map(|end| (end.reason, end.meets_constraint));
+        self.tokens == other.tokens && self.text == other.text && end(self) == end(other)
+    }
 }
 
 impl Told {
@@ -133,10 +144,6 @@ impl Texts {
         for piece in session.step().unwrap() {
             self.0.entry(piece.sequence).or_default().push(&piece);
         }
-    }
-
-    pub(crate) fn steps(&mut self, session: &mut Session, n: usize) {
-        (0..n).for_each(|_| self.step(session));
     }
 
     /// Steps until so many tokens are generated.
@@ -199,13 +206,17 @@ pub(crate) fn wait(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Fails where two of them are the same.
-#[track_caller]
-pub(crate) fn all_differ<T: Ord + std::fmt::Debug + Clone>(all: &[T]) {
-    let mut distinct = all.to_vec();
-    distinct.sort();
-    distinct.dedup();
-    assert_eq!(distinct.len(), all.len(), "{all:?}");
+/// A number of this process's status, where the system has one.
+pub(crate) fn status(key: &str) -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let value = status.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
+    value.split_whitespace().next()?.parse().ok()
+}
+
+/// Resident memory and data in KiB, open files and threads of this process, where the system tells.
+pub(crate) fn held() -> Option<[u64; 4]> {
+    let files = std::fs::read_dir("/proc/self/fd").ok()?.count() as u64;
+    Some([status("VmRSS")?, status("VmData")?, files, status("Threads")?])
 }
 
 pub(crate) fn tokens_of(model: &Model, text: &str) -> Vec<Token> {
@@ -251,11 +262,26 @@ pub(crate) const SEED: u32 = 4;
 /// token for ever, which would tell nothing of the tokens before.
 pub(crate) fn raw_by_chance(model: &Model, prompt: &[Token], n: usize) -> Vec<Token> {
     let native = &model.native().unwrap();
-    let raw = Raw::of(native, (prompt.len() + n + 8) as u32, false, llama_sys::KvType::F32);
-    let raw = raw.by_chance(SEED, 0).go_on(prompt, n);
+    let raw = Raw::of(native, (prompt.len() + n + 8) as u32, llama_sys::KvType::F32);
+    let by_chance = Sampler::chain(native).unwrap().top_k(40).unwrap().temperature(HOT).unwrap().dist(SEED);
+    let raw = raw.by(by_chance.unwrap(), &[]).go_on(prompt, n);
     let different: std::collections::BTreeSet<_> = raw.iter().collect();
     assert!(raw.len() < n || different.len() > n / 4, "{raw:?}");
     raw
+}
+
+/// Plain attention on one thread, of keys and values of this type.
+pub(crate) fn params(n_ctx: u32, kv: llama_sys::KvType) -> ContextParams {
+    ContextParams {
+        n_ctx,
+        n_threads: Some(1),
+        n_threads_batch: Some(1),
+        flash_attention: FlashAttention::Disabled,
+        type_k: kv,
+        type_v: kv,
+        swa_full: false,
+        ..ContextParams::default()
+    }
 }
 
 /// llama.cpp's own loop, which takes the likeliest token.
@@ -264,27 +290,17 @@ pub(crate) struct Raw {
     sampler: Sampler,
     batch: Batch,
     /// Where the next token comes.
-    pub(crate) position: Position,
+    position: Position,
 }
 
 impl Raw {
-    pub(crate) fn new(model: &llama_sys::Model, n_ctx: u32, swa_full: bool) -> Self {
-        Self::of(model, n_ctx, swa_full, llama_sys::KvType::F16)
+    pub(crate) fn new(model: &llama_sys::Model, n_ctx: u32) -> Self {
+        Self::of(model, n_ctx, llama_sys::KvType::F16)
     }
 
     /// With keys and values of this type.
-    pub(crate) fn of(model: &llama_sys::Model, n_ctx: u32, swa_full: bool, kv: llama_sys::KvType) -> Self {
-        let params = ContextParams {
-            n_ctx,
-            n_threads: Some(1),
-            n_threads_batch: Some(1),
-            flash_attention: FlashAttention::Disabled,
-            type_k: kv,
-            type_v: kv,
-            swa_full,
-            ..ContextParams::default()
-        };
-        Self::with(model, params)
+    pub(crate) fn of(model: &llama_sys::Model, n_ctx: u32, kv: llama_sys::KvType) -> Self {
+        Self::with(model, params(n_ctx, kv))
     }
 
     pub(crate) fn with(model: &llama_sys::Model, params: ContextParams) -> Self {
@@ -294,14 +310,6 @@ impl Raw {
             batch: Batch::default(),
             position: 0,
         }
-    }
-
-    /// The same, which chooses by chance as [`sampled`] does, after so many choices.
-    pub(crate) fn by_chance(mut self, seed: u32, after: usize) -> Self {
-        let chain = Sampler::chain(self.context.model()).unwrap().top_k(40).unwrap().temperature(HOT).unwrap();
-        self.sampler = chain.dist(seed).unwrap();
-        self.sampler.skip(after).unwrap();
-        self
     }
 
     /// The same, which chooses by a sampler of its own, after it was shown these tokens.
@@ -329,16 +337,9 @@ impl Raw {
         self.context.decode(&self.batch).unwrap();
     }
 
-    /// The token after those.
-    pub(crate) fn choose(&mut self) -> Token {
-        self.sampler.sample(&mut self.context, -1).unwrap()
-    }
-
     /// The text of so many tokens after a prompt, or to its end.
     pub(crate) fn text(model: &Model, prompt: &[Token], n: usize) -> Vec<Token> {
-        let native = &model.native().unwrap();
-        let swa_full = model.placement().context.swa_full;
-        Self::new(native, (prompt.len() + n + 8) as u32, swa_full).go_on(prompt, n)
+        Self::new(&model.native().unwrap(), (prompt.len() + n + 8) as u32).go_on(prompt, n)
     }
 
     /// So many tokens after these, or to the end.
@@ -347,7 +348,7 @@ impl Raw {
         self.compute(prompt);
         let mut tokens = Vec::new();
         while tokens.len() < n {
-            let token = self.choose();
+            let token = self.sampler.sample(&mut self.context, -1).unwrap();
             tokens.push(token);
             if vocab.is_eog(token) {
                 break;

@@ -1,9 +1,10 @@
-//! A Linux machine that is a folder: a test writes its `/proc` and `/sys`, and detection reads them.
+//! A Linux machine that is a folder: a test writes its `/proc` and `/sys`, and detection reads them; and what ggml's
+//! backends say of it.
 
 use std::fs;
 use std::path::PathBuf;
 
-use autoplace_planner::machine::{Detector, Host, gib};
+use autoplace_planner::machine::{Detector, GgmlDevice, GgmlKind, Host, gib};
 use tempfile::TempDir;
 
 /// A machine made of files, with 64 GiB of memory of which 48 GiB are available.
@@ -53,4 +54,26 @@ impl Fake {
     pub(crate) fn detector(&self) -> Detector {
         Detector::new().root(self.root.path()).without_nvml()
     }
+}
+
+/// A device as ggml lists it, with its sizes in GiB: `Vulkan0@0000:01:00.0 gpu 24 23 RTX 4090`.
+pub(crate) fn device(text: &str) -> GgmlDevice {
+    let words: Vec<&str> = text.splitn(5, ' ').collect();
+    let (name, id) = words[0].split_once('@').unwrap_or((words[0], ""));
+    let kind = match words[1] {
+        "gpu" => GgmlKind::Gpu,
+        "igpu" => GgmlKind::IntegratedGpu,
+        "cpu" => GgmlKind::Cpu,
+        "accelerator" => GgmlKind::Accelerator,
+        "meta" => GgmlKind::Meta,
+        other => panic!("{other}"),
+    };
+    // What is overdrawn is below 0.
+    let size = |text: &str| (text.parse::<i64>().unwrap() << 30) as u64;
+    let backend = name.trim_end_matches(char::is_numeric);
+    let mut device = GgmlDevice::new(name, backend, kind).memory(size(words[2]), size(words[3]));
+    if let Some(description) = words.get(4) {
+        device.description = description.replace("RTX", "NVIDIA GeForce RTX");
+    }
+    if id.is_empty() { device } else { device.device_id(id) }
 }

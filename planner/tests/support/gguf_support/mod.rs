@@ -131,22 +131,8 @@ impl Raw {
         self
     }
 
-    /// Where the next byte goes.
-    pub(crate) fn at(&self) -> u64 {
-        self.0.len() as u64
-    }
-
     pub(crate) fn parse(self) -> Result<Header, Error> {
         Header::parse(self.0)
-    }
-
-    /// The error that this file gives, whose message contains all of `words`.
-    #[track_caller]
-    pub(crate) fn refused(self, words: &[&str]) -> Error {
-        let error = self.parse().expect_err("the file should be refused");
-        says(&error, words);
-        says(&error, &["<memory>: byte "]);
-        error
     }
 }
 

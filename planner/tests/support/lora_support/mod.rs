@@ -34,17 +34,11 @@ impl Adapter {
     /// Adds the factors of a change to a weight of this shape.
     pub(crate) fn pair(self, weight: &str, shape: [u64; 4], rank: u64, ty: TensorType) -> Self {
         let [wide, high, experts, _] = shape;
-        let cut = |shape: [u64; 3]| match experts {
-            1 => shape[..2].to_vec(),
-            _ => shape.to_vec(),
-        };
+        let n_dims = if experts == 1 { 2 } else { 3 };
         // Quantised rows are whole blocks; those of the second factor are as long as the rank.
         let of_b = if rank.is_multiple_of(ty.block_size()) { ty } else { TensorType::F16 };
-        self.tensor(&format!("{weight}.lora_a"), ty, &cut([wide, rank, experts])).tensor(
-            &format!("{weight}.lora_b"),
-            of_b,
-            &cut([rank, high, experts]),
-        )
+        let with_a = self.tensor(&format!("{weight}.lora_a"), ty, &[wide, rank, experts][..n_dims]);
+        with_a.tensor(&format!("{weight}.lora_b"), of_b, &[rank, high, experts][..n_dims])
     }
 
     /// Adds the factors of a change to every weight of the model that `takes` says.
@@ -74,28 +68,22 @@ impl Adapter {
     /// Writes it with numbers between minus and plus `most`, of 32 bits.
     pub(crate) fn write_random(&self, folder: &Path, name: &str, seed: u64, most: f32) -> PathBuf {
         let path = self.write(folder, name);
-        fill(&path, seed, most);
+        let header = Header::open(&path).unwrap();
+        let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+        let mut next = || {
+            state ^= state >> 12;
+            state ^= state << 25;
+            state ^= state >> 27;
+            let bits = state.wrapping_mul(0x2545_F491_4F6C_DD1D);
+            most * ((bits >> 40) as f32 / (1_u32 << 23) as f32 - 1.0)
+        };
+        let mut file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+        for tensor in header.tensors() {
+            assert_eq!(tensor.ty(), TensorType::F32);
+            let bytes: Vec<u8> = (0..tensor.elements()).flat_map(|_| next().to_le_bytes()).collect();
+            file.seek(SeekFrom::Start(tensor.offset())).unwrap();
+            file.write_all(&bytes).unwrap();
+        }
         path
-    }
-}
-
-/// Gives all tensors of a file random values; they are 32-bit floats.
-pub(crate) fn fill(path: &Path, seed: u64, most: f32) {
-    let header = Header::open(path).unwrap();
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    let mut next = || {
-        state ^= state >> 12;
-        state ^= state << 25;
-        state ^= state >> 27;
-        let bits = state.wrapping_mul(0x2545_F491_4F6C_DD1D);
-        most * ((bits >> 40) as f32 / (1_u32 << 23) as f32 - 1.0)
-    };
-    let mut file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
-    for tensor in header.tensors() {
-        assert_eq!(tensor.ty(), TensorType::F32);
-        let numbers = (0..tensor.elements()).flat_map(|_| next().to_le_bytes());
-        let bytes: Vec<u8> = numbers.collect();
-        file.seek(SeekFrom::Start(tensor.offset())).unwrap();
-        file.write_all(&bytes).unwrap();
     }
 }

@@ -23,34 +23,25 @@ fn filled(name: &str, image: u32, width: u64) -> Builder {
     let line = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(" | "));
     let patches = (image / 14) * (image / 14);
     let line = line.expect(name).replace("$image", &image.to_string());
-    let line = line.replace("$width", &width.to_string());
-    let line = line.replace("$patches", &patches.to_string());
-    Encoder::new(&line).file()
+    let line = line.replace("$width", &width.to_string()).replace("$patches", &patches.to_string());
+    let [encoder, differs, keys, tensors] = line.split(" | ").collect::<Vec<_>>()[..] else {
+        panic!("{line}");
+    };
+    let (projector, sizes) = encoder.split_once(' ').expect(&line);
+    let sizes: Vec<u32> = sizes.split(' ').map(|n| n.parse().unwrap()).collect();
+    Encoder { projector, sizes: sizes.try_into().unwrap(), differs, keys, tensors }.file()
 }
 
 /// A line of the file.
 struct Encoder<'a> {
     projector: &'a str,
-    sizes: [u64; 7],
+    sizes: [u32; 7],
     differs: &'a str,
     keys: &'a str,
     tensors: &'a str,
 }
 
-fn narrow(n: u64) -> u32 {
-    u32::try_from(n).unwrap()
-}
-
-impl<'a> Encoder<'a> {
-    fn new(line: &'a str) -> Self {
-        let [encoder, differs, keys, tensors] = line.split(" | ").collect::<Vec<_>>()[..] else {
-            panic!("{line}");
-        };
-        let (projector, sizes) = encoder.split_once(' ').expect(line);
-        let sizes: Vec<u64> = sizes.split(' ').map(|n| n.parse().unwrap()).collect();
-        Self { projector, sizes: sizes.try_into().unwrap(), differs, keys, tensors }
-    }
-
+impl Encoder<'_> {
     fn is(&self, word: &str) -> bool {
         self.differs.split(' ').any(|it| it == word)
     }
@@ -63,8 +54,8 @@ impl<'a> Encoder<'a> {
         } else {
             file = file
                 .bool("clip.has_vision_encoder", true)
-                .u32("clip.vision.image_size", narrow(image))
-                .u32("clip.vision.patch_size", narrow(patch))
+                .u32("clip.vision.image_size", image)
+                .u32("clip.vision.patch_size", patch)
                 .array_f32("clip.vision.image_mean", &[0.5; 3])
                 .array_f32("clip.vision.image_std", &[0.5; 3]);
         }
@@ -85,14 +76,17 @@ impl<'a> Encoder<'a> {
             false => ("vision", "v"),
         };
         let key = |name: &str| format!("clip.{kind}.{name}");
-        let mut file = file
-            .bool("clip.use_gelu", true)
-            .u32(&key("embedding_length"), narrow(e))
-            .u32(&key("feed_forward_length"), narrow(n_ff))
-            .u32(&key("block_count"), narrow(n_layer))
-            .u32(&key("projection_dim"), narrow(width))
-            .u32(&key("attention.head_count"), narrow(n_head))
-            .f32(&key("attention.layer_norm_epsilon"), 1e-6);
+        let mut file = file.bool("clip.use_gelu", true).f32(&key("attention.layer_norm_epsilon"), 1e-6);
+        for (name, n) in [
+            ("embedding_length", e),
+            ("feed_forward_length", n_ff),
+            ("block_count", n_layer),
+            ("projection_dim", width),
+            ("attention.head_count", n_head),
+        ] {
+            file = file.u32(&key(name), n);
+        }
+        let [e, n_ff] = [e, n_ff].map(u64::from);
         let mut matrices = match self.is("fused") {
             true => vec![("attn_qkv", [e, 3 * e])],
             false => ["attn_q", "attn_k", "attn_v"].map(|it| (it, [e, e])).to_vec(),
@@ -148,7 +142,7 @@ impl<'a> Encoder<'a> {
 
     /// The matrix of the patches, and the learned positions of so many.
     fn patches(&self, mut file: Builder, positions: u64, bias: bool) -> Builder {
-        let [_, patch, n_embd, ..] = self.sizes;
+        let [_, patch, n_embd, ..] = self.sizes.map(u64::from);
         let shape = [patch, patch, 3, n_embd];
         file = file.tensor("v.patch_embd.weight", T::F16, &shape);
         if self.projector.starts_with("qwen") {

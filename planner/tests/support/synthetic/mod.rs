@@ -236,7 +236,7 @@ impl Sketch {
         let stem = self.title().replace(' ', "-");
         if self.shards == 1 {
             let path = folder.join(format!("{stem}.gguf"));
-            self.shard(self.keys.clone(), 0, 1).write_sparse(&path).unwrap();
+            self.builder().write_sparse(&path).unwrap();
             return path;
         }
         let path = |no| folder.join(format!("{stem}-{:05}-of-{:05}.gguf", no + 1, self.shards));

@@ -147,8 +147,7 @@ impl Line {
     /// By block what it has where `is` says so, and 0 elsewhere.
     fn where_it(&self, n: u64, is: impl Fn(u64) -> bool) -> Vec<u32> {
         let n = u32::try_from(n).unwrap();
-        let blocks = 0..self.dims.n_layer;
-        blocks.map(|il| if is(il) { n } else { 0 }).collect()
+        (0..self.dims.n_layer).map(|il| if is(il) { n } else { 0 }).collect()
     }
 
     /// Nemotron's other blocks mix or feed forward.
@@ -194,6 +193,10 @@ impl Line {
 
     /// Adds the tensors of a part to a block.
     fn put(&self, sketch: &mut Sketch, il: u64, part: &str) {
+        if part == "block" {
+            let feed = if self.is_so("dense", il) { Feed::Dense } else { self.block.feed };
+            return sketch.put(il, &Block { feed, ..self.block });
+        }
         let mut lines = under("parts");
         let found = lines.find_map(|line| line.strip_prefix(part)?.strip_prefix(" | "));
         for tensor in found.expect(part).split(' ') {
@@ -229,10 +232,7 @@ impl Line {
                 sketch.dims.n_head_kv = self.of_block("attention.head_count_kv", il);
                 sketch.dims.n_ff = self.of_block("feed_forward_length", il);
             }
-            match self.parts_of(il) {
-                Some(parts) => parts.iter().for_each(|part| self.put(&mut sketch, il, part)),
-                None => self.transformer(&mut sketch, il),
-            }
+            self.put_block(&mut sketch, il);
         }
         // Some have other sizes in each block.
         sketch.dims = self.dims;
@@ -263,13 +263,8 @@ impl Line {
                 sketch.u32(&format!("ssm.{name}"), size);
             }
         }
-        match self.arch {
-            "nemotron_h" => {
-                let widths = self.where_it(self.dims.n_ff, |il| self.feeds(il));
-                sketch.u32s("feed_forward_length", &widths);
-            }
-            "deepseek2" if self.stated("attention.kv_lora_rank").is_none() => self.deepseek2_keys(sketch),
-            _ => {}
+        if self.arch == "nemotron_h" {
+            sketch.u32s("feed_forward_length", &self.where_it(self.dims.n_ff, |il| self.feeds(il)));
         }
         for &(key, value) in &self.keys {
             if value.contains("true") {
@@ -277,8 +272,7 @@ impl Line {
                 let list: Vec<bool> = list.map(|it| it.parse().unwrap()).collect();
                 sketch.bools(key, &list);
             } else if value.starts_with('[') {
-                let list = numbers(value);
-                let list: Vec<u32> = list.into_iter().map(|n| n.try_into().unwrap()).collect();
+                let list: Vec<u32> = numbers(value).into_iter().map(|n| n.try_into().unwrap()).collect();
                 sketch.u32s(key, &list);
             } else if value.contains(['.', 'e']) {
                 sketch.f32(key, value.parse().unwrap());
@@ -297,112 +291,43 @@ impl Line {
         } else {
             sketch.ends(embedding, output);
         }
-        let more: &[&str] = match self.arch {
-            "phi3" => &["rope_factors_long.weight", "rope_factors_short.weight"],
-            _ if self.stated("rope").is_some() => &["rope_freqs.weight"],
-            _ => &[],
+        let more = match self.arch {
+            "phi3" => vec![("rope_factors_long.weight", head_dim / 2), ("rope_factors_short.weight", head_dim / 2)],
+            "rwkv6" => {
+                ["token_embd_norm.weight", "token_embd_norm.bias", "output_norm.bias"].map(|it| (it, n_embd)).into()
+            }
+            _ if self.stated("rope").is_some() => vec![("rope_freqs.weight", head_dim / 2)],
+            _ => Vec::new(),
         };
-        for name in more {
-            sketch.tensor(name, T::F32, &[head_dim / 2]);
+        for (name, n) in more {
+            sketch.tensor(name, T::F32, &[n]);
         }
-        if self.arch == "rwkv6" {
-            let embedding = ["token_embd_norm.weight", "token_embd_norm.bias"];
-            for name in embedding.iter().chain(&["output_norm.bias"]) {
-                sketch.tensor(name, T::F32, &[n_embd]);
+    }
+
+    /// Adds block `il`, made of the parts of its architecture.
+    fn put_block(&self, sketch: &mut Sketch, il: u64) {
+        let of_arch = |line: &'static str| line.strip_prefix(self.arch)?.strip_prefix(" | ");
+        for part in under("blocks").find_map(of_arch).unwrap_or("block").split(", ") {
+            let mut choices = part.split(" / ").map(|choice| choice.split_once("? ").unwrap_or(("", choice)));
+            if let Some((_, parts)) = choices.find(|(condition, _)| self.is_so(condition, il)) {
+                parts.split(" + ").for_each(|part| self.put(sketch, il, part));
             }
         }
     }
 
-    /// The block of most models, and what some add to it.
-    fn transformer(&self, sketch: &mut Sketch, il: u64) {
-        if il < self.number("leading_dense_block_count").unwrap_or(0) {
-            let feed = Feed::Dense;
-            return sketch.put(il, &Block { feed, ..self.block });
+    /// Whether this is so of block `il`: of others than these words, whether the model's line states them.
+    fn is_so(&self, condition: &str, il: u64) -> bool {
+        match condition {
+            "" => true,
+            "dense" => il < self.number("leading_dense_block_count").unwrap_or(0),
+            "attends" => self.attends(il),
+            "feeds" => self.feeds(il),
+            "has heads" => self.of_block("attention.head_count_kv", il) > 0,
+            "one of the first three" => il < 3,
+            "a fourth" => il % 4 == 3,
+            "a second of experts" => il % 2 == 1 && self.stated("experts").is_some(),
+            "predicts" => self.number("nextn_predict_layers").is_some() && il + 1 == self.dims.n_layer,
+            word => self.stated(word).is_some(),
         }
-        sketch.put(il, &self.block);
-        match self.arch {
-            "qwen2moe" => self.put(sketch, il, "shared router"),
-            "glm4moe" => self.put(sketch, il, "chances of experts"),
-            "gpt-oss" => self.put(sketch, il, "biases of experts"),
-            _ => {}
-        }
-        if self.number("nextn_predict_layers").is_some() && il + 1 == self.dims.n_layer {
-            self.put(sketch, il, "prediction");
-        }
-    }
-
-    /// The parts of a block that differs from that of most models.
-    fn parts_of(&self, il: u64) -> Option<Vec<&'static str>> {
-        let attends = self.attends(il);
-        let mixer = match self.stated("ssm").map(|sizes| numbers(sizes).len()) {
-            Some(4) => "mixer of groups",
-            _ => "mixer",
-        };
-        let dense = il < self.number("leading_dense_block_count").unwrap_or(0);
-        let one_of = |first, parts: &[&'static str], other: &[&'static str]| if first { parts } else { other }.to_vec();
-        let parts: Vec<Vec<&'static str>> = match self.arch {
-            "phi3" => vec![vec!["fused"]],
-            "openelm" => vec![vec!["growing"]],
-            "rwkv6" => vec![vec!["rwkv"]],
-            "deci" => {
-                let has_heads = self.of_block("attention.head_count_kv", il) > 0;
-                vec![one_of(has_heads, &["norm", "attention"], &[]), vec!["second norm", "feed"]]
-            }
-            "deepseek2" => {
-                let attention = match (self.stated("attention.kv_lora_rank"), self.stated("mla")) {
-                    (Some(_), _) => vec!["small compressed"],
-                    (None, Some(_)) => vec!["compressed", "one key"],
-                    (None, None) => vec!["compressed", "all keys"],
-                };
-                let experts = &["experts", "chances of experts", "shared expert"];
-                vec![attention, one_of(dense, &["feed"], experts)]
-            }
-            // Short convolutions beside attention.
-            "lfm2" => vec![vec!["norms", "feed"], one_of(attends, &["attention", "head norms"], &["convolution"])],
-            "qwen3next" => {
-                let mix = if il % 4 == 3 { "gated attention" } else { "delta rule" };
-                vec![vec!["norms of results", mix], vec!["experts", "shared router", "shared expert"]]
-            }
-            "qwen35" => {
-                let mix = if il < 3 { "gated delta rule" } else { "gated attention" };
-                let predicts = il + 1 == self.dims.n_layer;
-                vec![vec!["norms of results", mix, "feed"], one_of(predicts, &["prediction"], &[])]
-            }
-            // State-space mixers alone or beside attention.
-            "mamba" | "mamba2" => vec![vec!["norm", mixer]],
-            "jamba" => {
-                let has_experts = self.stated("experts").is_some() && il % 2 == 1;
-                let mix = one_of(attends, &["attention"], &[mixer, "mixer's norms"]);
-                vec![vec!["norms"], mix, one_of(has_experts, &["experts"], &["fine feed"])]
-            }
-            "granitehybrid" => {
-                vec![vec!["norms"], one_of(attends, &["attention"], &[mixer]), vec!["experts", "shared expert"]]
-            }
-            "falcon-h1" => vec![vec!["falcon's norms", "attention", mixer, "fine feed"]],
-            "nemotron_h" if self.feeds(il) => vec![vec!["norm", "plain feed"]],
-            "nemotron_h" => vec![vec!["norm"], one_of(attends, &["attention"], &[mixer])],
-            _ => return None,
-        };
-        Some(parts.concat())
-    }
-
-    /// Where the heads share one key, that is all that is kept; files from before hold the keys of all heads.
-    fn deepseek2_keys(&self, sketch: &mut Sketch) {
-        let mla = self.stated("mla").is_some();
-        let (key, value) = if mla { (RANK + ROPE, RANK) } else { (NOPE + ROPE, V) };
-        sketch.u32("attention.key_length", key);
-        sketch.u32("attention.value_length", value);
-        if mla {
-            sketch.u32("attention.key_length_mla", NOPE + ROPE);
-            sketch.u32("attention.value_length_mla", V);
-        }
-        sketch.u32("rope.dimension_count", ROPE);
-        sketch.u32("attention.kv_lora_rank", RANK);
     }
 }
-
-/// Of DeepSeek's heads: the rank of the keys, and the parts of a key with rope and without, and of a value.
-const RANK: u64 = 512;
-const ROPE: u64 = 64;
-const NOPE: u64 = 128;
-const V: u64 = 128;

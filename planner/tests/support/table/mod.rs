@@ -13,6 +13,14 @@ pub(crate) fn rows<const N: usize>(table: &'static str) -> impl Iterator<Item = 
 }
 
 /// The parts of a column, separated by `; `.
+#[allow(dead_code, reason = "each test file uses its part")]
 pub(crate) fn parts(column: &'static str) -> impl Iterator<Item = &'static str> {
     column.split(';').map(str::trim).filter(|part| !part.is_empty())
+}
+
+/// What is under a heading of a file of several tables.
+#[allow(dead_code, reason = "each test file uses its part")]
+pub(crate) fn under(file: &'static str, heading: &str) -> &'static str {
+    let found = file.split("\n## ").find_map(|section| section.strip_prefix(heading)?.strip_prefix('\n'));
+    found.expect(heading)
 }

@@ -8,11 +8,11 @@ use autoplace::AbortHandle;
 
 /// What Ctrl-C ends.
 #[derive(Clone, Default)]
-pub(super) struct Stop(Arc<Mutex<Option<AbortHandle>>>);
+pub(crate) struct Stop(Arc<Mutex<Option<AbortHandle>>>);
 
 impl Stop {
     /// Listens for it from now on.
-    pub(super) fn listen() -> Result<Self, ctrlc::Error> {
+    pub(crate) fn listen() -> Result<Self, ctrlc::Error> {
         let stop = Self::default();
         let heard = stop.clone();
         ctrlc::set_handler(move || {
@@ -23,12 +23,12 @@ impl Stop {
     }
 
     /// Something is being computed.
-    pub(super) fn begin(&self, running: AbortHandle) {
+    pub(crate) fn begin(&self, running: AbortHandle) {
         *self.running() = Some(running);
     }
 
     /// Something is being done that looks at this.
-    pub(super) fn flag(&self) -> Arc<AtomicBool> {
+    pub(crate) fn flag(&self) -> Arc<AtomicBool> {
         let flag = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&flag);
         self.begin(AbortHandle::new(move || stopped.store(true, Relaxed)));
@@ -36,7 +36,7 @@ impl Stop {
     }
 
     /// It has ended. Whether Ctrl-C did it.
-    pub(super) fn end(&self) -> bool {
+    pub(crate) fn end(&self) -> bool {
         self.running().take().is_none()
     }
 
