@@ -15,6 +15,7 @@ use crate::doctor::DoctorArgs;
 use crate::emit::Tool;
 use crate::gpu;
 use crate::measure::MeasureArgs;
+use crate::runtime::RuntimeVerb;
 use crate::sizes;
 use crate::talk::{RunArgs, TalkArgs};
 
@@ -47,6 +48,12 @@ pub(crate) enum Verb {
     Measure(Box<MeasureArgs>),
     /// Says what keeps a model from being as fast as it could be on this machine, and what mends it
     Doctor(Box<DoctorArgs>),
+    /// Installs, lists and removes the libraries that programs open which were built without a compiler for llama.cpp
+    Runtime {
+        /// What to do with them
+        #[command(subcommand)]
+        verb: RuntimeVerb,
+    },
     /// Prints what a model would see of a conversation: the prompt that its chat template makes
     Template(TemplateArgs),
     /// Prints a script that makes a shell complete these arguments

@@ -2,7 +2,7 @@
 //!
 //! Arguments flow in ([`args`], with [`sizes`], [`flags`] and [`gpu`] for what they are made of), a verb does its work
 //! ([`talk`] with a model, [`plan`], [`devices`], [`list`], [`measure`], [`doctor`] with what is [`running`],
-//! [`template`]), and text, JSON ([`json`]) or another tool's words ([`emit`]) flow out. Exit code 1 is an answer that
+//! [`template`], [`runtime`]), and text, JSON ([`json`]) or another tool's words ([`emit`]) flow out. Exit code 1 is an answer that
 //! could not be given, 2 a question that could not be understood; either is one line on stderr. 3 is the doctor's,
 //! where something is wrong, 130 a program that Ctrl-C has ended.
 
@@ -18,6 +18,7 @@ mod measure;
 mod plan;
 mod rates;
 mod running;
+mod runtime;
 mod sizes;
 mod stop;
 mod talk;
@@ -66,6 +67,7 @@ fn main() -> ExitCode {
         },
         Verb::List(args) => list::run(args),
         Verb::Measure(args) => measure::run(args),
+        Verb::Runtime { verb } => runtime::run(verb),
         Verb::Template(args) => template::run(args),
         Verb::Completions { shell } => Ok(args::completions(*shell)),
     };

@@ -91,6 +91,9 @@ pub use vocab::{Token, Vocab, WeakVocab};
 /// What the bindings and the native code are made from: a runtime of another build is not opened.
 pub const BUILD: &str = env!("LLAMA_SYS_BUILD");
 
+/// Processor, system and C library that this was compiled for, as runtimes name them: `x86_64-linux-gnu`.
+pub const TARGET: &str = env!("LLAMA_SYS_TARGET");
+
 /// A sequence in the KV cache: 0 up to `n_seq_max` of the context.
 pub type SeqId = i32;
 

@@ -9,13 +9,10 @@ use std::mem::{offset_of, size_of};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-pub use autoplace_runtime::{Choice, Error, FOLDER, Manifest, Set, VARIABLE, user_folder};
+pub use autoplace_runtime::{Choice, Error, FOLDER, MANIFEST, Manifest, Set, VARIABLE, user_folder};
 use libloading::Library;
 
-use crate::{BUILD, isa, raw};
-
-/// Processor, system and C library of this program, as manifests name them.
-pub const TARGET: &str = env!("LLAMA_SYS_TARGET");
+use crate::{BUILD, TARGET, isa, raw};
 
 /// Folders, as in `PATH`, in which what a backend needs is looked for before the system's: CUDA's libraries of NVIDIA's
 /// Python packages, say.
@@ -56,6 +53,16 @@ pub fn opened() -> Option<&'static Choice> {
 /// As [`autoplace_runtime::find`].
 pub fn find(folder: Option<&Path>) -> Result<Choice, Error> {
     autoplace_runtime::find(folder, BUILD, TARGET, usable)
+}
+
+/// Why devices may be missing: better runtimes that were passed over, and backends of the open one that ggml could not
+/// load. Empty before one is open.
+pub fn shortcomings() -> Vec<String> {
+    let Some(choice) = opened() else { return Vec::new() };
+    let there = crate::Backend::init().map(crate::Backend::names).unwrap_or_default();
+    let missing = choice.set.manifest.backends.iter().filter(|name| !there.contains(name));
+    let missing = missing.map(|name| format!("its backend {name} could not be loaded; ggml's log says why"));
+    choice.passed_over.iter().map(ToString::to_string).chain(missing).collect()
 }
 
 /// Opens a runtime, unless one is open.
@@ -110,6 +117,7 @@ fn folders(set: &Path) -> impl Iterator<Item = PathBuf> {
 /// Opens a set's libraries and finds their functions.
 fn functions_of(set: &Set) -> Result<raw::Functions, String> {
     alone(set)?;
+    said_in_file(set)?;
     let open = |name: &String| load(set.folder.join(name)).map_err(|error| error.to_string());
     let libraries = set.manifest.libraries.iter().map(open).collect::<Result<Vec<_>, _>>()?;
     same_build(find_in(&libraries, c"shim_build")?.cast())?;
@@ -133,6 +141,17 @@ fn alone(set: &Set) -> Result<(), String> {
     }
 }
 
+/// What has been opened may be there for good (of C++'s inline variables there is one per process), so the file is asked
+/// first what it was built from.
+fn said_in_file(set: &Set) -> Result<(), String> {
+    let library = set.manifest.libraries.last().ok_or("its manifest opens no library")?;
+    let bytes = std::fs::read(set.folder.join(library)).map_err(|error| format!("{library}: {error}"))?;
+    match memchr::memmem::find(&bytes, BUILD.as_bytes()) {
+        Some(_) => Ok(()),
+        None => Err(format!("{library} is not of {BUILD}, as its manifest says")),
+    }
+}
+
 /// Compares what the libraries say of themselves, which are not called yet.
 fn same_build(theirs: *const raw::shim_build_info) -> Result<(), String> {
     const NAME: usize = offset_of!(raw::shim_build_info, text);
@@ -140,7 +159,7 @@ fn same_build(theirs: *const raw::shim_build_info) -> Result<(), String> {
     // bytes first: another build may have laid it out otherwise behind the text.
     let text = unsafe { std::slice::from_raw_parts(theirs.byte_add(NAME).cast::<u8>(), BUILD.len() + 1) };
     if text != [BUILD.as_bytes(), &[0]].concat() {
-        return Err(format!("its libraries are of {}, and not of {BUILD} as its manifest says", text.escape_ascii()));
+        return Err(format!("its libraries are of {}, and not of {BUILD}, as its manifest says", text.escape_ascii()));
     }
     // SAFETY: it is of this build.
     let sizes = unsafe { (*theirs).sizes };

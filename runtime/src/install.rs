@@ -181,9 +181,9 @@ fn copy(folder: &Path, new: &Path, progress: &mut dyn FnMut(Progress) -> bool) -
 fn unpack(reader: impl Read, folder: &Path) -> Result<(), String> {
     let no_archive = |error: io::Error| format!("it is no whole .tar.gz: {error}");
     let mut archive = tar::Archive::new(GzDecoder::new(reader));
-    let mut left = MOST_BYTES;
+    let (mut left, mut buffer) = (MOST_BYTES, vec![0; 1 << 16]);
     for entry in archive.entries().map_err(no_archive)? {
-        let entry = entry.map_err(no_archive)?;
+        let mut entry = entry.map_err(no_archive)?;
         let path = entry.path().map_err(no_archive)?.into_owned();
         // The folder itself, as `tar .` has it.
         let plain: PathBuf = path.components().filter(|part| *part != std::path::Component::CurDir).collect();
@@ -197,19 +197,21 @@ fn unpack(reader: impl Read, folder: &Path) -> Result<(), String> {
         }
         let to = folder.join(&plain);
         if kind.is_dir() {
-            fs::create_dir_all(&to).map_err(|error| format!("{}: {error}", to.display()))?;
+            fs::create_dir_all(&to).map_err(|error| format!("cannot make {}: {error}", to.display()))?;
             continue;
         }
-        let write = || -> io::Result<u64> {
-            fs::create_dir_all(to.parent().unwrap_or(folder))?;
-            let mut file = File::create_new(&to)?;
-            let written = io::copy(&mut entry.take(left + 1), &mut file)?;
-            file.flush()?;
-            file.sync_all()?;
-            Ok(written)
-        };
-        let written = write().map_err(|error| format!("{}: {error}", to.display()))?;
-        left = left.checked_sub(written).ok_or_else(|| format!("it unpacks to more than {MOST_BYTES} bytes"))?;
+        let unwritten = |error: io::Error| format!("cannot write {}: {error}", to.display());
+        fs::create_dir_all(to.parent().unwrap_or(folder)).map_err(unwritten)?;
+        let mut file = File::create_new(&to).map_err(unwritten)?;
+        loop {
+            let n = entry.read(&mut buffer).map_err(no_archive)?;
+            if n == 0 {
+                break;
+            }
+            file.write_all(&buffer[..n]).map_err(unwritten)?;
+            left = left.checked_sub(n as u64).ok_or_else(|| format!("it unpacks to more than {MOST_BYTES} bytes"))?;
+        }
+        file.sync_all().map_err(unwritten)?;
     }
     Ok(())
 }

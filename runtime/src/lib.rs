@@ -21,3 +21,6 @@ pub use find::{Choice, FOLDER, VARIABLE, find, installed, remove, user_folder};
 pub use install::{Progress, Source, install};
 pub use manifest::{Entry, MANIFEST, Manifest, Requirement};
 pub use set::Set;
+
+#[cfg(test)]
+mod tests;

@@ -13,11 +13,22 @@ use crate::plan::{Placement, Plan};
 ///
 /// # Errors
 ///
-/// [`Error::Native`] when the native code cannot run on this CPU.
+/// [`Error::Native`] when the native code cannot run on this CPU, or there is no runtime to open.
 pub fn detect() -> Result<Machine, Error> {
     let backend = Backend::init()?;
     let devices: Vec<GgmlDevice> = backend.devices().iter().map(describe).collect();
-    Ok(Detector::new().backends(backend.names()).for_build(build_name()).detect_with(&devices))
+    let machine = Detector::new().backends(backend.names()).for_build(build_name()).detect_with(&devices);
+    #[cfg(feature = "prebuilt-runtime")]
+    let machine = with_shortcomings(machine);
+    Ok(machine)
+}
+
+/// Says why a GPU may be missing.
+#[cfg(feature = "prebuilt-runtime")]
+fn with_shortcomings(mut machine: Machine) -> Machine {
+    let notes = llama_sys::runtime::shortcomings().into_iter();
+    machine.notes.extend(notes.map(|text| crate::machine::Note::new("runtime", text)));
+    machine
 }
 
 /// This build in words, as far as what a GPU takes depends on it: for

@@ -15,6 +15,8 @@ mod adapter;
 mod blueprint;
 mod embeddings;
 mod refusals;
+#[cfg(feature = "prebuilt-runtime")]
+mod runtime;
 mod sampler;
 mod sim_memory;
 mod sim_registry;

@@ -1,0 +1,114 @@
+//! The verb `runtime`: the libraries that programs built with `prebuilt-runtime` open, installed, listed and removed.
+
+use std::error::Error;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering::Relaxed;
+
+use autoplace::llama_sys::{BUILD, TARGET};
+use autoplace::machine::Bytes;
+use autoplace_runtime::{Choice, Set, Source, install, installed, remove, user_folder};
+use clap::Subcommand;
+
+use crate::devices::line;
+use crate::rates::bar;
+use crate::stop::Stop;
+
+/// What to do with runtimes.
+#[derive(Debug, Subcommand)]
+pub(crate) enum RuntimeVerb {
+    /// Brings one into the user's folder: whole and held against its manifest, or not at all
+    Install {
+        /// An archive (.tar.gz), a folder, or the address of an archive
+        #[arg(value_name = "FILE|FOLDER|URL")]
+        source: String,
+        /// The archive's hash, 64 hexadecimal digits; must be given for an address
+        #[arg(long, value_name = "HEX")]
+        sha256: Option<String>,
+    },
+    /// Lists those that are installed, and whether a program of this version opens them
+    List,
+    /// Removes one
+    Remove {
+        /// Its name, as `list` has it
+        name: String,
+    },
+    /// Says which one a program of this version opens, and why no better one
+    Which,
+}
+
+pub(crate) fn run(verb: &RuntimeVerb) -> Result<String, Box<dyn Error>> {
+    let folder = || user_folder().ok_or("the user's folder for data is not known: set XDG_DATA_HOME");
+    match verb {
+        RuntimeVerb::Install { source, sha256 } => installed_from(source, sha256.as_deref(), &folder()?),
+        RuntimeVerb::List => Ok(list(&folder()?)),
+        RuntimeVerb::Remove { name } => {
+            let set = remove(&folder()?, name)?;
+            Ok(format!("removed {}, {}", set.folder.display(), Bytes(set.bytes())))
+        }
+        RuntimeVerb::Which => Ok(which(&found()?)),
+    }
+}
+
+fn installed_from(source: &str, sha256: Option<&str>, folder: &PathBuf) -> Result<String, Box<dyn Error>> {
+    let stop = Stop::listen()?;
+    let cancelled = stop.flag();
+    let bar = bar(0, "{wide_bar} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left");
+    let set = install(&Source::of(source), sha256, folder, &mut |progress| {
+        bar.set_length(progress.total.unwrap_or(progress.done));
+        bar.set_position(progress.done);
+        !cancelled.load(Relaxed)
+    });
+    bar.finish_and_clear();
+    let set = set?;
+    let mut text = format!("installed {}, {}", set.folder.display(), Bytes(set.bytes()));
+    if let Err(error) = set.fits(BUILD, TARGET) {
+        text += &format!("\nnote: programs of this version do not open it: {error}");
+    }
+    Ok(text)
+}
+
+fn list(folder: &PathBuf) -> String {
+    let mut text = String::new();
+    for set in if folder.is_dir() { installed(folder) } else { Vec::new() } {
+        match set {
+            Ok(set) => {
+                line(&mut text, described(&set));
+                if let Err(error) = set.fits(BUILD, TARGET).and_then(|()| set.check()) {
+                    line(&mut text, format_args!("    {error}"));
+                }
+            }
+            Err(error) => line(&mut text, error),
+        }
+    }
+    if text.is_empty() {
+        line(&mut text, format_args!("no runtimes in {}", folder.display()));
+    }
+    text.truncate(text.trim_end().len());
+    text
+}
+
+fn which(choice: &Choice) -> String {
+    let mut text = String::new();
+    line(&mut text, described(&choice.set));
+    line(&mut text, format_args!("    in {}, by {}", choice.set.folder.display(), choice.set.manifest.compiler));
+    for error in &choice.passed_over {
+        line(&mut text, format_args!("passed over: {error}"));
+    }
+    if cfg!(not(feature = "prebuilt-runtime")) {
+        line(&mut text, "note: this program itself has llama.cpp in it, and opens none");
+    }
+    text.truncate(text.trim_end().len());
+    text
+}
+
+/// What a program opens. Only one that does so itself can ask the system for what a backend needs.
+fn found() -> Result<Choice, autoplace_runtime::Error> {
+    #[cfg(feature = "prebuilt-runtime")]
+    return autoplace::runtime::find(None);
+    #[cfg(not(feature = "prebuilt-runtime"))]
+    return autoplace_runtime::find(None, BUILD, TARGET, |_| Ok(()));
+}
+
+fn described(set: &Set) -> String {
+    format!("{}  {}  {}", set.manifest.name, set.manifest.backends.join(" "), Bytes(set.bytes()))
+}

@@ -1,0 +1,134 @@
+//! A program that was built with `prebuilt-runtime` opens a set of libraries that is whole and of its build, and no other.
+//! The other tests of this program are of the calls into one; the set is that of `cargo xtask runtime --here`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use llama_sys::runtime::{Error, MANIFEST, Manifest, Set, VARIABLE, open_from, opened, shortcomings};
+use llama_sys::{BUILD, Backend, Error as Native, build_info};
+use tempfile::TempDir;
+
+/// The set that these tests are run with.
+fn whole() -> PathBuf {
+    PathBuf::from(std::env::var_os(VARIABLE).expect("`cargo xtask test runtime` says which"))
+}
+
+/// A copy of it.
+fn copy(folder: &TempDir, name: &str) -> Set {
+    let set = folder.path().join(name);
+    fs::create_dir(&set).unwrap();
+    for entry in fs::read_dir(whole()).unwrap() {
+        let path = entry.unwrap().path();
+        fs::copy(&path, set.join(path.file_name().unwrap())).unwrap();
+    }
+    Set::read(&set).unwrap()
+}
+
+/// The last library, which has the shim in it.
+fn shim(set: &Set) -> PathBuf {
+    set.folder.join(set.manifest.libraries.last().unwrap())
+}
+
+/// Replaces the first place where a file has these bytes.
+fn replace(file: &Path, old: &[u8], new: &[u8]) {
+    let mut bytes = fs::read(file).unwrap();
+    let at = bytes.windows(old.len()).position(|part| part == old).unwrap();
+    bytes[at..at + new.len()].copy_from_slice(new);
+    fs::write(file, bytes).unwrap();
+}
+
+#[test]
+fn what_is_damaged_or_of_another_build_is_refused_before_it_is_opened_and_a_whole_one_after_that_is_not() {
+    own_process!();
+    let folder = TempDir::new().unwrap();
+    type Damage<'a> = (&'a str, &'a dyn Fn(&Set), &'a dyn Fn(&Error) -> bool);
+    let damages: [Damage<'_>; 6] = [
+        ("a byte", &|set| replace(&shim(set), b"ggml_backend_dev_count", b"G"), &|it| {
+            matches!(it, Error::Damaged { .. })
+        }),
+        (
+            "half copied",
+            &|set| fs::File::options().write(true).open(shim(set)).unwrap().set_len(4096).unwrap(),
+            &|it| matches!(it, Error::Damaged { .. }),
+        ),
+        ("a library less", &|set| fs::remove_file(shim(set)).unwrap(), &|it| matches!(it, Error::Damaged { .. })),
+        (
+            "another commit",
+            &|set| replace(&set.folder.join(MANIFEST), b"llama.cpp ", b"llama.cpp z"),
+            &|it| matches!(it, Error::OtherBuild { theirs, ours, .. } if theirs.contains("llama.cpp z") && ours == BUILD),
+        ),
+        // Whole by their manifest, and not what it says.
+        (
+            "libraries of another commit",
+            &|set| {
+                replace(&shim(set), BUILD.as_bytes(), BUILD.replace("llama.cpp ", "llama.cpp z").as_bytes());
+                set.manifest.clone().write(&set.folder).unwrap();
+            },
+            &|it| matches!(it, Error::Unusable { reason, .. } if reason.contains(BUILD)),
+        ),
+        (
+            "no library",
+            &|set| {
+                fs::write(shim(set), "no ELF file").unwrap();
+                set.manifest.clone().write(&set.folder).unwrap();
+            },
+            &|it| matches!(it, Error::Unusable { .. }),
+        ),
+    ];
+    for (case, damage, is_expected) in damages {
+        let set = copy(&folder, case);
+        damage(&set);
+        let error = open_from(&set.folder).unwrap_err();
+        assert!(is_expected(&error), "{case}: {error}");
+        assert_matches!(Backend::init(), Err(Native::Runtime(again)) if *again == error);
+        assert!(opened().is_none());
+        assert!(build_info().backends.is_empty());
+        assert!(!is_mapped(&set.folder), "{case}");
+    }
+    let set = copy(&folder, "whole");
+    assert_eq!(open_from(&set.folder).unwrap().set, set);
+    let mut names = Backend::init().unwrap().names();
+    names.sort();
+    assert_eq!(names, build_info().backends);
+    assert!(shortcomings().is_empty());
+    // What is open stays open.
+    assert_eq!(open_from(&whole()).unwrap().set, set);
+    assert!(is_mapped(&set.folder));
+}
+
+/// Whether a library of this folder is in this process.
+fn is_mapped(folder: &Path) -> bool {
+    fs::read_to_string("/proc/self/maps").unwrap().contains(folder.to_str().unwrap())
+}
+
+#[test]
+fn beside_another_ggml_none_is_opened() {
+    own_process!();
+    let folder = TempDir::new().unwrap();
+    let other = copy(&folder, "other");
+    // SAFETY: its initialisers run, and nothing of it is called.
+    let _other = unsafe { libloading::Library::new(shim(&other)) }.unwrap();
+    let error = open_from(&copy(&folder, "ours").folder).unwrap_err();
+    assert!(matches!(&error, Error::Unusable { reason, .. } if reason.contains("another ggml")), "{error}");
+}
+
+#[test]
+fn a_set_that_needs_what_is_not_here_says_what_and_where_it_comes_from() {
+    own_process!();
+    let folder = TempDir::new().unwrap();
+    let needs = |library: &str, instruction: &str| {
+        let set = copy(&folder, library);
+        let mut manifest: serde_json::Value =
+            serde_json::from_slice(&fs::read(set.folder.join(MANIFEST)).unwrap()).unwrap();
+        let source = "NVIDIA's driver, 580 or newer";
+        manifest["requires"] = serde_json::json!([{ "backend": "CUDA", "library": library, "source": source }]);
+        manifest["instructions"].as_array_mut().unwrap().push(instruction.into());
+        let manifest: Manifest = serde_json::from_value(manifest).unwrap();
+        manifest.write(&set.folder).unwrap();
+        open_from(&set.folder).map_err(|error| error.to_string())
+    };
+    let error = needs("libcuda-of-tests.so.1", "sse3").unwrap_err();
+    assert!(error.contains("CUDA needs libcuda-of-tests.so.1 (NVIDIA's driver, 580 or newer)"), "{error}");
+    // What `is_x86_feature_detected` has no name for counts as there.
+    needs("libm.so.6", "no-such-instruction").unwrap();
+}
