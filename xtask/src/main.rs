@@ -17,6 +17,7 @@ mod gpu_bundle;
 mod interop;
 mod llama_server;
 mod package;
+mod packed;
 mod promises;
 mod python;
 mod remote;

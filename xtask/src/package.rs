@@ -7,7 +7,7 @@
 //! 3. The packages are unpacked beside each other and built, the one with the other: with llama.cpp from the package, or
 //!    (as a step of `test`) with the workspace's, every file of which that was read the package must hold.
 //!
-//! To publish: `cargo publish -p autoplace-llama-sys -p autoplace-planner -p autoplace-chat -p autoplace -p
+//! To publish: `cargo publish -p autoplace-runtime -p autoplace-llama-sys -p autoplace-planner -p autoplace-chat -p autoplace -p
 //! autoplace-openai -p autoplace-hub -p autoplace-cli` in `target/package-source`.
 
 use std::fs;
@@ -31,7 +31,8 @@ struct Published {
     required: &'static [&'static str],
 }
 
-const PUBLISHED: [Published; 7] = [
+const PUBLISHED: [Published; 8] = [
+    Published { name: "autoplace-runtime", required: &["LICENSE-APACHE", "LICENSE-MIT", "README.md", "src/lib.rs"] },
     Published {
         name: "autoplace-llama-sys",
         required: &[
@@ -108,6 +109,7 @@ fn unpacked(workspace: &Workspace) -> Result<PathBuf> {
 fn stage(workspace: &Workspace) -> Result<PathBuf> {
     let stage = workspace.target.join("package-source");
     let members = [
+        "runtime",
         "llama-sys",
         "planner",
         "chat",

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use crate::gpu_bundle::toolchain::{GLIBC, TARGET, Toolchain};
 use crate::gpu_bundle::{copy, copy_libraries, portable};
 use crate::workspace::{Workspace, output, run};
-use crate::{setup, tree, vulkan};
+use crate::{packed, setup, tree, vulkan};
 
 /// Where llama-sys's build script puts its library; for this machine's own builds `.cargo/config.toml` says it.
 const LIBRARIES: &str = "AUTOPLACE_RUNTIME_LIBRARIES";
@@ -105,6 +105,25 @@ fn for_any(workspace: &Workspace, toolchain: &Toolchain, name: &str) -> Result<P
     let compiler = format!("{}, glibc {}.{}", toolchain.packages.join(", "), GLIBC.0, GLIBC.1);
     seal(workspace, &folder, &built, &opened, &compiler, &requires)?;
     Ok(folder)
+}
+
+/// The tests of the native layer once more, with libraries that are opened, and the example `packed`.
+pub(crate) fn test(workspace: &Workspace) -> Result<()> {
+    if !cfg!(target_os = "linux") {
+        println!("runtimes are made on Linux: nothing is tested of them here");
+        return Ok(());
+    }
+    let set = here(workspace)?;
+    // Together: what both are made of is then compiled once.
+    let both = ["--package=autoplace-llama-sys", "--package=autoplace-examples", "--no-default-features"];
+    let both = both.into_iter().chain(["--features=autoplace-examples/prebuilt-runtime"]);
+    let both: Vec<&str> = both.collect();
+    let build = ["build", "--example=packed", "--message-format=json-render-diagnostics"];
+    let messages = output(workspace.cargo(&build[..1]).args(&both).args(&build[1..]))?;
+    let program = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let program = program.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).last();
+    packed::packed(workspace, &program.context("cargo has built no example `packed`")?, &set)?;
+    run(workspace.cargo(&["test"]).args(&both).args(["--lib", "--test=sys"]).env("AUTOPLACE_RUNTIME", &set))
 }
 
 /// What llama-sys's build script tells its crate.

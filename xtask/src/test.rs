@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::workspace::{Workspace, output, run};
-use crate::{bindings, package, promises, python, semver, setup, size, vulkan};
+use crate::{bindings, package, promises, python, runtime, semver, setup, size, vulkan};
 
 /// One named part of the test.
 pub(crate) struct Step {
@@ -42,6 +42,11 @@ pub(crate) const STEPS: &[Step] = &[
     },
     // Not `--all-targets`: that makes test harnesses of the examples, whose own tests want the programs.
     Step { name: "test", what: "all tests and doc tests", run: |workspace| tests(workspace, &["--workspace"]) },
+    Step {
+        name: "runtime",
+        what: "the native layer's tests with libraries that are opened, and an application packed with them (Linux)",
+        run: runtime::test,
+    },
     Step { name: "openai", what: "OpenAI's own Python client drives the example `serve`", run: openai },
     Step {
         name: "bench",

@@ -1,0 +1,33 @@
+//! An application as people ship one: program, model and llama.cpp in one folder. Nothing is compiled or installed where
+//! it runs. docs/runtime.md says how such a folder becomes an AppImage, a package or an image.
+//!
+//!     packed/bin/packed               this program, built with the feature `prebuilt-runtime`
+//!     packed/lib/autoplace-runtime/   a runtime: `cargo xtask runtime`
+//!     packed/share/model.gguf
+//!
+//! `cargo xtask test runtime` puts it together and runs it where there is nothing else.
+
+use std::io::{Write, stdin, stdout};
+use std::path::Path;
+
+use anyhow::Context as _;
+use autoplace::{Isolation, Model, WorkerProcess, llama_sys};
+
+fn main() -> anyhow::Result<()> {
+    // The model is in this program, started once more: whatever ends llama.cpp does not end the application.
+    autoplace::worker_main();
+    let program = std::env::current_exe()?;
+    let folder = program.parent().and_then(Path::parent).context("the program lies in no folder")?;
+    let worker = Isolation::Process(WorkerProcess::own_executable());
+    let model = Model::builder(folder.join("share/model.gguf")).isolation(worker).load()?;
+    eprintln!("{}\n{}", llama_sys::build_info(), model.placement());
+    for line in stdin().lines() {
+        let stream = model.generate(line?).temp(0.0).max_tokens(48).stream()?;
+        for piece in stream {
+            print!("{}", piece?);
+            stdout().flush()?;
+        }
+        println!();
+    }
+    Ok(())
+}

@@ -1,0 +1,76 @@
+//! The example `packed` as its users get it: one folder with program, runtime and model, packed, unpacked in a root folder
+//! that holds the C library and nothing else (no compiler, no Rust, no shell), and run there.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::gpu_bundle::{copy, portable};
+use crate::tree;
+use crate::workspace::{Workspace, output, run};
+
+const MODEL: &str = "examples/model/autoplace-demo-q8_0.gguf";
+const PROMPT: &str = "And the king said unto his servants,";
+
+/// Packs `program` with the runtime of a folder, and runs it.
+pub(crate) fn packed(workspace: &Workspace, program: &Path, runtime: &Path) -> Result<()> {
+    let folder = workspace.target.join("runtime/packed");
+    if folder.exists() {
+        fs::remove_dir_all(&folder)?;
+    }
+    copy(program, &folder.join("bin/packed"))?;
+    tree::mirror(runtime, &folder.join("lib/autoplace-runtime"), &|_| true)?;
+    copy(&workspace.root.join(MODEL), &folder.join("share/model.gguf"))?;
+    let archive = tree::pack(workspace, &folder)?;
+    println!("packed: {}, {} bytes", archive.display(), fs::metadata(&archive)?.len());
+
+    let root = workspace.target.join("runtime/root");
+    if root.exists() {
+        fs::remove_dir_all(&root)?;
+    }
+    for empty in ["proc", "tmp"] {
+        fs::create_dir_all(root.join(empty))?;
+    }
+    tree::unpack(&archive, &root)?;
+    let libraries = tree::files(runtime)?.into_iter().map(|file| runtime.join(file));
+    for file in libraries.filter(|file| portable::needs(file).is_ok()).chain([program.to_owned()]) {
+        for needed in system_libraries(&file)? {
+            copy(&needed, &root.join(needed.strip_prefix("/")?))?;
+        }
+    }
+    let text = inside(&root, "/packed/bin/packed")?;
+    let words = text.split_whitespace().count();
+    ensure!(words > 5, "the packed application has said `{text}`");
+    println!("packed: in a root of {} files it says: {}", tree::files(&root)?.len(), text.trim());
+    Ok(())
+}
+
+/// What the loader would load for a file, beyond what lies beside it.
+fn system_libraries(file: &Path) -> Result<Vec<PathBuf>> {
+    let listed = output(Command::new("ldd").arg(file))?;
+    let paths = listed.lines().filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')));
+    let beside = file.parent().context("a file lies in a folder")?;
+    Ok(paths.map(PathBuf::from).filter(|path| !path.starts_with(beside)).collect())
+}
+
+/// What a program answers to the prompt in a root folder of its own, without a network, with nothing of this one's
+/// environment.
+fn inside(root: &Path, program: &str) -> Result<String> {
+    let mut command = Command::new("unshare");
+    command.args(["--map-root-user", "--mount", "--net", "--fork", "--pid", "--mount-proc"]);
+    command.arg(format!("--root={}", root.display())).arg(program);
+    let mut child = command
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("cannot start `unshare` of util-linux")?;
+    child.stdin.take().context("it is piped")?.write_all(format!("{PROMPT}\n").as_bytes())?;
+    let output = child.wait_with_output()?;
+    ensure!(output.status.success(), "the packed application fails in {} ({})", root.display(), output.status);
+    Ok(String::from_utf8(output.stdout)?)
+}
