@@ -64,18 +64,6 @@ pub(crate) enum Verb {
     },
 }
 
-impl Verb {
-    /// The simulated GPUs that are asked for.
-    pub(crate) fn gpus(&self) -> &[Gpu] {
-        match self {
-            Self::Plan(args) => &args.gpu,
-            Self::Measure(args) => &args.gpu,
-            Self::Doctor(args) => &args.gpu,
-            _ => &[],
-        }
-    }
-}
-
 /// The arguments of `devices`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DevicesArgs {

@@ -270,8 +270,7 @@ mod tests {
             ("--mlock", "--mlock is not known"),
             ("-ngl '5", "quotation mark"),
         ] {
-            let error = Flags::of_script(flags).and_then(|it| it.request(&Request::new(), 81));
-            let error = error.unwrap_err();
+            let error = Flags::of_script(flags).and_then(|it| it.request(&Request::new(), 81)).unwrap_err();
             assert!(error.contains(word), "{flags}: {error}");
         }
     }

@@ -50,7 +50,13 @@ fn main() -> ExitCode {
         // clap begins it with `error: ` itself.
         Err(error) => return fail(2, "", &args::without_advice(&error)),
     };
-    if let Err(error) = gpu::check(args.verb.gpus()) {
+    let simulated = match &args.verb {
+        Verb::Plan(args) => &args.gpu[..],
+        Verb::Measure(args) => &args.gpu,
+        Verb::Doctor(args) => &args.gpu,
+        _ => &[],
+    };
+    if let Err(error) = gpu::check(simulated) {
         return fail(2, "error: ", &error);
     }
     let answer = match &args.verb {

@@ -27,10 +27,7 @@ pub(crate) fn measure(machine: &mut Machine, within: Option<Duration>) -> Result
 /// Shows itself on a terminal only.
 pub(crate) fn bar(steps: u64, template: &str) -> ProgressBar {
     let bar = ProgressBar::new(steps);
-    match ProgressStyle::with_template(template) {
-        Ok(style) => bar.with_style(style),
-        Err(_) => bar,
-    }
+    ProgressStyle::with_template(template).into_iter().fold(bar, ProgressBar::with_style)
 }
 
 /// What decides how fast a device generates: bytes of weights per second, by their type. The rest is in the JSON.

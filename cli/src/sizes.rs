@@ -58,13 +58,11 @@ pub(crate) fn ram(text: &str) -> Result<(u64, Option<u64>), String> {
 /// A preset by its name, or bytes: `cautious`, `600MiB`.
 pub(crate) fn headroom(text: &str) -> Result<Headroom, String> {
     match text.trim().to_ascii_lowercase().as_str() {
-        "tight" => return Ok(Headroom::Tight),
-        "default" => return Ok(Headroom::Default),
-        "cautious" => return Ok(Headroom::Cautious),
-        _ => {}
+        "tight" => Ok(Headroom::Tight),
+        "default" => Ok(Headroom::Default),
+        "cautious" => Ok(Headroom::Cautious),
+        _ => size(text).map(Headroom::Bytes).map_err(|error| format!("{error}; or tight, default, cautious")),
     }
-    let wrong = |error| format!("{error}; or tight, default, cautious");
-    size(text).map(Headroom::Bytes).map_err(wrong)
 }
 
 /// Decimal digits, perhaps with a point between them, and nothing else: no sign, no exponent.

@@ -63,9 +63,8 @@ fn main() {
 
 fn with_adapter(model: &Path) -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
-    let header = Header::open(model)?;
-    let adapter = Adapter::of("llama");
-    let adapter = adapter.of_weights(&header, 8, TensorType::F32, |name| name.contains("attn_q"));
+    let takes = |name: &str| name.contains("attn_q");
+    let adapter = Adapter::of("llama").of_weights(&Header::open(model)?, 8, TensorType::F32, takes);
     lora::run(model, &adapter.write_random(folder.path(), "style", 1, 0.2))
 }
 

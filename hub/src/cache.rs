@@ -10,11 +10,16 @@
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
+#[cfg(unix)]
+use std::os::unix::fs::symlink;
+#[cfg(windows)]
+use std::os::windows::fs::symlink_file as symlink;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::error::Error;
+use crate::local::files;
 use crate::repository::{RemoteFile, files_below, is_hex};
 
 /// A repository's part of a cache.
@@ -73,7 +78,7 @@ impl Folder {
 
     /// The files of a snapshot and their lengths.
     pub(crate) fn files(&self, commit: &str) -> Vec<(String, u64)> {
-        files_below(&self.part("snapshots").join(commit))
+        files_below(&self.part("snapshots").join(commit), "")
     }
 
     /// Remembers which commit a revision is (`_cache_commit_hash_for_specific_revision`).
@@ -155,26 +160,11 @@ fn is_of(path: &Path, bytes: u64) -> bool {
     fs::metadata(path).is_ok_and(|it| it.is_file() && it.len() == bytes)
 }
 
-#[cfg(unix)]
+/// Whether a file is the one that has this name now.
 fn is_at(file: &File, path: &Path) -> bool {
-    use std::os::unix::fs::MetadataExt;
-    let id = |it: &fs::Metadata| (it.dev(), it.ino());
-    matches!((file.metadata(), fs::metadata(path)), (Ok(ours), Ok(there)) if id(&ours) == id(&there))
-}
-
-#[cfg(not(unix))]
-fn is_at(_: &File, path: &Path) -> bool {
-    path.exists()
-}
-
-#[cfg(unix)]
-fn symlink(target: &Path, link: &Path) -> io::Result<()> {
-    std::os::unix::fs::symlink(target, link)
-}
-
-#[cfg(windows)]
-fn symlink(target: &Path, link: &Path) -> io::Result<()> {
-    std::os::windows::fs::symlink_file(target, link)
+    let id = |found: io::Result<fs::Metadata>| found.ok().and_then(|it| files::id(path, &it));
+    let (ours, there) = (id(file.metadata()), id(fs::metadata(path)));
+    there.is_some() && ours == there
 }
 
 #[cfg(not(any(unix, windows)))]

@@ -13,7 +13,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
-use sha2::Digest as _;
+use sha1::Digest as _;
+use sha2::digest::DynDigest;
 
 use crate::cache::{Folder, create_parent, io_error};
 use crate::error::Error;
@@ -126,16 +127,18 @@ impl Fetch<'_> {
         }
         let path = self.folder.incomplete(&file.etag);
         create_parent(&path)?;
-        let mut part = Part::open(&path, file, |bytes| self.count(bytes, file))?;
+        let mut part = Part::open(&path, file)?;
+        self.done.fetch_add(part.at, Relaxed);
+        self.check_cancelled(file)?;
         let resumed = part.at > 0;
         self.receive(&mut part, file)?;
-        let mut found = part.hash.hex();
+        let mut found = part.hex();
         if found != file.etag && resumed {
             // What an earlier fetch had left may have been damaged, by a loss of power say.
             self.done.fetch_sub(part.at, Relaxed);
             part.restart(file)?;
             self.receive(&mut part, file)?;
-            found = part.hash.hex();
+            found = part.hex();
         }
         if found != file.etag {
             fs::remove_file(&path).map_err(io_error("remove", &path))?;
@@ -161,25 +164,17 @@ impl Fetch<'_> {
                 let mut body = remote.open(&(part.at..end))?;
                 while part.at < end {
                     self.check_cancelled(file)?;
-                    match body.read(&mut buffer) {
-                        Err(error) => return Err(broken(&url, &error)),
-                        Ok(0) => return Err(cut(&url)),
-                        Ok(read) => {
-                            part.append(&buffer[..read])?;
-                            self.done.fetch_add(read as u64, Relaxed);
-                            *progress = true;
-                        }
+                    let read = body.read(&mut buffer).map_err(|error| broken(&url, &error))?;
+                    if read == 0 {
+                        return Err(cut(&url));
                     }
+                    part.append(&buffer[..read])?;
+                    self.done.fetch_add(read as u64, Relaxed);
+                    *progress = true;
                 }
             }
             Ok(())
-        })?;
-        Ok(())
-    }
-
-    fn count(&self, bytes: u64, file: &RemoteFile) -> Result<(), Error> {
-        self.done.fetch_add(bytes, Relaxed);
-        self.check_cancelled(file)
+        })
     }
 
     fn check_cancelled(&self, file: &RemoteFile) -> Result<(), Error> {
@@ -195,36 +190,38 @@ impl Fetch<'_> {
 struct Part {
     path: PathBuf,
     file: File,
-    hash: Hash,
+    hash: Box<dyn DynDigest>,
     at: u64,
 }
 
 impl Part {
-    /// Goes on with what is there; `read` hears how much of it has been read.
-    fn open(path: &Path, of: &RemoteFile, read: impl Fn(u64) -> Result<(), Error>) -> Result<Self, Error> {
+    /// Goes on with what is there.
+    fn open(path: &Path, of: &RemoteFile) -> Result<Self, Error> {
         let file = OpenOptions::new().read(true).append(true).create(true).open(path);
         let file = file.map_err(io_error("open", path))?;
-        let mut part = Self { path: path.to_owned(), file, hash: Hash::of(of), at: 0 };
+        let mut part = Self { path: path.to_owned(), file, hash: hash_of(of), at: 0 };
         let mut buffer = vec![0; 256 << 10];
-        loop {
+        while part.at <= of.bytes {
             let n = part.file.read(&mut buffer).map_err(io_error("read", path))?;
+            if n == 0 {
+                return Ok(part);
+            }
             part.hash.update(&buffer[..n]);
             part.at += n as u64;
-            if part.at > of.bytes {
-                part.restart(of)?;
-                return Ok(part);
-            }
-            if n == 0 {
-                read(part.at)?;
-                return Ok(part);
-            }
         }
+        part.restart(of)?;
+        Ok(part)
     }
 
     fn restart(&mut self, of: &RemoteFile) -> Result<(), Error> {
         self.file.set_len(0).map_err(io_error("write", &self.path))?;
-        (self.hash, self.at) = (Hash::of(of), 0);
+        (self.hash, self.at) = (hash_of(of), 0);
         Ok(())
+    }
+
+    /// The hash of all that has come, once.
+    fn hex(&mut self) -> String {
+        self.hash.finalize_reset().iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
     fn append(&mut self, bytes: &[u8]) -> Result<(), Failure> {
@@ -235,35 +232,12 @@ impl Part {
     }
 }
 
-/// What the hub names a content by.
-enum Hash {
-    Sha256(sha2::Sha256),
-    /// Of a file that is in git itself: git's hash of a blob.
-    Git(sha1::Sha1),
-}
-
-impl Hash {
-    fn of(file: &RemoteFile) -> Self {
-        if file.etag.len() == 64 {
-            return Self::Sha256(sha2::Sha256::new());
-        }
-        Self::Git(sha1::Sha1::new_with_prefix(format!("blob {}\0", file.bytes)))
+/// What the hub names a content by: a sha256, or of a file that is in git itself git's hash of a blob.
+fn hash_of(file: &RemoteFile) -> Box<dyn DynDigest> {
+    if file.etag.len() == 64 {
+        return Box::new(sha2::Sha256::default());
     }
-
-    fn update(&mut self, bytes: &[u8]) {
-        match self {
-            Self::Sha256(hash) => hash.update(bytes),
-            Self::Git(hash) => hash.update(bytes),
-        }
-    }
-
-    fn hex(&self) -> String {
-        let bytes = match self {
-            Self::Sha256(hash) => hash.clone().finalize().to_vec(),
-            Self::Git(hash) => hash.clone().finalize().to_vec(),
-        };
-        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-    }
+    Box::new(sha1::Sha1::new_with_prefix(format!("blob {}\0", file.bytes)))
 }
 
 /// A new name outlives a loss of power once its folder is written. Where a folder cannot be opened, the system does it.

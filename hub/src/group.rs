@@ -101,44 +101,20 @@ fn is_boundary(c: Option<char>) -> bool {
 /// The quantisation that a text in capitals begins with: a type (`Q4`, `IQ2`, `TQ1`) with the letters of its kind and
 /// of its size, or one that has neither.
 fn quant_at(text: &str) -> Option<String> {
-    for (whole, name) in [
-        ("MXFP4_MOE", "MXFP4_MOE"),
-        ("MXFP4", "MXFP4"),
-        ("NVFP4", "NVFP4"),
-        ("BF16", "BF16"),
-        ("F16", "F16"),
-        ("FP16", "F16"),
-        ("F32", "F32"),
-        ("FP32", "F32"),
-    ] {
-        if text.strip_prefix(whole).is_some_and(|rest| is_boundary(rest.chars().next())) {
-            return Some(name.to_owned());
+    let word = text.split(|c| c != '_' && is_boundary(Some(c))).next()?;
+    let mut parts = word.split('_');
+    let base = parts.next()?;
+    match base {
+        "MXFP4" if parts.next() == Some("MOE") => Some("MXFP4_MOE".to_owned()),
+        "MXFP4" | "NVFP4" | "BF16" | "F16" | "F32" => Some(base.to_owned()),
+        "FP16" | "FP32" => Some(base.replace('P', "")),
+        _ => {
+            let bits = base.trim_start_matches(['I', 'T']).strip_prefix('Q')?;
+            let is_type = base.len() <= 3 && matches!(bits.as_bytes(), [b'1'..=b'9']);
+            let kinds = parts.take_while(|part| is_kind(part));
+            is_type.then(|| [base].into_iter().chain(kinds).collect::<Vec<_>>().join("_"))
         }
     }
-    let mut parts = text.split('_');
-    let first = parts.next()?;
-    let base = first.split(|c| is_boundary(Some(c))).next()?;
-    let bits = base.trim_start_matches(['I', 'T']).strip_prefix('Q')?;
-    if base.len() > 3 || bits.len() != 1 || !bits.starts_with(|c: char| c.is_ascii_digit() && c != '0') {
-        return None;
-    }
-    let mut quant = base.to_owned();
-    if base.len() == first.len() {
-        for part in parts {
-            let (kind, is_last) = match part.split(|c| is_boundary(Some(c))).next() {
-                Some(kind) => (kind, kind.len() < part.len()),
-                None => break,
-            };
-            if !is_kind(kind) {
-                break;
-            }
-            quant.extend(["_", kind]);
-            if is_last {
-                break;
-            }
-        }
-    }
-    Some(quant)
 }
 
 /// `0`, `K`, `M`, `XXS`, `NL`, `KSS`: what follows a type of llama.cpp and its relatives.

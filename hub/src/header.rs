@@ -151,13 +151,12 @@ impl Vocabulary {
         loop {
             bytes.append(&mut rest);
             let have = bytes.len() as u64;
-            if is_whole(&bytes, remote.file.bytes) {
-                let sound = Header::parse_shards([(Arc::from(&bytes[..]), remote.file.bytes)]);
-                let sound = matches!(sound, Ok(_) | Err(gguf::Error::Shards { .. }));
-                return Ok(sound.then_some(bytes));
-            }
-            if have >= remote.file.bytes || have > LONGEST {
-                return Ok(None);
+            let is_short = have < remote.file.bytes && have <= LONGEST;
+            match Header::parse_shards([(Arc::from(&bytes[..]), remote.file.bytes)]) {
+                Err(gguf::Error::Truncated { .. }) if is_short => {}
+                // A shard alone is no model.
+                Ok(_) | Err(gguf::Error::Shards { .. }) => return Ok(Some(bytes)),
+                Err(_) => return Ok(None),
             }
             more *= 2;
             rest = remote.read(have..have + more)?;

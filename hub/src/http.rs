@@ -4,7 +4,6 @@
 //! The token goes to the endpoint's own origin (scheme, host and port) and to no other: a hub redirects to a storage
 //! host, whose addresses are signed (`_is_same_or_hub_host` in huggingface_hub's `utils/_http.py`).
 
-use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Read};
 use std::ops::Range;
@@ -35,29 +34,11 @@ pub(crate) struct Patience {
     pub(crate) pause: Duration,
 }
 
-impl Default for Patience {
-    fn default() -> Self {
-        Self { timeout: Duration::from_secs(30), attempts: 6, pause: Duration::from_secs(1) }
-    }
-}
-
-/// What identifies a user. It is in no message.
-#[derive(Clone)]
-pub(crate) struct Token(HeaderValue);
-
-impl Token {
-    /// `None` for what can be in no header.
-    pub(crate) fn new(token: &str) -> Option<Self> {
-        let mut value = HeaderValue::from_str(&format!("Bearer {token}")).ok()?;
-        value.set_sensitive(true);
-        Some(Self(value))
-    }
-}
-
-impl fmt::Debug for Token {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Token(..)")
-    }
+/// A token as it is sent, which no message and no `Debug` shows; `None` for what can be in no header.
+pub(crate) fn bearer(token: &str) -> Option<HeaderValue> {
+    let mut value = HeaderValue::from_str(&format!("Bearer {token}")).ok()?;
+    value.set_sensitive(true);
+    Some(value)
 }
 
 /// An endpoint and how it is asked.
@@ -66,7 +47,7 @@ pub(crate) struct Http {
     agent: Agent,
     /// Without a `/` at its end.
     pub(crate) endpoint: String,
-    token: Option<Token>,
+    token: Option<HeaderValue>,
     patience: Patience,
 }
 
@@ -96,7 +77,7 @@ impl From<Error> for Failure {
 }
 
 impl Http {
-    pub(crate) fn new(endpoint: &str, token: Option<Token>, patience: Patience) -> Self {
+    pub(crate) fn new(endpoint: &str, token: Option<HeaderValue>, patience: Patience) -> Self {
         let endpoint = endpoint.trim_end_matches('/').to_owned();
         let config = Agent::config_builder()
             .http_status_as_error(false)
@@ -171,7 +152,7 @@ impl Http {
             if let Some(range) = range {
                 request = request.header(header::RANGE, format!("bytes={}-{}", range.start, range.end - 1));
             }
-            if let Some(Token(token)) = &self.token
+            if let Some(token) = &self.token
                 && origin(&url).is_some_and(|it| Some(it) == origin(&self.endpoint))
             {
                 request = request.header(header::AUTHORIZATION, token.clone());
@@ -276,13 +257,15 @@ fn content_range(text: &str) -> Option<(u64, u64)> {
 
 /// An error of reading a body.
 pub(crate) fn broken(url: &str, error: &io::Error) -> Failure {
-    let problem = format!("the connection broke: {error}");
-    Failure::Again { url: url.to_owned(), status: None, problem, wait: None }
+    passing(url, format!("the connection broke: {error}"))
 }
 
 /// A body that ended too early.
 pub(crate) fn cut(url: &str) -> Failure {
-    let problem = "the connection ended before the file did".to_owned();
+    passing(url, "the connection ended before the file did".to_owned())
+}
+
+fn passing(url: &str, problem: String) -> Failure {
     Failure::Again { url: url.to_owned(), status: None, problem, wait: None }
 }
 
@@ -293,10 +276,7 @@ fn network(url: &str, error: &ureq::Error) -> Failure {
         ureq::Error::RequireHttpsOnly(_) => "a redirect from https to http".to_owned(),
         ureq::Error::BadUri(_) | ureq::Error::Http(_) => "no address that can be asked".to_owned(),
         ureq::Error::TlsRequired => "https needs the feature `https` of autoplace-hub".to_owned(),
-        passing => {
-            let problem = format!("cannot be reached: {passing}");
-            return Failure::Again { url, status: None, problem, wait: None };
-        }
+        error => return passing(&url, format!("cannot be reached: {error}")),
     };
     Error::Answer { url, problem }.into()
 }
@@ -314,14 +294,10 @@ fn rest(time: Duration, cancelled: &AtomicBool) {
 /// An address as a message may have it: without its query, and without a user's name and password.
 pub(crate) fn shown(url: &str) -> String {
     let url = url.split(['?', '#']).next().unwrap_or_default();
-    match url.split_once("://") {
-        Some((scheme, rest)) => {
-            let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-            let host = host.rsplit('@').next().unwrap_or_default();
-            format!("{scheme}://{host}{path}")
-        }
-        None => url.to_owned(),
-    }
+    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    let host = host.rsplit('@').next().unwrap_or_default();
+    format!("{scheme}://{host}{path}")
 }
 
 /// Scheme, host and port.
@@ -335,15 +311,12 @@ fn origin(url: &str) -> Option<(String, String, u16)> {
 /// Where a redirect leads. A hub's are addresses, or begin with `/`.
 fn join(base: &str, location: &str) -> Option<String> {
     let (scheme, rest) = base.split_once("://")?;
-    if let Some(rest) = location.strip_prefix("//") {
-        return Some(format!("{scheme}://{rest}"));
+    let host = rest.split(['/', '?', '#']).next()?;
+    match location {
+        address if address.starts_with("http://") || address.starts_with("https://") => Some(address.to_owned()),
+        elsewhere if elsewhere.starts_with("//") => Some(format!("{scheme}:{elsewhere}")),
+        path => path.starts_with('/').then(|| format!("{scheme}://{host}{path}")),
     }
-    if location.starts_with('/') {
-        let host = rest.split(['/', '?', '#']).next()?;
-        return Some(format!("{scheme}://{host}{location}"));
-    }
-    let known = ["http://", "https://"].into_iter().any(|it| location.starts_with(it));
-    known.then(|| location.to_owned())
 }
 
 /// A text as a part of a path, `/` too (`urllib.parse.quote(text, safe="")`).

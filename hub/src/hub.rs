@@ -8,10 +8,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use autoplace_planner::gguf::Header;
+use ureq::http::HeaderValue;
 
 use crate::cache::Folder;
 use crate::error::Error;
-use crate::http::{Http, Patience, Token};
+use crate::http::{Http, Patience, bearer};
 use crate::local::Environment;
 use crate::name::Name;
 use crate::repository::{self, Candidate, Repository};
@@ -24,7 +25,7 @@ const ENDPOINT: &str = "https://huggingface.co";
 pub struct Hub {
     endpoint: String,
     cache: PathBuf,
-    token: Option<Token>,
+    token: Option<HeaderValue>,
     offline: bool,
     patience: Patience,
 }
@@ -33,7 +34,8 @@ impl Hub {
     /// A hub by its address and the folder of its cache, without a token.
     pub fn new(endpoint: impl Into<String>, cache: impl Into<PathBuf>) -> Self {
         let (endpoint, cache) = (endpoint.into(), cache.into());
-        Self { endpoint, cache, token: None, offline: false, patience: Patience::default() }
+        let (timeout, pause) = (Duration::from_secs(30), Duration::from_secs(1));
+        Self { endpoint, cache, token: None, offline: false, patience: Patience { timeout, attempts: 6, pause } }
     }
 
     /// As huggingface_hub's `constants.py` reads the environment: `HF_ENDPOINT`; `HF_HUB_CACHE`,
@@ -53,22 +55,16 @@ impl Hub {
         let no_home = || Error::Environment { variable: "HF_HOME", problem: "not set, and no home folder".to_owned() };
         let hf_home = places.hf_home().ok_or_else(no_home)?;
         let cache = places.hugging_face().ok_or_else(no_home)?;
-        let is_true = |name: &str| get(name).is_some_and(|it| is_true(&it));
-        let offline = match get("HF_HUB_OFFLINE") {
-            Some(value) => self::is_true(&value),
-            None => is_true("TRANSFORMERS_OFFLINE"),
-        };
+        let offline = get("HF_HUB_OFFLINE").or_else(|| get("TRANSFORMERS_OFFLINE")).as_deref().is_some_and(is_true);
         let hub = Self::new(get("HF_ENDPOINT").unwrap_or_else(|| ENDPOINT.to_owned()), cache).offline(offline);
-        if is_true("HF_HUB_DISABLE_IMPLICIT_TOKEN") {
+        if get("HF_HUB_DISABLE_IMPLICIT_TOKEN").as_deref().is_some_and(is_true) {
             return Ok(hub);
         }
-        if let Some(token) = get("HF_TOKEN").or_else(|| get("HUGGING_FACE_HUB_TOKEN")) {
-            return hub.token(&token);
-        }
-        match read_token(&places.folder("HF_TOKEN_PATH").unwrap_or_else(|| hf_home.join("token")))? {
-            Some(token) => hub.token(&token),
-            None => Ok(hub),
-        }
+        let token = match get("HF_TOKEN").or_else(|| get("HUGGING_FACE_HUB_TOKEN")) {
+            None => read_token(&places.folder("HF_TOKEN_PATH").unwrap_or_else(|| hf_home.join("token")))?,
+            token => token,
+        };
+        token.iter().try_fold(hub, |hub, token| hub.token(token))
     }
 
     /// Sends a token with every request to the endpoint itself, and with none to another host.
@@ -82,7 +78,7 @@ impl Hub {
         let wrong = Error::Environment { variable: "HF_TOKEN", problem };
         self.token = match token.trim() {
             "" => None,
-            token => Some(Token::new(token).ok_or(wrong)?),
+            token => Some(bearer(token).ok_or(wrong)?),
         };
         Ok(self)
     }
@@ -205,14 +201,8 @@ mod tests {
     fn the_environment_is_read_as_the_official_client_reads_it() {
         let home = tempfile::tempdir().unwrap();
         let home = home.path();
-        for (variables, cache) in [
-            (&[][..], home.join(".cache/huggingface/hub")),
-            (&[("XDG_CACHE_HOME", "/x"), ("HF_HOME", "~/hf")], home.join("hf/hub")),
-            (&[("HUGGINGFACE_HUB_CACHE", "/old"), ("HF_HUB_CACHE", "/new")], "/new".into()),
-        ] {
-            assert_eq!(hub(variables, home).cache(), cache);
-        }
-        assert_eq!(hub(&[], home).endpoint, "https://huggingface.co");
+        let usual = hub(&[], home);
+        assert_eq!((usual.cache(), &*usual.endpoint), (&*home.join(".cache/huggingface/hub"), ENDPOINT));
         let other = hub(&[("HF_ENDPOINT", "http://mirror/"), ("HF_HUB_OFFLINE", "yes")], home);
         assert!(other.offline && other.endpoint == "http://mirror/");
         assert!(!hub(&[("HF_HUB_OFFLINE", "0"), ("TRANSFORMERS_OFFLINE", "1")], home).offline);

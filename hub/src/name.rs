@@ -49,41 +49,32 @@ impl Name {
     }
 }
 
+/// What stands before a mark, and what behind it if there is one.
+pub(crate) fn cut(text: &str, mark: char) -> (&str, Option<&str>) {
+    text.split_once(mark).map_or((text, None), |(before, behind)| (before, Some(behind)))
+}
+
 impl FromStr for Name {
     type Err = NameError;
 
     fn from_str(text: &str) -> Result<Self, NameError> {
         let wrong = |problem| NameError { name: text.to_owned(), problem };
         let rest = text.strip_prefix("hf:").ok_or_else(|| wrong("it does not begin with hf:"))?;
-        let (rest, revision) = match rest.split_once('@') {
-            Some((rest, revision)) => (rest, Some(revision)),
-            None => (rest, None),
-        };
-        let (repository, quant) = match rest.split_once(':') {
-            Some((repository, quant)) => (repository, Some(quant)),
-            None => (rest, None),
-        };
+        let (rest, revision) = cut(rest, '@');
+        let (repository, quant) = cut(rest, ':');
         let (owner, name) = repository.split_once('/').ok_or_else(|| wrong("there is no owner/name"))?;
-        // As the hub has them (huggingface_hub, `validate_repo_id`); neither leaves the folder that it names.
-        let is_part = |part: &str| {
+        // As the hub has them (huggingface_hub, `validate_repo_id`); none leaves the folder that it names.
+        let is_word = |word: &str| {
             let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-            !part.is_empty() && part.chars().all(allowed) && !part.starts_with('.') && !part.contains("--")
+            !word.is_empty() && word.chars().all(allowed) && !word.starts_with('.')
         };
-        if !is_part(owner) || !is_part(name) {
+        if [owner, name].iter().any(|part| !is_word(part) || part.contains("--")) {
             return Err(wrong("an owner and a name have letters, digits, `-`, `_` and `.`"));
         }
-        if quant.is_some_and(|quant| {
-            !quant.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-') || quant.is_empty()
-        }) {
+        if quant.is_some_and(|quant| !is_word(quant) || quant.contains('.')) {
             return Err(wrong("a quantisation has letters, digits, `_` and `-`"));
         }
-        let is_revision = |text: &str| {
-            let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/');
-            !text.is_empty()
-                && text.chars().all(allowed)
-                && text.split('/').all(|part| !part.is_empty() && !part.starts_with('.'))
-        };
-        if revision.is_some_and(|revision| !is_revision(revision)) {
+        if revision.is_some_and(|revision| !revision.split('/').all(is_word)) {
             return Err(wrong("a revision is a branch, a tag or a commit"));
         }
         Ok(Self {

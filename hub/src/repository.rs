@@ -126,10 +126,8 @@ pub(crate) fn listed(http: &Http, name: &Name) -> Result<Repository, Error> {
 pub(crate) fn cached(folder: &Folder, name: &Name) -> Result<Repository, Error> {
     let missing = || Error::Offline { what: name.to_string(), cache: folder.cache().to_owned() };
     let commit = folder.commit(name.revision()).ok_or_else(missing)?;
-    let mut files = Vec::new();
-    for (name, bytes) in folder.files(&commit).into_iter().filter(|(name, _)| is_gguf(name)) {
-        files.push(RemoteFile { name, bytes, etag: String::new() });
-    }
+    let files = folder.files(&commit).into_iter().filter(|(name, _)| is_gguf(name));
+    let files: Vec<_> = files.map(|(name, bytes)| RemoteFile { name, bytes, etag: String::new() }).collect();
     if files.is_empty() {
         return Err(missing());
     }
@@ -199,21 +197,15 @@ fn stays_inside(name: &str) -> bool {
     name.split('/').all(is_plain) && Path::new(name).components().all(is_normal)
 }
 
-/// The regular files below a folder and their lengths, links followed, by names with `/` between folders.
-pub(crate) fn files_below(folder: &Path) -> Vec<(String, u64)> {
+/// The regular files below a folder and their lengths, links to files followed, by names with `/` between folders.
+pub(crate) fn files_below(folder: &Path, prefix: &str) -> Vec<(String, u64)> {
     let mut found = Vec::new();
-    let mut open = vec![(folder.to_owned(), String::new())];
-    while let Some((folder, prefix)) = open.pop() {
-        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-            let (Ok(name), Ok(kind)) = (entry.file_name().into_string(), entry.file_type()) else { continue };
-            let name = format!("{prefix}{name}");
-            if kind.is_dir() {
-                open.push((entry.path(), format!("{name}/")));
-            } else if let Ok(metadata) = fs::metadata(entry.path())
-                && metadata.is_file()
-            {
-                found.push((name, metadata.len()));
-            }
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let (Ok(name), Ok(kind)) = (entry.file_name().into_string(), entry.file_type()) else { continue };
+        if kind.is_dir() {
+            found.extend(files_below(&entry.path(), &format!("{prefix}{name}/")));
+        } else if let Some(file) = fs::metadata(entry.path()).ok().filter(fs::Metadata::is_file) {
+            found.push((format!("{prefix}{name}"), file.len()));
         }
     }
     found.sort();

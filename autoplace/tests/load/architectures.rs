@@ -20,6 +20,8 @@ use crate::rig::{Card, Kind, Loaded, gpus};
 
 /// The models whose law is unknown, and a part of the reason that is given for each.
 const UNKNOWN: &[(&str, &str)] = &[
+    // llama.cpp takes blocks that the list leaves out for full ones, and we take no chances.
+    ("cohere2 short-list", "of another length"),
     ("dflash hyper-connected", "with hyper-connections"),
     ("eagle3 deep", "drafts for another model"),
     ("eagle3 dense", "drafts for another model"),

@@ -126,8 +126,6 @@ fn refusals_have_their_own_types() {
     let too_many = builder(program()).n_gpu_layers(GpuLayers::Exactly(3)).load();
     let no_gpu = plan::Error::NoGpu { n_gpu_layers: 3 };
     assert_eq!(too_many.unwrap_err().to_string(), load::Error::Plan(no_gpu).to_string());
-    let twice = builder(program()).n_ctx(64).request(plan::Request::new()).load();
-    assert_matches!(twice, Err(load::Error::Conflict { late }) if late == "request");
     let missing = Model::builder("/nonexistent/model.gguf").isolation(Isolation::Process(program())).load();
     assert_matches!(missing, Err(load::Error::Gguf(_)));
 }
@@ -152,19 +150,17 @@ fn one_stream_at_a_time_and_dropping_it_cancels() {
 
 #[test]
 fn progress_is_told_and_may_cancel() {
-    let load = |go_on: bool, told: Arc<Mutex<Vec<f32>>>| {
-        let load = builder(program()).progress(move |done| {
-            told.lock().unwrap().push(done);
-            go_on
-        });
-        load.load()
-    };
-    let told = Arc::default();
-    load(true, Arc::clone(&told)).unwrap();
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let hears = Arc::clone(&told);
+    let loaded = builder(program()).progress(move |done| {
+        hears.lock().unwrap().push(done);
+        true
+    });
+    loaded.load().unwrap();
     let seen = told.lock().unwrap();
     assert!(seen.is_sorted() && seen.last() == Some(&1.0), "{seen:?}");
     // A small model may be there before the worker hears of it.
-    let cancelled = load(false, Arc::default());
+    let cancelled = builder(program()).progress(|_| false).load();
     assert_matches!(cancelled, Ok(_) | Err(load::Error::Native(Native::LoadCancelled { .. })));
 }
 
@@ -246,18 +242,6 @@ pub(crate) mod deaths {
         assert_eq!(text().into_text().unwrap().0, first.0);
     }
 
-    fn describe(model: &Model, kind: usize) -> Generate {
-        let text = model.generate(PROMPT).max_tokens(140);
-        match kind {
-            0 => text.temp(0.0),
-            1 => text.seed(3).temp(1.2),
-            _ => {
-                let text = text.seed(4).temp(1.0).repeat_penalty(1.2);
-                text.stop("no such text")
-            }
-        }
-    }
-
     /// A text, its tokens and its end, with something done when so many pieces have come; what its prompt took stays.
     fn told(mut stream: TokenStream, pieces: usize, done: impl FnOnce()) -> (String, usize, Option<FinishReason>) {
         let mut text: String = stream.by_ref().take(pieces).map(Result::unwrap).collect();
@@ -275,14 +259,20 @@ pub(crate) mod deaths {
     #[test]
     fn a_worker_killed_at_any_token_loses_none_and_doubles_none() {
         let here = load_demo();
-        for kind in 0..3 {
-            let expected = told(describe(&here, kind).stream().unwrap(), 0, || {});
+        let kinds: [fn(Generate) -> Generate; 3] = [
+            |it| it.temp(0.0),
+            |it| it.seed(3).temp(1.2),
+            |it| it.seed(4).temp(1.0).repeat_penalty(1.2).stop("no such text"),
+        ];
+        for (kind, describe) in kinds.into_iter().enumerate() {
+            let stream = |model: &Model| describe(model.generate(PROMPT).max_tokens(140)).stream().unwrap();
+            let expected = told(stream(&here), 0, || {});
             // A worker that is killed when it is done with a text may be found dead in the next one, which has a
             // death of its own.
             let (model, mut deaths) = (resuming(2), 0);
             for pieces in (0..130).step_by(if kind == 0 { 3 } else { 13 }) {
                 let worker = model.worker_id();
-                let told = told(describe(&model, kind).stream().unwrap(), pieces, || kill(&model));
+                let told = told(stream(&model), pieces, || kill(&model));
                 assert_eq!(told, expected, "killed after {pieces} pieces");
                 deaths += usize::from(model.worker_id() != worker);
             }

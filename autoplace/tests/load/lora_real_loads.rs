@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use crate::lora_support::Adapter;
-use crate::real_loads_support::{Placement, compare_all, decode, probed, settings};
+use crate::real_loads_support::{Compared, Placement, compare_all, decode, probed, settings};
 use crate::rig::{Kind, Loaded, nothing_left};
 use crate::synthetic::Sketch;
 use autoplace::gguf::{Header, TensorType};
@@ -36,27 +36,23 @@ fn a_probe_with_adapters_is_the_real_load_to_the_byte() {
 }
 
 /// One model on new cards, probed, loaded and computed with: with the adapter, without, and with it again.
-fn compare(path: &Path, probe: &NativeProbe, placement: &Placement, params: &ContextParams) -> Result<(), String> {
+fn compare(path: &Path, probe: &NativeProbe, placement: &Placement, params: &ContextParams) -> Compared {
     let (cards, probed, _) = probed(probe, placement, params)?;
     let planned: Vec<u64> = probed.footprints.gpus.iter().map(Footprint::total).collect();
     let used = || -> Vec<u64> { cards.iter().map(|card| card.sim.used()).collect() };
-    let loaded = Loaded::new(path, &cards.iter().collect::<Vec<_>>(), &placement.split, params, Kind::Real);
-    let loaded = loaded.map_err(|error| format!("load: {error}"))?;
-    let model = &loaded.model;
-    let adapter = LoraAdapter::load(model, path.with_file_name(ADAPTER).with_extension("gguf"))
-        .map_err(|error| error.to_string())?;
-    let context = loaded.context(params);
-    let mut context = context.map_err(|error| format!("context: {error}"))?;
+    let loaded = Loaded::new(path, &cards.iter().collect::<Vec<_>>(), &placement.split, params, Kind::Real)?;
+    let adapter = LoraAdapter::load(&loaded.model, path.with_file_name(ADAPTER).with_extension("gguf"))?;
+    let mut context = loaded.context(params)?;
     let mut most = vec![0; cards.len()];
     let [half, whole] = [0.5, 1.0].map(|scale| [(adapter.clone(), scale)]);
     for adapters in [&[][..], &half, &[], &whole] {
-        context.set_lora(adapters).map_err(|error| format!("set: {error}"))?;
-        context.kv_clear().unwrap();
+        context.set_lora(adapters)?;
+        context.kv_clear()?;
         let before = used();
-        decode(&mut context).map_err(|error| format!("decode: {error}"))?;
+        decode(&mut context)?;
         let after = used();
         if after != before {
-            return Err(format!("{before:?} bytes before computing, {after:?} after"));
+            return Err(format!("{before:?} bytes before computing, {after:?} after").into());
         }
         for (most, used) in most.iter_mut().zip(before) {
             *most = used.max(*most);
@@ -65,7 +61,7 @@ fn compare(path: &Path, probe: &NativeProbe, placement: &Placement, params: &Con
     drop((half, whole, adapter, context, loaded));
     nothing_left("everything is dropped", cards.iter().map(|card| &card.sim))?;
     if most != planned {
-        return Err(format!("{most:?} bytes at the most, probed {planned:?}"));
+        return Err(format!("{most:?} bytes at the most, probed {planned:?}").into());
     }
     Ok(())
 }

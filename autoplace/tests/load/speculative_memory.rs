@@ -1,19 +1,10 @@
 //! Rejected draft tokens are forgotten by whatever memory a model has: windows, states that cannot go back. On
 //! small models with random weights.
 
+use crate::random_weights::Dice;
 use crate::speculative_support::{PROMPT, alone, builder, exact, load, request};
 use autoplace::generate::{DraftsOff, Prompt, Speculation};
 use autoplace::llama_sys::Token;
-
-/// Tokens that do not repeat.
-fn prompt(n: usize) -> Vec<Token> {
-    let mut state = 7u32;
-    let next = |_| {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        259 + (state >> 16) as Token % 200
-    };
-    (0..n).map(next).collect()
-}
 
 #[test]
 fn a_window_that_has_moved_on_goes_back_with_the_text() {
@@ -25,7 +16,9 @@ fn a_window_that_has_moved_on_goes_back_with_the_text() {
         request.params.swa_full = swa_full;
         let model = builder(&path, request).draft(&path).load().unwrap();
         for length in [20, 250, 420] {
-            let prompt = prompt(length);
+            // Tokens that do not repeat.
+            let mut dice = Dice::new(7);
+            let prompt: Vec<Token> = (0..length).map(|_| 259 + dice.below(200)).collect();
             let generate = |seed| {
                 let begun = Prompt::tokens(prompt.clone());
                 model.generate(begun).seed(seed).temp(0.8).max_tokens(80)

@@ -36,10 +36,6 @@ fn text(model: &Model) -> String {
     model.generate(PROMPT).temp(0.0).max_tokens(TOKENS).text().unwrap()
 }
 
-fn agree(one: &str, other: &str) -> bool {
-    one.chars().take(AGREE).eq(other.chars().take(AGREE))
-}
-
 #[test]
 fn what_is_planned_is_probed_and_allocated_at_every_split() {
     on_a_driver!();
@@ -68,7 +64,7 @@ fn a_text_of_the_driver_is_the_hosts_for_a_while_however_often_the_driver_dies()
     let driver = driver.isolation(Isolation::Process(resuming_process(20))).load().unwrap();
     assert_eq!(driver.placement().n_gpu_layers, LAYERS);
     let driver = text(&driver);
-    assert!(agree(&driver, &host), "{driver:?} and {host:?}");
+    assert!(driver.chars().take(AGREE).eq(host.chars().take(AGREE)), "{driver:?} and {host:?}");
 }
 
 #[test]

@@ -118,14 +118,9 @@ fn measured(args: &MeasureArgs) -> Result<Measurement, Box<dyn Error>> {
     let measure = Measure::new(&args.model)
         .request(request.clone())
         .protocol(|usual| args.protocol(usual, &texts))
-        .load_with(|mut builder| {
-            if let Some((machine, _)) = &simulated {
-                builder = builder.machine(machine.clone());
-            }
-            match args.threads {
-                Some(threads) => builder.n_threads(threads),
-                None => builder,
-            }
+        .load_with(|builder| {
+            let builder = simulated.iter().fold(builder, |builder, (machine, _)| builder.machine(machine.clone()));
+            args.threads.into_iter().fold(builder, |builder, threads| builder.n_threads(threads))
         })
         .progress(|progress| {
             bar.set_message(progress.name.to_owned());

@@ -19,26 +19,23 @@ fn rows(measurement: &Measurement) -> Vec<Vec<String>> {
     let head = ["placement", "layers", "GPUs planned", "taken"].map(str::to_owned).into_iter();
     let mut rows = vec![head.chain(kinds.iter().map(|kind| format!("{kind} (predicted)"))).collect()];
     for point in &measurement.points {
-        let cell = |kind: &String| point.rows.iter().find(|row| row.name() == *kind).map_or_else(dash, speed);
+        let cell =
+            |kind: &String| point.rows.iter().find(|row| row.name() == *kind).map_or_else(|| "-".to_owned(), speed);
         let first = [point.name.clone()].into_iter().chain(placed(point));
         rows.push(first.chain(kinds.iter().map(cell)).collect());
     }
     rows
 }
 
-fn dash() -> String {
-    "-".to_owned()
-}
-
 /// Layers, and bytes of all GPUs.
 fn placed(point: &Point) -> [String; 3] {
     let Some(placement) = &point.placement else {
-        return [dash(), dash(), dash()];
+        return ["-"; 3].map(str::to_owned);
     };
     let gpus: Vec<&MeasuredDevice> = placement.devices.iter().filter(|device| device.device.is_some()).collect();
     let sum = |bytes: &dyn Fn(&MeasuredDevice) -> Option<u64>| {
         let all = gpus.iter().try_fold(0, |sum: u64, gpu| Some(sum.saturating_add(bytes(gpu)?)));
-        all.filter(|_| !gpus.is_empty()).map_or_else(dash, |all| Bytes(all).to_string())
+        all.filter(|_| !gpus.is_empty()).map_or_else(|| "-".to_owned(), |all| Bytes(all).to_string())
     };
     let layers = format!("{} of {}", placement.n_gpu_layers, placement.layers);
     [layers, sum(&|gpu| Some(gpu.planned.total())), sum(&|gpu| gpu.taken)]

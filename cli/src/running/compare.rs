@@ -45,10 +45,7 @@ pub(crate) fn compare(
         (None, None) => false,
     };
     let mut running = Running::default();
-    running.program = match &seen.version {
-        Some(version) => format!("{program} {version}"),
-        None => program.to_string(),
-    };
+    running.program = [program.to_string()].into_iter().chain(seen.version.clone()).collect::<Vec<_>>().join(" ");
     running.pid = Some(found.pid);
     running.tokens_per_second = seen.speed;
     running.on_gpus = seen.on_gpus.map(|(bytes, _)| bytes).or(held.filter(|&bytes| bytes > 0));

@@ -84,7 +84,11 @@ pub(crate) fn find(pid: Option<u32>) -> Result<Found, String> {
     };
     let url = process.url(program);
     let http = Http::new(&url, process.key());
-    let mut seen = tools::look(program, process, &http).map_err(|error| format!("{url}: {error}"))?;
+    let seen = match program {
+        Program::LlamaServer => tools::llama_server(process, &http),
+        Program::Ollama => tools::ollama(process, &http),
+    };
+    let mut seen = seen.map_err(|error| format!("{url}: {error}"))?;
     if process.environment.is_empty() {
         let unknown = "its environment may not be read: what its variables set is not known";
         seen.notes.push(unknown.to_owned());

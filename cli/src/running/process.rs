@@ -77,8 +77,7 @@ impl Process {
         let texts = |words: &[OsString]| -> Vec<String> {
             words.iter().map(|word| word.to_string_lossy().into_owned()).collect()
         };
-        let processes = system.processes().values();
-        let processes = processes.map(|process| Self {
+        let processes = system.processes().values().map(|process| Self {
             pid: process.pid().as_u32(),
             parent: process.parent().map(sysinfo::Pid::as_u32),
             words: texts(process.cmd()),

@@ -5,24 +5,16 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use super::Seen;
 use super::http::Http;
 use super::process::Process;
-use super::{Program, Seen};
 use crate::flags::Flags;
 
 /// How long llama-server's slot is watched for tokens.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// What it runs.
-/// Fails with a line that says which answer is missing.
-pub(super) fn look(program: Program, process: &Process, http: &Http) -> Result<Seen, String> {
-    match program {
-        Program::LlamaServer => llama_server(process, http),
-        Program::Ollama => ollama(process, http),
-    }
-}
-
-fn llama_server(process: &Process, http: &Http) -> Result<Seen, String> {
+pub(super) fn llama_server(process: &Process, http: &Http) -> Result<Seen, String> {
     let mut seen = Seen { flags: Flags::of_server(&process.words, |it| process.variable(it)), ..Seen::default() };
     let props = http.get("/props").and_then(|props| match is_same(&props, &seen.flags) {
         true => Ok(props),
@@ -93,7 +85,9 @@ fn generated(http: &Http) -> Result<Option<f64>, String> {
     Ok((new > 0).then(|| new as f64 / begin.elapsed().as_secs_f64()))
 }
 
-fn ollama(process: &Process, http: &Http) -> Result<Seen, String> {
+/// What it runs.
+/// Fails with a line that says which answer is missing.
+pub(super) fn ollama(process: &Process, http: &Http) -> Result<Seen, String> {
     let running = http.get("/api/ps")?;
     let mut models: Vec<&Value> = running["models"].as_array().into_iter().flatten().collect();
     models.sort_by_key(|model| std::cmp::Reverse(model["size"].as_u64()));

@@ -137,13 +137,11 @@ impl Session {
     fn stats(&self) -> String {
         let plan = self.model.placement();
         let answer = self.last.map_or_else(|| "none yet".to_owned(), |last| last.to_string());
-        let predicted = plan.speed.as_ref().map_or_else(
-            || "nothing".to_owned(),
-            |speed| {
-                let (prompt, depth) = (speed.prompt.tokens_per_second, speed.depth);
-                format!("prompts {prompt:.1} tok/s; {:.1} tok/s after {depth} tokens", speed.tokens_per_second)
-            },
-        );
+        let predicted = plan.speed.as_ref().map(|speed| {
+            let (prompt, depth) = (speed.prompt.tokens_per_second, speed.depth);
+            format!("prompts {prompt:.1} tok/s; {:.1} tok/s after {depth} tokens", speed.tokens_per_second)
+        });
+        let predicted = predicted.as_deref().unwrap_or("nothing");
         let used = self.last.map_or(0, |last| last.prompt_tokens + last.generated_tokens);
         format!("answer     {answer}\npredicted  {predicted}\ncontext    {used} of {} tokens", plan.context.n_ctx)
     }

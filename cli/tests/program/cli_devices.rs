@@ -7,19 +7,14 @@ use autoplace::gguf::TensorType;
 use autoplace::machine::{Gpu, Host, LearnedHeadroom, Machine, MeasuredRates, Reading, WeightRate, gib, mib};
 use serde_json::json;
 
-/// The path of a file with this machine.
-fn file(user: &User, machine: &Machine) -> String {
-    text_file(user, &machine.to_json().unwrap())
-}
-
-fn text_file(user: &User, text: &str) -> String {
-    let path = path(user, "machine.json");
-    fs::write(&path, text).unwrap();
-    path
-}
-
 fn path(user: &User, name: &str) -> String {
     user.path(name).to_str().unwrap().to_owned()
+}
+
+/// The path of a file with this text.
+fn file(user: &User, text: impl AsRef<[u8]>) -> String {
+    fs::write(user.path("machine.json"), text).unwrap();
+    path(user, "machine.json")
 }
 
 /// A computer that is certainly not this one.
@@ -76,7 +71,7 @@ fn a_machine_from_a_file_is_described_with_what_was_measured_and_learned_of_it_a
     card.driver = Some("550.54.14".to_owned());
     card.learned = Some(LearnedHeadroom::new(mib(40), mib(50)).work(u64::MAX, u64::MAX));
     card.ggml = Some(Reading::new(card.total, card.free));
-    let file = file(&user, &machine);
+    let file = file(&user, machine.to_json().unwrap());
     let expected = "\
 RTX 4090: 22.0 GiB free of 24.0 GiB
     device    NVIDIA GeForce RTX 4090 by CUDA
@@ -110,7 +105,7 @@ fn what_is_written_to_a_file_is_what_json_says_and_is_read_again() {
 #[test]
 fn a_plan_is_made_for_the_machine_in_a_file() {
     let user = User::new();
-    let file = file(&user, &elsewhere());
+    let file = file(&user, elsewhere().to_json().unwrap());
     let plan = |args: &[&str]| user.json(&[&["plan", &demo()], args].concat());
     for probing in [&[][..], &["--no-probe"]] {
         let json = plan(&[&["--machine", &file], probing].concat());
@@ -130,7 +125,7 @@ fn a_card_whose_rules_only_it_knows_is_planned_for_by_arithmetic_alone() {
     let user = User::new();
     let mut machine = elsewhere();
     machine.gpus = vec![Gpu::named("Arc B580").unwrap()];
-    let file = file(&user, &machine);
+    let file = file(&user, machine.to_json().unwrap());
     let model = demo();
     user.fails(&["plan", &model, "--machine", &file], 1, &["Vulkan", "Arc B580", "--no-probe"]);
     user.says(&["plan", &model, "--machine", &file, "--no-probe"]);
@@ -146,7 +141,7 @@ fn a_file_that_is_no_machine_or_cannot_be_written_is_named_with_the_field() {
         user.fails(&["plan", &demo(), "--machine", file], 1, words);
     };
     for (text, field) in [(wrong.to_string(), "gpus[0].total"), ("not JSON".to_owned(), "line 1")] {
-        let file = text_file(&user, &text);
+        let file = file(&user, text);
         refused(&file, &[&file, field]);
     }
     let missing = path(&user, "missing.json");

@@ -26,11 +26,5 @@ fn models_of_a_folder_are_listed_with_layers_and_speed_and_copies_are_marked() {
         assert!(model["placed"]["tokens_per_second"].as_f64().unwrap() > 0.0, "{model}");
     }
     assert_eq!(json["skipped"][0]["problem"], true);
-}
-
-#[test]
-fn a_folder_that_is_gone_is_an_error() {
-    let user = User::new();
-    let gone = user.path("gone");
-    user.fails(&["list", gone.to_str().unwrap()], 1, &["gone", "cannot be read"]);
+    user.fails(&["list", &format!("{folder}/gone")], 1, &["gone", "cannot be read"]);
 }

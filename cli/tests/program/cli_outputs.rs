@@ -14,29 +14,21 @@ fn saved(user: &User, args: &[&str]) -> (String, SavedPlan) {
 }
 
 #[test]
-fn every_tool_is_told_the_plan_instead_of_the_report() {
+fn every_tool_is_told_the_plan_instead_of_the_report_and_no_simulated_gpu_is_named() {
     let (_dir, model) = file(&LLAMA_8B.builder());
     let user = User::new();
     // One that keeps all logits is planned for with room for them.
     for (tool, n_outputs_max) in [("ollama", 1), ("lm-studio", 0), ("llama.cpp", 1)] {
-        let args = ["plan", &model, "--no-probe", "--emit", tool, "--gpu", "RTX 3060=12GiB"];
-        let (told, saved) = saved(&user, &args);
-        // Of a simulated GPU no name is told that another process would not know.
+        let (told, saved) = saved(&user, &["plan", &model, "--emit", tool, "--gpu", "RTX 3060=12GiB"]);
         assert!(!told.contains("SIM"), "{told}");
         assert!(told.contains("33 of 33 layers on RTX 3060"), "{told}");
-        assert_eq!(saved.plan.context.n_outputs_max, n_outputs_max, "{tool}");
+        assert_eq!((saved.plan.full_offload, saved.plan.context.n_outputs_max), (true, n_outputs_max), "{tool}");
+        assert_eq!(saved.plan.gpus().next().unwrap().device, None);
         if tool == "llama.cpp" {
             let words = shlex::split(told.lines().last().unwrap()).unwrap();
             assert_eq!(words[1..3], ["-m", &model]);
         }
     }
-}
-
-#[test]
-fn a_saved_plan_is_read_by_the_library_and_names_no_simulated_gpu() {
-    let (_, saved) = saved(&User::new(), &["plan", &demo(), "--gpu", "X=1GiB"]);
-    assert!(saved.plan.full_offload);
-    assert_eq!(saved.plan.gpus().next().unwrap().device, None);
 }
 
 #[test]

@@ -171,17 +171,12 @@ fn a_person_asks_and_looks_at_the_placement_and_leaves() {
 #[test]
 fn a_file_is_put_into_the_message_or_nothing_is_sent() {
     let user = User::new();
-    let file = |name: &str, text: String| {
-        let path = user.path(name);
-        fs::write(&path, text).unwrap();
-        path.to_str().unwrap().to_owned()
-    };
-    let [plain, long, huge, binary] = [("a b.txt", 40), ("long.txt", 4000), ("huge.txt", 40_000), ("bin", 0)]
-        .map(|(name, n)| file(name, if n == 0 { "a\0".to_owned() } else { "and he said ".repeat(n) }));
+    let [plain, long] = [("a b.txt", 40), ("long.txt", 4000)].map(|(name, n)| {
+        fs::write(user.path(name), "and he said ".repeat(n)).unwrap();
+        user.path(name).to_str().unwrap().to_owned()
+    });
     let mut terminal = Terminal::chat(&user, &SHORT, &[]);
     assert!(terminal.answer("@/nowhere/at/all").contains("error: /nowhere/at/all: "));
-    assert!(terminal.answer(&format!("@{binary}")).contains("binary"));
-    assert!(terminal.answer(&format!("@{huge}")).contains("are more than the context holds"));
     assert!(terminal.answer(&format!("@{long}")).contains("and the context holds 1024"));
     assert!(terminal.answer("/stats").contains("none yet"), "nothing was sent");
     assert!(!terminal.answer(&format!("Read @\"{plain}\".")).is_empty());

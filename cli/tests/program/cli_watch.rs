@@ -251,10 +251,12 @@ fn a_real_llama_server_is_seen_as_it_was_started() {
     assert_eq!(running["tokens_per_second"], Value::Null);
     let mend = verdict["findings"][0]["remedy"].as_str().unwrap();
     assert!(mend.contains("-ngl ") && mend.contains("-c 2048"), "{mend}");
+    println!("{mend}");
 
     // While it generates its speed is seen.
     let body = r#"{"prompt": "And", "n_predict": 100000, "ignore_eos": true, "stream": true}"#;
-    let mut stream = ureq::post(format!("{}/completion", few.url)).send(body).unwrap().into_body().into_reader();
+    let ask = ureq::post(format!("{}/completion", few.url)).content_type("application/json");
+    let mut stream = ask.send(body).unwrap().into_body().into_reader();
     stream.read_exact(&mut [0; 64]).unwrap();
     let (_, running, _) = watched(&user, pid);
     assert!(running["tokens_per_second"].as_f64().is_some_and(|speed| speed > 0.0), "{running}");
@@ -263,4 +265,6 @@ fn a_real_llama_server_is_seen_as_it_was_started() {
     let all = LlamaServer::new(&["-c", "2048", "-ngl", "all"]);
     let (cause, _, verdict) = watched(&user, all.process.id());
     assert_eq!(cause, Value::Null, "{verdict}");
+    let mut props = ureq::get(format!("{}/props", all.url)).call().unwrap();
+    println!("{}", props.body_mut().read_to_string().unwrap());
 }

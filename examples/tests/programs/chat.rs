@@ -19,8 +19,7 @@ fn chat(args: &[&str], lines: &str) -> String {
 fn every_line_gets_an_answer_and_the_end_of_the_input_ends_it() {
     let args = ["--template", "chatml", "-n", "12", "--seed", "1", "-s", "Speak."];
     let out = chat(&args, "Who art thou?\n\nAnd thy father?\n");
-    let answers: Vec<&str> = out.lines().filter(|line| !line.trim().is_empty()).collect();
-    assert!(answers.len() >= 2, "{out:?}");
+    assert!(out.lines().filter(|line| !line.trim().is_empty()).count() >= 2, "{out:?}");
     // The same history and seed give the same answers.
     assert_eq!(chat(&args, "Who art thou?\n\nAnd thy father?\n"), out);
 }
@@ -31,14 +30,6 @@ fn a_template_can_be_a_file() {
     std::fs::write(&file, "{% for m in messages %}{{ m.content }}\n{% endfor %}").unwrap();
     let out = chat(&["--template", file.path().to_str().unwrap(), "-n", "4"], "And he said,\n");
     assert!(!out.trim().is_empty());
-}
-
-#[test]
-fn what_is_wrong_is_one_line() {
-    CHAT.fails(&["-n", "4"], 1, "no chat template");
-    CHAT.fails(&["--template", "/nowhere/at/all.jinja"], 1, "cannot read");
-    CHAT.fails(&["-m", "/nowhere/at/all.gguf"], 1, "all.gguf");
-    CHAT.fails(&["--ctx", "0"], 2, "--ctx");
 }
 
 #[cfg(unix)]

@@ -31,33 +31,6 @@ fn the_prompt_is_continued_and_a_seed_repeats_the_text() {
 }
 
 #[test]
-fn what_is_wrong_is_one_line_that_names_it() {
-    let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
-    let long = "and it came to pass ".repeat(100);
-    for (args, code, word) in [
-        (&["-m", "/nonexistent"][..], 1, "/nonexistent"),
-        (&["-m", manifest], 1, "Cargo.toml"),
-        (&["--ctx", "0"], 2, "--ctx"),
-        (&["--ctx", "4294967290"], 1, "n_ctx"),
-        (&["--ngl", "-5"], 2, "--ngl"),
-        (&["-n", "-1"], 2, "-n"),
-        (&["--temp", "hot"], 2, "--temp"),
-        (&["--temp", "-1"], 1, "temp"),
-        (&["--seed", "-1"], 2, "--seed"),
-        (&["--unknown"], 2, "--unknown"),
-        (&["--ctx", "256", "-p", &long], 1, "the context holds 256"),
-    ] {
-        GENERATE.fails(args, code, word);
-    }
-}
-
-#[test]
-fn an_empty_prompt_is_a_text_from_the_beginning_without_a_gpu() {
-    let out = GENERATE.succeeds(&["-p", "", "-n", "8", "--temp", "0", "--ngl", "0"]);
-    assert!(out.contains("generated 8 tokens") && out.contains("host"), "{out}");
-}
-
-#[test]
 fn a_reader_that_leaves_early_is_no_failure() {
     let mut child = GENERATE.start(&["-n", "400"]);
     drop(child.stdout.take());

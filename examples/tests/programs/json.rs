@@ -18,8 +18,3 @@ fn whatever_the_seed_the_answer_is_a_recipe() {
         assert_eq!(total, format!("{grams} g in all, for {servings}"));
     }
 }
-
-#[test]
-fn an_answer_that_is_cut_short_is_an_error_that_says_what_cut_it() {
-    JSON.fails(&["-n", "3"], 1, "max_tokens");
-}

@@ -21,12 +21,3 @@ fn prompts_that_wait_are_continued_as_well_in_the_order_in_which_they_were_given
     let found: Vec<_> = prompts.iter().filter_map(|prompt| out.find(prompt)).collect();
     assert!(found.len() == 3 && found.is_sorted(), "{out}");
 }
-
-#[test]
-fn what_is_wrong_is_one_line() {
-    MANY.fails(&["-m", "/nonexistent"], 1, "/nonexistent");
-    MANY.fails(&["--at-once", "0"], 2, "--at-once");
-    MANY.fails(&["--temp", "-1"], 1, "temp");
-    let long = "and it came to pass ".repeat(200);
-    MANY.fails(&["And", &long], 1, "the context holds 512");
-}

@@ -8,18 +8,18 @@ use super::Why;
 
 /// What a file or folder is, by whatever path.
 #[cfg(unix)]
-pub(super) type Id = (u64, u64);
+pub(crate) type Id = (u64, u64);
 #[cfg(not(unix))]
-pub(super) type Id = std::path::PathBuf;
+pub(crate) type Id = std::path::PathBuf;
 
 #[cfg(unix)]
-pub(super) fn id(_: &Path, file: &Metadata) -> Option<Id> {
+pub(crate) fn id(_: &Path, file: &Metadata) -> Option<Id> {
     use std::os::unix::fs::MetadataExt;
     Some((file.dev(), file.ino()))
 }
 
 #[cfg(not(unix))]
-pub(super) fn id(path: &Path, _: &Metadata) -> Option<Id> {
+pub(crate) fn id(path: &Path, _: &Metadata) -> Option<Id> {
     path.canonicalize().ok()
 }
 

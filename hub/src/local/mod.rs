@@ -2,7 +2,7 @@
 //! model nothing is read but its first bytes until [`LocalModel::header`] is asked for.
 
 mod duplicates;
-mod files;
+pub(crate) mod files;
 mod ollama;
 mod places;
 mod walk;
@@ -187,7 +187,7 @@ impl Models {
         for (store, folder) in environment.places(System::HERE) {
             match store {
                 Store::Ollama => ollama::find(&mut finder, &folder),
-                store => finder.walk(&folder, store),
+                store => finder.walk(&folder, store, None),
             }
         }
         finder.finish()
@@ -207,7 +207,7 @@ impl Models {
             if ollama::is_store(folder) {
                 ollama::find(&mut finder, folder);
             } else {
-                finder.walk(folder, Store::Folder);
+                finder.walk(folder, Store::Folder, None);
             }
         }
         Ok(finder.finish())

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use crate::group::quant_of;
+use crate::repository::is_hex;
 
 use super::walk::Finder;
 use super::{Store, Why, files};
@@ -88,12 +89,9 @@ fn manifests(finder: &mut Finder, folder: &Path) -> Vec<(Vec<String>, PathBuf)> 
 
 /// The name as Ollama shows it, without what is the same for most (types/model/name.go, `DisplayShortest`).
 fn shortest(parts: &[String]) -> String {
-    match parts {
-        [host, space, model, tag] if host == "registry.ollama.ai" && space == "library" => format!("{model}:{tag}"),
-        [host, space, model, tag] if host == "registry.ollama.ai" => format!("{space}/{model}:{tag}"),
-        [host, space, model, tag] => format!("{host}/{space}/{model}:{tag}"),
-        _ => parts.join("/"),
-    }
+    let usual = parts.iter().zip(["registry.ollama.ai", "library"]).take_while(|(part, usual)| *part == usual).count();
+    let (name, tag) = parts[usual..].split_at(parts.len() - usual - 1);
+    format!("{}:{}", name.join("/"), tag.concat())
 }
 
 /// The blob with the model that a manifest names.
@@ -128,10 +126,7 @@ fn read(path: &Path) -> Result<Manifest, Why> {
 /// The file of a blob. Only a hash names one (manifest/paths.go, `BlobsPath`).
 fn blob(blobs: &Path, digest: &str) -> Result<PathBuf, Why> {
     let hash = digest.strip_prefix("sha256").and_then(|rest| rest.strip_prefix([':', '-']));
-    match hash {
-        Some(hash) if hash.len() == 64 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
-            Ok(blobs.join(format!("sha256-{hash}")))
-        }
-        _ => Err(Why::Manifest(format!("`{}` is no digest", digest.escape_debug()))),
-    }
+    let hash = hash.filter(|hash| is_hex(&hash.to_ascii_lowercase(), 64));
+    let wrong = || Why::Manifest(format!("`{}` is no digest", digest.escape_debug()));
+    Ok(blobs.join(format!("sha256-{}", hash.ok_or_else(wrong)?)))
 }

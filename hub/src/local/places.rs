@@ -5,8 +5,6 @@ use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
-
 use super::Store;
 
 /// The variables that name folders of models.
@@ -154,13 +152,8 @@ impl Environment {
 }
 
 fn downloads_folder(settings: &Path) -> Option<PathBuf> {
-    #[derive(Deserialize)]
-    struct Settings {
-        #[serde(rename = "downloadsFolder")]
-        downloads_folder: PathBuf,
-    }
-    let settings: Settings = serde_json::from_str(&read_small(settings)?).ok()?;
-    Some(settings.downloads_folder).filter(|folder| folder.is_absolute())
+    let settings: serde_json::Value = serde_json::from_str(&read_small(settings)?).ok()?;
+    settings["downloadsFolder"].as_str().map(PathBuf::from).filter(|folder| folder.is_absolute())
 }
 
 /// A small text file; `None` where there is none.
@@ -182,36 +175,29 @@ mod tests {
     }
 
     #[test]
-    fn each_tool_has_its_folders_in_a_home() {
-        let home = Environment::new("/h").variable("LOCALAPPDATA", "/l");
-        for (system, store, folders) in [
-            (System::Linux, Store::HuggingFace, &["/h/.cache/huggingface/hub"][..]),
-            (System::Mac, Store::HuggingFace, &["/h/.cache/huggingface/hub"]),
-            (System::Linux, Store::LlamaCpp, &["/h/.cache/llama.cpp"]),
-            (System::Mac, Store::LlamaCpp, &["/h/Library/Caches/llama.cpp"]),
-            (System::Windows, Store::LlamaCpp, &["/l/llama.cpp"]),
-            (System::Linux, Store::Ollama, &["/h/.ollama/models"]),
-            (System::Windows, Store::LmStudio, &["/h/.cache/lm-studio/models", "/h/.lmstudio/models"]),
+    fn each_tool_has_its_folders_in_a_home_or_where_its_variables_say() {
+        use System::{Linux, Mac, Windows};
+        let old = ("HUGGINGFACE_HUB_CACHE", "/old");
+        for (variables, system, store, folders) in [
+            (&[][..], Linux, Store::HuggingFace, &["/h/.cache/huggingface/hub"][..]),
+            (&[], Mac, Store::HuggingFace, &["/h/.cache/huggingface/hub"]),
+            (&[], Linux, Store::LlamaCpp, &["/h/.cache/llama.cpp"]),
+            (&[], Mac, Store::LlamaCpp, &["/h/Library/Caches/llama.cpp"]),
+            (&[("LOCALAPPDATA", "/l")], Windows, Store::LlamaCpp, &["/l/llama.cpp"]),
+            (&[], Linux, Store::Ollama, &["/h/.ollama/models"]),
+            (&[], Windows, Store::LmStudio, &["/h/.cache/lm-studio/models", "/h/.lmstudio/models"]),
+            (&[("XDG_CACHE_HOME", "/x")], Linux, Store::HuggingFace, &["/x/huggingface/hub"]),
+            (&[("XDG_CACHE_HOME", "/x"), ("HF_HOME", "~/f")], Linux, Store::HuggingFace, &["/h/f/hub"]),
+            (&[("HF_HOME", "~/f"), old], Linux, Store::HuggingFace, &["/old"]),
+            (&[old, ("HF_HUB_CACHE", "/new")], Linux, Store::HuggingFace, &["/new"]),
+            (&[old, ("HF_HUB_CACHE", "")], Linux, Store::HuggingFace, &["/old"]),
+            (&[("LLAMA_CACHE", "/c")], Linux, Store::LlamaCpp, &["/c"]),
+            (&[("OLLAMA_MODELS", "/o")], Linux, Store::Ollama, &["/o"]),
         ] {
+            let home = Environment::new("/h");
+            let environment = variables.iter().fold(home, |it, &(name, value)| it.variable(name, value));
             let expected: Vec<PathBuf> = folders.iter().map(PathBuf::from).collect();
-            assert_eq!(of(&home, system, store), expected, "{system:?} {store}");
-        }
-    }
-
-    #[test]
-    fn variables_decide_in_the_order_of_their_tools() {
-        let mut environment = Environment::new("/h");
-        for (name, value, store, folder) in [
-            ("XDG_CACHE_HOME", "/x", Store::HuggingFace, "/x/huggingface/hub"),
-            ("HF_HOME", "~/f", Store::HuggingFace, "/h/f/hub"),
-            ("HUGGINGFACE_HUB_CACHE", "/old", Store::HuggingFace, "/old"),
-            ("HF_HUB_CACHE", "/new", Store::HuggingFace, "/new"),
-            ("HF_HUB_CACHE", "", Store::HuggingFace, "/old"),
-            ("LLAMA_CACHE", "/c", Store::LlamaCpp, "/c"),
-            ("OLLAMA_MODELS", "/o", Store::Ollama, "/o"),
-        ] {
-            environment = environment.variable(name, value);
-            assert_eq!(of(&environment, System::Linux, store), [PathBuf::from(folder)], "{name}={value}");
+            assert_eq!(of(&environment, system, store), expected, "{variables:?} {system:?} {store}");
         }
     }
 

@@ -32,11 +32,6 @@ pub(super) struct Finder {
 }
 
 impl Finder {
-    /// All models in a folder and below.
-    pub(super) fn walk(&mut self, root: &Path, store: Store) {
-        self.walk_as(root, store, None);
-    }
-
     pub(super) fn finish(self) -> Models {
         let mut found = self.found;
         found.models.sort_by(|a, b| (&a.name, &a.quant, &a.files).cmp(&(&b.name, &b.quant, &b.files)));
@@ -79,8 +74,8 @@ impl Finder {
         self.found.models.push(LocalModel { name, quant, bytes, files, store, also: Vec::new() });
     }
 
-    /// As [`walk`](Self::walk), of the snapshot of a repository whose name is given.
-    fn walk_as(&mut self, root: &Path, store: Store, repository: Option<&str>) {
+    /// All models in a folder and below; in the snapshot of a repository if its name is given.
+    pub(super) fn walk(&mut self, root: &Path, store: Store, repository: Option<&str>) {
         let mut left = vec![(root.to_owned(), 0)];
         while let Some((folder, depth)) = left.pop() {
             if !self.is_new(&folder) {
@@ -142,7 +137,7 @@ impl Finder {
         let mut snapshots = self.entries(&folder.join("snapshots"));
         snapshots.sort_by_key(|(path, _)| !path.ends_with(main.trim()));
         for (snapshot, _) in snapshots {
-            self.walk_as(&snapshot, store, Some(name));
+            self.walk(&snapshot, store, Some(name));
         }
     }
 
@@ -178,15 +173,13 @@ impl Finder {
                 break;
             }
             self.entries += 1;
-            let (path, is_link, is_folder) = match entry.and_then(|entry| Ok((entry.path(), entry.file_type()?))) {
-                Ok((path, kind)) => (path, kind.is_symlink(), kind.is_dir()),
-                Err(error) => {
-                    self.skip(folder, files::unreadable(&error));
-                    continue;
+            match entry.and_then(|entry| Ok((entry.path(), entry.file_type()?))) {
+                Ok((path, kind)) => {
+                    let is_folder = kind.is_dir() || kind.is_symlink() && path.is_dir();
+                    found.push((path, is_folder));
                 }
-            };
-            let is_folder = is_folder || is_link && path.is_dir();
-            found.push((path, is_folder));
+                Err(error) => self.skip(folder, files::unreadable(&error)),
+            }
         }
         found.sort();
         found

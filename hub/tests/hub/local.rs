@@ -7,6 +7,7 @@ use std::time::SystemTime;
 
 use autoplace_hub::{Environment, Models, Store, Why};
 use autoplace_planner::gguf::{Builder, Error, Header, TensorType};
+use serde_json::json;
 use tempfile::TempDir;
 
 use crate::synthetic::shapes::TINY;
@@ -48,9 +49,9 @@ impl Home {
     /// A tag of a model in Ollama's store.
     fn ollama(&self, name: &str, layers: &[(&str, &str)]) {
         let layers = layers.iter().map(|(media, digest)| {
-            serde_json::json!({ "mediaType": format!("application/vnd.ollama.image.{media}"), "digest": digest, "size": 1 })
+            json!({ "mediaType": format!("application/vnd.ollama.image.{media}"), "digest": digest, "size": 1 })
         });
-        let manifest = serde_json::json!({ "schemaVersion": 2, "layers": layers.collect::<Vec<_>>() });
+        let manifest = json!({ "schemaVersion": 2, "layers": layers.collect::<Vec<_>>() });
         self.file(&format!(".ollama/models/manifests/{name}"), manifest.to_string());
     }
 
@@ -159,17 +160,14 @@ fn ollamas_manifests_say_which_blob_is_which_model() {
 fn the_list_of_a_manifest_names_the_blob_for_llama_cpp() {
     let home = Home::new();
     home.model(&format!(".ollama/models/blobs/sha256-{}", digest('a')), "a");
-    let layer = |media: &str| {
-        format!("{{\"mediaType\": \"application/vnd.ollama.image.{media}\", \"digest\": \"sha256:{}\"}}", digest('a'))
+    let blob = |letter| format!("sha256:{}", digest(letter));
+    let layers = |media: &str| {
+        let layer = json!({ "mediaType": format!("application/vnd.ollama.image.{media}"), "digest": blob('a') });
+        json!({ "layers": [layer] })
     };
-    let child = format!("{{\"layers\": [{}]}}", layer("model"));
-    home.file(&format!(".ollama/models/blobs/sha256-{}", digest('c')), child);
-    let list = format!(
-        "{{\"manifests\": [{{\"runner\": \"mlx\", \"layers\": [{}]}}, {{\"digest\": \"sha256:{}\"}}]}}",
-        layer("tensor"),
-        digest('c')
-    );
-    home.file(".ollama/models/manifests-v2/registry.ollama.ai/me/new/8b-q4_K_M", list);
+    home.file(&format!(".ollama/models/blobs/sha256-{}", digest('c')), layers("model").to_string());
+    let list = json!({ "manifests": [layers("tensor"), { "digest": blob('c') }] });
+    home.file(".ollama/models/manifests-v2/registry.ollama.ai/me/new/8b-q4_K_M", list.to_string());
     fs::create_dir_all(home.path(".ollama/models/manifests")).unwrap();
     assert_eq!(told(&home.models()), [("me/new:8b-q4_K_M", Some("Q4_K_M"), Store::Ollama)]);
 }
@@ -183,7 +181,7 @@ fn lm_studio_and_llama_cpp_have_files_in_folders() {
     home.file(".cache/llama.cpp/empty.gguf", "");
     home.file(".cache/llama.cpp/page.GGUF", "<!doctype html>");
     home.file(".cache/llama.cpp/manifest=some=thing=latest.json", "{}");
-    let settings = serde_json::json!({ "downloadsFolder": home.path("disk") });
+    let settings = json!({ "downloadsFolder": home.path("disk") });
     home.file(".lmstudio/settings.json", settings.to_string());
     home.model("disk/loose-F16.gguf", "c");
     let models = home.models();

@@ -162,7 +162,7 @@ impl State {
         self.seen.lock().unwrap().push(seen);
         let mut answer = Reply { state: self, stream, range, fault: self.fault(&request.path) };
         match answer.fault {
-            Some(Fault::Status(status, header)) => return answer.empty(status, header),
+            Some(Fault::Status(status, header)) => return answer.body(status, header, b""),
             // Longer than anybody waits for it.
             Some(Fault::Silence) => sleep(Duration::from_secs(3600)),
             _ => {}
@@ -177,7 +177,7 @@ impl State {
             false => path.strip_prefix("/some/thing/resolve/").and_then(|it| Some(it.split_once('/')?.1)),
         };
         let name = name.unwrap_or_default();
-        let Some(file) = self.files.get(name) else { return answer.empty(404, "X-Error-Code: EntryNotFound\r\n") };
+        let Some(file) = self.files.get(name) else { return answer.body(404, "X-Error-Code: EntryNotFound\r\n", b"") };
         if at_storage {
             return answer.file(file, "");
         }
@@ -189,7 +189,7 @@ impl State {
         let storage = self.storage.get().unwrap();
         headers += &format!("X-Linked-ETag: \"{etag}\"\r\nX-Linked-Size: {bytes}\r\n");
         headers += &format!("Location: http://{storage}/storage/{name}?Signature=hidden\r\n");
-        answer.empty(302, &headers)
+        answer.body(302, &headers, b"")
     }
 
     fn fault(&self, path: &str) -> Option<Fault> {
@@ -222,17 +222,13 @@ struct Reply<'a> {
 }
 
 impl Reply<'_> {
-    fn empty(&mut self, status: u16, headers: &str) -> io::Result<()> {
-        self.body(status, headers, b"")
-    }
-
     fn file(&mut self, file: &Content, headers: &str) -> io::Result<()> {
         let mut headers = format!("{headers}Accept-Ranges: bytes\r\n");
         let asked = self.range.clone().filter(|_| !matches!(self.fault, Some(Fault::Whole)));
         let Some(Range { start, end }) = asked else { return self.body(200, &headers, &file.part(0..file.bytes)) };
         let end = end.min(file.bytes);
         if start >= end {
-            return self.empty(416, "");
+            return self.body(416, "", b"");
         }
         let wrong = u64::from(matches!(self.fault, Some(Fault::WrongLength)));
         headers += &format!("Content-Range: bytes {start}-{}/{}\r\n", end - 1, file.bytes + wrong);

@@ -14,7 +14,7 @@ pub(crate) const PROMPT: &str = "In the beginning God created the heaven and the
 
 /// The card that most tests use.
 pub(crate) fn card(total: u64) -> SimGpu {
-    SimGpu::builder("SIM card").total(total).register().unwrap()
+    card_by(Rules::Plain, total)
 }
 
 /// One by a backend's rules.

@@ -3,11 +3,10 @@
 use std::path::PathBuf;
 
 use crate::lora_support::Adapter;
-use crate::support::sim::{MIB, card_by, context, demo_path, load, params, vulkan};
+use crate::support::sim::{context, demo_path, params};
 use crate::support::{batch_of, refused, tokens};
 use autoplace_planner::gguf::{Header, TensorType};
-use llama_sys::sim::{Rules, SimGpu};
-use llama_sys::{BufferUse, Context, Error, LoadMode, LoraAdapter, MemoryBreakdown, Model};
+use llama_sys::{Context, Error, LoraAdapter, Model};
 use tempfile::TempDir;
 
 /// The demo model on the host.
@@ -22,10 +21,6 @@ const WIDTH: u64 = 256;
 fn of_attention(architecture: &str) -> Adapter {
     let takes = |name: &str| name.contains("attn_q") || name.contains("attn_v");
     Adapter::of(architecture).of_weights(&Header::open(demo_path()).unwrap(), 8, TensorType::F32, takes)
-}
-
-fn pair(adapter: Adapter, weight: &str, high: u64) -> Adapter {
-    adapter.pair(weight, [WIDTH, high, 1, 1], 8, TensorType::F32)
 }
 
 /// The file of an adapter with numbers that are seen.
@@ -96,12 +91,13 @@ fn a_wrong_file_is_an_error_that_names_the_reason() {
     let error = LoraAdapter::load(&demo(), demo_path()).unwrap_err();
     assert!(error.to_string().contains("general.type"), "{error}");
     let lora = || of_attention("llama");
+    let of_a_square = |weight| lora().pair(weight, [WIDTH, WIDTH, 1, 1], 8, TensorType::F32);
     for (adapter, cut, expected) in [
         (of_attention("qwen2"), 0, "arch"),
         (lora().with(|it| it.str("adapter.type", "control")), 0, "adapter.type"),
         (lora().tensor("blk.0.attn_k.weight.lora_a", TensorType::F32, &[WIDTH, 8]), 0, "blk.0.attn_k.weight"),
-        (pair(lora(), "blk.77.attn_q.weight", WIDTH), 0, "blk.77"),
-        (pair(lora(), "blk.1.attn_k.weight", WIDTH), 0, "blk.1.attn_k.weight"),
+        (of_a_square("blk.77.attn_q.weight"), 0, "blk.77"),
+        (of_a_square("blk.1.attn_k.weight"), 0, "blk.1.attn_k.weight"),
         (lora(), 64, "file bounds"),
         // A text where a number belongs: an assertion of ggml's.
         (lora().with(|it| it.str("adapter.lora.alpha", "eight")), 0, ""),
@@ -130,45 +126,4 @@ fn what_no_graph_can_be_built_with_is_an_error_and_no_abort() {
     let error = context.set_lora(&[(adapter, 1.0)]).unwrap_err();
     assert_matches!(error, Error::Call { .. });
     assert!(!context.is_usable());
-}
-
-#[test]
-fn cards_hold_what_the_breakdown_says_with_data_and_without() {
-    own_process!();
-    let (_folder, path) = file(&pair(of_attention("llama"), "output.weight", 1024));
-    for rules in [Rules::Plain, Rules::Cuda, vulkan(256, MIB), Rules::Metal] {
-        let gpus = [24, 8].map(|mib| card_by(rules, mib * MIB));
-        for n_gpu_layers in [0, 1, 4, 7] {
-            let said = |model: &Model| {
-                let adapter = LoraAdapter::load(model, &path).unwrap();
-                let mut context = context(model);
-                context.set_lora(&[(adapter, 1.0)]).unwrap();
-                let breakdown = context.memory_breakdown().unwrap();
-                (breakdown, context)
-            };
-            let model = load(&gpus.each_ref(), n_gpu_layers);
-            let (loaded, mut context) = said(&model);
-            for gpu in &gpus {
-                let all: u64 = loaded.on(&gpu.device()).map(|row| BufferUse::total(row) + row.adapters).sum();
-                assert_eq!(all, gpu.used(), "{rules:?}");
-            }
-            logits(&mut context);
-            drop((context, model));
-            assert!(gpus.iter().all(|gpu| gpu.used() == 0));
-
-            let devices = gpus.each_ref().map(SimGpu::device);
-            let mut bare = params(&devices, n_gpu_layers);
-            (bare.no_alloc, bare.load_mode) = (true, LoadMode::None);
-            let bare = Model::load(demo_path(), bare).unwrap();
-            let (said, _context) = said(&bare);
-            for device in &devices {
-                // By device: where the file is mapped, its buffer type has another name.
-                let of = |all: &MemoryBreakdown| {
-                    let rows = all.on(device).map(|row| (row.adapters, row.compute));
-                    rows.fold((0, 0), |sum, row| (sum.0 + row.0, sum.1 + row.1))
-                };
-                assert_eq!(of(&said), of(&loaded), "{rules:?} {n_gpu_layers}");
-            }
-        }
-    }
 }

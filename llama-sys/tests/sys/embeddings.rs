@@ -132,8 +132,7 @@ fn what_llama_cpp_would_pool_in_parts_is_refused() {
 fn sequences_that_do_not_divide_a_graph_cannot_be_averaged_nor_scored_without_a_head() {
     assert_eq!(refused(Context::new(&demo_model(), embedding(Pooling::Rank))), "pooling_type");
     let params = |pooling| ContextParams { n_seq_max: 5, ..embedding(pooling) };
-    let mean = Context::new(&demo_model(), params(Pooling::Mean));
-    assert_eq!(refused(mean), "n_seq_max");
+    assert_eq!(refused(Context::new(&demo_model(), params(Pooling::Mean))), "n_seq_max");
     let mut context = cpu_context(params(Pooling::Last));
     context.reserve(31).unwrap();
     context.reserve(3).unwrap();

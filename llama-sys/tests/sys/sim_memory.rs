@@ -8,50 +8,7 @@ use llama_sys::sim::{Rules, SimGpu};
 use llama_sys::{Backend, Bench, Context, ContextParams, DeviceKind, Error, FlashAttention, Operation, tensor_types};
 
 #[test]
-fn free_bytes_are_the_total_less_what_others_and_llama_cpp_take() {
-    own_process!();
-    let gpu = SimGpu::builder("SIM card").total(64 * MIB).taken(10 * MIB);
-    let gpu = gpu.register().unwrap();
-    let device = gpu.device();
-    let memory = || device.memory().unwrap();
-    assert_eq!((memory().free, memory().total), (54 * MIB, 64 * MIB));
-    let model = load(&[&gpu], -1);
-    assert_eq!(memory().free, 54 * MIB - gpu.used());
-    assert_eq!(memory().free, gpu.free());
-    gpu.set_taken(64 * MIB);
-    assert_eq!(memory().free, 0);
-    drop(model);
-    gpu.set_taken(0);
-    assert_eq!(memory().free, 64 * MIB);
-    assert_eq!((gpu.used(), gpu.taken(), gpu.total()), (0, 0, 64 * MIB));
-}
-
-#[test]
-fn a_model_that_does_not_fit_names_the_device_and_the_bytes() {
-    own_process!();
-    let roomy = card(256 * MIB);
-    let weights = {
-        let _model = load(&[&roomy], -1);
-        roomy.used()
-    };
-    let gpu = card(2 * weights);
-    gpu.set_taken(weights + 1);
-    let error = try_load(&[&gpu], -1).unwrap_err();
-    let out = error.out_of_memory().unwrap_or_else(|| panic!("{error:?}"));
-    assert_eq!(out.buffer_type, gpu.device().name());
-    assert_eq!(out.bytes, weights);
-    let Error::ModelLoad { failure, .. } = &error else { panic!("{error:?}") };
-    let log = failure.log.join("\n");
-    assert!(log.contains(&format!("{} of {} free", weights - 1, 2 * weights)), "{log}");
-    are_empty([&gpu]);
-    // One byte more, and it fits.
-    let gpu = card(weights);
-    let _model = load(&[&gpu], -1);
-    assert_eq!(gpu.free(), 0);
-}
-
-#[test]
-fn a_context_that_does_not_fit_names_the_device_and_leaves_the_model() {
+fn what_does_not_fit_names_the_device_and_the_bytes_and_a_context_leaves_the_model() {
     own_process!();
     let roomy = card(256 * MIB);
     let model = load(&[&roomy], -1);
@@ -60,6 +17,11 @@ fn a_context_that_does_not_fit_names_the_device_and_leaves_the_model() {
         let _context = context(&model);
         roomy.used()
     };
+    let gpu = card(weights - 1);
+    let error = try_load(&[&gpu], -1).unwrap_err();
+    let out = error.out_of_memory().unwrap_or_else(|| panic!("{error:?}"));
+    assert_eq!((&out.buffer_type, out.bytes), (&gpu.device().name(), weights));
+    are_empty([&gpu]);
     // Room for the weights alone, for the cache too, for all but one byte.
     for total in [weights, weights + MIB, all - 1] {
         let gpu = card(total);
@@ -160,19 +122,12 @@ fn attention(type_id: u32, n_head: u32) -> Operation {
 /// One of each kind, small.
 fn operations(name: &str) -> [Operation; 5] {
     let (n_embd, n_expert, n_used, n_tokens) = (256, 8, 2, 1);
+    let (n_ff, head_size, n_head, n_head_kv) = (512, 64, 4, 2);
     [
         matrix(type_id(name), n_embd, 64),
         Operation::Experts { type_id: type_id(name), n_in: n_embd, n_out: 64, n_expert, n_used, n_tokens },
         attention(type_id("q8_0"), 4),
-        Operation::Block {
-            type_id: type_id("f16"),
-            n_embd,
-            n_ff: 512,
-            head_size: 64,
-            n_head: 4,
-            n_head_kv: 2,
-            n_tokens,
-        },
+        Operation::Block { type_id: type_id("f16"), n_embd, n_ff, head_size, n_head, n_head_kv, n_tokens },
         Operation::Routing { n_embd, n_expert, n_used, n_tokens },
     ]
 }
@@ -190,8 +145,7 @@ fn a_measurement_takes_time_and_gives_its_memory_back() {
             for operation in operations(name) {
                 let timing = bench.time(&operation, 3, Duration::ZERO).unwrap().unwrap();
                 assert!(timing.graph > Duration::ZERO, "{operation:?}");
-                use Operation::{Block, Routing};
-                let reads = !matches!(operation, Block { .. } | Routing { .. });
+                let reads = !matches!(operation, Operation::Block { .. } | Operation::Routing { .. });
                 assert_eq!(timing.bytes > 0, reads, "{operation:?}");
                 are_empty([&gpu]);
             }

@@ -1,7 +1,7 @@
 //! The state of a sequence comes back as it was; what is pending is carried out before.
 
 use crate::support::{batch_of, cpu_context, tokens};
-use llama_sys::{Batch, Context, ContextParams, Error, Position};
+use llama_sys::{Batch, Context, ContextParams, Position};
 
 /// Two sequences with caches of their own, the first of which holds a text.
 fn with_text() -> (Context, Position) {
@@ -46,12 +46,4 @@ fn what_is_restored_is_not_what_a_pending_copy_copies() {
     other.restore_state(0, &short).unwrap();
     assert_eq!(other.save_state(1).unwrap().len(), state.len());
     assert!(expected == logits_after(&mut other, 1, end));
-}
-
-#[test]
-fn attention_that_goes_back_by_itself_has_no_partial_state() {
-    let (mut context, _) = with_text();
-    assert!(!context.has_partial_state());
-    let refused = context.save_partial_state(0).unwrap_err();
-    assert_matches!(refused, Error::InvalidParameter { .. });
 }

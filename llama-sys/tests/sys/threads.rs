@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use crate::support::{cpu_context, demo_model, greedy, tokens};
-use llama_sys::{AbortHandle, Backend, Batch, Context, Device, Error, Model, Sampler, State, Vocab};
+use crate::support::{batch_of, cpu_context, demo_model, greedy, tokens};
+use llama_sys::{AbortHandle, Backend, Batch, Context, ContextParams, Device, Error, Model, Sampler, State, Vocab};
 use static_assertions::{assert_impl_all, assert_not_impl_any};
 
 assert_impl_all!(Model: Send, Sync);
@@ -35,19 +35,13 @@ fn the_environment_changes_when_the_backends_start_as_they_say_and_never_later()
 #[test]
 fn the_number_of_threads_changes_between_two_tokens_and_the_logits_do_not() {
     let model = demo_model();
-    let params = llama_sys::ContextParams {
-        n_threads: Some(2),
-        n_threads_batch: Some(3),
-        ..llama_sys::ContextParams::default()
-    };
+    let params = ContextParams { n_threads: Some(2), n_threads_batch: Some(3), ..ContextParams::default() };
     let mut context = Context::new(&model, params).unwrap();
     assert_eq!(context.threads(), (2, 3));
     let mut logits = |threads| {
         context.set_threads(threads, threads).unwrap();
         assert_eq!(context.threads(), (threads, threads));
-        let mut batch = Batch::default();
-        batch.add(1, 0, 0, true);
-        context.decode(&batch).unwrap();
+        context.decode(&batch_of(&[1], 0)).unwrap();
         let logits = context.logits(-1).unwrap().to_vec();
         context.kv_clear().unwrap();
         logits

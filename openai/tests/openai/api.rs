@@ -189,6 +189,8 @@ fn what_cannot_be_is_refused_before_anything_is_computed() {
         assert_eq!((error.status, error.param.as_deref()), (400, Some(param)), "{error}");
         error
     }
+    let function = |name: &str| json!({"type": "function", "function": {"name": name}});
+    let unwritable = json!({"type": "json_schema", "json_schema": {"schema": {"not": {}}}});
     for (more, param) in [
         (json!({"temperature": -1}), "temperature"),
         (json!({"top_p": "high"}), "top_p"),
@@ -198,16 +200,10 @@ fn what_cannot_be_is_refused_before_anything_is_computed() {
         (json!({"logit_bias": {"x": 1}}), "logit_bias.x"),
         (json!({"logit_bias": {"1": "a"}}), "logit_bias.1"),
         (json!({"logprobs": true, "top_logprobs": 1000}), "logprobs"),
-        (
-            json!({"tool_choice": {"type": "function", "function": {"name": "g"}}, "tools": [{"type": "function", "function": {"name": "f"}}]}),
-            "tool_choice",
-        ),
+        (json!({"tool_choice": function("g"), "tools": [function("f")]}), "tool_choice"),
         (json!({"tool_choice": "required"}), "tool_choice"),
         (json!({"response_format": {"type": "xml"}}), "response_format.type"),
-        (
-            json!({"response_format": {"type": "json_schema", "json_schema": {"schema": {"not": {}}}}}),
-            "response_format",
-        ),
+        (json!({"response_format": unwritable}), "response_format"),
         (json!({"functions": []}), "functions"),
         (json!({"audio": {"voice": "x"}}), "audio"),
         (json!({"messages": [{"role": "user", "content": "word ".repeat(2000)}]}), "messages"),
@@ -227,19 +223,28 @@ fn what_cannot_be_is_refused_before_anything_is_computed() {
 }
 
 #[test]
-fn a_role_that_the_template_refuses_is_the_request_s_fault() {
+fn what_a_template_refuses_is_the_request_s_fault_and_one_that_is_none_the_model_s() {
     let (model, engine, _) = shared();
     let source = "{% for message in messages %}{% if message.role not in ['user', 'assistant'] %}{{ raise_exception('no ' + message.role) }}{% endif %}{{ message.content }}{% endfor %}";
     let template = ChatTemplate::new(source, <_>::default()).unwrap();
-    let api = Api::new(model, engine, NAME).template(template);
     let body = json!({"messages": [{"role": "alien", "content": ""}]}).to_string();
-    let error = api.chat(body.as_bytes()).unwrap_err();
+    let refused = |api: Api| api.chat(body.as_bytes()).unwrap_err();
+    let error = refused(Api::new(model, engine, NAME).template(template));
     assert_eq!((error.status, error.param.as_deref()), (400, Some("messages")));
     assert!(error.message.contains("no alien"), "{error}");
-
     // The demo ships none.
-    let error = Api::new(model, engine, NAME).chat(body.as_bytes()).unwrap_err();
+    let error = refused(Api::new(model, engine, NAME));
     assert_eq!((error.status, error.code), (400, Some("no_chat_template")));
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("broken.gguf");
+    let broken = crate::native_support::tiny_llama().str("tokenizer.chat_template", "{{ messages }}\n{% if %}");
+    broken.write_sparse(&path).unwrap();
+    let model = Model::builder(&path).n_threads(1).load().unwrap();
+    let engine = Engine::new(&model).unwrap();
+    let error = refused(Api::new(&model, &engine, NAME));
+    assert_eq!((error.status, error.param.as_deref()), (500, None));
+    assert!(error.message.contains("wrong in line 2"), "{}", error.message);
 }
 
 #[test]
@@ -260,23 +265,6 @@ fn a_dropped_answer_is_cancelled_and_an_ended_engine_says_so() {
     assert!(chunks.next().is_none());
     let error = api.complete(short.as_bytes()).unwrap_err();
     assert_eq!((error.status, error.code), (503, Some("shutting_down")));
-}
-
-#[test]
-fn a_template_that_is_none_is_the_model_s_fault_and_says_where() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("broken.gguf");
-    crate::native_support::tiny_llama()
-        .str("tokenizer.chat_template", "{{ messages }}\n{% if %}")
-        .write_sparse(&path)
-        .unwrap();
-    let model = Model::builder(&path).n_threads(1).load().unwrap();
-    let engine = Engine::new(&model).unwrap();
-    let api = Api::new(&model, &engine, NAME);
-    let body = json!({"messages": [{"role": "user", "content": "a"}]}).to_string();
-    let error = api.chat(body.as_bytes()).unwrap_err();
-    assert_eq!((error.status, error.param.as_deref()), (500, None));
-    assert!(error.message.contains("wrong in line 2"), "{}", error.message);
 }
 
 #[test]

@@ -74,11 +74,9 @@ fn what_it_refuses_it_refuses_in_the_api_s_shape() {
     let oversized = format!("{{\"prompt\": \"{}\"}}", "a".repeat(16 << 20));
     assert_eq!(error(server.post(TEXT, &oversized)), plain(413));
     let long = json!({"prompt": "word ".repeat(200_000)}).to_string();
-    let too_long = (400, json!("prompt"), json!("context_length_exceeded"));
-    assert_eq!(error(server.post(TEXT, &long)), too_long);
-    let other = json!({"model": "other", "prompt": "a"}).to_string();
-    let not_found = (404, json!("model"), json!("model_not_found"));
-    assert_eq!(error(server.post(TEXT, &other)), not_found);
+    assert_eq!(error(server.post(TEXT, &long)), (400, json!("prompt"), json!("context_length_exceeded")));
+    let other = r#"{"model": "other", "prompt": "a"}"#;
+    assert_eq!(error(server.post(TEXT, other)), (404, json!("model"), json!("model_not_found")));
     assert_eq!(error(server.get("/v1/nothing")), plain(404));
     assert_eq!(error(server.get(CHAT)), plain(405));
     assert_eq!(error(server.post("/v1/embeddings", "{}")), plain(404), "none is loaded");

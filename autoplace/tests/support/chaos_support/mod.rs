@@ -85,7 +85,7 @@ impl<'m> Round<'m> {
             0 => dice.below(mib(2)),
             _ => 0,
         };
-        let fleet = self.case.fleet_with_pools(pools);
+        let fleet = self.case.fleet(pools);
         let machine = self.case.machine(&fleet);
         let sims: Vec<_> = fleet.into_iter().map(|Card { sim, .. }| Arc::new(sim)).collect();
         let outcome = self.on(&sims, &machine);
@@ -147,8 +147,8 @@ impl<'m> Round<'m> {
         }
     }
 
-    /// What happens during the load and the warm-up: how much of a card others take, in hundredths of its total, at which
-    /// call of the progress callback.
+    /// What happens during the load and the warm-up: of which card others take how many hundredths, at which call of
+    /// the progress callback.
     fn events(&mut self, sims: &[Arc<SimGpu>]) -> Vec<(usize, u64, u64)> {
         let dice = &mut self.dice;
         let mut events = Vec::new();

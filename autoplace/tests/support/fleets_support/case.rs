@@ -100,13 +100,8 @@ impl Case {
         !self.cards.is_empty()
     }
 
-    /// Puts the cards into this process.
-    pub(crate) fn fleet(&self) -> Vec<Card> {
-        self.fleet_with_pools(|| 0)
-    }
-
-    /// The same, with cards whose pools take so much when something is first computed.
-    pub(crate) fn fleet_with_pools(&self, mut pools: impl FnMut() -> u64) -> Vec<Card> {
+    /// Puts the cards into this process, with pools that take so much when something is first computed.
+    pub(crate) fn fleet(&self, mut pools: impl FnMut() -> u64) -> Vec<Card> {
         self.cards.iter().zip(["A", "B", "C", "D"]).map(|(card, name)| card.register(name, pools())).collect()
     }
 
@@ -219,7 +214,14 @@ fn request(dice: &mut Dice) -> Request {
         .n_batch(n_ubatch * dice.one_of(&[1, 2, 4]))
         .n_seq_max(dice.one_of(&[1, 1, 1, 2, 3]))
         .n_outputs_max(dice.one_of(&[1, 1, 1, 0, 4]));
-    cache(dice, &mut request);
+    request.params.flash_attn = dice.one_of(&[FlashAttention::Auto, FlashAttention::Auto, FlashAttention::On]);
+    // Quantised values need it.
+    if dice.below(10) > 5 {
+        let both = dice.one_of(&[KvType::Q8_0, KvType::Q5_1, KvType::Q4_0]);
+        (request.params.type_k, request.params.type_v) = (both, both);
+    } else if dice.percent(20) {
+        request.params.flash_attn = FlashAttention::Off;
+    }
     request.params.offload_kqv = dice.percent(88);
     request.params.op_offload = dice.percent(80);
     request.params.kv_unified = dice.percent(30);
@@ -227,21 +229,4 @@ fn request(dice: &mut Dice) -> Request {
     request.params.mmap = dice.percent(80);
     request.params.repack = dice.percent(80);
     request
-}
-
-/// Types of the cache, and whether attention is fused, which quantised values need.
-fn cache(dice: &mut Dice, request: &mut Request) {
-    let params = &mut request.params;
-    params.flash_attn = dice.one_of(&[FlashAttention::Auto, FlashAttention::Auto, FlashAttention::On]);
-    match dice.below(10) {
-        0..=5 => {
-            if dice.percent(20) {
-                params.flash_attn = FlashAttention::Off;
-            }
-        }
-        _ => {
-            let both = dice.one_of(&[KvType::Q8_0, KvType::Q5_1, KvType::Q4_0]);
-            (params.type_k, params.type_v) = (both, both);
-        }
-    }
 }

@@ -16,7 +16,7 @@ use crate::rig::{Card, nothing_left};
 ///
 /// What is not as it should be.
 pub(crate) fn run(case: &Case, models: &Models) -> Result<Option<Plan>, String> {
-    let fleet = case.fleet();
+    let fleet = case.fleet(|| 0);
     let outcome = on(&fleet, case, models)?;
     nothing_left("everything is dropped", fleet.iter().map(|card| &card.sim))?;
     Ok(outcome)

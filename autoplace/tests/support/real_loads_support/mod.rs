@@ -2,18 +2,22 @@
 #![allow(dead_code, reason = "each test uses some of it")]
 
 use std::collections::BTreeMap;
+use std::error::Error;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use autoplace::gguf::Header;
 use autoplace::llama_sys::sim::Rules;
-use autoplace::llama_sys::{self, Batch, Context, MemoryBreakdown};
+use autoplace::llama_sys::{self, Batch, Context};
 use autoplace::load::{Breakdown, BufferBytes, NativeProbe};
 use autoplace::memory::{ContextParams, FlashAttention, KvType, Place, Split, TensorOverride};
 
 use crate::native_params;
 use crate::rig::{Card, CardKind, Kind, Loaded, none_failed, nothing_left, vulkan};
 use crate::synthetic::Sketch;
+
+/// What is not as it should be.
+pub(crate) type Compared = Result<(), Box<dyn Error>>;
 
 /// Where a model goes.
 #[derive(Debug)]
@@ -167,54 +171,64 @@ pub(crate) fn probed(
     probe: &NativeProbe,
     placement: &Placement,
     params: &ContextParams,
-) -> Result<(Vec<Card>, Breakdown, Vec<u64>), String> {
+) -> Result<(Vec<Card>, Breakdown, Vec<u64>), Box<dyn Error>> {
     let cards: Vec<Card> = placement.cards.iter().map(|&it| Card::new(it)).collect();
     let gpus: Vec<_> = cards.iter().map(|card| &card.gpu).collect();
-    let probed = probe.breakdown(&gpus, params, &placement.split).map_err(|error| format!("probe: {error}"))?;
+    let probed = probe.breakdown(&gpus, params, &placement.split)?;
     nothing_left("the probe", cards.iter().map(|card| &card.sim))?;
     let peaks = cards.iter().map(|card| card.sim.peak()).collect();
     Ok((cards, probed, peaks))
 }
 
 /// One model on new cards, probed, loaded and computed with.
-pub(crate) fn compare(
-    path: &Path,
-    probe: &NativeProbe,
-    placement: &Placement,
-    params: &ContextParams,
-) -> Result<(), String> {
+pub(crate) fn compare(path: &Path, probe: &NativeProbe, placement: &Placement, params: &ContextParams) -> Compared {
     let (cards, probed, peaks) = probed(probe, placement, params)?;
-    let on: Vec<&Card> = cards.iter().collect();
-    let loaded = Loaded::new(path, &on, &placement.split, params, Kind::Real);
-    let loaded = loaded.map_err(|error| format!("load: {error}"))?;
-    let context = loaded.context(params);
-    let mut context = context.map_err(|error| format!("context: {error}"))?;
+    let loaded = Loaded::new(path, &cards.iter().collect::<Vec<_>>(), &placement.split, params, Kind::Real)?;
+    let mut context = loaded.context(params)?;
     if context.copies() != probed.copies {
-        return Err(format!("{} copies, probed {}", context.copies(), probed.copies));
+        return Err(format!("{} copies, probed {}", context.copies(), probed.copies).into());
     }
     let heads = params.mtp.then(|| Context::new(&loaded.model, native_params::heads(params)));
-    let mut heads = heads.transpose().map_err(|error| format!("context that predicts: {error}"))?;
-    let taken = |context: &Context, heads: Option<&Context>| {
-        let mut taken = context.memory_breakdown().unwrap();
-        if let Some(heads) = heads {
-            taken.add_context(&heads.memory_breakdown().unwrap());
-        }
-        taken
-    };
-    check("at first", &probed, &taken(&context, heads.as_ref()), &cards)?;
-    decode(&mut context).map_err(|error| format!("prompt: {error}"))?;
+    let mut heads = heads.transpose()?;
+    check("at first", &probed, &context, heads.as_ref(), &cards)?;
+    decode(&mut context)?;
     if let Some(heads) = &mut heads {
-        predict(heads).map_err(|error| format!("prediction: {error}"))?;
+        predict(heads)?;
     }
-    check("after the prompt and a token", &probed, &taken(&context, heads.as_ref()), &cards)?;
+    check("after the prompt and a token", &probed, &context, heads.as_ref(), &cards)?;
     for ((card, sum), probe_peak) in cards.iter().zip(&probed.footprints.gpus).zip(peaks) {
         let peak = card.sim.peak();
         if peak > sum.total().max(probe_peak) {
-            return Err(format!("{peak} bytes at the most, probed {}", sum.total()));
+            return Err(format!("{peak} bytes at the most, probed {}", sum.total()).into());
         }
     }
     drop((heads, context, loaded));
-    nothing_left("everything is dropped", cards.iter().map(|card| &card.sim))
+    Ok(nothing_left("everything is dropped", cards.iter().map(|card| &card.sim))?)
+}
+
+/// The probe, llama.cpp's own account, and what the cards count.
+fn check(when: &str, probed: &Breakdown, context: &Context, heads: Option<&Context>, cards: &[Card]) -> Compared {
+    let mut taken = context.memory_breakdown()?;
+    if let Some(heads) = heads {
+        taken.add_context(&heads.memory_breakdown()?);
+    }
+    // Weights, context and compute by buffer type.
+    let rows = taken.rows.iter().map(|row| (&row.buffer_type, [row.model, row.context, row.compute]));
+    let real: BTreeMap<_, _> = rows.filter(|(_, bytes)| *bytes != [0; 3]).collect();
+    let rows = probed.rows.iter().map(|row| (&row.buffer_type, [row.model, row.context, row.compute]));
+    let ours: BTreeMap<_, _> = rows.filter(|(_, bytes)| *bytes != [0; 3]).collect();
+    if ours != real {
+        return Err(format!("{when}: probed {ours:?}\n    loaded {real:?}").into());
+    }
+    for (index, card) in cards.iter().enumerate() {
+        let rows = probed.rows.iter().filter(|row| row.place == Place::Gpu(index));
+        let rows: u64 = rows.map(BufferBytes::total).sum();
+        let (used, sum) = (card.sim.used(), probed.footprints.gpus[index].total());
+        if (used, sum) != (rows, rows) {
+            return Err(format!("{when}: card {index} counts {used}, the rows {rows}, the sums {sum}").into());
+        }
+    }
+    Ok(())
 }
 
 /// Has each of these models compared in every placement, so many times with the next of the settings. `probe` writes
@@ -224,7 +238,7 @@ pub(crate) fn compare_all(
     settings: &[ContextParams],
     turns: usize,
     probe: impl Fn(&Sketch, &Path) -> Option<(PathBuf, NativeProbe)>,
-    compare: impl Fn(&Path, &NativeProbe, &Placement, &ContextParams) -> Result<(), String>,
+    compare: impl Fn(&Path, &NativeProbe, &Placement, &ContextParams) -> Compared,
 ) -> usize {
     let folder = tempfile::tempdir().unwrap();
     let (mut failures, mut cases) = (Vec::new(), 0);
@@ -250,32 +264,4 @@ pub(crate) fn random(sketch: &Sketch, folder: &Path) -> (PathBuf, NativeProbe) {
     let path = crate::random_weights::write(sketch, folder);
     let probe = NativeProbe::new(&Header::open(&path).unwrap()).unwrap();
     (path, probe)
-}
-
-/// The probe, llama.cpp's own account, and what the cards count.
-fn check(when: &str, probed: &Breakdown, taken: &MemoryBreakdown, cards: &[Card]) -> Result<(), String> {
-    let rows = taken.rows.iter();
-    let real = bytes(rows.map(|row| (&row.buffer_type, [row.model, row.context, row.compute])));
-    let rows = probed.rows.iter();
-    let ours = bytes(rows.map(|row| (&row.buffer_type, [row.model, row.context, row.compute])));
-    if ours != real {
-        return Err(format!("{when}: probed {ours:?}\n    loaded {real:?}"));
-    }
-    for (index, card) in cards.iter().enumerate() {
-        let rows = probed.rows.iter().filter(|row| row.place == Place::Gpu(index));
-        let rows: u64 = rows.map(BufferBytes::total).sum();
-        let sum = probed.footprints.gpus[index].total();
-        if (card.sim.used(), sum) != (rows, rows) {
-            return Err(format!("{when}: card {index} counts {}, the rows {rows}, the sums {sum}", card.sim.used()));
-        }
-    }
-    Ok(())
-}
-
-/// Weights, context and compute by buffer type.
-type Bytes = BTreeMap<String, [u64; 3]>;
-
-fn bytes<'a>(rows: impl Iterator<Item = (&'a String, [u64; 3])>) -> Bytes {
-    let rows = rows.filter(|(_, bytes)| bytes.iter().any(|bytes| *bytes > 0));
-    rows.map(|(name, bytes)| (name.clone(), bytes)).collect()
 }

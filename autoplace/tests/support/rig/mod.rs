@@ -7,7 +7,7 @@ pub(crate) mod tally;
 use std::path::Path;
 
 use autoplace::llama_sys::sim::{Rules, SimGpu};
-use autoplace::llama_sys::{self, Context, Device, LoadMode, MemoryBreakdown, Model, ModelParams};
+use autoplace::llama_sys::{self, Context, Device, LoadMode, Model, ModelParams};
 use autoplace::machine::{Gpu, gib};
 use autoplace::memory::{self, ContextParams, Estimate, Footprints, Split};
 use autoplace::profile::ModelProfile;
@@ -121,14 +121,9 @@ impl Loaded {
         Context::new(&self.model, native_params::context(params))
     }
 
-    pub(crate) fn breakdown(&self, params: &ContextParams) -> Result<MemoryBreakdown, llama_sys::Error> {
-        self.context(params)?.memory_breakdown()
-    }
-
     /// What llama.cpp allocates, or would, for a context of these parameters.
     pub(crate) fn footprints(&self, params: &ContextParams) -> Result<Footprints, llama_sys::Error> {
-        let breakdown = self.breakdown(params)?;
-        Ok(native_params::footprints(&breakdown, &self.devices))
+        Ok(native_params::footprints(&self.context(params)?.memory_breakdown()?, &self.devices))
     }
 }
 

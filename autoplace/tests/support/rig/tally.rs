@@ -37,9 +37,8 @@ impl Tally {
         self.seen.entry(architecture.to_owned()).or_default().models += 1;
     }
 
-    /// What we say of a context beside what llama.cpp says, device by device: weights, which may differ by `slack` bytes
-    /// more than usual, and cache are equal, and the compute buffer is no larger than the estimate says that it is at
-    /// most.
+    /// What we say of a context beside what llama.cpp says, device by device: weights, which may differ by `slack`
+    /// bytes more than usual, and cache are equal, and the compute buffer is no larger than the estimate says at most.
     pub(crate) fn hold(
         &mut self,
         arch: &str,

@@ -271,11 +271,6 @@ pub(crate) fn all() -> Vec<Sketch> {
     all
 }
 
-/// Those whose law we do not know.
-pub(crate) fn unknown() -> Vec<Sketch> {
-    models::models("unknown")
-}
-
 /// Of each kind of memory one, small enough to be computed with in milliseconds: with rows that CUDA pads, in types
 /// that the CPU repacks and in some that it does not.
 pub(crate) fn computed() -> Vec<Sketch> {
