@@ -1,7 +1,7 @@
 //! The verb `runtime`: the libraries that programs built with `prebuilt-runtime` open, installed, listed and removed.
 
 use std::error::Error;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 
 use autoplace::llama_sys::{BUILD, TARGET};
@@ -49,7 +49,7 @@ pub(crate) fn run(verb: &RuntimeVerb) -> Result<String, Box<dyn Error>> {
     }
 }
 
-fn installed_from(source: &str, sha256: Option<&str>, folder: &PathBuf) -> Result<String, Box<dyn Error>> {
+fn installed_from(source: &str, sha256: Option<&str>, folder: &Path) -> Result<String, Box<dyn Error>> {
     let stop = Stop::listen()?;
     let cancelled = stop.flag();
     let bar = bar(0, "{wide_bar} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left");
@@ -67,7 +67,7 @@ fn installed_from(source: &str, sha256: Option<&str>, folder: &PathBuf) -> Resul
     Ok(text)
 }
 
-fn list(folder: &PathBuf) -> String {
+fn list(folder: &Path) -> String {
     let mut text = String::new();
     for set in if folder.is_dir() { installed(folder) } else { Vec::new() } {
         match set {

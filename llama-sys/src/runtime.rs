@@ -171,6 +171,7 @@ fn same_build(theirs: *const raw::shim_build_info) -> Result<(), String> {
 }
 
 /// As in native/build.cpp.
+#[allow(clippy::unnecessary_cast, reason = "C's enums are signed for MSVC")]
 const SIZES: [u32; 18] = [
     size_of::<raw::llama_model_params>() as u32,
     size_of::<raw::llama_context_params>() as u32,
@@ -200,13 +201,10 @@ fn load(name: impl AsRef<OsStr>) -> Result<Library, libloading::Error> {
 
 /// The address of a function or constant in the first library that has it.
 fn find_in(libraries: &[Library], name: &CStr) -> Result<*mut c_void, String> {
-    // SAFETY: only the address is looked at.
-    let find =
-        |library: &Library| unsafe { library.get::<*mut c_void>(name.to_bytes_with_nul()).map(|it| it.into_raw()) };
+    // SAFETY: only the address is looked at, which a symbol of a pointer is.
+    let find = |library: &Library| unsafe { library.get::<*mut c_void>(name.to_bytes_with_nul()).map(|it| *it) };
     let found = libraries.iter().find_map(|library| find(library).ok());
-    found
-        .map(|symbol| symbol.as_raw_ptr())
-        .ok_or_else(|| format!("none of its libraries has `{}`", name.to_string_lossy()))
+    found.ok_or_else(|| format!("none of its libraries has `{}`", name.to_string_lossy()))
 }
 
 /// Program and libraries that share their names with everybody.

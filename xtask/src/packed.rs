@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::gpu_bundle::{copy, portable};
 use crate::tree;
-use crate::workspace::{Workspace, output, run};
+use crate::workspace::{Workspace, output};
 
 const MODEL: &str = "examples/model/autoplace-demo-q8_0.gguf";
 const PROMPT: &str = "And the king said unto his servants,";

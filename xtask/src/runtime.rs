@@ -121,7 +121,7 @@ pub(crate) fn test(workspace: &Workspace) -> Result<()> {
     let build = ["build", "--example=packed", "--message-format=json-render-diagnostics"];
     let messages = output(workspace.cargo(&build[..1]).args(&both).args(&build[1..]))?;
     let program = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let program = program.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).last();
+    let program = program.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).next_back();
     packed::packed(workspace, &program.context("cargo has built no example `packed`")?, &set)?;
     run(workspace.cargo(&["test"]).args(&both).args(["--lib", "--test=sys"]).env("AUTOPLACE_RUNTIME", &set))
 }

@@ -120,7 +120,7 @@ fn measured(args: &MeasureArgs) -> Result<Measurement, Box<dyn Error>> {
         .protocol(|usual| args.protocol(usual, &texts))
         .load_with(|builder| {
             let builder = simulated.iter().fold(builder, |builder, (machine, _)| builder.machine(machine.clone()));
-            args.threads.into_iter().fold(builder, |builder, threads| builder.n_threads(threads))
+            args.threads.into_iter().fold(builder, autoplace::ModelBuilder::n_threads)
         })
         .progress(|progress| {
             bar.set_message(progress.name.to_owned());
