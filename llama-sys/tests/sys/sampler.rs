@@ -25,7 +25,7 @@ fn likely(probabilities: &[f32]) -> Candidates {
     candidates(&logits)
 }
 
-/// The logits that a chain makes of these, by token, once it was told of tokens that came; minus infinity where it drops
+/// The logits that a chain makes of these, by token, once it was told of tokens that came; minus infinity of a dropped
 /// one.
 fn made(chain: Result<SamplerChain, Error>, came: &[Token], mut candidates: Candidates) -> Vec<f32> {
     let mut sampler = chain.unwrap().greedy().unwrap();
