@@ -249,8 +249,8 @@ impl PlanArgs {
     /// What is asked of the planner.
     pub(crate) fn request(&self) -> Request {
         let mut request = self.ask.request().at(self.at.as_slice()).draft_max(self.mtp.unwrap_or(0));
-        // It makes room for the logits of every token of a batch, as llama.cpp does unless told otherwise. llama-server,
-        // which Ollama runs too, asks for one per sequence (server_output_limits).
+        // It makes room for the logits of a whole batch, as llama.cpp does unless told otherwise. llama-server, which
+        // Ollama runs too, asks for one per sequence (server_output_limits).
         if self.emit == Some(Tool::LmStudio) {
             request = request.n_outputs_max(0);
         }

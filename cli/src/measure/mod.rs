@@ -9,6 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 
+use autoplace::ModelBuilder;
 use autoplace::gguf::Header;
 use autoplace::load::{RatesRequest, measure_rates};
 use autoplace::machine::Gpu;
@@ -120,7 +121,7 @@ fn measured(args: &MeasureArgs) -> Result<Measurement, Box<dyn Error>> {
         .protocol(|usual| args.protocol(usual, &texts))
         .load_with(|builder| {
             let builder = simulated.iter().fold(builder, |builder, (machine, _)| builder.machine(machine.clone()));
-            args.threads.into_iter().fold(builder, autoplace::ModelBuilder::n_threads)
+            args.threads.into_iter().fold(builder, ModelBuilder::n_threads)
         })
         .progress(|progress| {
             bar.set_message(progress.name.to_owned());

@@ -30,8 +30,7 @@ fn batch(texts: &[&str]) -> Batch {
     batch
 }
 
-/// What llama.cpp's C interface gives for one text, without anything of ours between: of its only sequence, or of each of
-/// its tokens.
+/// What llama.cpp's C interface gives for one text, without anything of ours between: for all of it, or for each token.
 fn by_the_c_interface(pooling: raw::llama_pooling_type, text: &str) -> Vec<f32> {
     let mut tokens = tokens(text);
     let path = std::ffi::CString::new(demo_model().path().to_str().unwrap()).unwrap();

@@ -25,8 +25,8 @@ fn likely(probabilities: &[f32]) -> Candidates {
     candidates(&logits)
 }
 
-/// The logits that a chain makes of these, by token, once it was told that other tokens came; of one that it drops, minus
-/// infinity.
+/// The logits that a chain makes of these, by token, once it was told of tokens that came; minus infinity of a dropped
+/// one.
 fn made(chain: Result<SamplerChain, Error>, came: &[Token], mut candidates: Candidates) -> Vec<f32> {
     let mut sampler = chain.unwrap().greedy().unwrap();
     came.iter().for_each(|&token| sampler.accept(token).unwrap());
