@@ -1,6 +1,6 @@
 //! Whether footprints fit a device: its free bytes, less the headroom, compared with what is needed of it.
 
-use crate::machine::{Gpu, Host, mib};
+use crate::machine::{Gpu, Host};
 use crate::memory::estimate::Assignment;
 use crate::memory::{ContextParams, Footprint, Footprints, Headroom, HeadroomParts, Split, Uncertainty, Workload};
 
@@ -63,12 +63,6 @@ impl Levels {
         let gpus = self.gpus.iter().any(|level| level.missing() > 0);
         let lacking = usize::from(gpus) + usize::from(self.host.missing() > 0);
         (lacking, self.missing())
-    }
-
-    /// What the estimate of the GPUs is held to be wrong by at most, in bytes: 1 %, and 16 MiB at least.
-    pub(super) fn bar(&self) -> u64 {
-        let needed = self.gpus.iter().map(|level| level.needed);
-        (needed.fold(0, u64::saturating_add) / 100).max(mib(16))
     }
 
     pub(super) fn fit(&self) -> bool {

@@ -41,13 +41,6 @@ pub struct Uncertainty {
     pub host: u64,
 }
 
-impl Uncertainty {
-    /// That of all GPUs together, in bytes; saturates.
-    pub fn of_gpus(&self) -> u64 {
-        self.gpus.iter().copied().fold(0, u64::saturating_add)
-    }
-}
-
 /// What placements of one model on given GPUs take, for one set of parameters.
 #[derive(Debug, Clone)]
 #[must_use]

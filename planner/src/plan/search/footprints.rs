@@ -35,8 +35,8 @@ impl<'a> Placements<'a> {
     pub(super) fn levels(&self, path: &Path, given: &Given) -> Result<Levels, Error> {
         let (mut footprints, unsure) = self.estimated(path)?;
         let correction = given.correction(path.setting);
-        for (footprint, gpu) in footprints.gpus.iter_mut().zip(&self.orders[path.order]) {
-            let more = correction.gpus.get(gpu).copied().unwrap_or(0);
+        for (footprint, &gpu) in footprints.gpus.iter_mut().zip(&self.orders[path.order]) {
+            let more = correction.of_gpu(gpu);
             footprint.compute = footprint.compute.saturating_add_signed(more);
         }
         let host = &mut footprints.host.compute;

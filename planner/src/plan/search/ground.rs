@@ -91,7 +91,7 @@ impl<'a> Ground<'a> {
     pub(super) fn corrected(&self, correction: &Correction) -> Table<'a> {
         let mut table = self.table.clone();
         for (gpu, (table, least)) in table.gpus.iter_mut().zip(&self.least).enumerate() {
-            let more = correction.gpus.get(&gpu).copied().unwrap_or(0);
+            let more = correction.of_gpu(gpu);
             let room = |least: u64| table.budget.saturating_sub(least.saturating_add_signed(more));
             table.rooms = least.gpu.map(room);
         }

@@ -77,11 +77,20 @@ pub(super) struct Placements<'a> {
 }
 
 /// What probes have shown beyond the estimate: bytes more (or fewer) per GPU, as in [`Placements::gpus`], and on the
-/// host.
+/// host; and how many fewer a GPU is hoped to take.
 #[derive(Debug, Clone, Default)]
 struct Correction {
     gpus: BTreeMap<usize, i64>,
     host: i64,
+    hope: u64,
+}
+
+impl Correction {
+    /// Bytes that a GPU takes beyond the estimate.
+    fn of_gpu(&self, gpu: usize) -> i64 {
+        let known = self.gpus.get(&gpu).copied().unwrap_or(0);
+        known.saturating_sub_unsigned(self.hope)
+    }
 }
 
 /// What a search knows beside what there is to choose from.
@@ -95,14 +104,16 @@ struct Given {
     shunned: BTreeSet<usize>,
     /// Only cheaper ones count.
     below: Option<f64>,
+    /// Bytes that a GPU may lack by the estimate, where a probe is to decide.
+    hope: u64,
 }
 
 impl Given {
     /// What probes have shown beyond the estimate under this setting, else under another.
-    fn correction(&self, setting: usize) -> &Correction {
-        const NONE: &Correction = &Correction { gpus: BTreeMap::new(), host: 0 };
+    fn correction(&self, setting: usize) -> Correction {
         let of_another = || self.corrections.values().next();
-        self.corrections.get(&setting).or_else(of_another).unwrap_or(NONE)
+        let known = self.corrections.get(&setting).or_else(of_another).cloned();
+        Correction { hope: self.hope, ..known.unwrap_or_default() }
     }
 }
 
@@ -169,12 +180,12 @@ impl<'a> Placements<'a> {
     fn search(&self, given: &Given) -> Result<Option<Found>, Error> {
         let grounds = self.grounds.iter().enumerate();
         let tables: Vec<Table<'_>> =
-            grounds.map(|(setting, ground)| ground.corrected(given.correction(setting))).collect();
+            grounds.map(|(setting, ground)| ground.corrected(&given.correction(setting))).collect();
         let (mut heap, mut arounds) = (Heap::default(), BTreeMap::new());
         for (setting, table) in tables.iter().enumerate() {
             let extra = self.tie * f64::from(self.grounds[setting].setting.steps);
             for order in (0..self.orders.len()).filter(|order| !given.shunned.contains(order)) {
-                if let Some(host_rooms) = self.host_rooms(setting, order, given.correction(setting)) {
+                if let Some(host_rooms) = self.host_rooms(setting, order, &given.correction(setting)) {
                     let prices = self.prices(table, order);
                     let around = Around { prices, onward: Onward::new(&prices), host_rooms };
                     heap.begin((setting, order), self.on_host(), extra, &around);

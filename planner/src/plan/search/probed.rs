@@ -17,8 +17,9 @@ const MOST_PROBES: (usize, usize) = (6, 12);
 /// After this many refusals an order of GPUs is no longer tried: they are the device's fault, or the model's.
 const MOST_REFUSALS: usize = 2;
 
-/// Bytes by which a corrected estimate may be wrong one step away from what was probed.
-const STEP: u64 = mib(128);
+/// Bytes that a GPU may lack by the estimate where a probe is asked all the same: what compute buffers of another role
+/// were off by in the tests of this search is less.
+const HOPE: u64 = mib(128);
 
 /// What is known so far.
 pub(super) struct Probed<'f, 'a> {
@@ -57,23 +58,24 @@ impl<'f, 'a> Probed<'f, 'a> {
         let most = if self.placements.gpus.len() < 2 { MOST_PROBES.0 } else { MOST_PROBES.1 };
         let mut best: Option<Found> = None;
         loop {
-            let better = self.placements.search(&self.given)?;
-            let better = better.filter(|_| self.asked < most);
+            let asks = self.asked < most;
+            let better = match self.placements.search(&self.given)? {
+                None if asks => self.hoped_for()?,
+                better => better.filter(|_| asks),
+            };
             let nearest = match &best {
                 Some(best) => self.placements.nearest(&best.path, &self.given)?,
                 None => None,
             };
-            // The estimate sees nothing better; what lacks as little as it may be wrong by is asked about all the same.
-            // By layers, what is one step better always is: such plans are made of models too that no law is known of.
-            let close = nearest.clone().filter(|near| {
-                let is_known = self.given.known.contains(&near.path);
-                self.asked < most && !is_known && (self.by_layers() || self.is_close(near))
-            });
+            // By layers, what is one step better is always asked about: such plans are made of models too that no law
+            // is known of.
+            let close =
+                nearest.clone().filter(|near| asks && self.by_layers() && !self.given.known.contains(&near.path));
             let mut next = better.or(close);
-            if next.is_none() && best.is_none() && self.asked < most && self.by_layers() {
+            if next.is_none() && best.is_none() && asks && self.by_layers() {
                 let least = self.placements.least_lacking(&self.given)?;
                 // The error is to be about llama.cpp's numbers.
-                next = least.filter(|least| self.asked == 0 || self.is_close(least));
+                next = least.filter(|least| self.asked == 0 || least.levels.missing() <= HOPE);
             }
             let Some(next) = next else {
                 return Ok(best.map(|best| (best, nearest)));
@@ -90,20 +92,16 @@ impl<'f, 'a> Probed<'f, 'a> {
         }
     }
 
-    fn by_layers(&self) -> bool {
-        self.placements.policy == Policy::MostLayers
+    /// The cheapest path that fits if a probe finds less than the estimate, which knows no other role by this one.
+    fn hoped_for(&mut self) -> Result<Option<Found>, Error> {
+        self.given.hope = HOPE;
+        let found = self.placements.search(&self.given);
+        self.given.hope = 0;
+        found
     }
 
-    /// Whether a path lacks so little that the probe may find room for it: no more than the bar of the estimate's
-    /// error, or where a probe has corrected that of the only GPU, of what changes with a step.
-    fn is_close(&self, found: &Found) -> bool {
-        let levels = &found.levels;
-        let corrected = self.given.corrections.contains_key(&found.path.setting);
-        if corrected && self.placements.gpus.len() == 1 {
-            return levels.missing() <= STEP;
-        }
-        let estimated = self.placements.estimated(&found.path);
-        estimated.is_ok_and(|(_, unsure)| levels.missing() <= levels.bar().saturating_add(unsure.of_gpus()))
+    fn by_layers(&self) -> bool {
+        self.placements.policy == Policy::MostLayers
     }
 
     /// What llama.cpp says of a path; `None` where it refuses it.

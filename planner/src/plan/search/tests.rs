@@ -5,11 +5,11 @@ mod shapes;
 
 use proptest::prelude::{Just, ProptestConfig, Strategy, prop, prop_assert, prop_oneof, proptest};
 
-use super::{Found, Given, Path, Placements};
+use super::{Found, Given, Path, Placements, Probed};
 use crate::machine::{Gpu, GpuKind, Host, Machine, Pool, Pools, mib};
-use crate::memory::{Estimate, Headroom, Workload};
+use crate::memory::{ContextParams, Estimate, Footprint, Footprints, Headroom, Split, Uncertainty, Workload};
 use crate::plan::speed::{Rates, SpeedModel};
-use crate::plan::{HostParts, Policy, Request};
+use crate::plan::{HostParts, Policy, Probe, Request};
 use crate::profile::ModelProfile;
 
 use shapes::dims::Experts;
@@ -61,7 +61,7 @@ fn machine(gpus: Vec<Gpu>, host: u64) -> Machine {
     gpus.into_iter().fold(Machine::new(host), Machine::with_gpu)
 }
 
-fn params(profile: &ModelProfile, request: &Request) -> crate::memory::ContextParams {
+fn params(profile: &ModelProfile, request: &Request) -> ContextParams {
     let mut params = request.params.clone();
     params.n_ctx = request.context.tokens(profile);
     params
@@ -126,11 +126,40 @@ fn cost(placements: &Placements<'_>, request: &Request, path: &Path) -> f64 {
     seconds + gpu_prices.sum::<f64>() + single + tie * f64::from(ground.setting.steps)
 }
 
-/// Whether a path fits, computed afresh from free bytes, headroom and footprints.
+/// llama.cpp, as far as it differs from the estimate: its compute buffers of the first GPU, of others and of the host are
+/// these parts of what the estimate says.
+struct Scaled<'p>(&'p ModelProfile, [f64; 3]);
+
+impl Probe for Scaled<'_> {
+    fn footprints(
+        &self,
+        gpus: &[&Gpu],
+        params: &ContextParams,
+        split: &Split,
+    ) -> Result<Footprints, Box<dyn std::error::Error + Send + Sync>> {
+        let estimate = Estimate::new(self.0, gpus, params)?.tensor_split(&split.tensor_split)?;
+        let mut footprints = estimate.overrides(&split.overrides)?.footprints(split.n_gpu_layers);
+        let scaled =
+            |footprint: &mut Footprint, part: f64| footprint.compute = (footprint.compute as f64 * part) as u64;
+        for (n, footprint) in footprints.gpus.iter_mut().enumerate() {
+            scaled(footprint, self.1[n.min(1)]);
+        }
+        footprints.host.compute -= footprints.output;
+        scaled(&mut footprints.host, self.1[2]);
+        footprints.host.compute += footprints.output;
+        Ok(footprints)
+    }
+}
+
+/// Whether a path fits: by the probe, or computed afresh from free bytes, headroom and footprints.
 fn fits(placements: &Placements<'_>, request: &Request, path: &Path) -> bool {
     let (profile, params, host) = (placements.profile, placements.params(path), &placements.machine.host);
     let gpus = placements.gpus_of(path);
     let split = placements.split(path);
+    if let Some(probe) = placements.probe {
+        let footprints = probe.footprints(&gpus, params, &split).unwrap();
+        return placements.room(path).levels(&footprints, &Uncertainty::default()).fit();
+    }
     let estimate = Estimate::new(profile, &gpus, params).unwrap();
     let workload = Workload::of(profile, estimate.sizes());
     let estimate = estimate.tensor_split(&split.tensor_split).unwrap();
@@ -183,8 +212,36 @@ fn compare(shape: &Shape, gpus: Vec<Gpu>, host: u64, request: &Request) -> Resul
     }
 }
 
+/// A search with a probe has found the cheapest of all that fits by the probe, if it has found any.
+fn compare_probed(shape: &Shape, gpus: Vec<Gpu>, request: &Request, parts: [f64; 3]) -> Result<(), String> {
+    let profile = shape.profile();
+    let machine = machine(gpus, mib(40_000));
+    let params = params(&profile, request);
+    let probe = Scaled(&profile, parts);
+    let placements = Placements::new(&profile, &machine, request, &params, request.policy, Some(&probe)).unwrap();
+    let Some((found, _)) = Probed::new(&placements, &probe).search().unwrap() else { return Ok(()) };
+    match exhaustive(&placements, request) {
+        Some((cost, _)) if same(found.cost, cost) => Ok(()),
+        best => Err(format!("found {:?}\nbest {best:?}", (found.cost, found.path))),
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    #[test]
+    fn with_a_probe_as_good_as_trying_everything(
+        shape in shape(4),
+        gpus in gpus(2),
+        request in request(),
+        parts in prop::array::uniform3(0.8..1.02),
+    ) {
+        // As wide as a model of 70B, so that a layer is some hundred MiB.
+        let shape = Shape { n_embd: 8192, n_ff: 28_672, n_head: 64, n_head_kv: 8, head_dim: 128, ..shape };
+        let card = |gpu: Gpu| Gpu { total: 6 * gpu.total, free: 6 * gpu.free, pools: None, kind: GpuKind::Discrete, ..gpu };
+        let outcome = compare_probed(&shape, gpus.into_iter().map(card).collect(), &request, parts);
+        prop_assert!(outcome.is_ok(), "{}", outcome.unwrap_err());
+    }
 
     #[test]
     fn one_gpu_as_good_as_trying_everything(
