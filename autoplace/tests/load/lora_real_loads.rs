@@ -37,7 +37,7 @@ fn a_probe_with_adapters_is_the_real_load_to_the_byte() {
 
 /// One model on new cards, probed, loaded and computed with: with the adapter, without, and with it again.
 fn compare(path: &Path, probe: &NativeProbe, placement: &Placement, params: &ContextParams) -> Compared {
-    let (cards, probed, _) = probed(probe, placement, params)?;
+    let (cards, probed) = probed(probe, placement, params)?;
     let planned: Vec<u64> = probed.footprints.gpus.iter().map(Footprint::total).collect();
     let used = || -> Vec<u64> { cards.iter().map(|card| card.sim.used()).collect() };
     let loaded = Loaded::new(path, &cards.iter().collect::<Vec<_>>(), &placement.split, params, Kind::Real)?;

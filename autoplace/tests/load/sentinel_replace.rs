@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use crate::native_support::demo_path;
 use crate::replace_support::{PROMPT, builder, generations, request};
 use crate::sim_support::card;
-use autoplace::Model;
 use autoplace::machine::mib;
 use autoplace::watch::{Resize, Sentinel};
+use autoplace::{Model, generate};
 
 /// Long enough for the busiest machine.
 const LONG: Duration = Duration::from_secs(60);
@@ -84,11 +84,11 @@ fn while_nobody_generates_it_is_done_at_once() {
     gpu.set_taken(0);
     until("on the GPU again", || model.placement().full_offload);
     until("loaded", || model.native().is_ok());
-    let again = |story: &autoplace::generate::Generate| loop {
-        match story.clone().text() {
-            Err(autoplace::generate::Error::Busy) => thread::sleep(Duration::from_millis(2)),
-            text => break text.unwrap(),
+    until("its turn", || match story.clone().text() {
+        Err(generate::Error::Busy) => false,
+        text => {
+            assert_eq!(text.unwrap(), expected);
+            true
         }
-    };
-    assert_eq!(again(&story), expected);
+    });
 }

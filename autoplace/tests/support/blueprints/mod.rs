@@ -53,11 +53,6 @@ impl Blueprint {
         }
     }
 
-    /// Whether it may lack something that its architecture cannot do without.
-    pub(crate) fn may_be_refused(&self) -> bool {
-        self.name == "bare"
-    }
-
     pub(crate) fn title(&self) -> String {
         format!("{} {}", self.arch, self.name)
     }

@@ -66,34 +66,21 @@ impl Placement {
 /// Settings that change what is allocated, all of them together in four.
 pub(crate) fn settings() -> [ContextParams; 4] {
     let mut plain = ContextParams::default();
-    plain.n_ctx = 512;
-    plain.n_batch = 256;
-    plain.n_ubatch = 64;
+    (plain.n_ctx, plain.n_batch, plain.n_ubatch) = (512, 256, 64);
 
     let mut sequences = plain.clone();
-    sequences.mmap = false;
-    sequences.n_seq_max = 3;
-    sequences.n_outputs_max = 0;
-    sequences.swa_full = false;
-    sequences.flash_attn = FlashAttention::Off;
+    (sequences.n_seq_max, sequences.n_outputs_max) = (3, 0);
+    (sequences.mmap, sequences.swa_full, sequences.flash_attn) = (false, false, FlashAttention::Off);
 
     let mut quantised = plain.clone();
-    quantised.n_ctx = 1000;
-    quantised.n_ubatch = 32;
-    quantised.type_k = KvType::Q8_0;
-    quantised.type_v = KvType::Q8_0;
-    quantised.flash_attn = FlashAttention::On;
+    (quantised.n_ctx, quantised.n_ubatch) = (1000, 32);
+    (quantised.type_k, quantised.type_v, quantised.flash_attn) = (KvType::Q8_0, KvType::Q8_0, FlashAttention::On);
+    (quantised.n_seq_max, quantised.n_outputs_max, quantised.kv_unified) = (2, 2, true);
     quantised.offload_kqv = false;
-    quantised.n_seq_max = 2;
-    quantised.n_outputs_max = 2;
-    quantised.kv_unified = true;
 
     let mut lean = plain.clone();
-    lean.n_ctx = 256;
-    lean.n_ubatch = 1;
-    lean.repack = false;
-    lean.op_offload = false;
-    lean.mmap = false;
+    (lean.n_ctx, lean.n_ubatch) = (256, 1);
+    (lean.repack, lean.op_offload, lean.mmap) = (false, false, false);
     [plain, sequences, quantised, lean]
 }
 
@@ -166,23 +153,24 @@ fn predict(heads: &mut Context) -> Result<(), llama_sys::Error> {
     Ok(())
 }
 
-/// New cards, what a probe says of a model on them, and the most that each has counted so far: the probe's own.
+/// New cards, and what a probe says of a model on them.
 pub(crate) fn probed(
     probe: &NativeProbe,
     placement: &Placement,
     params: &ContextParams,
-) -> Result<(Vec<Card>, Breakdown, Vec<u64>), Box<dyn Error>> {
+) -> Result<(Vec<Card>, Breakdown), Box<dyn Error>> {
     let cards: Vec<Card> = placement.cards.iter().map(|&it| Card::new(it)).collect();
     let gpus: Vec<_> = cards.iter().map(|card| &card.gpu).collect();
     let probed = probe.breakdown(&gpus, params, &placement.split)?;
     nothing_left("the probe", cards.iter().map(|card| &card.sim))?;
-    let peaks = cards.iter().map(|card| card.sim.peak()).collect();
-    Ok((cards, probed, peaks))
+    Ok((cards, probed))
 }
 
 /// One model on new cards, probed, loaded and computed with.
 pub(crate) fn compare(path: &Path, probe: &NativeProbe, placement: &Placement, params: &ContextParams) -> Compared {
-    let (cards, probed, peaks) = probed(probe, placement, params)?;
+    let (cards, probed) = probed(probe, placement, params)?;
+    // The probe's own.
+    let peaks: Vec<u64> = cards.iter().map(|card| card.sim.peak()).collect();
     let loaded = Loaded::new(path, &cards.iter().collect::<Vec<_>>(), &placement.split, params, Kind::Real)?;
     let mut context = loaded.context(params)?;
     if context.copies() != probed.copies {

@@ -53,11 +53,6 @@ impl Card {
         }
         Self { sim, gpu }
     }
-
-    /// Three of each family.
-    pub(crate) fn families() -> [[Self; 3]; 3] {
-        [Rules::Cuda, vulkan(256, 1 << 40), Rules::Metal].map(|rules| [(); 3].map(|()| Self::new((rules, true))))
-    }
 }
 
 /// What we say of a context on these cards.
