@@ -65,7 +65,7 @@ pub struct Hyperparameters {
     pub pooling: Option<u32>,
     /// Whether queries are multiplied by a number per token (`attention.temperature_scale`).
     pub(super) has_temperature: bool,
-    /// Blocks after which a part of the embeddings is added.
+    /// Parts of an input beside its own width, added after later blocks.
     pub(crate) n_deepstack_layers: u32,
     /// Elements of the keys and of the values that compressed keys stand for; 0 where the header does not say.
     pub(super) mla: (u32, u32),
@@ -148,7 +148,7 @@ impl Hyperparameters {
             experts,
             pooling: keys.stated("pooling_type")?.filter(|&pooling| pooling != 0),
             has_temperature: header.f32(&keys.key("attention.temperature_scale"))?.is_some_and(|scale| scale != 0.0),
-            n_deepstack_layers: keys.or("n_deepstack_layers", 0)?,
+            n_deepstack_layers: keys.deepstack()?,
             mla: (keys.or("attention.key_length_mla", 0)?, keys.or("attention.value_length_mla", 0)?),
         };
         match architecture {
@@ -333,6 +333,16 @@ impl Keys<'_> {
         let widest = widths.into_iter().flatten().max();
         let n_ff = widest.filter(|&width| width > 0).unwrap_or(n_ff);
         Ok(Some(Experts { count, used, n_ff }))
+    }
+
+    /// Parts of an input: so many, or one for each block that is given one (models/granite.cpp, `load_arch_hparams`).
+    fn deepstack(&self) -> Result<u32, Error> {
+        let Some(Value::Array(mapping)) = self.get("deepstack_mapping") else {
+            return self.or("n_deepstack_layers", 0);
+        };
+        let bytes = mapping.raw_bytes()?;
+        let given = bytes.as_chunks().0.iter().filter(|part| i32::from_le_bytes(**part) >= 0);
+        Ok(given.count() as u32)
     }
 
     /// The width of the output: llama-model.cpp, `load_hparams`.

@@ -21,20 +21,19 @@
 //! | several GPUs, all offloaded | 12`E` more on the first and 4`E` on the others, 3`M` on each: four copies of the inputs |
 //! | host beside GPUs | 4`E` + `M`, in four copies 10`E` + 4`M`; what it computes itself |
 //! | host alone | the same steps with one stream more |
+//! | parts of the input for `d` blocks | d(d + 3)`E` on the GPU of the first, 3d`E` on the host; in four copies 4 and 3 times that |
 //! | Metal | partial results of fused attention, and the cache in F16 whatever its type |
 //!
 //! Fitted on a simulation of llama.cpp's graphs that was equal to it to the byte: within 3 % of the device's total or
 //! 32 MiB in 95 % of devices, which autoplace/tests/load/compute_buffers.rs holds against llama.cpp.
 
+mod sums;
+
 use super::cost::Cost;
 use super::kv::Held;
 use super::weights::Largest;
 use super::{Assignment, Place};
-use crate::machine::Gpu;
-use crate::memory::KvType;
-use crate::memory::backend::{Family, fuses_attention};
-use crate::memory::context::{ContextParams, ContextSizes, FlashAttention};
-use crate::profile::{BlockState, Group, LoraPair, ModelProfile, Part, Rows};
+use crate::memory::backend::Family;
 
 /// A device's compute buffer.
 #[derive(Debug, Clone, Copy, Default)]
@@ -43,9 +42,6 @@ pub(super) struct Buffer {
     /// Bytes that it may be larger by.
     pub(super) unsure: u64,
 }
-
-/// From so many tokens on a GPU computes with weights that the host keeps (`ggml_backend_cuda_device_offload_op`).
-const OFFLOAD_FROM: u64 = 32;
 
 /// Vulkan's buffers are this large at most; what does not fit goes to another (`ggml_vk_get_device`).
 const VULKAN_CHUNK: u128 = 1 << 30;
@@ -67,6 +63,8 @@ pub(super) struct Buffers {
     d: u128,
     steps: u128,
     logits: u128,
+    /// Logits, and what they are computed with, that no layer of the output has.
+    further_logits: u128,
     /// The embeddings of the outputs.
     outputs: u128,
     /// Tokens, positions, places in the cache.
@@ -78,6 +76,10 @@ pub(super) struct Buffers {
     plain: bool,
     /// Whether some GPU may do so although asked for fused attention.
     may_be_plain: bool,
+    /// Whether keys are chosen by others.
+    indexed: bool,
+    /// Blocks whose scores have a bias for each distance, and are never fused (`build_attn_mha`).
+    biased: u128,
     /// Whether keys are compressed, and whether attention has weights of its own that keep it on the GPU.
     compressed: bool,
     weighted: bool,
@@ -92,13 +94,19 @@ pub(super) struct Buffers {
     may_repack: bool,
     converts: (bool, bool),
     adapters: u128,
-    /// Bytes of all adapters.
+    /// Bytes of all adapters, and of their factors of the embedding, which a GPU may be given copies of.
     adapted: u128,
+    embedded: u128,
     gpus: Vec<Family>,
     /// Whether weights may be elsewhere than their layer.
     pub(super) overridden: bool,
-    /// Blocks after which a part of the input is added.
+    /// Parts of the input that are added after later blocks.
     deepstack: u128,
+    /// An input of each block's own.
+    per_layer: u128,
+    /// Whether all tokens see each other and nothing is kept, and whether some block uses the cache of another.
+    cacheless: bool,
+    reuses: bool,
     /// Whether all blocks are of a kind that the formula was fitted on.
     pub(super) fitted: bool,
 }
@@ -108,84 +116,6 @@ fn n(value: impl Into<u64>) -> u128 {
 }
 
 impl Buffers {
-    /// `window`: cells of the windowed caches; `pinned`: whether a GPU pins the host's memory.
-    pub(super) fn new(
-        profile: &ModelProfile,
-        gpus: &[&Gpu],
-        params: &ContextParams,
-        sizes: &ContextSizes,
-        (window, pinned): (u64, bool),
-    ) -> Self {
-        let hparams = &profile.hparams;
-        let most = |of: &[u32]| n(of.iter().copied().max().unwrap_or(0));
-        let tokens = n(sizes.n_tokens);
-        let (heads, n_embd) = (most(&hparams.n_head), n(hparams.n_embd));
-        let experts = hparams.experts;
-        let (used, n_ff) = experts.map_or((0, 0), |of| (n(of.used), n(of.n_ff)));
-        let head_dim = n(hparams.head_dim_k.max(hparams.head_dim_v));
-        let (e, q) = (4 * tokens * n_embd, 4 * tokens * heads * head_dim);
-        let u = 4 * tokens * n(hparams.n_ff).max(used * n_ff);
-        let d = if used > 0 { used * e } else { e };
-        let steps = (3 * u).max(if used > 0 { 2 * d + e } else { 0 });
-        let keys_row = head_dim * most(&hparams.n_head_kv);
-        let blocks = profile.weights.blocks.iter();
-        let weights = || blocks.clone().flat_map(|block| &block.weights);
-        let named = |ends: &[&str]| weights().any(|it| ends.iter().any(|end| it.name.contains(end)));
-        let compressed = profile.state.is_compressed();
-        let plain = params.flash_attn == FlashAttention::Off;
-        let values = 8 * tokens * most(&hparams.n_head_kv) * n(hparams.head_dim_v);
-        let lends = params.op_offload && !gpus.is_empty();
-        let is_fused = |gpu: &&Gpu| fuses_attention(Family::of(&gpu.backend), profile, params);
-        // Of Metal 32 groups for each of at most 32 queries of a stream, and the last 64 cells of the keys and the
-        // values of each head, row by row.
-        let queries = tokens.min(32 * n(sizes.streams));
-        let cell = if params.type_k == KvType::F32 { 8 } else { 4 };
-        let partial =
-            4 * queries * heads * 32 * (head_dim + 2) + 64 * most(&hparams.n_head_kv) * keys_row * cell + (1 << 20);
-        Self {
-            tokens,
-            cells: n(sizes.cells),
-            window: n(window),
-            heads,
-            e,
-            q,
-            wide: match (compressed, plain) {
-                (true, false) => 3 * q,
-                (true, true) => 2 * q,
-                (false, false) => 2 * q.saturating_sub(e),
-                (false, true) => 3 * q.saturating_sub(e),
-            },
-            partial,
-            u,
-            d,
-            steps: steps.max(mixer(profile, sizes, params.n_seq_max)),
-            logits: 4 * n(hparams.n_vocab) * n(sizes.n_outputs),
-            outputs: 4 * n_embd * n(sizes.n_outputs),
-            inputs: 40 * tokens + (256 << 10),
-            places: if plain { values } else { 0 },
-            experts: used > 0,
-            plain,
-            may_be_plain: !plain && !gpus.iter().all(is_fused),
-            compressed,
-            weighted: named(&["attn_sinks.", "attn_v_b."]),
-            beside: !named(&["ffn_norm.", "post_attention_norm.", "post_ffw_norm."]),
-            offload_kqv: params.offload_kqv,
-            op_offload: lends,
-            lends: lends && sizes.n_tokens >= OFFLOAD_FROM,
-            lends_output: lends && sizes.n_outputs >= OFFLOAD_FROM,
-            may_repack: params.repack && !pinned,
-            converts: (params.type_k != KvType::F16, params.type_v != KvType::F16 && !compressed),
-            adapters: n(most_of_adapters(profile, sizes)),
-            adapted: n(profile.adapters.bytes()),
-            gpus: gpus.iter().map(|gpu| Family::of(&gpu.backend)).collect(),
-            overridden: false,
-            deepstack: n(hparams.n_deepstack_layers),
-            fitted: params.embeddings.is_none()
-                && profile.state.blocks().is_some_and(is_fitted)
-                && !named(&["altup_", "enc.", "attn_rel_b.", "cross_attn"]),
-        }
-    }
-
     /// The compute buffers of each GPU and of the host under this assignment.
     pub(super) fn bytes(&self, assignment: &Assignment, cost: &Cost) -> (Vec<Buffer>, Buffer) {
         let on_host = cost.host.held != Held::default() || assignment.holds_block(Place::Host);
@@ -207,6 +137,12 @@ impl Buffers {
     /// GPU (`llm_graph_context::build_attn`).
     const fn attends_on_host(&self) -> bool {
         self.plain && !self.offload_kqv && !self.weighted
+    }
+
+    /// Whether what is added to a borrowed product is added elsewhere, the biases of experts: Metal borrows for products
+    /// alone (`ggml_backend_metal_device_offload_op`).
+    fn adds_elsewhere(&self, host: &Largest) -> bool {
+        self.lends && host.feeds() && self.gpus.first() == Some(&Family::Metal)
     }
 
     fn places(&self, held: Held) -> u128 {
@@ -271,6 +207,8 @@ impl Buffers {
         };
         if away {
             held = Held::default();
+        } else if own && (self.cacheless || self.reuses) {
+            held = self.all();
         }
         let converted = self.converted(gpu, cost.largest_elements);
         let mut step = Step::default();
@@ -295,11 +233,16 @@ impl Buffers {
             if self.plain {
                 (step.scores, step.kept) = self.scores(held);
             }
+            let mut beside = if own { self.per_layer } else { 0 };
             if scene.copies {
-                let copies = 3 * (self.mask(held) + self.places) + if first { 12 } else { 4 } * self.e;
-                step.attention += copies;
-                step.feed += copies;
+                beside += 3 * (self.mask(held) + self.places) + if first { 12 } else { 4 } * self.e;
             }
+            if scene.assignment.blocks.iter().take(self.deepstack as usize).any(|&place| place == Place::Gpu(gpu)) {
+                // Of each part that is copied all parts come along: it is a view of them (models/qwen3vl.cpp).
+                beside += scene.in_flight() * self.deepstack * (self.deepstack + 3) * self.e;
+            }
+            step.attention += beside;
+            step.feed += beside;
         }
         let output = scene.assignment.output == Place::Gpu(gpu);
         let lends_output = first && self.lends_output && host.output > 0;
@@ -307,7 +250,7 @@ impl Buffers {
             let matrix = if lends_output { n(host.output) } else { 0 };
             let beside = match (own, scene.copies) {
                 (true, false) => (if first { 4 } else { 1 }) * self.e + self.mask(held),
-                (true, true) => 5 * self.e + 4 * self.mask(held),
+                (true, true) => 5 * self.e + 4 * (self.mask(held) + self.places),
                 (false, false) => 3 * self.outputs,
                 (false, true) => 5 * self.outputs,
             };
@@ -315,7 +258,10 @@ impl Buffers {
         }
         let bytes = step.bytes(self.gpus[gpu] == Family::Vulkan) + self.adapters;
         // What has a weight of its own elsewhere may bring attention of the host's blocks here, whatever the batch.
-        let strays = (self.op_offload && scene.on_host) || cost.astray;
+        let adds = self.adds_elsewhere(host) && self.gpus[gpu] != Family::Metal;
+        let idle = !own && !borrows && host.of_blocks() > 0;
+        let strays = self.op_offload && (scene.on_host || idle);
+        let strays = strays || cost.astray || adds || self.further_logits > 0;
         if bytes == self.adapters && !strays {
             return Buffer::default();
         }
@@ -325,6 +271,7 @@ impl Buffers {
             // Copies of a cache on the host overlap: by 2 % of one more than half in one of 1,722 rolled placements.
             (!self.offload_kqv, largest / 8),
             (strays, 4 * self.e + (4 << 20)),
+            (adds, self.steps),
             (self.experts && host.feeds(), self.d),
             (borrows, n(host.of_blocks()) * 3 / 4 + converted),
             (output && !own, 4 * self.e),
@@ -391,10 +338,18 @@ impl Buffers {
         if output && (alone || !self.lends_output) {
             (step.logits, step.beside) = (self.logits, self.mask(all) + 5 * self.e + self.inputs);
         }
+        let parts = if scene.copies { 9 } else { 3 } * self.deepstack * self.e;
+        step.attention += parts;
+        step.feed += parts;
         let family = self.gpus.first().copied().unwrap_or(Family::Other);
         let bytes = step.bytes(family == Family::Vulkan) + self.adapters;
         let compressed = 2 * (self.q + n(scene.cost.largest_on_host));
-        let unsure = if self.compressed { compressed } else { 0 };
+        let unsure = sum(&[
+            (self.compressed, compressed),
+            (self.adds_elsewhere(host), self.steps),
+            // A GPU does not borrow an output matrix that the CPU has rearranged.
+            (output && self.lends_output && self.may_repack, self.logits),
+        ]);
         self.buffer(bytes, unsure, family, scene)
     }
 
@@ -413,7 +368,7 @@ impl Buffers {
         let astray = self.steps + self.logits + self.attention(all, 6, cache) + 2 * scores;
         let fused = !self.plain;
         // AUTO gives fused attention up where it would run elsewhere than its layer (`resolve_fused_ops`).
-        let given_up = fused && self.beside && self.overridden && !self.offload_kqv;
+        let given_up = fused && (self.beside || self.experts) && self.overridden && !self.offload_kqv;
         // Metal fuses no attention over a cache on the host.
         let metal = fused && self.gpus.contains(&Family::Metal);
         let metal = metal && (scene.on_host || !self.offload_kqv);
@@ -421,17 +376,23 @@ impl Buffers {
             (true, base + self.adapters + (1 << 20)),
             (in_chunks, bytes * 5 / 8),
             (scene.copies, 5 * self.e + self.inputs),
-            (plain, scores + n(scene.cost.largest_on_host)),
+            (scene.copies && self.indexed, 3 * bytes),
+            (self.cacheless, scene.in_flight() * self.mask(all)),
+            (self.reuses, scene.in_flight() * 4 * cache),
+            (true, 2 * scene.in_flight() * self.per_layer),
+            (plain, scores + self.mask(all) + n(scene.cost.largest_on_host)),
             (self.may_be_plain, 2 * scores + 4 * self.attention(all, 2, cache)),
             (given_up, scores * 2),
+            // A GPU may be given copies of the factors of the embedding.
             (self.adapters > 0, bytes.max(128 << 20) + self.adapted),
-            // What is added to the stream after some blocks comes along with the input.
-            (true, self.deepstack * self.e),
+            (scene.copies, 3 * self.embedded),
+            (true, 2 * self.deepstack * self.e + self.further_logits),
             (scene.cost.astray, astray),
             (!self.fitted, bytes.max(64 << 20)),
             (metal, 2 * scores),
-            // Of hybrids AUTO may give it up on any device.
-            (!self.fitted && fused && !self.gpus.is_empty(), 2 * scores),
+            (self.biased > 0, 3 * scores + scene.in_flight() * 4 * self.biased * self.tokens * self.cells),
+            // Of hybrids AUTO may give it up on any device, and an indexer has scores of its own.
+            (!self.fitted && fused && (self.indexed || !self.gpus.is_empty()), 2 * scores),
         ];
         Buffer { bytes: saturate(bytes), unsure: saturate(sum(&terms) + unsure) }
     }
@@ -443,8 +404,15 @@ struct Scene<'a> {
     cost: &'a Cost,
     /// Whether the host computes blocks.
     on_host: bool,
-    /// Whether four copies of the inputs are in flight (`GGML_SCHED_MAX_COPIES`).
+    /// Whether four copies of the inputs are in flight.
     copies: bool,
+}
+
+impl Scene<'_> {
+    /// Copies of the inputs (`GGML_SCHED_MAX_COPIES`).
+    const fn in_flight(&self) -> u128 {
+        if self.copies { 4 } else { 1 }
+    }
 }
 
 /// What a device holds at once in each step.
@@ -484,42 +452,4 @@ fn sum(terms: &[(bool, u128)]) -> u128 {
 
 fn saturate(bytes: u128) -> u64 {
     bytes.try_into().unwrap_or(u64::MAX)
-}
-
-/// Attention over everything, over windows, or over compressed keys.
-fn is_fitted(blocks: &[BlockState]) -> bool {
-    let is_fitted = |block: &BlockState| {
-        block.kept.iter().all(|kept| match kept.rows {
-            Rows::Tokens => matches!(kept.part, Part::Keys | Part::Values),
-            Rows::Window(_) => !block.is_compressed(),
-            _ => false,
-        })
-    };
-    blocks.iter().all(is_fitted)
-}
-
-/// What a block that keeps a state computes at once, generously: three of its widest projections, and
-/// three of its states.
-fn mixer(profile: &ModelProfile, sizes: &ContextSizes, n_seq: u32) -> u128 {
-    let blocks = profile.state.blocks().unwrap_or_default();
-    let states = blocks.iter().map(|block| n(block.recurrent_elements()));
-    let Some(state) = states.max().filter(|&state| state > 0) else {
-        return 0;
-    };
-    let blocks = profile.weights.blocks.iter();
-    let weights = blocks.flat_map(|block| &block.weights);
-    let projections = weights.filter(|weight| weight.name.ends_with(".ssm_in.weight"));
-    let width = n(projections.map(|weight| weight.shape[1]).max().unwrap_or(0));
-    12 * width * n(sizes.n_tokens) + 12 * state * n(n_seq)
-}
-
-/// What the products of adapters add to a device's buffer at most: beside one, the two of a pair.
-fn most_of_adapters(profile: &ModelProfile, sizes: &ContextSizes) -> u64 {
-    let used = profile.hparams.experts.map_or(1, |experts| u64::from(experts.used.max(1)));
-    let width = |(_, one): &(Group, LoraPair)| {
-        let copies = if one.a.shape[2] > 1 { used } else { 1 };
-        one.b.shape[1].saturating_mul(2).saturating_add(one.b.shape[0]).saturating_mul(copies)
-    };
-    let widest = profile.adapters.adapted.iter().map(width).max().unwrap_or(0);
-    widest.saturating_mul(4).saturating_mul(sizes.n_tokens)
 }

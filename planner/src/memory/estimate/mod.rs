@@ -26,7 +26,7 @@ use self::kv::KvTable;
 use self::weights::WeightTable;
 use super::backend::{BackendRules, Family};
 use super::pattern::OverrideRules;
-use super::{ContextParams, ContextSizes, Error, Footprints, TensorOverride};
+use super::{ContextParams, ContextSizes, Error, FlashAttention, Footprints, TensorOverride};
 
 pub use assignment::{Assignment, Place, split_points};
 pub(crate) use kv::full_windows;
@@ -65,6 +65,12 @@ impl Estimate {
     ///
     /// [`Error`] where llama.cpp would refuse the parameters or end the process.
     pub fn new(profile: &ModelProfile, gpus: &[&Gpu], params: &ContextParams) -> Result<Self, Error> {
+        let mut params = params.clone();
+        if profile.architecture == "grok" {
+            // llama.cpp fuses none of its attention (llama-context.cpp, `llama_init_from_model`).
+            params.flash_attn = FlashAttention::Off;
+        }
+        let params = &params;
         let sizes = params.sizes()?;
         params.check_kv_types(&profile.hparams)?;
         let (type_k, type_v) = (params.type_k, params.type_v);
