@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use crate::gguf::{self, Header, Tensor, TensorType};
 
-use super::{ModelProfile, Role, Weight};
+use super::{Group, ModelProfile, Role, Weight};
 
 /// What an adapter adds to one weight, whose name both factors have: `scale * b * a`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -115,21 +115,6 @@ impl Lora {
         }
         Ok(())
     }
-}
-
-/// The layer that a weight follows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Group {
-    /// The host's, always.
-    Input,
-    /// A block's.
-    Block(usize),
-    /// The output layer's.
-    Output,
-    /// The output layer's copy of the token embedding.
-    Tied,
-    /// A copy on every device that holds a block.
-    Rope,
 }
 
 /// One of the two matrices whose product is added to a weight, under that weight's name. It is of a type that backends

@@ -20,7 +20,6 @@ use crate::gguf::Header;
 
 use hparams::Keys;
 
-pub(crate) use adapter::Group;
 pub use adapter::{AdapterError, Adapters, Lora, LoraPair};
 pub(crate) use hparams::MAX_LAYERS;
 pub use hparams::{Error, Experts, Hyperparameters};
@@ -28,6 +27,7 @@ pub use mtp::MtpError;
 pub use names::Role;
 pub use quantisation::Quantisation;
 pub use state::{BlockState, KeptTensor, Part, Rows, StateLaw};
+pub(crate) use weights::Group;
 pub use weights::{Block, Weight, WeightBytes};
 
 /// What a model is, as far as memory is concerned.

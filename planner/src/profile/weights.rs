@@ -47,6 +47,21 @@ impl Weight {
     }
 }
 
+/// The layer that a weight follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Group {
+    /// The host's, always.
+    Input,
+    /// A block's.
+    Block(usize),
+    /// The output layer's.
+    Output,
+    /// The output layer's copy of the token embedding.
+    Tied,
+    /// A copy on every device that holds a block.
+    Rope,
+}
+
 /// The weights of one block.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -59,11 +74,6 @@ impl Block {
     /// The bytes of all its weights; saturates.
     pub fn bytes(&self) -> u64 {
         Weight::sum(&self.weights)
-    }
-
-    /// The bytes of those of its weights that do this; saturates.
-    pub fn bytes_of(&self, role: Role) -> u64 {
-        Weight::sum(self.weights.iter().filter(|weight| weight.role == role))
     }
 }
 
@@ -104,6 +114,11 @@ pub struct WeightBytes {
     /// Whether the copy for a tied output is made before the embedding itself, which then never shares it: both are
     /// there on one device too (models/gemma3n.cpp and models/gemma4.cpp, `load_arch_tensors`).
     pub tied_apart: bool,
+}
+
+/// Weights that follow one layer.
+fn of(group: Group, weights: &[Weight]) -> impl Iterator<Item = (Group, &Weight)> {
+    weights.iter().map(move |weight| (group, weight))
 }
 
 impl WeightBytes {
@@ -164,8 +179,15 @@ impl WeightBytes {
 
     /// Everything that llama.cpp loads, each weight once, in no particular order.
     pub fn loaded(&self) -> impl Iterator<Item = &Weight> {
-        let blocks = self.blocks.iter().flat_map(|block| &block.weights);
-        self.input.iter().chain(blocks).chain(&self.output).chain(&self.rope).chain(&self.unplaced)
+        self.grouped().map(|(_, weight)| weight)
+    }
+
+    /// The same, each with the layer that it follows.
+    pub(crate) fn grouped(&self) -> impl Iterator<Item = (Group, &Weight)> {
+        let blocks = self.blocks.iter().enumerate();
+        let blocks = blocks.flat_map(|(index, block)| of(Group::Block(index), &block.weights));
+        let output = of(Group::Output, &self.output).chain(of(Group::Output, &self.unplaced));
+        blocks.chain(of(Group::Input, &self.input)).chain(output).chain(of(Group::Rope, &self.rope))
     }
 }
 

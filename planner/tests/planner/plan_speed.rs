@@ -3,15 +3,17 @@
 use autoplace_planner::memory::ContextParams;
 use autoplace_planner::memory::estimate::Assignment;
 use autoplace_planner::plan::Workload;
-use autoplace_planner::plan::speed::{Rate, Rates, SpeedModel, Work};
+use autoplace_planner::plan::speed::{Rate, Rates, SpeedModel};
 use autoplace_planner::profile::ModelProfile;
 use proptest::prelude::{prop_assert, proptest};
 
 use crate::shapes::any::shape;
 use crate::shapes::{LLAMA_8B, QWEN_14B, QWEN3_30B_A3B};
 
+/// Bytes that a token reads: its seconds on a host that reads one in a second.
 fn token_bytes(profile: &ModelProfile, depth: u32) -> u64 {
-    Work::of(profile, &ContextParams::default()).token_bytes(depth)
+    let model = SpeedModel::new(profile, &ContextParams::default(), Rates::new(Vec::new(), Rate::new(1.0)));
+    model.token_seconds(&Assignment::by_counts(profile.n_layer(), &[]), depth) as u64
 }
 
 fn model(profile: &ModelProfile, gpu: Rate, host: Rate) -> SpeedModel {

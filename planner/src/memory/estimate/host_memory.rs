@@ -7,7 +7,7 @@ use crate::memory::backend::Family;
 use crate::memory::context::ContextParams;
 use crate::profile::{Group, Weight};
 
-use super::stored::StoredWeight;
+use super::weights::StoredWeight;
 
 /// Whether the host's weights lie in memory that a GPU has pinned. If so, the GPU computes with them for large batches;
 /// if not, the CPU may repack them, and then computes with them itself (ggml-backend.cpp,

@@ -11,7 +11,6 @@ mod buffers;
 mod cost;
 mod host_memory;
 mod kv;
-mod stored;
 mod weights;
 
 use std::sync::Arc;

@@ -1,16 +1,62 @@
 //! Bytes of weights per device: exact, by the buffer types that llama.cpp chooses (llama-model.cpp,
-//! `make_cpu_buft_list`, `make_gpu_buft_list`; llama-model-loader.cpp, `create_tensor`).
+//! `make_cpu_buft_list`, `make_gpu_buft_list`; llama-model-loader.cpp, `create_tensor`). Each weight is remembered, so
+//! that overrides can be asked by name once the profile is gone.
 
 use std::sync::Arc;
 
 use crate::memory::backend::BackendRules;
 use crate::memory::context::ContextParams;
-use crate::profile::{Group, ModelProfile, Role, Weight};
+use crate::profile::{Group, LoraPair, ModelProfile, Role, Weight};
 
 use super::cost::Cost;
 use super::host_memory::{HostMemory, Pinned};
-use super::stored::{Stored, StoredWeight};
 use super::{Assignment, Place};
+
+/// One weight.
+#[derive(Debug, Clone)]
+pub(super) struct StoredWeight {
+    pub(super) group: Group,
+    /// Whether it is a factor of an adapter, where the weight is whose name it has; neither mapped nor rearranged.
+    is_added: bool,
+    pub(super) weight: Weight,
+}
+
+impl StoredWeight {
+    /// Bytes that it takes by these rules.
+    fn alloc(&self, rules: &BackendRules) -> u64 {
+        rules.alloc(self.weight.ty, self.weight.shape[0], self.weight.bytes)
+    }
+
+    /// As [`Weight::is_matrix`]. What is beside the model is none that a GPU borrows or the CPU rearranges.
+    pub(super) fn is_matrix(&self) -> bool {
+        !self.is_added && self.weight.is_matrix()
+    }
+}
+
+/// All weights that llama.cpp loads.
+#[derive(Debug, Clone)]
+struct Stored {
+    weights: Vec<StoredWeight>,
+    /// Which blocks use the frequencies of rope.
+    rope_blocks: Vec<bool>,
+    /// Whether the copy for a tied output never shares the embedding.
+    tied_apart: bool,
+}
+
+impl Stored {
+    fn new(profile: &ModelProfile) -> Self {
+        let of = &profile.weights;
+        let store =
+            |group: Group, is_added: bool, weight: &Weight| StoredWeight { group, is_added, weight: weight.clone() };
+        let own = of.grouped().map(|(group, weight)| store(group, false, weight));
+        let adapted = profile.adapters.adapted.iter();
+        let added = adapted.flat_map(|(group, LoraPair { a, b })| [a, b].map(|factor| store(*group, true, factor)));
+        // The copy of the token embedding that a tied output needs.
+        let tied = of.output_matrix().filter(|_| of.tied_output).map(|matrix| store(Group::Tied, false, matrix));
+        let weights = own.chain(added).chain(tied).collect();
+        Self { weights, rope_blocks: of.rope_blocks.clone(), tied_apart: of.tied_apart }
+    }
+}
 
 /// The largest matrices by what they do, in bytes.
 #[derive(Debug, Clone, Copy, Default)]
@@ -135,7 +181,7 @@ impl WeightTable {
         let empty = Layer { gpus: vec![0; rules.len()], ..Layer::default() };
         let mut sums = Sums {
             fixed_gpus: vec![0; rules.len()],
-            blocks: vec![empty.clone(); stored.n_blocks],
+            blocks: vec![empty.clone(); stored.rope_blocks.len()],
             fixed: empty.clone(),
             output: empty.clone(),
             tied: empty.clone(),
@@ -213,7 +259,7 @@ impl WeightTable {
             put(block, place);
         }
         put(&sums.output, assignment.output);
-        let tied = self.stored.tied();
+        let tied = self.stored.weights.last().filter(|last| last.group == Group::Tied);
         let twice = tied.is_some_and(|tied| self.host.keeps_twice(tied));
         if assignment.output != Place::Host || twice || self.stored.tied_apart {
             put(&sums.tied, assignment.output);

@@ -92,7 +92,7 @@ impl<'a> Table<'a> {
         model: &SpeedModel,
         workload: &Workload,
     ) -> Self {
-        let n_layers = model.work().layers.len();
+        let n_layers = model.layers();
         let layers = u32::try_from(n_layers).unwrap_or(u32::MAX);
         let reply = f64::from(workload.reply);
         let seconds = |place: Place, first: Option<usize>| {

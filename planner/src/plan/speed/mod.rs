@@ -19,8 +19,7 @@ use super::Workload;
 
 pub use model::SpeedModel;
 pub use rates::{Basis, Rate, Rates};
-pub(super) use work::matrices;
-pub use work::{Cache, LayerWork, Matrices, Work};
+pub(super) use work::{Matrices, matrices};
 
 /// How fast a plan is, predicted. Speeds in tokens per second of one sequence.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

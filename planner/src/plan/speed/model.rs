@@ -8,7 +8,7 @@ use crate::profile::ModelProfile;
 
 use super::Rates;
 use super::rates::Rate;
-use super::work::{Cache, LayerWork, Matrices, Work, float, matrices};
+use super::work::{Cache, LayerWork, Matrices, float, matrices};
 
 /// From as many tokens on a GPU computes with weights that the host keeps, and carries them over for it (`offload_op`
 /// of ggml's backends).
@@ -18,7 +18,8 @@ const OFFLOADED_FROM: u32 = 32;
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct SpeedModel {
-    work: Work,
+    /// Of the blocks, and of the output layer.
+    work: Vec<LayerWork>,
     rates: Rates,
     n_ubatch: u32,
     kv_on_host: bool,
@@ -31,7 +32,7 @@ impl SpeedModel {
     /// This model in a context with these parameters, over devices with these rates.
     pub fn new(profile: &ModelProfile, params: &ContextParams, rates: Rates) -> Self {
         Self {
-            work: Work::of(profile, params),
+            work: LayerWork::of(profile, params),
             rates,
             n_ubatch: params.computed().max(1),
             kv_on_host: !params.offload_kqv,
@@ -122,7 +123,7 @@ impl SpeedModel {
 
     /// Seconds of a token in a layer as it is, without the way to it.
     pub(in crate::plan) fn layer_token(&self, layer: usize, place: Place, depth: u32) -> f64 {
-        let Some(work) = self.work.layers.get(layer) else {
+        let Some(work) = self.work.get(layer) else {
             return 0.0;
         };
         let rate = self.rate(place);
@@ -154,11 +155,11 @@ impl SpeedModel {
         first: Option<usize>,
         workload: &Workload,
     ) -> f64 {
-        let Some(work) = self.work.layers.get(layer) else {
+        let Some(work) = self.work.get(layer) else {
             return 0.0;
         };
         let depth = workload.prompt_depth();
-        if layer + 1 == self.work.layers.len() {
+        if layer + 1 == self.layers() {
             // Only the last token has logits.
             return self.layer_token(layer, place, depth);
         }
@@ -254,9 +255,9 @@ impl SpeedModel {
         self.rate(place).crossing
     }
 
-    /// The work that it counts.
-    pub const fn work(&self) -> &Work {
-        &self.work
+    /// Layers of the model, the output layer counted.
+    pub(in crate::plan) const fn layers(&self) -> usize {
+        self.work.len()
     }
 
     fn rate(&self, place: Place) -> &Rate {

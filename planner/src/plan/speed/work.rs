@@ -5,73 +5,59 @@ use crate::gguf::TensorType;
 use crate::memory::{ContextParams, KvType};
 use crate::profile::{BlockState, ModelProfile, Part, Role, Rows, Weight};
 
-/// What a token, or a batch of tokens, asks of each layer; the output layer is the last.
+/// What a token, or a batch of tokens, asks of a layer.
 ///
 /// A token reads every weight of a block once, but of the experts only those it uses; of the token embedding one row,
 /// which is nothing; and every key and value that it attends to.
-#[derive(Debug, Clone, PartialEq)]
-#[non_exhaustive]
-pub struct Work {
-    /// The blocks in their order, and the output layer.
-    pub layers: Vec<LayerWork>,
-}
-
-/// What a token asks of one layer.
-#[derive(Debug, Clone, Default, PartialEq)]
-#[non_exhaustive]
-pub struct LayerWork {
+#[derive(Debug, Clone, Default)]
+pub(super) struct LayerWork {
     /// Weights by their type.
-    pub matrices: Vec<Matrices>,
+    pub(super) matrices: Vec<Matrices>,
     /// What it attends to.
-    pub caches: Vec<Cache>,
+    pub(super) caches: Vec<Cache>,
     /// Bytes of recurrent state that it reads and writes.
-    pub state: u64,
+    pub(super) state: u64,
 }
 
 /// Weights of one type.
-#[derive(Debug, Clone, Copy, PartialEq)]
-#[non_exhaustive]
-pub struct Matrices {
-    /// Their type.
-    pub tensor_type: TensorType,
+#[derive(Debug, Clone, Copy)]
+pub(in crate::plan) struct Matrices {
+    pub(super) tensor_type: TensorType,
     /// Of experts: how many a token uses, and how many there are.
-    pub experts: Option<(u32, u32)>,
+    pub(super) experts: Option<(u32, u32)>,
     /// Bytes, all experts included.
-    pub stored: u64,
+    stored: u64,
     /// Multiplications of one token.
-    pub multiplications: f64,
+    pub(super) multiplications: f64,
     /// Elements that they make of one token.
-    pub outputs: f64,
+    pub(super) outputs: f64,
     /// What follows attention in the last block: of a prompt only the token that has logits gets so far (`inp_out_ids`
     /// in llama.cpp's graphs).
-    pub last_token: bool,
+    pub(super) last_token: bool,
 }
 
 /// Keys and values that a token attends to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Cache {
-    /// Elements of a token's keys, over all heads.
-    pub k: u32,
-    /// The same of its values; 0 where they are a part of the keys.
-    pub v: u32,
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Cache {
+    /// Elements of a token's keys and values, over all heads; of values 0 where they are a part of the keys.
+    pub(super) k: u32,
+    pub(super) v: u32,
     /// Tokens that it attends to at most.
-    pub window: u32,
+    pub(super) window: u32,
     /// Tokens that one key stands for.
-    pub ratio: u32,
-    /// Query heads.
-    pub n_head: u32,
-    /// Query heads that share a head of keys and values.
-    pub n_gqa: u32,
+    pub(super) ratio: u32,
+    /// Query heads, and those that share a head of keys and values.
+    pub(super) n_head: u32,
+    pub(super) n_gqa: u32,
     /// Elements of a key head and of a value head, as they are multiplied.
-    pub head: (u32, u32),
+    pub(super) head: (u32, u32),
     /// The types of keys and values.
-    pub types: (KvType, KvType),
+    pub(super) types: (KvType, KvType),
 }
 
-impl Work {
-    /// The work of this model in a context with these parameters.
-    pub fn of(profile: &ModelProfile, params: &ContextParams) -> Self {
+impl LayerWork {
+    /// The work of each block of this model, in a context with these parameters, and of the output layer.
+    pub(super) fn of(profile: &ModelProfile, params: &ContextParams) -> Vec<Self> {
         // What predicts further tokens has no part in one that is not predicted.
         let trunk = profile.hparams.n_layer_trunk() as usize;
         let idle = |index| profile.predicts() && index >= trunk;
@@ -80,10 +66,10 @@ impl Work {
         let blocks = profile.weights.blocks.iter().enumerate();
         let blocks = blocks.map(|(index, block)| {
             if idle(index) {
-                return LayerWork::default();
+                return Self::default();
             }
             let state = states.get(index).unwrap_or(&nothing);
-            LayerWork {
+            Self {
                 matrices: matrices(profile, &block.weights),
                 caches: Cache::of(profile, params, index, state),
                 // Read and written, in 32-bit floats.
@@ -93,25 +79,8 @@ impl Work {
         // Where the output is tied to the embedding, the embedding is read whole for the logits.
         let tied = profile.weights.output_matrix();
         let tied = tied.filter(|_| profile.weights.tied_output);
-        let output = LayerWork {
-            matrices: matrices(profile, profile.weights.output.iter().chain(tied)),
-            ..LayerWork::default()
-        };
-        Self { layers: blocks.chain([output]).collect() }
-    }
-
-    /// Bytes that a token reads which has `depth` others before it.
-    pub fn token_bytes(&self, depth: u32) -> u64 {
-        let bytes = self.layers.iter().map(|layer| layer.token_bytes(depth));
-        bytes.fold(0, u64::saturating_add)
-    }
-}
-
-impl LayerWork {
-    fn token_bytes(&self, depth: u32) -> u64 {
-        let weights = self.matrices.iter().map(Matrices::token_bytes);
-        let caches = self.caches.iter().map(|cache| cache.bytes(depth));
-        weights.chain(caches).fold(self.state, u64::saturating_add)
+        let matrices = matrices(profile, profile.weights.output.iter().chain(tied));
+        blocks.chain([Self { matrices, ..Self::default() }]).collect()
     }
 }
 
@@ -165,7 +134,7 @@ pub(in crate::plan) fn matrices<'w>(
 
 impl Matrices {
     /// Bytes that one token reads.
-    pub(in crate::plan) fn token_bytes(&self) -> u64 {
+    pub(super) fn token_bytes(&self) -> u64 {
         let (used, count) = self.experts.unwrap_or((1, 1));
         let share = u128::from(used) * u128::from(self.stored) / u128::from(count);
         u64::try_from(share).unwrap_or(u64::MAX)
@@ -219,7 +188,7 @@ impl Cache {
     }
 
     /// Cells that a token attends to which has `depth` others before it.
-    pub(super) fn cells(&self, depth: u32) -> u32 {
+    fn cells(&self, depth: u32) -> u32 {
         (depth / self.ratio).min(self.window)
     }
 
