@@ -1,5 +1,5 @@
-//! An application as people ship one: program, model and llama.cpp in one folder. Nothing is compiled or installed where
-//! it runs. docs/runtime.md says how such a folder becomes an AppImage, a package or an image.
+//! An application as people ship one: program, model and llama.cpp in one folder. Nothing is compiled or installed
+//! where it runs. docs/runtime.md says how such a folder becomes an AppImage, a package or an image.
 //!
 //!     packed/bin/packed               this program, built with the feature `prebuilt-runtime`
 //!     packed/lib/autoplace-runtime/   a runtime: `cargo xtask runtime`

@@ -2,9 +2,9 @@
 //!
 //! Arguments flow in ([`args`], with [`sizes`], [`flags`] and [`gpu`] for what they are made of), a verb does its work
 //! ([`talk`] with a model, [`plan`], [`devices`], [`list`], [`measure`], [`doctor`] with what is [`running`],
-//! [`template`], [`runtime`]), and text, JSON ([`json`]) or another tool's words ([`emit`]) flow out. Exit code 1 is an answer that
-//! could not be given, 2 a question that could not be understood; either is one line on stderr. 3 is the doctor's,
-//! where something is wrong, 130 a program that Ctrl-C has ended.
+//! [`template`], [`runtime`]), and text, JSON ([`json`]) or another tool's words ([`emit`]) flow out. Exit code 1 is an
+//! answer that could not be given, 2 a question that could not be understood; either is one line on stderr. 3 is the
+//! doctor's, where something is wrong, 130 a program that Ctrl-C has ended.
 
 mod args;
 mod devices;

@@ -15,6 +15,7 @@ pub fn run(path: &Path, small: &Path) -> Result<()> {
     println!("{text}\n{}", drafted.statistics()); // how many of the draft tokens were accepted
     drop(drafted);
     assert_eq!(text, request.text()?);
-    // Without a second model: `Speculation::prompt_lookup` drafts from the prompt, `.mtp(true)` by the model's own block.
+    // Without a second model: `Speculation::prompt_lookup` drafts from the prompt, `.mtp(true)` by the model's own
+    // block.
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! Tools: the model is shown functions, asks for one, and goes on with what it gave. A template that shows no tools is an
-//! error, not a model that never calls.
+//! Tools: the model is shown functions, asks for one, and goes on with what it gave. A template that shows no tools is
+//! an error, not a model that never calls.
 
 use std::path::Path;
 

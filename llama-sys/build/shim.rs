@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-/// Compiles `native/*.cpp` into OUT_DIR, to be linked, and returns the object files. `build` is what the shim says of itself.
+/// Compiles `native/*.cpp` into OUT_DIR, to be linked, and returns the object files. `build` is what the shim says of
+/// itself.
 pub(crate) fn compile(source: &Path, build: &str) -> (cc::Build, Vec<PathBuf>) {
     let mut shim = cc::Build::new();
     shim.cpp(true)

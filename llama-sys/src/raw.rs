@@ -1,9 +1,9 @@
 //! The raw bindings: llama.cpp's C API, ggml's backend interface and the shim, as bindgen wrote them.
 //!
 //! Regenerated and compared by `cargo xtask bindings`. One file serves every platform: C enums are [`CEnum`], the
-//! single thing that differs between ABIs in what llama.cpp exposes. And one list of functions serves both ways to them:
-//! they are linked, or (feature `prebuilt-runtime`) found in libraries that are opened, and called through a table. Then
-//! no function may be called before [`Backend::init`](crate::Backend::init) has succeeded.
+//! single thing that differs between ABIs in what llama.cpp exposes. And one list of functions serves both ways to
+//! them: they are linked, or (feature `prebuilt-runtime`) found in libraries that are opened, and called through a
+//! table. Then no function may be called before [`Backend::init`](crate::Backend::init) has succeeded.
 
 #![allow(
     missing_docs,

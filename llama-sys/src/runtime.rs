@@ -34,8 +34,8 @@ static NAMED: Mutex<Option<PathBuf>> = Mutex::new(None);
 ///
 /// # Errors
 ///
-/// As [`autoplace_runtime::find`]; [`Error::Unusable`] for libraries that the system does not open, or that are not what
-/// their manifest says.
+/// As [`autoplace_runtime::find`]; [`Error::Unusable`] for libraries that the system does not open, or that are not
+/// what their manifest says.
 pub fn open_from(folder: &Path) -> Result<&'static Choice, Error> {
     *NAMED.lock().unwrap_or_else(PoisonError::into_inner) = Some(folder.to_owned());
     open()
@@ -141,8 +141,8 @@ fn alone(set: &Set) -> Result<(), String> {
     }
 }
 
-/// What has been opened may be there for good (of C++'s inline variables there is one per process), so the file is asked
-/// first what it was built from.
+/// What has been opened may be there for good (of C++'s inline variables there is one per process), so the file is
+/// asked first what it was built from.
 fn said_in_file(set: &Set) -> Result<(), String> {
     let library = set.manifest.libraries.last().ok_or("its manifest opens no library")?;
     let bytes = std::fs::read(set.folder.join(library)).map_err(|error| format!("{library}: {error}"))?;
@@ -194,8 +194,8 @@ const SIZES: [u32; 18] = [
 ];
 
 fn load(name: impl AsRef<OsStr>) -> Result<Library, libloading::Error> {
-    // SAFETY: its initialisers run. It is a library of a set that is whole and of this build, or one of the system's that
-    // such a set's backends would open.
+    // SAFETY: its initialisers run. It is a library of a set that is whole and of this build, or one of the system's
+    // that such a set's backends would open.
     unsafe { Library::new(name) }
 }
 

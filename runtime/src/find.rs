@@ -31,9 +31,9 @@ pub fn user_folder() -> Option<PathBuf> {
     Some(strategy.data_dir().join("autoplace").join("runtimes"))
 }
 
-/// Looks in the folder that `named` is (or, without it, [`VARIABLE`] names), else in [`FOLDER`] beside the program or in
-/// `../lib` from there, else in the user's; takes the first that fits this program, `usable` takes (or says why not),
-/// and is whole. CUDA, ROCm and Metal come before Vulkan, that before the CPU alone.
+/// Looks in the folder that `named` is (or, without it, [`VARIABLE`] names), else in [`FOLDER`] beside the program or
+/// in `../lib` from there, else in the user's; takes the first that fits this program, `usable` takes (or says why
+/// not), and is whole. CUDA, ROCm and Metal come before Vulkan, that before the CPU alone.
 ///
 /// # Errors
 ///

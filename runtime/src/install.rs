@@ -62,8 +62,8 @@ pub struct Progress {
 const MOST_BYTES: u64 = 8 << 30;
 
 /// Brings a runtime into a folder ([`user_folder`](crate::user_folder)), where it gets its own by its name. One of that
-/// name which is whole already is left as it is, one that is damaged is replaced. `sha256` (64 hexadecimal digits) is of
-/// the archive, and must be given for an address. `progress` returns whether to go on.
+/// name which is whole already is left as it is, one that is damaged is replaced. `sha256` (64 hexadecimal digits) is
+/// of the archive, and must be given for an address. `progress` returns whether to go on.
 ///
 /// # Errors
 ///

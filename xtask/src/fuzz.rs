@@ -1,8 +1,9 @@
-//! `fuzz`: random bytes, guided by the code that they reach, for whatever reads bytes from anybody: `fuzz/src/targets.rs`.
+//! `fuzz`: random bytes, guided by the code that they reach, for whatever reads bytes from anybody:
+//! `fuzz/src/targets.rs`.
 //!
-//! In: how long each target runs. Out: a table of what was run, and for a finding the input and how to run it again. The
-//! corpora grow in `target/fuzz/corpus`. Stable compilers instrument too, so neither a nightly one nor cargo-fuzz is
-//! needed.
+//! In: how long each target runs. Out: a table of what was run, and for a finding the input and how to run it again.
+//! The corpora grow in `target/fuzz/corpus`. Stable compilers instrument too, so neither a nightly one nor cargo-fuzz
+//! is needed.
 
 use std::fs::{self, File};
 use std::process::Command;

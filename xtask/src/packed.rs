@@ -1,5 +1,5 @@
-//! The example `packed` as its users get it: one folder with program, runtime and model, packed, unpacked in a root folder
-//! that holds the C library and nothing else (no compiler, no Rust, no shell), and run there.
+//! The example `packed` as its users get it: one folder with program, runtime and model, packed, unpacked in a root
+//! folder that holds the C library and nothing else (no compiler, no Rust, no shell), and run there.
 
 use std::fs;
 use std::io::Write;

@@ -25,7 +25,8 @@ pub(crate) fn promises(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// Rows whose words the document does not have, and rows without a test. `read` gives the text of a file below the root.
+/// Rows whose words the document does not have, and rows without a test. `read` gives the text of a file below the
+/// root.
 fn unsaid(list: &str, read: &dyn Fn(&str) -> String) -> Vec<String> {
     let (mut document, mut wrong) = (String::new(), Vec::new());
     for line in list.lines() {
@@ -51,8 +52,8 @@ fn tests(text: &str) -> Vec<&str> {
     text.split('`').filter(|it| it.contains(".rs::") && !it.contains(' ')).collect()
 }
 
-/// Whether it is a function of that file with the attribute of a test, which every run of the tests runs, or named in the
-/// table of a test that has no harness.
+/// Whether it is a function of that file with the attribute of a test, which every run of the tests runs, or named in
+/// the table of a test that has no harness.
 fn is_test(test: &str, read: &dyn Fn(&str) -> String) -> bool {
     let (file, name) = test.split_once("::").unwrap_or_default();
     let text = read(file);

@@ -1,7 +1,7 @@
 //! `semver`: the public interface of the published libraries beside that of the last release, by cargo-semver-checks.
 //!
-//! In: the newest tag `vX.Y.Z` below HEAD. Out: nothing, or every item that changed more than the version numbers in the
-//! Cargo.tomls allow. Before the first tag there is nothing to compare with.
+//! In: the newest tag `vX.Y.Z` below HEAD. Out: nothing, or every item that changed more than the version numbers in
+//! the Cargo.tomls allow. Before the first tag there is nothing to compare with.
 
 use std::process::Command;
 

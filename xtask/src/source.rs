@@ -65,8 +65,8 @@ pub(crate) fn find(workspace: &Workspace) -> Result<PathBuf> {
     Ok(Path::new(manifest).with_file_name("llama.cpp"))
 }
 
-/// The files below `source` that the workspace's native builds have read, relative to it: by cmake's list of its inputs,
-/// by the compilers' dependency files, and the sources of targets that are not built, which cmake wants to see.
+/// The files below `source` that the workspace's native builds have read, relative to it: by cmake's list of its
+/// inputs, by the compilers' dependency files, and the sources of targets that are not built, which cmake wants to see.
 pub(crate) fn read_by(workspace: &Workspace, source: &Path) -> Result<BTreeSet<PathBuf>> {
     let mut read = BTreeSet::new();
     for build in workspace.native_builds() {

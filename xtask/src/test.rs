@@ -164,8 +164,8 @@ fn pure(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// llama.cpp takes minutes to compile: once, whatever the steps select. In the CI more is a failure; elsewhere it may be
-/// somebody else's build in the same tree.
+/// llama.cpp takes minutes to compile: once, whatever the steps select. In the CI more is a failure; elsewhere it may
+/// be somebody else's build in the same tree.
 fn once(before: &BTreeSet<PathBuf>, after: &BTreeSet<PathBuf>) -> Result<()> {
     let new = after.difference(before).count();
     if new <= 1 {

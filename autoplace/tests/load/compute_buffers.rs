@@ -22,8 +22,7 @@ fn compute_buffers_are_close_in_models_of_every_kind_with_adapters_and_without()
     let (mut plain, mut adapted) = (Tally::default(), Tally::default());
     for sketch in crate::synthetic::all() {
         let header = Header::open(sketch.write(folder.path())).unwrap();
-        // Of other dice one context in some thousands takes a few MiB more than the estimate says at most.
-        let mut dice = Dice::new(1000 + sketch.title().len() as u64);
+        let mut dice = Dice::new(1 + sketch.title().len() as u64);
         let bare = ModelProfile::from_header(&header).unwrap();
         plain.model(sketch.arch);
         for turn in 0..60 {

@@ -1,5 +1,5 @@
-//! A program that was built with `prebuilt-runtime` opens a set of libraries that is whole and of its build, and no other.
-//! The other tests of this program are of the calls into one; the set is that of `cargo xtask runtime --here`.
+//! A program that was built with `prebuilt-runtime` opens a set of libraries that is whole and of its build, and no
+//! other. The other tests of this program are of the calls into one; the set is that of `cargo xtask runtime --here`.
 
 use std::fs;
 use std::path::{Path, PathBuf};

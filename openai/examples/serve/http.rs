@@ -165,8 +165,8 @@ pub(crate) fn events(completion: Completion) -> Sse<KeepAliveStream<impl Stream<
     Sse::new(events).keep_alive(KeepAlive::default())
 }
 
-/// Listens until Ctrl-C, then takes no more requests. `most`: connections at once. `timeout`: what a client has to send a
-/// head, and then a body; and what answers under way have to end.
+/// Listens until Ctrl-C, then takes no more requests. `most`: connections at once. `timeout`: what a client has to send
+/// a head, and then a body; and what answers under way have to end.
 ///
 /// # Errors
 ///

@@ -34,7 +34,7 @@ impl Workload {
     /// What a plan is made for where nothing is stated: a prompt of 1024 tokens and 256 of a reply, the middle of which
     /// is the middle of the context. In a short context both are the less.
     pub fn typical(n_ctx: u32) -> Self {
-        let (prompt, reply) = ((n_ctx / 4).min(1024), (n_ctx / 8).min(256));
+        let (prompt, reply) = ((n_ctx / 4).min(1024), (n_ctx / 8).clamp(1, 256));
         Self::new(prompt, reply).after((n_ctx / 2).saturating_sub(prompt + reply / 2))
     }
 

@@ -69,27 +69,35 @@ proptest! {
     }
 
     #[test]
-    fn the_fastest_is_sound_and_never_slower_than_with_the_most_layers(
+    fn the_fastest_is_sound_and_never_slower_than_with_the_most_layers_or_with_less_free(
         shape in shape(),
         gpus in gpus(),
         request in request(),
         speeds in prop::collection::vec(60u64..2000, 3),
+        more in prop::collection::vec(0..gib(1), 3),
         parts in host_parts(),
         host in mib(600)..gib(8),
     ) {
         let profile = shape.profile();
-        let machine = Machine::new(Host::new(host).bandwidth(60_000_000_000));
+        let mut machine = Machine::new(Host::new(host).bandwidth(60_000_000_000));
         let gpus = gpus.into_iter().zip(speeds).map(|(gpu, speed)| gpu.bandwidth(speed * 1_000_000_000));
-        let machine = gpus.fold(machine, Machine::with_gpu);
-        let seconds = |policy| {
+        machine.gpus.extend(gpus);
+        let seconds = |machine: &Machine, policy| {
             let request = request.clone().host_parts(parts).policy(policy);
-            let plan = plan(&profile, &machine, &request).ok()?;
+            let plan = plan(&profile, machine, &request).ok()?;
             assert_sound(&plan);
             Some(plan.speed?.seconds())
         };
-        let fastest = seconds(Policy::Fastest);
-        if let Some(most_layers) = seconds(Policy::MostLayers) {
+        let fastest = seconds(&machine, Policy::Fastest);
+        if let Some(most_layers) = seconds(&machine, Policy::MostLayers) {
             prop_assert!(fastest.is_some_and(|fastest| fastest <= 1.01 * most_layers), "{fastest:?} {most_layers}");
+        }
+        for (gpu, more) in machine.gpus.iter_mut().zip(more) {
+            (gpu.total, gpu.free) = (gpu.total + more, gpu.free + more);
+        }
+        if let Some(less) = fastest {
+            let more = seconds(&machine, Policy::Fastest);
+            prop_assert!(more.is_some_and(|more| more <= 1.01 * less), "{more:?} {less}");
         }
     }
 

@@ -63,8 +63,8 @@ fn read(data: &[u8]) -> object::Result<Needs> {
     Ok(needs)
 }
 
-/// Holds every file of a folder against a glibc of this version, these other libraries and the folder itself, and returns
-/// the libraries that they need.
+/// Holds every file of a folder against a glibc of this version, these other libraries and the folder itself, and
+/// returns the libraries that they need.
 pub(crate) fn check(verb: &str, folder: &Path, glibc: (u32, u32), others: &[&str]) -> Result<BTreeSet<String>> {
     let mut all = Vec::new();
     for file in tree::files(folder)? {

@@ -31,8 +31,8 @@ fn generate(model: &Model, prompt: &[Token]) -> Generate {
     sampled(model, prompt, SEED).max_tokens(ANSWER).cache_prompt(true)
 }
 
-/// Tokens of a message, of what is written before each answer, of what opens its reasoning there, and how many tokens of
-/// an answer are no reasoning.
+/// Tokens of a message, of what is written before each answer, of what opens its reasoning there, and how many tokens
+/// of an answer are no reasoning.
 const MESSAGE: usize = 12;
 const HEADER: [Token; 2] = [460, 461];
 const REASONING: [Token; 2] = [470, 471];

@@ -139,8 +139,8 @@ impl Buffers {
         self.plain && !self.offload_kqv && !self.weighted
     }
 
-    /// Whether what is added to a borrowed product is added elsewhere, the biases of experts: Metal borrows for products
-    /// alone (`ggml_backend_metal_device_offload_op`).
+    /// Whether what is added to a borrowed product is added elsewhere, the biases of experts: Metal borrows for
+    /// products alone (`ggml_backend_metal_device_offload_op`).
     fn adds_elsewhere(&self, host: &Largest) -> bool {
         self.lends && host.feeds() && self.gpus.first() == Some(&Family::Metal)
     }
