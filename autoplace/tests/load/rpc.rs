@@ -10,9 +10,11 @@ use std::time::{Duration, Instant};
 
 use crate::isolation::{program, resuming_process};
 use crate::native_support::{demo_path, load_demo};
-use crate::random_weights::Dice;
+use crate::random_weights::{self, Dice};
 use crate::replace_support::PROMPT;
+use crate::synthetic::{Dims, Sketch};
 use autoplace::generate;
+use autoplace::gguf::TensorType;
 use autoplace::load::Error;
 use autoplace::machine::{GpuKind, Machine, mib};
 use autoplace::memory::Headroom;
@@ -30,9 +32,14 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn start() -> Self {
+        Self::start_by(&[])
+    }
+
+    /// By a program that becomes it.
+    fn start_by(launcher: &[&str]) -> Self {
         let endpoint = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_autoplace-rpc-server"));
-        let child = command.args([&endpoint, "CPU"]).stdout(Stdio::null()).spawn().unwrap();
+        let line = [launcher, &[env!("CARGO_BIN_EXE_autoplace-rpc-server"), &endpoint, "CPU"]].concat();
+        let child = Command::new(line[0]).args(&line[1..]).stdout(Stdio::null()).spawn().unwrap();
         let begin = Instant::now();
         while TcpStream::connect(&endpoint).is_err() {
             assert!(begin.elapsed() < Duration::from_secs(60), "the server does not listen");
@@ -250,4 +257,51 @@ fn whenever_a_server_dies_the_text_is_the_same_or_there_is_an_error_of_a_type() 
         }
     }
     println!("{rounds} rounds: {} texts, {} deaths, {} refused", outcomes[0], outcomes[1], outcomes[2]);
+}
+
+/// A model of some 400 MB on one and two servers, near and farther away: what the plan says beside what a text takes.
+/// A table for benches/results. Each server has a core of its own: two that share one hold each other up.
+#[test]
+#[ignore = "measures"]
+fn predicted_beside_measured() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut sketch = Sketch::new("llama", "of 400 MB", Dims::of([12, 1536, 4096, 12, 4, 128, 32_000]));
+    sketch.vocabulary();
+    sketch.ends(TensorType::Q8_0, Some(TensorType::Q8_0));
+    for il in 0..12 {
+        sketch.norms(il);
+        sketch.attention(il, TensorType::Q8_0);
+        sketch.feed_forward(il, TensorType::Q8_0, TensorType::Q8_0);
+    }
+    let path = random_weights::write(&sketch, folder.path());
+    println!("| servers | there and back | predicted tok/s | measured | |\n|--:|--:|--:|--:|--:|");
+    for count in [1, 2] {
+        for trip in [100, 1000, 10_000].map(Duration::from_micros) {
+            let servers: Vec<Server> =
+                (0..count).map(|core| Server::start_by(&["taskset", "-c", &core.to_string()])).collect();
+            let near: Vec<String> = servers.iter().map(|server| server.behind(trip)).collect();
+            let kept = tempfile::tempdir().unwrap();
+            let load = |machine: Option<Machine>| {
+                let builder = Model::builder(&path).n_ctx(1024).n_threads(1).n_gpu_layers(GpuLayers::All);
+                let builder = builder.isolation(Isolation::Process(program())).headroom_folder(kept.path());
+                let builder = near.iter().fold(builder, ModelBuilder::rpc);
+                machine.into_iter().fold(builder, ModelBuilder::machine).load().unwrap()
+            };
+            let mut model = load(None);
+            if count > 1 {
+                let mut machine = (*model.machine()).clone();
+                drop(model);
+                machine.gpus.iter_mut().for_each(|gpu| gpu.free = mib(1100));
+                model = load(Some(machine));
+            }
+            let plan = model.placement();
+            assert_eq!(plan.gpus().count(), count, "{plan}");
+            let mut stream = model.generate(PROMPT).temp(0.0).max_tokens(96).stream().unwrap();
+            stream.by_ref().for_each(|piece| drop(piece.unwrap()));
+            let measured = stream.statistics().tokens_per_second();
+            let predicted = plan.speed.as_ref().unwrap().generation[0].tokens_per_second;
+            let (ms, ratio) = (trip.as_secs_f64() * 1e3, predicted / measured);
+            println!("| {count} | {ms} ms | {predicted:.1} | {measured:.1} | {ratio:.2} |");
+        }
+    }
 }
