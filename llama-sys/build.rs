@@ -7,8 +7,7 @@
 //! 5. `shim`: compile `native/`, the exception-proof door to llama.cpp's C++.
 //! 6. `link`: name the libraries.
 //! 7. `isa`: record which instruction set the CPU code was compiled for, so that the program can check it at start.
-//! 8. `runtime` (where `AUTOPLACE_RUNTIME_LIBRARIES` names a folder): the same once more as libraries that can be
-//! opened.
+//! 8. `runtime` (where `AUTOPLACE_RUNTIME_LIBRARIES` names a folder): the same again as libraries to be opened.
 //! 9. `bindings` (feature `bindgen`): regenerate the committed bindings' text into OUT_DIR.
 
 #[path = "build/amx.rs"]

@@ -2,8 +2,8 @@
 //! `prebuilt-runtime`.
 //!
 //! 1. The build script of llama-sys links its shim as a library (`llama-sys/build/runtime.rs`): for any x86-64 Linux
-//! with    the GPU bundle's compilers and one library for each kind of CPU, or with `--here` for this machine, in one
-//! library.
+//!    with the GPU bundle's compilers and one library for each kind of CPU, or with `--here` for this machine, in one
+//!    library.
 //! 2. The libraries are laid out with their licences, and what they ask of a system is held against what every one has.
 //! 3. The manifest is completed by the crate that reads it (`runtime/examples/seal.rs`), and the folder packed.
 
