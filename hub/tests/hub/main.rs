@@ -9,5 +9,6 @@ mod choice;
 mod fetch;
 mod headers;
 mod local;
+mod pick;
 mod server;
 mod world;
