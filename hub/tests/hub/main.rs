@@ -6,6 +6,7 @@ mod http;
 mod synthetic;
 
 mod choice;
+mod client;
 mod fetch;
 mod headers;
 mod local;
