@@ -50,6 +50,10 @@ pub enum Error {
     #[error("{repository} has no {wanted}; it has {found}")]
     NoModel { repository: String, wanted: String, found: String },
 
+    /// None of the repository's models is what was wished for on this machine.
+    #[error("{name}: {reason}")]
+    Unmet { name: String, reason: String },
+
     /// What has arrived is not what the hub lists. It is removed.
     #[error("{file}: its hash is {found}, but the hub lists {wanted}: it was removed; fetch it again")]
     Hash { file: String, wanted: String, found: String },

@@ -13,6 +13,7 @@ mod http;
 mod hub;
 mod local;
 mod name;
+mod pick;
 mod remote;
 mod repository;
 
@@ -21,4 +22,5 @@ pub use error::Error;
 pub use hub::Hub;
 pub use local::{Environment, LocalModel, Models, Place, Skipped, Store, Why};
 pub use name::{Name, NameError};
+pub use pick::Pick;
 pub use repository::{Candidate, Repository};

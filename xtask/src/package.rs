@@ -3,9 +3,9 @@
 //! 1. A copy of the workspace below the target folder gets llama.cpp's source, which the repository does not hold. (In
 //!    the working tree itself, an interrupted run would leave a source behind that every later build silently prefers.)
 //! 2. `cargo package` packs the copy. Without its own verification: that builds a crate and then, for the crate that
-//!    depends on it, the same crate once more from another folder, which is one native build too many. 3. The packages
-//! are unpacked beside each other and built, the one with the other: with llama.cpp from the package, or    (as a step
-//! of `test`) with the workspace's, every file of which that was read the package must hold.
+//!    depends on it, the same crate once more from another folder, which is one native build too many.
+//! 3. The packages are unpacked beside each other and built, the one with the other: with llama.cpp from the package,
+//!    or (as a step of `test`) with the workspace's, every file of which that was read the package must hold.
 //!
 //! To publish: `cargo publish -p autoplace-runtime -p autoplace-llama-sys -p autoplace-planner -p autoplace-chat -p
 //! autoplace -p autoplace-openai -p autoplace-hub -p autoplace-cli` in `target/package-source`.

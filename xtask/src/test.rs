@@ -47,7 +47,11 @@ pub(crate) const STEPS: &[Step] = &[
         what: "the native layer's tests with libraries that are opened, and an application packed with them (Linux)",
         run: runtime::test,
     },
-    Step { name: "openai", what: "OpenAI's own Python client drives the example `serve`", run: openai },
+    Step {
+        name: "clients",
+        what: "OpenAI's own Python client drives the example `serve`, and Hugging Face's shares a cache with the hub",
+        run: clients,
+    },
     Step {
         name: "bench",
         what: "every benchmark once, unmeasured",
@@ -84,7 +88,7 @@ pub(crate) fn test(workspace: &mut Workspace, names: &[String]) -> Result<()> {
     if steps.iter().any(|step| step.name == "bindings") {
         setup::libclang()?;
     }
-    if steps.iter().any(|step| step.name == "openai") {
+    if steps.iter().any(|step| step.name == "clients") {
         setup::python()?;
     }
 
@@ -113,13 +117,13 @@ pub(crate) fn test(workspace: &mut Workspace, names: &[String]) -> Result<()> {
 /// at hand; a plain `cargo test` draws new ones.
 const RANDOM_CASES: (&str, &str) = ("PROPTEST_RNG_SEED", "20261121");
 
-/// With the client's environment, which the test cannot make.
-fn openai(workspace: &Workspace) -> Result<()> {
-    let python = python::environment(workspace, "openai/tests/client/requirements.txt")?;
+/// With the clients' environment, which the tests cannot make.
+fn clients(workspace: &Workspace) -> Result<()> {
+    let python = python::environment(workspace, "xtask/clients/requirements.txt")?;
     // A test that is named does not have the examples built.
     run(&mut workspace.compile("build", &["--workspace", "--examples"]))?;
     let mut cargo = workspace.compile("test", &["--workspace"]);
-    cargo.args(["--test=openai", "--", "--ignored", "serve_client::"]);
+    cargo.args(["--test=openai", "--test=hub", "--", "--ignored", "client::"]);
     run(cargo.env("AUTOPLACE_PYTHON", python))
 }
 

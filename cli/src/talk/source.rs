@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use autoplace::load;
 use autoplace::machine::Bytes;
 use autoplace::plan::Request;
-use autoplace_hub::{Candidate, Choice, Contender, Hub, Name, Outcome, Wish, choose};
+use autoplace_hub::{Candidate, Choice, Hub, Name, Outcome, Wish};
 
 use super::screen::note;
 use crate::rates::bar;
@@ -36,31 +36,11 @@ impl SourceArgs {
             return Ok(Some(PathBuf::from(&self.model)));
         }
         let (name, hub): (Name, Hub) = (self.model.parse()?, Hub::from_env()?);
-        // What is here needs no network.
-        let mut here = hub.clone().offline(true).repository(&name).ok();
-        here.iter_mut().for_each(|it| it.candidates.retain(|candidate| hub.cached(candidate).is_some()));
-        let repository = match here.filter(|it| !it.candidates.is_empty()) {
-            Some(here) => here,
-            None => hub.repository(&name)?,
-        };
-        repository.left_out.iter().for_each(|(files, why)| note(format!("{}: {why}", files.join(", "))));
-        let mut contenders = Vec::new();
-        let mut candidates: Vec<&Candidate> = Vec::new();
-        for (candidate, header) in repository.candidates.iter().zip(hub.headers(&repository)) {
-            match header {
-                Ok(header) => {
-                    contenders.push(Contender::new(candidate.name(), candidate.quant().map(str::to_owned), header));
-                    candidates.push(candidate);
-                }
-                Err(error) => note(format!("{} is left out: {error}", candidate.name())),
-            }
-        }
-        let choice = choose(&contenders, &load::detect()?, request, self.wish);
-        tell(&choice);
-        let Some(candidate) = choice.chosen.map(|chosen| candidates[chosen]) else {
-            return Err(format!("{name}: {}", choice.reason).into());
-        };
-        match hub.cached(candidate) {
+        let pick = hub.pick(&name, &load::detect()?, request, self.wish)?;
+        pick.left_out.iter().for_each(note);
+        tell(&pick.choice);
+        let candidate = pick.chosen()?;
+        match pick.cached {
             Some(path) => Ok(Some(path)),
             None if self.is_wanted(candidate)? => fetched(&hub, candidate, stop),
             None => Ok(None),

@@ -11,10 +11,10 @@ use autoplace_hub::{Error, Hub};
 use crate::server::{COMMIT, Content, Fault};
 use crate::world::{World, hub, repository};
 
-const FILE: &str = "thing-Q4_K_M.gguf";
+pub(crate) const FILE: &str = "thing-Q4_K_M.gguf";
 
 impl World {
-    fn part(&self, path: &str) -> PathBuf {
+    pub(crate) fn part(&self, path: &str) -> PathBuf {
         self.cache.path().join("models--some--thing").join(path)
     }
 
@@ -30,7 +30,7 @@ impl World {
     }
 
     /// All files of the snapshot, links or not.
-    fn snapshot(&self) -> Vec<String> {
+    pub(crate) fn snapshot(&self) -> Vec<String> {
         self.names(&format!("snapshots/{COMMIT}"))
     }
 
@@ -39,12 +39,12 @@ impl World {
     }
 }
 
-fn fetch(hub: &Hub, progress: impl FnMut(u64, u64) -> ControlFlow<()>) -> Result<PathBuf, Error> {
+pub(crate) fn fetch(hub: &Hub, progress: impl FnMut(u64, u64) -> ControlFlow<()>) -> Result<PathBuf, Error> {
     hub.fetch(&repository(hub)?.candidates[0], progress)
 }
 
 /// Bytes that repeat nowhere, so that none can stand in another's place.
-fn bytes(length: usize) -> Vec<u8> {
+pub(crate) fn bytes(length: usize) -> Vec<u8> {
     let mut state = 1u64;
     let mut next = || {
         state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
@@ -313,8 +313,15 @@ fn a_name_with_a_quantisation_has_its_models_only() {
     assert_eq!(error.to_string(), "some/thing has no model of Q2_K; it has Q4_K_M, Q8_0");
 }
 
-/// What a child of [`a_fetch_killed_anywhere_goes_on_to_the_same_file`] is told: endpoint and cache.
+/// What [`child`] is told: endpoint and cache.
 const CHILD: [&str; 2] = ["AUTOPLACE_HUB_TEST_ENDPOINT", "AUTOPLACE_HUB_TEST_CACHE"];
+
+/// A process that fetches from this endpoint into this cache.
+pub(crate) fn child_of(endpoint: &str, cache: &Path) -> Command {
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    child.args(["--ignored", "--exact", "fetch::child"]).env(CHILD[0], endpoint).env(CHILD[1], cache);
+    child
+}
 
 #[test]
 #[ignore = "the child of another test"]
@@ -331,10 +338,8 @@ fn a_fetch_killed_anywhere_goes_on_to_the_same_file() {
         let point = (u64::from(byte) << 12) + 1234;
         let world = World::new([(FILE, Content::large(data.clone()))]);
         world.server.slow(Duration::from_millis(1));
-        let mut child = Command::new(std::env::current_exe().unwrap());
-        child.args(["--ignored", "--exact", "fetch::child"]).stdout(Stdio::null()).stderr(Stdio::null());
-        child.env(CHILD[0], world.server.endpoint()).env(CHILD[1], world.cache.path());
-        let mut child = child.spawn().unwrap();
+        let mut child = child_of(&world.server.endpoint(), world.cache.path());
+        let mut child = child.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         while world.server.sent() < point && child.try_wait().unwrap().is_none() {
             std::thread::sleep(Duration::from_micros(200));
         }

@@ -6,8 +6,10 @@ mod http;
 mod synthetic;
 
 mod choice;
+mod client;
 mod fetch;
 mod headers;
 mod local;
+mod pick;
 mod server;
 mod world;

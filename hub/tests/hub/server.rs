@@ -78,6 +78,7 @@ pub(crate) enum Fault {
 /// A request that has come.
 #[derive(Clone)]
 pub(crate) struct Seen {
+    pub(crate) method: String,
     pub(crate) path: String,
     pub(crate) range: Option<Range<u64>>,
     pub(crate) authorization: Option<String>,
@@ -158,9 +159,11 @@ impl State {
         let end = |end: &str| end.parse().map_or(u64::MAX, |end: u64| end + 1);
         let range = range.map(|(start, last)| start.parse().unwrap()..end(last));
         let authorization = request.header("authorization").map(str::to_owned);
-        let seen = Seen { path: request.path.clone(), range: range.clone(), authorization, at_storage };
+        let (method, path) = (request.method.clone(), request.path.clone());
+        let seen = Seen { method, path, range: range.clone(), authorization, at_storage };
         self.seen.lock().unwrap().push(seen);
-        let mut answer = Reply { state: self, stream, range, fault: self.fault(&request.path) };
+        let (is_head, fault) = (request.method == "HEAD", self.fault(&request.path));
+        let mut answer = Reply { state: self, stream, is_head, range, fault };
         match answer.fault {
             Some(Fault::Status(status, header)) => return answer.body(status, header, b""),
             // Longer than anybody waits for it.
@@ -168,6 +171,9 @@ impl State {
             _ => {}
         }
         let path = request.path.split('?').next().unwrap_or_default();
+        if path.starts_with("/api/models/some/thing/tree/") {
+            return answer.body(200, "Content-Type: application/json\r\n", tree(&self.files).as_bytes());
+        }
         if path.starts_with("/api/models/some/thing") {
             let listing = self.listing.lock().unwrap().clone().unwrap_or_else(|| listing(&self.files));
             return answer.body(200, "Content-Type: application/json\r\n", listing.as_bytes());
@@ -213,10 +219,24 @@ fn listing(files: &BTreeMap<String, Content>) -> String {
     serde_json::json!({ "id": "some/thing", "sha": COMMIT, "siblings": siblings }).to_string()
 }
 
+/// As the official client lists a repository.
+fn tree(files: &BTreeMap<String, Content>) -> String {
+    let entries = files.iter().map(|(name, Content { bytes, etag, .. })| {
+        let mut entry = serde_json::json!({ "type": "file", "path": name, "size": bytes, "oid": etag });
+        if etag.len() != 40 {
+            entry["lfs"] = serde_json::json!({ "oid": etag, "size": bytes, "pointerSize": 135 });
+        }
+        entry
+    });
+    serde_json::Value::Array(entries.collect()).to_string()
+}
+
 /// An answer on its way.
 struct Reply<'a> {
     state: &'a State,
     stream: TcpStream,
+    /// Whether the headers are asked for alone.
+    is_head: bool,
     range: Option<Range<u64>>,
     fault: Option<Fault>,
 }
@@ -243,16 +263,15 @@ impl Reply<'_> {
         let length = bytes.len();
         write!(self.stream, "HTTP/1.1 {status} x\r\nConnection: close\r\nContent-Length: {length}\r\n{headers}\r\n")?;
         let end = match self.fault {
+            _ if self.is_head => 0,
             Some(Fault::Cut(end)) => length.min(end as usize),
             _ => length,
         };
-        let pause = self.state.pause.load(SeqCst);
-        for piece in bytes[..end].chunks(if pause == 0 { 1 << 20 } else { 8 << 10 }) {
+        let is_slow = self.state.pause.load(SeqCst) > 0;
+        for piece in bytes[..end].chunks(if is_slow { 8 << 10 } else { 1 << 20 }) {
             self.stream.write_all(piece)?;
             self.state.sent.fetch_add(piece.len() as u64, SeqCst);
-            if pause > 0 {
-                sleep(Duration::from_millis(pause));
-            }
+            sleep(Duration::from_millis(self.state.pause.load(SeqCst)));
         }
         self.stream.flush()
     }

@@ -5,7 +5,7 @@ use std::process::Command;
 use crate::server::{FILE, MODEL, Server};
 
 #[test]
-#[ignore = "wants OpenAI's client: `cargo xtask test openai` installs it, and runs this"]
+#[ignore = "wants OpenAI's client: `cargo xtask test clients` installs it, and runs this"]
 fn the_official_client_finds_the_api_as_it_knows_it() {
     let python = std::env::var_os("AUTOPLACE_PYTHON").expect("AUTOPLACE_PYTHON is set");
     let server = Server::start(&["--embed", FILE, "--at-once", "8", "--ctx", "512"]);

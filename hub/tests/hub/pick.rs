@@ -1,0 +1,70 @@
+//! From a name to a model: what the cache has first, then what the hub lists.
+
+use std::ops::ControlFlow::Continue;
+
+use autoplace_hub::{Error, Pick, Wish};
+use autoplace_planner::gguf::TensorType as T;
+use autoplace_planner::machine::{Host, Machine, gib};
+use autoplace_planner::plan::Request;
+
+use crate::server::Content;
+use crate::synthetic::shapes::{Shape, TINY};
+use crate::world::World;
+
+/// Two quantisations, the smaller one first.
+fn world() -> World {
+    let of = |kind| Content::large(Shape { types: (kind, kind, kind), ..TINY }.builder().to_bytes().unwrap());
+    let broken = Content::large(b"<html>".repeat(100));
+    let projector = Content::large(vec![0; 64]);
+    World::new([
+        ("thing-Q8_0.gguf", of(T::Q8_0)),
+        ("thing-F32.gguf", of(T::F32)),
+        ("thing-Q4_0.gguf", broken),
+        ("mmproj-F16.gguf", projector),
+    ])
+}
+
+impl World {
+    fn pick(&self, wish: &str) -> Result<Pick, Error> {
+        self.picked(self.hub(), wish.parse().unwrap())
+    }
+
+    fn picked(&self, hub: autoplace_hub::Hub, wish: Wish) -> Result<Pick, Error> {
+        let machine = Machine::new(Host::new(gib(8)).bandwidth(50_000_000_000));
+        hub.pick(&"hf:some/thing".parse().unwrap(), &machine, &Request::new(), wish)
+    }
+}
+
+#[test]
+fn what_the_cache_has_needs_no_request_and_the_hub_is_asked_where_it_does_not_meet_the_wish() {
+    let world = world();
+    let pick = world.pick("fastest").unwrap();
+    assert_eq!((pick.chosen().unwrap().quant(), &pick.cached), (Some("Q8_0"), &None));
+    let path = world.hub().fetch(pick.chosen().unwrap(), |_, _| Continue(())).unwrap();
+    world.server.seen();
+
+    let cached = world.pick("best:0").unwrap();
+    assert_eq!((cached.candidates.len(), cached.cached), (1, Some(path)));
+    assert!(world.server.seen().is_empty());
+    let better = world.pick("fastest:F32").unwrap();
+    assert_eq!((better.chosen().unwrap().quant(), &better.cached), (Some("F32"), &None));
+    assert!(!world.server.seen().is_empty());
+
+    let offline = world.hub().offline(true);
+    let unmet = world.picked(offline, "fastest:F32".parse().unwrap()).unwrap();
+    assert!(matches!(unmet.chosen(), Err(Error::Unmet { .. })));
+    assert!(world.server.seen().is_empty());
+}
+
+#[test]
+fn a_wish_that_nothing_meets_is_an_error_beside_the_table_and_what_was_left_out_has_its_reason() {
+    let pick = world().pick("best:1000000000").unwrap();
+    let error = pick.chosen().unwrap_err();
+    assert_eq!(error.to_string(), "hf:some/thing: none reaches 1000000000 tok/s");
+    let rows: Vec<&str> = pick.choice.rows.iter().map(|row| &row.label[..]).collect();
+    assert_eq!(rows, ["thing-F32", "thing-Q8_0"]);
+    assert!(pick.choice.rows.iter().all(|row| row.placed().is_some()));
+    let [projector, broken] = &pick.left_out[..] else { panic!("{:?}", pick.left_out) };
+    assert!(projector.starts_with("mmproj-F16.gguf: ") && broken.starts_with("thing-Q4_0 is left out: "), "{broken}");
+    assert!(broken.contains("not a GGUF file"), "{broken}");
+}
