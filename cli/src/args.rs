@@ -62,6 +62,13 @@ pub(crate) enum Verb {
         #[arg(value_name = "SHELL", hide_possible_values = true)]
         shell: clap_complete::Shell,
     },
+    /// Writes the manual pages, one for each verb
+    #[cfg(feature = "man")]
+    Man {
+        /// A folder, which is there
+        #[arg(value_name = "DIR")]
+        folder: PathBuf,
+    },
 }
 
 /// The arguments of `devices`.

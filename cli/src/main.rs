@@ -76,6 +76,13 @@ fn main() -> ExitCode {
         Verb::Runtime { verb } => runtime::run(verb),
         Verb::Template(args) => template::run(args),
         Verb::Completions { shell } => Ok(args::completions(*shell)),
+        #[cfg(feature = "man")]
+        Verb::Man { folder } => {
+            let pages = clap_mangen::generate_to(<Args as clap::CommandFactory>::command(), folder);
+            pages
+                .map(|()| format!("manual pages in {}", folder.display()))
+                .map_err(|error| in_file(folder, error).into())
+        }
     };
     match answer {
         Ok(text) => print(&text),

@@ -10,6 +10,7 @@ mod conformance;
 mod cuda_check;
 mod demo;
 mod deny;
+mod dist;
 mod features;
 mod fit_table;
 mod fuzz;
@@ -70,6 +71,7 @@ fn run(arguments: &[String]) -> Result<()> {
         ("cuda-check", []) => cuda_check::cuda_check(&workspace, false),
         ("cuda-check", [flag]) if flag == "--all" => cuda_check::cuda_check(&workspace, true),
         ("deny", []) => deny::deny(&workspace),
+        ("dist", []) => dist::dist(&workspace),
         ("features", []) => features::features(&workspace),
         ("fit-table", _) => fit_table::fit_table(&workspace, rest),
         ("fuzz", _) => fuzz::fuzz(&workspace, rest),
@@ -104,6 +106,7 @@ cargo xtask attack [PROGRAM]        what hostile clients can take of the example
 cargo xtask bindings [--write]      regenerates the raw bindings and compares (or replaces) the committed ones
 cargo xtask cuda-check [--all]      compiles CUDA kernels of the pinned llama.cpp (or all) without a card (Linux x86-64; downloads a toolkit)
 cargo xtask deny                    licences, duplicates and sources of the dependencies, and advisories against them
+cargo xtask dist                    the program's archive and its Debian package, unpacked and tried (Linux)
 cargo xtask features                checks the published crates with the oldest compiler, and each feature alone
 cargo xtask fit-table [WORD...]     plans beside llama.cpp's own fit: 28 models (or those of these words) on 7 simulated machines
 cargo xtask fuzz [TARGET...]        random bytes for whatever reads bytes from anybody, 60 s a target or as many as `--seconds` says

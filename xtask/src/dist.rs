@@ -1,0 +1,260 @@
+//! `dist`: the program `autoplace` as a person installs it: an archive in cargo-dist's layout with its hash, and a Debian
+//! package, both without a C++ compiler.
+//!
+//! 1. The program is built with `prebuilt-runtime`; it writes its manual pages and completions below `target/program`.
+//! 2. cargo-dist packs the archive and cargo-deb the package, as `cli/Cargo.toml` and `dist-workspace.toml` say.
+//! 3. Each is unpacked in a folder of its own, and held against what must be in it; its program is run.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use crate::gpu_bundle::portable;
+use crate::workspace::{Workspace, output, run};
+use crate::{python, setup, tree};
+
+const PACKAGE: &str = "autoplace-cli";
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+const DEB: &str = "3.8.0";
+
+/// Pins cargo-dist, as `dist-workspace.toml` does.
+const DIST: &str = "xtask/dist/requirements.txt";
+
+/// Where generated files lie, relative to the repository's root. Not in cargo's target folder, which may be elsewhere:
+/// `cli/Cargo.toml` names it.
+const PROGRAM: &str = "target/program";
+
+/// The shells that an installed completion is for, and its file.
+const COMPLETIONS: [(&str, &str); 3] = [("bash", "autoplace.bash"), ("zsh", "_autoplace"), ("fish", "autoplace.fish")];
+
+/// What lies in the archive's folder, beside the manual's other pages.
+const ARCHIVED: [&str; 9] = [
+    "CHANGELOG.md",
+    "LICENSE-APACHE",
+    "LICENSE-MIT",
+    "README.md",
+    "autoplace",
+    "completions/_autoplace",
+    "completions/autoplace.bash",
+    "completions/autoplace.fish",
+    "man/autoplace-plan.1",
+];
+
+/// What lies in the Debian package.
+const PACKAGED: [&str; 9] = [
+    "usr/bin/autoplace",
+    "usr/share/bash-completion/completions/autoplace",
+    "usr/share/doc/autoplace/CHANGELOG.md",
+    "usr/share/doc/autoplace/LICENSE-APACHE",
+    "usr/share/doc/autoplace/README.md",
+    "usr/share/doc/autoplace/copyright",
+    "usr/share/fish/vendor_completions.d/autoplace.fish",
+    "usr/share/man/man1/autoplace-plan.1.gz",
+    "usr/share/zsh/vendor-completions/_autoplace",
+];
+
+pub(crate) fn dist(workspace: &Workspace) -> Result<()> {
+    ensure!(
+        cfg!(all(target_os = "linux", target_arch = "x86_64")),
+        "archives of the program are made on x86-64 Linux for it"
+    );
+    let deb = setup::tool(workspace, "cargo-deb", DEB)?;
+    let dist = python::environment(workspace, DIST)?.with_file_name("dist");
+    let program = build(workspace)?;
+    generate(workspace, &program)?;
+    let needs = portable::needs(&program)?;
+    println!(
+        "dist: {}, glibc {}",
+        needs.libraries.iter().cloned().collect::<Vec<_>>().join(" "),
+        glibc(&needs.versions)
+    );
+
+    run(Command::new(dist).current_dir(&workspace.root).args([
+        "dist",
+        "build",
+        "--artifacts=local",
+        "--allow-dirty",
+        "--target",
+        TARGET,
+    ]))?;
+    archive(workspace)?;
+    // The same build: cargo-deb is given what is there.
+    let folder = workspace.target.join("debian");
+    run(Command::new(deb)
+        .current_dir(&workspace.root)
+        .args(["deb", "--package", PACKAGE, "--no-build", "--profile=dist", "--target", TARGET, "--output"])
+        .arg(&folder))?;
+    debian(workspace, &folder)
+}
+
+/// The program as cargo-dist builds it, which then finds it done.
+fn build(workspace: &Workspace) -> Result<PathBuf> {
+    let table = &metadata(workspace)?["dist"];
+    let features: Vec<&str> = table["features"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    run(workspace
+        .cargo(&["build", "--profile=dist", "--locked", "--no-default-features", "--target", TARGET])
+        .args(["--package", PACKAGE, "--features", &features.join(",")]))?;
+    Ok(workspace.target.join(TARGET).join("dist/autoplace"))
+}
+
+/// Its manual pages and completions, as it writes them.
+fn generate(workspace: &Workspace, program: &Path) -> Result<()> {
+    let folder = workspace.root.join(PROGRAM);
+    if folder.exists() {
+        fs::remove_dir_all(&folder)?;
+    }
+    fs::create_dir_all(folder.join("man"))?;
+    run(Command::new(program).arg("man").arg(folder.join("man")))?;
+    for (shell, file) in COMPLETIONS {
+        let script = output(Command::new(program).args(["completions", shell]))?;
+        tree::write(&folder.join("completions").join(file), script.as_bytes())?;
+    }
+    Ok(())
+}
+
+/// `cli`'s `[package.metadata]`.
+fn metadata(workspace: &Workspace) -> Result<Value> {
+    let all = output(&mut workspace.cargo(&["metadata", "--no-deps", "--offline", "--format-version=1"]))?;
+    let all: Value = serde_json::from_str(&all)?;
+    let mut packages = all["packages"].as_array().into_iter().flatten();
+    let cli = packages.find(|it| it["name"] == PACKAGE).context("the workspace has no package autoplace-cli")?;
+    Ok(cli["metadata"].clone())
+}
+
+/// Holds the archive against its hash and its list, and runs the program in it.
+fn archive(workspace: &Workspace) -> Result<()> {
+    let made = workspace.target.join("distrib");
+    let name = format!("{PACKAGE}-{TARGET}");
+    let archive = made.join(format!("{name}.tar.xz"));
+    run(Command::new("sha256sum")
+        .current_dir(&made)
+        .args(["--check", "--strict", "--quiet"])
+        .arg(format!("{name}.tar.xz.sha256")))?;
+    let folder = empty(&workspace.target.join("program-archive"))?;
+    run(Command::new("tar").arg("-xJf").arg(&archive).arg("-C").arg(&folder))?;
+    complete(&archive, &folder.join(&name), &ARCHIVED, &folder.join(&name).join("autoplace"))
+}
+
+/// The same of the package, which is installed into a root folder of its own.
+fn debian(workspace: &Workspace, made: &Path) -> Result<()> {
+    let package = made.join(format!("autoplace_{VERSION}-1_amd64.deb"));
+    print!("{}", output(Command::new("dpkg").arg("--info").arg(&package))?);
+    let root = empty(&workspace.target.join("program-root"))?;
+    run(Command::new("dpkg-deb").arg("--extract").arg(&package).arg(&root))?;
+    complete(&package, &root, &PACKAGED, &root.join("usr/bin/autoplace"))
+}
+
+/// That a folder has these files and no empty one, and that its program says the version.
+fn complete(made: &Path, folder: &Path, wanted: &[&str], program: &Path) -> Result<()> {
+    let files = tree::files(folder)?;
+    for file in wanted {
+        let bytes = fs::metadata(folder.join(file)).map_or(0, |it| it.len());
+        ensure!(bytes > 0, "{} lacks {file}", made.display());
+    }
+    let said = output(Command::new(program).arg("--version"))?;
+    ensure!(said.trim() == format!("autoplace {VERSION}"), "the program in {} says `{}`", made.display(), said.trim());
+    println!("dist: {}: {} files, {} bytes", made.display(), files.len(), fs::metadata(made)?.len());
+    Ok(())
+}
+
+/// The newest glibc that a program asks for.
+fn glibc<'a>(versions: impl IntoIterator<Item = &'a String>) -> String {
+    let numbers = |version: &str| version.split('.').map(|it| it.parse::<u32>().unwrap_or(0)).collect::<Vec<_>>();
+    let versions = versions.into_iter().filter_map(|it| it.strip_prefix("GLIBC_"));
+    versions.max_by_key(|it| numbers(it)).unwrap_or("none").to_owned()
+}
+
+fn empty(folder: &Path) -> Result<PathBuf> {
+    if folder.exists() {
+        fs::remove_dir_all(folder)?;
+    }
+    fs::create_dir_all(folder)?;
+    Ok(folder.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tables() -> (Workspace, Value) {
+        let workspace = Workspace::find().unwrap();
+        let tables = metadata(&workspace).unwrap();
+        (workspace, tables)
+    }
+
+    #[test]
+    fn what_an_archive_or_a_package_takes_is_in_the_repository_or_is_made() {
+        let (workspace, tables) = tables();
+        let cli = workspace.root.join("cli");
+        let assets = tables["deb"]["assets"].as_array().unwrap().iter().map(|it| &it[0]);
+        let included = tables["dist"]["include"].as_array().unwrap();
+        let made = |path: &str| {
+            let path = path.strip_prefix("../target/program/")?;
+            let file = path.strip_prefix("completions/");
+            let is_made = file.is_none_or(|file| COMPLETIONS.iter().any(|it| it.1 == file));
+            Some(is_made && ["completions", "man"].contains(&path.split('/').next()?))
+        };
+        let mut count = 0;
+        for path in assets.chain(included).map(|it| it.as_str().unwrap()) {
+            let is_there = path == "target/release/autoplace" || made(path).unwrap_or_else(|| cli.join(path).is_file());
+            assert!(is_there, "cli/Cargo.toml: `{path}`");
+            count += 1;
+        }
+        assert!(count > 5, "{count}");
+    }
+
+    #[test]
+    fn every_completion_that_is_made_is_in_the_package() {
+        let (_, tables) = tables();
+        for (_, file) in COMPLETIONS {
+            assert!(tables["deb"]["assets"].to_string().contains(file), "{file}");
+        }
+    }
+
+    #[test]
+    fn archive_and_package_have_the_same_program_which_needs_no_compiler() {
+        let (_, tables) = tables();
+        for table in ["dist", "deb"] {
+            assert_eq!(tables[table]["default-features"], false, "{table}");
+            assert_eq!(tables[table]["features"], serde_json::json!(["prebuilt-runtime", "man"]), "{table}");
+        }
+    }
+
+    #[test]
+    fn binstall_asks_for_the_archive_that_cargo_dist_makes() {
+        let (workspace, tables) = tables();
+        let filled = |key: &str| {
+            let text = tables["binstall"][key].as_str().unwrap().to_owned();
+            let values = [
+                ("repo", env!("CARGO_PKG_REPOSITORY")),
+                ("version", VERSION),
+                ("name", PACKAGE),
+                ("target", TARGET),
+                ("bin", "autoplace"),
+                ("binary-ext", ""),
+            ];
+            values.iter().fold(text, |text, (name, value)| text.replace(&format!("{{ {name} }}"), value))
+        };
+        // CONTRIBUTING.md: a release is tagged vX.Y.Z.
+        let address = format!("/releases/download/v{VERSION}/{PACKAGE}-{TARGET}.tar.xz");
+        assert_eq!(filled("pkg-url"), env!("CARGO_PKG_REPOSITORY").to_owned() + &address);
+        assert_eq!(filled("bin-dir"), format!("{PACKAGE}-{TARGET}/autoplace"));
+        let pins = fs::read_to_string(workspace.root.join(DIST)).unwrap();
+        let (_, pinned) = pins.split_once("cargo-dist==").unwrap();
+        let version = pinned.split_whitespace().next().unwrap();
+        let config = fs::read_to_string(workspace.root.join("dist-workspace.toml")).unwrap();
+        assert!(config.contains(&format!("cargo-dist-version = \"{version}\"")), "{config}");
+        assert!(config.contains(&format!("targets = [\"{TARGET}\"]")), "{config}");
+    }
+
+    #[test]
+    fn the_newest_glibc_is_by_number() {
+        let versions = ["GLIBC_2.4", "GLIBC_2.34", "GCC_3.0", "GLIBC_2.28"].map(str::to_owned);
+        assert_eq!(glibc(&versions), "2.34");
+    }
+}
