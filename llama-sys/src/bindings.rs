@@ -2309,17 +2309,6 @@ functions! {
     pub fn ggml_backend_view_init(tensor: *mut ggml_tensor) -> ggml_status;
     pub fn ggml_backend_cpu_buffer_from_ptr(ptr: *mut ::core::ffi::c_void, size: usize) -> ggml_backend_buffer_t;
     pub fn ggml_backend_cpu_buffer_type() -> ggml_backend_buffer_type_t;
-    pub fn ggml_backend_cpu_init() -> ggml_backend_t;
-    pub fn ggml_backend_is_cpu(backend: ggml_backend_t) -> bool;
-    pub fn ggml_backend_cpu_set_n_threads(backend_cpu: ggml_backend_t, n_threads: ::core::ffi::c_int);
-    pub fn ggml_backend_cpu_set_threadpool(backend_cpu: ggml_backend_t, threadpool: ggml_threadpool_t);
-    pub fn ggml_backend_cpu_set_abort_callback(
-        backend_cpu: ggml_backend_t,
-        abort_callback: ggml_abort_callback,
-        abort_callback_data: *mut ::core::ffi::c_void,
-    );
-    pub fn ggml_backend_cpu_set_use_ref(backend_cpu: ggml_backend_t, use_ref: bool);
-    pub fn ggml_backend_cpu_reg() -> ggml_backend_reg_t;
     pub fn gguf_init_empty() -> *mut gguf_context;
     pub fn gguf_init_from_file(fname: *const ::core::ffi::c_char, params: gguf_init_params) -> *mut gguf_context;
     pub fn gguf_free(ctx: *mut gguf_context);
