@@ -67,9 +67,13 @@ impl Error {
     }
 
     /// Whether the caller aborted: by an [`AbortHandle`](crate::AbortHandle), or by a load's progress callback that
-    /// returned `false`.
+    /// returned `false` or ended a fetch.
     #[must_use]
     pub fn is_aborted(&self) -> bool {
+        #[cfg(feature = "hub")]
+        if let Some(load::Error::Hub(crate::hub::Error::Cancelled { .. })) = self.load() {
+            return true;
+        }
         use llama_sys::Error::{Aborted, LoadCancelled};
         matches!(self.native(), Some(Aborted | LoadCancelled { .. }))
     }

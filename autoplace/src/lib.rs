@@ -37,6 +37,10 @@ pub mod worker;
 
 #[doc(no_inline)]
 pub use autoplace_chat as chat;
+/// Models by name: what [`ModelBuilder::hub`] and [`ModelBuilder::wish`] take.
+#[cfg(feature = "hub")]
+#[doc(no_inline)]
+pub use autoplace_hub as hub;
 pub use autoplace_planner::memory::KvType;
 #[doc(no_inline)]
 pub use autoplace_planner::{Plan, Planner, gguf, machine, memory, plan, profile};

@@ -126,6 +126,10 @@ impl Served {
                 Ok(plan) => load::remote::Reply::Planned(Box::new(plan)),
                 Err(error) => load::remote::Reply::Failed(error),
             }),
+            Request::Loading(Loading::Look { recipe }) => self.sender.send(&match recipe.machine(false) {
+                Ok(machine) => load::remote::Reply::Seen(Box::new(machine)),
+                Err(error) => load::remote::Reply::Failed(error),
+            }),
             // The thread that listens has heard them.
             Request::Loading(Loading::CancelLoad | Loading::Abort { .. }) => Ok(true),
             Request::Text(TextCall::Start(start)) => self.start(start),

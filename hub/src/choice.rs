@@ -244,7 +244,12 @@ fn decide(rows: Vec<Row>, wish: Wish) -> Choice {
     let reason = match picked {
         Some((at, index)) => because(&rows, index, wishes[at], &wishes[..at]),
         None if rows.iter().all(|row| row.placed().is_none()) => {
-            format!("none of {} can be placed on this machine", rows.len())
+            let smallest = rows.iter().min_by_key(|row| row.bytes);
+            let why = smallest.map(|row| match &row.outcome {
+                Outcome::Refused(why) => format!("; {}: {why}", row.label),
+                Outcome::Placed(_) => String::new(),
+            });
+            format!("none of {} can be placed on this machine{}", rows.len(), why.unwrap_or_default())
         }
         None => format!("none {wish}"),
     };
@@ -341,7 +346,8 @@ mod tests {
             (&rows, "fastest:Q4_K_M", Some("Q4_K_M"), ""),
             (&rows, "fits", Some("Q4_K_M"), ""),
             (&rows, "best:100", None, "none reaches 100 tok/s"),
-            (&rows[..1], "auto", None, "none of 1 can be placed on this machine"),
+            (&rows[..1], "auto", None, "none of 1 can be placed on this machine; F16: it does not fit"),
+            (&[], "auto", None, "none of 0 can be placed on this machine"),
             (&slow, "auto", Some("Q4_K_M"), four_bits),
             (&slow[2..], "auto", Some("Q2_K"), fastest),
         ] {

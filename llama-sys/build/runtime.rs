@@ -13,6 +13,7 @@ const NAME: &str = "libautoplace-llama.so";
 
 pub(crate) fn library(target: &Target, shim: &cc::Build, objects: &[PathBuf], built: &Built, linked: &Linked) {
     println!("cargo:rerun-if-env-changed=AUTOPLACE_RUNTIME_LIBRARIES");
+    println!("cargo:rerun-if-env-changed=LDFLAGS");
     if target.os != "linux" {
         return;
     }
@@ -22,6 +23,12 @@ pub(crate) fn library(target: &Target, shim: &cc::Build, objects: &[PathBuf], bu
     let library = Path::new(&folder).join(NAME);
     std::fs::create_dir_all(&folder).unwrap_or_else(|e| panic!("cannot create {}: {e}", folder.display()));
     let mut command = shim.get_compiler().to_command();
+    // First on the line, as cmake has them of llama.cpp's libraries: another unwinder, for one.
+    let flags = std::env::var("LDFLAGS").unwrap_or_default();
+    for (index, words) in flags.split('"').enumerate() {
+        // Every second part is in quotes.
+        command.args(if index % 2 == 1 { vec![words] } else { words.split_whitespace().collect() });
+    }
     command.arg("-shared").arg("-o").arg(&library).args(objects);
     // What it calls is its own, even if the program has functions of these names.
     command.args([&format!("-Wl,-soname,{NAME}"), "-Wl,-Bsymbolic", "-Wl,-z,defs", "-Wl,-s"]);

@@ -2309,43 +2309,6 @@ functions! {
     pub fn ggml_backend_view_init(tensor: *mut ggml_tensor) -> ggml_status;
     pub fn ggml_backend_cpu_buffer_from_ptr(ptr: *mut ::core::ffi::c_void, size: usize) -> ggml_backend_buffer_t;
     pub fn ggml_backend_cpu_buffer_type() -> ggml_backend_buffer_type_t;
-    pub fn ggml_cpu_has_sse3() -> ::core::ffi::c_int;
-    pub fn ggml_cpu_has_ssse3() -> ::core::ffi::c_int;
-    pub fn ggml_cpu_has_avx() -> ::core::ffi::c_int;
-    pub fn ggml_cpu_has_avx_vnni() -> ::core::ffi::c_int;
-    pub fn ggml_cpu_has_avx2() -> ::core::ffi::c_int;
-    pub fn ggml_cpu_has_bmi2() -> ::core::ffi::c_int;
-    pub fn ggml_cpu_has_f16c() -> ::core::ffi::c_int;
-    pub fn ggml_cpu_has_fma() -> ::core::ffi::c_int;
-    pub fn ggml_cpu_has_avx512() -> ::core::ffi::c_int;
-    pub fn ggml_cpu_has_avx512_vbmi() -> ::core::ffi::c_int;
-    pub fn ggml_cpu_has_avx512_vnni() -> ::core::ffi::c_int;
-    pub fn ggml_cpu_has_avx512_bf16() -> ::core::ffi::c_int;
-    pub fn ggml_cpu_has_amx_int8() -> ::core::ffi::c_int;
-    pub fn ggml_cpu_has_neon() -> ::core::ffi::c_int;
-    pub fn ggml_cpu_has_arm_fma() -> ::core::ffi::c_int;
-    pub fn ggml_cpu_has_fp16_va() -> ::core::ffi::c_int;
-    pub fn ggml_cpu_has_dotprod() -> ::core::ffi::c_int;
-    pub fn ggml_cpu_has_matmul_int8() -> ::core::ffi::c_int;
-    pub fn ggml_cpu_has_sve() -> ::core::ffi::c_int;
-    pub fn ggml_cpu_has_sme() -> ::core::ffi::c_int;
-    pub fn ggml_cpu_has_sme2() -> ::core::ffi::c_int;
-    pub fn ggml_cpu_has_riscv_v() -> ::core::ffi::c_int;
-    pub fn ggml_cpu_has_vsx() -> ::core::ffi::c_int;
-    pub fn ggml_cpu_has_vxe() -> ::core::ffi::c_int;
-    pub fn ggml_cpu_has_wasm_simd() -> ::core::ffi::c_int;
-    pub fn ggml_cpu_has_llamafile() -> ::core::ffi::c_int;
-    pub fn ggml_backend_cpu_init() -> ggml_backend_t;
-    pub fn ggml_backend_is_cpu(backend: ggml_backend_t) -> bool;
-    pub fn ggml_backend_cpu_set_n_threads(backend_cpu: ggml_backend_t, n_threads: ::core::ffi::c_int);
-    pub fn ggml_backend_cpu_set_threadpool(backend_cpu: ggml_backend_t, threadpool: ggml_threadpool_t);
-    pub fn ggml_backend_cpu_set_abort_callback(
-        backend_cpu: ggml_backend_t,
-        abort_callback: ggml_abort_callback,
-        abort_callback_data: *mut ::core::ffi::c_void,
-    );
-    pub fn ggml_backend_cpu_set_use_ref(backend_cpu: ggml_backend_t, use_ref: bool);
-    pub fn ggml_backend_cpu_reg() -> ggml_backend_reg_t;
     pub fn gguf_init_empty() -> *mut gguf_context;
     pub fn gguf_init_from_file(fname: *const ::core::ffi::c_char, params: gguf_init_params) -> *mut gguf_context;
     pub fn gguf_free(ctx: *mut gguf_context);

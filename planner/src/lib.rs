@@ -17,11 +17,11 @@
 #[cfg(test)]
 extern crate self as autoplace_planner;
 
-/// `name(argument: type) field = value`: setters that are called so.
+/// `name(argument: type, ...) field = value, ...`: setters that are called so.
 macro_rules! setters {
-    ($($(#[$doc:meta])* $name:ident($argument:ident: $ty:ty) $($field:ident).+ = $value:expr;)*) => {
-        $($(#[$doc])* pub fn $name(mut self, $argument: $ty) -> Self {
-            self.$($field).+ = $value;
+    ($($(#[$doc:meta])* $name:ident($($argument:ident: $ty:ty),*) $($($field:ident).+ = $value:expr),+;)*) => {
+        $($(#[$doc])* pub fn $name(mut self, $($argument: $ty),*) -> Self {
+            $(self.$($field).+ = $value;)+
             self
         })*
     };

@@ -14,7 +14,7 @@ use crate::{package, setup};
 const VERSION: &str = "0.51.0";
 
 /// Beside the default features, as on docs.rs. The others choose how llama.cpp is built.
-const FEATURES: [(&str, &str); 1] = [("autoplace", "--features=async,schemars")];
+const FEATURES: [(&str, &str); 1] = [("autoplace", "--features=async,hub,schemars")];
 
 /// Fails where a library breaks what its last release promised.
 pub(crate) fn semver(workspace: &Workspace) -> Result<()> {

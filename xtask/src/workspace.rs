@@ -42,8 +42,8 @@ impl Workspace {
     pub(crate) fn compile(&self, verb: &str, arguments: &[&str]) -> Command {
         let mut command = self.cargo(&[verb]);
         command.arg(match self.vulkan {
-            Some(_) => "--features=autoplace/rpc,autoplace/vulkan",
-            None => "--features=autoplace/rpc",
+            Some(_) => "--features=autoplace/hub,autoplace/rpc,autoplace/vulkan",
+            None => "--features=autoplace/hub,autoplace/rpc",
         });
         command.args(arguments);
         command

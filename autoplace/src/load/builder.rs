@@ -19,6 +19,9 @@ pub struct ModelBuilder {
     recipe: Recipe,
     progress: Progress,
     isolation: Isolation,
+    /// Where the file comes from, if it is a hub's.
+    #[cfg(feature = "hub")]
+    pub(super) source: super::hub::Source,
     /// The method that was called after settings that it replaces.
     conflict: Option<&'static str>,
 }
@@ -26,7 +29,14 @@ pub struct ModelBuilder {
 impl ModelBuilder {
     pub(super) fn new(path: &Path) -> Self {
         let recipe = Recipe::of(path);
-        Self { recipe, progress: Progress::default(), isolation: Isolation::None, conflict: None }
+        Self {
+            recipe,
+            progress: Progress::default(),
+            isolation: Isolation::None,
+            #[cfg(feature = "hub")]
+            source: Default::default(),
+            conflict: None,
+        }
     }
 
     /// Sets the whole request at once. Call it first: after one of the other methods, whose setting
@@ -185,13 +195,15 @@ impl ModelBuilder {
         isolation(isolation: Isolation) isolation = isolation;
     }
 
-    /// The plan that [`load`](Self::load) would follow, confirmed by llama.cpp's own arithmetic. Allocates nothing.
+    /// The plan that [`load`](Self::load) would follow, confirmed by llama.cpp's own arithmetic. Allocates nothing; a
+    /// hub's model is fetched first, if it may be.
     ///
     /// # Errors
     ///
     /// [`Error::Gguf`] and [`Error::Profile`] for a file that is no model, [`Error::Plan`] when it fits nowhere or was
     /// asked for what cannot be; [`Error::SavedPlan`] for a saved plan that cannot be read, is of another model, or
-    /// does not fit the machine as it is now.
+    /// does not fit the machine as it is now; for a hub's model [`Error::NotFetched`], `Error::Hub`, and without the
+    /// feature `hub` [`Error::NoHub`].
     pub fn plan(&self) -> Result<Plan, Error> {
         let recipe = self.recipe()?;
         match recipe.servers.isolation(self.isolation.clone())? {
@@ -221,7 +233,7 @@ impl ModelBuilder {
         }
     }
 
-    /// How to load; a saved plan also says what is asked for later.
+    /// How to load, with the file that a hub's name stands for; a saved plan also says what is asked for later.
     fn recipe(&self) -> Result<Recipe, Error> {
         let mut recipe = self.recipe.clone();
         let is_late = recipe.saved.is_some() && recipe.request != Request::new();
@@ -231,6 +243,11 @@ impl ModelBuilder {
         if let Some(saved) = &recipe.saved {
             saved.check()?;
             (recipe.request, recipe.mtp) = (saved.request.clone(), saved.plan.context.mtp);
+        }
+        #[cfg(feature = "hub")]
+        self.source.place(&mut recipe, &self.isolation)?;
+        if let Some(name) = recipe.hub_name() {
+            return Err(Error::NoHub { name: name.to_owned() });
         }
         Ok(recipe)
     }

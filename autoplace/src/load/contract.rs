@@ -131,7 +131,10 @@ impl<'a> Contract<'a> {
         self.recipe.plan(&self.header, &self.profile, machine)
     }
 
-    fn prepared(&self, plan: Plan, machine: Machine, lease: Lease) -> (Prepared, Lease) {
+    fn prepared(&self, mut plan: Plan, machine: Machine, lease: Lease) -> (Prepared, Lease) {
+        // A plan that is given may have them.
+        let new = self.recipe.notes.iter().filter(|note| !plan.notes.contains(note)).cloned().collect::<Vec<_>>();
+        plan.notes.splice(0..0, new);
         let lease = lease.hold(&plan, &machine);
         (Prepared::new(plan, machine, &self.profile), lease)
     }

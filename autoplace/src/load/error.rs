@@ -36,6 +36,17 @@ pub enum Error {
     #[error(transparent)]
     #[serde(skip)]
     SavedPlan(#[from] plan::SavedPlanError),
+    /// A hub's model was not listed, chosen or fetched.
+    #[cfg(feature = "hub")]
+    #[error(transparent)]
+    #[serde(skip)]
+    Hub(#[from] autoplace_hub::Error),
+    /// A hub's model is not in the cache, and nobody has said that it may be fetched. In bytes.
+    #[error("{name}: {file} is not in the cache: `ModelBuilder::fetch(true)` fetches its {}", Bytes(*.bytes))]
+    NotFetched { name: String, file: String, bytes: u64 },
+    /// There is no file of this name, and autoplace was built without the means to ask a hub for it.
+    #[error("{name} is no file: a model of a hub needs autoplace's feature `hub`")]
+    NoHub { name: String },
     /// Settings were given twice, and one of them would have been lost.
     #[error("`{late}` would replace settings of the load that were made apart from it: say them in one place")]
     Conflict { late: String },

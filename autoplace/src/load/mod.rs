@@ -23,6 +23,8 @@ mod devices;
 mod draft;
 mod error;
 mod headroom;
+#[cfg(feature = "hub")]
+mod hub;
 mod lease;
 mod lent;
 mod model;

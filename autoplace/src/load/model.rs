@@ -59,7 +59,8 @@ impl WeakModel {
 
 impl Model {
     /// Loads a GGUF file (of a split one, the first part) with as many layers on the GPU as are safe: plans, loads,
-    /// warms up, and compares what was taken with the plan. See [`ModelBuilder::load`].
+    /// warms up, and compares what was taken with the plan. See [`ModelBuilder::load`]. With the feature `hub`, also
+    /// what a hub calls `hf:OWNER/NAME[:QUANT][@REVISION]`, if the cache has it.
     ///
     /// # Errors
     ///

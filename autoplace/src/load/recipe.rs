@@ -49,6 +49,8 @@ pub(crate) struct Recipe {
     pub(super) on_difference: OnDifference,
     pub(super) attempts: u32,
     pub(super) learn: Learn,
+    /// What its plans say first: how its file was chosen.
+    pub(super) notes: Vec<String>,
 }
 
 impl Recipe {
@@ -71,12 +73,18 @@ impl Recipe {
             // The plan, one for memory that was taken since, and two for the unforeseen.
             attempts: 4,
             learn: Learn::User,
+            notes: Vec::new(),
         }
+    }
+
+    /// What the path says, if it is no file and stands for a model of a hub.
+    pub(super) fn hub_name(&self) -> Option<&str> {
+        self.path.to_str().filter(|text| text.starts_with("hf:") && !self.path.exists())
     }
 
     /// The machine to plan for. One that the caller has described is believed at first; `again`, after time has passed,
     /// no GPU of it counts with more free bytes than it has now.
-    pub(super) fn machine(&self, again: bool) -> Result<Machine, Error> {
+    pub(crate) fn machine(&self, again: bool) -> Result<Machine, Error> {
         let gone = self.servers.connect()?;
         let machine = match (&self.machine, self.request.gpu_layers) {
             (Some(machine), _) if again => bounded_by_now(machine.clone()),

@@ -12,6 +12,7 @@ use super::devices::build_name;
 use super::placed::Placed;
 use super::progress::Progress;
 use super::recipe::Recipe;
+use crate::machine::Machine;
 use crate::plan::Plan;
 use crate::worker::{self, Handle, Worker, WorkerProcess};
 
@@ -39,6 +40,10 @@ pub(crate) enum Loading {
     Plan {
         recipe: Box<Recipe>,
     },
+    /// Only say which machine a plan would be for, and end.
+    Look {
+        recipe: Box<Recipe>,
+    },
 }
 
 /// What a worker answers.
@@ -49,6 +54,7 @@ pub(crate) enum Reply {
     Progress(f32),
     Loaded(Arc<Placed>),
     Planned(Box<Plan>),
+    Seen(Box<Machine>),
     Failed(#[serde(with = "super::crossing")] Error),
 }
 
@@ -155,12 +161,29 @@ impl Remote {
 /// The plan that a worker makes.
 pub(super) fn plan_in(process: &WorkerProcess, recipe: Recipe) -> Result<Plan, Error> {
     const DOING: &str = "planning";
-    let mut worker = Worker::start(process, &build_name())?;
-    worker.send(&Request::Loading(Loading::Plan { recipe: Box::new(recipe) }), DOING)?;
-    match worker.receive(DOING)? {
+    match answer(process, Loading::Plan { recipe: Box::new(recipe) }, DOING)? {
         Reply::Planned(plan) => Ok(*plan),
+        _ => Err(not_asked(DOING)),
+    }
+}
+
+/// The machine that a worker would plan for.
+#[cfg(feature = "hub")]
+pub(super) fn machine_in(process: &WorkerProcess, recipe: Recipe) -> Result<Machine, Error> {
+    const DOING: &str = "looking at the machine";
+    match answer(process, Loading::Look { recipe: Box::new(recipe) }, DOING)? {
+        Reply::Seen(machine) => Ok(*machine),
+        _ => Err(not_asked(DOING)),
+    }
+}
+
+/// What a worker of its own answers.
+fn answer(process: &WorkerProcess, request: Loading, doing: &'static str) -> Result<Reply, Error> {
+    let mut worker = Worker::start(process, &build_name())?;
+    worker.send(&Request::Loading(request), doing)?;
+    match worker.receive(doing)? {
         Reply::Failed(error) => Err(error),
-        Reply::Progress(_) | Reply::Loaded(_) => Err(not_asked(DOING)),
+        reply => Ok(reply),
     }
 }
 
@@ -186,7 +209,7 @@ fn load_in(process: &WorkerProcess, recipe: Recipe, progress: &Progress) -> Resu
             }
             Reply::Loaded(placed) => return Ok((worker, placed)),
             Reply::Failed(error) => return Err(error),
-            Reply::Planned(_) => return Err(not_asked(DOING)),
+            Reply::Planned(_) | Reply::Seen(_) => return Err(not_asked(DOING)),
         }
     }
 }

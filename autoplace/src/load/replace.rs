@@ -225,7 +225,7 @@ impl Model {
                 Ok(())
             }
             Reply::Failed(error) => Err(error),
-            Reply::Progress(_) | Reply::Planned(_) => Err(not_asked(DOING)),
+            Reply::Progress(_) | Reply::Planned(_) | Reply::Seen(_) => Err(not_asked(DOING)),
         }
     }
 }

@@ -16,6 +16,13 @@ mod defaults;
 mod embedding_models;
 #[path = "../support/fleets_support/mod.rs"]
 mod fleets_support;
+#[cfg(feature = "hub")]
+#[path = "../../../hub/tests/http/mod.rs"]
+mod http;
+#[cfg(feature = "hub")]
+#[path = "../../../hub/tests/hub/server.rs"]
+#[allow(dead_code, reason = "the hub's own tests use all of it")]
+mod hub_server;
 #[path = "../support/llama_source/mod.rs"]
 mod llama_source;
 #[path = "../../../planner/tests/support/lora_support/mod.rs"]
@@ -52,6 +59,7 @@ mod embed_memory;
 mod flags;
 mod fleets;
 mod headroom_measured;
+mod hub;
 mod isolation;
 mod isolation_calls;
 mod leases;

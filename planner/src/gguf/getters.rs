@@ -7,6 +7,21 @@ use super::error::Error;
 use super::header::Header;
 use super::value::{Array, Number, Value, ValueType};
 
+/// One method per type: the value of a key, from its bits.
+macro_rules! numbers {
+    ($($ty:ident, $value:ident, $from_bits:expr;)*) => {$(
+        #[doc = concat!("The value of a key of type `", stringify!($ty), "`, or `None` if there is no such key.")]
+        ///
+        /// # Errors
+        ///
+        /// [`Error::WrongType`] if it is of any other type, also another type of number.
+        pub fn $ty(&self, key: &str) -> Result<Option<$ty>, Error> {
+            let value = self.inner.metadata.typed(key, ValueType::$value)?;
+            Ok(value.as_ref().map(Value::bits).map($from_bits))
+        }
+    )*};
+}
+
 impl Header {
     /// `general.architecture`, which is the prefix of the architecture's own keys: `llama`, `qwen3moe`, `gemma3`.
     ///
@@ -39,34 +54,10 @@ impl Header {
         Some(title.replace(char::is_control, " "))
     }
 
-    /// The value of a key of type `u32`, or `None` if there is no such key.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::WrongType`] if it is of any other type, also another type of number.
-    pub fn u32(&self, key: &str) -> Result<Option<u32>, Error> {
-        let value = self.inner.metadata.typed(key, ValueType::U32)?;
-        Ok(value.map(|value| value.bits() as u32))
-    }
-
-    /// The value of a key of type `f32`, or `None` if there is no such key.
-    ///
-    /// # Errors
-    ///
-    /// As [`u32`](Self::u32).
-    pub fn f32(&self, key: &str) -> Result<Option<f32>, Error> {
-        let value = self.inner.metadata.typed(key, ValueType::F32)?;
-        Ok(value.map(|value| f32::from_bits(value.bits() as u32)))
-    }
-
-    /// The value of a key of type `bool`, or `None` if there is no such key.
-    ///
-    /// # Errors
-    ///
-    /// As [`u32`](Self::u32).
-    pub fn bool(&self, key: &str) -> Result<Option<bool>, Error> {
-        let value = self.inner.metadata.typed(key, ValueType::Bool)?;
-        Ok(value.map(|value| value.bits() != 0))
+    numbers! {
+        u32, U32, |bits| bits as u32;
+        f32, F32, |bits| f32::from_bits(bits as u32);
+        bool, Bool, |bits| bits != 0;
     }
 
     /// The value of a key of type string, up to its first NUL byte, or `None` if there is no such key.

@@ -151,16 +151,12 @@ fn read_type(cursor: &mut Cursor<'_>, key: &str) -> Result<ValueType, Error> {
 fn read_value(cursor: &mut Cursor<'_>, key: &str) -> Result<Stored, Error> {
     let what = format_args!("the value of key '{key}'");
     let ty = read_type(cursor, key)?;
-    let Some(size) = ty.size() else {
-        return match ty {
-            ValueType::Array => read_array(cursor, key).map(Stored::Array),
-            _ => read_string(cursor, what),
-        };
-    };
-    Ok(Stored::Number(Number::new(ty, cursor.padded(size, what)?)))
-}
-
-fn read_string(cursor: &mut Cursor<'_>, what: impl Display + Copy) -> Result<Stored, Error> {
+    if ty == ValueType::Array {
+        return read_array(cursor, key).map(Stored::Array);
+    }
+    if let Some(size) = ty.size() {
+        return Ok(Stored::Number(Number::new(ty, cursor.padded(size, what)?)));
+    }
     let length = cursor.string_len(what)?;
     let mut text = Vec::new();
     cursor.bytes(length, &mut text, what)?;

@@ -69,7 +69,12 @@ pub(super) fn assemble(first: Source, mut open: impl FnMut(u16, u16) -> Result<S
             let source = open(index, count)?;
             let own = read_later(&source, index, count)?;
             shards.push(Shard::of(&source));
-            check_total(&source, tensors.len() + own.len())?;
+            // So that many shards are no way around the limit of one file.
+            let all = tensors.len() + own.len();
+            if all as u64 > MAX_COUNT {
+                let problem = format_args!("{all} tensors in all shards, but there can be at most {MAX_COUNT}");
+                return Err(source.malformed(0, problem));
+            }
             tensors.extend(own.into_iter().map(|tensor| Tensor { shard: index, ..tensor }));
         }
     }
@@ -143,15 +148,6 @@ fn read_later(source: &Source, index: u16, count: u16) -> Result<Vec<Tensor>, Er
         }
     }
     Ok(tensors)
-}
-
-/// Holds a split model to the limit of one file, so that many shards are no way around it.
-fn check_total(source: &Source, tensors: usize) -> Result<(), Error> {
-    if tensors as u64 <= MAX_COUNT {
-        return Ok(());
-    }
-    let problem = format_args!("{tensors} tensors in all shards, but there can be at most {MAX_COUNT}");
-    Err(source.malformed(0, problem))
 }
 
 /// The index of each tensor of all shards by its name, which no two have.

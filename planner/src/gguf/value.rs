@@ -150,11 +150,6 @@ impl<'a> Value<'a> {
         if let Self::Number(number) = *self { Some(number) } else { None }
     }
 
-    /// The number, if this is an integer of any type that is not negative.
-    pub fn as_uint(&self) -> Option<u64> {
-        self.as_number()?.as_integer()?.try_into().ok()
-    }
-
     /// The text, if this is a string of UTF-8.
     pub const fn as_str(&self) -> Option<&'a str> {
         if let Self::Str(text) = *self { Some(text) } else { None }

@@ -37,11 +37,6 @@ impl Bandwidth {
     pub const fn new(bytes_per_second: u64, source: BandwidthSource) -> Self {
         Self { bytes_per_second, source }
     }
-
-    /// A figure that somebody states.
-    pub(super) const fn stated(bytes_per_second: u64) -> Self {
-        Self::new(bytes_per_second, BandwidthSource::Stated)
-    }
 }
 
 impl fmt::Display for Bandwidth {

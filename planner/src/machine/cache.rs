@@ -92,20 +92,16 @@ impl MeasurementCache {
     pub fn put_rates(&self, machine: &Machine, build: &str) {
         let host = (Some(host_key(&machine.host, build)), &machine.host.rates);
         let gpus = machine.gpus.iter().map(|gpu| (gpu_key(gpu, build), &gpu.rates));
-        for (key, rates) in gpus.chain([host]) {
-            if let (Some(key), Some(rates)) = (key, rates) {
-                self.put_rates_of(key, rates);
+        for (key, later) in gpus.chain([host]) {
+            if let (Some(key), Some(later)) = (key, later) {
+                let earlier: Option<MeasuredRates> = self.get(RATES, &key);
+                let is_same = |it: &MeasuredRates| (it.threads, it.repacked) == (later.threads, later.repacked);
+                let mut rates = earlier.filter(is_same).unwrap_or_default();
+                rates.repacked = later.repacked;
+                rates.merge(later.clone());
+                self.put(RATES, key, rates);
             }
         }
-    }
-
-    fn put_rates_of(&self, key: String, later: &MeasuredRates) {
-        let earlier: Option<MeasuredRates> = self.get(RATES, &key);
-        let is_same = |it: &MeasuredRates| (it.threads, it.repacked) == (later.threads, later.repacked);
-        let mut rates = earlier.filter(is_same).unwrap_or_default();
-        rates.repacked = later.repacked;
-        rates.merge(later.clone());
-        self.put(RATES, key, rates);
     }
 
     fn get<T: DeserializeOwned>(&self, kind: &str, key: &str) -> Option<T> {

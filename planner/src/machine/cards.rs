@@ -105,7 +105,6 @@ pub(super) fn describe(gpu: &mut Gpu, card: Option<&Gpu>) {
 #[cfg(test)]
 mod tests {
     use super::GpuProcess;
-    use crate::machine::gib;
 
     #[test]
     fn a_name_is_the_last_part_of_a_path_of_either_kind() {
@@ -120,13 +119,5 @@ mod tests {
         ] {
             assert_eq!(GpuProcess::new(1).name(path).name.as_deref(), name);
         }
-    }
-
-    #[test]
-    fn it_prints_who_holds_how_much() {
-        let held = GpuProcess::new(4711).name("/opt/ollama").bytes(gib(5));
-        assert_eq!(held.to_string(), "ollama (process 4711) holds 5.0 GiB");
-        let text = GpuProcess::new(7).to_string();
-        assert_eq!(text, "a program (process 7) holds what the driver does not tell");
     }
 }

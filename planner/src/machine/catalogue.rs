@@ -99,7 +99,7 @@ fn near(asked: &str) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for card in CARDS.iter().filter(|card| !asked.is_empty() && (card.key.contains(asked) || asked.contains(&card.key)))
     {
-        let name = card.short_name().to_owned();
+        let name = short_name(card.name).to_owned();
         if names.len() < 5 && !names.contains(&name) {
             names.push(name);
         }
@@ -149,13 +149,8 @@ impl Card {
         })
     }
 
-    /// The name that people use.
-    fn short_name(&self) -> &'static str {
-        short_name(self.name)
-    }
-
     fn with_size(&self, size: u64) -> String {
-        format!("{} {size}GB", self.short_name())
+        format!("{} {size}GB", short_name(self.name))
     }
 
     fn gpu(&self, size: u64) -> Gpu {

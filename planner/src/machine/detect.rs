@@ -65,12 +65,8 @@ impl Detector {
         /// Takes this for the value of `CUDA_VISIBLE_DEVICES` (`None`: not set, every card shows), instead of asking
         /// the environment.
         cuda_visible_devices(list: Option<&str>) cuda_visible = Some(list.map(str::to_owned));
-    }
-
-    /// Does not ask NVIDIA's driver.
-    pub fn without_nvml(mut self) -> Self {
-        self.nvml = Library::None;
-        self
+        /// Does not ask NVIDIA's driver.
+        without_nvml() nvml = Library::None;
     }
 
     fn cuda_visible(&self) -> Option<String> {

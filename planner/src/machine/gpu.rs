@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::bandwidth::Bandwidth;
+use super::bandwidth::{Bandwidth, BandwidthSource};
 use super::bytes::Bytes;
 use super::cards::GpuProcess;
 use super::catalogue::{self, CatalogueError};
@@ -173,7 +173,7 @@ impl Gpu {
         /// Sets its PCI address.
         pci_id(id: PciId) pci_id = Some(id);
         /// Sets how fast its memory is read, in bytes per second, as a stated figure.
-        bandwidth(bytes_per_second: u64) bandwidth = Some(Bandwidth::stated(bytes_per_second));
+        bandwidth(bytes_per_second: u64) bandwidth = Some(Bandwidth::new(bytes_per_second, BandwidthSource::Stated));
         /// Sets its PCIe link.
         pcie(link: PcieLink) pcie = Some(link);
         /// Sets what it was seen to take beside the buffers that llama.cpp counts.

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::bandwidth::Bandwidth;
+use super::bandwidth::{Bandwidth, BandwidthSource};
 use super::bytes::{Bytes, gib, mib};
 use super::measured::MeasuredRates;
 use super::tree::{Note, Notes, Tree};
@@ -138,7 +138,7 @@ impl Host {
         /// Sets the number of physical cores.
         physical_cores(cores: u32) physical_cores = Some(cores);
         /// Sets how fast its memory is read, in bytes per second, as a stated figure.
-        bandwidth(bytes_per_second: u64) bandwidth = Some(Bandwidth::stated(bytes_per_second));
+        bandwidth(bytes_per_second: u64) bandwidth = Some(Bandwidth::new(bytes_per_second, BandwidthSource::Stated));
     }
 
     /// Bytes to read over and over so that hardly any come from this computer's caches.

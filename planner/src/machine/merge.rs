@@ -78,13 +78,8 @@ impl GgmlDevice {
         description(description: impl Into<String>) description = description.into();
         /// Sets its `device_id`.
         device_id(id: impl Into<String>) device_id = Some(id.into());
-    }
-
-    /// Sets the bytes that it says it has and those that it says are free.
-    pub const fn memory(mut self, total: u64, free: u64) -> Self {
-        self.total = total;
-        self.free = free;
-        self
+        /// Sets the bytes that it says it has and those that it says are free.
+        memory(total: u64, free: u64) total = total, free = free;
     }
 
     fn pci_id(&self) -> Option<PciId> {

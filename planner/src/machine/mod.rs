@@ -1,25 +1,6 @@
 //! Room 3: what the machine has. Nothing flows in but the machine itself; a [`Machine`] flows out: GPUs with their free
 //! bytes, and the host with the limit that really holds for this process.
 
-/// For `#[serde(try_from = "String", into = "String")]`: the text that a type prints and parses.
-macro_rules! serde_as_text {
-    ($type:ty) => {
-        impl TryFrom<String> for $type {
-            type Error = <Self as std::str::FromStr>::Err;
-
-            fn try_from(text: String) -> Result<Self, Self::Error> {
-                text.parse()
-            }
-        }
-
-        impl From<$type> for String {
-            fn from(value: $type) -> Self {
-                value.to_string()
-            }
-        }
-    };
-}
-
 /// A text is not what it should name: a PCI address, a type for the KV cache.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is {what}")]

@@ -60,7 +60,7 @@ pub struct NvidiaGpu {
 /// or that of Windows' system folder.
 pub fn detect(library: Option<&Path>) -> Nvidia {
     let mut notes = Notes::default();
-    let mut found = Nvidia::default();
+    let mut gpus = Vec::new();
     match open(library) {
         Ok(nvml) => {
             let driver = nvml.sys_driver_version().ok();
@@ -69,14 +69,12 @@ pub fn detect(library: Option<&Path>) -> Nvidia {
                 notes.add("NVML", problem);
                 0
             });
-            let cards = (0..count).filter_map(|index| card(&nvml, index, &driver, &mut notes));
-            found.gpus = cards.collect();
+            gpus.extend((0..count).filter_map(|index| card(&nvml, index, &driver, &mut notes)));
         }
         Err(Some(problem)) => notes.add("NVML", problem),
         Err(None) => tracing::debug!("no NVIDIA driver library"),
     }
-    found.notes = notes.into_vec();
-    found
+    Nvidia { gpus, notes: notes.into_vec() }
 }
 
 /// Opens the library at this path or the usual one; fails with the reason, or with none where there is no usual one.
@@ -143,19 +141,14 @@ fn memory(device: &Device<'_>) -> Result<Reading, NvmlError> {
     Ok(Reading::new(memory.total, memory.free).reserved(memory.reserved))
 }
 
-/// The peak at which the card's memory is read, in bytes per second.
-fn bandwidth(device: &Device<'_>) -> Option<u64> {
-    let clock = answer("memory clock", device.max_clock_info(Clock::Memory))?;
-    let width = answer("memory bus width", device.memory_bus_width())?;
-    peak(clock, width)
-}
-
-/// The peak of a memory in bytes per second, from NVML's memory clock in MHz and its bus width in bits.
+/// The peak at which the card's memory is read in bytes per second, from its clock in MHz and its bus width in bits.
 ///
 /// All kinds of memory count as moving data twice per clock: NVML's clock is half of the rate per pin, whatever
 /// the memory does within. That gives the data sheet's number for GDDR5, 5X, 6, 6X and 7 and for HBM2, 2e, 3 and 3e: by
 /// the maximum that `nvidia-smi -q` shows of six cards, within 2 % (an H200's 4.9 TB/s are rounded down to 4.8).
-fn peak(clock: u32, width: u32) -> Option<u64> {
+fn bandwidth(device: &Device<'_>) -> Option<u64> {
+    let clock = answer("memory clock", device.max_clock_info(Clock::Memory))?;
+    let width = answer("memory bus width", device.memory_bus_width())?;
     let bits = (u64::from(clock) * u64::from(width)).checked_mul(2_000_000)?;
     Some(bits / 8).filter(|&bytes| bytes > 0)
 }

@@ -44,7 +44,19 @@ impl FromStr for PciId {
     }
 }
 
-serde_as_text!(PciId);
+impl TryFrom<String> for PciId {
+    type Error = ParseError;
+
+    fn try_from(text: String) -> Result<Self, ParseError> {
+        text.parse()
+    }
+}
+
+impl From<PciId> for String {
+    fn from(id: PciId) -> Self {
+        id.to_string()
+    }
+}
 
 fn parse(text: &str) -> Option<PciId> {
     // ggml-cuda.cu marks several virtual devices on one card with a suffix "-v0", "-v1", ...

@@ -42,11 +42,6 @@ impl PcieLink {
         self.current = Some(rate);
         self
     }
-
-    /// The peak of the link at its best, in bytes per second, one way.
-    pub const fn bytes_per_second(&self) -> u64 {
-        self.max.bytes_per_second()
-    }
 }
 
 impl PcieRate {
@@ -54,11 +49,6 @@ impl PcieRate {
     pub const fn new(generation: u8, lanes: u8) -> Option<Self> {
         let exists = generation >= 1 && generation <= 6 && lanes >= 1 && lanes <= 32;
         if exists { Some(Self { generation, lanes }) } else { None }
-    }
-
-    /// Whether there is such a rate; a file may say anything.
-    pub(super) const fn exists(self) -> bool {
-        Self::new(self.generation, self.lanes).is_some()
     }
 
     /// Its peak in bytes per second, one way.
@@ -81,7 +71,7 @@ impl PcieRate {
 
 impl fmt::Display for PcieLink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}, {}", self.max, PerSecond(self.bytes_per_second()))?;
+        write!(f, "{}, {}", self.max, PerSecond(self.max.bytes_per_second()))?;
         match self.current {
             Some(now) if now != self.max => {
                 write!(f, " (now {}.0 x{})", now.generation, now.lanes)

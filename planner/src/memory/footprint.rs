@@ -53,7 +53,6 @@ pub struct Footprints {
 impl Footprints {
     /// Footprints of these GPUs and this host.
     pub const fn new(gpus: Vec<Footprint>, host: Footprint) -> Self {
-        let output = 0;
-        Self { gpus, host, output }
+        Self { gpus, host, output: 0 }
     }
 }

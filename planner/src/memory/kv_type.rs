@@ -31,6 +31,11 @@ macro_rules! kv_types {
             pub const fn tensor_type(self) -> TensorType {
                 match self { $(Self::$name => TensorType::$name,)* }
             }
+
+            /// Whether its elements share a scale.
+            pub const fn is_quantized(self) -> bool {
+                self.tensor_type().is_quantized()
+            }
         }
     };
 }
@@ -46,13 +51,6 @@ kv_types! {
     Q4_1;
     Q4_0;
     IQ4_NL;
-}
-
-impl KvType {
-    /// Whether its elements share a scale.
-    pub const fn is_quantized(self) -> bool {
-        self.tensor_type().is_quantized()
-    }
 }
 
 impl fmt::Display for KvType {

@@ -10,7 +10,7 @@ use crate::profile::ModelProfile;
 use super::fit::Chosen;
 use super::search::Placements;
 use super::speed::{Rates, Speed, SpeedModel};
-use super::{Error, GpuLayers, ModelSummary, Plan, Policy, Probe, Request, Workload, reasons};
+use super::{Error, ModelSummary, Plan, Policy, Probe, Request, Workload, reasons};
 
 /// A placement that is this many times as fast at some depth gets a note.
 const WORTH_TELLING: f64 = 1.1;
@@ -86,7 +86,9 @@ impl<'a> Planner<'a> {
             (Some(reason), None) => return Err(Error::Unknown { model: self.profile.name.clone(), reason }),
             // Without a known law of its memory, no estimate says which placement is the fastest.
             (Some(_), Some(_)) => Policy::MostLayers,
-            (None, _) => self.policy(),
+            // Whoever names a number of layers wants that number, and no other placement of them.
+            (None, _) if self.request.gpu_layers.is_exact() => Policy::MostLayers,
+            (None, _) => self.request.policy,
         };
         let mut chosen = self.chosen(policy, &self.params(), probe)?;
         if self.request.context.may_grow() && !self.request.embeds() {
@@ -110,14 +112,6 @@ impl<'a> Planner<'a> {
                 limit: format!("the context has {n_ctx} tokens"),
             })),
             None => Ok(()),
-        }
-    }
-
-    /// Whoever names a number of layers wants that number, and no other placement of them.
-    const fn policy(&self) -> Policy {
-        match self.request.gpu_layers {
-            GpuLayers::Exactly(_) | GpuLayers::All => Policy::MostLayers,
-            GpuLayers::Auto | GpuLayers::AtMost(_) => self.request.policy,
         }
     }
 

@@ -56,16 +56,6 @@ pub(super) fn another_is_faster(depth: u32, other: &Chosen<'_>, layers: u32, fas
     )
 }
 
-/// What the model computes with beside its own weights.
-fn adapters(profile: &ModelProfile) -> Option<String> {
-    let adapters = &profile.adapters;
-    if adapters.lora.is_empty() {
-        return None;
-    }
-    let (names, bytes) = (adapters.lora.join(", "), Bytes(adapters.bytes()));
-    Some(format!("with {names} beside the weights that they change: {bytes} of adapters in all"))
-}
-
 /// What to know of the model and of the numbers.
 pub(super) fn notes(
     profile: &ModelProfile,
@@ -114,7 +104,11 @@ pub(super) fn notes(
             "with the block that predicts further tokens, and a context for it: up to {drafts} at once for each sequence"
         ));
     }
-    notes.extend(adapters(profile));
+    let adapters = &profile.adapters;
+    if !adapters.lora.is_empty() {
+        let (names, bytes) = (adapters.lora.join(", "), Bytes(adapters.bytes()));
+        notes.push(format!("with {names} beside the weights that they change: {bytes} of adapters in all"));
+    }
     if confidence == Confidence::Modelled {
         notes.push(format!("compute is an estimate for `{}`; as much again is kept free on top", profile.architecture));
     }

@@ -227,20 +227,10 @@ impl Request {
         n_gpu_layers(layers: impl Into<GpuLayers>) gpu_layers = layers.into();
         /// Sets the depths that the plan's speed is predicted for, in tokens.
         at(depths: impl Into<Vec<u32>>) at = depths.into();
-    }
-
-    /// Sets the types of keys and values (llama.cpp: `F16` and `F16`).
-    pub const fn kv_types(mut self, keys: KvType, values: KvType) -> Self {
-        self.params.type_k = keys;
-        self.params.type_v = values;
-        self
-    }
-
-    /// Sets the tokens that are computed at once (llama.cpp: 512), and no others.
-    pub const fn n_ubatch(mut self, tokens: u32) -> Self {
-        self.params.n_ubatch = tokens;
-        self.max_ubatch = None;
-        self
+        /// Sets the types of keys and values (llama.cpp: `F16` and `F16`).
+        kv_types(keys: KvType, values: KvType) params.type_k = keys, params.type_v = values;
+        /// Sets the tokens that are computed at once (llama.cpp: 512), and no others.
+        n_ubatch(tokens: u32) params.n_ubatch = tokens, max_ubatch = None;
     }
 
     /// Asks for a context that embeds texts instead of generating, their tokens' vectors combined so.

@@ -240,11 +240,3 @@ pub(super) fn why_unknown(architecture: &str) -> &'static str {
         _ => "is no architecture we have read",
     }
 }
-
-/// What the graph of an architecture does that no model of compute buffers covers, for the message;
-/// `None` for all others.
-pub(super) fn unmodelled_graph(architecture: &str) -> Option<&'static str> {
-    // The buffers came out 25 times too small.
-    (architecture == "gemma3n")
-        .then_some("computes several streams at once, of whose buffers we have no model (models/gemma3n.cpp)")
-}

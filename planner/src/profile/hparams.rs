@@ -224,7 +224,7 @@ pub(super) struct Keys<'a> {
 }
 
 impl Keys<'_> {
-    fn key(&self, suffix: &str) -> String {
+    pub(super) fn key(&self, suffix: &str) -> String {
         format!("{}.{suffix}", self.architecture)
     }
 

@@ -164,7 +164,7 @@ fn reused(facts: Facts<'_>, window: Window, from: Option<u32>) -> Result<Kept, N
 /// The windows, `None` without (llama-model.cpp, `create_memory`; llama-kv-cache-iswa.cpp, the constructor).
 pub(super) fn windows(facts: Facts<'_>, window: Window) -> Result<Option<Windows>, NoLaw> {
     let keys = facts.keys;
-    if keys.get(WINDOW).is_some_and(|value| value.as_uint().is_none()) {
+    if keys.header.uint(&keys.key(WINDOW)).is_err() {
         return unknown("with a sliding window that is no number");
     }
     let tokens = match (keys.stated(WINDOW)?, window.unstated) {
@@ -253,13 +253,8 @@ impl Hyperparameters {
         self.each_block(|il| self.full(il))
     }
 
-    /// Elements of the values of the widest block.
-    pub(crate) fn widest_v(&self) -> u32 {
-        self.widest_v_of(&[])
-    }
-
-    /// The same where some blocks are windowed (`n_embd_v_gqa_max`, llama-hparams.cpp).
-    fn widest_v_of(&self, windowed: &[bool]) -> u32 {
+    /// Elements of the values of the widest block, where these are windowed (`n_embd_v_gqa_max`, llama-hparams.cpp).
+    pub(crate) fn widest_v_of(&self, windowed: &[bool]) -> u32 {
         let values = |il| match windowed.get(il) {
             Some(true) => self.windowed_state(il).1,
             _ => self.state(il).1,

@@ -202,7 +202,7 @@ fn blocks(profile: &ModelProfile) -> (Vec<BlockState>, u32) {
         StateLaw::Known { blocks, widest_v, .. } => (blocks.clone(), *widest_v),
         StateLaw::Unknown { .. } => {
             let hparams = &profile.hparams;
-            (hparams.every_block_in_full(), hparams.widest_v())
+            (hparams.every_block_in_full(), hparams.widest_v_of(&[]))
         }
     }
 }

@@ -80,8 +80,7 @@ mod tests {
     use super::{driver, growth};
     use crate::machine::{Gpu, LearnedHeadroom, Reading, gib, mib};
     use crate::memory::Workload;
-
-    const WORKLOAD: Workload = Workload { activations: mib(28), decoded_matrix: mib(112), vocabulary: mib(32) };
+    use crate::memory::headroom::tests::WORKLOAD;
 
     /// An open card that has been measured with [`WORKLOAD`]: 20 MiB at the load, 30 after it.
     fn measured() -> Gpu {

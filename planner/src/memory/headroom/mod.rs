@@ -60,6 +60,13 @@ impl HeadroomParts {
     pub const fn total(&self) -> u64 {
         self.driver.saturating_add(self.growth).saturating_add(self.margin)
     }
+
+    /// The same parts as far as `bytes` go; what is left over is margin.
+    fn filled(self, bytes: u64) -> Self {
+        let driver = self.driver.min(bytes);
+        let growth = self.growth.min(bytes - driver);
+        Self { driver, growth, margin: bytes - driver - growth }
+    }
 }
 
 /// How much to leave free on each GPU.
@@ -158,29 +165,13 @@ impl Headroom {
     }
 }
 
-impl HeadroomParts {
-    /// The same parts as far as `bytes` go; what is left over is margin.
-    fn filled(self, bytes: u64) -> Self {
-        let driver = self.driver.min(bytes);
-        let growth = self.growth.min(bytes - driver);
-        Self { driver, growth, margin: bytes - driver - growth }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::{Headroom, HeadroomParts, Workload};
     use crate::machine::{Gpu, gib, mib};
 
-    const WORKLOAD: Workload = Workload { activations: mib(28), decoded_matrix: mib(112), vocabulary: mib(32) };
-
-    fn card(total: u64) -> Gpu {
-        Gpu::new("card").total(total)
-    }
-
-    fn of(headroom: Headroom, gpu: &Gpu, uncertainty: u64) -> HeadroomParts {
-        headroom.of_gpu(gpu, &WORKLOAD, uncertainty, false)
-    }
+    pub(super) const WORKLOAD: Workload =
+        Workload { activations: mib(28), decoded_matrix: mib(112), vocabulary: mib(32) };
 
     #[test]
     fn each_preset_leaves_its_parts() {
@@ -203,8 +194,8 @@ mod tests {
             // Whatever they are for.
             (Bytes(mib(700)), 10, gib(10), mib(99), mib(52)),
         ] {
-            let gpu = card(gib(total)).free(free);
-            let parts = of(headroom, &gpu, unsure);
+            let gpu = Gpu::new("card").total(gib(total)).free(free);
+            let parts = headroom.of_gpu(&gpu, &WORKLOAD, unsure, false);
             let expected = HeadroomParts { driver, growth, margin };
             assert_eq!(parts, expected, "{headroom:?} of {total} GiB");
             // What spills in silence inside of Windows; 15 percent of a card of 20 GiB hold it, those of 2 GiB do not.

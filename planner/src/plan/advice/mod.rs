@@ -64,7 +64,7 @@ impl Advice {
         let workload = planner.request.work(&planner.profile);
         let trials = Trials { planner, workload, before: plan };
         let ways = [software::asking, software::closing, software::quantising];
-        let changes = match trials.is_enough_already() {
+        let changes = match plan.is_some_and(|plan| trials.is_enough(&Outcome::of(plan))) {
             true => Vec::new(),
             false => ways.iter().flat_map(|way| way(&trials)).collect(),
         };

@@ -21,9 +21,7 @@ impl Planner<'_> {
     fn with(mut self, change: &ChangeKind) -> Self {
         match change {
             ChangeKind::KvType(ty) => self.request = self.request.kv_types(*ty, *ty),
-            ChangeKind::Context(tokens) => {
-                self.request = self.request.n_ctx(*tokens);
-            }
+            ChangeKind::Context(tokens) => self.request = self.request.n_ctx(*tokens),
             ChangeKind::SwaFull(full) => self.request = self.request.swa_full(*full),
             ChangeKind::Ubatch(tokens) => self.request = self.request.n_ubatch(*tokens),
             ChangeKind::CloseProcess { gpu, bytes, .. } => {
@@ -31,9 +29,7 @@ impl Planner<'_> {
                     gpu.free = gpu.free.saturating_add(*bytes).min(gpu.total);
                 }
             }
-            ChangeKind::Quantisation { to, .. } => {
-                self.profile = Cow::Owned(self.profile.quantised(*to));
-            }
+            ChangeKind::Quantisation { to, .. } => self.profile = Cow::Owned(self.profile.quantised(*to)),
         }
         self
     }
@@ -57,11 +53,6 @@ pub(super) struct Trials<'a> {
 }
 
 impl<'a> Trials<'a> {
-    /// Whether there is nothing to wish for.
-    pub(super) fn is_enough_already(&self) -> bool {
-        self.before.is_some_and(|plan| self.is_enough(&Outcome::of(plan)))
-    }
-
     /// The parameters of the plan without a change, or those that are asked for.
     pub(super) fn params(&self) -> &ContextParams {
         self.before.map_or(&self.planner.request.params, |plan| &plan.context)
@@ -69,7 +60,7 @@ impl<'a> Trials<'a> {
 
     /// Whether a plan is all that can be wished for: whoever names a number of layers wants that number, and without a
     /// GPU there is no more than to be loaded.
-    fn is_enough(&self, outcome: &Outcome) -> bool {
+    pub(super) fn is_enough(&self, outcome: &Outcome) -> bool {
         outcome.full || !self.wants_all()
     }
 
@@ -90,8 +81,7 @@ impl<'a> Trials<'a> {
         } else {
             Effect::More
         };
-        let before = self.before.map(Outcome::of);
-        let before = before.and_then(|before| before.tokens_per_second);
+        let before = self.before.and_then(|plan| Outcome::of(plan).tokens_per_second);
         let speeds = outcome.tokens_per_second.zip(before);
         let speedup = speeds.map(|(after, before)| after / before);
         Some(Change { kinds: kinds.to_vec(), effect, outcome, speedup })

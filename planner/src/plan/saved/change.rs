@@ -110,13 +110,7 @@ mod tests {
             (|_, it| it.gpus[0].free = mib(4340), ""),
             (|_, it| it.gpus[0].free = gib(6), ""),
             (|_, it| it.gpus[0].total = gib(8), ""),
-            (
-                |_, it| {
-                    let other = Gpu::new("RTX 5090").total(gib(32)).device("CUDA1");
-                    it.gpus.push(other);
-                },
-                "",
-            ),
+            (|_, it| it.gpus.push(Gpu::new("RTX 5090").total(gib(32)).device("CUDA1")), ""),
         ];
         for (change, text) in cases {
             let (mut saved, mut machine) = (saved(), machine());

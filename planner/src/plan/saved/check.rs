@@ -48,7 +48,10 @@ fn check_plan(plan: &Plan) -> Result<(), String> {
     sizes.map_err(|error| format!("context.{error}"))?;
     check_placements(plan)?;
     check_split(plan)?;
-    check_speed(plan)
+    // What a speed predicts is only shown; the points of its curve are looked up by the number of layers.
+    let (curve, layers) = (plan.speed.as_ref().map_or(0, |speed| speed.curve.len()), plan.layers());
+    ensure!(curve == 0 || curve == layers as usize + 1, "speed.curve has {curve} points for {layers} layers");
+    Ok(())
 }
 
 fn check_placements(plan: &Plan) -> Result<(), String> {
@@ -96,16 +99,6 @@ fn check_split(plan: &Plan) -> Result<(), String> {
     );
     let rules = OverrideRules::new(&plan.overrides, gpus);
     rules.map_err(|error| format!("overrides: {error}"))?;
-    Ok(())
-}
-
-fn check_speed(plan: &Plan) -> Result<(), String> {
-    let Some(speed) = &plan.speed else {
-        return Ok(());
-    };
-    // What it predicts is only shown; the points of the curve are looked up by the number of layers.
-    let (curve, layers) = (speed.curve.len(), plan.layers());
-    ensure!(curve == 0 || curve == layers as usize + 1, "speed.curve has {curve} points for {layers} layers");
     Ok(())
 }
 

@@ -83,11 +83,8 @@ mod tests {
     fn a_model_is_its_header_and_the_lengths_of_its_files_whatever_it_is_called() {
         let identity = |builder: &Builder| ModelIdentity::of(&builder.header().unwrap()).unwrap();
         let model = |tokens: [&str; 2], tensor: &str, shape: [u64; 2]| {
-            Builder::new("llama").str("general.name", "A model").array_str("tokenizer.ggml.tokens", tokens).tensor(
-                tensor,
-                TensorType::F32,
-                &shape,
-            )
+            let named = Builder::new("llama").str("general.name", "A model");
+            named.array_str("tokenizer.ggml.tokens", tokens).tensor(tensor, TensorType::F32, &shape)
         };
         let same = || model(["a", "bc"], "output.weight", [4, 2]);
         let one = identity(&same());

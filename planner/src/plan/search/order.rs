@@ -28,7 +28,11 @@ pub(super) fn orders(gpus: &[&Gpu], rates: &[Rate], exactly: bool) -> Vec<Order>
     let shared = shared.into_iter().filter(|_| exactly || !has_card);
     let mut all: Vec<Order> = shared.map(|gpu| vec![gpu]).collect();
     if own.len() <= ALL_ORDERS {
-        let equal = |a: usize, b: usize| are_equal(gpus[a], gpus[b]);
+        // Whether one may stand for the other in every plan.
+        let equal = |a: usize, b: usize| {
+            let Gpu { name, description, device, pci_id, processes, nvml, .. } = gpus[a].clone();
+            Gpu { name, description, device, pci_id, processes, nvml, ..gpus[b].clone() } == *gpus[a]
+        };
         extend(&mut all, &mut Vec::new(), &own, &equal);
     } else {
         let mut fastest = own;
@@ -61,12 +65,6 @@ fn extend(all: &mut Vec<Order>, begun: &mut Order, gpus: &[usize], equal: &impl 
         extend(all, begun, gpus, equal);
         begun.pop();
     }
-}
-
-/// Whether one may stand for the other in every plan.
-fn are_equal(a: &Gpu, b: &Gpu) -> bool {
-    let Gpu { name, description, device, pci_id, processes, nvml, .. } = a.clone();
-    Gpu { name, description, device, pci_id, processes, nvml, ..b.clone() } == *a
 }
 
 #[cfg(test)]

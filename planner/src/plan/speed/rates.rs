@@ -185,7 +185,7 @@ impl Rate {
             GpuKind::Integrated => (bytes_per_second, CROSSING),
             GpuKind::Remote => (REMOTE_LINK, REMOTE_CROSSING),
             GpuKind::Discrete => {
-                let peak = gpu.pcie.map(|link| link.bytes_per_second());
+                let peak = gpu.pcie.map(|link| link.max.bytes_per_second());
                 let upload = peak.map_or(UNKNOWN_LINK, |peak| float(peak) * LINK_SHARE);
                 (upload, CROSSING)
             }
@@ -358,14 +358,11 @@ mod tests {
     use super::{Rates, UNKNOWN_GPU};
     use crate::machine::{Gpu, GpuKind, Host, gib};
 
-    fn host() -> Host {
-        Host::new(gib(64)).bandwidth(60_000_000_000)
-    }
-
     #[test]
     fn an_integrated_or_remote_gpu_of_unknown_speed_is_no_card_of_the_middle() {
+        let host = Host::new(gib(64)).bandwidth(60_000_000_000);
         for kind in [GpuKind::Integrated, GpuKind::Remote] {
-            let rates = Rates::of(&[&Gpu::new("other").kind(kind)], &host());
+            let rates = Rates::of(&[&Gpu::new("other").kind(kind)], &host);
             assert!(rates.gpus[0].bytes_per_second <= rates.host.bytes_per_second);
             assert!(rates.gpus[0].bytes_per_second < UNKNOWN_GPU / 10.0);
         }

@@ -1,0 +1,111 @@
+//! From a hub's name to a loaded model: chosen for the machine of the load, and fetched only where that is said.
+
+#[cfg(feature = "hub")]
+mod named {
+    use std::fs;
+    use std::ops::ControlFlow::{Break, Continue};
+    use std::sync::{Arc, Mutex};
+    use std::time::Duration;
+
+    use autoplace::hub::{self, Hub, Wish};
+    use autoplace::load::Error;
+    use autoplace::machine::{Host, Machine, gib};
+    use autoplace::plan::GpuLayers;
+    use autoplace::{Isolation, Model, ModelBuilder};
+    use tempfile::TempDir;
+
+    use crate::hub_server::{Content, Server};
+    use crate::native_support::{demo_path, load_demo};
+    use crate::{isolation, sim_support};
+
+    const NAME: &str = "hf:some/thing";
+
+    /// A hub with the demo model, and an empty cache.
+    fn world() -> (Server, TempDir) {
+        let model = Content::large(fs::read(demo_path()).unwrap());
+        let projector = Content::large(vec![0; 64]);
+        let files = [("demo-Q8_0.gguf", model), ("mmproj-F16.gguf", projector)];
+        (Server::new(files), tempfile::tempdir().unwrap())
+    }
+
+    fn builder((server, cache): &(Server, TempDir)) -> ModelBuilder {
+        let hub = Hub::new(server.endpoint(), cache.path()).patience(Duration::from_secs(20), 2, Duration::ZERO);
+        Model::builder(NAME).n_threads(1).hub(hub)
+    }
+
+    #[test]
+    fn a_model_is_fetched_only_where_that_is_said_and_then_loads_without_the_hub() {
+        let world = world();
+        let (server, cache) = &world;
+        let bytes = fs::metadata(demo_path()).unwrap().len();
+        for error in [builder(&world).load().unwrap_err(), builder(&world).plan().unwrap_err()] {
+            assert!(
+                error.to_string().contains("demo-Q8_0.gguf") && error.to_string().contains("fetch(true)"),
+                "{error}"
+            );
+            assert!(matches!(error, Error::NotFetched { bytes: found, .. } if found == bytes), "{error}");
+        }
+        assert_eq!(fs::read_dir(cache.path()).unwrap().count(), 0);
+
+        server.slow(Duration::from_millis(5));
+        let ended = builder(&world).fetch(true).fetch_progress(|_, _| Break(())).load().unwrap_err();
+        assert!(matches!(ended, Error::Hub(hub::Error::Cancelled { .. })), "{ended}");
+        assert!(autoplace::Error::from(ended).is_aborted());
+        server.slow(Duration::ZERO);
+
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let telling = Arc::clone(&told);
+        let builder_with = builder(&world).fetch(true).fetch_progress(move |done, total| {
+            telling.lock().unwrap().push((done, total));
+            Continue(())
+        });
+        let text = |model: &Model| model.generate("And the").temp(0.0).max_tokens(8).text().unwrap();
+        let model = builder_with.load().unwrap();
+        assert_eq!(text(&model), text(&load_demo()));
+        let told = told.lock().unwrap();
+        assert!(told.is_sorted() && told.iter().all(|it| it.1 == bytes) && !told.is_empty(), "{told:?}");
+        let notes = &model.placement().notes;
+        assert!(notes[0].starts_with("hf:some/thing: ") && notes[0].contains("demo-Q8_0"), "{notes:?}");
+        assert!(notes[1].contains("mmproj-F16.gguf"), "{notes:?}");
+
+        server.seen();
+        let again = builder(&world).isolation(Isolation::Process(isolation::program())).load().unwrap();
+        assert_eq!((text(&again), &again.placement().notes[0][..13]), (text(&model), NAME));
+        assert!(server.seen().is_empty());
+    }
+
+    #[test]
+    fn the_file_is_chosen_for_the_machine_and_the_request_of_the_load() {
+        own_process!();
+        let world = world();
+        let _card = sim_support::card(gib(2));
+        let fits = || builder(&world).fetch(true).wish(Wish::FitsWholly);
+        assert!(fits().plan().unwrap().full_offload);
+        // A worker has no simulated card.
+        let worker = Isolation::Process(isolation::program());
+        let host = Machine::new(Host::new(gib(8)));
+        for without in [fits().n_gpu_layers(GpuLayers::Exactly(0)), fits().machine(host), fits().isolation(worker)] {
+            let error = without.load().unwrap_err();
+            assert!(matches!(error, Error::Hub(hub::Error::Unmet { .. })), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn what_no_hub_can_have_is_its_error() {
+        let world = world();
+        let load = |name: &str, offline| {
+            let hub = Hub::new(world.0.endpoint(), world.1.path()).offline(offline);
+            Model::builder(name).hub(hub).fetch(true).load().unwrap_err()
+        };
+        assert!(matches!(load("hf:nothing", false), Error::Hub(hub::Error::Name(_))));
+        assert!(matches!(load("hf:some/thing:Q2_K", false), Error::Hub(hub::Error::NoModel { .. })));
+        assert!(matches!(load(NAME, true), Error::Hub(hub::Error::Offline { .. })));
+    }
+}
+
+#[test]
+#[cfg(not(feature = "hub"))]
+fn a_name_without_the_feature_is_an_error_that_names_it() {
+    let error = autoplace::Model::load("hf:some/thing").unwrap_err();
+    assert!(matches!(error, autoplace::load::Error::NoHub { .. }) && error.to_string().contains("feature `hub`"));
+}
