@@ -100,12 +100,17 @@ impl Folder {
         let up = std::iter::repeat_n("..", 2 + file.name.matches('/').count());
         let target: PathBuf = up.chain(["blobs", &file.etag]).collect();
         let temporary = beside(&pointer);
-        match symlink(&target, &temporary) {
-            // Whoever reads the one that is there already must not find none for a moment.
-            Ok(()) => fs::rename(&temporary, &pointer).map_err(io_error("rename to", &pointer)),
+        // Whoever reads the one that is there already must not find none for a moment.
+        let linked = symlink(&target, &temporary).and_then(|()| fs::rename(&temporary, &pointer));
+        // As on Windows without the right to make links: the file itself, which has no other name then.
+        let moved = linked.or_else(|_| {
+            let _ = fs::remove_file(&temporary);
+            fs::rename(&blob, &pointer)
+        });
+        match moved {
+            // Another process has moved it, or reads it.
             Err(_) if is_of(&pointer, file.bytes) => Ok(()),
-            // As on Windows without the right to make links: the file itself, which has no other name then.
-            Err(_) => fs::rename(&blob, &pointer).map_err(io_error("move to", &pointer)),
+            moved => moved.map_err(io_error("move to", &pointer)),
         }
     }
 

@@ -58,7 +58,9 @@ pub(crate) fn fetch(
         let (done, cancelled) = (AtomicU64::new(done), AtomicBool::new(false));
         Fetch { http, folder, candidate, done, cancelled }.all(&missing, progress)?;
         // The first file is what is opened: when it is there, the others are.
-        absent.iter().rev().try_for_each(|file| folder.link(commit, file))?;
+        // A file that was moved there meanwhile has no blob that a link could lead to.
+        let mut unlinked = absent.iter().rev().filter(|file| !folder.has(commit, file));
+        unlinked.try_for_each(|file| folder.link(commit, file))?;
         folder.remember(&candidate.place.revision, commit)?;
     } else if let Some(file) = absent.first() {
         let what = candidate.shown(&file.name);
@@ -120,7 +122,7 @@ impl Fetch<'_> {
         let _lock = self.folder.lock(&file.etag, &self.cancelled)?;
         self.check_cancelled(file)?;
         let blob = self.folder.blob(&file.etag);
-        if self.folder.has_blob(file) {
+        if self.folder.has_blob(file) || self.folder.has(&self.candidate.place.commit, file) {
             // Whoever had the lock has fetched it.
             self.done.fetch_add(file.bytes, Relaxed);
             return Ok(());

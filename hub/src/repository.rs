@@ -182,7 +182,8 @@ pub(crate) fn is_hex(text: &str, length: usize) -> bool {
 }
 
 fn is_gguf(name: &str) -> bool {
-    Path::new(name).extension().is_some_and(|it| it.eq_ignore_ascii_case("gguf"))
+    // As text: on Windows a path of `\\host\a.gguf` has no extension, and what is wrong with it must be said.
+    name.rsplit_once('.').is_some_and(|(stem, it)| !stem.is_empty() && it.eq_ignore_ascii_case("gguf"))
 }
 
 /// Whether a name stays in the folder that it is joined to, here and on Windows (`_validate_relative_filename`).

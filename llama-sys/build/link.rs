@@ -44,7 +44,11 @@ pub(crate) fn libraries(target: &Target, built: &Built) -> Linked {
         assert!(is_there, "cmake built no {required} library below {}", built.dir.display());
     }
     for (name, path) in found {
-        println!("cargo:rustc-link-lib={kind}={name}");
+        match path.file_name().and_then(|it| it.to_str()).filter(|it| *it == format!("{name}.a")) {
+            // MinGW's linker looks for `libNAME.a`, and ggml's cmake leaves `lib` out there.
+            Some(file) => println!("cargo:rustc-link-lib=static:+verbatim={file}"),
+            None => println!("cargo:rustc-link-lib={kind}={name}"),
+        }
         linked.libraries.push(path);
     }
     if built.dynamic {

@@ -57,6 +57,8 @@ mod shim;
 mod sparse;
 mod stack;
 mod state;
+#[cfg(windows)]
+mod stdout;
 mod tensor_type;
 mod tokenize;
 #[cfg(windows)]
@@ -83,6 +85,8 @@ pub use sampler::{Candidate, Candidates, Sampler, SamplerChain};
 #[cfg(windows)]
 pub use sparse::make_sparse;
 pub use state::State;
+#[cfg(windows)]
+pub use stdout::print_to_stderr;
 pub use tensor_type::{KvType, TensorTypeInfo, tensor_types};
 #[cfg(windows)]
 pub use video_memory::{VideoMemory, VideoMemoryUse};

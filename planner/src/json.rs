@@ -48,8 +48,9 @@ pub(crate) fn write(file: &Path, text: &str) -> io::Result<()> {
     let mut written = beside.tempfile_in(folder.unwrap_or(Path::new(".")))?;
     written.write_all(text.as_bytes())?;
     written.as_file().sync_all()?;
-    written.persist(file)?;
-    Ok(())
+    // `persist` cannot take the place of a file that is open on Windows.
+    let (_, beside) = written.keep()?;
+    fs::rename(&beside, file).inspect_err(|_| drop(fs::remove_file(&beside)))
 }
 
 /// Deserialises a document, or says which field is wrong, that its `version` is a later one than the latest known, or

@@ -187,7 +187,8 @@ fn unpack(reader: impl Read, folder: &Path) -> Result<(), String> {
         let path = entry.path().map_err(no_archive)?.into_owned();
         // The folder itself, as `tar .` has it.
         let plain: PathBuf = path.components().filter(|part| *part != std::path::Component::CurDir).collect();
-        let name = plain.to_string_lossy().into_owned();
+        // As in a manifest: on every system with slashes.
+        let name = plain.iter().map(|part| part.to_string_lossy()).collect::<Vec<_>>().join("/");
         if name.is_empty() {
             continue;
         }

@@ -165,6 +165,8 @@ pub(crate) fn inherited() -> io::Result<(Receiver, Sender)> {
 
     let reader = io::stdin().as_handle().try_clone_to_owned()?;
     let writer = io::stdout().as_handle().try_clone_to_owned()?;
+    // What libraries print is no message. A process that has no stdout but the handle has none to print to either.
+    let _ = llama_sys::print_to_stderr();
     Ok((Receiver::new(std::fs::File::from(reader)), Sender::new(std::fs::File::from(writer))))
 }
 

@@ -19,7 +19,8 @@ pub(super) fn emit(plan: &Plan, path: &str) -> Result<String, String> {
         return Err(format!("cannot be given the path {path:?}: a line of a Modelfile cannot hold it"));
     }
     // Without a sign of a path it could be the name of a model.
-    let here = if Path::new(path).is_relative() && !path.starts_with('.') { "./" } else { "" };
+    // On Windows `/m.gguf` is relative too, to a drive.
+    let here = if !Path::new(path).has_root() && !path.starts_with('.') { "./" } else { "" };
     let one_size = format!(
         "Ollama has one size for both kinds of batches: it is the plan's n_ubatch, and n_batch is not {}",
         context.n_batch
