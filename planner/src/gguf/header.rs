@@ -50,8 +50,7 @@ impl Header {
     pub fn open(path: impl AsRef<Path>) -> Result<Header, Error> {
         let path = path.as_ref();
         let open = |index, count| open_beside(path, index, count);
-        let inner = Arc::new(assemble(Source::open(path)?, open)?);
-        Ok(Header { inner })
+        Ok(Header { inner: Arc::new(assemble(Source::open(path)?, open)?) })
     }
 
     /// Reads the header of a whole GGUF file in memory, tensor data included.
@@ -97,8 +96,7 @@ impl Header {
         if given.len() > inner.shards.len() {
             return Err(wrong_number(1));
         }
-        let inner = Arc::new(inner);
-        Ok(Header { inner })
+        Ok(Header { inner: Arc::new(inner) })
     }
 
     /// The file that was opened, or `<memory>`.

@@ -107,10 +107,7 @@ impl Source {
 
     /// What the system said of the file when it was opened, if it is one.
     pub(super) fn opened(&self) -> Option<&Metadata> {
-        match &self.bytes {
-            Bytes::File(_, metadata) => Some(metadata),
-            Bytes::Memory(_) => None,
-        }
+        if let Bytes::File(_, metadata) = &self.bytes { Some(metadata) } else { None }
     }
 
     /// What stands at byte `at` cannot be.

@@ -36,24 +36,14 @@ impl BackendRules {
     /// A backend that we have not read: the most that any of the others takes.
     pub const WIDEST: Self = Self { alignment: 256, row_padding: Some(512) };
 
-    /// The rules of the backend that ggml's registry calls so (`CUDA`, `ROCm`, `Vulkan`, `MTL`).
-    pub fn of(backend: &str) -> Self {
-        match Family::of(backend) {
-            Family::Cuda => Self::CUDA,
-            Family::Vulkan => Self::VULKAN,
-            Family::Metal => Self::METAL,
-            Family::Other => Self::WIDEST,
-        }
-    }
-
     /// The rules of a GPU: those of its backend, with the device's own alignment where that decides and is known.
     pub fn of_gpu(gpu: &Gpu) -> Self {
-        let rules = Self::of(&gpu.backend);
-        match gpu.alignment {
-            Some(alignment) if Family::of(&gpu.backend) == Family::Vulkan && alignment > 0 => {
-                Self { alignment, ..rules }
-            }
-            _ => rules,
+        match (Family::of(&gpu.backend), gpu.alignment) {
+            (Family::Cuda, _) => Self::CUDA,
+            (Family::Vulkan, Some(alignment @ 1..)) => Self { alignment, ..Self::VULKAN },
+            (Family::Vulkan, _) => Self::VULKAN,
+            (Family::Metal, _) => Self::METAL,
+            (Family::Other, _) => Self::WIDEST,
         }
     }
 
@@ -144,10 +134,11 @@ pub(super) fn fuses_attention(family: Family, profile: &ModelProfile, params: &C
 mod tests {
     use super::BackendRules as Rules;
     use crate::gguf::TensorType as T;
+    use crate::machine::Gpu;
 
     #[test]
     fn an_unknown_backend_takes_the_most_of_all() {
-        let unknown = Rules::of("SomethingNew");
+        let unknown = Rules::of_gpu(&Gpu::new("card").backend("SomethingNew"));
         for rules in [Rules::CUDA, Rules::VULKAN, Rules::METAL] {
             for (ty, ne0, bytes) in [(T::Q4_0, 96, 54_000), (T::F32, 7, 28), (T::Q6_K, 4096, 3360)] {
                 assert!(unknown.alloc(ty, ne0, bytes) >= rules.alloc(ty, ne0, bytes));

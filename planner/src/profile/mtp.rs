@@ -61,8 +61,19 @@ impl ModelProfile {
     ///
     /// [`MtpError`] where the file has none, or llama.cpp cannot use them.
     pub fn with_mtp(mut self) -> Result<Self, MtpError> {
-        let needs = self.check_mtp()?;
-        let trunk = self.hparams.n_layer_trunk();
+        let (heads, trunk) = (self.hparams.n_layer_nextn, self.hparams.n_layer_trunk());
+        if heads == 0 {
+            return Err(self.no_heads(format!("`{}.nextn_predict_layers` is 0", self.architecture)));
+        }
+        if trunk == 0 {
+            return Err(self.no_heads("it has nothing else".to_owned()));
+        }
+        let (model, architecture) = (self.name.clone(), self.architecture.clone());
+        let needs = match needs(&architecture, &self.hparams) {
+            Err(reason) => return Err(MtpError::Architecture { model, architecture, reason }),
+            Ok(_) if heads > 1 => return Err(MtpError::Several { model, heads }),
+            Ok(needs) => needs,
+        };
         let (head, skipped) = std::mem::take(&mut self.weights.skipped)
             .into_iter()
             .partition(|weight| Slot::of(&self.architecture, &weight.name) == Slot::Block(trunk));
@@ -77,8 +88,7 @@ impl ModelProfile {
         };
         let mut stems = ALWAYS.split(' ').chain(needs.split_whitespace());
         if let Some(stem) = stems.find(missing) {
-            let reason = format!("`blk.{trunk}.{stem}` is missing");
-            return Err(self.no_heads(reason));
+            return Err(self.no_heads(format!("`blk.{trunk}.{stem}` is missing")));
         }
         self.mtp = true;
         Ok(self)
@@ -104,24 +114,6 @@ impl ModelProfile {
             Err(MtpError::Sequences { model, n_seq_max })
         } else {
             Ok(())
-        }
-    }
-
-    /// What a block needs that predicts, where this model may have one.
-    fn check_mtp(&self) -> Result<&'static str, MtpError> {
-        let heads = self.hparams.n_layer_nextn;
-        if heads == 0 {
-            let key = format!("`{}.nextn_predict_layers` is 0", self.architecture);
-            return Err(self.no_heads(key));
-        }
-        if self.hparams.n_layer_trunk() == 0 {
-            return Err(self.no_heads("it has nothing else".to_owned()));
-        }
-        let model = self.name.clone();
-        match needs(&self.architecture, &self.hparams) {
-            Err(reason) => Err(MtpError::Architecture { model, architecture: self.architecture.clone(), reason }),
-            Ok(_) if heads > 1 => Err(MtpError::Several { model, heads }),
-            Ok(needs) => Ok(needs),
         }
     }
 

@@ -82,53 +82,35 @@ impl ModelProfile {
         if self.file_type == Some(quantisation.name()) {
             return self.clone();
         }
+        let (default, output, bits) = quantisation.types();
         let mut other = Self { file_type: Some(quantisation.name()), ..self.clone() };
-        for (before, after) in retype(quantisation, &mut other.weights) {
-            other.file_bytes = other.file_bytes.saturating_sub(before).saturating_add(after);
+        let WeightBytes { blocks, input, output: last, rope, skipped, unplaced, .. } = &mut other.weights;
+        let blocks = blocks.iter_mut().flat_map(|block| &mut block.weights);
+        let all = blocks.chain(input).chain(last).chain(rope).chain(skipped).chain(unplaced);
+        let all: Vec<&mut Weight> = all.collect();
+        let tied = all.iter().all(|weight| &*weight.name != "output.weight");
+        for weight in all {
+            let ty = match &*weight.name {
+                "output.weight" => output,
+                "token_embd.weight" if tied => output,
+                _ => default,
+            };
+            let is_kept = weight.ty == TensorType::F32 || !weight.name.ends_with(".weight");
+            if is_kept || !weight.shape[0].is_multiple_of(ty.block_size()) {
+                continue;
+            }
+            let elements = weight.shape.into_iter().fold(1, u64::saturating_mul);
+            let rows = elements / weight.shape[0].max(1);
+            let bytes = if weight.name.starts_with("blk.") {
+                (elements as f64 * bits / 8.0).ceil() as u64
+            } else {
+                ty.row_bytes(weight.shape[0]).saturating_mul(rows)
+            };
+            other.file_bytes = other.file_bytes.saturating_sub(weight.bytes).saturating_add(bytes);
+            (weight.ty, weight.bytes) = (ty, bytes);
         }
         other
     }
-}
-
-/// All that the file holds.
-fn all(weights: &mut WeightBytes) -> Vec<&mut Weight> {
-    let blocks = weights.blocks.iter_mut().flat_map(|block| &mut block.weights);
-    blocks
-        .chain(&mut weights.input)
-        .chain(&mut weights.output)
-        .chain(&mut weights.rope)
-        .chain(&mut weights.skipped)
-        .chain(&mut weights.unplaced)
-        .collect()
-}
-
-/// Gives weights other types. The bytes of each that changes, before and after.
-fn retype(quantisation: Quantisation, weights: &mut WeightBytes) -> Vec<(u64, u64)> {
-    let (default, output, bits) = quantisation.types();
-    let mut all = all(weights);
-    let tied = all.iter().all(|weight| &*weight.name != "output.weight");
-    let mut changed = Vec::new();
-    for weight in &mut all {
-        let ty = match &*weight.name {
-            "output.weight" => output,
-            "token_embd.weight" if tied => output,
-            _ => default,
-        };
-        let is_kept = weight.ty == TensorType::F32 || !weight.name.ends_with(".weight");
-        if is_kept || !weight.shape[0].is_multiple_of(ty.block_size()) {
-            continue;
-        }
-        let elements = weight.shape.into_iter().fold(1, u64::saturating_mul);
-        let rows = elements / weight.shape[0].max(1);
-        let bytes = if weight.name.starts_with("blk.") {
-            (elements as f64 * bits / 8.0).ceil() as u64
-        } else {
-            ty.row_bytes(weight.shape[0]).saturating_mul(rows)
-        };
-        changed.push((weight.bytes, bytes));
-        (weight.ty, weight.bytes) = (ty, bytes);
-    }
-    changed
 }
 
 #[cfg(test)]

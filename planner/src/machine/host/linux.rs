@@ -70,8 +70,10 @@ fn process_limits(tree: Tree<'_>, notes: &mut Notes) -> Vec<Bound> {
         return Vec::new();
     };
     let status = tree.read("/proc/self/status", notes).unwrap_or_default();
-    let bound = |row, used, limit: fn(u64) -> HostLimit| {
-        let bytes = soft_limit(&limits, row)?;
+    let bound = |row: &str, used, limit: fn(u64) -> HostLimit| {
+        // The soft limit, in the row's unit; no number where it is unlimited.
+        let rest = limits.lines().find_map(|line| line.strip_prefix(row))?;
+        let bytes: u64 = rest.split_whitespace().next()?.parse().ok()?;
         let available = bytes.saturating_sub(field(&status, used).unwrap_or(0));
         let limit = limit(bytes);
         Some(Bound { available, limit })
@@ -80,12 +82,6 @@ fn process_limits(tree: Tree<'_>, notes: &mut Notes) -> Vec<Bound> {
     let of_data = |bytes| HostLimit::DataSegment { bytes };
     let bounds = [bound("Max address space", "VmSize", of_addresses), bound("Max data size", "VmData", of_data)];
     bounds.into_iter().flatten().collect()
-}
-
-/// The soft limit of one row of `/proc/self/limits`, in its unit; `None` when unlimited.
-fn soft_limit(limits: &str, row: &str) -> Option<u64> {
-    let rest = limits.lines().find_map(|line| line.strip_prefix(row))?;
-    rest.split_whitespace().next()?.parse().ok()
 }
 
 /// The physical cores of the processors that are online, and those of them to compute with.

@@ -186,8 +186,7 @@ impl KvTable {
 /// Bytes that `swa_full` adds to a model's caches, before any device's alignment.
 pub(crate) fn full_windows(profile: &ModelProfile, params: &ContextParams) -> u64 {
     let bytes = |swa_full| {
-        let mut params = params.clone();
-        params.swa_full = swa_full;
+        let params = ContextParams { swa_full, ..params.clone() };
         let caches = params.sizes().map(|sizes| KvTable::new(profile, &[], &params, &sizes).blocks);
         caches.unwrap_or_default().iter().map(|cache| cache.host).sum::<u64>()
     };

@@ -140,18 +140,16 @@ pub(super) fn quantising(trials: &Trials<'_>) -> Vec<Change> {
     let profile = &trials.planner.profile;
     let loaded = |profile: &ModelProfile| Weight::sum(profile.weights.loaded());
     let now = loaded(profile);
-    let mut smaller: Vec<(u64, ChangeKind)> = Quantisation::ALL
-        .into_iter()
-        .map(|to| (to, profile.quantised(to)))
-        .filter_map(|(to, other)| {
-            let bytes = loaded(&other);
-            let file_bytes = other.file_bytes;
-            let change = ChangeKind::Quantisation { to, file_bytes };
-            (bytes < now).then_some((bytes, change))
-        })
-        .collect();
+    let mut smaller = Vec::new();
+    for to in Quantisation::ALL {
+        let other = profile.quantised(to);
+        let bytes = loaded(&other);
+        if bytes < now {
+            smaller.push((bytes, vec![ChangeKind::Quantisation { to, file_bytes: other.file_bytes }]));
+        }
+    }
     // Rows that are no whole blocks take other types, and the order of the names is not that of the bytes.
     smaller.sort_by_key(|&(bytes, _)| std::cmp::Reverse(bytes));
-    let smaller: Vec<Vec<ChangeKind>> = smaller.into_iter().map(|(_, change)| vec![change]).collect();
+    let smaller: Vec<_> = smaller.into_iter().map(|(_, change)| change).collect();
     trials.least(&smaller).into_iter().collect()
 }

@@ -39,17 +39,18 @@ impl SavedPlan {
 }
 
 fn check_plan(plan: &Plan) -> Result<(), String> {
-    let blocks = plan.model.blocks;
-    at_most("model.blocks", blocks, MAX_LAYERS)?;
+    let (blocks, parted) = (plan.model.blocks, plan.parted_blocks);
+    let (layers, n) = (plan.layers(), plan.n_gpu_layers);
+    ensure!(blocks <= MAX_LAYERS, "model.blocks is {blocks}, more than {MAX_LAYERS}");
     ensure!(blocks > 0, "model.blocks is 0: a model has at least 1");
-    at_most("n_gpu_layers", plan.n_gpu_layers, plan.layers())?;
-    at_most("parted_blocks", plan.parted_blocks, blocks)?;
+    ensure!(n <= layers, "n_gpu_layers is {n}, more than {layers}");
+    ensure!(parted <= blocks, "parted_blocks is {parted}, more than {blocks}");
     let sizes = plan.context.sizes();
     sizes.map_err(|error| format!("context.{error}"))?;
     check_placements(plan)?;
     check_split(plan)?;
     // What a speed predicts is only shown; the points of its curve are looked up by the number of layers.
-    let (curve, layers) = (plan.speed.as_ref().map_or(0, |speed| speed.curve.len()), plan.layers());
+    let curve = plan.speed.as_ref().map_or(0, |speed| speed.curve.len());
     ensure!(curve == 0 || curve == layers as usize + 1, "speed.curve has {curve} points for {layers} layers");
     Ok(())
 }
@@ -99,10 +100,5 @@ fn check_split(plan: &Plan) -> Result<(), String> {
     );
     let rules = OverrideRules::new(&plan.overrides, gpus);
     rules.map_err(|error| format!("overrides: {error}"))?;
-    Ok(())
-}
-
-fn at_most(field: &str, value: u32, limit: u32) -> Result<(), String> {
-    ensure!(value <= limit, "{field} is {value}, more than {limit}");
     Ok(())
 }

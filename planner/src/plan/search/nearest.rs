@@ -96,8 +96,7 @@ impl Placements<'_> {
             return single.map(output).collect();
         }
         if path.single_copy {
-            let single_copy = false;
-            return vec![Path { single_copy, ..path.clone() }];
+            return vec![Path { single_copy: false, ..path.clone() }];
         }
         let kept = (0..path.runs.len()).filter(|&n| path.runs[n].1 > 0);
         let fewer = kept.map(|n| {

@@ -56,6 +56,7 @@ impl<'f, 'a> Probed<'f, 'a> {
     /// without a path has used up its probes, or there is none.
     pub(super) fn search(&mut self) -> Result<Option<(Found, Option<Found>)>, Error> {
         let most = if self.placements.gpus.len() < 2 { MOST_PROBES.0 } else { MOST_PROBES.1 };
+        let by_layers = self.placements.policy == Policy::MostLayers;
         let mut best: Option<Found> = None;
         loop {
             let asks = self.asked < most;
@@ -69,10 +70,9 @@ impl<'f, 'a> Probed<'f, 'a> {
             };
             // By layers, what is one step better is always asked about: such plans are made of models too that no law
             // is known of.
-            let close =
-                nearest.clone().filter(|near| asks && self.by_layers() && !self.given.known.contains(&near.path));
+            let close = nearest.clone().filter(|near| asks && by_layers && !self.given.known.contains(&near.path));
             let mut next = better.or(close);
-            if next.is_none() && best.is_none() && asks && self.by_layers() {
+            if next.is_none() && best.is_none() && asks && by_layers {
                 let least = self.placements.least_lacking(&self.given)?;
                 // The error is to be about llama.cpp's numbers.
                 next = least.filter(|least| self.asked == 0 || least.levels.missing() <= HOPE);
@@ -98,10 +98,6 @@ impl<'f, 'a> Probed<'f, 'a> {
         let found = self.placements.search(&self.given);
         self.given.hope = 0;
         found
-    }
-
-    fn by_layers(&self) -> bool {
-        self.placements.policy == Policy::MostLayers
     }
 
     /// What llama.cpp says of a path; `None` where it refuses it.

@@ -5,7 +5,7 @@ mod shapes;
 
 use proptest::prelude::{Just, ProptestConfig, Strategy, prop, prop_assert, prop_oneof, proptest};
 
-use super::{Found, Given, Path, Placements, Probed};
+use super::{Given, Path, Placements, Probed};
 use crate::machine::{Gpu, GpuKind, Host, Machine, Pool, Pools, mib};
 use crate::memory::{ContextParams, Estimate, Footprint, Footprints, Headroom, Split, Uncertainty, Workload};
 use crate::plan::speed::{Rates, SpeedModel};
@@ -65,10 +65,6 @@ fn params(profile: &ModelProfile, request: &Request) -> ContextParams {
     let mut params = request.params.clone();
     params.n_ctx = request.context.tokens(profile);
     params
-}
-
-fn search(placements: &Placements<'_>) -> Option<Found> {
-    placements.search(&Given::default()).unwrap()
 }
 
 /// Every way to share the layers of an order, with every number of parts on the host.
@@ -210,7 +206,7 @@ fn compare(
     };
     let search = || match probe {
         Some(probe) => Probed::new(&placements, probe).search().unwrap().map(|(found, _)| found),
-        None => search(&placements),
+        None => placements.search(&Given::default()).unwrap(),
     };
     let found = search().map(|found| (found.cost, found.path));
     let again = search().map(|found| (found.cost, found.path));
@@ -277,7 +273,7 @@ fn looked_at(shape: &Shape, gpus: Vec<Gpu>, host: u64, request: &Request) -> usi
     let params = params(&profile, request);
     let machine = machine(gpus, host);
     let placements = Placements::new(&profile, &machine, request, &params, Policy::Fastest, None).unwrap();
-    let found = search(&placements).unwrap();
+    let found = placements.search(&Given::default()).unwrap().unwrap();
     assert!(found.path.runs.is_empty());
     placements.looks.get()
 }
