@@ -1,7 +1,7 @@
 //! Sets of made-up libraries: what is wrong with one is found before anything of it is opened, and which is taken.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use tempfile::TempDir;
 
@@ -154,6 +154,7 @@ fn one_is_removed_by_its_name_and_the_others_stay() {
 #[cfg(feature = "install")]
 mod install {
     use std::io::Write;
+    use std::path::PathBuf;
 
     use flate2::Compression;
     use flate2::write::GzEncoder;
