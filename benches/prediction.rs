@@ -45,6 +45,7 @@ const ROUNDS: usize = 3;
 
 /// What is measured.
 struct Shape {
+    caches: &'static [KvType],
     depths: &'static [u32],
     prompt: u32,
     rounds: usize,
@@ -53,9 +54,9 @@ struct Shape {
 fn main() {
     let is_measured = std::env::args().any(|argument| argument == "--bench");
     let shape = if is_measured {
-        Shape { depths: &[64, 1024, 4096], prompt: 512, rounds: ROUNDS }
+        Shape { caches: &[KvType::F16, KvType::Q8_0], depths: &[64, 1024, 4096], prompt: 512, rounds: ROUNDS }
     } else {
-        Shape { depths: &[8, 16], prompt: 32, rounds: 1 }
+        Shape { caches: &[KvType::Q8_0], depths: &[8, 16], prompt: 32, rounds: 1 }
     };
     Backend::init().expect("llama.cpp starts");
     let folder = tempfile::tempdir().expect("a folder for the models");
@@ -64,7 +65,7 @@ fn main() {
     for sketch in sketches(is_measured) {
         let path = sketch.write(folder.path());
         weights::fill(&path).expect("the model is written");
-        for kv in [KvType::F16, KvType::Q8_0] {
+        for &kv in shape.caches {
             compare(sketch.name, &path, kv, &shape);
         }
         std::fs::remove_file(path).expect("the model is there");

@@ -1,21 +1,36 @@
 //! `bindings`: the raw bindings are committed, so that users need no libclang. This regenerates them, through the build script
-//! of llama-sys, and compares or replaces the committed file.
+//! of llama-sys, and compares or replaces the committed file. A line of that has a hash of what it was made from and of its
+//! text: while both are the same, nothing needs to be generated to know that the file is what it should be.
 
 use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
 use std::process::Stdio;
 
 use anyhow::{Context, Result, bail};
 
-use crate::setup;
 use crate::workspace::Workspace;
+use crate::{setup, source, tree};
 
 const COMMITTED: &str = "llama-sys/src/bindings.rs";
 
+/// Before the hash, in a line of its own.
+const MADE: &str = "// Made from and into: ";
+
+/// Whether the committed bindings have to be generated again to be checked.
+pub(crate) fn are_known(workspace: &Workspace) -> Result<bool> {
+    let (committed, made) = committed(workspace)?;
+    Ok(made == Some(hash(workspace, &committed)?))
+}
+
 /// Fails when the committed bindings are not what bindgen makes of the pinned llama.cpp's headers.
 pub(crate) fn check(workspace: &Workspace) -> Result<()> {
+    if are_known(workspace)? {
+        println!("{COMMITTED}, and what it is made from, are as `cargo xtask bindings --write` has left them");
+        return Ok(());
+    }
     let fresh = regenerate(workspace)?;
-    let committed = lines_of(workspace.root.join(COMMITTED))?;
+    let (committed, _) = committed(workspace)?;
     if fresh == committed {
         println!("{COMMITTED} is up to date ({} lines)", committed.len());
         return Ok(());
@@ -35,9 +50,38 @@ pub(crate) fn check(workspace: &Workspace) -> Result<()> {
 pub(crate) fn write(workspace: &Workspace) -> Result<()> {
     let fresh = regenerate(workspace)?;
     let path = workspace.root.join(COMMITTED);
-    fs::write(&path, fresh.join("\n") + "\n").with_context(|| format!("cannot write {}", path.display()))?;
+    let made = format!("{MADE}{}", hash(workspace, &fresh)?);
+    fs::write(&path, format!("{made}\n{}\n", fresh.join("\n")))
+        .with_context(|| format!("cannot write {}", path.display()))?;
     println!("wrote {COMMITTED} ({} lines)", fresh.len());
     Ok(())
+}
+
+/// The committed bindings without the line that has the hash, and that.
+fn committed(workspace: &Workspace) -> Result<(Vec<String>, Option<String>)> {
+    let mut lines = lines_of(workspace.root.join(COMMITTED))?;
+    let made = lines.first().and_then(|line| line.strip_prefix(MADE)).map(str::to_owned);
+    if made.is_some() {
+        lines.remove(0);
+    }
+    Ok((lines, made))
+}
+
+/// Of llama.cpp's source, of our C++, of what bindgen is told and which it is, and of what it has made.
+fn hash(workspace: &Workspace, lines: &[String]) -> Result<String> {
+    let mut hash = DefaultHasher::new();
+    let llama_cpp = source::find(workspace)?;
+    let ours = workspace.root.join("llama-sys");
+    for folder in ["include", "src", "ggml"].map(|it| llama_cpp.join(it)).into_iter().chain([ours.join("native")]) {
+        for file in tree::files(&folder)? {
+            (&file, fs::read(folder.join(&file))?).hash(&mut hash);
+        }
+    }
+    fs::read(ours.join("build/bindings.rs"))?.hash(&mut hash);
+    let locked = fs::read_to_string(workspace.root.join("Cargo.lock"))?;
+    locked.lines().skip_while(|line| *line != "name = \"bindgen\"").nth(1).hash(&mut hash);
+    lines.hash(&mut hash);
+    Ok(format!("{:016x}", hash.finish()))
 }
 
 /// Lets the build script run bindgen, and reads what it wrote.

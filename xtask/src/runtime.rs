@@ -63,8 +63,7 @@ pub(crate) fn runtime(workspace: &mut Workspace, arguments: &[String]) -> Result
 
 /// A runtime of this workspace's own native build, which is there or is made.
 pub(crate) fn here(workspace: &Workspace) -> Result<PathBuf> {
-    let mut build =
-        workspace.compile("build", &["--package=autoplace", "--lib", "--message-format=json-render-diagnostics"]);
+    let mut build = workspace.compile("build", &["--workspace", "--lib", "--message-format=json-render-diagnostics"]);
     let built = variables(&output(&mut build)?)?;
     let folder = workspace.target.join("runtime/here");
     afresh(&folder)?;
@@ -115,16 +114,14 @@ pub(crate) fn test(workspace: &Workspace) -> Result<()> {
         return Ok(());
     }
     let set = here(workspace)?;
-    // Together: what both are made of is then compiled once.
-    let both = ["--package=autoplace-llama-sys", "--package=autoplace-examples", "--no-default-features"];
-    let both = both.into_iter().chain(["--features=autoplace-examples/prebuilt-runtime"]);
-    let both: Vec<&str> = both.collect();
-    let build = ["build", "--example=packed", "--message-format=json-render-diagnostics"];
-    let messages = output(workspace.cargo(&build[..1]).args(&both).args(&build[1..]))?;
+    // The selection of the other steps and one feature more: nothing else is compiled anew.
+    let opened = ["--workspace", "--features=autoplace/prebuilt-runtime"];
+    let mut build = workspace.compile("build", &opened);
+    let messages = output(build.args(["--example=packed", "--message-format=json-render-diagnostics"]))?;
     let program = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let program = program.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).next_back();
     packed::packed(workspace, &program.context("cargo has built no example `packed`")?, &set)?;
-    run(workspace.cargo(&["test"]).args(&both).args(["--lib", "--test=sys"]).env("AUTOPLACE_RUNTIME", &set))
+    run(workspace.compile("test", &opened).arg("--test=sys").env("AUTOPLACE_RUNTIME", &set))
 }
 
 /// What llama-sys's build script tells its crate.

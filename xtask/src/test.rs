@@ -85,7 +85,7 @@ pub(crate) fn test(workspace: &mut Workspace, names: &[String]) -> Result<()> {
     // All that can be missing is missing now rather than in half an hour.
     setup::native()?;
     setup::rust_components(workspace)?;
-    if steps.iter().any(|step| step.name == "bindings") {
+    if steps.iter().any(|step| step.name == "bindings") && !bindings::are_known(workspace)? {
         setup::libclang()?;
     }
     if steps.iter().any(|step| step.name == "clients") {

@@ -73,20 +73,21 @@ pub(crate) fn few_settings() -> Vec<ContextParams> {
     (0..8).map(setting).collect()
 }
 
-/// The ways to split a model of so many blocks over so many GPUs: each number of layers (of a deep model, some), by
-/// free memory and by proportions, with and without overrides.
+/// The ways to split a model of so many blocks over so many GPUs: any number of layers, by free memory and by
+/// proportions, with and without overrides.
 ///
-/// All of them in turn where `thorough`; else each number of layers takes one way after the other.
+/// Where `thorough`, each number (of a deep model, some) in each way; else the ends and the middle, each in one way.
 pub(crate) fn splits(n_layer: u32, n_gpus: usize, thorough: bool) -> Vec<Split> {
     let all = n_layer + 1;
     if n_gpus == 0 {
         return vec![Split::layers(0), overridden(Split::layers(all), 0, n_gpus)];
     }
-    let layers: Vec<u32> = if n_layer <= 8 || (thorough && n_layer <= 16) {
-        (0..=all).collect()
-    } else {
-        vec![0, 1, 2, all / 3, all / 2, all - 1, all]
+    let mut layers: Vec<u32> = match (thorough, n_layer) {
+        (true, ..=16) => (0..=all).collect(),
+        (true, _) => vec![0, 1, 2, all / 3, all / 2, all - 1, all],
+        (false, _) => vec![0, 1, all / 2, all - 1, all],
     };
+    layers.dedup();
     let mut splits = Vec::new();
     for (turn, &n) in layers.iter().enumerate() {
         let free = Split::layers(n);

@@ -18,7 +18,7 @@
 //! | GPU, logits | `L` + `M` + 4`E` |
 //! | first GPU, for the host's blocks | `W` + 2`U` or `W` + `U` + `D`, + `M` + 4`E`; attention with 3/2 `KV` |
 //! | further GPUs | one stream less |
-//! | several GPUs, all offloaded | 12`E` more on the first and 4`E` on the others, 3`M` on each: four copies of the inputs |
+//! | several GPUs, all offloaded | 12`E` more on the first that has blocks and 4`E` on the others, 3`M` on each: four copies of the inputs |
 //! | host beside GPUs | 4`E` + `M`, in four copies 10`E` + 4`M`; what it computes itself |
 //! | host alone | the same steps with one stream more |
 //! | parts of the input for `d` blocks | d(d + 3)`E` on the GPU of the first, 3d`E` on the host; in four copies 4 and 3 times that |
@@ -235,7 +235,8 @@ impl Buffers {
             }
             let mut beside = if own { self.per_layer } else { 0 };
             if scene.copies {
-                beside += 3 * (self.mask(held) + self.places) + if first { 12 } else { 4 } * self.e;
+                let begins = !(0..gpu).any(|before| scene.assignment.holds_block(Place::Gpu(before)));
+                beside += 3 * (self.mask(held) + self.places) + if begins { 12 } else { 4 } * self.e;
             }
             if scene.assignment.blocks.iter().take(self.deepstack as usize).any(|&place| place == Place::Gpu(gpu)) {
                 // Of each part that is copied all parts come along: it is a view of them (models/qwen3vl.cpp).
