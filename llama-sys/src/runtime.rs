@@ -4,7 +4,7 @@
 //! opened. What flows out is the table of their functions that [`raw`](crate::raw) calls through. Once open, they stay
 //! open until the process ends: threads of theirs may run, and other libraries may hold on to them.
 
-use std::ffi::{CStr, OsStr, c_void};
+use std::ffi::{CStr, OsStr, c_int, c_void};
 use std::mem::{offset_of, size_of};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -99,12 +99,30 @@ fn usable(set: &Set) -> Result<(), String> {
     }
     for needed in &set.manifest.requires {
         let opened = folders(&set.folder).find_map(|folder| load(folder.join(&needed.library)).ok());
-        // Kept open: a backend that asks for it by this name gets it.
-        let opened = opened.map_or_else(|| load(&needed.library), Ok).map(std::mem::forget);
         let from = || format!("{} needs {} ({})", needed.backend, needed.library, needed.source);
-        opened.map_err(|error| format!("{}: {error}", from()))?;
+        let opened =
+            opened.map_or_else(|| load(&needed.library), Ok).map_err(|error| format!("{}: {error}", from()))?;
+        let version = needed.cuda.map_or(Ok(()), |least| is_as_new(&opened, least));
+        // Kept open: a backend that asks for it by this name gets it.
+        std::mem::forget(opened);
+        version.map_err(|problem| format!("{}: {problem}", from()))?;
     }
     Ok(())
+}
+
+/// Whether NVIDIA's driver has this version of CUDA at least. A newer toolkit finds no card with an older driver, and
+/// says so in a log only.
+fn is_as_new(driver: &Library, least: u32) -> Result<(), String> {
+    type Version = unsafe extern "C" fn(*mut c_int) -> c_int;
+    let mut version = 0;
+    // SAFETY: the type is cuda.h's, and it may be called before `cuInit`.
+    let failed = unsafe { driver.get::<Version>(b"cuDriverGetVersion\0").map_or(1, |ask| ask(&raw mut version)) };
+    let shown = |version: u32| format!("{}.{}", version / 1000, version % 1000 / 10);
+    match u32::try_from(version) {
+        Ok(version) if failed == 0 && version >= least => Ok(()),
+        Ok(version) if failed == 0 => Err(format!("it has CUDA {}, {} is wanted", shown(version), shown(least))),
+        _ => Err("it does not say its version".to_owned()),
+    }
 }
 
 /// Where what a set needs may lie: beside it, and where the user says.

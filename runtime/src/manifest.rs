@@ -51,6 +51,9 @@ pub struct Requirement {
     pub library: String,
     /// Where it comes from: `nvidia-cublas-cu12==12.8.4.1 (PyPI), or CUDA 12.8's own`.
     pub source: String,
+    /// Of NVIDIA's driver, the oldest version of CUDA that it must have, in its own form: 13000 for 13.0.
+    #[serde(default)]
+    pub cuda: Option<u32>,
 }
 
 /// A file of a set.

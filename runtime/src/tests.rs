@@ -119,7 +119,8 @@ fn of_several_the_best_is_taken_that_can_be_used_and_why_no_better_one() {
     made(folder.path(), "vulkan", &["CPU", "Vulkan"]);
     let mut cuda = made(folder.path(), "cuda", &["CPU", "CUDA"]);
     let library = "libcublas.so.13".to_owned();
-    cuda.manifest.requires = vec![Requirement { backend: "CUDA".to_owned(), library, source: "CUDA 13".to_owned() }];
+    let (backend, source) = ("CUDA".to_owned(), "CUDA 13".to_owned());
+    cuda.manifest.requires = vec![Requirement { backend, library, source, cuda: None }];
     cuda.manifest.clone().write(&cuda.folder).unwrap();
     fs::create_dir(folder.path().join("no-set")).unwrap();
     assert_eq!(taken(folder.path()).unwrap().set.manifest.name, "cuda");

@@ -3,9 +3,11 @@
 //!
 //! In: the pinned llama.cpp, and the toolkit that NVIDIA publishes as Python packages. Out: objects of the kernels that
 //! carry a model's time, made by the archive's own build (`gpu-check/bundle/cuda`); with `--all` the whole library,
-//! what it links to, and the CPU time that it took. Nothing of it is run: that needs the card.
+//! what it links to, and the CPU time that it took. Nothing of it is run: that needs the card. `runtime --cuda` takes
+//! its library from here.
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Instant, SystemTime};
@@ -16,12 +18,17 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::workspace::{Workspace, output, run};
 use crate::{python, setup, source, tree};
 
-const REQUIREMENTS: &str = "gpu-check/cuda/requirements.txt";
+pub(crate) const REQUIREMENTS: &str = "gpu-check/cuda/requirements.txt";
 const BUILD: &str = "gpu-check/bundle/cuda";
+const GLIBC: &str = "gpu-check/cuda/glibc.c";
 
 /// Hopper: the newest code path but Blackwell's that plain `XX-real` names, tensor cores and asynchronous
 /// copies included.
 const ARCHITECTURE: &str = "90-real";
+
+/// What ggml itself compiles for where it is not told, with CUDA 13: every card since Turing, some by code that the
+/// driver compiles first.
+const EVERY: &str = "75-virtual;80-virtual;86-real;89-real;90-virtual;120a-real;121a-real";
 
 /// Beside llama-sys's build, so that one word serves both.
 const ARCHITECTURES: &str = "CMAKE_CUDA_ARCHITECTURES";
@@ -47,56 +54,20 @@ const REPRESENTATIVE: &[&str] = &[
 
 /// Compiles the representative sources, or everything.
 pub(crate) fn cuda_check(workspace: &Workspace, all: bool) -> Result<()> {
-    if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
-        bail!(
-            "cuda-check needs Linux on x86-64, whose packages of the CUDA toolkit it pins; this is {} on {}",
-            env::consts::OS,
-            env::consts::ARCH
-        );
-    }
-    setup::native()?;
-    let llama_cpp = source::find(workspace)?;
-    let python = python::environment(workspace, REQUIREMENTS)?;
-    let toolkit = toolkit(&python)?;
     let architectures = env::var(ARCHITECTURES).unwrap_or_else(|_| ARCHITECTURE.into());
-    let build = workspace.target.join("cuda-check").join(architectures.replace(';', "+"));
-
-    let cmake = env::var_os("CMAKE").unwrap_or_else(|| "cmake".into());
-    let define = |name: &str, value: &Path| format!("-D{name}={}", value.display());
-    run(Command::new(&cmake)
-        .args(["-G", "Ninja", "-S"])
-        .arg(workspace.root.join(BUILD))
-        .arg("-B")
-        .arg(&build)
-        .args([
-            "-DCMAKE_BUILD_TYPE=Release".to_owned(),
-            format!("-D{ARCHITECTURES}={architectures}"),
-            define("CMAKE_MAKE_PROGRAM", &python.with_file_name("ninja")),
-            define("CUDAToolkit_ROOT", &toolkit),
-            define("LLAMA_CPP", &llama_cpp),
-        ])
-        // A toolkit of this machine's own is not what is pinned.
-        .env_remove("CUDACXX"))?;
-
-    let objects = build.join(BACKEND).join("CMakeFiles/ggml-cuda.dir");
-    let mut make = Command::new(&cmake);
-    make.arg("--build").arg(&build).arg("--target");
-    if all {
-        make.arg("ggml-cuda");
-    } else {
-        make.args(REPRESENTATIVE.iter().map(|source| format!("{BACKEND}/CMakeFiles/ggml-cuda.dir/{source}.o")));
-    }
-    if env::var_os("CMAKE_BUILD_PARALLEL_LEVEL").is_none() {
-        let cores = thread::available_parallelism()?;
-        make.env("CMAKE_BUILD_PARALLEL_LEVEL", cores.to_string());
-    }
+    let build = configure(workspace, &architectures, "", "")?;
+    let objects = format!("{BACKEND}/CMakeFiles/ggml-cuda.dir");
     let (begin, since, before) = (Instant::now(), SystemTime::now(), cpu_of_children()?);
-    run(&mut make)?;
+    if all {
+        make(&build, ["ggml-cuda".to_owned()])?;
+    } else {
+        make(&build, REPRESENTATIVE.iter().map(|source| format!("{objects}/{source}.o")))?;
+    }
     let (seconds, cpu) = (begin.elapsed().as_secs_f64(), cpu_of_children()? - before);
     if all {
         check_library(&build.join("bin"))?;
     }
-    let made = compiled(&objects, since)?;
+    let made = compiled(&build.join(objects), since)?;
     println!(
         "\nCompiled now for {architectures}: {} of {} objects, in {seconds:.0} s and {cpu:.0} s of CPU time.",
         made.new, made.all
@@ -105,6 +76,74 @@ pub(crate) fn cuda_check(workspace: &Workspace, all: bool) -> Result<()> {
         println!("16 cores need {:.0} s at least.", cpu / 16.0);
     }
     Ok(())
+}
+
+/// The CUDA backend for a runtime: for every card unless the variable says which, beside the other libraries, with a
+/// C++ library of its own, which asks nothing of the system that an older glibc has not.
+pub(crate) fn library(workspace: &Workspace) -> Result<PathBuf> {
+    let architectures = env::var(ARCHITECTURES).unwrap_or_else(|_| EVERY.into());
+    println!("cuda: llama.cpp's kernels for {architectures}: most of an hour of one core for each kind of card");
+    let object = workspace.target.join("cuda-check/glibc.o");
+    fs::create_dir_all(workspace.target.join("cuda-check"))?;
+    run(Command::new(setup::cxx()?)
+        .args(["-O2", "-fPIC", "-fvisibility=hidden", "-x", "c", "-c"])
+        .arg(workspace.root.join(GLIBC))
+        .arg("-o")
+        .arg(&object))?;
+    let linker = format!("-static-libstdc++ -s -Wl,--wrap=pthread_once {}", object.display());
+    let build = configure(workspace, &architectures, "$ORIGIN", &linker)?;
+    make(&build, ["ggml-cuda".to_owned()])?;
+    check_library(&build.join("bin"))?;
+    Ok(build.join("bin/libggml-cuda.so"))
+}
+
+/// Sets the build up for these kinds of cards, with the run path and the linker's flags that are given, and returns its
+/// folder. Between a check and a runtime only the last step differs.
+fn configure(workspace: &Workspace, architectures: &str, run_path: &str, linker: &str) -> Result<PathBuf> {
+    if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+        bail!(
+            "CUDA's toolkit is pinned as packages for Linux on x86-64; this is {} on {}",
+            env::consts::OS,
+            env::consts::ARCH
+        );
+    }
+    setup::native()?;
+    let llama_cpp = source::find(workspace)?;
+    let python = python::environment(workspace, REQUIREMENTS)?;
+    let toolkit = toolkit(&python)?;
+    let build = workspace.target.join("cuda-check").join(architectures.replace(';', "+"));
+    let define = |name: &str, value: &Path| format!("-D{name}={}", value.display());
+    run(Command::new(cmake())
+        .args(["-G", "Ninja", "-S"])
+        .arg(workspace.root.join(BUILD))
+        .arg("-B")
+        .arg(&build)
+        .args([
+            "-DCMAKE_BUILD_TYPE=Release".to_owned(),
+            format!("-D{ARCHITECTURES}={architectures}"),
+            format!("-DCMAKE_INSTALL_RPATH={run_path}"),
+            format!("-DCMAKE_SHARED_LINKER_FLAGS={linker}"),
+            define("CMAKE_MAKE_PROGRAM", &python.with_file_name("ninja")),
+            define("CUDAToolkit_ROOT", &toolkit),
+            define("LLAMA_CPP", &llama_cpp),
+        ])
+        // A toolkit of this machine's own is not what is pinned.
+        .env_remove("CUDACXX"))?;
+    Ok(build)
+}
+
+fn cmake() -> OsString {
+    env::var_os("CMAKE").unwrap_or_else(|| "cmake".into())
+}
+
+fn make(build: &Path, targets: impl IntoIterator<Item = String>) -> Result<()> {
+    let mut make = Command::new(cmake());
+    make.arg("--build").arg(build).arg("--target").args(targets);
+    if env::var_os("CMAKE_BUILD_PARALLEL_LEVEL").is_none() {
+        let cores = thread::available_parallelism()?;
+        make.env("CMAKE_BUILD_PARALLEL_LEVEL", cores.to_string());
+    }
+    run(&mut make)
 }
 
 /// The folder of the toolkit in Python's environment, completed to what cmake and nvcc look for.
@@ -186,7 +225,7 @@ fn check_library(folder: &Path) -> Result<()> {
         );
     }
     ensure!(
-        dynamic.contains("path: [$ORIGIN:") && !dynamic.contains("/stubs"),
+        dynamic.contains("path: [$ORIGIN") && !dynamic.contains("/stubs"),
         "{} is to look beside itself first, and never among stubs:\n{dynamic}",
         library.display()
     );

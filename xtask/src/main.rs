@@ -114,7 +114,8 @@ cargo xtask gpu-bundle [--no-run]   makes the archive that checks the library on
 cargo xtask interop                 checks, tests and runs the planner beside llama-cpp-2 (compiles a second llama.cpp)
 cargo xtask llama-server            has `doctor --watch` look at the llama-server of the pinned source (compiles it)
 cargo xtask package                 packages both published crates and builds what was packaged
-cargo xtask runtime [--vulkan]      makes a runtime for programs built with `prebuilt-runtime` (Linux; compiles llama.cpp once more; `--here`: of this machine's own build; `--twice`: and again, to compare)
+cargo xtask runtime [--vulkan] [--cuda]
+                                    makes a runtime for programs built with `prebuilt-runtime` (Linux; compiles llama.cpp once more; `--here`: of this machine's own build; `--twice`: and again, to compare)
 cargo xtask sanitize                runs the native layer and the probe under AddressSanitizer (Linux; compiles llama.cpp once more)
 cargo xtask semver                  compares the libraries' interfaces with those of the last release's tag, if there is one
 cargo xtask soak [TOKENS]           a million tokens, and whether memory, open files or threads grow (Linux)

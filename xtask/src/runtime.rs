@@ -18,14 +18,40 @@ use serde_json::{Value, json};
 use crate::gpu_bundle::toolchain::{GLIBC, TARGET, Toolchain};
 use crate::gpu_bundle::{copy, copy_libraries, portable};
 use crate::workspace::{Workspace, output, run};
-use crate::{packed, setup, tree, vulkan};
+use crate::{cuda_check, packed, setup, tree, vulkan};
 
 /// Where llama-sys's build script puts its library; for this machine's own builds `.cargo/config.toml` says it.
 const LIBRARIES: &str = "AUTOPLACE_RUNTIME_LIBRARIES";
 
-/// Libraries that not every system has: the backend that needs one, its name, and where it comes from.
-const OTHERS: [(&str, &str, &str); 1] =
-    [("Vulkan", "libvulkan.so.1", "Vulkan's loader: the package libvulkan1 or vulkan-loader")];
+/// A library that not every system has: the backend that needs it, its name, where it comes from, and of a driver the
+/// version of CUDA that it must have.
+struct Other {
+    backend: &'static str,
+    library: &'static str,
+    source: &'static str,
+    cuda: Option<u32>,
+}
+
+const OTHERS: [Other; 4] = [
+    Other {
+        backend: "Vulkan",
+        library: "libvulkan.so.1",
+        source: "Vulkan's loader: the package libvulkan1 or vulkan-loader",
+        cuda: None,
+    },
+    Other {
+        backend: "CUDA",
+        library: "libcuda.so.1",
+        source: "NVIDIA's driver, 580 or newer",
+        // The toolkit's, of `cuda_check::REQUIREMENTS`: minor versions are compatible.
+        cuda: Some(13_000),
+    },
+    Other { backend: "CUDA", library: "libcudart.so.13", source: "nvidia-cuda-runtime", cuda: None },
+    Other { backend: "CUDA", library: "libcublas.so.13", source: "nvidia-cublas", cuda: None },
+];
+
+/// What the build script says of backends.
+const BACKENDS: &str = "LLAMA_SYS_BACKENDS";
 
 /// What a program opens last; see `llama-sys/build/runtime.rs`.
 const SHIM: &str = "libautoplace-llama.so";
@@ -41,8 +67,9 @@ pub(crate) fn runtime(workspace: &mut Workspace, arguments: &[String]) -> Result
         std::env::consts::OS
     );
     let has = |flag: &str| arguments.iter().any(|argument| argument == flag);
-    if let Some(other) = arguments.iter().find(|it| !["--here", "--vulkan", "--twice"].contains(&it.as_str())) {
-        bail!("`{other}`: `cargo xtask runtime [--vulkan] [--twice]`, or `--here` for this machine alone");
+    if let Some(other) = arguments.iter().find(|it| !["--here", "--vulkan", "--cuda", "--twice"].contains(&it.as_str()))
+    {
+        bail!("`{other}`: `cargo xtask runtime [--vulkan] [--cuda] [--twice]`, or `--here` for this machine alone");
     }
     setup::native()?;
     if has("--here") {
@@ -53,9 +80,10 @@ pub(crate) fn runtime(workspace: &mut Workspace, arguments: &[String]) -> Result
         workspace.vulkan = Some(vulkan::sdk(workspace)?);
     }
     let toolchain = Toolchain::prepare(workspace)?;
-    let folder = for_any(workspace, &toolchain, "runtime")?;
+    let cuda = if has("--cuda") { Some(cuda_check::library(workspace)?) } else { None };
+    let folder = for_any(workspace, &toolchain, "runtime", cuda.as_deref())?;
     if has("--twice") {
-        let again = for_any(workspace, &toolchain, "runtime-again")?;
+        let again = for_any(workspace, &toolchain, "runtime-again", cuda.as_deref())?;
         compare(&folder, &again)?;
     }
     archive(workspace, &folder)
@@ -70,13 +98,13 @@ pub(crate) fn here(workspace: &Workspace) -> Result<PathBuf> {
     copy(&workspace.target.join("runtime/libraries").join(SHIM), &folder.join(SHIM))?;
     let compiler = output(Command::new(setup::cxx()?).arg("--version"))?;
     let needs = portable::needs(&folder.join(SHIM))?;
-    let requires = required(&needs.libraries);
+    let requires = required(workspace, &needs.libraries)?;
     seal(workspace, &folder, &built, &[SHIM], compiler.lines().next().unwrap_or_default(), &requires)?;
     Ok(folder)
 }
 
-/// A runtime for any x86-64 Linux, with loadable backends.
-fn for_any(workspace: &Workspace, toolchain: &Toolchain, name: &str) -> Result<PathBuf> {
+/// A runtime for any x86-64 Linux, with loadable backends, and this one of CUDA.
+fn for_any(workspace: &Workspace, toolchain: &Toolchain, name: &str, cuda: Option<&Path>) -> Result<PathBuf> {
     let root = workspace.target.join(name);
     let mut build = toolchain.cargo(workspace)?;
     let features = match workspace.vulkan {
@@ -92,16 +120,20 @@ fn for_any(workspace: &Workspace, toolchain: &Toolchain, name: &str) -> Result<P
         build.env("VULKAN_SDK", sdk).env("CMAKE_PREFIX_PATH", sdk);
     }
     println!("runtime: llama.cpp for fourteen kinds of CPU takes some minutes the first time");
-    let built = variables(&output(&mut build)?)?;
+    let mut built = variables(&output(&mut build)?)?;
     let libraries = PathBuf::from(built.get("LLAMA_SYS_BACKEND_DIR").context("the build has no folder of backends")?);
     let folder = root.join("set");
     afresh(&folder)?;
     copy_libraries(&libraries, &folder)?;
     copy(&root.join("shim").join(SHIM), &folder.join(SHIM))?;
+    if let Some(library) = cuda {
+        copy(library, &folder.join("libggml-cuda.so"))?;
+        built.entry(BACKENDS.to_owned()).or_default().push_str(",CUDA");
+    }
     let mut opened = LLAMA_CPP.to_vec();
     opened.push(SHIM);
-    let others: Vec<&str> = OTHERS.iter().map(|it| it.1).collect();
-    let requires = required(&portable::check("runtime", &folder, GLIBC, &others)?);
+    let others: Vec<&str> = OTHERS.iter().map(|it| it.library).collect();
+    let requires = required(workspace, &portable::check("runtime", &folder, GLIBC, &others)?)?;
     let compiler = format!("{}, glibc {}.{}", toolchain.packages.join(", "), GLIBC.0, GLIBC.1);
     seal(workspace, &folder, &built, &opened, &compiler, &requires)?;
     Ok(folder)
@@ -136,11 +168,16 @@ fn variables(messages: &str) -> Result<BTreeMap<String, String>> {
 }
 
 /// What a program checks for before it opens a runtime, of what its libraries need.
-fn required(needs: &BTreeSet<String>) -> Vec<Value> {
-    let needed = OTHERS.iter().filter(|(_, library, _)| needs.contains(*library));
-    needed
-        .map(|(backend, library, source)| json!({ "backend": backend, "library": library, "source": source }))
-        .collect()
+fn required(workspace: &Workspace, needs: &BTreeSet<String>) -> Result<Vec<Value>> {
+    let pinned = fs::read_to_string(workspace.root.join(cuda_check::REQUIREMENTS))?;
+    let needed = OTHERS.iter().filter(|other| needs.contains(other.library));
+    let described = needed.map(|Other { backend, library, source, cuda }| {
+        let package = pinned.lines().find(|line| line.split("==").next() == Some(*source));
+        let source =
+            package.map_or_else(|| (*source).to_owned(), |it| format!("NVIDIA's Python package {it}, or CUDA 13"));
+        json!({ "backend": backend, "library": library, "source": source, "cuda": cuda })
+    });
+    Ok(described.collect())
 }
 
 /// Adds the licences and the manifest.
@@ -160,7 +197,7 @@ fn seal(
         let text = built.get(name).map(String::as_str).unwrap_or_default();
         text.split(',').filter(|it| !it.is_empty()).map(str::to_owned).collect::<Vec<_>>()
     };
-    let backends = list("LLAMA_SYS_BACKENDS");
+    let backends = list(BACKENDS);
     let target = &built["LLAMA_SYS_TARGET"];
     let version = env!("CARGO_PKG_VERSION");
     let loadable = built.contains_key("LLAMA_SYS_BACKEND_DIR");

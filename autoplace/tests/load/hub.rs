@@ -33,6 +33,17 @@ mod named {
         Model::builder(NAME).n_threads(1).hub(hub)
     }
 
+    #[cfg(unix)]
+    #[test]
+    fn a_file_of_such_a_name_is_that_file() {
+        own_process!();
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("hf:some")).unwrap();
+        fs::copy(demo_path(), folder.path().join(NAME)).unwrap();
+        std::env::set_current_dir(folder.path()).unwrap();
+        Model::builder(NAME).n_threads(1).load().unwrap();
+    }
+
     #[test]
     fn a_model_is_fetched_only_where_that_is_said_and_then_loads_without_the_hub() {
         let world = world();

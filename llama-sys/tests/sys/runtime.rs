@@ -118,19 +118,30 @@ fn beside_another_ggml_none_is_opened() {
 fn a_set_that_needs_what_is_not_here_says_what_and_where_it_comes_from() {
     own_process!();
     let folder = TempDir::new().unwrap();
-    let needs = |library: &str, instruction: &str| {
-        let set = copy(&folder, library);
+    let needs = |library: &str, instruction: &str, cuda: Option<u32>| {
+        let set = copy(&folder, &format!("{}{instruction}{cuda:?}", library.replace('/', "-")));
         let mut manifest: serde_json::Value =
             serde_json::from_slice(&fs::read(set.folder.join(MANIFEST)).unwrap()).unwrap();
         let source = "NVIDIA's driver, 580 or newer";
-        manifest["requires"] = serde_json::json!([{ "backend": "CUDA", "library": library, "source": source }]);
+        manifest["requires"] =
+            serde_json::json!([{ "backend": "CUDA", "library": library, "source": source, "cuda": cuda }]);
         manifest["instructions"].as_array_mut().unwrap().push(instruction.into());
         let manifest: Manifest = serde_json::from_value(manifest).unwrap();
         manifest.write(&set.folder).unwrap();
         open_from(&set.folder).map_err(|error| error.to_string())
     };
-    let error = needs("libcuda-of-tests.so.1", "sse3").unwrap_err();
+    let error = needs("libcuda-of-tests.so.1", "sse3", None).unwrap_err();
     assert!(error.contains("CUDA needs libcuda-of-tests.so.1 (NVIDIA's driver, 580 or newer)"), "{error}");
+    // A library that is no driver; one that has CUDA 12.8.
+    let error = needs("libm.so.6", "sse3", Some(13_000)).unwrap_err();
+    assert!(error.contains("it does not say its version"), "{error}");
+    let driver = folder.path().join("libdriver.so");
+    let (code, library) = (driver.with_extension("c"), driver.to_str().unwrap());
+    fs::write(&code, "int cuDriverGetVersion(int *version) { *version = 12080; return 0; }").unwrap();
+    let mut compiler = std::process::Command::new("cc");
+    assert!(compiler.args(["-shared", "-fPIC", "-o"]).args([&driver, &code]).status().unwrap().success());
+    let error = needs(library, "sse3", Some(13_000)).unwrap_err();
+    assert!(error.contains("it has CUDA 12.8, 13.0 is wanted"), "{error}");
     // What `is_x86_feature_detected` has no name for counts as there.
-    needs("libm.so.6", "no-such-instruction").unwrap();
+    needs(library, "no-such-instruction", Some(12_080)).unwrap();
 }

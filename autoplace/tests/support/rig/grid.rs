@@ -91,9 +91,11 @@ pub(crate) fn splits(n_layer: u32, n_gpus: usize, thorough: bool) -> Vec<Split> 
     let mut splits = Vec::new();
     for (turn, &n) in layers.iter().enumerate() {
         let free = Split::layers(n);
-        let given = free.clone().tensor_split(PROPORTIONS[turn % 3]);
-        let plain = if n_gpus == 1 { vec![free] } else { vec![free, given] };
-        for (other, split) in plain.into_iter().enumerate() {
+        // Where all are offloaded, the inputs of several batches are in flight, whatever the proportions.
+        let rules = if thorough && n == all { 0..3 } else { turn % 3..turn % 3 + 1 };
+        let given = rules.map(|rule| free.clone().tensor_split(PROPORTIONS[rule]));
+        let given: Vec<Split> = if n_gpus == 1 { Vec::new() } else { given.collect() };
+        for (other, split) in [free].into_iter().chain(given).enumerate() {
             if thorough {
                 splits.extend((0..3).map(|rule| overridden(split.clone(), rule, n_gpus)));
             } else if other == 0 {

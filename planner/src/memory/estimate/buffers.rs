@@ -17,7 +17,7 @@
 //! | GPU, own blocks | max(3`U`, 2`D` + `E`) + `M` + 4`E`, or attention: 5`E` + 2(`Q` - `E`) + `M` + `C`, without fusion `S` in place of `C` |
 //! | GPU, logits | `L` + `M` + 4`E` |
 //! | first GPU, for the host's blocks | `W` + 2`U` or `W` + `U` + `D`, + `M` + 4`E`; attention with 3/2 `KV` |
-//! | further GPUs | one stream less |
+//! | GPUs behind others with blocks | one stream less |
 //! | several GPUs, all offloaded | 12`E` more on the first that has blocks and 4`E` on the others, 3`M` on each: four copies of the inputs |
 //! | host beside GPUs | 4`E` + `M`, in four copies 10`E` + 4`M`; what it computes itself |
 //! | host alone | the same steps with one stream more |
@@ -195,7 +195,9 @@ impl Buffers {
         if borrows {
             held = held.and(cost.host.held);
         }
-        let streams = if first { 4 } else { 3 };
+        // What comes in is here, if no GPU before has a block.
+        let begins = first || !(scene.on_host || (0..gpu).any(|it| scene.assignment.holds_block(Place::Gpu(it))));
+        let streams = if begins { 4 } else { 3 };
         let away = self.attends_on_host();
         let largest = n(cost.largest_on_host);
         let copied = match (away, for_host) {
@@ -235,7 +237,6 @@ impl Buffers {
             }
             let mut beside = if own { self.per_layer } else { 0 };
             if scene.copies {
-                let begins = !(0..gpu).any(|before| scene.assignment.holds_block(Place::Gpu(before)));
                 beside += 3 * (self.mask(held) + self.places) + if begins { 12 } else { 4 } * self.e;
             }
             if scene.assignment.blocks.iter().take(self.deepstack as usize).any(|&place| place == Place::Gpu(gpu)) {
