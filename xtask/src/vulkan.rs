@@ -25,6 +25,7 @@ const HEADERS: [(&str, &str); 2] = [
 ];
 
 /// Where Debian's loader lies.
+#[cfg(unix)]
 const LOADER: &str = "/usr/lib/x86_64-linux-gnu/libvulkan.so.1";
 
 /// ggml leaves a device that computes on the CPU out unless it is named.
