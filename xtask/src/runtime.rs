@@ -73,7 +73,7 @@ pub(crate) fn runtime(workspace: &mut Workspace, arguments: &[String]) -> Result
     }
     setup::native()?;
     if has("--here") {
-        let folder = here(workspace)?;
+        let folder = here(workspace, &mut workspace.compile("build", &["--package=autoplace", "--lib"]))?;
         return archive(workspace, &folder);
     }
     if has("--vulkan") {
@@ -89,10 +89,9 @@ pub(crate) fn runtime(workspace: &mut Workspace, arguments: &[String]) -> Result
     archive(workspace, &folder)
 }
 
-/// A runtime of this workspace's own native build, which is there or is made.
-pub(crate) fn here(workspace: &Workspace) -> Result<PathBuf> {
-    let mut build = workspace.compile("build", &["--workspace", "--lib", "--message-format=json-render-diagnostics"]);
-    let built = variables(&output(&mut build)?)?;
+/// A runtime of this workspace's own native build, which is there or `build` makes.
+pub(crate) fn here(workspace: &Workspace, build: &mut Command) -> Result<PathBuf> {
+    let built = variables(&output(build.arg("--message-format=json-render-diagnostics"))?)?;
     let folder = workspace.target.join("runtime/here");
     afresh(&folder)?;
     copy(&workspace.target.join("runtime/libraries").join(SHIM), &folder.join(SHIM))?;
@@ -145,15 +144,18 @@ pub(crate) fn test(workspace: &Workspace) -> Result<()> {
         println!("runtimes are made on Linux: nothing is tested of them here");
         return Ok(());
     }
-    let set = here(workspace)?;
-    // The selection of the other steps and one feature more: nothing else is compiled anew.
-    let opened = ["--workspace", "--features=autoplace/prebuilt-runtime"];
-    let mut build = workspace.compile("build", &opened);
-    let messages = output(build.args(["--example=packed", "--message-format=json-render-diagnostics"]))?;
+    // As the step before has built it.
+    let set = here(workspace, &mut workspace.compile("test", &["--workspace", "--no-run"]))?;
+    // Together: what both are made of is then compiled once.
+    let both = ["--package=autoplace-llama-sys", "--package=autoplace-examples", "--no-default-features"];
+    let both = both.into_iter().chain(["--features=autoplace-examples/prebuilt-runtime"]);
+    let both: Vec<&str> = both.collect();
+    let build = ["build", "--example=packed", "--message-format=json-render-diagnostics"];
+    let messages = output(workspace.cargo(&build[..1]).args(&both).args(&build[1..]))?;
     let program = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let program = program.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).next_back();
     packed::packed(workspace, &program.context("cargo has built no example `packed`")?, &set)?;
-    run(workspace.compile("test", &opened).arg("--test=sys").env("AUTOPLACE_RUNTIME", &set))
+    run(workspace.cargo(&["test"]).args(&both).args(["--lib", "--test=sys"]).env("AUTOPLACE_RUNTIME", &set))
 }
 
 /// What llama-sys's build script tells its crate.
