@@ -65,7 +65,8 @@ pub(crate) fn cuda_check(workspace: &Workspace, all: bool) -> Result<()> {
     }
     let (seconds, cpu) = (begin.elapsed().as_secs_f64(), cpu_of_children()? - before);
     if all {
-        check_library(&build.join("bin"))?;
+        // And then where the toolkit is.
+        check_library(&build.join("bin"), "[$ORIGIN:")?;
     }
     let made = compiled(&build.join(objects), since)?;
     println!(
@@ -93,7 +94,7 @@ pub(crate) fn library(workspace: &Workspace) -> Result<PathBuf> {
     let linker = format!("-static-libstdc++ -s -Wl,--wrap=pthread_once {}", object.display());
     let build = configure(workspace, &architectures, "$ORIGIN", &linker)?;
     make(&build, ["ggml-cuda".to_owned()])?;
-    check_library(&build.join("bin"))?;
+    check_library(&build.join("bin"), "[$ORIGIN]")?;
     Ok(build.join("bin/libggml-cuda.so"))
 }
 
@@ -122,7 +123,7 @@ fn configure(workspace: &Workspace, architectures: &str, run_path: &str, linker:
             "-DCMAKE_BUILD_TYPE=Release".to_owned(),
             format!("-D{ARCHITECTURES}={architectures}"),
             format!("-DCMAKE_INSTALL_RPATH={run_path}"),
-            format!("-DCMAKE_SHARED_LINKER_FLAGS={linker}"),
+            format!("-DCMAKE_MODULE_LINKER_FLAGS={linker}"),
             define("CMAKE_MAKE_PROGRAM", &python.with_file_name("ninja")),
             define("CUDAToolkit_ROOT", &toolkit),
             define("LLAMA_CPP", &llama_cpp),
@@ -213,8 +214,8 @@ fn stub(header: &str) -> String {
 }
 
 /// The library is put beside programs of another build: it must ask for the driver, the toolkit and ggml-base by the
-/// names that they have there, and look beside itself first.
-fn check_library(folder: &Path) -> Result<()> {
+/// names that they have there, and look beside itself first, as its run path begins.
+fn check_library(folder: &Path, run_path: &str) -> Result<()> {
     let library = folder.join("libggml-cuda.so");
     let dynamic = output(Command::new("readelf").arg("-dW").arg(&library))?;
     for needed in ["libggml-base.so.", "libcuda.so.1", "libcudart.so.", "libcublas.so."] {
@@ -225,7 +226,7 @@ fn check_library(folder: &Path) -> Result<()> {
         );
     }
     ensure!(
-        dynamic.contains("path: [$ORIGIN") && !dynamic.contains("/stubs"),
+        dynamic.contains(&format!("path: {run_path}")) && !dynamic.contains("/stubs"),
         "{} is to look beside itself first, and never among stubs:\n{dynamic}",
         library.display()
     );
