@@ -222,7 +222,7 @@ mod tests {
     fn sent(error: &Error) -> Error {
         let mut text = Vec::new();
         serialize(error, &mut serde_json::Serializer::new(&mut text)).unwrap();
-        deserialize(&mut serde_json::Deserializer::from_slice(&text)).unwrap()
+        deserialize(&mut serde_json::Deserializer::from_str(str::from_utf8(&text).unwrap())).unwrap()
     }
 
     #[test]
@@ -232,7 +232,8 @@ mod tests {
             "out_of_memory": {"buffer_type": "CUDA0", "bytes": 5},
         });
         let attempt = Attempt::unplanned(Error::Busy.to_string());
-        let source = serde_json::json!({"Ok": {"Native": {"Decode": {"n_tokens": 3, "failure": failure}}}});
+        let source = serde_json::json!({"Native": {"Decode": {"n_tokens": 3, "failure": failure}}}).to_string();
+        let source = serde_json::json!({"Ok": source});
         let (device, name) = ("CUDA0", "RTX 4090");
         let shortfall = serde_json::json!({"device": name, "needed": 3, "budget": 2, "free": 2, "missing": 1});
         let invalid = serde_json::json!({"name": "top_p", "value": "2", "reason": "0.0 to 1.0"});
@@ -255,7 +256,7 @@ mod tests {
             {"Native": {"InvalidParameter": invalid}},
             {"Native": {"NoCandidates": {"n_tokens": 7}}},
         ]);
-        for error in serde_json::from_value::<Vec<Error>>(errors).unwrap() {
+        for error in serde_json::from_str::<Vec<Error>>(&errors.to_string()).unwrap() {
             assert_eq!(format!("{:?}", sent(&error)), format!("{error:?}"));
         }
     }

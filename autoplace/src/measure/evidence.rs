@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::conditions::Conditions;
-use super::measurement::{Speed, anonymous, file_of, lossy, masked};
+use super::measurement::{Speed, anonymous, file_of, indented, lossy, masked};
 use super::run::{Arm, Measure};
 use super::{Error, Protocol};
 use crate::gguf::Header;
@@ -202,8 +202,7 @@ impl Evidence {
 
     /// As JSON, indented.
     pub fn to_json(&self) -> String {
-        // Its maps have texts as keys, and nothing of it can fail to be written.
-        serde_json::to_string_pretty(self).unwrap_or_default()
+        indented(self).unwrap_or_default()
     }
 
     /// Reads what [`to_json`](Self::to_json) wrote, also within a longer text.
@@ -216,12 +215,14 @@ impl Evidence {
         let begin = text[fenced..].find('{').ok_or("there is no JSON in it")? + fenced;
         let mut values = serde_json::Deserializer::from_str(&text[begin..]).into_iter::<Value>();
         let value = values.next().transpose().map_err(|error| in_json(&error))?.unwrap_or_default();
+        let end = begin + values.byte_offset();
         // Of another version other keys may be missing.
         let version = &value["version"];
         if *version != Self::VERSION {
             return Err(format!("its version is {version}, and {} is read", Self::VERSION));
         }
-        let read: Self = serde_json::from_value(value).map_err(|error| in_json(&error))?;
+        // From the text, as all that this crate reads: what is read from values too is compiled twice.
+        let read: Self = serde_json::from_str(&text[begin..end]).map_err(|error| in_json(&error))?;
         read.machine.check().map_err(|error| format!("its machine: {error}"))?;
         Ok(read)
     }

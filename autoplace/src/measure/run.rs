@@ -340,5 +340,5 @@ fn seconds(plan: &Plan, protocol: &Protocol) -> f64 {
 
 /// This second, in UTC.
 fn now() -> String {
-    format!("{:.0}", jiff::Timestamp::now())
+    chrono::Utc::now().to_rfc3339_opts(chrono::SecondsFormat::Secs, true)
 }

@@ -1,5 +1,8 @@
 //! What time it is, for templates that say so.
 
+use std::fmt::Write;
+
+use chrono::{Local, NaiveDate, NaiveDateTime};
 use minijinja::Error;
 
 use super::fault::failed;
@@ -9,24 +12,27 @@ use super::fault::failed;
 /// Without one, a template gets the time of the rendering. With one, the same conversation gives the same prompt
 /// tomorrow, of which the tokens may still be in a cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LocalTime(jiff::civil::DateTime);
+pub struct LocalTime(NaiveDateTime);
 
 impl LocalTime {
     /// The time now, in the time zone of this machine.
     pub fn now() -> Self {
-        Self(jiff::Zoned::now().datetime())
+        Self(Local::now().naive_local())
     }
 
     /// A date (month and day from 1) and a time of day; `None` if there is no such date or time.
     pub fn new(year: i16, month: i8, day: i8, hour: i8, minute: i8, second: i8) -> Option<Self> {
-        jiff::civil::DateTime::new(year, month, day, hour, minute, second, 0).ok().map(Self)
+        let [month, day] = [month, day].map(u32::try_from);
+        let [hour, minute, second] = [hour, minute, second].map(u32::try_from);
+        let date = NaiveDate::from_ymd_opt(year.into(), month.ok()?, day.ok()?)?;
+        date.and_hms_opt(hour.ok()?, minute.ok()?, second.ok()?).map(Self)
     }
 
     /// As C's `strftime`, in its own locale.
     pub(super) fn format(self, format: &str) -> Result<String, Error> {
-        match jiff::fmt::strtime::format(format, self.0) {
-            Ok(text) => Ok(text),
-            Err(error) => Err(failed(format!("strftime_now('{format}'): {error}"))),
-        }
+        let mut text = String::new();
+        let written = write!(text, "{}", self.0.format(format));
+        written.map_err(|_| failed(format!("strftime_now('{format}'): no such directive")))?;
+        Ok(text)
     }
 }

@@ -17,7 +17,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
-use jiff::Timestamp;
+use chrono::{DateTime, SecondsFormat, Utc};
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
@@ -106,7 +106,7 @@ async fn answer(
 ) -> Result<Response<Answer>, Infallible> {
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let mut line = Line {
-        time: Timestamp::now(),
+        time: Utc::now(),
         begun: Instant::now(),
         connection: Arc::clone(&connection),
         method,
@@ -124,7 +124,7 @@ async fn answer(
 /// A line of the access log: never what was asked or answered, nor a key. It is written when the answer has ended, or
 /// its client has gone.
 struct Line {
-    time: Timestamp,
+    time: DateTime<Utc>,
     begun: Instant,
     connection: Arc<Connection>,
     method: Method,
@@ -139,7 +139,7 @@ impl Drop for Line {
     fn drop(&mut self) {
         self.connection.is_answered.store(false, Ordering::Relaxed);
         let line = json!({
-            "time": self.time.to_string(), "peer": self.connection.peer.to_string(),
+            "time": self.time.to_rfc3339_opts(SecondsFormat::Micros, true), "peer": self.connection.peer.to_string(),
             "method": self.method.as_str(), "path": self.path, "status": self.status,
             "bytes": self.bytes, "ms": self.begun.elapsed().as_millis() as u64,
         });
