@@ -17,8 +17,9 @@ use serde::{Deserialize, Serialize};
 
 /// What another process is to do.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct Task {
-    card: PathBuf,
+pub(crate) struct Task {
+    /// None: what the machine has.
+    card: Option<PathBuf>,
     total: u64,
     /// None: in the user's runtime folder.
     leases: Option<PathBuf>,
@@ -33,16 +34,24 @@ type Outcome = (u32, String);
 
 impl Task {
     fn in_folder(folder: &Path, card: &str, total: u64) -> Self {
-        let (card, leases) = (folder.join(card), Some(folder.join("leases")));
+        let (card, leases) = (Some(folder.join(card)), Some(folder.join("leases")));
         Self { card, total, leases, patience: None, stops_while_loading: false }
+    }
+
+    /// Of a load that waits for nobody, and in another process gets no further than its begin.
+    #[cfg(feature = "vulkan")]
+    pub(crate) fn of_a_driver(folder: &Path) -> Self {
+        let (leases, patience) = (Some(folder.join("leases")), Some(Duration::ZERO));
+        Self { card: None, total: 0, leases, patience, stops_while_loading: true }
     }
 
     fn card(&self) -> SimGpu {
         // The same card for all, so with an address.
-        card_of(self.total).pci_id("ffff:01:00.0").shared(&self.card).register().unwrap()
+        let shared = self.card.as_ref().unwrap();
+        card_of(self.total).pci_id("ffff:01:00.0").shared(shared).register().unwrap()
     }
 
-    fn builder(&self) -> ModelBuilder {
+    pub(crate) fn builder(&self) -> ModelBuilder {
         let leases = self.leases.as_ref().map_or(Leases::user(), Leases::in_dir);
         builder().leases(match self.patience {
             Some(patience) => leases.patience(patience),
@@ -69,7 +78,7 @@ fn text(model: &Model) -> String {
 }
 
 /// Another process, at work on its task.
-struct Other {
+pub(crate) struct Other {
     child: Child,
     output: BufReader<ChildStdout>,
 }
@@ -77,11 +86,11 @@ struct Other {
 const TASK: &str = "AUTOPLACE_TEST_TASK";
 
 impl Other {
-    fn start(task: &Task) -> Self {
+    pub(crate) fn start(task: &Task) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args("--exact leases::the_other_process --ignored --nocapture".split(' '))
             .env(TASK, serde_json::to_string(task).unwrap())
-            .env("XDG_RUNTIME_DIR", task.card.parent().unwrap())
+            .envs(task.card.iter().map(|card| ("XDG_RUNTIME_DIR", card.parent().unwrap())))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -91,14 +100,14 @@ impl Other {
     }
 
     /// What it says after this word; the test's own output is passed over.
-    fn said(&mut self, word: &str) -> String {
+    pub(crate) fn said(&mut self, word: &str) -> String {
         let mut lines = (&mut self.output).lines().map(Result::unwrap);
         let said = lines.find_map(|line| line.split_once(word).map(|(_, said)| said.to_owned()));
         said.unwrap_or_else(|| panic!("it ended before it said {word}"))
     }
 
     /// Lets it drop its model and end.
-    fn end(mut self) {
+    pub(crate) fn end(mut self) {
         drop(self.child.stdin.take());
         assert!(self.child.wait().unwrap().success());
     }
@@ -109,7 +118,7 @@ impl Other {
 fn the_other_process() {
     let Ok(task) = std::env::var(TASK) else { return };
     let task: Task = serde_json::from_str(&task).unwrap();
-    let _gpu = task.card();
+    let _gpu = task.card.as_ref().map(|_| task.card());
     // Until it is let go of.
     let wait = || drop(std::io::stdin().read_line(&mut String::new()));
     if task.stops_while_loading {

@@ -1,8 +1,10 @@
 //! On a driver instead of a simulation: the first Vulkan device, Mesa's software one where there is no card.
 
 use crate::isolation::resuming_process;
+use crate::leases::{Other, Task};
 use crate::native_support::demo_path;
-use crate::replace_support::PROMPT;
+use crate::replace_support::{PROMPT, text_of};
+use autoplace::generate::Resumed;
 use autoplace::load::{self, Verify};
 use autoplace::memory::Headroom;
 use autoplace::plan::{GpuLayers, Request};
@@ -10,9 +12,11 @@ use autoplace::watch::{ModelSource, Source};
 use autoplace::{Isolation, Model, ModelBuilder};
 
 /// ggml leaves a device that computes on the CPU out unless it is named.
+const NAMED: [(&str, &str); 1] = [("GGML_VK_VISIBLE_DEVICES", "0")];
+
 macro_rules! on_a_driver {
     () => {
-        if crate::own_process::ran_with(&[("GGML_VK_VISIBLE_DEVICES", "0")]) {
+        if crate::own_process::ran_with(&NAMED) {
             return;
         }
     };
@@ -65,6 +69,46 @@ fn a_text_of_the_driver_is_the_hosts_for_a_while_however_often_the_driver_dies()
     assert_eq!(driver.placement().n_gpu_layers, LAYERS);
     let driver = text(&driver);
     assert!(driver.chars().take(AGREE).eq(host.chars().take(AGREE)), "{driver:?} and {host:?}");
+}
+
+/// In this process, which the driver may end.
+#[test]
+fn a_text_goes_on_where_the_driver_has_fewer_layers_none_and_all_again() {
+    if crate::own_process::ran_in_one_of(20, &NAMED) {
+        return;
+    }
+    let host = text(&builder(0).load().unwrap());
+    let model = builder(LAYERS).verify(Verify::Off).load().unwrap();
+    let plans = [3, 0, LAYERS].map(|layers| builder(layers).plan().unwrap());
+    let mut plans = plans.iter();
+    let stream = model.generate(PROMPT).temp(0.0).max_tokens(TOKENS);
+    let text = text_of(stream, |stream, index| {
+        if let Some(plan) = (index % 6 == 5).then(|| plans.next()).flatten() {
+            let replaced = stream.replace(Some(plan.clone())).unwrap();
+            assert_eq!(replaced.resumed, Resumed::Restored);
+            assert!(replaced.saved > 0, "{replaced:?}");
+            assert_eq!(*model.placement(), *plan);
+        }
+    });
+    assert_eq!((plans.len(), model.placement().n_gpu_layers), (0, LAYERS));
+    assert!(text.chars().take(AGREE).eq(host.chars().take(AGREE)), "{text:?} and {host:?}");
+}
+
+#[test]
+fn what_another_process_is_about_to_take_of_the_driver_is_not_free() {
+    on_a_driver!();
+    let folder = tempfile::tempdir().unwrap();
+    let task = Task::of_a_driver(folder.path());
+    let load = || task.builder().verify(Verify::Off).load().unwrap();
+    let mut other = Other::start(&task);
+    other.said("loading:");
+    let model = load();
+    assert_eq!(model.placement().n_gpu_layers, 0);
+    let notes = &model.machine().notes;
+    assert!(notes.iter().any(|note| note.text.contains("another load")), "{notes:?}");
+    drop(model);
+    other.end();
+    assert_eq!(load().placement().n_gpu_layers, LAYERS);
 }
 
 #[test]

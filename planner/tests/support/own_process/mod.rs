@@ -26,6 +26,11 @@ pub(crate) fn ran() -> bool {
 
 /// The same, with these variables set there.
 pub(crate) fn ran_with(environment: &[(&str, &str)]) -> bool {
+    ran_in_one_of(1, environment)
+}
+
+/// The same, in another process where one was ended by a signal: not by the test, but by what it tests with.
+pub(crate) fn ran_in_one_of(attempts: u32, environment: &[(&str, &str)]) -> bool {
     if env::var_os(CHILD).is_some() {
         return false;
     }
@@ -35,12 +40,17 @@ pub(crate) fn ran_with(environment: &[(&str, &str)]) -> bool {
         // `--test-threads=1`: no other test runs meanwhile.
         return false;
     }
-    let output = Command::new(env::current_exe().unwrap())
-        .args([name, "--exact", "--include-ignored", "--nocapture"])
-        .env(CHILD, name)
-        .envs(environment.iter().copied())
-        .output()
-        .unwrap();
+    let mut command = Command::new(env::current_exe().unwrap());
+    command.args([name, "--exact", "--include-ignored", "--nocapture"]).env(CHILD, name);
+    command.envs(environment.iter().copied());
+    let mut output = command.output().unwrap();
+    for _ in 1..attempts {
+        if output.status.code().is_some() {
+            break;
+        }
+        println!("{name}: {}, and again", output.status);
+        output = command.output().unwrap();
+    }
     let said = String::from_utf8_lossy(&output.stdout);
     print!("{said}{}", String::from_utf8_lossy(&output.stderr));
     let passed = said.contains("test result: ok. 1 passed");
