@@ -25,7 +25,25 @@ uint32_t arc4random(void) {
 /* 2.33: a macro before. */
 int fstat64(int file, struct stat64 *status) { return syscall(SYS_fstat, file, status); }
 
-/* 2.34 has it in libc. The linker is told `--wrap=pthread_once`. */
+/* 2.34 has them in libc. The linker is told to `--wrap` each. */
+#define OLD(name) __asm__(".symver old_" #name ", pthread_" #name "@GLIBC_2.2.5")
+
 int old_once(pthread_once_t *, void (*)(void));
-__asm__(".symver old_once, pthread_once@GLIBC_2.2.5");
+OLD(once);
 int __wrap_pthread_once(pthread_once_t *control, void (*first)(void)) { return old_once(control, first); }
+
+int old_key_create(pthread_key_t *, void (*)(void *));
+OLD(key_create);
+int __wrap_pthread_key_create(pthread_key_t *key, void (*end)(void *)) { return old_key_create(key, end); }
+
+int old_key_delete(pthread_key_t);
+OLD(key_delete);
+int __wrap_pthread_key_delete(pthread_key_t key) { return old_key_delete(key); }
+
+void *old_getspecific(pthread_key_t);
+OLD(getspecific);
+void *__wrap_pthread_getspecific(pthread_key_t key) { return old_getspecific(key); }
+
+int old_setspecific(pthread_key_t, const void *);
+OLD(setspecific);
+int __wrap_pthread_setspecific(pthread_key_t key, const void *value) { return old_setspecific(key, value); }

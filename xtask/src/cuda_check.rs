@@ -91,7 +91,10 @@ pub(crate) fn library(workspace: &Workspace) -> Result<PathBuf> {
         .arg(workspace.root.join(GLIBC))
         .arg("-o")
         .arg(&object))?;
-    let linker = format!("-static-libstdc++ -s -Wl,--wrap=pthread_once {}", object.display());
+    let wrapped = ["once", "key_create", "key_delete", "getspecific", "setspecific"];
+    let wrapped = wrapped.map(|name| format!(" -Wl,--wrap=pthread_{name}")).concat();
+    // Its own C++ library is nobody else's: a process may have another.
+    let linker = format!("-static-libstdc++ -Wl,--exclude-libs,libstdc++.a -s{wrapped} {}", object.display());
     let build = configure(workspace, &architectures, "$ORIGIN", &linker)?;
     make(&build, ["ggml-cuda".to_owned()])?;
     check_library(&build.join("bin"), "[$ORIGIN]")?;

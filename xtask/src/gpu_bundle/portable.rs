@@ -93,7 +93,8 @@ pub(crate) fn check(verb: &str, folder: &Path, glibc: (u32, u32), others: &[&str
 fn missing<'a>(needs: &'a Needs, beside: &BTreeSet<&str>, glibc: (u32, u32)) -> Vec<&'a str> {
     let is_there = |library: &str| SYSTEM.contains(&library) || beside.contains(library);
     let libraries = needs.libraries.iter().filter(|library| !is_there(library));
-    let versions = needs.versions.iter().filter(|version| !is_old_enough(version, glibc));
+    // NVIDIA's libraries name their versions after themselves.
+    let versions = needs.versions.iter().filter(|version| !is_old_enough(version, glibc) && !is_there(version));
     libraries.chain(versions).map(String::as_str).collect()
 }
 
@@ -129,8 +130,8 @@ mod tests {
 
     #[test]
     fn a_library_lies_beside_is_the_systems_or_is_missing() {
-        let needs = asking(&["libggml-base.so.0", "libm.so.6", "libstdc++.so.6"], &["GLIBCXX_3.4"]);
-        let beside = BTreeSet::from(["libggml-base.so.0"]);
+        let needs = asking(&["libggml-base.so.0", "libm.so.6", "libstdc++.so.6"], &["GLIBCXX_3.4", "libcudart.so.13"]);
+        let beside = BTreeSet::from(["libcudart.so.13", "libggml-base.so.0"]);
         assert_eq!(missing(&needs, &beside, (2, 28)), ["libstdc++.so.6", "GLIBCXX_3.4"]);
     }
 
