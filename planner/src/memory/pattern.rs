@@ -26,7 +26,51 @@ pub(crate) const NOTHING: &str = "^$";
 
 /// Overrides, ready to be asked by name.
 #[derive(Debug, Clone)]
-pub(crate) struct OverrideRules(Vec<(Regex, Place)>);
+pub(crate) struct OverrideRules(Vec<(Pattern, Place)>);
+
+#[derive(Debug, Clone)]
+enum Pattern {
+    /// As the search writes them, `^blk\.(1|2)\.(ffn_up|ffn_down)\.`: of each name a regular expression tries every
+    /// number, a tenth of a plan's time.
+    Parts {
+        blocks: BTreeSet<String>,
+        stems: BTreeSet<String>,
+    },
+    Any(Regex),
+}
+
+impl Pattern {
+    fn read(pattern: &str) -> Result<Self, Error> {
+        if let Some(parts) = Self::parts(pattern) {
+            return Ok(parts);
+        }
+        let regex = RegexBuilder::new(pattern).size_limit(COMPILED * (pattern.len() + 8)).build();
+        regex.map(Self::Any).map_err(|error| refused(pattern, error.to_string()))
+    }
+
+    fn parts(pattern: &str) -> Option<Self> {
+        let (blocks, stems) = pattern.strip_prefix(r"^blk\.")?.strip_suffix(r"\.")?.split_once(r"\.")?;
+        let list = |list: &str| {
+            let many = list.strip_prefix('(').and_then(|list| list.strip_suffix(')'));
+            let texts: BTreeSet<String> =
+                many.map_or(vec![list], |many| many.split('|').collect()).into_iter().map(str::to_owned).collect();
+            let is_text = |text: &String| !text.is_empty() && text.bytes().all(|byte| is_plain(byte) && byte != b'.');
+            texts.iter().all(is_text).then_some(texts)
+        };
+        Some(Self::Parts { blocks: list(blocks)?, stems: list(stems)? })
+    }
+
+    fn is_in(&self, name: &str) -> bool {
+        match self {
+            Self::Any(regex) => regex.is_match(name),
+            Self::Parts { blocks, stems } => {
+                let mut parts = name.split('.');
+                let begins = parts.next() == Some("blk") && parts.next().is_some_and(|block| blocks.contains(block));
+                begins && parts.next().is_some_and(|stem| stems.contains(stem)) && parts.next().is_some()
+            }
+        }
+    }
+}
 
 impl OverrideRules {
     /// Reads the patterns of overrides on so many GPUs.
@@ -42,7 +86,7 @@ impl OverrideRules {
                 Place::Gpu(gpu) if gpu >= n_gpus => {
                     Err(refused(pattern, format!("there is no GPU {gpu}: there are {n_gpus}")))
                 }
-                place => Ok((read(pattern)?, place)),
+                place => Ok((Pattern::read(pattern)?, place)),
             }
         };
         overrides.iter().map(rule).collect::<Result<_, _>>().map(Self)
@@ -50,7 +94,7 @@ impl OverrideRules {
 
     /// Where the weight of this name goes, if elsewhere than its layer: the first pattern found in it decides.
     pub(crate) fn place(&self, name: &str) -> Option<Place> {
-        let first = self.0.iter().find(|(pattern, _)| pattern.is_match(name));
+        let first = self.0.iter().find(|(pattern, _)| pattern.is_in(name));
         first.map(|&(_, place)| place)
     }
 }
@@ -128,11 +172,6 @@ pub(crate) fn one_of<T: AsRef<str>>(texts: &[T]) -> String {
     }
 }
 
-fn read(pattern: &str) -> Result<Regex, Error> {
-    let regex = RegexBuilder::new(pattern).size_limit(COMPILED * (pattern.len() + 8)).build();
-    regex.map_err(|error| refused(pattern, error.to_string()))
-}
-
 /// The error of a pattern, of which a plan may have said a megabyte.
 fn refused(pattern: &str, reason: String) -> Error {
     Error::Override { pattern: pattern.chars().take(64).collect(), reason }
@@ -140,7 +179,9 @@ fn refused(pattern: &str, reason: String) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use super::{LONGEST_NAMES, NOTHING, by_name};
+    use regex_lite::Regex;
+
+    use super::{LONGEST_NAMES, NOTHING, Pattern, by_name};
     use crate::memory::{Place, TensorOverride};
 
     fn names(rules: &[(&str, Place)], tensors: &[&str]) -> Vec<(String, Place)> {
@@ -174,6 +215,28 @@ mod tests {
         // Overrides that move nothing are overrides still: llama.cpp keeps one copy of its graphs' inputs then.
         assert_eq!(names(&[("x", Place::Gpu(0))], &tensors), [(NOTHING.to_owned(), Place::Host)]);
         assert_eq!(names(&[], &tensors), []);
+    }
+
+    #[test]
+    fn what_the_search_writes_is_read_without_a_regular_expression_and_means_the_same() {
+        let names = ["blk.1.ffn_up.weight", "blk.12.ffn_up.bias", "blk.2.ffn_up", "blk.2.ffn_upper.weight", "blk..x."];
+        let names = names.into_iter().chain(["blk.3.ffn_down.weight", "enc.blk.1.ffn_up.weight", "blk.1", "2.ffn_up."]);
+        for (pattern, is_list) in [
+            (r"^blk\.(1|2|3)\.(ffn_down|ffn_up)\.", true),
+            (r"^blk\.12\.ffn_up\.", true),
+            (r"^blk\.1|2\.ffn_up\.", false),
+            (r"^blk\.(1|)\.ffn_up\.", false),
+            (r"^blk\.1\.ffn_up\.weight\.", false),
+            (r"^blk\..\.ffn_up\.", false),
+            (r"blk\.1\.ffn_up\.", false),
+            (r"^blk\.1\.ffn_up", false),
+        ] {
+            let read = Pattern::read(pattern).unwrap();
+            assert_eq!(matches!(read, Pattern::Parts { .. }), is_list, "{pattern}");
+            for name in names.clone() {
+                assert_eq!(read.is_in(name), Regex::new(pattern).unwrap().is_match(name), "{pattern}: {name}");
+            }
+        }
     }
 
     #[test]

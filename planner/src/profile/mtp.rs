@@ -74,14 +74,15 @@ impl ModelProfile {
             Ok(_) if heads > 1 => return Err(MtpError::Several { model, heads }),
             Ok(needs) => needs,
         };
-        let (head, skipped) = std::mem::take(&mut self.weights.skipped)
+        let (head, skipped): (Vec<_>, _) = std::mem::take(&mut self.weights.skipped)
             .into_iter()
             .partition(|weight| Slot::of(&self.architecture, &weight.name) == Slot::Block(trunk));
         self.weights.skipped = skipped;
-        let Some(block) = self.weights.blocks.get_mut(trunk as usize) else {
+        if trunk as usize >= self.weights.blocks.len() {
             return Err(self.no_heads(format!("block {trunk}")));
-        };
-        block.weights.extend::<Vec<_>>(head);
+        }
+        head.into_iter().for_each(|weight| self.weights.add(trunk as usize, weight));
+        let block = &self.weights.blocks[trunk as usize];
         let missing = |stem: &&str| {
             let prefix = format!("blk.{trunk}.{stem}.");
             !block.weights.iter().any(|weight| weight.name.starts_with(&prefix))

@@ -1,5 +1,6 @@
 //! The weights, arranged by the layer that decides where llama.cpp puts them.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::gguf::{Tensor, TensorType};
@@ -96,6 +97,8 @@ pub struct WeightBytes {
     /// The blocks, in order, next-token-prediction blocks included (of those little or nothing is
     /// loaded: see `skipped`).
     pub blocks: Vec<Block>,
+    /// The names of their weights, without the block: `attn_q.weight`.
+    pub(crate) stems: BTreeSet<String>,
     /// `output`, `output_norm` and their like. `output.weight` is not among them where it is tied to the embedding.
     pub output: Vec<Weight>,
     /// What every device with a block that uses it gets a copy of: `rope_freqs` and its like.
@@ -144,7 +147,7 @@ impl WeightBytes {
                     all.skipped.push(weight);
                 }
                 Slot::Block(block) if block < hparams.n_layer => {
-                    all.blocks[block as usize].weights.push(weight);
+                    all.add(block as usize, weight);
                 }
                 Slot::Output => all.output.push(weight),
                 Slot::Rope => all.rope.push(weight),
@@ -157,6 +160,16 @@ impl WeightBytes {
         all.tied_output = !without_output && !has_own && all.token_embedding().is_some();
         all.tied_apart = all.tied_output && matches!(architecture, "gemma3n" | "gemma4");
         all
+    }
+
+    /// Adds a weight to a block.
+    pub(super) fn add(&mut self, block: usize, weight: Weight) {
+        let behind = weight.name.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
+        let stem = behind.map_or(&*weight.name, |(_, stem)| stem);
+        if !self.stems.contains(stem) {
+            self.stems.insert(stem.to_owned());
+        }
+        self.blocks[block].weights.push(weight);
     }
 
     /// The token embedding.

@@ -37,9 +37,7 @@ impl Buffers {
         let cacheless = profile.state.blocks().is_some() && states().all(|block| block.kept.is_empty());
         let attends = |block: &Block| block.weights.iter().any(|it| it.name.contains("attn_q"));
         let keys_row = head_dim * most(&hparams.n_head_kv);
-        let blocks = profile.weights.blocks.iter();
-        let weights = || blocks.clone().flat_map(|block| &block.weights);
-        let named = |ends: &[&str]| weights().any(|it| ends.iter().any(|end| it.name.contains(end)));
+        let named = |parts: &[&str]| profile.weights.stems.iter().any(|it| parts.iter().any(|part| it.contains(part)));
         let compressed = profile.state.is_compressed();
         let plain = params.flash_attn == FlashAttention::Off;
         let values = 8 * tokens * most(&hparams.n_head_kv) * n(hparams.head_dim_v);
