@@ -120,8 +120,9 @@ const RANDOM_CASES: (&str, &str) = ("PROPTEST_RNG_SEED", "20261121");
 /// With the clients' environment, which the tests cannot make.
 fn clients(workspace: &Workspace) -> Result<()> {
     let python = python::environment(workspace, "xtask/clients/requirements.txt")?;
-    // A test that is named does not have the examples built.
-    run(&mut workspace.compile("build", &["--workspace", "--examples"]))?;
+    // A test that is named does not have the examples built. As the step `test` has built them: to `cargo build` crates
+    // with build scripts (ring) are changed by it.
+    run(&mut workspace.compile("test", &["--workspace", "--no-run"]))?;
     let mut cargo = workspace.compile("test", &["--workspace"]);
     cargo.args(["--test=openai", "--test=hub", "--", "--ignored", "client::"]);
     run(cargo.env("AUTOPLACE_PYTHON", python))
