@@ -27,24 +27,30 @@ impl Random {
     pub(crate) fn tensor(&mut self, name: &str, ty: T, elements: u64) -> Vec<u8> {
         let elements = usize::try_from(elements).unwrap();
         match ty {
-            T::F32 => (0..elements).flat_map(|_| self.float(name).to_le_bytes()).collect(),
-            T::F16 => (0..elements).flat_map(|_| half(0.05 * self.unit()).to_le_bytes()).collect(),
+            T::F32 => {
+                let (middle, spread) = range(name);
+                let mut data = Vec::with_capacity(4 * elements);
+                for _ in 0..elements {
+                    data.extend_from_slice(&(middle + spread * self.unit()).to_le_bytes());
+                }
+                data
+            }
+            T::F16 => {
+                let mut data = Vec::with_capacity(2 * elements);
+                for _ in 0..elements {
+                    data.extend_from_slice(&half(0.05 * self.unit()).to_le_bytes());
+                }
+                data
+            }
             quantised => {
                 let block = usize::try_from(quantised.block_size()).unwrap();
                 assert_eq!(elements % block, 0, "{name}");
-                (0..elements / block).flat_map(|_| self.block(quantised)).collect()
+                let mut data = Vec::new();
+                for _ in 0..elements / block {
+                    data.extend_from_slice(&self.block(quantised));
+                }
+                data
             }
-        }
-    }
-
-    fn float(&mut self, name: &str) -> f32 {
-        let x = self.unit();
-        if name.contains("norm") && !name.ends_with("bias") {
-            1.0 + 0.1 * x
-        } else if name.ends_with("ssm_a") {
-            -1.0 - 0.5 * x
-        } else {
-            0.05 * x
         }
     }
 
@@ -73,6 +79,17 @@ impl Random {
             block[at..at + 2].copy_from_slice(&scale.to_le_bytes());
         }
         block
+    }
+}
+
+/// Where the numbers of a tensor lie, and how far from it.
+fn range(name: &str) -> (f32, f32) {
+    if name.contains("norm") && !name.ends_with("bias") {
+        (1.0, 0.1)
+    } else if name.ends_with("ssm_a") {
+        (-1.0, -0.5)
+    } else {
+        (0.0, 0.05)
     }
 }
 
