@@ -71,6 +71,7 @@ pub(crate) fn libraries() -> impl Iterator<Item = &'static str> {
 pub(crate) fn package(workspace: &Workspace) -> Result<()> {
     let unpacked = unpacked(workspace)?;
     let mut command = cargo(workspace, "build", &unpacked)?;
+    command.arg("--target-dir").arg(unpacked.join("target"));
     // The package has its own source, which is what is to be proved.
     command.env_remove("LLAMA_CPP_DIR");
     // Users have no shared folder for native builds: this is the one place where OUT_DIR is tried.
@@ -94,7 +95,9 @@ pub(crate) fn package_by_shared_build(workspace: &Workspace) -> Result<()> {
         );
     }
     println!("llama.cpp: all {} files that the native build reads", read.len());
-    run(cargo(workspace, "check", &unpacked)?.env("LLAMA_CPP_DIR", source))
+    // What others wrote is checked already, for the documentation.
+    let mut command = cargo(workspace, "check", &unpacked)?;
+    run(command.arg("--target-dir").arg(&workspace.target).env("LLAMA_CPP_DIR", source))
 }
 
 /// The packages' files, by crate.
@@ -200,13 +203,17 @@ fn unpack(workspace: &Workspace, crates: &[PathBuf]) -> Result<PathBuf> {
 fn cargo(workspace: &Workspace, verb: &str, check: &Path) -> Result<Command> {
     let names = PUBLISHED.map(|published| published.name);
     let patches = names.map(|name| format!("{name} = {{ path = \"{name}\" }}\n"));
-    let manifest =
-        format!("[workspace]\nresolver = \"3\"\nmembers = {names:?}\n\n[patch.crates-io]\n{}", patches.concat());
+    let own = fs::read_to_string(workspace.root.join("Cargo.toml"))?;
+    let profiles = own.find("[profile.dev]").context("the workspace's Cargo.toml has no profiles")?;
+    let manifest = format!(
+        "[workspace]\nresolver = \"3\"\nmembers = {names:?}\n\n[patch.crates-io]\n{}\n{}",
+        patches.concat(),
+        &own[profiles..]
+    );
     tree::write(&check.join("Cargo.toml"), manifest.as_bytes())?;
     // The versions that were tested, less what these crates do not use.
     fs::copy(workspace.root.join("Cargo.lock"), check.join("Cargo.lock"))?;
     let mut command = workspace.compile(verb, &["--workspace", "--lib", "--bins"]);
     command.arg("--manifest-path").arg(check.join("Cargo.toml"));
-    command.arg("--target-dir").arg(check.join("target"));
     Ok(command)
 }

@@ -146,16 +146,15 @@ pub(crate) fn test(workspace: &Workspace) -> Result<()> {
     }
     // As the step before has built it.
     let set = here(workspace, &mut workspace.compile("test", &["--workspace", "--no-run"]))?;
-    // Together: what both are made of is then compiled once.
-    let both = ["--package=autoplace-llama-sys", "--package=autoplace-examples", "--no-default-features"];
-    let both = both.into_iter().chain(["--features=autoplace-examples/prebuilt-runtime"]);
-    let both: Vec<&str> = both.collect();
-    let build = ["build", "--example=packed", "--message-format=json-render-diagnostics"];
-    let messages = output(workspace.cargo(&build[..1]).args(&both).args(&build[1..]))?;
+    // Of the whole workspace, as before: what does not differ is not compiled again.
+    let opened = ["test", "--workspace", "--features=autoplace/prebuilt-runtime", "--test=sys"];
+    let build = ["--example=packed", "--no-run", "--message-format=json-render-diagnostics"];
+    let messages = output(workspace.cargo(&opened).args(build))?;
     let program = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let program = program.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).next_back();
+    let mut program = program.filter(|message| message["target"]["name"] == "packed");
+    let program = program.find_map(|message| message["executable"].as_str().map(PathBuf::from));
     packed::packed(workspace, &program.context("cargo has built no example `packed`")?, &set)?;
-    run(workspace.cargo(&["test"]).args(&both).args(["--lib", "--test=sys"]).env("AUTOPLACE_RUNTIME", &set))
+    run(workspace.cargo(&opened).env("AUTOPLACE_RUNTIME", &set))
 }
 
 /// What llama-sys's build script tells its crate.

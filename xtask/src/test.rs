@@ -34,13 +34,13 @@ pub(crate) const STEPS: &[Step] = &[
     Step { name: "pure", what: "the planner alone depends on no native code", run: pure },
     Step {
         name: "lint",
-        what: "clippy over everything, warnings denied (compiles llama.cpp, if nothing has before)",
+        what: "clippy compiles everything, warnings denied (and llama.cpp, if nothing has before)",
+        // Not `--all-targets`: that makes test harnesses of the examples, whose own tests want the programs.
         run: |workspace| {
-            let lint = ["--workspace", "--all-targets", "--", "-Dwarnings"];
-            run(&mut workspace.compile("clippy", &lint))
+            run(&mut workspace.compile("test", &["--workspace", "--no-run"]))?;
+            run(&mut workspace.compile("test", &["--workspace", "--bench=*", "--no-run"]))
         },
     },
-    // Not `--all-targets`: that makes test harnesses of the examples, whose own tests want the programs.
     Step { name: "test", what: "all tests and doc tests", run: |workspace| tests(workspace, &["--workspace"]) },
     Step {
         name: "runtime",
@@ -60,7 +60,11 @@ pub(crate) const STEPS: &[Step] = &[
     Step {
         name: "docs",
         what: "the documentation builds without a warning",
-        run: |workspace| run(workspace.compile("doc", &["--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-Dwarnings")),
+        run: |workspace| {
+            let mut cargo = workspace.compile("doc", &["--workspace", "--no-deps"]);
+            // As docs.rs: without what is native.
+            run(cargo.env("RUSTDOCFLAGS", "-Dwarnings").env("DOCS_RS", "1"))
+        },
     },
     Step { name: "bindings", what: "the committed bindings are those of the pinned llama.cpp", run: bindings::check },
     Step {
@@ -82,6 +86,7 @@ pub(crate) fn test(workspace: &mut Workspace, names: &[String]) -> Result<()> {
     }
     let steps: Vec<&Step> =
         STEPS.iter().filter(|step| names.is_empty() || names.iter().any(|name| name == step.name)).collect();
+    workspace.clippy = true;
     // All that can be missing is missing now rather than in half an hour.
     setup::native()?;
     setup::rust_components(workspace)?;
@@ -117,6 +122,8 @@ pub(crate) fn test(workspace: &mut Workspace, names: &[String]) -> Result<()> {
 /// at hand; a plain `cargo test` draws new ones.
 const RANDOM_CASES: (&str, &str) = ("PROPTEST_RNG_SEED", "20261121");
 
+const TEST_THREADS: &str = "RUST_TEST_THREADS";
+
 /// With the clients' environment, which the tests cannot make.
 fn clients(workspace: &Workspace) -> Result<()> {
     let python = python::environment(workspace, "xtask/clients/requirements.txt")?;
@@ -133,6 +140,11 @@ fn tests(workspace: &Workspace, selection: &[&str]) -> Result<()> {
     let (name, seed) = RANDOM_CASES;
     if std::env::var_os(name).is_none() {
         cargo.env(name, seed);
+    }
+    if std::env::var_os(TEST_THREADS).is_none() {
+        // One more than there are cores: somebody waits for a worker or a clock most of the time.
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        cargo.env(TEST_THREADS, (cores + 1).to_string());
     }
     run(&mut cargo)
 }

@@ -14,6 +14,8 @@ pub(crate) struct Workspace {
     pub(crate) target: PathBuf,
     /// Vulkan's headers and loader, where they are compiled with.
     pub(crate) vulkan: Option<PathBuf>,
+    /// Whatever `cargo test` compiles, clippy compiles, and its warnings are errors.
+    pub(crate) clippy: bool,
 }
 
 impl Workspace {
@@ -25,13 +27,21 @@ impl Workspace {
             Some(dir) => std::path::absolute(dir)?,
             None => root.join("target"),
         };
-        Ok(Self { root, target, vulkan: None })
+        Ok(Self { root, target, vulkan: None, clippy: false })
     }
 
     /// Cargo in the root folder; the cargo that runs this program.
     pub(crate) fn cargo(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        command.current_dir(&self.root).args(arguments);
+        let cargo = PathBuf::from(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        let mut command = Command::new(&cargo);
+        // Where this program lies is no affair of what is compiled: build scripts ask, and are run again for it.
+        command.current_dir(&self.root).args(arguments).env_remove("CARGO_MANIFEST_DIR");
+        if self.clippy && arguments.first() == Some(&"test") {
+            // As `cargo clippy` has it: a rustc that lints. The one makes only what is checked, which a test is not
+            // made of: all would be compiled twice.
+            command.env("RUSTC_WORKSPACE_WRAPPER", cargo.with_file_name("clippy-driver"));
+            command.env("CLIPPY_ARGS", "-Dwarnings");
+        }
         if let Some(sdk) = &self.vulkan {
             command.env("VULKAN_SDK", sdk).env("CMAKE_PREFIX_PATH", sdk);
         }
