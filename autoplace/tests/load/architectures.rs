@@ -78,7 +78,7 @@ impl Survey<'_> {
         let saved = plain.then(|| blueprint.save(&model, folder)).flatten();
         drop(model);
         let case = blueprint.title();
-        if let Err(error) = self.file(blueprint, &case, &written) {
+        if let Err(error) = self.file(blueprint, &case, &written, true) {
             // Not every architecture can do without an output, or without what a bare model lacks.
             let tied = blueprint.name == "tied" && error.contains("tensor 'output.weight' not found");
             let bare = blueprint.name == "bare" && error.contains("not found");
@@ -88,12 +88,12 @@ impl Survey<'_> {
         }
         if let Some(saved) = saved {
             // What llama.cpp writes lacks here and there what it wants to read.
-            let _refused = self.file(blueprint, &format!("{case}, saved"), &saved);
+            let _refused = self.file(blueprint, &format!("{case}, saved"), &saved, false);
         }
     }
 
-    /// One file at every split, or why llama.cpp does not load it.
-    fn file(&mut self, blueprint: &Blueprint, case: &str, path: &Path) -> Result<(), String> {
+    /// One file at every split, or at the ends of them, or why llama.cpp does not load it.
+    fn file(&mut self, blueprint: &Blueprint, case: &str, path: &Path, thorough: bool) -> Result<(), String> {
         let header = Header::open(path).unwrap();
         let load = |cards: &[&Card], n_gpu_layers| {
             // So that nothing is uncertain of what the CPU computes with.
@@ -114,7 +114,8 @@ impl Survey<'_> {
         let all = profile.full_offload();
         let before = self.tally.devices();
         let splits = [(on_host, 0)].into_iter().chain((0..=all).map(|n| (on_card, n)));
-        for (split, (cards, n_gpu_layers)) in splits.enumerate() {
+        let splits = splits.enumerate().filter(|(_, (_, n))| thorough || *n == 0 || *n == all);
+        for (split, (cards, n_gpu_layers)) in splits {
             let probed = load(cards, n_gpu_layers).map_err(|error| error.to_string())?;
             if let StateLaw::Unknown { reason } = &profile.state {
                 self.unknown.insert(blueprint.title(), reason.clone());

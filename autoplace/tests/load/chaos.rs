@@ -3,7 +3,7 @@
 //! the CPU's, or with a typed error that lists all attempts; and the cards are empty then.
 //!
 //! Every round is made of its number alone, but for the few in which a thread takes memory at its own pace.
-//! `cargo test` runs the first 150. All 2,000 of them:
+//! `cargo test` runs the first 100. All 2,000 of them:
 //!
 //! ```text
 //! cargo test -p autoplace --test load chaos:: -- --ignored --nocapture
@@ -31,13 +31,13 @@ fn chaos(rounds: u64) {
 }
 
 #[test]
-fn every_one_of_150_rounds_ends_in_the_same_text_or_in_a_typed_error() {
+fn every_one_of_100_rounds_ends_in_the_same_text_or_in_a_typed_error() {
     own_process!();
-    chaos(150);
+    chaos(100);
 }
 
 #[test]
-#[ignore = "minutes: the 150 above and 1,850 more"]
+#[ignore = "minutes: the 100 above and 1,900 more"]
 fn every_one_of_2000_rounds_ends_in_the_same_text_or_in_a_typed_error() {
     own_process!();
     chaos(2000);

@@ -61,11 +61,14 @@ fn grid(thorough: bool) {
     ];
     let folder = tempfile::tempdir().unwrap();
     let (mut tally, mut turn) = (Tally::default(), 0);
-    for sketch in crate::synthetic::all() {
+    for (number, sketch) in crate::synthetic::all().iter().enumerate() {
         let path = sketch.write(folder.path());
         tally.model(sketch.arch);
-        for cards in machines {
-            model(&mut tally, &mut turn, &path, cards, thorough);
+        for (at, cards) in machines.into_iter().enumerate() {
+            // In the small grid a model meets every other machine, and the next model the others.
+            if thorough || (number + at).is_multiple_of(2) {
+                model(&mut tally, &mut turn, &path, cards, thorough);
+            }
         }
     }
     tally.check();

@@ -1,7 +1,7 @@
 //! Plans made so on simulated fleets: a random model on random cards under a random request is planned, loaded and
 //! computed with, and what the cards themselves count is what the plan said, to the byte, and never more than was free.
 //!
-//! Every case is made of its number alone. `cargo test` runs the first 250. All 1,000 of them:
+//! Every case is made of its number alone. `cargo test` runs the first 150. All 1,000 of them:
 //!
 //! ```text
 //! cargo test -p autoplace --test load fleets:: -- --ignored --nocapture
@@ -63,13 +63,13 @@ fn fleets(cases: u64) {
 }
 
 #[test]
-fn what_cards_count_is_what_was_planned_on_250_random_fleets() {
+fn what_cards_count_is_what_was_planned_on_150_random_fleets() {
     own_process!();
-    fleets(250);
+    fleets(150);
 }
 
 #[test]
-#[ignore = "minutes: the 250 above and 750 more"]
+#[ignore = "minutes: the 150 above and 850 more"]
 fn what_cards_count_is_what_was_planned_on_1000_random_fleets() {
     own_process!();
     fleets(1000);
