@@ -21,7 +21,7 @@ pub(crate) fn soak(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     }
     setup::native()?;
     // No `--package`: cargo then resolves features as it does for `cargo test --workspace`, and both share all they
-    // build. The dev profile is optimised, and the native code is in every profile.
+    // build. The native code is optimised in every profile.
     let mut command = workspace.cargo(&["test", "--workspace", "--test=generate"]);
     command.args(["--", "--ignored", "--nocapture", "soak::"]).env("AUTOPLACE_SOAK_TOKENS", tokens.to_string());
     run(&mut command)

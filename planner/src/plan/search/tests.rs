@@ -245,6 +245,11 @@ proptest! {
         let outcome = compare(&shape, gpus, host, &request, None);
         prop_assert!(outcome.is_ok(), "{}", outcome.unwrap_err());
     }
+}
+
+proptest! {
+    // Everything is much, on several.
+    #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
     fn several_gpus_as_good_as_trying_everything(
