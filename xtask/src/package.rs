@@ -203,6 +203,7 @@ fn unpack(workspace: &Workspace, crates: &[PathBuf]) -> Result<PathBuf> {
 fn cargo(workspace: &Workspace, verb: &str, check: &Path) -> Result<Command> {
     let names = PUBLISHED.map(|published| published.name);
     let patches = names.map(|name| format!("{name} = {{ path = \"{name}\" }}\n"));
+    // And profiles: those of the workspace, so that what it has checked is not checked again.
     let own = fs::read_to_string(workspace.root.join("Cargo.toml"))?;
     let profiles = own.find("[profile.dev]").context("the workspace's Cargo.toml has no profiles")?;
     let manifest = format!(

@@ -127,8 +127,7 @@ const TEST_THREADS: &str = "RUST_TEST_THREADS";
 /// With the clients' environment, which the tests cannot make.
 fn clients(workspace: &Workspace) -> Result<()> {
     let python = python::environment(workspace, "xtask/clients/requirements.txt")?;
-    // A test that is named does not have the examples built. As the step `test` has built them: to `cargo build` crates
-    // with build scripts (ring) are changed by it.
+    // A test that is named does not have the examples built; so, as the step `test` has built them.
     run(&mut workspace.compile("test", &["--workspace", "--no-run"]))?;
     let mut cargo = workspace.compile("test", &["--workspace"]);
     cargo.args(["--test=openai", "--test=hub", "--", "--ignored", "client::"]);
@@ -142,7 +141,7 @@ fn tests(workspace: &Workspace, selection: &[&str]) -> Result<()> {
         cargo.env(name, seed);
     }
     if std::env::var_os(TEST_THREADS).is_none() {
-        // One more than there are cores: somebody waits for a worker or a clock most of the time.
+        // One more than there are cores: some tests wait for a worker or a clock.
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         cargo.env(TEST_THREADS, (cores + 1).to_string());
     }

@@ -26,32 +26,28 @@ impl Random {
     /// The data of a tensor. Norms are near 1 and the decay of a state is negative, so that nothing grows without end.
     pub(crate) fn tensor(&mut self, name: &str, ty: T, elements: u64) -> Vec<u8> {
         let elements = usize::try_from(elements).unwrap();
+        let mut data = Vec::new();
         match ty {
             T::F32 => {
                 let (middle, spread) = range(name);
-                let mut data = Vec::with_capacity(4 * elements);
                 for _ in 0..elements {
                     data.extend_from_slice(&(middle + spread * self.unit()).to_le_bytes());
                 }
-                data
             }
             T::F16 => {
-                let mut data = Vec::with_capacity(2 * elements);
                 for _ in 0..elements {
                     data.extend_from_slice(&half(0.05 * self.unit()).to_le_bytes());
                 }
-                data
             }
             quantised => {
                 let block = usize::try_from(quantised.block_size()).unwrap();
                 assert_eq!(elements % block, 0, "{name}");
-                let mut data = Vec::new();
                 for _ in 0..elements / block {
                     data.extend_from_slice(&self.block(quantised));
                 }
-                data
             }
         }
+        data
     }
 
     /// One block (ggml-common.h): quants of any bits, and scales at the places where its struct has them.

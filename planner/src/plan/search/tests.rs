@@ -248,7 +248,7 @@ proptest! {
 }
 
 proptest! {
-    // Everything is much, on several.
+    // To try everything takes long on several.
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
