@@ -33,7 +33,12 @@ pub(super) struct Scale {
     pub(super) working_set: u64,
     /// Floating-point operations of a graph for many tokens.
     flops: u64,
+    /// As many where those take less than [`SHORT`].
+    most_flops: u64,
 }
+
+/// Of a shorter computation the way to the device is a part.
+const SHORT: Duration = Duration::from_millis(10);
 
 /// A block as those of models of 7 to 8 billion weights are.
 const N_EMBD: u32 = 4096;
@@ -52,12 +57,17 @@ const N_BLOCKS: u32 = 32;
 
 impl Scale {
     pub(super) fn host(working_set: u64) -> Self {
-        Self { working_set, flops: 1 << 32 }
+        Self { working_set, flops: 1 << 32, most_flops: 1 << 32 }
     }
 
     /// More than what any GPU caches, and work that takes longer than to start it.
     pub(super) fn gpu(free: u64) -> Self {
-        Self { working_set: free.min(256 << 20), flops: 1 << 37 }
+        Self { working_set: free.min(256 << 20), flops: 1 << 37, most_flops: 1 << 37 }
+    }
+
+    /// Of a GPU or a CPU, that of which a few MiB are carried over a network.
+    pub(super) fn remote(free: u64) -> Self {
+        Self { flops: 1 << 32, ..Self::gpu(free.min(32 << 20)) }
     }
 
     /// Rows of a matrix, so that two of it fit in the working set.
@@ -111,7 +121,7 @@ impl RateCase {
     pub(super) fn measure(
         &self,
         bench: &mut Bench,
-        scale: &Scale,
+        scale: &mut Scale,
         each: Duration,
         rates: &mut MeasuredRates,
     ) -> Result<(), Error> {
@@ -123,6 +133,11 @@ impl RateCase {
             tracing::debug!(?operation, "the device has no such operation, or no room");
             return Ok(());
         };
+        let of_many = matches!(*self, Self::Matrix { n_tokens, .. } | Self::Attention { n_tokens, .. } if n_tokens > 1);
+        if of_many && timing.graph < SHORT && scale.flops < scale.most_flops {
+            scale.flops = scale.most_flops;
+            return self.measure(bench, scale, each, rates);
+        }
         let bytes_per_second = per_second(timing.bytes, timing.graph);
         let counted = per_second(count.saturating_mul(n_repeat.into()), timing.graph);
         let each = (nanoseconds(timing.graph) / u64::from(n_repeat.max(1))).max(1);

@@ -64,8 +64,7 @@ pub fn measure_rates(
             // The processor computes for it.
             Scale::host((gpu.free / 8).min(beyond_caches))
         } else if gpu.kind == GpuKind::Remote {
-            // All that is computed with goes over a network first.
-            Scale::gpu((gpu.free / 8).min(32 << 20))
+            Scale::remote(gpu.free / 8)
         } else {
             Scale::gpu(gpu.free / 8)
         };
@@ -143,7 +142,7 @@ impl<'a> Job<'a> {
         for (index, case) in self.cases.iter().enumerate() {
             let is_time = self.within.is_none_or(|within| begin.elapsed() < within);
             if index == 0 || is_time {
-                case.measure(&mut bench, &self.scale, each, &mut rates)?;
+                case.measure(&mut bench, &mut self.scale, each, &mut rates)?;
             }
             done();
         }
