@@ -45,15 +45,13 @@ impl Kind {
 #[test]
 fn texts_alone_and_side_by_side_and_cut_into_chunks_are_those_of_a_raw_loop() {
     // Alone, a chunk is a batch; beside others it is what they wait for.
-    for (sequences, chunks) in [(1, &[5][..]), (3, &[5, 512])] {
-        for kind in Kind::all(sequences) {
-            for &chunk in chunks {
-                let engine = Engine::builder(&kind.model).prompt_chunk(chunk).start().unwrap();
-                // The second time some of it may be in the context.
-                for _ in 0..2 {
-                    let answers = [0, 1, 2, 3, 4].map(|prompt| kind.submit(&engine, prompt));
-                    answers.into_iter().enumerate().for_each(|(prompt, answer)| kind.check(prompt, answer));
-                }
+    for (sequences, chunks) in [(1, [5, 5]), (3, [5, 512])] {
+        for (kind, chunk) in Kind::all(sequences).zip(chunks.into_iter().cycle()) {
+            let engine = Engine::builder(&kind.model).prompt_chunk(chunk).start().unwrap();
+            // The second time some of it may be in the context.
+            for _ in 0..2 {
+                let answers = [0, 1, 2, 3, 4].map(|prompt| kind.submit(&engine, prompt));
+                answers.into_iter().enumerate().for_each(|(prompt, answer)| kind.check(prompt, answer));
             }
         }
     }

@@ -28,9 +28,9 @@ fn texts_begin_where_others_ended_and_where_the_memory_can_go_back() {
     for (title, path, recurrent, window) in models(folder.path()) {
         let model = small(&path, request(1024, 1, false), 0);
         // Longer than the windows.
-        let whole = words(7, 600);
+        let whole = words(7, 460);
         // It ends in the middle of the longer prompt, is gone beyond, and is the same.
-        for (before, of) in [(420, 600), (600, 600), (599, 350)] {
+        for (before, of) in [(320, 460), (460, 460), (459, 210)] {
             told(sampled(&model, &whole[..before], SEED).max_tokens(1), &model);
             let then = sampled(&model, &whole[..of], SEED).max_tokens(12);
             let text = told(then.cache_prompt(true), &model);

@@ -3,10 +3,10 @@
 //!
 //! The list of architectures is llama.cpp's, and so are their tensors (`blueprints`): whatever it adds fails here until
 //! somebody has read how it keeps its context. `cargo test -p autoplace --test load architectures:: -- --nocapture`
-//! prints the table; with `AUTOPLACE_KEEP_MODELS` naming a folder the models stay there.
+//! prints the table.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use autoplace::gguf::Header;
 use autoplace::llama_sys::{self, sim::Rules};
@@ -36,13 +36,12 @@ const NOT_MADE: &[&str] = &["clip", "gptj", "gemma4-assistant"];
 fn every_architecture_is_exact_or_unknown() {
     own_process!();
     let card = Card::new((Rules::Cuda, false));
-    let temporary = tempfile::tempdir().unwrap();
-    let kept = std::env::var_os("AUTOPLACE_KEEP_MODELS").map(PathBuf::from);
-    let folder = kept.as_deref().unwrap_or(temporary.path());
+    let folder = tempfile::tempdir().unwrap();
     let mut survey = Survey { card: &card, unknown: BTreeMap::new(), tally: Tally::default() };
     let architectures: BTreeSet<String> = llama_sys::architectures().into_iter().collect();
-    for blueprint in architectures.iter().flat_map(|arch| crate::blueprints::all(arch)) {
-        survey.model(&blueprint, folder);
+    let blueprints = architectures.iter().flat_map(|arch| crate::blueprints::all(arch));
+    for (number, blueprint) in blueprints.enumerate() {
+        survey.model(number, &blueprint, folder.path());
     }
     let Survey { unknown, tally, .. } = survey;
     tally.check();
@@ -67,7 +66,7 @@ struct Survey<'a> {
 
 impl Survey<'_> {
     /// One model as we write it, and where it is small as llama.cpp writes it.
-    fn model(&mut self, blueprint: &Blueprint, folder: &Path) {
+    fn model(&mut self, number: usize, blueprint: &Blueprint, folder: &Path) {
         let model = match blueprint.make(folder) {
             Ok(model) => model,
             Err(_) if NOT_MADE.contains(&blueprint.arch.as_str()) => return,
@@ -78,7 +77,7 @@ impl Survey<'_> {
         let saved = plain.then(|| blueprint.save(&model, folder)).flatten();
         drop(model);
         let case = blueprint.title();
-        if let Err(error) = self.file(blueprint, &case, &written, true) {
+        if let Err(error) = self.file(blueprint, &case, &written, Some(number)) {
             // Not every architecture can do without an output, or without what a bare model lacks.
             let tied = blueprint.name == "tied" && error.contains("tensor 'output.weight' not found");
             let bare = blueprint.name == "bare" && error.contains("not found");
@@ -88,12 +87,12 @@ impl Survey<'_> {
         }
         if let Some(saved) = saved {
             // What llama.cpp writes lacks here and there what it wants to read.
-            let _refused = self.file(blueprint, &format!("{case}, saved"), &saved, false);
+            let _refused = self.file(blueprint, &format!("{case}, saved"), &saved, None);
         }
     }
 
-    /// One file at every split, or at the ends of them, or why llama.cpp does not load it.
-    fn file(&mut self, blueprint: &Blueprint, case: &str, path: &Path, thorough: bool) -> Result<(), String> {
+    /// One file at the ends of all splits, and in its turn at every other one; or why llama.cpp does not load it.
+    fn file(&mut self, blueprint: &Blueprint, case: &str, path: &Path, turn: Option<usize>) -> Result<(), String> {
         let header = Header::open(path).unwrap();
         let load = |cards: &[&Card], n_gpu_layers| {
             // So that nothing is uncertain of what the CPU computes with.
@@ -114,7 +113,9 @@ impl Survey<'_> {
         let all = profile.full_offload();
         let before = self.tally.devices();
         let splits = [(on_host, 0)].into_iter().chain((0..=all).map(|n| (on_card, n)));
-        let splits = splits.enumerate().filter(|(_, (_, n))| thorough || *n == 0 || *n == all);
+        let is_turn = |split: usize| turn.is_some_and(|turn| (split + turn).is_multiple_of(2));
+        let is_one = |split, n| n == 0 || n == all || is_turn(split);
+        let splits: Vec<_> = splits.enumerate().filter(|(split, (_, n))| is_one(*split, *n)).collect();
         for (split, (cards, n_gpu_layers)) in splits {
             let probed = load(cards, n_gpu_layers).map_err(|error| error.to_string())?;
             if let StateLaw::Unknown { reason } = &profile.state {

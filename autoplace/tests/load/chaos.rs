@@ -31,7 +31,7 @@ fn chaos(rounds: u64) {
 }
 
 #[test]
-fn every_one_of_100_rounds_ends_in_the_same_text_or_in_a_typed_error() {
+fn every_round_ends_in_the_same_text_or_in_a_typed_error() {
     own_process!();
     chaos(100);
 }

@@ -25,7 +25,7 @@ fn compute_buffers_are_close_in_models_of_every_kind_with_adapters_and_without()
         let mut dice = Dice::new(1 + sketch.title().len() as u64);
         let bare = ModelProfile::from_header(&header).unwrap();
         plain.model(sketch.arch);
-        for turn in 0..24 {
+        for turn in 0..16 {
             let mut profile = bare.clone();
             let mut probe = NativeProbe::new(&header).unwrap();
             let adapters = dice.one_of(&[0, 0, 0, 1, 2]);

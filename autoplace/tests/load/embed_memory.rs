@@ -94,24 +94,21 @@ fn whatever_is_free_the_load_fits_embeds_and_one_layer_more_would_not() {
 fn a_recurrent_model_takes_no_more_than_is_free_either() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
-    let mut sketches = crate::random_weights::all();
-    sketches.retain(|it| ["mamba2", "jamba"].contains(&it.arch));
-    for mut sketch in sketches {
-        sketch.vocabulary();
-        let path = crate::random_weights::write(&sketch, folder.path());
-        let mut seen = Vec::new();
-        for total in (0..9).map(|n| mib(3) * n) {
-            let gpu = card(total);
-            let model = builder(&path).load().unwrap();
-            let used = gpu.used();
-            let texts: Vec<String> = (0..9).map(|n| text(n, 1 + 2 * n)).collect();
-            model.embedder().unwrap().embed(&texts).unwrap();
-            assert!(gpu.peak() <= total, "{} of {total}", gpu.peak());
-            assert_eq!(gpu.used(), used, "{}", model.report());
-            seen.push(model.placement().n_gpu_layers);
-        }
-        assert_eq!(seen.last(), Some(&5), "{} {seen:?}", sketch.title());
+    let mut sketch = crate::random_weights::all().into_iter().find(|it| it.arch == "jamba").unwrap();
+    sketch.vocabulary();
+    let path = crate::random_weights::write(&sketch, folder.path());
+    let mut seen = Vec::new();
+    for total in (0..9).map(|n| mib(3) * n) {
+        let gpu = card(total);
+        let model = builder(&path).load().unwrap();
+        let used = gpu.used();
+        let texts: Vec<String> = (0..9).map(|n| text(n, 1 + 2 * n)).collect();
+        model.embedder().unwrap().embed(&texts).unwrap();
+        assert!(gpu.peak() <= total, "{} of {total}", gpu.peak());
+        assert_eq!(gpu.used(), used, "{}", model.report());
+        seen.push(model.placement().n_gpu_layers);
     }
+    assert_eq!(seen.last(), Some(&5), "{seen:?}");
 }
 
 #[test]

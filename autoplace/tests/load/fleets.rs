@@ -63,7 +63,7 @@ fn fleets(cases: u64) {
 }
 
 #[test]
-fn what_cards_count_is_what_was_planned_on_150_random_fleets() {
+fn what_cards_count_is_what_was_planned_on_random_fleets() {
     own_process!();
     fleets(150);
 }

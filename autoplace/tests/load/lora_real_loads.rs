@@ -45,7 +45,7 @@ fn compare(path: &Path, probe: &NativeProbe, placement: &Placement, params: &Con
     let mut context = loaded.context(params)?;
     let mut most = vec![0; cards.len()];
     let [half, whole] = [0.5, 1.0].map(|scale| [(adapter.clone(), scale)]);
-    for adapters in [&[][..], &half, &[], &whole] {
+    for adapters in [&half[..], &[], &whole] {
         context.set_lora(adapters)?;
         context.kv_clear()?;
         let before = used();

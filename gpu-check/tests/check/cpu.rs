@@ -64,7 +64,7 @@ fn without_a_card_every_check_passes_from_a_folder_like_the_archive() {
         .arg(folder.path().join("run.sh"))
         .args(["--cpu", "--out"])
         .arg(&out)
-        .args(["--threads", "1", "--minutes", "0", "--cases", "16"])
+        .args(["--threads", "1", "--minutes", "0", "--cases", "10"])
         .output()
         .unwrap();
     success(&output);
@@ -81,7 +81,7 @@ fn without_a_card_every_check_passes_from_a_folder_like_the_archive() {
         on_card > 0 && on_card < row["layers"].as_u64().unwrap()
     };
     let bytes = rows(&out, "bytes");
-    assert!(bytes.iter().filter(|row| is_split(row)).count() >= 8);
+    assert!(bytes.iter().filter(|row| is_split(row)).count() >= 5);
     for row in bytes.iter().filter(|row| row["end"] == "completed") {
         for card in row["gpus"].as_array().unwrap() {
             assert_eq!(card["planned"], card["allocated"]);
@@ -146,7 +146,7 @@ fn both_sides_fill_the_context_on_the_split_that_they_chose(json: &Value) {
 fn a_card_that_takes_more_than_was_left_free_is_found() {
     let folder = tempfile::tempdir().unwrap();
     let output = Command::new(PROGRAM)
-        .args(["bytes", "ballast", "--cpu", "--threads", "1", "--minutes", "0", "--cases", "16"])
+        .args(["bytes", "ballast", "--cpu", "--threads", "1", "--minutes", "0", "--cases", "8"])
         // The pools take nearly all of the 4 MiB that the third of these cards has left: whatever the plan puts there
         // is too much.
         .args(["--sim-growth", "4000"])
