@@ -1,6 +1,7 @@
 //! Files of JSON that people may have written: what is wrong is said with its place.
 
 use std::fs::{self, File};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, Read, Write};
 use std::path::Path;
 
@@ -39,18 +40,12 @@ pub(crate) fn write(file: &Path, text: &str) -> io::Result<()> {
     if fs::metadata(&file).is_ok_and(|there| !there.is_file()) {
         return fs::write(file, text);
     }
-    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let mut beside = tempfile::Builder::new();
-    beside.prefix(".autoplace-");
-    // As any new file, less what the user's mask takes away: plans are there to be shared.
-    #[cfg(unix)]
-    beside.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    let mut written = beside.tempfile_in(folder.unwrap_or(Path::new(".")))?;
-    written.write_all(text.as_bytes())?;
-    written.as_file().sync_all()?;
-    // `persist` cannot take the place of a file that is open on Windows.
-    let (_, beside) = written.keep()?;
-    fs::rename(&beside, file).inspect_err(|_| drop(fs::remove_file(&beside)))
+    // A number that nobody else has: the standard library's only random one.
+    let beside = file.with_file_name(format!(".autoplace-{:016x}", RandomState::new().build_hasher().finish()));
+    let mut written = File::create_new(&beside)?;
+    let moved = written.write_all(text.as_bytes()).and_then(|()| written.sync_all());
+    drop(written);
+    moved.and_then(|()| fs::rename(&beside, file)).inspect_err(|_| drop(fs::remove_file(&beside)))
 }
 
 /// Deserialises a document, or says which field is wrong, that its `version` is a later one than the latest known, or
