@@ -15,7 +15,7 @@ use autoplace::generate::Engine;
 use autoplace::llama_sys::raw;
 use autoplace::memory::FlashAttention;
 use autoplace::plan::Request;
-use paired::{PROMPT, Paired, Run, SEED, TOKENS, model_path, paired};
+use paired::{PROMPT, Paired, Run, SEED, model_path, paired, tokens};
 use plain::{Plain, chain};
 
 const SEQUENCES: u32 = 8;
@@ -39,9 +39,10 @@ fn main() {
             params.kv_unified = planned.kv_unified;
             params.flash_attn_type = raw::LLAMA_FLASH_ATTN_TYPE_DISABLED;
         });
+        let tokens = tokens();
         let Paired { rounds, first, second, speed_ratio, .. } = paired(&mut plain, |_| ours(&model, &engine), generate);
         println!(
-            "{SEQUENCES} texts, {threads} thread(s), {rounds} rounds of up to {TOKENS} tokens each: engine {first:.2} us/token, \
+            "{SEQUENCES} texts, {threads} thread(s), {rounds} rounds of up to {tokens} tokens each: engine {first:.2} us/token, \
              plain llama.cpp {second:.2} us/token; throughput ratio {speed_ratio:.4} (median of pairs)"
         );
     }
@@ -51,7 +52,7 @@ fn ours(model: &Model, engine: &Engine) -> Run {
     let started = Instant::now();
     let answers: Vec<_> = (0..SEQUENCES)
         .map(|sequence| {
-            let generate = model.generate(PROMPT).cache_prompt(false).seed(SEED + sequence).max_tokens(TOKENS);
+            let generate = model.generate(PROMPT).cache_prompt(false).seed(SEED + sequence).max_tokens(tokens());
             engine.submit(generate).expect("the prompt fits")
         })
         .collect();
@@ -76,6 +77,7 @@ struct Text {
 
 /// One loop over all texts.
 fn generate(plain: &mut Plain) -> Run {
+    let most = tokens();
     // SAFETY: model and context live; every buffer is as long as the length passed with it; the batch has room for the
     // prompts of all sequences, and no more is put into it; the chains end in a sampler that selects.
     unsafe {
@@ -107,7 +109,7 @@ fn generate(plain: &mut Plain) -> Run {
                     text.extend_from_slice(&buffer[..length]);
                     it.generated += 1;
                     generated += 1;
-                    goes_on = it.generated < TOKENS;
+                    goes_on = it.generated < most;
                 }
                 if goes_on {
                     it.output = batch.n_tokens;

@@ -8,7 +8,7 @@ mod paired;
 use std::time::Instant;
 
 use autoplace::{Isolation, Model, WorkerProcess};
-use paired::{PROMPT, Paired, Run, SEED, TOKENS, model_path, paired};
+use paired::{PROMPT, Paired, Run, SEED, model_path, paired, tokens};
 
 fn main() {
     autoplace::worker_main();
@@ -21,10 +21,11 @@ fn main() {
         };
         let here = load(Isolation::None);
         let there = load(Isolation::Process(WorkerProcess::own_executable()));
+        let tokens = tokens();
         let Paired { rounds, first, second, speed_ratio, .. } =
             paired(&mut (), |()| generate(&there), |()| generate(&here));
         println!(
-            "{threads} thread(s), {rounds} rounds of up to {TOKENS} tokens: in a worker {first:.2} us/token, in this process \
+            "{threads} thread(s), {rounds} rounds of up to {tokens} tokens: in a worker {first:.2} us/token, in this process \
              {second:.2} us/token; speed ratio {speed_ratio:.4} (median of pairs)"
         );
     }
@@ -33,7 +34,7 @@ fn main() {
 /// From the question to the last piece, the prompt included, and the tokens generated.
 fn generate(model: &Model) -> Run {
     let started = Instant::now();
-    let mut stream = model.generate(PROMPT).seed(SEED).max_tokens(TOKENS).stream().expect("the prompt fits");
+    let mut stream = model.generate(PROMPT).seed(SEED).max_tokens(tokens()).stream().expect("the prompt fits");
     let mut bytes = 0;
     for piece in &mut stream {
         bytes += piece.expect("the model generates").len();

@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use autoplace::Model;
 use autoplace::llama_sys::raw;
-use paired::{PROMPT, Paired, Run, SEED, TOKENS, model_path, paired};
+use paired::{PROMPT, Paired, Run, SEED, model_path, paired, tokens};
 use plain::{Plain, chain};
 
 fn main() {
@@ -30,10 +30,11 @@ fn main() {
             params.n_ctx = placement.context.n_ctx;
             params.n_outputs_max = 1;
         });
+        let tokens = tokens();
         let Paired { rounds, first, second, difference, speed_ratio, quickest_difference } =
             paired(&mut plain, |_| ours(&model), generate);
         println!(
-            "{name} model, {threads} thread(s), {rounds} rounds of up to {TOKENS} tokens: ours {first:.2} us/token, plain \
+            "{name} model, {threads} thread(s), {rounds} rounds of up to {tokens} tokens: ours {first:.2} us/token, plain \
              llama.cpp {second:.2} us/token; {difference:+.2} us, speed ratio {speed_ratio:.4} (medians of pairs); quickest rounds \
              {quickest_difference:+.2} us"
         );
@@ -41,7 +42,7 @@ fn main() {
 }
 
 fn ours(model: &Model) -> Run {
-    let mut stream = model.generate(PROMPT).seed(SEED).max_tokens(TOKENS).stream().expect("the prompt fits");
+    let mut stream = model.generate(PROMPT).seed(SEED).max_tokens(tokens()).stream().expect("the prompt fits");
     let mut bytes = stream.next().expect("a first token").expect("it is computed").len();
     let already = stream.statistics().generated_tokens;
     let started = Instant::now();
@@ -55,6 +56,7 @@ fn ours(model: &Model) -> Run {
 
 /// llama.cpp's loop as its `examples/simple` has it.
 fn generate(plain: &mut Plain) -> Run {
+    let most = tokens();
     // SAFETY: model and context live; every buffer is as long as the length passed with it; the batch holds at most
     // n_batch tokens; the chain ends in a sampler that selects.
     unsafe {
@@ -78,7 +80,7 @@ fn generate(plain: &mut Plain) -> Run {
                 started = Instant::now();
             }
             generated += 1;
-            if generated == TOKENS {
+            if generated == most {
                 break;
             }
             batch = raw::llama_batch_get_one(&raw mut token, 1);

@@ -16,7 +16,7 @@ mod weights;
 
 use std::ffi::CString;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use autoplace::gguf::{Header, TensorType as T};
 use autoplace::llama_sys::{Backend, raw};
@@ -49,14 +49,22 @@ struct Shape {
     depths: &'static [u32],
     prompt: u32,
     rounds: usize,
+    /// How long a rate is measured.
+    each: Duration,
 }
 
 fn main() {
     let is_measured = std::env::args().any(|argument| argument == "--bench");
     let shape = if is_measured {
-        Shape { caches: &[KvType::F16, KvType::Q8_0], depths: &[64, 1024, 4096], prompt: 512, rounds: ROUNDS }
+        Shape {
+            caches: &[KvType::F16, KvType::Q8_0],
+            depths: &[64, 1024, 4096],
+            prompt: 512,
+            rounds: ROUNDS,
+            each: Duration::from_millis(60),
+        }
     } else {
-        Shape { caches: &[KvType::Q8_0], depths: &[8, 16], prompt: 32, rounds: 1 }
+        Shape { caches: &[KvType::Q8_0], depths: &[8, 16], prompt: 32, rounds: 1, each: Duration::ZERO }
     };
     Backend::init().expect("llama.cpp starts");
     let folder = tempfile::tempdir().expect("a folder for the models");
@@ -112,7 +120,7 @@ fn compare(name: &str, path: &Path, kv: KvType, shape: &Shape) {
     (params.n_ctx, params.type_k, params.type_v) = (n_ctx, kv, kv);
     let mut plain = Plain::load(path, &params, threads);
     let host = Assignment::by_counts(profile.n_layer(), &[]);
-    let request = RatesRequest::of_model(&header, &profile, &[kv]);
+    let request = RatesRequest { each: shape.each, ..RatesRequest::of_model(&header, &profile, &[kv]) };
     let mut model = || {
         measure_rates(&mut machine, &request, Some(threads), |_| ()).expect("rates");
         SpeedModel::new(&profile, &params, Rates::of(&[], &machine.host))

@@ -4,11 +4,20 @@ use std::time::{Duration, Instant};
 
 const DEMO_MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
 pub(crate) const PROMPT: &str = "And it came to pass";
-pub(crate) const TOKENS: usize = 200;
 pub(crate) const SEED: u32 = 42;
 
 /// Rounds at least, at most, and how long further ones may take: a difference of a microsecond wants many.
 const ROUNDS: (usize, usize, Duration) = (60, 2000, Duration::from_secs(30));
+
+/// Whether something is measured: `cargo test` runs benches too, once, to show that they work.
+pub(crate) fn is_measured() -> bool {
+    std::env::args().any(|argument| argument == "--bench")
+}
+
+/// Tokens of a text at most.
+pub(crate) fn tokens() -> usize {
+    if is_measured() { 200 } else { 20 }
+}
 
 /// The time that some tokens took.
 pub(crate) type Run = (Duration, usize);
@@ -35,9 +44,7 @@ pub(crate) struct Paired {
 
 /// Runs both by turns.
 pub(crate) fn paired<T>(of: &mut T, first: impl Fn(&mut T) -> Run, second: impl Fn(&mut T) -> Run) -> Paired {
-    // `cargo test` runs benches too, without this argument: one round shows that it works.
-    let (least, most, longest) =
-        if std::env::args().any(|arg| arg == "--bench") { ROUNDS } else { (1, 1, Duration::ZERO) };
+    let (least, most, longest) = if is_measured() { ROUNDS } else { (1, 1, Duration::ZERO) };
     // Both caches and both code paths warm.
     assert_eq!(first(of).1, second(of).1, "both generate the same number of tokens");
     let mut pairs = Vec::new();
