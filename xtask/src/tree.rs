@@ -34,7 +34,7 @@ pub(crate) fn pack(workspace: &Workspace, folder: &Path) -> Result<PathBuf> {
         .args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner"])
         .args(["--mode=u=rwX,go=rX", "--format=gnu"])
         .arg(format!("--mtime={}", time.trim()))
-        .args(["--use-compress-program", "gzip -9n", "--create"])
+        .args(["--use-compress-program", "gzip -n", "--create"])
         .arg("--file")
         .arg(&archive)
         .arg("--directory")
