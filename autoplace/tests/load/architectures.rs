@@ -91,7 +91,8 @@ impl Survey<'_> {
         }
     }
 
-    /// One file at the ends of all splits, and in its turn at every other one; or why llama.cpp does not load it.
+    /// One file on the host and on the card, and in its turn split in a third of the ways between; or why llama.cpp has
+    /// no model of it.
     fn file(&mut self, blueprint: &Blueprint, case: &str, path: &Path, turn: Option<usize>) -> Result<(), String> {
         let header = Header::open(path).unwrap();
         let load = |cards: &[&Card], n_gpu_layers| {
@@ -111,37 +112,34 @@ impl Survey<'_> {
         };
         let (on_host, on_card) = (&[][..], &[self.card][..]);
         let all = profile.full_offload();
-        let before = self.tally.devices();
+        let (before, settings) = (self.tally.devices(), few_settings());
         let splits = [(on_host, 0)].into_iter().chain((0..=all).map(|n| (on_card, n)));
-        let is_turn = |split: usize| turn.is_some_and(|turn| (split + turn).is_multiple_of(2));
-        let is_one = |split, n| n == 0 || n == all || is_turn(split);
-        let splits: Vec<_> = splits.enumerate().filter(|(split, (_, n))| is_one(*split, *n)).collect();
-        for (split, (cards, n_gpu_layers)) in splits {
+        for (split, (cards, n_gpu_layers)) in splits.enumerate() {
+            let is_end = split == 0 || n_gpu_layers == all;
+            if !is_end && !turn.is_some_and(|turn| (split + turn).is_multiple_of(3)) {
+                continue;
+            }
             let probed = load(cards, n_gpu_layers).map_err(|error| error.to_string())?;
             if let StateLaw::Unknown { reason } = &profile.state {
                 self.unknown.insert(blueprint.title(), reason.clone());
                 return Ok(());
             }
-            for (row, mut params) in few_settings().into_iter().enumerate() {
-                // Each split has some of the settings, and each setting some of the splits: of deep models fewer.
-                if (row + split) % (if all > 4 { 8 } else { 4 }) != 0 {
-                    continue;
-                }
+            // Each split has one of the settings, the first of which there is a graph, and the next model another.
+            for row in 0..settings.len() {
+                let mut params = settings[(row + split + turn.unwrap_or(0)) % settings.len()].clone();
                 if profile.state.is_compressed() {
                     // Compressed keys and values are of one type.
                     params.type_k = params.type_v;
                 }
                 let at = format!("{case}, {n_gpu_layers} layers on {} GPUs, {params:?}", cards.len());
-                match (Estimate::new(&profile, &gpus(cards), &params), probed.footprints(&params)) {
-                    (Ok(ours), Ok(theirs)) => {
-                        self.tally.hold(&blueprint.arch, &at, &ours, n_gpu_layers, &theirs, 0);
-                    }
-                    (Err(refused), Ok(_)) => {
+                let Ok(theirs) = probed.footprints(&params) else { continue };
+                match Estimate::new(&profile, &gpus(cards), &params) {
+                    Ok(ours) => self.tally.hold(&blueprint.arch, &at, &ours, n_gpu_layers, &theirs, 0),
+                    Err(refused) => {
                         self.tally.faults.push(format!("{at}: {refused}, but llama.cpp makes that context"));
                     }
-                    // Not every graph can be made of every setting.
-                    (_, Err(_)) => {}
                 }
+                break;
             }
         }
         if self.tally.devices() == before {
