@@ -49,8 +49,9 @@ struct Shape {
     depths: &'static [u32],
     prompt: u32,
     rounds: usize,
-    /// How long a rate is measured.
+    /// How long a rate is measured, and with how many bytes at most.
     each: Duration,
+    working_set: Option<u64>,
 }
 
 fn main() {
@@ -62,9 +63,11 @@ fn main() {
             prompt: 512,
             rounds: ROUNDS,
             each: Duration::from_millis(60),
+            working_set: None,
         }
     } else {
-        Shape { caches: &[KvType::Q8_0], depths: &[8, 16], prompt: 32, rounds: 1, each: Duration::ZERO }
+        let (each, working_set) = (Duration::ZERO, Some(16 << 20));
+        Shape { caches: &[KvType::F16], depths: &[16], prompt: 32, rounds: 1, each, working_set }
     };
     Backend::init().expect("llama.cpp starts");
     let folder = tempfile::tempdir().expect("a folder for the models");
@@ -120,7 +123,8 @@ fn compare(name: &str, path: &Path, kv: KvType, shape: &Shape) {
     (params.n_ctx, params.type_k, params.type_v) = (n_ctx, kv, kv);
     let mut plain = Plain::load(path, &params, threads);
     let host = Assignment::by_counts(profile.n_layer(), &[]);
-    let request = RatesRequest { each: shape.each, ..RatesRequest::of_model(&header, &profile, &[kv]) };
+    let mut request = RatesRequest::of_model(&header, &profile, &[kv]);
+    (request.each, request.working_set) = (shape.each, shape.working_set);
     let mut model = || {
         measure_rates(&mut machine, &request, Some(threads), |_| ()).expect("rates");
         SpeedModel::new(&profile, &params, Rates::of(&[], &machine.host))
