@@ -164,7 +164,7 @@ fn text_that_is_no_call_is_given_out_as_it_comes() {
 /// Texts that invite to go over them again with every piece.
 #[test]
 fn long_answers_in_small_pieces_are_read_to_their_end() {
-    let length = 1 << 17;
+    let length = 1 << 16;
     let units = [" ", "<think>", "{\"name\":", ">>>", "<|start|>"];
     let calls = ["<tool_call>{\"", "[TOOL_CALLS]a", "<|tool_call_begin|>a{"];
     for sample in SAMPLES.iter() {

@@ -73,9 +73,9 @@ mod tests {
 
     #[test]
     fn a_ratio_gives_back_the_layers_however_it_is_rounded() {
+        let mut plan = plan();
         for layers in 2..=513_u32 {
             for n in 0..=layers {
-                let mut plan = plan();
                 (plan.model.blocks, plan.n_gpu_layers) = (layers - 1, n);
                 let share = ratio(&plan) * f64::from(layers);
                 // To the nearest it is the planned number; cut off it may be one less, and is never one more.
