@@ -1,5 +1,6 @@
 //! How long a plan takes, from the file to the answer: by arithmetic (the bar is 5 ms), and confirmed by llama.cpp on a
-//! simulated card of 24 GiB (150 ms), for a 70B file with a vocabulary of 128k tokens and three others.
+//! simulated card of 24 GiB (150 ms) or on four of 8 GiB (400 ms), for a 70B file with a vocabulary of 128k tokens and
+//! three others.
 #![allow(missing_docs)] // criterion's macros make public functions.
 
 mod files;
@@ -19,9 +20,12 @@ fn request() -> Request {
     Request::new().n_ctx(8192)
 }
 
+fn card(size: u64) -> Gpu {
+    Gpu::new("RTX 4090").total(gib(size)).backend("CUDA")
+}
+
 fn machine() -> Machine {
-    let card = Gpu::new("RTX 4090").total(gib(24)).backend("CUDA");
-    Machine::new(Host::new(gib(64))).with_gpu(card)
+    Machine::new(Host::new(gib(64))).with_gpu(card(24))
 }
 
 fn profile(path: &Path) -> (Header, ModelProfile) {
@@ -72,11 +76,18 @@ fn arithmetic(criterion: &mut Criterion) {
 
 /// A whole plan that llama.cpp confirms: what `autoplace plan` does.
 fn probed(criterion: &mut Criterion) {
+    on_cards(criterion, "plan with probe", 1, 24);
+    on_cards(criterion, "plan with probe for four GPUs", 4, 8);
+}
+
+fn on_cards(criterion: &mut Criterion, group: &str, n: usize, size: u64) {
     let folder = tempfile::tempdir().unwrap();
-    let card = SimGpu::builder("RTX 4090").total(gib(24)).rules(Rules::Cuda).backend("CUDA").register().unwrap();
-    let mut machine = machine();
-    machine.gpus[0].device = Some(card.device().name());
-    let mut group = criterion.benchmark_group("plan with probe");
+    let simulated =
+        || SimGpu::builder("RTX 4090").total(gib(size)).rules(Rules::Cuda).backend("CUDA").register().unwrap();
+    let cards: Vec<SimGpu> = (0..n).map(|_| simulated()).collect();
+    let gpus = cards.iter().map(|it| card(size).device(it.device().name()));
+    let machine = gpus.fold(Machine::new(Host::new(gib(64))), Machine::with_gpu);
+    let mut group = criterion.benchmark_group(group);
     group.sample_size(20);
     for model in files::ALL {
         let path = model.write(folder.path());

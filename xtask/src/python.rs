@@ -25,7 +25,8 @@ pub(crate) fn environment(workspace: &Workspace, requirements: &str) -> Result<P
         let python = setup::python()?;
         // What an earlier list has brought must not stay.
         run(Command::new(python).args(["-m", "venv", "--clear"]).arg(&folder))?;
-        run(Command::new(&program).args(["-m", "pip", "install", "--quiet", "--requirement"]).arg(&pinned))?;
+        let install = ["-m", "pip", "install", "--quiet", "--no-compile", "--requirement"];
+        run(Command::new(&program).args(install).arg(&pinned))?;
         fs::copy(&pinned, &stamp)?;
     }
     Ok(program)

@@ -106,12 +106,21 @@ pub(crate) fn test(workspace: &mut Workspace, names: &[String]) -> Result<()> {
 
     let begin = Instant::now();
     let builds = workspace.native_builds();
-    for (index, step) in steps.iter().enumerate() {
-        println!("\n== {}/{} {}: {}", index + 1, steps.len(), step.name, step.what);
-        let begin = Instant::now();
-        (step.run)(workspace).with_context(|| format!("step `{}`", step.name))?;
-        println!("== {} took {}", step.name, seconds(begin));
-    }
+    let workspace = &*workspace;
+    std::thread::scope(|scope| {
+        // Waits for a network more than for a core. What went wrong the step says, which tries again.
+        let mut clients = names.is_empty().then(|| scope.spawn(|| python::environment(workspace, CLIENTS).is_ok()));
+        for (index, step) in steps.iter().enumerate() {
+            println!("\n== {}/{} {}: {}", index + 1, steps.len(), step.name, step.what);
+            let begin = Instant::now();
+            if let Some(clients) = clients.take_if(|_| step.name == "clients") {
+                let _ = clients.join();
+            }
+            (step.run)(workspace).with_context(|| format!("step `{}`", step.name))?;
+            println!("== {} took {}", step.name, seconds(begin));
+        }
+        Ok::<_, anyhow::Error>(())
+    })?;
     once(&builds, &workspace.native_builds())?;
     let number = if steps.len() == 1 { "1 step".to_owned() } else { format!("All {} steps", steps.len()) };
     println!("\n{number} passed in {}.", seconds(begin));
@@ -124,9 +133,12 @@ const RANDOM_CASES: (&str, &str) = ("PROPTEST_RNG_SEED", "20261121");
 
 const TEST_THREADS: &str = "RUST_TEST_THREADS";
 
+/// What the clients of the step by that name need.
+const CLIENTS: &str = "xtask/clients/requirements.txt";
+
 /// With the clients' environment, which the tests cannot make.
 fn clients(workspace: &Workspace) -> Result<()> {
-    let python = python::environment(workspace, "xtask/clients/requirements.txt")?;
+    let python = python::environment(workspace, CLIENTS)?;
     // A test that is named does not have the examples built; so, as the step `test` has built them.
     run(&mut workspace.compile("test", &["--workspace", "--no-run"]))?;
     let mut cargo = workspace.compile("test", &["--workspace"]);
