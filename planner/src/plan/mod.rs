@@ -136,6 +136,6 @@ impl Plan {
 
     /// Layers of the model, the output layer counted.
     pub const fn layers(&self) -> u32 {
-        self.model.blocks + 1
+        self.model.blocks.saturating_add(1)
     }
 }
