@@ -204,9 +204,13 @@ fn seal(
     let loadable = built.contains_key("LLAMA_SYS_BACKEND_DIR");
     let place = if loadable { String::new() } else { "-here".to_owned() };
     let kinds = backends.join("-").to_lowercase();
+    // Of llama.cpp and of the shim: a set of another build is installed beside this one, not in its place.
+    let build = &built["LLAMA_SYS_BUILD"];
+    let hashes = build.split([' ', ',']).filter(|word| word.len() == 16).map(|hash| &hash[..8]);
+    let made_from = hashes.collect::<Vec<_>>().join("-");
     let manifest = json!({
-        "name": format!("autoplace-runtime-{version}-{target}-{kinds}{place}"),
-        "build": built["LLAMA_SYS_BUILD"],
+        "name": format!("autoplace-runtime-{version}-{made_from}-{target}-{kinds}{place}"),
+        "build": build,
         "target": target,
         "compiler": compiler,
         "backends": backends,
