@@ -24,8 +24,8 @@ fn card(size: u64) -> Gpu {
     Gpu::new("RTX 4090").total(gib(size)).backend("CUDA")
 }
 
-fn machine() -> Machine {
-    Machine::new(Host::new(gib(64))).with_gpu(card(24))
+fn machine(gpus: impl IntoIterator<Item = Gpu>) -> Machine {
+    gpus.into_iter().fold(Machine::new(Host::new(gib(64))), Machine::with_gpu)
 }
 
 fn profile(path: &Path) -> (Header, ModelProfile) {
@@ -39,7 +39,7 @@ fn parts(criterion: &mut Criterion) {
     let folder = tempfile::tempdir().unwrap();
     let path = files::LLAMA_70B.write(folder.path());
     let (header, profile) = profile(&path);
-    let machine = machine();
+    let machine = machine([card(24)]);
     let mut group = criterion.benchmark_group(files::LLAMA_70B.name);
     group.bench_function("header from a file", |bencher| {
         bencher.iter(|| Header::open(black_box(&path)).unwrap());
@@ -59,7 +59,7 @@ fn parts(criterion: &mut Criterion) {
 /// A whole plan: what `autoplace plan --no-probe` does.
 fn arithmetic(criterion: &mut Criterion) {
     let folder = tempfile::tempdir().unwrap();
-    let machine = machine();
+    let machine = machine([card(24)]);
     let mut group = criterion.benchmark_group("plan by arithmetic");
     for model in files::ALL {
         let path = model.write(folder.path());
@@ -85,8 +85,7 @@ fn on_cards(criterion: &mut Criterion, group: &str, n: usize, size: u64) {
     let simulated =
         || SimGpu::builder("RTX 4090").total(gib(size)).rules(Rules::Cuda).backend("CUDA").register().unwrap();
     let cards: Vec<SimGpu> = (0..n).map(|_| simulated()).collect();
-    let gpus = cards.iter().map(|it| card(size).device(it.device().name()));
-    let machine = gpus.fold(Machine::new(Host::new(gib(64))), Machine::with_gpu);
+    let machine = machine(cards.iter().map(|it| card(size).device(it.device().name())));
     let mut group = criterion.benchmark_group(group);
     group.sample_size(20);
     for model in files::ALL {

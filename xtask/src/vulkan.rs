@@ -35,7 +35,7 @@ for argument; do
     shift
     [ "$argument" = -O ] || set -- "$@" "$argument"
 done
-exec /usr/bin/glslc "$@"
+exec glslc "$@"
 "#;
 
 /// ggml leaves a device that computes on the CPU out unless it is named.

@@ -65,7 +65,7 @@ impl Scale {
         Self { working_set: free.min(256 << 20), flops: 1 << 37, most_flops: 1 << 37 }
     }
 
-    /// Of a GPU or a CPU, that of which a few MiB are carried over a network.
+    /// Of a GPU or a CPU: which is found out. All that is computed with goes over a network first.
     pub(super) fn remote(free: u64) -> Self {
         Self { flops: 1 << 32, ..Self::gpu(free.min(32 << 20)) }
     }

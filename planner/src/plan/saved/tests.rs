@@ -104,6 +104,7 @@ const CANNOT_BE: &str = r#"
 /plan/n_gpu_layers            | 19                                  | plan.placements have 20 layers
 /plan/parted_blocks           | 33                                  | plan.parted_blocks is 33
 /plan/model/blocks            | 1000000000                          | plan.model.blocks is 1000000000
+/plan/model/blocks            | 4294967295                          | plan.model.blocks is 4294967295
 /plan/model/blocks            | 0                                   | plan.model.blocks is 0
 /plan/tensor_split            | [1.0, 2.0]                          | plan.tensor_split has 2 proportions for 1 GPUs
 /plan/tensor_split            | [-1.0]                              | plan.tensor_split[0] is -1

@@ -69,11 +69,9 @@ impl<'f, 'a> Probed<'f, 'a> {
         loop {
             let asks = self.asked < most;
             let fits = self.placements.search(&self.given)?;
-            let is_hope = fits.is_none();
-            let better = match fits {
-                None if asks => self.hoped_for()?,
-                better => better.filter(|_| asks),
-            };
+            let hoped = if asks && fits.is_none() { self.hoped_for()? } else { None };
+            let is_hope = hoped.is_some();
+            let better = fits.filter(|_| asks).or(hoped);
             let nearest = match &best {
                 Some(best) => self.placements.nearest(&best.path, &self.given)?,
                 None => None,
