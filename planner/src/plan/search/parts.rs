@@ -100,6 +100,15 @@ impl<'a> Parts<'a> {
         patterns.collect()
     }
 
+    /// The largest of these parts: of those that begin a feed-forward step, and of those that end one.
+    pub(super) fn largest(&self, kept: &[(u32, u32)]) -> [u64; 2] {
+        self.kept(kept).fold([0; 2], |mut largest, part| {
+            let largest_of = &mut largest[usize::from(part.stem.contains("_down"))];
+            *largest_of = part.bytes().max(*largest_of);
+            largest
+        })
+    }
+
     /// These parts.
     pub(super) fn kept(&self, kept: &[(u32, u32)]) -> impl Iterator<Item = &Part<'a>> {
         kept.iter().flat_map(|&(end, count)| {

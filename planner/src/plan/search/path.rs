@@ -5,12 +5,12 @@
 //! path from any layer is computed once, from the back. With that as a bound the paths come out of a heap in order of
 //! their cost (A*), and the first one that also has room for its compute buffers is the cheapest that does.
 
-use std::cmp::Ordering;
-use std::collections::BinaryHeap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
 use std::ops::RangeInclusive;
 
 use super::ground::host_role;
-use super::prices::Prices;
+use super::prices::{Prices, Runs};
 use super::table::Run;
 
 /// The cheapest rests of paths, for one order of GPUs.
@@ -23,7 +23,8 @@ pub(super) struct Onward {
 }
 
 impl Onward {
-    pub(super) fn new(prices: &Prices<'_>) -> Self {
+    /// `runs` are those of some GPUs beside the first one of some order, which all orders have in common.
+    pub(super) fn new(prices: &Prices<'_>, runs: &mut BTreeMap<(usize, usize), Runs>) -> Self {
         let Prices { table, order, .. } = *prices;
         let layers = table.layers as usize;
         let mut cost = vec![vec![f64::INFINITY; layers + 1]; order.len() + 1];
@@ -31,20 +32,12 @@ impl Onward {
         cost[order.len()][layers] = 0.0;
         host[order.len()][layers] = 0;
         for (n, &gpu) in order.iter().enumerate().rev() {
-            for begin in 0..table.layers {
-                for end in begin + 1..=table.layers {
-                    let after = cost[n + 1][end as usize];
-                    if after.is_infinite() {
-                        continue;
-                    }
-                    let Some(run) = table.roomiest(gpu, Run::of(n, begin, end, 0)) else {
-                        // More layers take more room.
-                        break;
-                    };
-                    let all = prices.run(n, run) - prices.most_saved(n, run) + after;
-                    let on_host = table.kept_bytes(run);
-                    let on_host = on_host.saturating_add(host[n + 1][end as usize]);
-                    let (cost, host) = (&mut cost[n][begin as usize], &mut host[n][begin as usize]);
+            let way = prices.way(n);
+            for (begin, runs) in runs.entry((gpu, order[0])).or_insert_with(|| prices.runs(n)).iter().enumerate() {
+                for (end, &(least, on_host)) in (begin + 1..).zip(runs) {
+                    let all = way + least + cost[n + 1][end];
+                    let on_host = host[n + 1][end].saturating_add(on_host);
+                    let (cost, host) = (&mut cost[n][begin], &mut host[n][begin]);
                     *cost = cost.min(all);
                     *host = on_host.min(*host);
                 }
@@ -55,7 +48,7 @@ impl Onward {
 }
 
 /// A path, or the beginning of one.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Path {
     /// Which setting, and which order of GPUs.
     pub(super) setting: usize,
@@ -98,7 +91,7 @@ impl Path {
 }
 
 /// A path in the heap.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Node {
     /// What it costs at least, once it is whole.
     pub(super) bound: f64,
@@ -113,41 +106,14 @@ pub(super) struct Node {
     pub(super) path: Path,
 }
 
-impl Node {
-    fn key(&self) -> impl Ord + '_ {
-        let path = &self.path;
-        // The longest first: of equals one is then followed to its end.
-        let unfinished = std::cmp::Reverse(path.runs.len());
-        let order = (path.setting, path.order, path.single_copy);
-        (unfinished, order, path.first, &path.runs)
-    }
-}
-
-impl PartialEq for Node {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-
-impl Eq for Node {}
-
-impl PartialOrd for Node {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Node {
-    /// The cheapest is the largest, as a heap gives out.
-    fn cmp(&self, other: &Self) -> Ordering {
-        let bound = other.bound.total_cmp(&self.bound);
-        bound.then_with(|| other.key().cmp(&self.key()))
-    }
-}
-
 /// The paths that are still to be tried.
 #[derive(Debug, Default)]
-pub(super) struct Heap(BinaryHeap<Node>);
+pub(super) struct Heap {
+    nodes: Vec<Node>,
+    /// By the bits of their bounds, whose order is that of numbers that are not negative. Of equals the longest comes
+    /// first, and is then followed to its end.
+    queue: BinaryHeap<(Reverse<u64>, usize, Reverse<usize>)>,
+}
 
 /// What all paths of one order under one setting have in common.
 pub(super) struct Around<'a> {
@@ -160,7 +126,8 @@ pub(super) struct Around<'a> {
 impl Heap {
     /// The cheapest path, if it costs less than this.
     pub(super) fn pop_below(&mut self, cost: f64) -> Option<Node> {
-        self.0.pop().filter(|node| node.bound < cost)
+        let (.., Reverse(place)) = self.queue.pop()?;
+        Some(std::mem::take(&mut self.nodes[place])).filter(|node| node.bound < cost)
     }
 
     /// Puts in the beginnings of all paths of one order that leave so many layers to the host. They cost `extra`
@@ -228,7 +195,7 @@ impl Heap {
         node.bound += node.gain;
         node.gain = 0.0;
         node.again = true;
-        self.0.push(node);
+        self.push(node);
     }
 
     fn put(&mut self, cost: f64, gain: f64, host: u64, path: Path, around: &Around<'_>) {
@@ -237,7 +204,12 @@ impl Heap {
         let least_host = host.saturating_add(around.onward.host[n][end]);
         let room = around.host_rooms[host_role(path.first, path.kept())];
         if bound.is_finite() && room.is_some_and(|room| least_host <= room) {
-            self.0.push(Node { bound, cost, gain, again: false, host, path });
+            self.push(Node { bound, cost, gain, again: false, host, path });
         }
+    }
+
+    fn push(&mut self, node: Node) {
+        self.queue.push((Reverse(node.bound.max(0.0).to_bits()), node.path.runs.len(), Reverse(self.nodes.len())));
+        self.nodes.push(node);
     }
 }

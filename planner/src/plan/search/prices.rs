@@ -2,6 +2,9 @@
 
 use super::table::{Run, Table};
 
+/// By first layer and end: what runs of a GPU cost at least, without the way to it, and what they leave to the host.
+pub(super) type Runs = Vec<Vec<(f64, u64)>>;
+
 /// The prices of one order of GPUs under one setting.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Prices<'a> {
@@ -22,11 +25,32 @@ impl Prices<'_> {
         self.table.most_saved(self.order[n], self.order[0], run)
     }
 
+    /// The runs that the `n`th GPU of the order has room for.
+    pub(super) fn runs(&self, n: usize) -> Runs {
+        let (table, gpu) = (self.table, self.order[n]);
+        let least = |run| {
+            let seconds = table.seconds(gpu, self.order[0], run);
+            (seconds + self.gpu(gpu, run) - self.most_saved(n, run), table.kept_bytes(run))
+        };
+        let all = (0..table.layers).map(|begin| {
+            // More layers take more room.
+            (begin + 1..=table.layers)
+                .map_while(|end| table.roomiest(gpu, Run::of(n, begin, end, 0)))
+                .map(least)
+                .collect()
+        });
+        all.collect()
+    }
+
     /// Seconds of a run on the `n`th GPU of the order, with the way to it.
     pub(super) fn seconds(&self, n: usize, run: Run) -> f64 {
+        self.way(n) + self.table.seconds(self.order[n], self.order[0], run)
+    }
+
+    /// Seconds of the way to the `n`th GPU of the order.
+    pub(super) fn way(&self, n: usize) -> f64 {
         let before = n.checked_sub(1).map(|before| self.order[before]);
-        let gpu = self.order[n];
-        self.table.way(gpu, before) + self.table.seconds(gpu, self.order[0], run)
+        self.table.way(self.order[n], before)
     }
 
     /// Seconds of the layers before `end` on the host.

@@ -12,7 +12,7 @@ use crate::plan::speed::SpeedModel;
 use super::parts::{Part, Parts};
 
 /// A run of layers on a GPU: from `begin` to before `end`, the last `kept` parts of them on the host.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Run {
     /// Whether its GPU is the first of the order.
     pub(super) first: bool,

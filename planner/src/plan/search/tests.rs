@@ -13,7 +13,7 @@ use crate::plan::{HostParts, Policy, Probe, Request};
 use crate::profile::ModelProfile;
 
 use shapes::dims::Experts;
-use shapes::{LLAMA_8B, Shape};
+use shapes::{LLAMA_8B, QWEN3_30B_A3B, Shape};
 
 /// Eight experts of 512, of which a token uses two.
 const EXPERTS: Experts = Experts { n: 8, used: 2, ff: 512 };
@@ -114,10 +114,7 @@ fn cost(placements: &Placements<'_>, request: &Request, path: &Path) -> f64 {
     };
     let ground = &placements.grounds[path.setting];
     let prices = placements.prices(&ground.table, path.order);
-    let gpu_prices = path.runs().enumerate().map(|(n, run)| {
-        // The price of a run, but for its seconds.
-        prices.run(n, run) - prices.seconds(n, run)
-    });
+    let gpu_prices = path.runs().enumerate().map(|(n, run)| prices.run(n, run) - prices.seconds(n, run));
     let single = if path.single_copy { tie / 2.0 } else { 0.0 };
     seconds + gpu_prices.sum::<f64>() + single + tie * f64::from(ground.setting.steps)
 }
@@ -126,13 +123,10 @@ fn cost(placements: &Placements<'_>, request: &Request, path: &Path) -> f64 {
 /// are these parts of what the estimate says.
 struct Scaled<'p>(&'p ModelProfile, [f64; 3]);
 
+type Answer = Result<Footprints, Box<dyn std::error::Error + Send + Sync>>;
+
 impl Probe for Scaled<'_> {
-    fn footprints(
-        &self,
-        gpus: &[&Gpu],
-        params: &ContextParams,
-        split: &Split,
-    ) -> Result<Footprints, Box<dyn std::error::Error + Send + Sync>> {
+    fn footprints(&self, gpus: &[&Gpu], params: &ContextParams, split: &Split) -> Answer {
         let estimate = Estimate::new(self.0, gpus, params)?.tensor_split(&split.tensor_split)?;
         let mut footprints = estimate.overrides(&split.overrides)?.footprints(split.n_gpu_layers);
         let scaled =
@@ -158,8 +152,7 @@ fn fits(placements: &Placements<'_>, request: &Request, path: &Path) -> bool {
     }
     let estimate = Estimate::new(profile, &gpus, params).unwrap();
     let workload = Workload::of(profile, estimate.sizes());
-    let estimate = estimate.tensor_split(&split.tensor_split).unwrap();
-    let estimate = estimate.overrides(&split.overrides).unwrap();
+    let estimate = estimate.tensor_split(&split.tensor_split).unwrap().overrides(&split.overrides).unwrap();
     let footprints = estimate.footprints(split.n_gpu_layers);
     let unsure = estimate.uncertainty(&estimate.assignment(split.n_gpu_layers));
     let mut host_needed = footprints.host.total();
@@ -199,17 +192,19 @@ fn compare(
     let profile = shape.profile();
     let machine = machine(gpus, host);
     let params = params(&profile, request);
-    let scaled = probed.map(|parts| Scaled(&profile, parts));
-    let probe = scaled.as_ref().map(|scaled| -> &dyn Probe { scaled });
+    let scaled = Scaled(&profile, probed.unwrap_or_default());
+    let probe = probed.map(|_| -> &dyn Probe { &scaled });
     let Ok(placements) = Placements::new(&profile, &machine, request, &params, request.policy, probe) else {
         return Ok(());
     };
-    let search = || match probe {
-        Some(probe) => Probed::new(&placements, probe).search().unwrap().map(|(found, _)| found),
-        None => placements.search(&Given::default()).unwrap(),
+    let search = || {
+        let found = match probe {
+            Some(probe) => Probed::new(&placements, probe).search().unwrap().map(|(found, _)| found),
+            None => placements.search(&Given::default()).unwrap(),
+        };
+        found.map(|found| (found.cost, found.path))
     };
-    let found = search().map(|found| (found.cost, found.path));
-    let again = search().map(|found| (found.cost, found.path));
+    let (found, again) = (search(), search());
     let best = exhaustive(&placements, request);
     let best_found = match (&found, &best) {
         (None, best) => probed.is_some() || best.is_none(),
@@ -272,36 +267,32 @@ fn blocks_with_the_same_parts_on_the_host_share_a_pattern() {
     assert_eq!(patterns, [r"^blk\.5\.ffn_down_exps\.", r"^blk\.(0|6|7)\.(ffn_down_exps|ffn_gate_exps|ffn_up_exps)\."]);
 }
 
-/// How many paths are looked at before nothing is put on these GPUs.
-fn looked_at(shape: &Shape, gpus: Vec<Gpu>, host: u64, request: &Request) -> usize {
-    let profile = shape.profile();
-    let params = params(&profile, request);
-    let machine = machine(gpus, host);
-    let placements = Placements::new(&profile, &machine, request, &params, Policy::Fastest, None).unwrap();
-    let found = placements.search(&Given::default()).unwrap().unwrap();
-    assert!(found.path.runs.is_empty());
-    placements.looks.get()
-}
-
 #[test]
-fn a_host_without_room_beside_a_gpu_is_seen_at_once() {
+fn what_has_no_room_is_not_looked_at_again_and_again() {
+    let request = |parts, n_ctx| Request::new().headroom(Headroom::Bytes(0)).host_parts(parts).n_ctx(n_ctx);
+    let card = |free| Gpu::new("card").total(mib(8000)).free(free);
+    let fast = |free| card(free).bandwidth(497_000_000_000);
     // The token embedding stays on the host, and beside it a driver takes more than there is.
-    let shape = Shape { tied: true, experts: Some(EXPERTS), ..small(5, 512, 512, 90_816) };
-    let request = Request::new().headroom(Headroom::Bytes(0)).n_ctx(1);
-    let card = |free| Gpu::new("card").total(mib(900)).free(free);
-    let gpus = vec![card(mib(118)), card(mib(90))];
-    assert_eq!(looked_at(&shape, gpus, mib(365), &request), 1);
-}
-
-#[test]
-fn a_host_without_room_for_its_compute_buffer_is_not_looked_at_again_and_again() {
+    let beside = Shape { tied: true, experts: Some(EXPERTS), ..small(5, 512, 512, 90_816) };
+    let auto = request(HostParts::Auto, 1);
     // Beside the GPUs' part of the model 3 MiB are left, and whatever is on the host computes with more.
-    let shape = small(5, 256, 512, 99_328);
-    let request = Request::new().headroom(Headroom::Bytes(0)).host_parts(HostParts::FeedForward).n_ctx(513);
-    let card = |free| Gpu::new("card").total(mib(900)).free(free);
-    let gpus = vec![card(49_298_429), card(46_337_063), card(109_120_842).bandwidth(497_000_000_000)];
-    let looked_at = looked_at(&shape, gpus, 379_516_288, &request);
-    assert!(looked_at < 1000, "{looked_at}");
+    let parts = request(HostParts::FeedForward, 513);
+    let few = vec![card(49_298_429), card(46_337_063), fast(109_120_842)];
+    // The first GPU computes with what the host keeps, and lacks the room for that with all that others may hold.
+    let cache = request(HostParts::FeedForward, 8192).offload_kqv(false);
+    let four = [6, 5, 4, 3].map(|n| fast(n * mib(957)));
+    for (shape, request, gpus, host, (layers, at_most)) in [
+        (beside, auto, vec![card(mib(118)), card(mib(90))], mib(365), (0, 1)),
+        (small(5, 256, 512, 99_328), parts, few, 379_516_288, (0, 1000)),
+        (QWEN3_30B_A3B, cache, four.into(), mib(65_536), (49, 2000)),
+    ] {
+        let (profile, machine) = (shape.profile(), machine(gpus, host));
+        let params = params(&profile, &request);
+        let placements = Placements::new(&profile, &machine, &request, &params, Policy::Fastest, None).unwrap();
+        let found = placements.search(&Given::default()).unwrap().unwrap();
+        assert_eq!(found.path.counts().iter().sum::<u32>(), layers, "{}", shape.name);
+        assert!(placements.looks.get() <= at_most, "{}: {}", shape.name, placements.looks.get());
+    }
 }
 
 #[test]
