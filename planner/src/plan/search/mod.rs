@@ -54,8 +54,8 @@ use self::table::Table;
 /// The part of the least cost that decides between equals.
 const TIE: f64 = 1e-3;
 
-/// Partial placements that are tried before the search gives up: seven times the most that one of 2,000 random
-/// machines took.
+/// Partial placements that are tried before the search gives up: seven times what the slowest of 2,000 random plans
+/// took.
 const MOST_BEGINS: usize = 1 << 18;
 
 /// All that placements are made of and measured by.
