@@ -4,7 +4,7 @@
 use std::process::Command;
 
 use crate::native_support::demo_path;
-use crate::text_support::{PROMPTS, Told, answered, demo, greedy, in_worker, request, sampled};
+use crate::text_support::{PROMPTS, Told, answered, demo, greedy, in_worker, request};
 use autoplace::Model;
 use autoplace::generate::{Engine, Error, Generate, TokenStream};
 
@@ -18,7 +18,7 @@ fn texts(model: &Model) -> Vec<Generate> {
     let long = model.generate(PROMPTS[0]).seed(9);
     let some = PROMPTS.iter().zip(0..).map(|(prompt, seed)| match seed % 2 {
         0 => greedy(model, *prompt).max_tokens(60),
-        _ => sampled(model, *prompt, seed).max_tokens(90),
+        _ => model.generate(*prompt).temp(2.0).seed(seed).max_tokens(90),
     });
     [long].into_iter().chain(some).collect()
 }

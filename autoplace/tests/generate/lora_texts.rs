@@ -64,16 +64,19 @@ fn greedy(model: &Model) -> Generate {
 fn a_text_is_that_of_the_adapters_and_scales_of_the_load() {
     let files = Files::new();
     let sets: [Set; 5] = [&[("one", 1.0)], &[], &[("one", 0.8), ("two", 1.0)], &[("two", 1.0)], &[("two", -0.5)]];
-    let texts = sets.map(|set| {
+    let load = |set: Set| {
         let builder = demo().request(request(512, 1, false));
-        let model = set.iter().fold(builder, |it, (name, scale)| it.lora(files.path(name), *scale)).load().unwrap();
+        set.iter().fold(builder, |it, (name, scale)| it.lora(files.path(name), *scale)).load().unwrap()
+    };
+    let texts = sets.map(|set| {
+        let model = load(set);
         assert!(model.adapters().iter().map(|it| it.scale).eq(set.iter().map(|it| it.1)));
         let tokens = told(greedy(&model), &model).tokens;
         assert_eq!(tokens, files.raw(&model, set), "{set:?}");
         tokens
     });
     assert_eq!(texts.iter().collect::<BTreeSet<_>>().len(), sets.len(), "{texts:?}");
-    let none = demo().lora(files.path("one"), 0.0).load().unwrap();
+    let none = load(&[("one", 0.0)]);
     assert_eq!(told(greedy(&none), &none).tokens, texts[1]);
 }
 

@@ -9,10 +9,9 @@ use std::path::{Path, PathBuf};
 use crate::text_support::{SEED, Texts, random, raw_by_chance as raw, request, sampled, small, told, words};
 
 /// The models by the kind of their memory: `(name, path, recurrent, window)`.
-fn models(folder: &Path) -> [(&'static str, PathBuf, bool, bool); 7] {
+fn models(folder: &Path) -> [(&'static str, PathBuf, bool, bool); 6] {
     let kinds = [
         ("llama", false, false),
-        ("gemma3", false, true),
         ("gpt-oss", false, true),
         ("deepseek2", false, false),
         ("mamba2", true, false),

@@ -4,10 +4,9 @@
 use crate::native_support::demo_path;
 use crate::speculative::{draft, greedy, seeded};
 use crate::speculative_support::{PROMPT, builder, exact, request};
-use crate::text_support::{REPEATED, Raw, SYSTEM, answered, text, tokens_of, told};
+use crate::text_support::{self, REPEATED, Raw, SYSTEM, answered, text, tokens_of, told};
 use autoplace::Model;
 use autoplace::generate::{Engine, FinishReason, Speculation};
-use autoplace::llama_sys::KvType;
 use proptest::prelude::*;
 
 /// A model that drafts with itself: the likeliest token is accepted, and what chance takes may be another.
@@ -23,7 +22,7 @@ fn tokens_that_are_drafted_in_an_engine_are_those_of_a_raw_loop() {
     for source in [Speculation::prompt_lookup(), draft()] {
         let mut accepted = 0;
         for sequences in [1, 3] {
-            let request = request(1024 * sequences, sequences, 8);
+            let request = text_support::request(1024 * sequences, sequences, false).draft_max(8);
             let model = builder(&demo_path(), request).draft(demo_path()).load().unwrap();
             let engine = Engine::new(&model).unwrap();
             let answers = prompts.map(|prompt| {
@@ -31,9 +30,9 @@ fn tokens_that_are_drafted_in_an_engine_are_those_of_a_raw_loop() {
                 engine.submit(generate).unwrap()
             });
             for (prompt, answer) in prompts.into_iter().zip(answers) {
-                let raw = Raw::of(&model.native().unwrap(), 1024, KvType::F32);
+                let raw = Raw::text(&model, &tokens_of(&model, prompt), 60);
                 let told = answered(answer);
-                assert_eq!(told.tokens, raw.go_on(&tokens_of(&model, prompt), 60), "{source:?}, {sequences} sequences");
+                assert_eq!(told.tokens, raw, "{source:?}, {sequences} sequences");
                 let it = told.statistics();
                 accepted += it.accepted_tokens;
                 assert_eq!(it.to_string().contains("draft tokens accepted"), it.drafted_tokens > 0, "{it}");

@@ -9,7 +9,7 @@ use autoplace::generate::Generate;
 use autoplace::llama_sys::{Batch, Context, ContextParams, Error, KvType, Position, Token};
 
 use crate::native_support::native;
-use crate::text_support::{SEED, Texts, params, random, raw_by_chance as raw, request, sampled, small, told, words};
+use crate::text_support::{SEED, Texts, plain, random, raw_by_chance as raw, request, sampled, small, told, words};
 
 const ANSWER: usize = 48;
 /// How far before the end of a prompt the last checkpoint lies.
@@ -19,7 +19,7 @@ const GIB: u64 = 1 << 30;
 /// A model of each kind of memory that cannot go back. The window leaves its cache of 256 cells room for 32 tokens
 /// more.
 fn models(folder: &Path) -> [(&'static str, PathBuf); 4] {
-    let kinds = [("gemma3", Some(224)), ("mamba2", None), ("jamba", None), ("falcon-h1", None)];
+    let kinds = [("gpt-oss", Some(224)), ("mamba2", None), ("jamba", None), ("falcon-h1", None)];
     kinds.map(|(arch, window)| (arch, random(arch, window, folder)))
 }
 
@@ -140,7 +140,7 @@ fn checkpoints_come_along_where_the_model_is_re_placed() {
 
 /// Two sequences, in graphs of 32 tokens: a window's cache holds 256 tokens of each.
 fn context(path: &Path, kv: KvType) -> Context {
-    let params = ContextParams { n_seq_max: 2, n_batch: 512, n_ubatch: 32, ..params(2048, kv) };
+    let params = ContextParams { n_seq_max: 2, n_batch: 512, ..plain(2048, kv) };
     Context::new(&native(path).unwrap(), params).unwrap()
 }
 
@@ -180,7 +180,7 @@ fn a_partial_state_goes_where_it_belongs_and_nowhere_else() {
             let mut there = filled(path, kv, 320);
             let refused = there.restore_state(0, &state);
             // A recurrent state has one type only.
-            if other == title && *title != "gemma3" {
+            if other == title && *title != "gpt-oss" {
                 refused.unwrap();
                 continue;
             }
