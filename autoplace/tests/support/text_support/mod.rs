@@ -92,7 +92,6 @@ pub(crate) fn chat(model: &Model, family: &str) -> Chat {
 /// token before it. No `top_k` beside it: which token is the 40th is a matter of the last bits.
 const COLD: f32 = 0.3;
 
-/// By chance, of a model with random weights.
 pub(crate) fn sampled(model: &Model, prompt: impl Into<Prompt>, seed: u32) -> Generate {
     model.generate(prompt).temp(COLD).seed(seed).top_k(0).top_p(1.0).min_p(0.0)
 }
