@@ -135,6 +135,10 @@ impl Fetch<'_> {
         let resumed = part.at > 0;
         self.receive(&mut part, file)?;
         let mut found = part.hex();
+        if part.file.metadata().map_err(io_error("read", &path))?.len() != part.at {
+            // Where the file system knows no locks, somebody else has written to it.
+            found = Part::open(&path, file)?.hex();
+        }
         if found != file.etag && resumed {
             // What an earlier fetch had left may have been damaged, by a loss of power say.
             self.done.fetch_sub(part.at, Relaxed);

@@ -47,35 +47,47 @@ impl Hub {
     ///
     /// # Errors
     ///
-    /// As [`repository`](Self::repository). A wish that nothing meets is an error of [`Pick::chosen`].
+    /// As [`repository`](Self::repository), and where no header can be read, the first one's. A wish that nothing meets is
+    /// an error of [`Pick::chosen`].
     pub fn pick(&self, name: &Name, machine: &Machine, request: &Request, wish: Wish) -> Result<Pick, Error> {
         let among = |repository: Repository| self.among(name, repository, |it| choose(it, machine, request, wish));
         let here = self.clone().offline(true).repository(name).ok().map(|mut here| {
             here.candidates.retain(|candidate| self.cached(candidate).is_some());
-            among(here)
+            among(here).ok()
         });
-        match here.filter(|here| here.choice.chosen.is_some()) {
+        match here.flatten().filter(|here| here.choice.chosen.is_some()) {
             Some(here) => Ok(here),
-            None => self.repository(name).map(among),
+            None => among(self.repository(name)?),
         }
     }
 
-    fn among(&self, name: &Name, repository: Repository, choose: impl FnOnce(&[Contender]) -> Choice) -> Pick {
+    fn among(
+        &self,
+        name: &Name,
+        repository: Repository,
+        choose: impl FnOnce(&[Contender]) -> Choice,
+    ) -> Result<Pick, Error> {
         let headers = self.headers(&repository);
         let mut left_out: Vec<String> =
             repository.left_out.into_iter().map(|(files, why)| format!("{}: {why}", files.join(", "))).collect();
-        let (mut candidates, mut contenders) = (Vec::new(), Vec::new());
+        let (mut candidates, mut contenders, mut first) = (Vec::new(), Vec::new(), None);
         for (candidate, header) in repository.candidates.into_iter().zip(headers) {
             match header {
                 Ok(header) => {
                     contenders.push(Contender::new(candidate.name(), candidate.quant().map(str::to_owned), header));
                     candidates.push(candidate);
                 }
-                Err(error) => left_out.push(format!("{} is left out: {error}", candidate.name())),
+                Err(error) => {
+                    left_out.push(format!("{} is left out: {error}", candidate.name()));
+                    first.get_or_insert(error);
+                }
             }
+        }
+        if let (true, Some(error)) = (contenders.is_empty(), first) {
+            return Err(error);
         }
         let choice = choose(&contenders);
         let cached = choice.chosen.and_then(|chosen| self.cached(&candidates[chosen]));
-        Pick { name: name.clone(), left_out, candidates, choice, cached }
+        Ok(Pick { name: name.clone(), left_out, candidates, choice, cached })
     }
 }

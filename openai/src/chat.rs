@@ -78,6 +78,11 @@ impl ChatRequest {
                 conversation = conversation.variable("enable_thinking", false);
                 (Some(constraint), format)
             }
+            (None, Some(_)) if !tools.is_empty() => {
+                let message =
+                    "an answer that is held to a form cannot call `tools`: `tool_choice` \"none\" leaves them out";
+                return Err(ApiError::unsupported("response_format", message));
+            }
             (None, Some(constraint)) => (Some(constraint), ReplyFormat::plain()),
             (None, None) => (None, ReplyFormat::of_template(source)),
         };

@@ -51,8 +51,13 @@ pub(super) struct StreamOptions {
 #[serde(tag = "type", rename_all = "snake_case")]
 enum ResponseFormat {
     Text,
-    JsonObject,
-    JsonSchema { json_schema: NamedSchema },
+    /// llama-cpp-python's clients put a schema here.
+    JsonObject {
+        schema: Option<Value>,
+    },
+    JsonSchema {
+        json_schema: NamedSchema,
+    },
 }
 
 #[derive(Debug, Deserialize)]
@@ -89,7 +94,8 @@ impl Options {
         };
         options.constraint = match body.tree("response_format")? {
             None | Some(ResponseFormat::Text) => own,
-            Some(ResponseFormat::JsonObject) => Some(Constraint::json_object()),
+            Some(ResponseFormat::JsonObject { schema: None }) => Some(Constraint::json_object()),
+            Some(ResponseFormat::JsonObject { schema: Some(schema) }) => Some(Constraint::json_schema(schema)),
             Some(ResponseFormat::JsonSchema { json_schema }) => Some(Constraint::json_schema(json_schema.schema)),
         };
         Ok(options)
@@ -128,8 +134,14 @@ impl Options {
 pub(super) fn sampling(own: &Sampling, body: &Body<'_>) -> Result<Sampling, ApiError> {
     // Integers of any size, and a map: see `Options`.
     const READ_ELSEWHERE: [&str; 2] = ["seed", "logit_bias"];
+    // vLLM's word for all tokens.
+    let is_every = body.get("top_k").is_some_and(|it| it.get() == "-1");
+    let elsewhere = [&READ_ELSEWHERE[..], if is_every { &["top_k"] } else { &[] }].concat();
     let own = serde_json::to_vec(own).map_err(|_| ApiError::new(500, "the model's sampling parameters are no JSON"))?;
-    let sampling: Sampling = body.over(reading::object(&own)?, &READ_ELSEWHERE)?.part()?;
+    let mut sampling: Sampling = body.over(reading::object(&own)?, &elsewhere)?.part()?;
+    if is_every {
+        sampling.top_k = 0;
+    }
     // Each entry costs its part of every token, or of the vocabulary.
     for (name, entries) in [
         ("samplers", sampling.samplers.len()),
@@ -169,6 +181,7 @@ mod tests {
         let mut expected = own.clone();
         (expected.temperature, expected.min_p) = (0.0, 0.1);
         assert_eq!(merged.unwrap(), expected);
+        assert_eq!(sampling(json!({"top_k": -1})).unwrap().top_k, 0);
         let error = sampling(json!({"temperature": "hot"})).unwrap_err();
         assert_eq!(error.param.as_deref(), Some("temperature"));
         for (name, entry) in [("samplers", "top_k"), ("dry_sequence_breakers", "a")] {
@@ -216,9 +229,11 @@ mod tests {
         let lark = "%llguidance {}\nstart: \"a\"";
         assert_eq!(constraint(json!({"grammar": lark, "json_schema": {}})), Some(Constraint::lark(lark)));
         assert_eq!(options(json!({"grammar": "root ::= \"a\""})).unwrap_err().param.as_deref(), Some("grammar"));
-        assert_eq!(
-            constraint(json!({"json_schema": {"type": "null"}})),
-            Some(Constraint::json_schema(json!({"type": "null"})))
-        );
+        let only = json!({"type": "null"});
+        let held = Some(Constraint::json_schema(only.clone()));
+        assert_eq!(constraint(json!({"json_schema": only})), held);
+        assert_eq!(constraint(json!({"response_format": {"type": "json_object", "schema": only}})), held);
+        let any = constraint(json!({"response_format": {"type": "json_object"}}));
+        assert_eq!(any, Some(Constraint::json_object()));
     }
 }

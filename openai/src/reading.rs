@@ -84,7 +84,11 @@ impl<'a> Body<'a> {
 
     /// Refuses what would change the meaning of a request and is not done here.
     pub(super) fn refuse(&self, names: &[&str]) -> Result<(), ApiError> {
-        let is_asked_for = |name: &str| self.get(name).is_some_and(|it| it.get() != "false");
+        // What changes nothing is no wish.
+        let is_asked_for = |name: &str| {
+            let value = self.get(name).map_or("false", |it| it.get());
+            !matches!((name, value), (_, "false") | ("suffix", "\"\"") | ("best_of", "1"))
+        };
         match names.iter().find(|name| is_asked_for(name)) {
             Some(name) => Err(ApiError::unsupported(*name, format!("`{name}` is not supported"))),
             None => Ok(()),
@@ -270,8 +274,8 @@ mod tests {
 
     #[test]
     fn only_what_is_asked_for_is_refused() {
-        let body = object(br#"{"suffix": null, "audio": {}, "echo": false}"#).unwrap();
-        assert!(body.refuse(&["suffix", "echo", "best_of"]).is_ok());
+        let body = object(br#"{"suffix": "", "audio": {}, "echo": false, "best_of": 1, "n": null}"#).unwrap();
+        assert!(body.refuse(&["suffix", "echo", "best_of", "n"]).is_ok());
         let error = body.refuse(&["suffix", "audio"]).unwrap_err();
         assert_eq!(error.param.as_deref(), Some("audio"));
         assert_eq!(error.code, Some("unsupported_parameter"));

@@ -1,5 +1,7 @@
 //! The JSON of answers, whole and in chunks.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use serde_json::{Map, Value, json};
 
 use super::choice::Step;
@@ -80,11 +82,24 @@ pub(super) fn usage<'a>(choices: impl Iterator<Item = (usize, &'a Statistics)>) 
     })
 }
 
+/// Nine letters and digits, as Mistral's templates want them and others do not mind.
+fn call_id(answer: &str, index: usize) -> String {
+    let mut hasher = DefaultHasher::new();
+    (answer, index).hash(&mut hasher);
+    let mut left = hasher.finish();
+    let mut digit = || {
+        let digit = (left % 36) as u32;
+        left /= 36;
+        char::from_digit(digit, 36).unwrap_or('0')
+    };
+    (0..9).map(|_| digit()).collect()
+}
+
 /// `answer`: a name that no other answer has.
 fn call(call: &ToolCall, answer: &str, index: usize) -> Value {
     let id = match &call.id {
         Some(id) => id.clone(),
-        None => format!("call_{answer}_{index}"),
+        None => call_id(answer, index),
     };
     json!({
         "id": id, "type": "function",
@@ -227,7 +242,8 @@ mod tests {
         assert_eq!(message["content"], Value::Null);
         assert_eq!(message["reasoning_content"], "hm");
         assert_eq!(message["tool_calls"][0]["id"], "x");
-        assert_eq!(message["tool_calls"][1]["id"], "call_5-7_2_1");
+        let id = message["tool_calls"][1]["id"].as_str().unwrap();
+        assert!(id.len() == 9 && id.bytes().all(|byte| byte.is_ascii_alphanumeric()), "{id}");
         assert_eq!(message["tool_calls"][0]["function"]["arguments"], "{\"a\":1}");
         assert_eq!((&choice["index"], &choice["finish_reason"]), (&json!(2), &json!("tool_calls")));
 

@@ -32,8 +32,8 @@ pub fn user_folder() -> Option<PathBuf> {
 }
 
 /// Looks in the folder that `named` is (or, without it, [`VARIABLE`] names), else in [`FOLDER`] beside the program or
-/// in `../lib` from there, else in the user's; takes the first that fits this program, `usable` takes (or says why
-/// not), and is whole. CUDA, ROCm and Metal come before Vulkan, that before the CPU alone.
+/// in `../lib` from there, else in the user's; takes the first that fits this program, is whole, and `usable` takes (or
+/// says why not: it may open what the set needs). CUDA, ROCm and Metal come before Vulkan, that before the CPU alone.
 ///
 /// # Errors
 ///
@@ -45,7 +45,10 @@ pub fn find(
     target: &str,
     usable: impl Fn(&Set) -> Result<(), String>,
 ) -> Result<Choice, Error> {
-    let named = named.map(Path::to_owned).or_else(|| std::env::var_os(VARIABLE).map(PathBuf::from));
+    let named = named.map(Path::to_owned).or_else(|| {
+        let folder = std::env::var_os(VARIABLE).filter(|folder| !folder.is_empty());
+        folder.map(PathBuf::from)
+    });
     let (folder, is_users) = match named.or_else(beside) {
         Some(folder) => (Some(folder), false),
         None => (user_folder(), true),
@@ -60,7 +63,7 @@ pub fn find(
     sets.sort_by_key(order);
     for set in sets.into_iter().flatten() {
         let can = || usable(&set).map_err(|reason| Error::Unusable { folder: set.folder.clone(), reason });
-        match set.fits(build, target).and_then(|()| can()).and_then(|()| set.check()) {
+        match set.fits(build, target).and_then(|()| set.check()).and_then(|()| can()) {
             Ok(()) => return Ok(Choice { set, passed_over }),
             Err(error) => passed_over.push(error),
         }
@@ -111,7 +114,9 @@ fn beside() -> Option<PathBuf> {
 fn sets_in(folder: &Path) -> impl Iterator<Item = Result<Set, Error>> {
     let alone = folder.join(MANIFEST).exists() || !folder.is_dir();
     let below = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-    let below = below.filter(|path| path.join(MANIFEST).exists());
+    // What is just being installed begins with a dot.
+    let is_hidden = |path: &Path| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+    let below = below.filter(move |path| path.join(MANIFEST).exists() && !is_hidden(path));
     let (this, below) = if alone { (Some(folder.to_owned()), None) } else { (None, Some(below)) };
     let mut folders: Vec<PathBuf> = this.into_iter().chain(below.into_iter().flatten()).collect();
     folders.sort();

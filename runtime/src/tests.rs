@@ -123,6 +123,8 @@ fn of_several_the_best_is_taken_that_can_be_used_and_why_no_better_one() {
     cuda.manifest.requires = vec![Requirement { backend, library, source, cuda: None }];
     cuda.manifest.clone().write(&cuda.folder).unwrap();
     fs::create_dir(folder.path().join("no-set")).unwrap();
+    // One that is just being installed is not seen.
+    fs::rename(made(folder.path(), "half", &["CPU", "CUDA"]).folder, folder.path().join(".new")).unwrap();
     assert_eq!(taken(folder.path()).unwrap().set.manifest.name, "cuda");
     let without_cuda = |set: &Set| match set.manifest.requires.first() {
         Some(needed) => Err(format!("{} is not there", needed.library)),
@@ -135,6 +137,10 @@ fn of_several_the_best_is_taken_that_can_be_used_and_why_no_better_one() {
     assert!(reason.contains("libcublas.so.13 is not there"), "{reason}");
     let none = find(Some(folder.path()), BUILD, TARGET, |_| Err("no".to_owned())).unwrap_err();
     assert!(matches!(&none, Error::None { looked, .. } if looked.len() == 4), "{none}");
+    // Of one that is not whole nothing is opened.
+    fs::write(cuda.folder.join("libggml-cuda.so"), "of somebody's").unwrap();
+    let whole = |set: &Set| if set.manifest.name == "cuda" { panic!("opened") } else { Ok(()) };
+    assert_eq!(find(Some(folder.path()), BUILD, TARGET, whole).unwrap().set.manifest.name, "vulkan");
 }
 
 #[test]

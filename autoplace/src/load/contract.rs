@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use llama_sys::Cause;
+
 use super::carry_out::{Failure, Loaded};
 use super::error::{Attempt, AttemptFailure, Stage};
 use super::lease::Lease;
@@ -101,11 +103,9 @@ impl<'a> Contract<'a> {
             (First::Fresh, Some(saved)) => replay::follow(self.recipe, saved, &self.header, &self.profile)?,
             (First::Fresh | First::Again, _) => {
                 let again = matches!(self.first, First::Again);
-                // Nobody else reads what is free while a measurement takes some of it.
-                let (machine, lease) = leases.machine(|| {
-                    let machine = self.recipe.machine(again)?;
-                    Ok::<_, Error>(self.recipe.measured(machine, &self.header, &self.profile))
-                })?;
+                let (machine, lease) = leases.machine(|| self.recipe.machine(again))?;
+                // Nobody else reads what is free while a measurement takes some of it, or computes beside it.
+                let machine = self.recipe.measured(machine, &self.header, &self.profile);
                 (self.plan(&machine)?, machine, lease)
             }
         };
@@ -259,14 +259,17 @@ fn refused(error: &Error) -> Option<(&str, u64)> {
     }
 }
 
-/// The device that failed, a GPU or a buffer type of the host's: the one that is named; of a computation that failed,
-/// the GPU with the least left.
+/// The device that failed, a GPU or a buffer type of the host's: the one that is named; the host, where it lacked memory
+/// for something else; of a computation that failed, the GPU with the least left.
 fn device(plan: &Plan, error: &Error) -> Option<String> {
     if let Error::OutOfMemory { device, .. } | Error::Difference { device, .. } = error {
         return Some(device.clone());
     }
     if let Some((buffer_type, _)) = refused(error) {
         return Some(buffer_type.to_owned());
+    }
+    if matches!(error, Error::Native(error) if error.failure().is_some_and(|it| it.cause == Cause::HostMemory)) {
+        return Some("host".to_owned());
     }
     plan.gpus().min_by_key(|gpu| gpu.free.saturating_sub(gpu.footprint.total() + gpu.companions))?.device.clone()
 }

@@ -18,21 +18,25 @@ pub(crate) struct LentWorker {
 }
 
 impl LentWorker {
-    /// Takes the worker, after a requested re-placement.
+    /// Takes the worker, after a requested re-placement, which waits while somebody else has the worker.
     ///
     /// # Errors
     ///
     /// [`Error::Busy`] while it is lent already.
     pub(crate) fn take(model: &Model) -> Result<Self, Error> {
         static RUNS: AtomicU64 = AtomicU64::new(1);
-        if let Some(replacement) = model.requested() {
-            model.carry_out(&replacement)?;
+        let run = RUNS.fetch_add(1, Ordering::Relaxed);
+        let taken = Self::take_as_it_is(model, run)?;
+        let Some(replacement) = model.requested() else { return Ok(taken) };
+        drop(taken);
+        if let Err(error) = model.carry_out(&replacement) {
+            tracing::warn!("the model was not re-placed: {error}");
         }
-        Self::take_as_it_is(model, RUNS.fetch_add(1, Ordering::Relaxed))
+        Self::take_as_it_is(model, run)
     }
 
     pub(super) fn take_as_it_is(model: &Model, run: u64) -> Result<Self, Error> {
-        let worker = model.remote().ok_or(Error::NotLoaded)?.take()?;
+        let worker = model.remote().ok_or(Error::NotLoaded)?.take(run)?;
         Ok(Self { model: model.clone(), worker, run })
     }
 
@@ -117,7 +121,8 @@ impl LentWorker {
         heard
     }
 
-    /// Starts another worker in place of one that died, which may die as well.
+    /// Starts another worker in place of one that died, which may die as well. Where none can be started, whoever comes
+    /// next tries again.
     pub(crate) fn restart(&mut self) -> Result<(), Error> {
         let Err(death) = &self.worker else { return Ok(()) };
         tracing::warn!("{death}; starting another");
@@ -126,7 +131,7 @@ impl LentWorker {
                 self.model.set_placed(placed);
                 self.worker = Ok(worker);
             }
-            Err(Error::Worker(error)) => self.worker = Err(error),
+            Err(Error::Worker(error)) if error.is_death() => self.worker = Err(error),
             Err(error) => return Err(error),
         }
         Ok(())

@@ -71,17 +71,19 @@ struct State {
     held: Option<Result<Worker, worker::Error>>,
     /// What other threads can use of a live worker while it is lent.
     handle: Option<Handle>,
+    /// What it is lent for.
+    run: u64,
 }
 
 impl State {
     fn held(worker: Result<Worker, worker::Error>) -> Self {
         let handle = worker.as_ref().ok().map(Worker::handle).cloned();
-        Self { held: Some(worker), handle }
+        Self { held: Some(worker), handle, run: 0 }
     }
 
-    /// The worker, while it is lent and lives.
-    fn lent(&self) -> Option<&Handle> {
-        self.handle.as_ref().filter(|_| self.held.is_none())
+    /// The worker, while it is lent for this and lives.
+    fn lent(&self, run: u64) -> Option<&Handle> {
+        self.handle.as_ref().filter(|_| self.held.is_none() && self.run == run)
     }
 }
 
@@ -120,20 +122,23 @@ impl Remote {
     /// # Errors
     ///
     /// [`Error::Busy`] while it is lent already.
-    pub(super) fn take(&self) -> Result<Result<Worker, worker::Error>, Error> {
-        self.state().held.take().ok_or(Error::Busy)
+    pub(super) fn take(&self, run: u64) -> Result<Result<Worker, worker::Error>, Error> {
+        let mut state = self.state();
+        let worker = state.held.take().ok_or(Error::Busy)?;
+        state.run = run;
+        Ok(worker)
     }
 
-    /// The worker is waited for no longer than an abort may take, while it is lent.
-    pub(super) fn hurry(&self) {
-        if let Some(handle) = self.state().lent() {
+    /// The worker is waited for no longer than an abort may take, while it is lent for this run.
+    pub(super) fn hurry(&self, run: u64) {
+        if let Some(handle) = self.state().lent(run) {
             handle.watch.abort();
         }
     }
 
     /// Stops what the worker computes of this run, or will, while it is lent. One that is gone needs to know nothing.
     pub(super) fn abort(&self, run: u64) {
-        let lent = self.state().lent().cloned();
+        let lent = self.state().lent(run).cloned();
         if let Some(Handle { sender, watch, .. }) = lent {
             watch.abort();
             let _ = sender.send(&Request::Loading(Loading::Abort { run }));

@@ -155,7 +155,6 @@ impl Model {
         slot.refill(native, drafts);
         self.pulse().paced_by(&placed.report.threads);
         self.set_placed(Arc::new(placed));
-        self.pulse().placed_anew();
         Ok(context)
     }
 
@@ -164,7 +163,7 @@ impl Model {
     /// streams, engines and embedders of a model in a worker when they begin. A later request replaces an earlier one.
     ///
     /// Where it is refused, the generation goes on as it was, and
-    /// [`Session::last_replaced`](crate::generate::Session::last_replaced) says why.
+    /// [`Session::last_replaced`](crate::generate::Session::last_replaced) says why, a log of a model in a worker.
     pub fn request_replace(&self, replacement: Replacement) {
         self.requests().ask(replacement);
     }
@@ -208,9 +207,9 @@ impl Model {
     }
 
     /// What a worker is still to say is waited for no longer than an abort may take.
-    pub(crate) fn hurry_worker(&self) {
+    pub(crate) fn hurry_worker(&self, run: u64) {
         if let Some(remote) = self.remote() {
-            remote.hurry();
+            remote.hurry(run);
         }
     }
 

@@ -1,7 +1,5 @@
 //! An engine on models whose memory cannot go back to every token: sliding windows, recurrent states, both beside
-//! attention. Every text is that of a raw llama.cpp loop, alone and beside others, and cut into chunks. On small models
-//! with random weights of 32 bits: the same tokens lie in other cells of a window where they were computed in other
-//! chunks, and are summed in another order.
+//! attention. Every text is that of a raw llama.cpp loop, alone and beside others, and cut into chunks.
 
 use crate::text_support::{SEED, answered, random, raw_by_chance, request, sampled, small, until, words};
 use autoplace::Model;

@@ -8,11 +8,6 @@ use crate::text_support::{PROMPTS, Told, answered, demo, greedy, in_worker, requ
 use autoplace::Model;
 use autoplace::generate::{Engine, Error, Generate, TokenStream};
 
-/// The demo model in a worker, in whose place others come.
-fn there(n_ctx: u32, n_seq_max: u32) -> Model {
-    in_worker(&demo_path(), request(n_ctx, n_seq_max, false))
-}
-
 /// More texts than sequences: greedy, by chance, and to the end of the context.
 fn texts(model: &Model) -> Vec<Generate> {
     let long = model.generate(PROMPTS[0]).seed(9);
@@ -35,7 +30,7 @@ fn all(model: &Model) -> Vec<Told> {
 
 #[test]
 fn texts_of_an_engine_in_a_worker_are_those_of_this_process() {
-    let (here, there) = (demo(1024, 4, false), there(1024, 4));
+    let (here, there) = (demo(1024, 4, false), in_worker(&demo_path(), request(1024, 4, false)));
     let expected = all(&here);
     assert_eq!(all(&there), expected);
     // The worker is free again: for a stream, and for another engine.
@@ -51,7 +46,7 @@ fn texts_of_an_engine_in_a_worker_are_those_of_this_process() {
 #[test]
 fn a_worker_that_is_killed_in_mid_text_ends_no_text() {
     let expected = all(&demo(1024, 4, false));
-    let model = there(1024, 4);
+    let model = in_worker(&demo_path(), request(1024, 4, false));
     for read in [0, 1, 20] {
         let engine = Engine::builder(&model).ahead(8).start().unwrap();
         let submit = |generate| engine.submit(generate).unwrap();

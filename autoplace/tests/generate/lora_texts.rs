@@ -64,19 +64,16 @@ fn greedy(model: &Model) -> Generate {
 fn a_text_is_that_of_the_adapters_and_scales_of_the_load() {
     let files = Files::new();
     let sets: [Set; 5] = [&[("one", 1.0)], &[], &[("one", 0.8), ("two", 1.0)], &[("two", 1.0)], &[("two", -0.5)]];
-    let load = |set: Set| {
-        let builder = demo().request(request(512, 1, false));
-        set.iter().fold(builder, |it, (name, scale)| it.lora(files.path(name), *scale)).load().unwrap()
-    };
+    let plain = || demo().request(request(512, 1, false));
     let texts = sets.map(|set| {
-        let model = load(set);
+        let model = set.iter().fold(plain(), |it, (name, scale)| it.lora(files.path(name), *scale)).load().unwrap();
         assert!(model.adapters().iter().map(|it| it.scale).eq(set.iter().map(|it| it.1)));
         let tokens = told(greedy(&model), &model).tokens;
         assert_eq!(tokens, files.raw(&model, set), "{set:?}");
         tokens
     });
     assert_eq!(texts.iter().collect::<BTreeSet<_>>().len(), sets.len(), "{texts:?}");
-    let none = load(&[("one", 0.0)]);
+    let none = plain().lora(files.path("one"), 0.0).load().unwrap();
     assert_eq!(told(greedy(&none), &none).tokens, texts[1]);
 }
 

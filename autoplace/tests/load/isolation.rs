@@ -7,9 +7,10 @@ use std::time::Duration;
 use crate::native_support::{demo_path, load_demo};
 use autoplace::generate::{self, Engine, FinishReason, Generate, TokenStream};
 use autoplace::llama_sys::Error as Native;
+use autoplace::load::{self, Replacement};
 use autoplace::plan::{self, GpuLayers, SavedPlan};
 use autoplace::worker::Error as Lost;
-use autoplace::{Isolation, Model, ModelBuilder, OnDeath, WorkerProcess, load};
+use autoplace::{Isolation, Model, ModelBuilder, OnDeath, WorkerProcess};
 
 const PROMPT: &str = "And the king said unto his servants,";
 
@@ -182,8 +183,8 @@ pub(crate) mod deaths {
         signal(model, "-KILL");
     }
 
-    fn stop(model: &Model) {
-        signal(model, "-STOP");
+    fn died(ended: Result<(), generate::Error>) {
+        assert_matches!(ended, Err(generate::Error::Worker(Lost::Died { .. })));
     }
 
     /// Ended soon after it was stopped.
@@ -197,10 +198,10 @@ pub(crate) mod deaths {
         let model = impatient(OnDeath::Resume { attempts: 1 });
         let mut stream = model.generate(PROMPT).temp(0.0).max_tokens(120).stream().unwrap();
         let mut text = stream.next().unwrap().unwrap();
-        stop(&model);
+        signal(&model, "-STOP");
         stream.for_each(|piece| text += &piece.unwrap());
         assert_eq!(text, greedy(&load_demo(), 120));
-        stop(&model);
+        signal(&model, "-STOP");
         model.generate(PROMPT).max_tokens(2).text().unwrap();
     }
 
@@ -213,7 +214,7 @@ pub(crate) mod deaths {
         // By chance a text may be at its end before the worker is stopped.
         let mut stream = model.generate(PROMPT).temp(0.0).stream().unwrap();
         stream.next().unwrap().unwrap();
-        stop(&model);
+        signal(&model, "-STOP");
         stream.abort_handle().abort();
         silent(stream.by_ref().try_for_each(|piece| piece.map(drop)));
         drop(stream);
@@ -222,14 +223,14 @@ pub(crate) mod deaths {
         let model = impatient(OnDeath::Fail);
         let engine = Engine::new(&model).unwrap();
         let answers = [(); 3].map(|()| engine.submit(model.generate(PROMPT)).unwrap());
-        stop(&model);
+        signal(&model, "-STOP");
         drop(answers);
         drop(engine);
 
         let model = impatient(OnDeath::Fail);
-        stop(&model);
+        signal(&model, "-STOP");
         silent(model.generate(PROMPT).text().map(drop));
-        stop(&impatient(OnDeath::Fail));
+        signal(&impatient(OnDeath::Fail), "-STOP");
     }
 
     #[test]
@@ -295,10 +296,7 @@ pub(crate) mod deaths {
         assert!(stream.next().is_none());
         assert_eq!(stream.finish_reason(), Some(FinishReason::Error));
         drop(stream);
-        for _ in 0..2 {
-            let again = model.generate(PROMPT).stream();
-            assert_matches!(again, Err(generate::Error::Worker(Lost::Died { .. })));
-        }
+        (0..2).for_each(|_| died(model.generate(PROMPT).stream().map(drop)));
         assert_eq!(model.worker_id(), None);
     }
 
@@ -332,14 +330,8 @@ pub(crate) mod deaths {
         let submit = || engine.submit(model.generate(PROMPT).seed(1));
         let answers = [submit().unwrap(), submit().unwrap()];
         kill(&model);
-        for answer in answers {
-            let ended = answer.into_text();
-            assert_matches!(ended, Err(generate::Error::Worker(Lost::Died { .. })));
-        }
-        for _ in 0..2 {
-            let refused = submit();
-            assert_matches!(refused, Err(generate::Error::Worker(Lost::Died { .. })));
-        }
+        answers.into_iter().for_each(|answer| died(answer.into_text().map(drop)));
+        (0..2).for_each(|_| died(submit().map(drop)));
         drop(engine);
         assert_eq!(model.worker_id(), None);
     }
@@ -359,6 +351,26 @@ pub(crate) mod deaths {
             });
         }
         assert_matches!(died, Some(Err(generate::Error::Worker(Lost::Died { .. }))));
+    }
+
+    #[test]
+    fn where_none_can_be_started_whoever_comes_next_tries_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("worker");
+        let install = || std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_autoplace-worker"), &program).unwrap();
+        install();
+        let process = WorkerProcess::program(&program).on_death(OnDeath::Resume { attempts: 1 });
+        let model = builder(process).load().unwrap();
+        kill(&model);
+        std::fs::remove_file(&program).unwrap();
+        let text = || model.generate(PROMPT).max_tokens(4).text();
+        assert_matches!(text(), Err(generate::Error::Worker(Lost::Start { .. })));
+        install();
+        text().unwrap();
+        // One that is dead cannot do what was requested; the next is placed anew as it is.
+        kill(&model);
+        model.request_replace(Replacement::Anew);
+        text().unwrap();
     }
 
     /// What becomes of a load whose worker is this shell script.
@@ -389,9 +401,6 @@ pub(crate) mod deaths {
         // One that says nothing and does not end: it is ended, and what it started with it or not, the wait is over.
         let error = load_with(Duration::from_millis(200), "exec sleep 600");
         assert_matches!(error, Lost::NotAWorker { .. });
-        let missing = WorkerProcess::program("/nonexistent/autoplace-worker");
-        let missing = builder(missing).load();
-        assert_matches!(missing, Err(load::Error::Worker(Lost::Start { .. })));
     }
 
     /// The first message of a worker of this build.

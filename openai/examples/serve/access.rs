@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use anyhow::{Context as _, bail, ensure};
 use axum::Router;
 use axum::extract::Request;
-use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, HOST, ORIGIN, WWW_AUTHENTICATE};
+use axum::http::header::{AUTHORIZATION, HOST, ORIGIN, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, Method, StatusCode};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use subtle::ConstantTimeEq;
-use tower_http::cors::CorsLayer;
+use tower_http::cors::{AllowHeaders, CorsLayer};
 
 use super::http::{failed, header};
 
@@ -77,7 +77,8 @@ impl Access {
         }
         if !allow_origin.is_empty() {
             // For the allowed ones: what lets a browser send a key and read an answer.
-            let cors = CorsLayer::new().allow_headers([AUTHORIZATION, CONTENT_TYPE]);
+            // OpenAI's own client for browsers sends headers of its own.
+            let cors = CorsLayer::new().allow_headers(AllowHeaders::mirror_request());
             let cors = cors.allow_methods([Method::GET, Method::POST]);
             routes = routes.layer(cors.allow_origin(allow_origin.clone()));
         }

@@ -59,7 +59,7 @@ impl Events {
         }
         match event {
             Ok(event) => event,
-            Err(RecvTimeoutError::Timeout) => Err(Error::Silent { url: self.endpoint.url.to_string(), silence }),
+            Err(RecvTimeoutError::Timeout) => Err(self.endpoint.silent()),
             Err(RecvTimeoutError::Disconnected) => Ok(Event::End(false)),
         }
     }

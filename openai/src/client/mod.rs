@@ -102,7 +102,7 @@ impl Endpoint {
     }
 
     /// How long an answer may bring nothing before it is [`Error::Silent`]: prompts that wait or take long are silent
-    /// too. Default: ten minutes.
+    /// too. The list of models has to be whole by then. Default: ten minutes.
     #[must_use]
     pub fn timeout(mut self, silence: Duration) -> Self {
         self.silence = silence;
@@ -113,11 +113,15 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// [`Error::Unreachable`], [`Error::Refused`] and [`Error::Protocol`].
+    /// [`Error::Unreachable`], [`Error::Refused`], [`Error::Silent`] and [`Error::Protocol`].
     pub fn models(&self) -> Result<Vec<String>, Error> {
-        let mut response = self.sent(self.with_key(self.agent.get(self.address("/models"))).call())?;
+        let request = self.with_key(self.agent.get(self.address("/models")));
+        let mut response = self.sent(request.config().timeout_global(Some(self.silence)).build().call())?;
         let read = response.body_mut().with_config().limit(LARGEST_BODY).read_json::<Value>();
-        let body = read.map_err(|error| self.protocol(error))?;
+        let body = read.map_err(|error| match error {
+            ureq::Error::Timeout(_) => self.silent(),
+            error => self.protocol(error),
+        })?;
         let list = body["data"].as_array().ok_or_else(|| self.protocol("/models lists no `data`"))?;
         Ok(list.iter().filter_map(|model| model["id"].as_str()).map(str::to_owned).collect())
     }
@@ -165,14 +169,20 @@ impl Endpoint {
 
     /// What a request was answered with, if it was not refused.
     fn sent(&self, sent: Result<Response<ureq::Body>, ureq::Error>) -> Result<Response<ureq::Body>, Error> {
-        let mut response =
-            sent.map_err(|error| Error::Unreachable { url: self.url.to_string(), reason: error.to_string() })?;
+        let mut response = sent.map_err(|error| match error {
+            ureq::Error::Timeout(ureq::Timeout::Global) => self.silent(),
+            error => Error::Unreachable { url: self.url.to_string(), reason: error.to_string() },
+        })?;
         let status = response.status().as_u16();
         if status == 200 {
             return Ok(response);
         }
         let body = response.body_mut().with_config().limit(LARGEST_BODY).read_to_string();
         Err(Error::refused(&self.url, status, &body.unwrap_or_default()))
+    }
+
+    fn silent(&self) -> Error {
+        Error::Silent { url: self.url.to_string(), silence: self.silence }
     }
 
     fn protocol(&self, reason: impl ToString) -> Error {

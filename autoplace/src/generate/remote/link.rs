@@ -225,7 +225,7 @@ impl Link {
         state.tell(TextCall::Close { how });
         drop(state);
         if how == Shutdown::Cancel {
-            self.model.hurry_worker();
+            self.model.hurry_worker(self.start.run);
         }
         self.bell.ring();
     }

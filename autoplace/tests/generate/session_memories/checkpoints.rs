@@ -1,6 +1,5 @@
 //! Conversations on models whose memory cannot go back by itself: what a turn computes again is bounded by the turn
-//! before it, and the text is that of a fresh model. In floats of 32 bits throughout: what is restored lies in other
-//! cells of a window, and is summed in another order.
+//! before it, and the text is that of a fresh model.
 
 use std::path::{Path, PathBuf};
 

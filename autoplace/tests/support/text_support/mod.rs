@@ -234,8 +234,8 @@ pub(crate) fn words(seed: u32, n: usize) -> Vec<Token> {
     (0..n).map(next).collect()
 }
 
-/// The first model with random weights of an architecture, in 32 bits as [`small`]'s cache: quantised numbers round so
-/// coarsely that another shape of batch may give another text.
+/// The first model with random weights of an architecture, in 32 bits as [`small`]'s cache: what lies in other cells, or
+/// comes in another batch, is summed in another order, and quantised numbers round coarsely.
 pub(crate) fn random(arch: &str, window: Option<u64>, folder: &Path) -> PathBuf {
     let mut sketch = crate::random_weights::all().into_iter().find(|it| it.arch == arch).unwrap();
     if let Some(window) = window {
@@ -260,8 +260,7 @@ pub(crate) fn small(path: &Path, request: Request, checkpoints: u64) -> Model {
 /// The seed of texts on models with random weights.
 pub(crate) const SEED: u32 = 1;
 
-/// llama.cpp's own text after these tokens on such a model, by the same chance. Random weights tend to one likeliest
-/// token for ever, which would tell nothing of the tokens before.
+/// llama.cpp's own text after these tokens on such a model, by the same chance, and not one token for ever.
 pub(crate) fn raw_by_chance(model: &Model, prompt: &[Token], n: usize) -> Vec<Token> {
     let native = &model.native().unwrap();
     let raw = Raw::with(native, plain((prompt.len() + n + 8) as u32, llama_sys::KvType::F32));
