@@ -131,7 +131,8 @@ pub(crate) fn cached(folder: &Folder, name: &Name) -> Result<Repository, Error> 
     if files.is_empty() {
         return Err(missing());
     }
-    grouped(name, commit, files)
+    // The hub may have what the cache has not.
+    grouped(name, commit, files).map_err(|_| missing())
 }
 
 fn grouped(name: &Name, commit: String, files: Vec<RemoteFile>) -> Result<Repository, Error> {

@@ -61,7 +61,8 @@ enum PromptBody {
 impl From<PromptBody> for Prompt {
     fn from(body: PromptBody) -> Self {
         match body {
-            PromptBody::Text(text) => Self::text(text),
+            // The whole prompt is the client's: control tokens too, as for other servers.
+            PromptBody::Text(text) => Self::markup(text).add_special(true),
             PromptBody::Tokens(tokens) => Self::tokens(tokens),
         }
     }

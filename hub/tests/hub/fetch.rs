@@ -276,7 +276,7 @@ fn a_split_model_is_there_with_all_of_its_files_or_with_none() {
     }
     fs::remove_file(snapshot.join(&names[3])).unwrap();
     let offline = world.hub().offline(true);
-    assert!(matches!(fetch(&offline, |_, _| Continue(())), Err(Error::NoModel { .. })));
+    assert!(matches!(fetch(&offline, |_, _| Continue(())), Err(Error::Offline { .. })));
     // Its bytes are still there.
     world.server.seen();
     world.fetch().unwrap();

@@ -109,7 +109,7 @@ fn an_answer_is_what_the_library_generates() {
 fn prompts_come_as_texts_and_tokens_and_each_has_its_answers() {
     let (model, ..) = shared();
     let vocab = model.native().unwrap().vocab();
-    let tokens = |text| vocab.tokenize(text, true, false).unwrap();
+    let tokens = |text| vocab.tokenize(text, true, true).unwrap();
     let asked = |prompt: Value| json!({"prompt": prompt, "max_tokens": 6, "temperature": 0, "cache_prompt": false});
     let answers = |asked: &Value| {
         let answer = complete(asked).unwrap().wait().unwrap();
@@ -118,13 +118,13 @@ fn prompts_come_as_texts_and_tokens_and_each_has_its_answers() {
         (texts, answer["usage"]["prompt_tokens"].clone())
     };
     let texts = |prompt: Value| answers(&asked(prompt)).0;
-    let one = texts(json!("And it"));
-    assert_eq!(texts(json!(tokens("And it"))), one);
+    let one = texts(json!("And</s> it"));
+    assert_eq!(texts(json!(tokens("And</s> it"))), one);
     let other = texts(json!("In the"));
     assert_ne!(one, other);
-    let (both, prompt_tokens) = answers(&with(asked(json!(["And it", "In the"])), &json!({"n": 2})));
+    let (both, prompt_tokens) = answers(&with(asked(json!(["And</s> it", "In the"])), &json!({"n": 2})));
     assert_eq!(both, [&*one[0], &one[0], &other[0], &other[0]]);
-    assert_eq!(prompt_tokens, tokens("And it").len() + tokens("In the").len());
+    assert_eq!(prompt_tokens, tokens("And</s> it").len() + tokens("In the").len());
 }
 
 #[test]
@@ -205,7 +205,7 @@ fn what_cannot_be_is_refused_before_anything_is_computed() {
         (json!({"response_format": {"type": "xml"}}), "response_format.type"),
         (json!({"response_format": unwritable}), "response_format"),
         (json!({"functions": []}), "functions"),
-        (json!({"audio": {"voice": "x"}}), "audio"),
+        (json!({"response_format": {"type": "json_object"}, "tools": [function("f")]}), "response_format"),
         (json!({"messages": [{"role": "user", "content": "word ".repeat(2000)}]}), "messages"),
     ] {
         refused(chat(said(&more)), param);
