@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use autoplace::memory::{FlashAttention, KvType};
-use autoplace::plan::{GpuLayers, HostParts, Request};
+use autoplace::plan::{Context, GpuLayers, HostParts, Request};
 
 /// What places a model, by the names of common/arg.cpp.
 struct Setting {
@@ -179,7 +179,12 @@ impl Flags {
                         _ => GpuLayers::Exactly(number()?.min(all)),
                     }
                 }
-                "-c" => request = request.n_ctx(number()?),
+                "-c" => {
+                    request = match number()? {
+                        0 => request.context(Context::Model),
+                        tokens => request.n_ctx(tokens),
+                    }
+                }
                 "-b" => request = request.n_batch(number()?),
                 "-ub" => request = request.n_ubatch(number()?),
                 "-ctk" => keys = ty()?,

@@ -15,7 +15,7 @@ use autoplace::profile::{Lora, ModelProfile};
 use autoplace::{Model, ModelBuilder};
 
 use crate::args::PlanArgs;
-use crate::emit::emit;
+use crate::emit::{Tool, emit};
 use crate::gpu::{self, Simulated};
 use crate::{in_file, json};
 
@@ -66,7 +66,7 @@ pub(crate) fn run(args: &PlanArgs, begin: Instant) -> Result<String, Box<dyn Err
         let index = machine.gpus.iter().position(|gpu| gpu.device == placement.device);
         placement.device = index.and_then(|index| described.as_ref()?.gpus.get(index)?.device.clone());
     }
-    let emitted = args.emit.map(|tool| emit(&real, tool)).transpose()?;
+    let emitted = args.emit.map(|tool| with_companions(args, tool, emit(&real, tool)?)).transpose()?;
     if let Some(file) = &args.save {
         SavedPlan::new(real, request, &header)?.write(file)?;
     }
@@ -91,6 +91,22 @@ pub(crate) fn run(args: &PlanArgs, begin: Instant) -> Result<String, Box<dyn Err
         text.push_str(&curve(&plan));
     }
     Ok(text)
+}
+
+/// What is emitted, with the files that are loaded beside the model.
+fn with_companions(args: &PlanArgs, tool: Tool, text: String) -> Result<String, String> {
+    let adapters = args.lora.iter().map(|file| ("--lora", file));
+    let others = args.with.iter().map(|(role, file)| (if *role == Role::Draft { "-md" } else { "--mmproj" }, file));
+    let words: Vec<_> = adapters.chain(others).map(|(flag, file)| (flag, file.to_str())).collect();
+    if words.is_empty() {
+        return Ok(text);
+    }
+    if tool != Tool::LlamaCpp {
+        return Err(format!("{tool} cannot be told what is loaded beside the model"));
+    }
+    let words = words.into_iter().flat_map(|(flag, file)| [flag, file.unwrap_or("\0")]);
+    let words = shlex::try_join(words).map_err(|_| format!("{tool} cannot be given a path that is no text"))?;
+    Ok(format!("{} {words}\n", text.trim_end()))
 }
 
 /// The same with devices of other machines, which a worker plans for.
@@ -222,5 +238,31 @@ impl Probe for Timed {
         let footprints = self.probe.footprints(gpus, params, split);
         self.spent.set(self.spent.get() + begin.elapsed());
         footprints
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::{PlanArgs, Tool, with_companions};
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        plan: PlanArgs,
+    }
+
+    #[test]
+    fn what_is_loaded_beside_the_model_is_said_or_refused() {
+        let said = |words: &[&str], tool| {
+            let line = Line::parse_from(["plan", "m.gguf"].iter().chain(words));
+            with_companions(&line.plan, tool, "llama-server -m m.gguf\n".to_owned())
+        };
+        assert_eq!(said(&[], Tool::Ollama).unwrap(), "llama-server -m m.gguf\n");
+        let beside = ["--lora", "a b.gguf", "--with", "mmproj=v.gguf", "--with", "draft=d.gguf"];
+        let expected = "llama-server -m m.gguf --lora 'a b.gguf' --mmproj v.gguf -md d.gguf\n";
+        assert_eq!(said(&beside, Tool::LlamaCpp).unwrap(), expected);
+        assert!(said(&beside, Tool::LmStudio).unwrap_err().contains("beside the model"));
     }
 }

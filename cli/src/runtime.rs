@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::path::Path;
+use std::process::exit;
 use std::sync::atomic::Ordering::Relaxed;
 
 use autoplace::llama_sys::{BUILD, TARGET};
@@ -59,7 +60,10 @@ fn installed_from(source: &str, sha256: Option<&str>, folder: &Path) -> Result<S
         !cancelled.load(Relaxed)
     });
     bar.finish_and_clear();
-    let set = set?;
+    let set = match set {
+        Err(autoplace_runtime::Error::Cancelled { .. }) => exit(130),
+        set => set?,
+    };
     let mut text = format!("installed {}, {}", set.folder.display(), Bytes(set.bytes()));
     if let Err(error) = set.fits(BUILD, TARGET) {
         text += &format!("\nnote: programs of this version do not open it: {error}");

@@ -47,8 +47,8 @@ impl Hub {
     ///
     /// # Errors
     ///
-    /// As [`repository`](Self::repository), and where no header can be read, the first one's. A wish that nothing meets is
-    /// an error of [`Pick::chosen`].
+    /// As [`repository`](Self::repository), and where no header can be read, the first one's. A wish that nothing meets
+    /// is an error of [`Pick::chosen`].
     pub fn pick(&self, name: &Name, machine: &Machine, request: &Request, wish: Wish) -> Result<Pick, Error> {
         let among = |repository: Repository| self.among(name, repository, |it| choose(it, machine, request, wish));
         let here = self.clone().offline(true).repository(name).ok().map(|mut here| {

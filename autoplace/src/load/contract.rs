@@ -259,8 +259,8 @@ fn refused(error: &Error) -> Option<(&str, u64)> {
     }
 }
 
-/// The device that failed, a GPU or a buffer type of the host's: the one that is named; the host, where it lacked memory
-/// for something else; of a computation that failed, the GPU with the least left.
+/// The device that failed, a GPU or a buffer type of the host's: the one that is named; the host, where it lacked other
+/// memory; of a computation that failed, the GPU with the least left.
 fn device(plan: &Plan, error: &Error) -> Option<String> {
     if let Error::OutOfMemory { device, .. } | Error::Difference { device, .. } = error {
         return Some(device.clone());

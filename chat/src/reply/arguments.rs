@@ -43,9 +43,18 @@ pub(super) fn schema<'a>(tools: &'a [Tool], name: &str) -> Option<&'a Value> {
     Some(&tool.parameters)
 }
 
-/// The schema of one argument.
+/// The schema of one argument, where it refers to a definition that one (pydantic's and schemars' way).
 pub(super) fn property<'a>(schema: Option<&'a Value>, name: &str) -> Option<&'a Value> {
-    schema?.get("properties")?.get(name)
+    const MOST_REFERENCES: usize = 8;
+    let mut property = schema?.get("properties")?.get(name)?;
+    for _ in 0..MOST_REFERENCES {
+        let definition = property.get("$ref").and_then(Value::as_str).and_then(|it| it.strip_prefix('#'));
+        match definition.and_then(|pointer| schema?.pointer(pointer)) {
+            Some(definition) => property = definition,
+            None => break,
+        }
+    }
+    Some(property)
 }
 
 /// A value that a format writes as bare text: JSON if the schema wants no string there and it is JSON, else a string.
@@ -74,9 +83,34 @@ fn add_types<'a>(schema: &'a Value, depth: u8, types: &mut Vec<&'a str>) {
     let list = |key: &str| schema[key].as_array().into_iter().flatten();
     types.extend(schema["type"].as_str());
     types.extend(list("type").filter_map(Value::as_str));
-    types.extend(list("enum").map(|value| if value.is_string() { "string" } else { "other" }));
+    let values = list("enum").chain(schema.get("const"));
+    types.extend(values.map(|value| if value.is_string() { "string" } else { "other" }));
     if depth > 0 {
         let schemas = ["anyOf", "oneOf", "allOf"].into_iter().flat_map(list);
         schemas.for_each(|schema| add_types(schema, depth - 1, types));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::{property, value};
+
+    #[test]
+    fn an_argument_is_of_the_type_that_its_definition_says() {
+        let schema = json!({
+            "$defs": {"Point": {"type": "object"}, "Name": {"$ref": "#/$defs/Text"}, "Text": {"type": "string"}},
+            "properties": {
+                "point": {"$ref": "#/$defs/Point"}, "name": {"$ref": "#/$defs/Name"}, "one": {"const": 1},
+                "itself": {"$ref": "#/properties/itself"}, "gone": {"$ref": "#/$defs/gone"},
+            },
+        });
+        let read = |name: &str, text: &str| value(text, property(Some(&schema), name));
+        assert_eq!(read("point", r#"{"x": 1}"#), json!({"x": 1}));
+        assert_eq!(read("one", "1"), json!(1));
+        for name in ["name", "itself", "gone", "unknown"] {
+            assert_eq!(read(name, "1"), Value::from("1"), "{name}");
+        }
     }
 }

@@ -203,7 +203,8 @@ fn program(text: &str) -> Result<Vec<ToolCall>, CallError> {
 fn with_arguments(name: &str, text: &str) -> Result<Vec<ToolCall>, CallError> {
     let arguments = match json::arguments(text) {
         _ if name.is_empty() => return Err(CallError::NoName),
-        Err(_) if name == PYTHON => serde_json::json!({ "code": text.trim() }),
+        // What begins as JSON and is none was to be JSON: cut off, say.
+        Err(_) if name == PYTHON && !text.trim_start().starts_with('{') => serde_json::json!({ "code": text.trim() }),
         arguments => arguments?,
     };
     Ok(vec![ToolCall::of(name, arguments)])

@@ -66,11 +66,14 @@ impl Reader<'_> {
                     self.expect(between)?;
                     key
                 }
-                None => self.until(between)?.trim().to_owned(),
+                None => {
+                    let key = self.until(between)?.trim();
+                    if !key.chars().all(|c| arguments::in_a_name(c) || c == ' ') {
+                        return Err(CallError::unexpected("the name of an argument", key));
+                    }
+                    key.to_owned()
+                }
             };
-            if !key.chars().all(|c| arguments::in_a_name(c) || c == ' ') {
-                return Err(CallError::unexpected("the name of an argument", &key));
-            }
             object.insert(key, self.value(quotes, depth)?);
             self.comma_or(end)?;
         }

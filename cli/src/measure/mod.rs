@@ -90,6 +90,12 @@ pub(crate) fn run(args: &MeasureArgs) -> Result<String, Box<dyn Error>> {
     if is_read && args.asks_to_measure() {
         return Err(in_file(&args.model, "what was measured is shown again, and not measured").into());
     }
+    if let Some(folder) = args.write.as_deref().and_then(Path::parent)
+        && !folder.as_os_str().is_empty()
+        && !folder.is_dir()
+    {
+        return Err(in_file(folder, "there is no such folder to write to").into());
+    }
     let measurement = if is_read {
         Measurement::from_json(&read(&args.model)?).map_err(|error| in_file(&args.model, error))?
     } else {

@@ -67,9 +67,10 @@ pub(crate) fn compare(
         let inside = model.strip_prefix(root).map(|path| Path::new("/").join(path));
         plan.model.path = Some(inside.unwrap_or_else(|_| model.to_owned()));
         match emit::emit(&plan, program.tool()) {
-            // What `plan --emit` says of it beside.
+            // Without what `plan --emit` says of it beside, but for the variables of Ollama's server.
             Ok(text) => {
-                let lines = text.lines().filter(|line| !line.starts_with('#'));
+                let said = |line: &&str| !line.starts_with('#') || line.starts_with("#   ");
+                let lines = text.lines().filter(said);
                 running.otherwise = Some(lines.collect::<Vec<_>>().join("\n"));
             }
             Err(error) => notes.push(error),

@@ -43,7 +43,7 @@ impl SourceArgs {
         match pick.cached {
             Some(path) => Ok(Some(path)),
             None if self.is_wanted(candidate)? => fetched(&hub, candidate, stop),
-            None => Ok(None),
+            None => Err(format!("{} is not fetched", candidate.name()).into()),
         }
     }
 

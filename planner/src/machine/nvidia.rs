@@ -130,7 +130,7 @@ fn card(nvml: &Nvml, index: u32, driver: &Option<String>, notes: &mut Notes) -> 
     let peak = bandwidth(&device).filter(|_| !mig);
     gpu.bandwidth = peak.map(|peak| Bandwidth::new(peak, BandwidthSource::Nvml));
     gpu.pcie = pcie(&device);
-    gpu.processes = others_and_us(nvml, &device).map(|on_it| on_it.others);
+    gpu.processes = others_and_us(nvml, &device).filter(|_| !mig).map(|on_it| on_it.others);
     gpu.driver.clone_from(driver);
     Some(NvidiaGpu { gpu, mig })
 }

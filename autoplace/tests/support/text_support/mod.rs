@@ -234,8 +234,8 @@ pub(crate) fn words(seed: u32, n: usize) -> Vec<Token> {
     (0..n).map(next).collect()
 }
 
-/// The first model with random weights of an architecture, in 32 bits as [`small`]'s cache: what lies in other cells, or
-/// comes in another batch, is summed in another order, and quantised numbers round coarsely.
+/// The first model with random weights of an architecture, in 32 bits as [`small`]'s cache: what lies in other cells,
+/// or comes in another batch, is summed in another order, and quantised numbers round coarsely.
 pub(crate) fn random(arch: &str, window: Option<u64>, folder: &Path) -> PathBuf {
     let mut sketch = crate::random_weights::all().into_iter().find(|it| it.arch == arch).unwrap();
     if let Some(window) = window {

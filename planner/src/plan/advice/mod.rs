@@ -60,7 +60,8 @@ impl Advice {
     }
 
     fn about(planner: &Planner<'_>, plan: Option<&Plan>) -> Self {
-        let planner = Planner::new(&planner.profile, &planner.machine).request(planner.request.clone());
+        let alone = Planner::new(&planner.profile, &planner.machine).request(planner.request.clone());
+        let planner = planner.companions.iter().cloned().fold(alone, Planner::beside);
         let workload = planner.request.work(&planner.profile);
         let trials = Trials { planner, workload, before: plan };
         let ways = [software::asking, software::closing, software::quantising];
@@ -102,11 +103,11 @@ impl Planner<'_> {
     ///
     /// # Errors
     ///
-    /// Those of [`plan`](Self::plan), but for [`Error::DoesNotFit`], which is what there is advice on.
+    /// Those of [`plan`](Self::plan), but for [`Error::DoesNotFit`] and [`Error::Beside`]: on those there is advice.
     pub fn advice(&self) -> Result<Advice, Error> {
         match self.plan() {
             Ok(plan) => Ok(Advice::on(self, &plan)),
-            Err(Error::DoesNotFit { .. }) => Ok(Advice::about(self, None)),
+            Err(Error::DoesNotFit { .. } | Error::Beside { .. }) => Ok(Advice::about(self, None)),
             Err(error) => Err(error),
         }
     }
