@@ -97,7 +97,7 @@ impl Chat {
         let message = Message::system(content);
         match self.messages.first_mut() {
             Some(first) if first.role == message.role => *first = message,
-            _ => self.messages.insert(0, message),
+            _ => self.messages_mut().insert(0, message),
         }
         self
     }
@@ -154,9 +154,11 @@ impl Chat {
         &self.messages
     }
 
-    /// The messages so far, to be changed. What is before the first change is not computed again, except the last
-    /// answer there if its text can be tokenized otherwise than it was generated.
+    /// The messages so far, to be changed; which are shown in a full context is found out anew. What is before the
+    /// first change is not computed again, except the last answer there if its text can be tokenized otherwise than
+    /// it was generated.
     pub fn messages_mut(&mut self) -> &mut Vec<Message> {
+        self.window.show_all();
         &mut self.messages
     }
 

@@ -40,6 +40,11 @@ impl Window {
         [&messages[..kept], &messages[from..]].concat()
     }
 
+    /// Begins anew: the history may be another one.
+    pub(super) fn show_all(&mut self) {
+        self.from = 0;
+    }
+
     /// Leaves out one turn more: the messages from one user message to the next. `false` if only the last turn is
     /// left.
     pub(super) fn narrow(&mut self, messages: &[Message]) -> bool {
@@ -53,7 +58,7 @@ impl Window {
 
 /// Messages at the beginning that always stay.
 fn kept(messages: &[Message]) -> usize {
-    usize::from(messages.first().is_some_and(|first| first.role == Role::SYSTEM))
+    usize::from(messages.first().is_some_and(|first| [Role::SYSTEM, Role::DEVELOPER].contains(&first.role)))
 }
 
 #[cfg(test)]
@@ -80,6 +85,9 @@ mod tests {
         }
         assert!(!window.narrow(&history));
         assert_eq!(contents(window.forgotten(&history)), "1a2tb");
+        let mut anew = window;
+        anew.show_all();
+        assert_eq!(contents(&anew.shown(&history)), "s1a2tb3");
         history.truncate(3);
         assert_eq!(contents(&window.shown(&history)), "s1a");
         assert!(window.forgotten(&history).is_empty());

@@ -99,8 +99,9 @@ impl Session {
         self.last = Some(parts.statistics());
         drop(parts);
         // Templates want turns: what got no answer was not said.
-        let messages = self.chat.messages_mut();
-        messages.pop_if(|last| last.role == Role::USER);
+        if self.chat.messages().last().is_some_and(|last| last.role == Role::USER) {
+            self.chat.messages_mut().pop();
+        }
         self.tell_changes();
         outcome
     }

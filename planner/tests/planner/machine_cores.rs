@@ -14,9 +14,10 @@ fn cores_that_the_process_may_not_run_on_are_not_usable() {
         let cores = (host.physical_cores, host.usable_cores);
         assert_eq!(cores, (Some(4), Some(usable)), "{allowed}");
     }
-    // Of five threads in two packages two pairs share their cores.
-    let two = [(0, 0, 0), (1, 0, 1), (2, 0, 0), (3, 0, 1), (4, 1, 0)];
-    assert_eq!(Fake::new().processors(&two).host().physical_cores, Some(3));
+    // Of five threads in two packages two pairs share their cores, but for one in another cluster.
+    let two = Fake::new().processors(&[(0, 0, 0), (1, 0, 1), (2, 0, 0), (3, 0, 1), (4, 1, 0)]);
+    assert_eq!(two.host().physical_cores, Some(3));
+    assert_eq!(two.file("/sys/devices/system/cpu/cpu3/topology/cluster_id", "1\n").host().physical_cores, Some(4));
     assert_eq!(Fake::new().processors(&all).host().usable_cores, Some(4));
     let nothing = Fake::new().host();
     assert_eq!((nothing.physical_cores, nothing.usable_cores), (None, None));

@@ -257,7 +257,6 @@ pub(crate) fn small(path: &Path, request: Request, checkpoints: u64) -> Model {
     Model::builder(path).request(request).n_threads(1).checkpoints(checkpoints).load().unwrap()
 }
 
-/// The seed of texts on models with random weights.
 pub(crate) const SEED: u32 = 1;
 
 /// llama.cpp's own text after these tokens on such a model, by the same chance, and not one token for ever.

@@ -86,9 +86,9 @@ fn process_limits(tree: Tree<'_>, notes: &mut Notes) -> Vec<Bound> {
 
 /// The physical cores of the processors that are online, and those of them to compute with.
 ///
-/// Distinct (package, core) pairs of the processors that are online: hyper-threads of one core count once. To compute
-/// with are those with a processor in the process's affinity, which control groups (cpuset) narrow too; of an Intel
-/// processor with two kinds of cores, the performance cores alone, as in llama.cpp's tools (`common_cpu_get_num_math`).
+/// Each (package, cluster, core) once, of the processors that are online: threads share a core, ARM's clusters number
+/// theirs from 0. To compute with are those in the process's affinity, which control groups (cpuset) narrow too; of an
+/// Intel processor with two kinds of cores the performance cores, as in llama.cpp's tools (`common_cpu_get_num_math`).
 fn cores(tree: Tree<'_>, notes: &mut Notes) -> (Option<u32>, Option<u32>) {
     let listed = |text: &str| -> Vec<_> { text.trim().split(',').filter_map(range).collect() };
     let status = tree.read("/proc/self/status", notes).unwrap_or_default();
@@ -99,16 +99,16 @@ fn cores(tree: Tree<'_>, notes: &mut Notes) -> (Option<u32>, Option<u32>) {
     let [mut physical, mut usable, mut quick] = [const { BTreeSet::new() }; 3];
     for (number, folder) in processors(tree) {
         let read = |name: &str| number_in(&folder.join("topology").join(name));
-        let (Some(package), Some(core)) = (read("physical_package_id"), read("core_id")) else {
+        let [Some(package), cluster, Some(core)] = ["physical_package_id", "cluster_id", "core_id"].map(read) else {
             continue;
         };
         let is_in = |list: &Option<Vec<RangeInclusive<u32>>>| {
             list.as_ref().is_none_or(|list| list.iter().any(|range| range.contains(&number)))
         };
-        physical.insert((package, core));
+        physical.insert((package, cluster, core));
         if is_in(&allowed) {
-            usable.insert((package, core));
-            quick.extend(is_in(&performance).then_some((package, core)));
+            usable.insert((package, cluster, core));
+            quick.extend(is_in(&performance).then_some((package, cluster, core)));
         }
     }
     if !quick.is_empty() {
