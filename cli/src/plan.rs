@@ -97,15 +97,16 @@ pub(crate) fn run(args: &PlanArgs, begin: Instant) -> Result<String, Box<dyn Err
 fn with_companions(args: &PlanArgs, tool: Tool, text: String) -> Result<String, String> {
     let adapters = args.lora.iter().map(|file| ("--lora", file));
     let others = args.with.iter().map(|(role, file)| (if *role == Role::Draft { "-md" } else { "--mmproj" }, file));
-    let words: Vec<_> = adapters.chain(others).map(|(flag, file)| (flag, file.to_str())).collect();
-    if words.is_empty() {
+    let files: Vec<_> = adapters.chain(others).collect();
+    if files.is_empty() {
         return Ok(text);
     }
     if tool != Tool::LlamaCpp {
         return Err(format!("{tool} cannot be told what is loaded beside the model"));
     }
-    let words = words.into_iter().flat_map(|(flag, file)| [flag, file.unwrap_or("\0")]);
-    let words = shlex::try_join(words).map_err(|_| format!("{tool} cannot be given a path that is no text"))?;
+    let words: Option<Vec<_>> = files.into_iter().map(|(flag, file)| Some([flag, file.to_str()?])).collect();
+    let words = words.and_then(|words| shlex::try_join(words.into_flattened()).ok());
+    let words = words.ok_or_else(|| format!("{tool} cannot be given a path that is no text"))?;
     Ok(format!("{} {words}\n", text.trim_end()))
 }
 

@@ -134,17 +134,13 @@ impl Fetch<'_> {
         self.check_cancelled(file)?;
         let resumed = part.at > 0;
         self.receive(&mut part, file)?;
-        let mut found = part.hex();
-        if part.file.metadata().map_err(io_error("read", &path))?.len() != part.at {
-            // Where the file system knows no locks, somebody else has written to it.
-            found = Part::open(&path, file)?.hex();
-        }
+        let mut found = part.hex(file)?;
         if found != file.etag && resumed {
             // What an earlier fetch had left may have been damaged, by a loss of power say.
             self.done.fetch_sub(part.at, Relaxed);
             part.restart(file)?;
             self.receive(&mut part, file)?;
-            found = part.hex();
+            found = part.hex(file)?;
         }
         if found != file.etag {
             fs::remove_file(&path).map_err(io_error("remove", &path))?;
@@ -225,9 +221,13 @@ impl Part {
         Ok(())
     }
 
-    /// The hash of all that has come, once.
-    fn hex(&mut self) -> String {
-        self.hash.finalize_reset().iter().map(|byte| format!("{byte:02x}")).collect()
+    /// The hash of all that has come, once; of what is on the disk, where somebody else has written to it: a file
+    /// system may know no locks.
+    fn hex(&mut self, of: &RemoteFile) -> Result<String, Error> {
+        if self.file.metadata().map_err(io_error("read", &self.path))?.len() != self.at {
+            self.hash = Self::open(&self.path, of)?.hash;
+        }
+        Ok(self.hash.finalize_reset().iter().map(|byte| format!("{byte:02x}")).collect())
     }
 
     fn append(&mut self, bytes: &[u8]) -> Result<(), Failure> {

@@ -44,7 +44,7 @@ impl ChatRequest {
     ) -> Result<Self, ApiError> {
         let body = reading::object(body)?;
         const REFUSED: [&str; 5] = ["audio", "functions", "function_call", "prediction", "web_search_options"];
-        body.refuse(&REFUSED)?;
+        body.refuse(&REFUSED.map(|name| (name, "false")))?;
         let mut options = Options::read(&body)?;
         let chat: ChatBody = body.part()?;
         let template = template.map_err(|error| ApiError::of_template(error, "messages"))?;

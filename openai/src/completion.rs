@@ -53,25 +53,14 @@ impl Completion {
     ///
     /// What a computation failed with.
     pub async fn response(mut self) -> Result<Value, ApiError> {
-        // All in turn: one that nobody reads is not computed for long.
-        let mut wholes: Vec<_> = self.choices.iter().map(|_| (Step::default(), false)).collect();
-        poll_fn(|context| {
-            for (choice, (whole, is_over)) in self.choices.iter_mut().zip(&mut wholes) {
-                while !*is_over {
-                    let Poll::Ready(next) = choice.poll(context) else { break };
-                    match next {
-                        Some(Ok(step)) => whole.add(step),
-                        Some(Err(error)) => return Poll::Ready(Err(failed(&self.frame, &error))),
-                        None => *is_over = true,
-                    }
-                }
-            }
-            let is_over = wholes.iter().all(|(_, is_over)| *is_over);
-            if is_over { Poll::Ready(Ok(())) } else { Poll::Pending }
-        })
-        .await?;
+        // By turns: one that nobody reads is not computed for long.
+        let mut wholes: Vec<_> = self.choices.iter().map(|_| Step::default()).collect();
+        let mut turn = 0;
+        while let Some((index, step)) = poll_fn(|context| self.poll_any(&mut turn, context)).await {
+            wholes[index].add(step.map_err(|error| failed(&self.frame, &error))?);
+        }
         let choices = wholes.into_iter().enumerate();
-        let choices = choices.map(|(index, (whole, _))| whole.into_choice(&self.frame, index)).collect();
+        let choices = choices.map(|(index, whole)| whole.into_choice(&self.frame, index)).collect();
         let mut body = self.frame.body(false, choices);
         body["usage"] = self.usage();
         Ok(body)

@@ -94,8 +94,9 @@ impl Options {
         };
         options.constraint = match body.tree("response_format")? {
             None | Some(ResponseFormat::Text) => own,
-            Some(ResponseFormat::JsonObject { schema: None }) => Some(Constraint::json_object()),
-            Some(ResponseFormat::JsonObject { schema: Some(schema) }) => Some(Constraint::json_schema(schema)),
+            Some(ResponseFormat::JsonObject { schema }) => {
+                Some(schema.map_or_else(Constraint::json_object, Constraint::json_schema))
+            }
             Some(ResponseFormat::JsonSchema { json_schema }) => Some(Constraint::json_schema(json_schema.schema)),
         };
         Ok(options)

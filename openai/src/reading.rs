@@ -82,15 +82,15 @@ impl<'a> Body<'a> {
         Ok(below)
     }
 
-    /// Refuses what would change the meaning of a request and is not done here.
-    pub(super) fn refuse(&self, names: &[&str]) -> Result<(), ApiError> {
-        // What changes nothing is no wish.
-        let is_asked_for = |name: &str| {
+    /// Refuses what would change the meaning of a request and is not done here; beside each name, what asks for
+    /// nothing, as `false` does.
+    pub(super) fn refuse(&self, names: &[(&str, &str)]) -> Result<(), ApiError> {
+        let is_asked_for = |(name, nothing): &&(&str, &str)| {
             let value = self.get(name).map_or("false", |it| it.get());
-            !matches!((name, value), (_, "false") | ("suffix", "\"\"") | ("best_of", "1"))
+            value != "false" && value != *nothing
         };
-        match names.iter().find(|name| is_asked_for(name)) {
-            Some(name) => Err(ApiError::unsupported(*name, format!("`{name}` is not supported"))),
+        match names.iter().find(is_asked_for) {
+            Some((name, _)) => Err(ApiError::unsupported(*name, format!("`{name}` is not supported"))),
             None => Ok(()),
         }
     }
@@ -275,8 +275,8 @@ mod tests {
     #[test]
     fn only_what_is_asked_for_is_refused() {
         let body = object(br#"{"suffix": "", "audio": {}, "echo": false, "best_of": 1, "n": null}"#).unwrap();
-        assert!(body.refuse(&["suffix", "echo", "best_of", "n"]).is_ok());
-        let error = body.refuse(&["suffix", "audio"]).unwrap_err();
+        assert!(body.refuse(&[("suffix", "\"\""), ("echo", ""), ("best_of", "1"), ("n", "")]).is_ok());
+        let error = body.refuse(&[("suffix", "\"\""), ("audio", "")]).unwrap_err();
         assert_eq!(error.param.as_deref(), Some("audio"));
         assert_eq!(error.code, Some("unsupported_parameter"));
     }

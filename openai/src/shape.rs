@@ -86,13 +86,8 @@ pub(super) fn usage<'a>(choices: impl Iterator<Item = (usize, &'a Statistics)>) 
 fn call_id(answer: &str, index: usize) -> String {
     let mut hasher = DefaultHasher::new();
     (answer, index).hash(&mut hasher);
-    let mut left = hasher.finish();
-    let mut digit = || {
-        let digit = (left % 36) as u32;
-        left /= 36;
-        char::from_digit(digit, 36).unwrap_or('0')
-    };
-    (0..9).map(|_| digit()).collect()
+    let hash = hasher.finish();
+    (0..9).filter_map(|place| char::from_digit((hash / 36_u64.pow(place) % 36) as u32, 36)).collect()
 }
 
 /// `answer`: a name that no other answer has.

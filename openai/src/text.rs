@@ -26,7 +26,7 @@ pub(super) struct TextRequest {
 impl TextRequest {
     pub(super) fn read(body: &[u8], model: &Model) -> Result<Self, ApiError> {
         let body = reading::object(body)?;
-        body.refuse(&["suffix", "echo", "best_of"])?;
+        body.refuse(&[("suffix", "\"\""), ("echo", "false"), ("best_of", "1")])?;
         let options = Options::read(&body)?;
         let text: TextBody = body.part()?;
         let prompts = prompts(&body)?;

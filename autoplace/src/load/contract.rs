@@ -12,7 +12,7 @@ use super::placed::Prepared;
 use super::progress::Progress;
 use super::recipe::{OnDifference, Recipe};
 use super::report::GpuReport;
-use super::taught::{Taught, gpu};
+use super::taught::{HOST, Taught, gpu};
 use super::{Error, devices, replay};
 use crate::gguf::Header;
 use crate::machine::Machine;
@@ -269,7 +269,7 @@ fn device(plan: &Plan, error: &Error) -> Option<String> {
         return Some(buffer_type.to_owned());
     }
     if matches!(error, Error::Native(error) if error.failure().is_some_and(|it| it.cause == Cause::HostMemory)) {
-        return Some("host".to_owned());
+        return Some(HOST.to_owned());
     }
     plan.gpus().min_by_key(|gpu| gpu.free.saturating_sub(gpu.footprint.total() + gpu.companions))?.device.clone()
 }

@@ -29,7 +29,7 @@ impl LentWorker {
         let taken = Self::take_as_it_is(model, run)?;
         let Some(replacement) = model.requested() else { return Ok(taken) };
         drop(taken);
-        if let Err(error) = model.carry_out(&replacement) {
+        if let Err(error) = model.replace_soon(replacement) {
             tracing::warn!("the model was not re-placed: {error}");
         }
         Self::take_as_it_is(model, run)

@@ -11,7 +11,7 @@ use crate::plan::{Placement, Plan};
 const SMALLEST_STEP: u64 = 64 << 10;
 
 /// The host's name beside ggml's names of GPUs.
-const HOST: &str = "host";
+pub(super) const HOST: &str = "host";
 
 /// Ceilings of what counts as free.
 #[derive(Debug, Default)]
