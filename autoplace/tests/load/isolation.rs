@@ -358,8 +358,9 @@ pub(crate) mod deaths {
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join("worker");
         let install = || std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_autoplace-worker"), &program).unwrap();
-        install();
         let process = WorkerProcess::program(&program).on_death(OnDeath::Resume { attempts: 1 });
+        assert_matches!(builder(process.clone()).load(), Err(load::Error::Worker(Lost::Start { .. })));
+        install();
         let model = builder(process).load().unwrap();
         kill(&model);
         std::fs::remove_file(&program).unwrap();

@@ -206,6 +206,7 @@ fn what_cannot_be_is_refused_before_anything_is_computed() {
         (json!({"response_format": unwritable}), "response_format"),
         (json!({"functions": []}), "functions"),
         (json!({"response_format": {"type": "json_object"}, "tools": [function("f")]}), "response_format"),
+        (json!({"audio": {"voice": "x"}}), "audio"),
         (json!({"messages": [{"role": "user", "content": "word ".repeat(2000)}]}), "messages"),
     ] {
         refused(chat(said(&more)), param);

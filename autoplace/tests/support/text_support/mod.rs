@@ -276,7 +276,6 @@ pub(crate) fn plain(n_ctx: u32, kv: llama_sys::KvType) -> ContextParams {
     ContextParams { flash_attention, type_k: kv, type_v: kv, swa_full: false, ..params(n_ctx) }
 }
 
-/// One thread, and what [`request`] asks for.
 fn params(n_ctx: u32) -> ContextParams {
     ContextParams {
         n_ctx,
