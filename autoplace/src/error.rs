@@ -135,8 +135,7 @@ fn of_load(error: &load::Error) -> Option<Lack<'_>> {
         load::Error::AllAttempts { attempts, source } => {
             let failure = attempts.iter().rev().find_map(|attempt| attempt.failure.as_ref());
             let lack = failure.and_then(|failure| {
-                let device = failure.device.as_deref()?;
-                Some(Lack { device, needed: failure.needed, free: failure.free })
+                Some(Lack { device: failure.device.as_deref()?, needed: failure.needed, free: failure.free })
             });
             lack.or_else(|| of_load(source))
         }
@@ -163,8 +162,7 @@ fn of_native(error: &llama_sys::Error) -> Option<Lack<'_>> {
     if let Some(refused) = &failure.out_of_memory {
         return Some(Lack { device: &refused.buffer_type, needed: Some(refused.bytes), free: None });
     }
-    let host = Lack { device: "host", needed: None, free: None };
-    (failure.cause == Cause::HostMemory).then_some(host)
+    (failure.cause == Cause::HostMemory).then_some(Lack { device: "host", needed: None, free: None })
 }
 
 macro_rules! by_way_of {

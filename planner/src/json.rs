@@ -5,9 +5,10 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, Read, Write};
 use std::path::Path;
 
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use serde::ser::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
+use serde_json::ser::PrettyFormatter;
 
 /// A longer file is no plan and no machine: large ones have some 20 KiB.
 const LONGEST_FILE: u64 = 4 << 20;
@@ -50,7 +51,7 @@ pub(crate) fn write(file: &Path, text: &str) -> io::Result<()> {
 
 /// Deserialises a document, or says which field is wrong, that its `version` is a later one than the latest known, or
 /// that a string of it would move a cursor.
-pub(crate) fn versioned<T: DeserializeOwned>(text: &str, latest: u64) -> Result<T, String> {
+pub(crate) fn versioned<T>(text: &str, latest: u64, read: fn(&str) -> Result<T, String>) -> Result<T, String> {
     #[derive(Deserialize)]
     struct Version {
         version: Option<u64>,
@@ -62,7 +63,7 @@ pub(crate) fn versioned<T: DeserializeOwned>(text: &str, latest: u64) -> Result<
         Version { version: Some(version) } if !(1..=latest).contains(&version) => {
             Err(format!("version is {version}, and this program reads up to {latest}"))
         }
-        _ => parse(text),
+        _ => read(text),
     }
 }
 
@@ -88,6 +89,56 @@ pub(crate) fn parse<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, String> 
     })?;
     deserializer.end().map_err(|error| error.to_string())?;
     Ok(value)
+}
+
+/// `Serialize` and `Deserialize` of a type that has derived them for itself (`#[serde(remote = "Self")]`). Other crates
+/// have it in theirs, and serde would compile it there once more for each format. So it goes to them as JSON: as a tree
+/// where the format is for people, as a text elsewhere.
+macro_rules! compiled_here {
+    ($type:ident, $deserialize:literal) => {
+        impl serde::Serialize for $type {
+            fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+                $crate::json::hand_over($crate::json::indented(|it| Self::serialize(self, it)), to)
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $type {
+            fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                Self::from_text(&$crate::json::taken_over(from)?).map_err(serde::de::Error::custom)
+            }
+        }
+
+        impl $type {
+            fn from_text(text: &str) -> Result<Self, String> {
+                #[derive(Deserialize)]
+                struct Itself(#[serde(deserialize_with = $deserialize)] $type);
+                $crate::json::parse(text).map(|Itself(it)| it)
+            }
+        }
+    };
+}
+pub(crate) use compiled_here;
+
+/// What `write` writes, as an indented text.
+pub(crate) fn indented(
+    write: impl FnOnce(&mut serde_json::Serializer<&mut Vec<u8>, PrettyFormatter<'_>>) -> serde_json::Result<()>,
+) -> serde_json::Result<String> {
+    let mut text = Vec::new();
+    write(&mut serde_json::Serializer::pretty(&mut text))?;
+    String::from_utf8(text).map_err(serde_json::Error::custom)
+}
+
+pub(crate) fn hand_over<S: Serializer>(text: serde_json::Result<String>, to: S) -> Result<S::Ok, S::Error> {
+    let text = text.map_err(S::Error::custom)?;
+    if to.is_human_readable() {
+        serde_json::from_str::<Value>(&text).map_err(S::Error::custom)?.serialize(to)
+    } else {
+        text.serialize(to)
+    }
+}
+
+pub(crate) fn taken_over<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+    if from.is_human_readable() { Ok(Value::deserialize(from)?.to_string()) } else { String::deserialize(from) }
 }
 
 #[cfg(test)]

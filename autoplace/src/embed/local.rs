@@ -74,14 +74,12 @@ impl EmbedderHere {
     }
 
     fn context(&self) -> Result<&Context, Error> {
-        let missing = || load::Error::NotLoaded.into();
-        self.context.as_ref().ok_or_else(missing)
+        self.context.as_ref().ok_or_else(|| load::Error::NotLoaded.into())
     }
 
     /// llama.cpp rounds a context up; what was asked for, and planned, is what holds.
     fn longest_text(&self) -> Result<usize, Error> {
-        let planned = self.model.placement().context.n_ctx;
-        Ok(self.context()?.longest_text().min(planned) as usize)
+        Ok(self.context()?.longest_text().min(self.model.placement().context.n_ctx) as usize)
     }
 
     fn compute_all(&mut self, texts: &[Text], is_scaled: bool) -> Result<Vec<Embedding>, Error> {

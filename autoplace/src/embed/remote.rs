@@ -17,7 +17,6 @@ type Request = worker::Request<(), (), Call>;
 
 /// A request to a worker.
 #[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
 pub(crate) enum Call {
     /// The first: take the context. Answered with what holds for all texts.
     Open { run: u64 },
@@ -110,8 +109,7 @@ fn hear(worker: &mut LentWorker, shapes: Shapes) -> Result<Vec<Embedding>, worke
             if bits.len() == 0 {
                 bits = worker.receive::<Vec<u32>>(DOING)?.into_iter();
             }
-            let left = wanted - values.len();
-            values.extend(bits.by_ref().take(left).map(f32::from_bits));
+            values.extend(bits.by_ref().take(wanted - values.len()).map(f32::from_bits));
         }
         embeddings.push(Embedding { values, width, tokens, truncated });
     }

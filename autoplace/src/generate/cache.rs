@@ -137,8 +137,7 @@ impl Cache {
         let known = &prompt[..shared];
         if is_idle && (yields || seq == free) {
             self.idle.retain(|idle| idle.seq != seq);
-            let cached = self.go_back(context, seq, known)?;
-            return Ok(Place::of_its_own(seq, cached));
+            return Ok(Place::of_its_own(seq, self.go_back(context, seq, known)?));
         }
         self.forget(context, free)?;
         let mut cached = 0;
@@ -177,8 +176,7 @@ impl Cache {
         let mut common = 0;
         for (seq, held, is_idle) in idle.chain(others) {
             // The last token is computed in any case: the next one is chosen by what it gives.
-            let most = prompt.len().saturating_sub(1);
-            let shared = common_prefix(held, prompt).min(most);
+            let shared = common_prefix(held, prompt).min(prompt.len().saturating_sub(1));
             common = common.max(shared);
             let shared = self.reach(context, seq, &prompt[..shared])?;
             if shared == 0 {

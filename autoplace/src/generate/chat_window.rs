@@ -36,8 +36,7 @@ impl Window {
 
     pub(super) fn shown(&self, messages: &[Message]) -> Vec<Message> {
         let kept = kept(messages);
-        let from = kept + self.forgotten(messages).len();
-        [&messages[..kept], &messages[from..]].concat()
+        [&messages[..kept], &messages[kept + self.forgotten(messages).len()..]].concat()
     }
 
     /// Begins anew: the history may be another one.
@@ -49,8 +48,7 @@ impl Window {
     /// left.
     pub(super) fn narrow(&mut self, messages: &[Message]) -> bool {
         let from = kept(messages) + self.forgotten(messages).len();
-        let is_user = |index: &usize| messages[*index].role == Role::USER;
-        let next = (from + 1..messages.len()).find(is_user);
+        let next = (from + 1..messages.len()).find(|&index| messages[index].role == Role::USER);
         self.from = next.unwrap_or(self.from);
         next.is_some()
     }

@@ -130,8 +130,7 @@ impl Checkpoints {
     }
 
     fn bytes(&self) -> u64 {
-        let bytes = |it: &Checkpoint| (it.state.len() + size_of_val(&*it.tokens)) as u64;
-        self.kept.iter().map(bytes).sum()
+        self.kept.iter().map(|it| (it.state.len() + size_of_val(&*it.tokens)) as u64).sum()
     }
 }
 

@@ -206,8 +206,7 @@ mod tests {
         let choice = choose(&[]).unwrap();
         assert!((5..8).contains(&choice.token));
         assert_eq!(choice.logprobs.unwrap().token, choice.token);
-        let refused = choose(&[9, 9, 9]);
-        assert!(matches!(refused, Err(Error::NotAllowed { token: 8.. })));
+        assert!(matches!(choose(&[9, 9, 9]), Err(Error::NotAllowed { token: 8.. })));
     }
 
     #[test]
@@ -224,8 +223,7 @@ mod tests {
             assert!(!format!("{:?}", chooser.sampler).contains("logit-bias"));
             let chain = Sampler::chain(&model).unwrap().logit_bias(&sampling.logit_bias);
             let chain = chain.unwrap().top_k(40).unwrap().top_p(0.95).unwrap();
-            let chain = chain.min_p(0.05).unwrap().temperature(0.8).unwrap();
-            let mut native = chain.dist(3).unwrap();
+            let mut native = chain.min_p(0.05).unwrap().temperature(0.8).unwrap().dist(3).unwrap();
             for _ in 0..20 {
                 let own = chooser.choose(&mut context, -1, &[], mask).unwrap().token;
                 let native = match mask {

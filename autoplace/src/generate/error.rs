@@ -82,14 +82,6 @@ pub enum Error {
     /// The engine was shut down or dropped, or its thread has panicked.
     #[error("the engine has ended: it takes no texts any more, and what it had not finished is lost")]
     EngineEnded,
-    /// A thread could not be started, or has panicked.
-    #[error("the thread {name} failed: {reason}")]
-    #[serde(skip)]
-    Thread { name: Word, reason: String },
-    /// The chat template cannot be had, or yields no prompt.
-    #[error(transparent)]
-    #[serde(skip)]
-    Template(Arc<chat::Error>),
     /// llama.cpp refused or failed.
     #[error(transparent)]
     Native(#[from] llama_sys::Error),
@@ -99,6 +91,14 @@ pub enum Error {
     /// The model is not loaded, or cannot be loaded again.
     #[error(transparent)]
     Load(#[serde(with = "load::crossing")] Arc<load::Error>),
+    /// A thread could not be started, or has panicked.
+    #[error("the thread {name} failed: {reason}")]
+    #[serde(skip)]
+    Thread { name: Word, reason: String },
+    /// The chat template cannot be had, or yields no prompt.
+    #[error(transparent)]
+    #[serde(skip)]
+    Template(Arc<chat::Error>),
 }
 
 impl Error {

@@ -83,8 +83,7 @@ impl Model {
     /// [`Error::Template`] for a model that ships none ([`chat_with`](Self::chat_with) takes another), or one that is
     /// no template; [`Error::Load`] where the file cannot be read.
     pub fn chat(&self) -> Result<Chat, Error> {
-        let template = ChatTemplate::from_header(self.header().map_err(load::Error::from)?)?;
-        Ok(self.chat_with(template))
+        Ok(self.chat_with(ChatTemplate::from_header(self.header().map_err(load::Error::from)?)?))
     }
 
     /// Begins a conversation by another template than the model's own.

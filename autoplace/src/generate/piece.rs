@@ -38,12 +38,10 @@ pub struct Piece {
     /// The token that was chosen; `None` where a text ends without one.
     pub token: Option<Token>,
     /// How likely the token was, and the likeliest tokens, if that was [asked for](super::Generate::logprobs).
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub logprobs: Option<TokenLogprobs>,
     /// Whole characters; empty while a character or a stop string is incomplete.
     pub text: String,
     /// Set in the last piece of its text.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub end: Option<End>,
 }
 
@@ -137,8 +135,7 @@ impl Progress {
     pub(super) fn abort(&mut self) {
         if self.finished.is_none() {
             self.finished = Some(FinishReason::Aborted);
-            let limit = FinishReason::Aborted;
-            self.error = self.text.take().map(|text| Error::Incomplete { limit, text });
+            self.error = self.text.take().map(|text| Error::Incomplete { limit: FinishReason::Aborted, text });
         }
     }
 

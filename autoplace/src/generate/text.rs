@@ -155,8 +155,7 @@ mod tests {
         fn no_stop_string_is_ever_shown(text in "[ab]{0,40}", stop in "[ab]{1,4}", step in 1usize..5) {
             let parts: Vec<&[u8]> = text.as_bytes().chunks(step).collect();
             let (pieces, stopped) = run(&parts, &[&stop]);
-            let expected = text.split(&stop).next().unwrap_or_default();
-            prop_assert_eq!(pieces.concat(), expected);
+            prop_assert_eq!(pieces.concat(), text.split(&stop).next().unwrap_or_default());
             prop_assert_eq!(stopped, text.contains(&stop));
         }
     }

@@ -25,8 +25,7 @@ pub(super) fn beside(adapters: &[Adapter], mut profile: ModelProfile) -> Result<
         if !scale.is_finite() {
             return Err(AdapterError::Scale { file: path.display().to_string(), scale: *scale });
         }
-        let lora = Lora::from_header(&Header::open(path)?)?;
-        profile = profile.with_lora(&lora)?;
+        profile = profile.with_lora(&Lora::from_header(&Header::open(path)?)?)?;
     }
     Ok(profile)
 }

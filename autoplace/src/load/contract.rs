@@ -196,8 +196,7 @@ impl<'a> Contract<'a> {
         }
         tracing::warn!("{error}; everything is released, and the model is planned again");
         // What somebody else took, or what `judged` has taught, needs no other lesson.
-        let is_explained = matches!(error, Error::OutOfMemory { .. });
-        self.must_differ = !is_explained;
+        self.must_differ = !matches!(error, Error::OutOfMemory { .. });
         if let Some(device) = device.filter(|_| self.must_differ && stage != Stage::Verify) {
             let lacked = refused(&error).map_or_else(|| unknown_growth(prepared, &device), |(_, bytes)| bytes);
             self.taught.failed(&prepared.plan, &device, lacked);

@@ -9,20 +9,23 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::Error;
 use crate::worker;
 
-/// An error as JSON, or its name and message. The JSON is a text: serde_json's `raw_value` would have serde compile all
-/// that is ever written once more.
-type Crossing = Result<String, (String, String)>;
+/// An error as messages are, or its name and message.
+type Crossing = Result<Vec<u8>, (String, String)>;
 
 pub(crate) fn serialize<E, S>(error: &E, to: S) -> Result<S::Ok, S::Error>
 where
-    E: Serialize + Debug + Display,
+    E: Serialize + DeserializeOwned + Debug + Display,
     S: Serializer,
 {
-    let crossing: Crossing = serde_json::to_string(error).map_err(|_| {
+    let mut bytes = Vec::new();
+    let crossing: Crossing = worker::encode(&mut bytes, error).map(|()| bytes).map_err(|_| {
         let name = format!("{error:?}");
         let end = name.find(|c: char| !c.is_alphanumeric());
         (name[..end.unwrap_or(name.len())].to_owned(), error.to_string())
     });
+    // Serde numbers variants in two ways where one is skipped before others.
+    let arrives = |bytes: &Vec<u8>| worker::decode::<E>(bytes).is_ok_and(|it| it.to_string() == error.to_string());
+    debug_assert!(crossing.as_ref().map_or(true, arrives), "{error:?} arrives as another error");
     crossing.serialize(to)
 }
 
@@ -33,7 +36,7 @@ where
     D: Deserializer<'de>,
 {
     match Crossing::deserialize(from)? {
-        Ok(error) => serde_json::from_str(&error).map_err(D::Error::custom),
+        Ok(error) => worker::decode(&error).map_err(D::Error::custom),
         Err((kind, message)) => Ok(Error::Worker(worker::Error::Answered { kind, message }).into()),
     }
 }

@@ -13,34 +13,9 @@ use crate::{gguf, plan, profile, worker};
 #[allow(missing_docs, reason = "the messages name the fields")]
 #[non_exhaustive]
 pub enum Error {
-    /// The file is not a GGUF that llama.cpp could load.
-    #[error(transparent)]
-    #[serde(skip)]
-    Gguf(#[from] gguf::Error),
-    /// The file's hyper-parameters are missing, contradictory, or beyond what llama.cpp takes.
-    #[error(transparent)]
-    #[serde(skip)]
-    Profile(#[from] profile::Error),
-    /// A file is not an adapter, or not one for this model.
-    #[error(transparent)]
-    #[serde(skip)]
-    Adapter(Box<profile::AdapterError>),
-    /// The blocks that predict further tokens were asked for, and there are none that llama.cpp could use.
-    #[error(transparent)]
-    #[serde(skip)]
-    Mtp(#[from] profile::MtpError),
     /// There is no safe placement; the error says how many bytes are missing where.
     #[error(transparent)]
     Plan(#[from] plan::Error),
-    /// A saved plan cannot be read or followed: the machine has changed, or it is of another model.
-    #[error(transparent)]
-    #[serde(skip)]
-    SavedPlan(#[from] plan::SavedPlanError),
-    /// A hub's model was not listed, chosen or fetched.
-    #[cfg(feature = "hub")]
-    #[error(transparent)]
-    #[serde(skip)]
-    Hub(#[from] autoplace_hub::Error),
     /// A hub's model is not in the cache, and nobody has said that it may be fetched. In bytes.
     #[error("{name}: {file} is not in the cache: `ModelBuilder::fetch(true)` fetches its {}", Bytes(*.bytes))]
     NotFetched { name: String, file: String, bytes: u64 },
@@ -114,6 +89,31 @@ pub enum Error {
     /// The worker process that the model was to run in cannot be started or died, or the call is not available there.
     #[error(transparent)]
     Worker(#[from] worker::Error),
+    /// The file is not a GGUF that llama.cpp could load.
+    #[error(transparent)]
+    #[serde(skip)]
+    Gguf(#[from] gguf::Error),
+    /// The file's hyper-parameters are missing, contradictory, or beyond what llama.cpp takes.
+    #[error(transparent)]
+    #[serde(skip)]
+    Profile(#[from] profile::Error),
+    /// A file is not an adapter, or not one for this model.
+    #[error(transparent)]
+    #[serde(skip)]
+    Adapter(Box<profile::AdapterError>),
+    /// The blocks that predict further tokens were asked for, and there are none that llama.cpp could use.
+    #[error(transparent)]
+    #[serde(skip)]
+    Mtp(#[from] profile::MtpError),
+    /// A saved plan cannot be read or followed: the machine has changed, or it is of another model.
+    #[error(transparent)]
+    #[serde(skip)]
+    SavedPlan(#[from] plan::SavedPlanError),
+    /// A hub's model was not listed, chosen or fetched.
+    #[cfg(feature = "hub")]
+    #[error(transparent)]
+    #[serde(skip)]
+    Hub(#[from] autoplace_hub::Error),
 }
 
 impl From<profile::AdapterError> for Error {
@@ -216,13 +216,20 @@ fn attempt_list(attempts: &[Attempt]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::crossing::{deserialize, serialize};
+
+    #[derive(Serialize, Deserialize)]
+    struct Sent(#[serde(with = "crate::load::crossing")] Error);
+
+    fn bytes_of(value: &impl Serialize) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        worker::encode(&mut bytes, value).unwrap();
+        bytes
+    }
 
     /// As the error arrives in the application.
-    fn sent(error: &Error) -> Error {
-        let mut text = Vec::new();
-        serialize(error, &mut serde_json::Serializer::new(&mut text)).unwrap();
-        deserialize(&mut serde_json::Deserializer::from_str(str::from_utf8(&text).unwrap())).unwrap()
+    fn sent(error: Error) -> Error {
+        let Sent(error) = worker::decode(&bytes_of(&Sent(error))).unwrap();
+        error
     }
 
     #[test]
@@ -232,8 +239,9 @@ mod tests {
             "out_of_memory": {"buffer_type": "CUDA0", "bytes": 5},
         });
         let attempt = Attempt::unplanned(Error::Busy.to_string());
-        let source = serde_json::json!({"Native": {"Decode": {"n_tokens": 3, "failure": failure}}}).to_string();
-        let source = serde_json::json!({"Ok": source});
+        let source = serde_json::json!({"Native": {"Decode": {"n_tokens": 3, "failure": failure}}});
+        let source: Error = serde_json::from_value(source).unwrap();
+        let source = serde_json::json!({"Ok": bytes_of(&source)});
         let (device, name) = ("CUDA0", "RTX 4090");
         let shortfall = serde_json::json!({"device": name, "needed": 3, "budget": 2, "free": 2, "missing": 1});
         let invalid = serde_json::json!({"name": "top_p", "value": "2", "reason": "0.0 to 1.0"});
@@ -255,9 +263,12 @@ mod tests {
             {"Native": {"LoadCancelled": {"path": "model.gguf"}}},
             {"Native": {"InvalidParameter": invalid}},
             {"Native": {"NoCandidates": {"n_tokens": 7}}},
+            {"Worker": "NoWorkerMain"},
+            {"Worker": {"Answered": {"kind": "Gguf", "message": "not a file"}}},
         ]);
         for error in serde_json::from_str::<Vec<Error>>(&errors.to_string()).unwrap() {
-            assert_eq!(format!("{:?}", sent(&error)), format!("{error:?}"));
+            let expected = format!("{error:?}");
+            assert_eq!(format!("{:?}", sent(error)), expected);
         }
     }
 
@@ -267,7 +278,7 @@ mod tests {
             attempts: vec![Attempt::unplanned(Error::Busy.to_string())],
             source: Box::new(Error::from(gguf::Error::NotAFile { path: "model.gguf".into() })),
         };
-        let Error::AllAttempts { attempts, source } = sent(&error) else { panic!("{error}") };
+        let Error::AllAttempts { attempts, source } = sent(error) else { panic!() };
         assert_eq!(attempts.len(), 1);
         let Error::Worker(worker::Error::Answered { kind, message }) = *source else { panic!("{source:?}") };
         assert_eq!((kind.as_str(), message.as_str()), ("Gguf", "model.gguf: not a regular file"));

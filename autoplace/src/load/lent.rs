@@ -36,8 +36,7 @@ impl LentWorker {
     }
 
     pub(super) fn take_as_it_is(model: &Model, run: u64) -> Result<Self, Error> {
-        let worker = model.remote().ok_or(Error::NotLoaded)?.take(run)?;
-        Ok(Self { model: model.clone(), worker, run })
+        Ok(Self { model: model.clone(), worker: model.remote().ok_or(Error::NotLoaded)?.take(run)?, run })
     }
 
     pub(crate) fn model(&self) -> &Model {

@@ -20,7 +20,6 @@ pub(super) type Request = worker::Request<Loading, (), ()>;
 
 /// A request to a worker about the model.
 #[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
 pub(crate) enum Loading {
     /// The first message of all. `tell_progress`: whether to report the progress.
     Load {
@@ -48,7 +47,6 @@ pub(crate) enum Loading {
 
 /// What a worker answers.
 #[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
 pub(crate) enum Reply {
     /// From 0.0 to 1.0.
     Progress(f32),

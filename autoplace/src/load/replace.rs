@@ -116,8 +116,7 @@ impl Model {
             return self.replace_in_worker(plan);
         }
         self.take_to_release()?;
-        let context = self.reload(plan)?;
-        self.slot().give_back(context, Contents::Unknown);
+        self.slot().give_back(self.reload(plan)?, Contents::Unknown);
         Ok(())
     }
 
@@ -127,8 +126,7 @@ impl Model {
         match slot.take_any() {
             Ok(Some((context, contents))) => {
                 // The slot with its adapters, and the context's vocabulary.
-                let own = slot.holders().saturating_add(1);
-                let holders = context.model().holders().saturating_sub(own);
+                let holders = context.model().holders().saturating_sub(slot.holders().saturating_add(1));
                 if holders > 0 {
                     slot.give_back(context, contents);
                     return Err(Error::NativeHeld { holders });

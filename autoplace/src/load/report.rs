@@ -148,8 +148,7 @@ impl GpuReport {
     /// Bytes that were taken beyond the plan's footprint and all that it left free: what a load is judged by. Where the
     /// device's free memory says nothing about this load, llama.cpp's own account stands for what was taken.
     pub fn difference(&self) -> u64 {
-        let left = self.planned.total().saturating_add(self.left());
-        self.counted().saturating_sub(left)
+        self.counted().saturating_sub(self.planned.total().saturating_add(self.left()))
     }
 
     /// Bytes that the plan left free: its headroom, and what earlier attempts added.

@@ -29,6 +29,16 @@ pub enum Error {
         "this process was started as a worker, which starts no others: `main` has to begin with `autoplace::worker_main()`"
     )]
     Nested,
+    /// The worker was built with another autoplace or llama.cpp.
+    #[error("the worker {} is of another build: {theirs}, and this is {ours}", .program.display())]
+    OtherBuild { program: PathBuf, ours: String, theirs: String },
+    /// A message is longer than the other side would read.
+    #[error("a message of {bytes} bytes is too long for a worker, which reads at most {limit}")]
+    TooLong { bytes: usize, limit: usize },
+    /// The worker answered with an error that has no type of its own on this side. `kind` is its name there, such as
+    /// `Plan` or `Native`.
+    #[error("{message}")]
+    Answered { kind: String, message: String },
     /// The program that was started did not say that it is a worker. `status` is `None` where it had to be ended; `log`
     /// is what it wrote last, oldest first.
     #[error(
@@ -37,9 +47,6 @@ pub enum Error {
     )]
     #[serde(skip)]
     NotAWorker { program: PathBuf, status: Option<ExitStatus>, log: Vec<String> },
-    /// The worker was built with another autoplace or llama.cpp.
-    #[error("the worker {} is of another build: {theirs}, and this is {ours}", .program.display())]
-    OtherBuild { program: PathBuf, ours: String, theirs: String },
     /// The worker died: llama.cpp ended it, or something from outside did. `status` is its code or signal, `None` where
     /// the operating system reports none; `log` has the last lines that were written in it, at most 64, oldest first.
     #[error("the worker died while {doing}: {}{}", how(status.as_ref()), last(log))]
@@ -54,13 +61,6 @@ pub enum Error {
     #[error("the worker made no sense while {doing}: {reason}")]
     #[serde(skip)]
     Protocol { doing: Word, reason: String },
-    /// A message is longer than the other side would read.
-    #[error("a message of {bytes} bytes is too long for a worker, which reads at most {limit}")]
-    TooLong { bytes: usize, limit: usize },
-    /// The worker answered with an error that has no type of its own on this side. `kind` is its name there, such as
-    /// `Plan` or `Native`.
-    #[error("{message}")]
-    Answered { kind: String, message: String },
     /// The model runs in another process, and the call needs it in this one.
     #[error("the model runs in a worker process, and {what} is there")]
     #[serde(skip)]

@@ -24,7 +24,7 @@ pub use error::Error;
 
 pub(crate) use error::Word;
 
-pub(crate) use channel::{Hello, Receiver, Sender, guard, inherited, sign_every};
+pub(crate) use channel::{Hello, Receiver, Sender, decode, encode, guard, inherited, sign_every};
 pub(crate) use log::LogLines;
 pub(crate) use process::{Handle, Worker};
 
@@ -37,7 +37,6 @@ const TIMEOUT: Duration = Duration::from_secs(600);
 
 /// A request to a worker: the rooms that make them say of what each kind is.
 #[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
 pub(crate) enum Request<Loading, Text, Embed> {
     Loading(Loading),
     Text(Text),

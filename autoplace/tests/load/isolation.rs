@@ -211,8 +211,8 @@ pub(crate) mod deaths {
             assert_matches!(ended, Err(generate::Error::Worker(Lost::Silent { .. })));
         };
         let model = impatient(OnDeath::Fail);
-        // By chance a text may be at its end before the worker is stopped.
-        let mut stream = model.generate(PROMPT).temp(0.0).stream().unwrap();
+        // One token over and over: a text that ends by itself may have done so before the worker is stopped.
+        let mut stream = model.generate(PROMPT).logit_bias(300, 1000.0).stream().unwrap();
         stream.next().unwrap().unwrap();
         signal(&model, "-STOP");
         stream.abort_handle().abort();
@@ -404,11 +404,10 @@ pub(crate) mod deaths {
         assert_matches!(error, Lost::NotAWorker { .. });
     }
 
-    /// The first message of a worker of this build.
+    /// The first message of a worker of this build: a name of less than 128 bytes, with its length before it.
     fn hello(build: &str) -> String {
-        let hello = format!(r#"{{"build":"{build}"}}"#);
-        let length = hello.len();
-        format!(r"printf '\{length:03o}\000\000\000{hello}' >&0")
+        let (message, name) = (build.len() + 1, build.len());
+        format!(r"printf '\{message:03o}\000\000\000\{name:03o}{build}' >&0")
     }
 
     #[test]
@@ -416,7 +415,7 @@ pub(crate) mod deaths {
         let greeting = hello(&load::build_name());
         for (said, expected) in [
             ("printf 'Content-Length: 12' >&0".to_owned(), "a message of"),
-            (format!(r"{greeting}; printf '\003\000\000\000abc' >&0"), "expected"),
+            (format!(r"{greeting}; printf '\003\000\000\000abc' >&0"), "Deserialization"),
             (format!(r"{greeting}; printf '\377\377\377\377abc' >&0"), "4294967295"),
         ] {
             let error = load_with(LONG, &format!("{said}; exec sleep 600"));

@@ -158,8 +158,7 @@ impl Builder {
     /// As [`header`](Self::header).
     pub fn encoded(&self) -> Result<(Vec<u8>, u64), Error> {
         let (bytes, file_bytes) = self.encode();
-        let source = Source::memory("<builder>", bytes.as_slice().into(), file_bytes);
-        check_one(&source)?;
+        check_one(&Source::memory("<builder>", bytes.as_slice().into(), file_bytes))?;
         Ok((bytes, file_bytes))
     }
 
@@ -230,8 +229,7 @@ impl Builder {
     fn data_alignment(&self) -> u64 {
         let set = self.metadata.iter().find(|(key, _)| key == ALIGNMENT);
         let value = set.and_then(|(_, value)| value.get(4..8)?.try_into().ok());
-        let alignment = value.map_or(DEFAULT_ALIGNMENT, u32::from_le_bytes);
-        alignment.max(1).into()
+        value.map_or(DEFAULT_ALIGNMENT, u32::from_le_bytes).max(1).into()
     }
 
     fn set(mut self, key: &str, ty: ValueType, value: &[u8]) -> Self {

@@ -116,8 +116,7 @@ impl Header {
 
     /// The length of all files together, in bytes.
     pub fn file_bytes(&self) -> u64 {
-        let lengths = self.inner.shards.iter().map(Shard::file_bytes);
-        lengths.fold(0, u64::saturating_add)
+        self.inner.shards.iter().map(Shard::file_bytes).fold(0, u64::saturating_add)
     }
 
     /// Errs unless every file of the model still is the one whose header was read: to be asked before and after the
@@ -150,8 +149,7 @@ impl Header {
     /// The tensor with this name, in whatever shard.
     #[doc(alias = "gguf_find_tensor")]
     pub fn tensor(&self, name: &str) -> Option<&Tensor> {
-        let index = self.inner.by_name.get(name)?;
-        Some(&self.inner.tensors[*index])
+        Some(&self.inner.tensors[*self.inner.by_name.get(name)?])
     }
 }
 

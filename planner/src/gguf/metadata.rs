@@ -71,8 +71,7 @@ impl Metadata {
 
     /// The keys and values in the file's order.
     pub(super) fn iter(&self) -> impl ExactSizeIterator<Item = (&str, Value<'_>)> {
-        let entries = self.entries.iter();
-        entries.map(|entry| (&*entry.key, self.value(&entry.value)))
+        self.entries.iter().map(|entry| (&*entry.key, self.value(&entry.value)))
     }
 
     pub(super) fn get(&self, key: &str) -> Option<Value<'_>> {

@@ -39,8 +39,7 @@ impl ValueType {
     /// The type with this id, if there is one.
     pub fn from_id(id: u32) -> Option<ValueType> {
         use ValueType::*;
-        let all = [U8, I8, U16, I16, U32, I32, F32, Bool, Str, Array, U64, I64, F64];
-        all.get(id as usize).copied()
+        [U8, I8, U16, I16, U32, I32, F32, Bool, Str, Array, U64, I64, F64].get(id as usize).copied()
     }
 
     /// The bytes of one value in a file, or `None` for strings and arrays, whose size is their own.
@@ -275,8 +274,7 @@ impl<'a> Array<'a> {
         if self.place.ty != ValueType::Bool {
             return self.to_u32s();
         }
-        let bytes = self.raw_bytes()?;
-        Ok(bytes.iter().map(|&b| (b != 0).into()).collect())
+        Ok(self.raw_bytes()?.iter().map(|&b| (b != 0).into()).collect())
     }
 
     fn wrong_type(&self, wanted: &str) -> Error {
@@ -287,7 +285,6 @@ impl<'a> Array<'a> {
 
     fn cursor(&self) -> Result<Cursor<'a>, Error> {
         self.source.check_unchanged()?;
-        let end = self.place.at + self.place.bytes;
-        Ok(Cursor::over(self.source, self.place.at, end))
+        Ok(Cursor::over(self.source, self.place.at, self.place.at + self.place.bytes))
     }
 }

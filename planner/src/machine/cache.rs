@@ -72,8 +72,7 @@ impl MeasurementCache {
     pub fn put_headroom(&self, gpu: &Gpu, build: &str, learned: LearnedHeadroom) {
         if let Some(key) = gpu_key(gpu, build) {
             let earlier = self.headroom(gpu, build);
-            let most = earlier.map_or(learned, |earlier| learned.and_earlier(earlier));
-            self.put(HEADROOM, key, most);
+            self.put(HEADROOM, key, earlier.map_or(learned, |earlier| learned.and_earlier(earlier)));
         }
     }
 

@@ -79,8 +79,7 @@ pub(super) fn named(text: &str) -> Result<Gpu, CatalogueError> {
     if let [card] = cards[..]
         && card.gib.is_empty()
     {
-        let size = asked.gib.ok_or(CatalogueError::NoSize { name })?;
-        return Ok(card.gpu(size));
+        return Ok(card.gpu(asked.gib.ok_or(CatalogueError::NoSize { name })?));
     }
     let sizes = cards.iter().flat_map(|&card| card.gib.iter().map(move |&size| (card, size)));
     let is_meant = |&(_, size): &(&Card, u64)| asked.gib.is_none_or(|asked| asked == size);

@@ -47,11 +47,11 @@ impl Machine {
         #[derive(Serialize)]
         struct Document<'a> {
             version: u64,
-            #[serde(flatten)]
+            #[serde(flatten, serialize_with = "Machine::serialize")]
             machine: &'a Machine,
         }
         let document = Document { version: VERSION, machine: self };
-        serde_json::to_string_pretty(&document).map_err(MachineError::new)
+        json::indented(|it| document.serialize(it)).map_err(MachineError::new)
     }
 
     /// Reads what [`to_json`](Self::to_json) gives, or a machine as `serde` writes it. Keys that this version does not
@@ -61,7 +61,7 @@ impl Machine {
     ///
     /// [`MachineError`] names the key that is missing or wrong, or the version that is not known yet.
     pub fn from_json(text: &str) -> Result<Self, MachineError> {
-        let machine: Self = json::versioned(text, VERSION).map_err(MachineError::new)?;
+        let machine: Self = json::versioned(text, VERSION, Self::from_text).map_err(MachineError::new)?;
         machine.check()?;
         Ok(machine)
     }

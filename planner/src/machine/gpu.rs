@@ -254,8 +254,7 @@ pub(super) fn short_name(description: &str) -> &str {
         name = name.strip_prefix(prefix).unwrap_or(name).trim_start();
     }
     // Mesa adds the driver's name for the chip: "Radeon RX 7900 XTX (RADV NAVI31)".
-    let name = name.split_once(" (RADV").map_or(name, |(name, _)| name);
-    name.trim()
+    name.split_once(" (RADV").map_or(name, |(name, _)| name).trim()
 }
 
 #[cfg(test)]

@@ -144,16 +144,14 @@ impl Host {
     /// Bytes to read over and over so that hardly any come from this computer's caches.
     pub fn beyond_caches() -> u64 {
         // Where the system does not tell its caches (it is not Linux), they are taken for large ones.
-        let caches = linux::last_level_caches(Tree::new(Path::new("/"))).unwrap_or(64 << 20);
-        buffer_size(caches)
+        buffer_size(linux::last_level_caches(Tree::new(Path::new("/"))).unwrap_or(64 << 20))
     }
 }
 
 /// Four times the caches, and no more than a GiB where twice is enough.
 fn buffer_size(caches: u64) -> u64 {
     let enough = caches.saturating_mul(2);
-    let good = caches.saturating_mul(4).min(gib(1));
-    good.max(enough).max(mib(64))
+    caches.saturating_mul(4).min(gib(1)).max(enough).max(mib(64))
 }
 
 impl fmt::Display for Host {

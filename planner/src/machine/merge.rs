@@ -253,8 +253,7 @@ impl Merge<'_> {
                 Some(name) => UnusedReason::NotListed { backend: name.to_owned() },
                 None => UnusedReason::NoBackend,
             };
-            let gpu = card_alone(card);
-            self.machine.unused_gpus.push(UnusedGpu { gpu, reason });
+            self.machine.unused_gpus.push(UnusedGpu { gpu: card_alone(card), reason });
         }
         self.machine.notes = self.notes.into_vec();
         self.machine

@@ -62,6 +62,7 @@ pub use tree::Note;
 
 /// What there is to place a model on: GPUs with their free bytes, and the host with its real limit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(remote = "Self")]
 #[non_exhaustive]
 pub struct Machine {
     /// The GPUs that layers can be placed on, in the order of their backends.
@@ -79,6 +80,8 @@ pub struct Machine {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<Note>,
 }
+
+json::compiled_here!(Machine, "Machine::deserialize");
 
 impl Machine {
     /// A machine with this host and no GPU.

@@ -106,10 +106,8 @@ fn card(nvml: &Nvml, index: u32, driver: &Option<String>, notes: &mut Notes) -> 
     let device = nvml.device_by_index(index).map_err(|error| told("is skipped", &error)).ok()?;
     let name = device.name().map_err(|error| told("does not tell its name", &error));
     let pci = device.pci_info().map_err(|error| told("does not tell its PCI address", &error));
-    let pci_id = pci.ok().and_then(|pci| {
-        let id = pci.bus_id.parse();
-        id.map_err(|error| told("has an odd PCI address", &error)).ok()
-    });
+    let pci_id =
+        pci.ok().and_then(|pci| pci.bus_id.parse().map_err(|error| told("has an odd PCI address", &error)).ok());
     let mut gpu = Gpu::new(name.unwrap_or_else(|()| about.clone()));
     match memory(&device) {
         Ok(reading) => gpu = gpu.nvml(reading),
@@ -163,8 +161,7 @@ fn pcie(device: &Device<'_>) -> Option<PcieLink> {
     };
     let max = rate(device.max_pcie_link_gen(), device.max_pcie_link_width())?;
     let (generation, lanes) = (device.current_pcie_link_gen(), device.current_pcie_link_width());
-    let current = rate(generation, lanes);
-    Some(PcieLink { max, current })
+    Some(PcieLink { max, current: rate(generation, lanes) })
 }
 
 /// Whether the card is in MIG mode: divided into slices, each with memory and memory controllers of its own.

@@ -74,8 +74,7 @@ fn parse(text: &str) -> Option<PciId> {
 
 fn hex(text: &str, digits: usize) -> Option<u32> {
     let plain = text.len() <= digits && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let number = plain.then(|| u32::from_str_radix(text, 16).ok());
-    number.flatten()
+    plain.then(|| u32::from_str_radix(text, 16).ok()).flatten()
 }
 
 #[cfg(test)]

@@ -94,8 +94,7 @@ impl OverrideRules {
 
     /// Where the weight of this name goes, if elsewhere than its layer: the first pattern found in it decides.
     pub(crate) fn place(&self, name: &str) -> Option<Place> {
-        let first = self.0.iter().find(|(pattern, _)| pattern.is_in(name));
-        first.map(|&(_, place)| place)
+        self.0.iter().find(|(pattern, _)| pattern.is_in(name)).map(|&(_, place)| place)
     }
 }
 

@@ -110,8 +110,7 @@ impl Planner<'_> {
         for (companion, &spot) in self.companions.iter().zip(spots) {
             let gpu = spot.map(|gpu| &self.machine.gpus[gpu]);
             let bytes = companion.bytes(gpu, params)?;
-            let of_host = bytes.host.total().saturating_add(bytes.host_uncertainty);
-            taken_of_host = taken_of_host.saturating_add(of_host);
+            taken_of_host = taken_of_host.saturating_add(bytes.host.total().saturating_add(bytes.host_uncertainty));
             if let (Some(index), Some(gpu)) = (spot, gpu) {
                 // Its own, what that may be wrong by, and the pools of its backend.
                 let workload = companion.workload(params)?;

@@ -28,6 +28,7 @@ pub struct Shortfall {
 
 /// Why there is no plan. Only errors that a user of a plan can act on cross from one process to another.
 #[derive(Debug, thiserror::Error, Serialize, Deserialize)]
+#[serde(remote = "Self")]
 #[non_exhaustive]
 #[allow(missing_docs)] // The fields are named for what the message says of them.
 pub enum Error {
@@ -67,6 +68,8 @@ pub enum Error {
     #[serde(skip)]
     Probe { n_gpu_layers: u32, source: Box<dyn std::error::Error + Send + Sync> },
 }
+
+crate::json::compiled_here!(Error, "Error::deserialize");
 
 fn why(source: Option<&Error>) -> String {
     source.map_or_else(|| "no GPU has room for that, nor has the host".to_owned(), ToString::to_string)

@@ -52,8 +52,7 @@ pub(super) struct Levels {
 
 impl Levels {
     pub(super) fn missing(&self) -> u64 {
-        let missing = self.gpus.iter().chain([&self.host]).map(Level::missing);
-        missing.fold(0, u64::saturating_add)
+        self.gpus.iter().chain([&self.host]).map(Level::missing).fold(0, u64::saturating_add)
     }
 
     /// How far from fitting it is, to compare candidates by: whether something is missing on the GPUs and on the host,

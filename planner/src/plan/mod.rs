@@ -25,6 +25,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::json::compiled_here;
 use crate::memory::{ContextParams, Split, TensorOverride};
 
 pub use advice::{Advice, Change, ChangeKind, Effect, Outcome, Pointless};
@@ -40,6 +41,7 @@ pub use workload::Workload;
 
 /// Where a model goes, and why. It serialises, and what is read back is the same plan.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(remote = "Self")]
 #[non_exhaustive]
 pub struct Plan {
     /// The model.
@@ -74,6 +76,8 @@ pub struct Plan {
     /// Why it is this plan, for people: what decided, what was changed of the request, what is not known.
     pub notes: Vec<String>,
 }
+
+compiled_here!(Plan, "Plan::deserialize");
 
 /// A model, in a line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -100,8 +100,7 @@ impl<'a> Planner<'a> {
 
     fn check_predicting(&self) -> Result<(), Error> {
         let request = &self.request;
-        let sequences = request.params.n_seq_max;
-        self.profile.check_predicting(sequences, request.embeds())?;
+        self.profile.check_predicting(request.params.n_seq_max, request.embeds())?;
         request.asked_context()?;
         let n_ctx = request.tokens(&self.profile);
         let asked = request.workload.iter().map(|it| ("workload", it.tokens()));
@@ -180,8 +179,7 @@ impl<'a> Planner<'a> {
         params.n_rs_seq = if self.profile.goes_back_by_states() {
             // A computation has two tokens more (llama-batch.cpp, `split_equal`).
             let most = params.computed().min(params.n_ctx).saturating_sub(2);
-            let drafts = self.request.drafts(&self.profile);
-            drafts.min(most).min(MOST_TAKEN_BACK)
+            self.request.drafts(&self.profile).min(most).min(MOST_TAKEN_BACK)
         } else {
             0
         };
@@ -189,8 +187,7 @@ impl<'a> Planner<'a> {
             // llama.cpp pools what one computation holds of a text; with a cache of their own it would compute parts of
             // texts. A mean it can only reserve for as many tokens of each (llama-context.cpp, `graph_reserve`).
             params.n_seq_max = params.n_seq_max.min(params.n_ctx).max(1);
-            let tokens = params.n_ctx.div_ceil(params.n_seq_max);
-            params.n_ctx = tokens.saturating_mul(params.n_seq_max);
+            params.n_ctx = params.n_ctx.div_ceil(params.n_seq_max).saturating_mul(params.n_seq_max);
             (params.n_batch, params.n_ubatch) = (params.n_ctx, params.n_ctx);
             params.n_outputs_max = 0;
             params.kv_unified = true;
@@ -213,8 +210,7 @@ impl<'a> Planner<'a> {
             "a context that predicts further tokens computes what we have no model of (models/*.cpp, graph_mtp)"
                 .to_owned()
         });
-        let model = self.profile.unmodelled();
-        model.or(embeds).or(predicts)
+        self.profile.unmodelled().or(embeds).or(predicts)
     }
 
     fn finish(&self, chosen: Chosen<'_>) -> Result<Plan, Error> {

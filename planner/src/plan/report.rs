@@ -20,13 +20,9 @@ impl fmt::Display for Plan {
             write!(f, " · {file_type}")?;
         }
         writeln!(f, " · {} · {} layers + output", Bytes(model.file_bytes), model.blocks)?;
-        let names = self.placements.iter().map(|it| it.name.chars().count());
-        let width = names.fold(16, usize::max);
+        let width = self.placements.iter().map(|it| it.name.chars().count()).fold(16, usize::max);
         let cells: Vec<[String; 5]> = self.placements.iter().map(cells).collect();
-        let widest = |column: usize| {
-            let widths = cells.iter().map(|row| row[column].len());
-            widths.fold(HEADS[column].len(), usize::max)
-        };
+        let widest = |column: usize| cells.iter().map(|row| row[column].len()).fold(HEADS[column].len(), usize::max);
         let widths: Vec<usize> = (0..HEADS.len()).map(widest).collect();
         let line = |f: &mut fmt::Formatter<'_>, name: &str, row: &[&str]| {
             write!(f, "  {name:<width$}")?;

@@ -4,6 +4,7 @@ use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 
+use crate::json;
 use crate::memory::{ContextParams, FlashAttention, Headroom, KvType, Pooling};
 use crate::profile::ModelProfile;
 
@@ -132,6 +133,7 @@ pub enum HostParts {
 /// let request = Request::new().context(Context::Tokens(8192)).n_ubatch(1024);
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(remote = "Self")]
 #[non_exhaustive]
 #[must_use]
 pub struct Request {
@@ -164,6 +166,8 @@ pub struct Request {
     /// number counts as [`Context::Tokens`], and is refused beside another context.
     pub params: ContextParams,
 }
+
+json::compiled_here!(Request, "Request::deserialize");
 
 impl Default for Request {
     fn default() -> Self {

@@ -341,8 +341,7 @@ impl Keys<'_> {
             return self.or("n_deepstack_layers", 0);
         };
         let bytes = mapping.raw_bytes()?;
-        let given = bytes.as_chunks().0.iter().filter(|part| i32::from_le_bytes(**part) >= 0);
-        Ok(given.count() as u32)
+        Ok(bytes.as_chunks().0.iter().filter(|part| i32::from_le_bytes(**part) >= 0).count() as u32)
     }
 
     /// The width of the output: llama-model.cpp, `load_hparams`.

@@ -42,8 +42,7 @@ pub(super) fn blocks(facts: Facts<'_>, indexer: Indexer) -> Result<Kept, NoLaw> 
         Indexer::Glm(_) => types.unwrap_or_else(|| vec![true; trunk]),
         Indexer::ListedIfChoosing => {
             let chooses = keys.or("attention.indexer.top_k", 0)? > 0;
-            let listed = types.filter(|_| chooses);
-            listed.unwrap_or_else(|| vec![false; trunk])
+            types.filter(|_| chooses).unwrap_or_else(|| vec![false; trunk])
         }
     };
     let index_k = keys.or("attention.indexer.key_length", 0)?;

@@ -124,8 +124,7 @@ impl BlockState {
 
     /// Elements of the past and the state that each sequence has, whatever its length; 0 without.
     pub fn recurrent_elements(&self) -> u64 {
-        let states = self.kept.iter().filter(|kept| kept.rows == Rows::States);
-        states.map(|kept| u64::from(kept.n)).sum()
+        self.kept.iter().filter(|kept| kept.rows == Rows::States).map(|kept| u64::from(kept.n)).sum()
     }
 
     /// Whether keys are compressed.

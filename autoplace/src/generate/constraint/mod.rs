@@ -49,7 +49,7 @@ pub struct Constraint(Kind);
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Kind {
-    JsonSchema(Value),
+    JsonSchema(#[serde(with = "tree")] Value),
     Regex(String),
     Choices(Vec<String>),
     Lark(String),
@@ -105,6 +105,24 @@ impl Constraint {
             Kind::Regex(_) => "regular expression",
             Kind::Choices(_) => "list of choices",
             Kind::Lark(_) => "Lark grammar",
+        }
+    }
+}
+
+/// A schema to and from a worker, whose messages hold no trees: as a text.
+mod tree {
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use serde_json::Value;
+
+    pub(super) fn serialize<S: Serializer>(schema: &Value, to: S) -> Result<S::Ok, S::Error> {
+        if to.is_human_readable() { schema.serialize(to) } else { schema.to_string().serialize(to) }
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Value, D::Error> {
+        match from.is_human_readable() {
+            true => Value::deserialize(from),
+            false => serde_json::from_str(&String::deserialize(from)?).map_err(D::Error::custom),
         }
     }
 }

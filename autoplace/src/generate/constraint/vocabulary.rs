@@ -34,8 +34,7 @@ impl Vocabulary {
     /// Reads all tokens of a loaded model.
     pub(in crate::generate) fn new(vocab: &Vocab) -> Result<Self, Error> {
         let words = words(vocab)?;
-        let tokens = compile::guarded("vocabulary", || Tokens::new(vocab, &words))?;
-        Ok(Self(Arc::new(tokens)))
+        Ok(Self(Arc::new(compile::guarded("vocabulary", || Tokens::new(vocab, &words))?)))
     }
 
     pub(super) fn factory(&self) -> &ParserFactory {

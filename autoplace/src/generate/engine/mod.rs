@@ -287,8 +287,7 @@ impl EngineBuilder {
 
     fn start_there(self) -> Result<Engine, Error> {
         let reader = Reader::open(&self.model, self.ahead, self.prompt_chunk)?;
-        let shared = Arc::new(Shared::there(reader.link(), self.queue));
-        Engine::run(shared, move || reader.run())
+        Engine::run(Arc::new(Shared::there(reader.link(), self.queue)), move || reader.run())
     }
 
     /// An engine in this process, with what stops a computation.

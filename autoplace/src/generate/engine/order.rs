@@ -48,8 +48,7 @@ fn shares_cells(room: Room) -> bool {
 /// more than it has, whichever is more.
 fn reserve(room: Room, text: &Stand) -> usize {
     let share = room.all / room.sequences.max(1);
-    let likely = share.max(text.len.saturating_add(text.len / 8).saturating_add(1));
-    likely.min(text.limit).min(room.each)
+    share.max(text.len.saturating_add(text.len / 8).saturating_add(1)).min(text.limit).min(room.each)
 }
 
 #[cfg(test)]

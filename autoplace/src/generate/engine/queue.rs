@@ -156,8 +156,7 @@ impl Drop for Turn {
 impl Shared {
     /// Of texts in a worker.
     pub(super) fn there(link: &Arc<Link>, queue: usize) -> Self {
-        let room = Room::of(&link.model.placement().context);
-        let shared = Self::new(&link.model, room, queue, 0);
+        let shared = Self::new(&link.model, Room::of(&link.model.placement().context), queue, 0);
         Self { link: Some(Arc::clone(link)), ..shared }
     }
 
@@ -326,8 +325,7 @@ impl Shared {
         sequence.id = id;
         let shared = Arc::clone(self);
         let (answer, pieces) = channel(self.ahead, AbortHandle::new(move || shared.look()));
-        let generated = sequence.statistics.generated_tokens;
-        let text = Text { id, answer, reuse, generated, place };
+        let text = Text { id, answer, reuse, generated: sequence.statistics.generated_tokens, place };
         state.waiting.push_back(Waiting { text, sequence, since: Instant::now(), has_begun: false });
         drop(state);
         self.bell.ring();

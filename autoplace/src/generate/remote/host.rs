@@ -154,8 +154,7 @@ impl Outbox {
                     Poll::Pending => return true,
                     Poll::Ready(None) => {
                         if text.finish_reason() == Some(FinishReason::Aborted) {
-                            let error = llama_sys::Error::Aborted.into();
-                            replies.push(Reply::Failed { id, error });
+                            replies.push(Reply::Failed { id, error: llama_sys::Error::Aborted.into() });
                         }
                         return false;
                     }

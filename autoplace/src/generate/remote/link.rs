@@ -208,8 +208,7 @@ impl Link {
     /// A text counts as begun with its first token.
     pub(in crate::generate) fn metrics(&self) -> Metrics {
         let state = self.state();
-        let queued = state.texts.iter().filter(|text| !text.has_begun()).count();
-        Metrics { queued, ..state.totals }
+        Metrics { queued: state.texts.iter().filter(|text| !text.has_begun()).count(), ..state.totals }
     }
 
     /// Stops the computation that is going on, or the next one, with an error.

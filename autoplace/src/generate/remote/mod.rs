@@ -30,7 +30,6 @@ type Request = worker::Request<Loading, TextCall, ()>;
 
 /// A request to a worker about a run of texts. A text has a number that the application gives it.
 #[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
 pub(crate) enum TextCall {
     /// The first of a run: take the context.
     Start(Start),
@@ -62,7 +61,6 @@ pub(crate) struct Generation {
 
 /// What a worker answers.
 #[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
 pub(crate) enum Reply {
     Started,
     /// It has not started.

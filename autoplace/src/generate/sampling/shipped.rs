@@ -101,8 +101,7 @@ mod tests {
     }
 
     fn shipped_with(change: impl FnOnce(Builder) -> Builder) -> Sampling {
-        let header = change(Builder::new("llama")).header().unwrap();
-        Sampling::shipped_with(&header)
+        Sampling::shipped_with(&change(Builder::new("llama")).header().unwrap())
     }
 
     #[test]
@@ -152,7 +151,6 @@ mod tests {
                 .u32(&key("mirostat"), 3)
                 .str(&key("min_p"), "much")
         });
-        let expected = Sampling { top_k: 0, ..Sampling::default() };
-        assert_eq!(shipped, expected);
+        assert_eq!(shipped, Sampling { top_k: 0, ..Sampling::default() });
     }
 }

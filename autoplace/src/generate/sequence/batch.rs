@@ -172,8 +172,7 @@ impl Sequence {
         };
         // Computed while the device still computes the logits.
         let mask = self.matcher.as_mut().map(Matcher::mask).transpose()?;
-        let choice = self.chooser.choose(context, output, &self.tokens, mask)?;
-        Ok(Some(choice))
+        Ok(Some(self.chooser.choose(context, output, &self.tokens, mask)?))
     }
 
     /// Takes the token that was chosen, `took` after its batch was computed, and makes text of it. `full`: there is no

@@ -222,7 +222,6 @@ impl Followed {
 
     /// How many of the tokens that are known are a text's.
     fn agrees_with(&self, tokens: &[Token]) -> usize {
-        let at_the_same = tokens.get(self.first..).unwrap_or_default();
-        common_prefix(&self.tokens, at_the_same)
+        common_prefix(&self.tokens, tokens.get(self.first..).unwrap_or_default())
     }
 }

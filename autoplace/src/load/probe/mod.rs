@@ -115,8 +115,7 @@ impl NativeProbe {
             // What it really allocates need not be there twice.
             drop(context);
             if params.mtp {
-                let heads = Context::new(&model, native::heads(params))?;
-                breakdown.add_context(&heads.memory_breakdown()?);
+                breakdown.add_context(&Context::new(&model, native::heads(params))?.memory_breakdown()?);
             }
             Ok::<_, llama_sys::Error>((model, breakdown, copies))
         })?;
@@ -133,8 +132,7 @@ impl NativeProbe {
             let (buffer_type, place) = (MAPPED.to_owned(), Place::Host);
             rows.push(BufferBytes { buffer_type, place, model: mapped.span, context: 0, compute: 0, output: 0 });
         }
-        let resident = mapped.map(|mapped| mapped.resident);
-        Ok(Breakdown::new(rows, copies, devices.len(), resident))
+        Ok(Breakdown::new(rows, copies, devices.len(), mapped.map(|mapped| mapped.resident)))
     }
 }
 

@@ -89,8 +89,7 @@ impl Mount {
 
 /// Turns the kernel's octal escapes of space, tab, newline and backslash (`\040`) back.
 fn unescape(text: &str) -> String {
-    let text = text.replace("\\040", " ").replace("\\011", "\t");
-    text.replace("\\012", "\n").replace("\\134", "\\")
+    text.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
 }
 
 /// The folders of the process's group and of all groups above it that are visible, innermost first.

@@ -128,8 +128,7 @@ pub(super) fn last_level_caches(tree: Tree<'_>) -> Option<u64> {
             let cache = || {
                 let level = number_in(&index.path().join("level"))?;
                 let kib: u64 = read("size")?.trim().strip_suffix('K')?.parse().ok()?;
-                let sharers = read("shared_cpu_list")?.trim().to_owned();
-                Some((level, sharers, kib.saturating_mul(1024)))
+                Some((level, read("shared_cpu_list")?.trim().to_owned(), kib.saturating_mul(1024)))
             };
             caches.extend(cache().filter(|cache| !caches.contains(cache)));
         }
@@ -153,10 +152,7 @@ fn processors(tree: Tree<'_>) -> Vec<(u32, PathBuf)> {
     let Ok(entries) = fs::read_dir(tree.locate("/sys/devices/system/cpu")) else {
         return Vec::new();
     };
-    let number = |entry: &fs::DirEntry| {
-        let name = entry.file_name();
-        name.to_str()?.strip_prefix("cpu")?.parse().ok()
-    };
+    let number = |entry: &fs::DirEntry| entry.file_name().to_str()?.strip_prefix("cpu")?.parse().ok();
     entries.flatten().filter_map(|entry| Some((number(&entry)?, entry.path()))).collect()
 }
 

@@ -31,8 +31,7 @@ impl Draft {
         }
         if HEADS.contains(&architecture) {
             let what = format!("a draft of architecture `{architecture}`");
-            let file = file(header);
-            return Err(Error::Unread { file, what });
+            return Err(Error::Unread { file: file(header), what });
         }
         Ok(Self { header: header.clone(), profile: ModelProfile::from_header(header)? })
     }
@@ -53,8 +52,7 @@ impl Draft {
 
     /// What it makes a driver and its pools do.
     pub(super) fn workload(&self, main: &ContextParams) -> Result<Workload, Error> {
-        let sizes = self.context(main)?.sizes()?;
-        Ok(Workload::of(&self.profile, &sizes))
+        Ok(Workload::of(&self.profile, &self.context(main)?.sizes()?))
     }
 
     pub(super) fn bytes(&self, gpu: Option<&Gpu>, main: &ContextParams) -> Result<CompanionBytes, Error> {
@@ -62,8 +60,7 @@ impl Draft {
         // Free bytes are what layers are split by; on one GPU there is nothing to split, and it may be full.
         let gpu = gpu.cloned().map(|gpu| Gpu { free: gpu.free.max(1), ..gpu });
         let gpus: Vec<&Gpu> = gpu.iter().collect();
-        let offload = self.profile.full_offload();
-        let layers = if gpus.is_empty() { 0 } else { offload };
+        let layers = if gpus.is_empty() { 0 } else { self.profile.full_offload() };
         let estimate = Estimate::new(&self.profile, &gpus, &context)?;
         let (footprints, unsure) = estimate.with_uncertainty(&estimate.assignment(layers));
         // A backend that samples the draft's tokens itself, llama.cpp's default (common/common.h, `backend_sampling`),
@@ -88,10 +85,7 @@ mod tests {
 
     #[test]
     fn a_projector_is_no_draft_and_a_head_of_another_model_is_not_known() {
-        let refused = |architecture: &str| {
-            let header = Builder::new(architecture).header().unwrap();
-            Draft::read(&header).unwrap_err()
-        };
+        let refused = |architecture: &str| Draft::read(&Builder::new(architecture).header().unwrap()).unwrap_err();
         let error = refused("clip");
         assert!(matches!(error, Error::WrongKind { .. }));
         assert_eq!(

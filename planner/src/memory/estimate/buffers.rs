@@ -448,8 +448,7 @@ impl Step {
 
 /// The bytes of all that holds.
 fn sum(terms: &[(bool, u128)]) -> u128 {
-    let held = terms.iter().filter(|(holds, _)| *holds);
-    held.map(|(_, bytes)| bytes).sum()
+    terms.iter().filter(|(holds, _)| *holds).map(|(_, bytes)| bytes).sum()
 }
 
 fn saturate(bytes: u128) -> u64 {

@@ -161,14 +161,12 @@ impl Estimate {
 
     /// Bytes that a layer adds to a GPU: its weights and its cache. The output layer is number `n_layer`.
     pub fn layer_bytes(&self, gpu: usize, il: u32) -> u64 {
-        let weights = self.weights.layer_bytes(gpu, il as usize);
-        weights.saturating_add(self.kv.block_bytes(gpu, il as usize))
+        self.weights.layer_bytes(gpu, il as usize).saturating_add(self.kv.block_bytes(gpu, il as usize))
     }
 
     /// Bytes that a layer adds to the host, about: its weights and its cache.
     pub fn host_layer_bytes(&self, il: u32) -> u64 {
-        let weights = self.weights.host_layer_bytes(il as usize);
-        weights.saturating_add(self.kv.host_block_bytes(il as usize))
+        self.weights.host_layer_bytes(il as usize).saturating_add(self.kv.host_block_bytes(il as usize))
     }
 
     /// Bytes that a weight takes on a GPU by the rules of its backend.

@@ -77,14 +77,12 @@ fn asked(trials: &Trials<'_>) -> u32 {
 fn shorter(trials: &Trials<'_>) -> Vec<u32> {
     let asked = asked(trials);
     let step = if asked > FINE { STEP * 4 } else { STEP };
-    let steps = (LEAST_CONTEXT / step..asked.div_ceil(step)).rev();
-    steps.map(|n| n * step).collect()
+    (LEAST_CONTEXT / step..asked.div_ceil(step)).rev().map(|n| n * step).collect()
 }
 
 /// Half as many tokens at once as often as it takes.
 fn ubatch(trials: &Trials<'_>) -> Option<Change> {
-    let now = trials.params().n_ubatch;
-    let halves = std::iter::successors(Some(now / 2), |&n| Some(n / 2));
+    let halves = std::iter::successors(Some(trials.params().n_ubatch / 2), |&n| Some(n / 2));
     let halves: Vec<u32> = halves.take_while(|&n| n >= LEAST_UBATCH).collect();
     trials.least(&each(&halves, ChangeKind::Ubatch))
 }

@@ -71,8 +71,7 @@ impl SavedPlan {
                 continue;
             };
             if gpu.free < needed {
-                let device = placement.name.clone();
-                changes.push(MachineChange::LessFree { device, needed, free: gpu.free });
+                changes.push(MachineChange::LessFree { device: placement.name.clone(), needed, free: gpu.free });
             }
             of_host = of_host.saturating_add(gpu.bytes_of_host(footprint.total(), beside));
         }

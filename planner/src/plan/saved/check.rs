@@ -32,8 +32,7 @@ impl SavedPlan {
             // As the request's `context` said, which is what the plan has.
             params.n_ctx = self.plan.context.n_ctx;
         }
-        let sizes = params.sizes();
-        sizes.map_err(|error| format!("request.params.{error}"))?;
+        params.sizes().map_err(|error| format!("request.params.{error}"))?;
         Ok(())
     }
 }
@@ -45,8 +44,7 @@ fn check_plan(plan: &Plan) -> Result<(), String> {
     ensure!(blocks > 0, "model.blocks is 0: a model has at least 1");
     ensure!(n <= layers, "n_gpu_layers is {n}, more than {layers}");
     ensure!(parted <= blocks, "parted_blocks is {parted}, more than {blocks}");
-    let sizes = plan.context.sizes();
-    sizes.map_err(|error| format!("context.{error}"))?;
+    plan.context.sizes().map_err(|error| format!("context.{error}"))?;
     check_placements(plan)?;
     check_split(plan)?;
     // What a speed predicts is only shown; the points of its curve are looked up by the number of layers.
@@ -98,7 +96,6 @@ fn check_split(plan: &Plan) -> Result<(), String> {
         count == 0 || split.iter().any(|&share| share > 0.0),
         "tensor_split is 0 everywhere: llama.cpp divides by its sum"
     );
-    let rules = OverrideRules::new(&plan.overrides, gpus);
-    rules.map_err(|error| format!("overrides: {error}"))?;
+    OverrideRules::new(&plan.overrides, gpus).map_err(|error| format!("overrides: {error}"))?;
     Ok(())
 }

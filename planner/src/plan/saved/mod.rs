@@ -43,6 +43,7 @@ pub use identity::ModelIdentity;
 ///
 /// A load follows it with `Model::builder(path).follow(SavedPlan::read("plan.json")?)`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(remote = "Self")]
 #[non_exhaustive]
 pub struct SavedPlan {
     /// The version of this form: [`SavedPlan::VERSION`] when written by this crate.
@@ -52,10 +53,14 @@ pub struct SavedPlan {
     /// The model that it is of.
     pub model: ModelIdentity,
     /// The plan.
+    #[serde(with = "Plan")]
     pub plan: Plan,
     /// What was asked of the planner.
+    #[serde(with = "Request")]
     pub request: Request,
 }
+
+json::compiled_here!(SavedPlan, "SavedPlan::deserialize");
 
 /// Why a saved plan cannot be read, written or followed.
 #[derive(Debug, thiserror::Error)]
@@ -106,7 +111,7 @@ impl SavedPlan {
     ///
     /// [`SavedPlanError::Invalid`] where the plan cannot be written as JSON: a path that is no UTF-8.
     pub fn to_json(&self) -> Result<String, SavedPlanError> {
-        serde_json::to_string_pretty(self).map_err(|error| invalid(error.to_string()))
+        json::indented(|it| Self::serialize(self, it)).map_err(|error| invalid(error.to_string()))
     }
 
     /// Reads and checks a plan. Keys that this version does not know are left out.
@@ -115,7 +120,7 @@ impl SavedPlan {
     ///
     /// [`SavedPlanError::Invalid`] names the field that is wrong.
     pub fn from_json(text: &str) -> Result<Self, SavedPlanError> {
-        let saved: Self = json::versioned(text, Self::VERSION).map_err(invalid)?;
+        let saved: Self = json::versioned(text, Self::VERSION, Self::from_text).map_err(invalid)?;
         saved.check()?;
         Ok(saved)
     }
@@ -127,8 +132,7 @@ impl SavedPlan {
     /// [`SavedPlanError::File`], and as [`to_json`](Self::to_json).
     pub fn write(&self, file: impl AsRef<Path>) -> Result<(), SavedPlanError> {
         let file = file.as_ref();
-        let text = self.to_json().map_err(|error| error.of(file))?;
-        json::write(file, &(text + "\n")).map_err(unusable(file))
+        json::write(file, &(self.to_json().map_err(|error| error.of(file))? + "\n")).map_err(unusable(file))
     }
 
     /// Reads and checks the plan in a file.

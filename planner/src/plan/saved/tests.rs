@@ -46,8 +46,7 @@ fn refused(json: &Value) -> String {
 fn what_is_written_is_read_again() {
     for plan in [plan(), two_gpus()] {
         let saved = save(plan);
-        let text = saved.to_json().unwrap();
-        assert_eq!(SavedPlan::from_json(&text).unwrap(), saved);
+        assert_eq!(SavedPlan::from_json(&saved.to_json().unwrap()).unwrap(), saved);
         assert_eq!(json_of(&saved)["version"], 1);
     }
 }

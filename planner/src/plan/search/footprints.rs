@@ -36,8 +36,7 @@ impl<'a> Placements<'a> {
         let (mut footprints, unsure) = self.estimated(path)?;
         let correction = given.correction(path.setting);
         for (footprint, &gpu) in footprints.gpus.iter_mut().zip(&self.orders[path.order]) {
-            let more = correction.of_gpu(gpu);
-            footprint.compute = footprint.compute.saturating_add_signed(more);
+            footprint.compute = footprint.compute.saturating_add_signed(correction.of_gpu(gpu));
         }
         let host = &mut footprints.host.compute;
         *host = host.saturating_add_signed(correction.host);
@@ -81,7 +80,6 @@ impl<'a> Placements<'a> {
     }
 
     pub(super) fn gpus_of(&self, path: &Path) -> Vec<&'a Gpu> {
-        let order = self.orders[path.order].iter();
-        order.map(|&gpu| self.gpus[gpu]).collect()
+        self.orders[path.order].iter().map(|&gpu| self.gpus[gpu]).collect()
     }
 }

@@ -90,8 +90,7 @@ struct Correction {
 impl Correction {
     /// Bytes that a GPU takes beyond the estimate.
     fn of_gpu(&self, gpu: usize) -> i64 {
-        let known = self.gpus.get(&gpu).copied().unwrap_or(0);
-        known.saturating_sub_unsigned(self.hope)
+        self.gpus.get(&gpu).copied().unwrap_or(0).saturating_sub_unsigned(self.hope)
     }
 }
 

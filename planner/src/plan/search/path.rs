@@ -69,8 +69,7 @@ impl Path {
     /// The runs with their first layers.
     pub(super) fn runs(&self) -> impl Iterator<Item = Run> {
         let begins = std::iter::once(self.first).chain(self.runs.iter().map(|&(end, _)| end));
-        let runs = begins.zip(&self.runs).enumerate();
-        runs.map(|(n, (begin, &(end, kept)))| Run::of(n, begin, end, kept))
+        begins.zip(&self.runs).enumerate().map(|(n, (begin, &(end, kept)))| Run::of(n, begin, end, kept))
     }
 
     /// Layers on each GPU.
@@ -80,8 +79,7 @@ impl Path {
 
     /// Parts that stay on the host.
     pub(super) fn kept(&self) -> u32 {
-        let kept = self.runs.iter().map(|&(_, kept)| kept);
-        kept.fold(0, u32::saturating_add)
+        self.runs.iter().map(|&(_, kept)| kept).fold(0, u32::saturating_add)
     }
 
     /// Whether llama.cpp would keep four copies of its graph.

@@ -115,8 +115,7 @@ impl<'a> Table<'a> {
             sums(parts, f64::add)
         };
         let part_bytes = |part: &Part<'_>, gpu: usize| {
-            let weights = part.weights.iter();
-            weights.map(|weight| estimate.weight_bytes(gpu, weight)).fold(0, u64::saturating_add)
+            part.weights.iter().map(|weight| estimate.weight_bytes(gpu, weight)).fold(0, u64::saturating_add)
         };
         let n_gpus = budgets.len();
         let gpus = budgets.iter().enumerate().map(|(gpu, &budget)| GpuTable {

@@ -57,8 +57,7 @@ fn request() -> impl Strategy<Value = Request> {
 }
 
 fn machine(gpus: Vec<Gpu>, host: u64) -> Machine {
-    let host = Host::new(host).bandwidth(60_000_000_000);
-    gpus.into_iter().fold(Machine::new(host), Machine::with_gpu)
+    gpus.into_iter().fold(Machine::new(Host::new(host).bandwidth(60_000_000_000)), Machine::with_gpu)
 }
 
 fn params(profile: &ModelProfile, request: &Request) -> ContextParams {

@@ -60,8 +60,7 @@ impl SpeedModel {
                     None => places.push((place, vec![weight])),
                 }
             }
-            let places = places.into_iter();
-            places.map(|(place, weights)| (place, matrices(profile, weights))).collect()
+            places.into_iter().map(|(place, weights)| (place, matrices(profile, weights))).collect()
         });
         self.moved = blocks.collect();
         Ok(self)
@@ -209,8 +208,7 @@ impl SpeedModel {
     /// Seconds in which the last token of a prompt passes those weights that it alone does.
     fn last_token(&self, matrices: &[Matrices], place: Place) -> f64 {
         let rate = self.rate(place);
-        let all = matrices.iter().filter(|it| it.last_token);
-        all.map(|it| rate.token(it)).sum()
+        matrices.iter().filter(|it| it.last_token).map(|it| rate.token(it)).sum()
     }
 
     /// The GPU that computes with what the host keeps.

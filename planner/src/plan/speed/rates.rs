@@ -186,8 +186,7 @@ impl Rate {
             GpuKind::Remote => (REMOTE_LINK, REMOTE_CROSSING),
             GpuKind::Discrete => {
                 let peak = gpu.pcie.map(|link| link.max.bytes_per_second());
-                let upload = peak.map_or(UNKNOWN_LINK, |peak| float(peak) * LINK_SHARE);
-                (upload, CROSSING)
+                (peak.map_or(UNKNOWN_LINK, |peak| float(peak) * LINK_SHARE), CROSSING)
             }
         };
         Self { upload, crossing, basis, ..Self::new(bytes_per_second).per_layer(GPU_LAYER) }.by(gpu.rates.as_ref())
@@ -284,8 +283,7 @@ impl Rate {
     pub(super) fn prompt(&self, matrices: &Matrices, n_tokens: u32) -> f64 {
         let operations = 2.0 * matrices.multiplications * f64::from(n_tokens);
         let flops = self.prompt_flops(matrices, n_tokens).unwrap_or_else(|| self.flops_with(n_tokens));
-        let bytes = matrices.bytes(n_tokens);
-        (operations / flops).max(bytes / self.bytes_per_second)
+        (operations / flops).max(matrices.bytes(n_tokens) / self.bytes_per_second)
     }
 
     /// The measured figure of a type for so many tokens: the nearest in tokens.
@@ -295,8 +293,7 @@ impl Rate {
             let all = self.measured.iter().flat_map(|it| &it.prompts);
             let of_type =
                 all.filter(|rate| tensor_type.is_none_or(|ty| rate.tensor_type == ty) && rate.experts == experts);
-            let nearest = nearest(of_type, |rate| unlike(rate.n_tokens, n_tokens));
-            nearest.map(|rate| float(rate.flops.max(1)))
+            nearest(of_type, |rate| unlike(rate.n_tokens, n_tokens)).map(|rate| float(rate.flops.max(1)))
         };
         let ty = Some(matrices.tensor_type);
         of(ty, experts).or_else(|| of(ty, false)).or_else(|| of(None, false))

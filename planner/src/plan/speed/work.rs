@@ -196,8 +196,7 @@ impl Cache {
     pub(super) fn bytes(&self, depth: u32) -> u64 {
         let row = |ty: KvType, n: u32| ty.tensor_type().row_bytes(u64::from(n));
         let (k, v) = self.types;
-        let rows = row(k, self.k).saturating_add(row(v, self.v));
-        rows.saturating_mul(u64::from(self.cells(depth)))
+        row(k, self.k).saturating_add(row(v, self.v)).saturating_mul(u64::from(self.cells(depth)))
     }
 
     /// Multiplications of a token's attention: of each query head with each cell's key and value.
