@@ -4,7 +4,7 @@ use autoplace::memory::{FlashAttention, KvType};
 use autoplace::plan::Plan;
 use serde_json::{Value, json};
 
-use super::{applying, cannot, comment, kv_type, mapped, n_ubatch};
+use super::{alone, applying, cannot, comment, kv_type, mapped, n_ubatch};
 
 pub(super) fn emit(plan: &Plan) -> Result<String, String> {
     let context = &plan.context;
@@ -34,6 +34,7 @@ pub(super) fn emit(plan: &Plan) -> Result<String, String> {
             plan.layers()
         ),
     ];
+    notes.extend(alone(plan, "LM Studio", |_| "turn those off in its hardware settings".to_owned()));
     if context.flash_attn == FlashAttention::Auto {
         notes.push("LM Studio has no `auto` for flash attention: turn it off where a device cannot".to_owned());
     }

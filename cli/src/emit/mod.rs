@@ -87,6 +87,15 @@ fn devices(plan: &Plan) -> Option<Vec<&str>> {
     plan.gpus().map(|gpu| gpu.device.as_deref()).collect()
 }
 
+/// What to say of a tool that takes all the GPUs that it sees, where the plan has one: `how` it is told to, by the
+/// GPU's name in ggml.
+fn alone(plan: &Plan, tool: &str, how: impl Fn(&str) -> String) -> Option<String> {
+    let mut gpus = plan.gpus();
+    let (Some(gpu), None) = (gpus.next(), gpus.next()) else { return None };
+    let how = how(gpu.device.as_deref().unwrap_or("its name"));
+    Some(format!("{tool} puts layers on every GPU that it sees, and the plan has one: with others beside it, {how}"))
+}
+
 /// Whether the file is mapped: as the load does it, never for Metal (`ContextParams::load_mode`).
 fn mapped(plan: &Plan) -> bool {
     plan.context.mmap && !plan.gpus().any(|gpu| Family::of(&gpu.backend) == Family::Metal)

@@ -10,7 +10,9 @@ use std::path::Path;
 use autoplace::memory::{FlashAttention, KvType};
 use autoplace::plan::Plan;
 
-use super::{applying, cannot, comment, devices, kv_type, mapped, n_ubatch, override_tensor, said, tensor_split};
+use super::{
+    alone, applying, cannot, comment, devices, kv_type, mapped, n_ubatch, override_tensor, said, tensor_split,
+};
 
 pub(super) fn emit(plan: &Plan, path: &str) -> Result<String, String> {
     let context = &plan.context;
@@ -36,6 +38,7 @@ pub(super) fn emit(plan: &Plan, path: &str) -> Result<String, String> {
         (true, "Ollama before May 2026 places layers by its own rules and may not follow the plan"),
     ];
     let mut notes: Vec<String> = applying(&notes).map(str::to_owned).collect();
+    notes.extend(alone(plan, "Ollama", |gpu| format!("start `ollama serve` with LLAMA_ARG_DEVICE={gpu}")));
     let variables = variables(plan)?;
     if !variables.is_empty() {
         notes.push("no parameter says the rest of the plan; start `ollama serve` with these variables, which hold for all its models:".to_owned());

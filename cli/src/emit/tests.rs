@@ -90,7 +90,7 @@ fn llama_server_is_given_a_flag_for_each_part() {
 #[test]
 fn ollama_has_a_modelfile_and_variables_for_the_rest() {
     let usual = "\nFROM /models/llama 8b.gguf\nPARAMETER num_gpu 20\nPARAMETER num_ctx 8192\nPARAMETER num_batch 512\n";
-    says(Ollama, &plan(), &[usual], &["use_mmap", "_ARG_", "OLLAMA_"]);
+    says(Ollama, &plan(), &[usual, "serve` with LLAMA_ARG_DEVICE=CUDA0\n"], &["use_mmap", "#   LLAMA", "OLLAMA_"]);
     says(Ollama, &host_plan(), &["\nPARAMETER num_gpu 0\n"], &[]);
     let differs = [
         // That of one sequence.

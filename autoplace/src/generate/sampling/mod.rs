@@ -123,7 +123,7 @@ impl Sampling {
         Self { temperature: 0.0, ..Self::default() }
     }
 
-    /// Refuses what is not a number: the JSON sent to a worker has no form for it, and no sampler takes it.
+    /// Refuses what is not a number: no sampler takes it.
     pub(super) fn check_numbers(&self) -> Result<(), llama_sys::Error> {
         let refused = |name: &str| llama_sys::Error::InvalidParameter {
             name: "sampling",
