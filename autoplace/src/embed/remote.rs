@@ -99,17 +99,17 @@ impl Drop for EmbedderThere {
     }
 }
 
-/// Hears the values of vectors, by their bits: JSON has no number for some.
+/// Hears the values of vectors.
 fn hear(worker: &mut LentWorker, shapes: Shapes) -> Result<Vec<Embedding>, worker::Error> {
-    let mut bits = Vec::new().into_iter();
+    let mut some = Vec::new().into_iter();
     let mut embeddings = Vec::with_capacity(shapes.len());
     for (wanted, width, tokens, truncated) in shapes {
         let mut values = Vec::new();
         while values.len() < wanted {
-            if bits.len() == 0 {
-                bits = worker.receive::<Vec<u32>>(DOING)?.into_iter();
+            if some.len() == 0 {
+                some = worker.receive::<Vec<f32>>(DOING)?.into_iter();
             }
-            values.extend(bits.by_ref().take(wanted - values.len()).map(f32::from_bits));
+            values.extend(some.by_ref().take(wanted - values.len()));
         }
         embeddings.push(Embedding { values, width, tokens, truncated });
     }
@@ -140,10 +140,9 @@ pub(crate) fn compute(
     let shape = |it: &Embedding| (it.values.len(), it.width, it.tokens, it.truncated);
     let shapes = embeddings.as_ref().map(|all| all.iter().map(shape).collect::<Shapes>());
     let is_heard = sender.send(&shapes.map_err(|error| Failed(error.clone())))?;
-    let values = embeddings.into_iter().flatten().flat_map(Embedding::into_vec);
-    let mut bits = values.map(f32::to_bits).peekable();
-    while is_heard && bits.peek().is_some() {
-        let some: Vec<u32> = bits.by_ref().take(AT_ONCE).collect();
+    let mut values = embeddings.into_iter().flatten().flat_map(Embedding::into_vec).peekable();
+    while is_heard && values.peek().is_some() {
+        let some: Vec<f32> = values.by_ref().take(AT_ONCE).collect();
         if !sender.send(&some)? {
             return Ok(false);
         }

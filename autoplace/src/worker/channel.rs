@@ -210,7 +210,7 @@ pub(super) fn is_worker() -> bool {
 }
 
 /// Bytes of one message at most. The longest that is sent is a prompt that fills a context, or the tokens of one: a
-/// million tokens are some 8 MB.
+/// million tokens are some 3 MB.
 pub(super) const LONGEST: usize = 64 << 20;
 
 /// Puts `message` at the end of `buffer`, which stays as it was after an error.
