@@ -53,6 +53,45 @@ impl Vocab {
         }
     }
 
+    /// Tokens of `text` behind those of an earlier part, the last of which is `before`. SentencePiece puts a space
+    /// before a text, and behind a special token, but not elsewhere (llama-vocab.cpp, `llama_vocab::impl::tokenize`,
+    /// `is_prev_special`). `add_special` counts where nothing is before.
+    ///
+    /// # Errors
+    ///
+    /// As [`tokenize`](Self::tokenize).
+    pub fn tokenize_after(
+        &self,
+        before: Option<Token>,
+        text: &str,
+        add_special: bool,
+        parse_special: bool,
+    ) -> Result<Vec<Token>, Error> {
+        const SPECIAL: raw::llama_token_attr =
+            raw::LLAMA_TOKEN_ATTR_CONTROL | raw::LLAMA_TOKEN_ATTR_USER_DEFINED | raw::LLAMA_TOKEN_ATTR_UNKNOWN;
+        // SAFETY: the model is held, and the token is one of its vocabulary.
+        let is_special = |token| unsafe { raw::llama_vocab_get_attr(self.as_ptr(), token) } & SPECIAL != 0;
+        let goes_on = before.is_some_and(|token| self.contains(token) && !is_special(token));
+        if goes_on
+            && self.kind() == raw::LLAMA_VOCAB_TYPE_SPM
+            && let Some(lead) = self.lead()?
+        {
+            let mut tokens = self.tokenize(&format!("{LEAD}{text}"), false, parse_special)?;
+            if let Some(at) = tokens.iter().position(|token| *token == lead) {
+                tokens.drain(..=at);
+                return Ok(tokens);
+            }
+        }
+        self.tokenize(text, add_special && before.is_none(), parse_special)
+    }
+
+    /// The token of [`LEAD`], if it is one token.
+    fn lead(&self) -> Result<Option<Token>, Error> {
+        let lead = self.tokenize_whole(LEAD.encode_utf8(&mut [0; 4]), false, false)?;
+        let Some(&lead) = lead.last() else { return Ok(None) };
+        Ok((self.piece(lead, false)? == [LEAD as u8]).then_some(lead))
+    }
+
     /// With as much stack as it may need.
     fn tokenize_deep(&self, text: &str, add_special: bool, parse_special: bool) -> Result<Vec<Token>, Error> {
         let tokenize = || self.tokenize_whole(text, add_special, parse_special);
@@ -80,10 +119,8 @@ impl Vocab {
         let Some(known) = self.characters() else {
             return whole();
         };
-        let lead = self.tokenize_whole(LEAD.encode_utf8(&mut [0; 4]), false, false)?;
-        let lead = match lead[..] {
-            [.., lead] if self.piece(lead, false)? == [LEAD as u8] => lead,
-            _ => return whole(),
+        let Some(lead) = self.lead()? else {
+            return whole();
         };
         // What the model asks for at the end would come behind the first piece.
         // SAFETY: the model is held, and its vocabulary with it.
@@ -241,6 +278,24 @@ mod tests {
             }
         }
         assert!(cuts > 1000, "{cuts} pieces");
+    }
+
+    #[test]
+    fn a_text_that_goes_on_has_the_spaces_of_the_whole() {
+        let vocab = vocab();
+        let text_of = |tokens: &[Token]| -> Vec<u8> {
+            tokens.iter().flat_map(|&token| vocab.piece(token, true).unwrap()).collect()
+        };
+        for (text, parse_special) in texts().iter().flat_map(|text| [(text, true), (text, false)]) {
+            let whole = text_of(&vocab.tokenize(text, false, parse_special).unwrap());
+            let is_outside = |at: &usize| text[..*at].matches('<').count() == text[..*at].matches('>').count();
+            for at in text.char_indices().map(|(at, _)| at).skip(1).filter(is_outside) {
+                let mut tokens = vocab.tokenize(&text[..at], false, parse_special).unwrap();
+                let before = tokens.last().copied();
+                tokens.extend(vocab.tokenize_after(before, &text[at..], false, parse_special).unwrap());
+                assert_eq!(text_of(&tokens), whole, "{text:?} at {at}");
+            }
+        }
     }
 
     #[test]

@@ -82,9 +82,10 @@ impl Prompt {
         let mut tokens = Vec::new();
         let mut add_special = self.add_special;
         for part in &self.parts {
+            let before = tokens.last().copied();
             match part {
-                Part::Text(text) => tokens.extend(vocab.tokenize(text, add_special, false)?),
-                Part::Markup(text) => tokens.extend(vocab.tokenize(text, add_special, true)?),
+                Part::Text(text) => tokens.extend(vocab.tokenize_after(before, text, add_special, false)?),
+                Part::Markup(text) => tokens.extend(vocab.tokenize_after(before, text, add_special, true)?),
                 Part::Tokens(list) => {
                     if add_special {
                         tokens.extend(vocab.tokenize("", true, false)?);
