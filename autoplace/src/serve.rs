@@ -12,7 +12,7 @@ use crate::embed::EmbedderHere;
 use crate::embed::remote::{self, Call as EmbedderCall};
 use crate::generate::remote::{Host, Reply, Start, TextCall};
 use crate::load::remote::Loading;
-use crate::load::{self, AbortHandle, Model, Progress, Pulse, Recipe, build_name};
+use crate::load::{self, AbortHandle, Model, Progress, Pulse, Recipe, worker_build};
 use crate::worker::{self, Hello, LogLines, Receiver, Sender};
 use crate::{embed, generate};
 
@@ -63,7 +63,7 @@ pub fn read_frames(bytes: &[u8]) {
 fn serve(receiver: Receiver, sender: &Sender) -> Result<(), worker::Error> {
     // Fails if the application has installed one before: its lines then go where it wants them.
     let _ = tracing::subscriber::set_global_default(LogLines::as_asked());
-    if !sender.send(&Hello { build: build_name() })? {
+    if !sender.send(&Hello { build: worker_build() })? {
         return Ok(());
     }
     let control = Arc::new(Control::default());

@@ -106,18 +106,18 @@ fn machine(data: &[u8]) {
 
 /// Messages as a worker and an application send them, each after its length.
 fn frame_seeds() -> Vec<Vec<u8>> {
-    let messages = [
-        r#"{"abort":{"run":1}}"#,
-        r#"{"text":{"start":{"run":1,"prompt_chunk":"Batch"}}}"#,
-        r#"{"text":{"cancel":{"id":1}}}"#,
-        r#"{"cache":{"save":"a"}}"#,
-        r#"{"embed":{"open":{"run":1}}}"#,
-        r#"{"progress":0.5}"#,
-        r#""started""#,
+    // The number of each variant, and its fields.
+    let messages: [&[u8]; 6] = [
+        &[0, 2, 1],          // Loading, Abort of run 1
+        &[1, 0, 1, 8, 0],    // Text, Start of run 1, eight pieces ahead
+        &[1, 2, 1],          // Text, Cancel of text 1
+        &[2, 0, 1],          // Embed, Open for run 1
+        &[0, 0, 0, 0, 0x3f], // Progress: 0.5
+        &[0],                // Started
     ];
     let framed = messages.map(|message| {
         let length = u32::try_from(message.len()).unwrap();
-        [length.to_le_bytes().as_slice(), message.as_bytes()].concat()
+        [length.to_le_bytes().as_slice(), message].concat()
     });
     framed.into()
 }

@@ -23,10 +23,6 @@ pub enum Error {
          `native` feature", .required.join(", "), .missing.join(", ")
     )]
     UnsupportedCpu { required: Vec<String>, missing: Vec<String> },
-    /// There is no runtime that this program can open.
-    #[cfg(feature = "prebuilt-runtime")]
-    #[error(transparent)]
-    Runtime(#[from] crate::runtime::Error),
     /// A parameter that llama.cpp would refuse, or that would end the process; by llama.cpp's name.
     #[error("{name} is {value}: {reason}")]
     InvalidParameter {
@@ -82,6 +78,10 @@ pub enum Error {
     /// A saved state that does not belong here, or was altered.
     #[error("cannot restore the saved state: {reason}")]
     State { reason: String },
+    /// There is no runtime that this program can open. The last, so that the others have one number in messages.
+    #[cfg(feature = "prebuilt-runtime")]
+    #[error(transparent)]
+    Runtime(#[from] crate::runtime::Error),
 }
 
 impl Error {

@@ -104,7 +104,9 @@ macro_rules! compiled_here {
 
         impl<'de> serde::Deserialize<'de> for $type {
             fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-                Self::from_text(&$crate::json::taken_over(from)?).map_err(serde::de::Error::custom)
+                let read = Self::from_text(&$crate::json::taken_over(from)?);
+                // The place is in the text that went over.
+                read.map_err(|problem| serde::de::Error::custom(problem.split(" at line ").next().unwrap_or_default()))
             }
         }
 

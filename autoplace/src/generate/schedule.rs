@@ -59,8 +59,7 @@ mod tests {
         for (step, expected) in (0..).zip([0, 1, 2, 0, 1, 2]) {
             let mut asking = [Asking::new(50); 3];
             share(&mut asking, 1, step);
-            let got = asking.iter().position(|it| it.given == 1);
-            assert_eq!(got, Some(expected));
+            assert_eq!(asking.iter().position(|it| it.given == 1), Some(expected));
         }
     }
 

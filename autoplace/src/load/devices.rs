@@ -39,6 +39,11 @@ pub fn build_name() -> String {
     format!("autoplace {}, llama.cpp {} ({})", env!("CARGO_PKG_VERSION"), build.llama_cpp, build.backends.join(", "))
 }
 
+/// The same with the feature that messages between an application and its worker depend on.
+pub(crate) fn worker_build() -> String {
+    build_name() + if cfg!(feature = "constraints") { ", constraints" } else { "" }
+}
+
 /// Whether it is one of [`llama_sys::sim`], by the names that those have: `SIM0` to `SIM14`.
 pub(super) fn is_simulated(device: &str) -> bool {
     let number = device.strip_prefix("SIM");

@@ -52,7 +52,7 @@ pub use abort::AbortHandle;
 pub use adapters::Adapter;
 pub use builder::ModelBuilder;
 pub use devices::{build_name, detect};
-pub(crate) use devices::{gpu_of, memory, named};
+pub(crate) use devices::{gpu_of, memory, named, worker_build};
 pub(crate) use draft::{Draft, Drafts, Followed, Heads};
 pub use error::{Attempt, AttemptFailure, Error, Stage};
 pub use lease::Leases;

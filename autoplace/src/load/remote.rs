@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::{Deserialize, Serialize};
 
 use super::Error;
-use super::devices::build_name;
+use super::devices::worker_build;
 use super::placed::Placed;
 use super::progress::Progress;
 use super::recipe::Recipe;
@@ -182,7 +182,7 @@ pub(super) fn machine_in(process: &WorkerProcess, recipe: Recipe) -> Result<Mach
 
 /// What a worker of its own answers.
 fn answer(process: &WorkerProcess, request: Loading, doing: &'static str) -> Result<Reply, Error> {
-    let mut worker = Worker::start(process, &build_name())?;
+    let mut worker = Worker::start(process, &worker_build())?;
     worker.send(&Request::Loading(request), doing)?;
     match worker.receive(doing)? {
         Reply::Failed(error) => Err(error),
@@ -197,7 +197,7 @@ pub(super) fn not_asked(doing: &'static str) -> Error {
 
 fn load_in(process: &WorkerProcess, recipe: Recipe, progress: &Progress) -> Result<(Worker, Arc<Placed>), Error> {
     const DOING: &str = "loading the model";
-    let mut worker = Worker::start(process, &build_name())?;
+    let mut worker = Worker::start(process, &worker_build())?;
     let (recipe, tell_progress) = (Box::new(recipe), progress.is_some());
     worker.send(&Request::Loading(Loading::Load { recipe, tell_progress }), DOING)?;
     let mut cancelled = false;

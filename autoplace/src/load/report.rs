@@ -136,8 +136,7 @@ impl GpuReport {
 
     /// Bytes that were taken beside the buffers that llama.cpp counts: by driver and pools, or by another program.
     pub fn beyond(&self) -> Option<u64> {
-        let allocated = self.allocated?.total();
-        Some(self.taken()?.saturating_sub(allocated))
+        Some(self.taken()?.saturating_sub(self.allocated?.total()))
     }
 
     /// Bytes that llama.cpp has allocated beyond the plan.

@@ -125,8 +125,7 @@ impl Evidence {
     /// [`load::Error::Gguf`] and [`load::Error::Profile`] for a file that is no model, and [`load::Error::Plan`] for a
     /// request that is invalid. A model that does not fit is evidence and no error.
     pub fn with_model(mut self, path: &Path, request: &Request) -> Result<Self, load::Error> {
-        let header = Header::open(path)?;
-        let profile = ModelProfile::from_header(&header)?;
+        let profile = ModelProfile::from_header(&Header::open(path)?)?;
         let planner = Planner::new(&profile, &self.machine).request(request.clone());
         let mut model = ModelEvidence { path: path.to_owned(), ..ModelEvidence::default() };
         match planner.plan() {
@@ -221,7 +220,7 @@ impl Evidence {
         if *version != Self::VERSION {
             return Err(format!("its version is {version}, and {} is read", Self::VERSION));
         }
-        // From the text, as all that this crate reads: what is read from values too is compiled twice.
+        // From the text, as other JSON is read here: what is read from values too is compiled twice.
         let read: Self = serde_json::from_str(&text[begin..end]).map_err(|error| in_json(&error))?;
         read.machine.check().map_err(|error| format!("its machine: {error}"))?;
         Ok(read)

@@ -295,7 +295,7 @@ pub(super) fn file_of(path: &Path) -> PathBuf {
     path.file_name().map_or_else(PathBuf::new, PathBuf::from)
 }
 
-/// As JSON, written as workers send it and then indented: each way of writing is compiled for every type once more.
+/// As JSON, written in one line and then indented: each way of writing is compiled for every type once more.
 /// Nothing fails where maps have texts as keys.
 pub(super) fn indented(written: &impl Serialize) -> serde_json::Result<String> {
     let value: Value = serde_json::from_str(&serde_json::to_string(written)?)?;

@@ -121,10 +121,7 @@ impl<'a> Measure<'a> {
         }
         let is_chosen = |n| n == chosen.n_gpu_layers && chosen.overrides.is_empty();
         let layers = steps.layers(chosen.layers(), fit).into_iter().filter(|&n| !is_chosen(n));
-        arms.extend(layers.map(|n| {
-            let exactly = whole.clone().n_gpu_layers(GpuLayers::Exactly(n));
-            Arm::asked(format!("ngl {n}"), exactly)
-        }));
+        arms.extend(layers.map(|n| Arm::asked(format!("ngl {n}"), whole.clone().n_gpu_layers(GpuLayers::Exactly(n)))));
         Ok(arms)
     }
 

@@ -192,9 +192,6 @@ fn watched_for_room(gpu: &Gpu, plan: &Plan) -> WatchedDevice {
 
 /// Of the model's file, which is looked at again; nothing is known where that fails.
 fn depth_cost(plan: &Plan, machine: &Machine) -> DepthCost {
-    let profile = plan.model.path.as_deref().and_then(|path| {
-        let header = Header::open(path).ok()?;
-        ModelProfile::from_header(&header).ok()
-    });
+    let profile = plan.model.path.as_deref().and_then(|path| ModelProfile::from_header(&Header::open(path).ok()?).ok());
     profile.map_or_else(DepthCost::default, |profile| DepthCost::of(&profile, plan, machine))
 }

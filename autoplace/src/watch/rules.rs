@@ -179,8 +179,7 @@ impl DeviceRules {
         }
         let watched = &self.watched;
         if let Some(free) = seen.free {
-            let first = watched.left.map_or(free, |left| left.min(free));
-            self.first_free.get_or_insert(first);
+            self.first_free.get_or_insert(watched.left.map_or(free, |left| left.min(free)));
             self.last_free = free;
         }
         let device = || watched.device.clone();

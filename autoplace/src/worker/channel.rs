@@ -188,7 +188,7 @@ pub(super) const LEVEL: &str = "AUTOPLACE_WORKER_LOG";
 /// The first message: this process is a worker, of this build, which has the same messages.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Hello {
-    /// As `load::build_name` has it.
+    /// As `load::worker_build` has it.
     pub(crate) build: String,
 }
 
@@ -221,8 +221,14 @@ pub(super) const LONGEST: usize = 64 << 20;
 fn write_message(buffer: &mut Vec<u8>, message: &impl Serialize) -> Result<(), Error> {
     let start = buffer.len();
     buffer.extend_from_slice(&[0; 4]);
-    let written = encode(buffer, message)
-        .map_err(|error| Error::Protocol { doing: "writing a message to it", reason: error.to_string() });
+    let written = encode(buffer, message).map_err(|error| Error::Protocol {
+        doing: "writing a message to it",
+        reason: match error {
+            // Whatever a type says of itself is lost on the way; all others can be written.
+            postcard::Error::SerdeSerCustom => "a path in it is no UTF-8".to_owned(),
+            error => error.to_string(),
+        },
+    });
     let bytes = buffer.len() - start - 4;
     let fits = u32::try_from(bytes).ok().filter(|_| bytes <= LONGEST);
     let fits = fits.ok_or(Error::TooLong { bytes, limit: LONGEST });

@@ -35,8 +35,7 @@ fn a_session_is_dropped_in_the_middle_of_a_prompt_and_the_next_goes_on_from_ther
         drop(session);
         let told = told(greedy(&model, &prompt[..]).cache_prompt(true), &model);
         assert_eq!(told.tokens, raw, "after {steps} steps");
-        let cached = told.statistics().cached_tokens;
-        assert_eq!(cached, steps * BATCH as usize);
+        assert_eq!(told.statistics().cached_tokens, steps * BATCH as usize);
         // So that the next one begins anew.
         greedy(&model, "And").max_tokens(1).text().unwrap();
     }
@@ -55,11 +54,9 @@ fn an_abort_in_the_middle_of_a_prompt_ends_it_and_leaves_nothing_half_done() {
         }
         let handle = session.abort_handle();
         std::thread::spawn(move || handle.abort()).join().unwrap();
-        let outcome = session.step().map(Iterator::count);
-        assert_is!(outcome, Err(Error::Native(llama_sys::Error::Aborted)));
+        assert_is!(session.step().map(Iterator::count), Err(Error::Native(llama_sys::Error::Aborted)));
         assert!(session.is_empty());
-        let again = greedy(&model, &prompt[..]).cache_prompt(true);
-        session.begin(again).unwrap();
+        session.begin(greedy(&model, &prompt[..]).cache_prompt(true)).unwrap();
         assert_eq!(to_the_end(&mut session).remove(0).tokens, raw, "after {steps} steps");
     }
 }

@@ -100,7 +100,6 @@ fn what_is_before_a_change_is_not_computed_again_and_what_is_after_it_is() {
     assert_eq!(reply.raw, fresh("chatml", &other.messages()[..2]));
 }
 
-#[cfg(feature = "constraints")]
 #[test]
 fn answers_in_many_formats_arrive_in_their_parts_and_as_they_were_written() {
     use autoplace::generate::{Constraint, FinishReason};

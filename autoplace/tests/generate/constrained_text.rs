@@ -73,8 +73,7 @@ fn one_that_allows_every_text_changes_none() {
     let model = load_demo();
     let greedy = || model.generate(PROMPT).temp(0.0).max_tokens(60);
     let free = greedy().text().unwrap();
-    let held = greedy().constraint(Constraint::regex("(?s:.*)")).text();
-    assert_eq!(held.unwrap(), free);
+    assert_eq!(greedy().constraint(Constraint::regex("(?s:.*)")).text().unwrap(), free);
 }
 
 #[test]
@@ -87,8 +86,7 @@ fn no_token_of_a_held_text_is_a_control_token() {
     for constraint in [any_token, Constraint::regex("(?s:.){40}")] {
         for seed in 0..4 {
             let held = model.generate(PROMPT).special(true).seed(seed);
-            let held = held.constraint(constraint.clone()).temp(3.0);
-            let mut stream = held.max_tokens(100).stream().unwrap();
+            let mut stream = held.constraint(constraint.clone()).temp(3.0).max_tokens(100).stream().unwrap();
             for piece in stream.pieces().map(Result::unwrap) {
                 let token = piece.token.unwrap();
                 assert!(piece.end.is_some() || !control.contains(&token), "{constraint:?}");

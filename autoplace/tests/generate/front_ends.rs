@@ -4,11 +4,9 @@
 use crate::native_support::demo_path;
 use crate::text_support::{PROMPT, Told, answered, demo, in_worker, request, text, to_the_end, tokens_of};
 use autoplace::Model;
-#[cfg(feature = "constraints")]
 use autoplace::generate::Constraint;
 use autoplace::generate::{Engine, Error, FinishReason, Generate, Metrics, Prompt, WhenFull};
 use autoplace::llama_sys::{self, Token};
-#[cfg(feature = "constraints")]
 use serde_json::json;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -159,7 +157,6 @@ fn cases(stop: String) -> Vec<Case> {
     ]
 }
 
-#[cfg(feature = "constraints")]
 fn constrained(stop: String) -> Vec<Case> {
     let cut: Check = |it| matches!(it, Error::Incomplete { limit: MaxTokens, .. });
     let stopped: Check = |it| matches!(it, Error::Incomplete { limit: StopString, .. });
@@ -194,10 +191,7 @@ fn a_text_is_the_same_and_ends_the_same_whoever_runs_it() {
     let there = in_worker(&demo_path(), request(CONTEXT, 1, false));
     let whole = text(here.generate(PROMPT).temp(0.0));
     let stop = whole.split_whitespace().nth(5).unwrap().to_owned();
-    #[cfg(feature = "constraints")]
     let constrained = constrained("e".to_owned());
-    #[cfg(not(feature = "constraints"))]
-    let constrained = [];
     for Case { name, generate, ends } in cases(stop.clone()).into_iter().chain(constrained) {
         let mut expected: Option<Outcome> = None;
         let tasks = [AsyncStream, AsyncWorker, AsyncAnswer].into_iter().filter(|_| cfg!(feature = "async"));

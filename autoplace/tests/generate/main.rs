@@ -34,11 +34,8 @@ mod cancelled_prompts;
 mod chat;
 mod chat_edges;
 mod chat_long;
-#[cfg(feature = "constraints")]
 mod constrained_json;
-#[cfg(feature = "constraints")]
 mod constrained_limits;
-#[cfg(feature = "constraints")]
 mod constrained_text;
 #[cfg(feature = "schemars")]
 mod constrained_types;

@@ -3,7 +3,6 @@
 use crate::native_support::{load_demo, tiny_llama};
 use crate::text_support::{PROMPT, text, text_and_statistics, told};
 use autoplace::Model;
-#[cfg(feature = "constraints")]
 use autoplace::generate::Constraint;
 use autoplace::generate::{Error, Generate, Mirostat, Sampling};
 use autoplace::llama_sys;
@@ -25,7 +24,6 @@ fn samplers_and_constraints_keep_their_state_when_the_model_is_placed_anew() {
         by_chance().adaptive_p(0.3),
         by_chance().samplers([]),
     ];
-    #[cfg(feature = "constraints")]
     all.extend(
         [
             Constraint::regex("[a-z]{4} [A-Z]{30} [0-9]{4}"),

@@ -43,7 +43,6 @@ fn tokens_that_are_drafted_in_an_engine_are_those_of_a_raw_loop() {
     }
 }
 
-#[cfg(feature = "constraints")]
 #[test]
 fn a_constraint_holds_for_draft_tokens_too() {
     let model = load_exact();

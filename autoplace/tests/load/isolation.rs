@@ -412,7 +412,7 @@ pub(crate) mod deaths {
 
     #[test]
     fn a_worker_that_speaks_nonsense_at_first_or_later_is_ended() {
-        let greeting = hello(&load::build_name());
+        let greeting = hello(&(load::build_name() + ", constraints"));
         for (said, expected) in [
             ("printf 'Content-Length: 12' >&0".to_owned(), "a message of"),
             (format!(r"{greeting}; printf '\003\000\000\000abc' >&0"), "Deserialization"),

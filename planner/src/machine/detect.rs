@@ -70,8 +70,7 @@ impl Detector {
     }
 
     fn cuda_visible(&self) -> Option<String> {
-        let set = || std::env::var(CUDA_VISIBLE_DEVICES).ok();
-        self.cuda_visible.clone().unwrap_or_else(set)
+        self.cuda_visible.clone().unwrap_or_else(|| std::env::var(CUDA_VISIBLE_DEVICES).ok())
     }
 
     /// The machine as the drivers describe it, for planning without llama.cpp: NVIDIA's cards and the host. All cards

@@ -11,32 +11,38 @@ use crate::gguf::TensorType;
 
 /// What one device was measured to do; by default nothing yet.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
 #[non_exhaustive]
 pub struct MeasuredRates {
     /// Threads that computed, on the host.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threads: Option<u32>,
     /// Whether, on the host, weights were rearranged for its instruction set, as a load does where no GPU pins
     /// the host's memory.
+    #[serde(default)]
     pub repacked: bool,
     /// One token through a matrix, by the type of its weights.
+    #[serde(default)]
     pub weights: Vec<WeightRate>,
     /// One token's attention over a cache that is larger than the processor's caches.
+    #[serde(default)]
     pub attention: Vec<AttentionRate>,
     /// Many tokens through a matrix.
+    #[serde(default)]
     pub prompts: Vec<PromptRate>,
     /// The attention of many tokens.
+    #[serde(default)]
     pub prompt_attention: Vec<PromptAttentionRate>,
     /// Nanoseconds that a block takes for one token beside its matrices and its attention: norms, activations,
     /// launches, barriers.
     pub layer_ns: u64,
     /// Nanoseconds more of a block with experts: to choose them, and to add up their results.
+    #[serde(default)]
     pub routing_ns: u64,
     /// Of a prompt, the same beside matrices and attention, in elements of the matrices' outputs per second.
+    #[serde(default)]
     pub activations_per_second: u64,
     /// The way between the host's memory and the device; `None` for the host itself.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link: Option<LinkRate>,
 }
 

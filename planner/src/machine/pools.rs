@@ -58,8 +58,7 @@ impl Pools {
         };
         let mut pool = |name: &str| {
             let total = read(&format!("{name}_total"))?;
-            let used = read(&format!("{name}_used"))?;
-            Some(Pool::new(total, total.saturating_sub(used)))
+            Some(Pool::new(total, total.saturating_sub(read(&format!("{name}_used"))?)))
         };
         let (own, shared) = (pool("vram")?, pool("gtt")?);
         match backend {

@@ -93,8 +93,7 @@ impl Room<'_> {
         let level = |(index, gpu): (usize, &&Gpu)| {
             let footprint = footprints.gpus.get(index).copied().unwrap_or_default();
             let unsure = uncertainty.gpus.get(index).copied().unwrap_or(0);
-            let headroom = self.headroom.of_gpu(gpu, &self.workload, unsure, self.wsl);
-            Level::new(footprint, headroom, gpu.free)
+            Level::new(footprint, self.headroom.of_gpu(gpu, &self.workload, unsure, self.wsl), gpu.free)
         };
         let gpus: Vec<Level> = self.gpus.iter().enumerate().map(level).collect();
         let unsure = uncertainty.host;

@@ -164,8 +164,7 @@ impl<'a> Planner<'a> {
             let seconds = here.seconds(&chosen.assignment, &workload);
             let faster = seconds / model(&other)?.seconds(&other.assignment, &workload);
             if faster > WORTH_TELLING {
-                let note = reasons::another_is_faster(depth, &other, layers, faster);
-                chosen.notes.push(note);
+                chosen.notes.push(reasons::another_is_faster(depth, &other, layers, faster));
             }
         }
         Ok(chosen)

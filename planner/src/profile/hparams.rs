@@ -205,8 +205,7 @@ impl Hyperparameters {
 
     /// Elements of the widest feed-forward row that a token makes: the dense width, or that of all the experts it uses.
     pub fn widest_ff(&self) -> u64 {
-        let of_experts = |e: Experts| u64::from(e.n_ff) * u64::from(e.used);
-        self.experts.map_or(0, of_experts).max(self.n_ff.into())
+        self.experts.map_or(0, |e| u64::from(e.n_ff) * u64::from(e.used)).max(self.n_ff.into())
     }
 
     /// Elements of the widest row of the residual stream or of the queries, whichever is more.

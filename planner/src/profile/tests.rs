@@ -61,8 +61,7 @@ fn the_vocabulary_is_counted_stated_or_measured() {
     assert_eq!(profile(&rows).hparams.n_vocab, 30);
     let stated = rows.u32("llama.vocab_size", 20);
     assert_eq!(profile(&stated).hparams.n_vocab, 20);
-    let listed = stated.array_str("tokenizer.ggml.tokens", ["a", "b", "c"]);
-    assert_eq!(profile(&listed).hparams.n_vocab, 3);
+    assert_eq!(profile(&stated.array_str("tokenizer.ggml.tokens", ["a", "b", "c"])).hparams.n_vocab, 3);
 }
 
 #[test]

@@ -99,12 +99,10 @@ fn memory_pressure_is_told_at_once_and_its_end_after_calm() {
     assert_eq!(rig.step(&low), [expected]);
     assert_eq!(rig.steps(20, &low), []);
     // A little more is not yet enough.
-    let more = on_first(DeviceSample::new(NEEDED + mib(24)));
-    assert_eq!(rig.steps(20, &more), []);
+    assert_eq!(rig.steps(20, &on_first(DeviceSample::new(NEEDED + mib(24)))), []);
     let (device, free) = ("SIM0".to_owned(), NEEDED + mib(25));
     let enough = on_first(DeviceSample::new(free));
-    let expected = Event::MemoryRelieved { device, free };
-    assert_eq!(rig.steps(20, &enough), [expected]);
+    assert_eq!(rig.steps(20, &enough), [Event::MemoryRelieved { device, free }]);
 }
 
 #[test]
@@ -193,8 +191,7 @@ fn a_longer_context_is_no_slowdown_where_its_cost_is_known() {
         rig.generate_for(10, 50, 100);
         rig.generate_for(10, 25, 20_000)
     };
-    let cost = DepthCost::new([(0, 1.0), (20_000, 2.0)]);
-    assert_eq!(deep(&mut Rig::with_cost(cost)), []);
+    assert_eq!(deep(&mut Rig::with_cost(DepthCost::new([(0, 1.0), (20_000, 2.0)]))), []);
     let (_, _, cause) = slowdown(&deep(&mut Rig::new()));
     assert!(matches!(cause, Cause::DeeperContext { before: 100, .. }), "{cause}");
 }

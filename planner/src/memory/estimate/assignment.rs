@@ -100,8 +100,7 @@ pub(super) fn proportions(tensor_split: &[f32], n_gpus: usize) -> Result<Option<
     if !parts.iter().sum::<f32>().is_finite() {
         return Err(bad(last, "their sum is more than a float holds"));
     }
-    let given = parts.iter().any(|&part| part > 0.0);
-    Ok(given.then_some(parts))
+    Ok(parts.iter().any(|&part| part > 0.0).then_some(parts))
 }
 
 /// The points at which the layers change from one GPU to the next: the cumulative shares of `weights`, which are free

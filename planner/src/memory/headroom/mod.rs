@@ -196,8 +196,7 @@ mod tests {
         ] {
             let gpu = Gpu::new("card").total(gib(total)).free(free);
             let parts = headroom.of_gpu(&gpu, &WORKLOAD, unsure, false);
-            let expected = HeadroomParts { driver, growth, margin };
-            assert_eq!(parts, expected, "{headroom:?} of {total} GiB");
+            assert_eq!(parts, HeadroomParts { driver, growth, margin }, "{headroom:?} of {total} GiB");
             // What spills in silence inside of Windows; 15 percent of a card of 20 GiB hold it, those of 2 GiB do not.
             let more = if matches!(headroom, Bytes(_)) || (headroom, total) == (Cautious, 20) { 0 } else { mib(512) };
             let inside = headroom.of_gpu(&gpu, &WORKLOAD, unsure, true);

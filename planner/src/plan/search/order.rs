@@ -92,8 +92,7 @@ mod tests {
     #[test]
     fn one_that_shares_the_hosts_memory_works_alone_and_not_in_place_of_a_card() {
         let shared = Gpu::new("shared").kind(GpuKind::Integrated).total(gib(8));
-        let card = Gpu::new("card").total(gib(8));
-        assert_eq!(of(&[shared.clone(), card]), [vec![1]]);
+        assert_eq!(of(&[shared.clone(), Gpu::new("card").total(gib(8))]), [vec![1]]);
         assert_eq!(of(&[shared]), [vec![0]]);
     }
 
