@@ -6,7 +6,7 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 
 use serde::ser::Error as _;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use serde_json::ser::PrettyFormatter;
 
@@ -92,13 +92,17 @@ pub(crate) fn parse<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, String> 
 }
 
 /// `Serialize` and `Deserialize` of a type that has derived them for itself (`#[serde(remote = "Self")]`). Other crates
-/// have it in theirs, and serde would compile it there once more for each format. So it goes to them as JSON: as a tree
-/// where the format is for people, as a text elsewhere.
+/// have it in theirs, and serde would compile it there once more for each format. So it is read from JSON alone: from a
+/// tree where the format is for people, from a text elsewhere, and so it is written there.
 macro_rules! compiled_here {
     ($type:ident, $deserialize:literal) => {
         impl serde::Serialize for $type {
             fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-                $crate::json::hand_over($crate::json::indented(|it| Self::serialize(self, it)), to)
+                if to.is_human_readable() {
+                    return Self::serialize(self, to);
+                }
+                let text = $crate::json::indented(|it| Self::serialize(self, it));
+                text.map_err(serde::ser::Error::custom)?.serialize(to)
             }
         }
 
@@ -128,15 +132,6 @@ pub(crate) fn indented(
     let mut text = Vec::new();
     write(&mut serde_json::Serializer::pretty(&mut text))?;
     String::from_utf8(text).map_err(serde_json::Error::custom)
-}
-
-pub(crate) fn hand_over<S: Serializer>(text: serde_json::Result<String>, to: S) -> Result<S::Ok, S::Error> {
-    let text = text.map_err(S::Error::custom)?;
-    if to.is_human_readable() {
-        serde_json::from_str::<Value>(&text).map_err(S::Error::custom)?.serialize(to)
-    } else {
-        text.serialize(to)
-    }
 }
 
 pub(crate) fn taken_over<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
