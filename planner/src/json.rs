@@ -5,10 +5,8 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, Read, Write};
 use std::path::Path;
 
-use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
-use serde_json::ser::PrettyFormatter;
 
 /// A longer file is no plan and no machine: large ones have some 20 KiB.
 const LONGEST_FILE: u64 = 4 << 20;
@@ -101,8 +99,8 @@ macro_rules! compiled_here {
                 if to.is_human_readable() {
                     return Self::serialize(self, to);
                 }
-                let text = $crate::json::indented(|it| Self::serialize(self, it));
-                text.map_err(serde::ser::Error::custom)?.serialize(to)
+                // As files are, so that one form of writing is compiled.
+                serde_json::to_string_pretty(self).map_err(serde::ser::Error::custom)?.serialize(to)
             }
         }
 
@@ -125,15 +123,7 @@ macro_rules! compiled_here {
 }
 pub(crate) use compiled_here;
 
-/// What `write` writes, as an indented text.
-pub(crate) fn indented(
-    write: impl FnOnce(&mut serde_json::Serializer<&mut Vec<u8>, PrettyFormatter<'_>>) -> serde_json::Result<()>,
-) -> serde_json::Result<String> {
-    let mut text = Vec::new();
-    write(&mut serde_json::Serializer::pretty(&mut text))?;
-    String::from_utf8(text).map_err(serde_json::Error::custom)
-}
-
+/// The JSON in which a type comes from another crate.
 pub(crate) fn taken_over<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
     if from.is_human_readable() { Ok(Value::deserialize(from)?.to_string()) } else { String::deserialize(from) }
 }

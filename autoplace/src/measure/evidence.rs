@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::conditions::Conditions;
-use super::measurement::{Speed, anonymous, file_of, indented, lossy, masked};
+use super::measurement::{Speed, anonymous, file_of, lossy, masked};
 use super::run::{Arm, Measure};
 use super::{Error, Protocol};
 use crate::gguf::Header;
@@ -201,7 +201,7 @@ impl Evidence {
 
     /// As JSON, indented.
     pub fn to_json(&self) -> String {
-        indented(self).unwrap_or_default()
+        serde_json::to_string_pretty(self).unwrap_or_default()
     }
 
     /// Reads what [`to_json`](Self::to_json) wrote, also within a longer text.

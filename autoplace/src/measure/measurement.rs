@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize, Serializer};
-use serde_json::Value;
 
 use super::conditions::Conditions;
 use super::protocol::Protocol;
@@ -170,7 +169,7 @@ impl Measurement {
 
     /// As JSON, indented.
     pub fn to_json(&self) -> String {
-        indented(self).unwrap_or_default()
+        serde_json::to_string_pretty(self).unwrap_or_default()
     }
 
     /// Reads what [`to_json`](Self::to_json) wrote.
@@ -293,13 +292,6 @@ pub(super) fn masked(text: &mut String, names: &[(String, String)]) {
 /// The name of a file alone.
 pub(super) fn file_of(path: &Path) -> PathBuf {
     path.file_name().map_or_else(PathBuf::new, PathBuf::from)
-}
-
-/// As JSON, written in one line and then indented: each way of writing is compiled for every type once more.
-/// Nothing fails where maps have texts as keys.
-pub(super) fn indented(written: &impl Serialize) -> serde_json::Result<String> {
-    let value: Value = serde_json::from_str(&serde_json::to_string(written)?)?;
-    serde_json::to_string_pretty(&value)
 }
 
 /// A path as JSON can hold it.

@@ -14,7 +14,8 @@ fn samplers_and_constraints_keep_their_state_when_the_model_is_placed_anew() {
     let mut typical = Sampling::default();
     (typical.typical_p, typical.top_n_sigma) = (0.5, 1.5);
     (typical.dynatemp_range, typical.min_keep) = (0.5, 2);
-    let mut all = vec![
+    let held = |it| model.generate(PROMPT).seed(11).constraint(it);
+    let all = [
         by_chance(),
         by_chance().sampling(typical).seed(7),
         by_chance().xtc(0.5, 0.1),
@@ -23,20 +24,15 @@ fn samplers_and_constraints_keep_their_state_when_the_model_is_placed_anew() {
         by_chance().mirostat(Mirostat::V2, 4.0),
         by_chance().adaptive_p(0.3),
         by_chance().samplers([]),
+        held(Constraint::regex("[a-z]{4} [A-Z]{30} [0-9]{4}")),
+        held(Constraint::json_schema(serde_json::json!({
+            "type": "object",
+            "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer", "maximum": 150}},
+            "required": ["name", "age"],
+            "additionalProperties": false,
+        }))),
+        model.generate(PROMPT).temp(0.0).max_tokens(20),
     ];
-    all.extend(
-        [
-            Constraint::regex("[a-z]{4} [A-Z]{30} [0-9]{4}"),
-            Constraint::json_schema(serde_json::json!({
-                "type": "object",
-                "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer", "maximum": 150}},
-                "required": ["name", "age"],
-                "additionalProperties": false,
-            })),
-        ]
-        .map(|it| model.generate(PROMPT).seed(11).constraint(it)),
-    );
-    all.push(model.generate(PROMPT).temp(0.0).max_tokens(20));
     for generate in all {
         let undisturbed = text(generate.clone());
         let anew = crate::replace_support::text_of(generate, |stream, index| {

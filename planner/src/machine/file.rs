@@ -47,11 +47,11 @@ impl Machine {
         #[derive(Serialize)]
         struct Document<'a> {
             version: u64,
-            #[serde(flatten, serialize_with = "Machine::serialize")]
+            #[serde(flatten)]
             machine: &'a Machine,
         }
         let document = Document { version: VERSION, machine: self };
-        json::indented(|it| document.serialize(it)).map_err(MachineError::new)
+        serde_json::to_string_pretty(&document).map_err(MachineError::new)
     }
 
     /// Reads what [`to_json`](Self::to_json) gives, or a machine as `serde` writes it. Keys that this version does not

@@ -257,6 +257,7 @@ pub(crate) fn small(path: &Path, request: Request, checkpoints: u64) -> Model {
     Model::builder(path).request(request).n_threads(1).checkpoints(checkpoints).load().unwrap()
 }
 
+/// The seed of texts on models with random weights.
 pub(crate) const SEED: u32 = 1;
 
 /// llama.cpp's own text after these tokens on such a model, by the same chance, and not one token for ever.
@@ -276,6 +277,7 @@ pub(crate) fn plain(n_ctx: u32, kv: llama_sys::KvType) -> ContextParams {
     ContextParams { flash_attention, type_k: kv, type_v: kv, swa_full: false, ..params(n_ctx) }
 }
 
+/// One thread, and what [`request`] asks for.
 fn params(n_ctx: u32) -> ContextParams {
     ContextParams {
         n_ctx,

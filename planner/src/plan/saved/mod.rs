@@ -53,10 +53,10 @@ pub struct SavedPlan {
     /// The model that it is of.
     pub model: ModelIdentity,
     /// The plan.
-    #[serde(with = "Plan")]
+    #[serde(deserialize_with = "Plan::deserialize")]
     pub plan: Plan,
     /// What was asked of the planner.
-    #[serde(with = "Request")]
+    #[serde(deserialize_with = "Request::deserialize")]
     pub request: Request,
 }
 
@@ -111,7 +111,7 @@ impl SavedPlan {
     ///
     /// [`SavedPlanError::Invalid`] where the plan cannot be written as JSON: a path that is no UTF-8.
     pub fn to_json(&self) -> Result<String, SavedPlanError> {
-        json::indented(|it| Self::serialize(self, it)).map_err(|error| invalid(error.to_string()))
+        serde_json::to_string_pretty(self).map_err(|error| invalid(error.to_string()))
     }
 
     /// Reads and checks a plan. Keys that this version does not know are left out.
