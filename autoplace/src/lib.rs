@@ -30,7 +30,6 @@ pub mod embed;
 mod error;
 pub mod generate;
 pub mod load;
-pub mod measure;
 mod serve;
 pub mod watch;
 pub mod worker;

@@ -312,8 +312,6 @@ impl Control {
         drop(state);
         thread::sleep(LAST);
         // What a library does at an exit, it does to what still computes; and an abort would dump all of the memory.
-        #[cfg(unix)]
-        let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
-        process::abort();
+        llama_sys::end_this_process();
     }
 }

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 
 use autoplace::machine::{Bytes, Gpu, Machine};
-use autoplace::measure::{Evidence, Finding, Measure, Running};
+use autoplace_measure::{Evidence, Finding, Measure, Running};
 use serde::Serialize;
 
 use crate::args::AskArgs;

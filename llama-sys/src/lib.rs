@@ -59,6 +59,7 @@ mod stack;
 mod state;
 #[cfg(windows)]
 mod stdout;
+mod system;
 mod tensor_type;
 mod tokenize;
 #[cfg(windows)]
@@ -87,6 +88,7 @@ pub use sparse::make_sparse;
 pub use state::State;
 #[cfg(windows)]
 pub use stdout::print_to_stderr;
+pub use system::{end_this_process, file_in_memory, longest_file, user_id};
 pub use tensor_type::{KvType, TensorTypeInfo, tensor_types};
 #[cfg(windows)]
 pub use video_memory::{VideoMemory, VideoMemoryUse};

@@ -8,7 +8,7 @@
 //!    or (as a step of `test`) with the workspace's, every file of which that was read the package must hold.
 //!
 //! To publish: `cargo publish -p autoplace-runtime -p autoplace-llama-sys -p autoplace-planner -p autoplace-chat -p
-//! autoplace-hub -p autoplace -p autoplace-openai -p autoplace-cli` in `target/package-source`.
+//! autoplace-hub -p autoplace -p autoplace-measure -p autoplace-openai -p autoplace-cli` in `target/package-source`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -31,7 +31,7 @@ struct Published {
     required: &'static [&'static str],
 }
 
-const PUBLISHED: [Published; 8] = [
+const PUBLISHED: [Published; 9] = [
     Published { name: "autoplace-runtime", required: &["LICENSE-APACHE", "LICENSE-MIT", "README.md", "src/lib.rs"] },
     Published {
         name: "autoplace-llama-sys",
@@ -53,6 +53,7 @@ const PUBLISHED: [Published; 8] = [
     Published { name: "autoplace-chat", required: &["LICENSE-APACHE", "LICENSE-MIT", "README.md", "src/lib.rs"] },
     Published { name: "autoplace-hub", required: &["LICENSE-APACHE", "LICENSE-MIT", "README.md", "src/lib.rs"] },
     Published { name: "autoplace", required: &["LICENSE-APACHE", "LICENSE-MIT", "README.md", "src/lib.rs"] },
+    Published { name: "autoplace-measure", required: &["LICENSE-APACHE", "LICENSE-MIT", "README.md", "src/lib.rs"] },
     Published { name: "autoplace-openai", required: &["LICENSE-APACHE", "LICENSE-MIT", "README.md", "src/lib.rs"] },
     Published { name: "autoplace-cli", required: &["LICENSE-APACHE", "LICENSE-MIT", "README.md", "src/main.rs"] },
 ];
@@ -117,6 +118,7 @@ fn stage(workspace: &Workspace) -> Result<PathBuf> {
         "planner",
         "chat",
         "autoplace",
+        "measure",
         "openai",
         "hub",
         "cli",

@@ -10,9 +10,10 @@ use crate::workspace::Workspace;
 
 /// Folders, the lines that they should have, and the lines beyond which this fails: a tenth more, or while there are
 /// more than that, what there are now.
-const BUDGETS: [(&str, &[&str], usize, usize); 9] = [
+const BUDGETS: [(&str, &[&str], usize, usize); 10] = [
     ("planner", &["planner/src"], 17_000, 18_700),
-    ("autoplace", &["autoplace/src"], 20_000, 22_000),
+    ("autoplace", &["autoplace/src"], 18_290, 20_119),
+    ("measure", &["measure/src"], 1_710, 1_881),
     ("chat", &["chat/src"], 4_500, 4_950),
     ("openai", &["openai/src"], 3_500, 3_850),
     ("hub", &["hub/src"], 3_000, 3_300),

@@ -59,7 +59,7 @@ pub(super) struct Limits {
     /// Control tokens are written out.
     pub(super) special: bool,
     /// What ends a text is a token like any other.
-    pub(super) past_end: bool,
+    pub(super) ignore_eos: bool,
 }
 
 impl Spec {
@@ -72,7 +72,7 @@ impl Spec {
             custom: None,
             constraint: None,
             stops: Vec::new(),
-            limits: Limits { max_tokens: usize::MAX, special: false, past_end: false },
+            limits: Limits { max_tokens: usize::MAX, special: false, ignore_eos: false },
             speculation: Speculation::Off,
             when_full: WhenFull::Stop,
         }
@@ -144,12 +144,9 @@ impl Generate {
         /// ([`Piece::logprobs`](super::Piece::logprobs)): by the model's own distribution, before any sampler. Default:
         /// nothing.
         logprobs(n: usize) spec.logprobs = Some(n);
-    }
-
-    /// Goes on where the text would end: for a measurement, which is of a number of tokens.
-    pub(crate) const fn past_end(mut self) -> Self {
-        self.spec.limits.past_end = true;
-        self
+        /// Goes on where the text would end, as vLLM's `ignore_eos` does: for a measurement, which is of a number of
+        /// tokens.
+        ignore_eos() spec.limits.ignore_eos = true;
     }
 
     /// What a worker was asked to generate.

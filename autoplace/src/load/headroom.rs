@@ -1,7 +1,6 @@
 //! What a load took beside the buffers that llama.cpp counts. Free bytes before the load, after it and after the
 //! warm-up flow in; what driver and pools took flows out, and into the user's cache for the next plan.
 
-use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
 use llama_sys::Device;
@@ -141,9 +140,17 @@ impl Work {
 /// Whether no model of this process has been on this device. On a simulated one, which keeps no code
 /// loaded, every model counts as the first.
 fn is_first(device: &Device) -> bool {
-    static USED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    static USED: Mutex<Vec<String>> = Mutex::new(Vec::new());
     let name = device.name();
-    is_simulated(&name) || USED.lock().unwrap_or_else(PoisonError::into_inner).insert(name)
+    if is_simulated(&name) {
+        return true;
+    }
+    let mut used = USED.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_first = !used.contains(&name);
+    if is_first {
+        used.push(name);
+    }
+    is_first
 }
 
 /// Why nothing can be learned of this GPU, whatever its readings are. `programs` are those on it now.
@@ -152,11 +159,11 @@ fn doubt(gpu: &Gpu, programs: Option<&[GpuProcess]>) -> Option<Doubt> {
         GpuKind::Remote => Some(Doubt::Remote),
         GpuKind::Integrated => Some(Doubt::SharedMemory),
         GpuKind::Discrete => {
-            let held = |programs: &[GpuProcess]| -> BTreeSet<(u32, Option<u64>)> {
-                programs.iter().map(|one| (one.pid, one.bytes)).collect()
-            };
             let (before, now) = (gpu.processes.as_deref()?, programs?);
-            (held(before) != held(now)).then_some(Doubt::OtherPrograms)
+            let all_in = |some: &[GpuProcess], others: &[GpuProcess]| {
+                some.iter().all(|one| others.iter().any(|it| (it.pid, it.bytes) == (one.pid, one.bytes)))
+            };
+            (!all_in(before, now) || !all_in(now, before)).then_some(Doubt::OtherPrograms)
         }
     }
 }

@@ -6,7 +6,6 @@
 //! counts as one without free memory. A lock belongs to the open file and not to the process (flock, LockFileEx), so
 //! the threads of one process see each other too.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -81,7 +80,9 @@ impl Leases {
     /// A load that has a lease drops it first: it would wait for itself.
     pub(super) fn machine<E>(&self, read: impl Fn() -> Result<Machine, E>) -> Result<(Machine, Lease), E> {
         let machine = read()?;
-        let devices: BTreeSet<String> = machine.gpus.iter().filter_map(key).collect();
+        let mut devices: Vec<String> = machine.gpus.iter().filter_map(key).collect();
+        devices.sort_unstable();
+        devices.dedup();
         if devices.is_empty() || self.place == Place::Nowhere {
             return Ok((machine, Lease::default()));
         }
@@ -93,12 +94,12 @@ impl Leases {
     }
 
     /// Locks in the order of the names, so that two loads that want the same GPUs do not wait for each other.
-    fn lock(&self, devices: BTreeSet<String>) -> io::Result<Lease> {
+    fn lock(&self, devices: Vec<String>) -> io::Result<Lease> {
         let folder = match &self.place {
             Place::Folder(folder) => {
                 let above = folder.parent().unwrap_or(folder);
                 fs::create_dir_all(above).map_err(|error| of_file(above, &error))?;
-                private(folder, user())?;
+                private(folder, llama_sys::user_id())?;
                 folder.clone()
             }
             _ => user_folder()?,
@@ -107,8 +108,8 @@ impl Leases {
         let mut lease = Lease::default();
         for device in devices {
             match lock(&folder.join(file_name(&device)), || begun.elapsed() < self.patience)? {
-                Some(lock) => drop(lease.locks.insert(device, lock)),
-                None => drop(lease.busy.insert(device)),
+                Some(lock) => lease.locks.push((device, lock)),
+                None => lease.busy.push(device),
             }
         }
         Ok(lease)
@@ -137,9 +138,9 @@ fn lock(path: &Path, waits: impl Fn() -> bool) -> io::Result<Option<Lock>> {
 #[derive(Debug, Default)]
 #[must_use = "others read what is free once it is dropped"]
 pub(super) struct Lease {
-    locks: BTreeMap<String, Lock>,
+    locks: Vec<(String, Lock)>,
     /// GPUs that others are at.
-    busy: BTreeSet<String>,
+    busy: Vec<String>,
     /// Why others do not see all of what is taken, if they do not.
     pub(super) unleased: Option<String>,
 }
@@ -160,9 +161,9 @@ impl Lease {
 
     /// Lets others have what this plan does not use of the machine.
     pub(super) fn hold(mut self, plan: &Plan, machine: &Machine) -> Self {
-        let used: BTreeSet<String> = plan.gpus().filter_map(|gpu| key(gpu_of(machine, gpu)?)).collect();
-        self.locks.retain(|device, _| used.contains(device));
-        if let Some(device) = used.intersection(&self.busy).next() {
+        let used: Vec<String> = plan.gpus().filter_map(|gpu| key(gpu_of(machine, gpu)?)).collect();
+        self.locks.retain(|(device, _)| used.contains(device));
+        if let Some(device) = self.busy.iter().find(|device| used.contains(device)) {
             self.unleased = Some(format!("another load is at {device} and was not waited for"));
         }
         if used.is_empty() {
@@ -219,7 +220,8 @@ const NAME: &str = "autoplace";
 /// may be everybody's.
 fn user_folder() -> io::Result<PathBuf> {
     let session = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|folder| folder.is_absolute());
-    let user = user();
+    // Windows keeps the folder for temporary files apart for each user (`GetTempPath2`).
+    let user = llama_sys::user_id();
     let systemd = cfg!(target_os = "linux").then(|| PathBuf::from(format!("/run/user/{user}/{NAME}")));
     let mut theirs = session.map(|folder| folder.join(NAME)).into_iter().chain(systemd);
     if let Some(folder) = theirs.find(|folder| private(folder, user).is_ok()) {
@@ -227,17 +229,6 @@ fn user_folder() -> io::Result<PathBuf> {
     }
     let temporary = std::env::temp_dir().join(format!("{NAME}-{user}"));
     private(&temporary, user).map(|()| temporary)
-}
-
-#[cfg(unix)]
-fn user() -> u32 {
-    rustix::process::getuid().as_raw()
-}
-
-/// Windows keeps the folder for temporary files apart for each user (`GetTempPath2`).
-#[cfg(not(unix))]
-const fn user() -> u32 {
-    0
 }
 
 /// Makes the folder for this user alone. One that somebody else has made or can write in is refused: whoever writes
@@ -311,7 +302,7 @@ mod tests {
         use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
         let base = tempfile::tempdir().unwrap();
-        let me = rustix::process::getuid().as_raw();
+        let me = llama_sys::user_id();
         let folder = base.path().join("mine");
         private(&folder, me).unwrap();
         assert_eq!(fs::metadata(&folder).unwrap().mode() & 0o777, 0o700);

@@ -63,7 +63,7 @@ impl DepthCost {
 
 /// The model of [`plan::speed`](crate::plan::speed) for a plan on this machine, and where its layers are; `None` where
 /// a rate would be a guess.
-pub(crate) fn speed_model(profile: &ModelProfile, plan: &Plan, machine: &Machine) -> Option<(SpeedModel, Assignment)> {
+pub fn speed_model(profile: &ModelProfile, plan: &Plan, machine: &Machine) -> Option<(SpeedModel, Assignment)> {
     let gpus: Option<Vec<&Gpu>> = plan.gpus().map(|gpu| gpu_of(machine, gpu)).collect();
     let rates = Rates::of(&gpus?, &machine.host);
     let is_guess = |rate: &Rate| rate.basis == Basis::Guess;

@@ -27,7 +27,7 @@ mod sample;
 mod sentinel;
 
 pub use depth::DepthCost;
-pub(crate) use depth::speed_model;
+pub use depth::speed_model;
 pub use event::{Cause, Event, Resize};
 pub use model::ModelSource;
 pub use sample::{DeviceSample, Sample, Source, Watched, WatchedDevice};

@@ -5,7 +5,6 @@ mod speed;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use self::speed::SpeedRule;
@@ -154,7 +153,7 @@ struct DeviceRules {
     /// What holds them down now.
     reasons: Vec<ThrottleReason>,
     /// What each program held when they were first looked for: those are there by right. `None` before that.
-    first_programs: Option<BTreeMap<u32, u64>>,
+    first_programs: Option<Vec<(u32, u64)>>,
     /// The one that took most since, where that is notable.
     taker: Option<GpuProcess>,
 }
@@ -226,7 +225,8 @@ impl DeviceRules {
         // What a driver does not count cannot have grown.
         let held = || seen.iter().filter_map(|program| Some((program, program.bytes?)));
         let first = self.first_programs.get_or_insert_with(|| held().map(|(it, bytes)| (it.pid, bytes)).collect());
-        let taken = held().map(|(it, bytes)| (it, bytes.saturating_sub(first.get(&it.pid).copied().unwrap_or(0))));
+        let first = |pid| first.iter().find(|(first, _)| *first == pid).map_or(0, |&(_, bytes)| bytes);
+        let taken = held().map(|(it, bytes)| (it, bytes.saturating_sub(first(it.pid))));
         let most = taken.max_by_key(|&(_, taken)| taken);
         let notable = self.watched.notable.max(1);
         self.taker = most.filter(|&(_, taken)| taken >= notable).map(|(program, _)| program.clone());

@@ -230,8 +230,7 @@ fn write_message(buffer: &mut Vec<u8>, message: &impl Serialize) -> Result<(), E
         },
     });
     let bytes = buffer.len() - start - 4;
-    let fits = u32::try_from(bytes).ok().filter(|_| bytes <= LONGEST);
-    let fits = fits.ok_or(Error::TooLong { bytes, limit: LONGEST });
+    let fits = u32::try_from(bytes).ok().filter(|_| bytes <= LONGEST).ok_or(Error::TooLong { bytes, limit: LONGEST });
     let length = written.and(fits).inspect_err(|_| buffer.truncate(start))?;
     buffer[start..start + 4].copy_from_slice(&length.to_le_bytes());
     Ok(())

@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use autoplace::machine::{
     Gpu, GpuProcess, Host, HostLimit, Machine, PcieLink, PcieRate, ThrottleReason, UnusedReason, gib, mib,
 };
-use autoplace::measure::{Cause, Evidence, Running, Speed};
 use autoplace::plan::Request;
+use autoplace_measure::{Cause, Evidence, Running, Speed};
 
 use crate::shapes::{LLAMA_8B, LLAMA_70B, Shape};
 

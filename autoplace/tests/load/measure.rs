@@ -9,9 +9,9 @@ use autoplace::generate::Prompt;
 use autoplace::gguf::Header;
 use autoplace::load;
 use autoplace::machine::mib;
-use autoplace::measure::{Arm, Error, Measure, Measurement, Progress, Protocol, Steps};
 use autoplace::memory::Headroom;
 use autoplace::plan::{GpuLayers, HostParts, Request, SavedPlan};
+use autoplace_measure::{Arm, Error, Measure, Measurement, Progress, Protocol, Steps};
 
 const SCHEMA: &str = include_str!("../../../docs/measurement.schema.json");
 

@@ -4,8 +4,8 @@
 use std::borrow::Borrow;
 
 use autoplace::machine::{Gpu, GpuKind};
-use autoplace::measure::{Measured, Measurement, Row};
 use autoplace::memory::FlashAttention;
+use autoplace_measure::{Measured, Measurement, Row};
 use serde_json::{Value, json};
 
 use crate::emit::kv_type;

@@ -13,9 +13,9 @@ use autoplace::ModelBuilder;
 use autoplace::gguf::Header;
 use autoplace::load::{RatesRequest, measure_rates};
 use autoplace::machine::Gpu;
-use autoplace::measure::{Arm, Measure, Measurement, Protocol, Steps};
 use autoplace::plan::{Request, SavedPlan};
 use autoplace::profile::ModelProfile;
+use autoplace_measure::{Arm, Measure, Measurement, Protocol, Steps};
 use clap::{ValueEnum, value_parser};
 
 use crate::args::AskArgs;

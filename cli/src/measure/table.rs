@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use autoplace::machine::Bytes;
-use autoplace::measure::{MeasuredDevice, Measurement, Point, Row};
+use autoplace_measure::{MeasuredDevice, Measurement, Point, Row};
 
 use crate::devices::columns;
 

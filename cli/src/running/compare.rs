@@ -6,10 +6,10 @@ use std::path::Path;
 
 use autoplace::gguf::Header;
 use autoplace::machine::Machine;
-use autoplace::measure::{Evidence, ModelEvidence, Running};
 use autoplace::memory::Headroom;
 use autoplace::plan::{self, GpuLayers, HostParts, Placement, Plan, Planner, Request};
 use autoplace::profile::ModelProfile;
+use autoplace_measure::{Evidence, ModelEvidence, Running};
 
 use super::{Found, Program, Seen};
 use crate::args::AskArgs;
@@ -201,7 +201,7 @@ mod tests {
     use std::path::Path;
 
     use autoplace::machine::{Gpu, GpuProcess, Host, Machine, gib, mib};
-    use autoplace::measure::{Cause, Evidence};
+    use autoplace_measure::{Cause, Evidence};
     use clap::Parser;
 
     use super::super::{Found, Program, Seen};

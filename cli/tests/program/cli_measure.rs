@@ -6,8 +6,8 @@ use std::mem::{Discriminant, discriminant};
 
 use crate::cli_support::{User, demo};
 use crate::llama_source;
-use autoplace::measure::Measurement;
 use autoplace::memory::KvType;
+use autoplace_measure::Measurement;
 use serde_json::Value;
 
 /// A card on which half of the demo model fits, and little to compute.

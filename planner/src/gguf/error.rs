@@ -17,64 +17,50 @@ pub enum Error {
     /// The file cannot be opened.
     #[error("{path}: cannot open: {source}")]
     Open { path: PathBuf, source: io::Error },
-
     /// The path leads to a folder, a pipe or a device.
     #[error("{path}: not a regular file")]
     NotAFile { path: PathBuf },
-
     /// The system failed to read bytes that should be there.
     #[error("{path}: byte {at}: cannot read {needed} bytes: {source}")]
     Read { path: PathBuf, at: u64, needed: u64, source: io::Error },
-
     /// The system failed to write a file that is being built.
     #[error("{path}: cannot write: {source}")]
     Write { path: PathBuf, source: io::Error },
-
     /// The file was written to, or another has taken its place.
     #[error("{path}: the file was changed or replaced since its header was read ({was} bytes then, {is} bytes now)")]
     Changed { path: PathBuf, was: u64, is: u64 },
-
     /// The header goes on after the last byte.
     #[error("{path}: byte {at}: {what} needs {needed} bytes, but only {available} are left")]
     Truncated { path: PathBuf, at: u64, what: String, needed: u64, available: u64 },
-
     /// The first four bytes are not `GGUF`.
     #[error("{path}: byte 0: not a GGUF file: it begins with \"{}\", not \"GGUF\"{}", found.escape_ascii(), hint(found))]
     NotGguf { path: PathBuf, found: [u8; 4] },
-
     /// The file is for a big-endian machine.
     #[error(
         "{path}: byte 4: a big-endian GGUF file (its version reads {version:#010x} in little-endian order): convert it with gguf-py's gguf_convert_endian.py"
     )]
     BigEndian { path: PathBuf, version: u32 },
-
     /// The format's version is neither 2 nor 3.
     #[error("{path}: byte 4: GGUF version {version} is not supported, only 2 and 3 are{}", if *version == 1 { " (version 1 is of August 2023: convert the model again)" } else { "" })]
     Version { path: PathBuf, version: u32 },
-
     /// What the header says at this byte cannot be, or is more than we accept: the file is damaged or was written
     /// wrongly.
     #[error("{path}: byte {at}: {problem}")]
     Malformed { path: PathBuf, at: u64, problem: String },
-
     /// A tensor's data reaches past the end of the file: the download is incomplete.
     #[error(
         "{path}: byte {at}: the data of tensor '{tensor}' ends at byte {end}, but the file has only {file_bytes}: it is incomplete"
     )]
     TensorOutside { path: PathBuf, at: u64, tensor: String, end: u64, file_bytes: u64 },
-
     /// A shard of a split model cannot be opened.
     #[error("{path}: shard {} of {count} is missing: {source}", index + 1)]
     ShardMissing { path: PathBuf, index: u16, count: u16, source: io::Error },
-
     /// The shards of a split model do not belong together, their names do not say so, or it is not the first.
     #[error("{path}: {problem}")]
     Shards { path: PathBuf, problem: String },
-
     /// A key that is needed is not there.
     #[error("{path}: the key '{key}' is missing")]
     MissingKey { path: PathBuf, key: String },
-
     /// A key has a value of another type than the one wanted; llama.cpp converts none either.
     #[error("{path}: byte {at}: key '{key}' is of type {found}, not {wanted}")]
     WrongType { path: PathBuf, at: u64, key: String, wanted: ValueType, found: ValueType },

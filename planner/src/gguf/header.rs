@@ -228,8 +228,7 @@ fn alignment(metadata: &Metadata) -> Result<u64, Error> {
 
 /// The header's end rounded up to the alignment.
 fn data_offset(source: &Source, header_bytes: u64, alignment: u64) -> Result<u64, Error> {
-    let padded = header_bytes.checked_next_multiple_of(alignment);
-    let padded = padded.unwrap_or(u64::MAX);
+    let padded = header_bytes.checked_next_multiple_of(alignment).unwrap_or(u64::MAX);
     if padded <= source.len() {
         return Ok(padded);
     }

@@ -110,11 +110,10 @@ impl MeasurementCache {
                 tracing::debug!(%error, file = %file.display(), "is not read");
             }
         });
-        let document: Document<T> = json::parse(&text.ok()?)
+        let document: Document<T> = json::parse(&text.ok()?, |it| Document::deserialize(it))
             .inspect_err(|error| tracing::debug!(%error, file = %file.display(), "is not understood"))
             .ok()?;
-        let is_it = document.version == VERSION && document.key == key;
-        is_it.then_some(document.value)
+        (document.version == VERSION && document.key == key).then_some(document.value)
     }
 
     fn put<T: Serialize>(&self, kind: &str, key: String, value: T) {
@@ -152,8 +151,7 @@ fn gpu_key(gpu: &Gpu, build: &str) -> Option<String> {
     if gpu.kind == GpuKind::Remote {
         return None;
     }
-    let place = gpu.pci_id.map(|id| id.to_string());
-    let place = place.as_deref().unwrap_or("?");
+    let place = gpu.pci_id.map_or_else(|| "?".to_owned(), |id| id.to_string());
     // CUDA names a slice of a card by its profile: `NVIDIA A100-SXM4-40GB MIG 1g.5gb`.
     let name = &gpu.description;
     let (driver, backend) = (gpu.driver.as_deref().unwrap_or("?"), &gpu.backend);

@@ -150,8 +150,7 @@ impl Merge<'_> {
             gpu.pci_id = gpu.pci_id.or(card.gpu.pci_id);
             gpu.nvml = card.gpu.nvml.filter(|_| !card.mig);
         }
-        let twin = self.twin(device, &gpu);
-        let twin = twin.map(|device| UnusedReason::SameAs { device });
+        let twin = self.twin(device, &gpu).map(|device| UnusedReason::SameAs { device });
         let empty = (device.total == 0).then_some(UnusedReason::NoMemory);
         if let Some(reason) = twin.or(empty) {
             self.machine.unused_gpus.push(UnusedGpu { gpu, reason });

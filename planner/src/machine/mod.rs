@@ -81,7 +81,7 @@ pub struct Machine {
     pub notes: Vec<Note>,
 }
 
-json::compiled_here!(Machine, "Machine::deserialize");
+json::compiled_here!(Machine);
 
 impl Machine {
     /// A machine with this host and no GPU.

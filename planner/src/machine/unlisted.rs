@@ -20,8 +20,7 @@ const LENT: [&str; 2] = ["vfio-pci", "pci-stub"];
 /// for any card does for all.
 pub(super) fn add(machine: &mut Machine, backends: &[String], nvml_answers: bool, tree: Tree<'_>) {
     let known = machine.gpus.iter().chain(machine.unused_gpus.iter().map(|unused| &unused.gpu));
-    let known = known.filter(|gpu| gpu.kind != GpuKind::Remote);
-    let known: Vec<Option<PciId>> = known.map(|gpu| gpu.pci_id).collect();
+    let known: Vec<Option<PciId>> = known.filter(|gpu| gpu.kind != GpuKind::Remote).map(|gpu| gpu.pci_id).collect();
     // One without an address may be any of them.
     if known.contains(&None) {
         return;

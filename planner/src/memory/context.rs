@@ -172,8 +172,7 @@ impl ContextParams {
         if self.n_rs_seq > MOST_TAKEN_BACK {
             return refuse("n_rs_seq", self.n_rs_seq, "at most 64 states more are kept");
         }
-        let n_ctx = u64::from(self.n_ctx);
-        let n_seq = u64::from(self.n_seq_max);
+        let (n_ctx, n_seq) = (u64::from(self.n_ctx), u64::from(self.n_seq_max));
         // The batch is limited by the context before that is padded (llama-context.cpp, the constructor).
         let n_batch = u64::from(self.n_batch).min(n_ctx);
         if n_seq > n_batch {
@@ -232,16 +231,13 @@ impl ContextParams {
     /// `output_reserve`); to predict further tokens, the hidden states of a whole batch too, and the second context's
     /// logits and hidden state for each sequence.
     pub(super) fn output_bytes(&self, profile: &ModelProfile, sizes: &ContextSizes) -> u64 {
-        let hparams = &profile.hparams;
-        let width = u64::from(hparams.n_embd_out);
-        let n_vocab = u64::from(hparams.n_vocab);
+        let (width, n_vocab) = (profile.hparams.n_embd_out.into(), u64::from(profile.hparams.n_vocab));
         let embedding = if self.embeddings.is_some() { width } else { 0 };
         let row = n_vocab.saturating_add(embedding);
         let mut numbers = row.saturating_mul(sizes.output_rows);
         if self.mtp {
             let states = width.saturating_mul(sizes.n_batch);
-            let heads = n_vocab.saturating_add(width);
-            let heads = heads.saturating_mul(self.n_seq_max.into());
+            let heads = n_vocab.saturating_add(width).saturating_mul(self.n_seq_max.into());
             numbers = numbers.saturating_add(states).saturating_add(heads);
         }
         numbers.saturating_mul(4)

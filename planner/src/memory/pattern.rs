@@ -101,9 +101,9 @@ impl OverrideRules {
 /// Overrides with patterns that list those of a model's tensors which these move: `^blk\.(1|2)\.ffn_up\.weight$`.
 ///
 /// Blocks of which the same weights move share a pattern, which keeps a thousand names in some hundred bytes.
-pub(super) fn by_name<'a>(
+pub(super) fn by_name(
     overrides: &[TensorOverride],
-    tensors: impl Iterator<Item = &'a str>,
+    tensors: &mut dyn Iterator<Item = &str>,
 ) -> Result<Vec<TensorOverride>, Error> {
     let Some(TensorOverride { pattern: first, .. }) = overrides.first() else {
         return Ok(Vec::new());
@@ -184,9 +184,8 @@ mod tests {
     use crate::memory::{Place, TensorOverride};
 
     fn names(rules: &[(&str, Place)], tensors: &[&str]) -> Vec<(String, Place)> {
-        let rules = rules.iter().map(|(pattern, place)| TensorOverride::new(*pattern, *place));
-        let rules: Vec<_> = rules.collect();
-        let listed = by_name(&rules, tensors.iter().copied()).unwrap();
+        let rules: Vec<_> = rules.iter().map(|(pattern, place)| TensorOverride::new(*pattern, *place)).collect();
+        let listed = by_name(&rules, &mut tensors.iter().copied()).unwrap();
         listed.into_iter().map(|rule| (rule.pattern, rule.place)).collect()
     }
 
@@ -244,11 +243,11 @@ mod tests {
         let deep = "(".repeat(300) + &")".repeat(300);
         for pattern in ["(a{1000}){1000}", "a{4294967295}", "(?:){4294967295}", &long, &deep] {
             let rules = [TensorOverride::new(pattern, Place::Host)];
-            let error = by_name(&rules, [].into_iter()).unwrap_err().to_string();
+            let error = by_name(&rules, &mut [].into_iter()).unwrap_err().to_string();
             assert!(error.starts_with("tensor_buft_overrides `") && error.len() < 200, "{error}");
         }
         let many = vec![TensorOverride::new("", Place::Host); 5000];
-        let error = by_name(&many, [].into_iter()).unwrap_err().to_string();
+        let error = by_name(&many, &mut [].into_iter()).unwrap_err().to_string();
         assert!(error.contains("together"), "{error}");
     }
 
@@ -259,8 +258,8 @@ mod tests {
             .filter(|(block, bit)| block >> bit & 1 == 1)
             .map(|(block, bit)| format!("blk.{block}.weight_{bit}.weight"))
             .collect();
-        let tensors = tensors.iter().map(String::as_str);
-        let error = by_name(&[TensorOverride::new("", Place::Host)], tensors).unwrap_err();
+        let mut tensors = tensors.iter().map(String::as_str);
+        let error = by_name(&[TensorOverride::new("", Place::Host)], &mut tensors).unwrap_err();
         assert!(error.to_string().contains(&LONGEST_NAMES.to_string()), "{error}");
     }
 }

@@ -61,8 +61,11 @@ impl Split {
     ///
     /// [`Error::Override`] for a pattern that is no regular expression or too long, and for tensors that no few
     /// patterns list.
-    pub fn overrides_by_name<'a>(&self, tensors: impl Iterator<Item = &'a str>) -> Result<Vec<TensorOverride>, Error> {
-        pattern::by_name(&self.overrides, tensors)
+    pub fn overrides_by_name<'a>(
+        &self,
+        mut tensors: impl Iterator<Item = &'a str>,
+    ) -> Result<Vec<TensorOverride>, Error> {
+        pattern::by_name(&self.overrides, &mut tensors)
     }
 }
 

@@ -69,7 +69,7 @@ pub enum Error {
     Probe { n_gpu_layers: u32, source: Box<dyn std::error::Error + Send + Sync> },
 }
 
-crate::json::compiled_here!(Error, "Error::deserialize");
+crate::json::compiled_here!(Error);
 
 fn why(source: Option<&Error>) -> String {
     source.map_or_else(|| "no GPU has room for that, nor has the host".to_owned(), ToString::to_string)

@@ -77,16 +77,14 @@ impl Chosen<'_> {
         let (estimate, _) = self.estimated(profile, params)?;
         let beyond =
             |theirs: &Footprint, ours: &Footprint| Footprint::new(0, 0, theirs.total().saturating_sub(ours.total()));
-        let gpus = levels.gpus.iter().zip(&estimate.gpus);
-        let gpus = gpus.map(|(theirs, ours)| beyond(&theirs.footprint, ours));
+        let gpus = levels.gpus.iter().zip(&estimate.gpus).map(|(theirs, ours)| beyond(&theirs.footprint, ours));
         let host = beyond(&levels.host.footprint, &estimate.host);
         Ok(Footprints::new(gpus.collect(), host))
     }
 
     /// The chosen placement with other parameters.
     fn estimated(&self, profile: &ModelProfile, params: &ContextParams) -> Result<(Footprints, Uncertainty), Error> {
-        let estimate = Estimate::new(profile, &self.room.gpus, params)?;
-        let estimate = estimate.overrides(&self.split.overrides)?;
+        let estimate = Estimate::new(profile, &self.room.gpus, params)?.overrides(&self.split.overrides)?;
         Ok(estimate.with_uncertainty(&self.assignment))
     }
 }

@@ -77,7 +77,7 @@ pub struct Plan {
     pub notes: Vec<String>,
 }
 
-compiled_here!(Plan, "Plan::deserialize");
+compiled_here!(Plan);
 
 /// A model, in a line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -167,7 +167,7 @@ pub struct Request {
     pub params: ContextParams,
 }
 
-json::compiled_here!(Request, "Request::deserialize");
+json::compiled_here!(Request);
 
 impl Default for Request {
     fn default() -> Self {

@@ -87,8 +87,7 @@ impl Slot {
     /// The layer of the tensor with this name in a model of this architecture.
     pub(super) fn of(architecture: &str, name: &str) -> Self {
         let mut suffixes = SUFFIXES.split(' ');
-        let stem = suffixes.find_map(|suffix| name.strip_suffix(suffix));
-        let stem = stem.unwrap_or(name);
+        let stem = suffixes.find_map(|suffix| name.strip_suffix(suffix)).unwrap_or(name);
         let mut prefixes = NUMBERED.split(' ');
         if let Some(rest) = prefixes.find_map(|prefix| name.strip_prefix(prefix)) {
             if stem.ends_with(".cross_attn_rel_b") {

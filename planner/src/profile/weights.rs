@@ -197,8 +197,7 @@ impl WeightBytes {
 
     /// The same, each with the layer that it follows.
     pub(crate) fn grouped(&self) -> impl Iterator<Item = (Group, &Weight)> {
-        let blocks = self.blocks.iter().enumerate();
-        let blocks = blocks.flat_map(|(index, block)| of(Group::Block(index), &block.weights));
+        let blocks = self.blocks.iter().enumerate().flat_map(|(index, block)| of(Group::Block(index), &block.weights));
         let output = of(Group::Output, &self.output).chain(of(Group::Output, &self.unplaced));
         blocks.chain(of(Group::Input, &self.input)).chain(output).chain(of(Group::Rope, &self.rope))
     }

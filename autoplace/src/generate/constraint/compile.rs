@@ -128,8 +128,7 @@ pub(super) fn said(message: &str) -> String {
         // TokTrie::get_special_tokens, with no control token in the tree.
         return "it names a control token, which no constraint allows".to_owned();
     }
-    let lines = message.lines().map(str::trim);
-    let lines: Vec<&str> = lines.filter(|line| !line.is_empty()).collect();
+    let lines: Vec<&str> = message.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let mut line = lines.join("; ");
     if let Some((at, _)) = line.char_indices().nth(300) {
         line.truncate(at);

@@ -1,6 +1,6 @@
 //! What the engine's thread shares with its callers: the waiting texts, and the places that are left.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
@@ -44,7 +44,7 @@ struct State {
     accepted: usize,
     arrivals: u64,
     /// Who waits for a place, by their tickets.
-    line: BTreeMap<u64, Waker>,
+    line: Vec<(u64, Waker)>,
     tickets: u64,
     room: Room,
     totals: Metrics,
@@ -102,7 +102,7 @@ impl Drop for Place {
 
 /// Unlocks the state, and wakes the first of those who wait for a place: if there is none, it goes on waiting.
 fn call(state: MutexGuard<'_, State>) {
-    let first = state.line.first_key_value().map(|(_, waker)| waker.clone());
+    let first = state.line.first().map(|(_, waker)| waker.clone());
     // A waker may do anything.
     drop(state);
     first.into_iter().for_each(Waker::wake);
@@ -124,7 +124,7 @@ impl Future for Turn {
         if state.closing.is_some() {
             return Poll::Ready(Err(Error::EngineEnded));
         }
-        let first = state.line.first_key_value().map(|(ticket, _)| *ticket);
+        let first = state.line.first().map(|(ticket, _)| *ticket);
         if first == self.ticket && state.accepted < shared.places(&state) {
             state.accepted += 1;
             return Poll::Ready(Ok(Place(Arc::clone(&shared))));
@@ -134,7 +134,14 @@ impl Future for Turn {
         }
         let ticket = *self.ticket.get_or_insert(state.tickets);
         state.tickets = state.tickets.max(ticket + 1);
-        let before = state.line.insert(ticket, context.waker().clone());
+        let waker = context.waker().clone();
+        let before = match state.line.iter_mut().find(|(held, _)| *held == ticket) {
+            Some((_, before)) => Some(std::mem::replace(before, waker)),
+            None => {
+                state.line.push((ticket, waker));
+                None
+            }
+        };
         drop(state);
         drop(before);
         Poll::Pending
@@ -147,7 +154,8 @@ impl Drop for Turn {
             return;
         };
         let mut state = self.shared.state();
-        let left = state.line.remove(&ticket);
+        let place = state.line.iter().position(|(held, _)| *held == ticket);
+        let left = place.map(|place| state.line.remove(place));
         call(state);
         drop(left);
     }
@@ -209,7 +217,7 @@ impl Shared {
         if let Some(link) = &self.link {
             link.close(how);
         }
-        line.into_values().for_each(Waker::wake);
+        line.into_iter().for_each(|(_, waker)| waker.wake());
         self.bell.ring();
     }
 

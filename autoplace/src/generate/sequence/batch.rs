@@ -187,7 +187,7 @@ impl Sequence {
         }
         let Choice { token, logprobs } = choice;
         let mut piece = Piece { logprobs, ..Piece::new(self.id, Some(token)) };
-        if vocab.is_eog(token) && !self.limits.past_end {
+        if vocab.is_eog(token) && !self.limits.ignore_eos {
             self.finish(&mut piece, FinishReason::EndOfGeneration);
             return Ok(piece);
         }

@@ -16,8 +16,7 @@ impl Name {
     pub(super) fn parse(text: &str) -> Self {
         let text = without_brackets(&text.to_lowercase());
         let is_noise = |word: &str| NOISE.split(' ').any(|noise| noise == word);
-        let words = text.split(|c: char| !c.is_alphanumeric());
-        let mut words = words.filter(|word| !word.is_empty() && !is_noise(word));
+        let mut words = text.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty() && !is_noise(word));
         let mut name = Self { key: String::new(), gib: None };
         while let Some(word) = words.next() {
             let size = word.strip_suffix("gib").or_else(|| word.strip_suffix("gb"));

@@ -180,8 +180,7 @@ fn limit_in(tree: Tree<'_>, file: String, notes: &mut Notes) -> Option<(u64, Str
 
 /// The bytes that a group uses. Unreadable counts as nothing used, and is said.
 fn usage_in(tree: Tree<'_>, file: &str, notes: &mut Notes) -> u64 {
-    let used = tree.read(file, notes);
-    let used = used.and_then(|text| text.trim().parse().ok());
+    let used = tree.read(file, notes).and_then(|text| text.trim().parse().ok());
     used.unwrap_or_else(|| {
         let text = "does not say how much the group uses: its limit is taken whole";
         notes.add(file, text);

@@ -94,8 +94,7 @@ fn cores(tree: Tree<'_>, notes: &mut Notes) -> (Option<u32>, Option<u32>) {
     let status = tree.read("/proc/self/status", notes).unwrap_or_default();
     let mut lines = status.lines();
     let allowed = lines.find_map(|line| line.strip_prefix("Cpus_allowed_list:")).map(listed);
-    let performance = fs::read_to_string(tree.locate("/sys/devices/cpu_core/cpus")).ok();
-    let performance = performance.as_deref().map(listed);
+    let performance = fs::read_to_string(tree.locate("/sys/devices/cpu_core/cpus")).ok().as_deref().map(listed);
     let [mut physical, mut usable, mut quick] = [const { BTreeSet::new() }; 3];
     for (number, folder) in processors(tree) {
         let read = |name: &str| number_in(&folder.join("topology").join(name));
@@ -142,8 +141,7 @@ pub(super) fn last_level_caches(tree: Tree<'_>) -> Option<u64> {
 fn cpu(tree: Tree<'_>, notes: &mut Notes) -> Option<String> {
     let text = tree.read("/proc/cpuinfo", notes)?;
     let line = text.lines().find(|line| line.starts_with("model name"))?;
-    let name = line.split_once(':')?.1.replace(char::is_control, " ");
-    let name = name.split_whitespace().collect::<Vec<_>>().join(" ");
+    let name = line.split_once(':')?.1.replace(char::is_control, " ").split_whitespace().collect::<Vec<_>>().join(" ");
     (!name.is_empty()).then_some(name)
 }
 

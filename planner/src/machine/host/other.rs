@@ -14,8 +14,7 @@ pub(super) fn detect() -> (Host, Vec<Note>) {
         notes.add("host memory", "is unknown on this system: none is counted on");
     }
     system.refresh_cpu_list(CpuRefreshKind::nothing());
-    let cpu = system.cpus().first().map(|cpu| cpu.brand().trim());
-    let cpu = cpu.filter(|name| !name.is_empty()).map(str::to_owned);
+    let cpu = system.cpus().first().map(|cpu| cpu.brand().trim()).filter(|name| !name.is_empty()).map(str::to_owned);
     let cores = System::physical_core_count();
     let mut host = Host::new(total).available(system.available_memory());
     host.limit = if total == 0 { HostLimit::Unknown } else { HostLimit::System };

@@ -57,8 +57,7 @@ impl Assignment {
         let counts = counts.iter().map(|&count| count as usize);
         let on_gpus = counts.clone().fold(0, usize::saturating_add);
         let host = std::iter::repeat_n(Place::Host, all.saturating_sub(on_gpus));
-        let gpus = counts.enumerate();
-        let gpus = gpus.flat_map(|(gpu, count)| std::iter::repeat_n(Place::Gpu(gpu), count));
+        let gpus = counts.enumerate().flat_map(|(gpu, count)| std::iter::repeat_n(Place::Gpu(gpu), count));
         let mut blocks: Vec<Place> = host.chain(gpus).take(all).collect();
         let output = blocks.pop().unwrap_or(Place::Host);
         Self { blocks, output }

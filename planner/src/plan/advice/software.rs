@@ -1,7 +1,5 @@
 //! What costs no hardware: asking for less, closing programs that hold a GPU's memory, a smaller quantisation.
 
-use std::collections::BTreeMap;
-
 use crate::memory::{CONTEXT_PADDING as STEP, KvType};
 use crate::profile::{ModelProfile, Quantisation, Weight};
 
@@ -23,8 +21,7 @@ const LEAST_UBATCH: u32 = 32;
 
 /// Whole sliding windows, types of keys and values, tokens of context, tokens computed at once.
 pub(super) fn asking(trials: &Trials<'_>) -> Vec<Change> {
-    let windows = trials.planner.request.params.swa_full;
-    let windows = windows.then(|| trials.worthwhile(&[ChangeKind::SwaFull(false)]));
+    let windows = trials.planner.request.params.swa_full.then(|| trials.worthwhile(&[ChangeKind::SwaFull(false)]));
     let types = smaller_types(trials);
     let kv = trials.least(&each(&types, ChangeKind::KvType));
     let context = context(trials);
@@ -111,26 +108,30 @@ pub(super) fn closing(trials: &Trials<'_>) -> Vec<Change> {
 
 /// What closing each program frees, one change per GPU of which it holds memory: the largest holder first.
 fn programs(trials: &Trials<'_>) -> Vec<Vec<ChangeKind>> {
-    let mut by_pid: BTreeMap<u32, (u64, Vec<ChangeKind>)> = BTreeMap::new();
+    let mut programs: Vec<(u32, u64, Vec<ChangeKind>)> = Vec::new();
     for (index, gpu) in trials.planner.machine.gpus.iter().enumerate() {
         for process in gpu.processes.iter().flatten() {
             let Some(bytes) = process.bytes.filter(|&bytes| bytes > 0) else {
                 continue;
             };
-            let (sum, changes) = by_pid.entry(process.pid).or_default();
-            *sum = sum.saturating_add(bytes);
-            changes.push(ChangeKind::CloseProcess {
+            let close = ChangeKind::CloseProcess {
                 name: process.name.clone(),
                 pid: process.pid,
                 gpu: index,
                 gpu_name: gpu.name.clone(),
                 bytes,
-            });
+            };
+            match programs.iter_mut().find(|(pid, ..)| *pid == process.pid) {
+                Some((_, sum, changes)) => {
+                    *sum = sum.saturating_add(bytes);
+                    changes.push(close);
+                }
+                None => programs.push((process.pid, bytes, vec![close])),
+            }
         }
     }
-    let mut programs: Vec<_> = by_pid.into_values().collect();
-    programs.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
-    programs.into_iter().map(|(_, changes)| changes).collect()
+    programs.sort_by_key(|&(pid, bytes, _)| (std::cmp::Reverse(bytes), pid));
+    programs.into_iter().map(|(_, _, changes)| changes).collect()
 }
 
 /// A smaller quantisation of the same model.

@@ -36,8 +36,7 @@ impl Planner<'_> {
 
     /// Whether the GPUs have more bytes free than all that goes there has.
     fn has_room_for_weights(&self) -> bool {
-        let free = self.machine.gpus.iter().map(|gpu| gpu.free);
-        let free = free.fold(0, u64::saturating_add);
+        let free = self.machine.gpus.iter().map(|gpu| gpu.free).fold(0, u64::saturating_add);
         let weights = &self.profile.weights;
         weights.blocks_bytes().saturating_add(Weight::sum(&weights.output)) <= free
     }

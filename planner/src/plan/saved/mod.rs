@@ -60,7 +60,7 @@ pub struct SavedPlan {
     pub request: Request,
 }
 
-json::compiled_here!(SavedPlan, "SavedPlan::deserialize");
+json::compiled_here!(SavedPlan);
 
 /// Why a saved plan cannot be read, written or followed.
 #[derive(Debug, thiserror::Error)]
@@ -111,7 +111,7 @@ impl SavedPlan {
     ///
     /// [`SavedPlanError::Invalid`] where the plan cannot be written as JSON: a path that is no UTF-8.
     pub fn to_json(&self) -> Result<String, SavedPlanError> {
-        serde_json::to_string_pretty(self).map_err(|error| invalid(error.to_string()))
+        self.to_text().map_err(|error| invalid(error.to_string()))
     }
 
     /// Reads and checks a plan. Keys that this version does not know are left out.

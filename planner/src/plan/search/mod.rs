@@ -82,7 +82,7 @@ pub(super) struct Placements<'a> {
 /// host; and how many fewer a GPU is hoped to take.
 #[derive(Debug, Clone, Default)]
 struct Correction {
-    gpus: BTreeMap<usize, i64>,
+    gpus: Vec<i64>,
     host: i64,
     hope: u64,
 }
@@ -90,9 +90,12 @@ struct Correction {
 impl Correction {
     /// Bytes that a GPU takes beyond the estimate.
     fn of_gpu(&self, gpu: usize) -> i64 {
-        self.gpus.get(&gpu).copied().unwrap_or(0).saturating_sub_unsigned(self.hope)
+        self.gpus.get(gpu).copied().unwrap_or(0).saturating_sub_unsigned(self.hope)
     }
 }
+
+/// After this many refusals an order of GPUs is no longer tried: they are the device's fault, or the model's.
+const MOST_REFUSALS: usize = 2;
 
 /// What a search knows beside what there is to choose from.
 #[derive(Default)]
@@ -101,8 +104,8 @@ struct Given {
     corrections: BTreeMap<usize, Correction>,
     /// Paths that are known already.
     known: BTreeSet<Path>,
-    /// Orders of GPUs that are not tried.
-    shunned: BTreeSet<usize>,
+    /// The order of GPUs of each path that llama.cpp refused.
+    refusals: Vec<usize>,
     /// Only cheaper ones count.
     below: Option<f64>,
     /// Bytes that a GPU may lack by the estimate, where a probe is to decide.
@@ -115,6 +118,11 @@ impl Given {
         let of_another = || self.corrections.values().next();
         let known = self.corrections.get(&setting).or_else(of_another).cloned();
         Correction { hope: self.hope, ..known.unwrap_or_default() }
+    }
+
+    /// Whether this order of GPUs is still tried.
+    fn is_tried(&self, order: usize) -> bool {
+        self.refusals.iter().filter(|&&refused| refused == order).count() < MOST_REFUSALS
     }
 }
 
@@ -185,7 +193,7 @@ impl<'a> Placements<'a> {
         let (mut heap, mut arounds) = (Heap::default(), BTreeMap::new());
         for (setting, table) in tables.iter().enumerate() {
             let (extra, mut runs) = (self.tie * f64::from(self.grounds[setting].setting.steps), BTreeMap::new());
-            for order in (0..self.orders.len()).filter(|order| !given.shunned.contains(order)) {
+            for order in (0..self.orders.len()).filter(|&order| given.is_tried(order)) {
                 if let Some(host_rooms) = self.host_rooms(setting, order, &given.correction(setting)) {
                     let prices = self.prices(table, order);
                     let around = Around { prices, onward: Onward::new(&prices, &mut runs), host_rooms };

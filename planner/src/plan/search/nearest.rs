@@ -34,7 +34,7 @@ impl Placements<'_> {
     /// Of whole layers on GPUs in the machine's order, and of the host alone, what lacks the least and is not known.
     pub(super) fn least_lacking(&self, given: &Given) -> Result<Option<Found>, Error> {
         let in_place = |order: &usize| self.orders[*order].is_sorted();
-        let orders = (0..self.orders.len()).filter(|order| !given.shunned.contains(order));
+        let orders = (0..self.orders.len()).filter(|&order| given.is_tried(order));
         let paths = orders.filter(in_place).flat_map(|order| {
             let paths = self.on_host().filter_map(move |first| self.spread(order, first));
             paths.filter(|path| !given.known.contains(path))

@@ -1,7 +1,7 @@
 //! The search with a probe: the estimate says where to look, llama.cpp's answer corrects it, and the search is made
 //! again, until the best placement is one that has been probed and the one before it has been found not to fit.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use crate::machine::mib;
 use crate::memory::{Footprint, Footprints, Uncertainty};
@@ -18,9 +18,6 @@ const MOST_PROBES: (usize, usize) = (6, 12);
 /// dozen probes of a 70B model took a second and made it 0.002 % faster.
 const WORTH_A_PROBE: f64 = 0.995;
 
-/// After this many refusals an order of GPUs is no longer tried: they are the device's fault, or the model's.
-const MOST_REFUSALS: usize = 2;
-
 /// Bytes that a GPU may lack by the estimate where a probe is asked all the same: what compute buffers of another role
 /// were off by in the tests of this search is less. Half as many after each probe that finds them lacking.
 const HOPE: u64 = mib(128);
@@ -33,7 +30,6 @@ pub(super) struct Probed<'f, 'a> {
     /// What is left of [`HOPE`].
     hope: u64,
     asked: usize,
-    refusals: BTreeMap<usize, usize>,
     /// Which GPUs were refused first, and why.
     pub(super) refusal: Option<(String, Error)>,
     pub(super) refused: BTreeSet<Path>,
@@ -51,7 +47,6 @@ impl<'f, 'a> Probed<'f, 'a> {
             given: Given::default(),
             hope: HOPE,
             asked: 0,
-            refusals: BTreeMap::new(),
             refusal: None,
             refused: BTreeSet::new(),
             no_room: None,
@@ -134,11 +129,7 @@ impl<'f, 'a> Probed<'f, 'a> {
             }
             Err(source) => {
                 self.refused.insert(path.clone());
-                let refusals = self.refusals.entry(path.order).or_default();
-                *refusals += 1;
-                if *refusals == MOST_REFUSALS {
-                    self.given.shunned.insert(path.order);
-                }
+                self.given.refusals.push(path.order);
                 let error = Error::Probe { n_gpu_layers: split.n_gpu_layers, source };
                 let names = room.names();
                 self.refusal.get_or_insert((names, error));
@@ -155,8 +146,9 @@ impl<'f, 'a> Probed<'f, 'a> {
         };
         let gpus = footprints.gpus.iter().zip(&estimated.gpus);
         let correction = self.given.corrections.entry(path.setting).or_default();
+        correction.gpus.resize(self.placements.gpus.len(), 0);
         for ((theirs, ours), &gpu) in gpus.zip(&self.placements.orders[path.order]) {
-            correction.gpus.insert(gpu, beyond(theirs, ours));
+            correction.gpus[gpu] = beyond(theirs, ours);
         }
         correction.host = beyond(&footprints.host, &estimated.host);
     }

@@ -34,8 +34,7 @@ fn ubatches(wanted: u32, most: u32) -> Vec<u32> {
 fn leaves_something(profile: &ModelProfile, gpus: &[&Gpu]) -> bool {
     /// Of what is free on a GPU; the rest goes to headroom, caches and compute buffers.
     const FOR_WEIGHTS: f64 = 0.85;
-    let free = gpus.iter().map(|gpu| gpu.free);
-    let free = free.fold(0, u64::saturating_add);
+    let free = gpus.iter().map(|gpu| gpu.free).fold(0, u64::saturating_add);
     let leaves = profile.weights.blocks_bytes() as f64 > free as f64 * FOR_WEIGHTS;
     free > 0 && leaves
 }

@@ -197,11 +197,10 @@ impl Rate {
         let Some(measured) = measured else {
             return self;
         };
-        let weights = measured.weights.iter().filter(|rate| !rate.experts);
-        let (count, sum) =
-            weights.fold((0.0, 0.0), |(count, sum), rate| (count + 1.0, sum + float(rate.bytes_per_second)));
-        if count > 0.0 {
-            self.bytes_per_second = sum / count;
+        let weights = measured.weights.iter().filter(|rate| !rate.experts).map(|rate| float(rate.bytes_per_second));
+        let count = weights.clone().count();
+        if count > 0 {
+            self.bytes_per_second = weights.sum::<f64>() / count as f64;
             self.basis = Basis::Measured;
         }
         if measured.layer_ns > 0 {

@@ -77,8 +77,7 @@ impl LayerWork {
             }
         });
         // Where the output is tied to the embedding, the embedding is read whole for the logits.
-        let tied = profile.weights.output_matrix();
-        let tied = tied.filter(|_| profile.weights.tied_output);
+        let tied = profile.weights.output_matrix().filter(|_| profile.weights.tied_output);
         let matrices = matrices(profile, profile.weights.output.iter().chain(tied));
         blocks.chain([Self { matrices, ..Self::default() }]).collect()
     }
@@ -86,8 +85,7 @@ impl LayerWork {
 
 /// Whether only tokens that have logits pass this weight.
 fn is_for_logits(profile: &ModelProfile, weight: &Weight) -> bool {
-    let block = weight.name.strip_prefix("blk.");
-    let block = block.and_then(|rest| rest.split_once('.')?.0.parse().ok());
+    let block = weight.name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')?.0.parse().ok());
     let last = profile.hparams.n_layer_trunk().checked_sub(1);
     let follows = [Role::FeedForward, Role::Experts, Role::SharedExperts].contains(&weight.role);
     follows && block == last && last.is_some()

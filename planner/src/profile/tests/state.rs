@@ -100,8 +100,7 @@ fn what_a_block_keeps_follows_from_the_architecture_and_its_keys() {
         let state = profile(&model(architecture, keys)).state;
         assert_eq!(state.is_compressed(), blocks.starts_with('c'), "{row}");
     }
-    let flags = model("gemma2", "");
-    let flags = flags.array_bool("gemma2.attention.sliding_window_pattern", &[false, true]);
+    let flags = model("gemma2", "").array_bool("gemma2.attention.sliding_window_pattern", &[false, true]);
     let windows = profile(&flags).state;
     assert_eq!(windows.windows(), Some(&[false, true][..]));
     assert!(!profile(&model("deepseek2", ONE_HEAD)).state.is_compressed());

@@ -1,12 +1,12 @@
 //! The diagnosis: a rule for each cause, each with the evidence that it needs.
 
+use autoplace::machine::{Bytes, Gpu, HostLimit, Machine, UnusedReason};
+use autoplace::memory::WSL_HEADROOM;
+use autoplace::plan::speed::{Rate, Rates};
+use autoplace::plan::{Change, ChangeKind, Effect, Plan};
 use serde::{Deserialize, Serialize};
 
 use super::evidence::{Evidence, ModelEvidence};
-use crate::machine::{Bytes, Gpu, HostLimit, Machine, UnusedReason};
-use crate::memory::WSL_HEADROOM;
-use crate::plan::speed::{Rate, Rates};
-use crate::plan::{Change, ChangeKind, Effect, Plan};
 
 /// Something that keeps a model from being as fast as it could be on this machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

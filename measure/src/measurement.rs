@@ -4,14 +4,14 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use autoplace::load::{GpuReport, LoadReport, Model, build_name};
+use autoplace::machine::{GpuKind, HostLimit, Machine};
+use autoplace::memory::{ContextParams, Footprint, TensorOverride};
+use autoplace::plan::{Confidence, ModelIdentity, PlacementKind};
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::conditions::Conditions;
 use super::protocol::Protocol;
-use crate::load::{GpuReport, LoadReport, Model, build_name};
-use crate::machine::{GpuKind, HostLimit, Machine};
-use crate::memory::{ContextParams, Footprint, TensorOverride};
-use crate::plan::{Confidence, ModelIdentity, PlacementKind};
 
 /// Placements of one model on one machine, and how fast each was. Sizes in bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -342,7 +342,7 @@ impl Measured {
 
 impl MeasuredModel {
     pub(super) fn of(path: &Path, model: &Model) -> Result<Self, super::Error> {
-        let header = model.header().map_err(crate::load::Error::from)?;
+        let header = model.header().map_err(autoplace::load::Error::from)?;
         let plan = model.placement();
         let described = match model.native() {
             Ok(native) => native.description(),
@@ -354,10 +354,10 @@ impl MeasuredModel {
         };
         Ok(Self {
             path: path.to_owned(),
-            identity: ModelIdentity::of(header).map_err(crate::load::Error::from)?,
+            identity: ModelIdentity::of(header).map_err(autoplace::load::Error::from)?,
             description: described,
-            tensor_bytes: header.tensors().map(crate::gguf::Tensor::bytes).sum(),
-            n_params: header.tensors().map(crate::gguf::Tensor::elements).sum(),
+            tensor_bytes: header.tensors().map(autoplace::gguf::Tensor::bytes).sum(),
+            n_params: header.tensors().map(autoplace::gguf::Tensor::elements).sum(),
         })
     }
 }

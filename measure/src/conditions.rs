@@ -5,12 +5,11 @@ use std::fs;
 use std::thread;
 use std::time::Duration;
 
+use autoplace::load::Model;
+use autoplace::machine::nvidia::Driver;
+use autoplace::machine::{HostSample, Machine, ThrottleReason};
+use autoplace::watch::{DeviceSample, ModelSource, Sample, Source};
 use serde::{Deserialize, Serialize};
-
-use crate::load::Model;
-use crate::machine::nvidia::Driver;
-use crate::machine::{HostSample, Machine, ThrottleReason};
-use crate::watch::{DeviceSample, ModelSource, Sample, Source};
 
 /// How the machine was: the worst of what was seen between two computations. `None`: unknown.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -126,7 +125,7 @@ fn swapped() -> Option<[u64; 2]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::watch::HostSample;
+    use autoplace::watch::HostSample;
 
     #[test]
     fn the_worst_that_was_seen_is_kept() {

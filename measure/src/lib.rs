@@ -1,7 +1,7 @@
 //! Measuring: tokens per second of a model by its placements on this machine, beside what their plans predicted.
 //!
 //! ```no_run
-//! use autoplace::measure::{Measure, Protocol, Steps};
+//! use autoplace_measure::{Measure, Protocol, Steps};
 //! let sweep = Measure::new("model.gguf").sweep(Steps::Edge)?;
 //! for point in &sweep.points {
 //!     let speed = point.generation().map(|row| row.speed.median);
@@ -14,6 +14,20 @@
 //! Every placement is planned as any load is; one that does not fit is a [`Point`] with the reason. They take turns:
 //! each round loads each of them again, every other round in the opposite order. Speeds are those of the library's own
 //! [`generate`], prompt and generation apart as llama-bench has them (docs/measure.md).
+//!
+//! A crate of its own: who loads a model and generates has no use for it.
+
+#![forbid(unsafe_code)]
+
+/// `name(argument: type) field = value;`: setters that are called so.
+macro_rules! setters {
+    ($($(#[$doc:meta])* $name:ident($argument:ident: $ty:ty) $field:ident = $value:expr;)*) => {
+        $($(#[$doc])* pub fn $name(mut self, $argument: $ty) -> Self {
+            self.$field = $value;
+            self
+        })*
+    };
+}
 
 mod compare;
 mod conditions;
@@ -33,7 +47,7 @@ pub use protocol::Protocol;
 pub use run::{Arm, Measure, Progress};
 pub use sweep::Steps;
 
-use crate::{generate, load};
+use autoplace::{generate, load};
 
 /// Why nothing was measured.
 #[derive(Debug, thiserror::Error)]

@@ -1,19 +1,20 @@
 //! Loading one placement after the other and computing with each.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
+
+use autoplace::generate::Statistics;
+use autoplace::llama_sys::Token;
+use autoplace::load::{self, Model, ModelBuilder};
+use autoplace::plan::{GpuLayers, HostParts, Plan, Policy, Request, SavedPlan, Workload};
+use autoplace::profile::ModelProfile;
+use autoplace::watch::speed_model;
 
 use super::Error;
 use super::conditions::Observer;
 use super::measurement::{Measured, MeasuredModel, Measurement, Point, Sample, rounded};
 use super::protocol::{Protocol, Tokens};
 use super::sweep::Steps;
-use llama_sys::Token;
-
-use crate::generate::Statistics;
-use crate::load::{self, Model, ModelBuilder};
-use crate::plan::{GpuLayers, HostParts, Plan, Policy, Request, SavedPlan, Workload};
-use crate::profile::ModelProfile;
-use crate::watch::speed_model;
 
 /// Measures one model in several placements.
 #[must_use = "nothing is measured until `sweep` or `run` is called"]
@@ -204,7 +205,11 @@ impl<'a> Measure<'a> {
     }
 }
 
-debug_with!(Measure<'_>: path);
+impl fmt::Debug for Measure<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Measure").field("path", &self.path).finish_non_exhaustive()
+    }
+}
 
 struct Run<'p> {
     protocol: &'p Protocol,
@@ -311,7 +316,7 @@ fn text(model: &Model, tokens: &Tokens, (which, depth): (usize, u32), n_gen: u32
 
 /// Computes a prompt and so many tokens after it, the end of the text or not.
 fn compute(model: &Model, prompt: Vec<Token>, n: usize, cached: bool) -> Result<Statistics, Error> {
-    let mut stream = model.generate(prompt).cache_prompt(cached).temp(0.0).max_tokens(n).past_end().stream()?;
+    let mut stream = model.generate(prompt).cache_prompt(cached).temp(0.0).max_tokens(n).ignore_eos().stream()?;
     for piece in &mut stream {
         piece?;
     }

@@ -3,6 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use autoplace::gguf::Header;
+use autoplace::load::{self, build_name};
+use autoplace::machine::Machine;
+use autoplace::plan::{self, Advice, ChangeKind, Plan, Planner, Request};
+use autoplace::profile::ModelProfile;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -10,11 +15,6 @@ use super::conditions::Conditions;
 use super::measurement::{Speed, anonymous, file_of, lossy, masked};
 use super::run::{Arm, Measure};
 use super::{Error, Protocol};
-use crate::gguf::Header;
-use crate::load::{self, build_name};
-use crate::machine::Machine;
-use crate::plan::{self, Advice, ChangeKind, Plan, Planner, Request};
-use crate::profile::ModelProfile;
 
 /// How long a machine without a model is looked at.
 const LOOK: Duration = Duration::from_millis(300);
@@ -113,7 +113,7 @@ impl Evidence {
         let machine = load::detect()?;
         let mut evidence = Self::of(machine);
         evidence.conditions = Conditions::of_machine(&evidence.machine, LOOK);
-        let unused = llama_sys::build_info().unused_instructions;
+        let unused = autoplace::llama_sys::build_info().unused_instructions;
         evidence.unused_instructions = unused.into_iter().map(str::to_owned).collect();
         Ok(evidence)
     }

@@ -96,7 +96,7 @@ fn mean_and_error(values: &[f64]) -> Option<(f64, Option<f64>)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::measure::Sample;
+    use crate::Sample;
 
     /// A point whose generations took so many milliseconds, a round each.
     fn row(ms: &[u64]) -> Row {

@@ -1,11 +1,11 @@
 //! What each placement computes, and how often.
 
-use llama_sys::Token;
+use autoplace::generate::Prompt;
+use autoplace::llama_sys::Token;
+use autoplace::load::Model;
 use serde::{Deserialize, Serialize};
 
 use super::Error;
-use crate::generate::Prompt;
-use crate::load::Model;
 
 /// Ours, a line each.
 const PROMPTS: &str = include_str!("prompts.txt");

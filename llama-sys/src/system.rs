@@ -1,0 +1,83 @@
+//! Four calls of Unix that the standard library does not have, and what stands in for them elsewhere. rustix has them
+//! all, and takes as long to compile as this crate.
+
+use std::fs::File;
+use std::io;
+use std::path::PathBuf;
+
+/// The user that this process runs as, by number; 0 on Windows, where users have none.
+pub fn user_id() -> u32 {
+    #[cfg(unix)]
+    // SAFETY: it takes nothing and cannot fail.
+    return unsafe { libc::getuid() };
+    #[cfg(not(unix))]
+    0
+}
+
+/// The longest file that this process may write (`ulimit -f`, `RLIMIT_FSIZE`), in bytes; `None` without a limit.
+pub fn longest_file() -> Option<u64> {
+    #[cfg(unix)]
+    {
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: `limit` is valid for writes of its type.
+        let is_known = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) } == 0;
+        #[allow(clippy::useless_conversion, reason = "it has 32 bits on some systems")]
+        (is_known && limit.rlim_cur != libc::RLIM_INFINITY).then(|| limit.rlim_cur.into())
+    }
+    #[cfg(not(unix))]
+    None
+}
+
+/// An empty file in memory (`memfd_create`), and the path by which this process opens it again.
+///
+/// # Errors
+///
+/// The system's: there are no more file descriptors, or no `/proc`; or it has no such thing, as others than Linux.
+pub fn file_in_memory() -> io::Result<(PathBuf, File)> {
+    #[cfg(target_os = "linux")]
+    {
+        // SAFETY: the name ends with a zero.
+        let descriptor = unsafe { libc::memfd_create(c"autoplace".as_ptr(), libc::MFD_CLOEXEC) };
+        if descriptor == -1 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: it was opened just now, and nobody else has it.
+        let file: File = unsafe { std::os::fd::FromRawFd::from_raw_fd(descriptor) };
+        let path = PathBuf::from(format!("/proc/self/fd/{descriptor}"));
+        path.metadata().map(|_| (path, file))
+    }
+    #[cfg(not(target_os = "linux"))]
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+/// Ends this process without destructors and without a dump of its memory (`SIGKILL`); on Windows it aborts.
+pub fn end_this_process() -> ! {
+    #[cfg(unix)]
+    // SAFETY: it takes nothing of ours.
+    unsafe {
+        libc::raise(libc::SIGKILL);
+    }
+    std::process::abort()
+}
+
+#[cfg(test)]
+mod tests {
+    #[cfg(unix)]
+    #[test]
+    fn the_user_is_whose_files_are() {
+        use std::os::unix::fs::MetadataExt;
+
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(std::fs::metadata(folder.path()).unwrap().uid(), super::user_id());
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_file_in_memory_is_read_again() {
+        use std::io::Write;
+
+        let (path, mut file) = super::file_in_memory().unwrap();
+        file.write_all(b"GGUF").unwrap();
+        assert_eq!(std::fs::read(path).unwrap(), b"GGUF");
+    }
+}
