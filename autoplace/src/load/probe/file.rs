@@ -43,7 +43,12 @@ impl SkeletonFile {
         // A name that nobody else has: the standard library's only random number.
         let number = RandomState::new().build_hasher().finish();
         let path = std::env::temp_dir().join(format!("autoplace-skeleton-{number:016x}.gguf"));
-        let created = File::create_new(&path).map_err(|source| gguf::Error::Write { path: path.clone(), source })?;
+        let mut options = File::options();
+        // For nobody else, as the model may be.
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        let created = options.write(true).create_new(true).open(&path);
+        let created = created.map_err(|source| gguf::Error::Write { path: path.clone(), source })?;
         let file = Self::Temporary(path);
         // Else it takes as much of the disk as the model.
         #[cfg(windows)]
