@@ -21,8 +21,12 @@ pub fn longest_file() -> Option<u64> {
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: `limit` is valid for writes of its type.
         let is_known = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) } == 0;
-        #[allow(clippy::useless_conversion, reason = "it has 32 bits on some systems")]
-        (is_known && limit.rlim_cur != libc::RLIM_INFINITY).then(|| limit.rlim_cur.into())
+        #[allow(
+            clippy::useless_conversion,
+            clippy::unnecessary_fallible_conversions,
+            reason = "of another type elsewhere"
+        )]
+        u64::try_from(limit.rlim_cur).ok().filter(|_| is_known && limit.rlim_cur != libc::RLIM_INFINITY)
     }
     #[cfg(not(unix))]
     None

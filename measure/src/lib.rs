@@ -1,21 +1,8 @@
-//! Measuring: tokens per second of a model by its placements on this machine, beside what their plans predicted.
-//!
-//! ```no_run
-//! use autoplace_measure::{Measure, Protocol, Steps};
-//! let sweep = Measure::new("model.gguf").sweep(Steps::Edge)?;
-//! for point in &sweep.points {
-//!     let speed = point.generation().map(|row| row.speed.median);
-//!     println!("{}: {speed:?} tok/s", point.name);
-//! }
-//! std::fs::write("sweep.json", sweep.to_json())?;
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
+#![doc = include_str!("../README.md")]
 //!
 //! Every placement is planned as any load is; one that does not fit is a [`Point`] with the reason. They take turns:
 //! each round loads each of them again, every other round in the opposite order. Speeds are those of the library's own
 //! [`generate`], prompt and generation apart as llama-bench has them (docs/measure.md).
-//!
-//! A crate of its own: who loads a model and generates has no use for it.
 
 #![forbid(unsafe_code)]
 

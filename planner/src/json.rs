@@ -56,10 +56,10 @@ pub(crate) fn versioned<T>(text: &str, latest: u64, read: fn(&str) -> Result<T, 
         return Err("a string holds a control character".to_owned());
     }
     match document.get("version") {
-        Some(version) if !version.as_u64().is_some_and(|version| (1..=latest).contains(&version)) => {
-            Err(format!("version is {version}, and this program reads up to {latest}"))
-        }
-        _ => read(text),
+        None | Some(Value::Null) => read(text),
+        Some(Value::Number(number)) if number.as_u64().is_some_and(|it| (1..=latest).contains(&it)) => read(text),
+        Some(Value::Number(number)) => Err(format!("version is {number}, and this program reads up to {latest}")),
+        Some(_) => Err("version is no number".to_owned()),
     }
 }
 
@@ -84,7 +84,10 @@ pub(crate) fn parse<'a, T>(
     let value = read(&mut document).and_then(|value| document.end().map(|()| value));
     value.map_err(|error| {
         let before: usize = text.split_inclusive('\n').take(error.line().saturating_sub(1)).map(str::len).sum();
-        let place = place(text.as_bytes().get(..before + error.column()).unwrap_or(text.as_bytes()));
+        let read = text.as_bytes().get(..before + error.column()).unwrap_or(text.as_bytes());
+        // The byte that is wrong; and what ends an object, where its last value is what is wrong.
+        let is_last = read.ends_with(b"}") && !error.to_string().starts_with("missing field");
+        let place = place(&read[..read.len() - usize::from(!read.is_empty() && (error.is_syntax() || is_last))]);
         if place.is_empty() { error.to_string() } else { format!("{place}: {error}") }
     })
 }
@@ -237,6 +240,8 @@ mod tests {
             (r#"{"a": [[1], {"b\"é": 2, "c": x"#, "a[1].c: "),
             (r#"{"a": [{"b\"\\": {}}, 3, "#, "a[2]: "),
             ("{\n\"a\": {\n  \"]\": [0,\n\n  .5]", "a.][1]: "),
+            (r#"{"a": {"b": }"#, "a.b: "),
+            ("{} [", "trailing"),
             (r#"{"a": 1, "#, "EOF"),
             ("", "EOF"),
         ] {

@@ -144,8 +144,8 @@ impl Generate {
         /// ([`Piece::logprobs`](super::Piece::logprobs)): by the model's own distribution, before any sampler. Default:
         /// nothing.
         logprobs(n: usize) spec.logprobs = Some(n);
-        /// Goes on where the text would end, as vLLM's `ignore_eos` does: for a measurement, which is of a number of
-        /// tokens.
+        /// Goes on where the model would end the text, as vLLM's `ignore_eos` does: for measurements. What ends it is
+        /// [`max_tokens`](Self::max_tokens), a stop string, a complete constraint or a full context.
         ignore_eos() spec.limits.ignore_eos = true;
     }
 

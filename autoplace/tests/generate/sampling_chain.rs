@@ -71,7 +71,8 @@ fn a_bias_names_a_token_by_its_text_control_tokens_too() {
     let eos = vocab.eos().unwrap();
     let name = String::from_utf8(vocab.piece(eos, true).unwrap()).unwrap();
     let named = model.generate(PROMPT).temp(0.0).logit_bias_text(name, 1000.0);
-    assert_eq!(told(named, &model).tokens, [eos]);
+    assert_eq!(told(named.clone(), &model).tokens, [eos]);
+    assert_eq!(told(named.ignore_eos().max_tokens(7), &model).tokens, [eos; 7]);
     let several = model.generate(PROMPT).logit_bias_text(PROMPT, 1.0).stream();
     assert_is!(several, Err(Error::NotOneToken { tokens: 2.., .. }));
 }

@@ -149,10 +149,16 @@ impl Finder {
         }
     }
 
-    /// Whether a folder has not been seen, by whatever path: a link may lead back up.
+    /// Whether a folder is there and has not been seen, by whatever path: a link may lead back up.
     fn is_new(&mut self, folder: &Path) -> bool {
-        let id = fs::metadata(folder).ok().and_then(|it| files::id(folder, &it));
-        id.is_some_and(|id| self.folders.insert(id))
+        match fs::metadata(folder) {
+            Ok(it) => files::id(folder, &it).is_some_and(|id| self.folders.insert(id)),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => false,
+            Err(error) => {
+                self.skip(folder, files::unreadable(&error));
+                false
+            }
+        }
     }
 
     /// The folders in a folder, links to folders among them, and the files that may be of a model; in order. A folder

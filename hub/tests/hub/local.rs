@@ -275,20 +275,25 @@ fn a_folder_of_somebody_else_and_a_pipe_stop_nothing() {
     let home = Home::new();
     home.model("x/a.gguf", "a");
     home.model("x/closed/b.gguf", "b");
+    home.model("x/listed/below/d.gguf", "d");
     let socket = std::os::unix::net::UnixListener::bind(home.path("x/c.gguf")).unwrap();
-    let closed = home.path("x/closed");
-    fs::set_permissions(&closed, fs::Permissions::from_mode(0o000)).unwrap();
+    let may = |folder, mode| fs::set_permissions(home.path(folder), fs::Permissions::from_mode(mode)).unwrap();
+    may("x/closed", 0o000);
+    may("x/listed", 0o444);
     // Nothing is closed to the superuser.
-    let is_open = fs::read_dir(&closed).is_ok();
+    let is_open = fs::read_dir(home.path("x/closed")).is_ok();
     let models = home.in_folder("x");
-    fs::set_permissions(&closed, fs::Permissions::from_mode(0o755)).unwrap();
+    may("x/closed", 0o755);
+    may("x/listed", 0o755);
     drop(socket);
-    assert_eq!(models.models.len(), if is_open { 2 } else { 1 });
+    assert_eq!(models.models.len(), if is_open { 3 } else { 1 });
     let passed = passed(&models);
     assert_eq!(passed["c.gguf"].to_string(), "cannot be read: not a regular file");
-    let denied = passed.get("closed").map(ToString::to_string);
-    assert_eq!(denied.is_none(), is_open);
-    assert!(denied.is_none_or(|denied| denied.contains("denied")));
+    for folder in ["closed", "below"] {
+        let denied = passed.get(folder).map(ToString::to_string);
+        assert_eq!(denied.is_none(), is_open, "{folder}");
+        assert!(denied.is_none_or(|denied| denied.contains("denied")));
+    }
 }
 
 #[test]

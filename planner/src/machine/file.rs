@@ -190,7 +190,7 @@ mod tests {
             r#"/gpus/0/kind = "quantum": gpus[0].kind: unknown variant `quantum`"#,
             r#"/gpus/0/pci_id = "x": gpus[0].pci_id: `x` is not a PCI address"#,
             r#"/host/available = 18446744073709551615: host.available is "#,
-            r#"/version = "one": version is "one", and this program reads up to 1"#,
+            r#"/version = "one": version is no number"#,
             r#"/version = 2: version is 2, and this program reads up to 1"#,
         ] {
             let (pointer, rest) = case.split_once(" = ").unwrap();
@@ -207,5 +207,8 @@ mod tests {
         json["gpus"][0].as_object_mut().unwrap().remove("total");
         let text = problem(&json);
         assert!(text.contains("gpus[0]: missing field `total`"), "{text}");
+        // Of the last value serde knows only once its object has ended.
+        let error = Machine::from_json(r#"{"gpus": [{"pci_id": "x"}]}"#).unwrap_err().problem;
+        assert!(error.starts_with("gpus[0].pci_id: `x` is"), "{error}");
     }
 }

@@ -236,9 +236,8 @@ impl ContextParams {
         let row = n_vocab.saturating_add(embedding);
         let mut numbers = row.saturating_mul(sizes.output_rows);
         if self.mtp {
-            let states = width.saturating_mul(sizes.n_batch);
             let heads = n_vocab.saturating_add(width).saturating_mul(self.n_seq_max.into());
-            numbers = numbers.saturating_add(states).saturating_add(heads);
+            numbers = numbers.saturating_add(width.saturating_mul(sizes.n_batch)).saturating_add(heads);
         }
         numbers.saturating_mul(4)
     }

@@ -159,8 +159,7 @@ impl Rate {
 
     fn of_host(host: &Host) -> Self {
         let (bytes_per_second, basis) = read_rate(host.bandwidth, HOST_SHARE, UNKNOWN_HOST);
-        let cores = host.usable_cores.or(host.physical_cores);
-        let cores = f64::from(cores.unwrap_or(UNKNOWN_CORES).max(1));
+        let cores = f64::from(host.usable_cores.or(host.physical_cores).unwrap_or(UNKNOWN_CORES).max(1));
         Self {
             attention: Some(cores * CORE_ATTENTION),
             flops: cores * CORE_FLOPS,
@@ -248,8 +247,7 @@ impl Rate {
                 // no faster for it.
                 None => {
                     let plain = |ty: KvType| if ty.is_quantized() { KvType::F16 } else { ty };
-                    let types = (plain(k), plain(v));
-                    let cache = Cache { types, ..*cache };
+                    let cache = Cache { types: (plain(k), plain(v)), ..*cache };
                     float(cache.bytes(depth)) / self.bytes_per_second
                 }
             },
@@ -270,9 +268,8 @@ impl Rate {
     /// Seconds that so many tokens at once take in a layer beside its matrices and its attention, where that was
     /// measured.
     pub(super) fn prompt_rest(&self, matrices: &[Matrices], n_tokens: u32) -> f64 {
-        let measured = self.measured.as_ref().map(|it| it.activations_per_second);
         let outputs: f64 = matrices.iter().filter(|it| !it.last_token).map(|it| it.outputs).sum();
-        match measured {
+        match self.measured.as_ref().map(|it| it.activations_per_second) {
             None | Some(0) => 0.0,
             Some(rate) => outputs * f64::from(n_tokens) / float(rate),
         }
