@@ -86,8 +86,8 @@ pub(crate) fn parse<'a, T>(
         let before: usize = text.split_inclusive('\n').take(error.line().saturating_sub(1)).map(str::len).sum();
         let read = text.as_bytes().get(..before + error.column()).unwrap_or(text.as_bytes());
         // The byte that is wrong; and what ends an object, where its last value is what is wrong.
-        let is_last = read.ends_with(b"}") && !error.to_string().starts_with("missing field");
-        let place = place(&read[..read.len() - usize::from(!read.is_empty() && (error.is_syntax() || is_last))]);
+        let is_past = error.is_syntax() || read.ends_with(b"}") && !error.to_string().starts_with("missing field");
+        let place = place(read.split_last().filter(|_| is_past).map_or(read, |(_, before)| before));
         if place.is_empty() { error.to_string() } else { format!("{place}: {error}") }
     })
 }

@@ -225,8 +225,8 @@ impl DeviceRules {
         // What a driver does not count cannot have grown.
         let held = || seen.iter().filter_map(|program| Some((program, program.bytes?)));
         let first = self.first_programs.get_or_insert_with(|| held().map(|(it, bytes)| (it.pid, bytes)).collect());
-        let first = |pid| first.iter().find(|(first, _)| *first == pid).map_or(0, |&(_, bytes)| bytes);
-        let taken = held().map(|(it, bytes)| (it, bytes.saturating_sub(first(it.pid))));
+        let at_first = |pid| first.iter().find(|(known, _)| *known == pid).map_or(0, |&(_, bytes)| bytes);
+        let taken = held().map(|(it, bytes)| (it, bytes.saturating_sub(at_first(it.pid))));
         let most = taken.max_by_key(|&(_, taken)| taken);
         let notable = self.watched.notable.max(1);
         self.taker = most.filter(|&(_, taken)| taken >= notable).map(|(program, _)| program.clone());

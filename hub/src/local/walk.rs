@@ -4,6 +4,7 @@
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::group::{Group, group};
@@ -151,27 +152,24 @@ impl Finder {
 
     /// Whether a folder is there and has not been seen, by whatever path: a link may lead back up.
     fn is_new(&mut self, folder: &Path) -> bool {
-        match fs::metadata(folder) {
-            Ok(it) => files::id(folder, &it).is_some_and(|id| self.folders.insert(id)),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => false,
-            Err(error) => {
-                self.skip(folder, files::unreadable(&error));
-                false
+        let Some(it) = self.of_folder(folder, fs::metadata(folder)) else { return false };
+        files::id(folder, &it).is_some_and(|id| self.folders.insert(id))
+    }
+
+    /// What was read of a folder. One that is not there has nothing; what keeps another from being read is noted.
+    fn of_folder<T>(&mut self, folder: &Path, read: io::Result<T>) -> Option<T> {
+        let read = read.inspect_err(|error| {
+            if error.kind() != io::ErrorKind::NotFound {
+                self.skip(folder, files::unreadable(error));
             }
-        }
+        });
+        read.ok()
     }
 
     /// The folders in a folder, links to folders among them, and the files that may be of a model; in order. A folder
     /// that is not there has none.
     pub(super) fn entries(&mut self, folder: &Path) -> Vec<(PathBuf, bool)> {
-        let entries = match fs::read_dir(folder) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Vec::new(),
-            Err(error) => {
-                self.skip(folder, files::unreadable(&error));
-                return Vec::new();
-            }
-        };
+        let Some(entries) = self.of_folder(folder, fs::read_dir(folder)) else { return Vec::new() };
         let mut found = Vec::new();
         for entry in entries {
             if self.entries == MOST_ENTRIES {

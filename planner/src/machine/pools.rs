@@ -58,7 +58,8 @@ impl Pools {
         };
         let mut pool = |name: &str| {
             let total = read(&format!("{name}_total"))?;
-            Some(Pool::new(total, total.saturating_sub(read(&format!("{name}_used"))?)))
+            let used = read(&format!("{name}_used"))?;
+            Some(Pool::new(total, total.saturating_sub(used)))
         };
         let (own, shared) = (pool("vram")?, pool("gtt")?);
         match backend {

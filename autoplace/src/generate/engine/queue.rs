@@ -43,7 +43,7 @@ struct State {
     /// Texts that were accepted and have not ended.
     accepted: usize,
     arrivals: u64,
-    /// Who waits for a place, by their tickets.
+    /// Who waits for a place, in the order of their tickets.
     line: Vec<(u64, Waker)>,
     tickets: u64,
     room: Room,
