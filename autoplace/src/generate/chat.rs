@@ -47,7 +47,7 @@ pub struct Chat {
     tools: Vec<Tool>,
     tool_choice: ToolChoice,
     variables: Map<String, Value>,
-    pub(super) known: Option<Known>,
+    known: Option<Known>,
 }
 
 /// A text, and the tokens that it was computed as.
@@ -55,20 +55,6 @@ pub struct Chat {
 pub(super) struct Known {
     text: String,
     tokens: Vec<Token>,
-}
-
-impl Known {
-    /// With what was generated after it; without that where the tokens are not those of the text (a stop string was cut
-    /// off).
-    pub(super) fn and_then_said(mut self, text: &str, tokens: &[Token], vocab: &Vocab) -> Self {
-        let mut bytes = Vec::with_capacity(text.len());
-        let all = tokens.iter().all(|token| vocab.append_piece(*token, true, &mut bytes).is_ok());
-        if all && bytes == text.as_bytes() {
-            self.text.push_str(text);
-            self.tokens.extend_from_slice(tokens);
-        }
-        self
-    }
 }
 
 impl Chat {
@@ -145,8 +131,7 @@ impl Chat {
     ///
     /// [`Error::Template`], and [`Error::Load`] for a model that is not loaded.
     pub fn prompt_tokens(&self) -> Result<usize, Error> {
-        let prompt = Prompt::from(&self.rendered()?);
-        Ok(self.with_vocab(|vocab| prompt.tokenize(vocab))??.len())
+        self.generate.model.count_tokens(&self.rendered()?)
     }
 
     /// The messages so far.
@@ -301,15 +286,19 @@ impl Chat {
             Some(known) => Prompt::tokens(&*known.tokens).then_rendered(rendered, known.text.len()),
             None => Prompt::from(rendered),
         };
-        self.with_vocab(|vocab| prompt.tokenize(vocab))?
+        self.generate.model.tokenize(prompt)
     }
 
-    /// Reads the vocabulary.
-    pub(super) fn with_vocab<T>(&self, read: impl FnOnce(&Vocab) -> T) -> Result<T, Error> {
-        match &self.engine {
-            Some(engine) => engine.with_vocab(read),
-            None => Ok(read(&self.generate.model.vocab()?)),
+    /// Keeps this prompt and what was generated after it; without that where the tokens are not those of the text (a
+    /// stop string was cut off).
+    pub(super) fn remember(&mut self, mut said: Known, text: &str, tokens: &[Token]) {
+        let mut bytes = Vec::with_capacity(text.len());
+        let mut spell = |vocab: &Vocab| tokens.iter().all(|it| vocab.append_piece(*it, true, &mut bytes).is_ok());
+        if matches!(self.generate.model.with_vocab(&mut spell), Ok(true)) && bytes == text.as_bytes() {
+            said.text.push_str(text);
+            said.tokens.extend_from_slice(tokens);
         }
+        self.known = Some(said);
     }
 }
 

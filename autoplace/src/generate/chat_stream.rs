@@ -104,7 +104,7 @@ impl<'a> ChatStream<'a> {
         }
         let reply = mem::replace(&mut self.parser, ReplyParser::new(&ReplyFormat::plain())).finish();
         let prompt = mem::take(&mut self.prompt);
-        self.chat.known = self.chat.with_vocab(|vocab| prompt.and_then_said(&reply.raw, &self.tokens, vocab)).ok();
+        self.chat.remember(prompt, &reply.raw, &self.tokens);
         if !reply.raw.is_empty() {
             self.chat.messages.push(reply.clone().into_message());
         }

@@ -52,7 +52,8 @@ impl Model {
     /// [`Error::Load`] for a model that is not loaded; [`Error::EmptyPrompt`].
     #[doc(alias = "llama_tokenize")]
     pub fn tokenize(&self, prompt: impl Into<Prompt>) -> Result<Vec<Token>, Error> {
-        prompt.into().tokenize(&self.vocab()?)
+        let prompt = prompt.into();
+        self.with_vocab(|vocab| prompt.tokenize(vocab))?
     }
 
     /// How many tokens a prompt is computed as: see [`tokenize`](Self::tokenize).

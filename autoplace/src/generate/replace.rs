@@ -32,9 +32,7 @@ impl Session {
     /// After that: as [`ModelBuilder::load`](crate::ModelBuilder::load). The model is not loaded then,
     /// [`is_loaded`](Self::is_loaded) says so, and the texts wait: they go on after a re-placement that succeeds.
     pub fn replace(&mut self, plan: Option<Plan>) -> Result<Replaced, Error> {
-        let outcome = self.replace_by(plan);
-        self.last_replaced = Some(outcome.clone());
-        outcome
+        self.replace_by(plan, None)
     }
 
     /// Re-places the model if that makes it better by this [gain](crate::load::BetterPlan::gain) at least; `None` if
@@ -49,14 +47,8 @@ impl Session {
         let Some(better) = better.filter(|better| better.gain >= min_gain) else {
             return Ok(None);
         };
-        let was_loaded = self.is_loaded();
-        let before = self.model.placement();
-        let outcome = self.replace(Some(better.plan));
-        if outcome.is_err() && was_loaded && !self.is_loaded() {
-            // The first error is the one to return.
-            let _ = self.replace_by(Some(Plan::clone(&before)));
-        }
-        outcome.map(Some)
+        let before = self.is_loaded().then(|| Plan::clone(&self.model.placement()));
+        self.replace_by(Some(better.plan), before).map(Some)
     }
 
     /// The outcome of the last re-placement, including those that others requested
@@ -86,17 +78,25 @@ impl Session {
         }
     }
 
-    fn replace_by(&mut self, plan: Option<Plan>) -> Result<Replaced, Error> {
+    /// By this plan, and where that fails by another; that it failed is returned all the same.
+    fn replace_by(&mut self, plan: Option<Plan>, otherwise: Option<Plan>) -> Result<Replaced, Error> {
+        let outcome = self.replace_or(plan, otherwise);
+        self.last_replaced = Some(outcome.clone());
+        outcome
+    }
+
+    fn replace_or(&mut self, plan: Option<Plan>, otherwise: Option<Plan>) -> Result<Replaced, Error> {
         let before = self.model.placement();
         match &plan {
             Some(plan) => self.check_room(Room::of(&plan.context))?,
             None => self.check_room(Room::of(&self.model.plan_anew()?.context))?,
         }
-        let begun = Instant::now();
+        let (begun, model) = (Instant::now(), self.model.clone());
+        let _replacing = model.slot().replacing();
         let saved = self.release()?;
-        let context = self.model.reload(plan)?;
-        let resumed = self.resume(context)?;
-        Ok(Replaced { before, after: self.model.placement(), saved, resumed, time: begun.elapsed() })
+        let mut reload = |plan| self.resume(model.reload(plan)?);
+        let resumed = reload(plan).inspect_err(|_| drop(otherwise.map(|before| reload(Some(before)))))?;
+        Ok(Replaced { before, after: model.placement(), saved, resumed, time: begun.elapsed() })
     }
 
     fn check_room(&self, room: Room) -> Result<(), Error> {

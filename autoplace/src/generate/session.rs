@@ -58,13 +58,13 @@ pub struct Session {
 impl Session {
     pub(super) fn open(model: &Model) -> Result<Self, Error> {
         let not_generative = || Error::NotGenerative { architecture: model.placement().model.architecture.clone() };
-        let native = model.native()?;
         // Encoders (BERT), encoder-decoders (T5) and diffusion models (LLaDA) have no next token.
-        let causal = native.has_decoder() && !native.has_encoder() && native.shape().causal;
-        if !causal || native.is_diffusion() {
+        let is_generative = model.with_native(|native| {
+            native.has_decoder() && !native.has_encoder() && native.shape().causal && !native.is_diffusion()
+        })?;
+        if !is_generative {
             return Err(not_generative());
         }
-        drop(native);
         let slot = model.slot();
         let (mut context, contents) = slot.take_for(Purpose::Text)?.ok_or(Error::Busy)?;
         let drafts = match context.has_memory() {

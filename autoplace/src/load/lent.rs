@@ -26,13 +26,16 @@ impl LentWorker {
     pub(crate) fn take(model: &Model) -> Result<Self, Error> {
         static RUNS: AtomicU64 = AtomicU64::new(1);
         let run = RUNS.fetch_add(1, Ordering::Relaxed);
-        let taken = Self::take_as_it_is(model, run)?;
-        let Some(replacement) = model.requested() else { return Ok(taken) };
-        drop(taken);
-        if let Err(error) = model.replace_soon(replacement) {
-            tracing::warn!("the model was not re-placed: {error}");
+        loop {
+            let in_place = model.slot().in_place();
+            let taken = Self::take_as_it_is(model, run)?;
+            drop(in_place);
+            let Some(replacement) = model.requested() else { return Ok(taken) };
+            drop(taken);
+            if let Err(error) = model.replace_soon(replacement) {
+                tracing::warn!("the model was not re-placed: {error}");
+            }
         }
-        Self::take_as_it_is(model, run)
     }
 
     pub(super) fn take_as_it_is(model: &Model, run: u64) -> Result<Self, Error> {

@@ -152,24 +152,30 @@ impl Model {
     ///
     /// [`Error::NotLoaded`] after a re-placement that failed; [`Error::Worker`] for a model in a worker process.
     pub fn native(&self) -> Result<llama_sys::Model, Error> {
+        self.with_native(Clone::clone)
+    }
+
+    /// Reads the model underneath, which is not re-placed meanwhile.
+    pub(crate) fn with_native<T>(&self, read: impl FnOnce(&llama_sys::Model) -> T) -> Result<T, Error> {
         if self.is_elsewhere() {
             return Err(worker::Error::Elsewhere { what: "the model underneath" }.into());
         }
-        self.inner.slot.native().ok_or(Error::NotLoaded)
+        let _in_place = self.slot().in_place();
+        Ok(read(&self.slot().native().ok_or(Error::NotLoaded)?))
     }
 
-    /// The vocabulary. With a model in a worker, which has loaded it before, it is read from the file into this process
-    /// when it is first asked for, without any GPU.
-    pub(crate) fn vocab(&self) -> Result<Vocab, Error> {
+    /// Reads the vocabulary, likewise. With a model in a worker, which has loaded it before, it is read from the file
+    /// into this process when it is first asked for, without any GPU.
+    pub(crate) fn with_vocab<T>(&self, read: impl FnOnce(&Vocab) -> T) -> Result<T, Error> {
         if !self.is_elsewhere() {
-            return Ok(self.native()?.vocab());
+            return self.with_native(|native| read(&native.vocab()));
         }
         if let Some(vocab) = self.inner.vocab.get() {
-            return Ok(vocab.clone());
+            return Ok(read(vocab));
         }
         let params = ModelParams { vocab_only: true, devices: Some(Vec::new()), ..ModelParams::default() };
         let vocab = native::load(self.header()?, params)?.vocab();
-        Ok(self.inner.vocab.get_or_init(|| vocab).clone())
+        Ok(read(self.inner.vocab.get_or_init(|| vocab)))
     }
 
     pub(crate) fn placed(&self) -> Arc<Placed> {

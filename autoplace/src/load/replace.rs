@@ -103,8 +103,8 @@ impl Model {
     }
 
     /// Re-places the model: releases it, and loads it again by this plan or, without one, by a plan for what is free
-    /// then. All clones of it follow. Where this plan lacks memory, another is made, as for the first load, and the
-    /// [report](Self::report) says so.
+    /// then. All clones of it follow, and what they are asked meanwhile waits. Where this plan lacks memory, another is
+    /// made, as for the first load, and the [report](Self::report) says so.
     ///
     /// # Errors
     ///
@@ -115,6 +115,7 @@ impl Model {
         if self.is_elsewhere() {
             return self.replace_in_worker(plan);
         }
+        let _replacing = self.slot().replacing();
         self.take_to_release()?;
         self.slot().give_back(self.reload(plan)?, Contents::Unknown);
         Ok(())
@@ -214,6 +215,7 @@ impl Model {
     /// [`Model::replace`] of a model in a worker.
     fn replace_in_worker(&self, plan: Option<Plan>) -> Result<(), Error> {
         const DOING: &str = "re-placing the model";
+        let _replacing = self.slot().replacing();
         let mut worker = LentWorker::take_as_it_is(self, 0)?;
         let plan = plan.map(Box::new);
         match worker.ask(&Request::Loading(Loading::Replace { plan }), DOING)? {

@@ -1,6 +1,6 @@
 //! The model's one context: lent to one generation at a time.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use llama_sys::{Context, ContextParams, LoraAdapter, Model, SeqId, Token};
 
@@ -11,6 +11,8 @@ use super::{Error, warm_up};
 /// Holds the model underneath, and its context while nobody uses it.
 #[derive(Debug)]
 pub(crate) struct ContextSlot {
+    /// Read while somebody holds the model underneath or takes its context, written while it is re-placed.
+    in_place: RwLock<()>,
     held: Mutex<Held>,
 }
 
@@ -76,18 +78,28 @@ pub(crate) struct Checkpoint {
 
 impl ContextSlot {
     pub(super) fn new(native: Native, context: Context, drafts: Drafts) -> Self {
-        Self {
-            held: Mutex::new(Held { native: Some(native), context: State::Ready(context, Contents::Unknown), drafts }),
-        }
+        let context = State::Ready(context, Contents::Unknown);
+        Self { held: Mutex::new(Held { native: Some(native), context, drafts }), in_place: RwLock::default() }
     }
 
     /// Of a model that is not in this process.
     pub(super) fn empty() -> Self {
-        Self { held: Mutex::new(Held::default()) }
+        Self { held: Mutex::default(), in_place: RwLock::default() }
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The model stays where it is as long as this lives: the end of a re-placement is waited for. A thread has one at
+    /// a time.
+    pub(crate) fn in_place(&self) -> RwLockReadGuard<'_, ()> {
+        self.in_place.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Nobody else holds the model underneath, or takes its context, as long as this lives: they wait.
+    pub(crate) fn replacing(&self) -> RwLockWriteGuard<'_, ()> {
+        self.in_place.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn native(&self) -> Option<Model> {
@@ -105,6 +117,7 @@ impl ContextSlot {
     /// Lends the context for this use, and what it holds; `None` while it is lent already. One that failed is made
     /// again.
     pub(crate) fn take_for(&self, purpose: Purpose) -> Result<Option<(Context, Contents)>, Error> {
+        let _in_place = self.in_place();
         let embeds = match &self.held().native {
             Some(native) => native.params.embeddings,
             None => return Err(Error::NotLoaded),

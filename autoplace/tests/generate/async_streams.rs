@@ -4,7 +4,8 @@
 use std::future::poll_fn;
 use std::pin::pin;
 
-use crate::text_support::{PROMPTS, chat, demo, greedy, text, wait};
+use crate::native_support::wait;
+use crate::text_support::{PROMPTS, chat, demo, greedy, text};
 use autoplace::Model;
 use autoplace::generate::{AsyncStream, Engine, Error, FinishReason, Generate, TokenStream};
 use futures::stream::{self, StreamExt, TryStreamExt};

@@ -1,10 +1,9 @@
 //! An engine whose model is placed anew, or whose card fails, while texts run: on simulated cards.
 
 use crate::engine_steps::Gate;
-use crate::native_support::demo_path;
+use crate::native_support::{demo_path, wait};
 use crate::replace_support::{PROMPT, generations, load, plan, request};
 use crate::sim_support::card;
-use crate::text_support::wait;
 use autoplace::generate::{Engine, Error, Generate, Resumed, TokenStream};
 use autoplace::llama_sys::sim::SimGpu;
 use autoplace::load::Replacement;

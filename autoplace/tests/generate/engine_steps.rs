@@ -4,7 +4,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-use crate::text_support::{PROMPTS, demo, greedy, likeliest, tokens_of, until, wait};
+use crate::native_support::wait;
+use crate::text_support::{PROMPTS, demo, greedy, likeliest, tokens_of, until};
 use autoplace::Model;
 use autoplace::generate::{Engine, Generate};
 

@@ -3,7 +3,8 @@
 
 use std::thread;
 
-use crate::text_support::{PROMPTS, Raw, SYSTEM, demo, greedy, held, text, to_the_end, tokens_of, wait};
+use crate::native_support::wait;
+use crate::text_support::{PROMPTS, Raw, SYSTEM, demo, greedy, held, text, to_the_end, tokens_of};
 use autoplace::Model;
 use autoplace::generate::{Engine, Error, Session, Shutdown};
 

@@ -1,11 +1,12 @@
 //! A model that is placed anew in mid-sentence, on simulated GPUs: the text is the one of an undisturbed run.
 
-use crate::native_support::demo_path;
+use crate::native_support::{demo_path, meanwhile};
 use crate::random_weights;
 use crate::replace_support::{PROMPT, builder, generations, load, plan, request, text_of, texts_of};
 use crate::sim_support::card;
 use autoplace::Model;
 use autoplace::generate::{FinishReason, Resumed};
+use autoplace::load;
 use autoplace::machine::mib;
 use autoplace::memory::{FlashAttention, KvType};
 use autoplace::plan::{Plan, Request};
@@ -68,6 +69,25 @@ fn four_texts_at_once_all_go_on_in_the_middle_of_their_prompts_too() {
     };
     let expected = run(false);
     assert_eq!(run(true), expected);
+}
+
+#[test]
+fn who_comes_while_it_is_placed_anew_waits() {
+    own_process!();
+    let _card = card(mib(64));
+    let (model, plans) = on_host(&request());
+    let generate = model.generate(PROMPT).temp(0.0).max_tokens(2);
+    let (expected, tokens) = (generate.clone().text().unwrap(), model.tokenize(PROMPT).unwrap());
+    let mut session = model.session().unwrap();
+    let is_busy = |plan: &Plan| match model.replace(Some(plan.clone())) {
+        Err(load::Error::Busy) => true,
+        replaced => replaced.map(|()| false).unwrap(),
+    };
+    let by_all = || plans.iter().for_each(|plan| drop(session.replace(Some(plan.clone())).unwrap()));
+    meanwhile(by_all, || assert_eq!(model.tokenize(PROMPT).unwrap(), tokens));
+    drop(session);
+    let by_all = || plans.iter().for_each(|plan| while is_busy(plan) {});
+    meanwhile(by_all, || assert_eq!(generate.clone().text().unwrap(), expected));
 }
 
 /// What they share is divided otherwise from then on, which rounds otherwise: the texts may differ, but go on.

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::isolation::{program, resuming_process};
-use crate::native_support::{demo_path, load_demo};
+use crate::native_support::{demo_path, load_demo, wait};
 use crate::random_weights::{self, Dice};
 use crate::replace_support::PROMPT;
 use crate::synthetic::{Dims, Sketch};
@@ -40,11 +40,7 @@ impl Server {
         let endpoint = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
         let line = [launcher, &[env!("CARGO_BIN_EXE_autoplace-rpc-server"), &endpoint, "CPU"]].concat();
         let child = Command::new(line[0]).args(&line[1..]).stdout(Stdio::null()).spawn().unwrap();
-        let begin = Instant::now();
-        while TcpStream::connect(&endpoint).is_err() {
-            assert!(begin.elapsed() < Duration::from_secs(60), "the server does not listen");
-            thread::sleep(Duration::from_millis(5));
-        }
+        wait("listens", || TcpStream::connect(&endpoint).is_ok());
         Self { child: Arc::new(Mutex::new(child)), endpoint }
     }
 

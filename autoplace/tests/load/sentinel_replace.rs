@@ -1,14 +1,13 @@
 //! A model under watch that is placed anew by itself, in mid-sentence and while nobody generates.
 
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::native_support::demo_path;
+use crate::native_support::{demo_path, wait};
 use crate::replace_support::{PROMPT, builder, generations, request};
 use crate::sim_support::card;
+use autoplace::Model;
 use autoplace::machine::mib;
 use autoplace::watch::{Resize, Sentinel};
-use autoplace::{Model, generate};
 
 /// Long enough for the busiest machine.
 const LONG: Duration = Duration::from_secs(60);
@@ -25,16 +24,6 @@ fn sentinel(model: &Model) -> Sentinel {
         .auto_replace(0.05)
         .watch(model)
         .unwrap()
-}
-
-/// Waits until this holds, doing something meanwhile.
-#[track_caller]
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !holds() {
-        assert!(begun.elapsed() < LONG, "never {what}");
-        thread::sleep(Duration::from_millis(2));
-    }
 }
 
 #[test]
@@ -77,18 +66,11 @@ fn while_nobody_generates_it_is_done_at_once() {
     // There is no room for any layer then: the model is on the host alone, and the GPU is watched for
     // room all the same.
     gpu.set_taken(mib(64));
-    until("on the host", || model.placement().n_gpu_layers == 0);
-    until("loaded", || model.native().is_ok());
-    assert_eq!(gpu.used(), 0);
+    wait("is on the host", || model.placement().n_gpu_layers == 0);
+    // Who comes meanwhile waits for the end of it.
     assert_eq!(story.clone().text().unwrap(), expected);
+    assert_eq!(gpu.used(), 0);
     gpu.set_taken(0);
-    until("on the GPU again", || model.placement().full_offload);
-    until("loaded", || model.native().is_ok());
-    until("its turn", || match story.clone().text() {
-        Err(generate::Error::Busy) => false,
-        text => {
-            assert_eq!(text.unwrap(), expected);
-            true
-        }
-    });
+    wait("is on the GPU again", || model.placement().full_offload);
+    assert_eq!(story.clone().text().unwrap(), expected);
 }

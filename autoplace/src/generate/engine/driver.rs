@@ -1,6 +1,6 @@
 //! The engine's thread: between two steps it ends texts whose readers have gone, admits requests, and makes room.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
@@ -63,19 +63,16 @@ impl Driver {
 
     /// Re-places the model. Where that fails there is nothing to compute with until somebody else loads it.
     fn replace(&mut self, replacement: Replacement) {
-        let shared = Arc::clone(&self.shared);
-        // Nobody else holds it meanwhile.
-        let _held = shared.held.write().unwrap_or_else(PoisonError::into_inner);
         let Some(session) = &mut self.session else {
-            shared.replaced(None, self.replace_without_session(&replacement));
+            self.shared.replaced(None, self.replace_without_session(&replacement));
             return;
         };
         let outcome = session.carry_out(replacement);
         let last = session.last_replaced().cloned();
         match outcome {
-            Ok(()) => shared.replaced(Some(session.room()), last),
+            Ok(()) => self.shared.replaced(Some(session.room()), last),
             Err(error) => {
-                shared.replaced(None, last);
+                self.shared.replaced(None, last);
                 self.fail(&error);
                 self.session = None;
             }

@@ -166,15 +166,14 @@ impl Engine {
         self.inner.shared.capacity()
     }
 
-    /// Reads the vocabulary. The model is not re-placed meanwhile. With a model in a worker process, the vocabulary is
-    /// read from the file into this process when it is first asked for.
+    /// Reads the vocabulary. The model is not re-placed meanwhile: `read` must not ask it for anything else. With a
+    /// model in a worker process, the vocabulary is read from the file into this process when it is first asked for.
     ///
     /// # Errors
     ///
     /// [`Error`] if the model is not loaded, since a re-placement has failed.
     pub fn with_vocab<T>(&self, read: impl FnOnce(&llama_sys::Vocab) -> T) -> Result<T, Error> {
-        let _held = self.inner.shared.hold();
-        Ok(read(&self.inner.shared.model.vocab()?))
+        Ok(self.model().with_vocab(read)?)
     }
 
     pub(super) fn model(&self) -> &Model {

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
@@ -28,9 +28,6 @@ pub(super) struct Shared {
     link: Option<Arc<Link>>,
     /// Wakes the engine's thread when there is something to do.
     pub(super) bell: Arc<Bell>,
-    /// Read while somebody holds the model underneath to check a request, written while the model is re-placed, which
-    /// it could not be meanwhile.
-    pub(super) held: RwLock<()>,
     queue: usize,
     ahead: usize,
     state: Mutex<State>,
@@ -170,8 +167,7 @@ impl Shared {
 
     pub(super) fn new(model: &Model, room: Room, queue: usize, ahead: usize) -> Self {
         let state = Mutex::new(State { room, ..State::default() });
-        let (bell, held) = (Arc::default(), RwLock::default());
-        Self { model: model.clone(), link: None, bell, held, queue, ahead, state }
+        Self { model: model.clone(), link: None, bell: Arc::default(), queue, ahead, state }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -273,11 +269,6 @@ impl Shared {
         self.queue.saturating_add(there.unwrap_or(state.room).sequences)
     }
 
-    /// The model underneath stays where it is as long as this lives.
-    pub(super) fn hold(&self) -> RwLockReadGuard<'_, ()> {
-        self.held.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Checks a request, and queues it when it has a place, after the tokens that an earlier process has generated. A
     /// worker checks it then.
     pub(super) fn submit(
@@ -315,9 +306,9 @@ impl Shared {
             return Ok((Work::There(Arc::clone(link), Box::new(spec.for_worker()?)), progress));
         }
         let reuse = spec.cache_prompt.unwrap_or(true) && so_far.is_empty();
-        let _held = self.hold();
-        let (vocab, capacity) = (self.model.vocab()?, self.state().room.each);
-        let sequence = Sequence::new(SequenceId(0), spec, so_far, &self.model, &vocab, capacity)?;
+        let sequence = self.model.with_vocab(|vocab| {
+            Sequence::new(SequenceId(0), spec, so_far, &self.model, vocab, self.state().room.each)
+        })??;
         progress.statistics = Statistics { prompt_tokens: sequence.prompt, ..sequence.statistics };
         Ok((Work::Here(Box::new(sequence), reuse), progress))
     }

@@ -3,6 +3,8 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use autoplace::Model;
 use autoplace::gguf::{Builder, TensorType};
@@ -17,6 +19,26 @@ pub(crate) fn demo_path() -> PathBuf {
 /// tests running side by side on few cores would mostly wait.
 pub(crate) fn load_demo() -> Model {
     Model::builder(demo_path()).n_threads(1).load().expect("the demo model loads")
+}
+
+/// Waits until this holds, on the busiest machine.
+#[track_caller]
+pub(crate) fn wait(what: &str, mut holds: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed().as_secs() < 60, "it never {what}");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Asks this as long as the other thing is not done.
+pub(crate) fn meanwhile(done: impl FnOnce() + Send, mut ask: impl FnMut()) {
+    thread::scope(|scope| {
+        let done = scope.spawn(done);
+        while !done.is_finished() {
+            ask();
+        }
+    });
 }
 
 /// A model as llama.cpp loads it, on the host.

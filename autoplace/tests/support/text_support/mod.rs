@@ -15,7 +15,7 @@ use autoplace::llama_sys::{
 use autoplace::plan::{self, Request};
 use autoplace::{Isolation, Model, OnDeath, WorkerProcess, memory};
 
-use crate::native_support::demo_path;
+use crate::native_support::{demo_path, wait};
 
 /// Fails unless a value is of a pattern, and says what it is instead.
 macro_rules! assert_is {
@@ -196,15 +196,6 @@ pub(crate) fn text_and_statistics(generate: Generate) -> (String, Statistics) {
 #[track_caller]
 pub(crate) fn until(engine: &Engine, holds: impl Fn(Metrics) -> bool) {
     wait("comes", || holds(engine.metrics()));
-}
-
-#[track_caller]
-pub(crate) fn wait(what: &str, mut holds: impl FnMut() -> bool) {
-    let begun = std::time::Instant::now();
-    while !holds() {
-        assert!(begun.elapsed().as_secs() < 60, "it never {what}");
-        std::thread::yield_now();
-    }
 }
 
 /// A number of this process's status, where the system has one.
