@@ -56,15 +56,18 @@ fn pinned(manifest: &Path) -> PathBuf {
         manifest.display(),
         String::from_utf8_lossy(&output.stderr)
     );
-    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).expect("cargo metadata prints JSON");
-    let package = metadata["packages"]
-        .as_array()
-        .and_then(|all| all.iter().find(|p| p["name"] == PACKAGE))
-        .unwrap_or_else(|| panic!("{} pins no {PACKAGE}", manifest.display()));
-    let root = Path::new(package["manifest_path"].as_str().expect("a path"))
-        .parent()
-        .expect("a manifest lies in a folder")
-        .join("llama.cpp");
-    assert!(is_llama_cpp(&root), "{PACKAGE} {} ships no llama.cpp source at {}", package["version"], root.display());
+    let metadata = String::from_utf8(output.stdout).expect("cargo metadata prints UTF-8");
+    let root = unpacked(&metadata).unwrap_or_else(|| panic!("{} pins no {PACKAGE}", manifest.display()));
+    assert!(is_llama_cpp(&root), "{PACKAGE} ships no llama.cpp source at {}", root.display());
     root
+}
+
+/// The package's `llama.cpp/` folder, of what `cargo metadata` prints: JSON without spaces, each package's name first.
+/// llama.cpp's build would wait until a reader of JSON is compiled.
+fn unpacked(metadata: &str) -> Option<PathBuf> {
+    let (_, package) = metadata.split_once(&format!(r#"{{"name":"{PACKAGE}","version":""#))?;
+    let (_, manifest) = package.split_once(r#""manifest_path":""#)?;
+    // No path has quotes in it; Windows' has backslashes, which are doubled.
+    let (manifest, _) = manifest.split_once('"')?;
+    Some(Path::new(&manifest.replace(r"\\", r"\")).parent()?.join("llama.cpp"))
 }

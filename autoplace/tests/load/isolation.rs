@@ -190,7 +190,8 @@ pub(crate) mod deaths {
     /// Ended soon after it was stopped.
     fn impatient(on_death: OnDeath) -> Model {
         let process = program().timeout(Duration::from_secs(2)).on_death(on_death);
-        builder(process).load().unwrap()
+        // More tokens than a text runs ahead of its reader: it waits, and does not end before the worker is stopped.
+        builder(process).n_ctx(4096).load().unwrap()
     }
 
     #[test]
@@ -211,7 +212,7 @@ pub(crate) mod deaths {
             assert_matches!(ended, Err(generate::Error::Worker(Lost::Silent { .. })));
         };
         let model = impatient(OnDeath::Fail);
-        // One token over and over: a text that ends by itself may have done so before the worker is stopped.
+        // One token over and over: no end of generation.
         let mut stream = model.generate(PROMPT).logit_bias(300, 1000.0).stream().unwrap();
         stream.next().unwrap().unwrap();
         signal(&model, "-STOP");

@@ -16,7 +16,7 @@ use crate::synthetic::{Dims, Sketch};
 use autoplace::generate;
 use autoplace::gguf::TensorType;
 use autoplace::load::Error;
-use autoplace::machine::{GpuKind, Machine, mib};
+use autoplace::machine::{Gpu, GpuKind, Machine, mib};
 use autoplace::memory::Headroom;
 use autoplace::plan::{GpuLayers, Plan};
 use autoplace::worker::Error as Lost;
@@ -119,8 +119,10 @@ fn expected() -> String {
 
 /// The machine as a worker saw it, with so many bytes free on each server.
 fn with_free(endpoints: &[&str], free: u64) -> Machine {
-    let model = everything(endpoints).load().unwrap();
-    let mut machine = (*model.machine()).clone();
+    let mut seen = std::iter::repeat_with(|| everything(endpoints).load().unwrap().machine());
+    // A busy machine may have had no time to measure the way there.
+    let is_linked = |gpu: &Gpu| gpu.rates.as_ref().is_some_and(|rates| rates.link.is_some());
+    let mut machine = Machine::clone(&seen.find(|machine| machine.gpus.iter().all(is_linked)).unwrap());
     machine.gpus.iter_mut().for_each(|gpu| gpu.free = free);
     machine
 }
