@@ -63,7 +63,7 @@ fn pinned(manifest: &Path) -> PathBuf {
 }
 
 /// The package's `llama.cpp/` folder, of what `cargo metadata` prints: JSON without spaces, each package's name first.
-/// llama.cpp's build would wait until a reader of JSON is compiled.
+/// With serde_json, llama.cpp's build would wait until that is compiled.
 fn unpacked(metadata: &str) -> Option<PathBuf> {
     let (_, package) = metadata.split_once(&format!(r#"{{"name":"{PACKAGE}","version":""#))?;
     let (_, manifest) = package.split_once(r#""manifest_path":""#)?;

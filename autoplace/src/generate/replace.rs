@@ -32,7 +32,9 @@ impl Session {
     /// After that: as [`ModelBuilder::load`](crate::ModelBuilder::load). The model is not loaded then,
     /// [`is_loaded`](Self::is_loaded) says so, and the texts wait: they go on after a re-placement that succeeds.
     pub fn replace(&mut self, plan: Option<Plan>) -> Result<Replaced, Error> {
-        self.replace_by(plan, None)
+        let outcome = self.replace_by(plan, None);
+        self.last_replaced = Some(outcome.clone());
+        outcome
     }
 
     /// Re-places the model if that makes it better by this [gain](crate::load::BetterPlan::gain) at least; `None` if
@@ -43,12 +45,12 @@ impl Session {
     /// As [`replace`](Self::replace). Where the better plan cannot be loaded after all, the one before is loaded again
     /// if it can be: then the texts go on all the same.
     pub fn improve(&mut self, min_gain: f64) -> Result<Option<Replaced>, Error> {
-        let better = self.model.better_plan()?;
-        let Some(better) = better.filter(|better| better.gain >= min_gain) else {
-            return Ok(None);
-        };
+        let better = self.model.better_plan()?.filter(|better| better.gain >= min_gain);
+        let Some(better) = better else { return Ok(None) };
         let before = self.is_loaded().then(|| Plan::clone(&self.model.placement()));
-        self.replace_by(Some(better.plan), before).map(Some)
+        let outcome = self.replace_by(Some(better.plan), before);
+        self.last_replaced = Some(outcome.clone());
+        outcome.map(Some)
     }
 
     /// The outcome of the last re-placement, including those that others requested
@@ -78,14 +80,8 @@ impl Session {
         }
     }
 
-    /// By this plan, and where that fails by another; that it failed is returned all the same.
+    /// By this plan; where it cannot be loaded after all, by another, and its error is returned all the same.
     fn replace_by(&mut self, plan: Option<Plan>, otherwise: Option<Plan>) -> Result<Replaced, Error> {
-        let outcome = self.replace_or(plan, otherwise);
-        self.last_replaced = Some(outcome.clone());
-        outcome
-    }
-
-    fn replace_or(&mut self, plan: Option<Plan>, otherwise: Option<Plan>) -> Result<Replaced, Error> {
         let before = self.model.placement();
         match &plan {
             Some(plan) => self.check_room(Room::of(&plan.context))?,
@@ -95,8 +91,12 @@ impl Session {
         let _replacing = model.slot().replacing();
         let saved = self.release()?;
         let mut reload = |plan| self.resume(model.reload(plan)?);
-        let resumed = reload(plan).inspect_err(|_| drop(otherwise.map(|before| reload(Some(before)))))?;
-        Ok(Replaced { before, after: model.placement(), saved, resumed, time: begun.elapsed() })
+        let resumed = reload(plan);
+        if resumed.is_err() && otherwise.is_some() {
+            // The first error is the one to return.
+            let _ = reload(otherwise);
+        }
+        Ok(Replaced { before, after: model.placement(), saved, resumed: resumed?, time: begun.elapsed() })
     }
 
     fn check_room(&self, room: Room) -> Result<(), Error> {
