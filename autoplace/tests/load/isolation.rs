@@ -6,6 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::native_support::{demo_path, load_demo, meanwhile, wait};
+use crate::replace_support::replace;
 use autoplace::generate::{self, Engine, FinishReason, Generate, TokenStream};
 use autoplace::llama_sys::Error as Native;
 use autoplace::load::{self, Replacement};
@@ -91,8 +92,8 @@ fn a_model_in_a_worker_is_placed_anew() {
     let model = in_worker();
     let (before, worker) = (greedy(&model, 12), model.worker_id());
     model.replace(Some((*model.placement()).clone())).unwrap();
-    let is_busy = || matches!(model.replace(None), Err(load::Error::Busy));
-    meanwhile(|| while is_busy() {}, || assert_eq!(greedy(&model, 12), before));
+    meanwhile(|| replace(&model, None), || assert_eq!(greedy(&model, 12), before));
+    assert_eq!(greedy(&model, 12), before);
     assert_eq!(model.worker_id(), worker);
     let _stream = model.generate(PROMPT).stream().unwrap();
     assert_matches!(model.replace(None), Err(load::Error::Busy));

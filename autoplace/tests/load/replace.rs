@@ -2,11 +2,10 @@
 
 use crate::native_support::{demo_path, meanwhile};
 use crate::random_weights;
-use crate::replace_support::{PROMPT, builder, generations, load, plan, request, text_of, texts_of};
+use crate::replace_support::{PROMPT, builder, generations, load, plan, replace, request, text_of, texts_of};
 use crate::sim_support::card;
 use autoplace::Model;
 use autoplace::generate::{FinishReason, Resumed};
-use autoplace::load;
 use autoplace::machine::mib;
 use autoplace::memory::{FlashAttention, KvType};
 use autoplace::plan::{Plan, Request};
@@ -79,14 +78,10 @@ fn who_comes_while_it_is_placed_anew_waits() {
     let generate = model.generate(PROMPT).temp(0.0).max_tokens(2);
     let (expected, tokens) = (generate.clone().text().unwrap(), model.tokenize(PROMPT).unwrap());
     let mut session = model.session().unwrap();
-    let is_busy = |plan: &Plan| match model.replace(Some(plan.clone())) {
-        Err(load::Error::Busy) => true,
-        replaced => replaced.map(|()| false).unwrap(),
-    };
     let by_all = || plans.iter().for_each(|plan| drop(session.replace(Some(plan.clone())).unwrap()));
     meanwhile(by_all, || assert_eq!(model.tokenize(PROMPT).unwrap(), tokens));
     drop(session);
-    let by_all = || plans.iter().for_each(|plan| while is_busy(plan) {});
+    let by_all = || plans.iter().for_each(|plan| replace(&model, Some(plan)));
     meanwhile(by_all, || assert_eq!(generate.clone().text().unwrap(), expected));
 }
 

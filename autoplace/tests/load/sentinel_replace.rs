@@ -9,9 +9,6 @@ use autoplace::Model;
 use autoplace::machine::mib;
 use autoplace::watch::{Resize, Sentinel};
 
-/// Long enough for the busiest machine.
-const LONG: Duration = Duration::from_secs(60);
-
 /// The demo model, wherever there is room for it.
 fn loaded() -> Model {
     builder(&demo_path(), &request().n_ubatch(64)).attempts(4).load().unwrap()
@@ -42,7 +39,7 @@ fn under_pressure_a_text_goes_on_elsewhere_and_back_when_there_is_room() {
     let mut go_on_until = |what: &str, advised: Resize, holds: &dyn Fn() -> bool| {
         // The next token is computed when the model has been told to be placed anew: however late that is, the
         // text has not ended.
-        while sentinel.events().recv_timeout(LONG).expect(what).advises() != Some(advised) {}
+        while sentinel.events().recv_timeout(Duration::from_secs(60)).expect(what).advises() != Some(advised) {}
         text.extend(stream.next().map(Result::unwrap));
         assert!(holds(), "not {what} before the next token");
     };

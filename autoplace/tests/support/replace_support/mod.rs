@@ -5,6 +5,7 @@
 use std::path::Path;
 
 use autoplace::generate::{Error, Generate, SequenceId, Session};
+use autoplace::load;
 use autoplace::memory::Headroom;
 use autoplace::plan::{GpuLayers, Plan, Request};
 use autoplace::{Model, ModelBuilder};
@@ -34,6 +35,13 @@ pub(crate) fn plan(path: &Path, request: &Request, layers: u32) -> Plan {
 pub(crate) fn load(path: &Path, request: &Request, layers: u32) -> Model {
     let exactly = request.clone().n_gpu_layers(GpuLayers::Exactly(layers));
     builder(path, &exactly).load().unwrap()
+}
+
+/// Places it anew as soon as nobody generates.
+pub(crate) fn replace(model: &Model, plan: Option<&Plan>) {
+    while let Err(error) = model.replace(plan.cloned()) {
+        assert!(matches!(error, load::Error::Busy), "{error}");
+    }
 }
 
 /// Greedy, and by chance with a penalty: everything that a sampler remembers.
