@@ -101,7 +101,7 @@ fn main() {
     require::tools(&target);
     let source = source::find();
     let options = configure::options(&target);
-    let built = compile::run(&source, &options);
+    let built = compile::run(&target, &source, &options);
     let name = name_build(&identity::of_source(&source));
     let (compiler, objects) = shim::compile(&source, &name);
     let libraries = link::libraries(&target, &built);

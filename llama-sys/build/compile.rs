@@ -10,6 +10,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 
 use crate::configure::Options;
+use crate::{Target, feature};
 
 /// Where the libraries are.
 pub(crate) struct Built {
@@ -20,7 +21,7 @@ pub(crate) struct Built {
 }
 
 /// Configures and builds the target `llama`, or finds it up to date.
-pub(crate) fn run(source: &Path, options: &Options) -> Built {
+pub(crate) fn run(target: &Target, source: &Path, options: &Options) -> Built {
     println!("cargo:rerun-if-env-changed=AUTOPLACE_LLAMA_BUILD_DIR");
     let shared = std::env::var_os("AUTOPLACE_LLAMA_BUILD_DIR").filter(|dir| !dir.is_empty());
     let dir = match shared {
@@ -40,6 +41,12 @@ pub(crate) fn run(source: &Path, options: &Options) -> Built {
     }
     for (name, value) in &options.defines {
         cmake.define(name, value);
+    }
+    if feature("vulkan") && !target.is_msvc() {
+        // The generator of its shaders is a build of its own, which asks the environment alone for flags. It runs for
+        // a moment; GCC inlines in it for as long as it takes to compile the backend.
+        let flags = std::env::var("CXXFLAGS").unwrap_or_default();
+        cmake.env("CXXFLAGS", format!("{flags} -fno-inline"));
     }
     let build = cmake.build().join("build");
     println!("cargo:root={}", build.display());

@@ -98,7 +98,7 @@ pub(crate) fn test(workspace: &mut Workspace, names: &[String]) -> Result<()> {
     }
 
     if names.is_empty() {
-        match vulkan::for_mesa(workspace) {
+        match vulkan::for_tests(workspace) {
             Ok(sdk) => workspace.vulkan = Some(sdk),
             Err(error) => eprintln!("setup: without Vulkan and its tests: {error:#}"),
         }
