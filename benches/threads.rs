@@ -27,7 +27,7 @@ use autoplace::gguf::TensorType;
 use synthetic::{Dims, Sketch};
 
 const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
-/// What tells a process that it is one of the ways, or another program.
+/// What a process is: one of the ways, or another program.
 const ROLE: &str = "AUTOPLACE_BENCH_ROLE";
 /// Llama 3.2 3B's width; as many blocks as make 2 GiB of Q8_0, which the CPU does not repack when it is loaded.
 const WIDE: Dims =

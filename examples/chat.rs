@@ -25,7 +25,7 @@ struct Args {
     /// GGUF file; of a split model, the first part
     #[arg(short, long, value_name = "FILE", default_value = DEMO_MODEL, hide_default_value = true)]
     model: PathBuf,
-    /// What the model is told before all else
+    /// System message: what the model reads before all else
     #[arg(short, long)]
     system: Option<String>,
     /// Family or file of the chat template [default: the model's own]

@@ -1,4 +1,4 @@
-//! Continues a prompt: places the model, says where it went, streams the text, and tells the speed.
+//! Continues a prompt: places the model, says where it went, streams the text, and prints the speed.
 //!
 //!     cargo run --release --example generate -- -m model.gguf -p "Once upon a time" -n 128
 

@@ -51,7 +51,7 @@ fn main() -> ExitCode {
         println!("\n\n{}", stream.statistics());
         drop(stream);
         for gone in &model.machine().unused_gpus {
-            println!("{gone}\n\nplaced again:\n{}", model.placement());
+            println!("{gone}\n\nre-placed:\n{}", model.placement());
         }
         Ok(ExitCode::SUCCESS)
     })

@@ -1,4 +1,4 @@
-//! Builds llama.cpp and the shim, and tells cargo how to link them. One step per module in `build/`:
+//! Builds llama.cpp and the shim, and has cargo link them. One step per module in `build/`:
 //!
 //! 1. `require`: is there a compiler, cmake, and make or ninja? If not, one paragraph that says what to install.
 //! 2. `source`: where is llama.cpp's source?

@@ -142,14 +142,14 @@ impl Served {
     }
 
     /// Loads the model and reports it.
-    fn load(&mut self, recipe: Recipe, tells: bool) -> Result<bool, worker::Error> {
+    fn load(&mut self, recipe: Recipe, wants_progress: bool) -> Result<bool, worker::Error> {
         let (sender, control) = (self.sender.clone(), Arc::clone(&self.control));
-        let mut told = -1.0;
+        let mut reported = -1.0;
         self.model = None;
         let progress = move |done| {
             // llama.cpp calls for every tensor; a hundredth is as fine as anybody looks.
-            if tells && (done - told >= 0.01 || done >= 1.0) {
-                told = done;
+            if wants_progress && (done - reported >= 0.01 || done >= 1.0) {
+                reported = done;
                 // Without a connection the load is cancelled.
                 let _ = sender.send(&load::remote::Reply::Progress(done));
             }

@@ -1,4 +1,4 @@
-//! A program whose `main` begins with `worker_main` is its own worker; one whose `main` does not is told so, and
+//! A program whose `main` begins with `worker_main` is its own worker; one whose `main` does not gets an error and
 //! starts no others.
 
 #[path = "support/native_support/mod.rs"]
@@ -52,7 +52,7 @@ fn main() {
     let mut tests: Vec<(&str, Test)> = vec![
         ("the_application_is_its_own_worker", own),
         ("an_application_without_the_guard_starts_nothing_and_lives_on", without_guard),
-        ("a_worker_without_the_guard_is_told_apart", worker_without_guard),
+        ("a_worker_without_the_guard_is_recognised", worker_without_guard),
         ("an_abort_during_the_load_is_an_error_or_goes_unnoticed", loading),
     ];
     #[cfg(target_os = "linux")]

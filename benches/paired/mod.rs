@@ -33,12 +33,12 @@ pub(crate) struct Paired {
     pub(crate) rounds: usize,
     pub(crate) first: f64,
     pub(crate) second: f64,
-    #[allow(dead_code, reason = "each benchmark tells what it is about")]
+    #[allow(dead_code, reason = "each benchmark reports what it is about")]
     pub(crate) difference: f64,
     pub(crate) speed_ratio: f64,
     /// By how many microseconds the first's quickest round is slower than the second's: what else a machine does only
     /// ever adds to both.
-    #[allow(dead_code, reason = "each benchmark tells what it is about")]
+    #[allow(dead_code, reason = "each benchmark reports what it is about")]
     pub(crate) quickest_difference: f64,
 }
 

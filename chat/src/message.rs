@@ -12,7 +12,7 @@ use serde_json::Value;
 pub struct Role(Cow<'static, str>);
 
 impl Role {
-    /// What the application tells the model before all else.
+    /// The application's instructions: what the model reads before all else.
     pub const SYSTEM: Self = Self(Cow::Borrowed("system"));
     /// The same, under the name that some templates know it by.
     pub const DEVELOPER: Self = Self(Cow::Borrowed("developer"));
@@ -75,7 +75,7 @@ impl Message {
         }
     }
 
-    /// What the application tells the model before all else.
+    /// The application's instructions: what the model reads before all else.
     pub fn system(content: impl Into<String>) -> Self {
         Self::new(Role::SYSTEM, content)
     }

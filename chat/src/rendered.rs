@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// A prompt. [`parts`](Self::parts) tells the template's text from what users wrote that looks like control tokens.
+/// A prompt. [`parts`](Self::parts) separates the template's text from users' text that looks like control tokens.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rendered {
     text: String,

@@ -230,7 +230,7 @@ impl ChatTemplate {
             return Err(Error::Continue { reason: "the template shows no content" });
         }
         let mut variables = variables(&self.special, conversation)?;
-        // The special tokens are the template's own, unless the application has set them anew.
+        // The special tokens are the template's own, unless the application has replaced them.
         let mut users: Vec<&mut Value> = variables
             .iter_mut()
             .filter(|(name, _)| !self.special.contains_key(name.as_str()))

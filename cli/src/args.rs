@@ -170,7 +170,7 @@ pub(crate) struct PlanArgs {
     pub(crate) model: PathBuf,
     #[command(flatten)]
     pub(crate) ask: AskArgs,
-    /// Depths, in tokens, at which the speed is told [default: 64, half and all of the context]
+    /// Depths, in tokens, for which the speed is predicted [default: 64, half and all of the context]
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = value_parser!(u32).range(0..=i64::from(MAX_TOKENS)))]
     pub(crate) at: Vec<u32>,
     /// Sequences held at once, which share the context out
@@ -256,7 +256,7 @@ impl PlanArgs {
     /// What is asked of the planner.
     pub(crate) fn request(&self) -> Request {
         let mut request = self.ask.request().at(self.at.as_slice()).draft_max(self.mtp.unwrap_or(0));
-        // It makes room for the logits of a whole batch, as llama.cpp does unless told otherwise. llama-server, which
+        // It makes room for the logits of a whole batch, as llama.cpp does by default. llama-server, which
         // Ollama runs too, asks for one per sequence (server_output_limits).
         if self.emit == Some(Tool::LmStudio) {
             request = request.n_outputs_max(0);

@@ -67,8 +67,8 @@ fn describe(text: &mut String, gpu: &Gpu) {
     }
     let programs = gpu.processes.as_deref().unwrap_or_default();
     // Windows lists every window here and counts for none.
-    let told = programs.iter().filter_map(|program| Some((program, program.bytes?)));
-    let listed: Vec<(&GpuProcess, u64)> = told.take(LISTED).collect();
+    let holders = programs.iter().filter_map(|program| Some((program, program.bytes?)));
+    let listed: Vec<(&GpuProcess, u64)> = holders.take(LISTED).collect();
     for (program, bytes) in &listed {
         let name = program.name.as_deref().unwrap_or("a program");
         fact(text, "held by", format_args!("{name} (process {}): {}", program.pid, Bytes(*bytes)));
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_card_is_told_with_its_speed_its_link_and_who_holds_it() {
+    fn a_card_is_shown_with_its_speed_its_link_and_who_holds_it() {
         let mut card = card();
         card.processes = Some(vec![
             GpuProcess::new(42).name("ollama").bytes(gib(6)),

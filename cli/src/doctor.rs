@@ -31,7 +31,7 @@ pub(crate) struct DoctorArgs {
     /// Plans the model and does not load it
     #[arg(long)]
     no_load: bool,
-    /// Prints a report for an issue, without what tells whose machine it is, which `--machine` reads
+    /// Prints a report for an issue, without what shows whose machine it is, which `--machine` reads
     #[arg(long, conflicts_with = "json")]
     report: bool,
     /// Prints JSON
@@ -128,10 +128,10 @@ fn words(evidence: &Evidence, findings: &[Finding]) -> String {
     lines.join("\n")
 }
 
-/// The program that was looked at, and what could not be told of it.
+/// The program that was looked at, and what could not be found out about it.
 fn running_words(running: &Running) -> String {
     let layers = running.n_gpu_layers.map_or("?".to_owned(), |it| it.to_string());
-    let told = [
+    let facts = [
         running.pid.map(|pid| format!(" (process {pid})")),
         Some(format!(": {layers} layers on GPUs")),
         running.on_gpus.map(|held| format!(", {} of GPU memory", Bytes(held))),
@@ -139,5 +139,5 @@ fn running_words(running: &Running) -> String {
         running.predicted.map(|predicted| format!("; {predicted:.1} predicted")),
     ];
     let notes = running.notes.iter().map(|note| format!("\n  note: {note}"));
-    [running.program.clone()].into_iter().chain(told.into_iter().flatten()).chain(notes).collect()
+    [running.program.clone()].into_iter().chain(facts.into_iter().flatten()).chain(notes).collect()
 }

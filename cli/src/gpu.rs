@@ -111,7 +111,7 @@ fn registered(gpu: &Gpu) -> Result<SimGpu, Box<dyn Error>> {
         "MTL" => Rules::Metal,
         backend => {
             let what = format!("how {backend} allocates on {}", gpu.name);
-            return Err(format!("{what} only the card itself tells: ask with --no-probe").into());
+            return Err(format!("{what} is known only to the card itself: ask with --no-probe").into());
         }
     };
     let taken = gpu.total.saturating_sub(gpu.free);

@@ -102,7 +102,7 @@ fn with_companions(args: &PlanArgs, tool: Tool, text: String) -> Result<String, 
         return Ok(text);
     }
     if tool != Tool::LlamaCpp {
-        return Err(format!("{tool} cannot be told what is loaded beside the model"));
+        return Err(format!("{tool} has no setting for what is loaded beside the model"));
     }
     let words: Option<Vec<_>> = files.into_iter().map(|(flag, file)| Some([flag, file.to_str()?])).collect();
     let words = words.and_then(|words| shlex::try_join(words.into_flattened()).ok());

@@ -120,7 +120,7 @@ ask_nvcc() {
     fi
     release=$("$nvcc" --version 2>&1 | sed -n 's/.*release \([0-9.]*\).*/\1/p')
     if [ -z "$release" ]; then
-        lacks "$nvcc does not say its version; install NVIDIA's CUDA toolkit anew, or name another nvcc by CUDACXX"
+        lacks "$nvcc does not say its version; reinstall NVIDIA's CUDA toolkit, or name another nvcc by CUDACXX"
         return
     fi
     # nvcc of CUDA 10 and older has no such list, and is too old for ggml anyway.
@@ -139,7 +139,7 @@ $(paste -sd' ' <<<"${known//compute_/}"); install a CUDA toolkit that does"
     fi
 }
 
-# Sets `generator`: what cmake is told, if anything.
+# Sets `generator`: what is passed to cmake, if anything.
 ask_build_tools() {
     local version
     if ! command -v cmake >/dev/null; then

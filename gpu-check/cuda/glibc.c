@@ -25,7 +25,7 @@ uint32_t arc4random(void) {
 /* 2.33: a macro before. */
 int fstat64(int file, struct stat64 *status) { return syscall(SYS_fstat, file, status); }
 
-/* 2.34 has them in libc. The linker is told to `--wrap` each. */
+/* 2.34 has them in libc. The linker is asked to `--wrap` each. */
 #define OLD(name) __asm__(".symver old_" #name ", pthread_" #name "@GLIBC_2.2.5")
 
 int old_once(pthread_once_t *, void (*)(void));

@@ -75,8 +75,8 @@ pub(crate) fn peer(question: &peer::Question, cache: &Path) -> Result<(Vec<peer:
     Ok((stages, end))
 }
 
-/// Starts a process, tells it what to do, and hears it out. The second is what it has died of, if it did
-/// not end by itself.
+/// Starts a process, sends it what to do, and reads all that it says. The second is what it has died of, if it did not
+/// end by itself.
 fn converse<Said: DeserializeOwned>(
     verb: &str,
     asked: &impl Serialize,
@@ -172,7 +172,7 @@ mod tests {
     use super::{End, died};
 
     #[test]
-    fn a_process_that_died_of_memory_is_told_from_one_that_died_of_anything_else() {
+    fn a_process_that_died_of_memory_is_distinguished_from_one_that_died_of_anything_else() {
         let cuda = "CUDA error: out of memory\n  current device: 0";
         assert!(matches!(died("signal: 6", cuda), End::OutOfMemory(reason) if reason.contains("current device")));
         let other = died("signal: 11", "");

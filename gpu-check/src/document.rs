@@ -118,12 +118,12 @@ impl Results {
             lines.push(name.to_owned());
         }
         if let Some(bundle) = build["bundle"].as_object() {
-            let told = bundle.iter().filter_map(|(key, value)| match value {
+            let facts = bundle.iter().filter_map(|(key, value)| match value {
                 Value::String(text) => Some(format!("{key} {text}")),
                 Value::Number(number) => Some(format!("{key} {number}")),
                 _ => None,
             });
-            lines.push(told.collect::<Vec<_>>().join(", "));
+            lines.push(facts.collect::<Vec<_>>().join(", "));
         }
         lines
     }
@@ -190,7 +190,7 @@ impl Results {
 
 #[allow(clippy::cast_precision_loss)] // Printed with one decimal.
 fn in_mib(bytes: Option<u64>) -> String {
-    bytes.map_or_else(|| "untold".to_owned(), |bytes| format!("{:.1}", bytes as f64 / f64::from(1 << 20)))
+    bytes.map_or_else(|| "unknown".to_owned(), |bytes| format!("{:.1}", bytes as f64 / f64::from(1 << 20)))
 }
 
 fn json(path: &Path) -> Result<Value> {

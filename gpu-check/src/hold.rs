@@ -50,7 +50,7 @@ fn take(opened: &Opened, index: usize, leave: u64, grain: u64) -> Result<Vec<Pie
     let mut most = PIECE;
     loop {
         let free = opened.free()?[index].ggml;
-        let free = free.with_context(|| format!("{device} does not tell what is free"))?;
+        let free = free.with_context(|| format!("{device} does not report what is free"))?;
         ensure!(
             !pieces.is_empty() || free >= leave,
             "{device} has {free} bytes free, fewer than the {leave} that are to be left"

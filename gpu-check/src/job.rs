@@ -84,7 +84,7 @@ pub(crate) enum Stage {
     },
 }
 
-/// Tells the process that has asked: a line on stdout.
+/// Answers the process that has asked: a line on stdout.
 pub(crate) fn say(stage: &impl Serialize) -> Result<()> {
     let mut out = std::io::stdout().lock();
     serde_json::to_writer(&mut out, stage)?;

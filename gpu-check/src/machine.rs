@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use crate::setting::{Setting, Size};
 
 /// Writes `machine.json`. Asking a card for its memory opens a context on it: so a process of its own is to do that
-/// where the context itself is to be measured, and this one only asks NVIDIA's driver. Of others' cards only a backend
-/// tells.
+/// where the context itself is to be measured, and this one only asks NVIDIA's driver. Only a backend reports
+/// the cards of other vendors.
 pub(crate) fn record(setting: &Setting, build: Option<&Path>) -> Result<()> {
     let mut machine = autoplace::machine::Machine::detect();
     if !setting.simulated && machine.gpus.is_empty() {

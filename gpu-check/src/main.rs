@@ -75,7 +75,7 @@ struct Args {
     /// than that the checks must fail.
     #[arg(long, value_name = "KIB", default_value_t = 512, hide = true)]
     sim_growth: u64,
-    /// What is to be told of the build: a file of JSON that `run.sh` has written.
+    /// What is to be reported of the build: a file of JSON that `run.sh` has written.
     #[arg(long, value_name = "FILE")]
     build: Option<PathBuf>,
     /// Runs nothing, and prints docs/hardware.md as the folders of results in this one make it.

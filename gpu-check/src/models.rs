@@ -47,7 +47,7 @@ pub(crate) fn of(size: Size) -> Vec<Sketch> {
     }
 }
 
-/// Writes a model; where no time or no room is left for it, that is told among what was skipped.
+/// Writes a model; where no time or no room is left for it, `skipped` says so.
 pub(crate) fn written(setting: &Setting, sketch: &Sketch, cases: usize, skipped: &mut Vec<String>) -> Option<Written> {
     let why = match setting.ends(cases) {
         Some(why) => why.to_owned(),

@@ -114,7 +114,7 @@ impl Http {
     }
 
     /// Does something until it is done, it cannot be, or has been tried often enough. `act` sets its argument when it
-    /// has come further than the attempts before; then they are counted anew. `cancelled` ends the wait between two.
+    /// has come further than the attempts before; then the count starts again. `cancelled` ends the wait between two.
     pub(crate) fn patiently<T>(
         &self,
         cancelled: &AtomicBool,

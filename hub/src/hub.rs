@@ -90,8 +90,8 @@ impl Hub {
     }
 
     /// How long a connection and each next byte may take, how often to try, and how long to wait before the second
-    /// attempt; before each further one it is twice that. Default: 30 seconds, 6 attempts, 1 second. Attempts are
-    /// counted anew whenever bytes have come.
+    /// attempt; before each further one it is twice that. Default: 30 seconds, 6 attempts, 1 second. The count
+    /// of attempts starts again whenever bytes have come.
     pub fn patience(mut self, timeout: Duration, attempts: u32, pause: Duration) -> Self {
         self.patience = Patience { timeout, attempts, pause };
         self

@@ -52,7 +52,7 @@ impl LoraAdapter {
     /// # Errors
     ///
     /// [`Error::Unreadable`] for a path without a readable file; [`Error::AdapterLoad`] for one that is no LoRA
-    /// adapter, or of another model; [`Error::out_of_memory`] tells which allocation failed.
+    /// adapter, or of another model; [`Error::out_of_memory`] says which allocation failed.
     pub fn load(model: &Model, path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();
         readable(path)?;
@@ -106,7 +106,7 @@ impl Context {
     /// adapter is left out.
     ///
     /// What is in the cache stays as it was computed. Where the set or a scale changes, llama.cpp frees its compute
-    /// buffers and reserves them anew, for a prompt of [`n_ubatch`](Self::n_ubatch) tokens and a token of each sequence
+    /// buffers and reserves new ones, for a prompt of [`n_ubatch`](Self::n_ubatch) tokens and a token of each sequence
     /// (llama-context.cpp, `sched_reserve`): what [`reserve`](Self::reserve) grew them to is gone.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! Models without weights: hyper-parameters flow in, the tensors that llama.cpp's architecture asks for flow out.
 //!
 //! For tests and planners that want a model of an architecture without having one. Every tensor that the architecture
-//! can have and whose size the hyper-parameters tell is there, optional ones too, all of zeros.
+//! can have and whose size follows from the hyper-parameters is there, optional ones too, all of zeros.
 
 use std::path::Path;
 use std::ptr::NonNull;

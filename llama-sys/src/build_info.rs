@@ -17,7 +17,7 @@ pub struct BuildInfo {
     /// does); empty with `dynamic-backends`.
     pub unused_instructions: Vec<&'static str>,
     /// Backends that were built, by ggml's names. With `dynamic-backends` they are loaded at run time, and others may
-    /// be: [`Backend::names`](crate::Backend::names) tells which are.
+    /// be: [`Backend::names`](crate::Backend::names) lists those that are.
     pub backends: Vec<&'static str>,
     /// CPU code threaded by OpenMP (else by ggml's own pool).
     pub openmp: bool,

@@ -81,7 +81,7 @@ impl Context {
     /// # Errors
     ///
     /// [`Error::InvalidParameter`] for what llama.cpp would abort on, [`Error::ContextInit`] for everything else;
-    /// [`Error::out_of_memory`] tells which allocation failed.
+    /// [`Error::out_of_memory`] says which allocation failed.
     pub fn new(model: &Model, params: ContextParams) -> Result<Self, Error> {
         params.check(model)?;
         let abort = Arc::new(AtomicBool::new(false));

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cpu_without_avx512_is_told_what_it_lacks() {
+    fn what_a_cpu_without_avx512_lacks_is_named() {
         let compiled = ["avx2", "fma", "avx512f"].into_iter();
         assert_eq!(missing(compiled, |name| !name.starts_with("avx512")), ["avx512f"]);
     }

@@ -90,7 +90,7 @@ impl Model {
     ///
     /// [`Error::InvalidParameter`] for what llama.cpp would abort on, [`Error::Unreadable`] for a path without a
     /// readable file, [`Error::LoadCancelled`], and [`Error::ModelLoad`] with the reason for everything else;
-    /// [`Error::out_of_memory`] tells which allocation failed.
+    /// [`Error::out_of_memory`] says which allocation failed.
     ///
     /// # Panics
     ///

@@ -11,9 +11,9 @@ use crate::stack::with_stack;
 use crate::vocab::{Token, Vocab};
 use crate::{raw, shim};
 
-/// Stack for a character that is matched with others at once. Where words are told apart by an expression that
-/// llama.cpp has no code of its own for, it asks `std::regex` (unicode.cpp, unicode_regex_split_stl), and libstdc++'s
-/// calls itself for each character of a match: with 320 bytes of stack where it was measured, on x86-64.
+/// Stack for a character that is matched with others at once. Where llama.cpp has no code of its own for the expression
+/// that splits words, it calls `std::regex` (unicode.cpp, unicode_regex_split_stl), and libstdc++'s calls itself for
+/// each character of a match: with 320 bytes of stack where it was measured, on x86-64.
 const STACK_PER_CHARACTER: usize = 1 << 10;
 
 /// Stack for all else.

@@ -1,7 +1,7 @@
 //! Windows' own account of a process's video memory: what it may use of each GPU, and what it uses.
 //!
 //! Windows hands out a GPU's memory by a budget per process. A process that exceeds its budget does not fail: the
-//! system moves its memory to the host's, where the GPU reads it over PCIe. Neither CUDA nor NVML tells of that; DXGI
+//! system moves its memory to the host's, where the GPU reads it over PCIe. Neither CUDA nor NVML reports that; DXGI
 //! does (`IDXGIAdapter3::QueryVideoMemoryInfo`).
 
 use windows::Win32::Graphics::Dxgi::{
@@ -59,7 +59,7 @@ impl VideoMemory {
         &self.description
     }
 
-    /// What this process may use of it and uses now; `None` where Windows does not tell.
+    /// What this process may use of it and uses now; `None` where Windows does not report it.
     #[must_use]
     pub fn usage(&self) -> Option<VideoMemoryUse> {
         let local = self.ask(DXGI_MEMORY_SEGMENT_GROUP_LOCAL)?;

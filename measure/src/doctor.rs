@@ -137,9 +137,9 @@ impl Evidence {
             return Some(mended(Cause::Spilled, evidence, self.smaller()));
         }
         let free = self.conditions.least_free.filter(|_| self.machine.wsl && self.plan().is_some())?;
-        let (told, least) = (Bytes(free), Bytes(WSL_HEADROOM));
+        let (now_free, least) = (Bytes(free), Bytes(WSL_HEADROOM));
         let evidence =
-            format!("{told} are free on the GPU, and Windows begins to move memory to the host below {least}");
+            format!("{now_free} are free on the GPU, and Windows begins to move memory to the host below {least}");
         (free < WSL_HEADROOM).then(|| mended(Cause::Spilled, evidence, self.smaller()))
     }
 
@@ -305,7 +305,7 @@ fn runs_slower(model: &ModelEvidence) -> Option<Finding> {
     };
     let about = running.predicted.map_or(String::new(), |it| format!(", about {it:.1} tok/s"));
     let (program, all) = (&running.program, plan.layers());
-    let evidence = format!("{program}: {theirs} of {all} layers on GPUs{about}; there is room for {}", told(plan));
+    let evidence = format!("{program}: {theirs} of {all} layers on GPUs{about}; there is room for {}", summary(plan));
     is_slower.then(|| Finding { cause: Cause::RunsSlower, evidence, remedy: running.otherwise.clone() })
 }
 
@@ -317,7 +317,7 @@ fn large_context(model: &ModelEvidence) -> Option<Finding> {
     let mut changes = model.advice.changes.iter();
     let change = changes.find(|it| it.effect == Effect::Fits && it.kinds.iter().all(is_cache))?;
     let kv = plan.placements.iter().fold(0_u64, |sum, it| sum.saturating_add(it.footprint.kv));
-    let evidence = format!("its cache of {} tokens takes {}: {}", plan.context.n_ctx, Bytes(kv), told(plan));
+    let evidence = format!("its cache of {} tokens takes {}: {}", plan.context.n_ctx, Bytes(kv), summary(plan));
     Some(model.mended(Cause::LargeContext, evidence, Some(change)))
 }
 
@@ -331,11 +331,11 @@ fn not_on_gpu(model: &ModelEvidence, machine: &Machine) -> Option<Finding> {
     let is_whole = plan.full_offload && plan.parted_blocks == 0;
     // A large context has a finding of its own.
     let is_said = is_worse || is_whole || large_context(model).is_some();
-    (!is_said).then(|| model.mended(Cause::NotOnGpu, told(plan), model.best()))
+    (!is_said).then(|| model.mended(Cause::NotOnGpu, summary(plan), model.best()))
 }
 
 /// `58 of 81 layers on GPUs, parts of 12 blocks on the host, about 3.9 tok/s, 20.1 if all were`.
-fn told(plan: &Plan) -> String {
+fn summary(plan: &Plan) -> String {
     let speed = plan.speed.as_ref().map_or(String::new(), |speed| {
         let all = speed.all_on_gpus.filter(|_| !plan.full_offload || plan.parted_blocks > 0);
         let all = all.map_or(String::new(), |all| format!(", {all:.1} if all were"));

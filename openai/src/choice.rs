@@ -27,7 +27,7 @@ pub(super) struct Choice {
     /// Which of the request's prompts it answers.
     pub(super) prompt: usize,
     pub(super) statistics: Statistics,
-    /// What tokens stand for, where log-probabilities are told.
+    /// What tokens stand for, where log-probabilities are reported.
     tokens: Option<Arc<TokenTable>>,
     /// Log-probabilities of tokens whose text is held back still.
     logprobs: Vec<TokenInfo>,
@@ -70,8 +70,8 @@ impl Choice {
             self.statistics = answer.statistics();
             let step = match piece {
                 Some(Ok(piece)) => {
-                    if let (Some(told), Some(tokens)) = (&piece.logprobs, &self.tokens) {
-                        self.logprobs.push(TokenInfo::new(told, tokens));
+                    if let (Some(logprobs), Some(tokens)) = (&piece.logprobs, &self.tokens) {
+                        self.logprobs.push(TokenInfo::new(logprobs, tokens));
                     }
                     self.take(&piece.text, piece.end.map(|end| end.reason))
                 }

@@ -44,12 +44,12 @@ pub(super) struct TokenInfo {
 }
 
 impl TokenInfo {
-    pub(super) fn new(told: &TokenLogprobs, tokens: &TokenTable) -> Self {
+    pub(super) fn new(logprobs: &TokenLogprobs, tokens: &TokenTable) -> Self {
         let bytes = |token| tokens.bytes(token).to_vec();
-        let top = told.top.iter();
+        let top = logprobs.top.iter();
         Self {
-            bytes: bytes(told.token),
-            logprob: told.logprob,
+            bytes: bytes(logprobs.token),
+            logprob: logprobs.logprob,
             top: top.map(|(token, logprob)| (bytes(*token), *logprob)).collect(),
         }
     }
@@ -112,19 +112,19 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_text_are_told_as_bytes() {
-        let told = chat(&tokens());
-        assert_eq!(told["content"][1]["bytes"], json!([255]));
-        assert_eq!(told["content"][1]["token"], "\u{fffd}");
-        assert_eq!(told["content"][0]["top_logprobs"][1]["logprob"], -2.0);
+    fn bytes_that_are_no_text_are_reported_as_bytes() {
+        let answer = chat(&tokens());
+        assert_eq!(answer["content"][1]["bytes"], json!([255]));
+        assert_eq!(answer["content"][1]["token"], "\u{fffd}");
+        assert_eq!(answer["content"][0]["top_logprobs"][1]["logprob"], -2.0);
     }
 
     #[test]
     fn offsets_are_characters_and_go_on() {
         let mut offset = 3;
-        let told = completion(&tokens(), &mut offset);
-        assert_eq!(told["text_offset"], json!([3, 5]));
+        let answer = completion(&tokens(), &mut offset);
+        assert_eq!(answer["text_offset"], json!([3, 5]));
         assert_eq!(offset, 6);
-        assert_eq!(told["top_logprobs"][0], json!({"a": -0.25}));
+        assert_eq!(answer["top_logprobs"][0], json!({"a": -0.25}));
     }
 }

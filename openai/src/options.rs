@@ -102,7 +102,7 @@ impl Options {
         Ok(options)
     }
 
-    /// Tells a generation all of it. `index`: which of the answers it is, so that each has a seed of its own.
+    /// Sets all of it on a generation. `index`: which of the answers it is, so that each has a seed of its own.
     pub(super) fn apply(&self, mut generate: Generate, index: usize) -> Result<Generate, ApiError> {
         if let Some(tokens) = self.max_completion_tokens.or(self.max_tokens) {
             generate = generate.max_tokens(tokens);

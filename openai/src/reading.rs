@@ -43,7 +43,7 @@ impl<'a> Body<'a> {
     /// A type's part of the parameters, the rest of which is another's.
     pub(super) fn part<T: Deserialize<'a>>(&self) -> Result<T, ApiError> {
         let given = self.parameters.iter().map(|(name, value)| (name.as_str(), *value));
-        told(serde_path_to_error::deserialize(MapDeserializer::new(given)), "")
+        located(serde_path_to_error::deserialize(MapDeserializer::new(given)), "")
     }
 
     /// A parameter that becomes a tree.
@@ -113,7 +113,7 @@ fn values(json: &str) -> usize {
 
 /// A value that is in the request at `place`.
 pub(super) fn value<'de, T: Deserialize<'de>>(value: &'de RawValue, place: &str) -> Result<T, ApiError> {
-    told(serde_path_to_error::deserialize(value), place)
+    located(serde_path_to_error::deserialize(value), place)
 }
 
 /// A text, or a list of so many texts at most.
@@ -135,7 +135,7 @@ pub(super) fn first_of_list(value: &RawValue) -> Option<u8> {
 }
 
 /// What is wrong, named from the request on.
-fn told<T>(read: Result<T, serde_path_to_error::Error<serde_json::Error>>, place: &str) -> Result<T, ApiError> {
+fn located<T>(read: Result<T, serde_path_to_error::Error<serde_json::Error>>, place: &str) -> Result<T, ApiError> {
     read.map_err(|error| {
         let inner = error.path().to_string();
         let path = match (place, &*inner) {

@@ -134,15 +134,15 @@ fn bring(
             fetch::get(url).map_err(refuse)?
         }
     };
-    let mut told = Told { reader, hash: Sha256::new(), done: 0, total, progress, cancelled: false };
-    let unpacked = unpack(&mut told, new);
+    let mut reader = ProgressReader { reader, hash: Sha256::new(), done: 0, total, progress, cancelled: false };
+    let unpacked = unpack(&mut reader, new);
     // Behind the archive's end there may be more, of which the hash is too.
     let read_on = unpacked.is_ok() || wanted.is_some();
-    let rest = if read_on && !told.cancelled { io::copy(&mut told, &mut io::sink()).map(drop) } else { Ok(()) };
-    if told.cancelled {
-        return Err(Error::Cancelled { what: source.name(), done: told.done });
+    let rest = if read_on && !reader.cancelled { io::copy(&mut reader, &mut io::sink()).map(drop) } else { Ok(()) };
+    if reader.cancelled {
+        return Err(Error::Cancelled { what: source.name(), done: reader.done });
     }
-    let found = hexadecimal(&told.hash.finalize());
+    let found = hexadecimal(&reader.hash.finalize());
     // Of what has another hash nobody asks what is wrong with its content.
     match (&wanted, rest) {
         (Some(wanted), Ok(())) if *wanted != found => {
@@ -217,8 +217,8 @@ fn unpack(reader: impl Read, folder: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// A source that says how far it has been read, and keeps the hash of what was.
-struct Told<'a> {
+/// A source that reports how far it has been read, and keeps the hash of what was.
+struct ProgressReader<'a> {
     reader: Box<dyn Read>,
     hash: Sha256,
     done: u64,
@@ -227,7 +227,7 @@ struct Told<'a> {
     cancelled: bool,
 }
 
-impl Read for Told<'_> {
+impl Read for ProgressReader<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let n = self.reader.read(buffer)?;
         self.hash.update(&buffer[..n]);

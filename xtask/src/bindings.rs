@@ -67,7 +67,7 @@ fn committed(workspace: &Workspace) -> Result<(Vec<String>, Option<String>)> {
     Ok((lines, made))
 }
 
-/// Of llama.cpp's source, of our C++, of what bindgen is told and which it is, and of what it has made.
+/// Of llama.cpp's source, of our C++, of bindgen's settings and version, and of what it has made.
 fn hash(workspace: &Workspace, lines: &[String]) -> Result<String> {
     let mut hash = DefaultHasher::new();
     let llama_cpp = source::find(workspace)?;

@@ -26,7 +26,7 @@ const GLIBC: &str = "gpu-check/cuda/glibc.c";
 /// copies included.
 const ARCHITECTURE: &str = "90-real";
 
-/// What ggml itself compiles for where it is not told, with CUDA 13: every card since Turing, some by code that the
+/// What ggml itself compiles for by default, with CUDA 13: every card since Turing, some by code that the
 /// driver compiles first.
 const EVERY: &str = "75-virtual;80-virtual;86-real;89-real;90-virtual;120a-real;121a-real";
 

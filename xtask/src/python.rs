@@ -10,7 +10,7 @@ use crate::setup;
 use crate::workspace::{Workspace, run};
 
 /// The interpreter of an environment with exactly the packages that a file of requirements pins. It is made once, and
-/// anew when the file changes.
+/// again when the file changes.
 pub(crate) fn environment(workspace: &Workspace, requirements: &str) -> Result<PathBuf> {
     let pinned = workspace.root.join(requirements);
     let name = pinned.parent().and_then(|folder| folder.file_name());

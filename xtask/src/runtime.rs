@@ -157,7 +157,7 @@ pub(crate) fn test(workspace: &Workspace) -> Result<()> {
     run(workspace.cargo(&opened).env("AUTOPLACE_RUNTIME", &set))
 }
 
-/// What llama-sys's build script tells its crate.
+/// What llama-sys's build script passes to its crate.
 fn variables(messages: &str) -> Result<BTreeMap<String, String>> {
     let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let of_build = messages.filter(|message| message["reason"] == "build-script-executed");

@@ -17,7 +17,7 @@ pub(crate) struct Step {
 }
 
 /// All of them. The selections of packages and features are few on purpose: each further one compiles the
-/// dependencies anew.
+/// dependencies again.
 pub(crate) const STEPS: &[Step] = &[
     Step {
         name: "format",

@@ -19,7 +19,7 @@ pub(crate) struct Workspace {
 }
 
 impl Workspace {
-    /// Finds it from what cargo tells the programs that it runs.
+    /// Finds it from the variables that cargo sets for the programs that it runs.
     pub(crate) fn find() -> Result<Self> {
         let here = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
         let root = Path::new(&here).parent().context("xtask lies in the workspace")?.to_owned();

@@ -139,7 +139,7 @@ impl Chat {
         &self.messages
     }
 
-    /// The messages so far, to be changed; which are shown in a full context is found out anew. What is before the
+    /// The messages so far, to be changed; which of them a full context shows is decided again. What is before the
     /// first change is not computed again, except the last answer there if its text can be tokenized otherwise than
     /// it was generated.
     pub fn messages_mut(&mut self) -> &mut Vec<Message> {

@@ -39,7 +39,7 @@ impl Window {
         [&messages[..kept], &messages[kept + self.forgotten(messages).len()..]].concat()
     }
 
-    /// Begins anew: the history may be another one.
+    /// Starts over: the history may be another one.
     pub(super) fn show_all(&mut self) {
         self.from = 0;
     }
@@ -83,9 +83,9 @@ mod tests {
         }
         assert!(!window.narrow(&history));
         assert_eq!(contents(window.forgotten(&history)), "1a2tb");
-        let mut anew = window;
-        anew.show_all();
-        assert_eq!(contents(&anew.shown(&history)), "s1a2tb3");
+        let mut whole = window;
+        whole.show_all();
+        assert_eq!(contents(&whole.shown(&history)), "s1a2tb3");
         history.truncate(3);
         assert_eq!(contents(&window.shown(&history)), "s1a");
         assert!(window.forgotten(&history).is_empty());

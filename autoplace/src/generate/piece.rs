@@ -105,7 +105,7 @@ impl Progress {
     /// The piece, or the error instead of it; `None` where the text was aborted.
     pub(super) fn read(&mut self, message: Message) -> Option<Result<Piece, Error>> {
         let (piece, statistics) = match message {
-            Ok(told) => told,
+            Ok(generated) => generated,
             Err(Error::Native(llama_sys::Error::Aborted)) => {
                 self.abort();
                 return None;

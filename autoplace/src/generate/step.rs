@@ -248,13 +248,13 @@ impl Step<'_> {
 
     fn choose_of(&mut self, at: usize, used: &mut usize, begun: Instant, computed: Duration) -> Result<(), Error> {
         let room = self.lent.room;
-        let mut told = computed;
+        let mut previous = computed;
         while let Some(choice) = self.sequences[at].choose(&mut self.lent.context)? {
             let sequence = &mut self.sequences[at];
             let token = choice.token;
             let now = begun.elapsed();
-            let took = now.saturating_sub(told);
-            told = now;
+            let took = now.saturating_sub(previous);
+            previous = now;
             let full = sequence.len() >= room.each || *used >= room.all;
             let piece = sequence.take(choice, took, &self.lent.vocab, full)?;
             let goes_on = piece.end.is_none();

@@ -83,7 +83,7 @@ impl<'a> Contract<'a> {
             let carried_out = self.recipe.carry_out(&prepared, &self.header, &self.progress);
             let judged = carried_out.and_then(|loaded| self.judged(loaded, &prepared));
             match judged.and_then(|loaded| self.beside(loaded, &prepared)) {
-                Ok(loaded) => return Ok(self.told(loaded, &lease)),
+                Ok(loaded) => return Ok(self.reported(loaded, &lease)),
                 Err(failure) => self.back_off(&prepared, *failure)?,
             }
         }
@@ -221,8 +221,8 @@ impl<'a> Contract<'a> {
         Error::AllAttempts { attempts: std::mem::take(&mut self.tried), source: Box::new(error) }
     }
 
-    /// A load that worked, with all that was tried before.
-    fn told(mut self, mut loaded: Loaded, lease: &Lease) -> Loaded {
+    /// Adds all attempts to the report of a load that worked, and logs it.
+    fn reported(mut self, mut loaded: Loaded, lease: &Lease) -> Loaded {
         let report = Arc::make_mut(&mut loaded.placed.report);
         self.tried.push(Attempt::of(&report.plan, None));
         report.attempts = self.tried;

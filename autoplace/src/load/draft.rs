@@ -117,9 +117,9 @@ impl Recipe {
 /// something was computed.
 fn taken(run: &WarmedUp, before: Option<u64>, verify: Verify) -> u64 {
     let Some(gpu) = run.gpus.first() else { return 0 };
-    let told = gpu.allocated.unwrap_or_default().total();
+    let allocated = gpu.allocated.unwrap_or_default().total();
     let shrunk = before.zip(gpu.used).filter(|_| verify != Verify::Off);
-    told.max(shrunk.map_or(0, |(before, used)| before.saturating_sub(used)))
+    allocated.max(shrunk.map_or(0, |(before, used)| before.saturating_sub(used)))
 }
 
 /// What is loaded to draft, lent together with the model's context.

@@ -198,12 +198,12 @@ mod tests {
     /// What drivers and pools are known to take.
     const TABLE: u64 = mib(100);
 
-    const UNTOLD: u64 = u64::MAX;
+    const MISSING: u64 = u64::MAX;
 
     #[test]
     fn the_driver_is_what_the_load_took_beside_its_buffers_and_growth_what_came_after() {
         let disturbed = Err(Doubt::Disturbed);
-        let untold = Err(Doubt::NotTold);
+        let missing = Err(Doubt::NotTold);
         let most = 4 * 100 + 64;
         // MiB before, loaded, used, reserved, allocated: driver and growth.
         let cases = [
@@ -219,12 +219,12 @@ mod tests {
             ([4000, 3380, 3379 - most, 600, 600], disturbed),
             ([4000, 2000, 2000, 600, 600], disturbed),
             // A missing reading teaches nothing.
-            ([UNTOLD, 380, 350, 600, 600], untold),
-            ([1000, 380, 350, UNTOLD, UNTOLD], untold),
+            ([MISSING, 380, 350, 600, 600], missing),
+            ([1000, 380, 350, MISSING, MISSING], missing),
         ];
         for (readings, expected) in cases {
-            let told = readings.map(|reading| (reading != UNTOLD).then(|| mib(reading)));
-            let learned = of_readings(told, &Workload::default(), TABLE);
+            let reported = readings.map(|reading| (reading != MISSING).then(|| mib(reading)));
+            let learned = of_readings(reported, &Workload::default(), TABLE);
             let parts = learned.map(|learned| (learned.driver, learned.growth));
             let expected = expected.map(|(driver, growth)| (mib(driver), mib(growth)));
             assert_eq!(parts, expected, "{readings:?}");

@@ -59,7 +59,7 @@ impl Source {
             [&pick.choice.reason].into_iter().chain(&pick.left_out).map(|it| format!("{name}: {it}")).collect();
         recipe.path = match pick.cached.clone() {
             Some(path) => path,
-            None if self.fetch => hub.fetch(chosen, |done, total| self.tell(done, total))?,
+            None if self.fetch => hub.fetch(chosen, |done, total| self.report(done, total))?,
             None => {
                 let (file, bytes) = (chosen.files().next().unwrap_or_default().to_owned(), chosen.bytes());
                 return Err(Error::NotFetched { name: name.to_string(), file, bytes });
@@ -68,7 +68,7 @@ impl Source {
         Ok(())
     }
 
-    fn tell(&self, done: u64, total: u64) -> ControlFlow<()> {
+    fn report(&self, done: u64, total: u64) -> ControlFlow<()> {
         let Some(callback) = &self.progress else { return ControlFlow::Continue(()) };
         (callback.lock().unwrap_or_else(PoisonError::into_inner))(done, total)
     }

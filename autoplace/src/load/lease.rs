@@ -120,7 +120,7 @@ impl Leases {
 fn lock(path: &Path, waits: impl Fn() -> bool) -> io::Result<Option<Lock>> {
     let options = File::options().read(true).write(true).create(true).truncate(false).open(path);
     let file = options.map_err(|error| of_file(path, &error))?;
-    let mut is_told = false;
+    let mut is_logged = false;
     loop {
         match file.try_lock() {
             Ok(()) => return Ok(Some(Lock(file))),
@@ -128,7 +128,7 @@ fn lock(path: &Path, waits: impl Fn() -> bool) -> io::Result<Option<Lock>> {
             Err(TryLockError::WouldBlock) if !waits() => return Ok(None),
             Err(TryLockError::WouldBlock) => std::thread::sleep(PAUSE),
         }
-        if !std::mem::replace(&mut is_told, true) {
+        if !std::mem::replace(&mut is_logged, true) {
             tracing::info!(file = %path.display(), "waiting for another load");
         }
     }

@@ -199,7 +199,7 @@ impl Model {
 
     pub(crate) fn set_placed(&self, placed: Arc<Placed>) {
         *self.inner.placed.write().unwrap_or_else(PoisonError::into_inner) = placed;
-        self.pulse().placed_anew();
+        self.pulse().count_placement();
     }
 
     /// Bytes of the host that checkpoints may take: as many as were asked for, and no more than the plan has left of

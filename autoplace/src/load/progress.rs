@@ -16,7 +16,7 @@ impl Progress {
     /// One for a load of llama.cpp's.
     pub(super) fn callback(&self) -> Option<Callback> {
         let shared = self.clone();
-        self.is_some().then(|| Box::new(move |done| shared.tell(done)) as Callback)
+        self.is_some().then(|| Box::new(move |done| shared.report(done)) as Callback)
     }
 
     pub(super) const fn is_some(&self) -> bool {
@@ -24,7 +24,7 @@ impl Progress {
     }
 
     /// Reports how much is done. Returns whether to go on.
-    pub(super) fn tell(&self, done: f32) -> bool {
+    pub(super) fn report(&self, done: f32) -> bool {
         self.0.as_ref().is_none_or(|shared| (shared.lock().unwrap_or_else(PoisonError::into_inner))(done))
     }
 }

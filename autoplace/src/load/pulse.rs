@@ -67,7 +67,7 @@ impl Pulse {
         (done, self.begun.load(Ordering::Relaxed) != done)
     }
 
-    pub(super) fn placed_anew(&self) {
+    pub(super) fn count_placement(&self) {
         self.placements.fetch_add(1, Ordering::Release);
     }
 

@@ -205,7 +205,7 @@ fn load_in(process: &WorkerProcess, recipe: Recipe, progress: &Progress) -> Resu
         match worker.receive(DOING)? {
             Reply::Progress(done) => {
                 // Once is enough: it may report more progress before it hears of the cancellation.
-                if !cancelled && !progress.tell(done) {
+                if !cancelled && !progress.report(done) {
                     worker.send(&Request::Loading(Loading::CancelLoad), DOING)?;
                     cancelled = true;
                 }

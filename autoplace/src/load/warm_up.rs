@@ -231,7 +231,7 @@ impl Run<'_> {
 
     /// Computes tokens of these sequences at these positions: as many of the last ones as may be are outputs.
     fn decode(&mut self, tokens: impl Iterator<Item = (u32, u32)> + Clone) -> Result<(), Error> {
-        if !self.progress.tell(1.0) {
+        if !self.progress.report(1.0) {
             return Err(Error::LoadCancelled { path: self.context.model().path().to_owned() });
         }
         let n_vocab = self.context.model().vocab().n_tokens().max(1);

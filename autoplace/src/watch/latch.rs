@@ -89,10 +89,10 @@ mod tests {
     fn what_is_not_known_neither_begins_nor_ends_it() {
         let (mut condition, calm) = (Condition::default(), Duration::from_secs(5));
         let answers = [None, Some(true)].into_iter().chain([Some(false), Some(false), None].repeat(20));
-        let told = (0..).zip(answers).filter_map(|(second, holds)| {
+        let events = (0..).zip(answers).filter_map(|(second, holds)| {
             let at = Duration::from_secs(second);
             Some((second, condition.update(at, holds, Duration::ZERO, calm, || Some("begins"), "ends")?))
         });
-        assert_eq!(told.collect::<Vec<_>>(), [(1, "begins")]);
+        assert_eq!(events.collect::<Vec<_>>(), [(1, "begins")]);
     }
 }

@@ -75,8 +75,8 @@ impl Now<'_> {
         end: Event,
     ) {
         let calm = self.settings.calm();
-        let told = condition.update(self.at, holds, patience, calm, begins, end);
-        self.events.extend(told);
+        let event = condition.update(self.at, holds, patience, calm, begins, end);
+        self.events.extend(event);
     }
 }
 

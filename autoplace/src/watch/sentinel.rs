@@ -201,7 +201,7 @@ impl<S: Source> Watch<S> {
             }
             let took = began.elapsed().saturating_sub(at);
             for event in events.drain(..) {
-                self.tell(event);
+                self.report(event);
             }
             let interval = self.settings.interval;
             let rest = took.saturating_mul(REST).min(interval.saturating_mul(LONGEST_REST));
@@ -212,7 +212,7 @@ impl<S: Source> Watch<S> {
         }
     }
 
-    fn tell(&mut self, event: Event) {
+    fn report(&mut self, event: Event) {
         event.trace();
         if let Some(callback) = &mut self.callback {
             callback(&event);

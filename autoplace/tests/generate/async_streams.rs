@@ -37,8 +37,8 @@ fn awaited(generate: Generate) -> AsyncStream<TokenStream> {
 fn nobody_asks_before_there_is_something() {
     let model = demo(512, 1, false);
     let mut stream = awaited(greedy(&model, PROMPTS[0]).max_tokens(80));
-    let (told, polls) = block_on(read(&mut stream));
-    told.unwrap();
+    let (text, polls) = block_on(read(&mut stream));
+    text.unwrap();
     // At most once for each piece, and once for the end.
     assert!(polls <= 80 + 2, "{polls}");
 }

@@ -2,7 +2,7 @@
 //! and the next text is a raw llama.cpp loop's. On the demo model.
 
 use crate::native_support::demo_path;
-use crate::text_support::{Raw, SYSTEM, chat, greedy, request, to_the_end, tokens_of, told};
+use crate::text_support::{Raw, SYSTEM, chat, complete, greedy, request, to_the_end, tokens_of};
 use autoplace::Model;
 use autoplace::generate::{Error, FinishReason};
 use autoplace::llama_sys::{self, Token};
@@ -33,10 +33,10 @@ fn a_session_is_dropped_in_the_middle_of_a_prompt_and_the_next_goes_on_from_ther
             assert_eq!(session.step().unwrap().count(), 0, "the prompt is long");
         }
         drop(session);
-        let told = told(greedy(&model, &prompt[..]).cache_prompt(true), &model);
-        assert_eq!(told.tokens, raw, "after {steps} steps");
-        assert_eq!(told.statistics().cached_tokens, steps * BATCH as usize);
-        // So that the next one begins anew.
+        let completion = complete(greedy(&model, &prompt[..]).cache_prompt(true), &model);
+        assert_eq!(completion.tokens, raw, "after {steps} steps");
+        assert_eq!(completion.statistics().cached_tokens, steps * BATCH as usize);
+        // So that the next round begins from nothing.
         greedy(&model, "And").max_tokens(1).text().unwrap();
     }
 }

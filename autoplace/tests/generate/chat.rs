@@ -52,15 +52,15 @@ fn an_answer_that_is_dropped_stays_as_far_as_it_came() {
     let model = load();
     let mut chat = chat(&model, "chatml");
     let mut stream = chat.say("Sing unto me.").unwrap();
-    let mut told = String::new();
-    while told.len() < 8 {
+    let mut received = String::new();
+    while received.len() < 8 {
         if let ReplyPart::Content(text) = stream.next().unwrap().unwrap() {
-            told.push_str(&text);
+            received.push_str(&text);
         }
     }
     assert_eq!(stream.finish_reason(), None);
     drop(stream);
-    assert_eq!(chat.messages()[1], Message::assistant(told));
+    assert_eq!(chat.messages()[1], Message::assistant(received));
     let (_, new) = ask(&mut chat, "Again.");
     assert!(new < 60, "{new}");
 }

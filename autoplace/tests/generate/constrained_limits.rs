@@ -249,7 +249,7 @@ fn a_hostile_constraint_is_an_error_or_followed_in_256_mib() {
 fn hold_in_256_mib(constraint: Constraint, refused: Option<&str>) {
     let model = load_demo();
     model.generate(PROMPT).constraint(Constraint::choices(["a"])).text().unwrap();
-    // The most memory that this process has held, in KiB; 0 where the system does not tell.
+    // The most memory that this process has held, in KiB; 0 where the system does not report it.
     let peak = || status("VmHWM").unwrap_or(0);
     let before = peak();
     let held = model.generate(PROMPT).seed(1).constraint(constraint);

@@ -105,6 +105,6 @@ fn the_token_that_completes_a_text_is_one_of_it() {
     let pieces: Vec<_> = stream.pieces().map(Result::unwrap).collect();
     let last = pieces.last().unwrap();
     assert!(last.text.ends_with('c') && last.token.is_some(), "{last:?}");
-    let told = pieces.iter().filter(|piece| piece.token.is_some()).count();
-    assert_eq!(last.end.unwrap().statistics.generated_tokens, told);
+    let tokens = pieces.iter().filter(|piece| piece.token.is_some()).count();
+    assert_eq!(last.end.unwrap().statistics.generated_tokens, tokens);
 }

@@ -120,7 +120,7 @@ fn a_reranker_goes_on_when_its_model_is_loaded_again() {
         model.request_replace(load::Replacement::Anew);
         assert!(embedder.rerank(QUERY, &["the sea"]).is_err());
         std::fs::rename(&elsewhere, &path).unwrap();
-        // Whoever has it placed anew.
+        // It is re-placed on request, or at once.
         if asks {
             model.request_replace(load::Replacement::Anew);
         } else {

@@ -1,4 +1,4 @@
-//! An engine whose model is placed anew, or whose card fails, while texts run: on simulated cards.
+//! An engine whose model is re-placed, or whose card fails, while texts run: on simulated cards.
 
 use crate::engine_steps::Gate;
 use crate::native_support::{demo_path, wait};
@@ -39,7 +39,7 @@ fn whole(answer: TokenStream) -> String {
 }
 
 #[test]
-fn texts_go_on_where_the_model_is_placed_anew() {
+fn texts_go_on_when_the_model_is_re_placed() {
     own_process!();
     let (_card, model, expected, engine) = start(7);
     let mut answers = [0, 1, 2].map(|which| engine.submit(text(&model, which)).unwrap());
@@ -49,7 +49,7 @@ fn texts_go_on_where_the_model_is_placed_anew() {
             begun.extend(answer.next().map(Result::unwrap));
         }
         model.request_replace(onto_card(layers));
-        wait("is placed anew", || {
+        wait("is re-placed", || {
             let last = engine.last_replaced();
             last.is_some_and(|last| last.unwrap().after.n_gpu_layers == layers)
         });
@@ -117,7 +117,7 @@ fn without_room_for_the_model_texts_end_and_requests_are_refused_until_it_is_loa
         } else {
             card.set_taken(0);
             model.replace(None).unwrap();
-            // What became of the request is told still.
+            // The outcome of the request is still reported.
             assert_is!(engine.last_replaced(), Some(Err(_)));
         }
         assert_eq!(whole(submit().unwrap()), expected[0]);
@@ -138,7 +138,7 @@ fn a_text_that_waits_and_has_no_place_in_the_new_context_ends_and_no_other() {
     model.request_replace(Replacement::By(Box::new(small)));
     gate.leave(8);
     assert_eq!(running.into_text().unwrap().1.generated_tokens, 8);
-    wait("is placed anew", || engine.last_replaced().is_some());
+    wait("is re-placed", || engine.last_replaced().is_some());
     engine.last_replaced().unwrap().unwrap();
     let failed = waiting.into_text().map(drop);
     assert_is!(failed, Err(Error::ContextTooSmall { context: 128, .. }));

@@ -144,7 +144,7 @@ fn a_reader_that_does_not_read_stalls_nobody() {
 }
 
 #[test]
-fn an_engine_that_is_shut_down_finishes_what_it_is_told_to() {
+fn an_engine_that_is_shut_down_finishes_what_it_is_asked_to() {
     for model in everywhere(4096, 1, false) {
         let start = || Engine::builder(&model).ahead(LONG).start().unwrap();
         let begin = |engine: &Engine, tokens| {

@@ -18,8 +18,8 @@ fn one_sequence_and_eight_give_the_texts_of_a_raw_loop() {
         for again in 0..2 {
             let submit = |prompt: &String| engine.submit(greedy(&model, &**prompt)).unwrap();
             let answers: Vec<_> = prompts.iter().map(submit).collect();
-            let told: Vec<_> = answers.into_iter().map(|it| answered(it).tokens).collect();
-            assert_eq!(told, expected, "{sequences} {again}");
+            let tokens: Vec<_> = answers.into_iter().map(|it| answered(it).tokens).collect();
+            assert_eq!(tokens, expected, "{sequences} {again}");
         }
         let metrics = engine.metrics();
         let is_kept = metrics.cached_tokens > metrics.prompt_tokens / 3;

@@ -4,7 +4,7 @@
 use std::process::Command;
 
 use crate::native_support::demo_path;
-use crate::text_support::{PROMPTS, Told, answered, demo, greedy, in_worker, request};
+use crate::text_support::{Completion, PROMPTS, answered, demo, greedy, in_worker, request};
 use autoplace::Model;
 use autoplace::generate::{Engine, Error, Generate, TokenStream};
 
@@ -18,14 +18,14 @@ fn texts(model: &Model) -> Vec<Generate> {
     [long].into_iter().chain(some).collect()
 }
 
-fn all(model: &Model) -> Vec<Told> {
+fn all(model: &Model) -> Vec<Completion> {
     let engine = Engine::new(model).unwrap();
     let answers: Vec<_> = texts(model).into_iter().map(|it| engine.submit(it).unwrap()).collect();
-    let told = answers.into_iter().map(answered).collect();
+    let completions = answers.into_iter().map(answered).collect();
     let metrics = engine.metrics();
     assert_eq!((metrics.queued, metrics.running), (0, 0));
     assert!(metrics.generated_tokens > 300 && metrics.prompt_tokens > 50, "{metrics:?}");
-    told
+    completions
 }
 
 #[test]
@@ -56,8 +56,8 @@ fn a_worker_that_is_killed_in_mid_text_ends_no_text() {
         let worker = model.worker_id().unwrap();
         assert!(Command::new("kill").args(["-KILL", &worker.to_string()]).status().unwrap().success());
         for ((first, mut answer), expected) in begun.into_iter().zip(answers).zip(&expected) {
-            let told = Told::of(first.into_iter().chain(answer.pieces()).map(Result::unwrap));
-            assert_eq!(told, *expected);
+            let completion = Completion::of(first.into_iter().chain(answer.pieces()).map(Result::unwrap));
+            assert_eq!(completion, *expected);
         }
         assert_ne!(model.worker_id(), Some(worker));
         assert_eq!(engine.metrics().running, 0);

@@ -2,7 +2,7 @@
 //! tasks await. On the demo model.
 
 use crate::native_support::demo_path;
-use crate::text_support::{PROMPT, Told, answered, demo, in_worker, request, text, to_the_end, tokens_of};
+use crate::text_support::{Completion, PROMPT, answered, demo, in_worker, request, text, to_the_end, tokens_of};
 use autoplace::Model;
 use autoplace::generate::Constraint;
 use autoplace::generate::{Engine, Error, FinishReason, Generate, Metrics, Prompt, WhenFull};
@@ -24,7 +24,7 @@ enum FrontEnd {
 /// What became of a text.
 #[derive(Debug, PartialEq)]
 struct Outcome {
-    told: Told,
+    completion: Completion,
     /// Not of a session, whose pieces say why each text ended.
     error: Option<String>,
     /// Tokens of the prompt, and generated.
@@ -35,13 +35,13 @@ struct Outcome {
 fn run(front: FrontEnd, model: &Model, generate: &Generate) -> Result<Outcome, Error> {
     let again = generate.clone();
     let generate = generate.clone().cache_prompt(false);
-    let (parts, (reason, counted), told): (Vec<_>, _, _) = match front {
+    let (parts, (reason, counted), completion): (Vec<_>, _, _) = match front {
         FrontEnd::Session => {
             let mut session = model.session()?;
             session.begin(generate)?;
-            let told = to_the_end(&mut session).remove(0);
-            let end = told.end.unwrap();
-            (vec![Ok(told.text.clone())], (Some(end.reason), end.statistics), told)
+            let completion = to_the_end(&mut session).remove(0);
+            let end = completion.end.unwrap();
+            (vec![Ok(completion.text.clone())], (Some(end.reason), end.statistics), completion)
         }
         FrontEnd::Stream | FrontEnd::Worker => {
             let mut stream = generate.stream()?;
@@ -50,9 +50,9 @@ fn run(front: FrontEnd, model: &Model, generate: &Generate) -> Result<Outcome, E
             let end = (stream.finish_reason(), stream.statistics());
             drop(stream);
             let mut stream = again.stream()?;
-            let told = Told::of(stream.pieces().map(Result::unwrap));
-            assert_eq!(told.statistics(), stream.statistics());
-            (parts, end, told)
+            let completion = Completion::of(stream.pieces().map(Result::unwrap));
+            assert_eq!(completion.statistics(), stream.statistics());
+            (parts, end, completion)
         }
         FrontEnd::Engine | FrontEnd::EngineInWorker => {
             let engine = Engine::new(model)?;
@@ -88,7 +88,7 @@ fn run(front: FrontEnd, model: &Model, generate: &Generate) -> Result<Outcome, E
             let mut stream = awaited(again)?;
             let pieces = futures::stream::poll_fn(|context| stream.poll_piece(context));
             let pieces: Vec<_> = block_on(pieces.map(Result::unwrap).collect()).0;
-            (parts, end, Told::of(pieces))
+            (parts, end, Completion::of(pieces))
         }
     };
     let (mut text, mut error) = (String::new(), None);
@@ -99,8 +99,8 @@ fn run(front: FrontEnd, model: &Model, generate: &Generate) -> Result<Outcome, E
             Err(failed) => error = Some(format!("{failed:?}")),
         }
     }
-    assert_eq!((&text, reason), (&told.text, told.end.map(|end| end.reason)), "{front:?}");
-    Ok(Outcome { told, error, counts: [counted.prompt_tokens, counted.generated_tokens] })
+    assert_eq!((&text, reason), (&completion.text, completion.end.map(|end| end.reason)), "{front:?}");
+    Ok(Outcome { completion, error, counts: [counted.prompt_tokens, counted.generated_tokens] })
 }
 
 type Check = fn(&Error) -> bool;
@@ -207,7 +207,7 @@ fn a_text_is_the_same_and_ends_the_same_whoever_runs_it() {
                 (Ok(outcome), By(_) | With(..)) => outcome,
                 (ran, _) => panic!("{case}: {ran:?}"),
             };
-            let end = outcome.told.end.unwrap();
+            let end = outcome.completion.end.unwrap();
             let is_cut = outcome.error.as_ref().is_some_and(|it| it.starts_with("Incomplete"));
             assert!(end.meets_constraint != is_cut || front == Session, "{case}");
             if let Some(expected) = &expected {
@@ -229,11 +229,11 @@ fn a_text_is_the_same_and_ends_the_same_whoever_runs_it() {
                 assert!(is(&error), "{case}: {error:?}");
                 let said = error.to_string();
                 if let Error::Incomplete { limit, text } = error {
-                    assert_eq!(text, outcome.told.text, "{case}");
+                    assert_eq!(text, outcome.completion.text, "{case}");
                     assert_eq!(said.starts_with("max_tokens ended the text"), limit == MaxTokens, "{case}: {said}");
                 }
             }
-            let (text, [prompt, generated]) = (&*outcome.told.text, outcome.counts);
+            let (text, [prompt, generated]) = (&*outcome.completion.text, outcome.counts);
             match name {
                 "so many tokens" => assert_eq!((prompt, generated), (tokens_of(model, PROMPT).len(), 20)),
                 "no token" => assert_eq!((text, generated), ("", 0)),

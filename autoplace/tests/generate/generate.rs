@@ -2,7 +2,7 @@
 
 use crate::native_support::{demo_path, load_demo};
 use crate::text_support::{
-    PROMPT, Raw, Texts, demo, greedy, load, text, text_and_statistics, to_the_end, tokens_of, told,
+    PROMPT, Raw, Texts, complete, demo, greedy, load, text, text_and_statistics, to_the_end, tokens_of,
 };
 use autoplace::generate::{Engine, Error, FinishReason, Sampling};
 use autoplace::llama_sys::ContextParams;
@@ -14,7 +14,7 @@ fn greedy_text_of_a_model_loaded_by_default_equals_a_plain_llama_cpp_loops() {
     let params = ContextParams { n_threads: Some(1), ..ContextParams::default() };
     let raw = Raw::with(&model.native().unwrap(), params);
     let raw = raw.go_on(&tokens_of(&model, PROMPT), 40);
-    assert_eq!(told(greedy(&model, PROMPT).max_tokens(40), &model).tokens, raw);
+    assert_eq!(complete(greedy(&model, PROMPT).max_tokens(40), &model).tokens, raw);
 }
 
 #[test]
@@ -77,10 +77,10 @@ fn texts_run_side_by_side_and_each_ends_by_itself() {
     let full = session.begin(greedy(&model, PROMPT));
     assert_is!(full, Err(Error::SequencesBusy { n_seq_max: 3 }));
     let ended = to_the_end(&mut session);
-    for (told, tokens) in ended.iter().zip([4, 0, 12]) {
-        assert_eq!(told.end.unwrap().reason, FinishReason::MaxTokens);
-        assert_eq!(told.statistics().generated_tokens, tokens);
-        assert!(ended[2].text.starts_with(&told.text));
+    for (completion, tokens) in ended.iter().zip([4, 0, 12]) {
+        assert_eq!(completion.end.unwrap().reason, FinishReason::MaxTokens);
+        assert_eq!(completion.statistics().generated_tokens, tokens);
+        assert!(ended[2].text.starts_with(&completion.text));
     }
 }
 
@@ -113,9 +113,9 @@ fn texts_that_share_a_cache_end_when_it_is_full() {
         session.begin(model.generate(PROMPT).seed(seed)).unwrap();
     }
     let (mut room, mut full) = (256 + 2, 0);
-    for told in to_the_end(&mut session) {
-        full += usize::from(told.end.unwrap().reason == FinishReason::ContextFull);
-        let it = told.statistics();
+    for completion in to_the_end(&mut session) {
+        full += usize::from(completion.end.unwrap().reason == FinishReason::ContextFull);
+        let it = completion.statistics();
         room -= it.prompt_tokens + it.generated_tokens;
     }
     // Both fill it up together, unless one has ended by itself.

@@ -11,7 +11,7 @@ use autoplace::generate::{Engine, Error, Session, Shutdown};
 const THREADS: usize = 8;
 const EACH: usize = 125;
 
-/// Open files and threads of this process, where the system tells.
+/// Open files and threads of this process, where the system reports them.
 fn handles() -> Option<[u64; 2]> {
     held().map(|[.., files, threads]| [files, threads])
 }

@@ -79,8 +79,7 @@ const PRES: &str = "gpt-2 llama-bpe qwen2 qwen35 gpt-4o tekken deepseek-llm deep
     spark2_5 youtu falcon starcoder jais-2 bloom viking chameleon granite-embed-multi-97m \
     tiny_aya kimi-k2 superbpe bailingmoe seed-coder afmoe exaone-moe minicpm5";
 
-/// On a thread with the stack that Rust gives one: where words are told apart by `std::regex`, that calls itself
-/// for each character.
+/// On a thread with Rust's default stack: where `std::regex` splits the words, it calls itself for each character.
 #[test]
 fn a_word_of_any_length_is_cut_by_the_rules_of_every_family() {
     let folder = tempfile::tempdir().unwrap();
@@ -91,8 +90,8 @@ fn a_word_of_any_length_is_cut_by_the_rules_of_every_family() {
         for of in ["a", "日", "."] {
             let text = of.repeat((MEGABYTE >> 4) / of.len());
             let tokens = vocab.tokenize(&text, false, false).unwrap();
-            let told: Vec<u8> = tokens.into_iter().flat_map(|token| vocab.piece(token, false).unwrap()).collect();
-            assert!(told == text.as_bytes(), "{pre}: {of:?}");
+            let bytes: Vec<u8> = tokens.into_iter().flat_map(|token| vocab.piece(token, false).unwrap()).collect();
+            assert!(bytes == text.as_bytes(), "{pre}: {of:?}");
         }
     }
 }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use crate::lora_support::Adapter;
 use crate::native_support::demo_path;
 use crate::sim_support::{card, fits_whatever_is_free};
-use crate::text_support::{PROMPT, Raw, request, text, tokens_of, told, worker};
+use crate::text_support::{PROMPT, Raw, complete, request, text, tokens_of, worker};
 use autoplace::generate::Generate;
 use autoplace::gguf::{Header, TensorType};
 use autoplace::llama_sys::{LoraAdapter, Token};
@@ -68,13 +68,13 @@ fn a_text_is_that_of_the_adapters_and_scales_of_the_load() {
     let texts = sets.map(|set| {
         let model = set.iter().fold(plain(), |it, (name, scale)| it.lora(files.path(name), *scale)).load().unwrap();
         assert!(model.adapters().iter().map(|it| it.scale).eq(set.iter().map(|it| it.1)));
-        let tokens = told(greedy(&model), &model).tokens;
+        let tokens = complete(greedy(&model), &model).tokens;
         assert_eq!(tokens, files.raw(&model, set), "{set:?}");
         tokens
     });
     assert_eq!(texts.iter().collect::<BTreeSet<_>>().len(), sets.len(), "{texts:?}");
     let none = plain().lora(files.path("one"), 0.0).load().unwrap();
-    assert_eq!(told(greedy(&none), &none).tokens, texts[1]);
+    assert_eq!(complete(greedy(&none), &none).tokens, texts[1]);
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn adapters_travel_to_a_worker_and_a_scale_that_is_no_number_is_refused() {
 }
 
 #[test]
-fn adapters_stay_when_the_model_is_placed_anew_and_its_memory_is_given_back() {
+fn adapters_stay_when_the_model_is_re_placed_and_its_memory_is_given_back() {
     own_process!();
     let files = Files::new();
     let gpu = card(mib(64));

@@ -1,7 +1,7 @@
 //! A prompt that begins like an earlier one pays only for the rest, and its text is the same: through the public API,
 //! on the demo model.
 
-use crate::text_support::{PROMPTS, Raw, SYSTEM, demo, greedy, text_and_statistics, to_the_end, tokens_of, told};
+use crate::text_support::{PROMPTS, Raw, SYSTEM, complete, demo, greedy, text_and_statistics, to_the_end, tokens_of};
 use autoplace::generate::Prompt;
 use autoplace::llama_sys::Token;
 
@@ -32,9 +32,9 @@ fn what_the_context_holds_of_a_prompt_is_not_computed_again() {
         let generate = greedy(&model, &prompt[..]);
         // By default it is not.
         let generate = if case.ends_with("looked for") { generate } else { generate.cache_prompt(true) };
-        let told = told(generate, &model);
-        assert_eq!(told.tokens, raw(prompt), "{case}");
-        let it = told.statistics();
+        let completion = complete(generate, &model);
+        assert_eq!(completion.tokens, raw(prompt), "{case}");
+        let it = completion.statistics();
         assert!(it.cached_tokens >= held && it.cached_tokens < prompt.len(), "{case}: {it:?}");
         assert_eq!((it.cached_tokens == 0, it.prompt_tokens), (held == 0, prompt.len()), "{case}");
     }
@@ -49,10 +49,10 @@ fn conversations_keep_their_own_caches_while_there_are_sequences() {
         for text in &mut texts {
             let generate = greedy(&model, text.as_str()).cache_prompt(true);
             session.begin(generate).unwrap();
-            let told = to_the_end(&mut session).remove(0);
-            let new = told.statistics().prompt_tokens - told.statistics().cached_tokens;
-            assert!(turn == 0 || new < 16, "turn {turn}: {told:?}");
-            text.push_str(&told.text);
+            let completion = to_the_end(&mut session).remove(0);
+            let new = completion.statistics().prompt_tokens - completion.statistics().cached_tokens;
+            assert!(turn == 0 || new < 16, "turn {turn}: {completion:?}");
+            text.push_str(&completion.text);
             text.push_str(" And then");
         }
     }
@@ -63,19 +63,18 @@ fn what_is_kept_makes_room_for_what_runs() {
     // One cache for all: what idle texts hold is in the way of the long one.
     let model = demo(512, 4, true);
     let mut session = model.session().unwrap();
-    let mut told_in = |prompt: String, n| {
+    let mut run = |prompt: String, n| {
         session.begin(greedy(&model, prompt).max_tokens(n).cache_prompt(true)).unwrap();
         to_the_end(&mut session).remove(0).text
     };
     for start in ["Abraham", "Isaac", "Jacob"] {
-        told_in(format!("{start} {SYSTEM}"), 60);
+        run(format!("{start} {SYSTEM}"), 60);
     }
     let long = "In the beginning ".repeat(60);
-    // Not more: a cache that others share sums in another order, which tells after some fifty tokens on
-    // some processors.
+    // Not more: a shared cache sums in another order, which shows after some fifty tokens on some processors.
     let other = demo(1024, 1, false);
-    let alone = told(greedy(&other, &*long).max_tokens(32), &other).text;
-    assert_eq!(told_in(long, 32), alone);
+    let alone = complete(greedy(&other, &*long).max_tokens(32), &other).text;
+    assert_eq!(run(long, 32), alone);
 }
 
 #[test]

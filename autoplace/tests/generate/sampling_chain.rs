@@ -1,14 +1,14 @@
 //! Sampling parameters do to a text what they say: through the public API, on the demo model.
 
 use crate::native_support::{load_demo, tiny_llama};
-use crate::text_support::{PROMPT, text, text_and_statistics, told};
+use crate::text_support::{PROMPT, complete, text, text_and_statistics};
 use autoplace::Model;
 use autoplace::generate::Constraint;
 use autoplace::generate::{Error, Generate, Mirostat, Sampling};
 use autoplace::llama_sys;
 
 #[test]
-fn samplers_and_constraints_keep_their_state_when_the_model_is_placed_anew() {
+fn samplers_and_constraints_keep_their_state_when_the_model_is_re_placed() {
     let model = load_demo();
     let by_chance = || model.generate(PROMPT).seed(7).temp(1.2).max_tokens(24);
     let mut typical = Sampling::default();
@@ -35,12 +35,12 @@ fn samplers_and_constraints_keep_their_state_when_the_model_is_placed_anew() {
     ];
     for generate in all {
         let undisturbed = text(generate.clone());
-        let anew = crate::replace_support::text_of(generate, |stream, index| {
+        let disturbed = crate::replace_support::text_of(generate, |stream, index| {
             if index % 5 == 3 {
                 stream.replace(None).unwrap();
             }
         });
-        assert_eq!(anew, undisturbed);
+        assert_eq!(disturbed, undisturbed);
     }
 }
 
@@ -71,8 +71,8 @@ fn a_bias_names_a_token_by_its_text_control_tokens_too() {
     let eos = vocab.eos().unwrap();
     let name = String::from_utf8(vocab.piece(eos, true).unwrap()).unwrap();
     let named = model.generate(PROMPT).temp(0.0).logit_bias_text(name, 1000.0);
-    assert_eq!(told(named.clone(), &model).tokens, [eos]);
-    assert_eq!(told(named.ignore_eos().max_tokens(7), &model).tokens, [eos; 7]);
+    assert_eq!(complete(named.clone(), &model).tokens, [eos]);
+    assert_eq!(complete(named.ignore_eos().max_tokens(7), &model).tokens, [eos; 7]);
     let several = model.generate(PROMPT).logit_bias_text(PROMPT, 1.0).stream();
     assert_is!(several, Err(Error::NotOneToken { tokens: 2.., .. }));
 }

@@ -17,13 +17,13 @@ fn tokens(pieces: &[Piece]) -> Vec<Token> {
 fn log_probabilities_are_a_softmax_over_all_logits() {
     let model = load_demo();
     let generate = model.generate(PROMPT).seed(3).top_k(5).max_tokens(12);
-    let told = pieces(generate.clone().logprobs(4)).unwrap();
-    assert_eq!(tokens(&told), tokens(&pieces(generate).unwrap()));
+    let reported = pieces(generate.clone().logprobs(4)).unwrap();
+    assert_eq!(tokens(&reported), tokens(&pieces(generate).unwrap()));
 
     let params = ContextParams { n_threads: Some(1), ..ContextParams::default() };
     let mut raw = Raw::with(&model.native().unwrap(), params);
     raw.compute(&tokens_of(&model, PROMPT));
-    for piece in &told {
+    for piece in &reported {
         let logits: Vec<f64> = raw.context().logits(-1).unwrap().iter().map(|it| f64::from(*it)).collect();
         let sum: f64 = logits.iter().map(|logit| logit.exp()).sum();
         let logprobs = piece.logprobs.as_ref().unwrap();
@@ -40,7 +40,7 @@ fn log_probabilities_are_a_softmax_over_all_logits() {
 }
 
 #[test]
-fn log_probabilities_are_told_if_asked_for_and_not_without_end() {
+fn log_probabilities_are_reported_on_request_and_up_to_a_limit() {
     let generate = load_demo().generate(PROMPT).max_tokens(2);
     assert!(pieces(generate.clone()).unwrap().iter().all(|piece| piece.logprobs.is_none()));
     let chosen = pieces(generate.clone().logprobs(0)).unwrap();
@@ -97,9 +97,9 @@ fn a_text_whose_token_cannot_be_chosen_ends_and_the_others_miss_nothing() {
         let mut session = model.session().unwrap();
         let other = session.begin(model.generate(PROMPT).max_tokens(tokens)).unwrap();
         let failing = [-1, i32::MAX].map(|bad| session.begin(fails_at_5(bad)).unwrap());
-        let (mut failed, mut told) = (Vec::new(), Vec::new());
+        let (mut failed, mut received) = (Vec::new(), Vec::new());
         while !session.is_empty() {
-            match session.step().map(|pieces| told.extend(pieces.map(|piece| piece.sequence))) {
+            match session.step().map(|pieces| received.extend(pieces.map(|piece| piece.sequence))) {
                 Ok(()) => {}
                 Err(Error::Native(llama_sys::Error::InvalidParameter { name: "token", .. })) => {
                     failed.extend(session.failed());
@@ -109,9 +109,9 @@ fn a_text_whose_token_cannot_be_chosen_ends_and_the_others_miss_nothing() {
         }
         failed.sort_unstable();
         assert_eq!(failed, failing);
-        let count = |id| told.iter().filter(|sequence| **sequence == id).count();
+        let count = |id| received.iter().filter(|sequence| **sequence == id).count();
         assert_eq!(count(other), tokens);
-        // What they had before is told.
+        // Their tokens from before the failure are reported.
         assert_eq!(failing.map(count), [4, 4]);
         assert_eq!(session.failed(), None);
     }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::text_support::{REPEATED, Raw, demo, tokens_of, told};
+use crate::text_support::{REPEATED, Raw, complete, demo, tokens_of};
 use autoplace::Model;
 use autoplace::generate::{Generate, Mirostat, SamplerKind, Sampling};
 use autoplace::llama_sys::{self, Sampler, Token};
@@ -118,7 +118,7 @@ fn every_parameter_gives_the_text_of_llama_cpps_chain_with_it() {
             .map(|seed| {
                 let expected = raw(&model, chain(&model, sampling, seed).unwrap());
                 let generate = ours.clone().seed(seed).max_tokens(TOKENS);
-                assert_eq!(told(generate, &model).tokens, expected, "{seed}: {sampling:?}");
+                assert_eq!(complete(generate, &model).tokens, expected, "{seed}: {sampling:?}");
                 expected
             })
             .collect::<Vec<_>>()
@@ -146,7 +146,7 @@ fn samplers_apply_in_any_order_and_those_that_are_left_out_do_not() {
     let generate = |seed: u32, order: &[SamplerKind]| {
         let generate = model.generate(REPEATED).seed(seed).max_tokens(TOKENS);
         let generate = generate.temp(2.5).top_k(9).top_p(0.7).min_p(0.1);
-        told(generate.samplers(order.iter().copied()), &model).tokens
+        complete(generate.samplers(order.iter().copied()), &model).tokens
     };
     let orders: [&[SamplerKind]; 5] =
         [&[], &[TopK], &[Temperature, TopP], &[TopP, Temperature], &[MinP, TopK, Temperature, TopP]];

@@ -6,7 +6,7 @@ mod checkpoints;
 
 use std::path::{Path, PathBuf};
 
-use crate::text_support::{SEED, Texts, random, raw_by_chance as raw, request, sampled, small, told, words};
+use crate::text_support::{SEED, Texts, complete, random, raw_by_chance as raw, request, sampled, small, words};
 
 /// The models by the kind of their memory: `(name, path, recurrent, window)`.
 fn models(folder: &Path) -> [(&'static str, PathBuf, bool, bool); 6] {
@@ -30,9 +30,9 @@ fn texts_begin_where_others_ended_and_where_the_memory_can_go_back() {
         let whole = words(7, 460);
         // It ends in the middle of the longer prompt, is gone beyond, and is the same.
         for (before, of) in [(320, 460), (460, 460), (459, 210)] {
-            told(sampled(&model, &whole[..before], SEED).max_tokens(1), &model);
+            complete(sampled(&model, &whole[..before], SEED).max_tokens(1), &model);
             let then = sampled(&model, &whole[..of], SEED).max_tokens(12);
-            let text = told(then.cache_prompt(true), &model);
+            let text = complete(then.cache_prompt(true), &model);
             let cached = text.statistics().cached_tokens;
             let expected = match (before < of, recurrent, window && before > of) {
                 (true, ..) => before,

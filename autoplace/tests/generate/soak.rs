@@ -1,4 +1,4 @@
-//! Many tokens, with streams and sessions opened, dropped in the middle, placed anew and aborted: no memory, file or
+//! Many tokens, with streams and sessions opened, dropped in the middle, re-placed and aborted: no memory, file or
 //! thread is left behind. `cargo xtask soak` runs a million of them; `cargo test` a few thousand.
 
 use std::path::PathBuf;
@@ -128,7 +128,7 @@ impl Soak {
         self.tally.tokens += (stream.statistics().generated_tokens - before) as u64;
     }
 
-    /// Texts side by side, placed anew once.
+    /// Texts side by side, re-placed once.
     fn several(&mut self, model: &Model, steps: usize) {
         let mut session = model.session().unwrap();
         for length in [20, 60, 100, 200] {

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use crate::native_support::demo_path;
 use crate::sim_support::card;
-use crate::speculative_support::{PROMPT, builder, exact, heads, load as load_alone, request, run_placed_anew};
-use crate::text_support::{Told, text, text_and_statistics, to_the_end, told, words, worker};
+use crate::speculative_support::{PROMPT, builder, exact, heads, load as load_alone, request, run_replacing};
+use crate::text_support::{Completion, complete, text, text_and_statistics, to_the_end, words, worker};
 use autoplace::generate::{DraftsOff, Generate, Speculation, Statistics};
 use autoplace::load::Error;
 use autoplace::machine::mib;
@@ -109,12 +109,12 @@ fn drafts_change_no_text_and_are_accepted_where_they_are_right() {
     for way in Way::all(folder.path()) {
         for draft_max in [1, 3, 6] {
             let model = way.load(request(512, 1, draft_max));
-            let plain = told(greedy(&model), &model);
+            let plain = complete(greedy(&model), &model);
             assert_eq!(plain.tokens.len(), 60);
             // The second time all of the prompt may be there.
             for _ in 0..2 {
                 let drafting = greedy(&model).cache_prompt(true).speculate(way.drafting(draft_max, 0.0));
-                let drafted = told(drafting, &model);
+                let drafted = complete(drafting, &model);
                 assert_eq!(drafted, plain, "{}, {draft_max}", way.name);
                 way.check(&drafted.statistics());
             }
@@ -124,7 +124,7 @@ fn drafts_change_no_text_and_are_accepted_where_they_are_right() {
             }
             // Random weights are less sure of anything than that.
             if way.by_itself || !way.all_accepted {
-                let sure = told(greedy(&model).speculate(way.drafting(draft_max, 0.99)), &model);
+                let sure = complete(greedy(&model).speculate(way.drafting(draft_max, 0.99)), &model);
                 assert_eq!(sure, plain, "{}", way.name);
                 assert_eq!(sure.statistics().drafted_tokens, 0, "{}", way.name);
             }
@@ -144,7 +144,7 @@ fn each_text_of_a_session_is_followed_by_itself() {
             request.params.kv_unified = unified;
             let model = way.load(request);
             let texts = |model: &Model| [greedy(model), seeded(model, 3), seeded(model, 4)];
-            let expected = texts(&model).map(|generate| told(generate, &model));
+            let expected = texts(&model).map(|generate| complete(generate, &model));
             for _ in 0..2 {
                 let mut session = model.session().unwrap();
                 for generate in texts(&model) {
@@ -168,7 +168,7 @@ fn a_draft_goes_no_further_than_the_context() {
             let model = way.load(request(n_ctx, 1, 5));
             let full = seeded(&model, 2).max_tokens(usize::MAX);
             let drafting = full.clone().speculate(way.drafting(5, 0.0));
-            assert_eq!(told(drafting, &model), told(full, &model), "{}, {n_ctx}", way.name);
+            assert_eq!(complete(drafting, &model), complete(full, &model), "{}, {n_ctx}", way.name);
         }
     }
 }
@@ -185,9 +185,9 @@ fn without_what_it_drafts_with_nothing_is_drafted_and_that_is_said() {
         (&plain, 0, lookup(), DraftsOff::NoRoom),
     ] {
         let model = load_alone(path, request(512, 1, room));
-        let plain = told(greedy(&model), &model);
+        let plain = complete(greedy(&model), &model);
         assert_eq!(plain.statistics().drafts_off, None);
-        let drafted = told(greedy(&model).speculate(drafting), &model);
+        let drafted = complete(greedy(&model).speculate(drafting), &model);
         assert_eq!(drafted, plain);
         let statistics = drafted.statistics();
         assert_eq!((statistics.drafts_off, statistics.drafted_tokens), (Some(off), 0));
@@ -222,7 +222,7 @@ fn beside_a_draft_no_card_runs_over_and_what_moves_takes_it_along() {
         assert!(notes.iter().any(|note| note.contains("draft")), "{notes:?}");
         // To the end of the context, both of them.
         let endless = || seeded(&model, 2).max_tokens(usize::MAX);
-        assert_eq!(told(endless().speculate(draft()), &model), told(endless(), &model), "{size} MiB");
+        assert_eq!(complete(endless().speculate(draft()), &model), complete(endless(), &model), "{size} MiB");
         assert!(card.peak() <= card.total(), "{plan}");
     }
     assert!(on_card > 0, "some card has room for a draft");
@@ -233,10 +233,10 @@ fn beside_a_draft_no_card_runs_over_and_what_moves_takes_it_along() {
         with_draft(exactly).plan().unwrap()
     });
     let model = with_draft(request.clone()).load().unwrap();
-    let plain = told(greedy(&model), &model);
+    let plain = complete(greedy(&model), &model);
     let mut session = model.session().unwrap();
     session.begin(greedy(&model).speculate(draft())).unwrap();
-    let (tokens, statistics) = run_placed_anew(&mut session, &plans);
+    let (tokens, statistics) = run_replacing(&mut session, &plans);
     assert_eq!(tokens, plain.tokens);
     assert!(statistics.accepted_tokens > 0);
 }
@@ -246,8 +246,8 @@ fn a_prompt_in_pieces_of_any_size_is_followed() {
     for (n_batch, n_ubatch) in [(2048, 512), (64, 64), (100, 16), (7, 7)] {
         let model = load_steps(request(768, 1, 3).n_batch(n_batch).n_ubatch(n_ubatch));
         let generate = || model.generate(words(1, 300)).temp(0.0).max_tokens(40);
-        let drafted = told(generate().speculate(mtp(3)), &model);
-        assert_eq!(drafted, told(generate(), &model), "{n_batch}, {n_ubatch}");
+        let drafted = complete(generate().speculate(mtp(3)), &model);
+        assert_eq!(drafted, complete(generate(), &model), "{n_batch}, {n_ubatch}");
         check_all_accepted(&drafted.statistics());
     }
 }
@@ -276,13 +276,13 @@ fn sequences_that_share_their_cells_are_followed_from_where_there_is_room() {
     let model = load_steps(request);
     let generate = |length| model.generate(words(1, length)).cache_prompt(true).temp(0.0).max_tokens(30);
     for length in [100, 120, 90, 140, 30] {
-        let plain = told(generate(length), &model);
+        let plain = complete(generate(length), &model);
         let mut session = model.session().unwrap();
         session.begin(generate(length).speculate(mtp(3))).unwrap();
         session.begin(generate(50).speculate(mtp(3))).unwrap();
         let texts = to_the_end(&mut session);
         assert_eq!(texts[0], plain, "{length}");
-        for statistics in texts.iter().map(Told::statistics) {
+        for statistics in texts.iter().map(Completion::statistics) {
             assert_eq!(statistics.accepted_tokens, statistics.drafted_tokens);
         }
     }

@@ -4,7 +4,7 @@
 use crate::native_support::demo_path;
 use crate::speculative::{draft, greedy, seeded};
 use crate::speculative_support::{PROMPT, builder, exact, request};
-use crate::text_support::{self, REPEATED, Raw, SYSTEM, answered, text, tokens_of, told};
+use crate::text_support::{self, REPEATED, Raw, SYSTEM, answered, complete, text, tokens_of};
 use autoplace::Model;
 use autoplace::generate::{Engine, FinishReason, Speculation};
 use proptest::prelude::*;
@@ -31,9 +31,9 @@ fn tokens_that_are_drafted_in_an_engine_are_those_of_a_raw_loop() {
             });
             for (prompt, answer) in prompts.into_iter().zip(answers) {
                 let raw = Raw::text(&model, &tokens_of(&model, prompt), 60);
-                let told = answered(answer);
-                assert_eq!(told.tokens, raw, "{source:?}, {sequences} sequences");
-                let it = told.statistics();
+                let completion = answered(answer);
+                assert_eq!(completion.tokens, raw, "{source:?}, {sequences} sequences");
+                let it = completion.statistics();
                 accepted += it.accepted_tokens;
                 assert_eq!(it.to_string().contains("draft tokens accepted"), it.drafted_tokens > 0, "{it}");
                 assert_eq!(it.acceptance_rate() > 0.0, it.accepted_tokens > 0, "{it}");
@@ -51,9 +51,9 @@ fn a_constraint_holds_for_draft_tokens_too() {
             let digits = autoplace::generate::Constraint::regex("[0-9]{2}(, [0-9]{2}){6}");
             seeded(&model, seed).constraint(digits)
         };
-        let plain = told(held(), &model);
+        let plain = complete(held(), &model);
         assert_eq!(plain.text.len(), 26, "{plain:?}");
-        let drafted = told(held().speculate(draft()), &model);
+        let drafted = complete(held().speculate(draft()), &model);
         assert_eq!(drafted, plain);
         assert!(drafted.statistics().drafted_tokens > 0, "{drafted:?}");
     }
@@ -87,16 +87,16 @@ proptest! {
                 1 => seeded(model, seed).max_tokens(max_tokens),
                 _ => seeded(model, seed).max_tokens(300).temp(3.0).top_k(0).top_p(1.0).min_p(0.0),
             };
-            let mut plain = told(generate.clone(), model);
+            let mut plain = complete(generate.clone(), model);
             // Not a word: the vocabulary has next to no spaces.
             let word = stop.map_or_else(String::new, |at| plain.text.chars().skip(at).take(3).collect());
             if !word.is_empty() {
                 generate = generate.stop(word);
-                plain = told(generate.clone(), model);
+                plain = complete(generate.clone(), model);
                 prop_assert_eq!(plain.end.unwrap().reason, FinishReason::StopString);
             }
             let generate = generate.speculate(Speculation::DraftModel { draft_max: 8, p_min: 0.0 });
-            let drafted = told(generate.clone(), model);
+            let drafted = complete(generate.clone(), model);
             prop_assert_eq!(&drafted, &plain);
             let it = drafted.statistics();
             prop_assert_eq!(it.generated_tokens, plain.statistics().generated_tokens);

@@ -2,7 +2,7 @@
 //! `String::from_utf8_lossy` has it. On a small model whose tokens are chosen by the tests.
 
 use crate::native_support::tiny_llama;
-use crate::text_support::{self, told};
+use crate::text_support::{self, complete};
 use autoplace::Model;
 use autoplace::generate::{FinishReason, Generate};
 use autoplace::llama_sys::Token;
@@ -49,8 +49,8 @@ fn lossy(bytes: &[u8]) -> String {
 fn a_character_comes_with_its_last_byte() {
     let model = load(256);
     let text = "aé日😀\u{10FFFF}\0\n";
-    let told = || forced(&model, bytes(text.as_bytes())).stream().unwrap();
-    let pieces: Vec<String> = told().pieces().map(|piece| piece.unwrap().text).collect();
+    let stream = || forced(&model, bytes(text.as_bytes())).stream().unwrap();
+    let pieces: Vec<String> = stream().pieces().map(|piece| piece.unwrap().text).collect();
     let mut expected = Vec::new();
     for character in text.chars() {
         expected.extend(vec![String::new(); character.len_utf8() - 1]);
@@ -60,7 +60,7 @@ fn a_character_comes_with_its_last_byte() {
     expected.push(String::new());
     assert_eq!(pieces, expected);
     // Without those of nothing; the end is not counted.
-    let mut stream = told();
+    let mut stream = stream();
     assert!(stream.by_ref().map(Result::unwrap).eq(text.chars().map(String::from)));
     assert_eq!(stream.statistics().generated_tokens, text.len());
 }
@@ -69,10 +69,10 @@ fn a_character_comes_with_its_last_byte() {
 fn a_text_that_is_cut_within_a_character_ends_with_the_mark_of_one() {
     let text = "é日😀".as_bytes();
     let is_cut = |model: &Model, generate: Generate, reason| {
-        let told = told(generate, model);
-        let generated = told.statistics().generated_tokens;
-        assert_eq!(told.end.unwrap().reason, reason);
-        assert_eq!(told.text, lossy(&text.repeat(4)[..generated]));
+        let completion = complete(generate, model);
+        let generated = completion.statistics().generated_tokens;
+        assert_eq!(completion.end.unwrap().reason, reason);
+        assert_eq!(completion.text, lossy(&text.repeat(4)[..generated]));
         generated
     };
     let model = load(256);

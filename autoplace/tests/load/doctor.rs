@@ -44,9 +44,9 @@ fn finds(cause: Cause, case: &Evidence, near_miss: &Evidence) {
     for finding in case.diagnose() {
         assert!(!finding.evidence.is_empty(), "{finding:?}");
     }
-    // As a report tells it, too.
-    let told = Evidence::from_json(&format!("words\n{}", case.clone().anonymous().to_json()));
-    assert_eq!(causes(&told.unwrap()), found);
+    // From its report, too.
+    let reported = Evidence::from_json(&format!("words\n{}", case.clone().anonymous().to_json()));
+    assert_eq!(causes(&reported.unwrap()), found);
 }
 
 /// The same evidence, changed.
@@ -223,16 +223,16 @@ fn what_nothing_explains_is_said_and_what_is_as_predicted_is_normal() {
 }
 
 #[test]
-fn a_report_tells_nobodys_name() {
+fn a_report_names_nobody() {
     let mut machine = machine("RTX 4090");
     machine.gpus[0].processes = Some(vec![GpuProcess::new(4711).name("/home/ann/game").bytes(gib(21))]);
     machine.gpus[0].free = gib(3);
     let evidence = with_model(machine, &LLAMA_8B, &Request::new());
     let folder = evidence.model.as_ref().unwrap().path.parent().unwrap().display().to_string();
     assert!(evidence.to_json().contains(&folder));
-    let told = evidence.anonymous().to_json();
+    let report = evidence.anonymous().to_json();
     for word in ["ann", "4711", folder.as_str()] {
-        assert!(!told.contains(word), "{word}: {told}");
+        assert!(!report.contains(word), "{word}: {report}");
     }
-    assert!(told.contains("\"model.gguf\""), "{told}");
+    assert!(report.contains("\"model.gguf\""), "{report}");
 }

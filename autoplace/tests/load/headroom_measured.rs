@@ -88,7 +88,7 @@ fn what_driver_and_pools_took_is_measured_to_the_byte_and_found_by_the_next_plan
     gpu.set_taken(0);
 
     assert_eq!(machine(&gpu, folder).gpus[0].learned, Some(measured.learned.unwrap()));
-    // As on a card whose driver tells its version: what was measured counts instead of the table.
+    // As on a card whose driver reports its version: what was measured counts instead of the table.
     let again = |gpu: &SimGpu| {
         let mut machine = machine(gpu, folder);
         machine.gpus[0].driver = Some("550.54.14".to_owned());

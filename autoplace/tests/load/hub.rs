@@ -64,17 +64,17 @@ mod named {
         assert!(autoplace::Error::from(ended).is_aborted());
         server.slow(Duration::ZERO);
 
-        let told = Arc::new(Mutex::new(Vec::new()));
-        let telling = Arc::clone(&told);
+        let reports = Arc::new(Mutex::new(Vec::new()));
+        let sink = Arc::clone(&reports);
         let builder_with = builder(&world).fetch(true).fetch_progress(move |done, total| {
-            telling.lock().unwrap().push((done, total));
+            sink.lock().unwrap().push((done, total));
             Continue(())
         });
         let text = |model: &Model| model.generate("And the").temp(0.0).max_tokens(8).text().unwrap();
         let model = builder_with.load().unwrap();
         assert_eq!(text(&model), text(&load_demo()));
-        let told = told.lock().unwrap();
-        assert!(told.is_sorted() && told.iter().all(|it| it.1 == bytes) && !told.is_empty(), "{told:?}");
+        let reports = reports.lock().unwrap();
+        assert!(reports.is_sorted() && reports.iter().all(|it| it.1 == bytes) && !reports.is_empty(), "{reports:?}");
         let notes = &model.placement().notes;
         assert!(notes[0].starts_with("hf:some/thing: ") && notes[0].contains("demo-Q8_0"), "{notes:?}");
         assert!(notes[1].contains("mmproj-F16.gguf"), "{notes:?}");

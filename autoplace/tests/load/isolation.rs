@@ -71,7 +71,7 @@ fn text_pieces_end_and_counts_are_those_of_this_process() {
 }
 
 #[test]
-fn the_placement_is_told_and_what_is_elsewhere_is_not_given() {
+fn the_placement_is_reported_and_the_native_model_is_refused() {
     let (here, there) = (load_demo(), in_worker());
     let of = |model: &Model| {
         let plan = model.placement();
@@ -88,7 +88,7 @@ fn the_placement_is_told_and_what_is_elsewhere_is_not_given() {
 }
 
 #[test]
-fn a_model_in_a_worker_is_placed_anew() {
+fn a_model_in_a_worker_can_be_re_placed() {
     let model = in_worker();
     let (before, worker) = (greedy(&model, 12), model.worker_id());
     model.replace(Some((*model.placement()).clone())).unwrap();
@@ -152,17 +152,17 @@ fn one_stream_at_a_time_and_dropping_it_cancels() {
 }
 
 #[test]
-fn progress_is_told_and_may_cancel() {
-    let told = Arc::new(Mutex::new(Vec::new()));
-    let hears = Arc::clone(&told);
+fn progress_is_reported_and_may_cancel() {
+    let reported = Arc::new(Mutex::new(Vec::new()));
+    let sink = Arc::clone(&reported);
     let loaded = builder(program()).progress(move |done| {
-        hears.lock().unwrap().push(done);
+        sink.lock().unwrap().push(done);
         true
     });
     loaded.load().unwrap();
-    let seen = told.lock().unwrap();
+    let seen = reported.lock().unwrap();
     assert!(seen.is_sorted() && seen.last() == Some(&1.0), "{seen:?}");
-    // A small model may be there before the worker hears of it.
+    // A small model may be loaded before the worker receives the cancellation.
     let cancelled = builder(program()).progress(|_| false).load();
     assert_matches!(cancelled, Ok(_) | Err(load::Error::Native(Native::LoadCancelled { .. })));
 }
@@ -247,7 +247,7 @@ pub(crate) mod deaths {
     }
 
     /// A text, its tokens and its end, with something done when so many pieces have come; what its prompt took stays.
-    fn told(mut stream: TokenStream, pieces: usize, done: impl FnOnce()) -> (String, usize, Option<FinishReason>) {
+    fn read(mut stream: TokenStream, pieces: usize, done: impl FnOnce()) -> (String, usize, Option<FinishReason>) {
         let mut text: String = stream.by_ref().take(pieces).map(Result::unwrap).collect();
         let begun = |stream: &TokenStream| {
             let statistics = stream.statistics();
@@ -270,14 +270,14 @@ pub(crate) mod deaths {
         ];
         for (kind, describe) in kinds.into_iter().enumerate() {
             let stream = |model: &Model| describe(model.generate(PROMPT).max_tokens(140)).stream().unwrap();
-            let expected = told(stream(&here), 0, || {});
+            let expected = read(stream(&here), 0, || {});
             // A worker that is killed when it is done with a text may be found dead in the next one, which has a
             // death of its own.
             let (model, mut deaths) = (resuming(2), 0);
             for pieces in (0..130).step_by(if kind == 0 { 3 } else { 13 }) {
                 let worker = model.worker_id();
-                let told = told(stream(&model), pieces, || kill(&model));
-                assert_eq!(told, expected, "killed after {pieces} pieces");
+                let text = read(stream(&model), pieces, || kill(&model));
+                assert_eq!(text, expected, "killed after {pieces} pieces");
                 deaths += usize::from(model.worker_id() != worker);
             }
             // A busy machine may let it live to the end of its text.
@@ -345,7 +345,7 @@ pub(crate) mod deaths {
         let mut died = None;
         for _ in 0..3 {
             kill(&model);
-            // What had come before its death is still told.
+            // Pieces from before its death can still be read.
             let worker = model.worker_id();
             died = stream.by_ref().find_map(|piece| match piece {
                 Ok(_) if model.worker_id() == worker => None,
@@ -370,7 +370,7 @@ pub(crate) mod deaths {
         assert_matches!(text(), Err(generate::Error::Worker(Lost::Start { .. })));
         install();
         text().unwrap();
-        // One that is dead cannot do what was requested; the next is placed anew as it is.
+        // A dead worker cannot carry out a request; the next one places the model again in any case.
         kill(&model);
         model.request_replace(Replacement::Anew);
         text().unwrap();
@@ -395,7 +395,7 @@ pub(crate) mod deaths {
     const LONG: Duration = Duration::from_secs(120);
 
     #[test]
-    fn a_program_that_is_no_worker_is_told_apart() {
+    fn a_program_that_is_no_worker_is_recognised() {
         let error = load_with(LONG, "echo out; echo something went wrong >&2; exit 3");
         let Lost::NotAWorker { status, log, .. } = &error else { panic!("{error:?}") };
         assert_eq!(status.and_then(|status| status.code()), Some(3));

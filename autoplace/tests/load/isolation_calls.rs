@@ -56,7 +56,7 @@ fn an_embedder_gives_the_vectors_of_this_process_however_many_there_are() {
 }
 
 #[test]
-fn an_embedder_in_a_worker_tells_what_it_is_and_what_it_refuses() {
+fn an_embedder_in_a_worker_says_what_it_is_and_what_it_refuses() {
     let folder = tempfile::tempdir().unwrap();
     let sketch = classifier(&["calm", "storm"]);
     let path = crate::random_weights::write(&sketch, folder.path());
@@ -64,7 +64,7 @@ fn an_embedder_in_a_worker_tells_what_it_is_and_what_it_refuses() {
         let model = load(&path, process);
         let mut embedder = model.embedder().unwrap();
         let texts = ["the sea".to_owned(), "the moon ".repeat(400)];
-        let told = format!(
+        let report = format!(
             "{:?} {:?} {:?} {:?} {:?}",
             embedder.labels(),
             embedder.pooling(),
@@ -82,7 +82,7 @@ fn an_embedder_in_a_worker_tells_what_it_is_and_what_it_refuses() {
         assert_matches!(second, Err(embed::Error::Busy));
         drop(embedder);
         assert_matches!(model.generate("In").text(), Err(Error::NotGenerative { .. }));
-        (told, scores)
+        (report, scores)
     };
     assert_eq!(run(Some(program())), run(None));
     assert!(demo(Some(program())).embedder().map(drop).unwrap_err().to_string().contains("loaded to generate"));

@@ -231,7 +231,7 @@ fn what_a_load_in_another_process_is_about_to_take_is_not_free_until_that_proces
 
 #[test]
 #[cfg(unix)]
-fn unless_told_otherwise_loads_meet_in_the_users_runtime_folder() {
+fn by_default_loads_meet_in_the_users_runtime_folder() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
     let mut task = Task::in_folder(folder.path(), "card", mib(64));

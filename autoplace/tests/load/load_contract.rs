@@ -362,7 +362,7 @@ fn what_is_no_lack_of_memory_is_not_tried_again() {
 }
 
 #[test]
-fn a_saved_plan_that_does_not_fit_is_an_error_and_never_made_anew() {
+fn a_saved_plan_that_does_not_fit_is_an_error_and_no_other_is_made() {
     own_process!();
     let (gpu, machine) = registered();
     let planned = builder(&machine).plan().unwrap();
@@ -421,7 +421,7 @@ fn more_taken_than_the_plan_left_is_an_error_a_note_or_a_smaller_plan_as_was_ask
 }
 
 #[test]
-fn placing_anew_keeps_the_contract() {
+fn re_placing_keeps_the_contract() {
     own_process!();
     let (gpu, machine) = registered();
     let model = builder(&machine).load().unwrap();

@@ -11,7 +11,7 @@ use crate::lora_support::Adapter;
 use crate::real_loads_support::{compare, compare_all, random, settings};
 use crate::rig::Card;
 use crate::sim_support::{card, fits_whatever_is_free};
-use crate::speculative_support::{PROMPT, alone, builder, heads, request, run_placed_anew};
+use crate::speculative_support::{PROMPT, alone, builder, heads, request, run_replacing};
 use crate::synthetic::{Sketch, in_32_bits};
 use autoplace::generate::{Generate, Speculation};
 use autoplace::gguf::{Header, TensorType};
@@ -154,7 +154,7 @@ fn whatever_is_free_both_contexts_fit_and_one_layer_more_would_not() {
 }
 
 #[test]
-fn a_model_that_is_placed_anew_takes_its_block_along() {
+fn a_re_placed_model_takes_its_block_along() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
     let request = request(512, 1, 3);
@@ -169,8 +169,8 @@ fn a_model_that_is_placed_anew_takes_its_block_along() {
         let drafted = || text(&model).speculate(Speculation::mtp());
         let mut session = model.session().unwrap();
         session.begin(drafted()).unwrap();
-        let (told, statistics) = run_placed_anew(&mut session, &plans);
-        assert_eq!(told, plain.tokens);
+        let (tokens, statistics) = run_replacing(&mut session, &plans);
+        assert_eq!(tokens, plain.tokens);
         assert!(!is_right || statistics.accepted_tokens == statistics.drafted_tokens);
         assert!(!is_right || statistics.accepted_tokens > 0);
         drop(session);

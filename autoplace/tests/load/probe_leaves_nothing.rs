@@ -187,7 +187,7 @@ fn thousands_of_probes_leave_nothing_behind() {
         assert_eq!((card.used(), card.buffers()), (0, 0));
     }
 
-    // Nobody was told anything; whoever loads a model in earnest is.
+    // The probes logged nothing; loading a model in earnest does.
     assert_eq!(HEARD.load(Ordering::Relaxed), 0);
     drop(Model::load(folder.path().join("none.gguf"), ModelParams::default()).unwrap_err());
     let path = named("llama tied q4_k").write(folder.path());

@@ -1,4 +1,4 @@
-//! A model that is placed anew in mid-sentence, on simulated GPUs: the text is the one of an undisturbed run.
+//! A model that is re-placed in mid-sentence, on simulated GPUs: the text is that of an undisturbed run.
 
 use crate::native_support::{demo_path, meanwhile};
 use crate::random_weights;
@@ -18,7 +18,7 @@ fn on_host(request: &Request) -> (Model, Vec<Plan>) {
 }
 
 #[test]
-fn a_text_goes_on_however_often_the_model_is_placed_anew() {
+fn a_text_goes_on_however_often_the_model_is_re_placed() {
     own_process!();
     let request = request().n_ubatch(64);
     let cards = [card(mib(4)), card(mib(8))];
@@ -71,7 +71,7 @@ fn four_texts_at_once_all_go_on_in_the_middle_of_their_prompts_too() {
 }
 
 #[test]
-fn who_comes_while_it_is_placed_anew_waits() {
+fn calls_during_a_re_placement_wait() {
     own_process!();
     let _card = card(mib(64));
     let (model, plans) = on_host(&request());

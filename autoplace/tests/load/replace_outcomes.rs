@@ -12,7 +12,7 @@ fn not_loaded(outcome: Option<Result<String, Error>>) -> bool {
     matches!(outcome, Some(Err(Error::Load(error))) if matches!(*error, load::Error::NotLoaded))
 }
 
-/// A text that is generated while the model is placed anew, and what it is undisturbed.
+/// A text that is generated while the model is re-placed, and the same text undisturbed.
 struct Text {
     stream: TokenStream,
     text: String,

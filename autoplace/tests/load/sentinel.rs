@@ -1,5 +1,5 @@
-//! A sentinel over loaded models on simulated GPUs: what it tells, that it costs nobody anything, and that it
-//! goes when it should.
+//! A sentinel over loaded models on simulated GPUs: what it reports, that it costs nobody anything, and that it
+//! ends when it should.
 //!
 //! What a driver would say (heat, other programs, a slow GPU) is written over the samples of the real source.
 
@@ -191,7 +191,7 @@ fn what_a_stream_generates_is_counted_token_by_token() {
 }
 
 #[test]
-fn a_stream_that_becomes_slow_is_told_with_its_likely_cause() {
+fn a_stream_that_becomes_slow_is_reported_with_its_likely_cause() {
     own_process!();
     let _gpu = card(mib(64));
     let model = builder().load().unwrap();
@@ -220,14 +220,14 @@ fn a_stream_that_becomes_slow_is_told_with_its_likely_cause() {
 }
 
 #[test]
-fn what_is_told_is_told_through_the_callback_too() {
+fn every_event_reaches_the_callback_too() {
     own_process!();
     let gpu = card(mib(64));
     let model = builder().load().unwrap();
     let scripted = Scripted::default();
     scripted.device(DeviceSample::new(mib(40)).processes([]));
-    let told = Arc::new(Mutex::new(Vec::new()));
-    let listener = Arc::clone(&told);
+    let received = Arc::new(Mutex::new(Vec::new()));
+    let listener = Arc::clone(&received);
     let sentinel = quick()
         .on_event(move |event| listener.lock().unwrap().push(event.clone()))
         .watch_source(scripted.over(&model))
@@ -242,11 +242,11 @@ fn what_is_told_is_told_through_the_callback_too() {
     };
     assert_eq!(next(&sentinel), throttled);
     drop(sentinel);
-    assert_eq!(*told.lock().unwrap(), [throttled]);
+    assert_eq!(*received.lock().unwrap(), [throttled]);
 }
 
 #[test]
-fn a_model_placed_anew_ends_what_was_and_is_watched_as_it_is() {
+fn a_re_placement_ends_pressure_and_the_model_is_watched_as_it_is_now() {
     own_process!();
     let gpu = card(mib(64));
     let model = builder().load().unwrap();
@@ -297,11 +297,11 @@ fn a_callback_may_drop_the_sentinel() {
     let held: Arc<Mutex<Option<Sentinel>>> = Arc::default();
     let (of_callback, (sender, dropped)) = (Arc::clone(&held), std::sync::mpsc::channel());
     let mut guard = held.lock().unwrap();
-    let told = quick().memory_below(mib(8)).on_event(move |_| {
+    let sentinel = quick().memory_below(mib(8)).on_event(move |_| {
         drop(of_callback.lock().unwrap().take());
         sender.send(()).unwrap();
     });
-    *guard = Some(told.watch(&model).unwrap());
+    *guard = Some(sentinel.watch(&model).unwrap());
     drop(guard);
     dropped.recv_timeout(DEAD).unwrap();
 }

@@ -1,4 +1,4 @@
-//! A model under watch that is placed anew by itself, in mid-sentence and while nobody generates.
+//! A watched model is re-placed automatically, in mid-sentence and while nobody generates.
 
 use std::time::Duration;
 
@@ -37,8 +37,7 @@ fn under_pressure_a_text_goes_on_elsewhere_and_back_when_there_is_room() {
     let mut text = stream.next().unwrap().unwrap();
     let layers = || model.placement().n_gpu_layers;
     let mut go_on_until = |what: &str, advised: Resize, holds: &dyn Fn() -> bool| {
-        // The next token is computed when the model has been told to be placed anew: however late that is, the
-        // text has not ended.
+        // The next token is computed after the re-placement is requested: however late, the text has not ended.
         while sentinel.events().recv_timeout(Duration::from_secs(60)).expect(what).advises() != Some(advised) {}
         text.extend(stream.next().map(Result::unwrap));
         assert!(holds(), "not {what} before the next token");

@@ -46,16 +46,16 @@ fn a_card_and_the_host_are_measured_case_by_case_and_what_is_known_is_left_out()
     ];
     let mut request = RatesRequest::new(cases.to_vec());
     (request.each, request.working_set) = (Duration::ZERO, Some(1 << 20));
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     measure_rates(&mut machine, &request, Some(1), |progress| {
         assert!(!progress.device.is_empty());
-        told.push((progress.done, progress.total));
+        reported.push((progress.done, progress.total));
     })
     .unwrap();
     // The host has no link to itself.
     let total = 2 * cases.len() - 1;
     let expected: Vec<_> = (1..=total).map(|done| (done, total)).collect();
-    assert_eq!(told, expected);
+    assert_eq!(reported, expected);
     let gpu = machine.gpus[0].rates.as_ref().unwrap();
     let host = machine.host.rates.as_ref().unwrap();
     let all = |rates: &MeasuredRates| cases.iter().filter(|case| case.is_in(rates)).count();
@@ -63,10 +63,10 @@ fn a_card_and_the_host_are_measured_case_by_case_and_what_is_known_is_left_out()
     assert_eq!((gpu.threads, host.threads), (None, Some(1)));
     assert_eq!((card.used(), card.buffers()), (0, 0));
 
-    let mut told = 0;
+    let mut reports = 0;
     request.missing = true;
-    measure_rates(&mut machine, &request, Some(1), |_| told += 1).unwrap();
-    assert_eq!(told, 0);
+    measure_rates(&mut machine, &request, Some(1), |_| reports += 1).unwrap();
+    assert_eq!(reports, 0);
     // A load on simulated cards measures nothing of its own accord.
     drop(Model::builder(demo_path()).n_threads(1).headroom(Headroom::Bytes(mib(1))).load().unwrap());
     let now = detect().unwrap();

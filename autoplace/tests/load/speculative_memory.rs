@@ -30,8 +30,8 @@ fn a_window_that_has_moved_on_goes_back_with_the_text() {
             // The likeliest tokens are drafted, of which chance takes hardly any.
             for (temp, expected) in [(0.8, plain), (0.0, greedy)] {
                 let drafts = Speculation::DraftModel { draft_max: 8, p_min: 0.0 };
-                let (told, statistics) = alone(&model, generate(seed).temp(temp).speculate(drafts));
-                assert_eq!(told, expected, "{swa_full}, {length} tokens, {temp}");
+                let (drafted, statistics) = alone(&model, generate(seed).temp(temp).speculate(drafts));
+                assert_eq!(drafted, expected, "{swa_full}, {length} tokens, {temp}");
                 let accepted = statistics.accepted_tokens;
                 assert!(if temp > 0.0 { accepted < statistics.drafted_tokens } else { accepted > 0 }, "{statistics:?}");
             }
@@ -53,8 +53,8 @@ fn with_a_state_that_cannot_go_back_nothing_is_drafted_and_that_is_said() {
         let generate = || model.generate(PROMPT).temp(0.0).max_tokens(20);
         let (plain, _) = alone(&model, generate());
         let lookup = generate().speculate(Speculation::prompt_lookup());
-        let (told, statistics) = alone(&model, lookup);
-        assert_eq!(told, plain, "{}", sketch.arch);
+        let (completion, statistics) = alone(&model, lookup);
+        assert_eq!(completion, plain, "{}", sketch.arch);
         assert_eq!(statistics.drafts_off, Some(DraftsOff::Memory));
         assert_eq!(statistics.drafted_tokens, 0);
     }

@@ -120,7 +120,7 @@ impl Body {
             Self::Named(head) => head.call(text).map(|call| vec![call]),
             Self::Tags(tags) => tags::calls(text, tags, tools),
             Self::NestedTags => tags::nested_calls(text, tools),
-            // LFM2 can be told to write JSON there.
+            // LFM2 can be asked to write JSON there.
             Self::Python if text.trim_start_matches(['[', ' ']).trim_start().starts_with('{') => json::calls(text),
             Self::Python => literal::python(text),
             Self::Gemma => literal::gemma(text).map(|call| vec![call]),

@@ -70,6 +70,6 @@ pub(super) fn emit(plan: &Plan, path: &str) -> Result<String, String> {
     // Quoted for a POSIX shell.
     match shlex::try_join(["llama-server", "-m", path].into_iter().chain(words)) {
         Ok(line) => Ok(format!("{}{line}\n", comment(plan, &notes))),
-        Err(_) => cannot("a word with a NUL"),
+        Err(_) => Err("cannot be given a word with a NUL".to_owned()),
     }
 }

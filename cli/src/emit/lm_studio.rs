@@ -38,15 +38,15 @@ pub(super) fn emit(plan: &Plan) -> Result<String, String> {
     if context.flash_attn == FlashAttention::Auto {
         notes.push("LM Studio has no `auto` for flash attention: turn it off where a device cannot".to_owned());
     }
-    let untold = [
+    let lacking = [
         (context.n_seq_max > 1, "several sequences (a setting of its own in newer versions)"),
         (context.n_batch != n_ubatch(plan), "n_batch apart from n_ubatch"),
-        (context.n_outputs_max != 0, "to make room for the logits of few tokens only, which may take more"),
-        (!context.op_offload, "to keep large batches off the GPU (op_offload)"),
-        (!context.repack, "not to rearrange weights for the CPU (repack)"),
-        (context.swa_full, "to keep more than the sliding windows (swa_full), which takes less and goes back less far"),
+        (context.n_outputs_max != 0, "room for the logits of few tokens only, and may take more"),
+        (!context.op_offload, "keeping large batches off the GPU (op_offload)"),
+        (!context.repack, "leaving weights as they are for the CPU (repack)"),
+        (context.swa_full, "keeping more than the sliding windows (swa_full): it takes less and goes back less far"),
     ];
-    notes.extend(applying(&untold).map(|what| format!("LM Studio cannot be told here: {what}")));
+    notes.extend(applying(&lacking).map(|what| format!("LM Studio has no setting here for {what}")));
     Ok(format!("{}{config:#}\n", comment(plan, &notes)))
 }
 

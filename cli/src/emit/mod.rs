@@ -1,7 +1,7 @@
 //! A plan in the words of another tool: flags or settings that place the model as the plan does.
 //!
-//! What a tool cannot be told is never left out in silence. Where the result would be another placement it is an error;
-//! where it is a detail, a comment in the output says so.
+//! What a tool has no setting for is never left out in silence. Where the result would be another placement it is an
+//! error; where it is a detail, a comment in the output says so.
 
 mod llama_cpp;
 mod lm_studio;
@@ -37,7 +37,7 @@ impl fmt::Display for Tool {
 }
 
 /// The plan in a tool's words, in whole lines.
-/// Fails with a line that names the tool and what it cannot be told: a model of no file, a path that is no text, or
+/// Fails with a line that names the tool and what it cannot take: a model of no file, a path that is no text, or
 /// what would place the model otherwise.
 pub(crate) fn emit(plan: &Plan, tool: Tool) -> Result<String, String> {
     in_words(plan, tool).map_err(|why| format!("{tool} {why}"))
@@ -49,7 +49,7 @@ fn in_words(plan: &Plan, tool: Tool) -> Result<String, String> {
             return cannot("a context for embeddings");
         }
         if plan.context.mtp {
-            return cannot("to predict further tokens");
+            return cannot("predicting further tokens");
         }
     }
     let Some(path) = &plan.model.path else {
@@ -69,7 +69,7 @@ fn in_words(plan: &Plan, tool: Tool) -> Result<String, String> {
 
 /// What a tool has no setting for.
 fn cannot<T>(what: impl fmt::Display) -> Result<T, String> {
-    Err(format!("cannot be told {what}"))
+    Err(format!("has no setting for {what}"))
 }
 
 /// The texts of those rows that apply.
@@ -87,8 +87,8 @@ fn devices(plan: &Plan) -> Option<Vec<&str>> {
     plan.gpus().map(|gpu| gpu.device.as_deref()).collect()
 }
 
-/// What to say of a tool that takes all the GPUs that it sees, where the plan has one: `how` it is told to, by the
-/// GPU's name in ggml.
+/// What to say of a tool that takes all the GPUs that it sees, where the plan has one: `how` to hide the others, by
+/// the GPU's name in ggml.
 fn alone(plan: &Plan, tool: &str, how: impl Fn(&str) -> String) -> Option<String> {
     let mut gpus = plan.gpus();
     let (Some(gpu), None) = (gpus.next(), gpus.next()) else { return None };
@@ -145,7 +145,7 @@ pub(crate) fn kv_type(ty: KvType) -> String {
     ty.to_string().to_ascii_lowercase()
 }
 
-/// What is told before the settings, a line each: the model, the GPUs and what was planned, then the notes.
+/// What comes before the settings, a line each: the model, the GPUs and what was planned, then the notes.
 fn comment(plan: &Plan, notes: &[String]) -> String {
     let gpus: Vec<&str> = plan.gpus().map(|gpu| gpu.name.as_str()).collect();
     let place = match gpus.as_slice() {

@@ -10,9 +10,7 @@ use std::path::Path;
 use autoplace::memory::{FlashAttention, KvType};
 use autoplace::plan::Plan;
 
-use super::{
-    alone, applying, cannot, comment, devices, kv_type, mapped, n_ubatch, override_tensor, said, tensor_split,
-};
+use super::{alone, applying, comment, devices, kv_type, mapped, n_ubatch, override_tensor, said, tensor_split};
 
 pub(super) fn emit(plan: &Plan, path: &str) -> Result<String, String> {
     let context = &plan.context;
@@ -34,7 +32,7 @@ pub(super) fn emit(plan: &Plan, path: &str) -> Result<String, String> {
             context.kv_unified && context.n_seq_max > 1,
             "Ollama gives every sequence its own share of the context, the plan one cache to all",
         ),
-        (!context.op_offload, "Ollama cannot be told to keep large batches off the GPU (op_offload)"),
+        (!context.op_offload, "Ollama has no setting to keep large batches off the GPU (op_offload)"),
         (true, "Ollama before May 2026 places layers by its own rules and may not follow the plan"),
     ];
     let mut notes: Vec<String> = applying(&notes).map(str::to_owned).collect();
@@ -85,7 +83,7 @@ fn variables(plan: &Plan) -> Result<Vec<String>, String> {
     ];
     let quoted = |(variable, value): (&str, String)| match shlex::try_quote(&value) {
         Ok(value) => Ok(format!("{variable}={value}")),
-        Err(_) => cannot(format_args!("a value of {variable} with a NUL")),
+        Err(_) => Err(format!("cannot be given a value of {variable} with a NUL")),
     };
     all.into_iter().filter_map(|(variable, value)| Some(quoted((variable, value?)))).collect()
 }

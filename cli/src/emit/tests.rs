@@ -1,5 +1,5 @@
-//! What each tool is told of plans that differ, and that llama.cpp's words are llama.cpp's: the source of the one that
-//! this workspace builds is asked.
+//! What each tool is given for plans that differ, and that llama.cpp's words are llama.cpp's: they are looked up in the
+//! source that this workspace builds.
 
 use autoplace::memory::{FlashAttention, KvType, Place, Pooling, TensorOverride};
 use autoplace::plan::Plan;
@@ -103,7 +103,7 @@ fn ollama_has_a_modelfile_and_variables_for_the_rest() {
         "#   LLAMA_ARG_OVERRIDE_TENSOR=\"blk\\\\.1\\\\.ffn=CPU\"\n",
         "#   LLAMA_ARG_KV_OFFLOAD=off\n",
         "#   LLAMA_ARG_REPACK=off\n",
-        "# Ollama cannot be told to keep large batches off the GPU",
+        "# Ollama has no setting to keep large batches off the GPU",
     ];
     says(Ollama, &unusual(), &differs, &[]);
     let both = changed(unusual(), |it| it.context.type_v = KvType::Q8_0);
@@ -147,13 +147,13 @@ fn what_a_tool_cannot_place_is_refused_by_name() {
     refuses(all, &of_file("a\0b"), "cannot be given the path");
     let others = &[Ollama, LmStudio];
     refuses(others, &changed(plan(), |it| it.context.embeddings = Some(Pooling::Mean)), "a context for embeddings");
-    refuses(others, &changed(plan(), |it| it.context.mtp = true), "to predict further tokens");
+    refuses(others, &changed(plan(), |it| it.context.mtp = true), "for predicting further tokens");
     for pattern in ["a{1,2}", "a=b"] {
         refuses(&[LlamaCpp, Ollama], &overridden(pattern, Place::Host), pattern);
     }
     let elsewhere = changed(overridden("^output", Place::Gpu(0)), |it| it.placements[0].device = None);
     refuses(&[LlamaCpp], &elsewhere, "buffer type");
-    refuses(&[LmStudio], &two_gpus(), "lm-studio cannot be told how many layers");
+    refuses(&[LmStudio], &two_gpus(), "lm-studio has no setting for how many layers");
     refuses(&[LmStudio], &overridden("exps", Place::Host), "which tensors");
     refuses(&[LmStudio], &changed(plan(), |it| it.context.type_k = KvType::BF16), "bf16");
     // What a line of a Modelfile would be read as otherwise.

@@ -26,14 +26,14 @@ pub(crate) fn compare(
 ) -> Result<Evidence, Box<dyn Error>> {
     let (seen, program) = (&found.seen, found.program);
     let Some(model) = model.or(seen.model.as_deref()) else {
-        return Err(format!("{program} does not tell its model's file: say `doctor FILE --watch ...`").into());
+        return Err(format!("{program} does not report its model's file: run `doctor FILE --watch ...`").into());
     };
     let profile = ModelProfile::from_header(&Header::open(model)?)?;
     let mut notes = seen.notes.clone();
-    let told = told(&found.seen, &profile, &mut notes)?;
-    let ours = ask.over(told.clone());
+    let request = requested(&found.seen, &profile, &mut notes)?;
+    let ours = ask.over(request.clone());
     // It runs, so it fits.
-    let theirs = Theirs { profile: &profile, request: told.host_parts(HostParts::None).headroom(Headroom::Tight) };
+    let theirs = Theirs { profile: &profile, request: request.host_parts(HostParts::None).headroom(Headroom::Tight) };
 
     let machine = &mut evidence.machine;
     let held = held(found, machine);
@@ -76,7 +76,7 @@ pub(crate) fn compare(
             Err(error) => notes.push(error),
         }
     } else {
-        let unknown = "what it holds cannot be told, and so not what there is room for: ask again when it has ended";
+        let unknown = "what it holds is unknown, and so is what there is room for: ask again when it has ended";
         notes.push(unknown.to_owned());
         *added = ModelEvidence::default();
         added.path = model.to_owned();
@@ -88,22 +88,22 @@ pub(crate) fn compare(
 
 const NOTHING_HELD: &str = "it was started with layers on GPUs and holds no GPU memory: its build has no backend for them, or its container no GPU";
 
-/// What the program was told to do with the model.
-fn told(seen: &Seen, profile: &ModelProfile, notes: &mut Vec<String>) -> Result<Request, String> {
+/// What the program was asked to do with the model.
+fn requested(seen: &Seen, profile: &ModelProfile, notes: &mut Vec<String>) -> Result<Request, String> {
     let mut usual = Request::new();
     usual.max_ubatch = None;
-    let mut told = seen.flags.request(&usual, profile.full_offload())?;
+    let mut request = seen.flags.request(&usual, profile.full_offload())?;
     if let Some((sequences, unified)) = seen.sequences {
-        (told.params.n_seq_max, told.params.kv_unified) = (sequences, unified);
+        (request.params.n_seq_max, request.params.kv_unified) = (sequences, unified);
     }
     if seen.flags.get("-c").is_none_or(|tokens| tokens == "0") {
-        told = told.n_ctx(profile.hparams.n_ctx_train);
-        notes.push("its context is not told: that which the model was trained for is assumed".to_owned());
+        request = request.n_ctx(profile.hparams.n_ctx_train);
+        notes.push("it does not report its context: the one that the model was trained for is assumed".to_owned());
     }
-    Ok(told)
+    Ok(request)
 }
 
-/// Takes what the program holds for free: bytes on GPUs, `None` where that cannot be told.
+/// Takes what the program holds for free: bytes on GPUs, `None` where that is unknown.
 fn held(found: &Found, machine: &mut Machine) -> Option<u64> {
     let held = found.given_back(machine);
     let Some((on_gpus, _)) = found.seen.on_gpus.filter(|(on_gpus, _)| held.unwrap_or(0) == 0 && *on_gpus > 0) else {
@@ -115,14 +115,14 @@ fn held(found: &Found, machine: &mut Machine) -> Option<u64> {
     Some(on_gpus)
 }
 
-/// A model as the program was told to place it.
+/// A model as the program was asked to place it.
 struct Theirs<'a> {
     profile: &'a ModelProfile,
     request: Request,
 }
 
 impl Theirs<'_> {
-    /// The layers that it was told to have on GPUs.
+    /// The layers that it was asked to have on GPUs.
     fn stated(&self) -> Option<u32> {
         match self.request.gpu_layers {
             GpuLayers::Exactly(layers) => Some(layers),
@@ -131,7 +131,7 @@ impl Theirs<'_> {
         }
     }
 
-    /// The layers that it has there, as far as that can be told.
+    /// The layers that it has there, as far as that is known.
     fn layers(
         &self,
         found: &Found,
@@ -156,7 +156,7 @@ impl Theirs<'_> {
             _ => None,
         };
         if layers.is_none() {
-            notes.push("how many layers it has on GPUs cannot be told".to_owned());
+            notes.push("how many layers it has on GPUs is unknown".to_owned());
         }
         layers
     }
@@ -178,7 +178,7 @@ impl Theirs<'_> {
         plans.min_by_key(|(_, bytes)| bytes.abs_diff(held)).map(|(layers, _)| layers)
     }
 
-    /// Takes for free what so many layers take of each GPU; `false`: that cannot be told.
+    /// Takes for free what so many layers take of each GPU; `false`: that is unknown.
     fn give_back(&self, machine: &mut Machine, layers: u32) -> bool {
         let mut empty = machine.clone();
         empty.gpus.iter_mut().for_each(|gpu| gpu.free = gpu.total);
@@ -230,7 +230,7 @@ mod tests {
         compare(Evidence::of(machine), &found, Some(Path::new(demo)), &ask()).unwrap()
     }
 
-    /// Layers that it has and that there is room for, and whether it is told that it could be faster.
+    /// Layers that it has and that there is room for, and whether a finding says that it could be faster.
     fn layers(evidence: &Evidence) -> (Option<u32>, Option<u32>, bool) {
         let model = evidence.model.as_ref().unwrap();
         let running = model.running.as_ref().unwrap();
@@ -243,7 +243,7 @@ mod tests {
     fn what_it_holds_is_room_for_it() {
         let own = || Some(vec![GpuProcess::new(PID).bytes(gib(3))]);
         assert_eq!(layers(&watched("-ngl 2 -c 512", mib(4), own())), (Some(2), Some(7), true));
-        // Nobody tells whose bytes they are, and how many layers it has is known.
+        // No driver reports whose bytes they are, and how many layers it has is known.
         assert_eq!(layers(&watched("-ngl 7 -c 512", 0, None)), (Some(7), Some(7), false));
         let of_nobody = Some(vec![GpuProcess::new(PID)]);
         assert_eq!(layers(&watched("-ngl 7 -c 512", 0, of_nobody)), (Some(7), Some(7), false));
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_holds_nothing_of_the_card_has_nothing_there_whatever_it_was_told() {
+    fn one_that_holds_nothing_of_the_card_has_nothing_there_whatever_it_was_asked() {
         for flags in ["-ngl 99 -c 512", "-c 512"] {
             let on_host = watched(flags, gib(4), Some(Vec::new()));
             assert_eq!(layers(&on_host), (Some(0), Some(7), true), "{flags}");

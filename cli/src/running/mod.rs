@@ -25,7 +25,7 @@ pub(crate) enum Program {
 }
 
 impl Program {
-    /// In whose words it is told a plan.
+    /// The tool whose settings it takes.
     const fn tool(self) -> Tool {
         match self {
             Self::LlamaServer => Tool::LlamaCpp,
@@ -44,7 +44,7 @@ impl fmt::Display for Program {
     }
 }
 
-/// A program that runs a model, as far as it can be told.
+/// A program that runs a model, as far as it is known.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Seen {
     /// Its version, where it says one.
@@ -61,7 +61,7 @@ pub(crate) struct Seen {
     pub(crate) speed: Option<f64>,
     /// Why its placement is not held against a plan: what places it otherwise than a plan would.
     pub(crate) unlike: Vec<String>,
-    /// What could not be told.
+    /// What could not be found out.
     pub(crate) notes: Vec<String>,
 }
 
@@ -75,7 +75,7 @@ pub(crate) struct Found {
 }
 
 /// Looks at the program of this process, or at the one that there is.
-/// Fails with a line that says what is not there, or why it could not be told.
+/// Fails with a line that says what is not there, or why it could not be found out.
 pub(crate) fn find(pid: Option<u32>) -> Result<Found, String> {
     let processes = Process::all();
     let (process, program) = match pid {
@@ -101,29 +101,29 @@ const DRIVERS_OWN: u64 = gib(1);
 
 impl Found {
     /// Takes what it holds of the host's memory and of the machine's GPUs for free, as it would be were it started
-    /// anew: bytes on GPUs, `None` where no driver tells.
+    /// again: bytes on GPUs, `None` where no driver reports them.
     pub(crate) fn given_back(&self, machine: &mut Machine) -> Option<u64> {
         let host = &mut machine.host;
         let bytes = process::on_host(&self.family);
         for free in [&mut host.available, &mut host.system_available] {
             *free = free.saturating_add(bytes).min(host.total);
         }
-        let (mut held, mut all_tell) = (0u64, !machine.gpus.is_empty());
+        let (mut held, mut all_report) = (0u64, !machine.gpus.is_empty());
         for gpu in &mut machine.gpus {
             let Some(processes) = &mut gpu.processes else {
-                all_tell = false;
+                all_report = false;
                 continue;
             };
-            let told = processes.iter().filter_map(|process| process.bytes);
-            let told = told.fold(DRIVERS_OWN, u64::saturating_add);
-            // In a container a driver may tell the ids that processes have outside, and no names.
-            all_tell &=
-                told >= gpu.total.saturating_sub(gpu.free) && processes.iter().all(|process| process.name.is_some());
+            let known = processes.iter().filter_map(|process| process.bytes);
+            let known = known.fold(DRIVERS_OWN, u64::saturating_add);
+            // In a container a driver may report the ids that processes have outside, and no names.
+            all_report &=
+                known >= gpu.total.saturating_sub(gpu.free) && processes.iter().all(|process| process.name.is_some());
             let own = processes.extract_if(.., |process| self.family.contains(&process.pid));
             let bytes = own.filter_map(|process| process.bytes).fold(0, u64::saturating_add);
             gpu.free = gpu.free.saturating_add(bytes).min(gpu.total);
             held = held.saturating_add(bytes);
         }
-        (held > 0 || all_tell).then_some(held)
+        (held > 0 || all_report).then_some(held)
     }
 }

@@ -28,7 +28,7 @@ pub(super) fn program(all: &[Process], pid: u32) -> Result<(&Process, Program), 
     let found = found.ok_or_else(|| format!("there is no process {pid}"))?;
     let ancestry = found.ancestry(all).into_iter();
     let programs: Vec<_> = ancestry.filter_map(|process| Some((process, process.program()?))).collect();
-    // Ollama starts a llama-server, and is what is told how to place the model.
+    // Ollama starts a llama-server, and its own settings place the model.
     let ollama = programs.iter().find(|(_, program)| *program == Program::Ollama);
     ollama.or(programs.first()).copied().ok_or_else(|| {
         let name = found.name();

@@ -38,9 +38,9 @@ pub(super) fn llama_server(process: &Process, http: &Http) -> Result<Seen, Strin
     let is_unified = seen.flags.get("-kvu").map_or(!is_said, |it| it != "off");
     seen.sequences = slots.filter(|&slots| slots > 1).map(|slots| (slots, is_unified));
     // One that is longer than the model was trained for is said shorter, and takes its memory all the same.
-    let is_told = seen.flags.get("-c").is_some_and(|tokens| tokens != "0");
+    let is_stated = seen.flags.get("-c").is_some_and(|tokens| tokens != "0");
     let each = number(&props["default_generation_settings"]["n_ctx"]);
-    if let Some(each) = each.filter(|_| !is_told) {
+    if let Some(each) = each.filter(|_| !is_stated) {
         let parts = if is_unified { 1 } else { slots.unwrap_or(1) };
         seen.flags.set("-c", each.saturating_mul(parts).to_string());
     }

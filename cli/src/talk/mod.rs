@@ -36,7 +36,7 @@ pub(crate) struct TalkArgs {
     source: SourceArgs,
     #[command(flatten)]
     ask: AskArgs,
-    /// What the model is told before all else
+    /// System message: what the model reads before all else
     #[arg(short, long, value_name = "TEXT")]
     system: Option<String>,
     /// Family of the chat template, or a file with one [default: the model's own]

@@ -26,8 +26,8 @@ const MIN_GAIN: f64 = 0.1;
 const HELP: &str = "\
 /stats         tokens and speed of the last answer, beside what was predicted
 /placement     where the model is, and why
-/clear         begins anew
-/system TEXT   what the model is told before all else; without a text, nothing
+/clear         starts over
+/system TEXT   what the model reads before all else; without a text, nothing
 /quit          leaves, as Ctrl-D does
 @FILE          puts a file's text into a message; @\"MY FILE\" with spaces, @@ writes an @
 \\              at the end of a line goes on with the next
@@ -102,12 +102,12 @@ impl Session {
         if self.chat.messages().last().is_some_and(|last| last.role == Role::USER) {
             self.chat.messages_mut().pop();
         }
-        self.tell_changes();
+        self.report_changes();
         outcome
     }
 
     /// Says what has changed since it was said last.
-    fn tell_changes(&mut self) {
+    fn report_changes(&mut self) {
         let forgotten = self.chat.forgotten().len();
         if forgotten > self.forgotten {
             note(format!("the context is full: the model is no longer shown the oldest {forgotten} messages"));
@@ -148,7 +148,7 @@ impl Session {
     }
 }
 
-/// Asks for the re-placement that an event advises, before the next token: at a prompt the model is not loaded anew
+/// Asks for the re-placement that an event advises, before the next token: at a prompt the model is not reloaded
 /// while a person may answer at any moment.
 fn follow(event: &Event, model: &Model) {
     match event.advises() {

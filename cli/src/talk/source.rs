@@ -38,7 +38,7 @@ impl SourceArgs {
         let (name, hub): (Name, Hub) = (self.model.parse()?, Hub::from_env()?);
         let pick = hub.pick(&name, &load::detect()?, request, self.wish)?;
         pick.left_out.iter().for_each(note);
-        tell(&pick.choice);
+        report(&pick.choice);
         let candidate = pick.chosen()?;
         match pick.cached {
             Some(path) => Ok(Some(path)),
@@ -64,7 +64,7 @@ impl SourceArgs {
 }
 
 /// All files of the model, what becomes of each here, and which it is.
-fn tell(choice: &Choice) {
+fn report(choice: &Choice) {
     for (index, row) in choice.rows.iter().enumerate() {
         let mark = if choice.chosen == Some(index) { '>' } else { ' ' };
         let (quant, size) = (row.quant.as_deref().unwrap_or(&row.label), Bytes(row.bytes).to_string());

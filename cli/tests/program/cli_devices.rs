@@ -24,7 +24,7 @@ fn elsewhere() -> Machine {
 }
 
 #[test]
-fn the_machine_is_told_in_words_and_the_json_has_the_same() {
+fn the_machine_is_described_in_words_and_the_json_has_the_same() {
     let user = User::new();
     // A home that cannot be written is no error.
     fs::write(user.path("cache"), "no folder").unwrap();
@@ -115,8 +115,8 @@ fn a_plan_is_made_for_the_machine_in_a_file() {
         assert_eq!(json["probe"].is_null(), !probing.is_empty());
         // The same as the same card on this host.
         let same = plan(&[&["--gpu", "RTX 4090,free=22GiB"], probing].concat());
-        let told = ["n_gpu_layers", "estimate", "probe"];
-        assert_eq!(told.map(|key| &json[key]), told.map(|key| &same[key]));
+        let keys = ["n_gpu_layers", "estimate", "probe"];
+        assert_eq!(keys.map(|key| &json[key]), keys.map(|key| &same[key]));
     }
 }
 

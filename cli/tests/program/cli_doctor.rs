@@ -30,24 +30,24 @@ fn every_report_that_somebody_sent_is_judged_as_it_was() {
 }
 
 #[test]
-fn a_model_that_is_parted_is_told_with_what_would_bring_it_together() {
+fn a_model_that_is_parted_is_reported_with_what_would_bring_it_together() {
     let user = User::new();
     let demo = demo();
     let parted = ["doctor", &demo, "--ctx", "4096", "--gpu", "X=11MiB", "--headroom", "0"];
     let output = user.autoplace(&parted);
-    let told = text(&output.stdout);
-    assert_eq!(output.status.code(), Some(3), "{told}");
-    assert!(told.starts_with("verdict: "), "{told}");
-    assert!(told.contains("  mend: ") && told.contains("tok/s measured"), "{told}");
+    let printed = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(3), "{printed}");
+    assert!(printed.starts_with("verdict: "), "{printed}");
+    assert!(printed.contains("  mend: ") && printed.contains("tok/s measured"), "{printed}");
 
     // A report says the same elsewhere, and reads no file of this computer.
     let report = user.path("report.md");
-    let told = text(&user.autoplace(&[&parted[..], &["--report"]].concat()).stdout);
-    std::fs::write(&report, &told).unwrap();
+    let printed = text(&user.autoplace(&[&parted[..], &["--report"]].concat()).stdout);
+    std::fs::write(&report, &printed).unwrap();
     let machine = ["--machine", report.to_str().unwrap()];
     let verdict = judged(&user, &machine);
-    assert!(told.lines().nth(1).unwrap().trim() == verdict["findings"][0]["evidence"], "{told}");
-    assert!(!told.contains(&demo), "{told}");
+    assert!(printed.lines().nth(1).unwrap().trim() == verdict["findings"][0]["evidence"], "{printed}");
+    assert!(!printed.contains(&demo), "{printed}");
 
     // Of the machine that was reported another model can be asked.
     let verdict = judged(&user, &[&machine[..], &[&demo, "--ctx", "64", "--headroom", "0"]].concat());

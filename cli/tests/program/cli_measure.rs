@@ -55,16 +55,16 @@ fn llama_bench_has_the_same_keys_and_no_sample_is_lost() {
     let theirs = readme.lines().find(|line| line.starts_with("{\"build_commit\"")).unwrap();
     let rows: Vec<_> = measurement.points.iter().flat_map(|point| &point.rows).collect();
     assert_eq!(lines.lines().count(), rows.len());
-    let mut told = BTreeSet::new();
+    let mut layers = BTreeSet::new();
     for (line, row) in lines.lines().zip(rows) {
         assert_eq!(shape(line), shape(theirs));
         let json: Value = serde_json::from_str(line).unwrap();
         let ns: Vec<Value> = row.samples.iter().map(|sample| sample.ns.into()).collect();
         assert_eq!(json["samples_ns"], Value::Array(ns));
         assert_eq!([&json["n_prompt"], &json["n_gen"], &json["n_depth"]], [row.n_prompt, row.n_gen, row.n_depth]);
-        told.insert(json["n_gpu_layers"].as_u64().unwrap());
+        layers.insert(json["n_gpu_layers"].as_u64().unwrap());
     }
-    assert_eq!(told.len(), 2, "the plan's layers, and none: {told:?}");
+    assert_eq!(layers.len(), 2, "the plan's layers, and none: {layers:?}");
 }
 
 #[test]

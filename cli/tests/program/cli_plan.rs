@@ -216,7 +216,7 @@ fn what_cannot_be_planned_is_refused_by_what_is_wrong() {
         ("--kv q8_0 --flash-attn off", 1, &["flash attention", "Q8_0"]),
         ("--ctx 2 --seqs 3", 1, &["n_seq_max is 3"]),
         ("--embeddings --no-probe", 1, &["embeddings"]),
-        ("--embeddings --emit ollama", 1, &["ollama cannot be told a context for embeddings"]),
+        ("--embeddings --emit ollama", 1, &["ollama has no setting for a context for embeddings"]),
         ("--mtp", 1, &["no blocks that predict further tokens", "nextn_predict_layers"]),
         ("--lora /nonexistent/a.gguf", 1, &["/nonexistent/a.gguf"]),
         ("--save /no/such/folder/x.json", 1, &["/no/such/folder/x.json: "]),

@@ -106,7 +106,7 @@ fn llama_server() -> Value {
 }
 
 #[test]
-fn a_server_with_too_few_layers_is_told_so_with_the_flags_that_mend_it() {
+fn a_server_with_too_few_layers_is_reported_with_the_flags_that_mend_it() {
     let user = User::new();
     let server = Recorded::new(llama_server());
     let port = &server.port;
@@ -126,9 +126,9 @@ fn a_server_with_too_few_layers_is_told_so_with_the_flags_that_mend_it() {
     }
     // In words, and for somebody else.
     let watch = format!("--watch={}", few.id());
-    let told = user.autoplace(&[&["doctor", &watch, "--report"], &CARD[..]].concat());
-    let told = text(&told.stdout);
-    assert!(told.starts_with("verdict: it is run slower") && !told.contains(&demo), "{told}");
+    let output = user.autoplace(&[&["doctor", &watch, "--report"], &CARD[..]].concat());
+    let printed = text(&output.stdout);
+    assert!(printed.starts_with("verdict: it is run slower") && !printed.contains(&demo), "{printed}");
 
     // The near miss: all that it could have.
     let all = Process::new("llama-server", &["-m", &demo, "-ngl", "99", "--port", port], &[]);
@@ -188,7 +188,7 @@ fn another_server_at_its_address_is_not_taken_for_it() {
 }
 
 #[test]
-fn ollama_tells_how_much_is_on_gpus_and_where_its_file_is() {
+fn ollama_reports_how_much_is_on_gpus_and_where_its_file_is() {
     let user = User::new();
     // docs.ollama.com, `List running models` and `Show model details`.
     let ollama = |size_vram: u64| {

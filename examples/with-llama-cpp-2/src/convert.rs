@@ -36,7 +36,7 @@ use llama_cpp_2::{LlamaBackendDevice, LlamaBackendDeviceType, LlamaCppError};
 #[non_exhaustive]
 pub enum Error {
     /// The plan counts on something that llama-cpp-2 has no setter for.
-    #[error("llama-cpp-2 cannot be told {parameter} = {value}: {instead}")]
+    #[error("llama-cpp-2 has no setter for {parameter} = {value}: {instead}")]
     NoSetter {
         /// llama.cpp's name of it.
         parameter: &'static str,
@@ -103,8 +103,8 @@ pub fn request() -> Request {
     Request::new().n_outputs_max(0).n_batch(512)
 }
 
-/// The best plan on one GPU: llama-cpp-2 cannot be told how several share the layers, and llama.cpp would share them
-/// out by the bytes that are free at that moment, which is no plan.
+/// The best plan on one GPU: llama-cpp-2 has no setter for how several share the layers, and llama.cpp would share
+/// them out by the bytes that are free at that moment, which is no plan.
 ///
 /// # Errors
 ///
@@ -164,7 +164,7 @@ impl Deref for ModelParams {
 /// # Errors
 ///
 /// [`Error::NoSetter`] for a plan on several GPUs, without repacking, or with weights moved to a GPU;
-/// [`Error::NoDevice`] and [`Error::SeveralDevices`] where its GPU cannot be told among the devices.
+/// [`Error::NoDevice`] and [`Error::SeveralDevices`] where its GPU cannot be identified among the devices.
 pub fn model_params(plan: &Plan, devices: &[LlamaBackendDevice]) -> Result<ModelParams, Error> {
     let gpus: Vec<&Placement> = plan.gpus().collect();
     if gpus.len() > 1 {

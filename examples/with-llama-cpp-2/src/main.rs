@@ -1,5 +1,5 @@
 //! Continues a prompt with llama-cpp-2, placed by autoplace: reads the file's header, plans, says where everything
-//! goes, loads accordingly, generates greedily, and tells the speed.
+//! goes, loads accordingly, generates greedily, and prints the speed.
 //!
 //!     cargo run --release -- model.gguf "Once upon a time" -n 128
 //!

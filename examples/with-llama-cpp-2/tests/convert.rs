@@ -134,7 +134,7 @@ fn a_plan_on_two_gpus_is_refused_and_never_split_otherwise() {
     let error = convert::model_params(&plan, &devices).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "llama-cpp-2 cannot be told tensor_split = [3.0, 4.0]: plan on one GPU, as `convert::plan` does"
+        "llama-cpp-2 has no setter for tensor_split = [3.0, 4.0]: plan on one GPU, as `convert::plan` does"
     );
 }
 

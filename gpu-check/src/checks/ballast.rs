@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_died_is_told_in_the_line() {
+    fn the_line_says_what_it_died_of() {
         let judged = verdict(&[row(End::OutOfMemory("cudaMalloc".to_owned()))], &[]);
         assert!(!judged.passed && judged.line.contains("cudaMalloc"));
     }

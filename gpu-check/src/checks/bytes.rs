@@ -60,7 +60,7 @@ pub(crate) struct Reading {
 }
 
 impl Card {
-    /// Bytes that opening the card took of it: the driver's context. `None` where no driver tells.
+    /// Bytes that opening the card took of it: the driver's context. `None` where no driver reports it.
     pub(crate) fn context(&self) -> Option<u64> {
         let at = |stage: &str| {
             let reading = self.stages.iter().find(|reading| reading.stage == stage);
@@ -70,7 +70,7 @@ impl Card {
     }
 
     /// Bytes that have gone since the devices were opened, beside the buffers that llama.cpp counts: after the load,
-    /// and at the last stage. `None` where the card does not tell.
+    /// and at the last stage. `None` where the card does not report it.
     pub(crate) fn beyond(&self) -> Option<(u64, u64)> {
         let at = |reading: &Reading| reading.free.ggml;
         let opened = self.stages.iter().position(|reading| reading.stage == OPENED)?;

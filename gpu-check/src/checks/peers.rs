@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_peer_cannot_do_is_told_and_fails_nobody() {
+    fn what_a_peer_cannot_do_is_reported_and_fails_nobody() {
         let died = || End::Failed("signal: 6".to_owned());
         let judged = peers(End::Completed, died()).verdict(&shape(Size::Small));
         assert!(judged.passed && judged.line.contains("0.875") && judged.line.contains("signal: 6"));

@@ -92,7 +92,7 @@ fn without_a_card_every_check_passes_from_a_folder_like_the_archive() {
     }
     let ballast = rows(&out, "ballast");
     assert!(ballast.iter().any(is_split), "nothing was crowded");
-    // The card's pools take half of what is left free: where a layer more would have fitted into the rest, it is told.
+    // The card's pools take half of what is left free: a layer more that would have fitted into the rest is reported.
     assert!(ballast.iter().any(|row| !row["one_more"].is_null()));
     every_split_is_measured_beside_a_prediction(&out);
     both_sides_fill_the_context_on_the_split_that_they_chose(&json(&out.join("peers.json")));

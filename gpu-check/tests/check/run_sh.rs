@@ -141,7 +141,7 @@ fn found(name: &str) -> PathBuf {
 }
 
 #[test]
-fn the_backend_is_built_for_the_card_once_and_the_results_tell_of_it() {
+fn the_backend_is_built_for_the_card_once_and_the_results_say_so() {
     let bundle = Bundle::new();
     bundle.succeeds(&["--jobs", "3"]);
     let (source, build) = (bundle.path("cuda"), bundle.path("build/90-nvcc12.4"));
@@ -160,10 +160,10 @@ fn the_backend_is_built_for_the_card_once_and_the_results_tell_of_it() {
     assert!(names[0].ends_with("-nvidia-h200") && names.len() == 2, "{names:?}");
     let record: serde_json::Value =
         serde_json::from_str(&bundle.read(&format!("results/{}/build.json", names[0]))).unwrap();
-    let told = ["version", "cuda_architectures", "nvcc"].map(|key| record[key].as_str());
-    assert_eq!(told, ["1", "90-real", "12.4"].map(Some));
+    let recorded = ["version", "cuda_architectures", "nvcc"].map(|key| record[key].as_str());
+    assert_eq!(recorded, ["1", "90-real", "12.4"].map(Some));
     assert!(record["cuda_build_seconds"].is_number() && record["cuda_build_cpu_seconds"].is_number(), "{record}");
-    // Another bundle in the same folder is built anew.
+    // Another bundle in the same folder is built again.
     bundle.write("BUILD.json", "{ \"version\": \"2\" }\n");
     bundle.succeeds(&[]);
     assert_eq!(bundle.builds().len(), 4);

@@ -57,9 +57,9 @@ pub(crate) fn bytes(length: usize) -> Vec<u8> {
 fn a_model_is_fetched_into_the_shared_layout_and_the_next_time_nothing_is() {
     for content in [Content::large(bytes(3 << 20)), Content::small(bytes(70_000))] {
         let world = World::new([(FILE, content.clone()), ("README.md", Content::small(b"# a".to_vec()))]);
-        let mut told = Vec::new();
+        let mut progress = Vec::new();
         let path = fetch(&world.hub(), |done, total| {
-            told.push((done, total));
+            progress.push((done, total));
             Continue(())
         });
         let path = path.unwrap();
@@ -67,7 +67,7 @@ fn a_model_is_fetched_into_the_shared_layout_and_the_next_time_nothing_is() {
         assert_eq!(world.blobs(), [&content.etag[..]]);
         assert_eq!(fs::read_to_string(world.part("refs/main")).unwrap(), COMMIT);
         let size = fs::metadata(&path).unwrap().len();
-        assert!(told.is_sorted() && told.iter().all(|it| it.1 == size), "{told:?}");
+        assert!(progress.is_sorted() && progress.iter().all(|it| it.1 == size), "{progress:?}");
         #[cfg(unix)]
         assert_eq!(fs::read_link(&path).unwrap(), Path::new("../../blobs").join(&content.etag));
 
@@ -205,7 +205,7 @@ fn what_was_cancelled_goes_on_where_it_ended() {
 }
 
 #[test]
-fn a_beginning_that_is_damaged_or_too_long_is_fetched_anew() {
+fn a_beginning_that_is_damaged_or_too_long_is_fetched_again() {
     let data = bytes(100_000);
     let content = Content::large(data.clone());
     for beginning in [vec![7; 50_000], vec![7; 100_000], vec![7; 100_001]] {
@@ -313,7 +313,7 @@ fn a_name_with_a_quantisation_has_its_models_only() {
     assert_eq!(error.to_string(), "some/thing has no model of Q2_K; it has Q4_K_M, Q8_0");
 }
 
-/// What [`child`] is told: endpoint and cache.
+/// What [`child`] receives: endpoint and cache.
 const CHILD: [&str; 2] = ["AUTOPLACE_HUB_TEST_ENDPOINT", "AUTOPLACE_HUB_TEST_CACHE"];
 
 /// A process that fetches from this endpoint into this cache.

@@ -73,7 +73,7 @@ fn digest(letter: char) -> String {
     letter.to_string().repeat(64)
 }
 
-fn told(models: &Models) -> Vec<(&str, Option<&str>, Store)> {
+fn listed(models: &Models) -> Vec<(&str, Option<&str>, Store)> {
     models.models.iter().map(|it| (&it.name[..], it.quant.as_deref(), it.store)).collect()
 }
 
@@ -115,7 +115,7 @@ fn hugging_faces_cache_has_a_model_per_file_whatever_the_snapshots() {
     home.file(".cache/huggingface/hub/datasets--some--data/x.gguf", "not looked at");
     let models = home.models();
     let name = ("some/Thing-GGUF", Some("Q4_K_M"), Store::HuggingFace);
-    assert_eq!(told(&models), [name, name]);
+    assert_eq!(listed(&models), [name, name]);
     assert_eq!(models.models[1].files, [at("snapshots/new/thing-Q4_K_M.gguf")]);
     assert!(models.models.iter().all(|model| model.also.is_empty()));
     let expected = [
@@ -143,7 +143,7 @@ fn ollamas_manifests_say_which_blob_is_which_model() {
     home.ollama("h/n/other/t1", &[("model", &format!("sha256-{}", digest('e')))]);
     home.file(".ollama/models/manifests/h/n/broken/t2", "{");
     let models = home.models();
-    assert_eq!(told(&models), [("llama3.2:3b", None, Store::Ollama)]);
+    assert_eq!(listed(&models), [("llama3.2:3b", None, Store::Ollama)]);
     assert_eq!(models.models[0].also[0].name, "llama3.2:latest");
     assert_eq!(models.models[0].header().unwrap().architecture().unwrap(), "llama");
     let passed = passed(&models);
@@ -153,7 +153,7 @@ fn ollamas_manifests_say_which_blob_is_which_model() {
         assert!(matches!(&passed[file], Why::Manifest(why) if why.contains(problem)), "{:?}", passed[file]);
     }
     assert_eq!(passed.len(), 5);
-    assert_eq!(told(&home.in_folder(".ollama/models")), told(&models));
+    assert_eq!(listed(&home.in_folder(".ollama/models")), listed(&models));
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn the_list_of_a_manifest_names_the_blob_for_llama_cpp() {
     let list = json!({ "manifests": [layers("tensor"), { "digest": blob('c') }] });
     home.file(".ollama/models/manifests-v2/registry.ollama.ai/me/new/8b-q4_K_M", list.to_string());
     fs::create_dir_all(home.path(".ollama/models/manifests")).unwrap();
-    assert_eq!(told(&home.models()), [("me/new:8b-q4_K_M", Some("Q4_K_M"), Store::Ollama)]);
+    assert_eq!(listed(&home.models()), [("me/new:8b-q4_K_M", Some("Q4_K_M"), Store::Ollama)]);
 }
 
 #[test]
@@ -191,7 +191,7 @@ fn lm_studio_and_llama_cpp_have_files_in_folders() {
         ("some_Thing-GGUF_thing-IQ4_XS", Some("IQ4_XS"), Store::LlamaCpp),
     ];
     if cfg!(not(target_os = "macos")) {
-        assert_eq!(told(&models), expected);
+        assert_eq!(listed(&models), expected);
         let expected = [
             ("empty.gguf", Why::NotGguf(Vec::new())),
             ("page.GGUF", Why::NotGguf(b"<!do".to_vec())),
@@ -213,7 +213,7 @@ fn a_split_model_is_one_and_without_a_shard_none() {
         home.file(&format!("x/part-0000{shard}-of-00003.gguf"), &bytes);
     }
     let models = home.in_folder("x");
-    assert_eq!(told(&models), [("whole-Q4_0", Some("Q4_0"), Store::Folder)]);
+    assert_eq!(listed(&models), [("whole-Q4_0", Some("Q4_0"), Store::Folder)]);
     let whole = &models.models[0];
     assert_eq!(whole.bytes, whole.files.iter().map(|file| file.metadata().unwrap().len()).sum::<u64>());
     assert_eq!(whole.header().unwrap().shards().len(), whole.files.len());
@@ -262,7 +262,7 @@ fn links_are_ways_to_one_model_and_loops_end() {
     link("../../..", home.path(".lmstudio/models/maker/thing/home"));
     link("self.gguf", home.path(".lmstudio/models/self.gguf"));
     let models = Models::in_folders([home.path(".cache"), home.path(".lmstudio")]).unwrap();
-    assert_eq!(told(&models), [("hard-Q4_0", Some("Q4_0"), Store::Folder)]);
+    assert_eq!(listed(&models), [("hard-Q4_0", Some("Q4_0"), Store::Folder)]);
     let also: Vec<&str> = models.models[0].also.iter().map(|place| &place.name[..]).collect();
     assert_eq!(also, ["linked-Q4_0", "a-Q4_0"]);
     assert!(matches!(passed(&models)["self.gguf"], Why::Unreadable(_)));
@@ -335,11 +335,11 @@ fn a_name_that_is_no_text_is_found_and_written_as_json() {
 }
 
 #[test]
-fn what_is_too_deep_is_told() {
+fn what_is_too_deep_is_reported() {
     let home = Home::new();
     home.model(&format!("x/{}a.gguf", "d/".repeat(16)), "a");
     home.model(&format!("y/{}b.gguf", "d/".repeat(17)), "b");
-    assert_eq!(told(&home.in_folder("x")).len(), 1);
+    assert_eq!(listed(&home.in_folder("x")).len(), 1);
     let models = home.in_folder("y");
     assert!(models.models.is_empty());
     assert_eq!(models.skipped[0].why, Why::TooMuch(16));

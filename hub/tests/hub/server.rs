@@ -1,4 +1,4 @@
-//! A hub that does as the real one does, and fails as it is told.
+//! A hub that does as the real one does, and fails on request.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};

@@ -19,8 +19,8 @@ use crate::{raw, shim};
 
 /// A chain that is complete: its last sampler chooses a token.
 ///
-/// It keeps of the model what it needs, and not the model itself: with the same vocabulary loaded anew it goes on as if
-/// nothing had happened. Only a [grammar](SamplerChain::grammar) holds the model.
+/// It keeps of the model what it needs, and not the model itself: once the same vocabulary is loaded again, it goes on
+/// as if nothing had happened. Only a [grammar](SamplerChain::grammar) holds the model.
 pub struct Sampler {
     chain: Chain,
     n_tokens: u32,
@@ -74,7 +74,7 @@ impl Sampler {
         SamplerChain::new(model)
     }
 
-    /// Chooses a token from the logits of token `index` of the last batch (-1: the last output) and tells the chain.
+    /// Chooses a token from the logits of token `index` of the last batch (-1: the last output) and accepts it.
     ///
     /// # Errors
     ///
@@ -106,7 +106,7 @@ impl Sampler {
         Ok(token)
     }
 
-    /// Filters and sorts the candidates, chooses one of them, and tells the chain of none: say which it was with
+    /// Filters and sorts the candidates and chooses one of them, but accepts none: pass the choice to
     /// [`accept`](Self::accept). With [`Candidates::fill`] before and the choice accepted, it is
     /// [`sample`](Self::sample).
     ///
@@ -132,7 +132,7 @@ impl Sampler {
         })
     }
 
-    /// Tells the chain of a token that it did not choose: the prompt's, for penalties.
+    /// Accepts a token that the chain did not choose: the prompt's, for penalties.
     ///
     /// # Errors
     ///
@@ -144,7 +144,7 @@ impl Sampler {
             unsafe { raw::shim_sampler_accept(self.chain.0.as_ptr(), token, error) }
         })
         .map(drop)
-        .map_err(|failure| Error::Call { what: "telling the sampler of a token", failure })
+        .map_err(|failure| Error::Call { what: "accepting a token", failure })
     }
 
     /// Whether a choice leaves something behind that depends on the logits: mirostat's and adaptive-p's running means,
@@ -156,7 +156,7 @@ impl Sampler {
     }
 
     /// Draws the random numbers that `n` choices draw, and chooses nothing: a generation that goes on in another
-    /// process then chooses as the first would have. What the chosen tokens were is told with [`accept`](Self::accept).
+    /// process then chooses as the first would have. Pass the chosen tokens to [`accept`](Self::accept).
     ///
     /// The samplers of a chain that does not [depend on the logits](Self::depends_on_logits) draw at most one number
     /// per choice, however many candidates there are (llama-sampler.cpp, `llama_sampler_dist_apply`).

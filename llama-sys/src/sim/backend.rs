@@ -38,7 +38,7 @@ const BACKEND: raw::ggml_backend_i = raw::ggml_backend_i {
     graph_optimize: None,
 };
 
-/// Tells ggml whose backend it is looking at.
+/// Identifies this kind of backend to ggml.
 static GUID: raw::ggml_guid = *b"autoplace-sim-01";
 
 /// ggml's CPU device; NULL where no CPU backend is loaded.
@@ -110,7 +110,7 @@ unsafe extern "C" fn graph_compute(backend: raw::ggml_backend_t, graph: *mut raw
     let fails = guarded(true, || {
         let fails = stream.card.graph_fails();
         if fails {
-            log_error("ggml_backend_sim: this computation was told to fail");
+            log_error("ggml_backend_sim: this computation was set to fail");
         }
         fails
     });

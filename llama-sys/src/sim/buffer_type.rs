@@ -94,7 +94,7 @@ unsafe extern "C" fn alloc_size(buft: raw::ggml_backend_buffer_type_t, tensor: *
 }
 
 /// As `ggml_backend_cuda_host_buffer_type_alloc_buffer` and `ggml_backend_vk_host_buffer_type_alloc_buffer`: a CPU
-/// buffer that is told to be of this type.
+/// buffer whose type is set to this one.
 unsafe extern "C" fn alloc_host(buft: raw::ggml_backend_buffer_type_t, size: usize) -> raw::ggml_backend_buffer_t {
     guarded(ptr::null_mut(), || {
         // SAFETY: a buffer type of ours. The CPU's buffer type is a constant and its buffers are freed by their own

@@ -96,16 +96,16 @@ impl Card {
     /// What all processes have of a card that they share; all there is where that cannot be read.
     pub(super) fn shared_used(&self) -> Option<u64> {
         let shared = self.shared.as_ref()?;
-        Some(told(shared.used()).unwrap_or(u64::MAX))
+        Some(or_log(shared.used()).unwrap_or(u64::MAX))
     }
 
     /// The most that all processes had at once; 0 where that cannot be read.
     pub(super) fn shared_peak(&self) -> Option<u64> {
         let shared = self.shared.as_ref()?;
-        Some(told(shared.peak()).unwrap_or_default())
+        Some(or_log(shared.peak()).unwrap_or_default())
     }
 
-    /// Takes `bytes` for a buffer. False when they do not fit, or when this allocation was told to fail.
+    /// Takes `bytes` for a buffer. False when they do not fit, or when this allocation was set to fail.
     pub(super) fn take(&self, bytes: u64) -> bool {
         self.allocations.count();
         if reached(&self.failing_allocation) || bytes > self.settings.rules.largest_buffer() {
@@ -132,20 +132,20 @@ impl Card {
         self.unshare(bytes);
     }
 
-    /// Takes `bytes` of what all processes share, if they do. False when they do not fit there, or that cannot be told.
+    /// Takes `bytes` of what all processes share, if they do. False when they do not fit, or the shared file fails.
     fn share(&self, bytes: u64) -> bool {
         let limit = self.limit();
-        let taken = |shared: &Shared| told(shared.take(bytes, limit)) == Some(true);
+        let taken = |shared: &Shared| or_log(shared.take(bytes, limit)) == Some(true);
         self.shared.as_ref().is_none_or(taken)
     }
 
     fn unshare(&self, bytes: u64) {
         if let Some(shared) = &self.shared {
-            let _ = told(shared.give_back(bytes));
+            let _ = or_log(shared.give_back(bytes));
         }
     }
 
-    /// Counts a computation. True when it was told to fail, or finds no room for what computing takes.
+    /// Counts a computation. True when it was set to fail, or finds no room for what computing takes.
     pub(super) fn graph_fails(&self) -> bool {
         self.graphs.count();
         reached(&self.failing_graph) || !self.grow()
@@ -169,7 +169,7 @@ impl Card {
 }
 
 /// The answer, or why there is none in the log.
-fn told<T>(answer: io::Result<T>) -> Option<T> {
+fn or_log<T>(answer: io::Result<T>) -> Option<T> {
     answer.inspect_err(|error| log_error(&format!("ggml_backend_sim: the shared file: {error}"))).ok()
 }
 
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn the_allocation_told_to_fail_is_the_only_one() {
+    fn the_allocation_set_to_fail_is_the_only_one() {
         let card = card(100);
         card.failing_allocation.set(2);
         assert_eq!([(); 4].map(|()| card.take(1)), [true, false, true, true]);

@@ -179,8 +179,8 @@ fn beside(path: &Path, place: usize) -> PathBuf {
     name.into()
 }
 
-/// Whether nobody holds the lock. What cannot be told counts as alive: a card that is over-full is worse than one
-/// that is under-used.
+/// Whether nobody holds the lock. A member that cannot be checked counts as alive: a card that is over-full is worse
+/// than one that is under-used.
 fn is_dead(path: &Path) -> bool {
     match open(path, false) {
         Ok(file) => file.try_lock().is_ok(),

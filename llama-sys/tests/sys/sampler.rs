@@ -25,8 +25,8 @@ fn likely(probabilities: &[f32]) -> Candidates {
     candidates(&logits)
 }
 
-/// The logits that a chain makes of these, by token, once it was told of tokens that came; minus infinity of a dropped
-/// one.
+/// The logits that a chain makes of these, by token, once it has accepted the tokens that came; minus infinity for a
+/// dropped one.
 fn made(chain: Result<SamplerChain, Error>, came: &[Token], mut candidates: Candidates) -> Vec<f32> {
     let mut sampler = chain.unwrap().greedy().unwrap();
     came.iter().for_each(|&token| sampler.accept(token).unwrap());
@@ -46,7 +46,7 @@ fn assert_close(found: &[f32], expected: &[f32]) {
 }
 
 #[test]
-fn filters_leave_what_is_likely_enough_and_as_many_as_they_are_told_to() {
+fn filters_leave_what_is_likely_enough_and_as_many_as_asked() {
     let (all, five) = ([0, 1, 2, 3, 4], || likely(&PROBABILITIES));
     // Entropy 0.5 ln 2 + 0.3 ln 10/3 + 0.2 ln 5 = 1.03 nats; surprises 0.69, 1.20, 1.61: the second is the most
     // typical, then the first.

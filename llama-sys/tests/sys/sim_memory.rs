@@ -1,4 +1,4 @@
-//! A simulated GPU counts as llama.cpp counts, refuses what does not fit, and fails when it is told to.
+//! A simulated GPU counts as llama.cpp counts, refuses what does not fit, and fails when it is set to.
 
 use std::time::Duration;
 

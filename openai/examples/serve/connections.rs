@@ -56,7 +56,7 @@ pub(crate) async fn serve(
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                tell(&format!("cannot take a connection: {error}"));
+                log(&format!("cannot take a connection: {error}"));
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             }
@@ -143,16 +143,16 @@ impl Drop for Line {
             "method": self.method.as_str(), "path": self.path, "status": self.status,
             "bytes": self.bytes, "ms": self.begun.elapsed().as_millis() as u64,
         });
-        tell(&line.to_string());
+        log(&line.to_string());
     }
 }
 
 /// A server goes on when nobody reads what it says.
-fn tell(line: &str) {
+fn log(line: &str) {
     let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
-/// The body of a response, with the line that tells of it.
+/// The body of a response, with its line of the log.
 struct Answer {
     body: Body,
     line: Line,

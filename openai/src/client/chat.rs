@@ -108,8 +108,8 @@ impl Chat {
         }
     }
 
-    /// Adds what the person says, and asks for an answer that is a value of a type, whose schema the server is told. It
-    /// is in the history as JSON.
+    /// Adds what the person says, and asks for an answer that is a value of a type, whose schema is sent to the server.
+    /// It is in the history as JSON.
     ///
     /// # Errors
     ///

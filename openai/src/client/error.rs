@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_is_no_api_s_is_told_by_its_first_line() {
+    fn an_answer_that_is_no_api_s_is_reported_by_its_first_line() {
         for (body, message) in [
             ("<html>Bad gateway\nand more", "<html>Bad gateway"),
             ("", ""),

@@ -1,4 +1,4 @@
-//! Server-sent events: a thread sends the request and reads what comes, so that whoever waits can be told to stop.
+//! Server-sent events: a thread sends the request and reads what comes, so that an abort can end the wait.
 
 use std::io::{BufRead, BufReader, Read};
 use std::sync::Arc;
@@ -74,7 +74,7 @@ impl Events {
     }
 }
 
-fn read(endpoint: &Endpoint, path: &str, body: &Value, mut tell: impl FnMut(Event) -> bool) -> Result<(), Error> {
+fn read(endpoint: &Endpoint, path: &str, body: &Value, mut send: impl FnMut(Event) -> bool) -> Result<(), Error> {
     let response = endpoint.post(path, body)?;
     let kind = response.headers().get("content-type").and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     if !kind.starts_with("text/event-stream") {
@@ -97,7 +97,7 @@ fn read(endpoint: &Endpoint, path: &str, body: &Value, mut tell: impl FnMut(Even
             None => continue,
         };
         let is_last = matches!(event, Event::End(_));
-        if !tell(event) || is_last {
+        if !send(event) || is_last {
             return Ok(());
         }
     }

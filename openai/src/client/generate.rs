@@ -122,7 +122,7 @@ impl Generate {
         self.stream()?.collect()
     }
 
-    /// The whole text as a value, whose type's schema the server is told.
+    /// The whole text as a value, whose type's schema is sent to the server.
     ///
     /// # Errors
     ///

@@ -17,8 +17,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! What a server cannot be told has no method here, and a constraint that the API has no words for is an error: nothing
-//! is left out in silence.
+//! What the API has no field for has no method here, and a constraint that it cannot express is an error: nothing is
+//! left out in silence.
 
 mod answer;
 mod chat;

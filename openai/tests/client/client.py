@@ -47,12 +47,12 @@ def chat():
 
 
 def logprobs():
-    told = client.chat.completions.create(model=model, messages=said, max_tokens=4, logprobs=True, top_logprobs=3)
-    tokens = told.choices[0].logprobs.content
+    answer = client.chat.completions.create(model=model, messages=said, max_tokens=4, logprobs=True, top_logprobs=3)
+    tokens = answer.choices[0].logprobs.content
     assert len(tokens) == 4 and all(len(it.top_logprobs) == 3 for it in tokens)
-    assert b"".join(bytes(it.bytes) for it in tokens).decode() == told.choices[0].message.content
-    told = client.completions.create(model=model, prompt="In the", max_tokens=4, logprobs=2).choices[0].logprobs
-    assert len(told.tokens) == len(told.token_logprobs) == len(told.text_offset) == 4
+    assert b"".join(bytes(it.bytes) for it in tokens).decode() == answer.choices[0].message.content
+    answer = client.completions.create(model=model, prompt="In the", max_tokens=4, logprobs=2).choices[0].logprobs
+    assert len(answer.tokens) == len(answer.token_logprobs) == len(answer.text_offset) == 4
 
 
 def structured():
@@ -79,7 +79,7 @@ def completions():
 
 def embeddings():
     texts = ["The tide comes in.", "The tide goes out."]
-    # The client asks for base64 unless it is told otherwise.
+    # The client asks for base64 by default.
     packed = client.embeddings.create(model=model, input=texts)
     plain = client.embeddings.create(model=model, input=texts, encoding_format="float")
     assert [it.index for it in packed.data] == [0, 1]

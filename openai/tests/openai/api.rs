@@ -162,9 +162,9 @@ fn what_was_said_can_go_on() {
 fn every_token_has_its_probability_in_a_stream_and_in_the_whole() {
     let asked = said(&json!({"logprobs": true, "top_logprobs": 2, "temperature": 0, "cache_prompt": false}));
     let whole = chat(&asked).unwrap().wait().unwrap();
-    let told = whole["choices"][0]["logprobs"]["content"].as_array().unwrap();
-    assert_eq!(told.len(), 12);
-    for token in told {
+    let expected = whole["choices"][0]["logprobs"]["content"].as_array().unwrap();
+    assert_eq!(expected.len(), 12);
+    for token in expected {
         assert_eq!(
             token["top_logprobs"][0],
             json!({"token": token["token"], "logprob": token["logprob"], "bytes": token["bytes"]})
@@ -174,7 +174,7 @@ fn every_token_has_its_probability_in_a_stream_and_in_the_whole() {
     let chunks: Vec<Value> = streamed.into_iter().map(Result::unwrap).collect();
     let entries = chunks.iter().filter_map(|chunk| chunk["choices"][0]["logprobs"]["content"].as_array());
     let entries: Vec<&Value> = entries.flatten().collect();
-    assert_eq!(entries, told.iter().collect::<Vec<_>>());
+    assert_eq!(entries, expected.iter().collect::<Vec<_>>());
 }
 
 #[test]

@@ -67,14 +67,14 @@ fn a_program_goes_on_at_an_endpoint_with_the_same_lines() -> Outcome {
     let (there, statistics) = talk!(model.chat()?);
     let said = json!([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "And the king said"}]);
     let asked = json!({"messages": said, "temperature": 0, "max_tokens": 12, "seed": 1});
-    let (_, told) = server.post("/v1/chat/completions", &asked.to_string());
-    assert_eq!(told["choices"][0]["message"]["content"], there);
+    let (_, answer) = server.post("/v1/chat/completions", &asked.to_string());
+    assert_eq!(answer["choices"][0]["message"]["content"], there);
     assert!(statistics.prompt_tokens > 12 && statistics.generated_tokens > 0, "{statistics:?}");
     assert!(statistics.first_token_latency.is_some());
 
     let asked = json!({"prompt": "In the beginning", "temperature": 0, "max_tokens": 9});
-    let (_, told) = server.post("/v1/completions", &asked.to_string());
-    assert_eq!(told["choices"][0]["text"], text_of!(model));
+    let (_, answer) = server.post("/v1/completions", &asked.to_string());
+    assert_eq!(answer["choices"][0]["text"], text_of!(model));
     model.generate("A recipe:").temp(0.0).max_tokens(64).parse::<Recipe>()?;
     let words = Constraint::json_schema(json!({"type": "string", "maxLength": 4}));
     let text = model.generate("A word:").constraint(words).max_tokens(64).text()?;

@@ -265,8 +265,8 @@ const TOKEN_TYPE_COUNT: &str = "tokenizer.ggml.token_type_count";
 impl Header {
     /// The skeleton of this model, as one file whatever the number of shards.
     ///
-    /// Keys of the tokenizer are left out but for the size of the vocabulary, which `<architecture>.vocab_size` then
-    /// tells (llama-vocab.cpp, `llama_vocab::impl::load`: a tokenizer model `no_vocab` reads nothing else).
+    /// The tokenizer's keys are left out, except the size of the vocabulary, which `<architecture>.vocab_size` then
+    /// holds (llama-vocab.cpp, `llama_vocab::impl::load`: a tokenizer model `no_vocab` reads nothing else).
     ///
     /// # Errors
     ///

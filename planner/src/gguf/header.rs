@@ -119,8 +119,8 @@ impl Header {
         self.inner.shards.iter().map(Shard::file_bytes).fold(0, u64::saturating_add)
     }
 
-    /// Errs unless every file of the model still is the one whose header was read: to be asked before and after the
-    /// files are opened anew, by llama.cpp say.
+    /// Checks that every file of the model is still the one whose header was read. Call it before and after the files
+    /// are opened again, for example by llama.cpp.
     ///
     /// # Errors
     ///

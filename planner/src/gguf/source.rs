@@ -138,8 +138,8 @@ pub(super) fn check_unchanged(path: &Path, was: &Metadata, is: io::Result<Metada
     let inode = |_: &Metadata| ();
     // Another file may be given the inode of one that is gone.
     let born = |file: &Metadata| (inode(file), file.created().ok());
-    let told = |file: &Metadata| (born(file), file.len(), file.modified().ok());
-    if told(was) == told(&is) {
+    let identity = |file: &Metadata| (born(file), file.len(), file.modified().ok());
+    if identity(was) == identity(&is) {
         return Ok(());
     }
     Err(Error::Changed { path: path.to_owned(), was: was.len(), is: is.len() })

@@ -29,8 +29,8 @@ const RATES: &str = "rates";
 /// What was measured of devices, in a folder with a file for each of them; without a folder it keeps nothing.
 ///
 /// A host is known by its processor, its cores, those that the process may use, and its memory in GiB. A GPU is known
-/// by its name, its PCI address, the version of its driver, its backend, and the build that used it: with another of
-/// any of them it is measured anew. Of a GPU of another machine nothing is kept: its driver is not known.
+/// by its name, its PCI address, the version of its driver, its backend, and the build that used it: if any of them
+/// changes, it is measured again. Nothing is kept of a GPU of another machine: its driver is not known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MeasurementCache {
     folder: Option<PathBuf>,

@@ -1,5 +1,5 @@
-//! What NVIDIA's driver says of a card, as a [`Gpu`]: of one that no ggml device stands for all of it, of the others
-//! what ggml does not tell.
+//! What NVIDIA's driver says of a card, as a [`Gpu`]: all of it for a card that no ggml device stands for, and for the
+//! others what ggml does not report.
 
 use std::fmt;
 
@@ -19,7 +19,7 @@ use super::{Machine, UnusedGpu, UnusedReason};
 pub struct GpuProcess {
     /// Its process id. Seen from inside a container it may be that of the host.
     pub pid: u32,
-    /// Its program, without the folder: `ollama`. `None` where the driver does not tell, as for another user's.
+    /// Its program, without the folder: `ollama`. `None` where the driver does not report it, as for another user's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Bytes that it holds. `None` where the driver does not count by process: on Windows its memory belongs to
@@ -54,7 +54,7 @@ impl fmt::Display for GpuProcess {
         write!(f, "{name} (process {}) holds ", self.pid)?;
         match self.bytes {
             Some(bytes) => write!(f, "{}", Bytes(bytes)),
-            None => f.write_str("what the driver does not tell"),
+            None => f.write_str("what the driver does not report"),
         }
     }
 }
@@ -85,7 +85,7 @@ pub(super) fn card_alone(card: &NvidiaGpu) -> Gpu {
     gpu
 }
 
-/// Adds what is known of a GPU beside its memory: its card's, and the catalogue's where no driver tells.
+/// Adds what is known of a GPU beside its memory: from its card, and from the catalogue what no driver reports.
 pub(super) fn describe(gpu: &mut Gpu, card: Option<&Gpu>) {
     let is_discrete = gpu.kind == GpuKind::Discrete;
     if let Some(card) = card {

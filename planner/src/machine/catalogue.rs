@@ -1,5 +1,5 @@
 //! Common GPUs by name: what their makers say of size and speed, for machines that are not there and for what a driver
-//! does not tell.
+//! does not report.
 //!
 //! In flows a name as a person or a driver writes it; out flows a hypothetical [`Gpu`], or the bandwidth of a card
 //! that was found. A name must be the card's whole name: `RTX 4090 Laptop GPU` is no `RTX 4090`, and of two sizes one

@@ -78,7 +78,7 @@ impl Detector {
     pub fn detect(&self) -> Machine {
         let mut machine = self.with_witnesses(cards::from_cards);
         if let Some(list) = self.cuda_visible().filter(|_| !machine.gpus.is_empty()) {
-            let text = format!("is {list}: which cards that hides only CUDA tells, all are listed");
+            let text = format!("is {list}: only CUDA knows which cards that hides, all are listed");
             machine.notes.push(Note::new(CUDA_VISIBLE_DEVICES, text));
         }
         machine
@@ -109,7 +109,7 @@ impl Detector {
         };
         let nvml_answers = !nvidia.gpus.is_empty();
         let mut machine = build(nvidia.gpus, host);
-        // What the system itself tells: of the machine, and of cards whose driver does not.
+        // What the system itself reports: of the machine, and of cards whose driver does not answer.
         if let Some(root) = self.linux_root() {
             machine.wsl = Host::is_wsl(root);
             unlisted::add(&mut machine, &self.backends, nvml_answers, Tree::new(root));

@@ -52,11 +52,11 @@ pub struct Gpu {
     /// Its PCIe link, where one is known. A GPU in the host's memory has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pcie: Option<PcieLink>,
-    /// Threads that all its multiprocessors hold at once, where its name tells (NVIDIA's cards): CUDA keeps memory
-    /// for each of them.
+    /// Threads that all its multiprocessors hold at once, where the number follows from its name (NVIDIA's cards):
+    /// CUDA keeps memory for each of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resident_threads: Option<u32>,
-    /// The version of its driver, where that tells: `550.54.14`.
+    /// The version of its driver, where it reports one: `550.54.14`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub driver: Option<String>,
     /// What it took beside the buffers that llama.cpp counts, where that has been measured with this driver and build.
@@ -66,7 +66,7 @@ pub struct Gpu {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rates: Option<MeasuredRates>,
     /// The other programs that have opened the card, this process left out, the largest holder first. `None` where
-    /// nothing tells, which is not the same as none.
+    /// nothing reports them, which is not the same as none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub processes: Option<Vec<GpuProcess>>,
     /// What ggml's backend said, unaltered.
@@ -100,7 +100,7 @@ pub struct Reading {
     pub total: u64,
     /// Free bytes.
     pub free: u64,
-    /// Bytes that the driver keeps for itself, counted in NVML's `total` (only its second memory query tells).
+    /// Bytes that the driver keeps for itself, counted in NVML's `total` (only its second memory query reports them).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reserved: Option<u64>,
 }
@@ -121,7 +121,7 @@ impl Reading {
 impl Gpu {
     /// A card by its name, with no memory yet: give it some with [`total`](Self::total).
     ///
-    /// It is discrete and driven by CUDA until told otherwise; the maker is left out of `name` and kept
+    /// It is discrete and driven by CUDA until set otherwise; the maker is left out of `name` and kept
     /// in `description`. Control characters are left out: another machine may say what its GPUs are called.
     pub fn new(name: impl Into<String>) -> Self {
         let description = name.into().replace(char::is_control, " ");

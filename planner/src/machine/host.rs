@@ -32,16 +32,16 @@ pub struct Host {
     pub system_available: u64,
     /// What decides `available`.
     pub limit: HostLimit,
-    /// The processor's name, where the system tells: `AMD Ryzen 9 7950X 16-Core Processor`.
+    /// The processor's name, where the system reports it: `AMD Ryzen 9 7950X 16-Core Processor`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<String>,
-    /// Physical cores, without hyper-threads, where the system tells.
+    /// Physical cores, without hyper-threads, where the system reports them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub physical_cores: Option<u32>,
-    /// The physical cores to compute with, where the system tells: those that this process may run on (`taskset`, a
-    /// container's cpuset or a batch job may leave it fewer than there are), and of Intel's and Apple's processors with
-    /// two kinds of cores the performance cores alone. Threads wait for each other after every operation: one on an
-    /// efficiency core holds up the others.
+    /// The physical cores to compute with, where the system reports them: those that this process may run on
+    /// (`taskset`, a container's cpuset or a batch job may leave it fewer than there are), and of Intel's and Apple's
+    /// processors with two kinds of cores the performance cores alone. Threads wait for each other after every
+    /// operation: one on an efficiency core holds up the others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usable_cores: Option<u32>,
     /// How fast all its cores together read its memory, where somebody has stated it.
@@ -143,7 +143,7 @@ impl Host {
 
     /// Bytes to read over and over so that hardly any come from this computer's caches.
     pub fn beyond_caches() -> u64 {
-        // Where the system does not tell its caches (it is not Linux), they are taken for large ones.
+        // Where the system does not report its caches (it is not Linux), they count as large.
         buffer_size(linux::last_level_caches(Tree::new(Path::new("/"))).unwrap_or(64 << 20))
     }
 }
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stated_host_has_all_of_its_memory_until_told_otherwise() {
+    fn a_stated_host_has_all_of_its_memory_until_set_otherwise() {
         let host = Host::new(gib(64));
         assert_eq!((host.available, host.system_available), (gib(64), gib(64)));
         assert_eq!(host.limit, HostLimit::Stated);

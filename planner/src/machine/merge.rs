@@ -15,7 +15,7 @@
 //! - A GPU in host memory has no more free than the host, beside what was set aside for it (`pools.rs`): a carve-out of
 //!   96 GiB leaves Linux 32 GiB of 128, and is the GPU's all the same.
 //! - A card that no backend lists is told apart from one that is not there.
-//! - In MIG mode a device is a slice of a card, of which CUDA tells the bytes; the driver's are the whole card's.
+//! - In MIG mode a device is a slice of a card. CUDA reports the slice's bytes, the driver those of the whole card.
 //! - Whose memory it is, is what ggml's backend says (CUDA's `integrated`, ggml-cuda.cu,
 //!   `ggml_backend_cuda_device_get_type`), or without ggml what NVML does.
 
@@ -67,7 +67,7 @@ pub enum GgmlKind {
 }
 
 impl GgmlDevice {
-    /// A device of a backend, with no memory yet. Its description is its name until told otherwise.
+    /// A device of a backend, with no memory yet. Its description is its name until another is set.
     pub fn new(name: impl Into<String>, backend: impl Into<String>, kind: GgmlKind) -> Self {
         let name = name.into();
         Self { description: name.clone(), name, backend: backend.into(), kind, device_id: None, total: 0, free: 0 }
@@ -101,7 +101,7 @@ impl GgmlDevice {
     }
 }
 
-/// A machine of which ggml's devices can be used, the rest being told as unused. `backends` are those of this build,
+/// A machine of which ggml's devices can be used; the rest is listed as unused. `backends` are those of this build,
 /// with or without devices; `chosen` says whether `CUDA_VISIBLE_DEVICES` chooses among the cards; `tree` is where the
 /// system describes itself.
 pub(super) fn merge(

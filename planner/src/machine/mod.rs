@@ -164,7 +164,7 @@ pub enum UnusedReason {
     /// It is another machine's, whose rpc-server was there before and is no longer.
     #[error("its rpc-server does not answer: {problem}")]
     NoServer { problem: String },
-    /// It is in MIG mode, and CUDA, which alone tells a process its slice, was not asked or lists none.
+    /// It is in MIG mode, and CUDA, which alone shows a process its slice, was not asked or lists none.
     #[error("it is in MIG mode, and no slice of it is listed")]
     Mig,
 }

@@ -3,11 +3,11 @@
 //! In flows a library; out flow the cards it lists and notes on what it would not say. No library means no cards and no
 //! note: most machines have none. A library without a driver, or a card that does not answer, is worth a note.
 //!
-//! What a card may lawfully not tell (its clock, its link, its MIG mode, who uses it) is `None` and no note: virtual
+//! What a card need not report (its clock, its link, its MIG mode, who uses it) is `None` without a note: virtual
 //! machines, WSL and older drivers leave some of it out.
 //!
-//! Memory is asked by NVML's second query (driver 510 and later), which tells the bytes apart that the driver keeps for
-//! itself. A driver without it leaves a card without this figure: ggml's holds then.
+//! Memory is read with NVML's second query (driver 510 and later), which counts apart the bytes that the driver keeps
+//! for itself. A driver without this query leaves the card without a figure: then ggml's holds.
 
 use std::cmp::Reverse;
 use std::fmt::Display;
@@ -102,21 +102,21 @@ fn open(library: Option<&Path>) -> Result<Nvml, Option<String>> {
 /// One card, or nothing and a note where it does not even give itself out.
 fn card(nvml: &Nvml, index: u32, driver: &Option<String>, notes: &mut Notes) -> Option<NvidiaGpu> {
     let about = format!("NVIDIA GPU {index}");
-    let mut told = |what: &str, error: &dyn Display| notes.add(about.clone(), format!("{what}: {error}"));
-    let device = nvml.device_by_index(index).map_err(|error| told("is skipped", &error)).ok()?;
-    let name = device.name().map_err(|error| told("does not tell its name", &error));
-    let pci = device.pci_info().map_err(|error| told("does not tell its PCI address", &error));
+    let mut note = |what: &str, error: &dyn Display| notes.add(about.clone(), format!("{what}: {error}"));
+    let device = nvml.device_by_index(index).map_err(|error| note("is skipped", &error)).ok()?;
+    let name = device.name().map_err(|error| note("does not report its name", &error));
+    let pci = device.pci_info().map_err(|error| note("does not report its PCI address", &error));
     let pci_id =
-        pci.ok().and_then(|pci| pci.bus_id.parse().map_err(|error| told("has an odd PCI address", &error)).ok());
+        pci.ok().and_then(|pci| pci.bus_id.parse().map_err(|error| note("has an odd PCI address", &error)).ok());
     let mut gpu = Gpu::new(name.unwrap_or_else(|()| about.clone()));
     match memory(&device) {
         Ok(reading) => gpu = gpu.nvml(reading),
         Err(NvmlError::GpuLost) => {
-            told("is skipped", &"it fell off the bus");
+            note("is skipped", &"it fell off the bus");
             return None;
         }
         Err(error) => {
-            told("does not tell its memory", &error);
+            note("does not report its memory", &error);
             if matches!(error, NvmlError::NotSupported) {
                 gpu.kind = GpuKind::Integrated;
             }
@@ -202,5 +202,5 @@ fn others_and_us(nvml: &Nvml, device: &Device<'_>) -> Option<CardProcesses> {
 }
 
 fn answer<T>(what: &str, result: Result<T, NvmlError>) -> Option<T> {
-    result.inspect_err(|error| tracing::debug!(%error, "NVML does not tell: {what}")).ok()
+    result.inspect_err(|error| tracing::debug!(%error, "NVML does not report: {what}")).ok()
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::bandwidth::PerSecond;
 
-/// A card's PCIe link as NVIDIA's driver tells it: what card and slot can do together, and how it runs at the moment.
+/// A card's PCIe link as NVIDIA's driver reports it: what card and slot can do together, and how it runs now.
 ///
 /// Idle cards slow their link down to save power and raise it when something is sent: what it can do is what counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

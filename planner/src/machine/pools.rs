@@ -1,5 +1,5 @@
 //! The pools of an integrated GPU: bytes that were set aside for it when the computer started, which the host does
-//! not see, and bytes that it takes of the host's memory on demand. What Linux tells of an AMD GPU flows in,
+//! not see, and bytes that it takes of the host's memory on demand. What Linux reports of an AMD GPU flows in,
 //! [`Pools`] flow out.
 //!
 //! Which pool a backend takes from (docs/machines.md has the sources):
@@ -48,9 +48,9 @@ impl Pools {
         Self { own, shared }
     }
 
-    /// What amdgpu tells of the GPU at this address (`mem_info_*`, kernel documentation of amdgpu), as `backend` uses
-    /// it, which says that it has `total` bytes. `None` where amdgpu does not drive it, or how the backend takes
-    /// memory is not known.
+    /// The pools that amdgpu reports for the GPU at this address (`mem_info_*`, kernel documentation of amdgpu), as
+    /// `backend` uses them; it says that the GPU has `total` bytes. `None` where amdgpu does not drive the GPU, or
+    /// where it is not known how the backend takes memory.
     pub(super) fn of_amdgpu(tree: Tree<'_>, id: PciId, backend: &str, total: u64, notes: &mut Notes) -> Option<Self> {
         let mut read = |what: &str| {
             let file = format!("/sys/bus/pci/devices/{id}/mem_info_{what}");

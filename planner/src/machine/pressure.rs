@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-/// The host at one moment. `None`: the system does not tell.
+/// The host at one moment. `None`: the system does not report it.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct HostSample {
     /// The share of the last ten seconds in which a thread waited for a core, in percent (Linux: `/proc/pressure/cpu`).
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_line_tells_the_last_ten_seconds_and_a_system_without_such_files_nothing() {
+    fn the_first_line_holds_the_last_ten_seconds_and_without_such_files_nothing_is_known() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(HostSample::read(folder.path()), HostSample::default());
         let busy =

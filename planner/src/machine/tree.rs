@@ -76,7 +76,7 @@ impl Note {
     }
 }
 
-/// Collects notes on the way, each told to `tracing` once.
+/// Collects notes on the way, each sent to `tracing` once.
 #[derive(Debug, Default)]
 pub(super) struct Notes(Vec<Note>);
 

@@ -1,4 +1,4 @@
-//! Cards that are in the computer and that no driver told of: a container that was started without its GPUs, a driver
+//! Cards that are in the computer and that no driver reports: a container that was started without its GPUs, a driver
 //! that is not installed. Linux names them all the same, below `/sys/bus/pci/devices`.
 
 use std::fs;

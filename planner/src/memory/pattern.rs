@@ -14,7 +14,7 @@ use super::{Error, Place, TensorOverride};
 /// Bytes that the patterns of a plan may have together. Ours have some 2 KiB where a model has the most blocks.
 const LONGEST: usize = 4 << 10;
 
-/// Bytes that the names may have together that llama.cpp is given: it compiles them anew for every tensor.
+/// Bytes that the names given to llama.cpp may have together: it compiles them again for every tensor.
 const LONGEST_NAMES: usize = 8 << 10;
 
 /// Bytes of a compiled pattern for each of its own: a character takes 32, a group or a class of a few ranges twice

@@ -77,7 +77,7 @@ impl Planner<'_> {
         };
         let planner = Planner::new(&self.profile, &arrangement.machine).request(request);
         let found = planner.plan_by(probe).map_err(|error| beside(Some(error)))?;
-        Ok(arrangement.told(found, &self.machine))
+        Ok(arrangement.on_whole_machine(found, &self.machine))
     }
 
     /// Every way to place the companions, those with fewer on the host first.
@@ -145,8 +145,8 @@ impl Planner<'_> {
 }
 
 impl Arrangement {
-    /// The plan on this arrangement as one of the whole machine.
-    fn told(self, mut plan: Plan, machine: &Machine) -> Plan {
+    /// The plan on this arrangement, as a plan on the whole machine.
+    fn on_whole_machine(self, mut plan: Plan, machine: &Machine) -> Plan {
         for (index, gpu) in self.machine.gpus.iter().enumerate() {
             let whole = &machine.gpus[index];
             let mut of_gpu = plan.placements.iter_mut().filter(|placement| {

@@ -13,7 +13,7 @@ use super::speed::{Rates, Speed, SpeedModel};
 use super::{Error, ModelSummary, Plan, Policy, Probe, Request, Workload, reasons};
 
 /// A placement that is this many times as fast at some depth gets a note.
-const WORTH_TELLING: f64 = 1.1;
+const WORTH_A_NOTE: f64 = 1.1;
 
 /// Makes plans of one model on one machine.
 ///
@@ -163,7 +163,7 @@ impl<'a> Planner<'a> {
             }
             let seconds = here.seconds(&chosen.assignment, &workload);
             let faster = seconds / model(&other)?.seconds(&other.assignment, &workload);
-            if faster > WORTH_TELLING {
+            if faster > WORTH_A_NOTE {
                 chosen.notes.push(reasons::another_is_faster(depth, &other, layers, faster));
             }
         }

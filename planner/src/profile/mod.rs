@@ -96,8 +96,8 @@ impl ModelProfile {
         self.hparams.n_layer + 1
     }
 
-    /// Why an estimate of this model's memory may be too low, if it may: then only llama.cpp can tell. The first
-    /// reason of several: the law of its context, its graph, or weights that no table of ours places.
+    /// Why an estimate of this model's memory may be too low, if it may: then only llama.cpp knows what it takes. Of
+    /// several reasons the first: the law of its context, its graph, or weights that no table of ours places.
     pub fn unmodelled(&self) -> Option<String> {
         if let StateLaw::Unknown { reason } = &self.state {
             return Some(reason.clone());

@@ -150,7 +150,7 @@ mod tests {
     use super::{Role, Slot};
 
     #[test]
-    fn names_tell_what_a_weight_does() {
+    fn names_show_what_a_weight_does() {
         use Role::{Attention, Experts, FeedForward, Other, SharedExperts};
         for (role, names) in [
             (Attention, "blk.0.attn_q.weight blk.0.attn_norm.weight blk.0.indexer.attn_k.weight"),

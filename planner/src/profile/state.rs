@@ -51,7 +51,7 @@ pub enum Part {
     Keys,
     /// Values (`n_embd_v_gqa`).
     Values,
-    /// Keys that tell which others to attend to (`llama_kv_cache_dsa`, `llama_kv_cache_msa`,
+    /// Keys that select which others to attend to (`llama_kv_cache_dsa`, `llama_kv_cache_msa`,
     /// `llama_memory_hybrid_idx`), or that stand for several tokens each (`llama_kv_cache_dsv4`).
     IndexKeys,
     /// Values beside such keys, which nothing reads.
@@ -99,7 +99,7 @@ impl BlockState {
         Self::of([(Part::Keys, k, rows)])
     }
 
-    /// Keys of every token, and keys that tell which of them to attend to; values of both where there are any.
+    /// Keys of every token, and keys that select which of them to attend to; values of both where there are any.
     pub(super) fn indexed(k: u32, v: Option<u32>, index_k: u32, index_v: Option<u32>) -> Self {
         let parts =
             [(Part::Keys, Some(k)), (Part::Values, v), (Part::IndexKeys, Some(index_k)), (Part::IndexValues, index_v)];

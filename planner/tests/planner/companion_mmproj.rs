@@ -14,7 +14,7 @@ use crate::table::rows;
 /// What clip.cpp (llama.cpp as `vendor/` pins it) reserved of a CUDA device for an image as large as it is handed any,
 /// by a load that allocates nothing (`clip_context_params::no_alloc`), on a card simulated by `llama_sys::sim`: file |
 /// image | bytes of weights | of the device's compute buffer with fused attention | and without | of the host's buffer.
-/// `benches/clip-buffers` asks it anew.
+/// `benches/clip-buffers` asks it again.
 const RESERVED: &str = "\
 LLaVA 1.5 | 336 x 336 | 625594368 | 22593152 | 34479872 | 1359392
 Gemma 3 before 2560 | 896 x 896 | 849873024 | 127139840 | 1186988032 | 9633792

@@ -88,7 +88,7 @@ fn of_cards_everything_is_known_that_the_driver_or_a_data_sheet_says() {
         ("Without NVIDIA's driver", String::new(), seen, None),
         ("One that nobody knows", String::new(), "Vulkan0 gpu 8 8", None),
         ("A slice of a card", divided("01"), "CUDA0@0000:01:00.0 gpu 40 39 RTX 4090", None),
-        ("Without llama.cpp nobody tells the slices, nor what is hidden", rtx_4090() + &divided("02"), "", Some("1")),
+        ("Without llama.cpp nobody lists the slices, nor what is hidden", rtx_4090() + &divided("02"), "", Some("1")),
         ("A card that the build cannot drive", rtx_4090(), "CPU cpu 64 64", None),
         ("Memory that the driver will not count", unified, "CUDA0@000f:01:00.0 igpu 120 40 NVIDIA GB10", None),
         ("Without llama.cpp", rtx_4090() + silent, "", None),

@@ -1,4 +1,4 @@
-//! What Linux tells of a GPU on the bus and of its pools of memory, on machines that are folders; and what a plan
+//! What Linux reports of a GPU on the bus and of its pools of memory, on machines that are folders; and what a plan
 //! makes of the pools.
 
 use std::os::unix::fs::symlink;
@@ -32,8 +32,8 @@ fn a_card_whose_driver_does_not_answer_is_told_apart_from_none() {
     let library = "libnvidia-ml.so.1".to_owned();
     assert_eq!(unused.reason, UnusedReason::NoDriver { library });
     assert_eq!(unused.gpu.pci_id, Some("0000:03:00.0".parse().unwrap()));
-    let told = "NVIDIA GPU 2330 is not used: its driver does not answer here (libnvidia-ml.so.1)";
-    assert_eq!(unused.to_string(), told);
+    let text = "NVIDIA GPU 2330 is not used: its driver does not answer here (libnvidia-ml.so.1)";
+    assert_eq!(unused.to_string(), text);
     // One that a backend lists is there, and one whose address nobody knows may be it.
     for listed in ["Vulkan0@0000:03:00.0 gpu 16 15", "Vulkan0 gpu 16 15"] {
         assert_eq!(detected(&fake, &[device(listed)]).unused_gpus, []);
@@ -47,7 +47,7 @@ fn a_card_whose_driver_does_not_answer_is_told_apart_from_none() {
 }
 
 #[test]
-fn a_large_card_of_amd_that_nothing_drives_is_told() {
+fn a_large_card_of_amd_that_nothing_drives_is_listed() {
     let card = format!("class=0x030000 vendor=0x1002 device=0x744c mem_info_vram_total={}", gib(24));
     let fake = on_the_bus(Fake::new(), AMD, &card);
     let reason = |backends: &[&str]| {
@@ -138,7 +138,7 @@ fn what_the_carve_out_does_not_hold_is_the_hosts() {
     let own = mib(512) - mib(200) - on_gpu.headroom.total().min(mib(312));
     assert_eq!(on_gpu.layers, 81, "{plan}");
     assert_eq!(on_gpu.of_host, on_gpu.footprint.total() - own);
-    // Less than the system has available, whatever the GPU is told that it could have.
+    // Less than the system has available, however large the GPU's GTT is.
     let busy = amd(mib(512), gib(112), gib(125), gib(30));
     let busy = detected(&busy, &[radeon("Vulkan", gib(112) + mib(512))]);
     assert_eq!(busy.gpus[0].free, gib(30) + mib(312));

@@ -45,8 +45,8 @@ fn every_answer_of_a_driver_is_a_card_or_a_note() {
         let script = script.replace("$us", &std::process::id().to_string());
         let lacks = format!("-DNVML_NO_{lacks}");
         let found = nvidia::detect(Some(&ScriptedNvml::without(&[&lacks], &script).library()));
-        let told = found.gpus.iter().map(known);
-        assert_eq!(told.collect::<Vec<_>>().join("; "), cards, "{what}");
+        let listed = found.gpus.iter().map(known);
+        assert_eq!(listed.collect::<Vec<_>>().join("; "), cards, "{what}");
         let begin: Vec<&str> = parts(said).collect();
         let notes = notes(&found);
         let mut pairs = notes.iter().zip(&begin);
@@ -88,7 +88,7 @@ fn driver(lines: &str) -> (ScriptedNvml, Driver) {
 }
 
 #[test]
-fn the_state_of_a_card_is_what_its_driver_tells_and_of_one_that_is_not_there_nothing() {
+fn the_state_of_a_card_is_what_its_driver_reports_and_of_one_that_is_not_there_nothing() {
     let (_nvml, with) = driver("temperature 64\nthrottle 0\n");
     let state = with.state(CARD);
     assert_eq!(state.memory, Some(Reading::new(gib(24), gib(22)).reserved(mib(500))));
@@ -107,7 +107,7 @@ fn what_holds_its_clocks_down_has_a_name() {
         (0x20, &[Heat]),
         (0x40, &[Overheating]),
         (0x80, &[PowerBrake]),
-        // A slowdown by the hardware is told by its reason where there is one.
+        // A hardware slowdown is reported by its reason where there is one.
         (0x8 | 0x40, &[Overheating]),
         (0x8 | 0x80, &[PowerBrake]),
         // Idle, application clocks, display clocks; and a bit of a later driver.
@@ -120,7 +120,7 @@ fn what_holds_its_clocks_down_has_a_name() {
 }
 
 #[test]
-fn other_programs_are_told_and_whether_this_one_is_among_them_but_not_those_of_one_slice() {
+fn other_programs_are_listed_and_whether_this_one_is_among_them_but_not_those_of_one_slice() {
     let us = format!("compute {} {}\n", std::process::id(), gib(1));
     for (lines, knows_us) in [(us.as_str(), true), ("", false)] {
         let others = format!("compute 7 {}\nprocess 7 /usr/bin/ollama\n", gib(5));

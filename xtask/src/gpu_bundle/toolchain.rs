@@ -17,7 +17,7 @@ pub(crate) const GLIBC: (u32, u32) = (2, 28);
 
 pub(crate) const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// zig tells clang every feature that a plain x86-64 lacks, one by one, among them the long registers of
+/// zig lists for clang every feature that a plain x86-64 lacks, one by one, among them the long registers of
 /// AVX-512. ggml's flags turn on `avx512f`, which in clang 20 does not bring those back. Alone this one lets the
 /// compiler use nothing.
 const ZMM: &str = "-mevex512";

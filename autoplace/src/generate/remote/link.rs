@@ -129,7 +129,7 @@ impl State {
     }
 
     /// Sends the worker a call. One that is gone needs none, and the reader finds out.
-    fn tell(&self, call: TextCall) {
+    fn send(&self, call: TextCall) {
         if let Some(sender) = &self.sender {
             let _ = sender.send(&Request::Text(call));
         }
@@ -191,12 +191,12 @@ impl Link {
         let mut state = self.state();
         let cancelled = match state.text(id) {
             Some(text) if text.answer.is_abandoned() => {
-                state.tell(TextCall::Cancel { id });
+                state.send(TextCall::Cancel { id });
                 state.take(id)
             }
             Some(text) if text.is_held && text.answer.is_drained() => {
                 text.is_held = false;
-                state.tell(TextCall::Hold { id, is_held: false });
+                state.send(TextCall::Hold { id, is_held: false });
                 None
             }
             _ => None,
@@ -221,7 +221,7 @@ impl Link {
     pub(in crate::generate) fn close(&self, how: Shutdown) {
         let mut state = self.state();
         state.closing = state.closing.max(Some(how));
-        state.tell(TextCall::Close { how });
+        state.send(TextCall::Close { how });
         drop(state);
         if how == Shutdown::Cancel {
             self.model.hurry_worker(self.start.run);
@@ -268,7 +268,7 @@ impl Link {
             let (id, reader) = (text.id, text.answer.put(message));
             if text.answer.is_full() && !text.is_held {
                 text.is_held = true;
-                state.tell(TextCall::Hold { id, is_held: true });
+                state.send(TextCall::Hold { id, is_held: true });
             }
             drop(state);
             reader.into_iter().for_each(Waker::wake);

@@ -39,7 +39,7 @@ impl SpeedRule {
     }
 
     /// `cause` is asked for the likely cause when a slowdown begins, and given what speaks for depth as one.
-    pub(super) fn step(&mut self, now: Generated, told: &mut Now<'_>, cause: impl FnOnce(Option<Cause>) -> Cause) {
+    pub(super) fn step(&mut self, now: Generated, moment: &mut Now<'_>, cause: impl FnOnce(Option<Cause>) -> Cause) {
         let first = *self.first.get_or_insert(now);
         if now.tokens.saturating_sub(first.tokens) < WARM_UP {
             return;
@@ -64,11 +64,11 @@ impl SpeedRule {
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // saturates
         let depth = deeper.then_some(Cause::DeeperContext { depth: seen.depth as u64, before: own.depth as u64 });
         // Of time spent generating, unlike all else.
-        told.at = now.time;
-        told.step(
+        moment.at = now.time;
+        moment.step(
             &mut self.slow,
             Some(slow),
-            told.settings.patience(),
+            moment.settings.patience(),
             || Some(Event::Slowdown { expected, observed, likely_cause: cause(depth) }),
             Event::SpeedRecovered { expected, observed },
         );

@@ -91,7 +91,7 @@ fn slowdown(events: &[Event]) -> (f64, f64, Cause) {
 }
 
 #[test]
-fn memory_pressure_is_told_at_once_and_its_end_after_calm() {
+fn memory_pressure_is_reported_at_once_and_its_end_after_calm() {
     let mut rig = Rig::new();
     assert_eq!(rig.step(&roomy()), []);
     let low = on_first(DeviceSample::new(NEEDED - 1));
@@ -106,7 +106,7 @@ fn memory_pressure_is_told_at_once_and_its_end_after_calm() {
 }
 
 #[test]
-fn heat_is_told_after_patience_and_the_power_limit_never() {
+fn heat_is_reported_after_patience_and_the_power_limit_never() {
     let mut rig = Rig::new();
     let busy = DeviceSample::new(mib(900)).throttle([ThrottleReason::PowerLimit], Some(70));
     let busy = on_first(busy);
@@ -147,7 +147,7 @@ fn a_program_is_a_cause_that_came_or_grew_and_not_one_that_was_there() {
 }
 
 #[test]
-fn a_slowdown_is_told_with_both_speeds_and_its_end() {
+fn a_slowdown_is_reported_with_both_speeds_and_its_end() {
     let mut rig = Rig::new();
     assert_eq!(rig.generate_for(10, 50, 0), []);
     let (expected, observed, cause) = slowdown(&rig.generate_for(10, 30, 0));
@@ -173,7 +173,7 @@ fn a_hiccup_and_a_rest_are_no_slowdown() {
 }
 
 #[test]
-fn one_token_in_three_seconds_is_told_too() {
+fn one_token_in_three_seconds_is_reported_too() {
     let mut rig = Rig::new();
     rig.generate_for(10, 50, 0);
     let mut events = Vec::new();
@@ -206,7 +206,7 @@ fn a_model_that_turns_out_to_be_faster_is_held_to_that() {
 }
 
 #[test]
-fn the_surest_cause_is_told() {
+fn the_surest_cause_is_reported() {
     let device = |free| DeviceSample::new(mib(free));
     let other = GpuProcess::new(7).name("game").bytes(mib(3000));
     let game = device(900).processes([other]);

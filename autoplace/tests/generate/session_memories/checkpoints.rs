@@ -8,7 +8,7 @@ use autoplace::generate::Generate;
 use autoplace::llama_sys::{Batch, Context, ContextParams, Error, KvType, Position, Token};
 
 use crate::native_support::native;
-use crate::text_support::{SEED, Texts, plain, random, raw_by_chance as raw, request, sampled, small, told, words};
+use crate::text_support::{SEED, Texts, complete, plain, random, raw_by_chance as raw, request, sampled, small, words};
 
 const ANSWER: usize = 48;
 /// How far before the end of a prompt the last checkpoint lies.
@@ -48,7 +48,7 @@ fn a_conversation_without_its_reasoning_computes_the_last_turn_again_and_no_more
             history.extend(words(2 + turn, MESSAGE));
             history.extend(HEADER);
             let prompt = [&history[..], &REASONING].concat();
-            let text = told(generate(&model, &prompt), &model);
+            let text = complete(generate(&model, &prompt), &model);
             // The last answer as the history has it, the new message, and what is before the end of the prompt before.
             let most = KEPT + MESSAGE + HEADER.len() + REASONING.len() + BEFORE_END;
             let computed = text.statistics().prompt_tokens - text.statistics().cached_tokens;
@@ -72,7 +72,7 @@ fn what_conversations_begin_with_is_computed_twice_and_no_more() {
         for (number, seed) in (0..4).zip(20..) {
             let mut prompt = system.clone();
             prompt.extend(words(seed, 80));
-            let cached = told(generate(&model, &prompt), &model).statistics().cached_tokens;
+            let cached = complete(generate(&model, &prompt), &model).statistics().cached_tokens;
             // The second finds that it has the beginning in common with the first, and leaves a checkpoint there.
             let expected = if number < 2 { 0 } else { system.len() };
             assert_eq!(cached, expected, "{title}, {number}");
@@ -88,7 +88,7 @@ fn the_least_recently_used_make_room_for_others() {
         let usage = |limit: u64, prompts: &[Vec<Token>]| {
             let model = load(&path, 2048, 4, limit);
             for prompt in prompts {
-                told(generate(&model, prompt), &model);
+                complete(generate(&model, prompt), &model);
             }
             let usage = model.session().unwrap().checkpoints();
             assert!(usage.bytes <= usage.limit, "{title}: {usage:?}");
@@ -101,7 +101,7 @@ fn the_least_recently_used_make_room_for_others() {
         assert_eq!((two.checkpoints, two.bytes), (2, 2 * one.bytes), "{title}");
         // Of the last two there is one, of the first two there was.
         for (prompt, held) in prompts.iter().zip([false, false, true, true]).rev() {
-            let cached = told(generate(&model, prompt), &model).statistics().cached_tokens;
+            let cached = complete(generate(&model, prompt), &model).statistics().cached_tokens;
             let expected = if held { 300 - BEFORE_END } else { 0 };
             assert_eq!(cached, expected, "{title}");
         }
@@ -112,7 +112,7 @@ fn the_least_recently_used_make_room_for_others() {
 fn a_memory_that_goes_back_by_itself_takes_none() {
     let folder = tempfile::tempdir().unwrap();
     let model = load(&random("llama", None, folder.path()), 1024, 1, GIB);
-    told(generate(&model, &words(1, 300)), &model);
+    complete(generate(&model, &words(1, 300)), &model);
     let usage = model.session().unwrap().checkpoints();
     assert_eq!((usage.checkpoints, usage.bytes), (0, 0));
 }

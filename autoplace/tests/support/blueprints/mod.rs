@@ -19,7 +19,7 @@ pub(crate) use variants::all;
 /// One model to be made.
 pub(crate) struct Blueprint {
     pub(crate) arch: String,
-    /// What tells it from the other models of its architecture.
+    /// What distinguishes it from the other models of its architecture.
     pub(crate) name: &'static str,
     keys: Builder,
     /// The metadata to make it of, where llama.cpp does not make tensors out of its own: it leaves those of

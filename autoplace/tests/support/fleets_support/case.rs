@@ -136,7 +136,7 @@ impl CardKind {
     }
 }
 
-/// As if ggml had told its memory.
+/// As if ggml had reported its memory.
 fn read(mut gpu: Gpu) -> Gpu {
     gpu.ggml = Some(Reading::new(gpu.total, gpu.free));
     gpu

@@ -1,4 +1,4 @@
-//! Simulated cards, plans for them, and texts: what the tests of placing a model anew share.
+//! Simulated cards, plans for them, and texts: what the tests of re-placing a model share.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -37,7 +37,7 @@ pub(crate) fn load(path: &Path, request: &Request, layers: u32) -> Model {
     builder(path, &exactly).load().unwrap()
 }
 
-/// Places it anew as soon as nobody generates.
+/// Re-places it as soon as nobody generates.
 pub(crate) fn replace(model: &Model, plan: Option<&Plan>) {
     while let Err(error) = model.replace(plan.cloned()) {
         assert!(matches!(error, load::Error::Busy), "{error}");

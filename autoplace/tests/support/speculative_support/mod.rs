@@ -35,16 +35,16 @@ pub(crate) fn load(path: &Path, request: Request) -> Model {
 
 /// A text to its end.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Told {
+pub(crate) struct Completion {
     pub(crate) text: String,
     pub(crate) tokens: Vec<Token>,
     pub(crate) reason: Option<FinishReason>,
 }
 
-/// Runs a session of one text to its end, placed anew by turns with these plans, after every fourth step, and
+/// Runs a session of one text to its end. After every fourth step it is re-placed by the next of these plans, and
 /// restored each time.
-fn run(session: &mut Session, plans: &[Plan]) -> (Told, Statistics) {
-    let (mut told, mut statistics) = (Told::default(), Statistics::default());
+fn run(session: &mut Session, plans: &[Plan]) -> (Completion, Statistics) {
+    let (mut completion, mut statistics) = (Completion::default(), Statistics::default());
     let mut plans = plans.iter().cycle();
     for step in 0.. {
         if session.is_empty() {
@@ -56,24 +56,24 @@ fn run(session: &mut Session, plans: &[Plan]) -> (Told, Statistics) {
             assert_eq!(session.replace(Some(next.clone())).unwrap().resumed, Resumed::Restored);
         }
         for piece in session.step().unwrap() {
-            told.text.push_str(&piece.text);
-            told.tokens.extend(piece.token);
+            completion.text.push_str(&piece.text);
+            completion.tokens.extend(piece.token);
             if let Some(end) = piece.end {
-                (told.reason, statistics) = (Some(end.reason), end.statistics);
+                (completion.reason, statistics) = (Some(end.reason), end.statistics);
             }
         }
     }
-    (told, statistics)
+    (completion, statistics)
 }
 
 /// As [`run`]: its tokens, and its statistics.
-pub(crate) fn run_placed_anew(session: &mut Session, plans: &[Plan]) -> (Vec<Token>, Statistics) {
-    let (told, statistics) = run(session, plans);
-    (told.tokens, statistics)
+pub(crate) fn run_replacing(session: &mut Session, plans: &[Plan]) -> (Vec<Token>, Statistics) {
+    let (completion, statistics) = run(session, plans);
+    (completion.tokens, statistics)
 }
 
 /// A text of a session of its own.
-pub(crate) fn alone(model: &Model, generate: Generate) -> (Told, Statistics) {
+pub(crate) fn alone(model: &Model, generate: Generate) -> (Completion, Statistics) {
     let mut session = model.session().unwrap();
     session.begin(generate).unwrap();
     run(&mut session, &[])

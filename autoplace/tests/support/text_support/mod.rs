@@ -88,7 +88,7 @@ pub(crate) fn chat(model: &Model, family: &str) -> Chat {
     model.chat_with(ChatTemplate::family(family).unwrap()).with(|generate| generate.temp(0.0).max_tokens(12))
 }
 
-/// For random weights, whose logits are near each other: none of their tokens is likely, and a text tells of every
+/// For random weights, whose logits are near each other: none of their tokens is likely, and each depends on every
 /// token before it. No `top_k` beside it: which token is the 40th is a matter of the last bits.
 const COLD: f32 = 0.3;
 
@@ -101,27 +101,27 @@ pub(crate) fn likeliest(candidates: &mut Candidates, _: &[Token]) -> Token {
     candidates.iter().max_by(|a, b| a.logit().total_cmp(&b.logit())).map_or(-1, Candidate::token)
 }
 
-/// What became of a text.
+/// A generated text, and how it ended.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Told {
+pub(crate) struct Completion {
     pub(crate) tokens: Vec<Token>,
     pub(crate) text: String,
     pub(crate) end: Option<End>,
 }
 
-/// But for what it took.
-impl PartialEq for Told {
+/// Equal whatever the statistics are.
+impl PartialEq for Completion {
     fn eq(&self, other: &Self) -> bool {
-        let end = |told: &Self| told.end.map(|end| (end.reason, end.meets_constraint));
+        let end = |completion: &Self| completion.end.map(|end| (end.reason, end.meets_constraint));
         self.tokens == other.tokens && self.text == other.text && end(self) == end(other)
     }
 }
 
-impl Told {
+impl Completion {
     pub(crate) fn of(pieces: impl IntoIterator<Item = Piece>) -> Self {
-        let mut told = Self::default();
-        pieces.into_iter().for_each(|it| told.push(&it));
-        told
+        let mut completion = Self::default();
+        pieces.into_iter().for_each(|it| completion.push(&it));
+        completion
     }
 
     fn push(&mut self, piece: &Piece) {
@@ -138,7 +138,7 @@ impl Told {
 
 /// What the steps of a session add to its texts.
 #[derive(Debug, Default)]
-pub(crate) struct Texts(BTreeMap<SequenceId, Told>);
+pub(crate) struct Texts(BTreeMap<SequenceId, Completion>);
 
 impl Texts {
     pub(crate) fn step(&mut self, session: &mut Session) {
@@ -160,28 +160,28 @@ impl Texts {
         }
     }
 
-    pub(crate) fn of(&mut self, sequence: SequenceId) -> &mut Told {
+    pub(crate) fn of(&mut self, sequence: SequenceId) -> &mut Completion {
         self.0.entry(sequence).or_default()
     }
 }
 
 /// Runs a session to its end: its texts in the order of their beginnings.
-pub(crate) fn to_the_end(session: &mut Session) -> Vec<Told> {
+pub(crate) fn to_the_end(session: &mut Session) -> Vec<Completion> {
     let mut texts = Texts::default();
     texts.run(session);
     texts.0.into_values().collect()
 }
 
-/// All of one text, in a session of its own.
-pub(crate) fn told(generate: Generate, model: &Model) -> Told {
+/// Runs one text to its end, in a session of its own.
+pub(crate) fn complete(generate: Generate, model: &Model) -> Completion {
     let mut session = model.session().unwrap();
     session.begin(generate).unwrap();
     to_the_end(&mut session).remove(0)
 }
 
-/// All of a text of an engine.
-pub(crate) fn answered(mut answer: TokenStream) -> Told {
-    Told::of(answer.pieces().map(Result::unwrap))
+/// Reads a text of an engine to its end.
+pub(crate) fn answered(mut answer: TokenStream) -> Completion {
+    Completion::of(answer.pieces().map(Result::unwrap))
 }
 
 pub(crate) fn text(generate: Generate) -> String {
@@ -205,7 +205,7 @@ pub(crate) fn status(key: &str) -> Option<u64> {
     value.split_whitespace().next()?.parse().ok()
 }
 
-/// Resident memory and data in KiB, open files and threads of this process, where the system tells.
+/// Resident memory and data in KiB, open files and threads of this process, where the system reports them.
 pub(crate) fn held() -> Option<[u64; 4]> {
     let files = std::fs::read_dir("/proc/self/fd").ok()?.count() as u64;
     Some([status("VmRSS")?, status("VmData")?, files, status("Threads")?])
@@ -312,7 +312,7 @@ impl Raw {
         self
     }
 
-    /// The context, to be told what to add to the weights, or asked for its logits.
+    /// The context, to set what is added to the weights, or to read its logits.
     pub(crate) fn context(&mut self) -> &mut Context {
         &mut self.context
     }

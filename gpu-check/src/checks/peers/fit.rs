@@ -13,7 +13,7 @@ use crate::peer::{Question, Side, Stage};
 use crate::rig::{Free, Rig};
 use crate::setting::{SIM_HEADROOM, Setting};
 
-/// What llama.cpp's fit leaves free of each device, unless told otherwise (common/common.h, `fit_params_target`).
+/// What llama.cpp's fit leaves free of each device by default (common/common.h, `fit_params_target`).
 pub(super) const MARGIN: u64 = mib(1024);
 
 /// Processes of each side that only ask for a split.
@@ -32,7 +32,7 @@ pub(super) struct Fit {
     pub(super) model: String,
     pub(super) model_bytes: u64,
     pub(super) n_ctx: u32,
-    /// Bytes that llama.cpp's fit was told to leave free of each card.
+    /// Bytes that llama.cpp's fit was asked to leave free of each card.
     pub(super) margin: u64,
     pub(super) ours: Found,
     pub(super) theirs: Found,
@@ -94,11 +94,11 @@ impl Fit {
     pub(super) fn words(&self) -> String {
         let (ours, theirs) = (&self.ours, &self.theirs);
         let fresh = |found: &Found| median(found.fresh_ms.iter().copied());
-        let told = |value: Option<String>| value.unwrap_or_else(|| "none".to_owned());
-        let speed = |found: &Found| told(found.medians.map(|(_, tg)| format!("{tg:.1}")));
-        let time = |found: &Found| told(fresh(found).map(|ms| format!("{ms:.0}")));
-        let spare = |found: &Found| told(found.unused().map(|bytes| Bytes(bytes).to_string()));
-        let layers = |found: &Found| told(found.split.as_ref().map(|s| s.n_gpu_layers.to_string()));
+        let or_none = |value: Option<String>| value.unwrap_or_else(|| "none".to_owned());
+        let speed = |found: &Found| or_none(found.medians.map(|(_, tg)| format!("{tg:.1}")));
+        let time = |found: &Found| or_none(fresh(found).map(|ms| format!("{ms:.0}")));
+        let spare = |found: &Found| or_none(found.unused().map(|bytes| Bytes(bytes).to_string()));
+        let layers = |found: &Found| or_none(found.split.as_ref().map(|s| s.n_gpu_layers.to_string()));
         format!(
             "{}: {} and {} layers, {} and {} tok/s, {} and {} unused, {} and {} ms",
             self.model,
@@ -142,7 +142,7 @@ impl Found {
         }
     }
 
-    /// Bytes that nobody used when the context was full, over all cards; `None` where one does not tell.
+    /// Bytes that nobody used when the context was full, over all cards; `None` where one does not report them.
     fn unused(&self) -> Option<u64> {
         if self.full.is_empty() {
             return None;

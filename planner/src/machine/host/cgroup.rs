@@ -7,8 +7,8 @@
 //! Page cache that the kernel can drop is charged to the group and does not count as used here: a group that has just
 //! read a model file looks full and is not (Ollama #15474).
 //!
-//! What is *not* visible: groups above the root of a cgroup namespace. Version 1 tells their tightest limit
-//! (`hierarchical_memory_limit`), version 2 tells nothing.
+//! What is *not* visible: groups above the root of a cgroup namespace. Version 1 reports their tightest limit
+//! (`hierarchical_memory_limit`), version 2 reports nothing.
 
 use std::cmp::Reverse;
 use std::path::{Component, Path};
@@ -127,8 +127,8 @@ fn folders(version: Version, group: &str, mounts: &[Mount], notes: &mut Notes) -
 /// The limits of one group, with what each leaves.
 ///
 /// Version 2 has `memory.max`, above which the kernel kills, and `memory.high`, above which it slows the group down by
-/// reclaiming without end: both end the promise. Version 1 has one limit, and tells the tightest above it where those
-/// groups are not visible.
+/// reclaiming without end: both end the promise. Version 1 has one limit, and reports the tightest above it where
+/// those groups are not visible.
 fn bounds_of(version: Version, tree: Tree<'_>, folder: &str, notes: &mut Notes) -> Vec<Bound> {
     let (files, usage): (&[_], _) = match version {
         Version::V1 => (&["memory.limit_in_bytes"], "memory.usage_in_bytes"),

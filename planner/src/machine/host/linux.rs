@@ -137,7 +137,7 @@ pub(super) fn last_level_caches(tree: Tree<'_>) -> Option<u64> {
     Some(sizes.fold(0, |sum, (.., bytes)| sum.saturating_add(*bytes)))
 }
 
-/// The processor's name: `AMD Ryzen 9 7950X 16-Core Processor`. ARM's do not tell.
+/// The processor's name: `AMD Ryzen 9 7950X 16-Core Processor`. ARM processors report none.
 fn cpu(tree: Tree<'_>, notes: &mut Notes) -> Option<String> {
     let text = tree.read("/proc/cpuinfo", notes)?;
     let line = text.lines().find(|line| line.starts_with("model name"))?;

@@ -29,8 +29,8 @@ pub(super) fn detect() -> (Host, Vec<Note>) {
 #[cfg(target_os = "macos")]
 fn performance_cores() -> Option<u32> {
     let mut sysctl = std::process::Command::new("/usr/sbin/sysctl");
-    let told = sysctl.args(["-n", "hw.perflevel0.physicalcpu"]).output().ok()?;
-    str::from_utf8(&told.stdout).ok()?.trim().parse().ok()
+    let output = sysctl.args(["-n", "hw.perflevel0.physicalcpu"]).output().ok()?;
+    str::from_utf8(&output.stdout).ok()?.trim().parse().ok()
 }
 
 #[cfg(not(target_os = "macos"))]

@@ -24,7 +24,7 @@ pub struct Driver {
     cards: Vec<(PciId, u32)>,
 }
 
-/// How a card is right now. What its driver does not tell is `None`.
+/// How a card is right now. What its driver does not report is `None`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CardState {
@@ -55,7 +55,7 @@ pub enum ThrottleReason {
     /// The computer's power supply asked it to slow down (NVML: hardware power brake).
     #[error("power brake")]
     PowerBrake,
-    /// Its clocks are halved or less, for heat or power, and the driver does not tell which (NVML: hardware slowdown).
+    /// Its clocks are halved or less, for heat or power: the driver does not say which (NVML: hardware slowdown).
     #[error("hardware slowdown")]
     Hardware,
 }
@@ -83,11 +83,11 @@ impl Driver {
     /// Opens the library at this path, or that which the system finds under its usual name; `None` where there is none
     /// that works, and no card.
     pub fn open(library: Option<&Path>) -> Option<Self> {
-        let told = |error: &dyn fmt::Display| tracing::debug!(%error, "NVML is not watched");
+        let log = |error: &dyn fmt::Display| tracing::debug!(%error, "NVML is not watched");
         let nvml = super::open(library)
-            .inspect_err(|error| told(&error.as_deref().unwrap_or("no NVIDIA driver library")))
+            .inspect_err(|error| log(&error.as_deref().unwrap_or("no NVIDIA driver library")))
             .ok()?;
-        let count = nvml.device_count().inspect_err(|error| told(error)).ok()?;
+        let count = nvml.device_count().inspect_err(|error| log(error)).ok()?;
         let address = |index| {
             let pci = nvml.device_by_index(index).ok()?.pci_info().ok()?;
             Some((pci.bus_id.parse().ok()?, index))
@@ -110,8 +110,8 @@ impl Driver {
         }
     }
 
-    /// Who has opened the card at this address; `None` where the driver does not tell, and of a card in MIG mode, whose
-    /// list is that of all its slices.
+    /// Who has opened the card at this address; `None` where the driver does not report it, and for a card in MIG mode,
+    /// whose list is that of all its slices.
     ///
     /// Takes longer than the other questions: each process is asked for its name.
     pub fn processes(&self, card: PciId) -> Option<CardProcesses> {
@@ -137,7 +137,7 @@ fn throttle(device: &Device<'_>) -> Option<Vec<ThrottleReason>> {
     ];
     let held = reasons.into_iter().filter(|(bit, _)| bits.contains(*bit));
     let mut held: Vec<ThrottleReason> = held.map(|(_, reason)| reason).collect();
-    // The hardware's slowdown is told beside the reason for it.
+    // The driver reports the hardware slowdown beside the reason for it.
     if held.contains(&Overheating) || held.contains(&PowerBrake) {
         held.retain(|reason| *reason != Hardware);
     }

@@ -58,7 +58,7 @@ impl HostMemory {
         Self { pinned, repack: params.repack, mmap: params.mmap }
     }
 
-    /// Whether the CPU may arrange matrices anew: not if pinned memory, which comes first, takes them.
+    /// Whether the CPU may repack this weight: not if pinned memory, which comes first, takes it.
     fn repacks(&self, weight: &StoredWeight) -> bool {
         self.repack
             && !matches!(self.pinned, Pinned::Yes(_))

@@ -147,7 +147,7 @@ impl Estimate {
         self.footprints_of(&self.assignment(n_gpu_layers))
     }
 
-    /// Weights and caches alone, without `compute`: what is exact, and cheap enough to tell hopeless placements by.
+    /// Weights and caches alone, without `compute`: what is exact, and cheap enough to rule out hopeless placements.
     pub fn stored(&self, assignment: &Assignment) -> Footprints {
         self.cost(assignment).footprints()
     }

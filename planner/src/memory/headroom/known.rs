@@ -59,7 +59,7 @@ pub(super) fn growth(gpu: &Gpu, workload: &Workload) -> u64 {
     }
 }
 
-/// Whether the driver is surely the one that was measured: what does not tell its version may have changed since.
+/// Whether the driver is surely the one that was measured: one that reports no version may have changed since.
 const fn is_same_driver(gpu: &Gpu) -> bool {
     gpu.driver.is_some()
 }

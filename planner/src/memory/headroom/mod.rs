@@ -111,8 +111,8 @@ impl Headroom {
     /// | Metal | none: its limit is advisory, the host's margin counts | activations |
     /// | others | 560 MiB | as CUDA and Vulkan together |
     ///
-    /// What was measured stands for the table's number, with two exceptions in which it can only raise it: growth,
-    /// where this workload is larger in anything than the one it was measured with, and both, where nothing tells the
+    /// What was measured replaces the table's number, with two exceptions in which it can only raise it: growth, where
+    /// this workload is larger in anything than the one it was measured with, and both, where nothing reports the
     /// driver's version, which may be another by now. On a device that is yet to be opened, the table's context counts.
     ///
     /// **The margin** is the user's:

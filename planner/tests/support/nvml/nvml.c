@@ -1,4 +1,4 @@
-/* An NVIDIA driver library (NVML) that says what a script tells it to, so that every answer of a driver is tested without a card.
+/* An NVIDIA driver library (NVML) that answers as a script says: every answer of a driver is tested without a card.
  *
  * The script lies beside the library, as `<library>.script`; each test has its own copy of both. Its lines, numbers in decimal:
  *
@@ -209,23 +209,23 @@ int nvmlDeviceGetMemoryInfo_v2(struct card *card, struct memory_v2 *memory) {
 }
 #endif
 
-static int tell(unsigned int *into, unsigned int value) {
+static int give(unsigned int *into, unsigned int value) {
     *into = value;
     return value ? SUCCESS : NOT_SUPPORTED;
 }
 
 int nvmlDeviceGetMaxClockInfo(struct card *card, int clock, unsigned int *mhz) {
-    return clock == 2 /* NVML_CLOCK_MEM */ ? tell(mhz, card->memory_clock) : INVALID_ARGUMENT;
+    return clock == 2 /* NVML_CLOCK_MEM */ ? give(mhz, card->memory_clock) : INVALID_ARGUMENT;
 }
 
-int nvmlDeviceGetMemoryBusWidth(struct card *card, unsigned int *bits) { return tell(bits, card->bus_width); }
-int nvmlDeviceGetMaxPcieLinkGeneration(struct card *card, unsigned int *value) { return tell(value, card->pcie[0]); }
-int nvmlDeviceGetMaxPcieLinkWidth(struct card *card, unsigned int *value) { return tell(value, card->pcie[1]); }
-int nvmlDeviceGetCurrPcieLinkGeneration(struct card *card, unsigned int *value) { return tell(value, card->pcie[2]); }
-int nvmlDeviceGetCurrPcieLinkWidth(struct card *card, unsigned int *value) { return tell(value, card->pcie[3]); }
+int nvmlDeviceGetMemoryBusWidth(struct card *card, unsigned int *bits) { return give(bits, card->bus_width); }
+int nvmlDeviceGetMaxPcieLinkGeneration(struct card *card, unsigned int *value) { return give(value, card->pcie[0]); }
+int nvmlDeviceGetMaxPcieLinkWidth(struct card *card, unsigned int *value) { return give(value, card->pcie[1]); }
+int nvmlDeviceGetCurrPcieLinkGeneration(struct card *card, unsigned int *value) { return give(value, card->pcie[2]); }
+int nvmlDeviceGetCurrPcieLinkWidth(struct card *card, unsigned int *value) { return give(value, card->pcie[3]); }
 
 int nvmlDeviceGetTemperature(struct card *card, int sensor, unsigned int *value) {
-    return sensor == 0 /* NVML_TEMPERATURE_GPU */ ? tell(value, card->temperature) : INVALID_ARGUMENT;
+    return sensor == 0 /* NVML_TEMPERATURE_GPU */ ? give(value, card->temperature) : INVALID_ARGUMENT;
 }
 
 int nvmlDeviceGetCurrentClocksThrottleReasons(struct card *card, unsigned long long *reasons) {

@@ -56,9 +56,9 @@ impl Rig {
             let took = Duration::from_nanos(machine(threads));
             self.clock += took;
             let from = self.pacer.rungs[self.pacer.at];
-            let told = self.pacer.step(tokens, took);
-            self.changes.extend(told.map(|told| (from, told.threads)));
-            self.last = told.or(self.last);
+            let change = self.pacer.step(tokens, took);
+            self.changes.extend(change.map(|change| (from, change.threads)));
+            self.last = change.or(self.last);
         }
         self.changes[before..].to_vec()
     }
@@ -86,8 +86,8 @@ fn a_fall_to_a_third_tries_fewer_and_says_so() {
     let mut rig = Rig::new();
     // Found within half a second.
     assert_eq!(rig.go(Duration::from_millis(500), busy), [(2, 1)]);
-    let told = rig.last.unwrap();
-    assert_eq!(told.to_string(), "1 of 2 threads generate: 1065.0 tokens per second instead of 33.3");
+    let change = rig.last.unwrap();
+    assert_eq!(change.to_string(), "1 of 2 threads generate: 1065.0 tokens per second instead of 33.3");
     assert_eq!(rig.pacer.prompt(), 2);
 }
 
