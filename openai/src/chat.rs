@@ -51,9 +51,9 @@ impl ChatRequest {
         let (shown, tools, choice) = tools(&body)?;
         let source = template.source_for(!tools.is_empty()).unwrap_or_default();
         let messages = messages(&body, source.contains("developer"))?;
-        let context = model.placement().context.n_ctx_seq() as usize;
+        let context = model.placement().context.n_ctx_seq();
         // Rendering takes several times their size.
-        check_length(messages.iter().map(|it| it.content.len()).sum(), context, "messages")?;
+        check_length(messages.iter().map(|it| it.content.len()).sum(), context as usize, "messages")?;
 
         let mut conversation = Conversation::new(&messages);
         if !shown.is_empty() {
@@ -93,9 +93,9 @@ impl ChatRequest {
         let rendered = template.render(&conversation).map_err(|error| ApiError::of_template(&error, "messages"))?;
         let prompt = Prompt::from(&rendered);
         let rendered = rendered.into_string();
-        check_length(rendered.len(), context, "messages")?;
-        let mut generate =
-            model.generate(prompt).special(constraint.is_none()).sampling(sampling(&model.sampling(), &body)?);
+        check_length(rendered.len(), context as usize, "messages")?;
+        let sampling = sampling(&model.sampling(), &body, context)?;
+        let mut generate = model.generate(prompt).special(constraint.is_none()).sampling(sampling);
         options.constraint = constraint;
         if chat.logprobs {
             generate = generate.logprobs(chat.top_logprobs);

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::error::ApiError;
 use super::reading::{self, Body, Entries};
-use autoplace::generate::{Constraint, Generate, Sampling};
+use autoplace::generate::{Constraint, Generate, Mirostat, Sampling};
 
 /// Answers of one request at most, over all its prompts.
 pub(super) const MOST_CHOICES: usize = 128;
@@ -131,18 +131,19 @@ impl Options {
     }
 }
 
-/// The model's own sampling parameters, and over them those of the request, by their names.
-pub(super) fn sampling(own: &Sampling, body: &Body<'_>) -> Result<Sampling, ApiError> {
+/// The model's own sampling parameters, and over them those of the request, by their names. `context`: tokens of it.
+pub(super) fn sampling(own: &Sampling, body: &Body<'_>, context: u32) -> Result<Sampling, ApiError> {
     // Integers of any size, and a map: see `Options`.
-    const READ_ELSEWHERE: [&str; 2] = ["seed", "logit_bias"];
-    // vLLM's word for all tokens.
-    let is_every = body.get("top_k").is_some_and(|it| it.get() == "-1");
-    let elsewhere = [&READ_ELSEWHERE[..], if is_every { &["top_k"] } else { &[] }].concat();
-    let own = serde_json::to_vec(own).map_err(|_| ApiError::new(500, "the model's sampling parameters are no JSON"))?;
-    let mut sampling: Sampling = body.over(reading::object(&own)?, &elsewhere)?.part()?;
-    if is_every {
-        sampling.top_k = 0;
+    let mut read_elsewhere = vec!["seed", "logit_bias"];
+    let mut own = own.clone();
+    for name in ["top_k", "repeat_last_n", "dry_penalty_last_n", "mirostat"] {
+        if body.get(name).is_some_and(|number| set_by_number(&mut own, name, number.get(), context)) {
+            read_elsewhere.push(name);
+        }
     }
+    let own =
+        serde_json::to_vec(&own).map_err(|_| ApiError::new(500, "the model's sampling parameters are no JSON"))?;
+    let sampling: Sampling = body.over(reading::object(&own)?, &read_elsewhere)?.part()?;
     // Each entry costs its part of every token, or of the vocabulary.
     for (name, entries) in [
         ("samplers", sampling.samplers.len()),
@@ -155,6 +156,20 @@ pub(super) fn sampling(own: &Sampling, body: &Body<'_>) -> Result<Sampling, ApiE
         }
     }
     Ok(sampling)
+}
+
+/// Sets what llama-server and vLLM have a number of their own for. Returns whether it is one.
+fn set_by_number(sampling: &mut Sampling, name: &str, number: &str, context: u32) -> bool {
+    match (name, number) {
+        ("top_k", "-1") => sampling.top_k = 0,
+        ("repeat_last_n", "-1") => sampling.repeat_last_n = context,
+        ("dry_penalty_last_n", "-1") => sampling.dry_penalty_last_n = context,
+        ("mirostat", "0") => sampling.mirostat = Mirostat::Off,
+        ("mirostat", "1") => sampling.mirostat = Mirostat::V1,
+        ("mirostat", "2") => sampling.mirostat = Mirostat::V2,
+        _ => return false,
+    }
+    true
 }
 
 #[cfg(test)]
@@ -175,14 +190,25 @@ mod tests {
     fn the_request_wins_over_the_model_and_names_what_is_wrong() {
         let mut own = Sampling::default();
         (own.temperature, own.top_k) = (0.6, 20);
-        let sampling = |asked: Value| with(&asked, |body| sampling(&own, body));
+        let sampling = |asked: Value| with(&asked, |body| sampling(&own, body, 512));
         let merged = sampling(
             json!({"temperature": 0, "min_p": 0.1, "seed": -1, "logit_bias": {"3": 1}, "top_p": null, "unknown": []}),
         );
         let mut expected = own.clone();
         (expected.temperature, expected.min_p) = (0.0, 0.1);
         assert_eq!(merged.unwrap(), expected);
-        assert_eq!(sampling(json!({"top_k": -1})).unwrap().top_k, 0);
+        let by_number = |mirostat| {
+            let all = json!({"top_k": -1, "repeat_last_n": -1, "dry_penalty_last_n": -1, "mirostat": mirostat});
+            let all = sampling(all).unwrap();
+            ((all.top_k, all.repeat_last_n, all.dry_penalty_last_n), all.mirostat)
+        };
+        for (number, mirostat) in [(0, Mirostat::Off), (1, Mirostat::V1), (2, Mirostat::V2)] {
+            assert_eq!(by_number(number), ((0, 512, 512), mirostat));
+        }
+        assert_eq!(sampling(json!({"mirostat": "v2"})).unwrap().mirostat, Mirostat::V2);
+        for (name, number) in [("mirostat", 3), ("repeat_last_n", -2)] {
+            assert_eq!(sampling(json!({name: number})).unwrap_err().param.as_deref(), Some(name));
+        }
         let error = sampling(json!({"temperature": "hot"})).unwrap_err();
         assert_eq!(error.param.as_deref(), Some("temperature"));
         for (name, entry) in [("samplers", "top_k"), ("dry_sequence_breakers", "a")] {

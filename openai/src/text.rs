@@ -35,12 +35,12 @@ impl TextRequest {
             let message = format!("{asked} texts were asked for: {MOST_CHOICES} are the most");
             return Err(ApiError::invalid("prompt", message));
         }
-        let sampling = sampling(&model.sampling(), &body)?;
+        let context = model.placement().context.n_ctx_seq();
+        let sampling = sampling(&model.sampling(), &body, context)?;
         let mut texts = Vec::with_capacity(prompts.len());
-        let context = model.placement().context.n_ctx_seq() as usize;
         for prompt in prompts {
             if let PromptBody::Text(prompt) = &prompt {
-                check_length(prompt.len(), context, "prompt")?;
+                check_length(prompt.len(), context as usize, "prompt")?;
             }
             let mut generate = model.generate(prompt).sampling(sampling.clone());
             if let Some(most) = text.logprobs {
