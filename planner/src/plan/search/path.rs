@@ -23,8 +23,8 @@ pub(super) struct Onward {
 }
 
 impl Onward {
-    /// `runs` are those of some GPUs beside the first one of some order, which all orders have in common.
-    pub(super) fn new(prices: &Prices<'_>, runs: &mut BTreeMap<(usize, usize), Runs>) -> Self {
+    /// `runs` are those of some GPUs, last or not, beside the first one of some order: all orders have them in common.
+    pub(super) fn new(prices: &Prices<'_>, runs: &mut BTreeMap<(usize, usize, bool), Runs>) -> Self {
         let Prices { table, order, .. } = *prices;
         let layers = table.layers as usize;
         let mut cost = vec![vec![f64::INFINITY; layers + 1]; order.len() + 1];
@@ -33,13 +33,13 @@ impl Onward {
         host[order.len()][layers] = 0;
         for (n, &gpu) in order.iter().enumerate().rev() {
             let way = prices.way(n);
-            for (begin, runs) in runs.entry((gpu, order[0])).or_insert_with(|| prices.runs(n)).iter().enumerate() {
-                for (end, &(least, on_host)) in (begin + 1..).zip(runs) {
-                    let all = way + least + cost[n + 1][end];
-                    let on_host = host[n + 1][end].saturating_add(on_host);
-                    let (cost, host) = (&mut cost[n][begin], &mut host[n][begin]);
-                    *cost = cost.min(all);
-                    *host = on_host.min(*host);
+            let key = (gpu, order[0], n + 1 == order.len());
+            for (begin, runs) in runs.entry(key).or_insert_with(|| prices.runs(n)).iter().enumerate() {
+                for &(end, least, on_host) in runs {
+                    let all = way + least + cost[n + 1][end as usize];
+                    let on_host = host[n + 1][end as usize].saturating_add(on_host);
+                    cost[n][begin] = cost[n][begin].min(all);
+                    host[n][begin] = host[n][begin].min(on_host);
                 }
             }
         }

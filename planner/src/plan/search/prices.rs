@@ -2,8 +2,8 @@
 
 use super::table::{Run, Table};
 
-/// By first layer and end: what runs of a GPU cost at least, without the way to it, and what they leave to the host.
-pub(super) type Runs = Vec<Vec<(f64, u64)>>;
+/// By first layer: where runs of a GPU end, what they cost at least but for the way to it, and leave to the host.
+pub(super) type Runs = Vec<Vec<(u32, f64, u64)>>;
 
 /// The prices of one order of GPUs under one setting.
 #[derive(Debug, Clone, Copy)]
@@ -28,13 +28,14 @@ impl Prices<'_> {
     /// The runs that the `n`th GPU of the order has room for.
     pub(super) fn runs(&self, n: usize) -> Runs {
         let (table, gpu) = (self.table, self.order[n]);
-        let least = |run| {
+        let least = |run: Run| {
             let seconds = table.seconds(gpu, self.order[0], run);
-            (seconds + self.gpu(gpu, run) - self.most_saved(n, run), table.kept_bytes(run))
+            (run.end, seconds + self.gpu(gpu, run) - self.most_saved(n, run), table.kept_bytes(run))
         };
         let all = (0..table.layers).map(|begin| {
-            // More layers take more room.
-            (begin + 1..=table.layers)
+            // The last GPU has all the layers that are left. More layers take more room.
+            let least_end = if n + 1 == self.order.len() { table.layers } else { begin + 1 };
+            (least_end..=table.layers)
                 .map_while(|end| table.roomiest(gpu, Run::of(n, begin, end, 0)))
                 .map(least)
                 .collect()

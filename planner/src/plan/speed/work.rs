@@ -85,10 +85,9 @@ impl LayerWork {
 
 /// Whether only tokens that have logits pass this weight.
 fn is_for_logits(profile: &ModelProfile, weight: &Weight) -> bool {
-    let block = weight.name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')?.0.parse().ok());
-    let last = profile.hparams.n_layer_trunk().checked_sub(1);
+    let block = || weight.name.strip_prefix("blk.")?.split_once('.')?.0.parse().ok();
     let follows = [Role::FeedForward, Role::Experts, Role::SharedExperts].contains(&weight.role);
-    follows && block == last && last.is_some()
+    follows && profile.hparams.n_layer_trunk().checked_sub(1).is_some_and(|last| block() == Some(last))
 }
 
 /// The weights by type, experts apart.
