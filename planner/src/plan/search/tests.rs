@@ -87,11 +87,8 @@ fn ways(placements: &Placements<'_>, setting: usize, order: usize) -> Vec<Path> 
         begun = longer;
     }
     begun.retain(|path| path.runs.last().map_or(path.first, |&(end, _)| end) == layers);
-    let single: Vec<Path> = begun
-        .iter()
-        .filter(|path| path.is_pipelined())
-        .map(|path| Path { single_copy: true, ..path.clone() })
-        .collect();
+    let single = begun.iter().filter(|path| path.is_pipelined());
+    let single: Vec<Path> = single.map(|path| Path { single_copy: true, ..path.clone() }).collect();
     begun.extend(single);
     begun
 }
@@ -291,6 +288,9 @@ fn what_has_no_room_is_not_looked_at_again_and_again() {
         let found = placements.search(&Given::default()).unwrap().unwrap();
         assert_eq!(found.path.counts().iter().sum::<u32>(), layers, "{}", shape.name);
         assert!(placements.looks.get() <= at_most, "{}: {}", shape.name, placements.looks.get());
+        // From each layer the last GPU has one run, to the end, or none.
+        let prices = placements.prices(&placements.grounds[0].table, 0);
+        assert!(prices.runs(prices.order.len() - 1).iter().all(|runs| runs.len() <= 1), "{}", shape.name);
     }
 }
 
