@@ -115,9 +115,9 @@ impl Served {
     /// `false`: the application is gone. The same holds for all methods that answer.
     fn carry_out(&mut self, request: Request) -> Result<bool, worker::Error> {
         match request {
-            Request::Loading(Loading::Load { recipe, tell_progress }) => {
+            Request::Loading(Loading::Load { recipe, wants_progress }) => {
                 self.at = At::Nothing;
-                self.load(*recipe, tell_progress)
+                self.load(*recipe, wants_progress)
             }
             Request::Loading(Loading::Replace { plan }) => {
                 self.placed(self.model().and_then(|model| model.replace(plan.map(|plan| *plan))))

@@ -95,7 +95,7 @@ impl Api {
             return Err(ApiError::invalid("n", message));
         }
         let prompt_name = endpoint.prompt();
-        let tokens = match texts.iter().any(Generate::tells_logprobs) {
+        let tokens = match texts.iter().any(Generate::reports_logprobs) {
             true => Some(self.tokens(prompt_name)?),
             false => None,
         };

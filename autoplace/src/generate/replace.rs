@@ -67,7 +67,7 @@ impl Session {
     /// Carries out a requested re-placement. A refused one changes nothing; a failed one leaves nothing loaded.
     pub(super) fn carry_out(&mut self, replacement: Replacement) -> Result<(), Error> {
         let outcome = match replacement {
-            Replacement::Anew => self.replace(None).map(drop),
+            Replacement::Replan => self.replace(None).map(drop),
             Replacement::By(plan) => self.replace(Some(*plan)).map(drop),
             Replacement::Better { min_gain } => self.improve(min_gain).map(drop),
         };
@@ -85,7 +85,7 @@ impl Session {
         let before = self.model.placement();
         match &plan {
             Some(plan) => self.check_room(Room::of(&plan.context))?,
-            None => self.check_room(Room::of(&self.model.plan_anew()?.context))?,
+            None => self.check_room(Room::of(&self.model.replan()?.context))?,
         }
         let (begun, model) = (Instant::now(), self.model.clone());
         let _replacing = model.slot().replacing();

@@ -155,7 +155,7 @@ impl Generate {
     }
 
     /// Whether [`logprobs`](Self::logprobs) were asked for.
-    pub fn tells_logprobs(&self) -> bool {
+    pub fn reports_logprobs(&self) -> bool {
         self.spec.logprobs.is_some()
     }
 

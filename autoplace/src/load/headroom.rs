@@ -35,7 +35,7 @@ pub(super) fn gpu_reports(prepared: &Prepared, before: &[Reading], run: &WarmedU
             _ if run.warm_up.skipped.is_some() => Err(Doubt::NotGenerative),
             _ if !before.is_first => Err(Doubt::NotFirst),
             _ if placement.layers < 2 => Err(Doubt::OneLayer),
-            (None, None) => Err(Doubt::NotTold),
+            (None, None) => Err(Doubt::NotReported),
             (None, Some(gpu)) => {
                 let work = if index == last { &work.with_output } else { &work.blocks };
                 learned(gpu, work, machine.wsl, before, seen)
@@ -71,7 +71,7 @@ fn report(
         before,
         loaded,
         used,
-        doubt: doubt.or((before.is_none() || used.is_none()).then_some(Doubt::NotTold)),
+        doubt: doubt.or((before.is_none() || used.is_none()).then_some(Doubt::NotReported)),
         learned,
     }
 }
@@ -173,7 +173,7 @@ fn doubt(gpu: &Gpu, programs: Option<&[GpuProcess]>) -> Option<Doubt> {
 /// what drivers and pools are known to take at the most.
 fn of_readings(readings: [Option<u64>; 5], work: &Workload, table: u64) -> Result<LearnedHeadroom, Doubt> {
     let [Some(before), Some(loaded), Some(used), Some(reserved), Some(allocated)] = readings else {
-        return Err(Doubt::NotTold);
+        return Err(Doubt::NotReported);
     };
     let expected = before.saturating_sub(reserved);
     let driver = expected.saturating_sub(loaded);
@@ -203,7 +203,7 @@ mod tests {
     #[test]
     fn the_driver_is_what_the_load_took_beside_its_buffers_and_growth_what_came_after() {
         let disturbed = Err(Doubt::Disturbed);
-        let missing = Err(Doubt::NotTold);
+        let missing = Err(Doubt::NotReported);
         let most = 4 * 100 + 64;
         // MiB before, loaded, used, reserved, allocated: driver and growth.
         let cases = [

@@ -21,10 +21,10 @@ pub(super) type Request = worker::Request<Loading, (), ()>;
 /// A request to a worker about the model.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Loading {
-    /// The first message of all. `tell_progress`: whether to report the progress.
+    /// The first message of all. `wants_progress`: whether to report the progress.
     Load {
         recipe: Box<Recipe>,
-        tell_progress: bool,
+        wants_progress: bool,
     },
     /// Cancel the load, as the progress callback asked.
     CancelLoad,
@@ -198,8 +198,8 @@ pub(super) fn not_asked(doing: &'static str) -> Error {
 fn load_in(process: &WorkerProcess, recipe: Recipe, progress: &Progress) -> Result<(Worker, Arc<Placed>), Error> {
     const DOING: &str = "loading the model";
     let mut worker = Worker::start(process, &worker_build())?;
-    let (recipe, tell_progress) = (Box::new(recipe), progress.is_some());
-    worker.send(&Request::Loading(Loading::Load { recipe, tell_progress }), DOING)?;
+    let (recipe, wants_progress) = (Box::new(recipe), progress.is_some());
+    worker.send(&Request::Loading(Loading::Load { recipe, wants_progress }), DOING)?;
     let mut cancelled = false;
     loop {
         match worker.receive(DOING)? {

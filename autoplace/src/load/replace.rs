@@ -41,7 +41,7 @@ impl Model {
     ///
     /// As [`ModelBuilder::plan`](super::ModelBuilder::plan). With [rpc-servers](super::ModelBuilder::rpc)
     /// [`worker::Error::Elsewhere`]: only the worker connects to them, and each has one client.
-    pub fn plan_anew(&self) -> Result<Plan, Error> {
+    pub fn replan(&self) -> Result<Plan, Error> {
         let recipe = self.recipe();
         if self.is_elsewhere() && !recipe.servers.endpoints.is_empty() {
             return Err(worker::Error::Elsewhere { what: "the connection to its rpc-servers" }.into());
@@ -62,9 +62,9 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// As [`plan_anew`](Self::plan_anew).
+    /// As [`replan`](Self::replan).
     pub fn better_plan(&self) -> Result<Option<BetterPlan>, Error> {
-        let plan = self.plan_anew()?;
+        let plan = self.replan()?;
         let gain = gain(&self.placement(), &plan);
         Ok((gain > 0.0).then_some(BetterPlan { plan, gain }))
     }
@@ -186,7 +186,7 @@ impl Model {
     /// Does what was requested, while nobody generates.
     pub(crate) fn carry_out(&self, replacement: &Replacement) -> Result<(), Error> {
         match replacement {
-            Replacement::Anew => self.replace(None),
+            Replacement::Replan => self.replace(None),
             Replacement::By(plan) => self.replace(Some(Plan::clone(plan))),
             Replacement::Better { min_gain } => match self.better_plan()? {
                 Some(better) if better.gain >= *min_gain => self.replace(Some(better.plan)),
@@ -247,7 +247,7 @@ fn gain(loaded: &Plan, other: &Plan) -> f64 {
 #[non_exhaustive]
 pub enum Replacement {
     /// By a plan for what is free once the model is released.
-    Anew,
+    Replan,
     /// By this plan.
     By(Box<Plan>),
     /// By the plan of [`Model::better_plan`](super::Model::better_plan), where that is better by this

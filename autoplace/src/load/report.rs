@@ -99,7 +99,7 @@ pub struct WarmUp {
 pub enum Doubt {
     /// Nothing reports its free memory, or what llama.cpp has allocated there.
     #[error("nothing reports how much of it is free, or allocated")]
-    NotTold,
+    NotReported,
     /// A model of this process was on it before: what the driver loaded for that would be missing from the measurement.
     #[error("an earlier model of this process has used it")]
     NotFirst,

@@ -158,7 +158,7 @@ impl SentinelBuilder {
 fn follow(event: &Event, model: &WeakModel, min_gain: f64) {
     let (Some(advised), Some(model)) = (event.advises(), model.upgrade()) else { return };
     let replacement = match advised {
-        Resize::Smaller => Replacement::Anew,
+        Resize::Smaller => Replacement::Replan,
         Resize::Larger => Replacement::Better { min_gain },
     };
     if let Err(error) = model.replace_soon(replacement) {

@@ -117,12 +117,12 @@ fn a_reranker_goes_on_when_its_model_is_loaded_again() {
     let elsewhere = folder.path().join("elsewhere");
     for asks in [true, false] {
         std::fs::rename(&path, &elsewhere).unwrap();
-        model.request_replace(load::Replacement::Anew);
+        model.request_replace(load::Replacement::Replan);
         assert!(embedder.rerank(QUERY, &["the sea"]).is_err());
         std::fs::rename(&elsewhere, &path).unwrap();
         // It is re-placed on request, or at once.
         if asks {
-            model.request_replace(load::Replacement::Anew);
+            model.request_replace(load::Replacement::Replan);
         } else {
             model.replace(None).unwrap();
         }

@@ -72,7 +72,7 @@ fn a_re_placement_that_is_refused_harms_nobody() {
     let mut answer = engine.submit(text(&model, 0)).unwrap();
     let begun = answer.next().unwrap().unwrap();
     let held = model.native().unwrap();
-    model.request_replace(Replacement::Anew);
+    model.request_replace(Replacement::Replan);
     wait("is refused", || engine.last_replaced().is_some());
     assert_is!(engine.last_replaced(), Some(Err(Error::NativeHeld { .. })));
     drop(held);

@@ -372,7 +372,7 @@ pub(crate) mod deaths {
         text().unwrap();
         // A dead worker cannot carry out a request; the next one places the model again in any case.
         kill(&model);
-        model.request_replace(Replacement::Anew);
+        model.request_replace(Replacement::Replan);
         text().unwrap();
     }
 

@@ -175,7 +175,7 @@ fn when_memory_becomes_free_the_model_moves_up_for_a_stated_gain() {
     // What it holds itself is free for it.
     assert!(model.better_plan().unwrap().is_none());
     gpu.set_taken(0);
-    assert_eq!(model.plan_anew().unwrap().n_gpu_layers, 7);
+    assert_eq!(model.replan().unwrap().n_gpu_layers, 7);
     assert_eq!(text.stream.improve(0.05).unwrap().unwrap().after.n_gpu_layers, 7);
     text.end();
 }
@@ -220,7 +220,7 @@ fn whoever_does_not_generate_can_ask_for_it() {
 
     // What is refused does not end the text.
     let held = model.native().unwrap();
-    model.request_replace(Replacement::Anew);
+    model.request_replace(Replacement::Replan);
     text.piece();
     let refused = text.stream.last_replaced().unwrap();
     assert_matches!(refused, Err(Error::NativeHeld { holders: 1 }));
@@ -231,7 +231,7 @@ fn whoever_does_not_generate_can_ask_for_it() {
     model.request_replace(Replacement::By(Box::new(all)));
     assert!(text.stream.next().unwrap().is_err());
     assert!(not_loaded(text.stream.next()));
-    model.request_replace(Replacement::Anew);
+    model.request_replace(Replacement::Replan);
     text.end();
     // The request was to have no layers on cards.
     assert_eq!(model.placement().n_gpu_layers, 0);

@@ -152,7 +152,7 @@ impl Session {
 /// while a person may answer at any moment.
 fn follow(event: &Event, model: &Model) {
     match event.advises() {
-        Some(Resize::Smaller) => model.request_replace(Replacement::Anew),
+        Some(Resize::Smaller) => model.request_replace(Replacement::Replan),
         Some(Resize::Larger) => model.request_replace(Replacement::Better { min_gain: MIN_GAIN }),
         _ => {}
     }
