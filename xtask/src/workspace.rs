@@ -44,6 +44,10 @@ impl Workspace {
         }
         if let Some(sdk) = &self.vulkan {
             command.env("VULKAN_SDK", sdk).env("CMAKE_PREFIX_PATH", sdk);
+            let launcher = sdk.join("bin/launch-c++");
+            if launcher.exists() {
+                command.env("CMAKE_CXX_COMPILER_LAUNCHER", launcher);
+            }
         }
         command
     }
