@@ -101,9 +101,7 @@ impl ChatTemplate {
 
     fn for_header(sources: BTreeMap<String, String>, header: &Header) -> Result<Self, Error> {
         let (special, control) = special::of_header(header)?;
-        let mut template = Self::of(sources, special)?;
-        template.control = control;
-        Ok(template)
+        Ok(Self { control, ..Self::of(sources, special)? })
     }
 
     /// A template from its source, and the special tokens that it sees: `bos_token`, `eos_token`. They are its control

@@ -73,7 +73,8 @@ impl Folder {
             return Some(revision.to_owned());
         }
         let commit = fs::read_to_string(self.part("refs").join(revision)).ok()?;
-        is_hex(&commit, 40).then_some(commit)
+        let commit = commit.trim();
+        is_hex(commit, 40).then(|| commit.to_owned())
     }
 
     /// The files of a snapshot and their lengths.

@@ -171,33 +171,19 @@ impl Row {
     /// Plans a contender for a machine, by arithmetic.
     pub fn of(contender: &Contender, machine: &Machine, request: &Request) -> Self {
         let header = &contender.header;
-        let mut row = Self {
+        let profile = match header.architecture() {
+            Ok("clip") => Err("a projector (mmproj), which goes beside a model".to_owned()),
+            _ => ModelProfile::from_header(header).map_err(|error| error.to_string()),
+        };
+        let file_type = profile.as_ref().ok().and_then(|profile| profile.file_type);
+        let placed = profile.and_then(|profile| placed(&profile, machine, request));
+        Self {
             label: contender.label.clone(),
-            quant: contender.quant.clone(),
+            quant: contender.quant.clone().or_else(|| file_type.map(str::to_owned)),
             bytes: header.file_bytes(),
             bits_per_weight: bits_per_weight(header),
-            outcome: Outcome::Refused(String::new()),
-        };
-        row.outcome = match header.architecture() {
-            Ok("clip") => Outcome::Refused("a projector (mmproj), which goes beside a model".to_owned()),
-            _ => row.planned(header, machine, request).unwrap_or_else(Outcome::Refused),
-        };
-        row
-    }
-
-    fn planned(&mut self, header: &Header, machine: &Machine, request: &Request) -> Result<Outcome, String> {
-        let profile = ModelProfile::from_header(header).map_err(|error| error.to_string())?;
-        self.quant = self.quant.take().or_else(|| profile.file_type.map(str::to_owned));
-        let plan = Planner::new(&profile, machine).request(request.clone()).plan();
-        let plan = plan.map_err(|error| error.to_string())?;
-        Ok(Outcome::Placed(Placed {
-            n_gpu_layers: plan.n_gpu_layers,
-            layers: plan.layers(),
-            full_offload: plan.full_offload,
-            parted_blocks: plan.parted_blocks,
-            tokens_per_second: plan.speed.as_ref().map(|speed| speed.tokens_per_second),
-            basis: plan.speed.as_ref().map(|speed| speed.basis),
-        }))
+            outcome: placed.map_or_else(Outcome::Refused, Outcome::Placed),
+        }
     }
 
     /// Where it would go, if it can be loaded.
@@ -212,6 +198,19 @@ impl Row {
     fn speed(&self) -> f64 {
         self.placed().and_then(|placed| placed.tokens_per_second).unwrap_or(0.0)
     }
+}
+
+fn placed(profile: &ModelProfile, machine: &Machine, request: &Request) -> Result<Placed, String> {
+    let plan = Planner::new(profile, machine).request(request.clone()).plan();
+    let plan = plan.map_err(|error| error.to_string())?;
+    Ok(Placed {
+        n_gpu_layers: plan.n_gpu_layers,
+        layers: plan.layers(),
+        full_offload: plan.full_offload,
+        parted_blocks: plan.parted_blocks,
+        tokens_per_second: plan.speed.as_ref().map(|speed| speed.tokens_per_second),
+        basis: plan.speed.as_ref().map(|speed| speed.basis),
+    })
 }
 
 /// Bits per weight of all blocks' matrices; of all tensors where there are no blocks.

@@ -7,15 +7,7 @@ use autoplace_planner::gguf::{shard_name, shard_of_name};
 
 use crate::local::Why;
 
-/// The GGUF files of a folder or repository. Files of other names are in neither list.
-#[derive(Debug)]
-pub(crate) struct Grouped<T> {
-    /// In the order of their names.
-    pub(crate) models: Vec<Group<T>>,
-    pub(crate) left_out: Vec<LeftOut<T>>,
-}
-
-/// The files of one model.
+/// The files of one model, or of what is none.
 #[derive(Debug)]
 pub(crate) struct Group<T> {
     /// Its name with the folder, without the number of a shard and without `.gguf`.
@@ -24,21 +16,16 @@ pub(crate) struct Group<T> {
     pub(crate) quant: Option<String>,
     /// Names with their folders, in the order of the shards; at least one.
     pub(crate) files: Vec<(String, T)>,
-}
-
-/// Files that are no model to load by themselves.
-#[derive(Debug)]
-pub(crate) struct LeftOut<T> {
-    pub(crate) files: Vec<(String, T)>,
-    pub(crate) why: Why,
+    /// Why it is no model to load by itself.
+    pub(crate) why: Option<Why>,
 }
 
 /// What the names of drafts begin with (llama.cpp, common/download.cpp, `gguf_filename_is_model`).
 const DRAFTS: [&str; 4] = ["mtp-", "eagle3-", "dflash-", "dspark-"];
 
-/// Groups files by their names, which have `/` between folders; each comes with whatever the caller knows of it.
-pub(crate) fn group<T>(files: impl IntoIterator<Item = (String, T)>) -> Grouped<T> {
-    let mut grouped = Grouped { models: Vec::new(), left_out: Vec::new() };
+/// Groups the GGUF files among these by their names, which have `/` between folders, in the order of those; each comes
+/// with whatever the caller knows of it.
+pub(crate) fn group<T>(files: impl IntoIterator<Item = (String, T)>) -> Vec<Group<T>> {
     // By the beginning of their names and the number of shards.
     let mut stems: BTreeMap<(String, u16), BTreeMap<u16, (String, T)>> = BTreeMap::new();
     for file in files {
@@ -48,7 +35,7 @@ pub(crate) fn group<T>(files: impl IntoIterator<Item = (String, T)>) -> Grouped<
         let stem = if file.0.ends_with(".gguf") { stem } else { &file.0 };
         stems.entry((stem.to_owned(), count)).or_default().insert(index, file);
     }
-    for ((stem, count), shards) in stems {
+    let made = stems.into_iter().map(|((stem, count), shards)| {
         let quant = quant_of(&stem);
         let missing: Vec<String> = (0..count)
             .filter(|index| !shards.contains_key(index))
@@ -65,15 +52,10 @@ pub(crate) fn group<T>(files: impl IntoIterator<Item = (String, T)>) -> Grouped<
         } else {
             (!missing.is_empty()).then_some(Why::ShardsMissing(missing))
         };
-        match why {
-            Some(why) => grouped.left_out.push(LeftOut { files, why }),
-            None => {
-                let stem = without_extension(&stem).map(str::to_owned).unwrap_or(stem);
-                grouped.models.push(Group { stem, quant, files });
-            }
-        }
-    }
-    grouped
+        let stem = without_extension(&stem).map(str::to_owned).unwrap_or(stem);
+        Group { stem, quant, files, why }
+    });
+    made.collect()
 }
 
 /// A name without `.gguf`, however that is written.
@@ -158,16 +140,15 @@ mod tests {
     fn shards_are_one_model_in_their_order() {
         let all = ["b-00002-of-00003.gguf", "x/b-00001-of-00002.gguf", "b-00003-of-00003.gguf", "a.GGUF", "README.md"];
         let all = names(&[&all[..], &["b-00001-of-00003.gguf", "x/b-00002-of-00002.gguf", "a.gguf"]].concat());
-        let grouped = group(all);
-        let found: Vec<_> = grouped.models.iter().map(|it| (&it.stem[..], it.files.len())).collect();
-        assert_eq!(found, [("a", 1), ("a", 1), ("b", 3), ("x/b", 2)]);
-        let files = grouped.models[2].files.iter().map(|(name, ())| &name[..]);
-        assert!(files.is_sorted() && grouped.left_out.is_empty());
+        let models = group(all);
+        let found: Vec<_> = models.iter().map(|it| (&it.stem[..], it.files.len(), &it.why)).collect();
+        assert_eq!(found, [("a", 1, &None), ("a", 1, &None), ("b", 3, &None), ("x/b", 2, &None)]);
+        assert!(models[2].files.iter().map(|(name, ())| &name[..]).is_sorted());
     }
 
     #[test]
     fn what_is_no_whole_model_is_left_out_with_the_reason() {
-        let grouped = group(names(&[
+        let groups = group(names(&[
             "mmproj-F16.gguf",
             "mtp-Q8_0.gguf",
             "imatrix_unsloth.gguf",
@@ -176,14 +157,14 @@ mod tests {
             "c-00004-of-00004.gguf",
             "d-00001-of-00002.gguf",
         ]));
-        assert_eq!(grouped.models.len(), 1);
-        assert_eq!(grouped.models[0].quant.as_deref(), Some("Q4_0"));
         let missing = |names: &[&str]| Why::ShardsMissing(names.iter().map(|it| (*it).to_owned()).collect());
-        let why: Vec<&Why> = grouped.left_out.iter().map(|it| &it.why).collect();
         let c = missing(&["c-00001-of-00004.gguf", "c-00003-of-00004.gguf"]);
         let d = missing(&["d-00002-of-00002.gguf"]);
-        assert_eq!(why, [&c, &d, &Why::Imatrix, &Why::Projector, &Why::Draft]);
+        let why: Vec<_> = groups.iter().map(|it| it.why.as_ref()).collect();
+        let [imatrix, projector, draft] = [&Why::Imatrix, &Why::Projector, &Why::Draft].map(Some);
+        assert_eq!(why, [None, Some(&c), Some(&d), imatrix, projector, draft]);
+        assert_eq!(groups[0].quant.as_deref(), Some("Q4_0"));
         assert_eq!(c.to_string(), "2 shards are missing, c-00001-of-00004.gguf to c-00003-of-00004.gguf");
-        assert_eq!(grouped.left_out[0].files.len(), 2);
+        assert_eq!(groups[1].files.len(), 2);
     }
 }

@@ -1,6 +1,5 @@
 //! A hub as this machine uses it: endpoint, cache and token from where Hugging Face's own tools have them.
 
-use std::env;
 use std::fs;
 use std::io;
 use std::ops::ControlFlow;
@@ -47,21 +46,21 @@ impl Hub {
     ///
     /// [`Error::Environment`] if there is no home folder to begin at, or a token that cannot be read or sent.
     pub fn from_env() -> Result<Self, Error> {
-        let get = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
-        Self::from_variables(get, &Environment::of_process())
+        Self::from_environment(&Environment::of_process())
     }
 
-    fn from_variables(get: impl Fn(&str) -> Option<String>, places: &Environment) -> Result<Self, Error> {
+    fn from_environment(environment: &Environment) -> Result<Self, Error> {
+        let get = |name| environment.get(name)?.into_string().ok().filter(|value| !value.is_empty());
         let no_home = || Error::Environment { variable: "HF_HOME", problem: "not set, and no home folder".to_owned() };
-        let hf_home = places.hf_home().ok_or_else(no_home)?;
-        let cache = places.hugging_face().ok_or_else(no_home)?;
+        let hf_home = environment.hf_home().ok_or_else(no_home)?;
+        let cache = environment.hugging_face().ok_or_else(no_home)?;
         let offline = get("HF_HUB_OFFLINE").or_else(|| get("TRANSFORMERS_OFFLINE")).as_deref().is_some_and(is_true);
         let hub = Self::new(get("HF_ENDPOINT").unwrap_or_else(|| ENDPOINT.to_owned()), cache).offline(offline);
         if get("HF_HUB_DISABLE_IMPLICIT_TOKEN").as_deref().is_some_and(is_true) {
             return Ok(hub);
         }
         let token = match get("HF_TOKEN").or_else(|| get("HUGGING_FACE_HUB_TOKEN")) {
-            None => read_token(&places.folder("HF_TOKEN_PATH").unwrap_or_else(|| hf_home.join("token")))?,
+            None => read_token(&environment.folder("HF_TOKEN_PATH").unwrap_or_else(|| hf_home.join("token")))?,
             token => token,
         };
         token.iter().try_fold(hub, |hub, token| hub.token(token))
@@ -95,11 +94,6 @@ impl Hub {
     pub fn patience(mut self, timeout: Duration, attempts: u32, pause: Duration) -> Self {
         self.patience = Patience { timeout, attempts, pause };
         self
-    }
-
-    /// The folder of the cache.
-    pub fn cache(&self) -> &Path {
-        &self.cache
     }
 
     /// A repository's models: one request, or offline what the cache has of it.
@@ -191,10 +185,8 @@ mod tests {
     use super::*;
 
     fn hub(variables: &[(&'static str, &'static str)], home: &Path) -> Hub {
-        let get = |name: &str| variables.iter().find(|it| it.0 == name).map(|it| it.1.to_owned());
-        let places = Environment::new(home);
-        let places = variables.iter().fold(places, |places, &(name, value)| places.variable(name, value));
-        Hub::from_variables(get, &places).unwrap()
+        let home = Environment::new(home);
+        Hub::from_environment(&variables.iter().fold(home, |it, &(name, value)| it.variable(name, value))).unwrap()
     }
 
     #[test]
@@ -202,7 +194,7 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let home = home.path();
         let usual = hub(&[], home);
-        assert_eq!((usual.cache(), &*usual.endpoint), (&*home.join(".cache/huggingface/hub"), ENDPOINT));
+        assert_eq!((&*usual.cache, &*usual.endpoint), (&*home.join(".cache/huggingface/hub"), ENDPOINT));
         let other = hub(&[("HF_ENDPOINT", "http://mirror/"), ("HF_HUB_OFFLINE", "yes")], home);
         assert!(other.offline && other.endpoint == "http://mirror/");
         assert!(!hub(&[("HF_HUB_OFFLINE", "0"), ("TRANSFORMERS_OFFLINE", "1")], home).offline);
@@ -227,8 +219,8 @@ mod tests {
             assert!(!format!("{hub:?}").contains("secret"));
         }
         assert!(hub(&[("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1")], home).token.is_none());
-        let get = |name: &str| (name == "HF_TOKEN").then(|| "hf_sec\u{7}ret".to_owned());
-        let error = Hub::from_variables(get, &Environment::new(home)).unwrap_err().to_string();
+        let wrong = Environment::new(home).variable("HF_TOKEN", "hf_sec\u{7}ret");
+        let error = Hub::from_environment(&wrong).unwrap_err().to_string();
         assert!(error.starts_with("HF_TOKEN: ") && !error.contains("sec"), "{error}");
     }
 }

@@ -8,14 +8,14 @@ use serde::Deserialize;
 
 use crate::cache::Folder;
 use crate::error::Error;
-use crate::group::{LeftOut, group};
+use crate::group::{Group, group};
 use crate::http::{Http, quoted, shown};
 use crate::name::Name;
 
 /// A repository of a hub at one commit.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Repository {
-    pub(crate) place: Arc<Place>,
     /// Its models, each with all its files, in the order of their names. If the name has a quantisation, those of it.
     pub candidates: Vec<Candidate>,
     /// Files that are no model by themselves, and why: projectors, shards of which others are missing.
@@ -48,13 +48,6 @@ pub(crate) struct RemoteFile {
     /// What the hub calls its content, and the cache its blob: a sha256 of large files, git's sha1 of others. Empty
     /// where only the cache was asked, which may not know it.
     pub(crate) etag: String,
-}
-
-impl Repository {
-    /// The commit's hash.
-    pub fn commit(&self) -> &str {
-        &self.place.commit
-    }
 }
 
 impl Candidate {
@@ -138,11 +131,13 @@ pub(crate) fn cached(folder: &Folder, name: &Name) -> Result<Repository, Error> 
 fn grouped(name: &Name, commit: String, files: Vec<RemoteFile>) -> Result<Repository, Error> {
     let (repository, revision) = (name.repository().to_owned(), name.revision().to_owned());
     let place = Arc::new(Place { repository, revision, commit });
-    let grouped = group(files.into_iter().map(|file| (file.name.clone(), file)));
-    let mut candidates = Vec::new();
-    for model in grouped.models {
-        let files = model.files.into_iter().map(|(_, file)| file).collect();
-        candidates.push(Candidate { place: place.clone(), name: model.stem, quant: model.quant, files });
+    let (mut candidates, mut left_out) = (Vec::new(), Vec::new());
+    for Group { stem: name, quant, files, why } in group(files.into_iter().map(|file| (file.name.clone(), file))) {
+        let (names, files) = files.into_iter().unzip();
+        match why {
+            Some(why) => left_out.push((names, why.to_string())),
+            None => candidates.push(Candidate { place: place.clone(), name, quant, files }),
+        }
     }
     let found: Vec<&str> = candidates.iter().map(|it| it.quant().unwrap_or(&it.name)).collect();
     let found = found.join(", ");
@@ -154,9 +149,7 @@ fn grouped(name: &Name, commit: String, files: Vec<RemoteFile>) -> Result<Reposi
         let found = if found.is_empty() { "none".to_owned() } else { found };
         return Err(Error::NoModel { repository: name.repository().to_owned(), wanted, found });
     }
-    let names = |files: Vec<(String, RemoteFile)>| files.into_iter().map(|(name, _)| name).collect();
-    let left_out = grouped.left_out.into_iter().map(|LeftOut { files, why }| (names(files), why.to_string())).collect();
-    Ok(Repository { place, candidates, left_out })
+    Ok(Repository { candidates, left_out })
 }
 
 impl Sibling {

@@ -54,7 +54,7 @@ pub fn find(
         None => (user_folder(), true),
     };
     let mut passed_over = Vec::new();
-    let sets = folder.iter().flat_map(|folder| sets_in(folder));
+    let sets = folder.iter().flat_map(|folder| installed(folder));
     let (mut sets, unread): (Vec<_>, Vec<_>) = sets.partition(Result::is_ok);
     passed_over.extend(unread.into_iter().filter_map(Result::err));
     let order = |set: &Result<Set, Error>| {
@@ -83,7 +83,15 @@ pub fn find(
 
 /// The runtimes in a folder: itself, or those right below it; what cannot be read of them among them.
 pub fn installed(folder: &Path) -> Vec<Result<Set, Error>> {
-    sets_in(folder).collect()
+    if folder.join(MANIFEST).exists() || !folder.is_dir() {
+        return vec![Set::read(folder)];
+    }
+    let below = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    // What is just being installed begins with a dot.
+    let is_hidden = |path: &Path| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+    let mut folders: Vec<PathBuf> = below.filter(|path| path.join(MANIFEST).exists() && !is_hidden(path)).collect();
+    folders.sort();
+    folders.iter().map(|folder| Set::read(folder)).collect()
 }
 
 /// Removes an installed runtime by its name.
@@ -109,16 +117,4 @@ fn beside() -> Option<PathBuf> {
     let program = std::env::current_exe().ok()?;
     let folder = program.parent()?;
     [folder.join(FOLDER), folder.join("../lib").join(FOLDER)].into_iter().find(|folder| folder.is_dir())
-}
-
-fn sets_in(folder: &Path) -> impl Iterator<Item = Result<Set, Error>> {
-    let alone = folder.join(MANIFEST).exists() || !folder.is_dir();
-    let below = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-    // What is just being installed begins with a dot.
-    let is_hidden = |path: &Path| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
-    let below = below.filter(move |path| path.join(MANIFEST).exists() && !is_hidden(path));
-    let (this, below) = if alone { (Some(folder.to_owned()), None) } else { (None, Some(below)) };
-    let mut folders: Vec<PathBuf> = this.into_iter().chain(below.into_iter().flatten()).collect();
-    folders.sort();
-    folders.into_iter().map(|folder| Set::read(&folder))
 }

@@ -142,7 +142,7 @@ fn bring(
     if reader.cancelled {
         return Err(Error::Cancelled { what: source.name(), done: reader.done });
     }
-    let found = hexadecimal(&reader.hash.finalize());
+    let found: String = reader.hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
     // Of what has another hash nobody asks what is wrong with its content.
     match (&wanted, rest) {
         (Some(wanted), Ok(())) if *wanted != found => {
@@ -240,10 +240,6 @@ impl Read for ProgressReader<'_> {
     }
 }
 
-fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 #[cfg(feature = "fetch")]
 mod fetch {
     use std::io::Read;
@@ -271,7 +267,12 @@ mod fetch {
         #[cfg(feature = "https")]
         let config = config
             .tls_config(ureq::tls::TlsConfig::builder().root_certs(ureq::tls::RootCerts::PlatformVerifier).build());
-        let answer = config.build().new_agent().get(url).call().map_err(|error| error.to_string())?;
+        let answer = config.build().new_agent().get(url).call().map_err(|error| match error {
+            // Their messages have the address, which may be signed.
+            ureq::Error::RequireHttpsOnly(_) => "a redirect from https to http".to_owned(),
+            ureq::Error::BadUri(_) | ureq::Error::Http(_) => "no address that can be asked".to_owned(),
+            error => error.to_string(),
+        })?;
         let body = answer.into_body();
         let bytes = body.content_length();
         Ok((Box::new(body.into_reader()), bytes))

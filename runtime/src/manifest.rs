@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io::{self, BufReader};
 use std::path::{Component, Path};
 
 use serde::{Deserialize, Serialize};
@@ -14,7 +14,7 @@ use crate::error::{Error, io};
 pub const MANIFEST: &str = "runtime.json";
 
 /// What a set is, what it needs, and every file of it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Manifest {
     /// The folder's name where it is installed: version, target and backends.
@@ -72,14 +72,8 @@ impl Manifest {
             name: name.to_owned(),
             build: build.to_owned(),
             target: target.to_owned(),
-            compiler: String::new(),
             backends: vec!["CPU".to_owned()],
-            loadable: false,
-            openmp: false,
-            instructions: Vec::new(),
-            libraries: Vec::new(),
-            requires: Vec::new(),
-            files: BTreeMap::new(),
+            ..Self::default()
         }
     }
 
@@ -125,16 +119,9 @@ impl Entry {
     /// Reads a file.
     pub(crate) fn of(path: &Path) -> Result<Self, Error> {
         let read = || -> io::Result<Self> {
-            let (mut file, mut hash, mut bytes) = (File::open(path)?, Xxh3::new(), 0);
-            let mut buffer = vec![0; 1 << 20];
-            loop {
-                let n = file.read(&mut buffer)?;
-                if n == 0 {
-                    return Ok(Self { bytes, xxh3: format!("{:032x}", hash.digest128()) });
-                }
-                hash.update(&buffer[..n]);
-                bytes += n as u64;
-            }
+            let mut hash = Xxh3::new();
+            let bytes = io::copy(&mut BufReader::with_capacity(1 << 20, File::open(path)?), &mut hash)?;
+            Ok(Self { bytes, xxh3: format!("{:032x}", hash.digest128()) })
         };
         read().map_err(io(path, "read"))
     }

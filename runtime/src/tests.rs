@@ -31,55 +31,48 @@ fn taken(folder: &Path) -> Result<Choice, Error> {
 #[test]
 fn what_is_wrong_with_a_set_is_said_by_file_and_a_whole_one_is_taken() {
     let folder = TempDir::new().unwrap();
-    type Damage = (&'static str, fn(&Path), fn(&Error) -> bool);
+    type Damage = (&'static str, fn(&Path), &'static [&'static str]);
     let damages: [Damage; 8] = [
         (
             "a byte",
             |set| fs::write(set.join("libllama.so.0"), "libllama.so.0 of A").unwrap(),
-            |it| matches!(it, Error::Damaged { file, problem } if file.ends_with("libllama.so.0") && problem.contains("hash")),
+            &["libllama.so.0: its hash is", "damaged"],
         ),
         (
             "half",
             |set| fs::write(set.join("libllama.so.0"), "libll").unwrap(),
-            |it| matches!(it, Error::Damaged { problem, .. } if problem.contains("it has 5 bytes, by the manifest 18")),
+            &["it has 5 bytes, by the manifest 18", "damaged"],
         ),
         (
             "a library",
             |set| fs::remove_file(set.join("libggml-base.so.0")).unwrap(),
-            |it| matches!(it, Error::Damaged { file, problem } if file.ends_with("libggml-base.so.0") && problem.contains("has 22 bytes of it")),
+            &["libggml-base.so.0: ", "has 22 bytes of it", "damaged"],
         ),
-        (
-            "a licence",
-            |set| fs::remove_dir_all(set.join("licences")).unwrap(),
-            |it| matches!(it, Error::Damaged { .. }),
-        ),
+        ("a licence", |set| fs::remove_dir_all(set.join("licences")).unwrap(), &["damaged"]),
         (
             "one more",
             |set| fs::write(set.join("libggml-cuda.so"), "of somebody's").unwrap(),
-            |it| matches!(it, Error::Unlisted { file } if file.ends_with("libggml-cuda.so")),
+            &["libggml-cuda.so: a library that the manifest does not list"],
         ),
-        (
-            "the manifest",
-            |set| fs::write(set.join(MANIFEST), "{").unwrap(),
-            |it| matches!(it, Error::NoManifest { reason, .. } if reason.contains("line 1")),
-        ),
+        ("the manifest", |set| fs::write(set.join(MANIFEST), "{").unwrap(), &["no runtime: ", "line 1"]),
         (
             "another build",
             |set| drop(of(set, &BUILD.replace('3', "4"), TARGET).write(set)),
-            |it| matches!(it, Error::OtherBuild { theirs, ours, .. } if theirs.contains("01244567") && ours == BUILD),
+            &["the runtime is of ", "01244567", "this program wants ", BUILD],
         ),
         (
             "another target",
             |set| drop(of(set, BUILD, "aarch64-linux-gnu").write(set)),
-            |it| matches!(it, Error::OtherTarget { theirs, .. } if theirs == "aarch64-linux-gnu"),
+            &["the runtime is for aarch64-linux-gnu;"],
         ),
     ];
-    for (case, damage, is_expected) in damages {
+    for (case, damage, words) in damages {
         let set = made(folder.path(), "a", &["CPU"]);
         assert_eq!(taken(&set.folder).unwrap().set, set, "{case}");
         damage(&set.folder);
-        let error = taken(&set.folder).unwrap_err();
-        assert!(is_expected(&error), "{case}: {error}");
+        let error = taken(&set.folder).unwrap_err().to_string();
+        let begins = error.starts_with(set.folder.to_str().unwrap());
+        assert!(begins && words.iter().all(|word| error.contains(word)), "{case}: {error}");
         fs::remove_dir_all(&set.folder).unwrap();
     }
     let error = taken(&folder.path().join("nowhere")).unwrap_err();

@@ -21,11 +21,8 @@ impl LocalTime {
     }
 
     /// A date (month and day from 1) and a time of day; `None` if there is no such date or time.
-    pub fn new(year: i16, month: i8, day: i8, hour: i8, minute: i8, second: i8) -> Option<Self> {
-        let [month, day] = [month, day].map(u32::try_from);
-        let [hour, minute, second] = [hour, minute, second].map(u32::try_from);
-        let date = NaiveDate::from_ymd_opt(year.into(), month.ok()?, day.ok()?)?;
-        date.and_hms_opt(hour.ok()?, minute.ok()?, second.ok()?).map(Self)
+    pub fn new(year: i32, month: u32, day: u32, hour: u32, minute: u32, second: u32) -> Option<Self> {
+        NaiveDate::from_ymd_opt(year, month, day)?.and_hms_opt(hour, minute, second).map(Self)
     }
 
     /// As C's `strftime`, in its own locale.

@@ -8,20 +8,9 @@ use minijinja::ErrorKind;
 use super::limits::{Limit, Limits};
 use crate::Error;
 
-/// What minijinja carries to our own [`Error`], for which it has no place.
-#[derive(Debug, Clone, thiserror::Error)]
-pub(super) enum Carried {
-    /// The template itself called `raise_exception`.
-    #[error("{0}")]
-    Refused(String),
-    /// The template takes more than it is allowed to.
-    #[error("{0}")]
-    Limit(Limit),
-}
-
-/// An error of minijinja's that says this.
-pub(super) fn carried(what: Carried) -> minijinja::Error {
-    minijinja::Error::new(ErrorKind::InvalidOperation, what.to_string()).with_source(what)
+/// An error of minijinja's that carries our own [`Error`]: a refusal or a limit, for which it has no place.
+pub(super) fn carried(error: Error) -> minijinja::Error {
+    minijinja::Error::new(ErrorKind::InvalidOperation, error.to_string()).with_source(error)
 }
 
 /// A failure of the template.
@@ -34,9 +23,9 @@ pub(super) fn fault(error: &minijinja::Error, limits: &Limits) -> Error {
     let line = error.line().and_then(|line| line.try_into().ok()).unwrap_or(0);
     let sources = iter::successors(error.source(), |&inner| inner.source());
     match sources.filter_map(|inner| inner.downcast_ref()).last() {
-        Some(Carried::Refused(reason)) => return Error::Refused { reason: reason.clone() },
-        Some(Carried::Limit(limit)) => return Error::Limit { limit: *limit, line },
-        None => {}
+        Some(Error::Refused { reason }) => return Error::Refused { reason: reason.clone() },
+        Some(Error::Limit { limit, .. }) => return Error::Limit { limit: *limit, line },
+        _ => {}
     }
     let reason = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
     match error.kind() {

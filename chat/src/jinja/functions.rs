@@ -8,12 +8,12 @@ use minijinja::{Environment, Error, State, Value};
 use minijinja_contrib::globals::{cycler, joiner};
 
 use super::clock::LocalTime;
-use super::fault::{Carried, carried, failed};
+use super::fault::{carried, failed};
 use super::kept::{kept, walk};
 
 pub(super) fn add(environment: &mut Environment<'_>, now: Option<LocalTime>) {
     environment.add_function("raise_exception", |message: &Value| -> Result<Value, Error> {
-        Err(carried(Carried::Refused(message.to_string())))
+        Err(carried(crate::Error::Refused { reason: message.to_string() }))
     });
     // All of a prompt is of one moment.
     let now_once = OnceLock::new();

@@ -8,7 +8,7 @@ use minijinja::{Error, State, Value};
 
 use super::fault::failed;
 use super::kept::walk;
-use super::printing::python_float;
+use super::printing::number;
 
 /// How a value is written.
 pub(super) struct Dumps {
@@ -72,7 +72,12 @@ impl Dumps {
         match value.kind() {
             ValueKind::None => out.push_str("null"),
             ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
-            ValueKind::Number => out.push_str(&number(value)),
+            ValueKind::Number => out.push_str(match &*number(value) {
+                "nan" => "NaN",
+                "inf" => "Infinity",
+                "-inf" => "-Infinity",
+                number => number,
+            }),
             ValueKind::String => self.text(value.as_str().unwrap_or_default(), out),
             ValueKind::Seq => {
                 out.push('[');
@@ -157,17 +162,3 @@ impl Dumps {
 
 /// Wider than any published template indents, and no way to make much of little.
 const MOST_INDENT: i64 = 1000;
-
-/// A number as Python writes it.
-fn number(value: &Value) -> String {
-    if value.is_integer() {
-        return value.to_string();
-    }
-    match f64::try_from(value.clone()) {
-        Ok(float) if float.is_nan() => "NaN".to_owned(),
-        Ok(float) if float == f64::INFINITY => "Infinity".to_owned(),
-        Ok(float) if float == f64::NEG_INFINITY => "-Infinity".to_owned(),
-        Ok(float) => python_float(float),
-        Err(_) => value.to_string(),
-    }
-}

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use minijinja::value::{Enumerator, Object, ObjectRepr, Tuple, ValueKind};
 use minijinja::{Environment, Error, State, Value};
 
-use super::fault::{Carried, carried, failed};
+use super::fault::{carried, failed};
 use super::limits::{Limit, Limits};
 use super::source::{DATA, GENERATED, KEPT, TICK};
 
@@ -34,7 +34,7 @@ pub(super) fn add(environment: &mut Environment<'_>, limits: Limits) {
     });
     let end = Instant::now() + Duration::from_secs(limits.seconds);
     environment.add_function(TICK, move || match Instant::now() > end {
-        true => Err(carried(Carried::Limit(Limit::Seconds(limits.seconds)))),
+        true => Err(carried(crate::Error::Limit { limit: Limit::Seconds(limits.seconds), line: 0 })),
         false => Ok(false),
     });
 }
@@ -57,7 +57,7 @@ pub(super) fn kept(state: &State, value: Value) -> Result<Value, Error> {
 /// What stands for a value, if it is another.
 pub(super) fn walk(state: &State, value: &Value, level: u32) -> Result<Option<Value>, Error> {
     if level > MOST_LEVELS {
-        return Err(carried(Carried::Limit(Limit::Nesting(MOST_LEVELS))));
+        return Err(carried(crate::Error::Limit { limit: Limit::Nesting(MOST_LEVELS), line: 0 }));
     }
     state.consume_fuel(1)?;
     match value.kind() {

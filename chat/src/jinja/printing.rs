@@ -69,10 +69,7 @@ pub(super) fn text_of(state: &State, value: &Value) -> Result<String, Error> {
 fn repr(value: &Value, out: &mut String) -> Result<(), Error> {
     match value.kind() {
         ValueKind::Undefined => out.push_str("Undefined"),
-        ValueKind::Number if !value.is_integer() => match f64::try_from(value.clone()) {
-            Ok(float) => out.push_str(&python_float(float)),
-            Err(_) => out.push_str(&value.to_string()),
-        },
+        ValueKind::Number => out.push_str(&number(value)),
         ValueKind::Seq | ValueKind::Iterable => {
             let is_tuple = value.downcast_object_ref::<Tuple>().is_some();
             out.push(if is_tuple { '(' } else { '[' });
@@ -105,8 +102,12 @@ fn repr(value: &Value, out: &mut String) -> Result<(), Error> {
     Ok(())
 }
 
-/// Python's `repr` of a float: the fewest digits that are this number, with an exponent below 1e-4 and from 1e16 on.
-pub(super) fn python_float(float: f64) -> String {
+/// Python's `repr` of a number: of a float the fewest digits that are it, with an exponent below 1e-4 and from 1e16 on.
+pub(super) fn number(value: &Value) -> String {
+    let float = match f64::try_from(value.clone()) {
+        Ok(float) if !value.is_integer() => float,
+        _ => return value.to_string(),
+    };
     if !float.is_finite() {
         return float.to_string().to_lowercase();
     }

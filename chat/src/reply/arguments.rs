@@ -11,7 +11,7 @@ pub(super) fn object(value: Value) -> Result<Value, CallError> {
         Value::Object(_) => Ok(value),
         Value::Null => Ok(Value::Object(Map::new())),
         Value::String(text) if text.trim().is_empty() => Ok(Value::Object(Map::new())),
-        Value::String(text) => match serde_json::from_str(&text) {
+        Value::String(text) => match text.parse() {
             Ok(value @ Value::Object(_)) => Ok(value),
             _ => Err(CallError::NotAnObject),
         },
@@ -37,31 +37,62 @@ pub(super) fn in_a_name(c: char) -> bool {
     c.is_alphanumeric() || "_-.:/".contains(c)
 }
 
-/// The schema of a tool's arguments, where the tool is known.
-pub(super) fn schema<'a>(tools: &'a [Tool], name: &str) -> Option<&'a Value> {
-    let tool = tools.iter().find(|tool| tool.name == name)?;
-    Some(&tool.parameters)
+/// What a tool's schema says of its arguments, or of a part of them.
+#[derive(Clone, Copy)]
+pub(super) struct Schema<'a> {
+    /// The tool's: references begin there.
+    whole: &'a Value,
+    part: &'a Value,
 }
 
-/// The schema of one argument, where it refers to a definition that one (pydantic's and schemars' way).
-pub(super) fn property<'a>(schema: Option<&'a Value>, name: &str) -> Option<&'a Value> {
-    const MOST_REFERENCES: usize = 8;
-    let mut property = schema?.get("properties")?.get(name)?;
-    for _ in 0..MOST_REFERENCES {
-        let definition = property.get("$ref").and_then(Value::as_str).and_then(|it| it.strip_prefix('#'));
-        match definition.and_then(|pointer| schema?.pointer(pointer)) {
-            Some(definition) => property = definition,
-            None => break,
+impl<'a> Schema<'a> {
+    /// Of a tool's arguments, where the tool is known.
+    pub(super) fn of(tools: &'a [Tool], name: &str) -> Option<Self> {
+        let whole = &tools.iter().find(|tool| tool.name == name)?.parameters;
+        Some(Self { whole, part: whole })
+    }
+
+    pub(super) fn property(self, name: &str) -> Option<Self> {
+        self.part.get("properties")?.get(name).map(|part| self.to(part))
+    }
+
+    pub(super) fn items(self) -> Option<Self> {
+        self.part.get("items").map(|part| self.to(part))
+    }
+
+    /// A part; where it refers to a definition that one (pydantic's and schemars' way).
+    fn to(self, mut part: &'a Value) -> Self {
+        const MOST_REFERENCES: usize = 8;
+        for _ in 0..MOST_REFERENCES {
+            let definition = part.get("$ref").and_then(Value::as_str).and_then(|it| it.strip_prefix('#'));
+            match definition.and_then(|pointer| self.whole.pointer(pointer)) {
+                Some(definition) => part = definition,
+                None => break,
+            }
+        }
+        Self { part, ..self }
+    }
+
+    /// Adds the names of the types that it allows; of a value in a list of values, whether it is a string.
+    fn add_types(self, depth: u8, types: &mut Vec<&'a str>) {
+        let schema = self.part;
+        let list = |key: &str| schema[key].as_array().into_iter().flatten();
+        types.extend(schema["type"].as_str());
+        types.extend(list("type").filter_map(Value::as_str));
+        let values = list("enum").chain(schema.get("const"));
+        types.extend(values.map(|value| if value.is_string() { "string" } else { "other" }));
+        if depth > 0 {
+            let schemas = ["anyOf", "oneOf", "allOf"].into_iter().flat_map(list);
+            schemas.for_each(|schema| self.to(schema).add_types(depth - 1, types));
         }
     }
-    Some(property)
 }
 
 /// A value that a format writes as bare text: JSON if the schema wants no string there and it is JSON, else a string.
-pub(super) fn value(text: &str, schema: Option<&Value>) -> Value {
+pub(super) fn value(text: &str, schema: Option<Schema<'_>>) -> Value {
     let mut types = Vec::new();
     if let Some(schema) = schema {
-        add_types(schema, 8, &mut types);
+        schema.add_types(8, &mut types);
     }
     if types.contains(&"string") {
         let is_null = matches!(text.trim(), "null" | "None");
@@ -70,7 +101,7 @@ pub(super) fn value(text: &str, schema: Option<&Value>) -> Value {
         }
     } else if !types.is_empty() {
         // Some templates write values as Python prints them.
-        let value = serde_json::from_str(text).ok();
+        let value = text.parse().ok();
         if let Some(value) = value.or_else(|| literal::python_value(text)) {
             return value;
         }
@@ -78,24 +109,12 @@ pub(super) fn value(text: &str, schema: Option<&Value>) -> Value {
     text.into()
 }
 
-/// Adds the names of the types that a schema allows; of a value in a list of values, whether it is a string.
-fn add_types<'a>(schema: &'a Value, depth: u8, types: &mut Vec<&'a str>) {
-    let list = |key: &str| schema[key].as_array().into_iter().flatten();
-    types.extend(schema["type"].as_str());
-    types.extend(list("type").filter_map(Value::as_str));
-    let values = list("enum").chain(schema.get("const"));
-    types.extend(values.map(|value| if value.is_string() { "string" } else { "other" }));
-    if depth > 0 {
-        let schemas = ["anyOf", "oneOf", "allOf"].into_iter().flat_map(list);
-        schemas.for_each(|schema| add_types(schema, depth - 1, types));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
 
-    use super::{property, value};
+    use super::{Schema, value};
+    use crate::Tool;
 
     #[test]
     fn an_argument_is_of_the_type_that_its_definition_says() {
@@ -104,12 +123,15 @@ mod tests {
             "properties": {
                 "point": {"$ref": "#/$defs/Point"}, "name": {"$ref": "#/$defs/Name"}, "one": {"const": 1},
                 "itself": {"$ref": "#/properties/itself"}, "gone": {"$ref": "#/$defs/gone"},
+                "maybe": {"anyOf": [{"$ref": "#/$defs/Name"}, {"type": "null"}]},
             },
         });
-        let read = |name: &str, text: &str| value(text, property(Some(&schema), name));
+        let tools = [Tool::new("f", "", schema)];
+        let read = |name: &str, text: &str| value(text, Schema::of(&tools, "f").unwrap().property(name));
         assert_eq!(read("point", r#"{"x": 1}"#), json!({"x": 1}));
         assert_eq!(read("one", "1"), json!(1));
-        for name in ["name", "itself", "gone", "unknown"] {
+        assert_eq!(read("maybe", "null"), json!(null));
+        for name in ["name", "maybe", "itself", "gone", "unknown"] {
             assert_eq!(read(name, "1"), Value::from("1"), "{name}");
         }
     }

@@ -122,7 +122,7 @@ impl Reader<'_> {
             "True" => true.into(),
             "False" => false.into(),
             "None" => Value::Null,
-            _ => serde_json::from_str(word).map_err(|_| self.unexpected("a value"))?,
+            _ => word.parse().map_err(|_| self.unexpected("a value"))?,
         };
         self.take(word.len());
         Ok(value)

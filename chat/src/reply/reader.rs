@@ -18,9 +18,9 @@ impl<'a> Reader<'a> {
     /// Whether `mark` is next, behind whitespace; then it is read.
     pub(super) fn next_is(&mut self, mark: &str) -> bool {
         self.0 = self.0.trim_start();
-        let is_next = self.0.starts_with(mark);
-        self.take(if is_next { mark.len() } else { 0 });
-        is_next
+        let behind = self.0.strip_prefix(mark);
+        self.0 = behind.unwrap_or(self.0);
+        behind.is_some()
     }
 
     pub(super) fn expect(&mut self, mark: &str) -> Result<(), CallError> {
@@ -32,8 +32,7 @@ impl<'a> Reader<'a> {
 
     /// The text before `mark`, which is read too.
     pub(super) fn until(&mut self, mark: &str) -> Result<&'a str, CallError> {
-        let parts = self.0.split_once(mark);
-        let (before, rest) = parts.ok_or_else(|| self.unexpected(mark))?;
+        let (before, rest) = self.0.split_once(mark).ok_or_else(|| self.unexpected(mark))?;
         self.0 = rest;
         Ok(before)
     }

@@ -3,8 +3,9 @@
 
 use serde_json::{Map, Value};
 
+use super::CallError;
+use super::arguments::{self, Schema};
 use super::reader::{Reader, each};
-use super::{CallError, arguments};
 use crate::{Tool, ToolCall};
 
 /// The tags of a format.
@@ -80,7 +81,7 @@ fn call(reader: &mut Reader<'_>, tags: &Tags, tools: &[Tool]) -> Result<ToolCall
         _ => reader.until(name_end)?,
     };
     let name = arguments::tool_name(attribute(name))?;
-    let schema = arguments::schema(tools, &name);
+    let schema = Schema::of(tools, &name);
     let mut object = Map::new();
     while reader.next_is(key) {
         let header = reader.until(key_end)?;
@@ -89,7 +90,7 @@ fn call(reader: &mut Reader<'_>, tags: &Tags, tools: &[Tool]) -> Result<ToolCall
         }
         let name = attribute(header);
         let text = reader.until(value_end)?;
-        let value = read_value(text, header, tags, arguments::property(schema, name));
+        let value = read_value(text, header, tags, schema.and_then(|it| it.property(name)));
         object.insert(name.to_owned(), value);
     }
     if !reader.0.is_empty() {
@@ -98,7 +99,7 @@ fn call(reader: &mut Reader<'_>, tags: &Tags, tools: &[Tool]) -> Result<ToolCall
     Ok(ToolCall::of(name, object.into()))
 }
 
-fn read_value(text: &str, header: &str, tags: &Tags, schema: Option<&Value>) -> Value {
+fn read_value(text: &str, header: &str, tags: &Tags, schema: Option<Schema<'_>>) -> Value {
     let mut text = text;
     if tags.lines {
         text = text.strip_prefix('\n').unwrap_or(text);
@@ -107,7 +108,7 @@ fn read_value(text: &str, header: &str, tags: &Tags, schema: Option<&Value>) -> 
     if header.contains("string=\"true\"") {
         text.into()
     } else if header.contains("string=\"false\"") {
-        serde_json::from_str(text).unwrap_or_else(|_| text.into())
+        text.parse().unwrap_or_else(|_| text.into())
     } else {
         arguments::value(text, schema)
     }
@@ -139,14 +140,14 @@ pub(super) fn nested_calls(text: &str, tools: &[Tool]) -> Result<Vec<ToolCall>, 
         let name = tag.strip_prefix("invoke name=\"").and_then(|name| name.strip_suffix('"'));
         let name = name.ok_or_else(|| CallError::unexpected("invoke", tag))?;
         let name = arguments::tool_name(name)?;
-        let value = inner(reader, arguments::schema(tools, &name), DEPTH)?;
+        let value = inner(reader, Schema::of(tools, &name), DEPTH)?;
         calls.push(ToolCall::of(name, arguments::object(value)?));
         close(reader, "invoke")
     })
 }
 
 /// What is within a tag: other tags, or text.
-fn inner(reader: &mut Reader<'_>, schema: Option<&Value>, depth: u8) -> Result<Value, CallError> {
+fn inner(reader: &mut Reader<'_>, schema: Option<Schema<'_>>, depth: u8) -> Result<Value, CallError> {
     let Some(depth) = depth.checked_sub(1) else {
         return Err(reader.unexpected("a value less deep"));
     };
@@ -161,10 +162,7 @@ fn inner(reader: &mut Reader<'_>, schema: Option<&Value>, depth: u8) -> Result<V
     let mut entries = Vec::new();
     while opens(reader) {
         let tag = open(reader)?;
-        let schema = match arguments::property(schema, tag) {
-            None if tag == ITEM => schema.and_then(|schema| schema.get("items")),
-            schema => schema,
-        };
+        let schema = schema.and_then(|it| it.property(tag).or_else(|| it.items().filter(|_| tag == ITEM)));
         entries.push((tag.to_owned(), inner(reader, schema, depth)?));
         close(reader, tag)?;
     }

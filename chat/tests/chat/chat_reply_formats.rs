@@ -38,7 +38,7 @@ fn arguments_are_read_as_each_format_writes_them() {
     for (format, text, arguments) in answers("arguments") {
         let read = calls(format, &text, parameters.clone()).unwrap();
         let named: Vec<_> = read.iter().map(|call| (call.name.as_str(), call.arguments.clone())).collect();
-        assert_eq!(named, [("f", serde_json::from_str(arguments).unwrap())], "{text}");
+        assert_eq!(named, [("f", arguments.parse().unwrap())], "{text}");
     }
 }
 

@@ -147,7 +147,7 @@ fn text_that_is_no_call_is_given_out_as_it_comes() {
             let mut parser = ReplyParser::new(&format);
             let mut pushed = 0;
             let mut given = 0;
-            for _ in 0..1000 {
+            for _ in 0..300 {
                 pushed += unit.len();
                 for part in parser.push(unit) {
                     given += match part {
@@ -164,7 +164,7 @@ fn text_that_is_no_call_is_given_out_as_it_comes() {
 /// Texts that invite to go over them again with every piece.
 #[test]
 fn long_answers_in_small_pieces_are_read_to_their_end() {
-    let length = 1 << 16;
+    let length = 1 << 14;
     let units = [" ", "<think>", "{\"name\":", ">>>", "<|start|>"];
     let calls = ["<tool_call>{\"", "[TOOL_CALLS]a", "<|tool_call_begin|>a{"];
     for sample in SAMPLES.iter() {

@@ -86,7 +86,7 @@ fn what_grows_or_searches_without_end_is_stopped_at_a_limit() {
 #[test]
 fn the_default_limits_stop_it_too() {
     // Each of them takes a third of a second.
-    for source in endless(2_000_000).iter().step_by(5) {
+    for source in endless(2_000_000).iter().step_by(9) {
         stopped(source, Limits::default());
     }
 }

@@ -12,7 +12,7 @@ fn root() -> PathBuf {
 }
 
 fn read(name: &str) -> Value {
-    serde_json::from_str(&fs::read_to_string(root().join(name)).unwrap()).unwrap()
+    fs::read_to_string(root().join(name)).unwrap().parse().unwrap()
 }
 
 fn list(value: &Value) -> Option<Vec<Value>> {
@@ -109,6 +109,6 @@ fn all_of_the_language_means_what_it_means_in_python() {
 fn a_folder_of_templates_renders_as_in_transformers() {
     let folder = PathBuf::from(std::env::var_os("AUTOPLACE_TEMPLATES").unwrap());
     let theirs = fs::read_to_string(std::env::var_os("AUTOPLACE_TEMPLATES_RENDERED").unwrap()).unwrap();
-    let [.., differs] = compare(&folder, &serde_json::from_str(&theirs).unwrap());
+    let [.., differs] = compare(&folder, &theirs.parse().unwrap());
     assert_eq!(differs, 0, "renderings that are not those of transformers");
 }

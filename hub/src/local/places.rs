@@ -1,25 +1,11 @@
 //! Where the tools on this machine keep their models: the environment flows in; folders flow out.
 
 use std::collections::BTreeMap;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::Store;
-
-/// The variables that name folders of models.
-const VARIABLES: [&str; 10] = [
-    "HF_HUB_CACHE",
-    "HUGGINGFACE_HUB_CACHE",
-    "HF_HOME",
-    "HF_TOKEN_PATH",
-    "XDG_CACHE_HOME",
-    "XDG_CONFIG_HOME",
-    "LLAMA_CACHE",
-    "OLLAMA_MODELS",
-    "APPDATA",
-    "LOCALAPPDATA",
-];
 
 /// The most bytes that are read of LM Studio's settings.
 const MOST_SETTINGS: u64 = 1 << 20;
@@ -30,8 +16,8 @@ const MOST_SETTINGS: u64 = 1 << 20;
 pub struct Environment {
     home: Option<PathBuf>,
     variables: BTreeMap<&'static str, OsString>,
-    /// That of a service which runs as its own user.
-    ollama_service: Option<PathBuf>,
+    /// Whether all other variables are this process's.
+    is_process: bool,
 }
 
 /// The systems between which folders differ.
@@ -60,14 +46,8 @@ impl Environment {
 
     /// That of this process.
     pub fn of_process() -> Self {
-        let set = |name: &'static str| Some((name, std::env::var_os(name)?));
-        // Where Ollama's installer has its service (scripts/install.sh).
-        let service = PathBuf::from("/usr/share/ollama/.ollama/models");
-        Self {
-            home: std::env::home_dir().filter(|home| !home.as_os_str().is_empty()),
-            variables: VARIABLES.into_iter().filter_map(set).collect(),
-            ollama_service: (System::HERE == System::Linux).then_some(service),
-        }
+        let home = std::env::home_dir().filter(|home| !home.as_os_str().is_empty());
+        Self { home, is_process: true, ..Self::default() }
     }
 
     /// Sets a variable: `HF_HUB_CACHE`, `HUGGINGFACE_HUB_CACHE`, `HF_HOME`, `HF_TOKEN_PATH`, `XDG_CACHE_HOME`,
@@ -78,13 +58,17 @@ impl Environment {
         self
     }
 
+    /// The value of a variable.
+    pub(crate) fn get(&self, name: &str) -> Option<OsString> {
+        self.variables.get(name).cloned().or_else(|| std::env::var_os(name).filter(|_| self.is_process))
+    }
+
     /// The folder or file that a variable names, with the home in place of `~`.
     pub(crate) fn folder(&self, name: &str) -> Option<PathBuf> {
-        let value: &OsStr = self.variables.get(name)?;
-        let path = Path::new(value);
+        let path = PathBuf::from(self.get(name)?);
         match path.strip_prefix("~") {
             Ok(rest) => Some(self.home.as_ref()?.join(rest)),
-            Err(_) => (!value.is_empty()).then(|| path.to_owned()),
+            Err(_) => (!path.as_os_str().is_empty()).then_some(path),
         }
     }
 
@@ -116,10 +100,12 @@ impl Environment {
         self.folder("LLAMA_CACHE").or_else(|| Some(base()?.join("llama.cpp")))
     }
 
-    /// Ollama's store: `OLLAMA_MODELS`, else in the home (envconfig/config.go, `Models`); and the service's.
+    /// Ollama's store: `OLLAMA_MODELS`, else in the home (envconfig/config.go, `Models`); and that of the service,
+    /// which runs as its own user (scripts/install.sh).
     fn ollama(&self) -> impl Iterator<Item = PathBuf> {
         let own = self.folder("OLLAMA_MODELS").or_else(|| self.in_home(".ollama/models"));
-        own.into_iter().chain(self.ollama_service.clone())
+        let has_service = self.is_process && System::HERE == System::Linux;
+        own.into_iter().chain(has_service.then(|| PathBuf::from("/usr/share/ollama/.ollama/models")))
     }
 
     /// LM Studio's folders: in its home (lms-common-server, `findLMStudioHome`), and what its settings name (lms,
@@ -152,7 +138,7 @@ impl Environment {
 }
 
 fn downloads_folder(settings: &Path) -> Option<PathBuf> {
-    let settings: serde_json::Value = serde_json::from_str(&read_small(settings)?).ok()?;
+    let settings: serde_json::Value = read_small(settings)?.parse().ok()?;
     settings["downloadsFolder"].as_str().map(PathBuf::from).filter(|folder| folder.is_absolute())
 }
 
@@ -168,11 +154,6 @@ mod tests {
 
     use super::{Environment, System};
     use crate::local::Store;
-
-    fn of(environment: &Environment, system: System, store: Store) -> Vec<PathBuf> {
-        let places = environment.places(system).into_iter();
-        places.filter(|(of, _)| *of == store).map(|(_, folder)| folder).collect()
-    }
 
     #[test]
     fn each_tool_has_its_folders_in_a_home_or_where_its_variables_say() {
@@ -196,23 +177,9 @@ mod tests {
         ] {
             let home = Environment::new("/h");
             let environment = variables.iter().fold(home, |it, &(name, value)| it.variable(name, value));
+            let found = environment.places(system).into_iter().filter(|(of, _)| *of == store).map(|(_, folder)| folder);
             let expected: Vec<PathBuf> = folders.iter().map(PathBuf::from).collect();
-            assert_eq!(of(&environment, system, store), expected, "{variables:?} {system:?} {store}");
+            assert_eq!(found.collect::<Vec<_>>(), expected, "{variables:?} {system:?} {store}");
         }
-    }
-
-    #[test]
-    fn lm_studio_says_where_its_home_and_its_models_are() {
-        let folder = tempfile::tempdir().unwrap();
-        let (home, moved) = (folder.path().join("home"), folder.path().join("moved"));
-        for folder in [&home, &moved] {
-            std::fs::create_dir(folder).unwrap();
-        }
-        std::fs::write(home.join(".lmstudio-home-pointer"), format!("{}\n", moved.display())).unwrap();
-        let models = folder.path().join("disk");
-        let settings = serde_json::json!({ "downloadsFolder": models, "other": 1 });
-        std::fs::write(moved.join("settings.json"), settings.to_string()).unwrap();
-        let found = of(&Environment::new(&home), System::Linux, Store::LmStudio);
-        assert!(found.contains(&moved.join("models")) && found.contains(&models), "{found:?}");
     }
 }

@@ -108,19 +108,17 @@ impl Finder {
                     models.push((format!("{name}/{file}"), path));
                 }
             }
-            let grouped = group(models);
-            for other in grouped.left_out {
-                let path = other.files.into_iter().next().map_or_else(|| folder.clone(), |(_, path)| path);
-                self.skip(path, other.why);
-            }
-            for model in grouped.models {
+            for model in group(models) {
                 let name = match (repository, store) {
                     (Some(repository), _) => repository.to_owned(),
                     (None, Store::LmStudio) => in_lm_studio(root, &folder).unwrap_or_else(|| own_name(&model)),
                     (None, _) => own_name(&model),
                 };
-                let files = model.files.into_iter().map(|(_, path)| path).collect();
-                self.add(name, model.quant, files, store);
+                let files: Vec<PathBuf> = model.files.into_iter().map(|(_, path)| path).collect();
+                match model.why {
+                    Some(why) => self.skip(files.first().unwrap_or(&folder), why),
+                    None => self.add(name, model.quant, files, store),
+                }
             }
         }
     }

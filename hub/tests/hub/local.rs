@@ -181,12 +181,14 @@ fn lm_studio_and_llama_cpp_have_files_in_folders() {
     home.file(".cache/llama.cpp/empty.gguf", "");
     home.file(".cache/llama.cpp/page.GGUF", "<!doctype html>");
     home.file(".cache/llama.cpp/manifest=some=thing=latest.json", "{}");
-    let settings = json!({ "downloadsFolder": home.path("disk") });
-    home.file(".lmstudio/settings.json", settings.to_string());
+    home.file(".lmstudio-home-pointer", format!("{}\n", home.path("moved").display()));
+    home.model("moved/models/maker/Other-GGUF/other-Q8_0.gguf", "d");
+    home.file("moved/settings.json", json!({ "downloadsFolder": home.path("disk"), "other": 1 }).to_string());
     home.model("disk/loose-F16.gguf", "c");
     let models = home.models();
     let expected = [
         ("loose-F16", Some("F16"), Store::LmStudio),
+        ("maker/Other-GGUF", Some("Q8_0"), Store::LmStudio),
         ("maker/Thing-GGUF", Some("Q6_K"), Store::LmStudio),
         ("some_Thing-GGUF_thing-IQ4_XS", Some("IQ4_XS"), Store::LlamaCpp),
     ];
@@ -217,10 +219,7 @@ fn a_split_model_is_one_and_without_a_shard_none() {
     let whole = &models.models[0];
     assert_eq!(whole.bytes, whole.files.iter().map(|file| file.metadata().unwrap().len()).sum::<u64>());
     assert_eq!(whole.header().unwrap().shards().len(), whole.files.len());
-    assert_eq!(
-        models.skipped[0].to_string().split(": ").last(),
-        Some("the shard x/part-00003-of-00003.gguf is missing")
-    );
+    assert!(models.skipped[0].to_string().ends_with(": the shard x/part-00003-of-00003.gguf is missing"));
 }
 
 #[test]
@@ -297,17 +296,17 @@ fn a_folder_of_somebody_else_and_a_pipe_stop_nothing() {
 }
 
 #[test]
-fn ten_thousand_files_and_nothing_is_written() {
+fn thousands_of_files_and_nothing_is_written() {
     let home = Home::new();
     let bytes = Builder::new("llama").tensor("output.weight", TensorType::F32, &[4]).to_bytes().unwrap();
-    for index in 0..10_000 {
+    for index in 0..2_000 {
         home.file(&format!("x/{}/{index}.gguf", index % 100), &bytes);
     }
     let before = home.listing();
     let models = home.in_folder("x");
-    assert_eq!((models.models.len(), models.skipped.len()), (10_000, 0));
+    assert_eq!((models.models.len(), models.skipped.len()), (2_000, 0));
     let same = models.duplicates();
-    assert_eq!((same.len(), same[0].len()), (1, 10_000));
+    assert_eq!((same.len(), same[0].len()), (1, 2_000));
     assert_eq!(before, home.listing());
 }
 
